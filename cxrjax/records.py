@@ -1,0 +1,206 @@
+"""The record: one question about one study, as a line of JSON.
+
+Every dataset is read into records and written back from them; everything after that sees records
+alone. `data/README.md` documents the fields for people who bring their own images.
+
+Boxes in a record are pixels of the original image, (x_min, y_min, x_max, y_max), as the sources
+have them. Every other module works on fractions; `Answer.boxes_by_image` is the border.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pydantic
+
+from cxrjax.errors import UserError
+
+SCHEMA_VERSION = 1
+
+PixelBox = Annotated[list[float], pydantic.Field(min_length=4, max_length=4)]
+DatasetName = Literal["vindr_cxr_vqa", "gemex", "cxr_qba", "vix_ray", "synthetic", "custom"]
+
+
+class _Strict(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="forbid")
+
+
+class Answer(_Strict):
+    """One statement of an answer, with where it can be seen.
+
+    Attributes:
+        boxes_by_image: `image_id` -> boxes in pixels of that original image, xyxy.
+        text: the answer as its source wrote it, box notation included.
+    """
+
+    answer_id: str = "a0"
+    answer_type: Literal["main", "details", "related"] = "main"
+    level: int = 0
+    text: str
+    name_tag: str | None = None
+    labels: list[str] = []
+    regions: list[str] = []
+    polarity: Literal["pos", "neg", "unk"] = "unk"
+    certainty: str | None = None
+    modifiers: list[tuple[str, str]] = []
+    boxes_by_image: dict[str, list[PixelBox]] = {}
+    sub_answers: list["Answer"] = []
+
+
+class Fused(_Strict):
+    """Boxes of several readers merged into one set, and how."""
+
+    method: str
+    params: dict[str, float] = {}
+    boxes: list[PixelBox]
+
+
+class Generator(_Strict):
+    """What wrote the question and its answer."""
+
+    name: str
+    version: str
+
+
+class Provenance(_Strict):
+    """The file a record was made from."""
+
+    source_file: str
+    source_sha256: str | None = None
+
+
+class ReaderBox(_Strict):
+    """One reader's box and its class, pixels of the original image."""
+
+    label: str
+    box: PixelBox
+
+
+class QARecord(_Strict):
+    """One question. `image_hw` is (height, width) in pixels, null until it is known."""
+
+    schema_version: int = SCHEMA_VERSION
+    dataset: DatasetName
+    split: str
+    patient_id: str | None = None
+    study_id: str | None = None
+    image_id: str
+    image_path: str
+    image_hw: tuple[int, int] | None = None
+    view: str | None = None
+    sex: str | None = None
+    age: float | None = None
+    question_id: str
+    question: str
+    question_type: str
+    question_strategy: str | None = None
+    content_type: str | None = None
+    difficulty: str | None = None
+    lang: str = "en"
+    choices: list[str] | None = None
+    type_prompt: str | None = None
+    template_id: str | None = None
+    variables: dict[str, Any] | None = None
+    answers: list[Answer] = []
+    answer_key: str | list[str] | None = None
+    reason: str | None = None
+    gt_finding: str | None = None
+    gt_location: str | None = None
+    negative_kind: Literal["no_finding_image", "absent_class"] | None = None
+    readers: dict[str, list[ReaderBox]] | None = None
+    fused: Fused | None = None
+    quality: dict[str, Any] = {}
+    grade: str | None = None
+    generator: Generator | None = None
+    provenance: Provenance | None = None
+
+    @pydantic.field_validator("image_hw")
+    @classmethod
+    def _positive_size(cls, value: tuple[int, int] | None) -> tuple[int, int] | None:
+        if value is not None and min(value) < 1:
+            raise ValueError(f"image_hw {list(value)} is not a size: expected [height, width] > 0")
+        return value
+
+    @property
+    def answer_text(self) -> str:
+        """The main answers' text, joined in order; empty where the record carries no answer."""
+        return " ".join(a.text for a in self.answers if a.answer_type == "main")
+
+    @property
+    def boxes(self) -> list[list[float]]:
+        """Boxes of all answers on this record's own image, pixels, in order."""
+        return [box for a in self.answers for box in a.boxes_by_image.get(self.image_id, [])]
+
+
+# What the answer is or was made from; a question file must carry none of it.
+ANSWER_FIELDS = (
+    "answers",
+    "answer_key",
+    "reason",
+    "gt_finding",
+    "gt_location",
+    "negative_kind",
+    "readers",
+    "fused",
+    "quality",
+    "grade",
+)
+
+
+def strip_answers(record: QARecord) -> QARecord:
+    """The same question without anything that tells its answer (H24)."""
+    defaults = {name: QARecord.model_fields[name].get_default() for name in ANSWER_FIELDS}
+    return record.model_copy(update=defaults)
+
+
+def parse_record(line: str | bytes, where: str) -> QARecord:
+    """One record from a line of JSON.
+
+    Args:
+        line: JSON object.
+        where: file and line, for the error message.
+
+    Raises:
+        UserError: the line is not JSON or not a record; names the first offending field.
+    """
+    try:
+        return QARecord.model_validate_json(line)
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"]) or "line"
+        raise UserError(
+            f"{where}: {field}: {first['msg']} (data/README.md lists the fields of a record)"
+        ) from None
+
+
+def read_records(path: str | Path) -> Iterator[QARecord]:
+    """Records of a JSON Lines file, one at a time.
+
+    Raises:
+        UserError: the file cannot be read, or a line is not a record (names file and line).
+    """
+    try:
+        with open(path, "rb") as lines:
+            for number, line in enumerate(lines, start=1):
+                if line.strip():
+                    yield parse_record(line, f"{path}:{number}")
+    except OSError as error:
+        raise UserError(f"{path}: cannot read records: {error.strerror}") from None
+
+
+def format_record(record: QARecord) -> str:
+    """The record as one line of JSON; fields at their default are left out."""
+    fields = record.model_dump(mode="json", exclude_defaults=True)
+    return json.dumps({"schema_version": record.schema_version, **fields}, ensure_ascii=False)
+
+
+def write_records(path: str | Path, records: Iterable[QARecord]) -> int:
+    """Writes records as JSON Lines and returns how many."""
+    count = 0
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "w", encoding="utf-8") as out:
+        for record in records:
+            out.write(format_record(record) + "\n")
+            count += 1
+    return count
