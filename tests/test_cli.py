@@ -1,0 +1,44 @@
+"""Entry points end in exit codes; users see one line, bugs keep their traceback."""
+
+import pytest
+
+from cxrjax.cli import run
+from cxrjax.errors import UserError
+
+
+def _exit_code(main) -> int:
+    with pytest.raises(SystemExit) as caught:
+        run(main)
+    return caught.value.code
+
+
+def test_success_is_zero_and_an_int_is_the_code():
+    assert _exit_code(lambda: None) == 0
+    assert _exit_code(lambda: "text") == 0
+    assert _exit_code(lambda: 3) == 3
+
+
+def test_user_error_is_one_line_and_code_two(capsys):
+    def main():
+        raise UserError("records.jsonl:3: image_hw:\n  missing")
+
+    assert _exit_code(main) == 2
+    captured = capsys.readouterr()
+    assert captured.err == "error: records.jsonl:3: image_hw: missing\n"
+    assert captured.out == ""
+
+
+def test_a_bug_keeps_its_traceback():
+    def main():
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        run(main)
+
+
+def test_interrupt_is_130(capsys):
+    def main():
+        raise KeyboardInterrupt
+
+    assert _exit_code(main) == 130
+    assert capsys.readouterr().err == "interrupted\n"
