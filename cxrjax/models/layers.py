@@ -1,0 +1,182 @@
+"""The pieces that tower and decoder share: a linear map that can carry LoRA, norms, a stack."""
+
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int, Key
+
+
+@flax.struct.dataclass
+class TokenDropout:
+    """Dropout whose noise is a function of the question alone, not of its place in a batch.
+
+    A sequence is [context tokens | question 0's slots | question 1's slots ...]. The noise of a
+    question's slots comes from the question's global index, that of the context from the index of
+    the row's first question. So micro-batches, devices and hosts draw what one large batch would.
+
+    Attributes:
+        context_keys: one key a row, [B].
+        question_keys: one key a question, [B, Q]; Q = 0 where a sequence is context alone.
+        num_context: how many leading tokens of a sequence are context.
+    """
+
+    context_keys: Key[Array, " B"]
+    question_keys: Key[Array, "B Q"]
+    num_context: int = flax.struct.field(pytree_node=False)
+
+    @classmethod
+    def of_questions(
+        cls, key: Key[Array, ""], question_index: Int[Array, "B Q"], num_context: int
+    ) -> "TokenDropout":
+        """Noise for rows that hold the questions of these global indices."""
+        keys = jax.vmap(jax.vmap(lambda index: jax.random.fold_in(key, index)))(question_index)
+        # Folded once more, so that context and question never share noise.
+        context = jax.vmap(lambda k: jax.random.fold_in(k, 1))(keys[:, 0])
+        return cls(context, keys, num_context)
+
+    def of_context(self) -> "TokenDropout":
+        """The noise for a sequence of context tokens alone, as in the vision tower."""
+        return self.replace(question_keys=self.question_keys[:, :0])  # type: ignore[attr-defined]
+
+    def fold_in(self, data: int | Int[Array, ""]) -> "TokenDropout":
+        """Another, independent noise: of another layer, or of another linear map."""
+        fold = jax.vmap(lambda k: jax.random.fold_in(k, data))
+        return self.replace(  # type: ignore[attr-defined]
+            context_keys=fold(self.context_keys), question_keys=jax.vmap(fold)(self.question_keys)
+        )
+
+    def __call__(self, x: Float[Array, "B S D"], rate: float) -> Float[Array, "B S D"]:
+        """Zeroes entries with probability `rate` and scales the rest by 1 / (1 - rate)."""
+        rows, length, width = x.shape
+        num_questions = self.question_keys.shape[1]
+
+        def keep(keys: Key[Array, " n"], count: int) -> Array:
+            return jax.vmap(lambda k: jax.random.bernoulli(k, 1.0 - rate, (count, width)))(keys)
+
+        if num_questions == 0:
+            kept = keep(self.context_keys, length)
+        else:
+            slots = (length - self.num_context) // num_questions
+            kept = jnp.concatenate(
+                [
+                    keep(self.context_keys, self.num_context),
+                    keep(self.question_keys.reshape(-1), slots).reshape(rows, -1, width),
+                ],
+                axis=1,
+            )
+        return jnp.where(kept, x / (1.0 - rate), jnp.zeros((), x.dtype))
+
+
+class Linear(nnx.Module):
+    """`x @ kernel + bias`, plus a LoRA branch where one has been put in (lora.py).
+
+    Parameters are kept in their own dtype and cast to the dtype of `x` for the product.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        *,
+        rngs: nnx.Rngs,
+        use_bias: bool = False,
+        scale: float = 1.0,
+    ):
+        stddev = scale * in_features**-0.5
+        self.kernel = nnx.Param(
+            stddev * jax.random.normal(rngs.params(), (in_features, out_features))
+        )
+        self.bias = nnx.data(nnx.Param(jnp.zeros(out_features)) if use_bias else None)
+        self.lora = nnx.data(None)
+
+    def __call__(
+        self, x: Float[Array, "*batch i"], dropout: TokenDropout | None = None
+    ) -> Float[Array, "*batch o"]:
+        y = x @ self.kernel[...].astype(x.dtype)
+        if self.lora is not None:
+            y = y + self.lora(x, dropout)
+        if self.bias is not None:
+            y = y + self.bias[...].astype(x.dtype)
+        return y
+
+
+class RMSNorm(nnx.Module):
+    """Gemma's norm: in float32, scaled by 1 + scale."""
+
+    def __init__(self, width: int):
+        self.scale = nnx.Param(jnp.zeros(width))
+
+    def __call__(self, x: Float[Array, "*batch d"]) -> Float[Array, "*batch d"]:
+        x32 = x.astype(jnp.float32)
+        normed = x32 * jax.lax.rsqrt(jnp.mean(x32**2, axis=-1, keepdims=True) + 1e-6)
+        return (normed * (1.0 + self.scale[...].astype(jnp.float32))).astype(x.dtype)
+
+
+class LayerNorm(nnx.Module):
+    """SigLIP's norm: in float32, with scale and bias."""
+
+    def __init__(self, width: int):
+        self.scale = nnx.Param(jnp.ones(width))
+        self.bias = nnx.Param(jnp.zeros(width))
+
+    def __call__(self, x: Float[Array, "*batch d"]) -> Float[Array, "*batch d"]:
+        x32 = x.astype(jnp.float32)
+        mean = jnp.mean(x32, axis=-1, keepdims=True)
+        variance = jnp.mean((x32 - mean) ** 2, axis=-1, keepdims=True)
+        normed = (x32 - mean) * jax.lax.rsqrt(variance + 1e-6)
+        return (normed * self.scale[...] + self.bias[...]).astype(x.dtype)
+
+
+def stack_layers(make: Callable[[nnx.Rngs], nnx.Module], depth: int, rngs: nnx.Rngs) -> Any:
+    """One module whose parameters carry a leading axis of `depth` layers."""
+
+    @nnx.split_rngs(splits=depth)
+    @nnx.vmap(in_axes=(0,), out_axes=0)
+    def make_all(rngs: nnx.Rngs) -> nnx.Module:
+        return make(rngs)
+
+    return make_all(rngs)
+
+
+def scan_layers(
+    layers: nnx.Module,
+    apply: Callable[[Any, Array, Int[Array, ""]], tuple[Array, Any]],
+    x: Array,
+    *,
+    remat: bool,
+    unroll: bool,
+) -> tuple[Array, Any]:
+    """Applies stacked layers one after the other.
+
+    Args:
+        layers: what `stack_layers` returned.
+        apply: (layer, x, layer index) -> (x, output of that layer).
+        x: the residual stream.
+        remat: recompute each layer's activations in the backward pass instead of keeping them.
+        unroll: write the loop out; on a CPU a rolled scan costs about a fifth more time.
+
+    Returns:
+        The residual stream and the layers' outputs, stacked.
+    """
+    graphdef, state = nnx.split(layers)
+    depth = jax.tree.leaves(state)[0].shape[0]
+
+    def body(x: Array, scanned: tuple[Any, Array]) -> tuple[Array, Any]:
+        layer_state, index = scanned
+        return apply(nnx.merge(graphdef, layer_state), x, index)
+
+    if remat:
+        # A scan body is never merged with its neighbours, so the barrier against common
+        # subexpression elimination would only cost time.
+        body = jax.checkpoint(body, prevent_cse=unroll)
+    return jax.lax.scan(body, x, (state, jnp.arange(depth)), unroll=unroll)
+
+
+def salt(name: str) -> int:
+    """A number for a name, the same in every process (`hash` of a string is not)."""
+    return zlib.crc32(name.encode()) & 0x7FFFFFFF

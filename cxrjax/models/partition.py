@@ -1,0 +1,54 @@
+"""Which parameters train: rules over their paths split a model into trainable and frozen."""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from flax import nnx
+
+from cxrjax.errors import UserError
+
+
+def path_of(path: Sequence[Any]) -> str:
+    """A parameter's name: its path joined by '/', such as `decoder/layers/attn/q_proj/kernel`."""
+    return "/".join(str(part) for part in path)
+
+
+def parameter_shapes(model: nnx.Module) -> dict[str, tuple[int, ...]]:
+    """Shape of every parameter by its path; stacked layers carry the depth as a leading axis."""
+    _, state = nnx.split(model)
+    return {path_of(path): tuple(leaf.shape) for path, leaf in nnx.to_flat_state(state)}
+
+
+def partition(model: nnx.Module, rules: Sequence[str]) -> tuple[Any, nnx.State, nnx.State]:
+    """Splits a model by regular expressions over parameter paths.
+
+    Args:
+        model: any NNX module; arrays may be abstract.
+        rules: a parameter trains where one of them is found in its path (`re.search`): `lora/`
+            means adapters, `.*` means all.
+
+    Returns:
+        (graphdef, trainable, frozen); `nnx.merge(graphdef, trainable, frozen)` is the model again.
+
+    Raises:
+        UserError: a rule that no parameter matches.
+    """
+    paths = parameter_shapes(model)
+    for rule in rules:
+        if not any(re.search(rule, path) for path in paths):
+            raise UserError(
+                f"trainable: rule {rule!r} matches no parameter; examples of paths: "
+                + ", ".join(sorted(paths)[:8])
+            )
+
+    def trains(path: Sequence[Any], _: Any) -> bool:
+        return any(re.search(rule, path_of(path)) for rule in rules)
+
+    return nnx.split(model, trains, ...)
+
+
+def count_parameters(state: Any) -> int:
+    """How many numbers a pytree of arrays (or of their shapes) holds."""
+    return sum(int(leaf.size) for leaf in jax.tree.leaves(state))

@@ -1,0 +1,117 @@
+"""The SigLIP vision tower, as PaliGemma uses it: patches in, one token a patch out."""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from cxrjax.models.attention import KeySection, attend
+from cxrjax.models.layers import LayerNorm, Linear, TokenDropout, salt, scan_layers, stack_layers
+from cxrjax.models.presets import VisionConfig
+
+
+class VisionAttention(nnx.Module):
+    """Full self-attention with biases."""
+
+    def __init__(self, config: VisionConfig, rngs: nnx.Rngs):
+        self.num_heads = config.num_heads
+        width = config.width
+        self.q_proj = Linear(width, width, use_bias=True, rngs=rngs)
+        self.k_proj = Linear(width, width, use_bias=True, rngs=rngs)
+        self.v_proj = Linear(width, width, use_bias=True, rngs=rngs)
+        self.out_proj = Linear(width, width, use_bias=True, rngs=rngs)
+
+    def __call__(
+        self, x: Float[Array, "B N D"], dropout: TokenDropout | None
+    ) -> Float[Array, "B N D"]:
+        rows, length, width = x.shape
+        drop = (lambda name: dropout.fold_in(salt(name))) if dropout else (lambda name: None)
+
+        def heads(y: Array) -> Array:
+            return y.reshape(rows, length, self.num_heads, -1).transpose(0, 2, 1, 3)
+
+        q = heads(self.q_proj(x, drop("q_proj")))
+        k = heads(self.k_proj(x, drop("k_proj")))
+        v = heads(self.v_proj(x, drop("v_proj")))
+        q = q * q.shape[-1] ** -0.5
+        out = attend(q[:, :, None, None], [KeySection(k, v)])[:, :, 0, 0]
+        return self.out_proj(
+            out.transpose(0, 2, 1, 3).reshape(rows, length, width), drop("out_proj")
+        )
+
+
+class VisionMLP(nnx.Module):
+    """Two linear maps with biases and a tanh-approximated GELU between them."""
+
+    def __init__(self, config: VisionConfig, rngs: nnx.Rngs):
+        self.fc1 = Linear(config.width, config.mlp_dim, use_bias=True, rngs=rngs)
+        self.fc2 = Linear(config.mlp_dim, config.width, use_bias=True, rngs=rngs)
+
+    def __call__(
+        self, x: Float[Array, "B N D"], dropout: TokenDropout | None
+    ) -> Float[Array, "B N D"]:
+        drop = (lambda name: dropout.fold_in(salt(name))) if dropout else (lambda name: None)
+        hidden = jax.nn.gelu(self.fc1(x, drop("fc1")), approximate=True)
+        return self.fc2(hidden, drop("fc2"))
+
+
+class VisionBlock(nnx.Module):
+    """Pre-norm transformer block."""
+
+    def __init__(self, config: VisionConfig, rngs: nnx.Rngs):
+        self.norm1 = LayerNorm(config.width)
+        self.attn = VisionAttention(config, rngs)
+        self.norm2 = LayerNorm(config.width)
+        self.mlp = VisionMLP(config, rngs)
+
+    def __call__(
+        self, x: Float[Array, "B N D"], dropout: TokenDropout | None
+    ) -> Float[Array, "B N D"]:
+        x = x + self.attn(self.norm1(x), dropout)
+        return x + self.mlp(self.norm2(x), dropout)
+
+
+class VisionTower(nnx.Module):
+    """Images in, one feature vector a patch out, in reading order.
+
+    Source: SigLIP (arXiv 2303.15343) without its pooling head, as PaliGemma (arXiv 2407.07726).
+    """
+
+    def __init__(self, config: VisionConfig, rngs: nnx.Rngs, *, remat: bool, unroll: bool):
+        if config.image_size % config.patch_size:
+            raise ValueError(
+                f"image size {config.image_size} is no multiple of patch {config.patch_size}"
+            )
+        self.patch_size = config.patch_size
+        self.remat = remat
+        self.unroll = unroll
+        self.patch_embed = Linear(config.patch_size**2 * 3, config.width, use_bias=True, rngs=rngs)
+        self.position_embed = nnx.Param(
+            config.width**-0.5 * jax.random.normal(rngs.params(), (config.num_tokens, config.width))
+        )
+        self.layers = stack_layers(lambda r: VisionBlock(config, r), config.depth, rngs)
+        self.final_norm = LayerNorm(config.width)
+
+    def __call__(
+        self, images: Float[Array, "B H W 3"], dropout: TokenDropout | None = None
+    ) -> Float[Array, "B N D"]:
+        """Args: images in [-1, 1]; dropout: noise for LoRA branches in training, else None."""
+        rows, height, width, _ = images.shape
+        p = self.patch_size
+        patches = images.reshape(rows, height // p, p, width // p, p, 3)
+        patches = patches.transpose(0, 1, 3, 2, 4, 5).reshape(rows, -1, p * p * 3)
+        x = self.patch_embed(patches) + self.position_embed[...].astype(images.dtype)
+
+        def apply(layer: VisionBlock, x: Array, index: Int[Array, ""]) -> tuple[Array, None]:
+            noise = dropout.fold_in(salt("vision")).fold_in(index) if dropout else None
+            return layer(x, noise), None
+
+        x, _ = scan_layers(self.layers, apply, x, remat=self.remat, unroll=self.unroll)
+        return self.final_norm(x)
+
+
+def normalize_images(images: Array, dtype: jnp.dtype) -> Float[Array, "B H W 3"]:
+    """uint8 in 0..255 to [-1, 1], as SigLIP was trained; floats are taken to be in [-1, 1]."""
+    if images.dtype == jnp.uint8:
+        return (images.astype(jnp.float32) / 127.5 - 1.0).astype(dtype)
+    return images.astype(dtype)
