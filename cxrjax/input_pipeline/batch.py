@@ -1,0 +1,103 @@
+"""The batch: what the model, the loss and the decoder are given, and nothing besides.
+
+B images, Q questions per image, P prefix slots, A answer slots, K boxes per answer. The sequence
+that the model builds for one image is
+
+    [image tokens | question 0: P prefix, A answer | question 1: P prefix, A answer | ...]
+
+in which each question sees the image and itself alone; the Q axis is the segment id. A question
+slot whose `question_index` is -1 is empty: its masks are all False and nothing in it may count.
+"""
+
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+from flax import struct
+from jax import Array
+from jaxtyping import Bool, Float, Int32, UInt8
+
+ArrayLike: TypeAlias = Array | np.ndarray
+
+
+@struct.dataclass
+class Batch:
+    """Fixed-shape arrays of one step, on the host (NumPy) or on devices (JAX).
+
+    Attributes:
+        images: RGB pixels at the model's input size, 0..255.
+        prefix_tokens: `<bos>`, prompt, newline; left-padded, so that the answer starts at slot P
+            of every question.
+        prefix_mask: True on the prefix's tokens.
+        answer_tokens: the answer and `<eos>`, right-padded.
+        answer_mask: True on the answer's tokens and `<eos>`: where the token loss is taken.
+        coordinate_positions: index on the answer axis of the tokens that carry x_min, y_min,
+            x_max, y_max, in this order whatever order the codec emits them in.
+        target_boxes: the boxes those tokens say (bin centres), xyxy, fractions of the model's
+            input frame.
+        box_mask: True where a box is.
+        question_index: position of the question's record in its file, -1 for an empty slot.
+    """
+
+    images: UInt8[ArrayLike, "B H W 3"]
+    prefix_tokens: Int32[ArrayLike, "B Q P"]
+    prefix_mask: Bool[ArrayLike, "B Q P"]
+    answer_tokens: Int32[ArrayLike, "B Q A"]
+    answer_mask: Bool[ArrayLike, "B Q A"]
+    coordinate_positions: Int32[ArrayLike, "B Q K 4"]
+    target_boxes: Float[ArrayLike, "B Q K 4"]
+    box_mask: Bool[ArrayLike, "B Q K"]
+    question_index: Int32[ArrayLike, "B Q"]
+
+
+class Problem(NamedTuple):
+    """A question left out of a batch at run time, never replaced by another one.
+
+    Attributes:
+        question_index: position of its record in the file.
+        question_id: the record's id.
+        reason: `image` (does not decode), `prefix_too_long`, `answer_too_long` or
+            `too_many_boxes`.
+        detail: what was found, naming the file.
+    """
+
+    question_index: int
+    question_id: str
+    reason: str
+    detail: str
+
+
+class LoadedBatch(NamedTuple):
+    """A step's batch of this host with what only the host needs to know.
+
+    Attributes:
+        batch: arrays of this host's images.
+        question_ids: `[B][Q]`, None where the slot is empty.
+        problems: questions of this host's images that were left out of the batch.
+    """
+
+    batch: Batch
+    question_ids: list[list[str | None]]
+    problems: list[Problem]
+
+
+def empty_batch(
+    images: int,
+    image_size: int,
+    questions: int,
+    prefix_slots: int,
+    answer_slots: int,
+    boxes: int,
+) -> Batch:
+    """A batch of empty slots in NumPy, to be filled in place (tokens 0 = `<pad>`)."""
+    question_shape = (images, questions)
+    return Batch(
+        images=np.zeros((images, image_size, image_size, 3), np.uint8),
+        prefix_tokens=np.zeros((*question_shape, prefix_slots), np.int32),
+        prefix_mask=np.zeros((*question_shape, prefix_slots), bool),
+        answer_tokens=np.zeros((*question_shape, answer_slots), np.int32),
+        answer_mask=np.zeros((*question_shape, answer_slots), bool),
+        coordinate_positions=np.zeros((*question_shape, boxes, 4), np.int32),
+        target_boxes=np.zeros((*question_shape, boxes, 4), np.float32),
+        box_mask=np.zeros((*question_shape, boxes), bool),
+        question_index=np.full(question_shape, -1, np.int32),
+    )

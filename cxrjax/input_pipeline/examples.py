@@ -1,0 +1,221 @@
+"""One record to the tokens, boxes and masks of one question; one image to pixels.
+
+prefix   <bos> prompt newline        the model sees all of it, both ways
+answer   text <eos>                  predicted token by token, the only part with a loss
+"""
+
+import dataclasses
+import functools
+import re
+from typing import Literal, NamedTuple
+
+import numpy as np
+from jaxtyping import Float32, Int, UInt8
+
+from cxrjax.codecs import CODECS
+from cxrjax.errors import UserError
+from cxrjax.images import (
+    IDENTITY,
+    Geometry,
+    letterbox,
+    letterbox_geometry,
+    read_image,
+    resize,
+)
+from cxrjax.input_pipeline.prompts import PROMPTS, BoxText
+from cxrjax.input_pipeline.tokenizer import Tokenizer
+from cxrjax.records import QARecord
+
+
+@dataclasses.dataclass(frozen=True)
+class ExampleConfig:
+    """How records become examples.
+
+    Attributes:
+        image_size: side of the model's input in pixels.
+        codec: how the model writes boxes, a key of `cxrjax.codecs.CODECS`.
+        record_codec: how the records' answers have them written.
+        prompt: a key of `cxrjax.input_pipeline.prompts.PROMPTS`.
+        geometry: `resize` stretches the image to the square, `letterbox` pads it.
+        max_boxes: most boxes in one answer (K).
+        prefix_buckets, answer_buckets: ascending lengths; a batch is padded to the smallest that
+            holds its longest prefix and answer. Each pair of lengths is compiled once.
+        too_long: what to do with a question that fits no bucket or has too many boxes: `error`
+            names it and stops, `set_aside` leaves its slot empty and reports it.
+    """
+
+    image_size: int
+    codec: str = "paligemma"
+    record_codec: str = "vindr_px"
+    prompt: str = "vqa"
+    geometry: Literal["resize", "letterbox"] = "resize"
+    max_boxes: int = 8
+    prefix_buckets: tuple[int, ...] = (32, 64)
+    answer_buckets: tuple[int, ...] = (64, 128)
+    too_long: Literal["error", "set_aside"] = "error"
+
+    def __post_init__(self) -> None:
+        for name, table in (("codec", CODECS), ("record_codec", CODECS), ("prompt", PROMPTS)):
+            if getattr(self, name) not in table:
+                raise UserError(
+                    f"{name} is {getattr(self, name)!r}, expected one of {sorted(table)}"
+                )
+        for name, choices in (
+            ("geometry", ("resize", "letterbox")),
+            ("too_long", ("error", "set_aside")),
+        ):
+            if getattr(self, name) not in choices:
+                raise UserError(f"{name} is {getattr(self, name)!r}, expected one of {choices}")
+        for name in ("prefix_buckets", "answer_buckets"):
+            buckets = getattr(self, name)
+            if not buckets or list(buckets) != sorted(set(buckets)) or buckets[0] < 1:
+                raise UserError(f"{name} is {buckets}, expected ascending lengths above zero")
+
+
+class TooLongError(UserError):
+    """A question does not fit the configured lengths.
+
+    Attributes:
+        reason: `prefix_too_long`, `answer_too_long` or `too_many_boxes`.
+    """
+
+    def __init__(self, message: str, reason: str) -> None:
+        super().__init__(message, reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class EncodedQuestion(NamedTuple):
+    """One question in tokens.
+
+    Attributes:
+        prefix: `<bos>`, prompt, newline.
+        answer: text and `<eos>`; empty where no answer was asked for.
+        coordinate_positions: on the answer axis, canonical order, one row a box.
+        boxes: what those tokens say, xyxy fractions of the model's input.
+    """
+
+    prefix: list[int]
+    answer: list[int]
+    coordinate_positions: Int[np.ndarray, "n 4"]
+    boxes: Float32[np.ndarray, "n 4"]
+
+
+def image_geometry(height: int, width: int, config: ExampleConfig) -> Geometry:
+    """Where an image of this size lands in the model's input, told without its pixels."""
+    if config.geometry == "resize":
+        return IDENTITY
+    return letterbox_geometry(height, width, config.image_size, config.image_size)
+
+
+def load_image(path: str, config: ExampleConfig) -> UInt8[np.ndarray, "H W 3"]:
+    """The image at the model's input size.
+
+    Raises:
+        ImageError: the file is missing or does not decode.
+    """
+    transform = resize if config.geometry == "resize" else letterbox
+    return transform(read_image(path), config.image_size, config.image_size)[0]
+
+
+class QuestionEncoder:
+    """Records to tokens under one configuration. Can be pickled."""
+
+    def __init__(self, tokenizer: Tokenizer, config: ExampleConfig) -> None:
+        self.tokenizer = tokenizer
+        self.config = config
+
+    def encode(self, record: QARecord, with_answer: bool = True) -> EncodedQuestion:
+        """Tokens of one question.
+
+        Raises:
+            TooLongError: no bucket holds it, or it has more than `max_boxes` boxes.
+            UserError: the image's size is not known, the record has no answer though one is
+                wanted, or a box in the answer does not parse. Every message names the question.
+        """
+        prompt = PROMPTS[self.config.prompt]
+        prefix = [self.tokenizer.bos_id, *self.tokenizer.encode(prompt.prefix(record))]
+        self._check_length(record, "prefix", len(prefix), self.config.prefix_buckets)
+        if not with_answer:
+            return EncodedQuestion(prefix, [], _NO_POSITIONS, _NO_BOXES)
+        text = self.target_text(record)
+        answer = [*self.tokenizer.encode(text), self.tokenizer.eos_id]
+        self._check_length(record, "answer", len(answer), self.config.answer_buckets)
+        positions, boxes = self._coordinates(text, answer)
+        if len(boxes) > self.config.max_boxes:
+            raise TooLongError(
+                f"question {record.question_id}: {len(boxes)} boxes in the answer, expected at "
+                f"most {self.config.max_boxes}; raise max_boxes or set such questions aside",
+                "too_many_boxes",
+            )
+        return EncodedQuestion(prefix, answer, positions, boxes)
+
+    def target_text(self, record: QARecord) -> str:
+        """What the model should answer, boxes in the model's codec."""
+        if record.image_hw is None:
+            raise UserError(
+                f"question {record.question_id}: image_hw is null, so its boxes cannot be scaled; "
+                "join the image sizes first"
+            )
+        if not record.answers:
+            raise UserError(
+                f"question {record.question_id}: no answer to learn from; is this a questions file?"
+            )
+        height, width = record.image_hw
+        box_text = BoxText(
+            source=self.config.record_codec,
+            target=self.config.codec,
+            height=height,
+            width=width,
+            geometry=image_geometry(height, width, self.config),
+        )
+        try:
+            return PROMPTS[self.config.prompt].target(record, box_text)
+        except UserError as error:
+            raise UserError(f"question {record.question_id}: {error}") from None
+
+    def _coordinates(
+        self, text: str, answer: list[int]
+    ) -> tuple[Int[np.ndarray, "n 4"], Float32[np.ndarray, "n 4"]]:
+        """Where the text's boxes are among the answer's tokens, and what they say."""
+        codec = CODECS[self.config.codec]
+        order = getattr(codec, "coordinate_order", None)
+        if order is None:
+            return _NO_POSITIONS, _NO_BOXES
+        # Frame of the model's input: the image is the square, and nothing moves it.
+        spans = codec.find(text, self.config.image_size, self.config.image_size)
+        if not spans:
+            return _NO_POSITIONS, _NO_BOXES
+        ids = np.asarray(answer)
+        first, last = self.tokenizer.loc_ids[[0, -1]]
+        token_positions = np.flatnonzero((ids >= first) & (ids <= last))
+        # The k-th location piece of the text is the k-th location token.
+        piece_at = {match.start(): k for k, match in enumerate(_LOC_PIECE.finditer(text))}
+        firsts = np.asarray([piece_at[span.start] for span in spans])
+        emitted = token_positions[firsts[:, None] + np.arange(4)]
+        positions = np.empty_like(emitted)
+        positions[:, list(order)] = emitted
+        return positions, np.stack([span.box for span in spans]).astype(np.float32)
+
+    def _check_length(
+        self, record: QARecord, part: str, length: int, buckets: tuple[int, ...]
+    ) -> None:
+        if length > buckets[-1]:
+            raise TooLongError(
+                f"question {record.question_id}: {part} of {length} tokens, expected at most "
+                f"{buckets[-1]}; add a longer bucket to {part}_buckets or set such questions aside",
+                f"{part}_too_long",
+            )
+
+
+_LOC_PIECE = re.compile(r"<loc(?:0\d{3}|10[01]\d|102[0-3])>")
+_NO_POSITIONS = np.zeros((0, 4), np.int64)
+_NO_BOXES = np.zeros((0, 4), np.float32)
+
+
+@functools.cache
+def bucket(length: int, buckets: tuple[int, ...]) -> int:
+    """The smallest bucket that holds `length`."""
+    return next(size for size in buckets if size >= length)

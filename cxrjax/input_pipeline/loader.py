@@ -1,0 +1,322 @@
+"""Grain loaders: what step N reads is a pure function of (seed, N).
+
+The order of the elements is a permutation per epoch; step N takes the next `global_batch_size` of
+them whatever the epoch; host p of P loads rows p * B / P to (p + 1) * B / P of that batch. So the
+position of a loader is one number, and a run goes on exactly where it stopped, with as many hosts
+and worker processes as it likes.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import grain
+import numpy as np
+
+from cxrjax.errors import UserError
+from cxrjax.images import ImageError
+from cxrjax.input_pipeline.batch import Batch, LoadedBatch, Problem, empty_batch
+from cxrjax.input_pipeline.examples import (
+    EncodedQuestion,
+    ExampleConfig,
+    QuestionEncoder,
+    TooLongError,
+    bucket,
+    load_image,
+)
+from cxrjax.input_pipeline.sources import ImageQuestions, RecordSource
+from cxrjax.input_pipeline.tokenizer import Tokenizer
+
+# Batches that each worker process has ready. Two let it work on one while another waits.
+_WORKER_BUFFER = 2
+NO_ELEMENT = -1
+
+
+class BatchBuilder:
+    """The numbers of a global batch's elements -> this host's rows of it.
+
+    Lengths are chosen from all questions of the global batch, so that every host picks the same
+    buckets; pixels are read for this host's rows alone. Can be pickled.
+    """
+
+    def __init__(
+        self,
+        source: RecordSource,
+        encoder: QuestionEncoder,
+        with_answers: bool,
+        process_index: int,
+        process_count: int,
+    ) -> None:
+        self.source = source
+        self.encoder = encoder
+        self.config = encoder.config
+        self.with_answers = with_answers
+        self.process_index = process_index
+        self.process_count = process_count
+
+    def __call__(self, elements: np.ndarray) -> LoadedBatch:
+        mine = local_rows(len(elements), self.process_index, self.process_count)
+        config = self.config
+        one_shape = len(config.prefix_buckets) == len(config.answer_buckets) == 1
+        rows = mine if one_shape else range(len(elements))
+        encoded = {row: self._encode(int(elements[row])) for row in rows}
+        questions = [question for row in encoded.values() for question in row[1].values()]
+        loaded = LoadedBatch(
+            batch=empty_batch(
+                images=len(mine),
+                image_size=config.image_size,
+                questions=self.source.questions_per_image,
+                prefix_slots=_longest([q.prefix for q in questions], config.prefix_buckets),
+                answer_slots=_longest([q.answer for q in questions], config.answer_buckets),
+                boxes=config.max_boxes,
+            ),
+            question_ids=[[None] * self.source.questions_per_image for _ in mine],
+            problems=[],
+        )
+        for slot, row in enumerate(mine):
+            self._fill(loaded, slot, *encoded[row])
+        return loaded
+
+    def _encode(
+        self, element: int
+    ) -> tuple[ImageQuestions | None, dict[int, EncodedQuestion], list[Problem]]:
+        """An element's questions by slot, and those that fit no bucket."""
+        if element == NO_ELEMENT:
+            return None, {}, []
+        image = self.source[element]
+        questions, problems = {}, []
+        for slot, (index, record) in enumerate(zip(image.indices, image.records, strict=True)):
+            try:
+                questions[slot] = self.encoder.encode(record, self.with_answers)
+            except TooLongError as error:
+                if self.config.too_long == "error":
+                    raise
+                problems.append(Problem(index, record.question_id, error.reason, str(error)))
+        return image, questions, problems
+
+    def _fill(
+        self,
+        loaded: LoadedBatch,
+        row: int,
+        image: ImageQuestions | None,
+        questions: dict[int, EncodedQuestion],
+        problems: list[Problem],
+    ) -> None:
+        """Writes one image with its questions into row `row`."""
+        loaded.problems.extend(problems)
+        if image is None or not questions:
+            return
+        batch = loaded.batch
+        try:
+            batch.images[row] = load_image(image.image_path, self.config)
+        except ImageError as error:
+            loaded.problems.extend(
+                Problem(image.indices[slot], image.records[slot].question_id, "image", str(error))
+                for slot in questions
+            )
+            return
+        for slot, question in questions.items():
+            _fill_question(batch, row, slot, question)
+            batch.question_index[row, slot] = image.indices[slot]
+            loaded.question_ids[row][slot] = image.records[slot].question_id
+
+
+def _fill_question(batch: Batch, row: int, slot: int, question: EncodedQuestion) -> None:
+    prefix_start = batch.prefix_tokens.shape[-1] - len(question.prefix)
+    batch.prefix_tokens[row, slot, prefix_start:] = question.prefix
+    batch.prefix_mask[row, slot, prefix_start:] = True
+    batch.answer_tokens[row, slot, : len(question.answer)] = question.answer
+    batch.answer_mask[row, slot, : len(question.answer)] = True
+    num_boxes = len(question.boxes)
+    batch.coordinate_positions[row, slot, :num_boxes] = question.coordinate_positions
+    batch.target_boxes[row, slot, :num_boxes] = question.boxes
+    batch.box_mask[row, slot, :num_boxes] = True
+
+
+def _longest(sequences: list[list[int]], buckets: tuple[int, ...]) -> int:
+    return bucket(max(map(len, sequences), default=0), buckets)
+
+
+class TrainLoader:
+    """An endless iterator of `LoadedBatch`, epoch after epoch.
+
+    Its state is small, fit for JSON, and can be restored into a loader with another number of
+    hosts or workers. Close it (or use it as a context) where it has worker processes.
+    """
+
+    def __init__(
+        self,
+        dataset: grain.MapDataset,
+        identity: dict[str, Any],
+        workers: int,
+    ) -> None:
+        self._dataset = dataset
+        self._identity = identity
+        self._workers = workers
+        self._step = 0
+        self._iterator: grain.DatasetIterator | None = None
+
+    def __iter__(self) -> "TrainLoader":
+        return self
+
+    def __next__(self) -> LoadedBatch:
+        if self._iterator is None:
+            self._iterator = _iterate(self._dataset[self._step :], self._workers)
+        loaded = next(self._iterator)
+        self._step += 1
+        return loaded
+
+    def get_state(self) -> dict[str, Any]:
+        """Where the loader stands: the batches it has handed out, and of what."""
+        return {"step": self._step, **self._identity}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Goes to where `get_state` was called.
+
+        Raises:
+            UserError: the state is of other data, another seed or another batch size.
+        """
+        for name, value in self._identity.items():
+            if state.get(name) != value:
+                raise UserError(
+                    f"data position: saved with {name} {state.get(name)!r}, now {value!r}; the "
+                    "batches would not be the same, so resume with the same data and settings or "
+                    "start in a new workdir"
+                )
+        self.close()
+        self._step = int(state["step"])
+
+    def close(self) -> None:
+        """Ends the worker processes; the next batch starts new ones."""
+        if self._iterator is not None:
+            self._iterator.close()
+            self._iterator = None
+
+    def __enter__(self) -> "TrainLoader":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class EvalLoader:
+    """Every question once, in the order of the file's images; can be iterated again and again."""
+
+    def __init__(self, dataset: grain.MapDataset, workers: int) -> None:
+        self._dataset = dataset
+        self._workers = workers
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def __iter__(self) -> Iterator[LoadedBatch]:
+        iterator = _iterate(self._dataset, self._workers)
+        try:
+            yield from iterator
+        finally:
+            iterator.close()
+
+
+def train_loader(
+    source: RecordSource,
+    tokenizer: Tokenizer,
+    config: ExampleConfig,
+    *,
+    global_batch_size: int,
+    seed: int,
+    workers: int = 0,
+    process_index: int = 0,
+    process_count: int = 1,
+) -> TrainLoader:
+    """Shuffled batches for training, without end.
+
+    Args:
+        global_batch_size: images in a step over all hosts.
+        seed: of the order; any integer from 0.
+        workers: processes that read and decode; 0 does it in this one.
+        process_index, process_count: this host and how many there are.
+
+    Raises:
+        UserError: the hosts do not divide the batch.
+    """
+    local_rows(global_batch_size, process_index, process_count)
+    # Grain shuffles epoch e with seed + e: spread the seeds, or run 1 repeats run 0 an epoch late.
+    shuffle_seed = int(np.random.SeedSequence(seed).generate_state(1)[0])
+    numbers = grain.MapDataset.range(len(source)).shuffle(seed=shuffle_seed).repeat()
+    builder = BatchBuilder(
+        source, QuestionEncoder(tokenizer, config), True, process_index, process_count
+    )
+    identity = {
+        "seed": seed,
+        "global_batch_size": global_batch_size,
+        "source": source.fingerprint,
+    }
+    dataset = numbers.batch(global_batch_size, drop_remainder=True).map(builder)
+    return TrainLoader(dataset, identity, workers)
+
+
+def eval_loader(
+    source: RecordSource,
+    tokenizer: Tokenizer,
+    config: ExampleConfig,
+    *,
+    global_batch_size: int,
+    with_answers: bool = False,
+    workers: int = 0,
+    process_index: int = 0,
+    process_count: int = 1,
+) -> EvalLoader:
+    """Each question exactly once, in order; the last batch is filled up with empty slots.
+
+    Args:
+        global_batch_size: images in a batch over all hosts.
+        with_answers: also tokenize the answers (for a validation loss). Without them the
+            records need none and answer slots are all masked.
+        workers, process_index, process_count: as in `train_loader`.
+
+    Raises:
+        UserError: the hosts do not divide the batch.
+    """
+    local_rows(global_batch_size, process_index, process_count)
+    batches = -(-len(source) // global_batch_size)
+    builder = BatchBuilder(
+        source, QuestionEncoder(tokenizer, config), with_answers, process_index, process_count
+    )
+    dataset = (
+        grain.MapDataset.range(batches * global_batch_size)
+        .map(_none_after(len(source)))
+        .batch(global_batch_size)
+        .map(builder)
+    )
+    return EvalLoader(dataset, workers)
+
+
+def _none_after(count: int) -> Callable[[int], int]:
+    return lambda element: element if element < count else NO_ELEMENT
+
+
+def local_rows(global_batch_size: int, process_index: int, process_count: int) -> range:
+    """Rows of the global batch that this host loads.
+
+    Raises:
+        UserError: the hosts do not divide the batch, or there is no such host.
+    """
+    if not 0 <= process_index < process_count:
+        raise UserError(f"process_index is {process_index} of {process_count} processes")
+    if global_batch_size < 1 or global_batch_size % process_count:
+        raise UserError(
+            f"global_batch_size is {global_batch_size}, expected a multiple of the "
+            f"{process_count} processes"
+        )
+    local = global_batch_size // process_count
+    return range(process_index * local, (process_index + 1) * local)
+
+
+def _iterate(dataset: grain.MapDataset, workers: int) -> grain.DatasetIterator:
+    # No threads: a step's questions are built in one process, and workers make the parallelism.
+    read = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
+    batches = dataset.to_iter_dataset(read)
+    if workers:
+        batches = batches.mp_prefetch(
+            grain.MultiprocessingOptions(workers, per_worker_buffer_size=_WORKER_BUFFER)
+        )
+    return iter(batches)

@@ -1,0 +1,158 @@
+"""Random access to the questions of a records file, an image at a time."""
+
+import hashlib
+import json
+import os
+from array import array
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from cxrjax.errors import UserError
+from cxrjax.records import QARecord, parse_record
+
+
+class ImageQuestions(NamedTuple):
+    """One image and the questions that go with it into one sequence.
+
+    Attributes:
+        image_path: where the image is.
+        indices: positions of the records in the file, ascending.
+        records: the records, in the same order.
+    """
+
+    image_path: Path
+    indices: tuple[int, ...]
+    records: tuple[QARecord, ...]
+
+
+class RecordSource:
+    """Questions grouped by image, read from the file when they are asked for.
+
+    An element is one image with at most `questions_per_image` questions; an image that has more
+    makes several elements. Elements stand in the order in which their images first appear,
+    questions in the order of the file. The file is read through once, to validate every record
+    and to note where it starts; only these positions are kept. Can be pickled.
+
+    Attributes:
+        sha256: of the file.
+        fingerprint: of the file and of which records make which element.
+
+    Args:
+        path: JSON Lines of records.
+        image_root: folder that `image_path` is relative to; by default the one that holds the
+            file's `records/` or `questions/` folder, else the file's own.
+        questions_per_image: most questions in an element.
+        exclude: positions of records to leave out (`quality.Quality.indices`).
+
+    Raises:
+        UserError: the file cannot be read, has a line that is not a record, or has none.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        image_root: str | Path | None = None,
+        questions_per_image: int = 8,
+        exclude: Collection[int] = (),
+    ) -> None:
+        if questions_per_image < 1:
+            raise UserError(f"questions_per_image is {questions_per_image}, expected at least 1")
+        self.path = Path(path)
+        self.image_root = default_image_root(self.path) if image_root is None else Path(image_root)
+        self.questions_per_image = questions_per_image
+        self.exclude = frozenset(exclude)
+        self._descriptor: int | None = None
+        groups = self._scan()
+        self._elements = [
+            tuple(group[start : start + questions_per_image])
+            for group in groups
+            for start in range(0, len(group), questions_per_image)
+        ]
+        if not self._elements:
+            raise UserError(
+                f"{path}: no records to read"
+                + (f" ({len(self.exclude)} were set aside)" if self.exclude else "")
+            )
+        # Same file, same grouping, same exclusions: the same elements under the same numbers.
+        elements = json.dumps([self.sha256, self._elements])
+        self.fingerprint = hashlib.sha256(elements.encode()).hexdigest()
+
+    def _scan(self) -> list[list[int]]:
+        """Fills the index; returns the records' positions grouped by image."""
+        starts, lengths, lines = array("q"), array("q"), array("q")
+        groups: dict[tuple[str, str], list[int]] = {}
+        digest = hashlib.sha256()
+        start = 0
+        try:
+            with open(self.path, "rb") as file:
+                for number, line in enumerate(file, start=1):
+                    digest.update(line)
+                    if line.strip():
+                        record = parse_record(line, f"{self.path}:{number}")
+                        if len(starts) not in self.exclude:
+                            key = (record.image_id, record.image_path)
+                            groups.setdefault(key, []).append(len(starts))
+                        starts.append(start)
+                        lengths.append(len(line))
+                        lines.append(number)
+                    start += len(line)
+        except OSError as error:
+            raise UserError(f"{self.path}: cannot read records: {error.strerror}") from None
+        self._starts, self._lengths, self._lines = map(np.asarray, (starts, lengths, lines))
+        self.sha256 = digest.hexdigest()
+        return list(groups.values())
+
+    def without(self, indices: Collection[int]) -> "RecordSource":
+        """The same file with these records left out as well."""
+        return RecordSource(
+            self.path, self.image_root, self.questions_per_image, self.exclude | set(indices)
+        )
+
+    def __len__(self) -> int:
+        return len(self._elements)
+
+    def __getitem__(self, element: int) -> ImageQuestions:
+        indices = self._elements[element]
+        records = tuple(self.record(index) for index in indices)
+        return ImageQuestions(self.image_root / records[0].image_path, indices, records)
+
+    @property
+    def num_records(self) -> int:
+        """Records in the file, those left out included."""
+        return len(self._starts)
+
+    @property
+    def num_questions(self) -> int:
+        """Records that the elements hold."""
+        return sum(len(indices) for indices in self._elements)
+
+    def record(self, index: int) -> QARecord:
+        """The record at this position of the file, blank lines not counted."""
+        if self._descriptor is None:
+            self._descriptor = os.open(self.path, os.O_RDONLY)
+        # pread moves no file position, so threads may share the descriptor.
+        line = os.pread(self._descriptor, int(self._lengths[index]), int(self._starts[index]))
+        return parse_record(line, f"{self.path}:{self._lines[index]}")
+
+    def records(self) -> Iterator[tuple[int, QARecord]]:
+        """(position, record) of all that are not left out, in the order of the elements."""
+        for indices in self._elements:
+            for index in indices:
+                yield index, self.record(index)
+
+    def __getstate__(self) -> dict:
+        return {**self.__dict__, "_descriptor": None}
+
+    def __del__(self) -> None:
+        descriptor = self.__dict__.get("_descriptor")
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def default_image_root(path: Path) -> Path:
+    """The folder a records file's image paths are relative to (`data/README.md`)."""
+    folder = path.parent
+    return folder.parent if folder.name in ("records", "questions") else folder
