@@ -1,0 +1,71 @@
+"""Builds a dataset: records per split, the same without answers, hashes, quality, statistics.
+
+    python -m cxrjax.build --dataset=phantom --images=3000 --validation_images=300 --out=DIR
+    python -m cxrjax.build --dataset=vindr_cxr_vqa --source=train.csv.gz --out=DIR
+    python -m cxrjax.build --dataset=records --source=FOLDER --out=DIR
+
+data/README.md and data/<dataset>/README.md say what the sources look like.
+"""
+
+import argparse
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from cxrjax.cli import run
+from cxrjax.errors import UserError
+
+
+def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Flags of the command; leaves with code 2 where they are unusable."""
+    parser = argparse.ArgumentParser(
+        prog="python -m cxrjax.build",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--dataset", required=True, choices=sorted(BUILDERS), help="what to build")
+    add("--out", required=True, type=Path, help="folder to write to")
+    add("--source", type=Path, help="file or folder to read; phantoms need none")
+    add("--seed", type=int, default=0, help="decides wordings, splits and phantoms (default 0)")
+    add("--processes", type=int, default=os.cpu_count() or 1, help="workers (default: all cores)")
+    phantom = parser.add_argument_group("phantom")
+    add = phantom.add_argument
+    add("--images", type=int, default=3000, help="training images (default 3000)")
+    add("--validation_images", type=int, default=300, help="held-out images (default 300)")
+    add("--long_side", type=int, help="longer side in pixels (default: each image its own)")
+    add("--image_format", default="png", choices=("png", "jpg"), help="default png")
+    return parser.parse_args(argv)
+
+
+def _build_phantom(flags: argparse.Namespace) -> None:
+    from cxrjax.datasets.phantom_vqa import PhantomBuild, build_phantom_dataset
+
+    build_phantom_dataset(
+        PhantomBuild(
+            out=flags.out,
+            images=flags.images,
+            validation_images=flags.validation_images,
+            seed=flags.seed,
+            long_side=flags.long_side,
+            image_format=flags.image_format,
+            processes=flags.processes,
+        )
+    )
+
+
+BUILDERS = {"phantom": _build_phantom}
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Builds what the flags ask for and prints where it is."""
+    flags = parse_arguments(argv)
+    if flags.dataset != "phantom" and flags.source is None:
+        raise UserError(f"--dataset={flags.dataset} needs --source=PATH")
+    BUILDERS[flags.dataset](flags)
+    print(f"{flags.out}: records/, questions/, statistics.json, quality.json, manifest.json")
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,292 @@
+"""Phantom radiographs with VinDr-CXR-VQA questions, on disk: images, box table, records.
+
+Rendering is spread over processes. What comes out depends on (seed, sizes, format) alone, not on
+their number; an interrupted build continues where it stopped.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import io
+import json
+import multiprocessing
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import PIL.Image
+import tqdm
+
+import cxrjax
+from cxrjax.datasets import output
+from cxrjax.datasets.phantom import Phantom, render_phantom
+from cxrjax.datasets.quality import QualityLog
+from cxrjax.datasets.statistics import RecordStatistics, compare
+from cxrjax.datasets.vindr_cxr_vqa.annotation import Finding, ImageAnnotation, PixelBox
+from cxrjax.datasets.vindr_cxr_vqa.box_table import write_box_table
+from cxrjax.datasets.vindr_cxr_vqa.construct import MAX_BOXES, Construction, construct_dense
+from cxrjax.datasets.vindr_cxr_vqa.statistics import PHANTOM_PAPER, annotation_values
+from cxrjax.errors import UserError
+from cxrjax.records import Provenance
+
+SPLITS = ("train", "validation")
+BOX_TABLE = "boxes.csv"
+IMAGE_FORMATS = ("png", "jpg")
+_JPEG_QUALITY = 95
+_CHUNK = 16  # images rendered between two marks of progress
+
+
+@dataclasses.dataclass(frozen=True)
+class PhantomBuild:
+    """What to render.
+
+    Attributes:
+        images: number of training images.
+        validation_images: number of held-out images, from another stream of seeds.
+        long_side: longer side of the images in pixels; None leaves each its own size.
+        image_format: "png" (grey, lossless) or "jpg" (grey, quality 95).
+        processes: worker processes; 1 renders in this one.
+    """
+
+    out: Path
+    images: int
+    validation_images: int
+    seed: int = 0
+    long_side: int | None = None
+    image_format: str = "png"
+    processes: int = 1
+
+    def __post_init__(self) -> None:
+        if self.images < 1 or self.validation_images < 1:
+            raise UserError(
+                f"--images={self.images} --validation_images={self.validation_images}: expected "
+                "at least 1 of each"
+            )
+        if self.seed < 0:
+            raise UserError(f"--seed={self.seed}: expected 0 or more")
+        if self.processes < 1:
+            raise UserError(f"--processes={self.processes}: expected at least 1")
+        if self.image_format not in IMAGE_FORMATS:
+            raise UserError(f"--image_format={self.image_format}: expected one of {IMAGE_FORMATS}")
+
+    def stream(self, split: str) -> int:
+        """The phantom seed of a split. No two (seed, split) share one, whatever the seeds."""
+        return len(SPLITS) * self.seed + SPLITS.index(split)
+
+    def count(self, split: str) -> int:
+        """Images of a split."""
+        return self.images if split == "train" else self.validation_images
+
+    def fingerprint(self) -> str:
+        """Of everything that decides how image number i of a split looks."""
+        decisive = [cxrjax.__version__, self.seed, self.long_side, self.image_format]
+        return hashlib.sha256(json.dumps(decisive).encode()).hexdigest()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Chunk:
+    """Images `start` to `stop` of a split: what one worker renders at a time."""
+
+    split: str
+    start: int
+    stop: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.split}-{self.start:07d}-{self.stop:07d}.json"
+
+
+def build_phantom_dataset(
+    build: PhantomBuild, render: Callable[..., Phantom] = render_phantom
+) -> None:
+    """Renders images and writes them with their box table, records, questions and statistics.
+
+    Args:
+        render: as `render_phantom`; a test may put a faster one.
+
+    Raises:
+        UserError: the folder cannot be written.
+    """
+    out = build.out
+    output.prepare(out, SPLITS)
+    quality = QualityLog()
+    images: dict[str, list[ImageAnnotation]] = {split: [] for split in SPLITS}
+    hashes: dict[str, list[str]] = {split: [] for split in SPLITS}
+    try:
+        (out / "images").mkdir(exist_ok=True)
+        (out / "parts").mkdir(exist_ok=True)
+        for split, image, sha256 in _rendered(build, render):
+            hashes[split].append(f"{image.image_id} {sha256}")
+            if _answerable(image, quality):
+                images[split].append(image)
+        _write(build, images, hashes, quality)
+        shutil.rmtree(out / "parts")
+    except OSError as error:
+        raise UserError(f"{out}: cannot write: {error.strerror}; choose another --out") from None
+
+
+def _write(
+    build: PhantomBuild,
+    images: dict[str, list[ImageAnnotation]],
+    hashes: dict[str, list[str]],
+    quality: QualityLog,
+) -> None:
+    out = build.out
+    write_box_table(out / BOX_TABLE, [image for split in SPLITS for image in images[split]])
+    table_sha256 = output.hash_file(out / BOX_TABLE)
+    construction = Construction(
+        build.seed, "synthetic", Provenance(source_file=BOX_TABLE, source_sha256=table_sha256)
+    )
+    statistics = RecordStatistics()
+    splits: dict[str, Any] = {}
+    for split in SPLITS:
+        records = construct_dense(images[split], split, construction)
+        progress = tqdm.tqdm(records, desc=f"{split} questions", unit="question")
+        splits[split] = output.write_split(out, split, progress, statistics)
+        splits[split]["images_sha256"] = output.hash_lines(hashes[split])
+    values = statistics.values() | annotation_values(images)
+    output.finish(
+        out,
+        quality,
+        compare(values, PHANTOM_PAPER),
+        {
+            "dataset": "phantom",
+            "seed": build.seed,
+            "long_side": build.long_side,
+            "image_format": build.image_format,
+            "templates": construction.templates.version,
+            "box_table": {"path": BOX_TABLE, "sha256": table_sha256},
+            "splits": splits,
+        },
+    )
+
+
+def _answerable(image: ImageAnnotation, quality: QualityLog) -> bool:
+    """Whether every class's boxes fit one answer; notes the image where they do not."""
+    quality.examined["images"] += 1
+    for label in image.present:
+        count = len(image.boxes_of(label))
+        if count > MAX_BOXES:
+            found = f"{count} boxes of {label}, expected at most {MAX_BOXES}"
+            quality.set_aside("too_many_boxes", image.image_id, image.image_path, found)
+            return False
+    return True
+
+
+def _rendered(
+    build: PhantomBuild, render: Callable[..., Phantom]
+) -> Iterator[tuple[str, ImageAnnotation, str]]:
+    """(split, annotation, SHA-256 of the image file) in order, rendered or taken up again."""
+    chunks = [
+        _Chunk(split, start, min(start + _CHUNK, build.count(split)))
+        for split in SPLITS
+        for start in range(0, build.count(split), _CHUNK)
+    ]
+    work = functools.partial(_render_chunk, build, render)
+    total = build.images + build.validation_images
+    with _map(build.processes) as apply, tqdm.tqdm(total=total, unit="image") as progress:
+        for chunk, part in zip(chunks, apply(work, chunks), strict=True):
+            progress.update(len(part))
+            for entry in part:
+                yield chunk.split, _annotation(entry), entry["sha256"]
+
+
+@contextlib.contextmanager
+def _map(processes: int) -> Iterator[Callable]:
+    """An ordered lazy map over this many processes."""
+    if processes == 1:
+        yield map
+        return
+    # Each worker is one process of a full set: more BLAS threads would only get in their way.
+    # The variables are read when a worker loads its libraries, so they must be set before.
+    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+    before = {name: os.environ.get(name) for name in names}
+    os.environ.update(dict.fromkeys(names, "1"))
+    try:
+        with multiprocessing.get_context("spawn").Pool(processes) as pool:
+            yield pool.imap
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _render_chunk(
+    build: PhantomBuild, render: Callable[..., Phantom], chunk: _Chunk
+) -> Sequence[dict[str, Any]]:
+    """Renders and writes some images, unless an earlier, interrupted build did."""
+    part = build.out / "parts" / chunk.name
+    fingerprint = build.fingerprint()
+    if part.exists():
+        done = json.loads(part.read_text())
+        if done["fingerprint"] == fingerprint:
+            return done["images"]
+    entries = []
+    for index in range(chunk.start, chunk.stop):
+        phantom = render(build.stream(chunk.split), index, long_side=build.long_side)
+        entries.append(_save(phantom, build, f"phantom-{build.seed}-{chunk.split}-{index:06d}"))
+    # Written aside and renamed: a part is there only when all of its images are.
+    aside = part.with_suffix(".tmp")
+    aside.write_text(json.dumps({"fingerprint": fingerprint, "images": entries}))
+    os.replace(aside, part)
+    return entries
+
+
+def _save(phantom: Phantom, build: PhantomBuild, image_id: str) -> dict[str, Any]:
+    """Writes the image; returns its annotation as JSON has it."""
+    height, width = phantom.image.shape
+    encoded = io.BytesIO()
+    picture = PIL.Image.fromarray(phantom.image)
+    if build.image_format == "png":
+        picture.save(encoded, "PNG", compress_level=1)
+    else:
+        picture.save(encoded, "JPEG", quality=_JPEG_QUALITY)
+    path = f"images/{image_id}.{build.image_format}"
+    (build.out / path).write_bytes(encoded.getvalue())
+    truth = [
+        (label, pixel_box(box, height, width))
+        for label, box in zip(phantom.labels, phantom.boxes, strict=True)
+    ]
+    readers = {
+        rad_id: [(label, pixel_box(box, height, width)) for label, box in marked]
+        for rad_id, marked in phantom.readers.items()
+    }
+    return {
+        "image_id": image_id,
+        "image_path": path,
+        "image_hw": (height, width),
+        "findings": truth,
+        "readers": readers,
+        "sha256": hashlib.sha256(encoded.getvalue()).hexdigest(),
+    }
+
+
+def _annotation(entry: dict[str, Any]) -> ImageAnnotation:
+    def findings(pairs: Sequence[tuple[str, PixelBox]]) -> list[Finding]:
+        return [Finding(label, tuple(box)) for label, box in pairs]
+
+    return ImageAnnotation(
+        entry["image_id"],
+        entry["image_path"],
+        tuple(entry["image_hw"]),
+        findings(entry["findings"]),
+        {rad_id: findings(marked) for rad_id, marked in entry["readers"].items()},
+    )
+
+
+def pixel_box(box: Sequence[float], height: int, width: int) -> PixelBox:
+    """A box in fractions as whole pixels inside the image, at least one pixel wide and high."""
+    x_min, y_min, x_max, y_max = (float(value) for value in box)
+    left, right = _pixel_span(x_min, x_max, width)
+    top, bottom = _pixel_span(y_min, y_max, height)
+    return left, top, right, bottom
+
+
+def _pixel_span(low: float, high: float, size: int) -> tuple[int, int]:
+    start = min(max(round(low * size), 0), size - 1)
+    return start, max(min(round(high * size), size), start + 1)

@@ -1,0 +1,117 @@
+"""Counts of what was built, in the form that statistics.json has."""
+
+import collections
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from cxrjax.records import QARecord
+
+
+@dataclasses.dataclass(frozen=True)
+class Published:
+    """A published figure that a count is compared with.
+
+    Attributes:
+        value: the figure, or (lowest, highest) where a range is printed; None where the note alone
+            matters.
+        note: where it is printed, and what to know about the comparison.
+    """
+
+    value: float | tuple[float, float] | None
+    note: str
+
+
+class RecordStatistics:
+    """Counts over records that are added one by one."""
+
+    def __init__(self) -> None:
+        self._questions: collections.Counter[str] = collections.Counter()
+        self._images: dict[str, set[str]] = collections.defaultdict(set)
+        self._boxes: dict[str, set[tuple]] = collections.defaultdict(set)
+        self._types: collections.Counter[str] = collections.Counter()
+        self._difficulties: collections.Counter[str] = collections.Counter()
+        self._polarities: collections.Counter[str] = collections.Counter()
+        self._findings: collections.Counter[str] = collections.Counter()
+        self._answer_boxes = 0
+
+    def add(self, record: QARecord) -> None:
+        """Counts one record."""
+        split = record.split
+        self._questions[split] += 1
+        self._images[split].add(record.image_id)
+        self._types[record.question_type] += 1
+        if record.difficulty:
+            self._difficulties[record.difficulty] += 1
+        if record.answers:
+            self._polarities[record.answers[0].polarity] += 1
+        if record.gt_finding:
+            self._findings[record.gt_finding] += 1
+        for answer in record.answers:
+            for image_id, boxes in answer.boxes_by_image.items():
+                self._answer_boxes += len(boxes)
+                self._boxes[split].update((image_id, *box) for box in boxes)
+
+    def values(self) -> dict[str, float | None]:
+        """Name -> count or share in percent; None where there is nothing to divide by."""
+        questions = self._questions.total()
+        images = sum(map(len, self._images.values()))
+        values: dict[str, float | None] = {
+            "images": images,
+            "boxes": sum(map(len, self._boxes.values())),
+            "questions": questions,
+            "questions_per_image": ratio(questions, images),
+            "question_types": len(self._types),
+            "answer_boxes": self._answer_boxes,
+        }
+        for split in sorted(self._questions):
+            values[f"{split}_images"] = len(self._images[split])
+            values[f"{split}_questions"] = self._questions[split]
+        shares = {
+            "difficulty_percent": self._difficulties,
+            "question_type_percent": self._types,
+            "polarity_percent": self._polarities,
+            "finding_percent": self._findings,
+        }
+        for name, counts in shares.items():
+            for key, count in sorted(counts.items()):
+                values[f"{name}/{key}"] = ratio(100 * count, counts.total())
+        return values
+
+
+def ratio(numerator: float, denominator: float) -> float | None:
+    """The quotient to six decimals, None where there is nothing to divide by."""
+    return round(numerator / denominator, 6) if denominator else None
+
+
+def compare(
+    values: Mapping[str, float | None], published: Mapping[str, Published]
+) -> dict[str, dict[str, Any]]:
+    """The content of statistics.json: {name: {value, paper, difference, note}}.
+
+    `difference` is value - paper, and for a range the distance to its nearest bound (0 inside).
+    A published figure without a count of ours has the value None.
+    """
+    table = {}
+    for name in _in_order(values, published):
+        value, known = values.get(name), published.get(name, Published(None, ""))
+        table[name] = {
+            "value": value,
+            "paper": list(known.value) if isinstance(known.value, tuple) else known.value,
+            "difference": _difference(value, known.value),
+            "note": known.note,
+        }
+    return table
+
+
+def _difference(value: float | None, published: float | tuple[float, float] | None) -> float | None:
+    if value is None or published is None:
+        return None
+    if isinstance(published, tuple):
+        low, high = published
+        return round(min(value - low, 0) + max(value - high, 0), 6)
+    return round(value - published, 6)
+
+
+def _in_order(first: Iterable[str], second: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys([*first, *second]))
