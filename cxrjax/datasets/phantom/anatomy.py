@@ -1,0 +1,443 @@
+"""The patient: what varies from person to person, and the outlines that follow from it.
+
+Shapes are written as (x, v): x in body units, v the fraction of the lung's height (0 apex, 1
+costophrenic angle); `Patient.place` turns them into body coordinates.
+"""
+
+import dataclasses
+import functools
+
+import numpy as np
+
+from cxrjax.datasets.phantom.canvas import Canvas, Points, ellipse, ribbon, spline
+
+RIGHT, LEFT = -1, 1  # the patient's sides as signs of x: the patient's left is the picture's right
+SIDES = {RIGHT: "right", LEFT: "left"}
+
+# A heart of the given width over the thorax' width is called enlarged above 0.5 (the radiologist's
+# rule); the gap between the two ranges keeps the sign decidable.
+NORMAL_HEART = (0.37, 0.465)
+ENLARGED_HEART = (0.53, 0.68)
+# The radius of the aortic arch's shadow, body units.
+NORMAL_ARCH = (0.075, 0.105)
+ENLARGED_ARCH = (0.155, 0.235)
+
+_LATERAL = np.array(
+    [
+        (0.30, 0.012),
+        (0.42, 0.0),
+        (0.55, 0.025),
+        (0.69, 0.095),
+        (0.81, 0.20),
+        (0.895, 0.34),
+        (0.95, 0.50),
+        (0.985, 0.68),
+        (1.0, 0.85),
+        (0.99, 0.95),
+        (0.975, 1.0),
+    ]
+)
+_DOME = np.array(
+    [(0.975, 1.0), (0.92, 0.935), (0.80, 0.86), (0.62, 0.813), (0.43, 0.80), (0.27, 0.825)]
+)
+_MEDIAL = np.array(
+    [(0.14, 0.88), (0.11, 0.75), (0.10, 0.5), (0.12, 0.3), (0.15, 0.15), (0.20, 0.06)]
+)
+# The heart in a box from (0, 0) to (1, 1): x from the right border to the apex, y from top to base.
+_HEART = np.array(
+    [
+        (0.34, 0.0),
+        (0.17, 0.16),
+        (0.05, 0.38),
+        (0.0, 0.60),
+        (0.03, 0.80),
+        (0.14, 0.95),
+        (0.38, 0.985),
+        (0.66, 1.0),
+        (0.87, 0.98),
+        (0.97, 0.88),
+        (1.0, 0.75),
+        (0.955, 0.58),
+        (0.86, 0.39),
+        (0.75, 0.2),
+        (0.64, 0.06),
+        (0.5, 0.0),
+    ]
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Patient:
+    """One person in front of the detector; fractions and body units.
+
+    Attributes:
+        lung_height: apex to costophrenic angle over half the thorax' width.
+        habitus: 0 slender to 1 heavy.
+        dome: height of the right diaphragm's dome over that of the reference outline.
+        dome_drop: how much lower the left dome stands, fraction of the lung's height.
+        turn: rotation about the long axis; moves midline structures to one side.
+        heart_ratio: the heart's width over the thorax' width.
+        heart_share: the part of the heart's width to the right of the midline.
+        arch_radius: radius of the aortic arch's shadow.
+    """
+
+    aspect: float
+    zoom: float
+    shift: tuple[float, float]
+    tilt: float
+    lung_height: float
+    habitus: float
+    female: bool
+    dome: float
+    dome_drop: float
+    turn: float
+    apex_width: float
+    heart_ratio: float
+    heart_share: float
+    heart_top: float
+    arch_radius: float
+    arch_level: float
+    rib_phase: float
+    rib_pitch: float
+    clavicle_level: float
+    stomach: tuple[float, float, float]
+    exposure: float
+    contrast: float
+    bone: float
+    marker: int
+    collimation: tuple[float, float]
+
+    def canvas(self, height: int, width: int) -> Canvas:
+        """The picture's frame for this patient, at any size of this patient's aspect."""
+        scale = self.zoom * min(0.435 * width, 0.80 * height / self.lung_height)
+        free = height - self.lung_height * scale
+        return Canvas(
+            height=height,
+            width=width,
+            scale=scale,
+            origin_x=width * (0.5 + self.shift[0]),
+            origin_y=free * (0.42 + self.shift[1]),
+            tilt=self.tilt,
+        )
+
+    def place(self, points: Points) -> Points:
+        """(x, v) to body coordinates."""
+        return np.asarray(points, dtype=np.float64) * (1.0, self.lung_height)
+
+    @property
+    def midline(self) -> float:
+        """Where the mediastinum's centre appears."""
+        return 0.16 * self.turn
+
+    def dome_scale(self, side: int) -> float:
+        return self.dome - (self.dome_drop / 0.2 if side == LEFT else 0.0)
+
+    @functools.cached_property
+    def lung_outlines(self) -> dict[int, Points]:
+        """Side -> the lung's closed outline, body coordinates."""
+        outlines = {}
+        for side in (RIGHT, LEFT):
+            lateral = _LATERAL.copy()
+            high = np.clip(1 - lateral[:, 1] / 0.4, 0, 1)
+            lateral[:, 0] *= 1 + (self.apex_width - 1) * high
+            dome = _DOME.copy()
+            dome[:, 1] = 1 - (1 - dome[:, 1]) * self.dome_scale(side)
+            medial = _MEDIAL.copy()
+            medial[0, 1] = 1 - (1 - medial[0, 1]) * self.dome_scale(side)
+            medial[:, 0] += side * self.midline * 0.5
+            lower = spline(np.concatenate([dome, medial]))
+            points = np.concatenate([spline(lateral), lower])
+            outlines[side] = self.place(points) * (side, 1)
+        return outlines
+
+    @functools.cached_property
+    def heart_box(self) -> tuple[float, float, float, float]:
+        """The heart's bounds, body coordinates."""
+        width = 2 * self.heart_ratio
+        x0 = self.midline - self.heart_share * width
+        bottom = (1 - 0.2 * self.dome_scale(LEFT) * 0.62) * self.lung_height
+        return x0, self.heart_top * self.lung_height, x0 + width, bottom
+
+    @functools.cached_property
+    def heart(self) -> Points:
+        """The heart's outline, body coordinates."""
+        x0, y0, x1, y1 = self.heart_box
+        return spline(_HEART * (x1 - x0, y1 - y0) + (x0, y0), closed=True)
+
+    @functools.cached_property
+    def arch(self) -> Points:
+        """The shadow of the aortic arch: the knob on the left, a flatter bulge on the right."""
+        x, y, r = self.arch_centre[0], self.arch_centre[1], self.arch_radius
+        knob = np.array(
+            [
+                (-1.55, 0.75),
+                (-1.75, 0.0),
+                (-1.45, -0.62),
+                (-0.6, -1.0),
+                (0.25, -0.98),
+                (0.85, -0.55),
+                (1.0, 0.05),
+                (0.85, 0.62),
+                (0.35, 1.0),
+                (-0.7, 1.05),
+            ]
+        )
+        return spline(knob * r + (x, y), closed=True)
+
+    @property
+    def arch_centre(self) -> tuple[float, float]:
+        """The centre of the knob; its left border moves outwards as it widens."""
+        x = self.midline + 0.10 + 0.45 * self.arch_radius
+        return x, self.arch_level * self.lung_height
+
+    @functools.cached_property
+    def medial_borders(self) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+        """Side -> (v, |x|) of the free lung's medial border, the heart taken into account."""
+        x0, y0, x1, y1 = self.heart_box
+        borders = {}
+        for side in (RIGHT, LEFT):
+            v = np.linspace(0, 1, 41)
+            x = np.full(41, 0.22) + 0.2 * np.clip(1 - v / 0.1, 0, 1)
+            low, high = (1, 5) if side == RIGHT else (9, 15)
+            outline = _HEART[low:high] * (x1 - x0, y1 - y0) + (x0, y0)
+            outline = outline[np.argsort(outline[:, 1])]
+            edge = np.interp(v * self.lung_height, outline[:, 1], outline[:, 0] * side, left=0)
+            borders[side] = (v, np.maximum(x, edge + 0.02))
+        return borders
+
+    def lung_point(self, side: int, s: float, v: float) -> tuple[float, float]:
+        """A point of the lung field: s from 0 (medial) to 1 (chest wall), at height v."""
+        grid, medial = self.medial_borders[side]
+        inner = float(np.interp(v, grid, medial))
+        outer = self.wall(v)
+        return side * (inner + s * (outer - inner)), v * self.lung_height
+
+    def wall(self, v: float) -> float:
+        """|x| of the lung's lateral border at height v."""
+        return float(np.interp(v, _LATERAL[1:, 1], _LATERAL[1:, 0]))
+
+    def dome_level(self, side: int, x: float) -> float:
+        """y of the diaphragm at |x|, body coordinates."""
+        order = np.argsort(_DOME[:, 0])
+        v = float(np.interp(abs(x), _DOME[order, 0], _DOME[order, 1]))
+        return (1 - (1 - v) * self.dome_scale(side)) * self.lung_height
+
+
+def draw_patient(rng: np.random.Generator) -> Patient:
+    """A person from the phantom's population, heart and aorta of normal size."""
+    habitus = float(rng.beta(2, 3))
+    return Patient(
+        aspect=float(rng.uniform(0.8, 1.15)),
+        zoom=float(rng.uniform(0.88, 1.03)),
+        shift=(float(rng.normal(0, 0.012)), float(rng.uniform(-0.12, 0.12))),
+        tilt=float(np.clip(rng.normal(0, 0.025), -0.07, 0.07)),
+        lung_height=float(1.90 - 0.35 * habitus + rng.normal(0, 0.07)),
+        habitus=habitus,
+        female=bool(rng.random() < 0.5),
+        dome=float(rng.uniform(0.85, 1.25)),
+        dome_drop=float(rng.uniform(0.008, 0.035)),
+        turn=float(np.clip(rng.normal(0, 0.25), -0.6, 0.6)),
+        apex_width=float(rng.uniform(0.92, 1.06)),
+        heart_ratio=float(rng.uniform(*NORMAL_HEART)),
+        heart_share=float(rng.uniform(0.27, 0.36)),
+        heart_top=float(rng.uniform(0.40, 0.46)),
+        arch_radius=float(rng.uniform(*NORMAL_ARCH)),
+        arch_level=float(rng.uniform(0.26, 0.31)),
+        rib_phase=float(rng.uniform(-0.03, 0.03)),
+        rib_pitch=float(rng.uniform(0.092, 0.104)),
+        clavicle_level=float(rng.uniform(-0.03, 0.04)),
+        stomach=(
+            float(rng.uniform(0.30, 0.62)),
+            float(rng.uniform(0.08, 0.24)),
+            float(rng.uniform(0.04, 0.12)),
+        ),
+        exposure=float(rng.normal(0, 0.035)),
+        contrast=float(rng.uniform(0.85, 1.15)),
+        bone=float(rng.uniform(0.7, 1.25)),
+        marker=int(rng.integers(0, 4)),
+        collimation=(float(rng.uniform(-0.03, 0.02)), float(rng.uniform(-0.03, 0.02))),
+    )
+
+
+def rib_ribbons(patient: Patient) -> tuple[list[tuple[Points, float]], list[tuple[Points, float]]]:
+    """Posterior and anterior parts of the ribs as painted bands.
+
+    A rib is a hoop that falls from the spine to the front, seen from the front: half an ellipse
+    from the spine outwards and down, and back inwards further down.
+    """
+    posterior, anterior = [], []
+    count = 10
+    k = np.arange(count)
+    start = -0.055 + patient.rib_phase + k * patient.rib_pitch
+    fall = np.array([0.20, 0.25, 0.285, 0.31, 0.33, 0.345, 0.36, 0.375, 0.39, 0.40])
+    reach = np.interp(start + 0.46 * fall, _LATERAL[1:, 1], _LATERAL[1:, 0]) + 0.025
+    reach[0] = 0.58
+    back = np.linspace(0.06, 1.62, 14)
+    front = np.linspace(1.52, 2.45, 9)
+    width = np.interp(k, [0, 2, 9], [0.075, 0.068, 0.06])
+    for angles, bands, value in ((back, posterior, 0.62), (front, anterior, 0.6)):
+        x = reach[:, None] * np.abs(np.sin(angles)) ** 0.85
+        v = start[:, None] + fall[:, None] * (1 - np.cos(angles)) / 2
+        for side in (RIGHT, LEFT):
+            for i in range(count):
+                if bands is anterior and i > 6:
+                    continue
+                centre = np.stack([side * x[i] + patient.midline * 0.3, v[i]], axis=1)
+                centre = patient.place(centre)
+                band = ribbon(centre, width[i] * (1.0 if bands is posterior else 1.15))
+                n = len(centre)
+                bands.append((band, value))
+                # The cortex: two thin bright lines, the lower one brighter.
+                for edge, bright in ((band[:n], 0.85), (band[n:], 1.0)):
+                    if side == RIGHT:
+                        bright = 1.85 - bright
+                    bands.append((ribbon(edge, 0.014), bright))
+    return posterior, anterior
+
+
+def clavicles(patient: Patient) -> list[tuple[Points, float]]:
+    """The two collar bones."""
+    shapes = []
+    for side in (RIGHT, LEFT):
+        level = patient.clavicle_level + side * patient.turn * 0.03
+        line = np.array([(0.09, 0.125), (0.22, 0.105), (0.42, 0.06), (0.68, 0.0), (1.08, -0.045)])
+        line = spline(line + (0, level), samples=5)
+        line = patient.place(line * (side, 1) + (patient.midline, 0))
+        width = np.interp(
+            np.linspace(0, 1, len(line)), [0, 0.15, 0.5, 1], [0.1, 0.07, 0.055, 0.075]
+        )
+        band = ribbon(line, width)
+        shapes.append((band, 0.75))
+        n = len(line)
+        shapes += [(ribbon(band[:n], 0.015), 1.0), (ribbon(band[n:], 0.015), 1.0)]
+    return shapes
+
+
+def shoulder_bones(patient: Patient) -> list[tuple[Points, float]]:
+    """Shoulder blades, heads and shafts of the upper arms."""
+    shapes = []
+    for side in (RIGHT, LEFT):
+        blade = spline(
+            np.array(
+                [(0.80, 0.01), (1.1, -0.02), (1.17, 0.10), (1.08, 0.27), (0.98, 0.42), (0.88, 0.28)]
+            ),
+            closed=True,
+            samples=4,
+        )
+        shapes.append((patient.place(blade) * (side, 1), 0.5))
+        spine_of_blade = np.array([(0.82, 0.09), (1.0, 0.03), (1.2, -0.06)])
+        shapes.append((patient.place(ribbon(spine_of_blade, 0.03)) * (side, 1), 0.8))
+        head = ellipse(side * 1.30, 0.0, 0.15, 0.15)
+        shaft = ribbon(np.array([(1.34, 0.05), (1.46, 0.5), (1.56, 1.1)]) * (side, 1), 0.15)
+        shapes += [(shaft, 0.75), (head, 0.8)]
+    return shapes
+
+
+def vertebrae(patient: Patient) -> list[tuple[Points, float]]:
+    """Vertebral bodies from the neck to the abdomen, each with its end plates."""
+    shapes = []
+    tops = np.arange(-0.42, 1.25, 0.078)
+    for top in tops:
+        half = 0.085 + 0.02 * max(top, 0)
+        corners = np.array([(-half, 0.008), (half, 0.008), (half * 0.92, 0.035), (half, 0.07)])
+        left = np.array([(-half, 0.07), (-half * 0.92, 0.035)])
+        body = np.concatenate([corners, left]) + (patient.midline * 0.6, top)
+        shapes.append((patient.place(body), 0.7))
+        plate = np.array([(-half, 0.008), (half, 0.008)]) + (patient.midline * 0.6, top)
+        shapes.append((ribbon(patient.place(plate), 0.016), 1.0))
+        process = ellipse(patient.midline * 0.9, (top + 0.05) * patient.lung_height, 0.018, 0.035)
+        shapes.append((process, 1.0))
+    return shapes
+
+
+def body_outline(patient: Patient) -> Points:
+    """Neck, shoulders and trunk."""
+    fat = 0.10 + 0.16 * patient.habitus
+    half = np.array(
+        [
+            (0.24 + 0.1 * patient.habitus, -0.7),
+            (0.25 + 0.1 * patient.habitus, -0.22),
+            (0.5, -0.13),
+            (1.0, -0.09),
+            (1.35, -0.05),
+            (1.62, 0.08),
+            (1.9, 0.35),
+            (1.6, 0.5),
+            (1.0 + fat, 0.42),
+            (1.0 + fat, 0.6),
+            (1.02 + fat, 0.85),
+            (1.02 + 1.1 * fat, 1.1),
+            (1.0 + 1.2 * fat, 1.7),
+        ]
+    )
+    right = spline(half, samples=4)
+    return patient.place(np.concatenate([right, right[::-1] * (-1, 1)]))
+
+
+def mediastinum_outline(patient: Patient) -> Points:
+    """Great vessels, spine and the tissue around them, without heart and arch."""
+    x = patient.midline
+    right = np.array(
+        [(0.13, -0.5), (0.14, -0.1), (0.17, 0.08), (0.185, 0.25), (0.185, 0.42), (0.16, 0.6)]
+    )
+    left = np.array(
+        [(0.12, -0.5), (0.13, -0.1), (0.14, 0.1), (0.135, 0.25), (0.165, 0.4), (0.15, 0.6)]
+    )
+    low = np.array([(0.16, 1.0), (0.16, 1.6)])
+    outline = np.concatenate(
+        [spline(np.concatenate([right, low])) * (-1, 1), spline(np.concatenate([left, low]))[::-1]]
+    )
+    return patient.place(outline + (x, 0))
+
+
+def airway(patient: Patient) -> list[tuple[Points, float]]:
+    """Trachea and main bronchi."""
+    x = patient.midline * 0.8 + 0.01
+    trachea = np.array([(x, -0.5), (x, 0.1), (x - 0.01, 0.33)])
+    right = np.array([(x - 0.01, 0.32), (x - 0.12, 0.385), (x - 0.2, 0.42)])
+    left = np.array([(x - 0.01, 0.32), (x + 0.14, 0.39), (x + 0.26, 0.425)])
+    return [
+        (ribbon(patient.place(trachea), 0.105), 1.0),
+        (ribbon(patient.place(right), 0.075), 0.7),
+        (ribbon(patient.place(left), 0.06), 0.6),
+    ]
+
+
+def vessels(
+    patient: Patient, rng: np.random.Generator
+) -> tuple[list[tuple[Points, float, float]], list[tuple[Points, float]]]:
+    """The vessels that leave each hilum and fork twice, and the hila themselves.
+
+    Returns:
+        (lines with width and value, hilar shapes), body coordinates.
+    """
+    lines: list[tuple[Points, float, float]] = []
+    hila = []
+    for side in (RIGHT, LEFT):
+        level = 0.43 if side == RIGHT else 0.405
+        hilum = patient.place(np.array([[side * 0.24 + patient.midline, level]]))[0]
+        hila.append((ellipse(hilum[0], hilum[1], 0.10, 0.17, side * -0.25), 0.8))
+        lower = hilum + (side * 0.05, 0.14)
+        hila.append((ellipse(lower[0], lower[1], 0.06, 0.15, side * -0.2), 1.0))
+        # Angles from straight up (0) to straight down (pi), on the lateral side.
+        count = 11
+        angle = np.linspace(0.25, 2.85, count) + rng.normal(0, 0.08, count)
+        tip = np.repeat(hilum[None], count, axis=0) + rng.normal(0, 0.03, (count, 2))
+        width = np.where(angle > 1.4, 0.042, 0.03) * rng.uniform(0.8, 1.2, count)
+        length = np.interp(angle, [0.2, 1.5, 2.9], [0.36, 0.30, 0.38])
+        for generation in range(4):
+            n = len(angle)
+            steps = 4
+            bend = np.cumsum(rng.normal(0, 0.10, (n, steps)), axis=1) + angle[:, None]
+            step = length[:, None] * rng.uniform(0.8, 1.2, (n, 1)) / steps
+            move = np.stack([side * np.sin(bend), -np.cos(bend)], axis=-1) * step[..., None]
+            path = np.concatenate([tip[:, None], tip[:, None] + np.cumsum(move, axis=1)], axis=1)
+            for i in range(n):
+                value = (0.9, 0.75, 0.6, 0.5)[generation]
+                lines.append((path[i], float(width[i]), value))
+            fork = rng.uniform(0.25, 0.5, n)
+            tip = np.concatenate([path[:, -1], path[:, -1]])
+            angle = np.concatenate([bend[:, -1] + fork, bend[:, -1] - fork * 0.8])
+            width = np.concatenate([width, width]) * 0.68
+            length = np.concatenate([length, length]) * 0.68
+    return lines, hila

@@ -1,0 +1,201 @@
+"""Where a point of the body falls on the picture, and soft masks of shapes drawn there.
+
+Body coordinates are isotropic: x = 0 is the midline and x = +-1 the inner chest wall at its widest
+(+ is the patient's left, the right of the picture); y = 0 is the apex of the lungs, downwards, in
+the same unit. Shapes given in body coordinates look alike at every picture size.
+"""
+
+import dataclasses
+import functools
+import math
+
+import numpy as np
+from jaxtyping import Float
+from PIL import Image, ImageDraw, ImageFilter
+
+Points = Float[np.ndarray, "n 2"]
+Field = Float[np.ndarray, "h w"]
+
+# Below this long side polygons are drawn twice as large and averaged, for smooth edges.
+SUPERSAMPLE_BELOW = 480
+
+
+@functools.cache
+def _spline_basis(samples: int) -> np.ndarray:
+    t = np.arange(samples) / samples
+    return (
+        np.stack(
+            [-t + 2 * t**2 - t**3, 2 - 5 * t**2 + 3 * t**3, t + 4 * t**2 - 3 * t**3, t**3 - t**2],
+            axis=1,
+        )
+        / 2
+    )
+
+
+def spline(points: Points, closed: bool = False, samples: int = 6) -> Points:
+    """A Catmull-Rom curve through the points, `samples` vertices a segment."""
+    points = np.asarray(points, dtype=np.float64)
+    if closed:
+        padded = np.concatenate([points[-1:], points, points[:2]])
+    else:
+        first, last = 2 * points[0] - points[1], 2 * points[-1] - points[-2]
+        padded = np.concatenate([first[None], points, last[None]])
+    quads = np.stack([padded[i : len(padded) - 3 + i] for i in range(4)], axis=1)
+    curve = np.einsum("tk,skd->std", _spline_basis(samples), quads).reshape(-1, 2)
+    return curve if closed else np.concatenate([curve, points[-1:]])
+
+
+def ribbon(line: Points, width: float | np.ndarray) -> Points:
+    """The outline of a band of the given width (a number, or one per vertex) along a line."""
+    tangent = np.gradient(line, axis=0)
+    length = np.hypot(tangent[:, 0], tangent[:, 1])[:, None]
+    normal = np.stack([-tangent[:, 1], tangent[:, 0]], axis=1) / np.maximum(length, 1e-9)
+    offset = normal * (np.broadcast_to(width, len(line))[:, None] / 2)
+    return np.concatenate([line + offset, (line - offset)[::-1]])
+
+
+@functools.cache
+def _circle(vertices: int) -> np.ndarray:
+    angle = np.linspace(0, 2 * math.pi, vertices, endpoint=False)
+    return np.stack([np.cos(angle), np.sin(angle)], axis=1)
+
+
+def ellipse(x: float, y: float, rx: float, ry: float, angle: float = 0.0) -> Points:
+    """An ellipse as a polygon; `angle` in radians turns it clockwise on the picture."""
+    unit = _circle(28) * (rx, ry)
+    cos, sin = math.cos(angle), math.sin(angle)
+    return unit @ np.array([[cos, sin], [-sin, cos]]) + (x, y)
+
+
+@dataclasses.dataclass(frozen=True)
+class Window:
+    """A rectangle of pixels, `[y0:y1, x0:x1]`, never empty."""
+
+    y0: int
+    y1: int
+    x0: int
+    x1: int
+
+    @property
+    def index(self) -> tuple[slice, slice]:
+        return slice(self.y0, self.y1), slice(self.x0, self.x1)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.y1 - self.y0, self.x1 - self.x0
+
+
+@dataclasses.dataclass(frozen=True)
+class Canvas:
+    """A picture of height x width pixels that shows the body at `scale` pixels a unit.
+
+    Attributes:
+        origin_x, origin_y: where the body's origin falls, pixels.
+        tilt: radians, clockwise on the picture.
+    """
+
+    height: int
+    width: int
+    scale: float
+    origin_x: float
+    origin_y: float
+    tilt: float
+
+    @property
+    def supersample(self) -> int:
+        return 2 if max(self.height, self.width) < SUPERSAMPLE_BELOW else 1
+
+    def to_pixels(self, points: Points) -> Points:
+        """Body coordinates to pixels; a pixel's centre lies at +0.5."""
+        cos, sin = math.cos(self.tilt) * self.scale, math.sin(self.tilt) * self.scale
+        turn = np.array([[cos, sin], [-sin, cos]])
+        return np.asarray(points) @ turn + (self.origin_x, self.origin_y)
+
+    def window(self, points: Points, margin: float = 0.0) -> Window:
+        """The pixels around the points, with a margin in body units, inside the picture."""
+        pixels = self.to_pixels(points)
+        low = np.floor(pixels.min(axis=0) - margin * self.scale).astype(int)
+        high = np.ceil(pixels.max(axis=0) + margin * self.scale).astype(int)
+        x0, y0 = min(max(low[0], 0), self.width - 1), min(max(low[1], 0), self.height - 1)
+        x1, y1 = min(max(high[0], x0 + 1), self.width), min(max(high[1], y0 + 1), self.height)
+        return Window(int(y0), int(y1), int(x0), int(x1))
+
+    @property
+    def whole(self) -> Window:
+        return Window(0, self.height, 0, self.width)
+
+    def grid(self, window: Window) -> tuple[Field, Field]:
+        """Body x and y of the window's pixel centres, each float32 [h, w]."""
+        columns = (np.arange(window.x0, window.x1) + 0.5 - self.origin_x) / self.scale
+        rows = (np.arange(window.y0, window.y1) + 0.5 - self.origin_y)[:, None] / self.scale
+        columns, rows = columns.astype(np.float32), rows.astype(np.float32)
+        cos, sin = np.float32(math.cos(self.tilt)), np.float32(math.sin(self.tilt))
+        return columns * cos + rows * sin, rows * cos - columns * sin
+
+    def mask(
+        self,
+        shapes: list[tuple[Points, float]],
+        blur: float = 0.0,
+        window: Window | None = None,
+        scale: float = 1.0,
+    ) -> Field:
+        """Closed polygons with their values (0 to 1), painted in order, then blurred.
+
+        Args:
+            shapes: (polygon in body coordinates, value); a later one covers an earlier one.
+            blur: standard deviation in body units.
+            window: where; default the whole picture.
+            scale: multiplies the result.
+        """
+        window = window or self.whole
+        factor = self.supersample
+        h, w = window.shape
+        image = Image.new("L", (w * factor, h * factor))
+        draw = ImageDraw.Draw(image)
+        # One transform for all polygons: a picture has some hundred of them.
+        pixels = self.to_pixels(np.concatenate([polygon for polygon, _ in shapes]))
+        pixels = (pixels - (window.x0, window.y0)) * factor - 0.5
+        start = 0
+        for polygon, value in shapes:
+            stop = start + len(polygon)
+            draw.polygon(pixels[start:stop].ravel().tolist(), fill=round(255 * value))
+            start = stop
+        return self._finish(image, blur, scale)
+
+    def strokes(
+        self,
+        lines: list[tuple[Points, float, float]],
+        blur: float = 0.0,
+        window: Window | None = None,
+    ) -> Field:
+        """Open lines as (points in body coordinates, width in body units, value), painted in order.
+
+        A width below a pixel is drawn one pixel wide and fainter, so that thin lines neither
+        vanish nor thicken on small pictures.
+        """
+        window = window or self.whole
+        factor = self.supersample
+        h, w = window.shape
+        image = Image.new("L", (w * factor, h * factor))
+        if not lines:
+            return np.zeros((h, w), np.float32)
+        draw = ImageDraw.Draw(image)
+        pixels = self.to_pixels(np.concatenate([line for line, _, _ in lines]))
+        pixels = (pixels - (window.x0, window.y0)) * factor - 0.5
+        start = 0
+        for line, width, value in lines:
+            stop = start + len(line)
+            wide = width * self.scale * factor
+            whole = max(1, round(wide))
+            fill = round(255 * min(value * wide / whole, 1.0))
+            draw.line(pixels[start:stop].ravel().tolist(), fill=fill, width=whole, joint=None)
+            start = stop
+        return self._finish(image, blur, 1.0)
+
+    def _finish(self, image: Image.Image, blur: float, scale: float) -> Field:
+        if self.supersample > 1:
+            image = image.reduce(self.supersample)
+        radius = blur * self.scale
+        if radius > 0.3:
+            image = image.filter(ImageFilter.GaussianBlur(radius))
+        return np.asarray(image, dtype=np.float32) * np.float32(scale / 255)

@@ -1,0 +1,144 @@
+"""Which findings an abnormal picture has, how many, and how many readers see them.
+
+The frequencies are those of the public box table of VinDr-CXR's training set (4,394 abnormal
+images, three readers each). A class' number of votes decides how conspicuous its lesions are
+drawn: what one reader of three marked is the faint case.
+"""
+
+import dataclasses
+from typing import NamedTuple
+
+import numpy as np
+
+
+class ClassStatistics(NamedTuple):
+    """Counts of one class: boxes of all readers, and images on which 1, 2 or 3 readers saw it."""
+
+    boxes: int
+    votes: tuple[int, int, int]
+
+    @property
+    def images(self) -> int:
+        return sum(self.votes)
+
+    @property
+    def boxes_per_vote(self) -> float:
+        return self.boxes / (self.votes[0] + 2 * self.votes[1] + 3 * self.votes[2])
+
+
+ABNORMAL_IMAGES = 4394
+NORMAL_IMAGES = 10606
+
+# Source: the audited VinDr-CXR training table, in the order of its class ids 0 to 13.
+STATISTICS: dict[str, ClassStatistics] = {
+    "Aortic enlargement": ClassStatistics(7162, (721, 602, 1744)),
+    "Atelectasis": ClassStatistics(279, (124, 44, 18)),
+    "Calcification": ClassStatistics(960, (275, 120, 57)),
+    "Cardiomegaly": ClassStatistics(5427, (483, 520, 1297)),
+    "Consolidation": ClassStatistics(556, (232, 90, 31)),
+    "ILD": ClassStatistics(1000, (234, 81, 71)),
+    "Infiltration": ClassStatistics(1247, (368, 154, 91)),
+    "Lung Opacity": ClassStatistics(2483, (775, 380, 167)),
+    "Nodule/Mass": ClassStatistics(2580, (421, 224, 181)),
+    "Other lesion": ClassStatistics(2203, (772, 235, 127)),
+    "Pleural effusion": ClassStatistics(2476, (398, 195, 439)),
+    "Pleural thickening": ClassStatistics(4842, (1099, 517, 365)),
+    "Pneumothorax": ClassStatistics(226, (38, 13, 45)),
+    "Pulmonary fibrosis": ClassStatistics(4655, (600, 384, 633)),
+}
+
+# The most lesions of a class on one picture; 1 where the organ itself is the lesion.
+MOST_LESIONS = {
+    "Aortic enlargement": 1,
+    "Atelectasis": 2,
+    "Calcification": 4,
+    "Cardiomegaly": 1,
+    "Consolidation": 2,
+    "ILD": 2,
+    "Infiltration": 3,
+    "Lung Opacity": 3,
+    "Nodule/Mass": 5,
+    "Other lesion": 3,
+    "Pleural effusion": 2,
+    "Pleural thickening": 4,
+    "Pneumothorax": 2,
+    "Pulmonary fibrosis": 4,
+}
+
+# A reader who sees a class marks each of its lesions with this probability, at least one.
+MARK_PROBABILITY = 0.9
+
+# How strongly a lesion is drawn, by the number of readers who will see it.
+_STRENGTH = {1: (0.68, 0.95), 2: (0.8, 1.08), 3: (0.92, 1.2)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Presence:
+    """One class on one picture.
+
+    Attributes:
+        votes: how many of the three readers see it.
+        strengths: conspicuity of each lesion, about 1.
+    """
+
+    label: str
+    votes: int
+    strengths: tuple[float, ...]
+
+
+def _extra_lesion_mean(label: str) -> float:
+    """Mean number of lesions beyond the first, so that boxes per vote meet the table."""
+    wanted = STATISTICS[label].boxes_per_vote
+    # At least one lesion is always marked, hence the small correction for MARK_PROBABILITY.
+    return max(0.0, (wanted - 1) / MARK_PROBABILITY)
+
+
+def _draw_count(rng: np.random.Generator, label: str) -> int:
+    """Number of lesions: one and a truncated geometric tail with the mean the table asks for."""
+    extra, most = _extra_lesion_mean(label), MOST_LESIONS[label] - 1
+    if most == 0:
+        return 1
+    if most == 1:
+        return 1 + int(rng.random() < extra)
+    tail = np.arange(most + 1)
+    # Solved by bisection once per class would be exact; a geometric law truncated at `most` needs
+    # a ratio a little above extra / (1 + extra).
+    ratio = _geometric_ratio(extra, most)
+    weights = ratio**tail
+    return 1 + int(rng.choice(most + 1, p=weights / weights.sum()))
+
+
+_RATIOS: dict[tuple[float, int], float] = {}
+
+
+def _geometric_ratio(mean: float, most: int) -> float:
+    """The ratio of a geometric law on 0..most with the given mean."""
+    key = (mean, most)
+    if key not in _RATIOS:
+        low, high = 0.0, 4.0
+        counts = np.arange(most + 1)
+        for _ in range(50):
+            middle = (low + high) / 2
+            weights = middle**counts
+            if (weights * counts).sum() / weights.sum() < mean:
+                low = middle
+            else:
+                high = middle
+        _RATIOS[key] = high
+    return _RATIOS[key]
+
+
+def draw_presences(rng: np.random.Generator) -> list[Presence]:
+    """The classes of an abnormal picture, at least one, in the order of the class ids."""
+    labels = list(STATISTICS)
+    share = np.array([s.images / ABNORMAL_IMAGES for s in STATISTICS.values()])
+    present = rng.random(len(labels)) < share
+    while not present.any():
+        present = rng.random(len(labels)) < share
+    presences = []
+    for label in (name for name, here in zip(labels, present, strict=True) if here):
+        votes = STATISTICS[label].votes
+        seen = 1 + int(np.searchsorted(np.cumsum(votes) / sum(votes), rng.random(), side="right"))
+        strengths = rng.uniform(*_STRENGTH[seen], size=_draw_count(rng, label))
+        presences.append(Presence(label, seen, tuple(float(s) for s in strengths)))
+    return presences
