@@ -1,0 +1,1 @@
+"""Decoding: the answer grammar, the generation loop, and predictions from it."""

@@ -1,0 +1,98 @@
+"""Questions in, predictions out: the lines that `predict` writes and `score` reads."""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from cxrjax.codecs import CODECS
+from cxrjax.decoding.generate import Generator
+from cxrjax.input_pipeline.examples import ExampleConfig, image_geometry
+from cxrjax.input_pipeline.loader import eval_loader
+from cxrjax.input_pipeline.sources import RecordSource
+from cxrjax.input_pipeline.tokenizer import Tokenizer
+from cxrjax.records import QARecord
+
+
+def predict_questions(
+    generator: Generator,
+    source: RecordSource,
+    tokenizer: Tokenizer,
+    config: ExampleConfig,
+    *,
+    images_per_batch: int,
+    workers: int = 0,
+) -> Iterator[dict[str, Any]]:
+    """One prediction for every question of the source, also for those that could not be asked.
+
+    Yields dicts with the keys of the contract: `question_id`, `text` (the answer as generated),
+    `boxes` (xyxy, fractions of the original image), `labels` (the finding a question asks about,
+    once for each box; null where it names none), `box_scores` (mean probability of a box's four
+    tokens, geometric; 0..1), `answer_logprob` (sum over the answer's tokens), `parse` (`ok`, the
+    first failure's category, or the reason why the question was left out).
+    """
+    loader = eval_loader(
+        source, tokenizer, config, global_batch_size=images_per_batch, workers=workers
+    )
+    for loaded in loader:
+        batch = loaded.batch
+        answers = generator(batch.images, batch.prefix_tokens, batch.prefix_mask)
+        for row, slot in np.argwhere(batch.question_index >= 0):
+            record = source.record(int(batch.question_index[row, slot]))
+            yield prediction(
+                record, answers.tokens[row, slot], answers.logprobs[row, slot], tokenizer, config
+            )
+        for problem in loaded.problems:
+            yield {
+                "question_id": problem.question_id,
+                "text": "",
+                "boxes": [],
+                "labels": [],
+                "box_scores": [],
+                "answer_logprob": None,
+                "parse": problem.reason,
+            }
+
+
+def prediction(
+    record: QARecord,
+    tokens: np.ndarray,
+    logprobs: np.ndarray,
+    tokenizer: Tokenizer,
+    config: ExampleConfig,
+) -> dict[str, Any]:
+    """One line of predictions from an answer's tokens and their log-probabilities, [A] each."""
+    ended = np.flatnonzero(tokens == tokenizer.eos_id)
+    length = int(ended[0]) if len(ended) else len(tokens)
+    text = tokenizer.decode([int(token) for token in tokens[:length]])
+    # Without a size the fractions are those of the stretched square, which is the whole image.
+    height, width = record.image_hw or (config.image_size, config.image_size)
+    geometry = image_geometry(height, width, config)
+    codec = CODECS[config.codec]
+    boxes, failures = codec.decode(text, height, width, geometry=geometry)
+    broken = [failure.category for failure in failures if failure.category != "no_box"]
+    finding = (record.variables or {}).get("finding")
+    scores = box_scores(tokens[:length], logprobs[:length], tokenizer)
+    # Where the text's boxes are not simply each four location tokens, none is known to be whose.
+    if len(scores) != len(boxes):
+        scores = [math.exp(float(np.mean(logprobs[:length]))) if length else 0.0] * len(boxes)
+    return {
+        "question_id": record.question_id,
+        "text": text,
+        "boxes": [[round(float(value), 6) for value in box] for box in boxes],
+        "labels": [finding] * len(boxes),
+        "box_scores": [round(score, 6) for score in scores],
+        "answer_logprob": round(float(np.sum(logprobs)), 6),
+        "parse": broken[0] if broken else "ok",
+    }
+
+
+def box_scores(
+    tokens: Sequence[int] | np.ndarray, logprobs: np.ndarray, tokenizer: Tokenizer
+) -> list[float]:
+    """Geometric mean of the probabilities of each box's four location tokens, in order."""
+    is_loc = np.isin(np.asarray(tokens), tokenizer.loc_ids)
+    positions = np.flatnonzero(is_loc)
+    whole = len(positions) // 4 * 4
+    return [float(np.exp(np.mean(logprobs[four]))) for four in positions[:whole].reshape(-1, 4)]
