@@ -35,6 +35,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("--images", type=int, default=3000, help="training images (default 3000)")
     add("--validation_images", type=int, default=300, help="held-out images (default 300)")
     add("--long_side", type=int, help="longer side in pixels (default: each image its own)")
+    add("--normal_percent", type=int, default=10, help="share without findings (default 10)")
     add("--image_format", default="png", choices=("png", "jpg"), help="default png")
     return parser.parse_args(argv)
 
@@ -51,6 +52,7 @@ def _build_phantom(flags: argparse.Namespace) -> None:
             long_side=flags.long_side,
             image_format=flags.image_format,
             processes=flags.processes,
+            normal_percent=flags.normal_percent,
         )
     )
 

@@ -35,6 +35,7 @@ from cxrjax.records import Provenance
 SPLITS = ("train", "validation")
 BOX_TABLE = "boxes.csv"
 IMAGE_FORMATS = ("png", "jpg")
+SMALLEST = 64  # long side in pixels that a phantom can be drawn at
 _JPEG_QUALITY = 95
 _CHUNK = 16  # images rendered between two marks of progress
 
@@ -49,6 +50,8 @@ class PhantomBuild:
         long_side: longer side of the images in pixels; None leaves each its own size.
         image_format: "png" (grey, lossless) or "jpg" (grey, quality 95).
         processes: worker processes; 1 renders in this one.
+        normal_percent: share of images without findings, spread evenly over the indices. Of
+            VinDr-CXR's images 71 % are normal, of VinDr-CXR-VQA's none.
     """
 
     out: Path
@@ -58,6 +61,7 @@ class PhantomBuild:
     long_side: int | None = None
     image_format: str = "png"
     processes: int = 1
+    normal_percent: int = 10
 
     def __post_init__(self) -> None:
         if self.images < 1 or self.validation_images < 1:
@@ -69,6 +73,10 @@ class PhantomBuild:
             raise UserError(f"--seed={self.seed}: expected 0 or more")
         if self.processes < 1:
             raise UserError(f"--processes={self.processes}: expected at least 1")
+        if not 0 <= self.normal_percent <= 100:
+            raise UserError(f"--normal_percent={self.normal_percent}: expected 0 to 100")
+        if self.long_side is not None and self.long_side < SMALLEST:
+            raise UserError(f"--long_side={self.long_side}: expected at least {SMALLEST} pixels")
         if self.image_format not in IMAGE_FORMATS:
             raise UserError(f"--image_format={self.image_format}: expected one of {IMAGE_FORMATS}")
 
@@ -80,10 +88,14 @@ class PhantomBuild:
         """Images of a split."""
         return self.images if split == "train" else self.validation_images
 
+    def is_normal(self, index: int) -> bool:
+        """Whether image number `index` of a split is to be without findings."""
+        return (index + 1) * self.normal_percent // 100 > index * self.normal_percent // 100
+
     def fingerprint(self) -> str:
         """Of everything that decides how image number i of a split looks."""
-        decisive = [cxrjax.__version__, self.seed, self.long_side, self.image_format]
-        return hashlib.sha256(json.dumps(decisive).encode()).hexdigest()
+        decisive = (self.seed, self.long_side, self.image_format, self.normal_percent)
+        return hashlib.sha256(json.dumps([cxrjax.__version__, *decisive]).encode()).hexdigest()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,6 +169,7 @@ def _write(
             "seed": build.seed,
             "long_side": build.long_side,
             "image_format": build.image_format,
+            "normal_percent": build.normal_percent,
             "templates": construction.templates.version,
             "box_table": {"path": BOX_TABLE, "sha256": table_sha256},
             "splits": splits,
@@ -228,7 +241,12 @@ def _render_chunk(
             return done["images"]
     entries = []
     for index in range(chunk.start, chunk.stop):
-        phantom = render(build.stream(chunk.split), index, long_side=build.long_side)
+        phantom = render(
+            build.stream(chunk.split),
+            index,
+            long_side=build.long_side,
+            normal=build.is_normal(index),
+        )
         entries.append(_save(phantom, build, f"phantom-{build.seed}-{chunk.split}-{index:06d}"))
     # Written aside and renamed: a part is there only when all of its images are.
     aside = part.with_suffix(".tmp")
