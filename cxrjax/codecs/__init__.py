@@ -1,0 +1,31 @@
+"""Box <-> text, in every convention that a dataset or a model uses.
+
+`base` says what decoding accepts and how it counts failures; each codec is a module of its own,
+with its grammar and its frame; `table` lists them.
+"""
+
+from cxrjax.codecs.base import (
+    FAILURE_CATEGORIES,
+    Codec,
+    Decoded,
+    Failure,
+    FailureCategory,
+    Geometry,
+    Span,
+)
+from cxrjax.codecs.convert import codec_iou_ceiling, transcode
+from cxrjax.codecs.table import CODECS, get_codec
+
+__all__ = [
+    "CODECS",
+    "FAILURE_CATEGORIES",
+    "Codec",
+    "Decoded",
+    "Failure",
+    "FailureCategory",
+    "Geometry",
+    "Span",
+    "codec_iou_ceiling",
+    "get_codec",
+    "transcode",
+]

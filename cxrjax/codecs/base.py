@@ -1,0 +1,353 @@
+"""What every box codec shares: the verdict on what was read, and the grid coordinates live on.
+
+A codec writes boxes into text in one convention and reads them back. It owns two things, its
+grammar and its grid: how the numbers it writes stand for places (bins of the model's input, pixels
+of the original image). This module does the rest, the same way for all of them.
+
+Reading never raises on what a model wrote and never guesses. Each box begun in the text is either
+read or counted as one failure, with the reason:
+
+| found                                   | strict          | lenient (the default)                |
+|-----------------------------------------|-----------------|--------------------------------------|
+| the exact grammar                       | box             | box                                  |
+| other case, spaces, commas, zeros left  | `malformed`     | box                                  |
+| out or added; fractions for whole pixels|                 |                                      |
+| corners swapped                         | `degenerate`    | box, corners sorted                  |
+| no extent along x or y                  | `degenerate`    | `degenerate`                         |
+| a number off the grid, or the box off   | `out_of_range`  | box, clipped to the image, where at  |
+| the image by more than half a step      |                 | least half of its area is on it;     |
+|                                         |                 | else `out_of_range`                  |
+| not four numbers                        | `wrong_arity`   | `wrong_arity`                        |
+| begun, cut off by the end of the text   | `truncated`     | `truncated`                          |
+| begun, none of these                    | `malformed`     | `malformed`                          |
+| nothing begun, the text declines        | `refusal`       | `refusal`                            |
+| nothing begun otherwise                 | `no_box`        | `no_box`                             |
+
+So strict: no box but what the grammar says. Lenient: repaired where only one box can be meant, and
+a box that cannot be repaired is a failure in both. `no_box` says what the text is, not that it is
+wrong: "No pleural effusion." should have none, and only a scorer knows.
+"""
+
+import abc
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, get_args
+
+import numpy as np
+from jaxtyping import Float, Int, Num
+
+from cxrjax import boxes as box_arithmetic
+from cxrjax.errors import UserError
+
+FailureCategory = Literal[
+    "no_box", "malformed", "wrong_arity", "degenerate", "out_of_range", "truncated", "refusal"
+]
+FAILURE_CATEGORIES: tuple[FailureCategory, ...] = get_args(FailureCategory)
+
+# A failure quotes what was found, so that one can see what a model does; a runaway one is cut.
+_QUOTE_LENGTH = 80
+# Fractions this far outside [0, 1] are float32 rounding (a third of a pixel at 3,000).
+_ROUNDING = 1e-4
+# In grid steps: a box at the image's border may reach half a step beyond it when it is read back.
+_BORDER = 0.5 + 1e-3
+_MIN_SHARE_INSIDE = 0.5
+
+
+class Geometry(Protocol):
+    """How an image was placed into the model's input; `cxrjax.images.Geometry` is one."""
+
+    def apply(self, boxes: Any) -> Any:
+        """Boxes [n, 4], fractions of the original image -> fractions of the model's input."""
+
+    def invert(self, boxes: Any) -> Any:
+        """Boxes [n, 4], fractions of the model's input -> fractions of the original image."""
+
+
+class Failure(NamedTuple):
+    """A box that was begun and not read, or a text without any (then `start` is 0).
+
+    Attributes:
+        category: why, see the module's docstring.
+        text: what was found, at most 80 characters of it.
+        start: index of its first character in the text.
+    """
+
+    category: FailureCategory
+    text: str
+    start: int
+
+
+class Decoded(NamedTuple):
+    """What a text says.
+
+    Attributes:
+        boxes: float32 [n, 4], xyxy as fractions of the original image, in the text's order.
+        failures: in the text's order; empty exactly when there are boxes and nothing else begun.
+    """
+
+    boxes: Float[np.ndarray, "n 4"]
+    failures: list[Failure]
+
+
+class Span(NamedTuple):
+    """A box and the characters `text[start:end]` that it was read from; `box` is float32 [4]."""
+
+    start: int
+    end: int
+    box: Float[np.ndarray, "4"]
+
+
+class Candidate(NamedTuple):
+    """A box begun at `text[start:end]`, as a codec's grammar sees it.
+
+    Attributes:
+        failure: why it cannot be read, if so.
+        grid: the four numbers as x_min, y_min, x_max, y_max; None with a failure.
+        exact: whether it is written exactly as the grammar says.
+    """
+
+    start: int
+    end: int
+    failure: FailureCategory | None
+    grid: Sequence[float] | None = None
+    exact: bool = False
+
+
+class Codec(abc.ABC):
+    """Boxes <-> text in one convention. Stateless; `cxrjax.codecs.CODECS` holds one of each."""
+
+    name: ClassVar[str]
+    # What `encode` puts between two boxes.
+    separator: ClassVar[str]
+    # Where each coordinate is a token of its own: the k-th one written is entry
+    # coordinate_order[k] of (x_min, y_min, x_max, y_max).
+    coordinate_order: ClassVar[tuple[int, int, int, int] | None] = None
+
+    def encode(
+        self,
+        boxes: Num[Any, "n 4"],
+        height: int,
+        width: int,
+        geometry: Geometry | None = None,
+    ) -> str:
+        """Writes boxes as text that `decode` reads back, strict too.
+
+        Args:
+            boxes: xyxy, fractions of the original image; corners in order and some extent.
+            height: of the original image, pixels. width: likewise.
+            geometry: how the image was placed into the model's input; None is a plain resize.
+
+        Returns:
+            The boxes in their order, apart by `separator`; "" for none. Read back, a coordinate is
+            off by at most half a grid step, or by one and a half where the box is thinner than a
+            step and has to be widened to one.
+
+        Raises:
+            UserError: a box is not inside the image or the model's input, has no extent, swapped
+                corners or NaN; or the size is not positive.
+        """
+        _check_size(height, width)
+        inside = _check_boxes(boxes)
+        units = self._to_grid(inside, height, width, geometry)
+        largest = np.tile(self._largest(height, width), 2)
+        outside = np.any((units[:, 2:] <= -0.5) | (units[:, :2] >= largest[:2] + 0.5), axis=1)
+        if outside.any():
+            row = inside[int(np.argmax(outside))]
+            raise UserError(f"box {_format(row)} lies outside the model's input: drop it there")
+        # Where a letterbox leaves a margin, no box may be widened into it.
+        image = self._to_grid(np.array([[0.0, 0.0, 1.0, 1.0]]), height, width, geometry)[0]
+        low, high = np.split(np.clip(np.floor(image + 0.5), 0, largest), 2)
+        return self.separator.join(self._write(row) for row in quantise(units, low, high).tolist())
+
+    def decode(
+        self,
+        text: str,
+        height: int,
+        width: int,
+        geometry: Geometry | None = None,
+        strict: bool = False,
+    ) -> Decoded:
+        """Reads all boxes of a text. See the module's docstring for what counts.
+
+        Args:
+            text: anything a model wrote.
+            height: of the original image, pixels. width: likewise.
+            geometry: as for `encode`.
+            strict: accept the exact grammar alone.
+
+        Raises:
+            UserError: the size is not positive. Never because of the text.
+        """
+        spans, failures = self._read(text, height, width, geometry, strict)
+        boxes = np.array([span.box for span in spans], np.float32).reshape(-1, 4)
+        return Decoded(boxes, failures)
+
+    def find(
+        self,
+        text: str,
+        height: int,
+        width: int,
+        geometry: Geometry | None = None,
+        strict: bool = False,
+    ) -> list[Span]:
+        """The boxes that `decode` returns for the same arguments, with where they stand."""
+        return self._read(text, height, width, geometry, strict)[0]
+
+    @abc.abstractmethod
+    def _candidates(self, text: str) -> Iterator[Candidate]:
+        """Every box begun in the text, in order. Linear time, whatever the text."""
+
+    @abc.abstractmethod
+    def _write(self, grid: list[int]) -> str:
+        """One box (x_min, y_min, x_max, y_max on the grid) as text."""
+
+    @abc.abstractmethod
+    def _largest(self, height: int, width: int) -> Int[np.ndarray, "2"]:
+        """The largest number on the grid along x and y; the smallest is 0."""
+
+    @abc.abstractmethod
+    def _to_grid(
+        self, boxes: np.ndarray, height: int, width: int, geometry: Geometry | None
+    ) -> Float[np.ndarray, "n 4"]:
+        """Fractions of the original image in grid steps, unrounded; whole numbers are on it."""
+
+    @abc.abstractmethod
+    def _from_grid(
+        self, grid: np.ndarray, height: int, width: int, geometry: Geometry | None
+    ) -> Float[np.ndarray, "n 4"]:
+        """The inverse of `_to_grid`."""
+
+    def _read(
+        self, text: str, height: int, width: int, geometry: Geometry | None, strict: bool
+    ) -> tuple[list[Span], list[Failure]]:
+        _check_size(height, width)
+        grids: list[Sequence[float]] = []
+        places: list[tuple[int, int]] = []
+        failures: list[Failure] = []
+
+        def fail(category: FailureCategory, start: int, end: int) -> None:
+            failures.append(Failure(category, text[start : min(end, start + _QUOTE_LENGTH)], start))
+
+        for start, end, failure, grid, exact in self._candidates(text):
+            if grid is None or failure is not None:
+                fail(failure or "malformed", start, end)
+            elif strict and not exact:
+                fail("malformed", start, end)
+            else:
+                grids.append(grid)
+                places.append((start, end))
+        if not grids and not failures:
+            fail("refusal" if _declines(text) else "no_box", 0, len(text))
+        # All boxes at once: a hostile text may hold tens of thousands.
+        numbers = np.array(grids, np.float64).reshape(-1, 4)
+        boxes, reasons = self._judge(numbers, height, width, geometry, strict)
+        spans = []
+        for (start, end), box, reason in zip(places, boxes, reasons, strict=True):
+            if reason is None:
+                spans.append(Span(start, end, box))
+            else:
+                fail(reason, start, end)
+        return spans, sorted(failures, key=_start)
+
+    def _judge(
+        self,
+        grid: np.ndarray,
+        height: int,
+        width: int,
+        geometry: Geometry | None,
+        strict: bool,
+    ) -> tuple[Float[np.ndarray, "n 4"], list[FailureCategory | None]]:
+        """Boxes read from the grid, clipped to the image, and for each why it fails, if it does."""
+        degenerate = np.any(grid[:, 2:] <= grid[:, :2], axis=1)
+        if not strict:
+            grid = box_arithmetic.canonical(grid)
+            degenerate = np.any(grid[:, 2:] == grid[:, :2], axis=1)
+        read = np.asarray(self._from_grid(grid, height, width, geometry), np.float64)
+        boxes = np.clip(read, 0.0, 1.0)
+        outside = np.any(boxes[:, 2:] <= boxes[:, :2], axis=1)
+        if strict:
+            off_grid = (grid < 0) | (grid > np.tile(self._largest(height, width), 2))
+            moved = np.abs(self._to_grid(boxes, height, width, geometry) - grid)
+            outside |= np.any(off_grid | (moved > _BORDER), axis=1)
+        else:
+            inside, whole = box_arithmetic.area(boxes), box_arithmetic.area(read)
+            outside |= inside < _MIN_SHARE_INSIDE * whole
+        reasons: list[FailureCategory | None] = [
+            "degenerate" if flat else "out_of_range" if off else None
+            for flat, off in zip(degenerate.tolist(), outside.tolist(), strict=True)
+        ]
+        return boxes.astype(np.float32), reasons
+
+
+def quantise(
+    units: Float[np.ndarray, "*batch 4"], low: Num[np.ndarray, "2"], high: Num[np.ndarray, "2"]
+) -> Int[np.ndarray, "*batch 4"]:
+    """The nearest place on the grid for each coordinate, never a box without extent.
+
+    A box whose corners round to one place is widened by a step, to the side its middle leans to:
+    otherwise a model would be taught to write what `decode` refuses.
+
+    Args:
+        units: xyxy in grid steps, unrounded.
+        low: the smallest number to use along x and y. high: the largest, above the smallest.
+    """
+    grid = np.clip(np.floor(units + 0.5), np.tile(low, 2), np.tile(high, 2)).astype(np.int32)
+    first, second = grid[..., :2], grid[..., 2:]
+    middle = (units[..., :2] + units[..., 2:]) / 2
+    flat = first == second
+    up = flat & ((middle >= first) | (first == low)) & (second < high)
+    return np.concatenate([first - (flat & ~up), second + up], axis=-1)
+
+
+def _start(failure: Failure) -> int:
+    return failure.start
+
+
+def _check_size(height: int, width: int) -> None:
+    if not (height and width and height > 0 and width > 0):
+        raise UserError(
+            f"image size {height} x {width}: a box needs the height and width of its image, "
+            "in pixels; join them to the record (image_hw)"
+        )
+
+
+def _check_boxes(boxes: Any) -> Float[np.ndarray, "n 4"]:
+    """The boxes as float64 within [0, 1]."""
+    array = np.asarray(boxes, np.float64)
+    if array.ndim != 2 or array.shape[1] != 4:
+        raise ValueError(f"boxes of shape {array.shape}: expected [n, 4]")
+    for row in array:
+        # Written so that NaN fails.
+        if not (row.min() >= -_ROUNDING and row.max() <= 1 + _ROUNDING):
+            raise UserError(
+                f"box {_format(row)} is outside its image: expected fractions of the original "
+                "image in [0, 1] (pixels have to be divided by its size)"
+            )
+        if not (row[2:] > row[:2]).all():
+            raise UserError(
+                f"box {_format(row)} has no extent: expected x_min < x_max and y_min < y_max"
+            )
+    return np.clip(array, 0.0, 1.0)
+
+
+def _format(row: np.ndarray) -> str:
+    return "(" + ", ".join(f"{value:.6g}" for value in row) + ")"
+
+
+def _declines(text: str) -> bool:
+    return _REFUSAL.search(" ".join(text.replace("’", "'").split())) is not None
+
+
+# Someone who declines speaks of themselves and of the task; a report that says "unable to exclude
+# pneumonia" or "I cannot see an effusion" answers.
+_TASK = (
+    r"(?:help|assist|comply|answer|respond|interpret|diagnose|analy[sz]e|process|provide|offer"
+    r"|give|perform|view|open|access|see (?:the|this|any|an|your) (?:image|x-?ray|radiograph))\b"
+)
+_REFUSAL = re.compile(
+    rf"\b(?:i|we) (?:cannot|can't|can not|won't|will not|do not|don't) {_TASK}"
+    rf"|\b(?:i'm|i am|we're|we are) (?:unable|not able) to {_TASK}"
+    r"|\b(?:i'm|i am) (?:very )?sorry\b"
+    r"|\bas an? (?:ai|(?:large )?language model)\b",
+    re.IGNORECASE,
+)

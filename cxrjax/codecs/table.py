@@ -1,0 +1,27 @@
+"""The codecs by name."""
+
+import difflib
+
+from cxrjax.codecs.base import Codec
+from cxrjax.codecs.paligemma import PaliGemma
+from cxrjax.codecs.vindr_px import VinDrPixels
+from cxrjax.errors import UserError
+
+CODECS: dict[str, Codec] = {
+    "paligemma": PaliGemma(),
+    "vindr_px": VinDrPixels(),
+}
+
+
+def get_codec(name: str) -> Codec:
+    """The codec of that name.
+
+    Raises:
+        UserError: there is none; suggests the nearest.
+    """
+    if name not in CODECS:
+        nearest = difflib.get_close_matches(name, CODECS, n=1, cutoff=0.0)[0]
+        raise UserError(
+            f"no box codec {name!r}: did you mean {nearest!r}? (known: {', '.join(CODECS)})"
+        )
+    return CODECS[name]
