@@ -19,8 +19,8 @@ SIDES = {RIGHT: "right", LEFT: "left"}
 NORMAL_HEART = (0.37, 0.465)
 ENLARGED_HEART = (0.53, 0.68)
 # The radius of the aortic arch's shadow, body units.
-NORMAL_ARCH = (0.075, 0.105)
-ENLARGED_ARCH = (0.155, 0.235)
+NORMAL_ARCH = (0.070, 0.098)
+ENLARGED_ARCH = (0.145, 0.210)
 
 _LATERAL = np.array(
     [
@@ -64,6 +64,17 @@ _HEART = np.array(
         (0.5, 0.0),
     ]
 )
+
+
+# A vertebral body (x over half its width, v from its top), and its spinous process (body units).
+_VERTEBRA = np.array(
+    [(-1, 0.008), (1, 0.008), (0.92, 0.035), (1, 0.07), (-1, 0.07), (-0.92, 0.035)]
+)
+_PROCESS = ellipse(0, 0, 0.018, 0.035)
+# How far each rib falls from spine to front (v), and the angles of its back and front part.
+_RIB_FALL = np.array([0.20, 0.25, 0.285, 0.31, 0.33, 0.345, 0.36, 0.375, 0.39, 0.40])
+_RIB_BACK = np.linspace(0.06, 1.62, 14)
+_RIB_FRONT = np.linspace(1.52, 2.40, 9)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,7 +166,7 @@ class Patient:
         """The heart's bounds, body coordinates."""
         width = 2 * self.heart_ratio
         x0 = self.midline - self.heart_share * width
-        bottom = (1 - 0.2 * self.dome_scale(LEFT) * 0.62) * self.lung_height
+        bottom = (1 - 0.2 * self.dome_scale(LEFT) * 0.52) * self.lung_height
         return x0, self.heart_top * self.lung_height, x0 + width, bottom
 
     @functools.cached_property
@@ -170,10 +181,10 @@ class Patient:
         x, y, r = self.arch_centre[0], self.arch_centre[1], self.arch_radius
         knob = np.array(
             [
-                (-1.55, 0.75),
-                (-1.75, 0.0),
-                (-1.45, -0.62),
-                (-0.6, -1.0),
+                (-1.05, 0.80),
+                (-1.25, 0.0),
+                (-1.0, -0.65),
+                (-0.4, -1.0),
                 (0.25, -0.98),
                 (0.85, -0.55),
                 (1.0, 0.05),
@@ -259,40 +270,34 @@ def draw_patient(rng: np.random.Generator) -> Patient:
     )
 
 
-def rib_ribbons(patient: Patient) -> tuple[list[tuple[Points, float]], list[tuple[Points, float]]]:
-    """Posterior and anterior parts of the ribs as painted bands.
+def _bone(line: np.ndarray, width: np.ndarray) -> list[tuple[Points, float]]:
+    """Bands with bright rims (the cortex) and a paler inside (the marrow), outsides first."""
+    rims, insides = ribbon(line, width), ribbon(line, np.maximum(width - 0.028, 0.005))
+    return [*((band, 1.0) for band in rims), *((band, 0.7) for band in insides)]
+
+
+def ribs(patient: Patient) -> tuple[list[tuple[Points, float]], list[tuple[Points, float]]]:
+    """Posterior and anterior parts of the ribs as bands.
 
     A rib is a hoop that falls from the spine to the front, seen from the front: half an ellipse
     from the spine outwards and down, and back inwards further down.
     """
-    posterior, anterior = [], []
-    count = 10
-    k = np.arange(count)
+    k = np.arange(10)[:, None]
     start = -0.055 + patient.rib_phase + k * patient.rib_pitch
-    fall = np.array([0.20, 0.25, 0.285, 0.31, 0.33, 0.345, 0.36, 0.375, 0.39, 0.40])
-    reach = np.interp(start + 0.46 * fall, _LATERAL[1:, 1], _LATERAL[1:, 0]) + 0.025
+    fall = np.interp(k, np.arange(10), _RIB_FALL)
+    reach = np.interp(start + 0.46 * fall, _LATERAL[1:, 1], _LATERAL[1:, 0]) + 0.012
     reach[0] = 0.58
-    back = np.linspace(0.06, 1.62, 14)
-    front = np.linspace(1.52, 2.45, 9)
-    width = np.interp(k, [0, 2, 9], [0.075, 0.068, 0.06])
-    for angles, bands, value in ((back, posterior, 0.62), (front, anterior, 0.6)):
-        x = reach[:, None] * np.abs(np.sin(angles)) ** 0.85
-        v = start[:, None] + fall[:, None] * (1 - np.cos(angles)) / 2
+    width = np.interp(k, [0, 2, 9], [0.078, 0.070, 0.060])
+    parts = []
+    for angles, count, share in ((_RIB_BACK, 10, 1.0), (_RIB_FRONT, 7, 1.15)):
+        x = (reach * np.abs(np.sin(angles)) ** 0.85)[:count]
+        v = (start + fall * (1 - np.cos(angles)) / 2)[:count]
+        bands = []
         for side in (RIGHT, LEFT):
-            for i in range(count):
-                if bands is anterior and i > 6:
-                    continue
-                centre = np.stack([side * x[i] + patient.midline * 0.3, v[i]], axis=1)
-                centre = patient.place(centre)
-                band = ribbon(centre, width[i] * (1.0 if bands is posterior else 1.15))
-                n = len(centre)
-                bands.append((band, value))
-                # The cortex: two thin bright lines, the lower one brighter.
-                for edge, bright in ((band[:n], 0.85), (band[n:], 1.0)):
-                    if side == RIGHT:
-                        bright = 1.85 - bright
-                    bands.append((ribbon(edge, 0.014), bright))
-    return posterior, anterior
+            centre = patient.place(np.stack([side * x + patient.midline * 0.3, v], axis=-1))
+            bands += _bone(centre, width[:count] * share)
+        parts.append(bands)
+    return parts[0], parts[1]
 
 
 def clavicles(patient: Patient) -> list[tuple[Points, float]]:
@@ -301,7 +306,7 @@ def clavicles(patient: Patient) -> list[tuple[Points, float]]:
     for side in (RIGHT, LEFT):
         level = patient.clavicle_level + side * patient.turn * 0.03
         line = np.array([(0.09, 0.125), (0.22, 0.105), (0.42, 0.06), (0.68, 0.0), (1.08, -0.045)])
-        line = spline(line + (0, level), samples=5)
+        line = spline(line + np.array((0, level)), samples=5)
         line = patient.place(line * (side, 1) + (patient.midline, 0))
         width = np.interp(
             np.linspace(0, 1, len(line)), [0, 0.15, 0.5, 1], [0.1, 0.07, 0.055, 0.075]
@@ -324,30 +329,29 @@ def shoulder_bones(patient: Patient) -> list[tuple[Points, float]]:
             closed=True,
             samples=4,
         )
-        shapes.append((patient.place(blade) * (side, 1), 0.5))
+        shapes.append((patient.place(blade) * (side, 1), 0.32))
         spine_of_blade = np.array([(0.82, 0.09), (1.0, 0.03), (1.2, -0.06)])
-        shapes.append((patient.place(ribbon(spine_of_blade, 0.03)) * (side, 1), 0.8))
+        shapes.append((patient.place(ribbon(spine_of_blade, 0.03)) * (side, 1), 0.6))
         head = ellipse(side * 1.30, 0.0, 0.15, 0.15)
         shaft = ribbon(np.array([(1.34, 0.05), (1.46, 0.5), (1.56, 1.1)]) * (side, 1), 0.15)
-        shapes += [(shaft, 0.75), (head, 0.8)]
+        shapes += [(shaft, 0.55), (head, 0.65)]
     return shapes
 
 
 def vertebrae(patient: Patient) -> list[tuple[Points, float]]:
-    """Vertebral bodies from the neck to the abdomen, each with its end plates."""
-    shapes = []
-    tops = np.arange(-0.42, 1.25, 0.078)
-    for top in tops:
-        half = 0.085 + 0.02 * max(top, 0)
-        corners = np.array([(-half, 0.008), (half, 0.008), (half * 0.92, 0.035), (half, 0.07)])
-        left = np.array([(-half, 0.07), (-half * 0.92, 0.035)])
-        body = np.concatenate([corners, left]) + (patient.midline * 0.6, top)
-        shapes.append((patient.place(body), 0.7))
-        plate = np.array([(-half, 0.008), (half, 0.008)]) + (patient.midline * 0.6, top)
-        shapes.append((ribbon(patient.place(plate), 0.016), 1.0))
-        process = ellipse(patient.midline * 0.9, (top + 0.05) * patient.lung_height, 0.018, 0.035)
-        shapes.append((process, 1.0))
-    return shapes
+    """Vertebral bodies from the neck to the abdomen, each with its end plate and process."""
+    tops = np.arange(-0.42, 1.7, 0.078)[:, None]
+    half = 0.085 + 0.02 * np.maximum(tops, 0)
+    x = half * _VERTEBRA[:, 0] + patient.midline * 0.6
+    bodies = patient.place(np.stack([x, tops + _VERTEBRA[:, 1]], axis=-1))
+    plates = ribbon(bodies[:, :2], 0.016)
+    process = _PROCESS + np.array((patient.midline * 0.9, 0))
+    processes = process + np.stack([0 * tops, (tops + 0.05) * patient.lung_height], axis=-1)
+    return [
+        *((body, 0.35) for body in bodies),
+        *((plate, 0.55) for plate in plates),
+        *((shape, 0.55) for shape in processes),
+    ]
 
 
 def body_outline(patient: Patient) -> Points:
@@ -387,7 +391,7 @@ def mediastinum_outline(patient: Patient) -> Points:
     outline = np.concatenate(
         [spline(np.concatenate([right, low])) * (-1, 1), spline(np.concatenate([left, low]))[::-1]]
     )
-    return patient.place(outline + (x, 0))
+    return patient.place(outline + np.array((x, 0)))
 
 
 def airway(patient: Patient) -> list[tuple[Points, float]]:
@@ -406,38 +410,49 @@ def airway(patient: Patient) -> list[tuple[Points, float]]:
 def vessels(
     patient: Patient, rng: np.random.Generator
 ) -> tuple[list[tuple[Points, float, float]], list[tuple[Points, float]]]:
-    """The vessels that leave each hilum and fork twice, and the hila themselves.
+    """The vessels that leave each hilum and fork three times, and the hila themselves.
 
     Returns:
         (lines with width and value, hilar shapes), body coordinates.
     """
-    lines: list[tuple[Points, float, float]] = []
+    side = np.array((RIGHT, LEFT))
+    hilum = np.stack([side * 0.22 + patient.midline, [0.43, 0.405]], axis=1)
+    hilum = patient.place(hilum)
     hila = []
-    for side in (RIGHT, LEFT):
-        level = 0.43 if side == RIGHT else 0.405
-        hilum = patient.place(np.array([[side * 0.24 + patient.midline, level]]))[0]
-        hila.append((ellipse(hilum[0], hilum[1], 0.10, 0.17, side * -0.25), 0.8))
-        lower = hilum + (side * 0.05, 0.14)
-        hila.append((ellipse(lower[0], lower[1], 0.06, 0.15, side * -0.2), 1.0))
-        # Angles from straight up (0) to straight down (pi), on the lateral side.
-        count = 11
-        angle = np.linspace(0.25, 2.85, count) + rng.normal(0, 0.08, count)
-        tip = np.repeat(hilum[None], count, axis=0) + rng.normal(0, 0.03, (count, 2))
-        width = np.where(angle > 1.4, 0.042, 0.03) * rng.uniform(0.8, 1.2, count)
-        length = np.interp(angle, [0.2, 1.5, 2.9], [0.36, 0.30, 0.38])
-        for generation in range(4):
-            n = len(angle)
-            steps = 4
-            bend = np.cumsum(rng.normal(0, 0.10, (n, steps)), axis=1) + angle[:, None]
-            step = length[:, None] * rng.uniform(0.8, 1.2, (n, 1)) / steps
-            move = np.stack([side * np.sin(bend), -np.cos(bend)], axis=-1) * step[..., None]
-            path = np.concatenate([tip[:, None], tip[:, None] + np.cumsum(move, axis=1)], axis=1)
-            for i in range(n):
-                value = (0.9, 0.75, 0.6, 0.5)[generation]
-                lines.append((path[i], float(width[i]), value))
-            fork = rng.uniform(0.25, 0.5, n)
-            tip = np.concatenate([path[:, -1], path[:, -1]])
-            angle = np.concatenate([bend[:, -1] + fork, bend[:, -1] - fork * 0.8])
-            width = np.concatenate([width, width]) * 0.68
-            length = np.concatenate([length, length]) * 0.68
+    for sign, (x, y) in zip((RIGHT, LEFT), hilum, strict=True):
+        hila.append((ellipse(x, y, 0.11, 0.19, sign * -0.25), 0.8))
+        hila.append((ellipse(x + sign * 0.06, y + 0.17, 0.065, 0.18, sign * -0.2), 1.0))
+
+    # Angles from straight up (0) to straight down (pi), on the lateral side; each vessel leaves
+    # the hilum at its own height.
+    angle = np.tile(np.linspace(0.2, 2.9, 9), 2)
+    n = len(angle)
+    side = np.repeat(side, 9)
+    away = rng.normal(0, (0.10, 0.03, 0.03), (n, 3))
+    angle = angle + away[:, 0]
+    offset = np.stack([side * (0.02 + away[:, 1]), away[:, 2] - 0.13 * np.cos(angle)], axis=1)
+    tip = np.repeat(hilum, 9, axis=0) + offset
+    vary = rng.uniform(0.75, 1.2, (2, n))
+    width = np.where(angle > 1.4, 0.040, 0.028) * vary[0]
+    length = np.interp(angle, [0.2, 1.5, 2.9], [0.34, 0.26, 0.36]) * vary[1]
+    lines: list[tuple[Points, float, float]] = []
+    for value in (0.85, 0.8, 0.7, 0.6):
+        n, steps = len(angle), 4
+        chance = rng.random((4, n))
+        bend = np.cumsum(rng.normal(0, 0.16, (n, steps)), axis=1) + angle[:, None]
+        step = length * (0.7 + 0.6 * chance[0]) / steps
+        move = np.stack([side[:, None] * np.sin(bend), -np.cos(bend)], axis=-1)
+        path = np.zeros((n, steps + 1, 2))
+        np.cumsum(move * step[:, None, None], axis=1, out=path[:, 1:])
+        path += tip[:, None]
+        values = value * (0.6 + 0.4 * chance[1])
+        lines += zip(path, width.tolist(), values.tolist(), strict=True)
+        # The stem goes on, a side branch leaves somewhere along it.
+        fork = (0.35 + 0.45 * chance[2]) * np.where(chance[3] < 0.5, 1, -1)
+        branch = path[np.arange(n), 2 + (chance[2] * 997 % 3).astype(int)]
+        tip = np.concatenate([path[:, -1], branch])
+        angle = np.concatenate([bend[:, -1] - fork * 0.25, bend[:, -1] + fork])
+        width = np.concatenate([width * 0.75, width * 0.6])
+        length = np.concatenate([length * 0.72, length * 0.6])
+        side = np.tile(side, 2)
     return lines, hila

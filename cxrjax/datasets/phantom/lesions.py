@@ -21,20 +21,27 @@ Field = Float[np.ndarray, "h w"]
 
 BOX_THRESHOLD = 0.3
 
+_STREAKS = 17  # of one patch of fibrosis
+
 
 @dataclasses.dataclass(frozen=True)
 class Scene:
     """What a sign needs to know about the picture that it is drawn on.
 
     Attributes:
-        lungs: side -> soft mask of the lung field, heart and vessels in front of it included.
+        lung: soft mask of both lung fields, parts behind heart and vessels included.
         free: 1 where aerated lung shows, 0 behind heart, mediastinum and diaphragm.
     """
 
     canvas: Canvas
     patient: Patient
-    lungs: dict[int, Field]
+    lung: Field
     free: Field
+
+    def side_of_lung(self, side: int, window: "Window") -> Field:
+        """The mask of one lung on a window."""
+        gx, _ = self.canvas.grid(window)
+        return self.lung[window.index] * (gx * side > 0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,9 +160,9 @@ def calcification(
     count = int(rng.integers(4, 8))
     turn = rng.uniform(0, 2 * math.pi)
     for i in range(count):
-        grain = radius * rng.uniform(0.26, 0.42)
+        grain = radius * rng.uniform(0.24, 0.5)
         away = (radius - grain) * (1.0 if i < 4 else rng.uniform(0, 0.7))
-        angle = turn + i * 2 * math.pi / min(count, 4) + rng.uniform(-0.3, 0.3)
+        angle = turn + i * 2 * math.pi / min(count, 4) + rng.uniform(-0.5, 0.5)
         gx, gy = x + away * math.cos(angle), y + away * math.sin(angle)
         stretch = rng.uniform(0.75, 1.0)
         shapes.append((ellipse(gx, gy, grain, grain * stretch, rng.uniform(0, 3)), 1.0))
@@ -170,7 +177,7 @@ def consolidation(
     rx, ry = rng.uniform(0.20, 0.32), rng.uniform(0.22, 0.38)
     side, x, y = place.find(_in_lung(scene.patient, rng, (0.35, 0.65), (0.22, 0.72)), rx, ry)
     window = _around(scene, x, y, rx, ry, 0.12)
-    wobble = np.float32(0.10) * smooth_noise(rng, window.shape, 6, 6)
+    wobble = np.float32(0.13) * smooth_noise(rng, window.shape, 6, 6)
     r = _radius(scene, window, x, y, rx, ry) + wobble
     weight = _soft_step(1.0 - r, 0.22) * scene.free[window.index]
     lines = []
@@ -180,10 +187,15 @@ def consolidation(
         t = np.linspace(0, 1, 5)[:, None]
         direction = np.array((side * math.cos(angle), math.sin(angle)))
         bend = np.array((0, rng.normal(0, 0.08) * reach))
-        lines.append((stem + t * direction * reach + t * t * bend, 0.026, 0.9))
+        line = stem + t * direction * reach + t * t * bend
+        lines.append((line, 0.026, 0.85))
+        fork = line[2] + t * reach * 0.4 * np.array(
+            (side * math.cos(angle + 0.7), math.sin(angle + 0.7))
+        )
+        lines.append((fork, 0.018, 0.7))
     bronchi = scene.canvas.strokes(lines, 0.004, window)
     mottle = 1 + np.float32(0.06) * smooth_noise(rng, window.shape, 9, 9)
-    delta = np.float32(0.30 * strength) * weight * (mottle - np.float32(0.62) * bronchi)
+    delta = np.float32(0.30 * strength) * weight * (mottle - np.float32(0.6) * bronchi)
     return Stamp(window, delta, weight)
 
 
@@ -197,7 +209,7 @@ def lung_opacity(
     window = _around(scene, x, y, rx, ry, 0.12)
     r = _radius(scene, window, x, y, rx, ry, angle)
     weight = _soft_step(1.0 - r, 0.16) * scene.free[window.index]
-    return Stamp(window, np.float32(0.175 * strength) * weight, weight)
+    return Stamp(window, np.float32(0.20 * strength) * weight, weight)
 
 
 def infiltration(
@@ -294,26 +306,27 @@ def pulmonary_fibrosis(
     window = _around(scene, x, y, rx, ry, 0.05)
     towards = math.atan2(hilum[1] - y, hilum[0] - x)
     lines: list[tuple[Points, float, float]] = []
-    for i in range(11):
-        away = math.sqrt((i + 0.5) / 11)
-        spin = i * 2.4 + rng.uniform(-0.4, 0.4)
-        centre = np.array(
-            (x + 0.8 * rx * away * math.cos(spin), y + 0.8 * ry * away * math.sin(spin))
+    for i in range(_STREAKS):
+        # A sunflower's pattern: the whole ellipse is filled, whatever the chance.
+        away = math.sqrt((i + 0.5) / _STREAKS)
+        spin = i * 2.4 + rng.uniform(-0.3, 0.3)
+        centre = np.array((x, y)) + 0.84 * away * np.array(
+            (rx * math.cos(spin), ry * math.sin(spin))
         )
-        angle = towards + rng.normal(0, 0.35)
-        half = rng.uniform(0.5, 0.8) * min(rx, ry) * (1.15 - 0.5 * away)
+        angle = towards + rng.normal(0, 0.38)
+        half = rng.uniform(0.4, 0.8) * min(rx, ry) * (1.1 - 0.5 * away)
         step = np.array((math.cos(angle), math.sin(angle))) * half
-        bend = np.array((-step[1], step[0])) * rng.normal(0, 0.18)
+        bend = np.array((-step[1], step[0])) * rng.normal(0, 0.2)
         line = np.stack([centre - step, centre + bend, centre + step])
-        lines.append((spline(line, samples=3), rng.uniform(0.022, 0.038), 1.0))
+        lines.append((spline(line, samples=3), rng.uniform(0.016, 0.034), rng.uniform(0.7, 1)))
     for _ in range(3):
         cx, cy = x + rx * rng.uniform(-0.6, 0.6), y + ry * rng.uniform(-0.6, 0.6)
-        ring = ellipse(cx, cy, 0.045, 0.04)
-        lines.append((np.concatenate([ring, ring[:1]]), 0.02, 0.9))
+        ring = ellipse(cx, cy, rng.uniform(0.03, 0.05), rng.uniform(0.03, 0.045))
+        lines.append((np.concatenate([ring, ring[:1]]), 0.016, 0.8))
     streaks = scene.canvas.strokes(lines, 0.007, window) * scene.free[window.index]
     r = _radius(scene, window, x, y, rx, ry)
     veil = _soft_step(1.0 - r, 0.15) * scene.free[window.index]
-    delta = np.float32(0.33 * strength) * streaks + np.float32(0.035 * strength) * veil
+    delta = np.float32(0.30 * strength) * streaks + np.float32(0.05 * strength) * veil
     return Stamp(window, delta, np.maximum(streaks, veil * np.float32(0.5)))
 
 
@@ -331,11 +344,11 @@ def pleural_effusion(
     gx, gy = scene.canvas.grid(window)
     lateral = np.clip(gx * np.float32(side) / np.float32(wall), 0, 1)
     # Level at the wall, sinking medially as the meniscus does.
-    level = np.float32(top) + np.float32(0.62 * (height - top)) * (1 - lateral) ** np.float32(0.8)
-    weight = _soft_step(gy - level, 0.022) * scene.lungs[side][window.index]
+    level = np.float32(top) + np.float32(0.62 * (height - top)) * (1 - lateral) ** np.float32(0.6)
+    weight = _soft_step(gy - level, 0.022) * scene.side_of_lung(side, window)
     weight = weight * np.minimum(1, scene.free[window.index] * 1.5)
     place.take(side * 0.7, (top + height) / 2, 0.3, (height - top) / 2)
-    return Stamp(window, np.float32(0.36 * min(strength, 1.05)) * weight, weight)
+    return Stamp(window, np.float32(0.385 * min(strength, 1.05)) * weight, weight)
 
 
 def pleural_thickening(
@@ -360,7 +373,7 @@ def pleural_thickening(
     width = 2 * thick * np.sqrt(np.clip(1.08 - np.abs(t) ** 3, 0.05, 1))
     band = ribbon(line, width)
     window = scene.canvas.window(band, 0.04)
-    weight = scene.canvas.mask([(band, 1.0)], 0.010, window) * scene.lungs[side][window.index]
+    weight = scene.canvas.mask([(band, 1.0)], 0.010, window) * scene.side_of_lung(side, window)
     weight = weight * scene.free[window.index]
     x, y = line.mean(axis=0)
     place.take(x, y, float(np.ptp(line[:, 0])) / 2 + 0.05, float(np.ptp(line[:, 1])) / 2 + 0.05)
@@ -382,7 +395,7 @@ def pneumothorax(
     inside = scene.canvas.mask([(collapsed, 1.0)], 0.005, window)
     _, gy = scene.canvas.grid(window)
     above = _soft_step(np.float32(anchor[1] - 0.05) - gy, 0.06)
-    air = scene.lungs[side][window.index] * (1 - inside) * above
+    air = scene.side_of_lung(side, window) * (1 - inside) * above
     air = air * np.minimum(1, scene.free[window.index] * 1.3)
     line = scene.canvas.strokes(
         [(np.concatenate([collapsed, collapsed[:1]]), 0.016, 1.0)], 0.003, window
@@ -415,8 +428,8 @@ def other_lesion(
         r = _radius(scene, window, x, y, radius, radius * 0.9)
         weight = _soft_step(1.0 - r, 0.07)
         _, gy = scene.canvas.grid(window)
-        gas = _soft_step(0.84 - r, 0.08) * _soft_step(np.float32(y - 0.02) - gy, 0.012)
-        return Stamp(window, np.float32(strength) * (0.13 * weight - 0.30 * gas), weight)
+        gas = _soft_step(0.84 - r, 0.08) * _soft_step(np.float32(y - 0.06) - gy, 0.012)
+        return Stamp(window, np.float32(strength) * (0.13 * weight - 0.26 * gas), weight)
     side = LEFT if rng.random() < 0.8 else RIGHT
     rx, ry = rng.uniform(0.13, 0.17), rng.uniform(0.11, 0.14)
     x = side * rng.uniform(0.55, 0.75)

@@ -8,7 +8,7 @@ from PIL import Image
 
 from cxrjax.datasets.phantom import anatomy, findings, lesions, readers
 from cxrjax.datasets.phantom.anatomy import LEFT, RIGHT, SIDES, Patient
-from cxrjax.datasets.phantom.canvas import Canvas, Window, ellipse
+from cxrjax.datasets.phantom.canvas import Canvas, ellipse
 from cxrjax.datasets.phantom.texture import fractal_noise, smooth_noise
 
 Field = Float[np.ndarray, "h w"]
@@ -67,7 +67,6 @@ class Painting:
     canvas: Canvas
     base: Field
     markings: Field
-    lungs: dict[int, Field]
     signs: list[Sign]
 
     def density(self, without: int | None = None) -> Field:
@@ -107,86 +106,96 @@ def paint(
     """All parts of the picture at the given size."""
     canvas = patient.canvas(height, width)
     rng = _generator(seed, index, "texture")
-    mask = canvas.mask
-    lungs = {side: mask([(outline, 1.0)], 0.012) for side, outline in patient.lung_outlines.items()}
-    lung = np.maximum(lungs[RIGHT], lungs[LEFT])
+    vessel_lines, hila = anatomy.vessels(patient, rng)
+    fine = fractal_noise(rng, (height, width), (32, 84), 0.8)
 
-    centre = mask([(anatomy.mediastinum_outline(patient), 1.0)], 0.025)
-    heart = mask([(patient.heart, 1.0)], 0.014)
-    arch = mask([(patient.arch, 1.0)], 0.012)
-    hilum_rng_lines, hila = anatomy.vessels(patient, rng)
-    hilar = mask(hila, 0.035)
-    cover = 1 - (1 - centre) * (1 - np.float32(0.9) * heart) * (1 - np.float32(0.92) * arch)
+    lung = canvas.mask([(outline, 1.0) for outline in patient.lung_outlines.values()], 0.012)
+    # What stands before or behind the lung and takes its darkness away.
+    cover = canvas.mask(
+        [
+            (patient.heart, 0.9),
+            (patient.arch, 0.92),
+            (anatomy.mediastinum_outline(patient), 1.0),
+        ],
+        0.014,
+    )
     free = lung * (1 - cover)
 
-    gx, gy = canvas.grid(canvas.whole)
-    body = mask([(anatomy.body_outline(patient), 1.0)], 0.035)
-    base = np.float32(0.60 + 0.05 * patient.habitus) * body
-    # More tissue near the midline and below, less towards the skin.
-    base += np.float32(0.10) * body * np.exp(-np.square(gx / np.float32(0.9)))
-    v = gy / np.float32(patient.lung_height)
-    base += np.float32(0.08) * body * np.clip(v - np.float32(0.75), 0, 0.5)
-    base += np.float32(0.05) * body * np.clip(np.float32(0.12) - v, 0, 0.4)
-
+    tissue, hilar = _soft_tissue(patient, canvas, hila, rng)
+    base = tissue + np.float32(0.06) * cover
     # Heavier patients scatter more: less contrast between lung and wall.
-    depth = np.float32(0.44 - 0.05 * patient.habitus)
-    gradient = 1 + np.float32(0.14) * np.clip(v - np.float32(0.5), -0.5, 0.4)
-    base -= depth * lung * gradient * (1 - np.float32(0.86) * cover)
-    base += np.float32(0.05) * cover + np.float32(0.05) * centre
+    base -= np.float32(0.42 - 0.05 * patient.habitus) * lung * (1 - np.float32(0.86) * cover)
+    # No bones outside the body.
+    base += _skeleton(patient, canvas, lung, cover) * np.minimum(np.float32(2.5) * tissue, 1)
 
-    spine = mask(anatomy.vertebrae(patient), 0.006)
-    base += np.float32(0.055 * patient.bone) * spine
-    air = mask(anatomy.airway(patient), 0.014)
-    base -= np.float32(0.09) * air * body
+    vessel = canvas.strokes(vessel_lines, 0.005)
+    markings = np.float32(0.115) * vessel
+    markings += np.float32(0.14) * hilar
+    markings += np.float32(0.018) * fine
+    markings *= free
 
-    posterior, anterior = anatomy.rib_ribbons(patient)
-    bone = np.float32(0.125 * patient.bone)
-    ribs = mask(posterior, 0.007)
-    base += bone * ribs * (1 - np.float32(0.55) * cover) * body
-    base += np.float32(0.72) * bone * mask(anterior, 0.007) * (1 - np.float32(0.5) * cover)
-    base += np.float32(0.13 * patient.bone) * mask(anatomy.clavicles(patient), 0.006)
-    base += np.float32(0.12 * patient.bone) * mask(anatomy.shoulder_bones(patient), 0.010) * body
+    scene = lesions.Scene(canvas, patient, lung, free)
+    return Painting(patient, canvas, base, markings, _draw_signs(scene, presences, seed, index))
 
+
+def _soft_tissue(
+    patient: Patient, canvas: Canvas, hila: list, rng: np.random.Generator
+) -> tuple[Field, Field]:
+    """Density of the body without lungs and bones, and the hila's mask.
+
+    Everything here is smooth, so it is painted small and enlarged.
+    """
+    coarse = canvas.coarse(80)
+    small = coarse.canvas
+    body = small.mask([(anatomy.body_outline(patient), 1.0)], 0.035)
+    gx, gy = small.grid(small.whole)
+    v = gy / np.float32(patient.lung_height)
+    # More tissue near the midline, in the abdomen and the shoulders, less towards the skin.
+    density = np.float32(0.56 + 0.06 * patient.habitus)
+    density = density + np.float32(0.12) * np.exp(-np.square(gx / np.float32(0.8)))
+    density += np.float32(0.30) * np.clip(v - np.float32(0.80), 0, 0.25)
+    density += np.float32(0.35) * np.clip(np.float32(0.16) - v, 0, 0.25)
+    # The lung is deeper below; darkness that the wall's shadow does not share is not worth a mask.
+    density -= np.float32(0.05) * np.clip(v - np.float32(0.3), 0, 0.5) * (np.abs(gx) < 1)
+    density += np.float32(0.02) * smooth_noise(rng, density.shape, 7, 7)
     gas_x, gas_rx, gas_ry = patient.stomach
     gas_y = patient.dome_level(LEFT, gas_x) + 0.07 + gas_ry
-    gas = mask([(ellipse(gas_x, gas_y, gas_rx, gas_ry), 1.0)], 0.02)
-    base -= np.float32(0.17) * gas
-
+    gas = small.mask([(ellipse(gas_x, gas_y, gas_rx, gas_ry), 1.0)], 0.02)
+    density -= np.float32(0.16) * gas
     if patient.female:
         breasts = [
             (ellipse(side * 0.58, 0.74 * patient.lung_height, 0.46, 0.36), 1.0)
             for side in (RIGHT, LEFT)
         ]
-        base += np.float32(0.05 + 0.03 * patient.habitus) * mask(breasts, 0.03)
+        density += np.float32(0.05 + 0.03 * patient.habitus) * small.mask(breasts, 0.03)
+    density -= np.float32(0.07) * small.mask(anatomy.airway(patient), 0.01)
+    return coarse.enlarge(density * body), coarse.enlarge(small.mask(hila, 0.035))
 
-    vessel = canvas.strokes(hilum_rng_lines, 0.006)
-    fine = fractal_noise(rng, (height, width), (24, 48, 90), 0.75)
-    markings = (np.float32(0.15) * vessel + np.float32(0.13) * hilar) * free
-    markings += np.float32(0.014) * fine * free
-    base += np.float32(0.02) * smooth_noise(rng, (height, width), 7, 7) * body
 
-    scene = lesions.Scene(canvas, patient, lungs, free)
-    signs = _draw_signs(
-        scene, presences, seed, index, {"Cardiomegaly": heart, "Aortic enlargement": arch}
-    )
-    return Painting(patient, canvas, base, markings, lungs, signs)
+def _skeleton(patient: Patient, canvas: Canvas, lung: Field, cover: Field) -> Field:
+    """Density of ribs, collar bones, shoulders and spine."""
+    posterior, anterior = anatomy.ribs(patient)
+    bones = np.float32(0.10) * canvas.mask(posterior, 0.006)
+    bones += np.float32(0.065) * canvas.mask(anterior, 0.006)
+    # Behind heart, great vessels and the abdomen, ribs drown in scatter.
+    bones *= np.float32(0.28) + np.float32(0.72) * lung * (1 - np.float32(0.65) * cover)
+    upper = anatomy.vertebrae(patient) + anatomy.shoulder_bones(patient)
+    bones += np.float32(0.125) * canvas.mask(upper + anatomy.clavicles(patient), 0.006)
+    return bones * np.float32(patient.bone)
 
 
 def _draw_signs(
-    scene: lesions.Scene,
-    presences: list[findings.Presence],
-    seed: int,
-    index: int,
-    organs: dict[str, Field],
+    scene: lesions.Scene, presences: list[findings.Presence], seed: int, index: int
 ) -> list[Sign]:
     rng = _generator(seed, index, "lesions")
     place = lesions.Placement()
     by_label = {p.label: p for p in presences}
     signs = []
-    whole = scene.canvas.whole
-    for label, weight in organs.items():
+    patient, whole = scene.patient, scene.canvas.whole
+    for label, outline in (("Cardiomegaly", patient.heart), ("Aortic enlargement", patient.arch)):
         if label in by_label:
             # The organ itself is the sign and part of the base already.
+            weight = scene.canvas.mask([(outline, 1.0)], 0.012)
             signs.append(Sign(label, lesions.Stamp(whole, np.zeros_like(weight), weight)))
     for label in lesions.DRAWING_ORDER:
         if label in by_label:
@@ -203,10 +212,9 @@ def develop(painting: Painting, density: Field, height: int, width: int, seed: i
         density = np.asarray(image)
     rng = _generator(seed, index, "grain")
     # The film's S-curve around the middle of the range.
-    x = (density - np.float32(0.50)) * np.float32(patient.contrast * 3.9)
-    x += np.float32(4 * patient.exposure)
-    value = 1 / (1 + np.exp(-x))
-    value = np.float32(0.02) + np.float32(0.96) * value
+    steepness = 5.2 * patient.contrast
+    x = density * np.float32(steepness) - np.float32(steepness * (0.53 - patient.exposure))
+    value = np.float32(0.02) + np.float32(0.96) / (1 + np.exp(-x))
     grain = rng.standard_normal((height, width), dtype=np.float32)
     value += grain * (np.float32(0.008) + np.float32(0.012) * value)
     return np.clip(value * 255 + np.float32(0.5), 0, 255).astype(np.uint8)
@@ -256,13 +264,9 @@ def render_phantom(
     all_boxes = np.array(boxes, np.float32).reshape(-1, 4)
     presences = [p for p in presences if p.label in labels]
     marks = readers.read(_generator(seed, index, "readers"), presences, labels, all_boxes)
-    lung_boxes = {}
-    for side, name in SIDES.items():
-        whole = Window(0, painted[0], 0, painted[1])
-        box = lesions.lesion_box(painting.lungs[side], whole, *painted)
-        if box is None:
-            raise AssertionError("a lung outside the picture")
-        lung_boxes[name] = box
+    lung_boxes = {
+        name: painting.canvas.bounds(patient.lung_outlines[side]) for side, name in SIDES.items()
+    }
     return Phantom(image, all_boxes, labels, marks, lung_boxes, height, width)
 
 

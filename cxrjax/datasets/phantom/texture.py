@@ -19,13 +19,14 @@ def smooth_noise(
 def fractal_noise(
     rng: np.random.Generator, shape: tuple[int, int], cells: tuple[int, ...], decay: float = 0.6
 ) -> Field:
-    """A sum of `smooth_noise` at the given numbers of cells, each `decay` times the one before."""
-    total = np.zeros(shape, np.float32)
+    """A sum of `smooth_noise` with growing numbers of cells, each `decay` times the one before."""
+    total = np.zeros((cells[-1], cells[-1]), np.float32)
     weight = 1.0
     for count in cells:
-        total += np.float32(weight) * smooth_noise(rng, shape, count, count)
+        total += np.float32(weight) * smooth_noise(rng, total.shape, count, count)
         weight *= decay
-    return total
+    enlarged = Image.fromarray(total).resize((shape[1], shape[0]), Image.Resampling.BICUBIC)
+    return np.asarray(enlarged)
 
 
 def ridges(noise: Field, width: float) -> Field:
