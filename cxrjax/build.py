@@ -57,7 +57,24 @@ def _build_phantom(flags: argparse.Namespace) -> None:
     )
 
 
-BUILDERS = {"phantom": _build_phantom}
+def _build_vindr(flags: argparse.Namespace) -> None:
+    from cxrjax.datasets.vindr_cxr_vqa.release import VinDrBuild, build_vindr
+
+    build_vindr(VinDrBuild(flags.source, flags.out, flags.seed, flags.processes))
+
+
+def _build_own_records(flags: argparse.Namespace) -> None:
+    from cxrjax.datasets.own_records import OwnBuild, build_own_records
+
+    build_own_records(OwnBuild(flags.source, flags.out, flags.seed, flags.processes))
+
+
+# Imported when chosen: a builder loads the libraries it needs, and worker processes load this file.
+BUILDERS = {
+    "phantom": _build_phantom,
+    "records": _build_own_records,
+    "vindr_cxr_vqa": _build_vindr,
+}
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -4,16 +4,14 @@ Rendering is spread over processes. What comes out depends on (seed, sizes, form
 their number; an interrupted build continues where it stopped.
 """
 
-import contextlib
 import dataclasses
 import functools
 import hashlib
 import io
 import json
-import multiprocessing
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +19,12 @@ import PIL.Image
 import tqdm
 
 import cxrjax
-from cxrjax.datasets import output
+from cxrjax.datasets import output, workers
 from cxrjax.datasets.phantom import Phantom, render_phantom
-from cxrjax.datasets.quality import QualityLog
+from cxrjax.datasets.phantom.render import SMALLEST
+from cxrjax.datasets.quality import PixelBox, QualityLog
 from cxrjax.datasets.statistics import RecordStatistics, compare
-from cxrjax.datasets.vindr_cxr_vqa.annotation import Finding, ImageAnnotation, PixelBox
+from cxrjax.datasets.vindr_cxr_vqa.annotation import Finding, ImageAnnotation
 from cxrjax.datasets.vindr_cxr_vqa.box_table import write_box_table
 from cxrjax.datasets.vindr_cxr_vqa.construct import MAX_BOXES, Construction, construct_dense
 from cxrjax.datasets.vindr_cxr_vqa.statistics import PHANTOM_PAPER, annotation_values
@@ -35,7 +34,6 @@ from cxrjax.records import Provenance
 SPLITS = ("train", "validation")
 BOX_TABLE = "boxes.csv"
 IMAGE_FORMATS = ("png", "jpg")
-SMALLEST = 64  # long side in pixels that a phantom can be drawn at
 _JPEG_QUALITY = 95
 _CHUNK = 16  # images rendered between two marks of progress
 
@@ -200,33 +198,11 @@ def _rendered(
     ]
     work = functools.partial(_render_chunk, build, render)
     total = build.images + build.validation_images
-    with _map(build.processes) as apply, tqdm.tqdm(total=total, unit="image") as progress:
+    with workers.pool(build.processes) as apply, tqdm.tqdm(total=total, unit="image") as progress:
         for chunk, part in zip(chunks, apply(work, chunks), strict=True):
             progress.update(len(part))
             for entry in part:
                 yield chunk.split, _annotation(entry), entry["sha256"]
-
-
-@contextlib.contextmanager
-def _map(processes: int) -> Iterator[Callable]:
-    """An ordered lazy map over this many processes."""
-    if processes == 1:
-        yield map
-        return
-    # Each worker is one process of a full set: more BLAS threads would only get in their way.
-    # The variables are read when a worker loads its libraries, so they must be set before.
-    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-    before = {name: os.environ.get(name) for name in names}
-    os.environ.update(dict.fromkeys(names, "1"))
-    try:
-        with multiprocessing.get_context("spawn").Pool(processes) as pool:
-            yield pool.imap
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
 
 
 def _render_chunk(
@@ -285,8 +261,8 @@ def _save(phantom: Phantom, build: PhantomBuild, image_id: str) -> dict[str, Any
 
 
 def _annotation(entry: dict[str, Any]) -> ImageAnnotation:
-    def findings(pairs: Sequence[tuple[str, PixelBox]]) -> list[Finding]:
-        return [Finding(label, tuple(box)) for label, box in pairs]
+    def findings(pairs: Sequence[tuple[str, list[float]]]) -> list[Finding]:
+        return [Finding(label, (box[0], box[1], box[2], box[3])) for label, box in pairs]
 
     return ImageAnnotation(
         entry["image_id"],
@@ -297,7 +273,7 @@ def _annotation(entry: dict[str, Any]) -> ImageAnnotation:
     )
 
 
-def pixel_box(box: Sequence[float], height: int, width: int) -> PixelBox:
+def pixel_box(box: Iterable[float], height: int, width: int) -> PixelBox:
     """A box in fractions as whole pixels inside the image, at least one pixel wide and high."""
     x_min, y_min, x_max, y_max = (float(value) for value in box)
     left, right = _pixel_span(x_min, x_max, width)

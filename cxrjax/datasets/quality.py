@@ -2,7 +2,10 @@
 
 import collections
 import dataclasses
+import math
 from typing import Any
+
+PixelBox = tuple[float, float, float, float]
 
 # Why something was set aside, as quality.json explains it.
 REASONS = {
@@ -23,6 +26,20 @@ REASONS = {
 }
 
 
+class Unusable(Exception):  # noqa: N818 - a verdict on the input, no error of the program
+    """Something that is to be set aside.
+
+    Attributes:
+        reason: a key of `REASONS`.
+        found: what was there, and what was expected.
+    """
+
+    def __init__(self, reason: str, found: str) -> None:
+        super().__init__(reason, found)
+        self.reason = reason
+        self.found = found
+
+
 @dataclasses.dataclass(frozen=True)
 class SetAside:
     """One thing set aside: why, which (an image or question id), where it was read, what was
@@ -40,10 +57,12 @@ class QualityLog:
 
     Attributes:
         examined: kind of thing -> how many were looked at ("rows", "images", "questions").
+        warnings: what was kept and looks odd -> how often.
     """
 
     entries: list[SetAside] = dataclasses.field(default_factory=list)
     examined: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+    warnings: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
 
     def set_aside(self, reason: str, item: str, where: str, found: str) -> None:
         """Notes one thing.
@@ -70,5 +89,30 @@ class QualityLog:
             "total": len(self.entries),
             "counts": self.counts(),
             "reasons": dict(sorted(REASONS.items())),
+            "warnings": dict(sorted(self.warnings.items())),
             "set_aside": [dataclasses.asdict(entry) for entry in self.entries],
         }
+
+
+def check_box(box: PixelBox, image_hw: tuple[int, int] | None, label: str = "") -> None:
+    """Refuses a box that has no area or is not inside its image.
+
+    Args:
+        box: pixels, (x_min, y_min, x_max, y_max); an edge may lie on the image's border.
+        image_hw: the image's (height, width); without it only order and sign are checked.
+        label: the box's class, for the message.
+
+    Raises:
+        Unusable: `bad_box` or `box_outside_image`.
+    """
+    x_min, y_min, x_max, y_max = box
+    name = f"{label} box {list(box)}".strip()
+    if not all(math.isfinite(value) for value in box):
+        raise Unusable("bad_box", f"{name} is not finite")
+    if x_min >= x_max or y_min >= y_max:
+        raise Unusable("bad_box", f"{name} has no area; expected x_min < x_max and y_min < y_max")
+    if x_min < 0 or y_min < 0:
+        raise Unusable("box_outside_image", f"{name} begins outside the image")
+    if image_hw is not None and (x_max > image_hw[1] or y_max > image_hw[0]):
+        size = f"{image_hw[0]}x{image_hw[1]} (height x width)"
+        raise Unusable("box_outside_image", f"{name} ends outside the image of {size}")

@@ -33,7 +33,9 @@ class RecordStatistics:
         self._difficulties: collections.Counter[str] = collections.Counter()
         self._polarities: collections.Counter[str] = collections.Counter()
         self._findings: collections.Counter[str] = collections.Counter()
+        self._labels: set[str] = set()
         self._answer_boxes = 0
+        self._reason_words: list[int] = []
 
     def add(self, record: QARecord) -> None:
         """Counts one record."""
@@ -47,7 +49,10 @@ class RecordStatistics:
             self._polarities[record.answers[0].polarity] += 1
         if record.gt_finding:
             self._findings[record.gt_finding] += 1
+        if record.reason:
+            self._reason_words.append(len(record.reason.split()))
         for answer in record.answers:
+            self._labels.update(answer.labels)
             for image_id, boxes in answer.boxes_by_image.items():
                 self._answer_boxes += len(boxes)
                 self._boxes[split].update((image_id, *box) for box in boxes)
@@ -61,8 +66,12 @@ class RecordStatistics:
             "boxes": sum(map(len, self._boxes.values())),
             "questions": questions,
             "questions_per_image": ratio(questions, images),
+            "classes": len(self._labels),
             "question_types": len(self._types),
             "answer_boxes": self._answer_boxes,
+            "reason_words_mean": ratio(sum(self._reason_words), len(self._reason_words)),
+            "reason_words_min": min(self._reason_words, default=None),
+            "reason_words_max": max(self._reason_words, default=None),
         }
         for split in sorted(self._questions):
             values[f"{split}_images"] = len(self._images[split])

@@ -1,9 +1,8 @@
 """What readers marked on one image: the source from which questions are made."""
 
 import dataclasses
-import math
 
-PixelBox = tuple[float, float, float, float]
+from cxrjax.datasets.quality import PixelBox
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,22 +44,3 @@ class ImageAnnotation:
     def votes(self, label: str) -> int:
         """How many readers marked the class at least once."""
         return sum(any(f.label == label for f in marked) for marked in self.readers.values())
-
-
-def box_fault(box: PixelBox, image_hw: tuple[int, int] | None) -> str | None:
-    """Why a box cannot be used, or None.
-
-    Args:
-        box: pixels, (x_min, y_min, x_max, y_max).
-        image_hw: the image's (height, width); without it only order and sign are checked.
-    """
-    x_min, y_min, x_max, y_max = box
-    if not all(math.isfinite(value) for value in box):
-        return "is not finite"
-    if x_min >= x_max or y_min >= y_max:
-        return "has no area"
-    if x_min < 0 or y_min < 0:
-        return "begins outside the image"
-    if image_hw is not None and (x_max > image_hw[1] or y_max > image_hw[0]):
-        return f"ends outside the image of {image_hw[0]}x{image_hw[1]} (height x width)"
-    return None

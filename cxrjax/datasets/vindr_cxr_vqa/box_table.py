@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TextIO
 
-from cxrjax.datasets.quality import QualityLog
-from cxrjax.datasets.vindr_cxr_vqa.annotation import Finding, ImageAnnotation, PixelBox, box_fault
+from cxrjax.datasets.quality import PixelBox, QualityLog, Unusable, check_box
+from cxrjax.datasets.vindr_cxr_vqa.annotation import Finding, ImageAnnotation
 from cxrjax.datasets.vindr_cxr_vqa.classes import (
     CLASS_IDS,
     NO_FINDING,
@@ -40,15 +40,6 @@ class Row:
     where: str
 
 
-class _Fault(Exception):  # noqa: N818 - the row's fault, not the program's
-    """A row that cannot be used: a reason of quality.json, and what was found."""
-
-    def __init__(self, reason: str, found: str) -> None:
-        super().__init__(reason, found)
-        self.reason = reason
-        self.found = found
-
-
 def _open_text(path: Path) -> TextIO:
     """The table as text, out of a csv, a csv.gz or the torchxrayvision wheel."""
     if path.suffix == ".whl":
@@ -67,7 +58,7 @@ def _box(cells: dict[str, str]) -> PixelBox:
         x_min, y_min, x_max, y_max = (float(cells[name]) for name in _COORDINATES)
     except ValueError:
         found = ", ".join(f"{name}={cells[name]!r}" for name in _COORDINATES)
-        raise _Fault("bad_box", f"{found}; expected four numbers") from None
+        raise Unusable("bad_box", f"{found}; expected four numbers") from None
     return x_min, y_min, x_max, y_max
 
 
@@ -80,30 +71,27 @@ def _image_hw(cells: dict[str, str]) -> tuple[int, int] | None:
         height = width = 0
     if height < 1 or width < 1:
         found = f"width={cells['width']!r}, height={cells['height']!r}; expected pixels"
-        raise _Fault("bad_box", found)
+        raise Unusable("bad_box", found)
     return height, width
 
 
 def _row(cells: dict[str, str], where: str) -> Row:
-    """One row from its cells; raises `_Fault` where it cannot be used."""
+    """One row from its cells; raises `Unusable` where it cannot be used."""
     label, image_hw = cells["class_name"], _image_hw(cells)
     if label in OTHER_LOCAL_CLASSES:
-        raise _Fault("class_not_selected", label)
+        raise Unusable("class_not_selected", label)
     if label not in CLASS_IDS:
-        raise _Fault("unknown_class", f"class_name {label!r}; expected one of {list(CLASS_IDS)}")
+        raise Unusable("unknown_class", f"class_name {label!r}; expected one of {list(CLASS_IDS)}")
     class_id = cells.get("class_id")
     if class_id and class_id != str(CLASS_IDS[label]):
-        raise _Fault("class_id_mismatch", f"{label} with class_id {class_id}, not its own")
+        raise Unusable("class_id_mismatch", f"{label} with class_id {class_id}, not its own")
     finding = None
     if label != NO_FINDING:
         box = _box(cells)
-        fault = box_fault(box, image_hw)
-        if fault:
-            reason = "box_outside_image" if "outside" in fault else "bad_box"
-            raise _Fault(reason, f"{label} box {list(box)} {fault}")
+        check_box(box, image_hw, label)
         finding = Finding(label, box)
     elif any(cells[name] for name in _COORDINATES):
-        raise _Fault("bad_box", f"{NO_FINDING!r} with a box; expected blank coordinates")
+        raise Unusable("bad_box", f"{NO_FINDING!r} with a box; expected blank coordinates")
     return Row(cells["image_id"], cells["rad_id"], finding, image_hw, where)
 
 
@@ -144,7 +132,7 @@ def read_rows(path: str | Path) -> Iterator[Row]:
     for cells, where in _cells(Path(path)):
         try:
             yield _row(cells, where)
-        except _Fault as fault:
+        except Unusable as fault:
             raise UserError(
                 f"{where}: {cells['image_id']}: {fault.reason}: {fault.found}"
             ) from None
@@ -171,7 +159,7 @@ def read_box_table(path: str | Path, quality: QualityLog | None = None) -> list[
         quality.examined["rows"] += 1
         try:
             rows.append(_row(cells, where))
-        except _Fault as fault:
+        except Unusable as fault:
             quality.set_aside(fault.reason, cells["image_id"], where, fault.found)
             if fault.reason == "class_not_selected":
                 # The reader did look at the image: keep the reader, without this finding.
@@ -209,7 +197,8 @@ def write_box_table(path: str | Path, annotations: Iterable[ImageAnnotation]) ->
         for image in annotations:
             height, width = image.image_hw or ("", "")
             for rad_id, marked in image.readers.items():
-                for finding in marked or [None]:
+                findings: list[Finding | None] = [*marked] or [None]
+                for finding in findings:
                     label = finding.label if finding else NO_FINDING
                     box = [_number(value) for value in finding.box] if finding else [""] * 4
                     writer.writerow(

@@ -18,7 +18,8 @@ import random
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from cxrjax.datasets.vindr_cxr_vqa.annotation import Finding, ImageAnnotation, PixelBox
+from cxrjax.datasets.quality import PixelBox
+from cxrjax.datasets.vindr_cxr_vqa.annotation import Finding, ImageAnnotation
 from cxrjax.datasets.vindr_cxr_vqa.classes import CLASSES
 from cxrjax.datasets.vindr_cxr_vqa.templates import (
     QUESTION_TYPES,
@@ -97,7 +98,7 @@ def construct_vqa(
 def _vqa_questions(image: ImageAnnotation, split: str, build: Construction) -> Iterator[QARecord]:
     rng = build.rng(image, "vqa")
     texts = build.templates
-    readers = _reader_boxes(image)
+    readers = reader_boxes(image)
     labels = rng.sample(image.present, len(image.present))
     first_type = rng.randrange(len(QUESTION_TYPES))
     for number in range(QUESTIONS_PER_IMAGE):
@@ -264,7 +265,7 @@ def _what_question(image: ImageAnnotation, split: str, build: Construction) -> Q
         template_id=template_id,
         reason=texts.reason("named" if present else "normal", findings=join(present)),
         negative_kind=_negative_kind(image, positive=bool(present)),
-        readers=_reader_boxes(image),
+        readers=reader_boxes(image),
     )
 
 
@@ -284,7 +285,9 @@ def _marked(image: ImageAnnotation, label: str) -> list[tuple[str, PixelBox]]:
     ]
 
 
-def _reader_boxes(image: ImageAnnotation) -> dict[str, list[ReaderBox]]:
+def reader_boxes(image: ImageAnnotation) -> dict[str, list[ReaderBox]]:
+    """What each reader marked, as records have it."""
+
     def boxes(marked: Iterable[Finding]) -> list[ReaderBox]:
         return [ReaderBox(label=finding.label, box=list(finding.box)) for finding in marked]
 

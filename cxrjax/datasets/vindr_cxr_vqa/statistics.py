@@ -30,6 +30,8 @@ PAPER = {
     "validation_multi_lesion_percent": Published(
         54.8, f"{_TABLE_3}, more than two pathologies; ours counts classes any reader marked"
     ),
+    "reason_words_min": Published(150, "Table 2; templates say what the annotation says, no more"),
+    "reason_words_max": Published(250, "Table 2; templates say what the annotation says, no more"),
     "difficulty_percent/Easy": Published(49.1, f"{_TABLE_3}; the rule is ours"),
     "difficulty_percent/Medium": Published(50.9, f"{_TABLE_3}; the rule is ours"),
     "polarity_percent/pos": Published(41.7, _ABSTRACT),

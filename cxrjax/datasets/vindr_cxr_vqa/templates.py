@@ -1,7 +1,7 @@
 """The wordings of questions, answers and reasons: data, read from a versioned file.
 
-The paper has one manually designed template per category and prints none (spec'd in its section
-2.1); these are the project's own.
+The paper has one manually designed template per category and prints none (section 2.1); these are
+the project's own.
 """
 
 import dataclasses
@@ -11,7 +11,7 @@ import json
 import random
 from collections.abc import Sequence
 
-from cxrjax.datasets.vindr_cxr_vqa.annotation import PixelBox
+from cxrjax.datasets.quality import PixelBox
 
 # The six categories of the paper's section 2.1.
 QUESTION_TYPES = ("Where", "What", "Is_there", "How_many", "Which", "Yes_No")
