@@ -5,14 +5,14 @@ answer   text <eos>                  predicted token by token, the only part wit
 """
 
 import dataclasses
-import functools
-import re
+from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
-from jaxtyping import Float32, Int, UInt8
+from jaxtyping import Float32, Int32, UInt8
 
-from cxrjax.codecs import CODECS
+from cxrjax.codecs import CODECS, get_codec
+from cxrjax.codecs.paligemma import PaliGemma
 from cxrjax.errors import UserError
 from cxrjax.images import (
     IDENTITY,
@@ -66,6 +66,9 @@ class ExampleConfig:
         ):
             if getattr(self, name) not in choices:
                 raise UserError(f"{name} is {getattr(self, name)!r}, expected one of {choices}")
+        for name in ("image_size", "max_boxes"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name} is {getattr(self, name)}, expected at least 1")
         for name in ("prefix_buckets", "answer_buckets"):
             buckets = getattr(self, name)
             if not buckets or list(buckets) != sorted(set(buckets)) or buckets[0] < 1:
@@ -97,9 +100,9 @@ class EncodedQuestion(NamedTuple):
         boxes: what those tokens say, xyxy fractions of the model's input.
     """
 
-    prefix: list[int]
-    answer: list[int]
-    coordinate_positions: Int[np.ndarray, "n 4"]
+    prefix: Int32[np.ndarray, "prefix"]
+    answer: Int32[np.ndarray, "answer"]
+    coordinate_positions: Int32[np.ndarray, "n 4"]
     boxes: Float32[np.ndarray, "n 4"]
 
 
@@ -110,14 +113,15 @@ def image_geometry(height: int, width: int, config: ExampleConfig) -> Geometry:
     return letterbox_geometry(height, width, config.image_size, config.image_size)
 
 
-def load_image(path: str, config: ExampleConfig) -> UInt8[np.ndarray, "H W 3"]:
+def load_image(path: str | Path, config: ExampleConfig) -> UInt8[np.ndarray, "H W 3"]:
     """The image at the model's input size.
 
     Raises:
         ImageError: the file is missing or does not decode.
     """
     transform = resize if config.geometry == "resize" else letterbox
-    return transform(read_image(path), config.image_size, config.image_size)[0]
+    side = config.image_size
+    return transform(read_image(path, target=(side, side)), side, side)[0]
 
 
 class QuestionEncoder:
@@ -126,6 +130,7 @@ class QuestionEncoder:
     def __init__(self, tokenizer: Tokenizer, config: ExampleConfig) -> None:
         self.tokenizer = tokenizer
         self.config = config
+        self._codec = get_codec(config.codec)
 
     def encode(self, record: QARecord, with_answer: bool = True) -> EncodedQuestion:
         """Tokens of one question.
@@ -136,14 +141,16 @@ class QuestionEncoder:
                 wanted, or a box in the answer does not parse. Every message names the question.
         """
         prompt = PROMPTS[self.config.prompt]
-        prefix = [self.tokenizer.bos_id, *self.tokenizer.encode(prompt.prefix(record))]
+        prefix = np.asarray(
+            [self.tokenizer.bos_id, *self.tokenizer.encode(prompt.prefix(record))], np.int32
+        )
         self._check_length(record, "prefix", len(prefix), self.config.prefix_buckets)
         if not with_answer:
-            return EncodedQuestion(prefix, [], _NO_POSITIONS, _NO_BOXES)
+            return EncodedQuestion(prefix, _NO_TOKENS, _NO_POSITIONS, _NO_BOXES)
         text = self.target_text(record)
-        answer = [*self.tokenizer.encode(text), self.tokenizer.eos_id]
+        answer = np.asarray([*self.tokenizer.encode(text), self.tokenizer.eos_id], np.int32)
         self._check_length(record, "answer", len(answer), self.config.answer_buckets)
-        positions, boxes = self._coordinates(text, answer)
+        positions, boxes = self._coordinates(record, answer)
         if len(boxes) > self.config.max_boxes:
             raise TooLongError(
                 f"question {record.question_id}: {len(boxes)} boxes in the answer, expected at "
@@ -177,27 +184,22 @@ class QuestionEncoder:
             raise UserError(f"question {record.question_id}: {error}") from None
 
     def _coordinates(
-        self, text: str, answer: list[int]
-    ) -> tuple[Int[np.ndarray, "n 4"], Float32[np.ndarray, "n 4"]]:
-        """Where the text's boxes are among the answer's tokens, and what they say."""
-        codec = CODECS[self.config.codec]
-        order = getattr(codec, "coordinate_order", None)
-        if order is None:
+        self, record: QARecord, answer: Int32[np.ndarray, "answer"]
+    ) -> tuple[Int32[np.ndarray, "n 4"], Float32[np.ndarray, "n 4"]]:
+        """Where the boxes are among the answer's tokens, and what those tokens say."""
+        if not isinstance(self._codec, PaliGemma):
             return _NO_POSITIONS, _NO_BOXES
-        # Frame of the model's input: the image is the square, and nothing moves it.
-        spans = codec.find(text, self.config.image_size, self.config.image_size)
-        if not spans:
-            return _NO_POSITIONS, _NO_BOXES
-        ids = np.asarray(answer)
         first, last = self.tokenizer.loc_ids[[0, -1]]
-        token_positions = np.flatnonzero((ids >= first) & (ids <= last))
-        # The k-th location piece of the text is the k-th location token.
-        piece_at = {match.start(): k for k, match in enumerate(_LOC_PIECE.finditer(text))}
-        firsts = np.asarray([piece_at[span.start] for span in spans])
-        emitted = token_positions[firsts[:, None] + np.arange(4)]
-        positions = np.empty_like(emitted)
-        positions[:, list(order)] = emitted
-        return positions, np.stack([span.box for span in spans]).astype(np.float32)
+        # The prompt format wrote whole boxes only, so that location tokens come in fours.
+        emitted = np.flatnonzero((answer >= first) & (answer <= last))
+        if len(emitted) % 4:
+            raise UserError(
+                f"question {record.question_id}: {len(emitted)} location tokens in the answer, "
+                "expected four a box; the prompt format must write boxes with its BoxText"
+            )
+        positions = np.empty((len(emitted) // 4, 4), np.int32)
+        positions[:, list(self._codec.coordinate_order)] = emitted.reshape(-1, 4)
+        return positions, self._codec.from_bins(answer[positions] - first)
 
     def _check_length(
         self, record: QARecord, part: str, length: int, buckets: tuple[int, ...]
@@ -210,12 +212,11 @@ class QuestionEncoder:
             )
 
 
-_LOC_PIECE = re.compile(r"<loc(?:0\d{3}|10[01]\d|102[0-3])>")
-_NO_POSITIONS = np.zeros((0, 4), np.int64)
+_NO_TOKENS = np.zeros(0, np.int32)
+_NO_POSITIONS = np.zeros((0, 4), np.int32)
 _NO_BOXES = np.zeros((0, 4), np.float32)
 
 
-@functools.cache
 def bucket(length: int, buckets: tuple[int, ...]) -> int:
     """The smallest bucket that holds `length`."""
     return next(size for size in buckets if size >= length)

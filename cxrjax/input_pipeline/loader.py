@@ -6,11 +6,14 @@ position of a loader is one number, and a run goes on exactly where it stopped, 
 and worker processes as it likes.
 """
 
+import dataclasses
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import grain
 import numpy as np
+from absl import flags
 
 from cxrjax.errors import UserError
 from cxrjax.images import ImageError
@@ -23,12 +26,32 @@ from cxrjax.input_pipeline.examples import (
     bucket,
     load_image,
 )
-from cxrjax.input_pipeline.sources import ImageQuestions, RecordSource
+from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.input_pipeline.tokenizer import Tokenizer
 
 # Batches that each worker process has ready. Two let it work on one while another waits.
 _WORKER_BUFFER = 2
+# Questions kept in tokens by each process, some 40 MB. From the second epoch on, reading and
+# tokenizing text again would cost more than decoding a small image.
+_CACHED_QUESTIONS = 2**16
 NO_ELEMENT = -1
+
+
+@dataclasses.dataclass(frozen=True)
+class _Question:
+    slot: int
+    index: int
+    question_id: str
+    tokens: EncodedQuestion
+
+
+@dataclasses.dataclass(frozen=True)
+class _Element:
+    """One image with its questions in tokens, its pixels not yet read."""
+
+    image_path: Path | None
+    questions: list[_Question]
+    problems: list[Problem]
 
 
 class BatchBuilder:
@@ -52,6 +75,7 @@ class BatchBuilder:
         self.with_answers = with_answers
         self.process_index = process_index
         self.process_count = process_count
+        self._cache: dict[int, _Element] = {}
 
     def __call__(self, elements: np.ndarray) -> LoadedBatch:
         mine = local_rows(len(elements), self.process_index, self.process_count)
@@ -59,65 +83,65 @@ class BatchBuilder:
         one_shape = len(config.prefix_buckets) == len(config.answer_buckets) == 1
         rows = mine if one_shape else range(len(elements))
         encoded = {row: self._encode(int(elements[row])) for row in rows}
-        questions = [question for row in encoded.values() for question in row[1].values()]
+        tokens = [question.tokens for row in encoded.values() for question in row.questions]
         loaded = LoadedBatch(
             batch=empty_batch(
                 images=len(mine),
                 image_size=config.image_size,
                 questions=self.source.questions_per_image,
-                prefix_slots=_longest([q.prefix for q in questions], config.prefix_buckets),
-                answer_slots=_longest([q.answer for q in questions], config.answer_buckets),
+                prefix_slots=_slots([len(t.prefix) for t in tokens], config.prefix_buckets),
+                answer_slots=_slots([len(t.answer) for t in tokens], config.answer_buckets),
                 boxes=config.max_boxes,
             ),
             question_ids=[[None] * self.source.questions_per_image for _ in mine],
             problems=[],
         )
-        for slot, row in enumerate(mine):
-            self._fill(loaded, slot, *encoded[row])
+        for local_row, row in enumerate(mine):
+            self._fill(loaded, local_row, encoded[row])
         return loaded
 
-    def _encode(
-        self, element: int
-    ) -> tuple[ImageQuestions | None, dict[int, EncodedQuestion], list[Problem]]:
-        """An element's questions by slot, and those that fit no bucket."""
+    def _encode(self, element: int) -> _Element:
         if element == NO_ELEMENT:
-            return None, {}, []
-        image = self.source[element]
-        questions, problems = {}, []
-        for slot, (index, record) in enumerate(zip(image.indices, image.records, strict=True)):
+            return _Element(None, [], [])
+        if element in self._cache:
+            return self._cache[element]
+        image_path, indices, records = self.source[element]
+        encoded = _Element(image_path, [], [])
+        for slot, (index, record) in enumerate(zip(indices, records, strict=True)):
             try:
-                questions[slot] = self.encoder.encode(record, self.with_answers)
+                tokens = self.encoder.encode(record, self.with_answers)
             except TooLongError as error:
                 if self.config.too_long == "error":
                     raise
-                problems.append(Problem(index, record.question_id, error.reason, str(error)))
-        return image, questions, problems
+                problem = Problem(index, record.question_id, error.reason, str(error))
+                encoded.problems.append(problem)
+            else:
+                encoded.questions.append(_Question(slot, index, record.question_id, tokens))
+        if len(self._cache) * self.source.questions_per_image < _CACHED_QUESTIONS:
+            self._cache[element] = encoded
+        return encoded
 
-    def _fill(
-        self,
-        loaded: LoadedBatch,
-        row: int,
-        image: ImageQuestions | None,
-        questions: dict[int, EncodedQuestion],
-        problems: list[Problem],
-    ) -> None:
+    def _fill(self, loaded: LoadedBatch, row: int, element: _Element) -> None:
         """Writes one image with its questions into row `row`."""
-        loaded.problems.extend(problems)
-        if image is None or not questions:
+        loaded.problems.extend(element.problems)
+        if element.image_path is None or not element.questions:
             return
         batch = loaded.batch
         try:
-            batch.images[row] = load_image(image.image_path, self.config)
+            batch.images[row] = load_image(element.image_path, self.config)
         except ImageError as error:
             loaded.problems.extend(
-                Problem(image.indices[slot], image.records[slot].question_id, "image", str(error))
-                for slot in questions
+                Problem(question.index, question.question_id, "image", str(error))
+                for question in element.questions
             )
             return
-        for slot, question in questions.items():
-            _fill_question(batch, row, slot, question)
-            batch.question_index[row, slot] = image.indices[slot]
-            loaded.question_ids[row][slot] = image.records[slot].question_id
+        for question in element.questions:
+            _fill_question(batch, row, question.slot, question.tokens)
+            batch.question_index[row, question.slot] = question.index
+            loaded.question_ids[row][question.slot] = question.question_id
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_cache": {}}
 
 
 def _fill_question(batch: Batch, row: int, slot: int, question: EncodedQuestion) -> None:
@@ -132,8 +156,8 @@ def _fill_question(batch: Batch, row: int, slot: int, question: EncodedQuestion)
     batch.box_mask[row, slot, :num_boxes] = True
 
 
-def _longest(sequences: list[list[int]], buckets: tuple[int, ...]) -> int:
-    return bucket(max(map(len, sequences), default=0), buckets)
+def _slots(lengths: list[int], buckets: tuple[int, ...]) -> int:
+    return bucket(max(lengths, default=0), buckets)
 
 
 class TrainLoader:
@@ -316,6 +340,9 @@ def _iterate(dataset: grain.MapDataset, workers: int) -> grain.DatasetIterator:
     read = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
     batches = dataset.to_iter_dataset(read)
     if workers:
+        # Grain reads absl flags when it starts a worker, and refuses in programs without absl.app.
+        if not flags.FLAGS.is_parsed():
+            flags.FLAGS.mark_as_parsed()
         batches = batches.mp_prefetch(
             grain.MultiprocessingOptions(workers, per_worker_buffer_size=_WORKER_BUFFER)
         )

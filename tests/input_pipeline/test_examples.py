@@ -1,0 +1,235 @@
+"""One record to tokens, masks and boxes."""
+
+import dataclasses
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cxrjax.boxes import iou
+from cxrjax.codecs import CODECS
+from cxrjax.errors import UserError
+from cxrjax.images import letterbox_geometry
+from cxrjax.input_pipeline.examples import (
+    ExampleConfig,
+    QuestionEncoder,
+    TooLongError,
+    bucket,
+)
+from cxrjax.input_pipeline.prompts import PROMPTS
+from cxrjax.input_pipeline.tokenizer import Tokenizer
+from cxrjax.input_pipeline.tokenizer_training import template_corpus, train_tokenizer
+from cxrjax.records import Answer, QARecord, strip_answers
+
+TOKENIZER = Tokenizer(train_tokenizer(template_corpus()))
+PALIGEMMA = CODECS["paligemma"]
+HEIGHT, WIDTH = 300, 200
+CONFIG = ExampleConfig(image_size=112)
+
+
+def make_record(text: str, boxes=(), **changes) -> QARecord:
+    fields = {
+        "dataset": "custom",
+        "split": "train",
+        "image_id": "a",
+        "image_path": "a.png",
+        "image_hw": (HEIGHT, WIDTH),
+        "question_id": "q1",
+        "question": "Where is the Cardiomegaly?",
+        "question_type": "Where",
+        "variables": {"finding": "Cardiomegaly"},
+        "answers": [Answer(text=text, boxes_by_image={"a": [list(box) for box in boxes]})],
+    }
+    return QARecord(**(fields | changes))
+
+
+def encode(record: QARecord, **changes):
+    return QuestionEncoder(TOKENIZER, dataclasses.replace(CONFIG, **changes)).encode(record)
+
+
+def test_prefix_and_answer_are_delimited_as_the_model_expects():
+    example = encode(make_record("It is at <loc_20_30_100_150>."))
+    assert example.prefix[0] == TOKENIZER.bos_id
+    assert TOKENIZER.decode(example.prefix) == "Where is the Cardiomegaly?\n"
+    assert example.answer[-1] == TOKENIZER.eos_id
+    assert TOKENIZER.decode(example.answer) == "It is at <loc0102><loc0102><loc0512><loc0512>."
+
+
+def test_positions_are_in_canonical_order_though_the_tokens_are_y_first():
+    example = encode(make_record("It is at <loc_20_60_100_270>."))
+    tokens = np.asarray(example.answer)[example.coordinate_positions]
+    bins = tokens - TOKENIZER.loc_ids[0]
+    np.testing.assert_array_equal(bins, [[102, 204, 512, 921]])
+    start = int(example.coordinate_positions.min())
+    assert example.coordinate_positions.tolist() == [[start + 1, start, start + 3, start + 2]]
+
+
+pixel_boxes = st.lists(
+    st.tuples(
+        st.integers(0, WIDTH - 1),
+        st.integers(0, HEIGHT - 1),
+        st.integers(1, WIDTH),
+        st.integers(1, HEIGHT),
+    )
+    .map(lambda b: (min(b[0], b[2] - 1), min(b[1], b[3] - 1), b[2], b[3]))
+    .filter(lambda b: b[0] < b[2] and b[1] < b[3]),
+    max_size=8,
+)
+prose = st.text(st.characters(codec="utf-8", exclude_characters="\0▁<"), max_size=20)
+
+
+@given(
+    pixel_boxes, st.lists(prose, min_size=9, max_size=9), st.sampled_from(["resize", "letterbox"])
+)
+def test_tokens_at_the_positions_say_the_target_boxes(boxes, words, geometry):
+    written = [
+        f"{word} <loc_{b[0]}_{b[1]}_{b[2]}_{b[3]}>" for word, b in zip(words, boxes, strict=False)
+    ]
+    example = encode(
+        make_record("".join(written) + words[-1]), geometry=geometry, answer_buckets=(1024,)
+    )
+    assert example.boxes.shape == (len(boxes), 4) and example.boxes.dtype == np.float32
+    ids = np.asarray(example.answer)[example.coordinate_positions]
+    bins = ids - TOKENIZER.loc_ids[0]
+    np.testing.assert_array_equal(PALIGEMMA.to_bins(example.boxes), bins)
+    np.testing.assert_array_equal(PALIGEMMA.from_bins(bins), example.boxes)
+    # And they are the boxes of the record, moved into the model's frame.
+    fractions = np.asarray(boxes, np.float32).reshape(-1, 4) / [WIDTH, HEIGHT, WIDTH, HEIGHT]
+    if geometry == "letterbox":
+        fractions = letterbox_geometry(HEIGHT, WIDTH, 112, 112).apply(fractions)
+    np.testing.assert_allclose(example.boxes, fractions, atol=0.51 / 1024)
+    # Each location token belongs to exactly one coordinate.
+    is_loc = np.isin(example.answer, TOKENIZER.loc_ids)
+    assert sorted(example.coordinate_positions.ravel()) == np.flatnonzero(is_loc).tolist()
+
+
+def test_answer_text_decodes_to_the_record_s_boxes():
+    boxes = [(20, 60, 100, 270), (5, 5, 30, 40)]
+    text = "Seen at <loc_20_60_100_270> and <loc_5_5_30_40>."
+    for geometry in ("resize", "letterbox"):
+        example = encode(make_record(text), geometry=geometry)
+        frame = letterbox_geometry(HEIGHT, WIDTH, 112, 112) if geometry == "letterbox" else None
+        decoded = PALIGEMMA.decode(TOKENIZER.decode(example.answer), HEIGHT, WIDTH, frame)
+        assert not decoded.failures
+        expected = np.asarray(boxes) / [WIDTH, HEIGHT, WIDTH, HEIGHT]
+        assert iou(decoded.boxes, expected).min() > 0.95
+
+
+def test_literal_brackets_in_the_prose_do_not_shift_the_positions():
+    record = make_record("see <b> 3<4 at <loc_20_30_100_150>.")
+    example = encode(record)
+    ids = np.asarray(example.answer)[example.coordinate_positions] - TOKENIZER.loc_ids[0]
+    np.testing.assert_array_equal(PALIGEMMA.from_bins(ids), example.boxes)
+
+
+def test_answers_without_boxes_have_none():
+    example = encode(make_record("No, there is no Cardiomegaly."))
+    assert example.boxes.shape == example.coordinate_positions.shape == (0, 4)
+
+
+def test_a_codec_without_location_tokens_has_no_coordinates():
+    text = "It is at <loc_20_30_100_150>."
+    example = encode(make_record(text), codec="vindr_px")
+    assert TOKENIZER.decode(example.answer) == text
+    assert len(example.boxes) == len(example.coordinate_positions) == 0
+
+
+def test_detect_format_names_each_box():
+    boxes = [(20, 60, 100, 270), (0, 0, 50, 75)]
+    record = make_record("Whatever it says.", boxes)
+    example = encode(record, prompt="detect")
+    assert TOKENIZER.decode(example.prefix) == "detect Cardiomegaly\n"
+    assert TOKENIZER.decode(example.answer) == (
+        "<loc0204><loc0102><loc0921><loc0512> Cardiomegaly ; "
+        "<loc0000><loc0000><loc0256><loc0256> Cardiomegaly"
+    )
+    assert len(example.boxes) == 2
+    nothing = encode(make_record("No."), prompt="detect")
+    assert TOKENIZER.decode(nothing.answer) == "none"
+
+
+def test_detect_format_needs_a_finding():
+    with pytest.raises(UserError, match=r"question q1: variables.finding is null"):
+        encode(make_record("No.", variables=None), prompt="detect")
+
+
+def test_questions_without_answers_encode_for_prediction_alone():
+    record = strip_answers(make_record("It is at <loc_20_30_100_150>."))
+    encoder = QuestionEncoder(TOKENIZER, CONFIG)
+    example = encoder.encode(record.model_copy(update={"image_hw": None}), with_answer=False)
+    assert TOKENIZER.decode(example.prefix) == "Where is the Cardiomegaly?\n"
+    assert len(example.answer) == 0
+    with pytest.raises(UserError, match="question q1: no answer to learn from"):
+        encoder.encode(record)
+
+
+def test_unknown_image_size_is_refused():
+    with pytest.raises(UserError, match="question q1: image_hw is null"):
+        encode(make_record("No.", image_hw=None))
+
+
+@pytest.mark.parametrize(
+    "text", ["at <loc_1_2_3>", "at <loc_1_2_3_x>", "at <loc_50_50_20_20>", "at <loc_0_0_201_10>"]
+)
+def test_answer_boxes_that_do_not_parse_are_refused_by_name(text):
+    with pytest.raises(UserError, match=r"question q1: .*<loc_"):
+        encode(make_record(text))
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason", "message"),
+    [
+        (
+            {"prefix_buckets": (2, 4)},
+            "prefix_too_long",
+            r"question q1: prefix of \d+ tokens, expected at most 4",
+        ),
+        (
+            {"answer_buckets": (2, 4)},
+            "answer_too_long",
+            r"question q1: answer of \d+ tokens, expected at most 4",
+        ),
+        (
+            {"max_boxes": 1},
+            "too_many_boxes",
+            "question q1: 2 boxes in the answer, expected at most 1",
+        ),
+    ],
+)
+def test_nothing_is_truncated(changes, reason, message):
+    record = make_record("At <loc_1_2_30_40> and <loc_5_6_70_80>.")
+    with pytest.raises(TooLongError, match=message) as caught:
+        encode(record, **changes)
+    copy = pickle.loads(pickle.dumps(caught.value))
+    assert (copy.reason, str(copy)) == (reason, str(caught.value))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"codec": "nope"},
+        {"record_codec": "nope"},
+        {"prompt": "nope"},
+        {"geometry": "crop"},
+        {"too_long": "truncate"},
+        {"prefix_buckets": ()},
+        {"answer_buckets": (64, 32)},
+        {"max_boxes": 0},
+    ],
+)
+def test_unusable_settings_are_refused_by_name(changes):
+    (name,) = changes
+    with pytest.raises(UserError, match=f"{name} is "):
+        ExampleConfig(image_size=112, **changes)
+
+
+def test_bucket_is_the_smallest_that_holds_the_length():
+    assert [bucket(n, (4, 8)) for n in (0, 4, 5, 8)] == [4, 4, 8, 8]
+
+
+def test_every_prompt_format_ends_its_prefix_with_a_newline():
+    record = make_record("No.")
+    assert all(format.prefix(record).endswith("\n") for format in PROMPTS.values())
+    assert set(PROMPTS) == {"vqa", "detect"}

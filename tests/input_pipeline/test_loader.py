@@ -1,0 +1,319 @@
+"""Batches: what is in them, in which order, on which host, after which interruption."""
+
+import dataclasses
+import itertools
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from cxrjax.errors import UserError
+from cxrjax.images import read_image, resize
+from cxrjax.input_pipeline.batch import Batch, LoadedBatch
+from cxrjax.input_pipeline.loader import eval_loader, train_loader
+from cxrjax.input_pipeline.sources import RecordSource
+from cxrjax.records import read_records, strip_answers, write_records
+
+
+@pytest.fixture
+def source(records_file):
+    return RecordSource(records_file, questions_per_image=3)
+
+
+@pytest.fixture
+def train(source, tokenizer, config):
+    """A training loader of the small source; keywords override."""
+
+    def make(seed=0, **changes):
+        changes = {"global_batch_size": 4} | changes
+        return train_loader(source, tokenizer, config, seed=seed, **changes)
+
+    return make
+
+
+def take(loader, count) -> list[LoadedBatch]:
+    return list(itertools.islice(loader, count))
+
+
+def assert_equal(a: LoadedBatch, b: LoadedBatch) -> None:
+    assert a.question_ids == b.question_ids and a.problems == b.problems
+    for name in Batch.__dataclass_fields__:
+        x, y = getattr(a.batch, name), getattr(b.batch, name)
+        assert x.dtype == y.dtype, name
+        np.testing.assert_array_equal(x, y, err_msg=name)
+
+
+def test_arrays_have_the_documented_shapes_and_types(train, config):
+    batch = next(train()).batch
+    shapes = {name: getattr(batch, name).shape for name in Batch.__dataclass_fields__}
+    p, a = batch.prefix_tokens.shape[-1], batch.answer_tokens.shape[-1]
+    assert p in config.prefix_buckets and a in config.answer_buckets
+    assert shapes == {
+        "images": (4, 28, 28, 3),
+        "prefix_tokens": (4, 3, p),
+        "prefix_mask": (4, 3, p),
+        "answer_tokens": (4, 3, a),
+        "answer_mask": (4, 3, a),
+        "coordinate_positions": (4, 3, 3, 4),
+        "target_boxes": (4, 3, 3, 4),
+        "box_mask": (4, 3, 3),
+        "question_index": (4, 3),
+    }
+    types = {name: getattr(batch, name).dtype for name in Batch.__dataclass_fields__}
+    assert types["images"] == np.uint8 and types["target_boxes"] == np.float32
+    assert all(types[name] == np.bool_ for name in types if name.endswith("_mask"))
+    assert types["question_index"] == types["prefix_tokens"] == np.int32
+    # It goes through jax as one argument.
+    assert jax.jit(lambda b: b.answer_mask.sum())(batch) == batch.answer_mask.sum()
+
+
+def test_slots_hold_their_question_and_nothing_else(train, source, tokenizer):
+    seen = 0
+    for loaded in take(train(), 4):
+        batch = loaded.batch
+        for b, q in np.ndindex(batch.question_index.shape):
+            index = batch.question_index[b, q]
+            prefix, answer = batch.prefix_mask[b, q], batch.answer_mask[b, q]
+            # Left-padded and right-padded: once True always True, and the other way round.
+            assert (np.diff(prefix.astype(int)) >= 0).all()
+            assert (np.diff(answer.astype(int)) <= 0).all()
+            assert (batch.prefix_tokens[b, q][~prefix] == tokenizer.pad_id).all()
+            assert (batch.answer_tokens[b, q][~answer] == tokenizer.pad_id).all()
+            if index < 0:
+                assert loaded.question_ids[b][q] is None
+                assert not (prefix.any() or answer.any() or batch.box_mask[b, q].any())
+                continue
+            seen += 1
+            record = source.record(index)
+            assert loaded.question_ids[b][q] == record.question_id
+            prefix_ids = batch.prefix_tokens[b, q][prefix]
+            answer_ids = batch.answer_tokens[b, q][answer]
+            assert prefix[-1] and answer[0]
+            assert prefix_ids[0] == tokenizer.bos_id and answer_ids[-1] == tokenizer.eos_id
+            assert tokenizer.eos_id not in answer_ids[:-1]
+            assert tokenizer.decode(prefix_ids) == record.question + "\n"
+            assert batch.box_mask[b, q].sum() == len(record.boxes)
+            height, width = record.image_hw
+            fractions = np.reshape(record.boxes, (-1, 4)) / [width, height, width, height]
+            boxes = batch.target_boxes[b, q][batch.box_mask[b, q]]
+            np.testing.assert_allclose(boxes, fractions, atol=0.51 / 1024)
+            positions = batch.coordinate_positions[b, q][batch.box_mask[b, q]]
+            bins = batch.answer_tokens[b, q][positions] - tokenizer.loc_ids[0]
+            np.testing.assert_allclose(boxes, (bins + 0.5) / 1024, atol=1e-6)
+            pixels = resize(read_image(source.image_root / record.image_path), 28, 28)[0]
+            np.testing.assert_array_equal(batch.images[b], pixels)
+    assert seen > 20
+
+
+def test_every_epoch_shows_every_question_once_in_another_order(train, source):
+    # 7 elements: epochs do not end where batches do.
+    assert len(source) == 7
+    batches = take(train(global_batch_size=1), 21)
+    epochs = [batches[k : k + 7] for k in (0, 7, 14)]
+    orders = []
+    for epoch in epochs:
+        indices = np.concatenate([b.batch.question_index.ravel() for b in epoch])
+        assert sorted(indices[indices >= 0]) == list(range(source.num_records))
+        orders.append(tuple(indices))
+    assert len(set(orders)) == 3
+
+
+def test_order_is_a_pure_function_of_seed_and_step(train):
+    first, again, other = take(train(seed=0), 6), take(train(seed=0), 6), take(train(seed=1), 6)
+    for a, b in zip(first, again, strict=True):
+        assert_equal(a, b)
+    assert any(
+        not np.array_equal(a.batch.question_index, b.batch.question_index)
+        for a, b in zip(first, other, strict=True)
+    )
+
+
+def test_neighbouring_seeds_do_not_share_epochs(train):
+    def epochs(seed):
+        batches = take(train(seed=seed, global_batch_size=7), 4)
+        return {tuple(b.batch.question_index.ravel()) for b in batches}
+
+    assert not epochs(0) & epochs(1)
+
+
+@pytest.mark.parametrize("process_count", [1, 2, 4])
+def test_hosts_together_load_exactly_the_global_batch(train, process_count):
+    whole = take(train(), 5)
+    hosts = [
+        take(train(process_index=p, process_count=process_count), 5) for p in range(process_count)
+    ]
+    for step, expected in enumerate(whole):
+        parts = [host[step] for host in hosts]
+        joined = jax.tree.map(lambda *xs: np.concatenate(xs), *(part.batch for part in parts))
+        ids = [row for part in parts for row in part.question_ids]
+        assert_equal(LoadedBatch(joined, ids, []), expected)
+
+
+def test_hosts_pad_to_the_lengths_that_any_of_them_needs(train):
+    hosts = [take(train(process_index=p, process_count=4), 8) for p in range(4)]
+    padded_for_others = False
+    for step in range(8):
+        batches = [host[step].batch for host in hosts]
+        (length,) = {batch.answer_tokens.shape[-1] for batch in batches}
+        needed = [int(batch.answer_mask.sum(-1).max()) for batch in batches]
+        assert length == (48 if max(needed) > 16 else 16)
+        padded_for_others |= length == 48 and min(needed) <= 16
+    assert padded_for_others
+
+
+def test_a_batch_of_short_answers_takes_the_short_bucket(train, config):
+    shapes = {b.batch.answer_tokens.shape[-1] for b in take(train(global_batch_size=1), 14)}
+    assert shapes == {16, 48}
+
+
+@pytest.mark.slow
+def test_worker_processes_give_the_same_batches_and_resume_in_the_middle(train):
+    expected = take(train(), 7)
+    with train(workers=2) as loader:
+        for a in expected[:3]:
+            assert_equal(next(loader), a)
+        state = json.loads(json.dumps(loader.get_state()))
+        for a in expected[3:5]:
+            assert_equal(next(loader), a)
+        # Back, with what the workers had ready thrown away.
+        loader.set_state(state)
+        for a in expected[3:]:
+            assert_equal(next(loader), a)
+        after = loader.get_state()
+    resumed = train(workers=0)
+    resumed.set_state(state)
+    assert resumed.get_state() == state
+    for a in expected[3:]:
+        assert_equal(next(resumed), a)
+    assert resumed.get_state() == after
+
+
+def test_resume_continues_mid_epoch_and_with_other_host_counts(train):
+    expected = take(train(), 9)
+    loader = train()
+    for step in range(9):
+        resumed = train()
+        resumed.set_state(json.loads(json.dumps(loader.get_state())))
+        assert_equal(next(resumed), expected[step])
+        half = train(process_index=1, process_count=2)
+        half.set_state(loader.get_state())
+        np.testing.assert_array_equal(
+            next(half).batch.question_index, expected[step].batch.question_index[2:]
+        )
+        assert_equal(next(loader), expected[step])
+
+
+def test_going_back_repeats_the_same_batches(train):
+    loader = train()
+    start = loader.get_state()
+    first = take(loader, 3)
+    loader.set_state(start)
+    for a, b in zip(first, take(loader, 3), strict=True):
+        assert_equal(a, b)
+
+
+def test_a_state_of_another_run_is_refused(train, source, tokenizer, config):
+    state = train().get_state()
+    with pytest.raises(UserError, match="saved with seed 0, now 1"):
+        train(seed=1).set_state(state)
+    with pytest.raises(UserError, match="saved with global_batch_size 4, now 2"):
+        train(global_batch_size=2).set_state(state)
+    other = train_loader(source.without({0}), tokenizer, config, global_batch_size=4, seed=0)
+    with pytest.raises(UserError, match="saved with source"):
+        other.set_state(state)
+
+
+def test_hosts_must_divide_the_batch(train):
+    with pytest.raises(UserError, match="global_batch_size is 4, expected a multiple of the 3"):
+        train(process_count=3)
+    with pytest.raises(UserError, match="process_index is 2 of 2"):
+        train(process_count=2, process_index=2)
+
+
+def test_a_truncated_image_leaves_empty_slots_and_is_reported(train, source):
+    path = source.image_root / "images/0.png"
+    whole = take(train(global_batch_size=7), 1)[0]
+    path.write_bytes(path.read_bytes()[:-30])
+    broken = take(train(global_batch_size=7), 1)[0]
+    assert {problem.question_id for problem in broken.problems} == {f"i0q{k}" for k in range(5)}
+    for problem in broken.problems:
+        assert problem.reason == "image" and str(path) in problem.detail
+        assert source.record(problem.question_index).question_id == problem.question_id
+    bad = np.isin(whole.batch.question_index, [p.question_index for p in broken.problems])
+    assert bad.sum() == 5
+    rows = bad.any(axis=1)
+    assert rows.sum() == 2
+    assert not broken.batch.images[rows].any()
+    for name in ("prefix_mask", "answer_mask", "box_mask"):
+        assert not getattr(broken.batch, name)[rows].any()
+    assert (broken.batch.question_index[rows] == -1).all()
+    # Nothing else moved: no other sample came in its place.
+    for name in Batch.__dataclass_fields__:
+        np.testing.assert_array_equal(
+            getattr(broken.batch, name)[~rows], getattr(whole.batch, name)[~rows], err_msg=name
+        )
+
+
+def test_too_long_answers_stop_or_are_set_aside_as_configured(source, tokenizer, config):
+    short = dataclasses.replace(config, answer_buckets=(18,))
+    with pytest.raises(UserError, match=r"question i\dq\d: answer of \d+ tokens, expected at most"):
+        take(train_loader(source, tokenizer, short, global_batch_size=7, seed=0), 1)
+    aside = dataclasses.replace(short, too_long="set_aside")
+    (loaded,) = take(train_loader(source, tokenizer, aside, global_batch_size=7, seed=0), 1)
+    assert {problem.reason for problem in loaded.problems} == {"answer_too_long"}
+    kept = set(loaded.batch.question_index.ravel()) - {-1}
+    left_out = {problem.question_index for problem in loaded.problems}
+    assert kept | left_out == set(range(source.num_records)) and not kept & left_out
+    assert kept and left_out
+
+
+@pytest.mark.slow
+def test_errors_in_worker_processes_arrive_as_user_errors(source, tokenizer, config):
+    short = dataclasses.replace(config, answer_buckets=(4,))
+    loader = train_loader(source, tokenizer, short, global_batch_size=2, seed=0, workers=1)
+    with loader, pytest.raises(UserError, match="expected at most 4"):
+        next(loader)
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_evaluation_sees_every_question_once_and_needs_no_answers(
+    records_file, tokenizer, config, workers
+):
+    questions = records_file.parents[1] / "questions/train.jsonl"
+    write_records(questions, map(strip_answers, read_records(records_file)))
+    source = RecordSource(questions, questions_per_image=3)
+    loader = eval_loader(source, tokenizer, config, global_batch_size=4, workers=workers)
+    batches = list(loader)
+    assert len(batches) == len(loader) == 2
+    indices = np.concatenate([b.batch.question_index.ravel() for b in batches])
+    assert sorted(indices[indices >= 0]) == list(range(source.num_records))
+    ids = [name for b in batches for row in b.question_ids for name in row]
+    assert [source.record(i).question_id if i >= 0 else None for i in indices] == ids
+    assert batches[-1].batch.images.shape[0] == 4
+    assert (batches[-1].batch.question_index[3] == -1).all()
+    assert not batches[-1].batch.prefix_mask[3].any() and not batches[-1].batch.images[3].any()
+    assert not any(b.batch.answer_mask.any() or b.batch.box_mask.any() for b in batches)
+    if not workers:
+        for a, b in zip(batches, loader, strict=True):
+            assert_equal(a, b)
+
+
+def test_evaluation_with_answers_gives_a_validation_loss_its_targets(source, tokenizer, config):
+    loader = eval_loader(source, tokenizer, config, global_batch_size=4, with_answers=True)
+    asked = sum(int((b.batch.question_index >= 0).sum()) for b in loader)
+    answered = sum(int(b.batch.answer_mask.any(-1).sum()) for b in loader)
+    assert asked == answered == source.num_records
+
+
+def test_evaluation_shards_over_hosts(source, tokenizer, config):
+    seen = []
+    for process in range(2):
+        loader = eval_loader(
+            source, tokenizer, config, global_batch_size=4, process_index=process, process_count=2
+        )
+        assert len(loader) == 2
+        for loaded in loader:
+            assert loaded.batch.images.shape[0] == 2
+            seen.extend(i for i in loaded.batch.question_index.ravel() if i >= 0)
+    assert sorted(seen) == list(range(source.num_records))
