@@ -89,7 +89,13 @@ class Patient:
         turn: rotation about the long axis; moves midline structures to one side.
         heart_ratio: the heart's width over the thorax' width.
         heart_share: the part of the heart's width to the right of the midline.
+        heart_top, arch_level: heights of the heart's upper end and the arch, v.
         arch_radius: radius of the aortic arch's shadow.
+        stomach: |x|, half width and half height of the stomach's gas.
+        exposure, contrast: of the film's curve; 0 and 1 are the middle.
+        bone: density of the skeleton; 1 is the middle.
+        marker: side whose lead letter is on the film, 0 for none.
+        collimation: widths of the black left and upper borders, below 0 for none.
     """
 
     aspect: float
@@ -202,35 +208,32 @@ class Patient:
         return x, self.arch_level * self.lung_height
 
     @functools.cached_property
-    def medial_borders(self) -> dict[int, tuple[np.ndarray, np.ndarray]]:
-        """Side -> (v, |x|) of the free lung's medial border, the heart taken into account."""
+    def _spans(self) -> dict[int, list[tuple[float, float]]]:
         x0, y0, x1, y1 = self.heart_box
-        borders = {}
-        for side in (RIGHT, LEFT):
-            v = np.linspace(0, 1, 41)
-            x = np.full(41, 0.22) + 0.2 * np.clip(1 - v / 0.1, 0, 1)
-            low, high = (1, 5) if side == RIGHT else (9, 15)
-            outline = _HEART[low:high] * (x1 - x0, y1 - y0) + (x0, y0)
-            outline = outline[np.argsort(outline[:, 1])]
-            edge = np.interp(v * self.lung_height, outline[:, 1], outline[:, 0] * side, left=0)
-            borders[side] = (v, np.maximum(x, edge + 0.02))
-        return borders
+        v = np.linspace(0, 1, 51)
+        outer = np.interp(v, _LATERAL[1:, 1], _LATERAL[1:, 0])
+        spans = {}
+        for side, border in ((RIGHT, _HEART[1:6]), (LEFT, _HEART[9:16])):
+            inner = 0.22 + 0.2 * np.clip(1 - v / 0.1, 0, 1)
+            edge = border * (x1 - x0, y1 - y0) + (x0, y0)
+            edge = edge[np.argsort(edge[:, 1])]
+            heart = np.interp(v * self.lung_height, edge[:, 1], edge[:, 0] * side, left=0)
+            inner = np.maximum(inner, heart + 0.02)
+            spans[side] = list(zip(inner.tolist(), outer.tolist(), strict=True))
+        return spans
 
-    def lung_point(self, side: int, s: float, v: float) -> tuple[float, float]:
-        """A point of the lung field: s from 0 (medial) to 1 (chest wall), at height v."""
-        grid, medial = self.medial_borders[side]
-        inner = float(np.interp(v, grid, medial))
-        outer = self.wall(v)
-        return side * (inner + s * (outer - inner)), v * self.lung_height
+    def free_span(self, side: int, v: float) -> tuple[float, float]:
+        """|x| of the free lung's medial and lateral border at height v, the heart heeded."""
+        return self._spans[side][round(50 * min(max(v, 0.0), 1.0))]
 
-    def wall(self, v: float) -> float:
-        """|x| of the lung's lateral border at height v."""
-        return float(np.interp(v, _LATERAL[1:, 1], _LATERAL[1:, 0]))
+    @functools.cached_property
+    def _domes(self) -> list[float]:
+        order = np.argsort(_DOME[:, 0])
+        return np.interp(np.linspace(0, 1, 51), _DOME[order, 0], _DOME[order, 1]).tolist()
 
     def dome_level(self, side: int, x: float) -> float:
         """y of the diaphragm at |x|, body coordinates."""
-        order = np.argsort(_DOME[:, 0])
-        v = float(np.interp(abs(x), _DOME[order, 0], _DOME[order, 1]))
+        v = self._domes[round(50 * min(abs(x), 1.0))]
         return (1 - (1 - v) * self.dome_scale(side)) * self.lung_height
 
 
@@ -263,10 +266,10 @@ def draw_patient(rng: np.random.Generator) -> Patient:
             float(rng.uniform(0.04, 0.12)),
         ),
         exposure=float(rng.normal(0, 0.035)),
-        contrast=float(rng.uniform(0.85, 1.15)),
+        contrast=float(rng.uniform(0.75, 1.2)),
         bone=float(rng.uniform(0.7, 1.25)),
-        marker=int(rng.integers(0, 4)),
-        collimation=(float(rng.uniform(-0.03, 0.02)), float(rng.uniform(-0.03, 0.02))),
+        marker=int(rng.choice((0, 0, LEFT, LEFT, RIGHT))),
+        collimation=(float(rng.uniform(-0.05, 0.02)), float(rng.uniform(-0.05, 0.02))),
     )
 
 

@@ -29,7 +29,7 @@ LOOK_ALIKES = {
     "Pulmonary fibrosis": ("ILD", "Infiltration", "Pleural thickening"),
 }
 CONFUSION_PROBABILITY = 0.03
-DUPLICATE_PROBABILITY = 0.015
+DUPLICATE_PROBABILITY = 0.01
 
 # Standard deviation of each edge, fraction of the box's side; ill-defined findings vary more.
 _JITTER = 0.045

@@ -4,11 +4,12 @@ import dataclasses
 
 import numpy as np
 from jaxtyping import Float, UInt8
-from PIL import Image
+from PIL import Image, ImageDraw
 
 from cxrjax.datasets.phantom import anatomy, findings, lesions, readers
 from cxrjax.datasets.phantom.anatomy import LEFT, RIGHT, SIDES, Patient
 from cxrjax.datasets.phantom.canvas import Canvas, ellipse
+from cxrjax.datasets.phantom.signs import Placement, Scene, Stamp, lesion_box
 from cxrjax.datasets.phantom.texture import fractal_noise, smooth_noise
 
 Field = Float[np.ndarray, "h w"]
@@ -20,6 +21,9 @@ SMALLEST = 64
 # Larger pictures are painted at this size and enlarged; a detector is no sharper.
 _PAINTED_AT_MOST = 1024
 # Each purpose has its own random stream, so that one draw more in one moves no other.
+# Lines of the letters, x and y in turn, in a square of side 1.
+_LETTER_L = (0.2, 0, 0.2, 1, 0.8, 1)
+_LETTER_R = (0.2, 1, 0.2, 0, 0.7, 0, 0.8, 0.25, 0.7, 0.5, 0.2, 0.5, 0.8, 1)
 _STREAMS = ("patient", "size", "findings", "lesions", "texture", "grain", "readers")
 
 
@@ -50,7 +54,7 @@ class Sign:
     """A finding as painted: its class and what it adds to the picture."""
 
     label: str
-    stamp: lesions.Stamp
+    stamp: Stamp
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,7 +138,7 @@ def paint(
     markings += np.float32(0.018) * fine
     markings *= free
 
-    scene = lesions.Scene(canvas, patient, lung, free)
+    scene = Scene(canvas, patient, lung, free)
     return Painting(patient, canvas, base, markings, _draw_signs(scene, presences, seed, index))
 
 
@@ -151,8 +155,8 @@ def _soft_tissue(
     gx, gy = small.grid(small.whole)
     v = gy / np.float32(patient.lung_height)
     # More tissue near the midline, in the abdomen and the shoulders, less towards the skin.
-    density = np.float32(0.56 + 0.06 * patient.habitus)
-    density = density + np.float32(0.12) * np.exp(-np.square(gx / np.float32(0.8)))
+    density = np.float32(0.12) * np.exp(-np.square(gx / np.float32(0.8)))
+    density += np.float32(0.56 + 0.06 * patient.habitus)
     density += np.float32(0.30) * np.clip(v - np.float32(0.80), 0, 0.25)
     density += np.float32(0.35) * np.clip(np.float32(0.16) - v, 0, 0.25)
     # The lung is deeper below; darkness that the wall's shadow does not share is not worth a mask.
@@ -185,10 +189,10 @@ def _skeleton(patient: Patient, canvas: Canvas, lung: Field, cover: Field) -> Fi
 
 
 def _draw_signs(
-    scene: lesions.Scene, presences: list[findings.Presence], seed: int, index: int
+    scene: Scene, presences: list[findings.Presence], seed: int, index: int
 ) -> list[Sign]:
     rng = _generator(seed, index, "lesions")
-    place = lesions.Placement()
+    place = Placement(scene.patient, rng)
     by_label = {p.label: p for p in presences}
     signs = []
     patient, whole = scene.patient, scene.canvas.whole
@@ -196,7 +200,7 @@ def _draw_signs(
         if label in by_label:
             # The organ itself is the sign and part of the base already.
             weight = scene.canvas.mask([(outline, 1.0)], 0.012)
-            signs.append(Sign(label, lesions.Stamp(whole, np.zeros_like(weight), weight)))
+            signs.append(Sign(label, Stamp(whole, np.zeros_like(weight), weight)))
     for label in lesions.DRAWING_ORDER:
         if label in by_label:
             for stamp in lesions.draw_lesions(scene, rng, place, label, by_label[label].strengths):
@@ -204,20 +208,42 @@ def _draw_signs(
     return signs
 
 
-def develop(painting: Painting, density: Field, height: int, width: int, seed: int, index: int):
+def develop(
+    painting: Painting, density: Field, height: int, width: int, seed: int, index: int
+) -> UInt8[np.ndarray, "h w"]:
     """Densities to grey values: enlargement, the film's curve, grain, collimation, marker."""
     patient = painting.patient
     if density.shape != (height, width):
         image = Image.fromarray(density).resize((width, height), Image.Resampling.BICUBIC)
         density = np.asarray(image)
     rng = _generator(seed, index, "grain")
-    # The film's S-curve around the middle of the range.
     steepness = 5.2 * patient.contrast
     x = density * np.float32(steepness) - np.float32(steepness * (0.53 - patient.exposure))
     value = np.float32(0.02) + np.float32(0.96) / (1 + np.exp(-x))
     grain = rng.standard_normal((height, width), dtype=np.float32)
     value += grain * (np.float32(0.008) + np.float32(0.012) * value)
-    return np.clip(value * 255 + np.float32(0.5), 0, 255).astype(np.uint8)
+    image = np.clip(value * 255 + np.float32(0.5), 0, 255).astype(np.uint8)
+    # Collimated fields leave a black border on a side or two.
+    left, top = (round(max(0.0, share) * max(height, width)) for share in patient.collimation)
+    image[:, : max(left, 0)] = 3
+    image[: max(top, 0)] = 3
+    if patient.marker:
+        _stamp_letter(image, patient.marker)
+    return image
+
+
+def _stamp_letter(image: UInt8[np.ndarray, "h w"], side: int) -> None:
+    """A lead letter at the upper corner of the patient's side: L at the picture's right."""
+    height, width = image.shape
+    size = max(5, round(0.03 * max(height, width)))
+    letter = Image.new("L", (size, size))
+    strokes = _LETTER_L if side == LEFT else _LETTER_R
+    points = [(0.1 + 0.8 * x) * (size - 1) for x in strokes]
+    ImageDraw.Draw(letter).line(points, fill=255, width=max(1, size // 6))
+    x0 = round((0.94 if side == LEFT else 0.03) * width)
+    y0 = round(0.04 * height)
+    patch = image[y0 : y0 + size, x0 : x0 + size]
+    np.maximum(patch, np.asarray(letter)[: patch.shape[0], : patch.shape[1]], out=patch)
 
 
 def render_phantom(
@@ -257,7 +283,7 @@ def render_phantom(
 
     labels, boxes = [], []
     for sign in painting.signs:
-        box = lesions.lesion_box(sign.stamp.weight, sign.stamp.window, *painted)
+        box = lesion_box(sign.stamp.weight, sign.stamp.window, *painted)
         if box is not None:
             labels.append(sign.label)
             boxes.append(box)
