@@ -1,0 +1,28 @@
+"""Image files as uint8 RGB, and where boxes go when an image is resized."""
+
+from cxrjax.images.audit import audit_image
+from cxrjax.images.decode import audit_header, image_size, read_image
+from cxrjax.images.error import MAX_PIXELS, ImageError
+from cxrjax.images.geometry import (
+    IDENTITY,
+    Geometry,
+    letterbox,
+    letterbox_geometry,
+    resize,
+    resize_geometry,
+)
+
+__all__ = [
+    "IDENTITY",
+    "MAX_PIXELS",
+    "Geometry",
+    "ImageError",
+    "audit_header",
+    "audit_image",
+    "image_size",
+    "letterbox",
+    "letterbox_geometry",
+    "read_image",
+    "resize",
+    "resize_geometry",
+]

@@ -1,0 +1,221 @@
+"""Image files of any kind that radiographs come in -> uint8 [H, W, 3].
+
+PNG and JPEG here, DICOM in `cxrjax.images.dicom`; the kind is told by the file's first bytes, not
+by its name. What a file doesn't hold in full is refused: a radiograph with a grey lower half is a
+wrong example, not a small one.
+
+- **Size and orientation** are those of the image as displayed: EXIF orientation is applied, by
+  `read_image` and `image_size` alike. (A PNG's counts if it stands before the pixels.)
+- **Alpha** is composited on black. Air is black on a radiograph; white would put the brightest
+  thing in the picture where there is nothing.
+- **Grey PNG of 16 bits** holds 10, 12, 14 or 16 bits of detector signal in no stated range, so it
+  is exposed like a DICOM without a window, by percentiles (`cxrjax.images.intensity`). Colour PNG
+  of 16 bits gives its high byte.
+- Colour profiles and gamma chunks are ignored.
+"""
+
+import contextlib
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import UInt8
+from PIL import ExifTags, Image, ImageFile
+
+from cxrjax.images.dicom import MARKER, MARKER_START, dicom_notes, dicom_size, read_dicom
+from cxrjax.images.error import MAX_PIXELS, ImageError, check_size, one_line
+from cxrjax.images.intensity import auto_exposed
+
+# Sizes are judged by `check_size`; Pillow's warning would be a second line beside that error.
+warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
+
+_SIGNATURES = {b"\x89PNG\r\n\x1a\n": "PNG", b"\xff\xd8\xff": "JPEG"}
+_PNG_BIT_DEPTH_AT = 24
+
+# EXIF orientation -> how to turn the stored pixels (EXIF 2.32, tag 274). 1 is upright; values
+# that EXIF doesn't define count as 1, as in viewers.
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+_SIDEWAYS = (5, 6, 7, 8)
+
+# What JPEG decoders paint where a file's data end early but its end marker is there.
+_JPEG_FILL = 128
+
+
+def read_image(
+    path: str | Path, target: tuple[int, int] | None = None
+) -> UInt8[np.ndarray, "h w 3"]:
+    """The picture in a PNG, JPEG or DICOM file as it is displayed.
+
+    Args:
+        path: the file.
+        target: (height, width) that the image is about to be resized to. A JPEG may then come
+            back at 1/2, 1/4 or 1/8 of its size, at least twice the target on each side, for half
+            the time. Only where that divides height and width without a remainder, so that
+            fractions of the image stay exactly what they are and boxes need no correction.
+
+    Returns:
+        uint8 [height, width, 3], RGB, writable; grey images with three equal channels.
+
+    Raises:
+        ImageError: the file is missing, empty, not an image, damaged or truncated, larger than
+            `MAX_PIXELS`, animated, or (DICOM) without pixel data, with several frames or without
+            an installed decoder.
+    """
+    if _kind(path) == "DICOM":
+        return read_dicom(path)
+    with _open(path) as image:
+        turn = _orientation(image)
+        if target is not None and image.format != "PNG":
+            _reduce(image, target if turn not in _SIDEWAYS else target[::-1])
+        image.load()
+        if image.format != "PNG":
+            _refuse_filled(path, image)
+        upright = image.transpose(_TURNS[turn]) if turn in _TURNS else image
+        return _to_rgb(upright)
+
+
+def image_size(path: str | Path) -> tuple[int, int]:
+    """(height, width) of what `read_image` gives, from the header; no pixel is decoded.
+
+    Raises:
+        ImageError: the file is missing, empty, not an image, or its header is damaged or claims
+            more than `MAX_PIXELS`.
+    """
+    if _kind(path) == "DICOM":
+        return dicom_size(path)
+    with _open(path) as image:
+        width, height = image.size
+        return (width, height) if _orientation(image) in _SIDEWAYS else (height, width)
+
+
+def audit_header(path: str | Path) -> list[str]:
+    """What the header says that people trip over, one phrase each; no pixel is decoded.
+
+    An EXIF orientation other than upright (boxes drawn on the unturned image don't fit), more
+    than 8 bits (their range was chosen here), transparency (black now); for a DICOM also no usable
+    window, pixels that aren't square, and an image stored mirrored or turned.
+
+    Returns:
+        Warnings without the file's name; empty where there is nothing to say.
+
+    Raises:
+        ImageError: as `image_size`.
+    """
+    if _kind(path) == "DICOM":
+        return dicom_notes(path)
+    notes = []
+    with _open(path) as image:
+        turn = _orientation(image)
+        if turn in _TURNS:
+            notes.append(f"EXIF orientation {turn}: displayed turned, boxes must fit that")
+        if image.format == "PNG":
+            with open(path, "rb") as file:
+                depth = file.read(_PNG_BIT_DEPTH_AT + 1)[-1]
+            if depth == 16 and image.mode.startswith("I"):
+                notes.append("16-bit grey: exposed by percentiles")
+            elif depth == 16:
+                notes.append("16-bit colour: only the high byte is used")
+        if image.has_transparency_data:
+            notes.append("transparency: composited on black")
+    return notes
+
+
+def _kind(path: str | Path) -> str:
+    """'PNG', 'JPEG' or 'DICOM' by the first bytes; refuses everything else."""
+    try:
+        with open(path, "rb") as file:
+            head = file.read(MARKER_START + len(MARKER))
+    except OSError as error:
+        raise ImageError(
+            f"{path}: cannot be read: {error.strerror}; expected an image file: check the path, "
+            "and that image_root is the folder that image_path is relative to"
+        ) from None
+    if not head:
+        raise ImageError(f"{path}: the file is empty; expected an image: fetch it again")
+    if head[MARKER_START:] == MARKER:
+        return "DICOM"
+    for signature, kind in _SIGNATURES.items():
+        if head.startswith(signature):
+            return kind
+    raise ImageError(
+        f"{path}: not PNG, JPEG or DICOM (starts with {head[:8]!r}): convert it to PNG; a DICOM "
+        "file needs its 128-byte preamble"
+    )
+
+
+@contextlib.contextmanager
+def _open(path: str | Path) -> Iterator[ImageFile.ImageFile]:
+    """A PNG or JPEG with its header read; what Pillow raises in the block becomes ImageError."""
+    if ImageFile.LOAD_TRUNCATED_IMAGES:
+        raise ImageError(
+            f"{path}: PIL.ImageFile.LOAD_TRUNCATED_IMAGES is on in this process and would pass "
+            "truncated images off as whole: switch it off where it was switched on"
+        )
+    kind = _kind(path)
+    try:
+        with Image.open(path, formats=[kind]) as image:
+            assert isinstance(image, ImageFile.ImageFile)
+            check_size(path, image.height, image.width)
+            if image.format == "PNG" and getattr(image, "n_frames", 1) > 1:
+                raise ImageError(
+                    f"{path}: animated PNG; expected a single image: save the frame that is meant"
+                )
+            yield image
+    except (ImageError, MemoryError):
+        raise
+    except Image.DecompressionBombError as error:
+        raise ImageError(
+            f"{path}: more than the {MAX_PIXELS} that are decoded ({one_line(error)}): scale the "
+            "image down (and its boxes with it), or check that it is a radiograph"
+        ) from None
+    except Exception as error:  # OSError, SyntaxError, struct.error, ... by where it is damaged
+        raise ImageError(
+            f"{path}: damaged or truncated {kind} ({one_line(error)}): fetch it again"
+        ) from error
+
+
+def _orientation(image: Image.Image) -> int:
+    # The base class's method, because a PNG's own would decode the pixels to look behind them.
+    return Image.Image.getexif(image).get(ExifTags.Base.Orientation, 1)
+
+
+def _reduce(image: ImageFile.ImageFile, target: tuple[int, int]) -> None:
+    """Sets a JPEG to decode at the smallest exact fraction of its size that leaves enough."""
+    height, width = image.height, image.width
+    for factor in (8, 4, 2):
+        exact = height % factor == 0 and width % factor == 0
+        # Twice the target, for the resize that follows to antialias from.
+        if exact and height >= 2 * factor * target[0] and width >= 2 * factor * target[1]:
+            image.draft(None, (width // factor, height // factor))
+            return
+
+
+def _refuse_filled(path: str | Path, image: Image.Image) -> None:
+    """Refuses a JPEG whose data ended early although its end marker is in place.
+
+    Pillow notices missing bytes by itself; here the decoder saw an end and filled the rest.
+    """
+    last_row = np.asarray(image.crop((0, image.height - 1, image.width, image.height)))
+    if (last_row == _JPEG_FILL).all():
+        raise ImageError(
+            f"{path}: the last row of this JPEG is flat mid-grey, which is what a truncated file "
+            "decodes to: fetch it again, or save it as PNG if the grey is really there"
+        )
+
+
+def _to_rgb(image: Image.Image) -> UInt8[np.ndarray, "h w 3"]:
+    if image.mode.startswith("I"):
+        return np.repeat(auto_exposed(np.asarray(image))[..., None], 3, axis=2)
+    if image.has_transparency_data:
+        black = Image.new("RGBA", image.size, (0, 0, 0, 255))
+        image = Image.alpha_composite(black, image.convert("RGBA"))
+    return np.array(image.convert("RGB"))

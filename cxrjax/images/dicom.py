@@ -1,0 +1,241 @@
+"""DICOM radiographs as a reading workstation shows them, in 8 bits.
+
+Stored values -> modality LUT or rescale -> VOI LUT or window -> inverted where the photometric
+interpretation is MONOCHROME1 (DICOM PS3.3, C.7.6.3.1.2, C.11.1, C.11.2). Where a file records
+neither a VOI LUT nor a usable window, the percentiles of `cxrjax.images.intensity` stand in.
+
+Pixels are never flipped or turned: boxes in datasets refer to rows and columns as stored.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pydicom
+from jaxtyping import Bool, Float, Int, UInt8
+from pydicom.dataset import Dataset
+from pydicom.encaps import get_frame
+from pydicom.pixels import apply_modality_lut, apply_voi, get_decoder
+from pydicom.uid import UID, JPEGTransferSyntaxes
+
+from cxrjax.images.error import ImageError, check_size, one_line
+from cxrjax.images.intensity import levels_of, percentile_range, stretch, to_uint8
+
+# The four bytes after a 128-byte preamble that make a file DICOM (PS3.10, 7.1).
+MARKER = b"DICM"
+MARKER_START = 128
+
+_JPEG_END = b"\xff\xd9"
+_DAMAGED = "the file is damaged or cut off, fetch it again"
+
+
+def dicom_size(path: str | Path) -> tuple[int, int]:
+    """Rows and columns from the header alone; a header-only file will do.
+
+    Raises:
+        ImageError: the header cannot be read or has no usable size.
+    """
+    return _size(path, _read(path, header_only=True))
+
+
+def read_dicom(path: str | Path) -> UInt8[np.ndarray, "h w 3"]:
+    """The picture of a single-frame DICOM file, uint8 RGB, rows and columns as stored.
+
+    Grey images of 1 to 16 bits stored, and colour (RGB, YBR) of 8 bits.
+
+    Raises:
+        ImageError: no pixel data, several frames, a size beyond `MAX_PIXELS`, an encoding without
+            a decoder, or data that don't decode in full.
+    """
+    dataset = _read(path, header_only=False)
+    height, width = _size(path, dataset)
+    frames = int(dataset.get("NumberOfFrames") or 1)
+    if frames > 1:
+        raise ImageError(
+            f"{path}: DICOM with {frames} frames; expected a single radiograph: export the frame "
+            "that is meant to a file of its own"
+        )
+    if "PixelData" not in dataset:
+        raise ImageError(
+            f"{path}: DICOM without pixel data; expected an image: it is a header or a report "
+            "only, or it was cut off, fetch it again"
+        )
+    stored = _decode(path, dataset)
+    if stored.shape[:2] != (height, width):
+        raise ImageError(
+            f"{path}: the pixel data are {stored.shape[0]} x {stored.shape[1]}, the header says "
+            f"{height} x {width}: {_DAMAGED}"
+        )
+    if stored.ndim == 3:
+        return np.array(stored)
+    try:
+        grey = _present(dataset, stored)
+    except Exception as error:  # pydicom raises whatever a malformed table leads it to
+        raise ImageError(
+            f"{path}: unusable rescale, window or LUT in the DICOM header ({one_line(error)}): "
+            "mend the header, or export the image as PNG"
+        ) from error
+    return np.repeat(grey[..., None], 3, axis=2)
+
+
+def dicom_notes(path: str | Path) -> list[str]:
+    """What in the header may surprise whoever brings boxes or expects a look; see `audit_header`.
+
+    Raises:
+        ImageError: as `dicom_size`.
+    """
+    dataset = _read(path, header_only=True)
+    _size(path, dataset)
+    notes = []
+    bits = dataset.get("BitsStored")
+    if bits and bits > 8:
+        notes.append(f"{bits} bits stored, shown in 8")
+    grey = str(dataset.get("PhotometricInterpretation", "")).startswith("MONOCHROME")
+    if grey and not dataset.get("VOILUTSequence") and _window(dataset) is None:
+        notes.append("no usable window: exposed by percentiles")
+    aspect = dataset.get("PixelAspectRatio")
+    if aspect and float(aspect[0]) != float(aspect[1]):
+        notes.append(f"pixels are not square (aspect {aspect[0]}:{aspect[1]}), shown as stored")
+    row, column = (*(dataset.get("PatientOrientation") or ()), "", "")[:2]
+    if str(row).startswith("R"):
+        notes.append("columns run to the patient's right: mirrored against the usual display")
+    elif str(row)[:1] in ("H", "F") or str(column).startswith("H"):
+        notes.append(f"stored turned (patient orientation {row}, {column}), shown as stored")
+    return notes
+
+
+def _read(path: str | Path, header_only: bool) -> Dataset:
+    try:
+        return pydicom.dcmread(path, stop_before_pixels=header_only)
+    except OSError as error:
+        raise ImageError(f"{path}: cannot be read: {error.strerror or one_line(error)}") from None
+    except Exception as error:  # struct.error, EOFError, KeyError and more, by where it was cut
+        raise ImageError(f"{path}: unreadable DICOM ({one_line(error)}): {_DAMAGED}") from error
+
+
+def _size(path: str | Path, dataset: Dataset) -> tuple[int, int]:
+    height, width = dataset.get("Rows"), dataset.get("Columns")
+    if height is None or width is None:
+        raise ImageError(
+            f"{path}: DICOM without Rows and Columns; expected an image: {_DAMAGED}, or leave it "
+            "out if it is a report or a directory"
+        )
+    check_size(path, int(height), int(width))
+    return int(height), int(width)
+
+
+def _decode(path: str | Path, dataset: Dataset) -> np.ndarray:
+    """Stored values, [h, w] integers, or uint8 [h, w, 3] RGB."""
+    photometric = str(dataset.get("PhotometricInterpretation", "none"))
+    allocated, bits = dataset.get("BitsAllocated"), dataset.get("BitsStored")
+    grey = photometric in ("MONOCHROME1", "MONOCHROME2") and allocated in (8, 16)
+    colour = photometric.startswith(("RGB", "YBR")) and allocated == 8
+    if not (grey or colour):
+        raise ImageError(
+            f"{path}: DICOM with photometric interpretation {photometric} and {allocated} bits "
+            "allocated; expected grey of 8 or 16 or colour of 8: export the image as PNG"
+        )
+    if not bits or not 1 <= bits <= allocated or dataset.get("HighBit", bits - 1) != bits - 1:
+        # The standard has retired other positions of the high bit; decoders read them wrongly.
+        raise ImageError(
+            f"{path}: DICOM with bits stored {bits} of {allocated} and high bit "
+            f"{dataset.get('HighBit')}; expected the high bit to be bits stored - 1: mend the "
+            "header, or export the image as PNG"
+        )
+    syntax = UID(str(getattr(dataset, "file_meta", {}).get("TransferSyntaxUID", "")))
+    try:
+        decoder = get_decoder(syntax)
+    except Exception:  # none given, or not one for images
+        raise ImageError(
+            f"{path}: DICOM transfer syntax {syntax.name or 'none'} has no decoder: convert "
+            "the file to JPEG 2000 or uncompressed"
+        ) from None
+    if not decoder.is_available:
+        raise ImageError(
+            f"{path}: no decoder installed for {syntax.name}: "
+            "pip install pylibjpeg pylibjpeg-libjpeg pylibjpeg-openjpeg"
+        )
+    try:
+        if syntax in JPEGTransferSyntaxes:
+            _refuse_cut_jpeg(path, dataset)
+        return dataset.pixel_array
+    except ImageError:
+        raise
+    except Exception as error:  # each decoder plugin has exceptions of its own
+        raise ImageError(
+            f"{path}: pixel data ({syntax.name}) don't decode ({one_line(error)}): {_DAMAGED}"
+        ) from error
+
+
+def _refuse_cut_jpeg(path: str | Path, dataset: Dataset) -> None:
+    """Refuses a JPEG frame without its end marker: the decoder would fill what is missing.
+
+    The other encodings' decoders notice by themselves.
+    """
+    frame = get_frame(dataset.PixelData, 0, number_of_frames=1)
+    # Frames are padded to even length, with a zero or with the fill byte FF.
+    if not frame.rstrip(b"\x00\xff").endswith(_JPEG_END):
+        raise ImageError(f"{path}: its JPEG data have no end marker: {_DAMAGED}")
+
+
+def _present(dataset: Dataset, stored: Int[np.ndarray, "h w"]) -> UInt8[np.ndarray, "h w"]:
+    """Stored values -> what is displayed, through a table over the levels that occur."""
+    levels = levels_of(stored)
+    values = apply_modality_lut(levels.values, dataset)
+    padding = _is_padding(dataset, levels.values)
+    fractions = _values_of_interest(dataset, values, np.where(padding, 0, levels.counts))
+    if dataset.PhotometricInterpretation == "MONOCHROME1":
+        fractions = 1 - fractions
+    # Padding is outside the exposed area; black as air, not the white that inversion would make.
+    fractions = np.where(padding, 0.0, fractions)
+    return to_uint8(fractions)[levels.places]
+
+
+def _is_padding(
+    dataset: Dataset, values: Int[np.ndarray, " levels"]
+) -> Bool[np.ndarray, " levels"]:
+    """Which stored values are PixelPaddingValue, or between it and PixelPaddingRangeLimit."""
+    first = dataset.get("PixelPaddingValue")
+    if first is None:
+        return np.zeros(len(values), bool)
+    last = dataset.get("PixelPaddingRangeLimit")
+    low, high = sorted((int(first), int(first if last is None else last)))
+    return (values >= low) & (values <= high)
+
+
+def _values_of_interest(
+    dataset: Dataset,
+    values: Float[np.ndarray, " levels"] | Int[np.ndarray, " levels"],
+    counts: Int[np.ndarray, " levels"],
+) -> Float[np.ndarray, " levels"]:
+    """Fraction of white for each modality value: VOI LUT, else window, else percentiles.
+
+    Of several LUTs or windows the first, as viewers do.
+    """
+    if dataset.get("VOILUTSequence"):
+        depth = int(dataset.VOILUTSequence[0].LUTDescriptor[2])
+        whole = np.round(values).astype(np.int64)
+        return apply_voi(whole, dataset) / (2.0**depth - 1)
+    window = _window(dataset)
+    if window is None:
+        return stretch(values, *percentile_range(values, counts))
+    centre, width = window
+    function = str(dataset.get("VOILUTFunction") or "LINEAR")
+    if function == "SIGMOID":
+        # 1 / (1 + exp(-4 (x - c) / w)), C.11.2.1.3.1, in the form that cannot overflow.
+        return (1 + np.tanh(2 * (values - centre) / width)) / 2
+    if function == "LINEAR_EXACT":
+        return stretch(values, centre - width / 2, centre + width / 2)
+    # LINEAR counts the window in whole levels: PS3.3, equations C.11-1 to C.11-3.
+    half = max(width - 1, 1e-9) / 2
+    return stretch(values, centre - 0.5 - half, centre - 0.5 + half)
+
+
+def _window(dataset: Dataset) -> tuple[float, float] | None:
+    """The first window as (centre, width); None where there is none of positive width."""
+    pair = []
+    for name in ("WindowCenter", "WindowWidth"):
+        value = dataset.get(name)
+        if value is None or np.size(value) == 0:
+            return None
+        pair.append(float(np.atleast_1d(value)[0]))
+    return (pair[0], pair[1]) if pair[1] > 0 else None

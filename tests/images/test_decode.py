@@ -1,0 +1,370 @@
+import io
+import struct
+import subprocess
+import sys
+import zlib
+
+import numpy as np
+import pytest
+from PIL import Image, ImageFile
+
+from cxrjax.errors import UserError
+from cxrjax.images import MAX_PIXELS, ImageError, audit_header, image_size, read_image
+
+
+@pytest.fixture
+def gradient():
+    """A picture without symmetry: 40 x 60, brighter to the right and, less so, to the bottom."""
+    return (np.arange(60)[None, :] * 3 + np.arange(40)[:, None]).astype(np.uint8)
+
+
+def encoded(image, kind, **options):
+    buffer = io.BytesIO()
+    image.save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def png_bytes(width, height, depth, colour_type, rows, chunks=b""):
+    def chunk(name, data):
+        return (
+            struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+        )
+
+    header = struct.pack(">IIBBBBB", width, height, depth, colour_type, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", header)
+        + chunks
+        + chunk(b"IDAT", zlib.compress(rows))
+        + chunk(b"IEND", b"")
+    )
+
+
+def write(tmp_path, data, name="image.bin"):
+    path = tmp_path / name
+    path.write_bytes(data)
+    return path
+
+
+def refusal(path, reader=read_image):
+    """The message of the refusal, which must be one line that names the file."""
+    with pytest.raises(ImageError) as caught:
+        reader(path)
+    message = str(caught.value)
+    assert isinstance(caught.value, UserError)
+    assert "\n" not in message and message.startswith(f"{path}: ")
+    return message
+
+
+def test_grey_png_is_read_exactly(tmp_path, gradient):
+    path = write(tmp_path, encoded(Image.fromarray(gradient), "PNG"), "wrong_suffix.jpg")
+    image = read_image(path)
+    assert image.dtype == np.uint8 and image.shape == (40, 60, 3)
+    assert (image == gradient[..., None]).all()
+    assert image.flags.writeable and image.flags.c_contiguous
+    assert image_size(path) == (40, 60)
+
+
+def test_colour_png_is_read_exactly(tmp_path, gradient):
+    colour = np.stack([gradient, gradient[::-1], gradient[:, ::-1]], axis=-1)
+    path = write(tmp_path, encoded(Image.fromarray(colour), "PNG"))
+    assert (read_image(path) == colour).all()
+
+
+def test_bilevel_png(tmp_path, gradient):
+    path = write(tmp_path, encoded(Image.fromarray(gradient > 100), "PNG"))
+    assert (read_image(path)[..., 0] == np.where(gradient > 100, 255, 0)).all()
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB"])
+@pytest.mark.parametrize("progressive", [False, True])
+def test_jpeg(tmp_path, gradient, mode, progressive):
+    picture = Image.fromarray(gradient).convert(mode)
+    path = write(tmp_path, encoded(picture, "JPEG", quality=95, progressive=progressive))
+    assert np.abs(read_image(path).astype(int) - gradient[..., None]).max() <= 4
+    assert image_size(path) == (40, 60)
+
+
+def test_cmyk_jpeg(tmp_path):
+    # Ink, not light: no ink is white, all of the black ink is black, and a red of full magenta
+    # and yellow is red.
+    inks = np.zeros((24, 72, 4), np.uint8)
+    inks[:, 24:48, 3] = 255
+    inks[:, 48:, 1:3] = 255
+    picture = Image.fromarray(inks, "CMYK")
+    image = read_image(write(tmp_path, encoded(picture, "JPEG", quality=95)))
+    for column, expected in ((12, (255, 255, 255)), (36, (0, 0, 0)), (60, (255, 0, 0))):
+        assert np.abs(image[12, column].astype(int) - expected).max() <= 6
+
+
+def test_palette_png(tmp_path):
+    indices = np.array([[0, 1], [2, 1]], np.uint8)
+    picture = Image.fromarray(indices, "P")
+    picture.putpalette([10, 20, 30, 200, 100, 0, 255, 255, 255])
+    image = read_image(write(tmp_path, encoded(picture, "PNG")))
+    assert image.tolist() == [
+        [[10, 20, 30], [200, 100, 0]],
+        [[255, 255, 255], [200, 100, 0]],
+    ]
+
+
+def test_palette_png_with_transparency_is_black_there(tmp_path):
+    picture = Image.fromarray(np.array([[0, 1]], np.uint8), "P")
+    picture.putpalette([250, 250, 250, 9, 9, 9])
+    path = write(tmp_path, encoded(picture, "PNG", transparency=0))
+    assert read_image(path)[0].tolist() == [[0, 0, 0], [9, 9, 9]]
+    assert audit_header(path) == ["transparency: composited on black"]
+
+
+@pytest.mark.parametrize("mode", ["LA", "RGBA"])
+def test_alpha_is_composited_on_black(tmp_path, mode):
+    values = np.full((1, 3, len(mode) if mode == "LA" else 4), 200, np.uint8)
+    values[0, :, -1] = [0, 128, 255]
+    path = write(tmp_path, encoded(Image.fromarray(values, mode), "PNG"))
+    levels = read_image(path)[0, :, 0].astype(int)
+    assert levels[0] == 0 and levels[2] == 200
+    assert abs(levels[1] - 200 * 128 / 255) <= 1
+
+
+@pytest.mark.parametrize("bits", [10, 12, 14, 16])
+def test_16_bit_png_uses_the_range_that_is_there(tmp_path, bits):
+    ramp = np.linspace(0, 2**bits - 1, 4000).reshape(40, 100).round().astype(np.uint16)
+    path = write(tmp_path, encoded(Image.fromarray(ramp), "PNG"))
+    image = read_image(path)[..., 0].ravel().astype(int)
+    assert (np.diff(image) >= 0).all(), "wrapped"
+    # Between the 0.5 and 99.5 percentiles of a ramp: linear, and clipped outside.
+    expected = np.clip((np.linspace(0, 1, 4000) - 0.005) / 0.99, 0, 1) * 255
+    assert np.abs(image - expected).max() <= 1
+    assert audit_header(path) == ["16-bit grey: exposed by percentiles"]
+
+
+def test_16_bit_png_is_not_ruled_by_one_pixel(tmp_path):
+    chest = np.random.default_rng(0).integers(500, 1500, (200, 200)).astype(np.uint16)
+    chest[0, 0], chest[0, 1] = 65535, 0
+    image = read_image(write(tmp_path, encoded(Image.fromarray(chest), "PNG")))
+    assert image.std() > 60
+
+
+def test_16_bit_png_of_two_levels_and_of_one(tmp_path):
+    speck = np.full((100, 100), 7, np.uint16)
+    flat = read_image(write(tmp_path, encoded(Image.fromarray(speck), "PNG")))
+    assert (flat == 0).all()
+    speck[50, 50] = 9
+    image = read_image(write(tmp_path, encoded(Image.fromarray(speck), "PNG")))
+    assert image[50, 50, 0] == 255 and image.sum() == 3 * 255
+
+
+@pytest.mark.parametrize(("colour_type", "channels"), [(2, 3), (6, 4)])
+def test_16_bit_colour_png_is_scaled_not_wrapped(tmp_path, colour_type, channels):
+    values = np.full((1, 3, channels), 65535, ">u2")
+    values[0, :, 0] = [0, 0x80FF, 0xFFFF]
+    data = png_bytes(3, 1, 16, colour_type, b"\0" + values.tobytes())
+    path = write(tmp_path, data)
+    assert read_image(path)[0, :, 0].tolist() == [0, 0x80, 0xFF]
+    assert "16-bit colour: only the high byte is used" in audit_header(path)
+
+
+# EXIF 2.32, tag 274: where the stored first row and first column are in the displayed picture.
+DISPLAYED = {
+    1: lambda a: a,
+    2: lambda a: a[:, ::-1],
+    3: lambda a: a[::-1, ::-1],
+    4: lambda a: a[::-1],
+    5: lambda a: a.swapaxes(0, 1),
+    6: lambda a: a[::-1].swapaxes(0, 1),
+    7: lambda a: a[::-1, ::-1].swapaxes(0, 1),
+    8: lambda a: a[:, ::-1].swapaxes(0, 1),
+}
+
+
+@pytest.mark.parametrize("orientation", DISPLAYED)
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "PNG16"])
+def test_exif_orientation(tmp_path, gradient, orientation, kind):
+    exif = Image.Exif()
+    exif[274] = orientation
+    stored = gradient.astype(np.uint16) * 100 if kind == "PNG16" else gradient
+    path = write(tmp_path, encoded(Image.fromarray(stored), kind[:4].rstrip("1"), exif=exif))
+    image = read_image(path)
+    assert image_size(path) == image.shape[:2]
+    unturned = write(tmp_path, encoded(Image.fromarray(stored), kind[:4].rstrip("1")), "plain")
+    expected = DISPLAYED[orientation](read_image(unturned))
+    assert (image == expected).all()
+    notes = [note for note in audit_header(path) if "EXIF" in note]
+    assert len(notes) == (orientation != 1)
+
+
+@pytest.mark.parametrize("orientation", [0, 9, 300])
+def test_undefined_exif_orientation_is_upright(tmp_path, gradient, orientation):
+    exif = Image.Exif()
+    exif[274] = orientation
+    path = write(tmp_path, encoded(Image.fromarray(gradient), "PNG", exif=exif))
+    assert (read_image(path)[..., 0] == gradient).all()
+    assert image_size(path) == (40, 60)
+
+
+def test_image_size_decodes_no_pixel(tmp_path, monkeypatch, gradient):
+    paths = [
+        write(tmp_path, encoded(Image.fromarray(gradient), kind), kind) for kind in ("PNG", "JPEG")
+    ]
+
+    def fail(self):
+        raise AssertionError("pixels were decoded")
+
+    monkeypatch.setattr(ImageFile.ImageFile, "load", fail)
+    assert [image_size(path) for path in paths] == [(40, 60)] * 2
+    assert audit_header(paths[0]) == []
+
+
+# --- what is refused
+
+
+def test_missing_file(tmp_path):
+    for reader in (read_image, image_size, audit_header):
+        assert "No such file" in refusal(tmp_path / "nowhere.png", reader)
+
+
+def test_folder(tmp_path):
+    assert "cannot be read" in refusal(tmp_path)
+
+
+def test_empty_file(tmp_path):
+    for reader in (read_image, image_size):
+        assert "empty" in refusal(write(tmp_path, b""), reader)
+
+
+@pytest.mark.parametrize("data", [b"not an image at all", b"\x89PN", b"version https://git-lfs"])
+def test_not_an_image(tmp_path, data):
+    for reader in (read_image, image_size):
+        assert "not PNG, JPEG or DICOM" in refusal(write(tmp_path, data), reader)
+
+
+def test_other_image_formats_say_what_to_do(tmp_path, gradient):
+    path = write(tmp_path, encoded(Image.fromarray(gradient), "TIFF"))
+    assert "convert it to PNG" in refusal(path)
+
+
+@pytest.mark.parametrize("share", [0.02, 0.3, 0.6, 0.95])
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "progressive"])
+def test_truncated_file(tmp_path, share, kind):
+    noise = np.random.default_rng(1).integers(0, 256, (80, 80)).astype(np.uint8)
+    options = {"progressive": True} if kind == "progressive" else {}
+    whole = encoded(Image.fromarray(noise), "PNG" if kind == "PNG" else "JPEG", **options)
+    message = refusal(write(tmp_path, whole[: int(len(whole) * share)]))
+    assert "damaged or truncated" in message
+
+
+def test_jpeg_one_byte_short(tmp_path, gradient):
+    whole = encoded(Image.fromarray(gradient), "JPEG")
+    assert "truncated" in refusal(write(tmp_path, whole[:-1]))
+
+
+def test_truncated_jpeg_with_an_end_marker_is_not_taken_for_whole(tmp_path):
+    noise = np.random.default_rng(1).integers(0, 256, (80, 80)).astype(np.uint8)
+    for mode in ("L", "RGB"):
+        whole = encoded(Image.fromarray(noise).convert(mode), "JPEG")
+        path = write(tmp_path, whole[: len(whole) // 2] + b"\xff\xd9")
+        # Pillow by itself passes it, the lower part grey; that is what this guards against.
+        assert np.asarray(Image.open(path).convert("L"))[-8:].std() == 0
+        assert "mid-grey" in refusal(path)
+
+
+def test_switch_that_hides_truncation_is_refused(tmp_path, monkeypatch, gradient):
+    whole = encoded(Image.fromarray(gradient), "JPEG")
+    path = write(tmp_path, whole[: len(whole) // 2])
+    monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
+    assert "LOAD_TRUNCATED_IMAGES" in refusal(path)
+
+
+def test_damaged_png_data(tmp_path):
+    noise = np.random.default_rng(1).integers(0, 256, (80, 80)).astype(np.uint8)
+    data = bytearray(encoded(Image.fromarray(noise), "PNG"))
+    data[len(data) // 2] ^= 0xFF
+    assert "damaged" in refusal(write(tmp_path, bytes(data)))
+
+
+@pytest.mark.parametrize("side", [8193, 12_000, 100_000])
+def test_decompression_bomb_is_refused_by_its_header(tmp_path, side):
+    path = write(tmp_path, png_bytes(side, side, 8, 0, b""))
+    for reader in (read_image, image_size):
+        assert f"more than the {MAX_PIXELS} that are decoded" in refusal(path, reader)
+    assert 8192 * 8192 <= MAX_PIXELS < side * side
+
+
+def test_decompression_bomb_adds_no_second_line_to_the_error(tmp_path):
+    path = write(tmp_path, png_bytes(12_000, 12_000, 8, 0, b""))
+    program = (
+        "import sys, cxrjax.images as images\n"
+        "try: images.read_image(sys.argv[1])\n"
+        "except images.ImageError as error: print(error)"
+    )
+    command = [sys.executable, "-c", program, str(path)]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert run.stderr == "" and len(run.stdout.splitlines()) == 1
+
+
+def test_size_zero(tmp_path):
+    refusal(write(tmp_path, png_bytes(0, 5, 8, 0, b"")), image_size)
+
+
+def test_animated_png(tmp_path, gradient):
+    frames = [Image.fromarray(gradient), Image.fromarray(gradient[::-1])]
+    path = write(tmp_path, encoded(frames[0], "PNG", save_all=True, append_images=frames[1:]))
+    assert "animated" in refusal(path)
+
+
+# --- the target hint
+
+
+def rectangle_jpeg(tmp_path, height, width, box, orientation=1):
+    image = np.zeros((height, width), np.uint8)
+    image[box[1] : box[3], box[0] : box[2]] = 255
+    exif = Image.Exif()
+    exif[274] = orientation
+    picture = Image.fromarray(image)
+    return write(tmp_path, encoded(picture, "JPEG", quality=98, exif=exif), "r.jpg")
+
+
+@pytest.mark.parametrize(
+    ("size", "target", "expected"),
+    [
+        ((1024, 1024), (224, 224), (512, 512)),
+        ((1024, 1024), (225, 112), (512, 512)),
+        ((1024, 1024), (256, 256), (512, 512)),
+        ((1024, 1024), (257, 256), (1024, 1024)),
+        ((1792, 2400), (224, 224), (448, 600)),
+        ((1792, 2402), (224, 224), (896, 1201)),  # 2402 can be halved exactly, not quartered
+        ((1023, 1024), (224, 224), (1023, 1024)),
+        ((448, 448), (224, 224), (448, 448)),
+        ((200, 200), (224, 224), (200, 200)),
+    ],
+)
+def test_target_reduces_only_exactly_and_leaves_twice_the_target(tmp_path, size, target, expected):
+    path = rectangle_jpeg(tmp_path, *size, (10, 20, 150, 160))
+    assert read_image(path, target).shape[:2] == expected
+    assert read_image(path).shape[:2] == image_size(path) == size
+
+
+@pytest.mark.parametrize("factor", [2, 4, 8])
+def test_a_reduced_jpeg_has_its_content_at_the_same_fractions(tmp_path, factor):
+    box = (64 * 3, 64 * 5, 64 * 9, 64 * 12)
+    path = rectangle_jpeg(tmp_path, 1024, 2048, box)
+    image = read_image(path, (1024 // factor // 2, 2048 // factor // 2))[..., 0]
+    assert image.shape == (1024 // factor, 2048 // factor)
+    expected = np.zeros_like(image)
+    x0, y0, x1, y1 = (side // factor for side in box)
+    expected[y0:y1, x0:x1] = 255
+    # The box lies on the grid at every factor, so that no pixel may be between black and white.
+    assert np.abs(image.astype(int) - expected).max() <= 3
+
+
+def test_target_is_as_displayed(tmp_path):
+    path = rectangle_jpeg(tmp_path, 1024, 512, (0, 0, 512, 64), orientation=6)
+    assert image_size(path) == (512, 1024)
+    image = read_image(path, (100, 250))
+    assert image.shape[:2] == (256, 512)
+    assert image[:, -20:].mean() > 250 and image[:, :-40].mean() < 5
+
+
+def test_target_does_not_touch_png(tmp_path, gradient):
+    path = write(tmp_path, encoded(Image.fromarray(gradient), "PNG"))
+    assert (read_image(path, (2, 2)) == read_image(path)).all()

@@ -1,0 +1,441 @@
+import io
+import subprocess
+import sys
+
+import numpy as np
+import pydicom
+import pytest
+from PIL import Image
+from pydicom.dataset import Dataset, FileMetaDataset
+from pydicom.encaps import encapsulate, generate_frames
+from pydicom.pixels import apply_windowing, get_decoder
+from pydicom.uid import (
+    DeflatedExplicitVRLittleEndian,
+    DigitalXRayImageStorageForPresentation,
+    ExplicitVRLittleEndian,
+    ImplicitVRLittleEndian,
+    JPEG2000Lossless,
+    JPEGBaseline8Bit,
+    JPEGLosslessSV1,
+    RLELossless,
+    generate_uid,
+)
+
+from cxrjax.images import ImageError, audit_header, image_size, read_image
+
+
+def dataset_of(stored, bits, **elements):
+    """A single-frame grey dataset of those stored values; `elements` override or add."""
+    stored = np.asarray(stored)
+    signed = stored.dtype.kind == "i"
+    dataset = Dataset()
+    dataset.file_meta = FileMetaDataset()
+    dataset.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
+    dataset.SOPClassUID = DigitalXRayImageStorageForPresentation
+    dataset.SOPInstanceUID = generate_uid()
+    dataset.Rows, dataset.Columns = stored.shape[:2]
+    dataset.SamplesPerPixel = 1
+    dataset.PhotometricInterpretation = "MONOCHROME2"
+    dataset.BitsAllocated = 8 if bits <= 8 else 16
+    dataset.BitsStored = bits
+    dataset.HighBit = bits - 1
+    dataset.PixelRepresentation = int(signed)
+    width = dataset.BitsAllocated // 8
+    dataset.PixelData = stored.astype(f"<{'i' if signed else 'u'}{width}").tobytes()
+    for name, value in elements.items():
+        if value is None:
+            delattr(dataset, name)
+        else:
+            setattr(dataset, name, value)
+    return dataset
+
+
+def save(tmp_path, dataset, syntax=ExplicitVRLittleEndian, name="image.dcm"):
+    if syntax in (JPEG2000Lossless, RLELossless):
+        plugin = "pylibjpeg" if syntax == JPEG2000Lossless else "pydicom"
+        dataset.compress(syntax, encoding_plugin=plugin)
+    dataset.file_meta.TransferSyntaxUID = syntax
+    path = tmp_path / name
+    pydicom.dcmwrite(path, dataset, enforce_file_format=True)
+    return path
+
+
+def grey(path):
+    image = read_image(path)
+    assert image.dtype == np.uint8 and image.ndim == 3 and image.shape[2] == 3
+    assert (image == image[..., :1]).all()
+    assert image_size(path) == image.shape[:2]
+    return image[..., 0]
+
+
+def ramp(bits, signed=False):
+    """Every level of that many bits, or 4,096 of them, in 64 columns."""
+    low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if signed else (0, 2**bits - 1)
+    values = np.linspace(low, high, 4096).round().reshape(64, 64)
+    return values.astype(np.int16 if signed else np.uint16)
+
+
+def refusal(path, reader=read_image):
+    with pytest.raises(ImageError) as caught:
+        reader(path)
+    message = str(caught.value)
+    assert "\n" not in message and message.startswith(f"{path}: ")
+    return message
+
+
+SYNTAXES = [
+    ExplicitVRLittleEndian,
+    ImplicitVRLittleEndian,
+    DeflatedExplicitVRLittleEndian,
+    RLELossless,
+    JPEG2000Lossless,
+]
+
+
+@pytest.mark.parametrize("syntax", SYNTAXES, ids=lambda uid: uid.name)
+@pytest.mark.parametrize("bits", [8, 10, 12, 14, 15, 16])
+@pytest.mark.parametrize("signed", [False, True])
+def test_every_bit_depth_in_every_encoding(tmp_path, syntax, bits, signed):
+    stored = ramp(bits, signed)
+    # A window over all levels, so that what is expected needs no percentile.
+    window = {"WindowCenter": float(stored.min()) + 2 ** (bits - 1), "WindowWidth": 2**bits}
+    path = save(tmp_path, dataset_of(stored, bits, **window), syntax)
+    expected = (stored.astype(float) - stored.min()) / (2**bits - 1) * 255
+    assert np.abs(grey(path) - expected).max() <= 0.5 + 1e-6
+
+
+def test_monochrome1_is_the_inverse_of_monochrome2(tmp_path):
+    window = {"WindowCenter": 1000, "WindowWidth": 1500}
+    plain = grey(save(tmp_path, dataset_of(ramp(12), 12, **window), name="2.dcm"))
+    window["PhotometricInterpretation"] = "MONOCHROME1"
+    inverted = grey(save(tmp_path, dataset_of(ramp(12), 12, **window), name="1.dcm"))
+    assert plain[0, 0] == 0 and inverted[0, 0] == 255
+    assert np.abs(255 - plain.astype(int) - inverted).max() <= 1  # a half may round either way
+
+
+@pytest.mark.parametrize("function", ["LINEAR", "LINEAR_EXACT", "SIGMOID", None])
+@pytest.mark.parametrize(("centre", "width"), [(2048, 4096), (600, 300), (3000.5, 77), (500, 2)])
+def test_window_agrees_with_pydicom(tmp_path, function, centre, width):
+    dataset = dataset_of(ramp(12), 12, WindowCenter=centre, WindowWidth=width)
+    if function:
+        dataset.VOILUTFunction = function
+    expected = apply_windowing(ramp(12), dataset) / 4095 * 255
+    assert np.abs(grey(save(tmp_path, dataset)) - expected).max() <= 0.5 + 1e-6
+
+
+def test_a_window_of_one_level_is_a_threshold(tmp_path):
+    dataset = dataset_of(ramp(12), 12, WindowCenter=1000, WindowWidth=1)
+    assert (grey(save(tmp_path, dataset)) == np.where(ramp(12) > 999.5, 255, 0)).all()
+
+
+def test_the_first_of_several_windows_counts(tmp_path):
+    several = dataset_of(ramp(12), 12, WindowCenter=[700, 9], WindowWidth=[400, 9])
+    single = dataset_of(ramp(12), 12, WindowCenter=700, WindowWidth=400)
+    assert (grey(save(tmp_path, several, name="a")) == grey(save(tmp_path, single))).all()
+
+
+def test_rescale_comes_before_the_window(tmp_path):
+    rescale = {"RescaleSlope": 2, "RescaleIntercept": -1024}
+    window = {"WindowCenter": 1000, "WindowWidth": 2000}
+    path = save(tmp_path, dataset_of(ramp(12), 12, **rescale, **window))
+    values = ramp(12) * 2.0 - 1024
+    expected = np.clip((values - 999.5) / 1999 + 0.5, 0, 1) * 255
+    assert np.abs(grey(path) - expected).max() <= 0.5 + 1e-6
+
+
+def test_negative_rescale_slope_without_a_window(tmp_path):
+    path = save(tmp_path, dataset_of(ramp(12), 12, RescaleSlope=-1, RescaleIntercept=4095))
+    picture = grey(path)
+    assert picture[0, 0] == 255 and picture[-1, -1] == 0
+
+
+def lut_sequence(first, entries, depth):
+    item = Dataset()
+    item.LUTDescriptor = [len(entries), first, depth]
+    item.LUTData = np.asarray(entries).astype("<u2").tobytes()
+    return [item]
+
+
+def test_voi_lut_goes_before_the_window(tmp_path):
+    # 256 entries from level 100 on, ending at three quarters of white; flat outside.
+    entries = np.linspace(0, 0.75 * 1023, 256).round().astype(int)
+    dataset = dataset_of(ramp(12), 12, WindowCenter=2048, WindowWidth=4096)
+    dataset.VOILUTSequence = lut_sequence(100, entries, 10)
+    expected = entries[np.clip(ramp(12).astype(int) - 100, 0, 255)] / 1023 * 255
+    assert np.abs(grey(save(tmp_path, dataset)) - expected).max() <= 0.5 + 1e-6
+
+
+def test_voi_lut_after_rescale(tmp_path):
+    entries = np.arange(4096)[::-1]
+    dataset = dataset_of(ramp(12), 12, RescaleSlope=1, RescaleIntercept=-1000)
+    dataset.VOILUTSequence = lut_sequence(0, entries, 12)
+    values = np.clip(ramp(12).astype(int) - 1000, 0, 4095)
+    assert np.abs(grey(save(tmp_path, dataset)) - (4095 - values) / 4095 * 255).max() <= 0.5 + 1e-6
+
+
+def test_modality_lut(tmp_path):
+    entries = np.arange(4096)[::-1] * 16
+    dataset = dataset_of(ramp(12), 12, WindowCenter=32768, WindowWidth=65536)
+    dataset.ModalityLUTSequence = lut_sequence(0, entries, 16)
+    dataset.ModalityLUTSequence[0].ModalityLUTType = "US"
+    expected = entries[ramp(12)] / 65535 * 255
+    assert np.abs(grey(save(tmp_path, dataset)) - expected).max() <= 0.5 + 1e-6
+
+
+@pytest.mark.parametrize("window", [{}, {"WindowCenter": 5, "WindowWidth": 0}])
+def test_without_a_window_the_percentiles_are_black_and_white(tmp_path, window):
+    path = save(tmp_path, dataset_of(ramp(14), 14, **window))
+    expected = np.clip((np.linspace(0, 1, 4096).reshape(64, 64) - 0.005) / 0.99, 0, 1) * 255
+    assert np.abs(grey(path) - expected).max() <= 1
+    assert "no usable window: exposed by percentiles" in audit_header(path)
+
+
+def test_outliers_do_not_grey_out_the_chest(tmp_path):
+    chest = np.random.default_rng(0).integers(1000, 2000, (256, 256)).astype(np.uint16)
+    clean = grey(save(tmp_path, dataset_of(chest, 16), name="clean"))
+    chest[:4, :40] = 65535  # a lead marker, a quarter of a percent
+    chest[100, 100] = 0  # a dead detector element
+    spoilt = grey(save(tmp_path, dataset_of(chest, 16)))
+    assert spoilt[0, 0] == 255 and spoilt[100, 100] == 0
+    assert np.abs(clean[8:].astype(int) - spoilt[8:]).max(where=chest[8:] > 0, initial=0) <= 2
+
+
+@pytest.mark.parametrize("photometric", ["MONOCHROME1", "MONOCHROME2"])
+def test_padding_is_black_and_does_not_count_for_exposure(tmp_path, photometric):
+    stored = np.random.default_rng(0).integers(1000, 2000, (100, 100)).astype(np.uint16)
+    kept = stored[:, 30:].copy()
+    stored[:, :30] = 0
+    stored[:, 10:20] = 5
+    elements = {"PhotometricInterpretation": photometric}
+    alone = grey(save(tmp_path, dataset_of(kept, 12, **elements), name="alone"))
+    elements |= {"PixelPaddingValue": 0, "PixelPaddingRangeLimit": 10}
+    padded = grey(save(tmp_path, dataset_of(stored, 12, **elements)))
+    assert (padded[:, :30] == 0).all()
+    assert (padded[:, 30:] == alone).all()
+
+
+def test_overlay_bits_above_the_stored_ones_are_ignored(tmp_path):
+    window = {"WindowCenter": 2048, "WindowWidth": 4096}
+    plain = grey(save(tmp_path, dataset_of(ramp(12), 12, **window), name="plain"))
+    overlaid = ramp(12) | 0xF000
+    assert (grey(save(tmp_path, dataset_of(overlaid, 12, **window))) == plain).all()
+
+
+def test_colour(tmp_path):
+    colour = np.random.default_rng(0).integers(0, 256, (20, 30, 3)).astype(np.uint8)
+    elements = {"PhotometricInterpretation": "RGB", "SamplesPerPixel": 3}
+    path = save(tmp_path, dataset_of(colour, 8, **elements, PlanarConfiguration=0))
+    assert (read_image(path) == colour).all()
+
+
+@pytest.mark.parametrize("mode", ["L", "YCbCr"])
+def test_jpeg_baseline(tmp_path, mode):
+    picture = np.tile(np.arange(0, 240, 4, dtype=np.uint8), (40, 1))
+    buffer = io.BytesIO()
+    Image.fromarray(picture).convert("L" if mode == "L" else "RGB").save(buffer, "JPEG", quality=95)
+    dataset = dataset_of(picture, 8, WindowCenter=128, WindowWidth=256)
+    if mode == "YCbCr":
+        dataset.PhotometricInterpretation, dataset.SamplesPerPixel = "YBR_FULL_422", 3
+        dataset.PlanarConfiguration = 0
+    dataset.PixelData = encapsulate([buffer.getvalue()])
+    path = save(tmp_path, dataset, JPEGBaseline8Bit)
+    assert np.abs(read_image(path).astype(int) - picture[..., None]).max() <= 4
+
+
+def lossless_jpeg(stored, bits):
+    """A lossless JPEG (process 14, selection value 1) by ITU-T T.81, annex H.
+
+    Written here because no installed encoder writes it, and most chest units do.
+    """
+
+    def segment(marker, data):
+        return b"\xff" + bytes([marker]) + (len(data) + 2).to_bytes(2, "big") + data
+
+    height, width = stored.shape
+    # 17 categories of difference, each with its own number as a code of 5 bits.
+    huffman = bytes([0] + [0, 0, 0, 0, 17] + [0] * 11) + bytes(range(17))
+    frame = bytes([bits]) + height.to_bytes(2, "big") + width.to_bytes(2, "big")
+    head = (
+        b"\xff\xd8"
+        + segment(0xC3, frame + bytes([1, 1, 0x11, 0]))
+        + segment(0xC4, huffman)
+        + segment(0xDA, bytes([1, 1, 0, 1, 0, 0]))
+    )
+    code = []
+    values = stored.astype(int)
+    for y in range(height):
+        for x in range(width):
+            above = values[y - 1, 0] if y else 2 ** (bits - 1)
+            difference = (values[y, x] - (values[y, x - 1] if x else above)) % 65536
+            difference -= 65536 * (difference > 32768)
+            size = abs(int(difference)).bit_length()
+            code.append(f"{size:05b}")
+            if 0 < size < 16 or difference == -32768:
+                extra = difference if difference > 0 else difference + 2**size - 1
+                code.append(f"{extra:0{size}b}")
+    data = "".join(code)
+    data += "1" * (-len(data) % 8)
+    packed = int(data, 2).to_bytes(len(data) // 8, "big")
+    return head + packed.replace(b"\xff", b"\xff\x00") + b"\xff\xd9"
+
+
+@pytest.mark.parametrize("bits", [8, 10, 12, 14, 16])
+@pytest.mark.parametrize("keep", [1, 0.5])
+def test_lossless_jpeg(tmp_path, bits, keep):
+    stored = np.random.default_rng(0).integers(0, 2**bits, (24, 40)).astype(np.uint16)
+    window = {"WindowCenter": 2 ** (bits - 1), "WindowWidth": 2**bits}
+    dataset = dataset_of(stored, bits, **window)
+    frame = lossless_jpeg(stored, bits)
+    dataset.PixelData = encapsulate([frame[: int(len(frame) * keep)]])
+    path = save(tmp_path, dataset, JPEGLosslessSV1)
+    if keep < 1:
+        # The decoder would return a whole picture.
+        assert "no end marker" in refusal(path)
+    else:
+        expected = stored / (2**bits - 1) * 255
+        assert np.abs(grey(path) - expected).max() <= 0.5 + 1e-6
+
+
+def test_size_needs_no_pixels(tmp_path):
+    path = save(tmp_path, dataset_of(ramp(12), 12, PixelData=None, Rows=3000, Columns=2500))
+    assert image_size(path) == (3000, 2500)
+    assert "without pixel data" in refusal(path)
+
+
+def test_header_notes(tmp_path):
+    window = {"WindowCenter": 2048, "WindowWidth": 4096}
+    usual = dataset_of(ramp(8), 8, **window, PatientOrientation=["L", "F"])
+    assert audit_header(save(tmp_path, usual)) == []
+    odd = dataset_of(ramp(12), 12, **window, PatientOrientation=["R", "F"], PixelAspectRatio=[1, 2])
+    notes = " / ".join(audit_header(save(tmp_path, odd)))
+    assert "12 bits" in notes and "mirrored" in notes and "not square" in notes
+    turned = dataset_of(ramp(8), 8, **window, PatientOrientation=["F", "R"])
+    assert "turned" in audit_header(save(tmp_path, turned))[0]
+
+
+# --- what is refused
+
+
+def test_multi_frame(tmp_path):
+    stored = np.concatenate([ramp(12), ramp(12)])
+    path = save(tmp_path, dataset_of(stored, 12, Rows=64, NumberOfFrames=2))
+    assert "2 frames" in refusal(path)
+
+
+@pytest.mark.parametrize("missing", ["Rows", "Columns"])
+def test_size_is_never_defaulted(tmp_path, missing):
+    path = save(tmp_path, dataset_of(ramp(12), 12, **{missing: None}))
+    for reader in (read_image, image_size, audit_header):
+        assert "without Rows and Columns" in refusal(path, reader)
+
+
+def test_too_many_pixels(tmp_path):
+    path = save(tmp_path, dataset_of(ramp(12), 12, Rows=60_000, Columns=60_000))
+    for reader in (read_image, image_size):
+        assert "3600000000" in refusal(path, reader) or "60000 x 60000" in refusal(path, reader)
+
+
+@pytest.mark.parametrize(
+    "elements",
+    [
+        {"PhotometricInterpretation": "PALETTE COLOR"},
+        {"PhotometricInterpretation": None},
+        {"BitsAllocated": 32, "BitsStored": 32, "HighBit": 31},
+        {"HighBit": 15},
+        {"BitsStored": None},
+    ],
+)
+def test_unsupported_pixel_description(tmp_path, elements):
+    refusal(save(tmp_path, dataset_of(ramp(12), 12, **elements)))
+
+
+@pytest.mark.parametrize("cut", [1, 100, 4000, 64 * 64 * 2, 64 * 64 * 2 + 6])
+def test_truncated_uncompressed_file(tmp_path, cut):
+    path = save(tmp_path, dataset_of(ramp(12), 12))
+    path.write_bytes(path.read_bytes()[:-cut])
+    assert "cut off" in refusal(path)
+
+
+def test_file_cut_in_its_header(tmp_path):
+    path = save(tmp_path, dataset_of(ramp(12), 12))
+    path.write_bytes(path.read_bytes()[:200])
+    for reader in (read_image, image_size):
+        refusal(path, reader)
+
+
+@pytest.mark.filterwarnings("ignore:End of file reached")
+@pytest.mark.parametrize("cut", [10, 1000, 3000])
+def test_truncated_jpeg_2000_file(tmp_path, cut):
+    noise = np.random.default_rng(0).integers(0, 4096, (64, 64)).astype(np.uint16)
+    path = save(tmp_path, dataset_of(noise, 12), JPEG2000Lossless)
+    path.write_bytes(path.read_bytes()[:-cut])
+    assert "cut off" in refusal(path)
+
+
+def encapsulated(noise, syntax):
+    """A dataset of 8-bit noise in that encoding, and its one frame."""
+    dataset = dataset_of(noise, 8, WindowCenter=128, WindowWidth=256)
+    if syntax == JPEGBaseline8Bit:
+        buffer = io.BytesIO()
+        Image.fromarray(noise).save(buffer, "JPEG")
+        return dataset, buffer.getvalue()
+    dataset.compress(syntax, encoding_plugin="pydicom" if syntax == RLELossless else "pylibjpeg")
+    return dataset, next(generate_frames(dataset.PixelData, number_of_frames=1))
+
+
+@pytest.mark.parametrize("keep", [0.3, 0.9, 0.99])
+@pytest.mark.parametrize("syntax", [JPEG2000Lossless, JPEGBaseline8Bit, RLELossless])
+def test_truncated_frame(tmp_path, syntax, keep):
+    noise = np.random.default_rng(0).integers(0, 256, (64, 64)).astype(np.uint8)
+    dataset, frame = encapsulated(noise, syntax)
+    path = tmp_path / "cut.dcm"
+
+    def write(data):
+        dataset.PixelData = encapsulate([data])
+        dataset.file_meta.TransferSyntaxUID = syntax
+        pydicom.dcmwrite(path, dataset, enforce_file_format=True)
+
+    write(frame)
+    assert grey(path).shape == (64, 64)
+    write(frame[: int(len(frame) * keep)])
+    assert "cut off" in refusal(path)
+
+
+def test_codestream_of_another_size_than_the_header(tmp_path):
+    dataset = dataset_of(ramp(12), 12)
+    dataset.compress(JPEG2000Lossless, encoding_plugin="pylibjpeg")
+    dataset.Rows = 32
+    path = tmp_path / "size.dcm"
+    pydicom.dcmwrite(path, dataset, enforce_file_format=True)
+    refusal(path)
+
+
+def test_missing_decoder_plugin_says_what_to_install(tmp_path):
+    path = save(tmp_path, dataset_of(ramp(12), 12), JPEG2000Lossless)
+    program = (
+        "import sys\n"
+        "from pydicom.pixels import get_decoder\n"
+        "from pydicom.uid import JPEG2000Lossless\n"
+        "decoder = get_decoder(JPEG2000Lossless)\n"
+        "for plugin in decoder.available_plugins: decoder.remove_plugin(plugin)\n"
+        "import cxrjax.images as images\n"
+        "try: images.read_image(sys.argv[1])\n"
+        "except images.ImageError as error: print(error)"
+    )
+    command = [sys.executable, "-c", program, str(path)]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "pip install pylibjpeg" in run.stdout and len(run.stdout.splitlines()) == 1
+    assert get_decoder(JPEG2000Lossless).is_available
+
+
+def test_transfer_syntax_without_images(tmp_path):
+    dataset = dataset_of(ramp(12), 12)
+    dataset.PixelData = encapsulate([b"\0" * 100])
+    path = save(tmp_path, dataset, pydicom.uid.MPEG2MPML)
+    assert "MPEG2" in refusal(path)
+
+
+def test_malformed_lut(tmp_path):
+    dataset = dataset_of(ramp(12), 12)
+    dataset.VOILUTSequence = lut_sequence(0, [1, 2, 3], 5)
+    assert "LUT" in refusal(save(tmp_path, dataset))
