@@ -1,171 +1,106 @@
 """A cheap look at every record before a run: what cannot be learned from is set aside and counted.
 
 Reads image headers, never pixels; a file that breaks only on decoding shows up at run time as a
-`batch.Problem`.
+`batch.Problem`. Builders check their records too (`cxrjax.datasets`): this is for files that were
+written elsewhere, or whose images have gone since.
 """
 
-import dataclasses
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from cxrjax.codecs import get_codec
+from cxrjax.datasets.quality import QualityLog, Unusable, check_box
 from cxrjax.images import ImageError, image_size
 from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.records import QARecord
 
-# What decoding a text without any box says about it: nothing is wrong with that here.
+# What decoding says about a text without any box: nothing is wrong with that here.
 _NO_BOX = ("no_box", "refusal")
 
-REASONS = (
-    "image_missing",
-    "image_unreadable",
-    "image_hw_null",
-    "image_hw_differs",
-    "box_outside_image",
-    "box_degenerate",
-    "answer_boxes_unparsed",
-    "unknown_class",
-)
 
-
-@dataclasses.dataclass(frozen=True)
-class SetAside:
-    """One record left out.
-
-    Attributes:
-        index: its position in the file.
-        question_id: its id.
-        detail: what was found and what was expected.
-    """
-
-    index: int
-    question_id: str
-    detail: str
-
-
-@dataclasses.dataclass(frozen=True)
-class Quality:
+class RecordCheck(NamedTuple):
     """What a check found.
 
     Attributes:
-        records: how many were looked at.
-        set_aside: by reason (`REASONS`); a record stands under the first that applies.
+        quality: every record set aside, with the first reason that applies; `to_json()` is the
+            content of a quality.json.
+        indices: their positions in the file, for `source.without(indices)`.
     """
 
-    records: int
-    set_aside: dict[str, list[SetAside]]
-
-    @property
-    def indices(self) -> frozenset[int]:
-        """Positions of the records to leave out: `source.without(quality.indices)`."""
-        return frozenset(entry.index for entries in self.set_aside.values() for entry in entries)
-
-    def to_json(self) -> dict[str, Any]:
-        """The content of a `quality.json`."""
-        return {
-            "records": self.records,
-            "kept": self.records - len(self.indices),
-            "set_aside": {
-                reason: {
-                    "count": len(entries),
-                    "records": [
-                        {"question_id": entry.question_id, "detail": entry.detail}
-                        for entry in entries
-                    ],
-                }
-                for reason, entries in self.set_aside.items()
-            },
-        }
+    quality: QualityLog
+    indices: frozenset[int]
 
 
 def check_records(
     source: RecordSource,
     record_codec: str = "vindr_px",
     classes: Mapping[str, Collection[str]] | None = None,
-) -> Quality:
+) -> RecordCheck:
     """Looks at every record of a source.
+
+    Set aside are records whose image is missing or has no readable header, whose `image_hw` is
+    null or not the image's, with a box that is empty or leaves the image, with an answer whose
+    boxes don't parse, or that name a finding their dataset doesn't have.
 
     Args:
         source: the records.
         record_codec: how answers write boxes, a key of `cxrjax.codecs.CODECS`.
         classes: dataset name -> the findings that its records may name; datasets not in it may
             name any.
-
-    Returns:
-        What to set aside, by reason; reasons that never applied are absent.
     """
-    set_aside: dict[str, list[SetAside]] = {}
-    sizes: dict[Path, tuple[int, int] | _NoSize] = {}
-    count = 0
+    quality = QualityLog()
+    indices = set()
+    sizes: dict[Path, tuple[int, int] | Unusable] = {}
     for index, record in source.records():
-        count += 1
         path = source.image_root / record.image_path
         if path not in sizes:
             sizes[path] = _image_size(path)
-        found = next(_findings(record, sizes[path], record_codec, classes or {}), None)
-        if found is not None:
-            reason, detail = found
-            entry = SetAside(index, record.question_id, detail)
-            set_aside.setdefault(reason, []).append(entry)
-    return Quality(count, set_aside)
+        try:
+            _check(record, sizes[path], record_codec, classes or {})
+        except Unusable as verdict:
+            indices.add(index)
+            quality.set_aside(
+                verdict.reason, record.question_id, source.where(index), verdict.found
+            )
+    quality.examined.update(questions=source.num_questions, images=len(sizes))
+    return RecordCheck(quality, frozenset(indices))
 
 
-class _NoSize(NamedTuple):
-    reason: str
-    detail: str
-
-
-def _image_size(path: Path) -> tuple[int, int] | _NoSize:
+def _image_size(path: Path) -> tuple[int, int] | Unusable:
     """(height, width) from the image's header, or why there is none."""
     if not path.is_file():
-        return _NoSize("image_missing", f"{path}: no such file")
+        return Unusable("missing_image", f"{path} is not there")
     try:
         return image_size(path)
     except ImageError as error:
-        return _NoSize("image_unreadable", str(error))
+        return Unusable("unreadable_image", str(error))
 
 
-def _findings(
+def _check(
     record: QARecord,
-    size: tuple[int, int] | _NoSize,
+    size: tuple[int, int] | Unusable,
     record_codec: str,
     classes: Mapping[str, Collection[str]],
-) -> Iterator[tuple[str, str]]:
-    """(reason, detail) of everything that is wrong, most basic first."""
-    if isinstance(size, _NoSize):
-        yield size
-        return
-    if record.image_hw is None:
-        yield "image_hw_null", f"image_hw is null, the image is {list(size)}"
-        return
-    height, width = record.image_hw
-    if (height, width) != size:
-        yield (
-            "image_hw_differs",
-            f"image_hw is {[height, width]}, the image is {list(size)} (height, width)",
-        )
-    yield from _box_findings(record.boxes, height, width)
-    codec = get_codec(record_codec)
-    for failure in codec.decode(record.answer_text, height, width, strict=True).failures:
+) -> None:
+    """Raises `Unusable` with what is wrong, most basic first."""
+    if isinstance(size, Unusable):
+        raise size
+    if record.image_hw != size:
+        stated = "null" if record.image_hw is None else list(record.image_hw)
+        raise Unusable("size_mismatch", f"image_hw is {stated}, the file has {list(size)}")
+    for x_min, y_min, x_max, y_max in record.boxes:
+        check_box((x_min, y_min, x_max, y_max), size)
+    decoded = get_codec(record_codec).decode(record.answer_text, *size, strict=True)
+    for failure in decoded.failures:
         if failure.category not in _NO_BOX:
-            yield (
-                "answer_boxes_unparsed",
+            raise Unusable(
+                "box_text",
                 f"{failure.text!r} is {failure.category}, expected the notation of {record_codec}",
             )
-    if record.dataset in classes:
-        for name in _named_findings(record):
-            if name not in classes[record.dataset]:
-                yield "unknown_class", f"{name!r} is not a class of {record.dataset}"
-
-
-def _box_findings(boxes: list[list[float]], height: int, width: int) -> Iterator[tuple[str, str]]:
-    for box in boxes:
-        x_min, y_min, x_max, y_max = box
-        if not (x_min < x_max and y_min < y_max):
-            yield "box_degenerate", f"box {box} is empty, expected x_min < x_max and y_min < y_max"
-        elif min(x_min, y_min) < 0 or x_max > width or y_max > height:
-            yield "box_outside_image", f"box {box} leaves the image of {width} x {height} pixels"
+    for name in _named_findings(record) if record.dataset in classes else ():
+        if name not in classes[record.dataset]:
+            raise Unusable("unknown_class", f"{name!r} is not a class of {record.dataset}")
 
 
 def _named_findings(record: QARecord) -> Iterator[str]:

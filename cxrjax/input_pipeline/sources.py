@@ -45,7 +45,7 @@ class RecordSource:
         image_root: folder that `image_path` is relative to; by default the one that holds the
             file's `records/` or `questions/` folder, else the file's own.
         questions_per_image: most questions in an element.
-        exclude: positions of records to leave out (`quality.Quality.indices`).
+        exclude: positions of records to leave out (`quality.RecordCheck.indices`).
 
     Raises:
         UserError: the file cannot be read, has a line that is not a record, or has none.
@@ -135,7 +135,11 @@ class RecordSource:
             self._descriptor = os.open(self.path, os.O_RDONLY)
         # pread moves no file position, so threads may share the descriptor.
         line = os.pread(self._descriptor, int(self._lengths[index]), int(self._starts[index]))
-        return parse_record(line, f"{self.path}:{self._lines[index]}")
+        return parse_record(line, self.where(index))
+
+    def where(self, index: int) -> str:
+        """File and line of the record at this position, for messages."""
+        return f"{self.path}:{self._lines[index]}"
 
     def records(self) -> Iterator[tuple[int, QARecord]]:
         """(position, record) of all that are not left out, in the order of the elements."""
