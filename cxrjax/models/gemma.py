@@ -227,12 +227,10 @@ class Embedder(nnx.Module):
 
     def decode(self, hidden: Float[Array, "*batch D"]) -> Float[Array, "*batch V"]:
         """Logits over the whole vocabulary, float32."""
-        table = self.table[...].astype(hidden.dtype)
-        logits = jnp.matmul(hidden, table.T, preferred_element_type=jnp.float32)
+        logits = _float32_logits(hidden, self.table[...])
         if self.loc_delta is None:
             return logits
-        rows = self.loc_delta[...].astype(hidden.dtype)
-        delta = jnp.matmul(hidden, rows.T, preferred_element_type=jnp.float32)
+        delta = _float32_logits(hidden, self.loc_delta[...])
         start, stop = self.loc_token_start, self.loc_token_start + NUM_LOC_TOKENS
         return jnp.concatenate(
             [logits[..., :start], logits[..., start:stop] + delta, logits[..., stop:]], axis=-1
@@ -245,7 +243,14 @@ class Embedder(nnx.Module):
         )
         if self.loc_delta is not None:
             rows = rows + self.loc_delta[...]
-        return jnp.matmul(hidden, rows.T.astype(hidden.dtype), preferred_element_type=jnp.float32)
+        return _float32_logits(hidden, rows)
+
+
+def _float32_logits(hidden: Float[Array, "*batch D"], rows: Float[Array, "v D"]) -> Array:
+    # Flattened for the same reason as `matmul` in layers.py.
+    flat = hidden.reshape(-1, hidden.shape[-1])
+    logits = jnp.matmul(flat, rows.T.astype(hidden.dtype), preferred_element_type=jnp.float32)
+    return logits.reshape(*hidden.shape[:-1], -1)
 
 
 class Decoder(nnx.Module):

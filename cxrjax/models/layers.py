@@ -72,6 +72,15 @@ class TokenDropout:
         return jnp.where(kept, x / (1.0 - rate), jnp.zeros((), x.dtype))
 
 
+def matmul(x: Float[Array, "*batch i"], kernel: Float[Array, "i o"]) -> Float[Array, "*batch o"]:
+    """`x @ kernel` with the leading axes flattened.
+
+    The gradient of the kernel then contracts one axis instead of several; XLA's CPU backend does
+    the latter through a slow strided copy (docs/log.md).
+    """
+    return (x.reshape(-1, x.shape[-1]) @ kernel).reshape(*x.shape[:-1], kernel.shape[-1])
+
+
 class Linear(nnx.Module):
     """`x @ kernel + bias`, plus a LoRA branch where one has been put in (lora.py).
 
@@ -97,7 +106,7 @@ class Linear(nnx.Module):
     def __call__(
         self, x: Float[Array, "*batch i"], dropout: TokenDropout | None = None
     ) -> Float[Array, "*batch o"]:
-        y = x @ self.kernel[...].astype(x.dtype)
+        y = matmul(x, self.kernel[...].astype(x.dtype))
         if self.lora is not None:
             y = y + self.lora(x, dropout)
         if self.bias is not None:

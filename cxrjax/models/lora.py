@@ -10,7 +10,7 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from cxrjax.errors import UserError
-from cxrjax.models.layers import Linear, TokenDropout
+from cxrjax.models.layers import Linear, TokenDropout, matmul
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,8 +45,8 @@ class LoRA(nnx.Module):
     ) -> Float[Array, "*batch o"]:
         if dropout is not None and self.dropout > 0:
             x = dropout(x, self.dropout)
-        down = x @ self.a[...].astype(x.dtype)
-        return (down @ self.b[...].astype(x.dtype)) * self.scale
+        down = matmul(x, self.a[...].astype(x.dtype))
+        return matmul(down, self.b[...].astype(x.dtype)) * self.scale
 
 
 def apply_lora(model: nnx.Module, config: LoRAConfig, rngs: nnx.Rngs) -> list[str]:
