@@ -1,0 +1,6 @@
+"""The papers' benchmarks: their tables in their own layout, `paper` and `strict` side by side."""
+
+from cxrjax.benchmarks.scores import Benchmark
+from cxrjax.benchmarks.vindr_cxr_vqa import VINDR_CXR_VQA
+
+BENCHMARKS: dict[str, Benchmark] = {"vindr_cxr_vqa": VINDR_CXR_VQA}

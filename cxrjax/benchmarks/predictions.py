@@ -1,0 +1,277 @@
+"""Predictions of any model: JSON Lines, one line a question, checked before anything is scored.
+
+    {"question_id": "q1", "text": "Yes, Cardiomegaly at ...", "boxes": [[0.2, 0.4, 0.8, 0.7]],
+     "labels": ["Cardiomegaly"], "parse": "ok"}
+
+`boxes` are xyxy fractions of the original image. Without `boxes` (or with null) they are read from
+`text` by a codec. `labels` (a class or null per box) and `parse` may be left out; other keys are
+ignored.
+
+What makes a file unusable is refused with its line: no JSON, a missing or repeated id, a field of
+another type, a line of absurd length. What a model can do wrong in a usable file is kept, scored as
+wrong and counted (`PROBLEMS`).
+"""
+
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from cxrjax.codecs import Codec
+from cxrjax.errors import UserError
+
+# What is counted, and what it means; score.json and the tables explain themselves with it.
+PROBLEMS = {
+    "missing_prediction": "question without a line in the predictions file; scored as wrong",
+    "blank_answer": "answer without text and boxes; scored as wrong",
+    "non_finite_box": "box with NaN, infinity or an absurd number; overlaps nothing",
+    "degenerate_box": "box without area; overlaps nothing",
+    "swapped_box": "box with swapped corners; scored with its corners sorted",
+    "out_of_range_box": "box that reaches beyond the image; scored as it is",
+    "unknown_label": "box whose label names no class, or several; belongs to no class",
+    "unclassed_box": "box without a label, to a question and in an answer that name no one class",
+}
+
+_LAYOUT = 'expected {"question_id": ..., "text": ..., "boxes": [[x0, y0, x1, y1], ...], ...}'
+_MAX_LINE_BYTES = 1_000_000
+_MAX_BOXES = 1000
+# Beyond this a number is no place on an image, and products of such numbers overflow.
+_MAX_COORDINATE = 1e6
+_ROUNDING = 1e-4
+_CATEGORY = re.compile(r"[a-z][a-z0-9_]{0,63}")
+_SNIPPET = 60
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One line.
+
+    Attributes:
+        boxes: float64 [n, 4], xyxy fractions of the original image as written; None: to be read
+            from the text.
+        labels: a class or None for each box; None where the line gives none.
+        parse: `ok`, a failure category, or None where the line does not say.
+    """
+
+    question_id: str
+    text: str
+    boxes: Float[np.ndarray, "n 4"] | None
+    labels: tuple[str | None, ...] | None
+    parse: str | None
+
+
+@dataclass(frozen=True)
+class ReadBoxes:
+    """Boxes of one answer, fit for arithmetic: finite, corners sorted.
+
+    Attributes:
+        boxes: float64 [n, 4], xyxy fractions of the original image. What was not a box has no
+            area, so that it counts as predicted and overlaps nothing.
+        places: where in the text each box was read; None where it was not read from the text.
+        parse: `ok` or a failure category.
+        problems: categories of `PROBLEMS`, one entry per box concerned.
+    """
+
+    boxes: Float[np.ndarray, "n 4"]
+    places: tuple[tuple[int, int], ...] | None
+    parse: str
+    problems: tuple[str, ...]
+
+
+def read_predictions(path: str | Path) -> list[Prediction]:
+    """All predictions of a file.
+
+    Raises:
+        UserError: the file cannot be read, a line is not a prediction, or an id is repeated.
+    """
+    predictions: dict[str, Prediction] = {}
+    first_line: dict[str, int] = {}
+    try:
+        with open(path, "rb") as file:
+            number = 0
+            while line := file.readline(_MAX_LINE_BYTES + 1):
+                number += 1
+                where = f"{path}:{number}"
+                if len(line) > _MAX_LINE_BYTES:
+                    raise UserError(
+                        f"{where}: line of more than {_MAX_LINE_BYTES:,} bytes: expected one "
+                        "question's prediction a line"
+                    )
+                if not line.strip():
+                    continue
+                prediction = parse_prediction(_json_object(line, where), where)
+                name = prediction.question_id
+                if name in predictions:
+                    raise UserError(
+                        f"{where}: question_id {name!r} was predicted on line {first_line[name]} "
+                        "already: keep one of the two"
+                    )
+                predictions[name], first_line[name] = prediction, number
+    except OSError as error:
+        raise UserError(f"{path}: cannot read predictions: {error.strerror}") from None
+    if not predictions:
+        raise UserError(f"{path}: holds no predictions: {_LAYOUT}")
+    return list(predictions.values())
+
+
+def parse_prediction(fields: Mapping[str, Any], where: str) -> Prediction:
+    """One prediction from the fields of its line.
+
+    Args:
+        fields: as in the module's docstring; what `predict` yields.
+        where: file and line, for the error message.
+
+    Raises:
+        UserError: a field is missing or of another type.
+    """
+    name = fields.get("question_id")
+    if not isinstance(name, str) or not name:
+        raise UserError(f"{where}: question_id is {_show(name)}: {_LAYOUT}")
+    text = fields.get("text")
+    if text is not None and not isinstance(text, str):
+        raise UserError(f"{where}: text is {_show(text)}: expected a string")
+    parse = fields.get("parse")
+    if parse is not None and not (isinstance(parse, str) and _CATEGORY.fullmatch(parse)):
+        raise UserError(f"{where}: parse is {_show(parse)}: expected 'ok' or a failure category")
+    boxes = _boxes(fields.get("boxes"), where)
+    labels = _labels(fields.get("labels"), None if boxes is None else len(boxes), where)
+    return Prediction(name, text or "", boxes, labels, parse)
+
+
+def read_boxes(
+    prediction: Prediction, codec: Codec | None, height: int, width: int, where: str
+) -> ReadBoxes:
+    """The boxes of an answer: the line's own, else those that the codec finds in its text.
+
+    Args:
+        prediction: one line.
+        codec: reads boxes from text; needed only for lines without `boxes`.
+        height, width: size of the original image in pixels.
+        where: names the file, for the error message.
+
+    Raises:
+        UserError: the line has no `boxes` and there is no codec.
+    """
+    places = None
+    parse = prediction.parse
+    if prediction.boxes is None:
+        if codec is None:
+            raise UserError(
+                f"{where}: question {prediction.question_id} has no boxes: give --codec=NAME to "
+                'read them from the text, or write "boxes": [] for an answer without'
+            )
+        spans = codec.find(prediction.text, height, width)
+        failures = codec.decode(prediction.text, height, width).failures
+        boxes = np.array([span.box for span in spans], np.float64).reshape(-1, 4)
+        places = tuple((span.start, span.end) for span in spans)
+        if parse is None or parse == "ok":
+            parse = failures[0].category if failures else "ok"
+    else:
+        boxes = prediction.boxes
+    boxes, problems = _mend(boxes)
+    return ReadBoxes(boxes, places, parse or "ok", problems)
+
+
+def check_known(predictions: Iterable[Prediction], known: Mapping[str, Any], where: str) -> None:
+    """Refuses predictions for questions that nobody asked.
+
+    Raises:
+        UserError: counts the unknown ids and names the first.
+    """
+    unknown = [p.question_id for p in predictions if p.question_id not in known]
+    if unknown:
+        raise UserError(
+            f"{where}: {len(unknown):,} predictions for questions that are not in the references, "
+            f"the first {unknown[0]!r}: predictions and references must be of the same split"
+        )
+
+
+def _json_object(line: bytes, where: str) -> dict[str, Any]:
+    try:
+        fields = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        what = getattr(error, "msg", "") or type(error).__name__
+        raise UserError(f"{where}: not JSON ({what}): {_LAYOUT}") from None
+    if not isinstance(fields, dict):
+        raise UserError(f"{where}: {_show(fields)} is not a JSON object: {_LAYOUT}")
+    return fields
+
+
+def _boxes(value: Any, where: str) -> Float[np.ndarray, "n 4"] | None:
+    if value is None:
+        return None
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        raise UserError(f"{where}: boxes is {_show(value)}: expected a list of [x0, y0, x1, y1]")
+    if len(value) > _MAX_BOXES:
+        raise UserError(f"{where}: {len(value):,} boxes in one answer, at most {_MAX_BOXES:,}")
+    rows = []
+    for box in value:
+        if not isinstance(box, Sequence) or len(box) != 4 or not all(map(_is_number, box)):
+            raise UserError(
+                f"{where}: box {_show(box)} is not four numbers, fractions of the original image: "
+                "x_min, y_min, x_max, y_max"
+            )
+        rows.append([_to_float(number) for number in box])
+    return np.array(rows, np.float64).reshape(-1, 4)
+
+
+def _labels(value: Any, boxes: int | None, where: str) -> tuple[str | None, ...] | None:
+    """A label per box; None where there are none to use."""
+    if value is None or value == []:
+        return None
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        raise UserError(f"{where}: labels is {_show(value)}: expected a list of class names")
+    for label in value:
+        if label is not None and not isinstance(label, str):
+            raise UserError(f"{where}: label {_show(label)}: expected a class name or null")
+    if not boxes:
+        return None  # no box in the line that they could belong to
+    if len(value) != boxes:
+        raise UserError(
+            f"{where}: {len(value)} labels for {boxes} boxes: expected one label or null per box"
+        )
+    return tuple(value)
+
+
+def _mend(
+    boxes: Float[np.ndarray, "n 4"],
+) -> tuple[Float[np.ndarray, "n 4"], tuple[str, ...]]:
+    if not len(boxes):
+        return boxes, ()
+    usable = (np.abs(boxes) <= _MAX_COORDINATE).all(axis=1)  # False for NaN
+    boxes = np.where(usable[:, None], boxes, 0.0)
+    swapped = usable & (boxes[:, :2] > boxes[:, 2:]).any(axis=1)
+    boxes = np.concatenate(
+        [np.minimum(boxes[:, :2], boxes[:, 2:]), np.maximum(boxes[:, :2], boxes[:, 2:])], axis=1
+    )
+    flat = usable & (boxes[:, :2] == boxes[:, 2:]).any(axis=1)
+    outside = usable & ((boxes < -_ROUNDING) | (boxes > 1 + _ROUNDING)).any(axis=1)
+    found = {
+        "non_finite_box": ~usable,
+        "swapped_box": swapped,
+        "degenerate_box": flat,
+        "out_of_range_box": outside,
+    }
+    return boxes, tuple(name for name, where in found.items() for _ in range(int(where.sum())))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _to_float(value: int | float) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # an integer with hundreds of digits
+        return math.inf
+
+
+def _show(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _SNIPPET else text[:_SNIPPET] + "..."

@@ -1,0 +1,240 @@
+"""The tables of VinDr-CXR-VQA as the paper prints them (arXiv 2511.00504v2, Tables 4 to 6)."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from cxrjax.benchmarks.predictions import PROBLEMS
+from cxrjax.benchmarks.scores import PAPER, STRICT, Scores
+from cxrjax.benchmarks.tables import (
+    UNDEFINED,
+    Breakdown,
+    Column,
+    Note,
+    PaperTable,
+    breakdown_markdown,
+    grid,
+    table_markdown,
+    table_rows,
+)
+from cxrjax.metrics.bootstrap import Estimate
+
+PRETRAINED, FINE_TUNED = "Pretrained", "Fine-tuned"
+_BASE_NAMES = ("base", "pretrained", "zero_shot", "zero-shot")
+
+
+def _column(title: str, metric: str, percent: bool = False, paper: str | None = None) -> Column:
+    return Column(title, {PAPER: paper or metric, STRICT: metric}, percent)
+
+
+TABLES = (
+    PaperTable(
+        key="table_4",
+        title="Table 4. Question answering",
+        columns=(
+            _column("Acc.", "vqa/accuracy", paper="vqa/accuracy_as_printed"),
+            _column("Prec.", "vqa/precision"),
+            _column("Recall", "vqa/recall"),
+            _column("F1", "vqa/f1"),
+        ),
+        printed={
+            PRETRAINED: (0.558, 0.421, 0.827, 0.558),
+            FINE_TUNED: (0.624, 0.471, 0.926, 0.624),
+        },
+        notes=(
+            Note(
+                "Acc.",
+                (PRETRAINED, FINE_TUNED),
+                "The paper's accuracy equals its F1 in both rows; F1 is what precision and recall "
+                "give (0.558, 0.624), so the accuracy is not one. Under the paper's protocol F1 is "
+                "printed again here and vqa/accuracy is null; strict accuracy is over the "
+                "(image, class) pairs asked about.",
+                ours=True,
+            ),
+        ),
+    ),
+    PaperTable(
+        key="table_5",
+        title="Table 5. Bounding box detection (IoU > 0.3)",
+        columns=(
+            _column("Prec.", "detection/precision@0.3"),
+            _column("Recall", "detection/recall@0.3"),
+            _column("F1", "detection/f1@0.3"),
+            _column("mIoU (TP)", "detection/miou_tp@0.3"),
+        ),
+        printed={
+            PRETRAINED: (0.096, 0.068, 0.070, 0.036),
+            FINE_TUNED: (0.120, 0.090, 0.103, 0.615),
+        },
+        notes=(
+            Note(
+                "F1",
+                (PRETRAINED,),
+                "The paper prints 0.070; its precision 0.096 and recall 0.068 give 0.080.",
+            ),
+            Note(
+                "mIoU (TP)",
+                (PRETRAINED,),
+                "0.036 cannot be a mean over boxes with IoU > 0.3; it is the value of Table 6 over "
+                "all predictions.",
+            ),
+        ),
+    ),
+    PaperTable(
+        key="table_6",
+        title="Table 6. Spatial localization quality (per image)",
+        columns=(
+            _column("IoU>0.5 (%)", "localization/good@0.5", percent=True),
+            _column("IoU>0.3 (%)", "localization/acceptable@0.3", percent=True),
+            _column("Mean IoU (all preds)", "localization/mean_iou"),
+        ),
+        printed={PRETRAINED: (1.1, 8.5, 0.036), FINE_TUNED: (22.8, 48.6, 0.133)},
+        transposed=True,
+    ),
+)
+
+
+def _classes(scores: Scores) -> Sequence[str]:
+    return _keys(scores, "by_class/detection/f1@0.3/")
+
+
+def _types(scores: Scores) -> Sequence[str]:
+    return _keys(scores, "by_question_type/vqa/f1/")
+
+
+def _keys(scores: Scores, prefix: str) -> list[str]:
+    named = next(iter(scores.figures.values()))[STRICT]
+    return [name.removeprefix(prefix) for name in named if name.startswith(prefix)]
+
+
+BREAKDOWNS = (
+    Breakdown(
+        key="by_class_detection",
+        title="Boxes by class (strict; n = images that have the class)",
+        prefix="by_class/detection",
+        metrics={
+            "precision@0.3": "Prec.",
+            "recall@0.3": "Recall",
+            "f1@0.3": "F1",
+            "miou_tp@0.3": "mIoU (TP)",
+        },
+        keys=_classes,
+    ),
+    Breakdown(
+        key="by_class_vqa",
+        title="There or not, by class (strict; n = questions that ask about the class)",
+        prefix="by_class/vqa",
+        metrics={"balanced_accuracy": "Balanced accuracy", "accuracy": "Accuracy"},
+        keys=_classes,
+    ),
+    Breakdown(
+        key="by_question_type",
+        title="By question type (strict; n = questions)",
+        prefix="by_question_type",
+        metrics={
+            "vqa/f1": "F1",
+            "vqa/balanced_accuracy": "Balanced accuracy",
+            "vqa/exact_set": "Exact set",
+            "parse_failure_rate": "Parse failures",
+        },
+        keys=_types,
+    ),
+)
+
+_BESIDE = {
+    "vqa/balanced_accuracy": "Balanced accuracy (there or not)",
+    "vqa/mcc": "Matthews correlation",
+    "vqa/sensitivity": "Sensitivity",
+    "vqa/specificity": "Specificity",
+    "vqa/exact_set": "Exact set of classes",
+    "detection_agnostic/precision@0.3": "Detection without classes: precision",
+    "detection_agnostic/recall@0.3": "Detection without classes: recall",
+    "detection_agnostic/f1@0.3": "Detection without classes: F1",
+    "detection_agnostic/miou_tp@0.3": "Detection without classes: mIoU (TP)",
+    "localization_with_lesion/good@0.5": "Images with true boxes: share with IoU > 0.5",
+    "localization_with_lesion/acceptable@0.3": "Images with true boxes: share with IoU > 0.3",
+    "localization_with_lesion/mean_iou": "Images with true boxes: mean IoU of all predictions",
+    "localization/ceiling": "Images with true boxes, of all: ceiling of Table 6's shares",
+    "detection/boxes_per_image": "Predicted boxes per image",
+    "detection/truth_boxes_per_image": "True boxes per image",
+    "detection/boxes_per_normal_image": "Predicted boxes per image without true boxes",
+    "detection/duplicate_share": "Boxes that repeat one of their answer (IoU > 0.9)",
+    "detection/recall_ceiling@0.3": "Recall ceiling: the reference answers themselves",
+    "detection/recall_ceiling_one_box": "Recall ceiling: one box per question with boxes",
+}
+
+
+def paper_row(system: str) -> str:
+    """The paper's row that a system is compared with: by its name, else the fine-tuned model."""
+    return PRETRAINED if system.lower() in _BASE_NAMES else FINE_TUNED
+
+
+def markdown(scores: Scores) -> str:
+    """tables.md."""
+    parts = [
+        _heading(scores),
+        *(table_markdown(table, scores, paper_row) for table in TABLES),
+        _beside(scores),
+        _failures(scores),
+        *(breakdown_markdown(breakdown, scores) for breakdown in BREAKDOWNS),
+    ]
+    return "\n".join(parts)
+
+
+def rows(scores: Scores) -> list[dict[str, Any]]:
+    """The cells of tables.csv."""
+    return table_rows(TABLES, BREAKDOWNS, scores, paper_row)
+
+
+def _heading(scores: Scores) -> str:
+    """What the figures stand on; without it none of them can be compared with anything."""
+    settings = scores.settings
+    bootstrap = settings["bootstrap"]
+    text = (
+        "# VinDr-CXR-VQA\n\n"
+        f"{settings['images']:,} images, {settings['questions']:,} questions; data set "
+        f"{', '.join(settings['datasets'])}, split {', '.join(settings['splits'])}. Ground truth: "
+        f"`{settings['gt_mode']}`. In brackets: {100 * bootstrap['confidence']:g} % intervals "
+        f"({bootstrap['method']} bootstrap, {bootstrap['resamples']:,} resamples of "
+        f"{bootstrap['clusters']:,} clusters by {' and '.join(bootstrap['clustered_by'])}, seed "
+        f"{bootstrap['seed']}). {UNDEFINED}: undefined.\n"
+    )
+    if "vindr_cxr_vqa" not in settings["datasets"]:
+        text += (
+            "\nThese are not the paper's images: its values stand beside ours for orientation, and "
+            "the differences are no reproduction.\n"
+        )
+    return text
+
+
+def _beside(scores: Scores) -> str:
+    lines = [["Strict", *scores.figures]]
+    for metric, title in _BESIDE.items():
+        lines.append([title, *(_text(scores.figures[s][STRICT][metric]) for s in scores.figures)])
+    return f"## Beside the paper's tables\n\n{grid(lines)}"
+
+
+def _failures(scores: Scores) -> str:
+    prefix = "parse_failure_rate"
+    names = dict.fromkeys(
+        name
+        for protocols in scores.figures.values()
+        for name in protocols[STRICT]
+        if name.startswith(prefix)
+    )
+    lines = [["Answers that could not be read", *scores.figures]]
+    for name in names:
+        found = [protocols[STRICT].get(name) for protocols in scores.figures.values()]
+        title = name.removeprefix(prefix).lstrip("/") or "all"
+        lines.append([title, *(_text(figure) if figure else "0.000" for figure in found)])
+    for name, meaning in PROBLEMS.items():
+        counts = [str(problems[name]) for problems in scores.problems.values()]
+        lines.append([f"{name}: {meaning} (count)", *counts])
+    return f"## Failures and problems\n\n{grid(lines)}"
+
+
+def _text(figure: Estimate) -> str:
+    if figure.value is None:
+        return UNDEFINED
+    if figure.ci_low is None or figure.ci_high is None:
+        return f"{figure.value:.3f}"
+    return f"{figure.value:.3f} ({figure.ci_low:.3f} to {figure.ci_high:.3f})"

@@ -1,0 +1,341 @@
+"""What the references of VinDr-CXR-VQA say: the truth of each question and of each image.
+
+Ground-truth modes, which decide what boxes an image has (A11: the same predictions score very
+differently against one lesion's box and against three readers' boxes of it):
+
+* `exact`: the boxes of the reference answers to all of the image's questions. On phantoms these are
+  the lesions' exact extents; on the released data, the one box that each question is about.
+* `raw`: all readers' boxes, unmerged, as the paper appears to count (8.3 per image).
+* `per_reader`: each reader is a truth of their own, and counts are summed over (image, reader).
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from cxrjax.errors import UserError
+from cxrjax.metrics.detection import NO_CLASS
+from cxrjax.metrics.mentions import VINDR_VOCABULARY, MentionReader
+from cxrjax.records import Answer, PixelBox, QARecord, ReaderBox
+
+# Boxes of the source lie within the image; this much (pixels) is rounding.
+_BORDER = 1.0
+
+_Labelled = tuple[int, tuple[float, ...]]  # class, box in pixels
+
+
+@dataclass(frozen=True)
+class LabelledBoxes:
+    """Boxes as float64 [n, 4] fractions of the original image, and the class number of each."""
+
+    boxes: Float[np.ndarray, "n 4"]
+    classes: Int[np.ndarray, "n"]
+
+
+@dataclass(frozen=True)
+class Question:
+    """One question with its truth.
+
+    Attributes:
+        image: index into `References.images`.
+        kind: its `question_type`.
+        asked: the class it asks about; None for open questions ("What").
+        present: classes that its reference answer says are there.
+        has_boxes: whether its reference answer has boxes.
+    """
+
+    question_id: str
+    image: int
+    kind: str
+    asked: str | None
+    present: frozenset[str]
+    has_boxes: bool
+
+
+@dataclass(frozen=True)
+class Image:
+    """One image with its truth.
+
+    Attributes:
+        cluster: the patient, or the image itself where no patient is known.
+        truths: the ground-truth sets to score against: one, or one per reader.
+        answered: boxes of the reference answers, for the recall ceiling.
+        box_questions: how many questions have boxes in their reference answer.
+    """
+
+    image_id: str
+    cluster: tuple[str, str]
+    height: int
+    width: int
+    truths: tuple[LabelledBoxes, ...]
+    answered: LabelledBoxes
+    box_questions: int
+
+
+@dataclass(frozen=True)
+class References:
+    """All questions and images of a references file, under one ground-truth mode."""
+
+    gt_mode: str
+    classes: tuple[str, ...]
+    questions: dict[str, Question]
+    images: tuple[Image, ...]
+    reader: MentionReader
+    datasets: tuple[str, ...]
+    splits: tuple[str, ...]
+
+
+def union(lists: Iterable[Iterable[_Labelled]]) -> list[_Labelled]:
+    """Boxes of several answers about one image as one list.
+
+    A box given in several answers (the same class, the same four numbers) is one box. Copies within
+    one answer stay copies: whoever repeats a box in one breath has predicted it that often.
+    """
+    counts: dict[_Labelled, int] = {}
+    for items in lists:
+        here: dict[_Labelled, int] = {}
+        for item in items:
+            here[item] = here.get(item, 0) + 1
+        for item, count in here.items():
+            counts[item] = max(count, counts.get(item, 0))
+    return [item for item, count in counts.items() for _ in range(count)]
+
+
+def stack(items: Iterable[_Labelled], height: int = 1, width: int = 1) -> LabelledBoxes:
+    """(class, box) pairs as arrays, divided by the image's size."""
+    pairs = list(items)
+    boxes = np.array([box for _, box in pairs], np.float64).reshape(-1, 4)
+    return LabelledBoxes(
+        boxes / np.array([width, height, width, height], np.float64),
+        np.array([number for number, _ in pairs], np.int64),
+    )
+
+
+def read_references(records: Iterable[QARecord], gt_mode: str, source: str) -> References:
+    """Questions and images of the records.
+
+    Args:
+        records: of one split; answers included.
+        gt_mode: a key of `GT_MODES`.
+        source: names the file, for error messages.
+
+    Raises:
+        UserError: no records, a repeated question, a record without answers, of a class that
+            VinDr-CXR-VQA does not have (records of dataset `custom` bring their own), with a box
+            outside its image, without image size, or without readers where the mode needs them.
+    """
+    by_image: dict[str, list[QARecord]] = {}
+    seen: set[str] = set()
+    for record in records:
+        if record.question_id in seen:
+            raise UserError(f"{source}: question_id {record.question_id!r} stands there twice")
+        seen.add(record.question_id)
+        by_image.setdefault(record.image_id, []).append(record)
+    if not by_image:
+        raise UserError(f"{source}: holds no records: nothing to score against")
+    everything = [record for group in by_image.values() for record in group]
+    vocabulary = _vocabulary(everything)
+    builder = _Builder(source, gt_mode, tuple(vocabulary), MentionReader(vocabulary))
+    images = [
+        builder.add_image(number, image_id, group)
+        for number, (image_id, group) in enumerate(by_image.items())
+    ]
+    return References(
+        gt_mode=gt_mode,
+        classes=builder.classes,
+        questions=builder.questions,
+        images=tuple(images),
+        reader=builder.reader,
+        datasets=tuple(sorted({record.dataset for record in everything})),
+        splits=tuple(sorted({record.split for record in everything})),
+    )
+
+
+def _vocabulary(records: Iterable[QARecord]) -> dict[str, tuple[str, ...]]:
+    """The 14 classes, and those that custom records name."""
+    vocabulary = dict(VINDR_VOCABULARY)
+    known = {name.lower() for name in vocabulary}
+    for record in records:
+        if record.dataset == "custom":
+            named = [label for answer in record.answers for label in answer.labels]
+            finding = _finding(record)
+            for label in [*named, *([finding] if finding else [])]:
+                if label.lower() not in known:
+                    known.add(label.lower())
+                    vocabulary[label] = ()
+    return vocabulary
+
+
+def _finding(record: QARecord) -> str | None:
+    value = (record.variables or {}).get("finding")
+    return str(value) if value else None
+
+
+def _denies(record: QARecord, answer: Answer) -> bool:
+    return answer.polarity == "neg" or (
+        answer.polarity == "unk" and record.negative_kind is not None
+    )
+
+
+class _Builder:
+    """Turns records into `Question`s and `Image`s; knows what to call them in errors."""
+
+    def __init__(
+        self, source: str, gt_mode: str, classes: tuple[str, ...], reader: MentionReader
+    ) -> None:
+        self.source = source
+        self.gt_mode = gt_mode
+        self.classes = classes
+        self.reader = reader
+        self.questions: dict[str, Question] = {}
+        self._numbers = {name.lower(): number for number, name in enumerate(classes)}
+
+    def add_image(self, number: int, image_id: str, records: list[QARecord]) -> Image:
+        sizes = {record.image_hw for record in records}
+        if None in sizes or len(sizes) > 1:
+            found = "null" if None in sizes else " and ".join(sorted(map(str, sizes)))
+            raise self._error(
+                records[0], f"image_hw of {image_id} is {found}: join one true [height, width]"
+            )
+        ((height, width),) = (size for size in sizes if size is not None)
+        answers = [self._add_question(number, record, height, width) for record in records]
+        answered = union(answers)
+        patients = sorted({record.patient_id for record in records if record.patient_id})
+        truths = GT_MODES[self.gt_mode](self, answered, records, height, width)
+        return Image(
+            image_id=image_id,
+            cluster=("patient", patients[0]) if patients else ("image", image_id),
+            height=height,
+            width=width,
+            truths=tuple(stack(truth, height, width) for truth in truths),
+            answered=stack(answered, height, width),
+            box_questions=sum(bool(boxes) for boxes in answers),
+        )
+
+    def _add_question(
+        self, image: int, record: QARecord, height: int, width: int
+    ) -> list[_Labelled]:
+        """Notes the question and returns the boxes of its reference answer."""
+        if not record.answers:
+            raise self._error(
+                record, "has no answers: score needs the records, not the questions without answers"
+            )
+        asked = self._asked(record)
+        boxes: list[_Labelled] = []
+        present: set[str] = set()
+        for answer in record.answers:
+            labels = [self._class(record, label) for label in answer.labels]
+            here = answer.boxes_by_image.get(record.image_id, [])
+            if not _denies(record, answer):
+                present |= set(labels)
+            if here:
+                named = labels if len(labels) == 1 else [asked] if asked else []
+                if not named:
+                    raise self._error(
+                        record, "has boxes of several classes in one answer, none asked about"
+                    )
+                boxes += [self._boxed(record, named[0], box, height, width) for box in here]
+        if not any(answer.labels for answer in record.answers):
+            present |= self._present_by_text(record, asked)
+        self.questions[record.question_id] = Question(
+            record.question_id,
+            image,
+            record.question_type,
+            asked,
+            frozenset(present),
+            bool(boxes),
+        )
+        return boxes
+
+    def _present_by_text(self, record: QARecord, asked: str | None) -> frozenset[str]:
+        """What answers without labels say is there, by polarity, else by their words."""
+        if all(_denies(record, answer) for answer in record.answers):
+            return frozenset()
+        if asked and any(a.polarity == "pos" or a.boxes_by_image for a in record.answers):
+            return frozenset([asked])
+        return self.reader.read(record.answer_text, asked, has_box=bool(record.boxes)).present
+
+    def _asked(self, record: QARecord) -> str | None:
+        """The class asked about: as the record says, else as its question words it."""
+        if (finding := _finding(record)) is not None:
+            return self._class(record, finding)
+        # What an open question's answer is must not help a prediction to its class.
+        if record.question_type == "What":
+            return None
+        if (worded := self.reader.name_of(record.question.rstrip("? "))) is not None:
+            return worded
+        return self._class(record, record.gt_finding) if record.gt_finding else None
+
+    def readers_boxes(
+        self, records: list[QARecord], height: int, width: int
+    ) -> dict[str, list[_Labelled]]:
+        """Each reader's boxes, from the first record of the image that has them."""
+        for record in records:
+            if record.readers is not None:
+                return {
+                    rad_id: [self._marked(record, mark, height, width) for mark in marks]
+                    for rad_id, marks in record.readers.items()
+                }
+        raise self._error(
+            records[0], f"image has no readers, which gt_mode {self.gt_mode!r} needs: use 'exact'"
+        )
+
+    def _marked(self, record: QARecord, mark: ReaderBox, height: int, width: int) -> _Labelled:
+        return self._boxed(record, self._class(record, mark.label), mark.box, height, width)
+
+    def _boxed(
+        self, record: QARecord, label: str, box: PixelBox, height: int, width: int
+    ) -> _Labelled:
+        x0, y0, x1, y1 = box
+        # Written so that NaN fails.
+        if not (-_BORDER <= x0 < x1 <= width + _BORDER and -_BORDER <= y0 < y1 <= height + _BORDER):
+            raise self._error(
+                record,
+                f"has the box {box}: expected x0 < x1 and y0 < y1 within the image's "
+                f"{width} x {height} pixels",
+            )
+        return self._numbers[label.lower()], (x0, y0, x1, y1)
+
+    def _class(self, record: QARecord, label: str) -> str:
+        number = self._numbers.get(label.strip().lower(), NO_CLASS)
+        if number == NO_CLASS:
+            raise self._error(
+                record,
+                f"has the class {label!r}, which VinDr-CXR-VQA does not have: map it to one of the "
+                "14, or mark the record's dataset as 'custom'",
+            )
+        return self.classes[number]
+
+    def _error(self, record: QARecord, what: str) -> UserError:
+        return UserError(f"{self.source}: question {record.question_id!r} {what}")
+
+
+def _exact(
+    builder: _Builder, answered: list[_Labelled], records: list[QARecord], height: int, width: int
+) -> list[list[_Labelled]]:
+    return [answered]
+
+
+def _raw(
+    builder: _Builder, answered: list[_Labelled], records: list[QARecord], height: int, width: int
+) -> list[list[_Labelled]]:
+    # Two readers' equal boxes are two boxes: nothing is merged here.
+    by_reader = builder.readers_boxes(records, height, width)
+    return [[item for items in by_reader.values() for item in items]]
+
+
+def _per_reader(
+    builder: _Builder, answered: list[_Labelled], records: list[QARecord], height: int, width: int
+) -> list[list[_Labelled]]:
+    return list(builder.readers_boxes(records, height, width).values())
+
+
+GT_MODES: dict[
+    str,
+    Callable[
+        [_Builder, list[_Labelled], list[QARecord], int, int],
+        list[list[_Labelled]],
+    ],
+] = {"exact": _exact, "raw": _raw, "per_reader": _per_reader}

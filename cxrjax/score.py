@@ -1,0 +1,100 @@
+"""Scores predictions of any model against reference answers, in the layout of a paper's tables.
+
+    python -m cxrjax.score --benchmark=vindr_cxr_vqa --references=DIR/records/validation.jsonl \\
+        --predictions=base.jsonl --predictions=tuned.jsonl --out=DIR
+
+Several predictions files are scored side by side, on the same resamples. A line of predictions has
+`question_id`, `text` and `boxes` (xyxy fractions of the original image); for systems that give text
+alone, --codec names the convention in which it writes boxes.
+
+Writes to --out:
+
+    metrics.json   {system: {protocol: {metric: {value, ci_low, ci_high, n}}}}, null where undefined
+    tables.md      the paper's tables with our figures beside its own
+    tables.csv     the same, a line for each cell
+    score.json     ground-truth mode, seed, file hashes, and what was wrong with the predictions
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from cxrjax.benchmarks import BENCHMARKS
+from cxrjax.benchmarks.scores import write_scores
+from cxrjax.cli import run
+from cxrjax.codecs import CODECS
+from cxrjax.errors import UserError
+from cxrjax.metrics.bootstrap import Bootstrap
+
+
+def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Flags of the command; leaves with code 2 where they are unusable."""
+    parser = argparse.ArgumentParser(
+        prog="python -m cxrjax.score",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--benchmark", required=True, choices=sorted(BENCHMARKS), help="whose tables")
+    add("--references", required=True, type=Path, metavar="FILE", help="records with answers")
+    add(
+        "--predictions",
+        required=True,
+        type=Path,
+        action="append",
+        metavar="FILE",
+        help="predictions of one system; may be repeated",
+    )
+    add(
+        "--name",
+        action="append",
+        metavar="NAME",
+        help="the system's name, once for each --predictions, in order (default: the file's stem)",
+    )
+    add("--codec", choices=sorted(CODECS), help="read boxes from the text of lines without boxes")
+    add("--gt_mode", help="which boxes are true (default: the benchmark's first, see spec)")
+    add("--resamples", type=int, default=1000, help="bootstrap resamples; 0: none (default 1000)")
+    add("--seed", type=int, default=0, help="of the bootstrap (default 0)")
+    add("--out", required=True, type=Path, metavar="DIR", help="folder to write to")
+    flags = parser.parse_args(argv)
+    if flags.resamples < 0 or flags.seed < 0:
+        parser.error("--resamples and --seed must not be negative")
+    return flags
+
+
+def system_names(predictions: Sequence[Path], names: Sequence[str] | None) -> dict[str, Path]:
+    """The files by their systems' names."""
+    if names is not None and len(names) != len(predictions):
+        raise UserError(
+            f"{len(names)} --name for {len(predictions)} --predictions: give one each, in order"
+        )
+    systems: dict[str, Path] = {}
+    for name, path in zip(names or [path.stem for path in predictions], predictions, strict=True):
+        if name in systems:
+            raise UserError(
+                f"{path}: a system called {name!r} is there already ({systems[name]}): "
+                "tell them apart with --name"
+            )
+        systems[name] = path
+    return systems
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Scores what the flags name, writes the files and prints the tables."""
+    flags = parse_arguments(argv)
+    benchmark = BENCHMARKS[flags.benchmark]
+    scores = benchmark.score_files(
+        flags.references,
+        system_names(flags.predictions, flags.name),
+        flags.codec,
+        flags.gt_mode or benchmark.gt_modes[0],
+        Bootstrap(resamples=flags.resamples, seed=flags.seed),
+    )
+    write_scores(flags.out, benchmark, scores)
+    print(benchmark.markdown(scores))
+    print(f"{flags.out}: metrics.json, tables.md, tables.csv, score.json")
+
+
+if __name__ == "__main__":
+    run(main)
