@@ -4,9 +4,9 @@
 """
 
 import argparse
-import sys
 import time
 
+from cxrjax import cli
 from cxrjax.datasets.phantom.render import SMALLEST, render_phantom
 
 
@@ -22,7 +22,7 @@ def rendering_rate(count: int, long_side: int, normal: bool | None) -> tuple[flo
     return count / (time.perf_counter() - clock), count / (time.process_time() - processor)
 
 
-def main(argv: list[str] | None = None) -> int:
+def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -37,8 +37,7 @@ def main(argv: list[str] | None = None) -> int:
             f"long_side={flags.long_side} {name}: {clock:.1f} images/s"
             f" ({processor:.1f} per second of processor time)"
         )
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    cli.run(main)

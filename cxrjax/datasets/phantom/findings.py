@@ -6,9 +6,11 @@ drawn: what one reader of three marked is the faint case.
 """
 
 import dataclasses
+import functools
 from typing import NamedTuple
 
 import numpy as np
+from jaxtyping import Float
 
 
 class ClassStatistics(NamedTuple):
@@ -67,6 +69,12 @@ MOST_LESIONS = {
 
 # A reader who sees a class marks each of its lesions with this probability, at least one.
 MARK_PROBABILITY = 0.9
+# A reader marks a lesion twice, in two slightly different boxes, with this probability.
+DUPLICATE_PROBABILITY = 0.01
+
+# Every abnormal picture has a finding that every reader saw, and look-alikes add to each class:
+# both together add this much to the frequencies of the table.
+_ADDED_BY_READING = 1.025
 
 # How strongly a lesion is drawn, by the number of readers who will see it.
 _STRENGTH = {1: (0.68, 0.95), 2: (0.8, 1.08), 3: (0.92, 1.2)}
@@ -86,59 +94,41 @@ class Presence:
     strengths: tuple[float, ...]
 
 
-def _extra_lesion_mean(label: str) -> float:
-    """Mean number of lesions beyond the first, so that boxes per vote meet the table."""
-    wanted = STATISTICS[label].boxes_per_vote
-    # At least one lesion is always marked, hence the small correction for MARK_PROBABILITY.
-    return max(0.0, (wanted - 1) / MARK_PROBABILITY)
+@functools.cache
+def lesion_count_law(label: str) -> Float[np.ndarray, "most"]:
+    """Probabilities of 1, 2, ... lesions of a class where it is present.
+
+    A geometric law, cut off at `MOST_LESIONS`, whose ratio is found by bisection such that a
+    reader who sees the class marks as many boxes as in the table, on average.
+    """
+    counts = np.arange(1, MOST_LESIONS[label] + 1)
+    # All are missed with probability (1 - p)^n; then one is marked after all.
+    marked = MARK_PROBABILITY * counts + (1 - MARK_PROBABILITY) ** counts
+    wanted = STATISTICS[label].boxes_per_vote / (1 + DUPLICATE_PROBABILITY)
+    low, high = 0.0, 16.0
+    for _ in range(60):
+        ratio = (low + high) / 2
+        law = ratio ** (counts - 1)
+        law = law / law.sum()
+        low, high = (ratio, high) if (law * marked).sum() < wanted else (low, ratio)
+    return law
 
 
-def _draw_count(rng: np.random.Generator, label: str) -> int:
-    """Number of lesions: one and a truncated geometric tail with the mean the table asks for."""
-    extra, most = _extra_lesion_mean(label), MOST_LESIONS[label] - 1
-    if most == 0:
-        return 1
-    if most == 1:
-        return 1 + int(rng.random() < extra)
-    tail = np.arange(most + 1)
-    # Solved by bisection once per class would be exact; a geometric law truncated at `most` needs
-    # a ratio a little above extra / (1 + extra).
-    ratio = _geometric_ratio(extra, most)
-    weights = ratio**tail
-    return 1 + int(rng.choice(most + 1, p=weights / weights.sum()))
-
-
-_RATIOS: dict[tuple[float, int], float] = {}
-
-
-def _geometric_ratio(mean: float, most: int) -> float:
-    """The ratio of a geometric law on 0..most with the given mean."""
-    key = (mean, most)
-    if key not in _RATIOS:
-        low, high = 0.0, 4.0
-        counts = np.arange(most + 1)
-        for _ in range(50):
-            middle = (low + high) / 2
-            weights = middle**counts
-            if (weights * counts).sum() / weights.sum() < mean:
-                low = middle
-            else:
-                high = middle
-        _RATIOS[key] = high
-    return _RATIOS[key]
+_PRESENT = np.array([s.images for s in STATISTICS.values()]) / ABNORMAL_IMAGES / _ADDED_BY_READING
 
 
 def draw_presences(rng: np.random.Generator) -> list[Presence]:
     """The classes of an abnormal picture, at least one, in the order of the class ids."""
     labels = list(STATISTICS)
-    share = np.array([s.images / ABNORMAL_IMAGES for s in STATISTICS.values()])
-    present = rng.random(len(labels)) < share
+    present = rng.random(len(labels)) < _PRESENT
     while not present.any():
-        present = rng.random(len(labels)) < share
+        present = rng.random(len(labels)) < _PRESENT
     presences = []
     for label in (name for name, here in zip(labels, present, strict=True) if here):
         votes = STATISTICS[label].votes
         seen = 1 + int(np.searchsorted(np.cumsum(votes) / sum(votes), rng.random(), side="right"))
-        strengths = rng.uniform(*_STRENGTH[seen], size=_draw_count(rng, label))
+        law = np.cumsum(lesion_count_law(label))
+        count = 1 + min(int(np.searchsorted(law, rng.random(), side="right")), len(law) - 1)
+        strengths = rng.uniform(*_STRENGTH[seen], size=count)
         presences.append(Presence(label, seen, tuple(float(s) for s in strengths)))
     return presences

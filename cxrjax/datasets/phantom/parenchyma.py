@@ -60,12 +60,12 @@ def consolidation(
     scene: Scene, rng: np.random.Generator, place: Placement, strength: float
 ) -> Stamp:
     """Dense airspace filling with fuzzy edges and air-filled bronchi running through it."""
-    rx, ry = rng.uniform(0.20, 0.32), rng.uniform(0.22, 0.38)
+    rx, ry = rng.uniform(0.22, 0.34), rng.uniform(0.24, 0.42)
     side, x, y = place.find(rx, ry, v=(0.20, 0.74))
     window = around(scene, x, y, rx, ry, 0.12)
-    wobble = np.float32(0.13) * smooth_noise(rng, window.shape, 6, 6)
+    wobble = np.float32(0.17) * smooth_noise(rng, window.shape, 5, 5)
     r = elliptic_radius(scene, window, x, y, rx, ry) + wobble
-    weight = soft_step(1.0 - r, 0.22) * scene.free[window.index]
+    weight = soft_step(1.0 - r, 0.25) * scene.free[window.index]
     lines = []
     stem = np.array((x - side * rx * 0.95, y - ry * rng.uniform(-0.2, 0.5)))
     for angle in np.linspace(-0.75, 0.75, 4) + rng.normal(0, 0.12, 4):
@@ -127,9 +127,9 @@ def atelectasis(scene: Scene, rng: np.random.Generator, place: Placement, streng
     """A plate (band across the lower lung) or a collapsed lobe (wedge with a sharp edge)."""
     patient = scene.patient
     if rng.random() < 0.6:
-        half, thick = rng.uniform(0.18, 0.28), rng.uniform(0.05, 0.07)
+        half, thick = rng.uniform(0.18, 0.28), rng.uniform(0.065, 0.09)
         side, x, y = place.find(half, half * 0.35, v=(0.46, 0.78))
-        angle = rng.uniform(0.12, 0.4) * (1 if rng.random() < 0.7 else -1) * -side
+        angle = rng.uniform(0.25, 0.55) * (1 if rng.random() < 0.7 else -1) * -side
         t = np.linspace(-1, 1, 9)
         line = np.stack([t * half, 0.05 * half * (1 - t * t)], axis=1)
         turn = np.array([[math.cos(angle), math.sin(angle)], [-math.sin(angle), math.cos(angle)]])
@@ -172,7 +172,7 @@ def interstitial_disease(
     cells = round(h / 0.085), round(w / 0.085)
     net = ridges(smooth_noise(rng, window.shape, *cells), 0.38)
     nodes = np.clip(smooth_noise(rng, window.shape, *cells) - 0.9, 0, 1)
-    delta = np.float32(0.20 * strength) * weight * (net + np.float32(0.8) * nodes)
+    delta = np.float32(0.18 * strength) * weight * (net + np.float32(0.8) * nodes)
     return Stamp(window, delta, weight)
 
 
@@ -181,7 +181,7 @@ def pulmonary_fibrosis(
 ) -> Stamp:
     """Coarse streaks drawn towards the hilum, with thick-walled small cysts between them."""
     rx, ry = rng.uniform(0.15, 0.26), rng.uniform(0.16, 0.30)
-    zone = (0.10, 0.36) if rng.random() < 0.7 else (0.60, 0.78)
+    zone = (0.10, 0.42) if rng.random() < 0.7 else (0.58, 0.80)
     side, x, y = place.find(rx, ry, v=zone, s=(0.1, 0.9))
     hilum = np.array((side * 0.22, 0.43 * scene.patient.lung_height))
     window = around(scene, x, y, rx, ry, 0.05)

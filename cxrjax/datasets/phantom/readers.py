@@ -8,7 +8,7 @@ the real table, the three agree on whether a picture is normal.
 import numpy as np
 from jaxtyping import Float
 
-from cxrjax.datasets.phantom.findings import MARK_PROBABILITY, Presence
+from cxrjax.datasets.phantom.findings import DUPLICATE_PROBABILITY, MARK_PROBABILITY, Presence
 
 READERS = ("P1", "P2", "P3")
 
@@ -28,8 +28,7 @@ LOOK_ALIKES = {
     "Pleural thickening": ("Pleural effusion", "Pulmonary fibrosis"),
     "Pulmonary fibrosis": ("ILD", "Infiltration", "Pleural thickening"),
 }
-CONFUSION_PROBABILITY = 0.03
-DUPLICATE_PROBABILITY = 0.01
+CONFUSION_PROBABILITY = 0.025
 
 # Standard deviation of each edge, fraction of the box's side; ill-defined findings vary more.
 _JITTER = 0.045

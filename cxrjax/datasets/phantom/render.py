@@ -18,6 +18,7 @@ Field = Float[np.ndarray, "h w"]
 NORMAL_PROBABILITY = findings.NORMAL_IMAGES / (findings.NORMAL_IMAGES + findings.ABNORMAL_IMAGES)
 SIZES = (700, 3000)  # long sides that `long_side=None` draws from
 SMALLEST = 64
+_FINE_ABOVE = 512  # long side that shows texture of 1/260 of the picture
 # Larger pictures are painted at this size and enlarged; a detector is no sharper.
 _PAINTED_AT_MOST = 1024
 # Each purpose has its own random stream, so that one draw more in one moves no other.
@@ -136,6 +137,8 @@ def paint(
     markings = np.float32(0.115) * vessel
     markings += np.float32(0.14) * hilar
     markings += np.float32(0.018) * fine
+    if max(height, width) > _FINE_ABOVE:
+        markings += np.float32(0.012) * smooth_noise(rng, (height, width), 260, 260)
     markings *= free
 
     scene = Scene(canvas, patient, lung, free)

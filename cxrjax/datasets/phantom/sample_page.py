@@ -4,14 +4,15 @@ With --boxes each finding is framed and named.
 """
 
 import argparse
-import sys
 from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from cxrjax import cli
 from cxrjax.datasets.phantom.findings import STATISTICS
-from cxrjax.datasets.phantom.render import Phantom, render_phantom
+from cxrjax.datasets.phantom.render import SMALLEST, Phantom, render_phantom
+from cxrjax.errors import UserError
 
 # One colour per class, told apart on grey.
 COLOURS = dict(
@@ -57,7 +58,7 @@ def sample_page(
     return page
 
 
-def main(argv: list[str] | None = None) -> int:
+def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, prog="sample_page")
     parser.add_argument("--out", type=Path, required=True, help="picture file to write, e.g. p.png")
     parser.add_argument("--seed", type=int, default=0)
@@ -70,6 +71,10 @@ def main(argv: list[str] | None = None) -> int:
     kind.add_argument("--normal", action="store_const", const=True, default=None)
     kind.add_argument("--abnormal", dest="normal", action="store_const", const=False)
     flags = parser.parse_args(argv)
+    if flags.long_side < SMALLEST or min(flags.rows, flags.columns) < 1:
+        parser.error(f"--long_side must be at least {SMALLEST}, --rows and --columns at least 1")
+    if flags.seed < 0 or flags.first < 0:
+        parser.error("--seed and --first must not be negative")
     page = sample_page(
         *(flags.seed, flags.rows, flags.columns, flags.long_side, flags.boxes),
         first=flags.first,
@@ -78,11 +83,9 @@ def main(argv: list[str] | None = None) -> int:
     try:
         page.save(flags.out)
     except (OSError, ValueError) as error:
-        print(f"--out={flags.out}: cannot write the page: {error}", file=sys.stderr)
-        return 2
+        raise UserError(f"--out={flags.out}: cannot write the page: {error}") from None
     print(flags.out)
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    cli.run(main)
