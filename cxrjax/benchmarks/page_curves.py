@@ -1,0 +1,157 @@
+"""Loss curves: a training log (metrics.jsonl) to the coordinates of small SVG charts."""
+
+import json
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cxrjax.errors import UserError
+
+WIDTH, HEIGHT = 340, 190
+_LEFT, _RIGHT, _TOP, _BOTTOM = 44, 8, 10, 24
+# More points than pixels only make the page heavier.
+_MAX_POINTS = 240
+
+
+@dataclass(frozen=True)
+class Chart:
+    """One series, ready to draw in a WIDTH x HEIGHT view box.
+
+    Attributes:
+        line: `points` of an SVG polyline through the values (averaged in bins when many).
+        smooth: the same of a running mean; empty for a series too short to need one.
+        dots: (x, y, description) of each value, given for short series alone.
+        x_ticks, y_ticks: (position, text).
+        summary: what the chart shows, in words.
+    """
+
+    title: str
+    name: str
+    line: str
+    smooth: str
+    dots: list[tuple[float, float, str]]
+    x_ticks: list[tuple[float, str]]
+    y_ticks: list[tuple[float, str]]
+    summary: str
+
+
+# Title and the names a series may have in the log, in order of preference.
+CURVES = (
+    ("Training loss, total", r"(train/)?(loss|total|loss/total|total_loss)"),
+    ("Cross-entropy of answer tokens", r"(train/)?(loss/)?(ce|cross_entropy|loss_ce)"),
+    ("Box part, 1 − GIoU", r"(train/)?(loss/)?(giou|box|giou_loss|loss_giou)"),
+    ("Validation F1", r"(val|valid|validation|eval|benchmark)/.*(vqa/)?f1"),
+)
+
+
+def read_series(path: str | Path) -> dict[str, list[tuple[int, float]]]:
+    """name -> [(step, value)] of a metrics.jsonl, in order of the step; non-finite values are out.
+
+    A step logged twice (a resumed run) counts with its last value.
+
+    Raises:
+        UserError: the file cannot be read, or a line is no JSON object with a whole `step`.
+    """
+    series: dict[str, dict[int, float]] = {}
+    try:
+        with open(path, encoding="utf-8") as lines:
+            for number, line in enumerate(lines, start=1):
+                if not line.strip():
+                    continue
+                try:
+                    row = json.loads(line)
+                    step = int(row["step"])
+                except (ValueError, TypeError, KeyError):
+                    raise UserError(
+                        f'{path}:{number}: expected a JSON object with "step" and named values'
+                    ) from None
+                for name, value in row.items():
+                    if name != "step" and isinstance(value, int | float) and math.isfinite(value):
+                        series.setdefault(name, {})[step] = float(value)
+    except OSError as error:
+        raise UserError(f"{path}: cannot read the training log: {error.strerror}") from None
+    return {name: sorted(points.items()) for name, points in series.items()}
+
+
+def charts(path: str | Path) -> tuple[list[Chart], list[str]]:
+    """The charts of a training log, and the titles of those it has no values for."""
+    series = read_series(path)
+    drawn, absent = [], []
+    for title, pattern in CURVES:
+        name = next((name for name in series if re.fullmatch(pattern, name)), None)
+        if name is None:
+            absent.append(title)
+        else:
+            drawn.append(chart(title, name, series[name]))
+    return drawn, absent
+
+
+def chart(title: str, name: str, points: Sequence[tuple[int, float]]) -> Chart:
+    """Lays out one series of at least one point."""
+    binned = _bin(points)
+    steps = [step for step, _ in points]
+    values = [value for _, value in binned]
+    y_ticks = _ticks(min(values), max(values))
+    low, high = min(y_ticks[0], *values), max(y_ticks[-1], *values)
+    first, last = steps[0], max(steps[-1], steps[0] + 1)
+    x_values = [tick for tick in _ticks(first, last, 4) if first <= tick <= last]
+
+    def x(step: float) -> float:
+        return round(_LEFT + (step - first) / (last - first) * (WIDTH - _LEFT - _RIGHT), 1)
+
+    def y(value: float) -> float:
+        share = (value - low) / (high - low)
+        return round(HEIGHT - _BOTTOM - share * (HEIGHT - _TOP - _BOTTOM), 1)
+
+    def line(series: Sequence[tuple[float, float]]) -> str:
+        return " ".join(f"{x(step)},{y(value)}" for step, value in series)
+
+    few = len(points) <= 24
+    return Chart(
+        title=title,
+        name=name,
+        line=line(binned),
+        smooth="" if few else line(_smooth(binned)),
+        dots=[(x(s), y(v), f"step {s:,}: {v:.4g}") for s, v in points] if few else [],
+        x_ticks=[(x(tick), f"{tick:,.0f}") for tick in x_values],
+        y_ticks=[(y(tick), f"{tick:.6g}") for tick in y_ticks],
+        summary=(
+            f"{title} over steps {first:,} to {steps[-1]:,}: first {points[0][1]:.4g}, "
+            f"last {points[-1][1]:.4g}, lowest {min(v for _, v in points):.4g}, "
+            f"highest {max(v for _, v in points):.4g}."
+        ),
+    )
+
+
+def _bin(points: Sequence[tuple[int, float]]) -> list[tuple[float, float]]:
+    """At most _MAX_POINTS points: means of equal runs of neighbours."""
+    size = math.ceil(len(points) / _MAX_POINTS)
+    runs = [points[start : start + size] for start in range(0, len(points), size)]
+    return [
+        (sum(step for step, _ in run) / len(run), sum(value for _, value in run) / len(run))
+        for run in runs
+    ]
+
+
+def _smooth(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Centred running mean over about a twelfth of the series, narrower at its ends."""
+    reach = max(1, len(points) // 24)
+    smooth = []
+    for i, (step, _) in enumerate(points):
+        # Equally far to both sides, so that a steep start is not pulled down.
+        near = min(reach, i, len(points) - 1 - i)
+        window = points[i - near : i + near + 1]
+        smooth.append((step, sum(value for _, value in window) / len(window)))
+    return smooth
+
+
+def _ticks(low: float, high: float, count: int = 4) -> list[float]:
+    """About `count` round numbers that enclose [low, high]; at least two."""
+    if high <= low:
+        low, high = low - (abs(low) or 1) * 0.1, high + (abs(high) or 1) * 0.1
+    rough = (high - low) / count
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = power * next(m for m in (1, 2, 2.5, 5, 10) if m * power >= rough * 0.999)
+    return [round(step * i, 12) for i in range(math.floor(low / step), math.ceil(high / step) + 1)]

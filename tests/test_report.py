@@ -1,0 +1,198 @@
+"""`python -m cxrjax.report`: what it finds in a work directory, and what it says when it cannot."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from cxrjax import report
+from cxrjax.errors import UserError
+from cxrjax.records import Answer, QARecord, write_records
+
+
+def _entry(value: float) -> dict:
+    return {"value": value, "ci_low": value - 0.1, "ci_high": value + 0.1, "n": 300}
+
+
+def _scores(value: float) -> dict:
+    return {"strict": {"detection/f1@0.3": _entry(value)}}
+
+
+@pytest.fixture
+def workdir(tmp_path: Path) -> Path:
+    """A finished run of one image, laid out as the demo's."""
+    root = tmp_path / "runs" / "demo"
+    for folder in ("predictions", "train", "data/images"):
+        (root / folder).mkdir(parents=True)
+    Image.fromarray(np.full((40, 30), 99, np.uint8)).save(root / "data/images/a.png")
+    record = QARecord(
+        dataset="synthetic",
+        split="validation",
+        image_id="a",
+        image_path="images/a.png",
+        image_hw=(40, 30),
+        question_id="a-0",
+        question="Where is the Cardiomegaly?",
+        question_type="Where",
+        variables={"finding": "Cardiomegaly"},
+        answers=[Answer(text="Here.", boxes_by_image={"a": [[3, 4, 15, 20]]})],
+    )
+    write_records(root / "data/records/validation.jsonl", [record])
+    for system in ("base", "tuned"):
+        line = {"question_id": "a-0", "text": f"{system} says", "boxes": [], "parse": "ok"}
+        (root / f"predictions/{system}.jsonl").write_text(json.dumps(line))
+    (root / "metrics.json").write_text(json.dumps({"base": _scores(0.3), "tuned": _scores(0.7)}))
+    (root / "score.json").write_text('{"gt_mode": "exact"}')
+    (root / "train/metrics.jsonl").write_text('{"step": 1, "loss": 2.5}\n{"step": 2, "loss": 1.5}')
+    (root / "train/run.json").write_text('{"seed": 1234}')
+    (root / "notes.json").write_text('{"remarks": ["A remark."]}')
+    return root
+
+
+def _page(workdir: Path, *flags: str) -> str:
+    out = workdir / "page"
+    report.main([f"--workdir={workdir}", f"--out={out}", *flags])
+    return (out / "index.html").read_text(encoding="utf-8")
+
+
+def test_the_demos_layout_is_found_without_options(workdir, capsys):
+    html = _page(workdir)
+    assert capsys.readouterr().out.strip() == str(workdir / "page" / "index.html")
+    for text in (
+        "VinDr-CXR-VQA results: demo",
+        "0.700",
+        "base says",
+        "tuned says",
+        "1234",
+        "A remark.",
+        "Ground truth: exact.",
+        "data:image/jpeg",
+        "first 2.5, last 1.5",
+    ):
+        assert text in html
+    assert "Not found" not in html
+
+
+def test_a_plain_training_workdir_has_its_log_at_the_top(workdir):
+    for name in ("metrics.jsonl", "run.json"):
+        (workdir / "train" / name).rename(workdir / name)
+    html = _page(workdir)
+    assert "1234" in html and "first 2.5, last 1.5" in html
+
+
+def test_what_is_optional_and_missing_is_said_on_the_page(workdir):
+    shutil.rmtree(workdir / "train")
+    (workdir / "notes.json").unlink()
+    (workdir / "score.json").unlink()
+    html = _page(workdir)
+    assert "Not found, so not shown: training log" in html
+    assert "Not found, so not shown: what was run" in html
+    assert "Not found, so not shown: how score worked" in html
+    assert "No training log was given" in html and "No run.json was given" in html
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("metrics.json", "metrics.json: no such file: run `python -m cxrjax.score`"),
+        ("predictions/base.jsonl", None),  # one system is enough
+        ("data/records/validation.jsonl", "validation.jsonl: no such file"),
+        ("data/images/a.png", "a.png"),
+    ],
+)
+def test_what_is_required_and_missing_is_a_user_error(workdir, name, message):
+    (workdir / name).unlink()
+    if message is None:
+        assert "base says" not in _page(workdir)
+        return
+    with pytest.raises(UserError, match=message):
+        _page(workdir)
+    assert not (workdir / "page" / "index.html").exists()
+
+
+def test_no_predictions_at_all_is_a_user_error(workdir):
+    shutil.rmtree(workdir / "predictions")
+    with pytest.raises(UserError, match="holds no predictions"):
+        _page(workdir)
+
+
+def test_files_can_be_named(workdir, tmp_path):
+    other = tmp_path / "elsewhere"
+    other.mkdir()
+    for name in ("metrics.json", "predictions", "train", "data", "notes.json"):
+        shutil.move(workdir / name, other / name)
+    html = _page(
+        workdir,
+        "--title=Named",
+        f"--metrics={other}/metrics.json",
+        f"--predictions={other}/predictions/tuned.jsonl",
+        f"--references={other}/data/records/validation.jsonl",
+        f"--image_root={other}/data",
+        f"--training_log={other}/train/metrics.jsonl",
+        f"--run={other}/train/run.json",
+        f"--notes={other}/notes.json",
+    )
+    assert "Named" in html and "tuned says" in html and "base says" not in html
+    assert "1234" in html and "A remark." in html
+
+
+@pytest.mark.parametrize(
+    "flag", ["metrics", "predictions", "references", "training_log", "run", "score", "notes"]
+)
+def test_a_named_file_must_be_there(workdir, flag):
+    with pytest.raises(UserError, match="nowhere"):
+        _page(workdir, f"--{flag}=nowhere/{flag}")
+
+
+def test_the_image_root_of_records_outside_a_records_folder_is_their_own(workdir):
+    loose = workdir / "data" / "questions.jsonl"
+    shutil.move(workdir / "data/records/validation.jsonl", loose)
+    assert "data:image/jpeg" in _page(workdir, f"--references={loose}")
+
+
+def test_a_second_workdir_stands_beside_the_first(workdir):
+    second = workdir.parent / "other-run"
+    shutil.copytree(workdir, second)
+    (second / "metrics.json").write_text(json.dumps({"tuned": _scores(0.123)}))
+    (second / "predictions/base.jsonl").unlink()
+    html = _page(workdir, f"--compare={second}")
+    assert "other-run/tuned" in html and "other-run/base" not in html
+    assert "0.123" in html and "0.700" in html
+
+
+def test_two_systems_of_one_name_are_refused(workdir):
+    twice = workdir / "predictions" / "tuned.jsonl"
+    with pytest.raises(UserError, match="is called tuned too"):
+        _page(workdir, f"--predictions={twice}", f"--predictions={twice}")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"), [("{", "not JSON"), ("[]", "expected a JSON object, found list")]
+)
+def test_files_that_are_no_objects_are_named(workdir, content, message):
+    (workdir / "metrics.json").write_text(content)
+    with pytest.raises(UserError, match=rf"metrics.json: {message}"):
+        _page(workdir)
+
+
+def test_unusable_flags_leave_with_two(workdir):
+    for flags in ([], ["--max_images=0"], ["--no-such-flag"], ["--codec=none"]):
+        with pytest.raises(SystemExit) as caught:
+            report.main([f"--workdir={workdir}", "--out=x", *flags] if flags else [])
+        assert caught.value.code == 2
+
+
+def test_from_the_shell(tmp_path):
+    command = [sys.executable, "-m", "cxrjax.report"]
+    wrong = subprocess.run(
+        [*command, f"--workdir={tmp_path}", f"--out={tmp_path}"], capture_output=True, text=True
+    )
+    assert wrong.returncode == 2
+    assert wrong.stderr.startswith("error: ") and wrong.stderr.count("\n") == 1
+    told = subprocess.run([*command, "--help"], capture_output=True, text=True)
+    assert told.returncode == 0 and "data/records/validation.jsonl" in told.stdout
