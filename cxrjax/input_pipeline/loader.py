@@ -7,6 +7,10 @@ and worker processes as it likes.
 """
 
 import dataclasses
+import multiprocessing
+import os
+import signal
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -185,7 +189,7 @@ class TrainLoader:
     def __next__(self) -> LoadedBatch:
         if self._iterator is None:
             self._iterator = _iterate(self._dataset[self._step :], self._workers)
-        loaded = next(self._iterator)
+        loaded = _own(next(self._iterator))
         self._step += 1
         return loaded
 
@@ -235,7 +239,7 @@ class EvalLoader:
     def __iter__(self) -> Iterator[LoadedBatch]:
         iterator = _iterate(self._dataset, self._workers)
         try:
-            yield from iterator
+            yield from map(_own, iterator)
         finally:
             iterator.close()
 
@@ -344,6 +348,36 @@ def _iterate(dataset: grain.MapDataset, workers: int) -> grain.DatasetIterator:
         if not flags.FLAGS.is_parsed():
             flags.FLAGS.mark_as_parsed()
         batches = batches.mp_prefetch(
-            grain.MultiprocessingOptions(workers, per_worker_buffer_size=_WORKER_BUFFER)
+            grain.MultiprocessingOptions(workers, per_worker_buffer_size=_WORKER_BUFFER),
+            worker_init_fn=_set_up_worker,
         )
     return iter(batches)
+
+
+def _own(loaded: LoadedBatch) -> LoadedBatch:
+    """The batch in this process's memory, out of what it shares with a worker.
+
+    JAX on a CPU computes on NumPy's memory without a copy, so that a batch in use would keep its
+    shared memory (of which containers have little) up to the end of the run.
+    """
+    arrays = {
+        name: np.array(array) if type(array) is not np.ndarray else array
+        for name, array in vars(loaded.batch).items()
+    }
+    return loaded._replace(batch=Batch(**arrays))
+
+
+def _set_up_worker(worker: int, workers: int) -> None:
+    """Runs first in every worker process."""
+    del worker, workers
+    # Ctrl-C goes to the whole group: the run's own process ends its workers, without tracebacks.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_the_run, daemon=True).start()
+
+
+def _end_with_the_run() -> None:
+    # A run that is killed outright ends nothing; its workers would wait for it for ever.
+    run = multiprocessing.parent_process()
+    if run is not None:
+        run.join()
+        os._exit(1)

@@ -3,6 +3,11 @@
 import dataclasses
 import itertools
 import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -40,6 +45,8 @@ def assert_equal(a: LoadedBatch, b: LoadedBatch) -> None:
     assert a.question_ids == b.question_ids and a.problems == b.problems
     for name in Batch.__dataclass_fields__:
         x, y = getattr(a.batch, name), getattr(b.batch, name)
+        # No shared memory of a worker: its size is limited and its life is not ours.
+        assert type(x) is type(y) is np.ndarray
         assert x.dtype == y.dtype, name
         np.testing.assert_array_equal(x, y, err_msg=name)
 
@@ -317,3 +324,56 @@ def test_evaluation_shards_over_hosts(source, tokenizer, config):
             assert loaded.batch.images.shape[0] == 2
             seen.extend(i for i in loaded.batch.question_index.ravel() if i >= 0)
     assert sorted(seen) == list(range(source.num_records))
+
+
+KILLED_RUN = """
+import multiprocessing, sys
+from cxrjax.input_pipeline.examples import ExampleConfig
+from cxrjax.input_pipeline.loader import train_loader
+from cxrjax.input_pipeline.sources import RecordSource
+from cxrjax.input_pipeline.tokenizer import Tokenizer
+from cxrjax.input_pipeline.tokenizer_training import template_corpus, train_tokenizer
+
+if __name__ == "__main__":
+    loader = train_loader(
+        RecordSource(sys.argv[1]),
+        Tokenizer(train_tokenizer(template_corpus())),
+        ExampleConfig(image_size=28),
+        global_batch_size=2,
+        seed=0,
+        workers=1,
+    )
+    next(loader)
+    print(*(child.pid for child in multiprocessing.active_children()), flush=True)
+    sys.stdin.read()
+"""
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process is there and not merely waiting to be reaped."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs Linux's /proc")
+def test_workers_of_a_killed_run_end_too(records_file, tmp_path):
+    script = tmp_path / "run.py"
+    script.write_text(KILLED_RUN)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(
+        [sys.executable, str(script), str(records_file)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment,
+    ) as run:
+        workers = [int(pid) for pid in run.stdout.readline().split()]
+        assert workers and all(map(is_running, workers))
+        run.kill()
+    deadline = time.monotonic() + 30
+    while any(map(is_running, workers)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not any(map(is_running, workers))
