@@ -72,8 +72,8 @@ MARK_PROBABILITY = 0.9
 # A reader marks a lesion twice, in two slightly different boxes, with this probability.
 DUPLICATE_PROBABILITY = 0.01
 
-# Every abnormal picture has a finding that every reader saw, and look-alikes add to each class:
-# both together add this much to the frequencies of the table.
+# No reader leaves an abnormal picture empty, and look-alikes add to the rarer classes: together
+# they bring this much more than the table's frequencies, so less is drawn.
 _ADDED_BY_READING = 1.025
 
 # How strongly a lesion is drawn, by the number of readers who will see it.

@@ -168,8 +168,7 @@ def interstitial_disease(
     weight = soft_step(gy - np.float32(y0), 0.05) * soft_step(np.float32(y1) - gy, 0.05)
     weight = weight * scene.side_of_free(side, window)
     # About 0.085 body units a cell: the mesh is two to four pixels wide on a picture of 112.
-    h, w = (n / scene.canvas.scale for n in window.shape)
-    cells = round(h / 0.085), round(w / 0.085)
+    cells = round((y1 - y0 + 0.16) / 0.085), round(1.16 / 0.085)
     net = ridges(smooth_noise(rng, window.shape, *cells), 0.38)
     nodes = np.clip(smooth_noise(rng, window.shape, *cells) - 0.9, 0, 1)
     delta = np.float32(0.18 * strength) * weight * (net + np.float32(0.8) * nodes)

@@ -249,6 +249,21 @@ def _stamp_letter(image: UInt8[np.ndarray, "h w"], side: int) -> None:
     np.maximum(patch, np.asarray(letter)[: patch.shape[0], : patch.shape[1]], out=patch)
 
 
+def plan(
+    seed: int, index: int, normal: bool | None = None
+) -> tuple[Patient, list[findings.Presence]]:
+    """Who stands before the detector and which findings there are; no pixel yet.
+
+    The person is the same whatever `normal` says, heart and aorta apart.
+    """
+    rng = _generator(seed, index, "findings")
+    drawn_normal = bool(rng.random() < NORMAL_PROBABILITY)
+    normal = drawn_normal if normal is None else normal
+    presences = [] if normal else findings.draw_presences(rng)
+    patient = anatomy.draw_patient(_generator(seed, index, "patient"))
+    return _with_organs(patient, presences, rng), presences
+
+
 def render_phantom(
     seed: int, index: int, long_side: int | None = None, normal: bool | None = None
 ) -> Phantom:
@@ -273,12 +288,7 @@ def render_phantom(
     if long_side < SMALLEST:
         raise ValueError(f"long_side {long_side}: expected at least {SMALLEST} pixels")
 
-    rng = _generator(seed, index, "findings")
-    drawn_normal = bool(rng.random() < NORMAL_PROBABILITY)
-    normal = drawn_normal if normal is None else normal
-    presences = [] if normal else findings.draw_presences(rng)
-    patient = _with_organs(anatomy.draw_patient(_generator(seed, index, "patient")), presences, rng)
-
+    patient, presences = plan(seed, index, normal)
     height, width = picture_size(patient, long_side)
     painted = picture_size(patient, min(long_side, _PAINTED_AT_MOST))
     painting = paint(patient, presences, seed, index, *painted)
