@@ -1,0 +1,1 @@
+"""The loss, the optimiser, sharding, the step, the loop and its checkpoints."""

@@ -1,0 +1,298 @@
+"""Every key of an experiment, in one place.
+
+`configs/*.py` start from `default_config()` and change what they mean to change; the command line
+changes single keys (`--config.optimizer.learning_rate=1e-3`). A key that is not listed here is an
+error wherever it comes from.
+"""
+
+import difflib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+from ml_collections import ConfigDict, config_flags
+from ml_collections.config_dict import placeholder
+
+from cxrjax.errors import UserError
+
+
+def default_config() -> ConfigDict:
+    """The configuration every experiment starts from, locked: unknown keys raise."""
+    config = ConfigDict()
+
+    model = config.model = ConfigDict()
+    model.preset = "tiny"  # a name in cxrjax.models.PRESETS: the sizes of everything
+    model.init = "checkpoint"  # 'checkpoint': from `init_from`; 'random': from training.seed
+    model.init_from = placeholder(str)  # directory of the base model (null with init='random')
+    model.tokenizer = placeholder(str)  # SentencePiece file; null: the one beside the base model
+    model.share = "tower"  # what an image's questions share: the 'tower', or its 'image' tokens too
+    model.remat = False  # recompute every layer's activations in the backward pass
+    model.unroll = False  # write the loop over layers out: faster on CPUs, slower to compile
+    model.dtype = "float32"  # of the activations and matrix products
+    model.frozen_dtype = "float32"  # storage of parameters that are not trained
+
+    lora = config.lora = ConfigDict()
+    lora.rank = 0  # 0: no adapters
+    lora.alpha = 0.0  # the update is scaled by alpha / rank
+    lora.dropout = 0.0  # on the adapter's input, in training alone
+    lora.targets = ("decoder/layers/attn/(q|k|v|o)_proj",)  # regexes over paths of linear maps
+    lora.loc_rows = False  # a trainable difference on the embedding rows of the <loc> tokens
+
+    # Regexes searched for in '/'-joined parameter paths; what none of them finds stays frozen.
+    config.trainable = ("/lora/",)
+
+    data = config.data = ConfigDict()
+    data.train = placeholder(str)  # records file (JSON Lines) to train on
+    data.validation = placeholder(str)  # records file that evaluations during training use
+    data.image_root = placeholder(str)  # what image_path is relative to; null: see data/README.md
+    data.codec = "paligemma"  # a name in cxrjax.codecs.CODECS: how boxes are written
+    data.prompt = "vqa"  # a name in cxrjax.input_pipeline.prompts.PROMPTS
+    data.geometry = "resize"  # 'resize' (aspect ratio is lost) or 'letterbox'
+    data.questions_per_image = 1  # question slots of an image in one sequence
+    data.prefix_buckets = (64,)  # question lengths that batches are padded up to, in tokens
+    data.answer_buckets = (64,)  # answer lengths, the same
+    data.max_boxes = 8  # boxes of one answer that the box loss can hold
+    data.workers = 0  # processes that decode images; 0: the training process itself
+
+    optimizer = config.optimizer = ConfigDict()
+    optimizer.name = "adamw"
+    optimizer.learning_rate = 1e-4  # after the warm-up
+    optimizer.warmup_steps = 0  # linear, from zero
+    optimizer.schedule = "cosine"  # 'cosine' (down to end_value at the last step) or 'constant'
+    optimizer.end_value = 0.0
+    optimizer.weight_decay = 0.01  # decoupled; biases, norms and position embeddings are spared
+    optimizer.clip_norm = 1.0  # global norm of the gradients; 0: no clipping
+    optimizer.b1 = 0.9
+    optimizer.b2 = 0.999
+
+    training = config.training = ConfigDict()
+    # The batch of one optimiser step, all devices and micro-batches together: one of the two.
+    training.batch_images = placeholder(int)
+    training.batch_questions = placeholder(int)  # question slots: images x questions_per_image
+    training.accumulation_steps = 1  # micro-batches that a batch is cut into
+    training.steps = placeholder(int)  # one of the two: optimiser steps, or
+    training.epochs = placeholder(float)  # passes over the training records
+    training.seed = 0  # initialisation, data order and dropout
+    training.lambda_box = 0.5  # weight of the box loss
+    training.logit_chunk = 1024  # answer tokens whose logits exist at a time
+    training.log_every = 50  # steps
+    training.eval_every = 0  # steps; 0: after the last one alone
+    training.checkpoint_every = 500  # steps; every evaluation and the last step are saved as well
+    training.keep_last = 1  # checkpoints kept besides the best one
+    training.best_metric = "vqa/f1"  # of the evaluation's figures, the one that picks the best
+    training.max_in_flight = 2  # steps dispatched ahead of the one whose metrics were read
+
+    mesh = config.mesh = ConfigDict()
+    mesh.data = -1  # -1: all devices that the other two leave
+    mesh.fsdp = 1
+    mesh.tensor = 1
+
+    decoding = config.decoding = ConfigDict()
+    decoding.max_answer_tokens = 64
+    decoding.grammar = True  # <loc> tokens come in fours
+
+    # Said, on one line, when the data or the weights named above are absent.
+    config.missing_data_help = ""
+    return config.lock()
+
+
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "model.init": ("checkpoint", "random"),
+    "model.share": ("image", "tower"),
+    "model.dtype": ("float32", "bfloat16"),
+    "model.frozen_dtype": ("float32", "bfloat16"),
+    "data.geometry": ("resize", "letterbox"),
+    "optimizer.name": ("adamw",),
+    "optimizer.schedule": ("cosine", "constant"),
+}
+_POSITIVE = (
+    "data.questions_per_image",
+    "data.max_boxes",
+    "optimizer.learning_rate",
+    "training.batch_images",
+    "training.batch_questions",
+    "training.accumulation_steps",
+    "training.steps",
+    "training.epochs",
+    "training.logit_chunk",
+    "training.log_every",
+    "training.keep_last",
+    "training.max_in_flight",
+    "mesh.fsdp",
+    "mesh.tensor",
+    "decoding.max_answer_tokens",
+)
+_NOT_NEGATIVE = (
+    "lora.rank",
+    "lora.alpha",
+    "lora.dropout",
+    "data.workers",
+    "optimizer.warmup_steps",
+    "optimizer.end_value",
+    "optimizer.weight_decay",
+    "optimizer.clip_norm",
+    "training.seed",
+    "training.lambda_box",
+    "training.eval_every",
+    "training.checkpoint_every",
+)
+
+
+def flatten(config: Mapping[str, Any] | ConfigDict) -> dict[str, Any]:
+    """`{"model.preset": value, ...}`: every key of a nested configuration, dotted."""
+
+    def walk(node: Any, path: str) -> Iterator[tuple[str, Any]]:
+        for key, value in node.items():
+            if isinstance(value, Mapping | ConfigDict):
+                yield from walk(value, f"{path}{key}.")
+            else:
+                yield f"{path}{key}", value
+
+    return dict(walk(config, ""))
+
+
+def _suggestion(key: str) -> str:
+    """What to say about a key that does not exist, dotted or bare."""
+    known = {name: name for name in flatten(default_config())}
+    if "." not in key:
+        known = {name.rpartition(".")[2]: name for name in known}
+    near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+    hint = f"did you mean {known[near[0]]!r}?" if near else "see cxrjax/training/config.py"
+    return f"unknown configuration key {key!r}; {hint}"
+
+
+def validate(config: ConfigDict) -> None:
+    """Checks keys, types, choices and ranges.
+
+    Raises:
+        UserError: names the first key that is wrong, its value and what is expected.
+    """
+    found, expected = flatten(config), flatten(default_config())
+    for key in found:
+        if key not in expected:
+            raise UserError(_suggestion(key))
+    for key, default in expected.items():
+        if key not in found:
+            raise UserError(f"configuration key {key!r} is missing; start from default_config()")
+        _check_type(key, found[key], default)
+    for key, choices in _CHOICES.items():
+        if found[key] not in choices:
+            raise UserError(f"{key}={found[key]!r}: expected one of {', '.join(choices)}")
+    for key in _POSITIVE:
+        if found[key] is not None and not found[key] > 0:
+            raise UserError(f"{key}={found[key]!r}: expected a number above 0")
+    for key in _NOT_NEGATIVE:
+        if not found[key] >= 0:
+            raise UserError(f"{key}={found[key]!r}: expected 0 or more")
+    if config.lora.dropout >= 1:
+        raise UserError(f"lora.dropout={config.lora.dropout}: expected a fraction below 1")
+    if config.mesh.data == 0 or config.mesh.data < -1:
+        raise UserError(f"mesh.data={config.mesh.data}: expected -1 or a number above 0")
+    _check_one_of(config)
+
+
+def _check_type(key: str, value: Any, default: Any) -> None:
+    if isinstance(default, tuple):
+        kind = type(default[0])
+        fits = isinstance(value, tuple) and all(type(item) is kind for item in value)
+        wanted = f"a tuple of {kind.__name__}"
+    elif default is None:  # a placeholder; ConfigDict itself checks what is assigned to it
+        return
+    elif isinstance(default, float):
+        fits, wanted = type(value) in (float, int), "a number"
+    else:
+        fits, wanted = type(value) is type(default), f"{type(default).__name__}"
+    if not fits:
+        raise UserError(f"{key}={value!r}: expected {wanted}")
+
+
+def _check_one_of(config: ConfigDict) -> None:
+    """The keys that exclude or need one another."""
+    if config.model.init == "random" and config.model.init_from is not None:
+        raise UserError(
+            f"model.init='random' and model.init_from={config.model.init_from!r} exclude each other"
+        )
+    if (config.training.batch_images is None) == (config.training.batch_questions is None):
+        raise UserError("set either training.batch_images or training.batch_questions")
+    if (config.training.steps is None) == (config.training.epochs is None):
+        raise UserError("set either training.steps or training.epochs")
+    images = batch_images(config)
+    if images % config.training.accumulation_steps:
+        raise UserError(
+            f"training.accumulation_steps={config.training.accumulation_steps} does not divide "
+            f"the batch of {images} images"
+        )
+
+
+def batch_images(config: ConfigDict) -> int:
+    """Images in the batch of one optimiser step, all devices and micro-batches together."""
+    if config.training.batch_images is not None:
+        return config.training.batch_images
+    images, rest = divmod(config.training.batch_questions, config.data.questions_per_image)
+    if rest:
+        raise UserError(
+            f"training.batch_questions={config.training.batch_questions} is not a multiple of "
+            f"data.questions_per_image={config.data.questions_per_image}"
+        )
+    return images
+
+
+def total_steps(config: ConfigDict, images_per_epoch: int) -> int:
+    """Optimiser steps of the run.
+
+    Args:
+        images_per_epoch: rows of the loader (an image with its questions) in one pass.
+    """
+    if config.training.steps is not None:
+        return config.training.steps
+    return max(1, round(config.training.epochs * images_per_epoch / batch_images(config)))
+
+
+def load_config(spec: str, overrides: Sequence[str] = ()) -> ConfigDict:
+    """Reads `FILE[:VARIANT]`, applies overrides, checks everything.
+
+    Args:
+        spec: a Python file with `get_config(variant="")`, and the variant to ask it for.
+        overrides: command-line words of the form `--config.key=value`.
+
+    Raises:
+        UserError: no such file, an unknown key or variant, or a value of the wrong type.
+    """
+    path = spec.split(":", 1)[0]
+    if not Path(path).is_file():
+        raise UserError(f"--config={spec}: no file {path}; expected FILE.py[:VARIANT]")
+    for word in overrides:
+        _check_override(word)
+    argv = ["", f"--config={spec}", *overrides]
+    values = flags.FlagValues()
+    try:
+        config_flags.DEFINE_config_file("config", flag_values=values, sys_argv=argv)
+        values(argv)
+    except flags.Error as error:
+        raise UserError(f"--config={spec}: {_last_line(error)}") from error
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        text = _last_line(error)
+        unknown = re.search(r'Key "(\w+)" does not exist', text)  # a locked ConfigDict's words
+        if unknown:
+            text = _suggestion(unknown[1])
+        raise UserError(f"--config={spec}: {text}") from error
+    validate(values.config)
+    return values.config
+
+
+def _check_override(word: str) -> None:
+    name = word.split("=", 1)[0]
+    if not name.startswith("--config.") or "=" not in word:
+        raise UserError(f"argument {word!r}: expected --config.key=value")
+    key = name.removeprefix("--config.")
+    if key not in flatten(default_config()):
+        raise UserError(f"{name}: {_suggestion(key)}")
+
+
+def _last_line(error: BaseException) -> str:
+    text = str(error).strip()
+    if text[:1] == text[-1:] == '"':  # KeyError and ConfigDict's errors are repr()s
+        text = text[1:-1]
+    return (text.splitlines() or [repr(error)])[-1].strip()

@@ -1,0 +1,234 @@
+"""The multi-task loss: cross-entropy of the answer's tokens plus lambda times a box loss.
+
+The paper (arXiv 2511.00504, section 3.1) has L = L_vqa + 0.5 L_bbox with an "IoU-based" L_bbox and
+does not say how a loss on boxes reaches a model that emits tokens. Here a coordinate is the
+expectation of the bin centres under the softmax over the 1,024 `<loc>` logits at its position
+(temperature 1), so that 1 - GIoU (arXiv 1902.09630) of the expected box has a gradient.
+
+Each part is a sum with its count: tokens, and questions that have boxes (a question's own boxes
+are averaged first). Micro-batches, devices and hosts add sums; one division by the counts of the
+whole batch makes the gradient what one large batch would give.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from cxrjax import boxes
+from cxrjax.codecs import paligemma
+from cxrjax.input_pipeline.batch import ArrayLike, Batch
+
+
+class AnswerModel(Protocol):
+    """What the loss needs of a model: see `cxrjax.models.VLM`."""
+
+    def __call__(
+        self,
+        images: ArrayLike,
+        prefix_tokens: ArrayLike,
+        prefix_mask: ArrayLike,
+        answer_tokens: ArrayLike,
+        answer_mask: ArrayLike,
+        question_index: ArrayLike | None = None,
+        dropout_key: Array | None = None,
+    ) -> Array: ...
+
+    def logits(self, hidden: Array) -> Array: ...
+
+    def loc_logits(self, hidden: Array) -> Array: ...
+
+
+class Denominators(NamedTuple):
+    """What the sums of a whole batch are divided by.
+
+    Attributes:
+        tokens: answer tokens.
+        questions: questions that have at least one box.
+    """
+
+    tokens: Float[Array, ""]
+    questions: Float[Array, ""]
+
+
+@struct.dataclass
+class LossParts:
+    """Sums and counts, float32 scalars; those of two parts of a batch add up to the batch's.
+
+    Attributes:
+        ce_sum: cross-entropy in nats over answer tokens.
+        correct_sum: answer tokens whose logit is the largest.
+        ce_count: answer tokens.
+        giou_sum: over questions with boxes, the mean of 1 - GIoU over the question's boxes.
+        iou_sum: over the same, the mean IoU of the expected boxes.
+        giou_count: questions with boxes.
+    """
+
+    ce_sum: Array
+    correct_sum: Array
+    ce_count: Array
+    giou_sum: Array
+    iou_sum: Array
+    giou_count: Array
+
+    def __add__(self, other: "LossParts") -> "LossParts":
+        return jax.tree.map(jnp.add, self, other)
+
+    def total(self, lambda_box: float, denominators: Denominators) -> Float[Array, ""]:
+        """The loss. A batch without any box has no box loss; one without a token, no loss."""
+        token_loss = self.ce_sum / jnp.maximum(denominators.tokens, 1)
+        box_loss = self.giou_sum / jnp.maximum(denominators.questions, 1)
+        return token_loss + lambda_box * box_loss
+
+
+def batch_denominators(batch: Batch) -> Denominators:
+    """Counts of a batch, from its masks alone."""
+    return Denominators(
+        tokens=jnp.sum(batch.answer_mask, dtype=jnp.float32),
+        questions=jnp.sum(jnp.any(batch.box_mask, axis=-1), dtype=jnp.float32),
+    )
+
+
+def multitask_loss(
+    model: AnswerModel,
+    batch: Batch,
+    lambda_box: float,
+    dropout_key: Key[Array, ""] | None = None,
+    denominators: Denominators | None = None,
+    logit_chunk: int = 1024,
+) -> tuple[Float[Array, ""], LossParts]:
+    """Loss of a batch, or of a micro-batch of a larger one.
+
+    Args:
+        model: `cxrjax.models.VLM`, or anything that is called the same way.
+        batch: device arrays.
+        lambda_box: weight of the box loss; at 0 it is still reported.
+        dropout_key: noise of this step; None turns dropout off.
+        denominators: counts of the whole batch that `batch` is a part of; None: its own. The
+            losses of the parts add up to the loss of the whole.
+        logit_chunk: answer tokens, over all of the batch's images, whose logits over the
+            vocabulary exist at a time; they are computed again in the backward pass.
+
+    Returns:
+        The loss, and its parts as sums over `batch`.
+    """
+    hidden = model(
+        batch.images,
+        batch.prefix_tokens,
+        batch.prefix_mask,
+        batch.answer_tokens,
+        batch.answer_mask,
+        question_index=batch.question_index,
+        dropout_key=dropout_key,
+    )
+    rows, questions, slots, width = hidden.shape
+    hidden = hidden.reshape(rows, questions * slots, width)
+
+    ce_sum, correct_sum = _sum_in_chunks(
+        lambda h, target, mask: _token_sums(model.logits(h), target, mask),
+        (hidden, batch.answer_tokens.reshape(rows, -1)),
+        batch.answer_mask.reshape(rows, -1),
+        logit_chunk,
+    )
+    counts = batch_denominators(batch)
+    giou_sum, iou_sum = _box_sums(model, hidden, batch, logit_chunk)
+    parts = LossParts(
+        ce_sum=ce_sum,
+        correct_sum=correct_sum,
+        ce_count=counts.tokens,
+        giou_sum=giou_sum,
+        iou_sum=iou_sum,
+        giou_count=counts.questions,
+    )
+    return parts.total(lambda_box, counts if denominators is None else denominators), parts
+
+
+def expected_coordinates(loc_logits: Float[Array, "*batch 1024"]) -> Float[Array, "*batch"]:
+    """Expectation of the bin centres under the softmax of the `<loc>` logits, in [0, 1]."""
+    centers = jnp.asarray(paligemma.bin_centers(), loc_logits.dtype)
+    return jnp.sum(jax.nn.softmax(loc_logits, axis=-1) * centers, axis=-1)
+
+
+def _token_sums(
+    logits: Float[Array, "B n V"], target: Int[Array, "B n"], mask: Bool[Array, "B n"]
+) -> tuple[Array, Array]:
+    """Sums over tokens of the cross-entropy and of whether the target's logit is the largest."""
+    # Compare and select rather than gather: it fuses, and shards over the vocabulary as it is.
+    is_target = jnp.arange(logits.shape[-1]) == target[..., None]
+    chosen = jnp.sum(jnp.where(is_target, logits, 0), axis=-1)
+    loss = jax.nn.logsumexp(logits, axis=-1) - chosen
+    correct = jax.lax.stop_gradient(chosen >= jnp.max(logits, axis=-1))
+    return jnp.sum(jnp.where(mask, loss, 0)), jnp.sum(jnp.where(mask, correct, False), dtype=float)
+
+
+def _box_sums(
+    model: AnswerModel, hidden: Float[Array, "B QA D"], batch: Batch, chunk: int
+) -> tuple[Array, Array]:
+    """Sums over questions of the mean 1 - GIoU, and of the mean IoU, of the expected boxes."""
+    rows, questions, slots = batch.answer_mask.shape
+    position = batch.coordinate_positions + slots * jnp.arange(questions)[:, None, None]
+    states = jax.vmap(lambda h, p: h[p])(hidden, position.reshape(rows, -1))  # [B, Q*K*4, D]
+    boxes_of_question = jnp.sum(batch.box_mask, axis=-1, keepdims=True)
+    weight = batch.box_mask / jnp.maximum(boxes_of_question, 1)  # a question's weights sum to 1
+
+    def sums(states: Array, target: Array, weight: Array, mask: Array) -> tuple[Array, Array]:
+        expected = expected_coordinates(model.loc_logits(states))
+        target = target.astype(expected.dtype)
+        loss = jnp.where(mask, weight * (1 - boxes.giou(expected, target)), 0)
+        overlap = jax.lax.stop_gradient(boxes.iou(expected, target))
+        return jnp.sum(loss), jnp.sum(jnp.where(mask, weight * overlap, 0))
+
+    items = (
+        states.reshape(rows, -1, 4, hidden.shape[-1]),
+        batch.target_boxes.reshape(rows, -1, 4),
+        weight.reshape(rows, -1),
+    )
+    # A box takes four positions' logits.
+    return _sum_in_chunks(sums, items, batch.box_mask.reshape(rows, -1), chunk // 4)
+
+
+def _sum_in_chunks(
+    sums: Callable[..., Any],
+    items: tuple[ArrayLike, ...],
+    mask: Bool[ArrayLike, "B N"],
+    chunk: int,
+) -> Any:
+    """`sums(*items, mask)` over a few items at a time, recomputed in the backward pass.
+
+    Each row's valid items are moved to its front and chunks without any are skipped, so that
+    padding costs no logits. Chunks run along the second axis: the first may be sharded.
+
+    Args:
+        sums: takes slices of the items and of the mask, returns a pytree of scalar sums.
+        items: [B, N, ...] each.
+        chunk: items at a time, over all rows.
+    """
+    rows, length = mask.shape
+    width = min(max(1, chunk // rows), length)
+    padding = -length % width
+    order = jnp.argsort(~mask, axis=1, stable=True)
+
+    def cut(x: ArrayLike) -> Array:
+        """[B, N, ...] sorted, padded and cut into [chunks, B, width, ...]."""
+        x = jax.vmap(lambda row, index: row[index])(x, order)
+        x = jnp.pad(x, [(0, 0), (0, padding)] + [(0, 0)] * (x.ndim - 2))
+        return jnp.moveaxis(x.reshape(rows, -1, width, *x.shape[2:]), 1, 0)
+
+    chunks = tuple(cut(x) for x in (*items, mask))
+    shapes = jax.eval_shape(sums, *(x[0] for x in chunks))
+    zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+
+    # The checkpoint goes around the condition: inside, the backward pass would keep a copy of
+    # what `sums` closes over, the output table among it, for every chunk.
+    @functools.partial(jax.checkpoint, prevent_cse=False)
+    def sums_unless_empty(*chunk: Array) -> Any:
+        return jax.lax.cond(jnp.any(chunk[-1]), sums, lambda *_: zeros, *chunk)
+
+    def add_chunk(total: Any, chunk: tuple[Array, ...]) -> tuple[Any, None]:
+        return jax.tree.map(jnp.add, total, sums_unless_empty(*chunk)), None
+
+    return jax.lax.scan(add_chunk, zeros, chunks)[0]

@@ -1,0 +1,52 @@
+"""AdamW with a warm-up, a schedule, clipping, and no decay where decay makes no sense."""
+
+import re
+from typing import Any
+
+import jax
+import optax
+from ml_collections import ConfigDict
+
+from cxrjax.training.paths import path_name
+
+# Biases, norms and position embeddings keep their size. Stacked layers give even these two axes,
+# so the name decides rather than the number of dimensions.
+_NO_DECAY = re.compile(r"(^|/)(bias|scale|position_embed)$")
+
+
+def decay_mask(params: Any) -> Any:
+    """True where weight decay applies; the same tree as `params`."""
+    return jax.tree_util.tree_map_with_path(
+        lambda path, _: _NO_DECAY.search(path_name(path)) is None, params
+    )
+
+
+def learning_rate_schedule(config: ConfigDict, steps: int) -> optax.Schedule:
+    """Learning rate of update number n, counted from 0.
+
+    Args:
+        config: the `optimizer` group.
+        steps: updates of the whole run; the cosine reaches `end_value` with the last one.
+    """
+    warmup, peak = config.warmup_steps, config.learning_rate
+    # From peak / warmup rather than from 0, which would throw the first batch away.
+    before = optax.linear_schedule(peak / max(1, warmup), peak, max(1, warmup - 1))
+    after = optax.constant_schedule(peak)
+    if config.schedule == "cosine":
+        after = optax.cosine_decay_schedule(
+            peak, max(1, steps - 1 - warmup), alpha=config.end_value / peak
+        )
+    return optax.join_schedules([before, after], [warmup])
+
+
+def make_optimizer(config: ConfigDict, steps: int) -> optax.GradientTransformation:
+    """The gradient transformation of the `optimizer` group."""
+    clip = [optax.clip_by_global_norm(config.clip_norm)] if config.clip_norm > 0 else []
+    adamw = optax.adamw(
+        learning_rate_schedule(config, steps),
+        b1=config.b1,
+        b2=config.b2,
+        weight_decay=config.weight_decay,
+        mask=decay_mask,
+    )
+    return optax.chain(*clip, adamw)

@@ -1,0 +1,182 @@
+"""One optimiser step as one pure function, and the state it moves on."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx, struct
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+from jaxtyping import Array, Float, Key
+from ml_collections import ConfigDict
+
+from cxrjax.input_pipeline.batch import Batch
+from cxrjax.models.layers import salt
+from cxrjax.training.loss import Denominators, LossParts, batch_denominators, multitask_loss
+from cxrjax.training.optimizer import learning_rate_schedule, make_optimizer
+from cxrjax.training.sharding import BATCH_AXES, batch_sharding, tree_shardings
+
+
+@struct.dataclass
+class TrainState:
+    """What a step changes.
+
+    Attributes:
+        step: updates made so far, int32.
+        trainable: float32 parameters, an `nnx.State`.
+        opt_state: the optimiser's.
+    """
+
+    step: Array
+    trainable: Any
+    opt_state: Any
+
+
+@struct.dataclass
+class StepMetrics:
+    """What a step tells of itself.
+
+    Attributes:
+        loss: the whole batch's, as it was before the update.
+        parts: its parts, as sums and counts over the whole batch.
+        grad_norm: global norm of the gradients before clipping.
+        learning_rate: of this update.
+    """
+
+    loss: Array
+    parts: LossParts
+    grad_norm: Array
+    learning_rate: Array
+
+    def values(self) -> dict[str, Array]:
+        """Named figures: sums divided by counts; NaN where a count is 0."""
+        parts = self.parts
+        return {
+            "loss": self.loss,
+            "ce": parts.ce_sum / parts.ce_count,
+            "token_accuracy": parts.correct_sum / parts.ce_count,
+            "giou_loss": parts.giou_sum / parts.giou_count,
+            "box_iou": parts.iou_sum / parts.giou_count,
+            "grad_norm": self.grad_norm,
+            "learning_rate": self.learning_rate,
+        }
+
+
+StepFunction = Callable[[TrainState, Any, Batch], tuple[TrainState, StepMetrics]]
+
+
+def init_state(trainable: Any, optimizer: optax.GradientTransformation) -> TrainState:
+    """The state before the first step; the parameters become float32 whatever they were."""
+    trainable = jax.tree.map(lambda x: x.astype(jnp.float32), trainable)
+    return TrainState(
+        step=jnp.zeros((), jnp.int32), trainable=trainable, opt_state=optimizer.init(trainable)
+    )
+
+
+def cast_frozen(frozen: Any, dtype: str) -> Any:
+    """Frozen parameters in the dtype they are stored in during training."""
+    return jax.tree.map(
+        lambda x: x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x, frozen
+    )
+
+
+def make_train_step(
+    graphdef: Any, config: ConfigDict, steps: int, mesh: Mesh | None = None
+) -> StepFunction:
+    """The pure step function of a configuration; not compiled.
+
+    Args:
+        graphdef: of the model, from `cxrjax.models.partition`.
+        config: a whole configuration.
+        steps: updates of the whole run, for the schedule.
+        mesh: keeps the micro-batches spread over the devices; None on a single one.
+
+    Returns:
+        (state, frozen, batch) -> (state, metrics). The result does not depend on how the batch
+        is cut into micro-batches or devices, to float32 rounding.
+    """
+    optimizer = make_optimizer(config.optimizer, steps)
+    schedule = learning_rate_schedule(config.optimizer, steps)
+    training = config.training
+
+    def loss_and_gradients(
+        trainable: Any, frozen: Any, batch: Batch, key: Any, denominators: Denominators
+    ) -> tuple[tuple[Array, LossParts], Any]:
+        def loss(trainable: Any) -> tuple[Array, LossParts]:
+            model = nnx.merge(graphdef, trainable, frozen)
+            return multitask_loss(
+                model, batch, training.lambda_box, key, denominators, training.logit_chunk
+            )
+
+        return jax.value_and_grad(loss, has_aux=True)(trainable)
+
+    def train_step(state: TrainState, frozen: Any, batch: Batch) -> tuple[TrainState, StepMetrics]:
+        denominators = batch_denominators(batch)
+        key = dropout_key(training.seed, state.step) if config.lora.dropout > 0 else None
+
+        def of(batch: Batch) -> tuple[tuple[Array, LossParts], Any]:
+            return loss_and_gradients(state.trainable, frozen, batch, key, denominators)
+
+        if training.accumulation_steps == 1:
+            (loss, parts), gradients = of(batch)
+        else:
+            micro_batches = cut_micro_batches(batch, training.accumulation_steps, mesh)
+            shapes = jax.eval_shape(of, jax.tree.map(lambda x: x[0], micro_batches))
+            zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+            ((loss, parts), gradients), _ = jax.lax.scan(
+                lambda total, micro: (jax.tree.map(jnp.add, total, of(micro)), None),
+                zeros,
+                micro_batches,
+            )
+        metrics = StepMetrics(
+            loss=loss,
+            parts=parts,
+            grad_norm=optax.global_norm(gradients),
+            learning_rate=jnp.asarray(schedule(state.step), jnp.float32),
+        )
+        updates, opt_state = optimizer.update(gradients, state.opt_state, state.trainable)
+        trainable = optax.apply_updates(state.trainable, updates)
+        return TrainState(state.step + 1, trainable, opt_state), metrics
+
+    return train_step
+
+
+def dropout_key(seed: int, step: Float[Array, ""]) -> Key[Array, ""]:
+    """The noise of a step; the model folds in each question's global index."""
+    key = jax.random.fold_in(jax.random.key(seed), salt("dropout"))
+    return jax.random.fold_in(key, step)
+
+
+def cut_micro_batches(batch: Batch, count: int, mesh: Mesh | None = None) -> Batch:
+    """[B, ...] to [count, B / count, ...], every device keeping the images it has.
+
+    Micro-batch m takes images m, m + count, ...: contiguous runs would move images between
+    devices, since a device holds a contiguous run of the batch.
+    """
+
+    def cut(x: Array) -> Array:
+        x = jnp.swapaxes(x.reshape(-1, count, *x.shape[1:]), 0, 1)
+        if mesh is not None:
+            x = jax.lax.with_sharding_constraint(x, NamedSharding(mesh, P(None, BATCH_AXES)))
+        return x
+
+    return jax.tree.map(cut, batch)
+
+
+def compile_train_step(
+    train_step: StepFunction, mesh: Mesh, state: TrainState, frozen: Any
+) -> StepFunction:
+    """`train_step` under `jit` on a mesh, its first argument donated.
+
+    Args:
+        state, frozen: arrays or their shapes; only the trees and shapes are used.
+    """
+    state_shardings = tree_shardings(mesh, state)
+    return jax.jit(
+        train_step,
+        in_shardings=(state_shardings, tree_shardings(mesh, frozen), batch_sharding(mesh)),
+        out_shardings=(state_shardings, NamedSharding(mesh, P())),
+        donate_argnums=0,
+    )

@@ -1,0 +1,114 @@
+"""Unknown keys, wrong types and contradictions are told in one line that helps."""
+
+import pytest
+
+from cxrjax.errors import UserError
+from cxrjax.training import config as config_lib
+
+_FILE = '''
+"""A test's experiment."""
+from cxrjax.training.config import default_config
+
+def get_config(variant=""):
+    config = default_config()
+    config.training.batch_images = 4
+    config.training.steps = 10
+    if variant == "wrong_key":
+        config.optimizer.learning_rat = 0.1
+    elif variant == "wrong_type":
+        config.optimizer.warmup_steps = "many"
+    elif variant == "fast":
+        config.optimizer.learning_rate = 0.5
+    elif variant:
+        raise ValueError(f"no variant {variant!r}")
+    return config
+'''
+
+
+@pytest.fixture
+def spec(tmp_path):
+    path = tmp_path / "experiment.py"
+    path.write_text(_FILE)
+    return str(path)
+
+
+def _valid():
+    config = config_lib.default_config()
+    config.training.batch_images = 4
+    config.training.steps = 10
+    return config
+
+
+def test_defaults_are_valid_once_batch_and_length_are_given():
+    config_lib.validate(_valid())
+
+
+def test_variant_and_overrides(spec):
+    config = config_lib.load_config(
+        f"{spec}:fast",
+        [
+            "--config.optimizer.warmup_steps=7",
+            "--config.model.init_from=some/base",
+            "--config.trainable=('.*/kernel','decoder/(a|b)$')",
+            "--config.data.answer_buckets=(8,16)",
+            "--config.decoding.grammar=false",
+        ],
+    )
+    assert config.optimizer.learning_rate == 0.5
+    assert config.optimizer.warmup_steps == 7
+    assert config.model.init_from == "some/base"
+    assert config.trainable == (".*/kernel", "decoder/(a|b)$")
+    assert config.data.answer_buckets == (8, 16)
+    assert config.decoding.grammar is False
+
+
+@pytest.mark.parametrize(
+    ("variant", "override", "said"),
+    [
+        ("", "--config.optimiser.learning_rate=1", "did you mean 'optimizer.learning_rate'"),
+        ("", "--config.optimizer.warmup_step=1", "did you mean 'optimizer.warmup_steps'"),
+        (":wrong_key", "", "did you mean 'optimizer.learning_rate'"),
+        (":wrong_type", "", "warmup_steps"),
+        (":nonsense", "", "no variant 'nonsense'"),
+        ("", "--config.optimizer.warmup_steps=2.5", "2.5"),
+        ("", "--config.optimizer.schedule=linear", "cosine, constant"),
+        ("", "--config.data.answer_buckets=('a',)", "a tuple of int"),
+        ("", "--config.training.log_every=0", "above 0"),
+        ("", "--config.optimizer.weight_decay=-1", "0 or more"),
+        ("", "--config.training.epochs=2", "training.steps or training.epochs"),
+        ("", "--config.training.batch_questions=2", "batch_images or training.batch_questions"),
+        ("", "--config.training.accumulation_steps=3", "does not divide"),
+        ("", "--learning_rate=1", "--config.key=value"),
+    ],
+)
+def test_mistakes_are_one_line_errors(spec, variant, override, said):
+    with pytest.raises(UserError) as caught:
+        config_lib.load_config(spec + variant, [override] if override else [])
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_file():
+    with pytest.raises(UserError, match="no file nowhere"):
+        config_lib.load_config("nowhere.py:demo")
+
+
+def test_random_initialisation_excludes_a_base():
+    config = _valid()
+    config.model.init = "random"
+    config.model.init_from = "some/base"
+    with pytest.raises(UserError, match="exclude each other"):
+        config_lib.validate(config)
+
+
+def test_batch_in_questions_and_length_in_epochs():
+    config = config_lib.default_config()
+    config.training.batch_questions = 32
+    config.data.questions_per_image = 8
+    config.training.epochs = 2.0
+    config_lib.validate(config)
+    assert config_lib.batch_images(config) == 4
+    assert config_lib.total_steps(config, images_per_epoch=100) == 50
+    config.training.batch_questions = 33
+    with pytest.raises(UserError, match="multiple"):
+        config_lib.validate(config)

@@ -1,0 +1,247 @@
+"""The loss and its gradients, against NumPy written from the definition and finite differences."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from cxrjax.training.loss import batch_denominators, expected_coordinates, multitask_loss
+
+LOC_START = 4
+CENTERS = (np.arange(1024) + 0.5) / 1024
+
+
+def _softmax(x):
+    e = np.exp(x - x.max())
+    return e / e.sum()
+
+
+def _giou_and_gradient(p, t):
+    """GIoU of two boxes and its derivative by the first, both with positive area."""
+    ix, iy = min(p[2], t[2]) - max(p[0], t[0]), min(p[3], t[3]) - max(p[1], t[1])
+    hx, hy = max(p[2], t[2]) - min(p[0], t[0]), max(p[3], t[3]) - min(p[1], t[1])
+    meet = ix > 0 and iy > 0
+    inter = ix * iy if meet else 0.0
+    pw, ph = p[2] - p[0], p[3] - p[1]
+    union = pw * ph + (t[2] - t[0]) * (t[3] - t[1]) - inter
+    hull = hx * hy
+    d_area = np.array([-ph, -pw, ph, pw])
+    inner, outer = p > t, p < t  # which of the two a corner of the intersection or hull is
+    d_inter = meet * np.array([-iy * inner[0], -ix * inner[1], iy * outer[2], ix * outer[3]])
+    d_hull = np.array([-hy * outer[0], -hx * outer[1], hy * inner[2], hx * inner[3]])
+    d_union = d_area - d_inter
+    gradient = (d_inter * union - inter * d_union) / union**2
+    gradient += (d_union * hull - union * d_hull) / hull**2
+    return inter / union - (hull - union) / hull, inter / union, gradient
+
+
+def _reference(hidden, table, batch, lambda_box):
+    """Loss parts and the gradient by `hidden`, one token and one box at a time."""
+    tokens = batch.answer_mask.sum()
+    questions = batch.box_mask.any(-1).sum()
+    gradient = np.zeros_like(hidden)
+    ce = correct = giou = iou = 0.0
+    for b, q, a in np.argwhere(batch.answer_mask):
+        probability = _softmax(table @ hidden[b, q, a])
+        target = batch.answer_tokens[b, q, a]
+        ce -= np.log(probability[target])
+        correct += probability.argmax() == target
+        probability[target] -= 1
+        gradient[b, q, a] += probability @ table / tokens
+    rows = table[LOC_START : LOC_START + 1024]
+    for b, q, k in np.argwhere(batch.box_mask):
+        weight = 1 / batch.box_mask[b, q].sum()
+        at = batch.coordinate_positions[b, q, k]
+        probabilities = [_softmax(rows @ hidden[b, q, p]) for p in at]
+        box = np.array([p @ CENTERS for p in probabilities])
+        # Swapped corners span the same box; the gradient follows the corner.
+        left, right = (0, 2) if box[0] <= box[2] else (2, 0)
+        top, bottom = (1, 3) if box[1] <= box[3] else (3, 1)
+        order = np.array([left, top, right, bottom])
+        value, overlap, by_corner = _giou_and_gradient(box[order], batch.target_boxes[b, q, k])
+        giou += weight * (1 - value)
+        iou += weight * overlap
+        by_coordinate = np.zeros(4)
+        by_coordinate[order] = by_corner
+        for p, probability, center, slope in zip(
+            at, probabilities, box, by_coordinate, strict=True
+        ):
+            by_logits = probability * (CENTERS - center)
+            scale = -lambda_box * weight * slope / questions
+            gradient[b, q, p] += scale * by_logits @ rows
+    return dict(ce=ce, correct=correct, giou=giou, iou=iou), gradient
+
+
+@functools.partial(jax.jit, static_argnames=("graphdef", "logit_chunk"))
+def _compiled(graphdef, state, batch, lambda_box, denominators, logit_chunk):
+    def loss(state):
+        model = nnx.merge(graphdef, state)
+        return multitask_loss(
+            model, batch, lambda_box, denominators=denominators, logit_chunk=logit_chunk
+        )
+
+    return jax.value_and_grad(loss, has_aux=True)(state)
+
+
+def _evaluate(model, batch, lambda_box, denominators=None, logit_chunk=1024):
+    """Loss, parts and gradient; compiled once for all batches of a shape."""
+    graphdef, state = nnx.split(model)
+    batch = jax.tree.map(jnp.asarray, batch)
+    (total, parts), gradient = _compiled(
+        graphdef, state, batch, lambda_box, denominators, logit_chunk
+    )
+    return total, parts, gradient
+
+
+@pytest.mark.parametrize("logit_chunk", [1, 40, 10_000])
+def test_parts_and_gradient_equal_a_numpy_implementation(random_batch, hidden_model, logit_chunk):
+    batch = random_batch(seed=1)
+    with jax.enable_x64(True):
+        model = hidden_model(batch, seed=2, dtype=np.float64)
+        total, parts, gradient = _evaluate(model, batch, 0.5, logit_chunk=logit_chunk)
+    expected, by_hidden = _reference(
+        np.asarray(model.hidden[...]), np.asarray(model.table[...]), batch, 0.5
+    )
+    assert parts.ce_count == batch.answer_mask.sum()
+    assert parts.giou_count == batch.box_mask.any(-1).sum()
+    np.testing.assert_allclose(parts.ce_sum, expected["ce"], rtol=1e-9)
+    np.testing.assert_allclose(parts.correct_sum, expected["correct"])
+    np.testing.assert_allclose(parts.giou_sum, expected["giou"], rtol=1e-7)
+    np.testing.assert_allclose(parts.iou_sum, expected["iou"], rtol=1e-6)
+    np.testing.assert_allclose(
+        total,
+        expected["ce"] / parts.ce_count + 0.5 * expected["giou"] / parts.giou_count,
+        rtol=1e-7,
+    )
+    np.testing.assert_allclose(gradient["hidden"][...], by_hidden, rtol=1e-6, atol=1e-9)
+
+
+def test_gradient_equals_finite_differences(random_batch, hidden_model):
+    batch = random_batch(seed=3, images=2)
+    with jax.enable_x64(True):
+        model = hidden_model(batch, seed=4, dtype=np.float64)
+        graphdef, state = nnx.split(model)
+        batch = jax.tree.map(jnp.asarray, batch)
+
+        @jax.jit
+        def loss(state):
+            return multitask_loss(nnx.merge(graphdef, state), batch, 0.5, logit_chunk=16)[0]
+
+        gradient = jax.grad(loss)(state)
+        rng = np.random.default_rng(0)
+        step = 1e-6
+        for _ in range(5):
+            direction = jax.tree.map(lambda x: jnp.asarray(rng.normal(size=x.shape)), state)
+            ahead = loss(jax.tree.map(lambda x, d: x + step * d, state, direction))
+            behind = loss(jax.tree.map(lambda x, d: x - step * d, state, direction))
+            along = sum(
+                jnp.vdot(g, d)
+                for g, d in zip(jax.tree.leaves(gradient), jax.tree.leaves(direction), strict=True)
+            )
+            np.testing.assert_allclose((ahead - behind) / (2 * step), along, rtol=1e-6)
+
+
+def test_gradient_of_the_whole_model_equals_finite_differences(random_batch, small_vlm):
+    batch = jax.tree.map(jnp.asarray, random_batch(seed=5, images=2))
+    graphdef, state = nnx.split(small_vlm(share="image"))
+
+    @jax.jit
+    def loss(state):
+        return multitask_loss(nnx.merge(graphdef, state), batch, 0.5)[0]
+
+    gradient = jax.grad(loss)(state)
+    rng = np.random.default_rng(0)
+    # Along the gradient, where float32 sees the difference, tilted by a random direction.
+    direction = jax.tree.map(
+        lambda g: g + 0.5 * jnp.linalg.norm(g) * rng.normal(size=g.shape) / g.size**0.5, gradient
+    )
+    direction = jax.tree.map(lambda d: d.astype(jnp.float32), direction)
+    along = sum(jax.tree.leaves(jax.tree.map(jnp.vdot, gradient, direction)))
+    step = 3e-4
+    ahead = loss(jax.tree.map(lambda x, d: x + step * d, state, direction))
+    behind = loss(jax.tree.map(lambda x, d: x - step * d, state, direction))
+    np.testing.assert_allclose((ahead - behind) / (2 * step), along, rtol=1e-2)
+
+
+def test_parts_of_a_batch_add_up_to_the_batch(random_batch, hidden_model):
+    batch = random_batch(seed=6)
+    model = hidden_model(batch, seed=7)
+    whole, parts, gradient = _evaluate(model, batch, 0.5)
+    denominators = batch_denominators(jax.tree.map(jnp.asarray, batch))
+    total, summed = 0.0, None
+    # Uneven cuts, so that a mean of means would differ.
+    for start, stop in ((0, 2), (2, 8)):
+        piece = jax.tree.map(lambda x, a=start, b=stop: x[a:b], batch)
+        part_model = hidden_model(piece)
+        part_model.hidden[...] = model.hidden[start:stop]
+        part_model.table[...] = model.table[...]
+        loss, part, part_gradient = _evaluate(part_model, piece, 0.5, denominators=denominators)
+        total += loss
+        summed = part if summed is None else summed + part
+        np.testing.assert_allclose(
+            part_gradient["hidden"][...], gradient["hidden"][start:stop], rtol=1e-4, atol=1e-7
+        )
+    np.testing.assert_allclose(total, whole, rtol=1e-6)
+    for ours, theirs in zip(jax.tree.leaves(summed), jax.tree.leaves(parts), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+
+
+def test_padding_counts_for_nothing(random_batch, hidden_model):
+    batch = random_batch(seed=8)
+    model = hidden_model(batch, seed=9)
+    loss, _, gradient = _evaluate(model, batch, 0.5)
+    changed = batch.replace(
+        answer_tokens=np.where(batch.answer_mask, batch.answer_tokens, 7).astype(np.int32),
+        coordinate_positions=np.where(batch.box_mask[..., None], batch.coordinate_positions, 3),
+        target_boxes=np.where(batch.box_mask[..., None], batch.target_boxes, 0.5),
+    )
+    assert _evaluate(model, changed, 0.5)[0] == loss
+    assert not np.any(np.asarray(gradient["hidden"][...])[~batch.answer_mask])
+
+
+def test_without_boxes_the_loss_is_the_cross_entropy_and_finite(random_batch, hidden_model):
+    batch = random_batch(seed=10)
+    batch = batch.replace(box_mask=np.zeros_like(batch.box_mask))
+    loss, parts, gradient = _evaluate(hidden_model(batch), batch, 0.5)
+    np.testing.assert_allclose(loss, parts.ce_sum / parts.ce_count, rtol=1e-6)
+    assert parts.giou_count == 0
+    assert parts.giou_sum == 0
+    assert all(bool(jnp.all(jnp.isfinite(g))) for g in jax.tree.leaves(gradient))
+
+
+def test_lambda_zero_reports_the_box_part_and_does_not_train_on_it(random_batch, hidden_model):
+    batch = random_batch(seed=11)
+    model = hidden_model(batch)
+    loss, parts, gradient = _evaluate(model, batch, 0.0)
+    without = batch.replace(box_mask=np.zeros_like(batch.box_mask))
+    _, _, ce_gradient = _evaluate(model, without, 0.5)
+    assert parts.giou_sum > 0
+    np.testing.assert_allclose(loss, parts.ce_sum / parts.ce_count, rtol=1e-6)
+    np.testing.assert_allclose(gradient["hidden"][...], ce_gradient["hidden"][...], atol=1e-8)
+
+
+def test_logits_over_all_tokens_never_exist_at_once(random_batch, hidden_model):
+    """The compiled loss and gradient need far less room than the logits of all tokens."""
+    batch = random_batch(seed=12, images=16, questions=4, answer=32)
+    graphdef, state = nnx.split(hidden_model(batch))
+    batch = jax.tree.map(jnp.asarray, batch)
+
+    def compiled(logit_chunk):
+        def loss(state):
+            model = nnx.merge(graphdef, state)
+            return multitask_loss(model, batch, 0.5, logit_chunk=logit_chunk)[0]
+
+        return jax.jit(jax.grad(loss)).lower(state).compile().memory_analysis().temp_size_in_bytes
+
+    everything = 4 * 16 * 4 * 32 * 1040
+    assert compiled(10_000) > everything
+    assert compiled(32) < everything / 2
+
+
+def test_expected_coordinates_of_sharp_and_flat_logits():
+    sharp = jnp.zeros(1024).at[300].set(1e4)
+    np.testing.assert_allclose(expected_coordinates(sharp), (300 + 0.5) / 1024, rtol=1e-6)
+    np.testing.assert_allclose(expected_coordinates(jnp.zeros(1024)), 0.5, rtol=1e-6)

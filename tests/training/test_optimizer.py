@@ -1,0 +1,66 @@
+"""The schedule's corners, which parameters decay, and clipping by the global norm."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from cxrjax.models import LoRAConfig, apply_lora, partition
+from cxrjax.training.optimizer import decay_mask, learning_rate_schedule, make_optimizer
+from cxrjax.training.paths import named_leaves
+
+
+def test_warmup_then_cosine_to_the_last_step(run_config):
+    config = run_config.optimizer
+    config.learning_rate, config.warmup_steps, config.end_value = 0.1, 4, 0.01
+    schedule = learning_rate_schedule(config, steps=11)
+    rates = [float(schedule(step)) for step in range(11)]
+    np.testing.assert_allclose(rates[:5], [0.025, 0.05, 0.075, 0.1, 0.1], rtol=1e-6)
+    np.testing.assert_allclose(rates[7], (0.1 + 0.01) / 2, rtol=1e-6)
+    np.testing.assert_allclose(rates[10], 0.01, rtol=1e-6)
+
+
+def test_constant_without_warmup(run_config):
+    config = run_config.optimizer
+    config.schedule, config.learning_rate = "constant", 0.3
+    schedule = learning_rate_schedule(config, steps=5)
+    np.testing.assert_allclose([float(schedule(step)) for step in range(5)], 0.3, rtol=1e-6)
+
+
+def test_decay_spares_norms_biases_and_positions_of_stacked_layers(small_vlm):
+    model = small_vlm()
+    apply_lora(model, LoRAConfig(rank=2), nnx.Rngs(0))
+    _, trainable, _ = partition(model, (".*",))
+    decays = named_leaves(decay_mask(trainable))
+    assert decays["decoder/layers/attn/q_proj/kernel"]
+    assert decays["decoder/layers/attn/q_proj/lora/a"]
+    assert decays["decoder/embedder/table"]
+    spared = {name for name, decay in decays.items() if not decay}
+    expected = {n for n in decays if n.endswith(("scale", "bias", "position_embed"))}
+    assert spared == expected
+    assert trainable["decoder"]["layers"]["attn_norm"]["scale"].ndim == 2  # the name must decide
+
+
+def test_first_update_of_adamw_by_hand(run_config):
+    """Adam's first step is the sign of the gradient; decay is decoupled from it."""
+    config = run_config.optimizer
+    config.schedule, config.learning_rate, config.weight_decay = "constant", 0.1, 0.5
+    config.clip_norm = 0.0
+    optimizer = make_optimizer(config, steps=2)
+    params = {"kernel": jnp.array([2.0, -1.0]), "bias": jnp.array([3.0])}
+    gradients = {"kernel": jnp.array([0.3, -4.0]), "bias": jnp.array([1.0])}
+    updates, _ = optimizer.update(gradients, optimizer.init(params), params)
+    np.testing.assert_allclose(updates["kernel"], [-0.1 * (1 + 1), -0.1 * (-1 - 0.5)], rtol=1e-4)
+    np.testing.assert_allclose(updates["bias"], [-0.1], rtol=1e-4)
+
+
+def test_clipping_scales_all_gradients_together(run_config):
+    """Moments see gradients of global norm 1, whatever their size was."""
+    run_config.optimizer.clip_norm = 1.0
+    optimizer = make_optimizer(run_config.optimizer, steps=2)
+    params = {"a": jnp.zeros(2), "b": jnp.zeros(1)}
+    gradients = {"a": jnp.array([30.0, 0.0]), "b": jnp.array([40.0])}
+    _, state = optimizer.update(gradients, optimizer.init(params), params)
+    moments = {k: v for k, v in named_leaves(state).items() if "/mu/" in k}
+    total = jnp.concatenate(jax.tree.leaves(moments))
+    np.testing.assert_allclose(total, 0.1 * np.array([0.6, 0.0, 0.8]), rtol=1e-5)

@@ -1,0 +1,134 @@
+"""Micro-batches, devices and restarts give the step of one large batch on one device."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from cxrjax.models import LoRAConfig, apply_lora, partition
+from cxrjax.training import sharding, step
+from cxrjax.training.optimizer import make_optimizer
+from cxrjax.training.paths import named_leaves
+
+
+def _one_step(config, model, batch, mesh):
+    """State and metrics after one step; the state holds Adam's mean of the gradients."""
+    graphdef, trainable, frozen = partition(model, config.trainable)
+    state = step.init_state(trainable, make_optimizer(config.optimizer, 10))
+    function = step.make_train_step(graphdef, config, steps=10, mesh=mesh)
+    state = jax.device_put(state, sharding.tree_shardings(mesh, state))
+    frozen = jax.device_put(frozen, sharding.tree_shardings(mesh, frozen))
+    compiled = step.compile_train_step(function, mesh, state, frozen)
+    return compiled(state, frozen, sharding.put_batch(batch, mesh))
+
+
+def _mesh(config, devices=1, data=-1, fsdp=1, tensor=1):
+    config.mesh.data, config.mesh.fsdp, config.mesh.tensor = data, fsdp, tensor
+    return sharding.make_mesh(config.mesh, jax.devices()[:devices])
+
+
+def _gradients(state):
+    """Adam's first moment after one step is 0.1 times the clipped gradient."""
+    return {k: np.asarray(v) for k, v in named_leaves(state.opt_state).items() if "/mu/" in k}
+
+
+def _assert_same(ours, theirs):
+    """Equal to float32 rounding: losses, both parts, gradients."""
+    for a, b in zip(jax.tree.leaves(ours[1]), jax.tree.leaves(theirs[1]), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5)
+    a, b = _gradients(ours[0]), _gradients(theirs[0])
+    assert a.keys() == b.keys()
+    for name in a:
+        scale = np.abs(b[name]).max()
+        np.testing.assert_allclose(a[name], b[name], atol=2e-5 * scale + 1e-9, err_msg=name)
+
+
+@pytest.fixture
+def lora_model(small_vlm):
+    def make():
+        model = small_vlm(share="image")
+        apply_lora(model, LoRAConfig(rank=2, alpha=4.0, dropout=0.3), nnx.Rngs(1))
+        # B starts at zero, where dropout could not be seen.
+        b = model.decoder.layers.attn.q_proj.lora.b
+        b[...] = jnp.full(b.shape, 0.1)
+        return model
+
+    return make
+
+
+def test_accumulation_and_devices_equal_one_large_batch(run_config, lora_model, random_batch):
+    run_config.lora.dropout = 0.3
+    run_config.trainable = ("/lora/", "vision/.*kernel", "embedder/table")
+    batch = random_batch(seed=1, images=16)
+    whole = _one_step(run_config, lora_model(), batch, _mesh(run_config))
+
+    run_config.training.accumulation_steps = 4
+    _assert_same(_one_step(run_config, lora_model(), batch, _mesh(run_config)), whole)
+
+    run_config.training.accumulation_steps = 2
+    spread = _mesh(run_config, devices=8, data=2, fsdp=2, tensor=2)
+    _assert_same(_one_step(run_config, lora_model(), batch, spread), whole)
+
+
+def _compiled(config, model):
+    """A function (batch) -> (state, metrics) of the first step, compiled once."""
+    graphdef, trainable, frozen = partition(model, config.trainable)
+    frozen = step.cast_frozen(frozen, config.model.frozen_dtype)
+    state = step.init_state(trainable, make_optimizer(config.optimizer, 10))
+    function = jax.jit(step.make_train_step(graphdef, config, steps=10))
+    return lambda batch: function(state, frozen, jax.tree.map(jnp.asarray, batch))
+
+
+def test_dropout_changes_with_the_step_and_the_question_alone(run_config, tiny_model, random_batch):
+    run_config.lora.dropout = 0.3
+    batch = random_batch(seed=2)
+    first_step = _compiled(run_config, tiny_model())
+    loss = first_step(batch)[1].loss
+    shuffled = jax.tree.map(lambda x: x[::-1], batch)
+    np.testing.assert_allclose(first_step(shuffled)[1].loss, loss, rtol=1e-6)
+    other = batch.replace(question_index=batch.question_index + 1000)
+    assert abs(first_step(other)[1].loss - loss) > 1e-5
+    keys = [jax.random.key_data(step.dropout_key(0, jnp.int32(n))) for n in (0, 1)]
+    assert np.any(keys[0] != keys[1])
+
+
+def test_frozen_parameters_may_be_bfloat16(run_config, tiny_model, random_batch):
+    run_config.trainable = ("projector",)
+    full = _compiled(run_config, tiny_model())(random_batch())[1].loss
+    run_config.model.frozen_dtype = "bfloat16"
+    state, metrics = _compiled(run_config, tiny_model())(random_batch())
+    assert metrics.loss != full
+    np.testing.assert_allclose(metrics.loss, full, rtol=0.01)
+    assert {x.dtype for x in jax.tree.leaves(state.trainable)} == {jnp.dtype("float32")}
+
+
+def test_values_are_quotients_and_undefined_without_a_count(random_batch, run_config, tiny_model):
+    batch = random_batch()
+    batch = batch.replace(box_mask=np.zeros_like(batch.box_mask))
+    _, metrics = _compiled(run_config, tiny_model())(batch)
+    values = {name: float(value) for name, value in metrics.values().items()}
+    assert np.isnan(values["giou_loss"])
+    np.testing.assert_allclose(values["ce"], metrics.parts.ce_sum / batch.answer_mask.sum())
+    assert 0 <= values["token_accuracy"] <= 1
+
+
+def test_state_is_donated_and_the_frozen_part_is_not(run_config, tiny_model, random_batch):
+    mesh = _mesh(run_config)
+    run_config.trainable = ("projector",)
+    graphdef, trainable, frozen = partition(tiny_model(), run_config.trainable)
+    state = step.init_state(trainable, make_optimizer(run_config.optimizer, 10))
+    function = step.make_train_step(graphdef, run_config, steps=10)
+    compiled = step.compile_train_step(function, mesh, state, frozen)
+    state = jax.device_put(state, sharding.tree_shardings(mesh, state))
+    compiled(state, frozen, sharding.put_batch(random_batch(), mesh))
+    assert all(leaf.is_deleted() for leaf in jax.tree.leaves(state))
+    assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(frozen))
+
+
+def test_micro_batches_hold_every_image_once(random_batch):
+    batch = jax.tree.map(jnp.asarray, random_batch(images=6))
+    cut = step.cut_micro_batches(batch, 3)
+    assert cut.images.shape[:2] == (3, 2)
+    together = np.sort(np.asarray(cut.question_index).reshape(-1))
+    np.testing.assert_array_equal(together, np.sort(np.asarray(batch.question_index).reshape(-1)))
