@@ -7,9 +7,10 @@ statistics.json           counts beside published figures
 manifest.json             what it was made from, and hashes; written last
 """
 
+import contextlib
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,23 @@ from cxrjax.errors import UserError
 from cxrjax.records import QARecord, format_record, strip_answers
 
 
-def prepare(out: Path, splits: Iterable[str]) -> None:
+@contextlib.contextmanager
+def writing(out: Path) -> Iterator[None]:
+    """Turns the operating system's refusals (rights, space) into a line for the user."""
+    try:
+        yield
+    except OSError as error:
+        place = error.filename or out
+        raise UserError(f"{place}: cannot write: {error.strerror}; choose another --out") from None
+
+
+def prepare(out: Path, splits: Collection[str]) -> None:
     """Makes the folder, and takes away the manifest of an earlier build: this one is unfinished.
 
     Raises:
         UserError: it cannot be written to, or holds another build's splits.
     """
-    try:
+    with writing(out):
         for name in ("records", "questions"):
             (out / name).mkdir(parents=True, exist_ok=True)
             for file in sorted((out / name).glob("*.jsonl")):
@@ -36,8 +47,6 @@ def prepare(out: Path, splits: Iterable[str]) -> None:
                         "another --out or remove it"
                     )
         (out / "manifest.json").unlink(missing_ok=True)
-    except OSError as error:
-        raise UserError(f"{out}: cannot write: {error.strerror}; choose another --out") from None
 
 
 def write_split(
@@ -47,11 +56,15 @@ def write_split(
 
     Returns:
         The split's entry of the manifest: counts and hashes.
+
+    Raises:
+        UserError: the folder cannot be written to.
     """
     hashes = {"records": hashlib.sha256(), "questions": hashlib.sha256()}
     images: set[str] = set()
     count = 0
     with (
+        writing(out),
         open(out / "records" / f"{split}.jsonl", "wb") as with_answers,
         open(out / "questions" / f"{split}.jsonl", "wb") as without,
     ):
@@ -81,10 +94,15 @@ def finish(
     statistics: Mapping[str, Any],
     manifest: Mapping[str, Any],
 ) -> None:
-    """Writes quality.json, statistics.json and at last manifest.json."""
-    write_json(out / "quality.json", quality.to_json())
-    write_json(out / "statistics.json", statistics)
-    write_json(out / "manifest.json", {"cxrjax_version": cxrjax.__version__, **manifest})
+    """Writes quality.json, statistics.json and at last manifest.json.
+
+    Raises:
+        UserError: the folder cannot be written to.
+    """
+    with writing(out):
+        write_json(out / "quality.json", quality.to_json())
+        write_json(out / "statistics.json", statistics)
+        write_json(out / "manifest.json", {"cxrjax_version": cxrjax.__version__, **manifest})
 
 
 def hash_lines(lines: Iterable[str]) -> str:

@@ -11,6 +11,7 @@ import io
 import json
 import os
 import shutil
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,7 @@ from typing import Any
 import PIL.Image
 import tqdm
 
-import cxrjax
-from cxrjax.datasets import output, workers
+from cxrjax.datasets import output, phantom, workers
 from cxrjax.datasets.phantom import Phantom, render_phantom
 from cxrjax.datasets.phantom.render import SMALLEST
 from cxrjax.datasets.quality import PixelBox, QualityLog
@@ -93,7 +93,8 @@ class PhantomBuild:
     def fingerprint(self) -> str:
         """Of everything that decides how image number i of a split looks."""
         decisive = (self.seed, self.long_side, self.image_format, self.normal_percent)
-        return hashlib.sha256(json.dumps([cxrjax.__version__, *decisive]).encode()).hexdigest()
+        renderer = sorted(Path(phantom.__file__).parent.glob("*.py"))
+        return output.hash_lines([repr(decisive), *map(output.hash_file, renderer)])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,7 +126,7 @@ def build_phantom_dataset(
     quality = QualityLog()
     images: dict[str, list[ImageAnnotation]] = {split: [] for split in SPLITS}
     hashes: dict[str, list[str]] = {split: [] for split in SPLITS}
-    try:
+    with output.writing(out):
         (out / "images").mkdir(exist_ok=True)
         (out / "parts").mkdir(exist_ok=True)
         for split, image, sha256 in _rendered(build, render):
@@ -134,8 +135,6 @@ def build_phantom_dataset(
                 images[split].append(image)
         _write(build, images, hashes, quality)
         shutil.rmtree(out / "parts")
-    except OSError as error:
-        raise UserError(f"{out}: cannot write: {error.strerror}; choose another --out") from None
 
 
 def _write(
@@ -196,7 +195,7 @@ def _rendered(
         for split in SPLITS
         for start in range(0, build.count(split), _CHUNK)
     ]
-    work = functools.partial(_render_chunk, build, render)
+    work = functools.partial(_render_chunk, build, build.fingerprint(), render)
     total = build.images + build.validation_images
     with workers.pool(build.processes) as apply, tqdm.tqdm(total=total, unit="image") as progress:
         for chunk, part in zip(chunks, apply(work, chunks), strict=True):
@@ -206,24 +205,24 @@ def _rendered(
 
 
 def _render_chunk(
-    build: PhantomBuild, render: Callable[..., Phantom], chunk: _Chunk
+    build: PhantomBuild, fingerprint: str, render: Callable[..., Phantom], chunk: _Chunk
 ) -> Sequence[dict[str, Any]]:
     """Renders and writes some images, unless an earlier, interrupted build did."""
     part = build.out / "parts" / chunk.name
-    fingerprint = build.fingerprint()
     if part.exists():
         done = json.loads(part.read_text())
-        if done["fingerprint"] == fingerprint:
+        there = all((build.out / image["image_path"]).is_file() for image in done["images"])
+        if done["fingerprint"] == fingerprint and there:
             return done["images"]
     entries = []
     for index in range(chunk.start, chunk.stop):
-        phantom = render(
+        picture = render(
             build.stream(chunk.split),
             index,
             long_side=build.long_side,
             normal=build.is_normal(index),
         )
-        entries.append(_save(phantom, build, f"phantom-{build.seed}-{chunk.split}-{index:06d}"))
+        entries.append(_save(picture, build, f"phantom-{build.seed}-{chunk.split}-{index:06d}"))
     # Written aside and renamed: a part is there only when all of its images are.
     aside = part.with_suffix(".tmp")
     aside.write_text(json.dumps({"fingerprint": fingerprint, "images": entries}))
@@ -231,24 +230,25 @@ def _render_chunk(
     return entries
 
 
-def _save(phantom: Phantom, build: PhantomBuild, image_id: str) -> dict[str, Any]:
+def _save(picture: Phantom, build: PhantomBuild, image_id: str) -> dict[str, Any]:
     """Writes the image; returns its annotation as JSON has it."""
-    height, width = phantom.image.shape
+    height, width = picture.image.shape
     encoded = io.BytesIO()
-    picture = PIL.Image.fromarray(phantom.image)
+    file = PIL.Image.fromarray(picture.image)
     if build.image_format == "png":
-        picture.save(encoded, "PNG", compress_level=1)
+        # Grain leaves nothing to find for matching: Huffman codes alone are smaller and faster.
+        file.save(encoded, "PNG", compress_level=1, compress_type=zlib.Z_HUFFMAN_ONLY)
     else:
-        picture.save(encoded, "JPEG", quality=_JPEG_QUALITY)
+        file.save(encoded, "JPEG", quality=_JPEG_QUALITY)
     path = f"images/{image_id}.{build.image_format}"
     (build.out / path).write_bytes(encoded.getvalue())
     truth = [
         (label, pixel_box(box, height, width))
-        for label, box in zip(phantom.labels, phantom.boxes, strict=True)
+        for label, box in zip(picture.labels, picture.boxes, strict=True)
     ]
     readers = {
         rad_id: [(label, pixel_box(box, height, width)) for label, box in marked]
-        for rad_id, marked in phantom.readers.items()
+        for rad_id, marked in picture.readers.items()
     }
     return {
         "image_id": image_id,

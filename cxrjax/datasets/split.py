@@ -2,7 +2,7 @@
 
 import collections
 import random
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping
 from typing import TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
@@ -11,18 +11,19 @@ VALIDATION_PERCENT = 15  # VinDr-CXR-VQA, Table 3: 659 of 4,394 images
 
 
 def stratified_validation(label_sets: Mapping[str, Collection[str]], seed: int) -> set[str]:
-    """Image ids for validation, with every label set and every label at about its own share.
+    """Image ids for validation, with every label at about its own share.
 
     Images are put in an order in which like label sets stand together, the rarest label deciding
-    first, and every image that completes another 15 % is taken. Within a label set the seed
-    shuffles. Rare labels so come out within one image of their share, common ones close to it.
+    first, and cut into blocks; of each block the one image goes to validation that keeps the
+    labels' shares best up to there. Rare labels get their share by the order, common ones by the
+    choice.
 
     Args:
         label_sets: image id -> its labels.
-        seed: decides within label sets, and where counting starts.
+        seed: decides among images with equal labels.
 
     Returns:
-        15 % of the ids, rounded.
+        15 % of the ids, rounded, at least one where there are two.
     """
     frequency = collections.Counter(label for labels in label_sets.values() for label in labels)
 
@@ -31,19 +32,35 @@ def stratified_validation(label_sets: Mapping[str, Collection[str]], seed: int) 
         return labels, random.Random(f"{seed}/{image_id}/split").random()
 
     ordered = sorted(sorted(label_sets), key=rarest_first)
-    return set(_every_share(ordered, random.Random(f"{seed}/split").random()))
+    wanted = _wanted(len(ordered))
+    share = wanted / max(len(ordered), 1)
+    chosen: set[str] = set()
+    # label -> how many of it validation has more than its share of the blocks so far
+    excess = dict.fromkeys(frequency, 0.0)
+    for number in range(wanted):
+        start, stop = (len(ordered) * edge // wanted for edge in (number, number + 1))
+        block = ordered[start:stop]
+        for image_id in block:
+            for label in label_sets[image_id]:
+                excess[label] -= share
+
+        def harm(image_id: str) -> float:
+            # Sum of squared excesses, each over the label's frequency, as choosing changes it.
+            return sum((2 * excess[label] + 1) / frequency[label] for label in label_sets[image_id])
+
+        best = min(block, key=harm)
+        chosen.add(best)
+        for label in label_sets[best]:
+            excess[label] += 1
+    return chosen
 
 
 def validation_groups(groups: Collection[Key], seed: int) -> set[Key]:
     """Groups (patients) for validation: 15 % of them, rounded, at least one where there are two."""
     ordered = sorted(set(groups), key=str)
     random.Random(f"{seed}/groups").shuffle(ordered)
-    wanted = round(len(ordered) * VALIDATION_PERCENT / 100)
-    return set(ordered[: max(wanted, int(len(ordered) > 1))])
+    return set(ordered[: _wanted(len(ordered))])
 
 
-def _every_share(ordered: Sequence[str], start: float) -> list[str]:
-    """Systematic sample: round(share x n) entries at even distances, the first place by `start`."""
-    wanted = round(len(ordered) * VALIDATION_PERCENT / 100)
-    step = len(ordered) / wanted if wanted else 0
-    return [ordered[int((number + start) * step)] for number in range(wanted)]
+def _wanted(count: int) -> int:
+    return max(round(count * VALIDATION_PERCENT / 100), int(count > 1))

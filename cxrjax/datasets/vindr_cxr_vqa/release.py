@@ -153,7 +153,8 @@ def _write(
         splits[split] = output.write_split(build.out, split, chosen, statistics)
         kept = dict.fromkeys(record.image_id for record in chosen)
         annotations[split] = [by_id[image_id] for image_id in kept if image_id in by_id]
-    write_native(build.out / FILE_NAME, records)
+    with output.writing(build.out):
+        write_native(build.out / FILE_NAME, records)
     values |= statistics.values()
     if images is not None:
         values |= annotation_values(annotations)
