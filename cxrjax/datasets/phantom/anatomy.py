@@ -22,7 +22,7 @@ ENLARGED_HEART = (0.53, 0.68)
 NORMAL_ARCH = (0.070, 0.098)
 ENLARGED_ARCH = (0.145, 0.210)
 
-_LATERAL = np.array(
+LATERAL_BORDER = np.array(
     [
         (0.30, 0.012),
         (0.42, 0.0),
@@ -64,17 +64,6 @@ _HEART = np.array(
         (0.5, 0.0),
     ]
 )
-
-
-# A vertebral body (x over half its width, v from its top), and its spinous process (body units).
-_VERTEBRA = np.array(
-    [(-1, 0.008), (1, 0.008), (0.92, 0.035), (1, 0.07), (-1, 0.07), (-0.92, 0.035)]
-)
-_PROCESS = ellipse(0, 0, 0.018, 0.035)
-# How far each rib falls from spine to front (v), and the angles of its back and front part.
-_RIB_FALL = np.array([0.20, 0.25, 0.285, 0.31, 0.33, 0.345, 0.36, 0.375, 0.39, 0.40])
-_RIB_BACK = np.linspace(0.06, 1.62, 14)
-_RIB_FRONT = np.linspace(1.52, 2.40, 9)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,7 +143,7 @@ class Patient:
         """Side -> the lung's closed outline, body coordinates."""
         outlines = {}
         for side in (RIGHT, LEFT):
-            lateral = _LATERAL.copy()
+            lateral = LATERAL_BORDER.copy()
             high = np.clip(1 - lateral[:, 1] / 0.4, 0, 1)
             lateral[:, 0] *= 1 + (self.apex_width - 1) * high
             dome = _DOME.copy()
@@ -211,7 +200,7 @@ class Patient:
     def _spans(self) -> dict[int, list[tuple[float, float]]]:
         x0, y0, x1, y1 = self.heart_box
         v = np.linspace(0, 1, 51)
-        outer = np.interp(v, _LATERAL[1:, 1], _LATERAL[1:, 0])
+        outer = np.interp(v, LATERAL_BORDER[1:, 1], LATERAL_BORDER[1:, 0])
         spans = {}
         for side, border in ((RIGHT, _HEART[1:6]), (LEFT, _HEART[9:16])):
             inner = 0.22 + 0.2 * np.clip(1 - v / 0.1, 0, 1)
@@ -271,90 +260,6 @@ def draw_patient(rng: np.random.Generator) -> Patient:
         marker=int(rng.choice((0, 0, LEFT, LEFT, RIGHT))),
         collimation=(float(rng.uniform(-0.05, 0.02)), float(rng.uniform(-0.05, 0.02))),
     )
-
-
-def _bone(line: np.ndarray, width: np.ndarray) -> list[tuple[Points, float]]:
-    """Bands with bright rims (the cortex) and a paler inside (the marrow), outsides first."""
-    rims, insides = ribbon(line, width), ribbon(line, np.maximum(width - 0.028, 0.005))
-    return [*((band, 1.0) for band in rims), *((band, 0.7) for band in insides)]
-
-
-def ribs(patient: Patient) -> tuple[list[tuple[Points, float]], list[tuple[Points, float]]]:
-    """Posterior and anterior parts of the ribs as bands.
-
-    A rib is a hoop that falls from the spine to the front, seen from the front: half an ellipse
-    from the spine outwards and down, and back inwards further down.
-    """
-    k = np.arange(10)[:, None]
-    start = -0.055 + patient.rib_phase + k * patient.rib_pitch
-    fall = np.interp(k, np.arange(10), _RIB_FALL)
-    reach = np.interp(start + 0.46 * fall, _LATERAL[1:, 1], _LATERAL[1:, 0]) + 0.012
-    reach[0] = 0.58
-    width = np.interp(k, [0, 2, 9], [0.078, 0.070, 0.060])
-    parts = []
-    for angles, count, share in ((_RIB_BACK, 10, 1.0), (_RIB_FRONT, 7, 1.15)):
-        x = (reach * np.abs(np.sin(angles)) ** 0.85)[:count]
-        v = (start + fall * (1 - np.cos(angles)) / 2)[:count]
-        bands = []
-        for side in (RIGHT, LEFT):
-            centre = patient.place(np.stack([side * x + patient.midline * 0.3, v], axis=-1))
-            bands += _bone(centre, width[:count] * share)
-        parts.append(bands)
-    return parts[0], parts[1]
-
-
-def clavicles(patient: Patient) -> list[tuple[Points, float]]:
-    """The two collar bones."""
-    shapes = []
-    for side in (RIGHT, LEFT):
-        level = patient.clavicle_level + side * patient.turn * 0.03
-        line = np.array([(0.09, 0.125), (0.22, 0.105), (0.42, 0.06), (0.68, 0.0), (1.08, -0.045)])
-        line = spline(line + np.array((0, level)), samples=5)
-        line = patient.place(line * (side, 1) + (patient.midline, 0))
-        width = np.interp(
-            np.linspace(0, 1, len(line)), [0, 0.15, 0.5, 1], [0.1, 0.07, 0.055, 0.075]
-        )
-        band = ribbon(line, width)
-        shapes.append((band, 0.75))
-        n = len(line)
-        shapes += [(ribbon(band[:n], 0.015), 1.0), (ribbon(band[n:], 0.015), 1.0)]
-    return shapes
-
-
-def shoulder_bones(patient: Patient) -> list[tuple[Points, float]]:
-    """Shoulder blades, heads and shafts of the upper arms."""
-    shapes = []
-    for side in (RIGHT, LEFT):
-        blade = spline(
-            np.array(
-                [(0.80, 0.01), (1.1, -0.02), (1.17, 0.10), (1.08, 0.27), (0.98, 0.42), (0.88, 0.28)]
-            ),
-            closed=True,
-            samples=4,
-        )
-        shapes.append((patient.place(blade) * (side, 1), 0.32))
-        spine_of_blade = np.array([(0.82, 0.09), (1.0, 0.03), (1.2, -0.06)])
-        shapes.append((patient.place(ribbon(spine_of_blade, 0.03)) * (side, 1), 0.6))
-        head = ellipse(side * 1.30, 0.0, 0.15, 0.15)
-        shaft = ribbon(np.array([(1.34, 0.05), (1.46, 0.5), (1.56, 1.1)]) * (side, 1), 0.15)
-        shapes += [(shaft, 0.55), (head, 0.65)]
-    return shapes
-
-
-def vertebrae(patient: Patient) -> list[tuple[Points, float]]:
-    """Vertebral bodies from the neck to the abdomen, each with its end plate and process."""
-    tops = np.arange(-0.42, 1.7, 0.078)[:, None]
-    half = 0.085 + 0.02 * np.maximum(tops, 0)
-    x = half * _VERTEBRA[:, 0] + patient.midline * 0.6
-    bodies = patient.place(np.stack([x, tops + _VERTEBRA[:, 1]], axis=-1))
-    plates = ribbon(bodies[:, :2], 0.016)
-    process = _PROCESS + np.array((patient.midline * 0.9, 0))
-    processes = process + np.stack([0 * tops, (tops + 0.05) * patient.lung_height], axis=-1)
-    return [
-        *((body, 0.35) for body in bodies),
-        *((plate, 0.55) for plate in plates),
-        *((shape, 0.55) for shape in processes),
-    ]
 
 
 def body_outline(patient: Patient) -> Points:

@@ -25,7 +25,7 @@ def pleural_effusion(
     weight = soft_step(gy - level, 0.022) * scene.side_of_lung(side, window)
     weight = weight * np.minimum(1, scene.free[window.index] * 1.5)
     place.take(side * 0.7, (top + height) / 2, 0.3, (height - top) / 2)
-    return Stamp(window, np.float32(0.385 * min(strength, 1.05)) * weight, weight)
+    return Stamp(window, np.float32(0.365 * min(strength, 1.05)) * weight, weight)
 
 
 def pleural_thickening(
