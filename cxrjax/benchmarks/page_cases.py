@@ -165,6 +165,9 @@ def collect_cases(
             if (shown := questions.get(prediction.question_id)) is not None:
                 shown.boxes[system] = boxes
                 shown.answers[system] = SystemAnswer(prediction.text, parse)
+    for case in cases.values():
+        # Questions with boxes first: they are what the picture is about.
+        case.questions.sort(key=lambda question: not any(question.boxes.values()))
     return [cases[name] for name in groups], overview, ranked_system
 
 

@@ -37,12 +37,13 @@ class Chart:
     summary: str
 
 
-# Title and the names a series may have in the log, in order of preference.
-CURVES = (
-    ("Training loss, total", r"(train/)?(loss|total|loss/total|total_loss)"),
-    ("Cross-entropy of answer tokens", r"(train/)?(loss/)?(ce|cross_entropy|loss_ce)"),
-    ("Box part, 1 − GIoU", r"(train/)?(loss/)?(giou|box|giou_loss|loss_giou)"),
-    ("Validation F1", r"(val|valid|validation|eval|benchmark)/.*(vqa/)?f1"),
+# Title, and patterns of the names that the series may have in the log, in order of preference. The
+# checkpoint is chosen by the question answering F1 under the paper's protocol.
+CURVES: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("Training loss, total", ("(train/)?loss",)),
+    ("Cross-entropy of answer tokens", ("(train/)?(ce|cross_entropy)",)),
+    ("Box part, 1 − GIoU", ("(train/)?(giou_loss|giou)",)),
+    ("Validation F1", ("(.*/)?paper/vqa/f1", "(.*/)?vqa/f1")),
 )
 
 
@@ -79,8 +80,9 @@ def charts(path: str | Path) -> tuple[list[Chart], list[str]]:
     """The charts of a training log, and the titles of those it has no values for."""
     series = read_series(path)
     drawn, absent = [], []
-    for title, pattern in CURVES:
-        name = next((name for name in series if re.fullmatch(pattern, name)), None)
+    for title, patterns in CURVES:
+        names = (n for pattern in patterns for n in series if re.fullmatch(pattern, n))
+        name = next(names, None)
         if name is None:
             absent.append(title)
         else:

@@ -145,7 +145,7 @@ _FURTHER: dict[str, tuple[tuple[str, str], ...]] = {
 _F1 = ("detection/f1@0.3", "Detection F1", "one to one, class-aware, IoU > 0.3")
 _BALANCED = ("vqa/balanced_accuracy", "Balanced accuracy", "there or not, by image and class")
 _MIOU = ("detection/miou_tp@0.3", "Mean IoU of true positives", "how well the found boxes fit")
-_FAILURES = (_PARSE_FAILURES, "Parse failures", "answers that cannot be read; lower is better")
+_FAILURES = (_PARSE_FAILURES, "Parse failures", "answers that cannot be read")
 _VQA_F1 = ("vqa/f1", "Question answering F1", "classes that answers say are there")
 _BREAKDOWNS = (
     ("by_class", "Class", (_F1, _BALANCED, _MIOU)),
@@ -224,9 +224,10 @@ def parse_table(metrics: Metrics, systems: Sequence[str]) -> Table:
     # The two protocols read the same answers; strict first, as in the headline.
     protocol = STRICT if _measured(metrics, STRICT, _PARSE_FAILURES) else PAPER
     for name in [_PARSE_FAILURES, *_below(metrics, protocol, _PARSE_FAILURES)]:
-        label = name.removeprefix(_PARSE_FAILURES).strip("/").replace("_", " ") or "Any failure"
+        label = name.removeprefix(_PARSE_FAILURES).strip("/").replace("_", " ")
         cells = [_cell(metrics, system, protocol, name) for system in systems]
-        section.rows.append(Row(label, cells))
+        if not label or any(cell.value for cell in cells):
+            section.rows.append(Row(label or "Any failure", cells))
     return Table("Parse failures", "parse_failures", [section])
 
 

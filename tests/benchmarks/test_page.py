@@ -90,8 +90,11 @@ def test_classes_are_listed_with_their_marks(page):
 
 
 def test_parse_failures_by_category(page):
+    never = page.entry(0.0, 1200)
+    page.arguments["metrics"]["tuned"]["strict"]["parse_failure_rate/refusal"] = never
     _, tuned, *_ = page.row(page.table(page.read(), "parse_failures"), "All answers", "wrong arity")
     assert "0.001" in tuned.text
+    assert "refusal" not in page.table(page.read(), "parse_failures").text
 
 
 def test_all_text_is_escaped(page):
@@ -152,6 +155,31 @@ def test_curves_are_drawn(page):
         "step 50: 0.625",
         "step 99: 0.7475",
     ]
+
+
+def test_long_series_are_drawn_through_all_of_their_course(page):
+    root = page.read(training_log=page.log())
+    curves = {next(c.all("code")).text: c for c in root.all("figure", "curve")}
+    for line in curves["loss"].all("polyline"):
+        points = [tuple(map(float, p.split(","))) for p in line["points"].split()]
+        xs, ys = zip(*points, strict=True)
+        assert xs[0] == 44 and xs[-1] == 332, "from the first step to the last"
+        assert list(ys) == sorted(ys) and ys[0] < 40 and ys[-1] > 120, "a falling loss falls"
+
+
+def test_values_that_are_no_numbers_leave_a_gap_and_a_resumed_step_counts_once(page):
+    lines = [{"step": s, "loss": v} for s, v in ((1, 4.0), (2, float("nan")), (3, 2.0), (3, 1.0))]
+    log = page.write_lines(page.root / "log.jsonl", lines)
+    (curve,) = page.read(training_log=log).all("figure", "curve")
+    titles = [next(dot.all("title")).text for dot in curve.all("circle")]
+    assert titles == ["step 1: 4", "step 3: 1"]
+
+
+def test_the_papers_protocol_is_the_one_that_chooses(page):
+    names = ("eval/strict/vqa/f1", "eval/paper/vqa/f1", "eval/by_class/vqa/f1/ILD")
+    log = page.write_lines(page.root / "log.jsonl", [{"step": 1, **dict.fromkeys(names, 0.5)}])
+    (curve,) = page.read(training_log=log).all("figure", "curve")
+    assert next(curve.all("code")).text == "eval/paper/vqa/f1"
 
 
 def test_what_is_missing_is_said(page):

@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 
 from cxrjax.benchmarks.overlays import COLOURS
+from cxrjax.benchmarks.page_cases import LabelledBox, agreement
 from cxrjax.codecs import CODECS
 from cxrjax.errors import UserError
 
@@ -81,6 +82,16 @@ def test_filters_offer_what_is_there_and_rows_carry_it(page):
     assert switches == ["truth", "base", "tuned"]
 
 
+def test_questions_with_boxes_come_first(page):
+    other = {"question": "Anything else?", "question_id": "image-0-first", "answers": []}
+    page.records.insert(0, page.record(0, **other))
+    card = next(c for c in page.read().all("article", "card") if c["aria-label"].endswith("-0"))
+    asked = [button.text for button in card.all("button", "ask")]
+    assert asked == ["Where is the Nodule/Mass?", "Anything else?"]
+    (layer,) = card.all("g", "layer", data_system="truth")
+    assert [g["data-q"] for g in layer.all("g")] == ["0"]
+
+
 def test_worst_best_and_a_random_sample(page):
     page.arguments["max_images"] = 8
     groups = {
@@ -95,6 +106,19 @@ def test_worst_best_and_a_random_sample(page):
     page.read()
     assert page.html == first, "the sample is drawn with a fixed seed"
     assert "random sample (seed 0)" in first
+
+
+def test_agreement_of_two_sets_of_boxes():
+    left = LabelledBox("ILD", (0.0, 0.0, 0.5, 1.0))
+    half = LabelledBox("ILD", (0.0, 0.0, 0.25, 1.0))
+    other = LabelledBox("Nodule/Mass", left.box)
+    assert agreement([], []) is None
+    assert agreement([left], []) == agreement([], [left]) == 0
+    assert agreement([left], [left]) == 1
+    assert agreement([left], [half]) == pytest.approx(0.5)
+    assert agreement([left], [other]) == 0, "another class is no agreement"
+    # True boxes .5 and 0, predicted box .5.
+    assert agreement([left, other], [half]) == pytest.approx(1 / 3)
 
 
 def test_pictures_that_are_not_shown_are_not_read(page):
