@@ -155,8 +155,9 @@ def _product(size: Any) -> Any:
 def _areas(a: Any, b: Any, xp: ModuleType) -> tuple[Any, Any, Any]:
     """Areas of the intersection, of the union, and of the smallest box around both."""
     (a_low, a_high), (b_low, b_high) = _corners(a, xp), _corners(b, xp)
-    overlap = xp.maximum(xp.minimum(a_high, b_high) - xp.maximum(a_low, b_low), 0)
-    intersection = _product(overlap)
+    overlap = xp.minimum(a_high, b_high) - xp.maximum(a_low, b_low)
+    # Not maximum(overlap, 0), which halves the gradient at 0, where a flat box has to grow.
+    intersection = _product(xp.where(overlap < 0, 0, overlap))
     union = _product(a_high - a_low) + _product(b_high - b_low) - intersection
     hull = _product(xp.maximum(a_high, b_high) - xp.minimum(a_low, b_low))
     return intersection, union, hull
