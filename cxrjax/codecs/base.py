@@ -31,7 +31,7 @@ wrong: "No pleural effusion." should have none, and only a scorer knows.
 import abc
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, get_args, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float, Int, Num
@@ -53,6 +53,7 @@ _BORDER = 0.5 + 1e-3
 _MIN_SHARE_INSIDE = 0.5
 
 
+@runtime_checkable
 class Geometry(Protocol):
     """How an image was placed into the model's input; `cxrjax.images.Geometry` is one."""
 

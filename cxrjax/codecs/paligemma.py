@@ -62,7 +62,7 @@ class PaliGemma(Codec):
         units = np.asarray(boxes, np.float64) * NUM_BINS - 0.5
         return quantise(units, np.zeros(2), np.full(2, NUM_BINS - 1))
 
-    def from_bins(self, bins: Int[Any, "*batch 4"]) -> Float[np.ndarray, "*batch 4"]:
+    def from_bins(self, bins: Int[Any, "*any"]) -> Float[np.ndarray, "*any"]:
         """Bins' middles, float32 fractions of the model's input, in the order given."""
         return ((np.asarray(bins, np.float64) + 0.5) / NUM_BINS).astype(np.float32)
 
