@@ -1,0 +1,277 @@
+"""What holds for every codec."""
+
+import itertools
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cxrjax.boxes import iou
+from cxrjax.codecs import CODECS, FAILURE_CATEGORIES, get_codec
+from cxrjax.errors import UserError
+from cxrjax.images.geometry import Geometry, letterbox_geometry
+
+unhurried = settings(deadline=None)
+each_codec = pytest.mark.parametrize("name", CODECS)
+each_mode = pytest.mark.parametrize("strict", [True, False], ids=["strict", "lenient"])
+
+sizes = st.integers(1, 4000)
+geometries = st.sampled_from(["none", "resize", "letterbox"])
+fraction = st.floats(0, 1, width=32)
+# Sides down to a millionth: thinner than any grid's step.
+extents = st.tuples(fraction, fraction).map(sorted).filter(lambda pair: pair[1] - pair[0] > 1e-6)
+some_boxes = st.lists(
+    st.tuples(extents, extents).map(lambda xy: [xy[0][0], xy[1][0], xy[0][1], xy[1][1]]),
+    max_size=6,
+).map(lambda rows: np.array(rows, np.float32).reshape(-1, 4))
+
+
+def placed(kind, height, width):
+    if kind == "none":
+        return None
+    return Geometry() if kind == "resize" else letterbox_geometry(height, width, 224, 224)
+
+
+def step(name, height, width, geometry):
+    """A grid step in fractions of the original image, along x, y, x, y."""
+    if name == "vindr_px":
+        return 1 / np.array([width, height, width, height])
+    geometry = geometry or Geometry()
+    return 1 / (1024 * np.array([geometry.scale_x, geometry.scale_y] * 2))
+
+
+@each_codec
+def test_is_listed_under_its_name(name):
+    assert get_codec(name) is CODECS[name]
+    assert CODECS[name].name == name
+
+
+def test_unknown_name_suggests_the_nearest():
+    with pytest.raises(UserError, match="did you mean 'paligemma'"):
+        get_codec("pali_gemma")
+
+
+@unhurried
+@given(st.sampled_from(list(CODECS)), some_boxes, sizes, sizes, geometries, st.booleans())
+def test_round_trip(name, boxes, height, width, kind, strict):
+    if max(height, width) > 200 * min(height, width):  # no letterbox shows anything of such
+        return
+    geometry = placed(kind, height, width)
+    codec = CODECS[name]
+    decoded = codec.decode(
+        codec.encode(boxes, height, width, geometry), height, width, geometry, strict
+    )
+    assert len(decoded.boxes) == len(boxes)
+    assert decoded.boxes.dtype == np.float32
+    if not len(boxes):
+        assert [failure.category for failure in decoded.failures] == ["no_box"]
+        return
+    assert decoded.failures == []
+    assert (decoded.boxes[:, :2] < decoded.boxes[:, 2:]).all()
+    assert decoded.boxes.min() >= 0
+    assert decoded.boxes.max() <= 1
+    grid_step = step(name, height, width, geometry)
+    off = np.abs(decoded.boxes - boxes) / grid_step
+    thick = ((boxes[:, 2:] - boxes[:, :2]) >= grid_step[:2] * (1 + 1e-4)).all(axis=1)
+    assert (off[thick] <= 0.5 + 1e-3).all()
+    assert (off <= 1.5 + 1e-3).all()
+
+
+@unhurried
+@given(st.sampled_from(list(CODECS)), some_boxes, st.booleans())
+def test_find_is_decode_with_places(name, boxes, strict):
+    codec = CODECS[name]
+    text = "Here: " + " and ".join(codec.encode(box[None], 900, 700) for box in boxes) + "."
+    spans = codec.find(text, 900, 700, strict=strict)
+    decoded = codec.decode(text, 900, 700, strict=strict)
+    assert len(spans) == len(boxes)
+    np.testing.assert_array_equal(np.array([s.box for s in spans]).reshape(-1, 4), decoded.boxes)
+    for span, box in zip(spans, boxes, strict=True):
+        assert text[span.start : span.end] == codec.encode(box[None], 900, 700)
+    assert all(a.end <= b.start for a, b in itertools.pairwise(spans))
+
+
+@unhurried
+@given(
+    st.sampled_from(list(CODECS)),
+    st.lists(
+        st.sampled_from(
+            ["<loc", "<LOC_", "<", ">", "0", "0123", "1023", "1024", "99999", "_", " ", ",", "-"]
+        )
+        | st.sampled_from(
+            ["<loc0100><loc0200>", "<loc_1_2_3_4>", "5.5", "\n", "heart", "I cannot help", "é"]
+        ),
+        max_size=14,
+    ).map("".join),
+    st.booleans(),
+    geometries,
+)
+def test_any_text_is_read_or_counted(name, text, strict, kind):
+    geometry = placed(kind, 30, 20)
+    codec = CODECS[name]
+    decoded = codec.decode(text, 30, 20, geometry, strict)
+    assert decoded.boxes.shape == (len(decoded.boxes), 4)
+    assert np.isfinite(decoded.boxes).all()
+    assert len(decoded.boxes) + len(decoded.failures) >= 1
+    categories = [failure.category for failure in decoded.failures]
+    assert set(categories) <= set(FAILURE_CATEGORIES)
+    if {"no_box", "refusal"} & set(categories):
+        assert len(categories) == 1
+        assert not len(decoded.boxes)
+    starts = [failure.start for failure in decoded.failures]
+    assert starts == sorted(starts)
+    for failure in decoded.failures:
+        assert len(failure.text) <= 80
+        assert text.startswith(failure.text, failure.start)
+    if strict:  # whatever strict reading accepts, lenient reading does too, the same way
+        lenient = [box.tolist() for box in codec.decode(text, 30, 20, geometry).boxes]
+        assert all(box.tolist() in lenient for box in decoded.boxes)
+
+
+@each_codec
+@each_mode
+@pytest.mark.parametrize(
+    ("text", "category"),
+    [
+        ("", "no_box"),
+        ("No pleural effusion is seen.", "no_box"),
+        ("I cannot see an effusion; pneumonia cannot be excluded.", "no_box"),
+        ("We are unable to exclude a nodule. Local airspace disease, SpO2 < 90.", "no_box"),
+        ("I'm sorry, but I can't help with that.", "refusal"),
+        ("I can’t  interpret medical images.", "refusal"),
+        ("I am unable to view the image.", "refusal"),
+        ("As an AI, I do not provide diagnoses.", "refusal"),
+        ("The opacity is at <loc", "truncated"),
+        ("The opacity is at <lo", "truncated"),
+        ("<loca", "malformed"),
+        ("the <local> lesion", "malformed"),
+        ("<loc> here", "malformed"),
+        ("<loc_abc_def> here", "malformed"),
+    ],
+)
+def test_texts_without_a_box(name, strict, text, category):
+    boxes, failures = CODECS[name].decode(text, 100, 100, strict=strict)
+    assert boxes.shape == (0, 4)
+    assert [failure.category for failure in failures] == [category]
+
+
+@each_codec
+def test_a_refusal_that_points_all_the_same_is_read(name):
+    codec = CODECS[name]
+    text = "I'm sorry, it is at " + codec.encode(np.array([[0.1, 0.2, 0.3, 0.4]]), 100, 100)
+    boxes, failures = codec.decode(text, 100, 100)
+    assert len(boxes) == 1
+    assert failures == []
+
+
+@each_codec
+@pytest.mark.parametrize(
+    ("box", "message"),
+    [
+        ([0.1, 0.1, 1.2, 0.5], "outside its image"),
+        ([-0.1, 0.1, 0.2, 0.5], "outside its image"),
+        ([100, 200, 300, 400], "pixels have to be divided"),
+        ([np.nan, 0.1, 0.2, 0.5], "outside its image"),
+        ([0.5, 0.1, 0.5, 0.5], "no extent"),
+        ([0.1, 0.6, 0.5, 0.5], "no extent"),
+    ],
+)
+def test_encode_refuses_what_is_no_box(name, box, message):
+    good = [0.1, 0.1, 0.2, 0.2]
+    with pytest.raises(UserError, match=message):
+        CODECS[name].encode(np.array([good, box]), 100, 100)
+
+
+@each_codec
+def test_encode_forgives_rounding(name):
+    codec = CODECS[name]
+    exact = codec.encode(np.array([[0, 0, 1, 1]]), 100, 100)
+    assert codec.encode(np.array([[-1e-6, 0, 1, 1 + 1e-6]]), 100, 100) == exact
+
+
+@each_codec
+@pytest.mark.parametrize(("height", "width"), [(None, None), (0, 100), (100, -1)])
+def test_a_size_is_never_assumed(name, height, width):
+    for call in (
+        lambda: CODECS[name].encode(np.zeros((0, 4)), height, width),
+        lambda: CODECS[name].decode("", height, width),
+        lambda: CODECS[name].find("", height, width),
+    ):
+        # TypeError: from the run-time type check, where that is on.
+        with pytest.raises((UserError, TypeError), match=r"image_hw|height"):
+            call()
+
+
+@each_codec
+def test_wrong_shape_is_refused(name):
+    # TypeError: from the run-time shape check, where that is on.
+    with pytest.raises((ValueError, TypeError)):
+        CODECS[name].encode(np.zeros(4), 100, 100)
+
+
+HOSTILE = [
+    "<loc",
+    "<loc_",
+    "<loc0001>",
+    "<loc0001><loc0002><loc0003><loc0004> ",
+    "<loc 1",
+    "<loc1,",
+    "<loc_1_2_3_4>",
+    "<loc_1 2, 3;4.5>",
+    "<loc" + 10**5 * "9",
+    "<loc_" + 10**5 * "1_",
+    "<loc" + 10**5 * " ",
+    "<   ",
+    "<",
+    "<loc_" + 10**5 * "1.",
+    "i can ",
+    "as an ",
+    " ",
+    "9",
+]
+
+
+@each_codec
+@each_mode
+@pytest.mark.parametrize("unit", HOSTILE, ids=range(len(HOSTILE)))
+def test_time_is_linear_in_the_text(name, strict, unit):
+    def seconds(characters):
+        text = (unit * (characters // len(unit) + 1))[:characters]
+        started = time.process_time()
+        CODECS[name].decode(text, 3000, 3000, strict=strict)
+        return time.process_time() - started
+
+    seconds(1000)
+    # A quarter to half a second on an idle core; quadratic time would be minutes.
+    assert seconds(1_000_000) < 4
+
+
+@each_codec
+def test_boxes_survive_prose_and_case_in_lenient_reading_alone(name):
+    codec = CODECS[name]
+    box = np.array([[0.2, 0.3, 0.6, 0.9]])
+    text = codec.encode(box, 800, 600)
+    for written in (text.upper(), text.replace("<", "< "), text.replace(">", " >")):
+        lenient = codec.decode(f"See {written}.", 800, 600)
+        assert lenient.failures == []
+        assert iou(lenient.boxes, box).min() > 0.98
+        strict = codec.decode(f"See {written}.", 800, 600, strict=True)
+        assert not len(strict.boxes)
+        assert [failure.category for failure in strict.failures] == ["malformed"]
+
+
+@each_codec
+def test_a_letterbox_margin_is_not_image(name):
+    """Boxes at the image's border stay on it, whatever the margin's rounding."""
+    codec = CODECS[name]
+    for height, width in ((3000, 2336), (2336, 3000), (1000, 999), (400, 39)):
+        geometry = letterbox_geometry(height, width, 224, 224)
+        edges = np.array(
+            [[0, 0, 1, 1], [0, 0, 1e-5, 1e-5], [1 - 1e-5, 1 - 1e-5, 1, 1], [0.5, 0, 0.6, 1]]
+        )
+        text = codec.encode(edges, height, width, geometry)
+        boxes, failures = codec.decode(text, height, width, geometry, strict=True)
+        assert failures == []
+        assert boxes.shape == edges.shape
