@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from jaxtyping import Float
+from tqdm import tqdm
 
 from cxrjax.benchmarks.predictions import (
     PROBLEMS,
@@ -103,7 +104,8 @@ def count_system(
     )
     counts.tally.ensure(_expected_columns(references))
     answers: list[list[_Answer]] = [[] for _ in references.images]
-    for question in references.questions.values():
+    # Minutes for a hundred thousand long answers. None: quiet unless a terminal watches.
+    for question in tqdm(references.questions.values(), desc=f"scoring {source}", disable=None):
         answer = _answer(
             references, question, by_id.get(question.question_id), codec, source, counts
         )

@@ -1,0 +1,138 @@
+"""Predictions of others: what is refused with its line, and what is kept and counted."""
+
+import json
+
+import numpy as np
+import pytest
+
+from cxrjax.benchmarks.predictions import parse_prediction, read_boxes, read_predictions
+from cxrjax.codecs import CODECS
+from cxrjax.errors import UserError
+
+GOOD = {"question_id": "q1", "text": "Yes.", "boxes": [[0.1, 0.2, 0.3, 0.4]], "parse": "ok"}
+
+
+def _file(tmp_path, *lines):
+    path = tmp_path / "p.jsonl"
+    path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def _boxes(value, **fields):
+    prediction = parse_prediction({**GOOD, "boxes": value, **fields}, "p:1")
+    return read_boxes(prediction, None, 100, 200, "p")
+
+
+def test_reads_a_line_and_ignores_what_it_does_not_need(tmp_path):
+    line = {**GOOD, "labels": ["ILD"], "box_scores": [0.5], "answer_logprob": -1, "mine": {}}
+    (prediction,) = read_predictions(_file(tmp_path, json.dumps(line), ""))
+    assert prediction.question_id == "q1"
+    assert prediction.labels == ("ILD",)
+    np.testing.assert_array_equal(prediction.boxes, [[0.1, 0.2, 0.3, 0.4]])
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("{'question_id': 'q1'}", "not JSON"),
+        ('{"question_id": "q1", "text": "cut o', "not JSON"),
+        ("[1, 2]", "not a JSON object"),
+        ("[" * 100_000, "not JSON"),
+        ("{}", "question_id is None"),
+        ('{"question_id": 7}', "question_id is 7"),
+        ('{"question_id": "q1", "text": 3}', "text is 3"),
+        ('{"question_id": "q1", "boxes": {}}', "boxes is {}"),
+        ('{"question_id": "q1", "boxes": [[1, 2, 3]]}', "is not four numbers"),
+        ('{"question_id": "q1", "boxes": [1, 2, 3, 4]}', "is not four numbers"),
+        ('{"question_id": "q1", "boxes": [[0, 0, 1, null]]}', "is not four numbers"),
+        ('{"question_id": "q1", "boxes": [["0", "0", "1", "1"]]}', "is not four numbers"),
+        ('{"question_id": "q1", "boxes": [[0, 0, 1, true]]}', "is not four numbers"),
+        ('{"question_id": "q1", "boxes": [[0, 0, 1, 1]], "labels": "ILD"}', "labels is 'ILD'"),
+        ('{"question_id": "q1", "boxes": [[0, 0, 1, 1]], "labels": [3]}', "label 3"),
+        (
+            '{"question_id": "q1", "boxes": [[0, 0, 1, 1]], "labels": ["ILD", "ILD"]}',
+            "2 labels for 1 boxes",
+        ),
+        ('{"question_id": "q1", "parse": "Oh no!"}', "parse is 'Oh no!'"),
+        (json.dumps({**GOOD, "boxes": [[0, 0, 1, 1]] * 1001}), "1,001 boxes"),
+        (json.dumps({**GOOD, "text": "a" * 1_000_001}), "more than 1,000,000 bytes"),
+    ],
+)
+def test_refuses_what_is_no_prediction_with_its_line(tmp_path, line, says):
+    path = _file(tmp_path, json.dumps({**GOOD, "question_id": "q0"}), line)
+    with pytest.raises(UserError, match=f"p.jsonl:2: .*{says}".replace("{}", r"\{\}")) as caught:
+        read_predictions(path)
+    assert len(str(caught.value)) < 400
+
+
+def test_a_line_of_100_megabytes_is_refused_without_holding_it(tmp_path):
+    path = tmp_path / "huge.jsonl"
+    with open(path, "wb") as out:
+        out.write(b'{"question_id": "q1", "text": "')
+        out.truncate(100_000_000)
+    with pytest.raises(UserError, match=r"huge\.jsonl:1: line of more than"):
+        read_predictions(path)
+
+
+def test_refuses_a_repeated_id(tmp_path):
+    path = _file(tmp_path, json.dumps(GOOD), "", json.dumps(GOOD))
+    with pytest.raises(UserError, match=r"p\.jsonl:3: question_id 'q1' was predicted on line 1"):
+        read_predictions(path)
+
+
+def test_refuses_a_file_that_is_not_there_or_empty(tmp_path):
+    with pytest.raises(UserError, match=r"none\.jsonl: cannot read predictions"):
+        read_predictions(tmp_path / "none.jsonl")
+    with pytest.raises(UserError, match="holds no predictions"):
+        read_predictions(_file(tmp_path, "", ""))
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e300", "1" + "0" * 400])
+def test_a_box_that_is_no_place_stays_a_prediction_and_overlaps_nothing(tmp_path, number):
+    line = '{"question_id": "q1", "boxes": [[0, 0, NUMBER, 1], [0, 0, 1, 1]]}'
+    (prediction,) = read_predictions(_file(tmp_path, line.replace("NUMBER", number)))
+    read = read_boxes(prediction, None, 100, 200, "p")
+    assert read.problems == ("non_finite_box",)
+    np.testing.assert_array_equal(read.boxes, [[0, 0, 0, 0], [0, 0, 1, 1]])
+
+
+def test_other_doubtful_boxes_are_counted():
+    swapped = _boxes([[0.3, 0.2, 0.1, 0.4]])
+    assert swapped.problems == ("swapped_box",)
+    np.testing.assert_array_equal(swapped.boxes, [[0.1, 0.2, 0.3, 0.4]])
+    assert _boxes([[0.1, 0.2, 0.1, 0.4]] * 2).problems == ("degenerate_box",) * 2
+    pixels = _boxes([[691, 1375, 1653, 1831]])
+    assert pixels.problems == ("out_of_range_box",)
+    np.testing.assert_array_equal(pixels.boxes, [[691, 1375, 1653, 1831]])
+    assert _boxes([[0, 0, 1.00001, 1]]).problems == ()
+    assert _boxes([]).problems == ()
+
+
+@pytest.mark.parametrize("name", sorted(CODECS))
+def test_a_codec_reads_the_text_of_lines_without_boxes(name):
+    codec = CODECS[name]
+    text = "There is ILD at " + codec.encode([[0.25, 0.5, 0.75, 1.0]], 1000, 2000) + "."
+    line = {"question_id": "q1", "text": text}
+    read = read_boxes(parse_prediction(line, "p:1"), codec, 1000, 2000, "p")
+    np.testing.assert_allclose(read.boxes, [[0.25, 0.5, 0.75, 1.0]], atol=1e-3)
+    assert read.parse == "ok"
+    assert [text[start] for start, _ in read.places or ()] == ["<"]
+    # The line's own boxes are kept, an empty list of them too.
+    own = parse_prediction({**line, "boxes": []}, "p:1")
+    assert not len(read_boxes(own, codec, 1000, 2000, "p").boxes)
+
+
+@pytest.mark.parametrize(
+    ("text", "category"),
+    [("<loc_1_2_3>", "wrong_arity"), ("at <loc_1_2", "truncated"), ("No.", "no_box")],
+)
+def test_a_codec_says_what_it_could_not_read(text, category):
+    prediction = parse_prediction({"question_id": "q1", "text": text, "boxes": None}, "p:1")
+    read = read_boxes(prediction, CODECS["vindr_px"], 100, 100, "p")
+    assert (read.parse, len(read.boxes)) == (category, 0)
+
+
+def test_text_alone_without_a_codec_is_refused():
+    prediction = parse_prediction({"question_id": "q1", "text": "x"}, "p:1")
+    with pytest.raises(UserError, match="p: question q1 has no boxes: give --codec=NAME"):
+        read_boxes(prediction, None, 100, 100, "p")

@@ -1,0 +1,242 @@
+"""`python -m cxrjax.score`: its files, its tables, its exit codes."""
+
+import csv
+import hashlib
+import json
+import subprocess
+import sys
+
+import pytest
+
+from cxrjax.cli import run
+from cxrjax.records import QARecord, write_records
+from cxrjax.score import main
+
+PROTOCOLS = {"paper", "strict"}
+CELL = {"value", "ci_low", "ci_high", "n"}
+# Metric names that others rely on (the contract), under both protocols.
+CONTRACT = {
+    *(f"vqa/{name}" for name in ("accuracy", "precision", "recall", "f1")),
+    *(f"detection/{name}@0.3" for name in ("precision", "recall", "f1", "miou_tp")),
+    *(f"localization/{name}" for name in ("good@0.5", "acceptable@0.3", "mean_iou")),
+    "parse_failure_rate",
+}
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Eleven images with one question each; `base` is right on some, `tuned` on all."""
+    records, base, tuned = [], [], []
+    for i in range(11):
+        there = i % 3 != 0
+        box = [20.0, 10.0, 100.0, 50.0]
+        text = "Yes, ILD at <loc_20_10_100_50>." if there else "No, there is no ILD."
+        records.append(
+            QARecord.model_validate(
+                {
+                    "dataset": "synthetic",
+                    "split": "validation",
+                    "image_id": f"i{i}",
+                    "image_path": f"i{i}.png",
+                    "image_hw": (100, 200),
+                    "question_id": f"q{i}",
+                    "question": "Is there ILD?",
+                    "question_type": "Is_there",
+                    "variables": {"finding": "ILD"},
+                    "answers": [
+                        {
+                            "text": text,
+                            "labels": ["ILD"],
+                            "polarity": "pos" if there else "neg",
+                            "boxes_by_image": {f"i{i}": [box]} if there else {},
+                        }
+                    ],
+                    "negative_kind": None if there else "absent_class",
+                }
+            )
+        )
+        fractions = [[0.1, 0.1, 0.5, 0.5]] if there else []
+        tuned.append({"question_id": f"q{i}", "text": text, "boxes": fractions})
+        base.append({"question_id": f"q{i}", "text": "Yes.", "boxes": [[0.1, 0.1, 0.5, 0.4]]})
+    write_records(tmp_path / "validation.jsonl", records)
+    for name, lines in (("base", base), ("tuned", tuned)):
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    return tmp_path
+
+
+def _arguments(folder, *names, out="out", **flags):
+    return [
+        "--benchmark=vindr_cxr_vqa",
+        f"--references={folder / 'validation.jsonl'}",
+        *(f"--predictions={folder / name}.jsonl" for name in names),
+        f"--out={folder / out}",
+        "--resamples=50",
+        *(f"--{key}={value}" for key, value in flags.items()),
+    ]
+
+
+def _metrics(folder, out="out"):
+    return json.loads((folder / out / "metrics.json").read_text())
+
+
+def test_metrics_have_the_contracts_shape(files, capsys):
+    main(_arguments(files, "base", "tuned"))
+    metrics = _metrics(files)
+    assert list(metrics) == ["base", "tuned"]
+    for protocols in metrics.values():
+        assert set(protocols) == PROTOCOLS
+        for named in protocols.values():
+            assert named.keys() >= CONTRACT
+            assert all(set(cell) == CELL for cell in named.values())
+        assert protocols["strict"].keys() >= {"vqa/balanced_accuracy", "detection_agnostic/f1@0.3"}
+    assert metrics["tuned"]["strict"]["detection/f1@0.3"]["value"] == 1
+    assert metrics["tuned"]["paper"]["vqa/accuracy"]["value"] is None
+    assert metrics["base"]["strict"]["vqa/balanced_accuracy"]["value"] == 0.5
+    assert metrics["base"]["strict"]["detection/precision@0.3"]["value"] == pytest.approx(7 / 11)
+    printed = capsys.readouterr().out
+    assert "Ground truth: `exact`" in printed
+    assert "Recall ceiling" in printed
+    assert "missing_prediction" in printed
+
+
+def test_what_the_figures_stand_on_is_written_beside_them(files):
+    (files / "base.jsonl").write_text((files / "base.jsonl").read_text().split("\n", 1)[1])
+    main(_arguments(files, "base", seed=3))
+    settings = json.loads((files / "out" / "score.json").read_text())
+    assert settings["gt_mode"] == "exact"
+    assert settings["bootstrap"]["seed"] == 3
+    assert settings["bootstrap"]["resamples"] == 50
+    assert settings["bootstrap"]["clustered_by"] == ["image"]
+    digest = hashlib.sha256((files / "validation.jsonl").read_bytes()).hexdigest()
+    assert settings["references"] == {"name": "validation.jsonl", "sha256": digest}
+    assert settings["problems"]["base"]["missing_prediction"] == 1
+
+
+def test_the_same_files_give_the_same_bytes(files):
+    for out in ("out", "again"):
+        main(_arguments(files, "base", "tuned", out=out))
+    for name in ("metrics.json", "tables.md", "tables.csv", "score.json"):
+        assert (files / "out" / name).read_bytes() == (files / "again" / name).read_bytes()
+
+
+def test_tables_have_the_papers_layout_and_values(files):
+    main(_arguments(files, "base", "tuned"))
+    text = (files / "out" / "tables.md").read_text()
+    for line in (
+        "| Model | Protocol | Acc. | Prec. | Recall | F1 | Parse failures |",
+        "| Pretrained (the paper) | as printed | 0.558 [1] | 0.421 | 0.827 | 0.558 |  |",
+        "| Fine-tuned (the paper) | as printed | 0.624 [1] | 0.471 | 0.926 | 0.624 |  |",
+        "| Model | Protocol | Prec. | Recall | F1 | mIoU (TP) | Parse failures |",
+        "| Pretrained (the paper) | as printed | 0.096 | 0.068 | 0.070 [1] | 0.036 [2] |  |",
+        "| Fine-tuned (the paper) | as printed | 0.120 | 0.090 | 0.103 | 0.615 |  |",
+    ):
+        assert line in text
+    # Table 6 has models as columns.
+    table6 = text.split("## Table 6")[1].splitlines()
+    assert any(line.startswith("| IoU>0.5 (%) | 1.1 | 22.8 |") for line in table6)
+    assert any(line.startswith("| IoU>0.3 (%) | 8.5 | 48.6 |") for line in table6)
+    assert any(line.startswith("| Mean IoU (all preds) | 0.036 | 0.133 |") for line in table6)
+    assert "are no reproduction" in text  # synthetic images are not the paper's
+    for table in text.split("\n\n"):
+        lines = [line for line in table.splitlines() if line.startswith("|")]
+        assert len({line.count("|") for line in lines}) <= 1, table
+
+
+def test_csv_sets_the_papers_value_beside_ours(files):
+    main(_arguments(files, "base", "tuned"))
+    with open(files / "out" / "tables.csv", newline="") as lines:
+        rows = list(csv.DictReader(lines))
+    key = {(r["table"], r["system"], r["protocol"], r["column"]): r for r in rows}
+    f1 = key["table_5", "base", "paper", "F1"]
+    assert (f1["paper_row"], f1["paper"]) == ("Pretrained", "0.07")
+    assert float(f1["difference"]) == pytest.approx(float(f1["ours"]) - 0.070)
+    assert "give 0.080" in f1["note"]
+    assert "cannot be a mean" in key["table_5", "base", "paper", "mIoU (TP)"]["note"]
+    assert key["table_5", "tuned", "paper", "mIoU (TP)"]["note"] == ""
+    for system in ("base", "tuned"):
+        accuracy = key["table_4", system, "paper", "Acc."]
+        assert accuracy["metric"] == "vqa/accuracy_as_printed"
+        assert "equals its F1" in accuracy["note"]
+    good = key["table_6", "tuned", "paper", "IoU>0.5 (%)"]
+    assert (good["unit"], good["paper"]) == ("%", "22.8")
+    assert float(good["ours"]) == pytest.approx(100 * 7 / 11)
+    # Another definition than the paper's has no difference to it.
+    assert key["table_5", "tuned", "strict", "F1"]["difference"] == ""
+    assert key["by_class_detection", "tuned", "strict", "ILD"]["ours"] != ""
+
+
+def test_names_and_text_alone(files):
+    lines = [json.loads(line) for line in (files / "tuned.jsonl").read_text().splitlines()]
+    for line in lines:
+        del line["boxes"]
+    (files / "theirs.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    main([*_arguments(files, "tuned", "theirs", codec="vindr_px"), "--name=a", "--name=b|c"])
+    metrics = _metrics(files)
+    assert list(metrics) == ["a", "b|c"]
+    name = "detection/f1@0.3"
+    assert metrics["b|c"]["strict"][name]["value"] == metrics["a"]["strict"][name]["value"] == 1
+    assert r"| b\|c | strict |" in (files / "out" / "tables.md").read_text()
+
+
+def _exit(capsys, arguments):
+    with pytest.raises(SystemExit) as caught:
+        run(lambda: main(arguments))
+    return caught.value.code, capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (["--references=none.jsonl"], "none.jsonl: cannot read records"),
+        (["--predictions=none.jsonl"], "none.jsonl: cannot read predictions"),
+        (["--name=one"], "1 --name for 2 --predictions"),
+        (["--name=one", "--name=one"], "a system called 'one' is there already"),
+        (["--gt_mode=majority"], "no ground-truth mode 'majority'"),
+        (["--gt_mode=raw"], "image has no readers"),
+        (["--out=/proc/none"], "/proc/none: cannot write scores"),
+    ],
+)
+def test_user_errors_are_one_line_and_code_two(files, capsys, change, says):
+    arguments = (
+        _arguments(files, "base")
+        if "none.jsonl" in change[0]
+        else _arguments(files, "base", "tuned")
+    )
+    code, error = _exit(capsys, [*arguments, *change])
+    assert code == 2
+    assert says in error
+    assert error.count("\n") == 1
+
+
+def test_questions_given_as_references_are_refused(files, capsys):
+    lines = [json.loads(line) for line in (files / "validation.jsonl").read_text().splitlines()]
+    stripped = [{k: v for k, v in line.items() if k != "answers"} for line in lines]
+    (files / "validation.jsonl").write_text("\n".join(map(json.dumps, stripped)))
+    code, error = _exit(capsys, _arguments(files, "base"))
+    assert (code, "has no answers" in error) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "change", [["--benchmark=none"], ["--codec=none"], ["--resamples=-1"], ["--unknown=1"]]
+)
+def test_unusable_flags_are_code_two(files, capsys, change):
+    assert _exit(capsys, [*_arguments(files, "base"), *change])[0] == 2
+
+
+def test_help_explains(capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(["--help"])
+    assert caught.value.code == 0
+    printed = capsys.readouterr().out
+    assert "metrics.json" in printed
+    assert "--codec" in printed
+
+
+def test_as_a_command(files):
+    done = subprocess.run(
+        [sys.executable, "-m", "cxrjax.score", *_arguments(files, "tuned")],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (files / "out" / "tables.csv").exists()
