@@ -43,7 +43,7 @@ class Tally:
     images: int
     columns: dict[str, Float[np.ndarray, "images"]] = field(default_factory=dict)
 
-    def add(self, image: int, name: str, amount: float = 1.0) -> None:
+    def add(self, image: int, name: str, amount: int | float = 1) -> None:
         if name not in self.columns:
             self.columns[name] = np.zeros(self.images)
         self.columns[name][image] += amount

@@ -14,15 +14,15 @@ from jaxtyping import Float
 # Weights held at once while resampling: 16 MB of float64.
 _CHUNK = 2_000_000
 
-Sums = Mapping[str, Float[np.ndarray, "1_and_resamples"]]
-Formula = Callable[[Sums], Float[np.ndarray, "1_and_resamples"]]
+Sums = Mapping[str, Float[np.ndarray, "sums"]]
+Formula = Callable[[Sums], Float[np.ndarray, "sums"]]
 
 
 @dataclass(frozen=True)
 class Estimate:
     """A figure with its percentile interval; None where undefined. `n`: what it was taken over."""
 
-    value: float | None
+    value: int | float | None
     ci_low: float | None
     ci_high: float | None
     n: int
@@ -57,7 +57,7 @@ class Bootstrap:
 class Resampled:
     """Sums of every column: first the observed one, then one per resample."""
 
-    sums: dict[str, Float[np.ndarray, "1_and_resamples"]]
+    sums: dict[str, Float[np.ndarray, "sums"]]
     confidence: float
 
     def estimate(self, formula: Formula, n: int) -> Estimate:

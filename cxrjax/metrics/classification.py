@@ -8,13 +8,13 @@ read as "measured, and bad".
 from collections.abc import Set
 
 import numpy as np
-from jaxtyping import Float
-from numpy.typing import ArrayLike
+from jaxtyping import Float, Num
 
 Figure = Float[np.ndarray, "..."]
+Count = Num[np.ndarray, "..."] | np.number | int | float
 
 
-def ratio(numerator: ArrayLike, denominator: ArrayLike) -> Figure:
+def ratio(numerator: Count, denominator: Count) -> Figure:
     """numerator / denominator, NaN where the denominator is 0."""
     top, bottom = np.broadcast_arrays(
         np.asarray(numerator, np.float64), np.asarray(denominator, np.float64)
@@ -22,23 +22,23 @@ def ratio(numerator: ArrayLike, denominator: ArrayLike) -> Figure:
     return np.divide(top, bottom, out=np.full(top.shape, np.nan), where=bottom != 0)
 
 
-def precision(true_positives: ArrayLike, false_positives: ArrayLike) -> Figure:
+def precision(true_positives: Count, false_positives: Count) -> Figure:
     """Share of the predicted that is right; undefined where nothing was predicted."""
     return ratio(true_positives, np.add(true_positives, false_positives))
 
 
-def recall(true_positives: ArrayLike, false_negatives: ArrayLike) -> Figure:
+def recall(true_positives: Count, false_negatives: Count) -> Figure:
     """Share of the truth that was found; undefined where there is no truth."""
     return ratio(true_positives, np.add(true_positives, false_negatives))
 
 
-def f1(true_positives: ArrayLike, false_positives: ArrayLike, false_negatives: ArrayLike) -> Figure:
+def f1(true_positives: Count, false_positives: Count, false_negatives: Count) -> Figure:
     """Harmonic mean of precision and recall; undefined only where both sides are empty."""
     twice = np.multiply(true_positives, 2)
     return ratio(twice, twice + np.asarray(false_positives) + np.asarray(false_negatives))
 
 
-def harmonic_mean(a: ArrayLike, b: ArrayLike) -> Figure:
+def harmonic_mean(a: Count, b: Count) -> Figure:
     """2ab / (a + b) of figures in [0, 1]; 0 where one is 0; NaN where both are undefined.
 
     For precision and recall that count different things (a prediction's hits, a truth's hits).
@@ -52,40 +52,40 @@ def harmonic_mean(a: ArrayLike, b: ArrayLike) -> Figure:
 
 
 def accuracy(
-    true_positives: ArrayLike,
-    false_positives: ArrayLike,
-    false_negatives: ArrayLike,
-    true_negatives: ArrayLike,
+    true_positives: Count,
+    false_positives: Count,
+    false_negatives: Count,
+    true_negatives: Count,
 ) -> Figure:
     """Share of all decisions that are right."""
     right = np.add(true_positives, true_negatives)
     return ratio(right, right + np.asarray(false_positives) + np.asarray(false_negatives))
 
 
-def specificity(true_negatives: ArrayLike, false_positives: ArrayLike) -> Figure:
+def specificity(true_negatives: Count, false_positives: Count) -> Figure:
     """Share of the absent that was called absent; undefined where nothing is absent."""
     return ratio(true_negatives, np.add(true_negatives, false_positives))
 
 
 def balanced_accuracy(
-    true_positives: ArrayLike,
-    false_positives: ArrayLike,
-    false_negatives: ArrayLike,
-    true_negatives: ArrayLike,
+    true_positives: Count,
+    false_positives: Count,
+    false_negatives: Count,
+    true_negatives: Count,
 ) -> Figure:
     """Mean of sensitivity and specificity: 0.5 for whoever always says the same.
 
     Undefined unless there is both presence and absence to tell apart.
     """
     sensitivity = recall(true_positives, false_negatives)
-    return (sensitivity + specificity(true_negatives, false_positives)) / 2
+    return ratio(sensitivity + specificity(true_negatives, false_positives), 2)
 
 
 def matthews(
-    true_positives: ArrayLike,
-    false_positives: ArrayLike,
-    false_negatives: ArrayLike,
-    true_negatives: ArrayLike,
+    true_positives: Count,
+    false_positives: Count,
+    false_negatives: Count,
+    true_negatives: Count,
 ) -> Figure:
     """Matthews correlation in [-1, 1]; undefined where truth or prediction never varies."""
     tp, fp, fn, tn = (

@@ -136,7 +136,7 @@ def count_duplicates(boxes: Float[np.ndarray, "n 4"], threshold: float = 0.9) ->
     return int(np.tril(iou > threshold, k=-1).any(axis=1).sum())
 
 
-def one_box_recall_ceiling(questions: float, boxes: float) -> float:
+def one_box_recall_ceiling(questions: int | float, boxes: int | float) -> float:
     """Highest recall within reach of one box per question, on average numbers (H20, A11).
 
     Args:
