@@ -47,13 +47,15 @@ def default_config() -> ConfigDict:
     data.train = placeholder(str)  # records file (JSON Lines) to train on
     data.validation = placeholder(str)  # records file that evaluations during training use
     data.image_root = placeholder(str)  # what image_path is relative to; null: see data/README.md
-    data.codec = "paligemma"  # a name in cxrjax.codecs.CODECS: how boxes are written
+    data.codec = "paligemma"  # a name in cxrjax.codecs.CODECS: how the model writes boxes
+    data.record_codec = "vindr_px"  # the same table: how the records' answers have them written
     data.prompt = "vqa"  # a name in cxrjax.input_pipeline.prompts.PROMPTS
     data.geometry = "resize"  # 'resize' (aspect ratio is lost) or 'letterbox'
     data.questions_per_image = 1  # question slots of an image in one sequence
     data.prefix_buckets = (64,)  # question lengths that batches are padded up to, in tokens
     data.answer_buckets = (64,)  # answer lengths, the same
     data.max_boxes = 8  # boxes of one answer that the box loss can hold
+    data.too_long = "error"  # a question that fits no bucket: 'error', or 'set_aside' and counted
     data.workers = 0  # processes that decode images; 0: the training process itself
 
     optimizer = config.optimizer = ConfigDict()
@@ -104,6 +106,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "model.dtype": ("float32", "bfloat16"),
     "model.frozen_dtype": ("float32", "bfloat16"),
     "data.geometry": ("resize", "letterbox"),
+    "data.too_long": ("error", "set_aside"),
     "optimizer.name": ("adamw",),
     "optimizer.schedule": ("cosine", "constant"),
 }
@@ -151,6 +154,36 @@ def flatten(config: Mapping[str, Any] | ConfigDict) -> dict[str, Any]:
                 yield f"{path}{key}", value
 
     return dict(walk(config, ""))
+
+
+def to_json(config: ConfigDict) -> dict[str, Any]:
+    """The configuration as nested dicts and lists, as `config.json` holds it."""
+    return {
+        key: to_json(value) if isinstance(value, ConfigDict) else value
+        for key, value in config.items()
+    }
+
+
+def from_json(nested: Mapping[str, Any], where: str) -> ConfigDict:
+    """What `to_json` wrote.
+
+    Args:
+        where: file, for error messages.
+
+    Raises:
+        UserError: a key this version does not have, or a value of the wrong type.
+    """
+    config = default_config()
+    for key, value in flatten(nested).items():
+        if key not in flatten(config):
+            raise UserError(f"{where}: {_suggestion(key)}")
+        group, _, name = key.rpartition(".")
+        try:
+            node = config[group] if group else config
+            node[name] = tuple(value) if isinstance(value, list) else value
+        except (TypeError, ValueError) as error:
+            raise UserError(f"{where}: {key}={value!r}: {_last_line(error)}") from error
+    return config
 
 
 def _suggestion(key: str) -> str:

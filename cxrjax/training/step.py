@@ -69,16 +69,16 @@ StepFunction = Callable[[TrainState, Any, Batch], tuple[TrainState, StepMetrics]
 
 def init_state(trainable: Any, optimizer: optax.GradientTransformation) -> TrainState:
     """The state before the first step; the parameters become float32 whatever they were."""
-    trainable = jax.tree.map(lambda x: x.astype(jnp.float32), trainable)
+    trainable = cast_params(trainable, "float32")
     return TrainState(
         step=jnp.zeros((), jnp.int32), trainable=trainable, opt_state=optimizer.init(trainable)
     )
 
 
-def cast_frozen(frozen: Any, dtype: str) -> Any:
-    """Frozen parameters in the dtype they are stored in during training."""
+def cast_params(params: Any, dtype: str) -> Any:
+    """Parameters stored in another floating dtype."""
     return jax.tree.map(
-        lambda x: x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x, frozen
+        lambda x: x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x, params
     )
 
 

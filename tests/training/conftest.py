@@ -1,12 +1,14 @@
 """Small models and batches that every test of training uses."""
 
+import time
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
 
-from cxrjax.input_pipeline.batch import Batch
+from cxrjax.input_pipeline.batch import Batch, LoadedBatch
 from cxrjax.models import VLM
 from cxrjax.models.layers import Linear
 from cxrjax.models.presets import DecoderConfig, VisionConfig, VLMConfig
@@ -119,6 +121,43 @@ class TinyModel(nnx.Module):
 
     def loc_logits(self, hidden):
         return self.logits(hidden)[..., LOC_START : LOC_START + 1024]
+
+
+class BatchStream:
+    """Batch n is a function of n, as the loader's is; `poison` puts NaN into one of them."""
+
+    def __init__(self, stop_before=None, poison=None, pause=0.0):
+        self.step = 0
+        self.stop_before = stop_before
+        self.poison = poison
+        self.pause = pause
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        time.sleep(self.pause)
+        self.step += 1
+        if self.step == self.stop_before:
+            raise KeyboardInterrupt
+        batch = _random_batch(seed=self.step)
+        images = batch.images.astype(np.float32)
+        if self.step == self.poison:
+            images[3] = np.nan
+        ids = [[None if i < 0 else f"q{i}" for i in row] for row in batch.question_index]
+        return LoadedBatch(batch.replace(images=images), ids, [])
+
+    def get_state(self):
+        return {"step": self.step}
+
+    def set_state(self, state):
+        self.step = state["step"]
+
+
+@pytest.fixture
+def batch_stream():
+    """`batch_stream(stop_before=None, poison=None)`: endless LoadedBatches."""
+    return BatchStream
 
 
 @pytest.fixture

@@ -1,5 +1,7 @@
 """Unknown keys, wrong types and contradictions are told in one line that helps."""
 
+import json
+
 import pytest
 
 from cxrjax.errors import UserError
@@ -112,3 +114,23 @@ def test_batch_in_questions_and_length_in_epochs():
     config.training.batch_questions = 33
     with pytest.raises(UserError, match="multiple"):
         config_lib.validate(config)
+
+
+def test_json_round_trip_keeps_tuples_and_nulls():
+    config = _valid()
+    config.data.answer_buckets = (8, 16)
+    config.model.init_from = "some/base"
+    text = json.dumps(config_lib.to_json(config))
+    again = config_lib.from_json(json.loads(text), "config.json")
+    assert config_lib.flatten(again) == config_lib.flatten(config)
+    assert again.data.answer_buckets == (8, 16)
+    assert again.training.epochs is None
+
+
+def test_json_of_another_version_is_refused():
+    with pytest.raises(
+        UserError, match=r"config\.json: unknown configuration key 'model\.presset'"
+    ):
+        config_lib.from_json({"model": {"presset": "tiny"}}, "config.json")
+    with pytest.raises(UserError, match=r"config\.json: training\.seed"):
+        config_lib.from_json({"training": {"seed": "zero"}}, "config.json")

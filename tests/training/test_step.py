@@ -74,7 +74,7 @@ def test_accumulation_and_devices_equal_one_large_batch(run_config, lora_model, 
 def _compiled(config, model):
     """A function (batch) -> (state, metrics) of the first step, compiled once."""
     graphdef, trainable, frozen = partition(model, config.trainable)
-    frozen = step.cast_frozen(frozen, config.model.frozen_dtype)
+    frozen = step.cast_params(frozen, config.model.frozen_dtype)
     state = step.init_state(trainable, make_optimizer(config.optimizer, 10))
     function = jax.jit(step.make_train_step(graphdef, config, steps=10))
     return lambda batch: function(state, frozen, jax.tree.map(jnp.asarray, batch))

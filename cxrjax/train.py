@@ -1,0 +1,82 @@
+"""Trains a model as a configuration says, or goes on where a run in the workdir stopped.
+
+    python -m cxrjax.train --config=FILE[:VARIANT] --workdir=DIR [--config.key=value ...]
+
+The workdir receives config.json, run.json, quality.json (records set aside, by reason),
+metrics.jsonl, event files for TensorBoard, the tokenizer and checkpoints/. Every key of a
+configuration is in cxrjax/training/config.py; configs/ holds the experiments.
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+from ml_collections import ConfigDict
+
+from cxrjax import cli
+from cxrjax.datasets.vindr_cxr_vqa import CLASSES
+from cxrjax.input_pipeline.loader import train_loader
+from cxrjax.input_pipeline.tokenizer import Tokenizer
+from cxrjax.training import checkpoint, loop
+from cxrjax.training.config import batch_images, load_config, total_steps
+from cxrjax.training.data import example_config, open_records, open_tokenizer
+from cxrjax.training.run_info import write_json
+
+# Records that name another finding are set aside.
+KNOWN_CLASSES = {"vindr_cxr_vqa": CLASSES, "synthetic": CLASSES}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m cxrjax.train",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--config", required=True, metavar="FILE[:VARIANT]")
+    parser.add_argument("--workdir", required=True, type=Path, metavar="DIR")
+    flags, overrides = parser.parse_known_args(arguments)
+    train(load_config(flags.config, overrides), flags.workdir)
+
+
+def train(config: ConfigDict, workdir: Path) -> None:
+    """Everything from the records to the last checkpoint."""
+    records = open_records(config, "train", KNOWN_CLASSES)
+    tokenizer_file = checkpoint.tokenizer_path(config)
+    tokenizer = open_tokenizer(tokenizer_file, config.model.preset)
+    loop.make_writable(workdir)
+    write_json(workdir / "quality.json", records.quality.to_json())
+    print(f"{len(records.source):,} images of {records.source.num_questions:,} questions to learn")
+    model, base = checkpoint.build_model(config)
+    with train_loader(
+        records.source,
+        tokenizer,
+        example_config(config),
+        global_batch_size=batch_images(config),
+        seed=config.training.seed,
+        workers=config.data.workers,
+        process_index=jax.process_index(),
+        process_count=jax.process_count(),
+    ) as batches:
+        loop.train(
+            config,
+            workdir,
+            model=model,
+            base=base,
+            batches=batches,
+            steps=total_steps(config, len(records.source)),
+            tokenizer_file=tokenizer_file,
+            evaluate=make_evaluate(config, tokenizer),
+            data_files=[Path(p) for p in (config.data.train, config.data.validation) if p],
+        )
+
+
+def make_evaluate(config: ConfigDict, tokenizer: Tokenizer) -> loop.Evaluate | None:
+    """The evaluation during training: None until the benchmark is wired in."""
+    del config, tokenizer
+    return None
+
+
+if __name__ == "__main__":
+    cli.run(main)

@@ -1,0 +1,377 @@
+"""Models on disk: the base that a run starts from, and the model that a run has made.
+
+A base directory holds `model.json` (what the model is and how it wants to be asked),
+`tokenizer.model`, and `params/` (Orbax). A run's workdir holds its `config.json`, the tokenizer
+and checkpoints of what was trained; the frozen base stays where it is, known by path and hash.
+"""
+
+import difflib
+import hashlib
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+from flax import nnx
+from ml_collections import ConfigDict
+
+from cxrjax.errors import UserError
+from cxrjax.models import PRESETS, VLM, LoRAConfig, apply_lora, count_parameters, partition
+from cxrjax.models.layers import salt
+from cxrjax.training import store
+from cxrjax.training.config import default_config, flatten, from_json
+from cxrjax.training.run_info import file_sha256, write_json
+from cxrjax.training.step import cast_params
+
+MODEL_FILE, TOKENIZER_FILE, PARAMS = "model.json", "tokenizer.model", "params"
+CONFIG_FILE = "config.json"
+FORMAT = 1
+
+# What of a configuration goes with a base model, by its name in `model.json`.
+_MODEL_KEYS = {
+    "preset": "model.preset",
+    "share": "model.share",
+    "prompt": "data.prompt",
+    "codec": "data.codec",
+    "geometry": "data.geometry",
+    "questions_per_image": "data.questions_per_image",
+    "prefix_buckets": "data.prefix_buckets",
+    "answer_buckets": "data.answer_buckets",
+    "max_answer_tokens": "decoding.max_answer_tokens",
+    "grammar": "decoding.grammar",
+}
+
+# Keys that a resumed run may change: none of them changes what is learnt, but for rounding.
+# Paths may move: the data's and the base's hashes are compared instead.
+_FREE_KEYS = (
+    "model.init_from",
+    "model.tokenizer",
+    "model.remat",
+    "model.unroll",
+    "data.train",
+    "data.validation",
+    "data.image_root",
+    "data.workers",
+    "training.logit_chunk",
+    "training.log_every",
+    "training.eval_every",
+    "training.checkpoint_every",
+    "training.keep_last",
+    "training.best_metric",
+    "training.max_in_flight",
+    "mesh.",
+    "decoding.",
+    "missing_data_help",
+)
+
+
+class LoadedModel(NamedTuple):
+    """A model for inference.
+
+    Attributes:
+        model: base, adapters and trained parameters together.
+        config: the run's configuration, or the default one with the base's own settings.
+        tokenizer_path: its SentencePiece file.
+    """
+
+    model: VLM
+    config: ConfigDict
+    tokenizer_path: Path
+
+
+def load_model(directory: str | Path, step: int | None = None) -> LoadedModel:
+    """Reads a model from a run's workdir or from a base directory.
+
+    Args:
+        step: checkpoint of a run; None: the best one, the last one where none was scored.
+
+    Raises:
+        UserError: the directory is neither, or the run's base is absent or not the same.
+    """
+    directory = Path(directory)
+    if (directory / MODEL_FILE).is_file():
+        config = base_config(directory)
+        graphdef, params = nnx.split(build_model(config)[0])
+        model = nnx.merge(graphdef, cast_params(params, config.model.frozen_dtype))
+        return LoadedModel(model, config, tokenizer_path(config))
+    if (directory / CONFIG_FILE).is_file():
+        return _load_run(directory, step)
+    raise UserError(
+        f"{directory}: no model here; expected a base directory with {MODEL_FILE} or a training "
+        f"workdir with {CONFIG_FILE}"
+    )
+
+
+def _load_run(workdir: Path, step: int | None) -> LoadedModel:
+    config = read_config(workdir)
+    if not (workdir / store.DIRECTORY).is_dir():
+        raise UserError(f"{workdir}: the run has no checkpoint yet")
+    checkpoints = store.CheckpointStore(workdir, config.training.best_metric, writing=False)
+    step = checkpoints.best_step() if step is None else step
+    if step is None or step not in checkpoints.all_steps():
+        raise UserError(f"{workdir}: no checkpoint {'yet' if step is None else f'of step {step}'}")
+    base = checkpoints.restore_json(step, "base")
+    if config.model.init_from is not None and not Path(config.model.init_from).is_dir():
+        config.model.init_from = base["path"]  # absolute: the run was started elsewhere
+    model, found = build_model(config)
+    check_same_base(workdir, base, found)
+    graphdef, trainable, frozen = partition(model, config.trainable)
+    trainable = checkpoints.restore_parameters(step, cast_params(trainable, "float32"))
+    checkpoints.close()
+    frozen = cast_params(frozen, config.model.frozen_dtype)
+    return LoadedModel(nnx.merge(graphdef, trainable, frozen), config, workdir / TOKENIZER_FILE)
+
+
+def build_model(config: ConfigDict) -> tuple[VLM, dict[str, Any]]:
+    """The model a run starts from: base or random parameters, adapters as configured.
+
+    Returns:
+        The model (a base's parameters in the dtype they are stored in), and a reference to what
+        it was made of, fit for JSON: `kind`, `sha256`, and `path` or `seed`.
+
+    Raises:
+        UserError: no such preset, no base where one is asked for, or a base of another preset.
+    """
+    settings, seed = config.model, config.training.seed
+    if settings.init == "random":
+        model = _new_model(config)
+        _add_adapters(model, config)
+        frozen = partition(model, config.trainable)[2]
+        return model, {"kind": "random", "seed": seed, "sha256": arrays_sha256(frozen)}
+    directory = base_directory(config)
+    found = read_model_json(directory)["preset"]
+    if found != settings.preset:
+        raise UserError(
+            f"{directory} is of preset {found!r}, model.preset is {settings.preset!r}; set one of "
+            "them to match the other"
+        )
+    graphdef, shapes = nnx.split(nnx.eval_shape(lambda: _new_model(config)))
+    model = nnx.merge(graphdef, _restore_params(directory / PARAMS, shapes))
+    _add_adapters(model, config)
+    path = str(directory.resolve())
+    return model, {"kind": "checkpoint", "path": path, "sha256": base_sha256(directory)}
+
+
+def save_base(
+    directory: str | Path,
+    model: VLM,
+    config: ConfigDict,
+    tokenizer_file: str | Path,
+    dtype: str = "float32",
+    notes: Mapping[str, Any] | None = None,
+) -> None:
+    """Writes a model as a base directory, for `model.init_from` and `load_model`.
+
+    Args:
+        directory: must not hold a base yet.
+        model: without adapters; merge them first.
+        config: of the run that made it; says how it wants to be asked.
+        tokenizer_file: copied into the directory.
+        dtype: of the parameters on disk; bfloat16 takes half the room.
+        notes: more to keep in `model.json`, such as what the model was trained on.
+
+    Raises:
+        UserError: the directory holds a base already, or the model is not of its preset.
+    """
+    directory = Path(directory)
+    if (directory / MODEL_FILE).exists():
+        raise UserError(f"{directory}: holds a base model already; remove it or write elsewhere")
+    params = cast_params(nnx.state(model), dtype)
+    fresh = nnx.state(nnx.eval_shape(lambda: _new_model(config)))
+    store.check_arrays("the model to save", store.flat_arrays(params), fresh)
+    directory.mkdir(parents=True, exist_ok=True)
+    if Path(tokenizer_file).resolve() != (directory / TOKENIZER_FILE).resolve():
+        shutil.copyfile(tokenizer_file, directory / TOKENIZER_FILE)
+    with ocp.StandardCheckpointer() as checkpointer:
+        checkpointer.save((directory / PARAMS).absolute(), store.flat_arrays(params), force=True)
+    values = flatten(config)
+    described = {name: values[key] for name, key in _MODEL_KEYS.items()}
+    # Last, since it is what makes the directory a base.
+    write_json(
+        directory / MODEL_FILE,
+        {
+            "format": FORMAT,
+            **described,
+            "dtype": dtype,
+            "parameters": count_parameters(params),
+            "notes": dict(notes or {}),
+        },
+    )
+
+
+def base_directory(config: ConfigDict) -> Path:
+    """The base model's directory.
+
+    Raises:
+        UserError: none is configured, or it is not there; says what to put where.
+    """
+    path, hint = config.model.init_from, config.missing_data_help
+    if path is None:
+        raise UserError(
+            "model.init_from is not set: name a base model's directory, or ask for "
+            f"model.init='random'. {hint}"
+        )
+    if not (Path(path) / MODEL_FILE).is_file():
+        kind = "is a training workdir" if (Path(path) / CONFIG_FILE).is_file() else "has none"
+        raise UserError(
+            f"model.init_from={path}: expected a base model there ({MODEL_FILE}, "
+            f"{TOKENIZER_FILE}, {PARAMS}/), and it {kind}. {hint}"
+        )
+    return Path(path)
+
+
+def tokenizer_path(config: ConfigDict) -> Path:
+    """The SentencePiece file: as configured, else the one beside the base model."""
+    if config.model.tokenizer is not None:
+        return Path(config.model.tokenizer)
+    if config.model.init == "random":
+        raise UserError("model.tokenizer is not set, and model.init='random' brings none")
+    return base_directory(config) / TOKENIZER_FILE
+
+
+def base_config(directory: Path) -> ConfigDict:
+    """The default configuration with a base's own settings, ready for `build_model`."""
+    described = read_model_json(directory)
+    config = default_config()
+    for name, key in _MODEL_KEYS.items():
+        group, _, leaf = key.rpartition(".")
+        value = described[name]
+        config[group][leaf] = tuple(value) if isinstance(value, list) else value
+    config.model.init_from = str(directory)
+    return config
+
+
+def read_model_json(directory: Path) -> dict[str, Any]:
+    """`model.json` of a base directory.
+
+    Raises:
+        UserError: unreadable, of another format, or without one of its keys.
+    """
+    path = directory / MODEL_FILE
+    content = _read_json(path)
+    if content.get("format") != FORMAT:
+        raise UserError(f"{path}: format is {content.get('format')!r}, expected {FORMAT}")
+    missing = [name for name in _MODEL_KEYS if name not in content]
+    if missing:
+        raise UserError(f"{path}: lacks {', '.join(missing)}; write it with save_base again")
+    return content
+
+
+def read_config(workdir: Path) -> ConfigDict:
+    """The configuration of a run.
+
+    Raises:
+        UserError: unreadable, or with keys this version does not have.
+    """
+    path = workdir / CONFIG_FILE
+    return from_json(_read_json(path), str(path))
+
+
+def check_same_run(workdir: Path, config: ConfigDict) -> None:
+    """Whether a configuration may resume the run in a workdir.
+
+    Raises:
+        UserError: names every key that differs and decides what is learnt.
+    """
+    saved, now = flatten(read_config(workdir)), flatten(config)
+    differing = [
+        f"{key} is {saved[key]!r} there and {now[key]!r} now"
+        for key in saved
+        if saved[key] != now[key] and not key.startswith(_FREE_KEYS)
+    ]
+    if differing:
+        raise UserError(
+            f"{workdir} holds a run of another configuration: {'; '.join(differing)}; use that "
+            "configuration or another workdir"
+        )
+
+
+def check_same_base(workdir: Path, saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Whether the frozen parameters are those a run's checkpoints belong to.
+
+    Raises:
+        UserError: they are not.
+    """
+    if saved["sha256"] != now["sha256"]:
+        raise UserError(
+            f"{workdir}: its checkpoints belong to base {saved.get('path', saved['kind'])} with "
+            f"hash {saved['sha256'][:12]}, and {now.get('path', now['kind'])} has hash "
+            f"{now['sha256'][:12]}; put the same base back or use another workdir"
+        )
+
+
+def base_sha256(directory: Path) -> str:
+    """One hash over the files that make a base directory."""
+    parts = sorted(p for p in (directory / PARAMS).rglob("*") if p.is_file())
+    digest = hashlib.sha256()
+    for path in (directory / MODEL_FILE, directory / TOKENIZER_FILE, *parts):
+        if path.is_file():
+            digest.update(f"{path.relative_to(directory)} {file_sha256(path)}\n".encode())
+    return digest.hexdigest()
+
+
+def arrays_sha256(tree: Any) -> str:
+    """One hash over the names and bytes of a tree's arrays."""
+    digest = hashlib.sha256()
+    for name, leaf in store.flat_arrays(tree).items():
+        digest.update(name.encode())
+        digest.update(np.asarray(leaf).tobytes())
+    return digest.hexdigest()
+
+
+def _new_model(config: ConfigDict) -> VLM:
+    """The preset with random parameters."""
+    settings = config.model
+    if settings.preset not in PRESETS:
+        near = difflib.get_close_matches(settings.preset, PRESETS, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(PRESETS)}"
+        raise UserError(f"model.preset={settings.preset!r} is unknown; {hint}")
+    return VLM(
+        PRESETS[settings.preset],
+        rngs=nnx.Rngs(config.training.seed),
+        share=settings.share,
+        remat=settings.remat,
+        unroll=settings.unroll,
+        dtype=settings.dtype,
+    )
+
+
+def _add_adapters(model: VLM, config: ConfigDict) -> None:
+    settings = config.lora
+    if settings.rank > 0:
+        lora = LoRAConfig(settings.rank, settings.alpha, settings.dropout, tuple(settings.targets))
+        key = jax.random.fold_in(jax.random.key(config.training.seed), salt("lora"))
+        apply_lora(model, lora, nnx.Rngs(key))
+    if settings.loc_rows:
+        model.decoder.embedder.add_loc_delta()
+
+
+def _restore_params(path: Path, like: Any) -> Any:
+    """Parameters of a base in the dtype they are stored in."""
+    with ocp.StandardCheckpointer() as checkpointer:
+        metadata = checkpointer.metadata(path.absolute()).item_metadata
+        if metadata is None:
+            raise UserError(f"{path}: no parameters there; the base directory is not complete")
+        store.check_arrays(str(path), metadata.tree, like)
+        device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+        wanted = {
+            name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device)
+            for name, leaf in metadata.tree.items()
+        }
+        return store.unflatten(checkpointer.restore(path.absolute(), wanted), like)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise UserError(f"{path}: not JSON: {error}") from None
+    if not isinstance(content, dict):
+        raise UserError(f"{path}: expected a JSON object")
+    return content

@@ -1,0 +1,85 @@
+"""What a configuration says of data, as the input pipeline wants it."""
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from ml_collections import ConfigDict
+
+from cxrjax.datasets.quality import QualityLog
+from cxrjax.errors import UserError
+from cxrjax.input_pipeline.examples import ExampleConfig
+from cxrjax.input_pipeline.quality import check_records
+from cxrjax.input_pipeline.sources import RecordSource
+from cxrjax.input_pipeline.tokenizer import Tokenizer, load_tokenizer
+from cxrjax.models import PRESETS
+
+
+class OpenedRecords(NamedTuple):
+    """The usable records of a file, and what was set aside."""
+
+    source: RecordSource
+    quality: QualityLog
+
+
+def open_records(
+    config: ConfigDict, key: str, classes: Mapping[str, Collection[str]] | None = None
+) -> OpenedRecords:
+    """The records that `data.<key>` names.
+
+    Args:
+        key: `train` or `validation`.
+        classes: dataset name -> the findings its records may name.
+
+    Raises:
+        UserError: not configured or not there (says what to put where), or without a usable
+            record.
+    """
+    data = config.data
+    path = data[key]
+    if path is None or not Path(path).is_file():
+        found = "is not set" if path is None else f"names {path}, which is not there"
+        raise UserError(
+            f"data.{key} {found}: expected a records file (data/README.md). "
+            f"{config.missing_data_help}"
+        )
+    source = RecordSource(path, data.image_root, data.questions_per_image)
+    check = check_records(source, data.record_codec, classes)
+    return OpenedRecords(source.without(check.indices) if check.indices else source, check.quality)
+
+
+def example_config(config: ConfigDict) -> ExampleConfig:
+    """How records become examples for the configured model."""
+    data = config.data
+    return ExampleConfig(
+        image_size=PRESETS[config.model.preset].vision.image_size,
+        codec=data.codec,
+        record_codec=data.record_codec,
+        prompt=data.prompt,
+        geometry=data.geometry,
+        max_boxes=data.max_boxes,
+        prefix_buckets=tuple(data.prefix_buckets),
+        answer_buckets=tuple(data.answer_buckets),
+        too_long=data.too_long,
+    )
+
+
+def open_tokenizer(path: Path, preset: str) -> Tokenizer:
+    """A tokenizer that fits a model.
+
+    Raises:
+        UserError: it cannot be read, has more pieces than the model's vocabulary, or has its
+            `<loc>` tokens elsewhere.
+    """
+    tokenizer, model = load_tokenizer(path), PRESETS[preset]
+    if tokenizer.vocab_size > model.decoder.vocab_size:
+        raise UserError(
+            f"{path}: {tokenizer.vocab_size} pieces, preset {preset} has room for "
+            f"{model.decoder.vocab_size}; use the tokenizer that the base was made with"
+        )
+    if tokenizer.loc_ids[0] != model.loc_token_start:
+        raise UserError(
+            f"{path}: <loc0000> is id {tokenizer.loc_ids[0]}, preset {preset} expects "
+            f"{model.loc_token_start}; use the tokenizer that the base was made with"
+        )
+    return tokenizer

@@ -1,0 +1,310 @@
+"""The training loop.
+
+For step n = 1, 2, ...: take batch n; dispatch the step; read the metrics of the step that is now
+`max_in_flight` behind. Where an evaluation or a checkpoint is due, all metrics up to step n are
+read first, then the evaluation runs, then step n's figures are written, then the checkpoint is
+begun: it holds parameters, optimiser and data position after step n, so that a resumed run takes
+batch n + 1 and goes on as if nothing had happened.
+"""
+
+import collections
+import dataclasses
+import math
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import numpy as np
+from flax import nnx
+from jax.sharding import Mesh
+from ml_collections import ConfigDict
+
+from cxrjax.errors import UserError
+from cxrjax.input_pipeline.batch import Batch, LoadedBatch
+from cxrjax.models import count_parameters, partition
+from cxrjax.training import checkpoint, sharding, step
+from cxrjax.training.config import batch_images, to_json, validate
+from cxrjax.training.metric_log import MetricLog
+from cxrjax.training.optimizer import make_optimizer
+from cxrjax.training.progress import Progress
+from cxrjax.training.run_info import describe_run, write_json
+from cxrjax.training.store import CheckpointStore
+
+# (step, model) -> figures by name; arrays among them are pictures for the event files.
+Evaluate = Callable[[int, Any], Mapping[str, Any]]
+
+# Question ids told on the one line of an error; all of them are in nonfinite.json.
+_IDS_IN_MESSAGE = 20
+
+
+class BatchIterator(Protocol):
+    """Endless batches with a position that can be kept and restored."""
+
+    def __next__(self) -> LoadedBatch: ...
+
+    def __iter__(self) -> Iterator[LoadedBatch]: ...
+
+    def get_state(self) -> dict[str, Any]: ...
+
+    def set_state(self, state: dict[str, Any]) -> None: ...
+
+
+class _InFlight(NamedTuple):
+    """A step whose metrics have not been read."""
+
+    step: int
+    metrics: step.StepMetrics
+    question_ids: list[str]
+    questions: int
+    tokens: int
+
+
+def train(
+    config: ConfigDict,
+    workdir: str | Path,
+    *,
+    model: nnx.Module,
+    base: Mapping[str, Any],
+    batches: BatchIterator,
+    steps: int,
+    tokenizer_file: str | Path | None = None,
+    evaluate: Evaluate | None = None,
+    data_files: Iterable[Path] = (),
+    log_line: Callable[[str], None] = print,
+) -> None:
+    """Trains, or goes on training, until step `steps`; leaves checkpoints in the workdir.
+
+    Args:
+        config: valid; a workdir with checkpoints must have been begun with the same one.
+        workdir: receives config.json, run.json, metrics.jsonl, event files and checkpoints.
+        model, base: from `checkpoint.build_model`.
+        batches: this host's rows of every batch, from the first one on.
+        steps: of the whole run, those before a resume included.
+        tokenizer_file: copied into the workdir, so that the run can be used on its own.
+        evaluate: figures of the model after a step; `training.best_metric` must be among them.
+            None: no evaluation, and the last checkpoint counts as the best.
+        data_files: hashed into run.json.
+        log_line: where progress goes.
+
+    Raises:
+        UserError: the workdir cannot be written or holds another run, the mesh does not fit, or
+            the loss or the gradients are no longer finite.
+    """
+    validate(config)
+    workdir = Path(workdir)
+    make_writable(workdir)
+    mesh = sharding.make_mesh(config.mesh)
+    sharding.check_batch_divides(mesh, batch_images(config), config.training.accumulation_steps)
+
+    graphdef, trainable, frozen = partition(model, config.trainable)
+    frozen = step.cast_params(frozen, config.model.frozen_dtype)
+    state = step.init_state(trainable, make_optimizer(config.optimizer, steps))
+    state = jax.device_put(state, sharding.tree_shardings(mesh, state))
+    frozen = jax.device_put(frozen, sharding.tree_shardings(mesh, frozen))
+    parameters = {
+        "total": count_parameters(state.trainable) + count_parameters(frozen),
+        "trainable": count_parameters(state.trainable),
+    }
+    log_line(
+        f"{parameters['trainable']:,} of {parameters['total']:,} parameters are trained "
+        f"({parameters['trainable'] / parameters['total']:.2%})"
+    )
+
+    checkpoints = CheckpointStore(workdir, config.training.best_metric, config.training.keep_last)
+    start = checkpoints.latest_step() or 0
+    if start:
+        checkpoint.check_same_run(workdir, config)
+        checkpoint.check_same_base(workdir, checkpoints.restore_json(start, "base"), base)
+        state = checkpoints.restore_state(start, state)
+        batches.set_state(checkpoints.restore_json(start, "data"))
+        log_line(f"resumed from the checkpoint of step {start:,}")
+    if tokenizer_file is not None:
+        shutil.copyfile(tokenizer_file, workdir / checkpoint.TOKENIZER_FILE)
+    write_json(workdir / checkpoint.CONFIG_FILE, to_json(config))
+    run = describe_run(
+        seed=config.training.seed,
+        steps=steps,
+        resumed_from=start,
+        parameters=parameters,
+        base=base,
+        data_files=data_files,
+    )
+    write_json(workdir / "run.json", run)
+
+    function = step.make_train_step(graphdef, config, steps, mesh)
+    run_loop = _Loop(
+        settings=config.training,
+        workdir=workdir,
+        mesh=mesh,
+        graphdef=graphdef,
+        frozen=frozen,
+        base=base,
+        train_step=step.compile_train_step(function, mesh, state, frozen),
+        checkpoints=checkpoints,
+        log=MetricLog(workdir, start),
+        steps=steps,
+        evaluate=evaluate,
+        log_line=log_line,
+    )
+    try:
+        run_loop.run(state, batches, start)
+    finally:
+        # Also on Ctrl-C: a checkpoint that is being written gets finished.
+        checkpoints.close()
+        run_loop.log.close()
+
+
+@dataclasses.dataclass
+class _Loop:
+    """What stays the same from step to step, and the steps in flight."""
+
+    settings: ConfigDict  # the `training` group
+    workdir: Path
+    mesh: Mesh
+    graphdef: Any
+    frozen: Any
+    base: Mapping[str, Any]
+    train_step: step.StepFunction
+    checkpoints: CheckpointStore
+    log: MetricLog
+    steps: int
+    evaluate: Evaluate | None
+    log_line: Callable[[str], None]
+
+    def __post_init__(self) -> None:
+        self.progress = Progress(self.steps)
+        self.in_flight: collections.deque[_InFlight] = collections.deque()
+        self.compiled_shapes: set[tuple[tuple[int, ...], ...]] = set()
+        self.set_aside = 0
+
+    def run(self, state: step.TrainState, batches: BatchIterator, start: int) -> None:
+        self.progress.restart()
+        for number in range(start + 1, self.steps + 1):
+            loaded = next(batches)
+            state = self._dispatch(number, state, loaded)
+            self._read_metrics(self.settings.max_in_flight)
+            evaluation_due = self.evaluate is not None and self._due(
+                number, self.settings.eval_every
+            )
+            if evaluation_due or self._due(number, self.settings.checkpoint_every):
+                self._read_metrics(0)
+                figures = self._evaluate(number, state) if evaluation_due else {}
+                self.log.flush()
+                self.checkpoints.save(number, state, batches.get_state(), self.base, figures)
+                self.progress.restart()
+
+    def _due(self, number: int, every: int) -> bool:
+        return number == self.steps or (every > 0 and number % every == 0)
+
+    def _dispatch(
+        self, number: int, state: step.TrainState, loaded: LoadedBatch
+    ) -> step.TrainState:
+        """Starts a step; waits for it only where its shapes are new and XLA must compile."""
+        self._note_problems(loaded)
+        batch = sharding.put_batch(loaded.batch, self.mesh)
+        shapes = tuple(x.shape for x in jax.tree.leaves(batch))
+        new = shapes not in self.compiled_shapes
+        if new:
+            self._read_metrics(0)
+            self.log_line(f"step {number:,}: compiling for {_shape_text(loaded.batch)}")
+        with jax.transfer_guard("disallow"):
+            state, metrics = self.train_step(state, self.frozen, batch)
+        questions, tokens = _count(loaded.batch)
+        ids = [i for row in loaded.question_ids for i in row if i is not None]
+        self.in_flight.append(_InFlight(number, metrics, ids, questions, tokens))
+        if new:
+            self.compiled_shapes.add(shapes)
+            self._read_metrics(0)
+            self.progress.restart()
+        return state
+
+    def _read_metrics(self, leave: int) -> None:
+        """Waits for steps until `leave` are in flight; checks them, and logs where it is due."""
+        while len(self.in_flight) > leave:
+            done = self.in_flight.popleft()
+            # Divided on the host: on the device it would queue behind the steps dispatched since.
+            with np.errstate(invalid="ignore"):
+                values = {n: float(v) for n, v in jax.device_get(done.metrics).values().items()}
+            if not (math.isfinite(values["loss"]) and math.isfinite(values["grad_norm"])):
+                raise self._not_finite(done, values)
+            self.progress.count(done.questions, done.tokens)
+            if self._due(done.step, self.settings.log_every):
+                rates = self.progress.rates(done.step)
+                self.log_line(self.progress.line(done.step, values, rates))
+                named = {f"train/{name}": v for name, v in {**values, **rates}.items()}
+                self.log.write(done.step, {**named, "train/set_aside": self.set_aside})
+
+    def _evaluate(self, number: int, state: step.TrainState) -> dict[str, float | None]:
+        assert self.evaluate is not None
+        found = self.evaluate(number, nnx.merge(self.graphdef, state.trainable, self.frozen))
+        pictures = {n: v for n, v in found.items() if isinstance(v, np.ndarray) and v.ndim > 1}
+        figures = {n: _number(v) for n, v in found.items() if n not in pictures}
+        best = self.settings.best_metric
+        if best not in figures:
+            raise UserError(
+                f"training.best_metric={best!r} is not among the evaluation's figures: "
+                + ", ".join(sorted(figures))
+            )
+        self.log.write(
+            number,
+            {f"validation/{name}": value for name, value in figures.items()},
+            {f"validation/{name}": value for name, value in pictures.items()},
+        )
+        shown = "undefined" if figures[best] is None else f"{figures[best]:.4f}"
+        self.log_line(f"step {number:,}: validation {best} {shown}")
+        return figures
+
+    def _note_problems(self, loaded: LoadedBatch) -> None:
+        """Questions left out of a batch are counted and told, never replaced."""
+        self.set_aside += len(loaded.problems)
+        for problem in loaded.problems:
+            self.log_line(f"set aside {problem.question_id}: {problem.reason}: {problem.detail}")
+
+    def _not_finite(self, done: _InFlight, values: Mapping[str, float]) -> UserError:
+        path = self.workdir / "nonfinite.json"
+        finite = {name: _number(value) for name, value in values.items()}
+        report = {"step": done.step, "question_ids": done.question_ids, "values": finite}
+        write_json(path, report)
+        ids = ", ".join(done.question_ids[:_IDS_IN_MESSAGE])
+        if len(done.question_ids) > _IDS_IN_MESSAGE:
+            ids += f" and {len(done.question_ids) - _IDS_IN_MESSAGE} more (all in {path})"
+        last = self.checkpoints.latest_step()
+        kept = "no checkpoint was made yet" if last is None else f"the last good one is step {last}"
+        return UserError(
+            f"step {done.step}: loss {values['loss']}, gradient norm {values['grad_norm']}; "
+            f"stopped ({kept}); lower optimizer.learning_rate or look at these questions: {ids}"
+        )
+
+
+def _count(batch: Batch) -> tuple[int, int]:
+    """Questions and text tokens of a batch on the host."""
+    tokens = int(np.sum(batch.prefix_mask)) + int(np.sum(batch.answer_mask))
+    return int(np.sum(np.asarray(batch.question_index) >= 0)), tokens
+
+
+def _shape_text(batch: Batch) -> str:
+    images, questions, prefix = batch.prefix_tokens.shape
+    answer = batch.answer_tokens.shape[-1]
+    return f"{images} images x {questions} questions of {prefix} + {answer} tokens"
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None or not math.isfinite(value) else float(value)
+
+
+def make_writable(workdir: Path) -> None:
+    """Creates the workdir.
+
+    Raises:
+        UserError: it cannot be created or written.
+    """
+    try:
+        workdir.mkdir(parents=True, exist_ok=True)
+        probe = workdir / f".writable.{os.getpid()}"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise UserError(f"--workdir={workdir}: cannot be written: {error.strerror}") from None

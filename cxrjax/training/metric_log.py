@@ -1,0 +1,105 @@
+"""Where a run's figures go: `metrics.jsonl` and CLU event files."""
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from cxrjax.errors import UserError
+
+FILE_NAME = "metrics.jsonl"
+
+
+class MetricLog:
+    """Named values by step, one JSON object a line and every step once.
+
+    Values of one step may come in several writes; its line is written when a later step begins or
+    on `flush`. Undefined values (NaN, None) are null.
+
+    Args:
+        workdir: receives `metrics.jsonl` and the event files.
+        start_step: the step a run resumes from; later lines are cut off, so that no step is there
+            twice. 0 begins anew.
+
+    Raises:
+        UserError: the file cannot be written, or is not a metrics file.
+    """
+
+    def __init__(self, workdir: Path, start_step: int = 0) -> None:
+        # TensorFlow comes with this import: seconds that only a run needs to spend.
+        from clu import metric_writers
+
+        self._path = workdir / FILE_NAME
+        _cut_after(self._path, start_step)
+        self._file = open(self._path, "a", encoding="utf-8")  # noqa: SIM115 - open for the run
+        self._events = metric_writers.AsyncWriter(metric_writers.SummaryWriter(str(workdir)))
+        self._step = start_step
+        self._values: dict[str, float | None] = {}
+
+    def write(
+        self,
+        step: int,
+        values: Mapping[str, float | None],
+        images: Mapping[str, np.ndarray] | None = None,
+    ) -> None:
+        """Adds values, and pictures for the event files alone, to a step.
+
+        Args:
+            step: not before the last one.
+            images: uint8 [H, W, 3], or [n, H, W, 3].
+        """
+        if step < self._step or (step == self._step and not self._values):
+            raise ValueError(f"step {step} was written already")
+        if step > self._step:
+            self._write_line()
+        self._step = step
+        clean = {name: _finite(value) for name, value in values.items()}
+        self._values.update(clean)
+        self._events.write_scalars(step, {n: v for n, v in clean.items() if v is not None})
+        if images:
+            stacked = {n: x if x.ndim == 4 else x[None] for n, x in images.items()}
+            self._events.write_images(step, stacked)
+
+    def flush(self) -> None:
+        """Writes everything to the files; the step is closed."""
+        self._write_line()
+        self._file.flush()
+        self._events.flush()
+
+    def close(self) -> None:
+        self.flush()
+        self._file.close()
+        self._events.close()
+
+    def _write_line(self) -> None:
+        if self._values:
+            line = json.dumps({"step": self._step, **self._values}, allow_nan=False)
+            self._file.write(line + "\n")
+            self._values = {}
+
+
+def _finite(value: float | None) -> float | None:
+    return None if value is None or not math.isfinite(value) else float(value)
+
+
+def _cut_after(path: Path, step: int) -> None:
+    """Keeps the lines up to a step; a torn last line (a killed run) goes as well."""
+    if not path.exists():
+        return
+    keep = 0
+    with open(path, "rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            if not line.endswith(b"\n"):
+                break
+            try:
+                if json.loads(line)["step"] > step:
+                    break
+            except (ValueError, TypeError, KeyError):
+                raise UserError(
+                    f"{path}:{number}: not a line of metrics; move the file away to go on"
+                ) from None
+            keep += len(line)
+    os.truncate(path, keep)

@@ -1,0 +1,96 @@
+"""What a run was: `run.json`."""
+
+import hashlib
+import importlib.metadata
+import json
+import platform
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+
+PACKAGES = (
+    "jax",
+    "jaxlib",
+    "flax",
+    "optax",
+    "orbax-checkpoint",
+    "grain",
+    "numpy",
+    "ml_collections",
+)
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a file's bytes, hexadecimal."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def describe_run(
+    *,
+    seed: int,
+    steps: int,
+    resumed_from: int,
+    parameters: Mapping[str, int],
+    base: Mapping[str, Any],
+    data_files: Iterable[Path],
+) -> dict[str, Any]:
+    """Versions, hashes, seed, device and sizes of a run, fit for JSON.
+
+    Args:
+        steps: of the whole run.
+        resumed_from: the checkpoint's step, 0 for a new run.
+        parameters: counts by name.
+        base: the frozen base's reference.
+        data_files: records files; the `manifest.json` of their data set is hashed too.
+    """
+    files = [path for path in data_files if path.is_file()]
+    manifests = {path.parent.parent / "manifest.json" for path in files}
+    files += sorted(path for path in manifests if path.is_file())
+    return {
+        "command": sys.argv,
+        "seed": seed,
+        "steps": steps,
+        "resumed_from": resumed_from,
+        "parameters": dict(parameters),
+        "base": dict(base),
+        "data_sha256": {str(path): file_sha256(path) for path in files},
+        "git_commit": git_commit(),
+        "versions": {
+            "python": platform.python_version(),
+            **{name: importlib.metadata.version(name) for name in PACKAGES},
+        },
+        "devices": {
+            "kind": jax.devices()[0].device_kind,
+            "count": jax.device_count(),
+            "processes": jax.process_count(),
+        },
+    }
+
+
+def git_commit() -> str | None:
+    """Commit of the source tree, `-dirty` if it was changed; None outside of a git checkout."""
+    root = Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists():
+        return None
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(root), *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        changed = git("status", "--porcelain", "--untracked-files=no")
+        return git("rev-parse", "HEAD") + ("-dirty" if changed else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Replaces a JSON file in one move, so that a killed run leaves the old or the new one."""
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps(content, indent=2, default=str) + "\n", encoding="utf-8")
+    temporary.replace(path)

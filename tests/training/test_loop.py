@@ -1,0 +1,184 @@
+"""What a run leaves behind, how it goes on, and how it stops."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from cxrjax.errors import UserError
+from cxrjax.training import loop
+from cxrjax.training.store import CheckpointStore
+
+BASE = {"kind": "random", "seed": 0, "sha256": "abc"}
+TIMING = ("questions_per_second", "tokens_per_second", "seconds_left")
+
+
+@pytest.fixture
+def run(run_config, tiny_model, tmp_path):
+    """`run(batches, workdir="run", **options)` on a model that compiles in a blink."""
+    run_config.mesh.data = 8
+    run_config.training.log_every = 1
+    run_config.training.checkpoint_every = 2
+    run_config.optimizer.learning_rate = 0.01
+
+    def train(batches, workdir="run", *, steps=6, base=BASE, seed=0, **options):
+        lines = []
+        loop.train(
+            run_config,
+            tmp_path / workdir,
+            model=tiny_model(seed),
+            base=base,
+            batches=batches,
+            steps=steps,
+            log_line=lines.append,
+            **options,
+        )
+        return lines
+
+    train.config = run_config
+    return train
+
+
+def _metrics(workdir):
+    return [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+
+
+def _losses(workdir):
+    """All logged values but the clock's."""
+    return [
+        {name: value for name, value in line.items() if not name.endswith(TIMING)}
+        for line in _metrics(workdir)
+    ]
+
+
+def _parameters(workdir, step):
+    store = CheckpointStore(workdir, "vqa/f1", writing=False)
+    like = {
+        name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
+        for name, leaf in store._manager.item_metadata(step)["parameters"].tree.items()
+    }
+    return {k: np.asarray(v) for k, v in store.restore_parameters(step, like).items()}
+
+
+def test_interrupted_and_resumed_equals_uninterrupted_bit_for_bit(run, batch_stream, tmp_path):
+    run(batch_stream(), "whole")
+    with pytest.raises(KeyboardInterrupt):
+        run(batch_stream(stop_before=6), "cut")
+    # Another start value, to see that the parameters come from the checkpoint.
+    lines = run(batch_stream(), "cut", seed=1)
+    assert "resumed from the checkpoint of step 4" in lines
+    assert json.loads((tmp_path / "cut/run.json").read_text())["resumed_from"] == 4
+    assert [line["step"] for line in _metrics(tmp_path / "cut")] == [1, 2, 3, 4, 5, 6]
+    assert _losses(tmp_path / "cut") == _losses(tmp_path / "whole")
+    ours, theirs = _parameters(tmp_path / "cut", 6), _parameters(tmp_path / "whole", 6)
+    assert ours.keys() == theirs.keys()
+    assert all(np.array_equal(ours[name], theirs[name]) for name in ours)
+    assert "loss" in lines[-1] and "questions/s" in lines[-1] and "left" in lines[-1]
+
+
+def test_best_and_last_checkpoints_are_kept_and_everything_is_written(run, batch_stream, tmp_path):
+    run.config.training.eval_every = 2
+    run.config.training.checkpoint_every = 3
+    run.config.training.log_every = 4
+    seen = {}
+
+    def evaluate(step, model):
+        seen[step] = float(np.abs(np.asarray(model.projector.kernel[...])).sum())
+        scores = {2: 0.3, 4: 0.5, 6: None, 8: 0.4}
+        return {"vqa/f1": scores[step], "n": 10, "overlay": np.zeros((8, 8, 3), np.uint8)}
+
+    records = tmp_path / "data/records/train.jsonl"
+    records.parent.mkdir(parents=True)
+    records.write_text("{}\n")
+    (tmp_path / "data/manifest.json").write_text("{}")
+    lines = run(batch_stream(), steps=8, evaluate=evaluate, data_files=[records])
+    workdir = tmp_path / "run"
+    store = CheckpointStore(workdir, "vqa/f1", writing=False)
+    assert store.all_steps() == [4, 8]
+    assert store.best_step() == 4
+    assert store.restore_json(4, "data") == {"step": 4}
+    assert store.restore_json(4, "base") == BASE
+    kernel = _parameters(workdir, 4)["projector.kernel"]
+    np.testing.assert_allclose(np.abs(kernel).sum(), seen[4])
+    assert [line["step"] for line in _metrics(workdir)] == [2, 4, 6, 8]
+    at_4, at_6 = _metrics(workdir)[1:3]
+    assert at_4["validation/vqa/f1"] == 0.5 and at_4["validation/n"] == 10
+    assert "train/loss" in at_4 and "validation/overlay" not in at_4
+    assert at_6 == {"step": 6, "validation/vqa/f1": None, "validation/n": 10.0}
+    assert list(workdir.glob("events.out.tfevents*"))
+    assert json.loads((workdir / "config.json").read_text())["training"]["eval_every"] == 2
+    info = json.loads((workdir / "run.json").read_text())
+    assert info["parameters"]["trainable"] == info["parameters"]["total"] > 1000
+    assert set(info["data_sha256"]) == {str(records), str(tmp_path / "data/manifest.json")}
+    assert info["versions"]["jax"] == jax.__version__
+    assert any("parameters are trained" in line for line in lines)
+    assert any("compiling for 8 images x 3 questions" in line for line in lines)
+
+
+def test_stops_on_nan_naming_step_and_questions(run, batch_stream, tmp_path):
+    batches = batch_stream(poison=5)
+    with pytest.raises(UserError) as caught:
+        run(batches)
+    message = str(caught.value)
+    assert message.startswith("step 5: loss nan")
+    assert "the last good one is step 4" in message
+    assert "\n" not in message
+    report = json.loads((tmp_path / "run/nonfinite.json").read_text())
+    assert report["step"] == 5
+    assert report["question_ids"][0] in message
+    assert report["values"]["loss"] is None
+    assert {int(name[1:]) // 100 for name in report["question_ids"]} == {5}
+    assert CheckpointStore(tmp_path / "run", "vqa/f1", writing=False).latest_step() == 4
+    assert [line["step"] for line in _metrics(tmp_path / "run")] == [1, 2, 3, 4]
+    assert all(np.isfinite(x).all() for x in _parameters(tmp_path / "run", 4).values())
+
+
+def test_a_workdir_of_another_run_is_refused(run, batch_stream, tmp_path):
+    run(batch_stream(), steps=2)
+    run.config.training.log_every = 2  # may change
+    with pytest.raises(UserError, match="has hash def"):
+        run(batch_stream(), base={**BASE, "sha256": "def"})
+    run.config.optimizer.learning_rate = 0.5
+    run.config.training.lambda_box = 0.0
+    with pytest.raises(UserError) as caught:
+        run(batch_stream())
+    assert "optimizer.learning_rate is 0.01 there and 0.5 now" in str(caught.value)
+    assert "training.lambda_box is 0.5 there and 0.0 now" in str(caught.value)
+    assert "log_every" not in str(caught.value)
+    saved = json.loads((tmp_path / "run/config.json").read_text())
+    assert saved["optimizer"]["learning_rate"] == 0.01
+
+
+def test_a_missing_best_metric_is_told(run, batch_stream):
+    run.config.training.best_metric = "vqa/f2"
+    with pytest.raises(UserError, match=r"best_metric='vqa/f2' is not among .*: vqa/f1"):
+        run(batch_stream(), steps=1, evaluate=lambda step, model: {"vqa/f1": 0.5})
+
+
+def test_unwritable_workdir(run, batch_stream, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot be written: Not a directory"):
+        run(batch_stream(), "file/run")
+
+
+def test_batch_that_does_not_divide_over_the_mesh(run, batch_stream):
+    run.config.training.accumulation_steps = 2
+    with pytest.raises(UserError, match="8 images does not divide"):
+        run(batch_stream())
+
+
+def test_steps_in_flight_are_bounded(run, batch_stream, monkeypatch):
+    """Metrics are read late, but never more than `max_in_flight` steps late."""
+    run.config.training.max_in_flight = 3
+    run.config.training.checkpoint_every = 0
+    most = []
+    read = loop._Loop._read_metrics
+
+    def watched(self, leave):
+        most.append(len(self.in_flight))
+        read(self, leave)
+
+    monkeypatch.setattr(loop._Loop, "_read_metrics", watched)
+    run(batch_stream(), steps=8)
+    assert max(most) == 4  # three, and the one just dispatched
