@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import json
 import random
 
 import numpy as np
@@ -14,7 +13,6 @@ from cxrjax.benchmarks.vindr_cxr_vqa import score
 from cxrjax.benchmarks.vindr_truth import read_references, union
 from cxrjax.codecs import CODECS
 from cxrjax.datasets.vindr_cxr_vqa.classes import CLASSES
-from cxrjax.errors import UserError
 from cxrjax.metrics.bootstrap import Bootstrap
 from cxrjax.records import QARecord
 
@@ -287,60 +285,6 @@ def test_a_box_that_two_answers_give_is_one_box():
     assert sorted(union([[a, a], [a, b], [b]])) == [a, a, b]
 
 
-def test_class_of_a_box():
-    """Its label, else the class asked about, else the class that the answer names with it."""
-    ild, open_ = _record("i0", 0, "ILD", [BOX]), _record("i0", 1, "", labels=["ILD"], kind="What")
-
-    def f1(line):
-        return _values([ild, open_], [line], "strict")["detection/f1@0.3"]
-
-    assert f1(_said(ild, "", [FRACTIONS])) == 1
-    assert f1(_said(ild, "", [FRACTIONS], labels=["interstitial lung disease"])) == 1
-    assert f1(_said(ild, "", [FRACTIONS], labels=[None])) == 1
-    assert f1(_said(ild, "", [FRACTIONS], labels=["Pneumothorax"])) == 0
-    assert f1(_said(ild, "", [FRACTIONS], labels=["banana"])) == 0
-    assert f1(_said(open_, "There is ILD.", [FRACTIONS])) == 1
-    assert f1(_said(open_, "ILD without effusion.", [FRACTIONS])) == 1
-    assert f1(_said(open_, "Something.", [FRACTIONS])) == 0
-    assert f1(_said(open_, "ILD or effusion.", [FRACTIONS])) == 0
-    _, problems = _score([ild, open_], [_said(open_, "ILD or effusion.", [FRACTIONS])])
-    assert problems["unclassed_box"] == 1
-    _, problems = _score([ild, open_], [_said(ild, "", [FRACTIONS], labels=["banana"])])
-    assert problems["unknown_label"] == 1
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "ILD at <loc_20_10_100_50> and effusion at <loc_120_60_180_90>.",
-        "<loc_20_10_100_50> ILD ; <loc_120_60_180_90> pleural effusion",
-        "ILD: <loc_20_10_100_50>\nEffusion: <loc_120_60_180_90>",
-    ],
-)
-def test_class_named_next_to_a_box_in_text_alone(text):
-    records = [
-        _record("i0", 0, "ILD", [BOX]),
-        _record("i0", 1, "Pleural effusion", [OTHER]),
-        _record("i0", 2, "", labels=["ILD", "Pleural effusion"], kind="What"),
-    ]
-    line = {"question_id": "i0-2", "text": text}
-    strict = _values(records, [line], "strict", codec="vindr_px")
-    assert strict["detection/f1@0.3"] == 1
-    assert strict["by_question_type/vqa/exact_set/What"] == 1
-
-
-def test_an_open_question_does_not_tell_its_answer():
-    """The reference's finding must not become the class of a box to an open question."""
-    record = _record("i0", 0, "", labels=["ILD"], boxes=[BOX], kind="What", gt_finding="ILD")
-    assert (
-        _values([record], [_said(record, "Here.", [FRACTIONS])], "strict")["detection/f1@0.3"] == 0
-    )
-    asking = _record("i0", 0, "ILD", [BOX], variables=None, gt_finding="ILD")
-    assert (
-        _values([asking], [_said(asking, "Here.", [FRACTIONS])], "strict")["detection/f1@0.3"] == 1
-    )
-
-
 def test_undefined_is_null():
     absent = [_record("i0", 0, "ILD"), _record("i1", 0, "ILD")]
     silent = [_said(r, "No.") for r in absent]
@@ -371,78 +315,6 @@ def test_accuracy_of_the_paper_is_null_with_f1_beside_it():
     assert paper["vqa/accuracy_as_printed"] == paper["vqa/f1"]
     strict = _values(records, lines, "strict")
     assert strict["vqa/accuracy"] != strict["vqa/f1"]
-
-
-def test_who_does_not_answer_is_wrong_about_the_absent_too():
-    records = [_record("i0", 0, "ILD", [BOX]), _record("i1", 0, "ILD")]
-    for lines in (
-        [],
-        [_said(r, " ") for r in records],
-        [_said(r, "I am sorry.", parse="refusal") for r in records],
-    ):
-        figures, problems = _score(records, lines)
-        strict = {name: figure.value for name, figure in figures["strict"].items()}
-        assert strict["vqa/accuracy"] == 0
-        assert strict["vqa/exact_set"] == 0
-        assert strict["vqa/mcc"] == -1
-        assert strict["vqa/recall"] == 0
-        assert problems["missing_prediction"] == 2 * (not lines)
-    assert figures["strict"]["parse_failure_rate"].value == 1
-    assert figures["strict"]["parse_failure_rate/refusal"].value == 1
-
-
-def test_parse_failures_by_category():
-    there, absent = _record("i0", 0, "ILD", [BOX]), _record("i1", 0, "ILD")
-    open_ = _record("i1", 1, "", labels=["ILD"], kind="What")
-    records = [there, absent, open_]
-
-    def rates(*texts):
-        lines = [
-            {"question_id": r.question_id, "text": t} for r, t in zip(records, texts, strict=True)
-        ]
-        values = _values(records, lines, "strict", codec="vindr_px")
-        name = "parse_failure_rate"
-        return values[name], {k.removeprefix(name + "/"): v for k, v in values.items() if name in k}
-
-    good = "Yes, ILD at <loc_20_10_100_50>."
-    assert rates(good, "No.", "ILD.")[0] == 0
-    assert rates("No, there is no ILD.", "No.", "ILD.")[0] == 0  # wrong, and quite readable
-    rate, by_category = rates("Yes, ILD.", "No.", "ILD.")  # a box was due
-    assert rate == by_category["no_box"] == pytest.approx(1 / 3)
-    rate, by_category = rates("Yes, <loc_1_2", "Yes, <loc_1_2_3>", "ILD.")
-    assert rate == pytest.approx(2 / 3)
-    assert by_category["truncated"] == by_category["wrong_arity"] == pytest.approx(1 / 3)
-    assert by_category["malformed"] == 0
-
-
-def test_a_broken_box_is_missed_and_never_replaced():
-    records = [_record("i0", 0, "ILD", [BOX, OTHER])]
-    line = {"question_id": "i0-0", "text": "ILD at <loc_20_10_100_50> and <loc_120_60_180>."}
-    strict = _values(records, [line], "strict", codec="vindr_px")
-    assert strict["detection/precision@0.3"] == 1
-    assert strict["detection/recall@0.3"] == 0.5
-    assert strict["parse_failure_rate/wrong_arity"] == 1
-
-
-def test_nan_boxes_are_wrong_and_counted():
-    records = [_record("i0", 0, "ILD", [BOX])]
-    line = json.loads('{"question_id": "i0-0", "text": "Yes.", "boxes": [[0.1, NaN, 0.5, 0.5]]}')
-    figures, problems = _score(records, [line])
-    assert problems["non_finite_box"] == 1
-    for protocol in ("paper", "strict"):
-        assert figures[protocol]["detection/precision@0.3"].value == 0
-        assert figures[protocol]["localization/mean_iou"].value == 0
-        assert figures[protocol]["problems/non_finite_box"].value == 1
-
-
-def test_negation_is_understood():
-    records = [_record("i0", 0, "Pneumothorax"), _record("i1", 0, "Pneumothorax", [BOX])]
-    texts = ["There is no pneumothorax.", "There is a pneumothorax."]
-    right = [_said(r, t) for r, t in zip(records, texts, strict=True)]
-    wrong = [_said(r, t) for r, t in zip(records, texts[::-1], strict=True)]
-    for protocol in ("paper", "strict"):
-        assert _values(records, right, protocol)["vqa/f1"] == 1
-        assert _values(records, wrong, protocol)["vqa/f1"] == 0
 
 
 def test_n_is_images_or_questions():
@@ -542,76 +414,6 @@ def test_a_mean_over_true_positives_below_the_threshold_is_refused(monkeypatch):
     )
     with pytest.raises(AssertionError, match="not above"):
         _score(records, [_said(records[0], "Yes.", [FRACTIONS])])
-
-
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        ({"image_hw": None}, "image_hw of i0 is null"),
-        ({"answers": []}, "has no answers: score needs the records"),
-        ({"variables": {"finding": "Fracture"}}, "has the class 'Fracture'"),
-        ({"readers": None}, "image has no readers"),
-        ({"box": [-5.0, 0.0, 10.0, 10.0]}, "has the box"),
-        ({"box": [0.0, 0.0, 10.0, 110.0]}, "within the image's 200 x 100 pixels"),
-        ({"box": [10.0, 0.0, 10.0, 10.0]}, "has the box"),
-        ({"box": [float("nan"), 0.0, 10.0, 10.0]}, "has the box"),
-        ({"labels": ["Fracture"]}, "has the class 'Fracture'"),
-    ],
-)
-def test_bad_references_are_refused_by_their_question(change, says):
-    record = _record("i0", 0, "ILD", [change.pop("box", BOX)], readers=READERS)
-    if "labels" in change:
-        record.answers[0].labels = change.pop("labels")
-    broken = record.model_copy(update=change)
-    with pytest.raises(UserError, match="r.jsonl: question 'i0-0' .*" + says):
-        read_references([broken], "raw", "r.jsonl")
-
-
-def test_more_bad_references():
-    record = _record("i0", 0, "ILD", [BOX])
-    with pytest.raises(UserError, match="'i0-0' stands there twice"):
-        read_references([record, record], "exact", "r.jsonl")
-    with pytest.raises(UserError, match="holds no records"):
-        read_references([], "exact", "r.jsonl")
-    other = _record("i0", 1, "ILD", [BOX], image_hw=(100, 300))
-    with pytest.raises(UserError, match=r"\(100, 200\) and \(100, 300\)"):
-        read_references([record, other], "exact", "r.jsonl")
-    several = _record("i0", 1, "", [BOX], labels=["ILD", "Atelectasis"], kind="What")
-    with pytest.raises(UserError, match="several classes"):
-        read_references([several], "exact", "r.jsonl")
-
-
-def test_predictions_for_unknown_questions_are_refused():
-    records = [_record("i0", 0, "ILD", [BOX])]
-    lines = [{"question_id": "elsewhere", "text": "", "boxes": []}]
-    with pytest.raises(UserError, match=r"s: 1 predictions for questions .* 'elsewhere'"):
-        _score(records, lines)
-
-
-def test_records_of_ones_own_bring_their_classes():
-    record = _record("i0", 0, "Right lung", [BOX], dataset="custom")
-    strict = _values([record], [_said(record, "The right lung.", [FRACTIONS])], "strict")
-    assert strict["by_class/detection/f1@0.3/Right lung"] == 1
-    assert strict["vqa/f1"] == 1
-
-
-def test_references_without_labels_speak_by_polarity_and_text():
-    def present(**answer):
-        record = _record("i0", 0, "ILD", kind="Is_there", negative_kind=answer.pop("kind", None))
-        base = {"text": "", "labels": [], "polarity": "unk", "boxes_by_image": {}}
-        record = record.model_copy(
-            update={"answers": [record.answers[0].model_copy(update={**base, **answer})]}
-        )
-        (question,) = read_references([record], "exact", "r").questions.values()
-        return question.present
-
-    assert present(polarity="pos") == {"ILD"}
-    assert present(polarity="neg") == set()
-    assert present(text="Yes, it is there.") == {"ILD"}
-    assert present(text="There is no ILD.") == set()
-    assert present(boxes_by_image={"i0": [BOX]}) == {"ILD"}
-    assert present(labels=["ILD"]) == {"ILD"}
-    assert present(labels=["ILD"], kind="absent_class") == set()
 
 
 def test_every_figure_is_a_finite_number_or_null():
