@@ -177,7 +177,7 @@ class _Loop:
     def __post_init__(self) -> None:
         self.progress = Progress(self.steps)
         self.in_flight: collections.deque[_InFlight] = collections.deque()
-        self.compiled_shapes: set[tuple[tuple[int, ...], ...]] = set()
+        self.compiled_shapes: set[tuple[Any, ...]] = set()
         self.set_aside = 0
 
     def run(self, state: step.TrainState, batches: BatchIterator, start: int) -> None:
@@ -205,7 +205,7 @@ class _Loop:
         """Starts a step; waits for it only where its shapes are new and XLA must compile."""
         self._note_problems(loaded)
         batch = sharding.put_batch(loaded.batch, self.mesh)
-        shapes = tuple(x.shape for x in jax.tree.leaves(batch))
+        shapes = (jax.tree.structure(batch), *(x.shape for x in jax.tree.leaves(batch)))
         new = shapes not in self.compiled_shapes
         if new:
             self._read_metrics(0)
@@ -217,11 +217,11 @@ class _Loop:
         self.in_flight.append(_InFlight(number, metrics, ids, questions, tokens))
         if new:
             self.compiled_shapes.add(shapes)
-            self._read_metrics(0)
+            self._read_metrics(0, with_rates=False)
             self.progress.restart()
         return state
 
-    def _read_metrics(self, leave: int) -> None:
+    def _read_metrics(self, leave: int, with_rates: bool = True) -> None:
         """Waits for steps until `leave` are in flight; checks them, and logs where it is due."""
         while len(self.in_flight) > leave:
             done = self.in_flight.popleft()
@@ -232,7 +232,7 @@ class _Loop:
                 raise self._not_finite(done, values)
             self.progress.count(done.questions, done.tokens)
             if self._due(done.step, self.settings.log_every):
-                rates = self.progress.rates(done.step)
+                rates = self.progress.rates(done.step) if with_rates else {}
                 self.log_line(self.progress.line(done.step, values, rates))
                 named = {f"train/{name}": v for name, v in {**values, **rates}.items()}
                 self.log.write(done.step, {**named, "train/set_aside": self.set_aside})

@@ -29,7 +29,10 @@ class MetricLog:
     """
 
     def __init__(self, workdir: Path, start_step: int = 0) -> None:
-        # TensorFlow comes with this import: seconds that only a run needs to spend.
+        # TensorFlow comes with this import: seconds that only a run needs to spend. It writes
+        # event files and computes nothing, so what it has to say of its kernels is noise.
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+        os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
         from clu import metric_writers
 
         self._path = workdir / FILE_NAME

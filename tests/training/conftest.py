@@ -5,6 +5,7 @@ import time
 import jax
 import jax.numpy as jnp
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 from flax import nnx
 
@@ -68,7 +69,7 @@ class HiddenModel(nnx.Module):
         self.hidden = nnx.Param(jnp.asarray(rng.normal(size=shape), dtype))
         self.table = nnx.Param(jnp.asarray(0.5 * rng.normal(size=(VOCAB, WIDTH)), dtype))
 
-    def __call__(self, *_, question_index=None, dropout_key=None):
+    def __call__(self, *_, **__):
         return self.hidden[...]
 
     def logits(self, hidden):
@@ -99,14 +100,15 @@ class TinyModel(nnx.Module):
     def __call__(
         self,
         images,
-        prefix,
+        prefix_tokens,
         prefix_mask,
-        answer,
+        answer_tokens,
         answer_mask,
         question_index=None,
         dropout_key=None,
+        packed_length=None,
     ):
-        tokens = jnp.concatenate([prefix[..., -1:], answer[..., :-1]], axis=-1)
+        tokens = jnp.concatenate([prefix_tokens[..., -1:], answer_tokens[..., :-1]], axis=-1)
         mean = jnp.mean(images.astype(jnp.float32) / 255, axis=(1, 2))
         x = self.decoder.embedder.table[...][tokens] + self.projector(mean)[:, None, None]
         x = jnp.tanh(x.astype(jnp.float32))
@@ -152,6 +154,18 @@ class BatchStream:
 
     def set_state(self, state):
         self.step = state["step"]
+
+
+@pytest.fixture
+def saved_arrays():
+    """`saved_arrays(workdir, step, item="parameters")`: arrays of a checkpoint by name."""
+
+    def read(workdir, step, item="parameters"):
+        with ocp.StandardCheckpointer() as checkpointer:
+            path = workdir.absolute() / "checkpoints" / str(step) / item
+            return {k: np.asarray(v) for k, v in checkpointer.restore(path).items()}
+
+    return read
 
 
 @pytest.fixture

@@ -52,16 +52,9 @@ def _losses(workdir):
     ]
 
 
-def _parameters(workdir, step):
-    store = CheckpointStore(workdir, "vqa/f1", writing=False)
-    like = {
-        name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
-        for name, leaf in store._manager.item_metadata(step)["parameters"].tree.items()
-    }
-    return {k: np.asarray(v) for k, v in store.restore_parameters(step, like).items()}
-
-
-def test_interrupted_and_resumed_equals_uninterrupted_bit_for_bit(run, batch_stream, tmp_path):
+def test_interrupted_and_resumed_equals_uninterrupted_bit_for_bit(
+    run, batch_stream, saved_arrays, tmp_path
+):
     run(batch_stream(), "whole")
     with pytest.raises(KeyboardInterrupt):
         run(batch_stream(stop_before=6), "cut")
@@ -71,13 +64,15 @@ def test_interrupted_and_resumed_equals_uninterrupted_bit_for_bit(run, batch_str
     assert json.loads((tmp_path / "cut/run.json").read_text())["resumed_from"] == 4
     assert [line["step"] for line in _metrics(tmp_path / "cut")] == [1, 2, 3, 4, 5, 6]
     assert _losses(tmp_path / "cut") == _losses(tmp_path / "whole")
-    ours, theirs = _parameters(tmp_path / "cut", 6), _parameters(tmp_path / "whole", 6)
+    ours, theirs = saved_arrays(tmp_path / "cut", 6), saved_arrays(tmp_path / "whole", 6)
     assert ours.keys() == theirs.keys()
     assert all(np.array_equal(ours[name], theirs[name]) for name in ours)
     assert "loss" in lines[-1] and "questions/s" in lines[-1] and "left" in lines[-1]
 
 
-def test_best_and_last_checkpoints_are_kept_and_everything_is_written(run, batch_stream, tmp_path):
+def test_best_and_last_checkpoints_are_kept_and_everything_is_written(
+    run, batch_stream, saved_arrays, tmp_path
+):
     run.config.training.eval_every = 2
     run.config.training.checkpoint_every = 3
     run.config.training.log_every = 4
@@ -99,7 +94,7 @@ def test_best_and_last_checkpoints_are_kept_and_everything_is_written(run, batch
     assert store.best_step() == 4
     assert store.restore_json(4, "data") == {"step": 4}
     assert store.restore_json(4, "base") == BASE
-    kernel = _parameters(workdir, 4)["projector.kernel"]
+    kernel = saved_arrays(workdir, 4)["projector.kernel"]
     np.testing.assert_allclose(np.abs(kernel).sum(), seen[4])
     assert [line["step"] for line in _metrics(workdir)] == [2, 4, 6, 8]
     at_4, at_6 = _metrics(workdir)[1:3]
@@ -116,7 +111,7 @@ def test_best_and_last_checkpoints_are_kept_and_everything_is_written(run, batch
     assert any("compiling for 8 images x 3 questions" in line for line in lines)
 
 
-def test_stops_on_nan_naming_step_and_questions(run, batch_stream, tmp_path):
+def test_stops_on_nan_naming_step_and_questions(run, batch_stream, saved_arrays, tmp_path):
     batches = batch_stream(poison=5)
     with pytest.raises(UserError) as caught:
         run(batches)
@@ -131,7 +126,7 @@ def test_stops_on_nan_naming_step_and_questions(run, batch_stream, tmp_path):
     assert {int(name[1:]) // 100 for name in report["question_ids"]} == {5}
     assert CheckpointStore(tmp_path / "run", "vqa/f1", writing=False).latest_step() == 4
     assert [line["step"] for line in _metrics(tmp_path / "run")] == [1, 2, 3, 4]
-    assert all(np.isfinite(x).all() for x in _parameters(tmp_path / "run", 4).values())
+    assert all(np.isfinite(x).all() for x in saved_arrays(tmp_path / "run", 4).values())
 
 
 def test_a_workdir_of_another_run_is_refused(run, batch_stream, tmp_path):
@@ -175,9 +170,9 @@ def test_steps_in_flight_are_bounded(run, batch_stream, monkeypatch):
     most = []
     read = loop._Loop._read_metrics
 
-    def watched(self, leave):
+    def watched(self, leave, **options):
         most.append(len(self.in_flight))
-        read(self, leave)
+        read(self, leave, **options)
 
     monkeypatch.setattr(loop._Loop, "_read_metrics", watched)
     run(batch_stream(), steps=8)

@@ -1,0 +1,199 @@
+"""Models on disk: written, read back, and refused where they are not what is asked for."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from cxrjax.errors import UserError
+from cxrjax.models import PRESETS, partition
+from cxrjax.training import checkpoint, step
+from cxrjax.training.config import to_json
+from cxrjax.training.optimizer import make_optimizer
+from cxrjax.training.store import CheckpointStore, flat_arrays
+
+
+@pytest.fixture
+def config(run_config, small_vlm, monkeypatch):
+    monkeypatch.setitem(PRESETS, "small", small_vlm().config)
+    run_config.model.preset = "small"
+    run_config.model.init = "random"
+    run_config.data.prompt = "detect"
+    run_config.data.answer_buckets = (8, 16)
+    return run_config
+
+
+@pytest.fixture
+def tokenizer_file(tmp_path):
+    path = tmp_path / "some.model"
+    path.write_bytes(b"pieces")
+    return path
+
+
+@pytest.fixture
+def base(config, tokenizer_file, tmp_path):
+    """A base directory, and the model in it."""
+    model, _ = checkpoint.build_model(config)
+    directory = tmp_path / "base"
+    checkpoint.save_base(directory, model, config, tokenizer_file, notes={"seeds": [1]})
+    return directory, model
+
+
+def _arrays(model):
+    return {name: np.asarray(leaf) for name, leaf in flat_arrays(nnx.state(model)).items()}
+
+
+def _with_lora(config, directory):
+    config.model.init = "checkpoint"
+    config.model.init_from = str(directory)
+    config.lora.rank, config.lora.alpha = 2, 4.0
+    config.lora.loc_rows = True
+    config.trainable = ("/lora/", "loc_delta")
+    return config
+
+
+def _save_run(workdir, config, model, reference, scores):
+    """Checkpoints of a run at steps 1, 2, ...: every trained value is the step's number."""
+    workdir.mkdir(exist_ok=True)
+    (workdir / "config.json").write_text(json.dumps(to_json(config)))
+    (workdir / "tokenizer.model").write_bytes(b"pieces")
+    _, trainable, _ = partition(model, config.trainable)
+    store = CheckpointStore(workdir, "vqa/f1")
+    for number, score in enumerate(scores, start=1):
+        trained = jax.tree.map(lambda x, n=number: jnp.full_like(x, n), trainable)
+        state = step.init_state(trained, make_optimizer(config.optimizer, 10))
+        store.save(number, state, {"step": number}, reference, {"vqa/f1": score})
+    store.close()
+
+
+def test_base_round_trip(base):
+    directory, model = base
+    loaded = checkpoint.load_model(directory)
+    ours, theirs = _arrays(loaded.model), _arrays(model)
+    assert ours.keys() == theirs.keys()
+    assert all(np.array_equal(ours[name], theirs[name]) for name in ours)
+    assert loaded.tokenizer_path.read_bytes() == b"pieces"
+    assert loaded.config.data.prompt == "detect"
+    assert loaded.config.data.answer_buckets == (8, 16)
+    described = json.loads((directory / "model.json").read_text())
+    assert described["preset"] == "small" and described["notes"] == {"seeds": [1]}
+    assert described["parameters"] == sum(x.size for x in ours.values())
+
+
+def test_base_in_bfloat16_takes_half_the_room_and_is_read_as_configured(
+    base, config, tokenizer_file, tmp_path
+):
+    _, model = base
+    checkpoint.save_base(tmp_path / "half", model, config, tokenizer_file, dtype="bfloat16")
+    loaded = _arrays(checkpoint.load_model(tmp_path / "half").model)
+    rounded = _arrays(
+        nnx.merge(nnx.graphdef(model), step.cast_params(nnx.state(model), "bfloat16"))
+    )
+    for name in loaded:
+        assert loaded[name].dtype == np.float32
+        np.testing.assert_array_equal(loaded[name], rounded[name].astype(np.float32))
+
+
+def test_a_run_starts_from_its_base_with_adapters_that_change_nothing(base, config):
+    directory, base_model = base
+    model, reference = checkpoint.build_model(_with_lora(config, directory))
+    assert reference["kind"] == "checkpoint"
+    assert reference["sha256"] == checkpoint.base_sha256(directory)
+    ours, theirs = _arrays(model), _arrays(base_model)
+    assert all(np.array_equal(ours[name], theirs[name]) for name in theirs)
+    added = ours.keys() - theirs.keys()
+    assert {name.rsplit(".", 1)[1] for name in added} == {"a", "b", "loc_delta"}
+    assert not any(ours[name].any() for name in added if not name.endswith(".a"))
+
+
+def test_workdir_gives_the_best_checkpoint_on_its_base(base, config, tmp_path):
+    directory, base_model = base
+    model, reference = checkpoint.build_model(_with_lora(config, directory))
+    _save_run(tmp_path / "run", config, model, reference, scores=(0.2, 0.6, None, 0.4))
+    loaded = checkpoint.load_model(tmp_path / "run")
+    found, frozen = _arrays(loaded.model), _arrays(base_model)
+    assert found["decoder.layers.attn.q_proj.lora.b"].max() == 2
+    assert found["decoder.embedder.loc_delta"].min() == 2
+    assert all(np.array_equal(found[name], frozen[name]) for name in frozen)
+    assert loaded.tokenizer_path == tmp_path / "run/tokenizer.model"
+    last = _arrays(checkpoint.load_model(tmp_path / "run", step=4).model)
+    assert last["decoder.embedder.loc_delta"].min() == 4
+    with pytest.raises(UserError, match="no checkpoint of step 3"):
+        checkpoint.load_model(tmp_path / "run", step=3)
+
+
+def test_workdir_of_a_run_from_random_parameters(config, tmp_path):
+    config.trainable = ("decoder/embedder/table",)
+    model, reference = checkpoint.build_model(config)
+    _save_run(tmp_path / "run", config, model, reference, scores=(None,))
+    found = _arrays(checkpoint.load_model(tmp_path / "run").model)
+    assert (found["decoder.embedder.table"] == 1).all()
+    assert np.array_equal(found["projector.kernel"], _arrays(model)["projector.kernel"])
+
+
+def test_a_changed_base_is_refused(base, config, tmp_path):
+    directory, _ = base
+    model, reference = checkpoint.build_model(_with_lora(config, directory))
+    _save_run(tmp_path / "run", config, model, reference, scores=(0.2,))
+    described = json.loads((directory / "model.json").read_text())
+    (directory / "model.json").write_text(json.dumps({**described, "prompt": "vqa"}))
+    with pytest.raises(UserError, match="put the same base back"):
+        checkpoint.load_model(tmp_path / "run")
+
+
+def test_a_base_of_another_preset_is_refused(base, config):
+    config = _with_lora(config, base[0])
+    config.model.preset = "tiny"
+    with pytest.raises(UserError, match=r"is of preset 'small', model\.preset is 'tiny'"):
+        checkpoint.build_model(config)
+
+
+def test_parameters_of_other_shapes_are_refused(base, config, small_vlm, monkeypatch):
+    wider = small_vlm().config
+    changed = wider.__class__(
+        wider.vision, wider.decoder.__class__(**{**vars(wider.decoder), "mlp_dim": 48}), 4
+    )
+    monkeypatch.setitem(PRESETS, "small", changed)
+    with pytest.raises(UserError, match=r"down_proj\.kernel is \(2, 32, 16\) there and"):
+        checkpoint.load_model(base[0])
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"init": "checkpoint"}, "model.init_from is not set"),
+        ({"init": "checkpoint", "init_from": "nowhere"}, "init_from=nowhere: expected a base"),
+        ({"preset": "smal"}, "did you mean 'small'"),
+    ],
+)
+def test_absent_weights_are_told_in_a_line_with_the_config_s_hint(config, change, said):
+    config.missing_data_help = "Put the weights there, or use :demo"
+    config.model.update(change)
+    with pytest.raises(UserError) as caught:
+        checkpoint.build_model(config)
+    assert said in str(caught.value)
+    assert "preset" in change or str(caught.value).endswith("or use :demo")
+
+
+def test_a_base_is_not_overwritten_and_holds_no_adapters(base, config, tokenizer_file, tmp_path):
+    directory, model = base
+    with pytest.raises(UserError, match="already"):
+        checkpoint.save_base(directory, model, config, tokenizer_file)
+    adapted, _ = checkpoint.build_model(_with_lora(config, directory))
+    with pytest.raises(UserError, match="absent in the configured model"):
+        checkpoint.save_base(tmp_path / "new", adapted, config, tokenizer_file)
+    assert not (tmp_path / "new").exists()
+
+
+def test_directories_without_a_model(tmp_path, config):
+    with pytest.raises(UserError, match="no model here"):
+        checkpoint.load_model(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(to_json(config)))
+    with pytest.raises(UserError, match="no checkpoint yet"):
+        checkpoint.load_model(tmp_path)
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(UserError, match="not JSON"):
+        checkpoint.load_model(tmp_path)

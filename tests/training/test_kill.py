@@ -1,0 +1,71 @@
+"""A run killed at any moment and started again ends with the parameters of one left alone."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+_SCRIPT = Path(__file__).with_name("killed_run.py")
+_STEPS = 40
+
+
+def _start(workdir, pause=0.0):
+    command = [sys.executable, str(_SCRIPT), str(workdir), str(_STEPS), str(pause)]
+    root = Path(__file__).resolve().parents[2]
+    environment = {**os.environ, "PYTHONPATH": str(root)}
+    return subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def _finish(workdir):
+    process = _start(workdir)
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, output
+    return output
+
+
+def _losses(workdir):
+    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    return [(line["step"], line["train/loss"], line["train/grad_norm"]) for line in lines]
+
+
+def _last_checkpoint(workdir):
+    """The last one that is complete; 0 if there is none."""
+    names = [path.name for path in (workdir / "checkpoints").glob("*")]
+    return max((int(name) for name in names if name.isdigit()), default=0)
+
+
+@pytest.mark.slow
+def test_killed_at_any_moment_ends_with_the_same_parameters(tmp_path, saved_arrays):
+    _finish(tmp_path / "whole")
+    rng = random.Random(time.time_ns())
+    for _ in range(3):
+        # Slow enough that the kill comes in the middle; the pause is no part of the arithmetic.
+        process = _start(tmp_path / "killed", pause=0.1)
+        before = _last_checkpoint(tmp_path / "killed")
+        deadline = time.monotonic() + 120
+        while _last_checkpoint(tmp_path / "killed") <= before and time.monotonic() < deadline:
+            assert process.poll() is None, process.communicate()[0]
+            time.sleep(0.02)
+        time.sleep(rng.uniform(0.0, 0.6))
+        process.send_signal(signal.SIGKILL)
+        output, _ = process.communicate()
+        assert process.returncode == -signal.SIGKILL, output
+        assert f"resumed from the checkpoint of step {before}" in output or before == 0
+    assert "resumed from the checkpoint" in _finish(tmp_path / "killed")
+    assert _losses(tmp_path / "killed") == _losses(tmp_path / "whole")
+    assert [step for step, *_ in _losses(tmp_path / "killed")] == list(range(1, _STEPS + 1))
+    for item in ("parameters", "optimizer"):
+        ours = saved_arrays(tmp_path / "killed", _STEPS, item)
+        theirs = saved_arrays(tmp_path / "whole", _STEPS, item)
+        assert ours.keys() == theirs.keys() and len(ours) >= 3
+        for name in ours:
+            np.testing.assert_array_equal(ours[name], theirs[name], err_msg=name)
