@@ -36,6 +36,9 @@ class Batch:
             input frame.
         box_mask: True where a box is.
         question_index: position of the question's record in its file, -1 for an empty slot.
+        packed_length: no image has more tokens than this in all its questions together, so that
+            the model may leave the padding out; None where nobody counted. Static: each value is
+            compiled once.
     """
 
     images: UInt8[ArrayLike, "B H W 3"]
@@ -47,6 +50,7 @@ class Batch:
     target_boxes: Float[ArrayLike, "B Q K 4"]
     box_mask: Bool[ArrayLike, "B Q K"]
     question_index: Int32[ArrayLike, "B Q"]
+    packed_length: int | None = struct.field(pytree_node=False, default=None)
 
 
 class Problem(NamedTuple):

@@ -40,6 +40,9 @@ class ExampleConfig:
         max_boxes: most boxes in one answer (K).
         prefix_buckets, answer_buckets: ascending lengths; a batch is padded to the smallest that
             holds its longest prefix and answer. Each pair of lengths is compiled once.
+        packed_buckets: ascending numbers of tokens, of all questions of an image together; the
+            batch's `packed_length` is the smallest that holds its longest image, or None where
+            none does. Empty: nobody counts.
         too_long: what to do with a question that fits no bucket or has too many boxes: `error`
             names it and stops, `set_aside` leaves its slot empty and reports it.
     """
@@ -52,6 +55,7 @@ class ExampleConfig:
     max_boxes: int = 8
     prefix_buckets: tuple[int, ...] = (32, 64)
     answer_buckets: tuple[int, ...] = (64, 128)
+    packed_buckets: tuple[int, ...] = ()
     too_long: Literal["error", "set_aside"] = "error"
 
     def __post_init__(self) -> None:
@@ -69,8 +73,10 @@ class ExampleConfig:
         for name in ("image_size", "max_boxes"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} is {getattr(self, name)}, expected at least 1")
-        for name in ("prefix_buckets", "answer_buckets"):
+        for name in ("prefix_buckets", "answer_buckets", "packed_buckets"):
             buckets = getattr(self, name)
+            if not buckets and name == "packed_buckets":
+                continue
             if not buckets or list(buckets) != sorted(set(buckets)) or buckets[0] < 1:
                 raise UserError(f"{name} is {buckets}, expected ascending lengths above zero")
 

@@ -85,6 +85,7 @@ class BatchBuilder:
         mine = local_rows(len(elements), self.process_index, self.process_count)
         config = self.config
         one_shape = len(config.prefix_buckets) == len(config.answer_buckets) == 1
+        one_shape = one_shape and not config.packed_buckets
         rows = mine if one_shape else range(len(elements))
         encoded = {row: self._encode(int(elements[row])) for row in rows}
         tokens = [question.tokens for row in encoded.values() for question in row.questions]
@@ -96,7 +97,7 @@ class BatchBuilder:
                 prefix_slots=_slots([len(t.prefix) for t in tokens], config.prefix_buckets),
                 answer_slots=_slots([len(t.answer) for t in tokens], config.answer_buckets),
                 boxes=config.max_boxes,
-            ),
+            ).replace(packed_length=_packed_length(list(encoded.values()), config)),
             question_ids=[[None] * self.source.questions_per_image for _ in mine],
             problems=[],
         )
@@ -162,6 +163,15 @@ def _fill_question(batch: Batch, row: int, slot: int, question: EncodedQuestion)
 
 def _slots(lengths: list[int], buckets: tuple[int, ...]) -> int:
     return bucket(max(lengths, default=0), buckets)
+
+
+def _packed_length(elements: list[_Element], config: ExampleConfig) -> int | None:
+    """The smallest bucket that holds all tokens of each image, None where there is none."""
+    longest = max(
+        sum(len(question.tokens.prefix) + len(question.tokens.answer) for question in e.questions)
+        for e in elements
+    )
+    return next((length for length in config.packed_buckets if length >= longest), None)
 
 
 class TrainLoader:
@@ -361,10 +371,11 @@ def _own(loaded: LoadedBatch) -> LoadedBatch:
     shared memory (of which containers have little) up to the end of the run.
     """
     arrays = {
-        name: np.array(array) if type(array) is not np.ndarray else array
+        name: np.array(array)
         for name, array in vars(loaded.batch).items()
+        if isinstance(array, np.ndarray) and type(array) is not np.ndarray
     }
-    return loaded._replace(batch=Batch(**arrays))
+    return loaded._replace(batch=loaded.batch.replace(**arrays))
 
 
 def _set_up_worker(worker: int, workers: int) -> None:

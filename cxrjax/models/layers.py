@@ -23,21 +23,30 @@ class TokenDropout:
         context_keys: one key a row, [B].
         question_keys: one key a question, [B, Q]; Q = 0 where a sequence is context alone.
         num_context: how many leading tokens of a sequence are context.
+        num_slots: slots of a question, L.
+        packing: where the text is packed, the slot in 0 .. Q * L - 1 of each packed token, [B, T].
     """
 
     context_keys: Key[Array, " B"]
     question_keys: Key[Array, "B Q"]
     num_context: int = flax.struct.field(pytree_node=False)
+    num_slots: int = flax.struct.field(pytree_node=False)
+    packing: Int[Array, "B T"] | None = None
 
     @classmethod
     def of_questions(
-        cls, key: Key[Array, ""], question_index: Int[Array, "B Q"], num_context: int
+        cls,
+        key: Key[Array, ""],
+        question_index: Int[Array, "B Q"],
+        num_context: int,
+        num_slots: int,
+        packing: Int[Array, "B T"] | None = None,
     ) -> "TokenDropout":
         """Noise for rows that hold the questions of these global indices."""
         keys = jax.vmap(jax.vmap(lambda index: jax.random.fold_in(key, index)))(question_index)
         # Folded once more, so that context and question never share noise.
         context = jax.vmap(lambda k: jax.random.fold_in(k, 1))(keys[:, 0])
-        return cls(context, keys, num_context)
+        return cls(context, keys, num_context, num_slots, packing)
 
     def of_context(self) -> "TokenDropout":
         """The noise for a sequence of context tokens alone, as in the vision tower."""
@@ -61,14 +70,10 @@ class TokenDropout:
         if num_questions == 0:
             kept = keep(self.context_keys, length)
         else:
-            slots = (length - self.num_context) // num_questions
-            kept = jnp.concatenate(
-                [
-                    keep(self.context_keys, self.num_context),
-                    keep(self.question_keys.reshape(-1), slots).reshape(rows, -1, width),
-                ],
-                axis=1,
-            )
+            text = keep(self.question_keys.reshape(-1), self.num_slots).reshape(rows, -1, width)
+            if self.packing is not None:
+                text = jnp.take_along_axis(text, self.packing[..., None], axis=1)
+            kept = jnp.concatenate([keep(self.context_keys, self.num_context), text], axis=1)
         return jnp.where(kept, x / (1.0 - rate), jnp.zeros((), x.dtype))
 
 

@@ -70,7 +70,7 @@ PRESETS: dict[str, VLMConfig] = {
     # The demo's and the tests' model: the same architecture, small enough for two CPU cores.
     "tiny": VLMConfig(
         vision=VisionConfig(
-            image_size=112, patch_size=8, width=128, depth=4, num_heads=4, mlp_dim=512
+            image_size=128, patch_size=16, width=128, depth=4, num_heads=4, mlp_dim=512
         ),
         decoder=DecoderConfig(
             vocab_size=2048,
@@ -79,7 +79,7 @@ PRESETS: dict[str, VLMConfig] = {
             num_heads=4,
             num_kv_heads=1,
             head_dim=32,
-            mlp_dim=512,
+            mlp_dim=256,
         ),
         loc_token_start=4,
     ),

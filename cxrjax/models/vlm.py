@@ -78,6 +78,7 @@ class VLM(nnx.Module):
         answer_mask: Bool[Array, "B Q A"],
         question_index: Int[Array, "B Q"] | None = None,
         dropout_key: Key[Array, ""] | None = None,
+        packed_length: int | None = None,
     ) -> Float[Array, "B Q A D"]:
         """Hidden states that predict the answers, after the final norm.
 
@@ -87,31 +88,45 @@ class VLM(nnx.Module):
             answer_tokens, answer_mask: answers, padded on the right.
             question_index: global index of each question; only used with `dropout_key`.
             dropout_key: noise of this step; None in evaluation.
+            packed_length: with share="image", leave the padding out and compute on sequences of
+                so many text tokens; no row may have more. The result is the same.
 
         Returns:
             Entry a predicts `answer_tokens[..., a]`: entry 0 stands on the last prompt token.
         """
         rows, questions, num_answer = answer_tokens.shape
         num_prefix = prefix_tokens.shape[2]
+        num_slots = num_prefix + num_answer
         num_context = self.config.vision.num_tokens
-        dropout = None
+        tokens = jnp.concatenate([prefix_tokens, answer_tokens], axis=2)
+        mask = jnp.concatenate([prefix_mask, answer_mask], axis=2)
+        packing = None
+        if packed_length is not None:
+            if self.share != "image":
+                raise ValueError("packing needs share='image': else each question is its own row")
+            packing = pack(mask, packed_length)
+
+        noise = vision_noise = None
         if dropout_key is not None:
             if question_index is None:
                 raise ValueError("dropout needs question_index: its noise belongs to the question")
-            dropout = TokenDropout.of_questions(dropout_key, question_index, num_context)
-        context = self.encode_images(images, dropout.of_context() if dropout else None)
-
-        tokens = jnp.concatenate([prefix_tokens, answer_tokens], axis=2)
-        mask = jnp.concatenate([prefix_mask, answer_mask], axis=2)
+            noise = TokenDropout.of_questions(
+                dropout_key, question_index, num_context, num_slots, packing
+            )
+            vision_noise = noise.of_context()
+            if self.share == "tower":
+                noise = TokenDropout.of_questions(
+                    dropout_key, question_index.reshape(-1, 1), num_context, num_slots
+                )
+        context = self.encode_images(images, vision_noise)
         if self.share == "tower":
             context, tokens, mask = self._one_question_a_row(context, tokens, mask)
-            if dropout is not None and dropout_key is not None and question_index is not None:
-                dropout = TokenDropout.of_questions(
-                    dropout_key, question_index.reshape(-1, 1), num_context
-                )
-        x, layout = self._sequence(context, tokens, mask, num_prefix)
-        x, _ = self.decoder(x, layout, dropout)
-        text = x[:, num_context:].reshape(rows, questions, num_prefix + num_answer, -1)
+        x, layout = self._sequence(context, tokens, mask, num_prefix, packing)
+        x, _ = self.decoder(x, layout, noise)
+        text = x[:, num_context:]
+        if packing is not None:
+            text = unpack(text, packing, questions * num_slots)
+        text = text.reshape(rows, questions, num_slots, -1)
         return self.decoder.final_norm(text[:, :, num_prefix - 1 : -1])
 
     def logits(self, hidden: Float[Array, "*batch D"]) -> Float[Array, "*batch V"]:
@@ -191,28 +206,63 @@ class VLM(nnx.Module):
         )
 
     def _sequence(
-        self, context: Array, tokens: Array, mask: Array, num_prefix: int
+        self,
+        context: Array,
+        tokens: Array,
+        mask: Array,
+        num_prefix: int,
+        packing: Int[Array, "B T"] | None = None,
     ) -> tuple[Array, SequenceLayout]:
         """Embeds [context | questions] and says who sees whom: prefix all, answers what is past."""
-        rows, questions, length = tokens.shape
+        rows, questions, num_slots = tokens.shape
         num_context = context.shape[1]
-        embedded = self.decoder.embedder.encode(tokens, context.dtype)
-        x = jnp.concatenate([context, embedded.reshape(rows, questions * length, -1)], axis=1)
         offsets = jnp.maximum(jnp.cumsum(mask, axis=2, dtype=jnp.int32) - 1, 0)
+        slot = jnp.arange(num_slots)
+        sees = (slot[None, :] < num_prefix) | (slot[None, :] <= slot[:, None])
+        text_mask = mask[:, :, None, :] & sees
+        tokens, offsets = tokens.reshape(rows, -1), offsets.reshape(rows, -1)
+        if packing is not None:
+            tokens, offsets, valid = (
+                jnp.take_along_axis(y, packing, axis=1)
+                for y in (tokens, offsets, mask.reshape(rows, -1))
+            )
+            question, slot = packing // num_slots, packing % num_slots
+            own = question[:, :, None] == question[:, None, :]
+            past = slot[:, None, :] <= slot[:, :, None]
+            text_mask = own & valid[:, None, :] & (past | (slot < num_prefix)[:, None, :])
+            text_mask = text_mask[:, None]
         positions = jnp.concatenate(
             [
                 jnp.broadcast_to(jnp.arange(num_context, dtype=jnp.int32), (rows, num_context)),
-                num_context + offsets.reshape(rows, -1),
+                num_context + offsets,
             ],
             axis=1,
         )
-        slot = jnp.arange(length)
-        sees = (slot[None, :] < num_prefix) | (slot[None, :] <= slot[:, None])
+        embedded = self.decoder.embedder.encode(tokens, context.dtype)
         layout = SequenceLayout(
             num_context=num_context,
             num_prefix=num_prefix,
             positions=positions,
-            text_mask=mask[:, :, None, :] & sees,
+            text_mask=text_mask,
             prefix_mask=mask[:, :, :num_prefix] if self.share == "tower" else None,
         )
-        return x, layout
+        return jnp.concatenate([context, embedded], axis=1), layout
+
+
+def pack(mask: Bool[Array, "B Q L"], packed_length: int) -> Int[Array, "B T"]:
+    """Which slots, counted through all questions of a row, the packed tokens come from.
+
+    The valid ones in order, then padding. No row may have more valid slots than `packed_length`.
+    """
+    flat = mask.reshape(mask.shape[0], -1)
+    return jnp.argsort(~flat, axis=1, stable=True)[:, :packed_length]
+
+
+def unpack(
+    x: Float[Array, "B T D"], packing: Int[Array, "B T"], num_slots: int
+) -> Float[Array, "B S D"]:
+    """The packed tokens back in their slots; slots that were left out get some other token."""
+    rows, length = packing.shape
+    place = jnp.zeros((rows, num_slots), jnp.int32)
+    place = place.at[jnp.arange(rows)[:, None], packing].set(jnp.arange(length))
+    return jnp.take_along_axis(x, place[..., None], axis=1)

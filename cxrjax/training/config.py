@@ -16,6 +16,7 @@ from ml_collections import ConfigDict, config_flags
 from ml_collections.config_dict import placeholder
 
 from cxrjax.errors import UserError
+from cxrjax.models.presets import PRESETS, VLMConfig
 
 
 def default_config() -> ConfigDict:
@@ -49,11 +50,15 @@ def default_config() -> ConfigDict:
     data.image_root = placeholder(str)  # what image_path is relative to; null: see data/README.md
     data.codec = "paligemma"  # a name in cxrjax.codecs.CODECS: how the model writes boxes
     data.record_codec = "vindr_px"  # the same table: how the records' answers have them written
+    data.findings = ()  # train on questions about these findings alone; empty: on all questions
     data.prompt = "vqa"  # a name in cxrjax.input_pipeline.prompts.PROMPTS
     data.geometry = "resize"  # 'resize' (aspect ratio is lost) or 'letterbox'
     data.questions_per_image = 1  # question slots of an image in one sequence
     data.prefix_buckets = (64,)  # question lengths that batches are padded up to, in tokens
     data.answer_buckets = (64,)  # answer lengths, the same
+    # With share='image', compute on so many text tokens an image instead of on padded slots: the
+    # smallest that holds a batch's longest image is taken, else the padded slots. Empty: never.
+    data.packed_buckets = ()
     data.max_boxes = 8  # boxes of one answer that the box loss can hold
     data.too_long = "error"  # a question that fits no bucket: 'error', or 'set_aside' and counted
     data.workers = 0  # processes that decode images; 0: the training process itself
@@ -78,7 +83,7 @@ def default_config() -> ConfigDict:
     training.epochs = placeholder(float)  # passes over the training records
     training.seed = 0  # initialisation, data order and dropout
     training.lambda_box = 0.5  # weight of the box loss
-    training.logit_chunk = 1024  # answer tokens whose logits exist at a time
+    training.logit_chunk = 512  # answer tokens whose logits exist at a time
     training.log_every = 50  # steps
     training.eval_every = 0  # steps; 0: after the last one alone
     training.checkpoint_every = 500  # steps; every evaluation and the last step are saved as well
@@ -110,6 +115,8 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "optimizer.name": ("adamw",),
     "optimizer.schedule": ("cosine", "constant"),
 }
+# What tuples hold that are empty by default.
+_EMPTY_TUPLES: dict[str, type] = {"data.findings": str, "data.packed_buckets": int}
 _POSITIVE = (
     "data.questions_per_image",
     "data.max_boxes",
@@ -219,6 +226,7 @@ def validate(config: ConfigDict) -> None:
     for key in _NOT_NEGATIVE:
         if not found[key] >= 0:
             raise UserError(f"{key}={found[key]!r}: expected 0 or more")
+    find_preset(config.model.preset)
     if config.lora.dropout >= 1:
         raise UserError(f"lora.dropout={config.lora.dropout}: expected a fraction below 1")
     if config.mesh.data == 0 or config.mesh.data < -1:
@@ -226,9 +234,22 @@ def validate(config: ConfigDict) -> None:
     _check_one_of(config)
 
 
+def find_preset(name: str) -> VLMConfig:
+    """`PRESETS[name]`.
+
+    Raises:
+        UserError: no such preset; suggests the nearest.
+    """
+    if name not in PRESETS:
+        near = difflib.get_close_matches(name, PRESETS, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(PRESETS)}"
+        raise UserError(f"model.preset={name!r} is unknown; {hint}")
+    return PRESETS[name]
+
+
 def _check_type(key: str, value: Any, default: Any) -> None:
     if isinstance(default, tuple):
-        kind = type(default[0])
+        kind = type(default[0]) if default else _EMPTY_TUPLES[key]
         fits = isinstance(value, tuple) and all(type(item) is kind for item in value)
         wanted = f"a tuple of {kind.__name__}"
     elif default is None:  # a placeholder; ConfigDict itself checks what is assigned to it
@@ -246,6 +267,11 @@ def _check_one_of(config: ConfigDict) -> None:
     if config.model.init == "random" and config.model.init_from is not None:
         raise UserError(
             f"model.init='random' and model.init_from={config.model.init_from!r} exclude each other"
+        )
+    if config.data.packed_buckets and config.model.share != "image":
+        raise UserError(
+            "data.packed_buckets needs model.share='image': with 'tower' each question is its own "
+            "sequence"
         )
     if (config.training.batch_images is None) == (config.training.batch_questions is None):
         raise UserError("set either training.batch_images or training.batch_questions")

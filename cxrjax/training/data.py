@@ -45,7 +45,21 @@ def open_records(
         )
     source = RecordSource(path, data.image_root, data.questions_per_image)
     check = check_records(source, data.record_codec, classes)
-    return OpenedRecords(source.without(check.indices) if check.indices else source, check.quality)
+    left_out = set(check.indices)
+    if key == "train" and data.findings:
+        left_out |= _about_others(source, data.findings)
+    if len(left_out) == source.num_records:
+        raise UserError(f"{path}: no record left to learn from; data.findings={data.findings}")
+    return OpenedRecords(source.without(left_out) if left_out else source, check.quality)
+
+
+def _about_others(source: RecordSource, findings: Collection[str]) -> set[int]:
+    """Records that do not ask about one of these findings."""
+    return {
+        index
+        for index, record in source.records()
+        if (record.variables or {}).get("finding") not in findings
+    }
 
 
 def example_config(config: ConfigDict) -> ExampleConfig:
@@ -60,6 +74,7 @@ def example_config(config: ConfigDict) -> ExampleConfig:
         max_boxes=data.max_boxes,
         prefix_buckets=tuple(data.prefix_buckets),
         answer_buckets=tuple(data.answer_buckets),
+        packed_buckets=tuple(data.packed_buckets),
         too_long=data.too_long,
     )
 

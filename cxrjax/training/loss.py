@@ -12,7 +12,7 @@ whole batch makes the gradient what one large batch would give.
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,7 @@ from cxrjax.codecs import paligemma
 from cxrjax.input_pipeline.batch import ArrayLike, Batch
 
 
+@runtime_checkable
 class AnswerModel(Protocol):
     """What the loss needs of a model: see `cxrjax.models.VLM`."""
 
@@ -36,6 +37,7 @@ class AnswerModel(Protocol):
         answer_mask: ArrayLike,
         question_index: ArrayLike | None = None,
         dropout_key: Array | None = None,
+        packed_length: int | None = None,
     ) -> Array: ...
 
     def logits(self, hidden: Array) -> Array: ...
@@ -44,20 +46,22 @@ class AnswerModel(Protocol):
 
 
 class Denominators(NamedTuple):
-    """What the sums of a whole batch are divided by.
+    """What the sums of a whole batch are divided by, float32 scalars.
 
     Attributes:
         tokens: answer tokens.
         questions: questions that have at least one box.
     """
 
-    tokens: Float[Array, ""]
-    questions: Float[Array, ""]
+    tokens: Any
+    questions: Any
 
 
 @struct.dataclass
 class LossParts:
     """Sums and counts, float32 scalars; those of two parts of a batch add up to the batch's.
+
+    The fields are not typed, since JAX fills pytrees with shapes and shardings as well.
 
     Attributes:
         ce_sum: cross-entropy in nats over answer tokens.
@@ -68,17 +72,17 @@ class LossParts:
         giou_count: questions with boxes.
     """
 
-    ce_sum: Array
-    correct_sum: Array
-    ce_count: Array
-    giou_sum: Array
-    iou_sum: Array
-    giou_count: Array
+    ce_sum: Any
+    correct_sum: Any
+    ce_count: Any
+    giou_sum: Any
+    iou_sum: Any
+    giou_count: Any
 
     def __add__(self, other: "LossParts") -> "LossParts":
         return jax.tree.map(jnp.add, self, other)
 
-    def total(self, lambda_box: float, denominators: Denominators) -> Float[Array, ""]:
+    def total(self, lambda_box: Any, denominators: Denominators) -> Float[Array, ""]:
         """The loss. A batch without any box has no box loss; one without a token, no loss."""
         token_loss = self.ce_sum / jnp.maximum(denominators.tokens, 1)
         box_loss = self.giou_sum / jnp.maximum(denominators.questions, 1)
@@ -96,10 +100,10 @@ def batch_denominators(batch: Batch) -> Denominators:
 def multitask_loss(
     model: AnswerModel,
     batch: Batch,
-    lambda_box: float,
+    lambda_box: float | Float[Array, ""],
     dropout_key: Key[Array, ""] | None = None,
     denominators: Denominators | None = None,
-    logit_chunk: int = 1024,
+    logit_chunk: int = 512,
 ) -> tuple[Float[Array, ""], LossParts]:
     """Loss of a batch, or of a micro-batch of a larger one.
 
@@ -124,6 +128,7 @@ def multitask_loss(
         batch.answer_mask,
         question_index=batch.question_index,
         dropout_key=dropout_key,
+        packed_length=batch.packed_length,
     )
     rows, questions, slots, width = hidden.shape
     hidden = hidden.reshape(rows, questions * slots, width)

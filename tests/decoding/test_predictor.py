@@ -1,0 +1,65 @@
+"""From tokens to a line of predictions."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+
+from cxrjax.codecs import CODECS
+from cxrjax.decoding.predictor import box_scores, prediction
+from cxrjax.input_pipeline.examples import ExampleConfig
+from cxrjax.input_pipeline.tokenizer import load_tokenizer
+from cxrjax.records import QARecord
+
+_TOKENIZER = load_tokenizer(Path(__file__).parents[2] / "data" / "demo_base" / "tokenizer.model")
+_RECORD = QARecord(
+    dataset="synthetic",
+    split="validation",
+    image_id="i",
+    image_path="i.png",
+    image_hw=(300, 200),
+    question_id="q7",
+    question="Where is the ILD?",
+    question_type="Where",
+    variables={"finding": "ILD"},
+)
+_BOX = np.array([[0.1, 0.3, 0.5, 0.6]], np.float32)
+
+
+def _line(text, config=None, logprob=-0.5):
+    tokens = np.array([*_TOKENIZER.encode(text), _TOKENIZER.eos_id, 0, 0])
+    logprobs = np.where(tokens > 0, logprob, 0.0)
+    return prediction(_RECORD, tokens, logprobs, _TOKENIZER, config or ExampleConfig(112))
+
+
+def test_text_boxes_scores_and_labels():
+    box_text = CODECS["paligemma"].encode(_BOX, 112, 112)
+    line = _line(f"The ILD is located at {box_text}.")
+    assert line["question_id"] == "q7" and line["parse"] == "ok"
+    assert "ILD is located at" in line["text"]
+    np.testing.assert_allclose(line["boxes"], _BOX, atol=0.5 / 1024 + 1e-6)
+    assert line["labels"] == ["ILD"]
+    assert math.isclose(line["box_scores"][0], math.exp(-0.5), rel_tol=1e-5)
+    words = len(_TOKENIZER.encode(f"The ILD is located at {box_text}.")) + 1
+    assert math.isclose(line["answer_logprob"], -0.5 * words, rel_tol=1e-5)
+
+
+def test_letterboxed_boxes_come_back_as_fractions_of_the_original():
+    # 300 x 200 in a square: 1/6 of the width is padding on either side.
+    inside = np.array([[1 / 6 + 0.1 * 2 / 3, 0.3, 1 / 6 + 0.5 * 2 / 3, 0.6]], np.float32)
+    text = CODECS["paligemma"].encode(inside, 112, 112)
+    line = _line(text, ExampleConfig(112, geometry="letterbox"))
+    np.testing.assert_allclose(line["boxes"], _BOX, atol=0.02)
+
+
+def test_no_box_is_no_failure_and_a_broken_one_is():
+    assert _line("There is no ILD.")["parse"] == "ok"
+    assert _line("There is no ILD.")["boxes"] == []
+    assert _line("<loc0001><loc0002>")["parse"] != "ok"
+
+
+def test_each_box_has_its_own_score():
+    loc = _TOKENIZER.loc_ids
+    tokens = np.array([loc[1], loc[2], loc[3], loc[4], 1500, loc[5], loc[6], loc[7], loc[8]])
+    logprobs = np.log(np.array([0.5] * 4 + [0.1] + [0.25] * 4))
+    np.testing.assert_allclose(box_scores(tokens, logprobs, _TOKENIZER), [0.5, 0.25], rtol=1e-6)
