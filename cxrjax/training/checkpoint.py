@@ -5,7 +5,6 @@ A base directory holds `model.json` (what the model is and how it wants to be as
 and checkpoints of what was trained; the frozen base stays where it is, known by path and hash.
 """
 
-import difflib
 import hashlib
 import json
 import shutil
@@ -20,10 +19,10 @@ from flax import nnx
 from ml_collections import ConfigDict
 
 from cxrjax.errors import UserError
-from cxrjax.models import PRESETS, VLM, LoRAConfig, apply_lora, count_parameters, partition
+from cxrjax.models import VLM, LoRAConfig, apply_lora, count_parameters, partition
 from cxrjax.models.layers import salt
 from cxrjax.training import store
-from cxrjax.training.config import default_config, flatten, from_json
+from cxrjax.training.config import default_config, find_preset, flatten, from_json
 from cxrjax.training.run_info import file_sha256, write_json
 from cxrjax.training.step import cast_params
 
@@ -124,6 +123,21 @@ def _load_run(workdir: Path, step: int | None) -> LoadedModel:
     checkpoints.close()
     frozen = cast_params(frozen, config.model.frozen_dtype)
     return LoadedModel(nnx.merge(graphdef, trainable, frozen), config, workdir / TOKENIZER_FILE)
+
+
+def best_step(workdir: Path) -> int:
+    """The step that `load_model` takes of a run.
+
+    Raises:
+        UserError: the run has no checkpoint.
+    """
+    config = read_config(workdir)
+    checkpoints = store.CheckpointStore(workdir, config.training.best_metric, writing=False)
+    step = checkpoints.best_step()
+    checkpoints.close()
+    if step is None:
+        raise UserError(f"{workdir}: no checkpoint yet")
+    return step
 
 
 def build_model(config: ConfigDict) -> tuple[VLM, dict[str, Any]]:
@@ -326,12 +340,8 @@ def arrays_sha256(tree: Any) -> str:
 def _new_model(config: ConfigDict) -> VLM:
     """The preset with random parameters."""
     settings = config.model
-    if settings.preset not in PRESETS:
-        near = difflib.get_close_matches(settings.preset, PRESETS, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(PRESETS)}"
-        raise UserError(f"model.preset={settings.preset!r} is unknown; {hint}")
     return VLM(
-        PRESETS[settings.preset],
+        find_preset(settings.preset),
         rngs=nnx.Rngs(config.training.seed),
         share=settings.share,
         remat=settings.remat,

@@ -14,7 +14,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import numpy as np
@@ -40,6 +40,7 @@ Evaluate = Callable[[int, Any], Mapping[str, Any]]
 _IDS_IN_MESSAGE = 20
 
 
+@runtime_checkable
 class BatchIterator(Protocol):
     """Endless batches with a position that can be kept and restored."""
 

@@ -5,6 +5,7 @@ import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, SupportsFloat
 
 import numpy as np
 
@@ -29,23 +30,17 @@ class MetricLog:
     """
 
     def __init__(self, workdir: Path, start_step: int = 0) -> None:
-        # TensorFlow comes with this import: seconds that only a run needs to spend. It writes
-        # event files and computes nothing, so what it has to say of its kernels is noise.
-        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-        os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
-        from clu import metric_writers
-
         self._path = workdir / FILE_NAME
         _cut_after(self._path, start_step)
         self._file = open(self._path, "a", encoding="utf-8")  # noqa: SIM115 - open for the run
-        self._events = metric_writers.AsyncWriter(metric_writers.SummaryWriter(str(workdir)))
+        self._events = _event_writer(workdir)
         self._step = start_step
         self._values: dict[str, float | None] = {}
 
     def write(
         self,
         step: int,
-        values: Mapping[str, float | None],
+        values: Mapping[str, SupportsFloat | None],
         images: Mapping[str, np.ndarray] | None = None,
     ) -> None:
         """Adds values, and pictures for the event files alone, to a step.
@@ -61,10 +56,7 @@ class MetricLog:
         self._step = step
         clean = {name: _finite(value) for name, value in values.items()}
         self._values.update(clean)
-        self._events.write_scalars(step, {n: v for n, v in clean.items() if v is not None})
-        if images:
-            stacked = {n: x if x.ndim == 4 else x[None] for n, x in images.items()}
-            self._events.write_images(step, stacked)
+        _write_events(self._events, step, clean, images or {})
 
     def flush(self) -> None:
         """Writes everything to the files; the step is closed."""
@@ -84,8 +76,41 @@ class MetricLog:
             self._values = {}
 
 
-def _finite(value: float | None) -> float | None:
-    return None if value is None or not math.isfinite(value) else float(value)
+def write_figures(
+    workdir: Path,
+    step: int,
+    values: Mapping[str, SupportsFloat | None],
+    images: Mapping[str, np.ndarray],
+) -> None:
+    """Figures found after the run, to its event files alone: `metrics.jsonl` is the training's."""
+    events = _event_writer(workdir)
+    _write_events(events, step, {name: _finite(value) for name, value in values.items()}, images)
+    events.close()
+
+
+def _event_writer(workdir: Path) -> Any:
+    # TensorFlow comes with this import: seconds that only a run needs to spend. It writes
+    # event files and computes nothing, so what it has to say of its kernels is noise.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
+    from clu import metric_writers
+
+    return metric_writers.AsyncWriter(metric_writers.SummaryWriter(str(workdir)))
+
+
+def _write_events(
+    events: Any,
+    step: int,
+    values: Mapping[str, float | None],
+    images: Mapping[str, np.ndarray],
+) -> None:
+    events.write_scalars(step, {n: v for n, v in values.items() if v is not None})
+    if images:
+        events.write_images(step, {n: x if x.ndim == 4 else x[None] for n, x in images.items()})
+
+
+def _finite(value: SupportsFloat | None) -> float | None:
+    return None if value is None or not math.isfinite(float(value)) else float(value)
 
 
 def _cut_after(path: Path, step: int) -> None:

@@ -9,7 +9,7 @@ import optax
 from flax import nnx, struct
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Int, Key
 from ml_collections import ConfigDict
 
 from cxrjax.input_pipeline.batch import Batch
@@ -29,7 +29,7 @@ class TrainState:
         opt_state: the optimiser's.
     """
 
-    step: Array
+    step: Any
     trainable: Any
     opt_state: Any
 
@@ -40,17 +40,17 @@ class StepMetrics:
 
     Attributes:
         loss: the whole batch's, as it was before the update.
-        parts: its parts, as sums and counts over the whole batch.
+        parts: its `LossParts`, sums and counts over the whole batch.
         grad_norm: global norm of the gradients before clipping.
         learning_rate: of this update.
     """
 
-    loss: Array
-    parts: LossParts
-    grad_norm: Array
-    learning_rate: Array
+    loss: Any
+    parts: Any
+    grad_norm: Any
+    learning_rate: Any
 
-    def values(self) -> dict[str, Array]:
+    def values(self) -> dict[str, Any]:
         """Named figures: sums divided by counts; NaN where a count is 0."""
         parts = self.parts
         return {
@@ -143,7 +143,7 @@ def make_train_step(
     return train_step
 
 
-def dropout_key(seed: int, step: Float[Array, ""]) -> Key[Array, ""]:
+def dropout_key(seed: int, step: Int[Array, ""]) -> Key[Array, ""]:
     """The noise of a step; the model folds in each question's global index."""
     key = jax.random.fold_in(jax.random.key(seed), salt("dropout"))
     return jax.random.fold_in(key, step)

@@ -1,0 +1,136 @@
+"""`python -m cxrjax.train`, from records and images to a model that can be loaded."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+from PIL import Image
+
+from cxrjax import train
+from cxrjax.errors import UserError
+from cxrjax.models import PRESETS
+from cxrjax.records import Answer, QARecord, write_records
+from cxrjax.training import checkpoint
+from cxrjax.training.config import load_config
+
+_ROOT = Path(__file__).resolve().parents[2]
+_TOKENIZER = _ROOT / "data/demo_base/tokenizer.model"
+
+_CONFIG = '''
+"""A test's experiment."""
+from cxrjax.training.config import default_config
+
+def get_config(variant=""):
+    config = default_config()
+    config.model.init = "random"
+    config.model.tokenizer = {tokenizer!r}
+    config.data.train = {records!r}
+    config.data.questions_per_image = 2
+    config.data.prefix_buckets = (64,)
+    config.trainable = (".*",)
+    config.training.batch_images = 8
+    config.training.steps = 3
+    config.training.log_every = 1
+    config.missing_data_help = "Put the table into data/vindr, or try :demo"
+    return config
+'''
+
+
+def _record(index, x, path=None):
+    box = [x, 10.0, x + 20.0, 50.0]
+    text = "The Nodule/Mass is located at <loc_{:.0f}_{:.0f}_{:.0f}_{:.0f}>.".format(*box)
+    return QARecord(
+        dataset="custom",
+        split="train",
+        image_id=f"i{index // 2}",
+        image_path=path or f"images/i{index // 2}.png",
+        image_hw=(60, 80),
+        question_id=f"q{index}",
+        question="Where is the Nodule/Mass?",
+        question_type="Where",
+        answers=[Answer(text=text, boxes_by_image={f"i{index // 2}": [box]})],
+    )
+
+
+@pytest.fixture
+def spec(tmp_path):
+    """A config file whose data are eight images with two questions each, and one without."""
+    (tmp_path / "data/images").mkdir(parents=True)
+    rng = np.random.default_rng(0)
+    for index in range(8):
+        pixels = rng.integers(0, 256, (60, 80), np.uint8)
+        Image.fromarray(pixels).save(tmp_path / f"data/images/i{index}.png")
+    records = tmp_path / "data/records/train.jsonl"
+    lost = _record(100, 5.0, "images/lost.png")
+    write_records(records, [*(_record(i, 2.0 * i) for i in range(16)), lost])
+    path = tmp_path / "experiment.py"
+    path.write_text(_CONFIG.format(tokenizer=str(_TOKENIZER), records=str(records)))
+    return str(path)
+
+
+def test_trains_and_leaves_a_model_that_loads(spec, tmp_path, monkeypatch, capsys):
+    tiny = PRESETS["tiny"]
+    small = dataclasses.replace(
+        tiny,
+        vision=dataclasses.replace(tiny.vision, width=16, depth=1, num_heads=2, mlp_dim=16),
+        decoder=dataclasses.replace(
+            tiny.decoder, width=16, depth=1, num_heads=2, head_dim=8, mlp_dim=16
+        ),
+    )
+    monkeypatch.setitem(PRESETS, "tiny", small)
+    workdir = tmp_path / "run"
+    train.train(load_config(spec), workdir)
+    assert "8 images of 16 questions" in capsys.readouterr().out
+    lines = (workdir / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [1, 2, 3]
+    assert all(json.loads(line)["train/giou_loss"] > 0 for line in lines)
+    quality = json.loads((workdir / "quality.json").read_text())
+    assert quality["total"] == quality["counts"]["missing_image"] == 1
+    records_hash = json.loads((workdir / "run.json").read_text())["data_sha256"]
+    assert list(records_hash) == [str(tmp_path / "data/records/train.jsonl")]
+    loaded = checkpoint.load_model(workdir)
+    assert loaded.tokenizer_path.read_bytes() == _TOKENIZER.read_bytes()
+    fresh, _ = checkpoint.build_model(loaded.config)
+    changed = jax.tree.map(
+        lambda a, b: bool((a != b).any()), *map(nnx.state, (loaded.model, fresh))
+    )
+    assert any(jax.tree.leaves(changed))
+
+
+def test_a_tokenizer_that_does_not_fit_is_refused(spec, tmp_path, monkeypatch):
+    moved = dataclasses.replace(PRESETS["tiny"], loc_token_start=9)
+    monkeypatch.setitem(PRESETS, "tiny", moved)
+    with pytest.raises(UserError, match=r"<loc0000> is id \d+, preset tiny expects 9"):
+        train.train(load_config(spec), tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("--config.data.train=nowhere.jsonl", "nowhere.jsonl, which is not there"),
+        ("--config.model.init=checkpoint", "model.init_from is not set"),
+        ("--config.optimizer.learning_rat=1", "did you mean 'optimizer.learning_rate'"),
+        ("--config.model.preset=tinny", "did you mean 'tiny'"),
+        ("--steps=5", "expected --config.key=value"),
+    ],
+)
+def test_mistakes_end_in_one_line(spec, tmp_path, word, said):
+    with pytest.raises(UserError) as caught:
+        train.main([f"--config={spec}", f"--workdir={tmp_path / 'run'}", word])
+    assert said in str(caught.value) and "\n" not in str(caught.value)
+    assert not (tmp_path / "run/checkpoints").exists()
+
+
+def test_absent_data_exit_code_and_the_hint(spec, tmp_path):
+    command = [sys.executable, "-m", "cxrjax.train", f"--config={spec}"]
+    command += [f"--workdir={tmp_path / 'run'}", "--config.data.train=nowhere.jsonl"]
+    done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert done.stderr.strip().endswith("or try :demo")
