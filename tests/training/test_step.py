@@ -36,7 +36,7 @@ def _gradients(state):
 def _assert_same(ours, theirs):
     """Equal to float32 rounding: losses, both parts, gradients."""
     for a, b in zip(jax.tree.leaves(ours[1]), jax.tree.leaves(theirs[1]), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-5)
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)  # an IoU may be almost nothing
     a, b = _gradients(ours[0]), _gradients(theirs[0])
     assert a.keys() == b.keys()
     for name in a:
