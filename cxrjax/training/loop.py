@@ -63,6 +63,11 @@ class _InFlight(NamedTuple):
     tokens: int
 
 
+def print_at_once(line: str) -> None:
+    """Prints a line even where the output goes into a file."""
+    print(line, flush=True)
+
+
 def train(
     config: ConfigDict,
     workdir: str | Path,
@@ -74,7 +79,7 @@ def train(
     tokenizer_file: str | Path | None = None,
     evaluate: Evaluate | None = None,
     data_files: Iterable[Path] = (),
-    log_line: Callable[[str], None] = print,
+    log_line: Callable[[str], None] = print_at_once,
 ) -> None:
     """Trains, or goes on training, until step `steps`; leaves checkpoints in the workdir.
 

@@ -94,6 +94,9 @@ def test_trains_and_leaves_a_model_that_loads(spec, tmp_path, monkeypatch, capsy
     assert quality["total"] == quality["counts"]["missing_image"] == 1
     records_hash = json.loads((workdir / "run.json").read_text())["data_sha256"]
     assert list(records_hash) == [str(tmp_path / "data/records/train.jsonl")]
+    train.train(load_config(spec), workdir)
+    assert "resumed from the checkpoint of step 3" in capsys.readouterr().out
+    assert (workdir / "metrics.jsonl").read_text().splitlines() == lines
     loaded = checkpoint.load_model(workdir)
     assert loaded.tokenizer_path.read_bytes() == _TOKENIZER.read_bytes()
     fresh, _ = checkpoint.build_model(loaded.config)
