@@ -46,17 +46,16 @@ def get_config(variant: str = "") -> ConfigDict:
     config.data.prompt = "detect"
     config.data.questions_per_image = 8
     config.data.prefix_buckets = (8,)
-    config.data.answer_buckets = (32,)
-    config.data.packed_buckets = (96,)
-    config.data.too_long = "set_aside"
+    config.data.answer_buckets = (48,)
+    config.data.packed_buckets = (96, 144)
     config.data.workers = 1
 
     config.optimizer.learning_rate = 2e-3
     config.optimizer.warmup_steps = 200
     config.optimizer.weight_decay = 0.05
     config.training.batch_images = 16
-    config.training.steps = 7000
+    config.training.steps = 5200
     config.training.logit_chunk = 512
-    config.training.checkpoint_every = 1000
-    config.decoding.max_answer_tokens = 32
+    config.training.checkpoint_every = 650
+    config.decoding.max_answer_tokens = 48
     return config

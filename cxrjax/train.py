@@ -15,6 +15,7 @@ import jax
 from ml_collections import ConfigDict
 
 from cxrjax import cli
+from cxrjax.benchmarks import validation
 from cxrjax.datasets.vindr_cxr_vqa import CLASSES
 from cxrjax.input_pipeline.loader import train_loader
 from cxrjax.input_pipeline.tokenizer import Tokenizer
@@ -73,9 +74,21 @@ def train(config: ConfigDict, workdir: Path) -> None:
 
 
 def make_evaluate(config: ConfigDict, tokenizer: Tokenizer) -> loop.Evaluate | None:
-    """The evaluation during training: None until the benchmark is wired in."""
-    del config, tokenizer
-    return None
+    """The evaluation during training; None where no validation records are configured."""
+    if config.data.validation is None:
+        return None
+    records = open_records(config, "validation", KNOWN_CLASSES)
+    for reason, count in records.quality.counts().items():
+        if count:
+            print(f"validation: {count} records set aside: {reason}")
+    return validation.make_evaluate(
+        records.source,
+        tokenizer,
+        example_config(config),
+        max_answer_tokens=config.decoding.max_answer_tokens,
+        use_grammar=config.decoding.grammar,
+        images_per_batch=batch_images(config),
+    )
 
 
 if __name__ == "__main__":

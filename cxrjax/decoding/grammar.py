@@ -15,11 +15,11 @@ from cxrjax.models import NUM_LOC_TOKENS
 
 class BoxState(NamedTuple):
     """Attributes:
-    count: location tokens of the current box so far, 0 to 3.
-    older, newer: bins of the last two tokens; only meaningful where `count` says so.
+    placed: location tokens of the current box so far, 0 to 3.
+    older, newer: bins of the last two tokens; only meaningful where `placed` says so.
     """
 
-    count: Int[Array, "*batch"]
+    placed: Int[Array, "*batch"]
     older: Int[Array, "*batch"]
     newer: Int[Array, "*batch"]
 
@@ -40,11 +40,11 @@ def allowed_tokens(
     """
     bins = jnp.arange(vocab_size) - loc_token_start
     is_loc = (bins >= 0) & (bins < NUM_LOC_TOKENS)
-    count = state.count[..., None]
+    placed = state.placed[..., None]
     far_corner = is_loc & (bins > state.older[..., None])
     near_corner = bins < NUM_LOC_TOKENS - 1
     starts = ~is_loc | near_corner
-    return jnp.where(count == 0, starts, jnp.where(count == 1, is_loc & near_corner, far_corner))
+    return jnp.where(placed == 0, starts, jnp.where(placed == 1, is_loc & near_corner, far_corner))
 
 
 def advance(state: BoxState, token: Int[Array, "*batch"], loc_token_start: int) -> BoxState:
@@ -52,7 +52,7 @@ def advance(state: BoxState, token: Int[Array, "*batch"], loc_token_start: int) 
     bins = token - loc_token_start
     is_loc = (bins >= 0) & (bins < NUM_LOC_TOKENS)
     return BoxState(
-        count=jnp.where(is_loc, (state.count + 1) % 4, 0),
+        placed=jnp.where(is_loc, (state.placed + 1) % 4, 0),
         older=state.newer,
         newer=jnp.where(is_loc, bins, 0),
     )

@@ -40,9 +40,8 @@ def predict_questions(
         answers = generator(batch.images, batch.prefix_tokens, batch.prefix_mask)
         for row, slot in np.argwhere(batch.question_index >= 0):
             record = source.record(int(batch.question_index[row, slot]))
-            yield prediction(
-                record, answers.tokens[row, slot], answers.logprobs[row, slot], tokenizer, config
-            )
+            tokens, logprobs = (np.asarray(part[row, slot]) for part in answers)
+            yield prediction(record, tokens, logprobs, tokenizer, config)
         for problem in loaded.problems:
             yield {
                 "question_id": problem.question_id,

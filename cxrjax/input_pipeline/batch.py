@@ -91,6 +91,7 @@ def empty_batch(
     prefix_slots: int,
     answer_slots: int,
     boxes: int,
+    packed_length: int | None = None,
 ) -> Batch:
     """A batch of empty slots in NumPy, to be filled in place (tokens 0 = `<pad>`)."""
     question_shape = (images, questions)
@@ -104,4 +105,5 @@ def empty_batch(
         target_boxes=np.zeros((*question_shape, boxes, 4), np.float32),
         box_mask=np.zeros((*question_shape, boxes), bool),
         question_index=np.full(question_shape, -1, np.int32),
+        packed_length=packed_length,
     )

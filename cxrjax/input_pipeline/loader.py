@@ -97,7 +97,8 @@ class BatchBuilder:
                 prefix_slots=_slots([len(t.prefix) for t in tokens], config.prefix_buckets),
                 answer_slots=_slots([len(t.answer) for t in tokens], config.answer_buckets),
                 boxes=config.max_boxes,
-            ).replace(packed_length=_packed_length(list(encoded.values()), config)),
+                packed_length=_packed_length(list(encoded.values()), config),
+            ),
             question_ids=[[None] * self.source.questions_per_image for _ in mine],
             problems=[],
         )
@@ -370,12 +371,12 @@ def _own(loaded: LoadedBatch) -> LoadedBatch:
     JAX on a CPU computes on NumPy's memory without a copy, so that a batch in use would keep its
     shared memory (of which containers have little) up to the end of the run.
     """
-    arrays = {
+    arrays: dict[str, Any] = {
         name: np.array(array)
         for name, array in vars(loaded.batch).items()
         if isinstance(array, np.ndarray) and type(array) is not np.ndarray
     }
-    return loaded._replace(batch=loaded.batch.replace(**arrays))
+    return loaded._replace(batch=dataclasses.replace(loaded.batch, **arrays))
 
 
 def _set_up_worker(worker: int, workers: int) -> None:

@@ -209,7 +209,7 @@ class Embedder(nnx.Module):
             rows = (2.0 / config.width) ** 0.5 * jnp.cos(bins[:, None] * frequency + phase)
             table = jax.lax.dynamic_update_slice_in_dim(table, rows, loc_token_start, axis=0)
         self.table = nnx.Param(table)
-        self.loc_delta = nnx.data(None)
+        self.loc_delta: Any = nnx.data(None)
 
     def add_loc_delta(self) -> None:
         """Makes the `<loc>` rows trainable by a difference that starts at zero."""

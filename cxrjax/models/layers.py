@@ -106,7 +106,7 @@ class Linear(nnx.Module):
             stddev * jax.random.normal(rngs.params(), (in_features, out_features))
         )
         self.bias = nnx.data(nnx.Param(jnp.zeros(out_features)) if use_bias else None)
-        self.lora = nnx.data(None)
+        self.lora: Any = nnx.data(None)
 
     def __call__(
         self, x: Float[Array, "*batch i"], dropout: TokenDropout | None = None

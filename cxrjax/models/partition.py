@@ -46,7 +46,8 @@ def partition(model: nnx.Module, rules: Sequence[str]) -> tuple[Any, nnx.State, 
     def trains(path: Sequence[Any], _: Any) -> bool:
         return any(re.search(rule, path_of(path)) for rule in rules)
 
-    return nnx.split(model, trains, ...)
+    graphdef, trainable, *rest = nnx.split(model, trains, ...)
+    return graphdef, trainable, rest[0]
 
 
 def count_parameters(state: Any) -> int:

@@ -214,7 +214,7 @@ class VLM(nnx.Module):
         packing: Int[Array, "B T"] | None = None,
     ) -> tuple[Array, SequenceLayout]:
         """Embeds [context | questions] and says who sees whom: prefix all, answers what is past."""
-        rows, questions, num_slots = tokens.shape
+        rows, _, num_slots = tokens.shape
         num_context = context.shape[1]
         offsets = jnp.maximum(jnp.cumsum(mask, axis=2, dtype=jnp.int32) - 1, 0)
         slot = jnp.arange(num_slots)

@@ -33,6 +33,11 @@ def _inputs():
     return rng.integers(0, 256, (2, 16, 16, 3)).astype(np.uint8), prefix_tokens, prefix_mask
 
 
+@nnx.jit
+def _hidden(model, *inputs):
+    return model(*inputs)
+
+
 def _slow_greedy(model, images, prefix_tokens, prefix_mask, use_grammar):
     """Greedy without a cache: the whole sequence again for each token, one question at a time."""
     rows, questions, _ = prefix_tokens.shape
@@ -44,15 +49,18 @@ def _slow_greedy(model, images, prefix_tokens, prefix_mask, use_grammar):
                 continue
             tokens = []
             while len(tokens) < _ANSWER and _EOS not in tokens:
-                so_far = np.array([*tokens, 0])[None, None]
-                hidden = model(
+                so_far = np.zeros((1, 1, _ANSWER), np.int32)
+                so_far[0, 0, : len(tokens)] = tokens
+                hidden = _hidden(
+                    model,
                     images[b : b + 1],
                     prefix_tokens[b : b + 1, q : q + 1],
                     prefix_mask[b : b + 1, q : q + 1],
                     so_far,
                     np.ones_like(so_far, bool),
                 )
-                logits = np.array(model.logits(hidden[0, 0, -1]))
+                # What stands after position len(tokens) is not seen: answers are causal.
+                logits = np.array(model.logits(hidden[0, 0, len(tokens)]))
                 if use_grammar:
                     locs = 0
                     while locs < len(tokens) and start <= tokens[-1 - locs] < start + 1024:
@@ -87,7 +95,7 @@ def test_the_cache_changes_nothing(share, use_grammar):
     np.testing.assert_array_equal(answer.tokens, expected)
     assert (answer.tokens[1, 0] == 0).all() and (answer.logprobs[1, 0] == 0).all()
 
-    hidden = model(*inputs, answer.tokens, np.ones_like(answer.tokens, bool))
+    hidden = _hidden(model, *inputs, answer.tokens, np.ones_like(answer.tokens, bool))
     logprobs = jax.nn.log_softmax(model.logits(hidden))
     chosen = jnp.take_along_axis(logprobs, answer.tokens[..., None], axis=-1)[..., 0]
     said = answer.tokens > 0
@@ -138,5 +146,5 @@ def test_box_state_counts_tokens_of_the_current_box():
     counts = []
     for token in (20, 21, 30, 31, 20, 5):
         state = advance(state, jnp.asarray(token), 20)
-        counts.append(int(state.count))
+        counts.append(int(state.placed))
     assert counts == [1, 2, 3, 0, 1, 0]

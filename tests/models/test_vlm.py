@@ -1,6 +1,7 @@
 """The model against an independent dense formulation, and what may and may not see what."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -31,6 +32,16 @@ _B, _Q, _P, _A = 2, 3, 7, 5
 
 def _model(share="tower", **kwargs):
     return VLM(_CONFIG, rngs=nnx.Rngs(0), share=share, **kwargs)
+
+
+@functools.partial(nnx.jit, static_argnames="packed_length")
+def _hidden(model, inputs, question_index=None, dropout_key=None, packed_length=None):
+    return model(
+        **inputs,
+        question_index=question_index,
+        dropout_key=dropout_key,
+        packed_length=packed_length,
+    )
 
 
 def _inputs(seed=0):
@@ -142,7 +153,7 @@ def test_equals_a_dense_numpy_formulation_for_every_question():
     model, inputs = _model("tower"), _inputs()
     # Norm scales that differ from their initial value, so that 1 + scale is seen.
     model.decoder.final_norm.scale[...] = jnp.linspace(-0.5, 0.5, 20)
-    hidden = model(**inputs)
+    hidden = _hidden(model, inputs)
     for b in range(_B):
         for q in range(_Q):
             prefix = inputs["prefix_tokens"][b, q][inputs["prefix_mask"][b, q]]
@@ -154,31 +165,30 @@ def test_equals_a_dense_numpy_formulation_for_every_question():
 @pytest.mark.parametrize("share", ["tower", "image"])
 def test_questions_of_one_image_do_not_see_each_other(share):
     model, inputs = _model(share), _inputs()
-    hidden = model(**inputs)
+    hidden = _hidden(model, inputs)
     for q in range(_Q):
         alone = {
             name: value if name == "images" else value[:, q : q + 1]
             for name, value in inputs.items()
         }
-        np.testing.assert_allclose(model(**alone)[:, 0], hidden[:, q], atol=1e-5)
+        np.testing.assert_allclose(_hidden(model, alone)[:, 0], hidden[:, q], atol=1e-5)
 
 
 @pytest.mark.parametrize("share", ["tower", "image"])
 def test_answers_see_the_past_alone_and_prompts_see_themselves_whole(share):
     model, inputs = _model(share), _inputs()
-    hidden = model(**inputs)
+    hidden = _hidden(model, inputs)
     later = dict(inputs, answer_tokens=inputs["answer_tokens"].copy())
     later["answer_tokens"][:, :, 2] = 7
-    changed = np.abs(np.asarray(model(**later) - hidden)).max(axis=(0, 1, 3))
+    changed = np.abs(np.asarray(_hidden(model, later) - hidden)).max(axis=(0, 1, 3))
     # Entry a predicts token a, so token 2 is first seen by entry 3.
     np.testing.assert_array_less(changed[:3], 1e-6)
     assert changed[3] > 1e-3
 
-    # The first prompt token sees the last one: with one layer less it could not matter to
-    # entry 0, which stands on the last token; so look at a change of an early token's value path.
+    # Entry 0 stands on the last prompt token and sees the ones before it.
     early = dict(inputs, prefix_tokens=inputs["prefix_tokens"].copy())
     early["prefix_tokens"][:, :, -2] = 9
-    assert np.abs(np.asarray(model(**early) - hidden)[:, :, 0]).max() > 1e-3
+    assert np.abs(np.asarray(_hidden(model, early) - hidden)[:, :, 0]).max() > 1e-3
 
 
 def test_image_tokens_see_the_prompt_only_where_they_are_not_shared():
@@ -198,20 +208,20 @@ def test_image_tokens_see_the_prompt_only_where_they_are_not_shared():
 
 def test_padding_and_empty_slots_change_nothing_and_are_finite():
     model, inputs = _model("image"), _inputs()
-    hidden = model(**inputs)
+    hidden = _hidden(model, inputs)
     garbage = dict(inputs)
     for part in ("prefix", "answer"):
         mask = inputs[f"{part}_mask"]
         garbage[f"{part}_tokens"] = np.where(mask, inputs[f"{part}_tokens"], 55)
     seen = inputs["answer_mask"]
     np.testing.assert_allclose(
-        np.asarray(model(**garbage))[seen], np.asarray(hidden)[seen], atol=1e-6
+        np.asarray(_hidden(model, garbage))[seen], np.asarray(hidden)[seen], atol=1e-6
     )
     empty = dict(inputs, prefix_mask=inputs["prefix_mask"].copy())
     empty["prefix_mask"][0, 0] = False
     empty["answer_mask"] = inputs["answer_mask"].copy()
     empty["answer_mask"][0, 0] = False
-    with_empty = np.asarray(model(**empty))
+    with_empty = np.asarray(_hidden(model, empty))
     assert np.isfinite(with_empty).all()
     np.testing.assert_allclose(with_empty[1], hidden[1], atol=1e-6)
 
@@ -234,7 +244,7 @@ def test_remat_and_unroll_change_neither_values_nor_gradients(kwargs):
 
 def test_bfloat16_activations_stay_near_float32():
     inputs = _inputs()
-    exact, rounded = _model()(**inputs), _model(dtype="bfloat16")(**inputs)
+    exact, rounded = _hidden(_model(), inputs), _hidden(_model(dtype="bfloat16"), inputs)
     assert rounded.dtype == jnp.bfloat16
     assert np.abs(np.asarray(exact) - np.asarray(rounded, np.float32)).mean() < 0.02
 
@@ -256,14 +266,28 @@ def _tuned(share="image"):
 def test_dropout_belongs_to_the_question_not_to_its_place_in_the_batch(share):
     model, inputs = _tuned(share), _inputs()
     index, key = np.arange(_B * _Q).reshape(_B, _Q) + 100, jax.random.key(3)
-    together = model(**inputs, question_index=index, dropout_key=key)
-    assert np.abs(np.asarray(together - model(**inputs))).max() > 1e-2
+    together = _hidden(model, inputs, index, key)
+    assert np.abs(np.asarray(together - _hidden(model, inputs))).max() > 1e-2
     for b in range(_B):
         row = {name: value[b : b + 1] for name, value in inputs.items()}
-        alone = model(**row, question_index=index[b : b + 1], dropout_key=key)
+        alone = _hidden(model, row, index[b : b + 1], key)
         np.testing.assert_allclose(alone[0], together[b], atol=1e-5)
-    again = model(**inputs, question_index=index, dropout_key=jax.random.key(4))
+    again = _hidden(model, inputs, index, jax.random.key(4))
     assert np.abs(np.asarray(together - again)).max() > 1e-2
+
+
+def test_leaving_the_padding_out_changes_nothing():
+    inputs, index, key = _inputs(), np.arange(_B * _Q).reshape(_B, _Q), jax.random.key(5)
+    said = inputs["answer_mask"]
+    longest = int((inputs["prefix_mask"].sum((1, 2)) + said.sum((1, 2))).max())
+    model = _tuned("image")
+    for noise in ((None, None), (index, key)):
+        padded = np.asarray(_hidden(model, inputs, *noise))
+        for length in (longest, longest + 4):
+            packed = np.asarray(_hidden(model, inputs, *noise, packed_length=length))
+            np.testing.assert_allclose(packed[said], padded[said], atol=1e-5)
+    with pytest.raises(ValueError, match="share='image'"):
+        _model("tower")(**inputs, packed_length=longest)
 
 
 def test_loc_delta_is_a_change_of_the_loc_rows_on_both_sides():
@@ -275,7 +299,7 @@ def test_loc_delta_is_a_change_of_the_loc_rows_on_both_sides():
     start = _CONFIG.loc_token_start
     table = changed.decoder.embedder.table
     table[...] = table[...].at[start : start + 1024].add(delta)
-    hidden, expected = model(**inputs), changed(**inputs)
+    hidden, expected = _hidden(model, inputs), _hidden(changed, inputs)
     np.testing.assert_allclose(hidden, expected, atol=1e-5)
     np.testing.assert_allclose(model.logits(hidden), changed.logits(hidden), atol=1e-4)
     np.testing.assert_allclose(

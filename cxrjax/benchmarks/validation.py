@@ -1,0 +1,107 @@
+"""A model's figures on records, without files in between: the evaluation during training."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from cxrjax.benchmarks.overlays import overlay
+from cxrjax.benchmarks.predictions import parse_prediction
+from cxrjax.benchmarks.scores import PAPER, STRICT
+from cxrjax.benchmarks.vindr_cxr_vqa import score
+from cxrjax.benchmarks.vindr_truth import read_references
+from cxrjax.decoding.generate import Generator
+from cxrjax.decoding.predictor import predict_questions
+from cxrjax.images import letterbox, read_image
+from cxrjax.input_pipeline.examples import ExampleConfig
+from cxrjax.input_pipeline.sources import RecordSource
+from cxrjax.input_pipeline.tokenizer import Tokenizer
+from cxrjax.metrics.bootstrap import Bootstrap
+from cxrjax.models import VLM
+
+# What a training run logs of a benchmark: the paper's figures and the strict headline.
+LOGGED = {
+    PAPER: ("vqa/f1", "vqa/precision", "vqa/recall"),
+    STRICT: (
+        "vqa/balanced_accuracy",
+        "detection/f1@0.3",
+        "detection/precision@0.3",
+        "detection/recall@0.3",
+        "detection/miou_tp@0.3",
+        "detection_agnostic/f1@0.3",
+        "localization/mean_iou",
+        "parse_failure_rate",
+    ),
+}
+_PICTURE_SIDE = 448
+
+
+def make_evaluate(
+    source: RecordSource,
+    tokenizer: Tokenizer,
+    config: ExampleConfig,
+    *,
+    max_answer_tokens: int,
+    use_grammar: bool,
+    images_per_batch: int,
+    pictures: int = 4,
+) -> Callable[[int, VLM], dict[str, Any]]:
+    """The function that the training loop calls: (step, model) -> figures and pictures.
+
+    Args:
+        source: validation records, with answers.
+        pictures: radiographs drawn with true and predicted boxes, uint8 [n, H, W, 3].
+    """
+    records = [record for _, record in source.records()]
+    references = read_references(records, "exact", "validation")
+
+    def evaluate(step: int, model: VLM) -> dict[str, Any]:
+        del step
+        generator = Generator(
+            model,
+            max_answer_tokens=max_answer_tokens,
+            eos_id=tokenizer.eos_id,
+            use_grammar=use_grammar,
+        )
+        lines = list(
+            predict_questions(
+                generator, source, tokenizer, config, images_per_batch=images_per_batch
+            )
+        )
+        predictions = [parse_prediction(line, line["question_id"]) for line in lines]
+        scores = score(
+            references, {"model": predictions}, codec=None, bootstrap=Bootstrap(resamples=0)
+        )
+        figures: dict[str, Any] = {}
+        for protocol, names in LOGGED.items():
+            for name in names:
+                figures[name] = scores.figures["model"][protocol][name].value
+        drawn = draw_predictions(source, lines, pictures)
+        return {**figures, "overlays": drawn} if drawn is not None else figures
+
+    return evaluate
+
+
+def draw_predictions(
+    source: RecordSource, lines: Iterable[Mapping[str, Any]], count: int
+) -> np.ndarray | None:
+    """The first images that have true boxes, with truth in green and predictions in red."""
+    predicted = {line["question_id"]: line["boxes"] for line in lines}
+    drawn: list[np.ndarray] = []
+    for element in range(len(source)):
+        image_path, _, records = source[element]
+        truth, found = [], []
+        for record in records:
+            assert record.image_hw is not None
+            height, width = record.image_hw
+            truth += [np.divide(box, [width, height, width, height]) for box in record.boxes]
+            found += predicted.get(record.question_id, [])
+        if not truth or len(drawn) == count:
+            continue
+        image, geometry = letterbox(read_image(image_path), _PICTURE_SIDE, _PICTURE_SIDE)
+        boxes = {
+            colour: geometry.apply(np.asarray(boxes, np.float32).reshape(-1, 4))
+            for colour, boxes in (("green", truth), ("red", found))
+        }
+        drawn.append(overlay(image, boxes))
+    return np.stack(drawn) if drawn else None

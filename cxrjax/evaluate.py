@@ -1,0 +1,103 @@
+"""Predicts and scores in one go, and logs the figures at the checkpoint's step.
+
+    python -m cxrjax.evaluate --workdir=runs/vindr --benchmark=vindr_cxr_vqa
+    python -m cxrjax.evaluate --checkpoint=data/demo_base --benchmark=vindr_cxr_vqa \\
+        --references=DIR/records/validation.jsonl --out=runs/base
+
+Writes predictions.jsonl and what `score` writes to --out (default: the workdir's evaluation/). For
+a training run, the figures and some overlays also go to its event files.
+"""
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from cxrjax.benchmarks import BENCHMARKS
+from cxrjax.benchmarks.scores import write_scores
+from cxrjax.benchmarks.validation import LOGGED, draw_predictions
+from cxrjax.cli import run
+from cxrjax.errors import UserError
+from cxrjax.input_pipeline.sources import RecordSource
+from cxrjax.metrics.bootstrap import Bootstrap
+from cxrjax.predict import predict
+from cxrjax.records import read_records, strip_answers, write_records
+from cxrjax.training.checkpoint import best_step, read_config
+from cxrjax.training.metric_log import write_figures
+
+
+def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Flags of the command; leaves with code 2 where they are unusable."""
+    parser = argparse.ArgumentParser(
+        prog="python -m cxrjax.evaluate",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    model = parser.add_mutually_exclusive_group(required=True)
+    model.add_argument("--workdir", type=Path, help="a training run: its best checkpoint")
+    model.add_argument("--checkpoint", type=Path, help="a base model's directory")
+    add("--benchmark", required=True, choices=sorted(BENCHMARKS), help="whose tables")
+    add("--references", type=Path, metavar="FILE", help="records with answers (default: the run's)")
+    add("--image_root", type=Path, help="what image_path is relative to (data/README.md)")
+    add("--prompt", help="prompt format (default: the model's own)")
+    add("--resamples", type=int, default=1000, help="bootstrap resamples (default 1000)")
+    add("--out", type=Path, metavar="DIR", help="folder to write to")
+    flags = parser.parse_args(argv)
+    if flags.checkpoint and not (flags.references and flags.out):
+        parser.error("--checkpoint needs --references and --out")
+    return flags
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Evaluates, writes and prints the tables."""
+    flags = parse_arguments(argv)
+    references, image_root = flags.references, flags.image_root
+    if flags.workdir:
+        data = read_config(flags.workdir).data
+        references = references or (Path(data.validation) if data.validation else None)
+        image_root = image_root or (Path(data.image_root) if data.image_root else None)
+    if references is None:
+        raise UserError(f"{flags.workdir}: the run names no validation records; give --references")
+    out = flags.out or flags.workdir / "evaluation"
+    image_root = image_root or RecordSource(references, None, 1).image_root
+    # The model is given the questions alone: answers cannot leak into its prompt (H24).
+    questions = out / "questions.jsonl"
+    write_records(questions, map(strip_answers, read_records(references)))
+    predictions = out / "predictions.jsonl"
+    predict(
+        flags.workdir or flags.checkpoint,
+        questions,
+        predictions,
+        image_root=image_root,
+        prompt=flags.prompt,
+    )
+    benchmark = BENCHMARKS[flags.benchmark]
+    name = (flags.workdir or flags.checkpoint).name
+    scores = benchmark.score_files(
+        references,
+        {name: predictions},
+        None,
+        benchmark.gt_modes[0],
+        Bootstrap(resamples=flags.resamples, seed=0),
+    )
+    write_scores(out, benchmark, scores)
+    if flags.workdir:
+        figures = {
+            f"evaluation/{protocol}/{metric}": scores.figures[name][protocol][metric].value
+            for protocol, metrics in LOGGED.items()
+            for metric in metrics
+        }
+        with open(predictions, encoding="utf-8") as lines:
+            drawn = draw_predictions(
+                RecordSource(references, image_root, 64), map(json.loads, lines), count=4
+            )
+        pictures = {"evaluation/overlays": drawn} if drawn is not None else {}
+        write_figures(flags.workdir, best_step(flags.workdir), figures, pictures)
+    print(benchmark.markdown(scores))
+    print(f"{out}: predictions.jsonl, metrics.json, tables.md, tables.csv, score.json")
+
+
+if __name__ == "__main__":
+    run(main)

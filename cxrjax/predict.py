@@ -1,0 +1,108 @@
+"""Answers questions with a model of ours: a line of predictions for each question.
+
+    python -m cxrjax.predict --workdir=runs/vindr --questions=DIR/questions/validation.jsonl \\
+        --out=predictions.jsonl
+    python -m cxrjax.predict --checkpoint=data/demo_base --prompt=detect --questions=... --out=...
+
+The questions file carries no answers (`build` writes it; a records file works too, its answers are
+not looked at). A line has `question_id`, `text`, `boxes` (xyxy, fractions of the original image),
+`labels`, `box_scores`, `answer_logprob` and `parse` (`ok`, or why no box could be read).
+"""
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import tqdm
+
+from cxrjax.cli import run
+from cxrjax.decoding.generate import Generator
+from cxrjax.decoding.predictor import predict_questions
+from cxrjax.errors import UserError
+from cxrjax.input_pipeline.prompts import PROMPTS
+from cxrjax.input_pipeline.sources import RecordSource
+from cxrjax.training.checkpoint import load_model
+from cxrjax.training.data import example_config, open_tokenizer
+
+
+def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Flags of the command; leaves with code 2 where they are unusable."""
+    parser = argparse.ArgumentParser(
+        prog="python -m cxrjax.predict",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    model = parser.add_mutually_exclusive_group(required=True)
+    model.add_argument("--workdir", type=Path, help="a training run: its best checkpoint")
+    model.add_argument("--checkpoint", type=Path, help="a base model's directory")
+    add("--step", type=int, help="of a training run, another checkpoint than the best")
+    add("--questions", required=True, type=Path, metavar="FILE", help="questions (JSON Lines)")
+    add("--out", required=True, type=Path, metavar="FILE", help="predictions to write")
+    add("--image_root", type=Path, help="what image_path is relative to (data/README.md)")
+    add("--prompt", choices=sorted(PROMPTS), help="prompt format (default: the model's own)")
+    add("--images_per_batch", type=int, default=8)
+    return parser.parse_args(argv)
+
+
+def predict(
+    model_directory: Path,
+    questions: Path,
+    out: Path,
+    *,
+    step: int | None = None,
+    image_root: Path | None = None,
+    prompt: str | None = None,
+    images_per_batch: int = 8,
+) -> int:
+    """Writes predictions and returns how many."""
+    if images_per_batch < 1:
+        raise UserError(f"--images_per_batch={images_per_batch}: expected at least 1")
+    model, config, tokenizer_path = load_model(model_directory, step)
+    with config.unlocked():
+        config.data.prompt = prompt or config.data.prompt
+    tokenizer = open_tokenizer(tokenizer_path, config.model.preset)
+    source = RecordSource(questions, image_root, config.data.questions_per_image)
+    if config.data.prompt == "detect":
+        source = source.without(
+            {i for i, record in source.records() if not (record.variables or {}).get("finding")}
+        )
+    generator = Generator(
+        model,
+        max_answer_tokens=config.decoding.max_answer_tokens,
+        eos_id=tokenizer.eos_id,
+        use_grammar=config.decoding.grammar,
+    )
+    lines = predict_questions(
+        generator, source, tokenizer, example_config(config), images_per_batch=images_per_batch
+    )
+    out.parent.mkdir(parents=True, exist_ok=True)
+    partial = out.with_name(out.name + ".partial")
+    count = 0
+    with open(partial, "w", encoding="utf-8") as file:
+        for line in tqdm.tqdm(lines, total=source.num_questions, unit="question", desc=out.stem):
+            file.write(json.dumps(line, ensure_ascii=False) + "\n")
+            count += 1
+    partial.replace(out)
+    return count
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Predicts what the flags ask for and says where it is."""
+    flags = parse_arguments(argv)
+    count = predict(
+        flags.workdir or flags.checkpoint,
+        flags.questions,
+        flags.out,
+        step=flags.step,
+        image_root=flags.image_root,
+        prompt=flags.prompt,
+        images_per_batch=flags.images_per_batch,
+    )
+    print(f"{flags.out}: {count:,} predictions")
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,60 @@
+"""Installs cxrjax: `pip install -c constraints.txt -e .[test]`."""
+
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+setup(
+    name="cxrjax",
+    version="0.1.0",
+    description="Vision-language models for chest X-rays in JAX: grounded answers, LoRA, metrics",
+    long_description=(Path(__file__).parent / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.11",
+    packages=find_packages(include=["cxrjax", "cxrjax.*"]),
+    package_data={"cxrjax": ["benchmarks/*.j2", "datasets/vindr_cxr_vqa/*.json"]},
+    install_requires=[
+        "absl-py>=2.1,<3",
+        "clu>=0.0.12,<0.1",
+        "flax>=0.12.8,<0.13",
+        "grain>=0.2.18,<0.3",
+        "jax>=0.10,<0.11",
+        "jaxtyping>=0.3,<0.4",
+        "jinja2>=3.1,<4",
+        "ml-collections>=1.0,<2",
+        "numpy>=2.0,<3",
+        "optax>=0.2.5,<0.3",
+        "orbax-checkpoint>=0.12,<0.13",
+        "pillow>=11,<14",
+        "pydantic>=2.9,<3",
+        "pydicom>=3.0,<4",
+        "pylibjpeg>=2.0,<3",
+        "pylibjpeg-openjpeg>=2.4,<3",
+        "scipy>=1.14,<2",
+        "sentencepiece>=0.2,<0.3",
+        # CLU's writers need TensorFlow and TensorBoard, and bring neither.
+        "tensorboard>=2.18,<3",
+        "tensorflow-cpu>=2.18,<3",
+        "tqdm>=4.66,<5",
+    ],
+    extras_require={
+        # JPEG inside DICOM. An extra, since pylibjpeg-libjpeg is under GPL v3.
+        "dicom_jpeg": ["pylibjpeg-libjpeg>=2.3,<3"],
+        "test": [
+            "beartype>=0.21,<1",
+            "hypothesis>=6.100,<7",
+            "mypy>=1.18,<3",
+            "pycocotools>=2.0.10,<3",
+            "pydicom-data==1.0.0",
+            "pylibjpeg-libjpeg>=2.3,<3",
+            "pytest>=8.4,<10",
+            "ruff>=0.14,<0.18",
+            "scikit-learn>=1.5,<2",
+        ],
+        "parity": ["peft>=0.17,<1", "torch>=2.9,<3", "transformers>=5,<6"],
+        "tpu": ["jax[tpu]>=0.10,<0.11"],
+        "gpu": ["jax[cuda13]>=0.10,<0.11"],
+        "docs": ["ipykernel>=6.29,<8", "nbclient>=0.10,<1"],
+    },
+)
