@@ -22,7 +22,6 @@ from cxrjax.input_pipeline.tokenizer import Tokenizer
 from cxrjax.training import checkpoint, loop
 from cxrjax.training.config import batch_images, load_config, total_steps
 from cxrjax.training.data import example_config, open_records, open_tokenizer
-from cxrjax.training.run_info import write_json
 
 # Records that name another finding are set aside.
 KNOWN_CLASSES = {"vindr_cxr_vqa": CLASSES, "synthetic": CLASSES}
@@ -47,7 +46,6 @@ def train(config: ConfigDict, workdir: Path) -> None:
     tokenizer_file = checkpoint.tokenizer_path(config)
     tokenizer = open_tokenizer(tokenizer_file, config.model.preset)
     loop.make_writable(workdir)
-    write_json(workdir / "quality.json", records.quality.to_json())
     print(f"{len(records.source):,} images of {records.source.num_questions:,} questions to learn")
     model, base = checkpoint.build_model(config)
     with train_loader(
@@ -69,6 +67,7 @@ def train(config: ConfigDict, workdir: Path) -> None:
             steps=total_steps(config, len(records.source)),
             tokenizer_file=tokenizer_file,
             evaluate=make_evaluate(config, tokenizer),
+            quality=records.quality,
             data_files=[Path(p) for p in (config.data.train, config.data.validation) if p],
         )
 

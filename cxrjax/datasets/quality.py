@@ -3,12 +3,14 @@
 import collections
 import dataclasses
 import math
+from collections.abc import Mapping
 from typing import Any
 
 PixelBox = tuple[float, float, float, float]
 
 # Why something was set aside, as quality.json explains it.
 REASONS = {
+    "answer_too_long": "an answer of more tokens than the configuration has room for",
     "bad_box": "a box without area, with a missing or unreadable coordinate",
     "box_outside_image": "a box that reaches beyond the image",
     "box_text": "an answer whose box notation does not parse",
@@ -18,9 +20,10 @@ REASONS = {
     "duplicate_id": "an identifier that was used before",
     "invalid_record": "a record with a missing, superfluous or mistyped field",
     "missing_image": "an image file that is not there",
+    "prefix_too_long": "a prompt of more tokens than the configuration has room for",
     "size_mismatch": "an image whose size is not the size its record states",
     "source_mismatch": "a label or box that the source table does not have on this image",
-    "too_many_boxes": "an image with more boxes of one class than one answer may list",
+    "too_many_boxes": "more boxes of one class on an image than one answer may list",
     "unknown_class": "a class name that the data set does not have",
     "unreadable_image": "an image file that cannot be decoded",
 }
@@ -76,6 +79,13 @@ class QualityLog:
         if reason not in REASONS:
             raise KeyError(f"{reason!r} is not a reason that quality.json explains")
         self.entries.append(SetAside(reason, item, where, found))
+
+    def extend(self, content: Mapping[str, Any]) -> None:
+        """Adds what a quality.json of an earlier part of the same run set aside."""
+        known = {(entry.reason, entry.item) for entry in self.entries}
+        for entry in content.get("set_aside", []):
+            if (entry["reason"], entry["item"]) not in known:
+                self.entries.append(SetAside(**entry))
 
     def counts(self) -> dict[str, int]:
         """Reason -> how many, for every reason there is: a zero says it was looked for."""

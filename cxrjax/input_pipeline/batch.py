@@ -59,8 +59,8 @@ class Problem(NamedTuple):
     Attributes:
         question_index: position of its record in the file.
         question_id: the record's id.
-        reason: `image` (does not decode), `prefix_too_long`, `answer_too_long` or
-            `too_many_boxes`.
+        reason: `unreadable_image`, `prefix_too_long`, `answer_too_long` or `too_many_boxes`, as
+            quality.json names them.
         detail: what was found, naming the file.
     """
 

@@ -137,7 +137,7 @@ class BatchBuilder:
             batch.images[row] = load_image(element.image_path, self.config)
         except ImageError as error:
             loaded.problems.extend(
-                Problem(question.index, question.question_id, "image", str(error))
+                Problem(question.index, question.question_id, "unreadable_image", str(error))
                 for question in element.questions
             )
             return

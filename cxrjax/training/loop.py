@@ -9,6 +9,7 @@ batch n + 1 and goes on as if nothing had happened.
 
 import collections
 import dataclasses
+import json
 import math
 import os
 import shutil
@@ -22,6 +23,7 @@ from flax import nnx
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
+from cxrjax.datasets.quality import QualityLog
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.batch import Batch, LoadedBatch
 from cxrjax.models import count_parameters, partition
@@ -36,6 +38,7 @@ from cxrjax.training.store import CheckpointStore
 # (step, model) -> figures by name; arrays among them are pictures for the event files.
 Evaluate = Callable[[int, Any], Mapping[str, Any]]
 
+QUALITY_FILE = "quality.json"
 # Question ids told on the one line of an error; all of them are in nonfinite.json.
 _IDS_IN_MESSAGE = 20
 
@@ -79,6 +82,7 @@ def train(
     tokenizer_file: str | Path | None = None,
     evaluate: Evaluate | None = None,
     data_files: Iterable[Path] = (),
+    quality: QualityLog | None = None,
     log_line: Callable[[str], None] = print_at_once,
 ) -> None:
     """Trains, or goes on training, until step `steps`; leaves checkpoints in the workdir.
@@ -93,6 +97,8 @@ def train(
         evaluate: figures of the model after a step; `training.best_metric` must be among them.
             None: no evaluation, and the last checkpoint counts as the best.
         data_files: hashed into run.json.
+        quality: what was set aside before; the run adds what it must leave out, and writes
+            quality.json.
         log_line: where progress goes.
 
     Raises:
@@ -127,6 +133,10 @@ def train(
         state = checkpoints.restore_state(start, state)
         batches.set_state(checkpoints.restore_json(start, "data"))
         log_line(f"resumed from the checkpoint of step {start:,}")
+    quality = quality or QualityLog()
+    if start and (workdir / QUALITY_FILE).is_file():
+        quality.extend(json.loads((workdir / QUALITY_FILE).read_text(encoding="utf-8")))
+    write_json(workdir / QUALITY_FILE, quality.to_json())
     if tokenizer_file is not None:
         shutil.copyfile(tokenizer_file, workdir / checkpoint.TOKENIZER_FILE)
     write_json(workdir / checkpoint.CONFIG_FILE, to_json(config))
@@ -153,6 +163,7 @@ def train(
         log=MetricLog(workdir, start),
         steps=steps,
         evaluate=evaluate,
+        quality=quality,
         log_line=log_line,
     )
     try:
@@ -178,13 +189,14 @@ class _Loop:
     log: MetricLog
     steps: int
     evaluate: Evaluate | None
+    quality: QualityLog
     log_line: Callable[[str], None]
 
     def __post_init__(self) -> None:
         self.progress = Progress(self.steps)
         self.in_flight: collections.deque[_InFlight] = collections.deque()
         self.compiled_shapes: set[tuple[Any, ...]] = set()
-        self.set_aside = 0
+        self.set_aside: set[str] = set()
 
     def run(self, state: step.TrainState, batches: BatchIterator, start: int) -> None:
         self.progress.restart()
@@ -241,7 +253,7 @@ class _Loop:
                 rates = self.progress.rates(done.step) if with_rates else {}
                 self.log_line(self.progress.line(done.step, values, rates))
                 named = {f"train/{name}": v for name, v in {**values, **rates}.items()}
-                self.log.write(done.step, {**named, "train/set_aside": self.set_aside})
+                self.log.write(done.step, {**named, "train/set_aside": len(self.set_aside)})
 
     def _evaluate(self, number: int, state: step.TrainState) -> dict[str, float | None]:
         assert self.evaluate is not None
@@ -264,10 +276,17 @@ class _Loop:
         return figures
 
     def _note_problems(self, loaded: LoadedBatch) -> None:
-        """Questions left out of a batch are counted and told, never replaced."""
-        self.set_aside += len(loaded.problems)
+        """Questions left out of a batch are counted and told once, never replaced."""
+        known = len(self.set_aside)
         for problem in loaded.problems:
-            self.log_line(f"set aside {problem.question_id}: {problem.reason}: {problem.detail}")
+            if problem.question_id not in self.set_aside:
+                self.set_aside.add(problem.question_id)
+                self.quality.set_aside(
+                    problem.reason, problem.question_id, "during training", problem.detail
+                )
+                self.log_line(f"set aside {problem.question_id}: {problem.detail}")
+        if len(self.set_aside) > known:
+            write_json(self.workdir / QUALITY_FILE, self.quality.to_json())
 
     def _not_finite(self, done: _InFlight, values: Mapping[str, float]) -> UserError:
         path = self.workdir / "nonfinite.json"

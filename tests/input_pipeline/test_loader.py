@@ -245,7 +245,7 @@ def test_a_truncated_image_leaves_empty_slots_and_is_reported(train, source):
     broken = take(train(global_batch_size=7), 1)[0]
     assert {problem.question_id for problem in broken.problems} == {f"i0q{k}" for k in range(5)}
     for problem in broken.problems:
-        assert problem.reason == "image" and str(path) in problem.detail
+        assert problem.reason == "unreadable_image" and str(path) in problem.detail
         assert source.record(problem.question_index).question_id == problem.question_id
     bad = np.isin(whole.batch.question_index, [p.question_index for p in broken.problems])
     assert bad.sum() == 5
