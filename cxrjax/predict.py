@@ -61,8 +61,11 @@ def predict(
     if images_per_batch < 1:
         raise UserError(f"--images_per_batch={images_per_batch}: expected at least 1")
     model, config, tokenizer_path = load_model(model_directory, step)
-    with config.unlocked():
-        config.data.prompt = prompt or config.data.prompt
+    config.data.prompt = prompt or config.data.prompt
+    # Questions may be longer than those the model was trained on; none is cut.
+    longer = (32, 64, 128, 256, 512)
+    buckets = config.data.prefix_buckets
+    config.data.prefix_buckets = buckets + tuple(n for n in longer if n > max(buckets))
     tokenizer = open_tokenizer(tokenizer_path, config.model.preset)
     source = RecordSource(questions, image_root, config.data.questions_per_image)
     if config.data.prompt == "detect":

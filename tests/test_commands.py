@@ -1,0 +1,174 @@
+"""The way of `make demo`, in small: build, train, predict, score, report, evaluate, convert."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flax import nnx
+
+from cxrjax import build, convert, evaluate, predict, report, score, train
+from cxrjax.errors import UserError
+from cxrjax.models import PRESETS, VLM
+from cxrjax.records import read_records
+from cxrjax.training.checkpoint import load_model, save_base
+from cxrjax.training.config import load_config
+
+pytestmark = pytest.mark.slow
+_ROOT = Path(__file__).parents[1]
+_TOKENIZER = _ROOT / "data" / "demo_base" / "tokenizer.model"
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    """A finished demo of two steps: data, a base of random parameters, a run, predictions."""
+    out = tmp_path_factory.mktemp("demo")
+    build.main(
+        ["--dataset=phantom", "--seed=5", "--images=16", "--validation_images=3"]
+        + ["--long_side=96", "--processes=1", f"--out={out / 'data'}"]
+    )
+    config = load_config(str(_ROOT / "configs" / "demo_base.py"))
+    model = VLM(PRESETS["tiny"], rngs=nnx.Rngs(0), share="image", unroll=True)
+    save_base(out / "base", model, config, _TOKENIZER, dtype="bfloat16")
+    train.main(_train_arguments(out))
+    questions = out / "data" / "questions" / "validation.jsonl"
+    for name, words in {
+        "base": [f"--checkpoint={out / 'base'}", "--prompt=vqa"],
+        "base_own_prompt": [f"--checkpoint={out / 'base'}"],
+        "tuned": [f"--workdir={out / 'train'}"],
+    }.items():
+        predict.main([*words, f"--questions={questions}", f"--out={out / name}.jsonl"])
+    return out
+
+
+def _train_arguments(out, *overrides):
+    records = out / "data" / "records"
+    return [
+        f"--config={_ROOT / 'configs' / 'vindr_lora.py'}:demo",
+        f"--workdir={out / 'train'}",
+        f"--config.model.init_from={out / 'base'}",
+        f"--config.data.train={records / 'train.jsonl'}",
+        f"--config.data.validation={records / 'validation.jsonl'}",
+        "--config.data.workers=0",
+        "--config.model.unroll=false",
+        "--config.decoding.max_answer_tokens=6",
+        "--config.data.packed_buckets=(400,)",
+        *overrides,
+    ]
+
+
+def test_the_run_leaves_what_the_contract_names(demo):
+    run = demo / "train"
+    for name in ("config.json", "run.json", "quality.json", "metrics.jsonl", "checkpoints"):
+        assert (run / name).exists(), name
+    assert list(run.glob("events.out.tfevents.*"))
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert lines[-1]["step"] == 2
+    assert {"train/loss", "train/ce", "train/giou_loss", "validation/vqa/f1"} <= set(lines[-1])
+    assert json.loads((run / "run.json").read_text())["parameters"]["trainable"] > 0
+
+
+def test_every_question_gets_a_line_and_the_model_never_sees_an_answer(demo):
+    asked = list(read_records(demo / "data" / "questions" / "validation.jsonl"))
+    assert all(not record.answers and record.gt_finding is None for record in asked)
+    lines = [json.loads(line) for line in (demo / "tuned.jsonl").read_text().splitlines()]
+    assert sorted(line["question_id"] for line in lines) == sorted(r.question_id for r in asked)
+    assert set(lines[0]) == {
+        "question_id",
+        "text",
+        "boxes",
+        "labels",
+        "box_scores",
+        "answer_logprob",
+        "parse",
+    }
+    own = [json.loads(line) for line in (demo / "base_own_prompt.jsonl").read_text().splitlines()]
+    assert {line["question_id"] for line in own} == {
+        record.question_id for record in asked if record.question_type != "What"
+    }
+
+
+def test_scores_and_page_from_those_files(demo, tmp_path, capsys):
+    references = demo / "data" / "records" / "validation.jsonl"
+    systems = [demo / f"{name}.jsonl" for name in ("base", "tuned")]
+    score.main(
+        ["--benchmark=vindr_cxr_vqa", f"--references={references}", f"--out={tmp_path}"]
+        + [f"--predictions={path}" for path in systems]
+    )
+    metrics = json.loads((tmp_path / "metrics.json").read_text())
+    assert set(metrics) == {"base", "tuned"}
+    assert metrics["tuned"]["strict"]["detection/f1@0.3"]["n"] == 3
+    report.main(
+        [f"--workdir={tmp_path}", f"--out={tmp_path}", f"--references={references}"]
+        + [f"--image_root={demo / 'data'}", f"--training_log={demo / 'train' / 'metrics.jsonl'}"]
+        + [f"--notes={_ROOT / 'data' / 'demo_base' / 'notes.json'}"]
+        + [f"--predictions={path}" for path in systems]
+    )
+    page = (tmp_path / "index.html").read_text()
+    assert "tuned" in page and "data:image/jpeg" in page
+    capsys.readouterr()
+
+
+def test_evaluate_equals_predict_then_score(demo, tmp_path):
+    evaluate.main(
+        [f"--workdir={demo / 'train'}", "--benchmark=vindr_cxr_vqa", f"--out={tmp_path}"]
+        + ["--resamples=0"]
+    )
+    lines = sorted((tmp_path / "predictions.jsonl").read_text().splitlines())
+    assert lines == sorted((demo / "tuned.jsonl").read_text().splitlines())
+    assert "train" in json.loads((tmp_path / "metrics.json").read_text())
+
+
+def test_a_resumed_run_says_so_and_another_base_is_refused(demo, capsys):
+    train.main(_train_arguments(demo))
+    assert "resumed from the checkpoint of step 2" in capsys.readouterr().out
+    other = VLM(PRESETS["tiny"], rngs=nnx.Rngs(1), share="image")
+    config = load_config(str(_ROOT / "configs" / "demo_base.py"))
+    save_base(demo / "other", other, config, _TOKENIZER)
+    with pytest.raises(UserError, match="put the same base back"):
+        train.main(_train_arguments(demo, f"--config.model.init_from={demo / 'other'}"))
+
+
+def test_convert_writes_a_base_with_the_same_parameters(demo, tmp_path):
+    convert.main([f"--checkpoint={demo / 'base'}", f"--out={tmp_path / 'copy'}"])
+    before, after = load_model(demo / "base").model, load_model(tmp_path / "copy").model
+    kernels = [m.projector.kernel[...] for m in (before, after)]
+    np.testing.assert_array_equal(*kernels)
+    with pytest.raises(UserError, match="has adapters"):
+        convert.main([f"--checkpoint={demo / 'train'}", f"--out={tmp_path / 'x'}"])
+
+
+def test_an_unreadable_image_leaves_its_questions_out_and_is_counted(demo, tmp_path):
+    data, run = tmp_path / "data", tmp_path / "run"
+    (data / "records").mkdir(parents=True)
+    (data / "images").mkdir()
+    records = (demo / "data" / "records" / "train.jsonl").read_text().splitlines()
+    (data / "records" / "train.jsonl").write_text("\n".join(records) + "\n")
+    for path in (demo / "data" / "images").glob("*train*"):
+        (data / "images" / path.name).write_bytes(path.read_bytes())
+    first = json.loads(records[0])
+    broken = data / first["image_path"]
+    broken.write_bytes(broken.read_bytes()[:2000])
+    arguments = _train_arguments(demo, f"--config.data.train={data / 'records' / 'train.jsonl'}")
+    train.main([w for w in arguments if not w.startswith("--workdir")] + [f"--workdir={run}"])
+    quality = json.loads((run / "quality.json").read_text())
+    on_it = sum(json.loads(line)["image_id"] == first["image_id"] for line in records)
+    assert quality["counts"]["unreadable_image"] == on_it
+    assert all(broken.name in entry["found"] for entry in quality["set_aside"])
+
+
+def test_the_plain_config_without_data_ends_with_one_line_that_helps(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "cxrjax.train", f"--config={_ROOT / 'configs' / 'vindr_lora.py'}"]
+        + [f"--workdir={tmp_path}"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(_ROOT), "PATH": ""},
+        check=False,
+    )
+    assert done.returncode == 2
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error:")]
+    assert len(errors) == 1 and ":demo" in errors[0] and "data/vindr" in errors[0]
