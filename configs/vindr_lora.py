@@ -93,10 +93,10 @@ def demo(config: ConfigDict) -> None:
 
     config.data.train = "runs/demo/data/records/train.jsonl"
     config.data.validation = "runs/demo/data/records/validation.jsonl"
-    config.data.questions_per_image = 16
+    config.data.questions_per_image = 12
     config.data.prefix_buckets = (16,)
     config.data.answer_buckets = (48,)
-    config.data.packed_buckets = (208, 256, 320)
+    config.data.packed_buckets = (256, 320)
     config.data.workers = 1
 
     config.optimizer.learning_rate = 4e-3

@@ -1,8 +1,10 @@
-"""Answers questions with a model of ours: a line of predictions for each question.
+"""Answers questions with a model of ours, or a baseline: a line of predictions for each question.
 
     python -m cxrjax.predict --workdir=runs/vindr --questions=DIR/questions/validation.jsonl \\
         --out=predictions.jsonl
     python -m cxrjax.predict --checkpoint=data/demo_base --prompt=detect --questions=... --out=...
+    python -m cxrjax.predict --runner=prior_box --train=DIR/records/train.jsonl --questions=... \\
+        --out=...
 
 The questions file carries no answers (`build` writes it; a records file works too, its answers are
 not looked at). A line has `question_id`, `text`, `boxes` (xyxy, fractions of the original image),
@@ -11,17 +13,20 @@ not looked at). A line has `question_id`, `text`, `boxes` (xyxy, fractions of th
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import tqdm
 
+from cxrjax.benchmarks.prior_box import PriorBox
 from cxrjax.cli import run
 from cxrjax.decoding.generate import Generator
 from cxrjax.decoding.predictor import predict_questions
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.prompts import PROMPTS
 from cxrjax.input_pipeline.sources import RecordSource
+from cxrjax.records import read_records
 from cxrjax.training.checkpoint import load_model
 from cxrjax.training.data import example_config, open_tokenizer
 
@@ -38,13 +43,20 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     model = parser.add_mutually_exclusive_group(required=True)
     model.add_argument("--workdir", type=Path, help="a training run: its best checkpoint")
     model.add_argument("--checkpoint", type=Path, help="a base model's directory")
+    model.add_argument(
+        "--runner", choices=("prior_box",), help="a baseline: the mean box of each class"
+    )
+    add("--train", type=Path, metavar="FILE", help="records that --runner=prior_box averages")
     add("--step", type=int, help="of a training run, another checkpoint than the best")
     add("--questions", required=True, type=Path, metavar="FILE", help="questions (JSON Lines)")
     add("--out", required=True, type=Path, metavar="FILE", help="predictions to write")
     add("--image_root", type=Path, help="what image_path is relative to (data/README.md)")
     add("--prompt", choices=sorted(PROMPTS), help="prompt format (default: the model's own)")
     add("--images_per_batch", type=int, default=8)
-    return parser.parse_args(argv)
+    flags = parser.parse_args(argv)
+    if flags.runner and not flags.train:
+        parser.error(f"--runner={flags.runner} needs --train")
+    return flags
 
 
 def predict(
@@ -81,11 +93,16 @@ def predict(
     lines = predict_questions(
         generator, source, tokenizer, example_config(config), images_per_batch=images_per_batch
     )
+    return write_predictions(out, lines, source.num_questions)
+
+
+def write_predictions(out: Path, lines: Iterable[Mapping[str, Any]], total: int) -> int:
+    """Writes a predictions file, whole or not at all, and returns its number of lines."""
     out.parent.mkdir(parents=True, exist_ok=True)
     partial = out.with_name(out.name + ".partial")
     count = 0
     with open(partial, "w", encoding="utf-8") as file:
-        for line in tqdm.tqdm(lines, total=source.num_questions, unit="question", desc=out.stem):
+        for line in tqdm.tqdm(lines, total=total, unit="question", desc=out.stem):
             file.write(json.dumps(line, ensure_ascii=False) + "\n")
             count += 1
     partial.replace(out)
@@ -95,6 +112,12 @@ def predict(
 def main(argv: Sequence[str] | None = None) -> None:
     """Predicts what the flags ask for and says where it is."""
     flags = parse_arguments(argv)
+    if flags.runner:
+        baseline = PriorBox(read_records(flags.train))
+        asked = list(read_records(flags.questions))
+        count = write_predictions(flags.out, baseline.predict(asked), len(asked))
+        print(f"{flags.out}: {count:,} predictions")
+        return
     count = predict(
         flags.workdir or flags.checkpoint,
         flags.questions,

@@ -13,6 +13,7 @@ import json
 import math
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -32,7 +33,7 @@ from cxrjax.training.config import batch_images, to_json, validate
 from cxrjax.training.metric_log import MetricLog
 from cxrjax.training.optimizer import make_optimizer
 from cxrjax.training.progress import Progress
-from cxrjax.training.run_info import describe_run, write_json
+from cxrjax.training.run_info import describe_run, peak_memory_gb, write_json
 from cxrjax.training.store import CheckpointStore
 
 # (step, model) -> figures by name; arrays among them are pictures for the event files.
@@ -166,8 +167,13 @@ def train(
         quality=quality,
         log_line=log_line,
     )
+    begun = time.monotonic()
     try:
         run_loop.run(state, batches, start)
+        log_line(
+            f"{steps - start:,} steps in {time.monotonic() - begun:,.0f} s, compilation, "
+            f"evaluations and checkpoints included; peak memory {peak_memory_gb():.2f} GB"
+        )
     finally:
         # Also on Ctrl-C: a checkpoint that is being written gets finished.
         checkpoints.close()

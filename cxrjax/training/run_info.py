@@ -4,6 +4,7 @@ import hashlib
 import importlib.metadata
 import json
 import platform
+import resource
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
@@ -94,3 +95,12 @@ def write_json(path: Path, content: Any) -> None:
     temporary = path.with_suffix(".tmp")
     temporary.write_text(json.dumps(content, indent=2, default=str) + "\n", encoding="utf-8")
     temporary.replace(path)
+
+
+def peak_memory_gb() -> float:
+    """The most memory that this process, or the largest of its finished workers, has held."""
+    kibibytes = max(
+        resource.getrusage(who).ru_maxrss
+        for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    )
+    return kibibytes * 1024 / 1e9
