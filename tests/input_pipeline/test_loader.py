@@ -41,9 +41,13 @@ def take(loader, count) -> list[LoadedBatch]:
     return list(itertools.islice(loader, count))
 
 
+ARRAYS = tuple(name for name in Batch.__dataclass_fields__ if name != "packed_length")
+
+
 def assert_equal(a: LoadedBatch, b: LoadedBatch) -> None:
     assert a.question_ids == b.question_ids and a.problems == b.problems
-    for name in Batch.__dataclass_fields__:
+    assert a.batch.packed_length == b.batch.packed_length
+    for name in ARRAYS:
         x, y = getattr(a.batch, name), getattr(b.batch, name)
         # No shared memory of a worker: its size is limited and its life is not ours.
         assert type(x) is type(y) is np.ndarray
@@ -53,7 +57,7 @@ def assert_equal(a: LoadedBatch, b: LoadedBatch) -> None:
 
 def test_arrays_have_the_documented_shapes_and_types(train, config):
     batch = next(train()).batch
-    shapes = {name: getattr(batch, name).shape for name in Batch.__dataclass_fields__}
+    shapes = {name: getattr(batch, name).shape for name in ARRAYS}
     p, a = batch.prefix_tokens.shape[-1], batch.answer_tokens.shape[-1]
     assert p in config.prefix_buckets and a in config.answer_buckets
     assert shapes == {
@@ -67,7 +71,7 @@ def test_arrays_have_the_documented_shapes_and_types(train, config):
         "box_mask": (4, 3, 3),
         "question_index": (4, 3),
     }
-    types = {name: getattr(batch, name).dtype for name in Batch.__dataclass_fields__}
+    types = {name: getattr(batch, name).dtype for name in ARRAYS}
     assert types["images"] == np.uint8 and types["target_boxes"] == np.float32
     assert all(types[name] == np.bool_ for name in types if name.endswith("_mask"))
     assert types["question_index"] == types["prefix_tokens"] == np.int32
@@ -256,7 +260,7 @@ def test_a_truncated_image_leaves_empty_slots_and_is_reported(train, source):
         assert not getattr(broken.batch, name)[rows].any()
     assert (broken.batch.question_index[rows] == -1).all()
     # Nothing else moved: no other sample came in its place.
-    for name in Batch.__dataclass_fields__:
+    for name in ARRAYS:
         np.testing.assert_array_equal(
             getattr(broken.batch, name)[~rows], getattr(whole.batch, name)[~rows], err_msg=name
         )
@@ -377,3 +381,18 @@ def test_workers_of_a_killed_run_end_too(records_file, tmp_path):
     while any(map(is_running, workers)) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not any(map(is_running, workers))
+
+
+def test_the_packed_length_is_the_smallest_bucket_that_holds_the_longest_image(
+    source, tokenizer, config
+):
+    def first(*buckets: int) -> Batch:
+        packed = dataclasses.replace(config, packed_buckets=buckets)
+        return next(train_loader(source, tokenizer, packed, global_batch_size=4, seed=0)).batch
+
+    plain = first()
+    assert plain.packed_length is None
+    longest = int((plain.prefix_mask.sum((1, 2)) + plain.answer_mask.sum((1, 2))).max())
+    assert first(longest - 1, longest, longest + 9).packed_length == longest
+    assert first(longest - 1, longest + 9).packed_length == longest + 9
+    assert first(longest - 1).packed_length is None
