@@ -67,9 +67,10 @@ def test_boxes_must_fit_the_file_and_be_one_a_side(tmp_path):
 
 
 def test_the_real_radiographs(tmp_path):
-    source = os.environ.get("CXRJAX_REAL_CXR")
-    if not source:
-        pytest.skip("the folder of real radiographs is not named in CXRJAX_REAL_CXR")
+    beside = Path(__file__).parents[3] / "shared" / "real_cxr"
+    source = Path(os.environ.get("CXRJAX_REAL_CXR", beside))
+    if not source.is_dir():
+        pytest.skip(f"no real radiographs at {source}; name their folder in CXRJAX_REAL_CXR")
     make_records.main([f"--source={source}", f"--out={tmp_path / 'records.jsonl'}"])
     records = list(read_records(tmp_path / "records.jsonl"))
     assert len(records) == 270 and len({r.patient_id for r in records}) == 48

@@ -67,7 +67,8 @@ def test_interrupted_and_resumed_equals_uninterrupted_bit_for_bit(
     ours, theirs = saved_arrays(tmp_path / "cut", 6), saved_arrays(tmp_path / "whole", 6)
     assert ours.keys() == theirs.keys()
     assert all(np.array_equal(ours[name], theirs[name]) for name in ours)
-    assert "loss" in lines[-1] and "questions/s" in lines[-1] and "left" in lines[-1]
+    assert "loss" in lines[-2] and "questions/s" in lines[-2] and "left" in lines[-2]
+    assert "peak memory" in lines[-1]
 
 
 def test_best_and_last_checkpoints_are_kept_and_everything_is_written(
