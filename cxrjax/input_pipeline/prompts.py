@@ -90,12 +90,15 @@ def _detect_prefix(record: QARecord) -> str:
 
 def _detect_target(record: QARecord, box_text: BoxText) -> str:
     finding = _finding(record)
-    return " ; ".join(f"{box} {finding}" for box in box_text.encode(record.boxes)) or "none"
+    boxes = box_text.encode(record.boxes)
+    return f"{finding} {' '.join(boxes)}" if boxes else "none"
 
 
 PROMPTS: dict[str, PromptFormat] = {
     # The question as it is written; the answer as it is written, its boxes in the model's codec.
     "vqa": PromptFormat(prefix=_question_prefix, target=_answer_target),
-    # PaliGemma's detection prompt (arXiv 2407.07726), one finding at a time.
+    # PaliGemma's detection prompt (arXiv 2407.07726), one finding at a time. The finding's name
+    # comes before its boxes: greedy decoding must decide between words, not between the word
+    # "none" and one bin of a thousand (docs/log.md).
     "detect": PromptFormat(prefix=_detect_prefix, target=_detect_target),
 }

@@ -136,14 +136,13 @@ def test_a_codec_without_location_tokens_has_no_coordinates():
     assert len(example.boxes) == len(example.coordinate_positions) == 0
 
 
-def test_detect_format_names_each_box():
+def test_detect_format_names_the_finding_before_its_boxes():
     boxes = [(20, 60, 100, 270), (0, 0, 50, 75)]
     record = make_record("Whatever it says.", boxes)
     example = encode(record, prompt="detect")
     assert TOKENIZER.decode(example.prefix) == "detect Cardiomegaly\n"
     assert TOKENIZER.decode(example.answer) == (
-        "<loc0204><loc0102><loc0921><loc0512> Cardiomegaly ; "
-        "<loc0000><loc0000><loc0256><loc0256> Cardiomegaly"
+        "Cardiomegaly <loc0204><loc0102><loc0921><loc0512> <loc0000><loc0000><loc0256><loc0256>"
     )
     assert len(example.boxes) == 2
     nothing = encode(make_record("No."), prompt="detect")
