@@ -202,6 +202,10 @@ def save_base(
         shutil.copyfile(tokenizer_file, directory / TOKENIZER_FILE)
     with ocp.StandardCheckpointer() as checkpointer:
         checkpointer.save((directory / PARAMS).absolute(), store.flat_arrays(params), force=True)
+    marker = directory / PARAMS / "commit_success.txt"
+    if marker.is_file():
+        # Orbax writes this machine's path into it: a base is to be the same wherever it is made.
+        marker.write_text("committed\n", encoding="utf-8")
     values = flatten(config)
     described = {name: values[key] for name, key in _MODEL_KEYS.items()}
     # Last, since it is what makes the directory a base.
