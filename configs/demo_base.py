@@ -11,8 +11,9 @@ that this configuration does not repeat to the letter (data/demo_base/README.md)
 
 What it stands for: a published checkpoint that can localise, on other data and asked in another
 way. It saw phantoms of another seed than the demo's, prompts of PaliGemma's own kind ("detect
-Nodule/Mass", answered by its name and boxes, or by "none"), and questions about `FINDINGS` alone; the other six
-classes are in its images but nobody asked about them. What it reaches is in docs/log.md.
+Nodule/Mass", answered by its name and boxes, or by "none"), and questions about `FINDINGS` alone;
+the other six classes are in its images but nobody asked about them. What it reaches is in
+docs/log.md.
 """
 
 from ml_collections import ConfigDict
