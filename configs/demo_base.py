@@ -1,7 +1,7 @@
 """The demo's base: a tiny PaliGemma trained from nothing to find eight of the 14 findings.
 
-    python -m cxrjax.build --dataset=phantom --seed=1000 --images=16000 --validation_images=300 \
-        --long_side=144 --image_format=jpg --out=runs/demo_base/data
+    python -m cxrjax.build --dataset=phantom --seed=1000 --images=24000 --validation_images=300 \
+        --long_side=144 --conspicuity=1.6 --image_format=jpg --out=runs/demo_base/data
     python -m cxrjax.train --config=configs/demo_base.py --workdir=runs/demo_base/train
     python -m cxrjax.convert --checkpoint=runs/demo_base/train --out=data/demo_base
 
@@ -49,15 +49,15 @@ def get_config(variant: str = "") -> ConfigDict:
     config.data.questions_per_image = 8
     config.data.prefix_buckets = (8,)
     config.data.answer_buckets = (48,)
-    config.data.packed_buckets = (96, 144)
+    config.data.packed_buckets = (112, 144)
     config.data.workers = 1
 
-    config.optimizer.learning_rate = 2e-3
-    config.optimizer.warmup_steps = 200
+    config.optimizer.learning_rate = 1e-3
+    config.optimizer.warmup_steps = 400
     config.optimizer.weight_decay = 0.05
-    config.training.batch_images = 16
-    config.training.steps = 3200
+    config.training.batch_images = 8
+    config.training.steps = 13000
     config.training.logit_chunk = 512
-    config.training.checkpoint_every = 650
+    config.training.checkpoint_every = 1000
     config.decoding.max_answer_tokens = 48
     return config

@@ -36,6 +36,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("--validation_images", type=int, default=300, help="held-out images (default 300)")
     add("--long_side", type=int, help="longer side in pixels (default: each image its own)")
     add("--normal_percent", type=int, default=10, help="share without findings (default 10)")
+    add("--conspicuity", type=float, default=1.0, help="contrast of lesions (default 1)")
     add("--image_format", default="png", choices=("png", "jpg"), help="default png")
     return parser.parse_args(argv)
 
@@ -53,6 +54,7 @@ def _build_phantom(flags: argparse.Namespace) -> None:
             image_format=flags.image_format,
             processes=flags.processes,
             normal_percent=flags.normal_percent,
+            conspicuity=flags.conspicuity,
         )
     )
 

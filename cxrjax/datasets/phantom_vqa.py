@@ -50,6 +50,7 @@ class PhantomBuild:
         processes: worker processes; 1 renders in this one.
         normal_percent: share of images without findings, spread evenly over the indices. Of
             VinDr-CXR's images 71 % are normal, of VinDr-CXR-VQA's none.
+        conspicuity: as of `render_phantom`.
     """
 
     out: Path
@@ -60,6 +61,7 @@ class PhantomBuild:
     image_format: str = "png"
     processes: int = 1
     normal_percent: int = 10
+    conspicuity: float = 1.0
 
     def __post_init__(self) -> None:
         if self.images < 1 or self.validation_images < 1:
@@ -73,6 +75,8 @@ class PhantomBuild:
             raise UserError(f"--processes={self.processes}: expected at least 1")
         if not 0 <= self.normal_percent <= 100:
             raise UserError(f"--normal_percent={self.normal_percent}: expected 0 to 100")
+        if not self.conspicuity > 0:
+            raise UserError(f"--conspicuity={self.conspicuity}: expected a positive number")
         if self.long_side is not None and self.long_side < SMALLEST:
             raise UserError(f"--long_side={self.long_side}: expected at least {SMALLEST} pixels")
         if self.image_format not in IMAGE_FORMATS:
@@ -92,7 +96,13 @@ class PhantomBuild:
 
     def fingerprint(self) -> str:
         """Of everything that decides how image number i of a split looks."""
-        decisive = (self.seed, self.long_side, self.image_format, self.normal_percent)
+        decisive = (
+            self.seed,
+            self.long_side,
+            self.image_format,
+            self.normal_percent,
+            self.conspicuity,
+        )
         renderer = sorted(Path(phantom.__file__).parent.glob("*.py"))
         return output.hash_lines([repr(decisive), *map(output.hash_file, renderer)])
 
@@ -167,6 +177,7 @@ def _write(
             "long_side": build.long_side,
             "image_format": build.image_format,
             "normal_percent": build.normal_percent,
+            "conspicuity": build.conspicuity,
             "templates": construction.templates.version,
             "box_table": {"path": BOX_TABLE, "sha256": table_sha256},
             "splits": splits,
@@ -221,6 +232,7 @@ def _render_chunk(
             index,
             long_side=build.long_side,
             normal=build.is_normal(index),
+            conspicuity=build.conspicuity,
         )
         entries.append(_save(picture, build, f"phantom-{build.seed}-{chunk.split}-{index:06d}"))
     # Written aside and renamed: a part is there only when all of its images are.

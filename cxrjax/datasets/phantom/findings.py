@@ -117,8 +117,12 @@ def lesion_count_law(label: str) -> Float[np.ndarray, "most"]:
 _PRESENT = np.array([s.images for s in STATISTICS.values()]) / ABNORMAL_IMAGES / _ADDED_BY_READING
 
 
-def draw_presences(rng: np.random.Generator) -> list[Presence]:
-    """The classes of an abnormal picture, at least one, in the order of the class ids."""
+def draw_presences(rng: np.random.Generator, conspicuity: float = 1.0) -> list[Presence]:
+    """The classes of an abnormal picture, at least one, in the order of the class ids.
+
+    Args:
+        conspicuity: multiplies every lesion's strength; no other draw depends on it.
+    """
     labels = list(STATISTICS)
     present = rng.random(len(labels)) < _PRESENT
     while not present.any():
@@ -130,5 +134,5 @@ def draw_presences(rng: np.random.Generator) -> list[Presence]:
         law = np.cumsum(lesion_count_law(label))
         count = 1 + min(int(np.searchsorted(law, rng.random(), side="right")), len(law) - 1)
         strengths = rng.uniform(*_STRENGTH[seen], size=count)
-        presences.append(Presence(label, seen, tuple(float(s) for s in strengths)))
+        presences.append(Presence(label, seen, tuple(float(s) * conspicuity for s in strengths)))
     return presences

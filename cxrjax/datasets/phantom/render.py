@@ -255,7 +255,7 @@ def _stamp_letter(image: UInt8[np.ndarray, "h w"], side: int) -> None:
 
 
 def plan(
-    seed: int, index: int, normal: bool | None = None
+    seed: int, index: int, normal: bool | None = None, conspicuity: float = 1.0
 ) -> tuple[Patient, list[findings.Presence]]:
     """Who stands before the detector and which findings there are; no pixel yet.
 
@@ -264,13 +264,17 @@ def plan(
     rng = _generator(seed, index, "findings")
     drawn_normal = bool(rng.random() < NORMAL_PROBABILITY)
     normal = drawn_normal if normal is None else normal
-    presences = [] if normal else findings.draw_presences(rng)
+    presences = [] if normal else findings.draw_presences(rng, conspicuity)
     patient = anatomy.draw_patient(_generator(seed, index, "patient"))
     return _with_organs(patient, presences, rng), presences
 
 
 def render_phantom(
-    seed: int, index: int, long_side: int | None = None, normal: bool | None = None
+    seed: int,
+    index: int,
+    long_side: int | None = None,
+    normal: bool | None = None,
+    conspicuity: float = 1.0,
 ) -> Phantom:
     """The radiograph number `index` of the series `seed`.
 
@@ -281,10 +285,14 @@ def render_phantom(
         seed, index: non-negative.
         long_side: pixels, at least 64; None draws one from `SIZES`.
         normal: True without findings, False with findings, None draws with `NORMAL_PROBABILITY`.
+        conspicuity: multiplies the contrast of the lesions. At 1 many are as faint as what only
+            one reader of three marks; above 1 they are plainer than on real films.
 
     Raises:
-        ValueError: a negative seed or index, or a long side below 64.
+        ValueError: a negative seed or index, a long side below 64, no positive conspicuity.
     """
+    if conspicuity <= 0:
+        raise ValueError(f"conspicuity {conspicuity}: expected a positive number")
     if seed < 0 or index < 0:
         raise ValueError(f"seed {seed} and index {index} must not be negative")
     sizes = _generator(seed, index, "size")
@@ -293,7 +301,7 @@ def render_phantom(
     if long_side < SMALLEST:
         raise ValueError(f"long_side {long_side}: expected at least {SMALLEST} pixels")
 
-    patient, presences = plan(seed, index, normal)
+    patient, presences = plan(seed, index, normal, conspicuity)
     height, width = picture_size(patient, long_side)
     painted = picture_size(patient, min(long_side, _PAINTED_AT_MOST))
     painting = paint(patient, presences, seed, index, *painted)
