@@ -111,9 +111,8 @@ class Linear(nnx.Module):
     def __call__(
         self, x: Float[Array, "*batch i"], dropout: TokenDropout | None = None
     ) -> Float[Array, "*batch o"]:
-        y = matmul(x, self.kernel[...].astype(x.dtype))
-        if self.lora is not None:
-            y = y + self.lora(x, dropout)
+        kernel = self.kernel[...].astype(x.dtype)
+        y = matmul(x, kernel) if self.lora is None else self.lora(x, kernel, dropout)
         if self.bias is not None:
             y = y + self.bias[...].astype(x.dtype)
         return y

@@ -1,5 +1,7 @@
 """LoRA: exact at step 0, the formula afterwards, and rules that must match."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +11,7 @@ from flax import nnx
 from cxrjax.errors import UserError
 from cxrjax.models import PRESETS, VLM, LoRAConfig, apply_lora, count_parameters, partition
 from cxrjax.models.layers import Linear
-from cxrjax.models.lora import LoRA
+from cxrjax.models.lora import LoRA, folded_matmul, folding_pays
 
 
 def test_a_branch_starts_at_zero_and_then_follows_the_formula():
@@ -60,3 +62,48 @@ def test_the_rules_name_what_trains_and_must_match():
 def test_an_adapter_of_rank_zero_is_refused():
     with pytest.raises(UserError, match=r"lora\.rank is 0"):
         apply_lora(VLM(PRESETS["tiny"], rngs=nnx.Rngs(0)), LoRAConfig(rank=0), nnx.Rngs(1))
+
+
+# The gradients of a and b go through the kernel's own in the first shape, around it in the second.
+@pytest.mark.parametrize("shape", [(6, 4), (16, 24)])
+def test_folding_the_branch_into_the_kernel_changes_neither_output_nor_gradients(shape):
+    (i, o), rank, tokens = shape, 2, 40
+    keys = jax.random.split(jax.random.key(0), 4)
+    x, kernel = jax.random.normal(keys[0], (2, tokens // 2, i)), jax.random.normal(keys[1], (i, o))
+    a, b = jax.random.normal(keys[2], (i, rank)), jax.random.normal(keys[3], (rank, o))
+    assert folding_pays(tokens, i, o) and not folding_pays(2, i, o)
+
+    def folded(x, kernel, a, b):
+        return LoRA(a, b, alpha=1.0, dropout=0.0)(x, kernel, None)
+
+    def plain(x, kernel, a, b):
+        return x @ kernel + x @ a @ b * 0.5
+
+    def run(f):
+        loss = jax.jit(jax.grad(lambda *args: jnp.mean(jnp.sin(f(*args))), argnums=(0, 1, 2, 3)))
+        return f(x, kernel, a, b), *loss(x, kernel, a, b)
+
+    for found, expected in zip(run(folded), run(plain), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    few = x[:1, :2]
+    np.testing.assert_array_equal(folded(few, kernel, a, b), plain(few, kernel, a, b))
+
+
+def test_a_frozen_kernel_costs_no_product_for_its_gradient():
+    # In a scan too, where layers sit stacked.
+    tokens, width, rank = 512, 32, 2
+    kernels = jnp.ones((2, width, width))
+
+    def loss(adapters, x, kernels):
+        def body(x, layer):
+            kernel, a, b = layer
+            return folded_matmul(x, kernel, a, b, 1.0), None
+
+        return jnp.sum(jax.lax.scan(body, x, (kernels, *adapters))[0] ** 2)
+
+    adapters = jnp.ones((2, width, rank)), jnp.ones((2, rank, width))
+    text = jax.jit(jax.grad(loss)).lower(adapters, jnp.ones((tokens, width)), kernels)
+    products = re.findall(r"= (f32\[[\d,]+\]).* dot\(", text.compile().as_text())
+    assert products.count(f"f32[{tokens},{width}]") == 2  # forward, and backward to x
+    # a @ b, twice; never x.T @ dy, which would be a third.
+    assert products.count(f"f32[{width},{width}]") == 2
