@@ -91,11 +91,15 @@ class Decoded(NamedTuple):
 
 
 class Span(NamedTuple):
-    """A box and the characters `text[start:end]` that it was read from; `box` is float32 [4]."""
+    """A box and the characters `text[start:end]` that it was read from; `box` is float32 [4].
+
+    `label` is what the text calls it, in conventions that write a name to each box.
+    """
 
     start: int
     end: int
     box: Float[np.ndarray, "4"]
+    label: str | None = None
 
 
 class Candidate(NamedTuple):
@@ -105,6 +109,7 @@ class Candidate(NamedTuple):
         failure: why it cannot be read, if so.
         grid: the four numbers as x_min, y_min, x_max, y_max; None with a failure.
         exact: whether it is written exactly as the grammar says.
+        label: its name, where the grammar has one.
     """
 
     start: int
@@ -112,6 +117,7 @@ class Candidate(NamedTuple):
     failure: FailureCategory | None
     grid: Sequence[float] | None = None
     exact: bool = False
+    label: str | None = None
 
 
 class Codec(abc.ABC):
@@ -123,6 +129,10 @@ class Codec(abc.ABC):
     # Where each coordinate is a token of its own: the k-th one written is entry
     # coordinate_order[k] of (x_min, y_min, x_max, y_max).
     coordinate_order: ClassVar[tuple[int, int, int, int] | None] = None
+    # Where each coordinate is a whole number in digits: finds the four in a span of `find`, as
+    # groups x_min, y_min, x_max, y_max; and the most digits that one of them may have.
+    number_pattern: ClassVar[re.Pattern[str] | None] = None
+    max_digits: ClassVar[int] = 0
 
     def encode(
         self,
@@ -130,6 +140,7 @@ class Codec(abc.ABC):
         height: int,
         width: int,
         geometry: Geometry | None = None,
+        labels: Sequence[str | None] | None = None,
     ) -> str:
         """Writes boxes as text that `decode` reads back, strict too.
 
@@ -137,6 +148,7 @@ class Codec(abc.ABC):
             boxes: xyxy, fractions of the original image; corners in order and some extent.
             height: of the original image, pixels. width: likewise.
             geometry: how the image was placed into the model's input; None is a plain resize.
+            labels: what is seen in each box; written by conventions that have a place for it.
 
         Returns:
             The boxes in their order, apart by `separator`; "" for none. Read back, a coordinate is
@@ -158,7 +170,10 @@ class Codec(abc.ABC):
         # Where a letterbox leaves a margin, no box may be widened into it.
         image = self._to_grid(np.array([[0.0, 0.0, 1.0, 1.0]]), height, width, geometry)[0]
         low, high = np.split(np.clip(np.floor(image + 0.5), 0, largest), 2)
-        return self.separator.join(self._write(row) for row in quantise(units, low, high).tolist())
+        grid = quantise(units, low, high).tolist()
+        if labels is None:
+            labels = [None] * len(grid)
+        return self._write_all(list(zip(grid, labels, strict=True)))
 
     def decode(
         self,
@@ -194,6 +209,31 @@ class Codec(abc.ABC):
         """The boxes that `decode` returns for the same arguments, with where they stand."""
         return self._read(text, height, width, geometry, strict)[0]
 
+    def fractions_of(
+        self,
+        numbers: Num[Any, "n 4"],
+        height: int,
+        width: int,
+        geometry: Geometry | None = None,
+    ) -> Float[np.ndarray, "n 4"]:
+        """What the numbers that a box is written with stand for: each an affine map of its own.
+
+        Args:
+            numbers: x_min, y_min, x_max, y_max as they stand in the text.
+            height: of the original image, pixels. width: likewise.
+            geometry: as for `encode`.
+
+        Returns:
+            float64 fractions of the original image, not clipped.
+        """
+        _check_size(height, width)
+        read = self._from_grid(np.asarray(numbers, np.float64), height, width, geometry)
+        return np.asarray(read, np.float64)
+
+    def _write_all(self, boxes: list[tuple[list[int], str | None]]) -> str:
+        """Boxes on the grid, each with its label, as text."""
+        return self.separator.join(self._write(grid) for grid, _ in boxes)
+
     @abc.abstractmethod
     def _candidates(self, text: str) -> Iterator[Candidate]:
         """Every box begun in the text, in order. Linear time, whatever the text."""
@@ -223,29 +263,29 @@ class Codec(abc.ABC):
     ) -> tuple[list[Span], list[Failure]]:
         _check_size(height, width)
         grids: list[Sequence[float]] = []
-        places: list[tuple[int, int]] = []
+        places: list[tuple[int, int, str | None]] = []
         failures: list[Failure] = []
 
         def fail(category: FailureCategory, start: int, end: int) -> None:
             failures.append(Failure(category, text[start : min(end, start + _QUOTE_LENGTH)], start))
 
-        for start, end, failure, grid, exact in self._candidates(text):
+        for start, end, failure, grid, exact, label in self._candidates(text):
             if grid is None or failure is not None:
                 fail(failure or "malformed", start, end)
             elif strict and not exact:
                 fail("malformed", start, end)
             else:
                 grids.append(grid)
-                places.append((start, end))
+                places.append((start, end, label))
         if not grids and not failures:
             fail("refusal" if _declines(text) else "no_box", 0, len(text))
         # All boxes at once: a hostile text may hold tens of thousands.
         numbers = np.array(grids, np.float64).reshape(-1, 4)
         boxes, reasons = self._judge(numbers, height, width, geometry, strict)
         spans = []
-        for (start, end), box, reason in zip(places, boxes, reasons, strict=True):
+        for (start, end, label), box, reason in zip(places, boxes, reasons, strict=True):
             if reason is None:
-                spans.append(Span(start, end, box))
+                spans.append(Span(start, end, box, label))
             else:
                 fail(reason, start, end)
         return spans, sorted(failures, key=_start)

@@ -43,7 +43,7 @@ def transcode(
     pieces, done = [], 0
     for span in reader.find(text, height, width, geometry, strict=True):
         pieces.append(text[done : span.start])
-        pieces.append(writer.encode(span.box[None], height, width, geometry))
+        pieces.append(writer.encode(span.box[None], height, width, geometry, [span.label]))
         done = span.end
     return "".join([*pieces, text[done:]])
 

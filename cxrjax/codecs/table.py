@@ -3,6 +3,7 @@
 import difflib
 
 from cxrjax.codecs.base import Codec
+from cxrjax.codecs.medgemma_json import MedGemmaJson
 from cxrjax.codecs.paligemma import PaliGemma
 from cxrjax.codecs.vindr_px import VinDrPixels
 from cxrjax.errors import UserError
@@ -10,6 +11,7 @@ from cxrjax.errors import UserError
 CODECS: dict[str, Codec] = {
     "paligemma": PaliGemma(),
     "vindr_px": VinDrPixels(),
+    "medgemma_json": MedGemmaJson(),
 }
 
 

@@ -22,7 +22,9 @@ _SEPARATOR = re.compile(r"[_,;:\s]+")
 _NUMBER = re.compile(r"[-+]?[0-9]{1,9}(?:\.[0-9]{0,9})?")
 # The sign is for `out_of_range`: -3 is a number that is off the image, not a broken one.
 _WHOLE = r"(?:0|-?[1-9][0-9]{0,8})"
-_EXACT = re.compile(rf"<loc_{_WHOLE}_{_WHOLE}_{_WHOLE}_{_WHOLE}>")
+_EXACT = re.compile(
+    rf"<loc_(?P<x_min>{_WHOLE})_(?P<y_min>{_WHOLE})_(?P<x_max>{_WHOLE})_(?P<y_max>{_WHOLE})>"
+)
 
 
 class VinDrPixels(Codec):
@@ -30,6 +32,8 @@ class VinDrPixels(Codec):
 
     name: ClassVar[str] = "vindr_px"
     separator: ClassVar[str] = " "
+    number_pattern: ClassVar[re.Pattern[str]] = _EXACT
+    max_digits: ClassVar[int] = 5
 
     def _write(self, grid: list[int]) -> str:
         return "<loc_" + "_".join(str(value) for value in grid) + ">"

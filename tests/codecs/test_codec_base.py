@@ -15,6 +15,7 @@ from cxrjax.images.geometry import Geometry, letterbox_geometry
 
 unhurried = settings(deadline=None)
 each_codec = pytest.mark.parametrize("name", CODECS)
+each_loc_codec = pytest.mark.parametrize("name", ["paligemma", "vindr_px"])
 each_mode = pytest.mark.parametrize("strict", [True, False], ids=["strict", "lenient"])
 
 sizes = st.integers(1, 4000)
@@ -38,6 +39,8 @@ def step(name, height, width, geometry):
     """A grid step in fractions of the original image, along x, y, x, y."""
     if name == "vindr_px":
         return 1 / np.array([width, height, width, height])
+    if name == "medgemma_json":
+        return max(height, width) / 1000 / np.array([width, height, width, height])
     geometry = geometry or Geometry()
     return 1 / (1024 * np.array([geometry.scale_x, geometry.scale_y] * 2))
 
@@ -102,7 +105,11 @@ def test_find_is_decode_with_places(name, boxes, strict):
         )
         | st.sampled_from(
             ["<loc0100><loc0200>", "<loc_1_2_3_4>", "5.5", "\n", "heart", "I cannot help", "é"]
-        ),
+        )
+        | st.sampled_from(
+            ["```json[", "]```", '{"box_2d":[1,2,3,4]}', '{"box_2d":', "[", "]", "}", '"label":"a"']
+        )
+        | st.sampled_from(["<unused94>", "<unused95>", "Final Answer:", "[1, 2, 3, 4]", "box_2d"]),
         max_size=14,
     ).map("".join),
     st.booleans(),
@@ -143,6 +150,19 @@ def test_any_text_is_read_or_counted(name, text, strict, kind):
         ("I can’t  interpret medical images.", "refusal"),
         ("I am unable to view the image.", "refusal"),
         ("As an AI, I do not provide diagnoses.", "refusal"),
+    ],
+)
+def test_texts_without_a_box(name, strict, text, category):
+    boxes, failures = CODECS[name].decode(text, 100, 100, strict=strict)
+    assert boxes.shape == (0, 4)
+    assert [failure.category for failure in failures] == [category]
+
+
+@each_loc_codec
+@each_mode
+@pytest.mark.parametrize(
+    ("text", "category"),
+    [
         ("The opacity is at <loc", "truncated"),
         ("The opacity is at <lo", "truncated"),
         ("<loca", "malformed"),
@@ -151,7 +171,7 @@ def test_any_text_is_read_or_counted(name, text, strict, kind):
         ("<loc_abc_def> here", "malformed"),
     ],
 )
-def test_texts_without_a_box(name, strict, text, category):
+def test_texts_with_a_broken_box(name, strict, text, category):
     boxes, failures = CODECS[name].decode(text, 100, 100, strict=strict)
     assert boxes.shape == (0, 4)
     assert [failure.category for failure in failures] == [category]
@@ -226,6 +246,22 @@ HOSTILE = [
     "<   ",
     "<",
     "<loc_" + 10**5 * "1.",
+    '```json[{"box_2d":[1,2,3,4]}]```',
+    '{"box_2d":[1,2,3,4],',
+    '{"label":"' + 10**5 * "\\n",
+    '{"box_2d":[1,2,3,4],"label":"' + 10**5 * "a",
+    "```json[" + 10**5 * " ",
+    "```json[",
+    "box_2d",
+    "box_2d:",
+    '{"box_2d":[',
+    '{"box_2d":[' + 10**5 * "1,",
+    '{"' + 10**5 * " ",
+    "{ box",
+    "<unused94>",
+    "<unused94><unused95>",
+    "Final Answer:",
+    "final answer" + 10**5 * " ",
     "i can ",
     "as an ",
     " ",
@@ -253,7 +289,8 @@ def test_boxes_survive_prose_and_case_in_lenient_reading_alone(name):
     codec = CODECS[name]
     box = np.array([[0.2, 0.3, 0.6, 0.9]])
     text = codec.encode(box, 800, 600)
-    for written in (text.upper(), text.replace("<", "< "), text.replace(">", " >")):
+    changes = [("<", "< "), (">", " >")] if "<" in text else [("```json", "```"), ('"', "'")]
+    for written in (text.upper(), *(text.replace(*change) for change in changes)):
         lenient = codec.decode(f"See {written}.", 800, 600)
         assert lenient.failures == []
         assert iou(lenient.boxes, box).min() > 0.98

@@ -1,0 +1,241 @@
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cxrjax.codecs import CODECS, transcode
+from cxrjax.images.geometry import letterbox_geometry
+
+CODEC = CODECS["medgemma_json"]
+# Wider than high: 500 rows of zeros above, 500 below.
+HEIGHT, WIDTH = 1000, 2000
+A = '```json[{"box_2d":[300,100,500,400]}]```'
+BOX_A = np.array([0.1, 0.1, 0.4, 0.5])
+
+unhurried = settings(deadline=None)
+
+
+def read(text, strict=False, height=HEIGHT, width=WIDTH):
+    boxes, failures = CODEC.decode(text, height, width, strict=strict)
+    return boxes, [failure.category for failure in failures]
+
+
+def test_y_comes_first_in_thousandths_of_the_padded_square():
+    assert CODEC.encode(BOX_A[None], HEIGHT, WIDTH) == A
+    assert CODEC.encode(np.array([[0, 0, 1, 1]]), HEIGHT, WIDTH) == (
+        '```json[{"box_2d":[250,0,750,1000]}]```'
+    )
+    assert CODEC.encode(np.array([[0, 0, 1, 1]]), WIDTH, HEIGHT) == (
+        '```json[{"box_2d":[0,250,1000,750]}]```'
+    )
+    boxes, failed = read(A, strict=True)
+    np.testing.assert_allclose(boxes, BOX_A[None], atol=1e-6)
+    assert failed == []
+
+
+def test_of_an_odd_number_of_missing_rows_the_smaller_half_comes_first():
+    # 7 x 10 pixels: one row of zeros above, two below.
+    whole = np.array([[0, 0, 1, 1]])
+    assert CODEC.encode(whole, 7, 10) == '```json[{"box_2d":[100,0,800,1000]}]```'
+
+
+def test_geometry_plays_no_part():
+    geometry = letterbox_geometry(HEIGHT, WIDTH, 224, 224)
+    assert CODEC.encode(BOX_A[None], HEIGHT, WIDTH, geometry) == A
+    boxes = CODEC.decode(A, HEIGHT, WIDTH, geometry).boxes
+    np.testing.assert_allclose(boxes, BOX_A[None], atol=1e-6)
+
+
+labels = st.text(max_size=20)
+
+
+@unhurried
+@given(st.lists(st.none() | labels, min_size=1, max_size=4), st.booleans())
+def test_labels_survive_whatever_is_in_them(names, strict):
+    boxes = np.tile(BOX_A, (len(names), 1))
+    text = CODEC.encode(boxes, HEIGHT, WIDTH, labels=names)
+    listed = json.loads(text.removeprefix("```json").removesuffix("```"))
+    assert [item.get("label") for item in listed] == names
+    spans = CODEC.find(f"Seen: {text}.", HEIGHT, WIDTH, strict=strict)
+    assert [span.label for span in spans] == names
+    assert CODEC.separator.join(text_of(f"Seen: {text}.", spans)) == text
+
+
+def text_of(text, spans):
+    return [text[span.start : span.end] for span in spans]
+
+
+def test_other_codecs_leave_labels_out():
+    text = CODECS["vindr_px"].encode(BOX_A[None], HEIGHT, WIDTH, labels=["heart"])
+    assert text == CODECS["vindr_px"].encode(BOX_A[None], HEIGHT, WIDTH)
+    with pytest.raises(ValueError, match="zip"):
+        CODEC.encode(BOX_A[None], HEIGHT, WIDTH, labels=["heart", "lung"])
+
+
+def test_prose_with_lists_moves_into_other_codecs_and_back():
+    boxes = np.array([BOX_A, [0.5, 0.2, 0.9, 0.9]])
+    text = "Seen at " + CODEC.encode(boxes, HEIGHT, WIDTH, labels=["a", "b"]) + ", both."
+    pixels = transcode(text, "medgemma_json", "vindr_px", HEIGHT, WIDTH)
+    assert pixels == "Seen at <loc_200_100_800_500>, <loc_1000_200_1800_900>, both."
+    back = transcode(pixels, "vindr_px", "medgemma_json", HEIGHT, WIDTH)
+    np.testing.assert_allclose(read(back, strict=True)[0], boxes, atol=1e-6)
+    assert transcode(A, "medgemma_json", "medgemma_json", HEIGHT, WIDTH) == A
+    labelled = '```json[{"box_2d":[300,100,500,400],"label":"heart"}]```'
+    assert transcode(labelled, "medgemma_json", "medgemma_json", HEIGHT, WIDTH) == labelled
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        # As the notebooks' prompt shows it.
+        '```json[{"box_2d": [300, 100, 500, 400], "label": "car"}]```',
+        '```json\n[\n  {\n    "box_2d": [\n      300,\n      100,\n      500,\n      400\n    ]\n'
+        "  }\n]\n```",
+        '```json[{"label":"Nodule/Mass {1} [2]","box_2d":[300,100,500,400]}]```',
+        '```json[{"box_2d":[300,100,500,400],"label":"say \\"heart\\""}]```',
+        "Final Answer: " + A,
+        "<unused94>thought\nIt is big.<unused95>The heart. Final Answer: " + A + ".",
+        # Thoughts, and what was said before the final answer, are none.
+        '<unused94>Perhaps ```json[{"box_2d":[1,2,3,4]}]```<unused95>' + A,
+        'First {"box_2d":[1,2,3]} then. Final Answer: ' + A,
+        "Final Answer: none. Final answer: " + A,
+    ],
+)
+def test_the_exact_grammar_in_both_modes(text):
+    for strict in (True, False):
+        boxes, failed = read(text, strict)
+        np.testing.assert_allclose(boxes, BOX_A[None], atol=1e-6)
+        assert failed == []
+
+
+@pytest.mark.parametrize(
+    ("text", "categories"),
+    [
+        ("```json[]```", ["no_box"]),
+        ("Final Answer: []", ["no_box"]),
+        (A + " Final Answer: none", ["no_box"]),
+        ("<unused94>" + A + "<unused95> No box.", ["no_box"]),
+        ("<unused94>" + A, ["truncated"]),
+        ("```json", ["truncated"]),
+        ("```json\n[", ["truncated"]),
+        ("```json[{", ["truncated"]),
+        ('```json[{"', ["truncated"]),
+        ('```json[{"box', ["truncated"]),
+        ('```json[{"box_2d', ["truncated"]),
+        ('```json[{"box_2d":', ["truncated"]),
+        ('```json[{"box_2d":[300,10', ["truncated"]),
+        ('```json[{"box_2d":[300,100,500,400', ["truncated"]),
+        ('```json[{"box_2d":[300,100,500]}]```', ["wrong_arity"]),
+        ('```json[{"box_2d":[300,100,500,400,2]}]```', ["wrong_arity"]),
+        ('```json[{"box_2d":[]}]```', ["malformed"]),
+        ('```json[{"box_2d":null}]``` and so on', ["malformed"]),
+        ('```json[{"box_2d":[a,b,c,d]}]```', ["malformed"]),
+        ('```json[{"box_2d":[[300,100,500,400]]}]```', ["malformed"]),
+        ('```json[{"box_2d":[300,100,1234567890,400]}]```', ["malformed"]),
+        ('```json[{"box_2d":[300,100,300,400]}]```', ["degenerate"]),
+        # In the padding above the image, and off the square.
+        ('```json[{"box_2d":[0,100,200,400]}]```', ["out_of_range"]),
+        ('```json[{"box_2d":[300,1100,500,1400]}]```', ["out_of_range"]),
+        ('```json[{"box_2d":[300,-900,500,100]}]```', ["out_of_range"]),
+        (
+            '```json[{"box_2d":[1,2,3]}, {"box_2d":[300,7,300,8]}]``` or {"box_2d":[5',
+            ["wrong_arity", "degenerate", "truncated"],
+        ),
+    ],
+)
+@pytest.mark.parametrize("strict", [True, False], ids=["strict", "lenient"])
+def test_failures_of_both_modes(text, categories, strict):
+    boxes, failed = read(text, strict)
+    assert not len(boxes)
+    if strict:  # what is not written exactly is malformed first of all
+        assert [c == "malformed" or c == d for c, d in zip(failed, categories, strict=True)]
+    else:
+        assert failed == categories
+
+
+@pytest.mark.parametrize(
+    ("text", "category"),
+    [
+        ('[{"box_2d":[300,100,500,400]}]', "malformed"),
+        ('{"box_2d":[300,100,500,400]}', "malformed"),
+        ('"box_2d": [300, 100, 500, 400]', "malformed"),
+        ("{'box_2d': [300 100 500 400], 'label': 'heart'}", "malformed"),
+        ('```JSON[{"BOX_2D":[300,100,500,400]}]```', "malformed"),
+        ('```json[{"box_2d":[300.0,1e2,500,400]}]```'.replace("1e2", "100.00"), "malformed"),
+        ('```json[{"box_2d":[0300,100,500,400]}]```', "malformed"),
+        ('```json[{"box_2d":[300,100,500,400],"score":0.7}]```', "malformed"),
+        ('```json[{"box_2d":[300,100,500,400],"label":"he', "malformed"),
+        ('```json[{"box_2d":[300,100,500,400]},', "malformed"),
+        ('```json[{"box_2d":[500,400,300,100]}]```', "degenerate"),
+        # Of the square's sides, as the model's paper has them.
+        ('```json[{"box_2d":[0.3,0.1,0.5,0.4]}]```', "malformed"),
+        ('{"box_2d":[.3,.1,.5,.4]}', "malformed"),
+    ],
+)
+def test_repaired_when_lenient(text, category):
+    boxes, failed = read(text)
+    np.testing.assert_allclose(boxes, BOX_A[None], atol=1e-6)
+    assert failed == []
+    boxes, failed = read(text, strict=True)
+    assert not len(boxes)
+    assert failed == [category]
+
+
+def test_mostly_on_the_image_is_clipped_when_lenient():
+    text = '```json[{"box_2d":[200,100,500,400]}]```'
+    np.testing.assert_allclose(read(text)[0], [[0.1, 0.0, 0.4, 0.5]], atol=1e-6)
+    assert read(text, strict=True)[1] == ["out_of_range"]
+
+
+def test_whole_numbers_stay_thousandths_however_small():
+    boxes, _ = read('```json[{"box_2d":[0,0,1,1]}]```', height=10, width=10)
+    np.testing.assert_allclose(boxes, [[0, 0, 0.001, 0.001]], atol=1e-9)
+
+
+def test_lenient_labels():
+    (span,) = CODEC.find("{'label': 'heart', 'box_2d': [300, 100, 500, 400]}", HEIGHT, WIDTH)
+    assert span.label == "heart"
+    (span,) = CODEC.find('```json[{"box_2d":[300,100,500,400],"label":"\\ud800"}]```', 9, 9)
+    assert span.label == "?"
+
+
+def test_failures_say_what_and_where():
+    text = 'Left {"box_2d":[1,2,3]}, right {"box_2d":[300,5,300,5]}.'
+    failures = CODEC.decode(text, HEIGHT, WIDTH).failures
+    assert [(f.text, f.start) for f in failures] == [
+        ('{"box_2d":[1,2,3]}', 5),
+        ('{"box_2d":[300,5,300,5]}', 31),
+    ]
+
+
+@unhurried
+@given(st.data(), st.integers(1, 3000), st.integers(1, 3000))
+def test_numbers_stand_for_what_they_are_read_as(data, height, width):
+    numbers = data.draw(st.lists(st.integers(0, 1000), min_size=4, max_size=4))
+    for name in ("vindr_px", "medgemma_json"):
+        codec = CODECS[name]
+        rows = np.array([numbers, [0, 0, 0, 0], [1, 1, 1, 1]])
+        read, at_zero, at_one = codec.fractions_of(rows, height, width)
+        np.testing.assert_allclose(read, at_zero + rows[0] * (at_one - at_zero), atol=1e-6)
+    x_min, y_min, x_max, y_max = numbers
+    text = f'```json[{{"box_2d":[{y_min},{x_min},{y_max},{x_max}]}}]```'
+    for box in CODEC.decode(text, height, width, strict=True).boxes:
+        expected = CODEC.fractions_of(rows[:1], height, width)[0]
+        np.testing.assert_allclose(box, np.clip(expected, 0, 1), atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["vindr_px", "medgemma_json"])
+def test_the_number_pattern_finds_the_numbers_of_a_span(name):
+    codec = CODECS[name]
+    boxes = np.array([BOX_A, [0.5, 0.2, 0.9, 0.9]])
+    text = "7 at " + codec.encode(boxes, HEIGHT, WIDTH, labels=["T2 [1,2,3,4]", None])
+    spans = codec.find(text, HEIGHT, WIDTH, strict=True)
+    assert len(spans) == 2
+    for span, box in zip(spans, boxes, strict=True):
+        match = codec.number_pattern.search(text, span.start, span.end)
+        numbers = [[int(match[k]) for k in ("x_min", "y_min", "x_max", "y_max")]]
+        read = codec.fractions_of(np.array(numbers), HEIGHT, WIDTH)
+        np.testing.assert_allclose(read[0], box, atol=1e-3)
+        assert max(len(str(n)) for n in numbers[0]) <= codec.max_digits
