@@ -9,7 +9,8 @@ the sections together.
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+import numpy as np
+from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 # A finite stand-in for minus infinity: a row without any key then gives a mean, not NaN.
 _MASKED = -1e30
@@ -29,13 +30,16 @@ class KeySection(NamedTuple):
     mask: Bool[Array, "B Q R M"] | None = None
 
 
-def attend(q: Float[Array, "B K Q G R H"], sections: list[KeySection]) -> Float[Array, "..."]:
+def attend(
+    q: Float[Array, "B K Q G R H"], sections: list[KeySection], softcap: float | None = None
+) -> Float[Array, "..."]:
     """Softmax attention of scaled queries over all sections together.
 
     Args:
         q: scaled queries, [B, K, Q, G, R, H]: G query heads to a key-value head, R query slots to
             a question.
         sections: at least one.
+        softcap: scores become softcap * tanh(score / softcap) (Gemma 2); None: as they are.
 
     Returns:
         [B, K, Q, G, R, H], in the dtype of `q`; logits and softmax are float32.
@@ -49,6 +53,8 @@ def attend(q: Float[Array, "B K Q G R H"], sections: list[KeySection]) -> Float[
         scores = jnp.matmul(
             queries, jnp.swapaxes(section.k, -1, -2), preferred_element_type=jnp.float32
         ).reshape(rows, kv_heads, questions, group, slots, -1)
+        if softcap is not None:
+            scores = softcap * jnp.tanh(scores / softcap)
         if section.mask is not None:
             scores = jnp.where(section.mask[:, None, :, None], scores, _MASKED)
         logits.append(scores)
@@ -71,12 +77,16 @@ def attend(q: Float[Array, "B K Q G R H"], sections: list[KeySection]) -> Float[
     return (weighted / total).astype(q.dtype)
 
 
+def rope_frequencies(head_dim: int, base: float, scale: float = 1.0) -> Float[np.ndarray, " h"]:
+    """Radians per position of each pair of a head's entries; `scale` stretches positions."""
+    half = head_dim // 2
+    return (base ** (-np.arange(half) / half) / scale).astype(np.float32)
+
+
 def apply_rope(
-    x: Float[Array, "B S N H"], positions: Int[Array, "B S"], base: float
+    x: Float[Array, "B S N H"], positions: Int[Array, "B S"], frequencies: Float[ArrayLike, " h"]
 ) -> Float[Array, "B S N H"]:
     """Rotary position embedding, the halves of a head rotated against each other (Gemma)."""
-    half = x.shape[-1] // 2
-    frequencies = base ** (-jnp.arange(half, dtype=jnp.float32) / half)
     angles = positions.astype(jnp.float32)[..., None, None] * frequencies
     sin, cos = jnp.sin(angles), jnp.cos(angles)
     first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)

@@ -1,41 +1,25 @@
-"""The Gemma decoder over [image | question | question ...] sequences, with a key-value cache."""
+"""The Gemma decoder over [context | question | question ...] sequences, with a key-value cache.
 
-from typing import NamedTuple
+Gemma 1, 2 and 3 are one decoder: what tells them apart are fields of `DecoderConfig`.
+"""
+
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
-from cxrjax.models.attention import KeySection, apply_rope, attend
+from cxrjax.models.attention import KeySection, apply_rope, attend, rope_frequencies
 from cxrjax.models.layers import Linear, RMSNorm, TokenDropout, salt, scan_layers, stack_layers
+from cxrjax.models.layout import SequenceLayout
 from cxrjax.models.presets import NUM_LOC_TOKENS, DecoderConfig
-
-
-class SequenceLayout(NamedTuple):
-    """Which tokens of a [context | Q x slots] sequence see which; the same in every layer.
-
-    Attributes:
-        num_context: N, the image tokens in front. All of them see each other.
-        num_prefix: P, the leading slots of a question that hold its prompt.
-        positions: of every token of the sequence, [B, S], S = N + Q * L.
-        text_mask: True where slot r of a question may see its own slot m, [B, Q, L, L].
-        prefix_mask: [B, 1, P] where the context also sees the prompt of the row's only question
-            (PaliGemma's full prefix attention); None where the context sees itself alone, so
-            that several questions can share it.
-    """
-
-    num_context: int
-    num_prefix: int
-    positions: Int[Array, "B S"]
-    text_mask: Bool[Array, "B Q L L"]
-    prefix_mask: Bool[Array, "B 1 P"] | None
 
 
 class LayerCache(NamedTuple):
     """Keys and values of one layer: of the context, of the prompts, of the answers so far.
 
-    Shapes: context [B, K, N, H]; prefix [B, K, Q, P, H]; answer [B, K, Q, A, H].
+    Shapes: context [B, K, C, H]; prefix [B, K, Q, P, H]; answer [B, K, Q, A, H].
     """
 
     context_k: Array
@@ -46,68 +30,110 @@ class LayerCache(NamedTuple):
     answer_v: Array
 
 
+class DecodeMasks(NamedTuple):
+    """What the newest token of each question sees of the cache.
+
+    Attributes:
+        context: [B, Q, 1, C]; None: all of it.
+        prefix: [B, Q, 1, P].
+        answer: [B, Q, 1, A].
+    """
+
+    context: Bool[Array, "B Q 1 C"] | None
+    prefix: Bool[Array, "B Q 1 P"]
+    answer: Bool[Array, "B Q 1 A"]
+
+
 class Attention(nnx.Module):
     """Multi-query or grouped-query attention with rotary positions."""
 
     def __init__(self, config: DecoderConfig, rngs: nnx.Rngs):
-        self.num_heads = config.num_heads
-        self.num_kv_heads = config.num_kv_heads
-        self.head_dim = config.head_dim
-        self.rope_base = config.rope_base
+        self.config = config
         inner, kv_inner = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
         self.q_proj = Linear(config.width, inner, rngs=rngs)
         self.k_proj = Linear(config.width, kv_inner, rngs=rngs)
         self.v_proj = Linear(config.width, kv_inner, rngs=rngs)
         self.o_proj = Linear(inner, config.width, rngs=rngs)
+        self.q_norm = nnx.data(RMSNorm(config.head_dim) if config.qk_norm else None)
+        self.k_norm = nnx.data(RMSNorm(config.head_dim) if config.qk_norm else None)
 
     def project(
-        self, x: Float[Array, "B S D"], positions: Int[Array, "B S"], dropout: TokenDropout | None
+        self,
+        x: Float[Array, "B S D"],
+        positions: Int[Array, "B S"],
+        is_local: Bool[Array, ""] | bool,
+        dropout: TokenDropout | None,
     ) -> tuple[Array, Array, Array]:
         """Rotated and scaled queries, rotated keys, values: [B, S, heads, H] each."""
+        config = self.config
         drop = (lambda name: dropout.fold_in(salt(name))) if dropout else (lambda name: None)
 
         def heads(y: Array) -> Array:
-            return y.reshape(*y.shape[:2], -1, self.head_dim)
+            return y.reshape(*y.shape[:2], -1, config.head_dim)
 
-        q = apply_rope(heads(self.q_proj(x, drop("q_proj"))), positions, self.rope_base)
-        k = apply_rope(heads(self.k_proj(x, drop("k_proj"))), positions, self.rope_base)
-        return q * self.head_dim**-0.5, k, heads(self.v_proj(x, drop("v_proj")))
+        q = heads(self.q_proj(x, drop("q_proj")))
+        k = heads(self.k_proj(x, drop("k_proj")))
+        v = heads(self.v_proj(x, drop("v_proj")))
+        if self.q_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
+        frequencies: Any = rope_frequencies(config.head_dim, config.rope_base, config.rope_scale)
+        if config.local_rope_base is not None:
+            local = rope_frequencies(config.head_dim, config.local_rope_base)
+            frequencies = jnp.where(is_local, local, frequencies)
+        q, k = apply_rope(q, positions, frequencies), apply_rope(k, positions, frequencies)
+        scale = config.head_dim if config.query_scale is None else config.query_scale
+        return q * scale**-0.5, k, v
 
     def __call__(
-        self, x: Float[Array, "B S D"], layout: SequenceLayout, dropout: TokenDropout | None
+        self,
+        x: Float[Array, "B S D"],
+        layout: SequenceLayout,
+        is_local: Bool[Array, ""] | bool,
+        dropout: TokenDropout | None,
     ) -> tuple[Array, tuple[Array, Array, Array, Array]]:
         """Attention over a whole sequence; also its context and text keys and values."""
+        config = self.config
         rows, length, _ = x.shape
-        n, questions = layout.num_context, layout.text_mask.shape[1]
-        q, k, v = self.project(x, layout.positions, dropout)
-        group = self.num_heads // self.num_kv_heads
+        seen = layout.seen
+        if layout.seen_locally is not None:
+            seen = jax.tree.map(
+                lambda near, far: jnp.where(is_local, near, far), layout.seen_locally, seen
+            )
+        n, questions = layout.num_context, seen.text.shape[1]
+        q, k, v = self.project(x, layout.positions, is_local, dropout)
+        group = config.num_heads // config.num_kv_heads
 
         context_k, context_v = (y[:, :n].transpose(0, 2, 1, 3) for y in (k, v))
         text_k, text_v = (
             y[:, n:].reshape(rows, questions, -1, *y.shape[2:]).transpose(0, 3, 1, 2, 4)
             for y in (k, v)
         )
-        context = KeySection(context_k, context_v)
 
         def grouped(y: Array, questions: int) -> Array:
             """[B, Q*R, heads, H] to [B, K, Q, G, R, H]."""
-            y = y.reshape(rows, questions, -1, self.num_kv_heads, group, self.head_dim)
+            y = y.reshape(rows, questions, -1, config.num_kv_heads, group, config.head_dim)
             return y.transpose(0, 3, 1, 4, 2, 5)
 
         def flat(y: Array) -> Array:
             """[B, K, Q, G, R, H] to [B, Q*R, heads*H]."""
-            return y.transpose(0, 2, 4, 1, 3, 5).reshape(rows, -1, self.num_heads * self.head_dim)
+            y = y.transpose(0, 2, 4, 1, 3, 5)
+            return y.reshape(rows, -1, config.num_heads * config.head_dim)
 
-        seen_by_context = [context]
-        if layout.prefix_mask is not None:
-            p = layout.num_prefix
-            mask = layout.prefix_mask[:, :, None]
-            seen_by_context.append(KeySection(text_k[..., :p, :], text_v[..., :p, :], mask))
-        out = flat(attend(grouped(q[:, :n], 1), seen_by_context))
+        parts = []
+        if n > 0:
+            sections = [KeySection(context_k, context_v, seen.context)]
+            if seen.context_to_prefix is not None:
+                p = layout.num_prefix
+                prefix = (text_k[..., :p, :], text_v[..., :p, :], seen.context_to_prefix)
+                sections.append(KeySection(*prefix))
+            parts.append(flat(attend(grouped(q[:, :n], 1), sections, config.attn_softcap)))
         if length > n:
-            own = KeySection(text_k, text_v, layout.text_mask)
-            text_out = attend(grouped(q[:, n:], questions), [context, own])
-            out = jnp.concatenate([out, flat(text_out)], axis=1)
+            sections = [KeySection(text_k, text_v, seen.text)]
+            if n > 0:
+                sections.insert(0, KeySection(context_k, context_v, seen.text_to_context))
+            text = attend(grouped(q[:, n:], questions), sections, config.attn_softcap)
+            parts.append(flat(text))
+        out = jnp.concatenate(parts, axis=1)
         noise = dropout.fold_in(salt("o_proj")) if dropout else None
         return self.o_proj(out, noise), (context_k, context_v, text_k, text_v)
 
@@ -116,28 +142,27 @@ class Attention(nnx.Module):
         x: Float[Array, "B Q D"],
         positions: Int[Array, "B Q"],
         cache: LayerCache,
-        prefix_mask: Bool[Array, "B Q P"],
+        masks: DecodeMasks,
+        is_local: bool,
         step: Int[Array, ""],
     ) -> tuple[Array, LayerCache]:
         """One new token for each question; `step` counts the answer tokens before it."""
         rows, questions, _ = x.shape
-        q, k, v = self.project(x, positions, None)
-        q = q.reshape(rows, questions, 1, self.num_kv_heads, -1, self.head_dim)
+        q, k, v = self.project(x, positions, is_local, None)
+        q = q.reshape(rows, questions, 1, self.config.num_kv_heads, -1, self.config.head_dim)
         answer_k, answer_v = (
             jax.lax.dynamic_update_slice_in_dim(
                 old, new.transpose(0, 2, 1, 3)[:, :, :, None], step, axis=3
             )
             for old, new in ((cache.answer_k, k), (cache.answer_v, v))
         )
-        written = (jnp.arange(answer_k.shape[3]) <= step)[None, None, None]
-        out = attend(
-            q.transpose(0, 3, 1, 4, 2, 5),
-            [
-                KeySection(cache.context_k, cache.context_v),
-                KeySection(cache.prefix_k, cache.prefix_v, prefix_mask[:, :, None]),
-                KeySection(answer_k, answer_v, written),
-            ],
-        )
+        sections = [
+            KeySection(cache.prefix_k, cache.prefix_v, masks.prefix),
+            KeySection(answer_k, answer_v, masks.answer),
+        ]
+        if cache.context_k.shape[2] > 0:
+            sections.insert(0, KeySection(cache.context_k, cache.context_v, masks.context))
+        out = attend(q.transpose(0, 3, 1, 4, 2, 5), sections, self.config.attn_softcap)
         out = out.transpose(0, 2, 4, 1, 3, 5).reshape(rows, questions, -1)
         return self.o_proj(out), cache._replace(answer_k=answer_k, answer_v=answer_v)
 
@@ -159,32 +184,48 @@ class MLP(nnx.Module):
 
 
 class Block(nnx.Module):
-    """Pre-norm transformer block."""
+    """Pre-norm transformer block, with norms behind attention and MLP as well where asked for."""
 
     def __init__(self, config: DecoderConfig, rngs: nnx.Rngs):
         self.attn_norm = RMSNorm(config.width)
         self.attn = Attention(config, rngs)
+        self.attn_post_norm = nnx.data(RMSNorm(config.width) if config.post_norms else None)
         self.mlp_norm = RMSNorm(config.width)
         self.mlp = MLP(config, rngs)
+        self.mlp_post_norm = nnx.data(RMSNorm(config.width) if config.post_norms else None)
 
     def __call__(
-        self, x: Float[Array, "B S D"], layout: SequenceLayout, dropout: TokenDropout | None
+        self,
+        x: Float[Array, "B S D"],
+        layout: SequenceLayout,
+        is_local: Bool[Array, ""] | bool,
+        dropout: TokenDropout | None,
     ) -> tuple[Array, tuple[Array, Array, Array, Array]]:
-        attended, keys_values = self.attn(self.attn_norm(x), layout, dropout)
-        x = x + attended
-        return x + self.mlp(self.mlp_norm(x), dropout), keys_values
+        attended, keys_values = self.attn(self.attn_norm(x), layout, is_local, dropout)
+        return self._add(x, attended, dropout), keys_values
 
     def decode(
         self,
         x: Float[Array, "B Q D"],
         positions: Int[Array, "B Q"],
         cache: LayerCache,
-        prefix_mask: Bool[Array, "B Q P"],
+        masks: DecodeMasks,
+        is_local: bool,
         step: Int[Array, ""],
     ) -> tuple[Array, LayerCache]:
-        attended, cache = self.attn.decode(self.attn_norm(x), positions, cache, prefix_mask, step)
+        normed = self.attn_norm(x)
+        attended, cache = self.attn.decode(normed, positions, cache, masks, is_local, step)
+        return self._add(x, attended, None), cache
+
+    def _add(self, x: Array, attended: Array, dropout: TokenDropout | None) -> Array:
+        """The residual stream with attention's output, then the MLP's, added."""
+        if self.attn_post_norm is not None:
+            attended = self.attn_post_norm(attended)
         x = x + attended
-        return x + self.mlp(self.mlp_norm(x)), cache
+        y = self.mlp(self.mlp_norm(x), dropout)
+        if self.mlp_post_norm is not None:
+            y = self.mlp_post_norm(y)
+        return x + y
 
 
 class Embedder(nnx.Module):
@@ -196,6 +237,7 @@ class Embedder(nnx.Module):
 
     def __init__(self, config: DecoderConfig, loc_token_start: int, rngs: nnx.Rngs):
         self.width = config.width
+        self.softcap = config.final_softcap
         self.loc_token_start = loc_token_start
         table = config.width**-0.5 * jax.random.normal(
             rngs.params(), (config.vocab_size, config.width)
@@ -229,11 +271,13 @@ class Embedder(nnx.Module):
         """Logits over the whole vocabulary, float32."""
         logits = _float32_logits(hidden, self.table[...])
         if self.loc_delta is None:
-            return logits
+            return self._cap(logits)
         delta = _float32_logits(hidden, self.loc_delta[...])
         start, stop = self.loc_token_start, self.loc_token_start + NUM_LOC_TOKENS
-        return jnp.concatenate(
-            [logits[..., :start], logits[..., start:stop] + delta, logits[..., stop:]], axis=-1
+        return self._cap(
+            jnp.concatenate(
+                [logits[..., :start], logits[..., start:stop] + delta, logits[..., stop:]], axis=-1
+            )
         )
 
     def decode_loc(self, hidden: Float[Array, "*batch D"]) -> Float[Array, "*batch 1024"]:
@@ -243,7 +287,10 @@ class Embedder(nnx.Module):
         )
         if self.loc_delta is not None:
             rows = rows + self.loc_delta[...]
-        return _float32_logits(hidden, rows)
+        return self._cap(_float32_logits(hidden, rows))
+
+    def _cap(self, logits: Array) -> Array:
+        return logits if self.softcap is None else self.softcap * jnp.tanh(logits / self.softcap)
 
 
 def _float32_logits(hidden: Float[Array, "*batch D"], rows: Float[Array, "v D"]) -> Array:
@@ -254,7 +301,7 @@ def _float32_logits(hidden: Float[Array, "*batch D"], rows: Float[Array, "v D"])
 
 
 class Decoder(nnx.Module):
-    """Embedder, blocks and final norm of Gemma 1 (arXiv 2403.08295)."""
+    """Embedder, blocks and final norm (Gemma: arXiv 2403.08295, 2408.00118, 2503.19786)."""
 
     def __init__(
         self,
@@ -265,6 +312,7 @@ class Decoder(nnx.Module):
         remat: bool,
         unroll: bool,
     ):
+        self.config = config
         self.remat = remat
         self.unroll = unroll
         self.embedder = Embedder(config, loc_token_start, rngs)
@@ -284,12 +332,34 @@ class Decoder(nnx.Module):
         With `return_keys`, also every layer's (context_k, context_v, text_k, text_v), stacked.
         """
 
+        depth = self.config.depth
+        local_layers = jnp.array([self.config.is_local(layer) for layer in range(depth)])
+
         def apply(layer: Block, x: Array, index: Int[Array, ""]) -> tuple[Array, object]:
             noise = dropout.fold_in(salt("decoder")).fold_in(index) if dropout else None
-            x, keys_values = layer(x, layout, noise)
+            x, keys_values = layer(x, layout, local_layers[index], noise)
             return x, keys_values if return_keys else None
 
         return scan_layers(self.layers, apply, x, remat=self.remat, unroll=self.unroll)
+
+    def decode(
+        self,
+        blocks: list[Block],
+        x: Float[Array, "B Q D"],
+        positions: Int[Array, "B Q"],
+        caches: list[LayerCache],
+        masks: DecodeMasks,
+        local_masks: DecodeMasks,
+        step: Int[Array, ""],
+    ) -> tuple[Array, list[LayerCache]]:
+        """One new token for each question through all blocks, which `blocks()` took apart."""
+        updated = []
+        for index, (block, cache) in enumerate(zip(blocks, caches, strict=True)):
+            is_local = self.config.is_local(index)
+            seen = local_masks if is_local else masks
+            x, cache = block.decode(x, positions, cache, seen, is_local, step)
+            updated.append(cache)
+        return self.final_norm(x), updated
 
     def blocks(self) -> list[Block]:
         """The blocks one by one: a decode loop is faster on them than on stacked ones."""

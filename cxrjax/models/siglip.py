@@ -87,7 +87,8 @@ class VisionTower(nnx.Module):
         self.unroll = unroll
         self.patch_embed = Linear(config.patch_size**2 * 3, config.width, use_bias=True, rngs=rngs)
         self.position_embed = nnx.Param(
-            config.width**-0.5 * jax.random.normal(rngs.params(), (config.num_tokens, config.width))
+            config.width**-0.5
+            * jax.random.normal(rngs.params(), (config.num_patches, config.width))
         )
         self.layers = stack_layers(lambda r: VisionBlock(config, r), config.depth, rngs)
         self.final_norm = LayerNorm(config.width)

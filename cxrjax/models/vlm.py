@@ -1,14 +1,16 @@
-"""PaliGemma: images and questions in, hidden states of the answers out."""
+"""PaliGemma and MedGemma: images and questions in, hidden states of the answers out."""
 
 from typing import Literal, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from cxrjax.models.gemma import Block, Decoder, LayerCache, SequenceLayout
-from cxrjax.models.layers import Linear, TokenDropout
-from cxrjax.models.presets import VLMConfig
+from cxrjax.models.gemma import Block, DecodeMasks, Decoder, LayerCache
+from cxrjax.models.layers import Linear, RMSNorm, TokenDropout
+from cxrjax.models.layout import Context, SequenceLayout, image_of_token, make_layout
+from cxrjax.models.presets import IMAGE, VLMConfig
 from cxrjax.models.siglip import VisionTower, normalize_images
 
 ShareMode = Literal["tower", "image"]
@@ -23,19 +25,23 @@ class DecodeState(NamedTuple):
     layers: list[LayerCache]
     prefix_mask: Bool[Array, "B Q P"]
     next_position: Int[Array, "B Q"]
+    context_mask: Bool[Array, "B C"] | None = None
 
 
 class VLM(nnx.Module):
-    """SigLIP tower, linear projector, Gemma decoder (arXiv 2407.07726).
+    """SigLIP tower, projector, Gemma decoder (arXiv 2407.07726, 2412.03555, 2503.19786).
 
-    Several questions of one image go through together, and never see each other.
+    Several questions of one image go through together, and never see each other. What stands
+    before the question, the image among it, is the context.
 
     Args:
         config: sizes, from `PRESETS`.
         share: what the questions of an image share. "tower": the vision tower runs once, then each
-            question stands alone with its own copy of the image tokens, which see its prompt too:
-            exactly PaliGemma. "image": the image tokens also go through the decoder once; they see
-            each other but no prompt. That is another model, cheaper by a factor of almost Q.
+            question stands alone with its own copy of the context. "image": the context also goes
+            through the decoder once, which is cheaper by a factor of almost Q. Where attention is
+            causal (Gemma 3, MedGemma) the two give the same. With PaliGemma's full prefix
+            attention "tower" is exactly PaliGemma, whose image tokens see the prompt; with
+            "image" they see each other alone, which is another model.
         remat: recompute every layer's activations in the backward pass.
         unroll: write the loop over layers out (see `scan_layers`).
         dtype: of the activations.
@@ -56,8 +62,15 @@ class VLM(nnx.Module):
         self.config = config
         self.share = share
         self.dtype = dtype
-        self.vision = VisionTower(config.vision, rngs, remat=remat, unroll=unroll)
-        self.projector = Linear(config.vision.width, config.decoder.width, use_bias=True, rngs=rngs)
+        vision, width = config.vision, config.decoder.width
+        self.vision = nnx.data(
+            None if vision is None else VisionTower(vision, rngs, remat=remat, unroll=unroll)
+        )
+        self.projector = self.projector_norm = nnx.data(None)
+        if vision is not None:
+            normed = config.projector == "normed"
+            self.projector_norm = nnx.data(RMSNorm(vision.width) if normed else None)
+            self.projector = nnx.data(Linear(vision.width, width, use_bias=not normed, rngs=rngs))
         self.decoder = Decoder(
             config.decoder, config.loc_token_start, rngs, remat=remat, unroll=unroll
         )
@@ -65,13 +78,33 @@ class VLM(nnx.Module):
     def encode_images(
         self, images: Array, dropout: TokenDropout | None = None
     ) -> Float[Array, "B N D"]:
-        """Image tokens in the decoder's width. `images`: uint8, or floats in [-1, 1]."""
+        """Image tokens in the decoder's width.
+
+        Args:
+            images: uint8, or floats in [-1, 1], [B, H, W, 3]; [B, I, H, W, 3] with several
+                images a row, whose tokens then follow one another.
+        """
+        if self.vision is None:
+            raise ValueError("this model has no vision tower: it takes no images")
+        shape = images.shape
+        several = len(shape) == 5
+        if several:
+            images = images.reshape(-1, *shape[2:])
+            dropout = None if dropout is None else dropout.of_images(shape[1])
         features = self.vision(normalize_images(images, jnp.dtype(self.dtype)), dropout)
-        return self.projector(features, dropout)
+        pool = self.config.vision.pool
+        if pool > 1:
+            side = self.config.vision.image_size // self.config.vision.patch_size // pool
+            squares = features.reshape(features.shape[0], side, pool, side, pool, -1)
+            features = jnp.mean(squares, axis=(2, 4)).reshape(features.shape[0], side * side, -1)
+        if self.projector_norm is not None:
+            features = self.projector_norm(features)
+        tokens = self.projector(features, dropout)
+        return tokens.reshape(shape[0], -1, tokens.shape[-1]) if several else tokens
 
     def __call__(
         self,
-        images: Array,
+        images: Array | None,
         prefix_tokens: Int[Array, "B Q P"],
         prefix_mask: Bool[Array, "B Q P"],
         answer_tokens: Int[Array, "B Q A"],
@@ -79,17 +112,22 @@ class VLM(nnx.Module):
         question_index: Int[Array, "B Q"] | None = None,
         dropout_key: Key[Array, ""] | None = None,
         packed_length: int | None = None,
+        context_tokens: Int[Array, "B C"] | None = None,
+        context_mask: Bool[Array, "B C"] | None = None,
     ) -> Float[Array, "B Q A D"]:
         """Hidden states that predict the answers, after the final norm.
 
         Args:
-            images: uint8 or float in [-1, 1], [B, H, W, 3].
+            images: as in `encode_images`; None for a model of text alone.
             prefix_tokens, prefix_mask: prompts, padded on the LEFT.
             answer_tokens, answer_mask: answers, padded on the right.
             question_index: global index of each question; only used with `dropout_key`.
             dropout_key: noise of this step; None in evaluation.
             packed_length: with share="image", leave the padding out and compute on sequences of
                 so many text tokens; no row may have more. The result is the same.
+            context_tokens: what stands before the questions, `IMAGE` in the place of each image
+                token; None: the preset's `context`, the same in every row.
+            context_mask: which of them are there; None: all.
 
         Returns:
             Entry a predicts `answer_tokens[..., a]`: entry 0 stands on the last prompt token.
@@ -97,7 +135,7 @@ class VLM(nnx.Module):
         rows, questions, num_answer = answer_tokens.shape
         num_prefix = prefix_tokens.shape[2]
         num_slots = num_prefix + num_answer
-        num_context = self.config.vision.num_tokens
+        num_context = self._num_context(context_tokens)
         tokens = jnp.concatenate([prefix_tokens, answer_tokens], axis=2)
         mask = jnp.concatenate([prefix_mask, answer_mask], axis=2)
         packing = None
@@ -118,10 +156,10 @@ class VLM(nnx.Module):
                 noise = TokenDropout.of_questions(
                     dropout_key, question_index.reshape(-1, 1), num_context, num_slots
                 )
-        context = self.encode_images(images, vision_noise)
+        embedded, context = self._context(rows, images, context_tokens, context_mask, vision_noise)
         if self.share == "tower":
-            context, tokens, mask = self._one_question_a_row(context, tokens, mask)
-        x, layout = self._sequence(context, tokens, mask, num_prefix, packing)
+            embedded, context, tokens, mask = _one_question_a_row(embedded, context, tokens, mask)
+        x, layout = self._sequence(embedded, context, tokens, mask, num_prefix, packing)
         x, _ = self.decoder(x, layout, noise)
         text = x[:, num_context:]
         if packing is not None:
@@ -139,10 +177,12 @@ class VLM(nnx.Module):
 
     def prefill(
         self,
-        images: Array,
+        images: Array | None,
         prefix_tokens: Int[Array, "B Q P"],
         prefix_mask: Bool[Array, "B Q P"],
         max_answer: int,
+        context_tokens: Int[Array, "B C"] | None = None,
+        context_mask: Bool[Array, "B C"] | None = None,
     ) -> tuple[Float[Array, "B Q D"], DecodeState]:
         """Reads images and prompts once.
 
@@ -151,11 +191,11 @@ class VLM(nnx.Module):
             `decode_step` with room for `max_answer` tokens.
         """
         rows, questions, num_prefix = prefix_tokens.shape
-        num_context = self.config.vision.num_tokens
-        context, tokens, mask = self.encode_images(images), prefix_tokens, prefix_mask
+        tokens, mask = prefix_tokens, prefix_mask
+        embedded, context = self._context(rows, images, context_tokens, context_mask, None)
         if self.share == "tower":
-            context, tokens, mask = self._one_question_a_row(context, tokens, mask)
-        x, layout = self._sequence(context, tokens, mask, num_prefix)
+            embedded, context, tokens, mask = _one_question_a_row(embedded, context, tokens, mask)
+        x, layout = self._sequence(embedded, context, tokens, mask, num_prefix)
         x, stacked = self.decoder(x, layout, return_keys=True)
         assert stacked is not None
         layers = []
@@ -163,9 +203,10 @@ class VLM(nnx.Module):
             shape = (*prefix_k.shape[:3], max_answer, prefix_k.shape[4])
             empty = jnp.zeros(shape, prefix_k.dtype)
             layers.append(LayerCache(context_k, context_v, prefix_k, prefix_v, empty, empty))
-        last = x[:, num_context:].reshape(rows, questions, num_prefix, -1)[:, :, -1]
-        next_position = num_context + jnp.sum(mask, axis=2, dtype=jnp.int32)
-        return self.decoder.final_norm(last), DecodeState(layers, mask, next_position)
+        last = x[:, context.num_tokens :].reshape(rows, questions, num_prefix, -1)[:, :, -1]
+        next_position = context.length() + jnp.sum(mask, axis=2, dtype=jnp.int32)
+        state = DecodeState(layers, mask, next_position, context.mask)
+        return self.decoder.final_norm(last), state
 
     def decode_step(
         self,
@@ -188,65 +229,128 @@ class VLM(nnx.Module):
         shape = tokens.shape
         rows = tokens.reshape(state.next_position.shape)
         x = self.decoder.embedder.encode(rows, jnp.dtype(self.dtype))
-        layers = []
-        for block, cache in zip(blocks, state.layers, strict=True):
-            x, cache = block.decode(x, state.next_position, cache, state.prefix_mask, step)
-            layers.append(cache)
-        hidden = self.decoder.final_norm(x).reshape(*shape, -1)
-        return hidden, state._replace(layers=layers, next_position=state.next_position + 1)
-
-    def _one_question_a_row(
-        self, context: Array, tokens: Array, mask: Array
-    ) -> tuple[Array, Array, Array]:
-        questions, length = tokens.shape[1:]
-        return (
-            jnp.repeat(context, questions, axis=0),
-            tokens.reshape(-1, 1, length),
-            mask.reshape(-1, 1, length),
+        masks, local_masks = self._decode_masks(state, step)
+        hidden, layers = self.decoder.decode(
+            blocks, x, state.next_position, state.layers, masks, local_masks, step
         )
+        state = state._replace(layers=layers, next_position=state.next_position + 1)
+        return hidden.reshape(*shape, -1), state
+
+    def _decode_masks(
+        self, state: DecodeState, step: Int[Array, ""]
+    ) -> tuple[DecodeMasks, DecodeMasks]:
+        """What the newest tokens see in global layers, and in those with a sliding window."""
+        cache = state.layers[0]
+        num_context, num_prefix, num_answer = (
+            y.shape[-2] for y in (cache.context_k, cache.prefix_k, cache.answer_k)
+        )
+        here = state.next_position[..., None]  # [B, Q, 1]
+        slot = jnp.arange(num_answer)
+        present = state.context_mask
+        masks = DecodeMasks(
+            context=None if present is None else present[:, None, None],
+            prefix=state.prefix_mask[:, :, None],
+            answer=(slot <= step)[None, None, None],
+        )
+        window = self.config.decoder.window
+        if window is None or num_context + num_prefix + num_answer <= window:
+            return masks, masks
+        context = Context(num_context, None, present)
+        context_position = context.positions(here.shape[0])[:, None]
+        near_context = here - context_position < window
+        # Prompts end right before the answers, and answers before the newest token.
+        near_prefix = step + num_prefix - jnp.arange(num_prefix) < window
+        near_answer = step - slot < window
+        local = DecodeMasks(
+            context=near_context[:, :, None]
+            if masks.context is None
+            else masks.context & near_context[:, :, None],
+            prefix=masks.prefix & near_prefix,
+            answer=masks.answer & near_answer,
+        )
+        return masks, local
+
+    def _num_context(self, context_tokens: Array | None) -> int:
+        return self.config.num_context if context_tokens is None else context_tokens.shape[1]
+
+    def _context(
+        self,
+        rows: int,
+        images: Array | None,
+        context_tokens: Int[Array, "B C"] | None,
+        context_mask: Bool[Array, "B C"] | None,
+        dropout: TokenDropout | None,
+    ) -> tuple[Float[Array, "B C D"], Context]:
+        """The embedded context: image tokens in their places among the text."""
+        dtype = jnp.dtype(self.dtype)
+        features = None if images is None else self.encode_images(images, dropout)
+        if context_tokens is None and self.config.context == (IMAGE,) and features is not None:
+            return features, Context(features.shape[1], None, context_mask)
+        if context_tokens is None:
+            tokens = jnp.asarray(self._preset_context(), jnp.int32)[None]
+        else:
+            tokens = context_tokens
+        is_image = tokens == IMAGE
+        num_tokens = tokens.shape[1]
+        embedded = self.decoder.embedder.encode(jnp.maximum(tokens, 0), dtype)
+        embedded = jnp.broadcast_to(embedded, (rows, num_tokens, embedded.shape[-1]))
+        if features is not None:
+            place = jnp.clip(jnp.cumsum(is_image, axis=1) - 1, 0, features.shape[1] - 1)
+            place = jnp.broadcast_to(place, (rows, num_tokens))[..., None]
+            in_place = jnp.take_along_axis(features, place, axis=1)
+            embedded = jnp.where(is_image[..., None], in_place, embedded)
+        return embedded, Context(num_tokens, image_of_token(is_image), context_mask)
+
+    def _preset_context(self) -> np.ndarray:
+        """The preset's context with `IMAGE` as often as an image has tokens."""
+        vision = self.config.vision
+        times = 0 if vision is None else vision.num_tokens
+        tokens = [[token] * (times if token == IMAGE else 1) for token in self.config.context]
+        return np.array([token for run in tokens for token in run], np.int32)
 
     def _sequence(
         self,
-        context: Array,
+        embedded: Array,
+        context: Context,
         tokens: Array,
         mask: Array,
         num_prefix: int,
         packing: Int[Array, "B T"] | None = None,
     ) -> tuple[Array, SequenceLayout]:
-        """Embeds [context | questions] and says who sees whom: prefix all, answers what is past."""
-        rows, _, num_slots = tokens.shape
-        num_context = context.shape[1]
-        offsets = jnp.maximum(jnp.cumsum(mask, axis=2, dtype=jnp.int32) - 1, 0)
-        slot = jnp.arange(num_slots)
-        sees = (slot[None, :] < num_prefix) | (slot[None, :] <= slot[:, None])
-        text_mask = mask[:, :, None, :] & sees
-        tokens, offsets = tokens.reshape(rows, -1), offsets.reshape(rows, -1)
+        """The embedded sequence [context | questions] and its layout."""
+        layout = make_layout(
+            self.config.decoder,
+            context,
+            mask,
+            num_prefix,
+            context_sees_prefix=self.share == "tower",
+            packing=packing,
+        )
+        tokens = tokens.reshape(tokens.shape[0], -1)
         if packing is not None:
-            tokens, offsets, valid = (
-                jnp.take_along_axis(y, packing, axis=1)
-                for y in (tokens, offsets, mask.reshape(rows, -1))
-            )
-            question, slot = packing // num_slots, packing % num_slots
-            own = question[:, :, None] == question[:, None, :]
-            past = slot[:, None, :] <= slot[:, :, None]
-            text_mask = own & valid[:, None, :] & (past | (slot < num_prefix)[:, None, :])
-            text_mask = text_mask[:, None]
-        positions = jnp.concatenate(
-            [
-                jnp.broadcast_to(jnp.arange(num_context, dtype=jnp.int32), (rows, num_context)),
-                num_context + offsets,
-            ],
-            axis=1,
-        )
-        embedded = self.decoder.embedder.encode(tokens, context.dtype)
-        layout = SequenceLayout(
-            num_context=num_context,
-            num_prefix=num_prefix,
-            positions=positions,
-            text_mask=text_mask,
-            prefix_mask=mask[:, :, :num_prefix] if self.share == "tower" else None,
-        )
-        return jnp.concatenate([context, embedded], axis=1), layout
+            tokens = jnp.take_along_axis(tokens, packing, axis=1)
+        text = self.decoder.embedder.encode(tokens, embedded.dtype)
+        return jnp.concatenate([embedded, text], axis=1), layout
+
+
+def _one_question_a_row(
+    embedded: Array, context: Context, tokens: Array, mask: Array
+) -> tuple[Array, Context, Array, Array]:
+    """Every question in a row of its own, with a copy of the context."""
+    questions, length = tokens.shape[1:]
+
+    def repeated(y: Array | None) -> Array | None:
+        if y is None or y.shape[0] == 1 < embedded.shape[0]:
+            return y
+        return jnp.repeat(y, questions, axis=0)
+
+    context = context._replace(image=repeated(context.image), mask=repeated(context.mask))
+    return (
+        jnp.repeat(embedded, questions, axis=0),
+        context,
+        tokens.reshape(-1, 1, length),
+        mask.reshape(-1, 1, length),
+    )
 
 
 def pack(mask: Bool[Array, "B Q L"], packed_length: int) -> Int[Array, "B T"]:

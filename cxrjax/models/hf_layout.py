@@ -1,0 +1,253 @@
+"""How Hugging Face's checkpoints name, shape and describe what we have under our own names.
+
+Pure tables and arithmetic on names and single tensors: reading and writing files is elsewhere.
+Facts from the public configurations and state dicts of transformers' `paligemma`, `gemma3` and
+`gemma3_text`.
+"""
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+
+from cxrjax.errors import UserError
+from cxrjax.models.presets import IMAGE, DecoderConfig, VisionConfig, VLMConfig
+
+Transform = Literal["same", "transposed", "patches"]
+
+# Prefixes that transformers' versions have given to the same parts.
+_PARTS = (
+    (r"(?:model\.)?vision_tower\.(?:vision_model\.)?", "vision."),
+    (r"(?:model\.)?multi_modal_projector\.", "projector."),
+    (r"language_model\.model\.|model\.language_model\.|model\.", "text."),
+    (r"(?:language_model\.)?lm_head\.", "lm_head."),
+)
+
+
+def canonical_name(name: str) -> str:
+    """One name for a tensor whatever version wrote it: `text.layers.0.mlp.up_proj.weight`."""
+    for pattern, part in _PARTS:
+        found = re.match(pattern, name)
+        if found:
+            return part + name[found.end() :]
+    return name
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorRule:
+    """Where one of our parameters comes from.
+
+    Attributes:
+        path: ours, '/'-joined; stacked layers have the depth as leading axis.
+        name: canonical name of the checkpoint's tensor; `{layer}` stands for its number.
+        transform: from their layout to ours.
+    """
+
+    path: str
+    name: str
+    transform: Transform
+
+    @property
+    def stacked(self) -> bool:
+        return "{layer}" in self.name
+
+
+def tensor_rules(config: VLMConfig) -> list[TensorRule]:
+    """A rule for every parameter of a model without adapters, in no particular order."""
+    rules = _decoder_rules(config.decoder)
+    if config.vision is None:
+        return rules
+    rules += _vision_rules()
+    if config.projector == "linear":
+        rules += _linear("projector", "projector.linear", bias=True)
+    else:
+        rules.append(TensorRule("projector/kernel", "projector.mm_input_projection_weight", "same"))
+        rules.append(
+            TensorRule("projector_norm/scale", "projector.mm_soft_emb_norm.weight", "same")
+        )
+    return rules
+
+
+def _linear(path: str, name: str, *, bias: bool) -> list[TensorRule]:
+    rules = [TensorRule(f"{path}/kernel", f"{name}.weight", "transposed")]
+    if bias:
+        rules.append(TensorRule(f"{path}/bias", f"{name}.bias", "same"))
+    return rules
+
+
+def _decoder_rules(config: DecoderConfig) -> list[TensorRule]:
+    rules = [
+        TensorRule("decoder/embedder/table", "text.embed_tokens.weight", "same"),
+        TensorRule("decoder/final_norm/scale", "text.norm.weight", "same"),
+    ]
+    norms = {"attn_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"}
+    if config.post_norms:
+        norms |= {
+            "attn_post_norm": "post_attention_layernorm",
+            "mlp_norm": "pre_feedforward_layernorm",
+            "mlp_post_norm": "post_feedforward_layernorm",
+        }
+    if config.qk_norm:
+        norms |= {"attn/q_norm": "self_attn.q_norm", "attn/k_norm": "self_attn.k_norm"}
+    ours, theirs = "decoder/layers", "text.layers.{layer}"
+    for norm, name in norms.items():
+        rules.append(TensorRule(f"{ours}/{norm}/scale", f"{theirs}.{name}.weight", "same"))
+    for part in ("q_proj", "k_proj", "v_proj", "o_proj"):
+        rules += _linear(f"{ours}/attn/{part}", f"{theirs}.self_attn.{part}", bias=False)
+    for part in ("gate_proj", "up_proj", "down_proj"):
+        rules += _linear(f"{ours}/mlp/{part}", f"{theirs}.mlp.{part}", bias=False)
+    return rules
+
+
+def _vision_rules() -> list[TensorRule]:
+    rules = [
+        TensorRule(
+            "vision/patch_embed/kernel", "vision.embeddings.patch_embedding.weight", "patches"
+        ),
+        TensorRule("vision/patch_embed/bias", "vision.embeddings.patch_embedding.bias", "same"),
+        TensorRule("vision/position_embed", "vision.embeddings.position_embedding.weight", "same"),
+    ]
+    ours, theirs = "vision/layers", "vision.encoder.layers.{layer}"
+    norms = {
+        f"{ours}/norm1": f"{theirs}.layer_norm1",
+        f"{ours}/norm2": f"{theirs}.layer_norm2",
+        "vision/final_norm": "vision.post_layernorm",
+    }
+    for norm, name in norms.items():
+        rules.append(TensorRule(f"{norm}/scale", f"{name}.weight", "same"))
+        rules.append(TensorRule(f"{norm}/bias", f"{name}.bias", "same"))
+    for part in ("q_proj", "k_proj", "v_proj", "out_proj"):
+        rules += _linear(f"{ours}/attn/{part}", f"{theirs}.self_attn.{part}", bias=True)
+    for part in ("fc1", "fc2"):
+        rules += _linear(f"{ours}/mlp/{part}", f"{theirs}.mlp.{part}", bias=True)
+    return rules
+
+
+def to_ours(tensor: np.ndarray, transform: Transform) -> np.ndarray:
+    """A checkpoint's tensor in our layout; a view where that is possible."""
+    if transform == "transposed":
+        return tensor.T
+    if transform == "patches":  # [width, 3, p, p] to [p * p * 3, width], rows as pixels are cut
+        return tensor.transpose(2, 3, 1, 0).reshape(-1, tensor.shape[0])
+    return tensor
+
+
+def to_theirs(array: np.ndarray, transform: Transform, patch_size: int) -> np.ndarray:
+    """Inverse of `to_ours`, contiguous."""
+    if transform == "transposed":
+        return np.ascontiguousarray(array.T)
+    if transform == "patches":
+        patches = array.reshape(patch_size, patch_size, 3, -1)
+        return np.ascontiguousarray(patches.transpose(3, 2, 0, 1))
+    return np.ascontiguousarray(array)
+
+
+def vlm_config(
+    config: Mapping[str, Any], where: str, loc_token_start: int, context: tuple[int, ...] = (IMAGE,)
+) -> VLMConfig:
+    """Our sizes from a checkpoint's `config.json`, defaults filled in.
+
+    Args:
+        config: as `transformers.AutoConfig.from_pretrained(directory).to_dict()` gives it.
+        where: file, for error messages.
+        loc_token_start: id of `<loc0000>`; not in the file.
+        context: what stands before a question; not in the file either.
+
+    Raises:
+        UserError: an architecture, or a setting of it, that we do not have.
+    """
+    kind = config.get("model_type")
+    if kind == "gemma3_text":
+        return VLMConfig(None, _decoder(config, where), loc_token_start, context=())
+    if kind not in ("paligemma", "gemma3"):
+        raise UserError(
+            f"{where}: model_type is {kind!r}, expected paligemma, gemma3 or gemma3_text"
+        )
+    vision, text = config["vision_config"], config["text_config"]
+    side = vision["image_size"] // vision["patch_size"]
+    pool = side // round(config["mm_tokens_per_image"] ** 0.5) if kind == "gemma3" else 1
+    _expect(where, "vision_config.hidden_act", vision["hidden_act"], "gelu_pytorch_tanh")
+    tower = VisionConfig(
+        image_size=vision["image_size"],
+        patch_size=vision["patch_size"],
+        width=vision["hidden_size"],
+        depth=vision["num_hidden_layers"],
+        num_heads=vision["num_attention_heads"],
+        mlp_dim=vision["intermediate_size"],
+        pool=pool,
+    )
+    return VLMConfig(
+        tower,
+        _decoder(text, where),
+        loc_token_start,
+        context=context,
+        projector="normed" if kind == "gemma3" else "linear",
+    )
+
+
+def _decoder(text: Mapping[str, Any], where: str) -> DecoderConfig:
+    """The decoder's sizes from a text configuration."""
+    kind = text["model_type"]
+    if kind not in ("gemma", "gemma2", "gemma3_text"):
+        raise UserError(
+            f"{where}: text_config.model_type is {kind!r}, expected gemma, gemma2 or gemma3_text"
+        )
+    activation = text.get("hidden_activation") or "gelu_pytorch_tanh"
+    _expect(where, "hidden_activation", activation, "gelu_pytorch_tanh")
+    _expect(where, "rms_norm_eps", text["rms_norm_eps"], 1e-6)
+    _expect(where, "attention_bias", text.get("attention_bias", False), False)
+    sizes = DecoderConfig(
+        vocab_size=text["vocab_size"],
+        width=text["hidden_size"],
+        depth=text["num_hidden_layers"],
+        num_heads=text["num_attention_heads"],
+        num_kv_heads=text["num_key_value_heads"],
+        head_dim=text["head_dim"],
+        mlp_dim=text["intermediate_size"],
+    )
+    rope = text["rope_parameters"]
+    if kind == "gemma":
+        return dataclasses.replace(sizes, rope_base=float(rope["rope_theta"]))
+    sizes = dataclasses.replace(
+        sizes,
+        query_scale=float(text["query_pre_attn_scalar"]),
+        window=text["sliding_window"],
+        global_every=_global_every(text["layer_types"], where),
+        attn_softcap=text["attn_logit_softcapping"],
+        final_softcap=text["final_logit_softcapping"],
+        post_norms=True,
+    )
+    if kind == "gemma2":
+        return dataclasses.replace(sizes, rope_base=float(rope["rope_theta"]))
+    far, near = rope["full_attention"], rope["sliding_attention"]
+    _expect(where, "rope_type of local layers", near["rope_type"], "default")
+    if far["rope_type"] not in ("default", "linear"):
+        raise UserError(f"{where}: rope_type is {far['rope_type']!r}, expected default or linear")
+    return dataclasses.replace(
+        sizes,
+        rope_base=float(far["rope_theta"]),
+        rope_scale=float(far.get("factor", 1.0)),
+        local_rope_base=float(near["rope_theta"]),
+        qk_norm=True,
+        prefix_attention="causal",
+    )
+
+
+def _global_every(layer_types: list[str], where: str) -> int:
+    """The period of global layers.
+
+    Raises:
+        UserError: they do not come in even steps.
+    """
+    is_global = [kind == "full_attention" for kind in layer_types]
+    every = is_global.index(True) + 1 if True in is_global else len(layer_types) + 1
+    if is_global != [(layer + 1) % every == 0 for layer in range(len(layer_types))]:
+        raise UserError(f"{where}: layer_types {layer_types}: expected every n-th layer to be full")
+    return every
+
+
+def _expect(where: str, key: str, found: Any, wanted: Any) -> None:
+    if found != wanted:
+        raise UserError(f"{where}: {key} is {found!r}; only {wanted!r} is supported")

@@ -1,0 +1,195 @@
+"""Where the tokens of a [context | question | question ...] sequence stand, and who sees whom.
+
+Masks are built from the structure: a question sees the context and itself and is never compared
+with another one, so that nothing of the size of the whole sequence squared exists.
+"""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int
+
+from cxrjax.models.presets import DecoderConfig
+
+
+class Visibility(NamedTuple):
+    """True where a query may see a key.
+
+    Attributes:
+        context: the context sees itself, [B, 1, C, C]; None: all of it.
+        context_to_prefix: the context sees the prompt of the row's only question, [B, 1, 1, P];
+            None: it sees no question, so that several can share it.
+        text_to_context: slot r of a question sees the context, [B, Q, L, C]; None: all of it.
+        text: slot r of a question sees its own slot m, [B, Q, L, L].
+    """
+
+    context: Bool[Array, "..."] | None
+    context_to_prefix: Bool[Array, "..."] | None
+    text_to_context: Bool[Array, "..."] | None
+    text: Bool[Array, "B Q L L"]
+
+
+class SequenceLayout(NamedTuple):
+    """Everything the decoder needs to know of a sequence besides its embeddings.
+
+    Attributes:
+        num_context: C, the tokens in front that all questions share.
+        num_prefix: P, the leading slots of a question that hold its prompt.
+        positions: of every token of the sequence, [B, S], S = C + Q * L.
+        seen: in the global layers.
+        seen_locally: in the layers with a sliding window; None where the window holds everything
+            or no layer has one.
+    """
+
+    num_context: int
+    num_prefix: int
+    positions: Int[Array, "B S"]
+    seen: Visibility
+    seen_locally: Visibility | None
+
+
+class Context(NamedTuple):
+    """The tokens that all questions of a row share.
+
+    Attributes:
+        num_tokens: C.
+        image: which image a token belongs to, counted from 0, and -1 for text, [B or 1, C]; None:
+            all belong to one image.
+        mask: which tokens are there, [B, C]; None: all of them.
+    """
+
+    num_tokens: int
+    image: Int[Array, "b C"] | None
+    mask: Bool[Array, "B C"] | None
+
+    def positions(self, rows: int) -> Int[Array, "B C"]:
+        """Logical position of every token: padding takes none."""
+        if self.mask is None:
+            count = jnp.arange(self.num_tokens, dtype=jnp.int32)
+            return jnp.broadcast_to(count, (rows, self.num_tokens))
+        return jnp.maximum(jnp.cumsum(self.mask, axis=1, dtype=jnp.int32) - 1, 0)
+
+    def length(self) -> Int[Array, "B 1"] | int:
+        """How many tokens are there in each row."""
+        if self.mask is None:
+            return self.num_tokens
+        return jnp.sum(self.mask, axis=1, keepdims=True, dtype=jnp.int32)
+
+
+def image_of_token(is_image: Bool[Array, "b C"]) -> Int[Array, "b C"]:
+    """Numbers the images of a row: each run of image tokens is one; -1 for text."""
+    before = jnp.pad(is_image, ((0, 0), (1, 0)))[:, :-1]
+    number = jnp.cumsum(is_image & ~before, axis=1, dtype=jnp.int32) - 1
+    return jnp.where(is_image, number, -1)
+
+
+def make_layout(
+    config: DecoderConfig,
+    context: Context,
+    mask: Bool[Array, "B Q L"],
+    num_prefix: int,
+    *,
+    context_sees_prefix: bool,
+    packing: Int[Array, "B T"] | None = None,
+) -> SequenceLayout:
+    """The layout of a batch.
+
+    Args:
+        config: its `prefix_attention` and `window` decide.
+        context: what stands in front.
+        mask: which slots of the questions are there, prompts padded on the left.
+        num_prefix: P, slots of the prompt.
+        context_sees_prefix: with "full" prefix attention, whether the context sees the prompt of
+            its only question.
+        packing: flat slot of each packed token (`pack` in vlm.py); the text is then one sequence
+            of T tokens whose questions still do not see each other.
+    """
+    rows, _, num_slots = mask.shape
+    causal = config.prefix_attention == "causal"
+    offset = jnp.maximum(jnp.cumsum(mask, axis=2, dtype=jnp.int32) - 1, 0)
+    slot = jnp.broadcast_to(jnp.arange(num_slots), mask.shape)
+    own = jnp.ones((), bool)
+    if packing is not None:
+        offset, valid = (
+            jnp.take_along_axis(y.reshape(rows, -1), packing, axis=1)[:, None]
+            for y in (offset, mask)
+        )
+        question, slot = (packing // num_slots)[:, None], (packing % num_slots)[:, None]
+        own = question[..., :, None] == question[..., None, :]
+    else:
+        valid = mask
+
+    # Text: the past, and with "full" prefix attention all of the prompt.
+    in_prefix = slot < num_prefix
+    text = own & valid[..., None, :] & (slot[..., None, :] <= slot[..., :, None])
+    if not causal:
+        text |= own & (valid & in_prefix)[..., None, :]
+
+    present = None if context.mask is None else context.mask[:, None, None, :]
+    if causal and context.num_tokens and context.image is not None:
+        index = jnp.arange(context.num_tokens)
+        within = context.image[:, :, None] == context.image[:, None, :]
+        among = (index[None, :] <= index[:, None]) | (within & (context.image >= 0)[:, None, :])
+        among = among[:, None] if present is None else among[:, None] & present
+    else:
+        among = present
+    to_prefix = None
+    if context_sees_prefix and not causal:
+        to_prefix = (mask[:, :, :num_prefix])[:, :, None]
+    seen = Visibility(among, to_prefix, present, text)
+
+    context_positions = context.positions(rows)
+    length = context.length()
+    text_positions = offset + (length if isinstance(length, int) else length[:, :, None])
+    positions = jnp.concatenate([context_positions, text_positions.reshape(rows, -1)], axis=1)
+
+    local = None
+    window = config.window
+    if window is not None and context.num_tokens + num_slots > window:
+        local, seen = _windowed(
+            seen, context_positions, text_positions, in_prefix, window, causal=causal
+        )
+    return SequenceLayout(context.num_tokens, num_prefix, positions, seen, local)
+
+
+def _windowed(
+    seen: Visibility,
+    context_positions: Int[Array, "B C"],
+    text_positions: Int[Array, "B Q L"],
+    in_prefix: Bool[Array, "B Q L"],
+    window: int,
+    *,
+    causal: bool,
+) -> tuple[Visibility, Visibility]:
+    """What local layers see, and `seen` again with a mask wherever those have one.
+
+    A token sees those less than `window` before it. Where prefix attention is full, image and
+    prompt see all of each other all the same, as transformers has it for PaliGemma 2.
+    """
+
+    def near(query: Array, key: Array) -> Array:
+        return query[..., :, None] - key[..., None, :] < window
+
+    to_context = near(text_positions, context_positions[:, None])
+    text = near(text_positions, text_positions)
+    among = None
+    if causal:
+        among = near(context_positions, context_positions)[:, None]
+    else:
+        to_context |= in_prefix[..., None]
+        text |= in_prefix[..., :, None] & in_prefix[..., None, :]
+
+    def both(local: Array | None, everywhere: Array | None) -> tuple[Array | None, Array | None]:
+        if local is None:
+            return everywhere, everywhere
+        if everywhere is None:
+            return local, jnp.ones_like(local)
+        local = local & everywhere
+        return local, jnp.broadcast_to(everywhere, local.shape)
+
+    local_among, far_among = both(among, seen.context)
+    local_to, far_to = both(to_context, seen.text_to_context)
+    return (
+        Visibility(local_among, seen.context_to_prefix, local_to, text & seen.text),
+        Visibility(far_among, seen.context_to_prefix, far_to, seen.text),
+    )
