@@ -31,18 +31,25 @@ setup(
         "pydicom>=3.0,<4",
         "pylibjpeg>=2.0,<3",
         "pylibjpeg-openjpeg>=2.4,<3",
+        "qwix>=0.1.8,<0.2",
         "scipy>=1.14,<2",
         "sentencepiece>=0.2,<0.3",
         # CLU's writers need TensorFlow and TensorBoard, and bring neither.
         "tensorboard>=2.18,<3",
         "tensorflow-cpu>=2.18,<3",
+        # What transformers reads tokenizer.json with, and its version of it.
+        "tokenizers>=0.22,<1",
         "tqdm>=4.66,<5",
+        "transformers>=5,<6",
     ],
     extras_require={
         # JPEG inside DICOM. An extra, since pylibjpeg-libjpeg is under GPL v3.
         "dicom_jpeg": ["pylibjpeg-libjpeg>=2.3,<3"],
+        # Reading llama.cpp's weight files.
+        "gguf": ["gguf>=0.17,<1"],
         "test": [
             "beartype>=0.21,<1",
+            "gguf>=0.17,<1",
             "hypothesis>=6.100,<7",
             "mypy>=1.18,<3",
             "pycocotools>=2.0.10,<3",
@@ -52,7 +59,7 @@ setup(
             "ruff>=0.14,<0.18",
             "scikit-learn>=1.5,<2",
         ],
-        "parity": ["peft>=0.17,<1", "torch>=2.9,<3", "transformers>=5,<6"],
+        "parity": ["peft>=0.17,<1", "torch>=2.9,<3"],
         "tpu": ["jax[tpu]>=0.10,<0.11"],
         "gpu": ["jax[cuda13]>=0.10,<0.11"],
         "docs": ["ipykernel>=6.29,<8", "nbclient>=0.10,<1"],

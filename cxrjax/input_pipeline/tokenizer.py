@@ -1,16 +1,30 @@
-"""SentencePiece with the location tokens of PaliGemma.
+"""Text to ids and back, with 1,024 location tokens.
+
+Two file formats give the same ids for the same text: `tokenizer.model` (SentencePiece) and
+`tokenizer.json` (Hugging Face), of the Gemma family: pad, eos, bos, unk are ids 0 to 3, nothing is
+put before the text, spaces are kept, unknown characters are spelled in bytes.
 
 PaliGemma's vocabulary has 1,024 pieces `<loc0000>`..`<loc1023>` for coordinates and 128
 `<seg000>`..`<seg127>` for masks (arXiv 2407.07726). A tokenizer that splits `<loc0123>` into
 characters trains without complaint and never localises, so every one of them is checked at load.
+
+Gemma 3 has none, and 6,242 unused pieces instead, of which `<unused99>`..`<unused6241>` are one run
+of ids behind its ordinary ones. The first 1,024 of the run, `<unused99>`..`<unused1122>`, carry the
+location tokens here: in both formats these pieces are renamed at load, which leaves the ids of
+every other text as they were. They are ids 256,001..257,024, for which every size of Gemma 3 has
+rows, and next to the pieces that others have taken from the front: MedGemma spells its thinking
+with `<unused94>` and `<unused95>`.
 """
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 import sentencepiece
 from jaxtyping import Int32
+from sentencepiece import sentencepiece_model_pb2
 
 from cxrjax.errors import UserError
 
@@ -19,6 +33,138 @@ NUM_SEG = 128
 LOC_PIECES = tuple(f"<loc{bin_index:04d}>" for bin_index in range(NUM_LOC))
 SEG_PIECES = tuple(f"<seg{index:03d}>" for index in range(NUM_SEG))
 PAD_ID, EOS_ID, BOS_ID, UNK_ID = 0, 1, 2, 3
+_SPECIAL_IDS = (PAD_ID, EOS_ID, BOS_ID, UNK_ID)
+_SPECIAL_PIECES = ("<pad>", "<eos>", "<bos>", "<unk>")
+
+# Where `<loc0000>` is in Gemma 3, and the pieces that stand there (see above).
+GEMMA3_LOC_START = 256_001
+LOC_CARRIERS = tuple(f"<unused{99 + bin_index}>" for bin_index in range(NUM_LOC))
+_RENAMED = dict(zip(LOC_CARRIERS, LOC_PIECES, strict=True))
+
+END_OF_TURN = "<end_of_turn>"
+IMAGE_SOFT_TOKEN = "<image_soft_token>"
+MODEL_FILE, JSON_FILE = "tokenizer.model", "tokenizer.json"
+
+# Embeddings are padded to a multiple of 64, 128 or more rows (Gemma 3 4B: 262,145 entries, 262,208
+# rows). From here on it is the embedding of another tokenizer.
+_MAX_PADDING_ROWS = 1024
+
+
+class _Format(Protocol):
+    """What the two file formats have in common. Ids given to `decode` are ordinary pieces."""
+
+    vocab_size: int
+
+    def encode(self, text: str) -> list[int]: ...
+
+    def decode(self, ids: list[int]) -> str: ...
+
+    def id_of(self, piece: str) -> int | None: ...
+
+    def piece_of(self, piece_id: int) -> str: ...
+
+    def special_ids(self) -> tuple[int | None, ...]:
+        """Ids of pad, eos, bos and unk."""
+
+
+class _SentencePieceFormat:
+    def __init__(self, model: bytes, name: str) -> None:
+        try:
+            self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        except RuntimeError as error:
+            raise UserError(
+                f"{name}: not a SentencePiece model ({error}); expected the tokenizer.model file "
+                "of a checkpoint of the Gemma family or of "
+                "cxrjax.input_pipeline.tokenizer_training"
+            ) from None
+        if self.id_of(LOC_PIECES[0]) is None and self.id_of(LOC_CARRIERS[0]) is not None:
+            proto = sentencepiece_model_pb2.ModelProto.FromString(model)
+            for piece in proto.pieces:
+                if piece.piece in _RENAMED:
+                    piece.piece = _RENAMED[piece.piece]
+                    piece.type = sentencepiece_model_pb2.ModelProto.SentencePiece.USER_DEFINED
+            self._processor = sentencepiece.SentencePieceProcessor(
+                model_proto=proto.SerializeToString()
+            )
+        self.vocab_size = self._processor.vocab_size()
+
+    def encode(self, text: str) -> list[int]:
+        return self._processor.encode(text)
+
+    def decode(self, ids: list[int]) -> str:
+        return self._processor.decode(ids)
+
+    def id_of(self, piece: str) -> int | None:
+        found = self._processor.piece_to_id(piece)
+        return found if self._processor.id_to_piece(found) == piece else None
+
+    def piece_of(self, piece_id: int) -> str:
+        return self._processor.id_to_piece(piece_id)
+
+    def special_ids(self) -> tuple[int | None, ...]:
+        processor = self._processor
+        return processor.pad_id(), processor.eos_id(), processor.bos_id(), processor.unk_id()
+
+
+class _JsonFormat:
+    """Read with `tokenizers`, which is what transformers reads the file with."""
+
+    def __init__(self, model: bytes, name: str) -> None:
+        # Here, since most runs have a tokenizer.model and need not wait for it.
+        import tokenizers
+
+        try:
+            description = json.loads(model)
+            self._rewrite(description)
+            text = json.dumps(description)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise UserError(
+                f"{name}: not a tokenizer; expected a Hugging Face tokenizer.json"
+            ) from None
+        try:
+            self._tokenizer = tokenizers.Tokenizer.from_str(text)
+        # The library raises nothing more specific.
+        except Exception as error:
+            raise UserError(
+                f"{name}: not a tokenizer that tokenizers {tokenizers.__version__} reads "
+                f"({error}); expected a Hugging Face tokenizer.json"
+            ) from None
+        # As in SentencePiece, `<eos>` within a text is five characters, not the end.
+        self._tokenizer.encode_special_tokens = True
+        # Ids may have holes: counting the pieces would put the highest out of range.
+        self.vocab_size = 1 + max(self._tokenizer.get_vocab().values(), default=-1)
+
+    @staticmethod
+    def _rewrite(description: dict[str, Any]) -> None:
+        """Brings a parsed file to our conventions, in place."""
+        vocab, added = description["model"]["vocab"], description["added_tokens"]
+        # What a fine-tuning run had set when it saved its tokenizer.
+        description["truncation"] = description["padding"] = None
+        description["post_processor"] = None
+        contents = {token["content"] for token in added} | set(vocab)
+        if LOC_PIECES[0] not in contents and LOC_CARRIERS[0] in contents:
+            description["model"]["vocab"] = {
+                _RENAMED.get(piece, piece): piece_id for piece, piece_id in vocab.items()
+            }
+            for token in added:
+                token["content"] = _RENAMED.get(token["content"], token["content"])
+        for token in added:
+            token["special"] = token["content"] in _SPECIAL_PIECES
+
+    def encode(self, text: str) -> list[int]:
+        return self._tokenizer.encode(text, add_special_tokens=False).ids
+
+    def decode(self, ids: list[int]) -> str:
+        return self._tokenizer.decode(ids)
+
+    def id_of(self, piece: str) -> int | None:
+        return self._tokenizer.token_to_id(piece)
+
+    def piece_of(self, piece_id: int) -> str:
+        return self._tokenizer.id_to_token(piece_id) or ""
+
+    def special_ids(self) -> tuple[int | None, ...]:
+        return tuple(self.id_of(piece) for piece in _SPECIAL_PIECES)
 
 
 class Tokenizer:
@@ -27,70 +173,95 @@ class Tokenizer:
     Can be pickled (worker processes are given one).
 
     Args:
-        model: a serialised SentencePiece model.
+        model: contents of a `tokenizer.model` or a `tokenizer.json`, told apart by content.
         name: what error messages call it, usually its path.
 
+    Attributes:
+        name: as above.
+        model: as above, unchanged.
+        loc_ids: ids of `<loc0000>`..`<loc1023>`, one run.
+        stop_ids: what ends an answer: `<eos>`, and `<end_of_turn>` where there is one.
+
     Raises:
-        UserError: not a SentencePiece model, or one without PaliGemma's special ids or with a
+        UserError: not a tokenizer, or one without the Gemma family's special ids or with a
             `<locNNNN>` that is not exactly one id, or whose `<loc>` ids have gaps.
     """
 
-    pad_id, eos_id, bos_id, unk_id = PAD_ID, EOS_ID, BOS_ID, UNK_ID
+    pad_id, eos_id, bos_id, unk_id = _SPECIAL_IDS
 
     def __init__(self, model: bytes, name: str = "tokenizer") -> None:
-        self._model = model
+        self.model = model
         self.name = name
-        try:
-            self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-        except RuntimeError as error:
-            raise UserError(
-                f"{name}: not a SentencePiece model ({error}); expected the tokenizer.model file "
-                "of a PaliGemma checkpoint or of cxrjax.input_pipeline.tokenizer_training"
-            ) from None
+        # A SentencePiece model starts with the tag of its first field, a line feed.
+        self._format: _Format
+        if self.file_name == JSON_FILE:
+            self._format = _JsonFormat(model, name)
+        else:
+            self._format = _SentencePieceFormat(model, name)
         self._check_special_ids()
         self.loc_ids = self._check_loc_pieces()
+        end_of_turn = self._format.id_of(END_OF_TURN)
+        self.stop_ids = (EOS_ID,) if end_of_turn is None else (EOS_ID, end_of_turn)
 
     def __reduce__(self) -> tuple[type["Tokenizer"], tuple[bytes, str]]:
-        return Tokenizer, (self._model, self.name)
+        return Tokenizer, (self.model, self.name)
+
+    @property
+    def file_name(self) -> str:
+        """What a file with these contents is called: `tokenizer.model` or `tokenizer.json`."""
+        return JSON_FILE if self.model.lstrip()[:1] == b"{" else MODEL_FILE
 
     @property
     def vocab_size(self) -> int:
         """Number of pieces; every id is below it."""
-        return self._processor.vocab_size()
+        return self._format.vocab_size
 
     def encode(self, text: str) -> list[int]:
-        """Ids of the text alone."""
-        return self._processor.encode(text)
+        """Ids of the text alone. `<eos>` and its like within the text are spelled out."""
+        return self._format.encode(text)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of the ids; `<pad>`, `<bos>` and `<eos>` say nothing."""
-        return self._processor.decode([int(i) for i in ids])
+        """Text of the ids.
+
+        `<pad>`, `<bos>`, `<eos>` and `<unk>` say nothing, nor do the padding rows that some
+        embeddings have beyond the vocabulary.
+        """
+        return self._format.decode([i for i in map(int, ids) if UNK_ID < i < self.vocab_size])
 
     def pieces(self, text: str) -> list[str]:
         """The pieces the text is split into, for people to read."""
-        return self._processor.encode(text, out_type=str)
+        return [self._format.piece_of(piece_id) for piece_id in self.encode(text)]
+
+    def piece_id(self, piece: str) -> int:
+        """The id of one piece, such as `<image_soft_token>` or `7`.
+
+        Raises:
+            UserError: the vocabulary has no such piece.
+        """
+        found = self._format.id_of(piece)
+        if found is None:
+            raise UserError(
+                f"{self.name}: no piece {piece!r} among {self.vocab_size}; use the tokenizer of "
+                "the model's own family"
+            )
+        return found
 
     def _check_special_ids(self) -> None:
-        found = (
-            self._processor.pad_id(),
-            self._processor.eos_id(),
-            self._processor.bos_id(),
-            self._processor.unk_id(),
-        )
-        if found != (PAD_ID, EOS_ID, BOS_ID, UNK_ID):
+        found = self._format.special_ids()
+        if found != _SPECIAL_IDS:
             raise UserError(
                 f"{self.name}: pad, eos, bos, unk have ids {found}, expected 0, 1, 2, 3 as in "
-                "PaliGemma; use a tokenizer of that family"
+                "PaliGemma and Gemma; use a tokenizer of that family"
             )
 
     def _check_loc_pieces(self) -> Int32[np.ndarray, "1024"]:
-        ids = self._processor.piece_to_id(list(LOC_PIECES))
         # Looked up and encoded: a piece may be in the vocabulary and yet lose to shorter ones.
+        ids = [self._format.id_of(piece) for piece in LOC_PIECES]
         split = next(
             (
                 piece
                 for piece, piece_id in zip(LOC_PIECES, ids, strict=True)
-                if piece_id == UNK_ID or self.encode(piece) != [piece_id]
+                if piece_id is None or self.encode(piece) != [piece_id]
             ),
             None,
         )
@@ -98,7 +269,8 @@ class Tokenizer:
             raise UserError(
                 f"{self.name}: {split} is {len(self.encode(split))} ids, expected one; boxes need "
                 "a tokenizer with the 1,024 <loc> pieces, such as PaliGemma's or one made by "
-                "cxrjax.input_pipeline.tokenizer_training"
+                "cxrjax.input_pipeline.tokenizer_training, or with Gemma 3's "
+                f"{LOC_CARRIERS[0]}..{LOC_CARRIERS[-1]} to carry them"
             )
         loc_ids = np.asarray(ids, np.int32)
         if not np.array_equal(loc_ids, loc_ids[0] + np.arange(NUM_LOC)):
@@ -107,16 +279,49 @@ class Tokenizer:
 
 
 def load_tokenizer(path: str | Path) -> Tokenizer:
-    """The tokenizer in a `tokenizer.model` file.
+    """The tokenizer in a file, or in a folder such as a Hugging Face checkpoint.
+
+    In a folder, `tokenizer.json` is taken before `tokenizer.model`: pieces that were added after
+    SentencePiece's training stand in the former only.
 
     Raises:
         UserError: no such file, or not a tokenizer with location tokens.
     """
+    path = Path(path)
+    if path.is_dir():
+        candidates = [path / name for name in (JSON_FILE, MODEL_FILE)]
+        found = next((candidate for candidate in candidates if candidate.is_file()), None)
+        if found is None:
+            raise UserError(f"{path}: no tokenizer; expected {JSON_FILE} or {MODEL_FILE} in it")
+        path = found
     try:
-        model = Path(path).read_bytes()
+        model = path.read_bytes()
     except OSError as error:
         raise UserError(
             f"{path}: cannot read tokenizer: {error.strerror}; expected a SentencePiece "
-            "tokenizer.model"
+            "tokenizer.model or a tokenizer.json"
         ) from None
     return Tokenizer(model, str(path))
+
+
+def check_vocabulary(tokenizer: Tokenizer, vocab_size: int) -> None:
+    """Refuses a tokenizer of another model.
+
+    A text-only Gemma 3 shares the tokenizer of those that see and has no row for the last entry,
+    `<image_soft_token>`: that entry alone may lie beyond the embedding. Padding rows may follow.
+
+    Args:
+        tokenizer: the tokenizer.
+        vocab_size: rows of the model's embedding.
+
+    Raises:
+        UserError: an id without a row, or 1,024 rows or more without an id.
+    """
+    needed = tokenizer.vocab_size
+    if tokenizer.decode([needed - 1]) == IMAGE_SOFT_TOKEN:
+        needed -= 1
+    if not needed <= vocab_size < tokenizer.vocab_size + _MAX_PADDING_ROWS:
+        raise UserError(
+            f"{tokenizer.name}: {tokenizer.vocab_size} pieces, but the model's embedding has "
+            f"{vocab_size} rows; use the tokenizer that belongs to the weights"
+        )

@@ -16,6 +16,7 @@ from cxrjax.input_pipeline.tokenizer import (
     LOC_PIECES,
     SEG_PIECES,
     Tokenizer,
+    check_vocabulary,
     load_tokenizer,
 )
 from cxrjax.input_pipeline.tokenizer_training import template_corpus, train_tokenizer
@@ -130,6 +131,25 @@ def test_what_is_no_model_is_refused_with_its_path(tmp_path):
     path.write_bytes(b"not a model")
     with pytest.raises(UserError, match=f"{path}: not a SentencePiece model"):
         load_tokenizer(path)
+
+
+def test_an_embedding_must_have_a_row_for_each_piece_and_few_more():
+    for rows in (2048, 2048 + 1023):
+        check_vocabulary(TOKENIZER, rows)
+    for rows in (2047, 2048 + 1024):
+        with pytest.raises(UserError, match=f"tokenizer: 2048 pieces, .* has {rows} rows"):
+            check_vocabulary(TOKENIZER, rows)
+
+
+def test_ids_beyond_the_vocabulary_say_nothing():
+    assert TOKENIZER.decode([*TOKENIZER.encode("heart"), 2048, 4000]) == "heart"
+
+
+def test_a_piece_is_looked_up_by_name():
+    assert TOKENIZER.piece_id("7") == TOKENIZER.encode("7")[0]
+    assert TOKENIZER.piece_id("<loc0007>") == TOKENIZER.loc_ids[7]
+    with pytest.raises(UserError, match="tokenizer: no piece '<image_soft_token>' among 2048"):
+        TOKENIZER.piece_id("<image_soft_token>")
 
 
 def test_corpus_that_is_too_small_is_a_user_error():
