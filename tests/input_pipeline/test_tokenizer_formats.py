@@ -26,7 +26,6 @@ from cxrjax.input_pipeline.tokenizer import (
 )
 from cxrjax.models import PRESETS
 
-
 SHIPPED = Path(__file__).parents[2] / "data/demo_base/tokenizer.model"
 TURNS = ("<start_of_turn>", "<end_of_turn>")
 # Gemma 3's own, small: no <loc>, the unused pieces on both sides of the ordinary ones, the turns.
