@@ -10,6 +10,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int, Key
 
+from cxrjax.models.quantize import QuantizedKernel
+
 
 @flax.struct.dataclass
 class TokenDropout:
@@ -86,10 +88,21 @@ def matmul(x: Float[Array, "*batch i"], kernel: Float[Array, "i o"]) -> Float[Ar
     return (x.reshape(-1, x.shape[-1]) @ kernel).reshape(*x.shape[:-1], kernel.shape[-1])
 
 
+def stored_matmul(
+    x: Float[Array, "*batch i"], kernel: Float[Array, "i o"] | QuantizedKernel
+) -> Float[Array, "*batch o"]:
+    """`x @ kernel` in the dtype of `x`, whatever the kernel is stored in."""
+    if isinstance(kernel, QuantizedKernel):
+        # The gradient of x wants the kernel again: dequantised anew rather than kept, one a layer.
+        return jax.checkpoint(lambda x, kernel: matmul(x, kernel.astype(x.dtype)))(x, kernel)
+    return matmul(x, kernel.astype(x.dtype))
+
+
 class Linear(nnx.Module):
     """`x @ kernel + bias`, plus a LoRA branch where one has been put in (lora.py).
 
-    Parameters are kept in their own dtype and cast to the dtype of `x` for the product.
+    Parameters are kept in their own dtype and cast to the dtype of `x` for the product. A frozen
+    kernel can be a `QuantizedKernel`.
     """
 
     def __init__(
@@ -111,8 +124,8 @@ class Linear(nnx.Module):
     def __call__(
         self, x: Float[Array, "*batch i"], dropout: TokenDropout | None = None
     ) -> Float[Array, "*batch o"]:
-        kernel = self.kernel[...].astype(x.dtype)
-        y = matmul(x, kernel) if self.lora is None else self.lora(x, kernel, dropout)
+        kernel = self.kernel.get_value()
+        y = stored_matmul(x, kernel) if self.lora is None else self.lora(x, kernel, dropout)
         if self.bias is not None:
             y = y + self.bias[...].astype(x.dtype)
         return y

@@ -8,6 +8,7 @@ import jax
 from flax import nnx
 
 from cxrjax.errors import UserError
+from cxrjax.models.quantize import QuantizedKernel
 
 
 def path_of(path: Sequence[Any]) -> str:
@@ -51,5 +52,6 @@ def partition(model: nnx.Module, rules: Sequence[str]) -> tuple[Any, nnx.State, 
 
 
 def count_parameters(state: Any) -> int:
-    """How many numbers a pytree of arrays (or of their shapes) holds."""
-    return sum(int(leaf.size) for leaf in jax.tree.leaves(state))
+    """How many numbers a pytree of arrays or shapes holds; weights of a quantised kernel."""
+    leaves = jax.tree.leaves(state, is_leaf=lambda leaf: isinstance(leaf, QuantizedKernel))
+    return sum(int(leaf.size) for leaf in leaves)

@@ -21,6 +21,7 @@ from ml_collections import ConfigDict
 from cxrjax.errors import UserError
 from cxrjax.models import VLM, LoRAConfig, apply_lora, count_parameters, partition
 from cxrjax.models.layers import salt
+from cxrjax.models.lora import parse_pattern
 from cxrjax.training import store
 from cxrjax.training.config import default_config, find_preset, flatten, from_json
 from cxrjax.training.run_info import file_sha256, write_json
@@ -357,7 +358,16 @@ def _new_model(config: ConfigDict) -> VLM:
 def _add_adapters(model: VLM, config: ConfigDict) -> None:
     settings = config.lora
     if settings.rank > 0:
-        lora = LoRAConfig(settings.rank, settings.alpha, settings.dropout, tuple(settings.targets))
+        lora = LoRAConfig(
+            rank=settings.rank,
+            alpha=settings.alpha,
+            dropout=settings.dropout,
+            targets=tuple(settings.targets),
+            use_rslora=settings.use_rslora,
+            use_dora=settings.use_dora,
+            rank_pattern=parse_pattern(settings.rank_pattern, "lora.rank_pattern"),
+            alpha_pattern=parse_pattern(settings.alpha_pattern, "lora.alpha_pattern"),
+        )
         key = jax.random.fold_in(jax.random.key(config.training.seed), salt("lora"))
         apply_lora(model, lora, nnx.Rngs(key))
     if settings.loc_rows:

@@ -17,6 +17,7 @@ from ml_collections.config_dict import placeholder
 
 from cxrjax.errors import UserError
 from cxrjax.models.presets import PRESETS, VLMConfig
+from cxrjax.models.quantize import QUANTIZED_DTYPES
 
 
 def default_config() -> ConfigDict:
@@ -32,13 +33,19 @@ def default_config() -> ConfigDict:
     model.remat = False  # recompute every layer's activations in the backward pass
     model.unroll = False  # write the loop over layers out: faster on CPUs, slower to compile
     model.dtype = "float32"  # of the activations and matrix products
-    model.frozen_dtype = "float32"  # storage of parameters that are not trained
+    # Storage of parameters that are not trained. int8 and nf4 quantise the kernels of linear maps;
+    # norms, biases and embeddings are then in bfloat16.
+    model.frozen_dtype = "float32"
 
     lora = config.lora = ConfigDict()
     lora.rank = 0  # 0: no adapters
     lora.alpha = 0.0  # the update is scaled by alpha / rank
+    lora.use_rslora = False  # by alpha / sqrt(rank) instead
+    lora.use_dora = False  # a trained magnitude for every output feature
     lora.dropout = 0.0  # on the adapter's input, in training alone
     lora.targets = ("decoder/layers/attn/(q|k|v|o)_proj",)  # regexes over paths of linear maps
+    lora.rank_pattern = ()  # other ranks for some targets, "regex=rank": ("vision/.*=8",)
+    lora.alpha_pattern = ()  # the same for alpha; of several that fit, the first counts
     lora.loc_rows = False  # a trainable difference on the embedding rows of the <loc> tokens
 
     # Regexes searched for in '/'-joined parameter paths; what none of them finds stays frozen.
@@ -109,14 +116,19 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "model.init": ("checkpoint", "random"),
     "model.share": ("image", "tower"),
     "model.dtype": ("float32", "bfloat16"),
-    "model.frozen_dtype": ("float32", "bfloat16"),
+    "model.frozen_dtype": ("float32", "bfloat16", *QUANTIZED_DTYPES),
     "data.geometry": ("resize", "letterbox"),
     "data.too_long": ("error", "set_aside"),
     "optimizer.name": ("adamw",),
     "optimizer.schedule": ("cosine", "constant"),
 }
 # What tuples hold that are empty by default.
-_EMPTY_TUPLES: dict[str, type] = {"data.findings": str, "data.packed_buckets": int}
+_EMPTY_TUPLES: dict[str, type] = {
+    "lora.rank_pattern": str,
+    "lora.alpha_pattern": str,
+    "data.findings": str,
+    "data.packed_buckets": int,
+}
 _POSITIVE = (
     "data.questions_per_image",
     "data.max_boxes",

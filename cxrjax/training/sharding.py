@@ -32,8 +32,8 @@ TENSOR_RULES: tuple[tuple[str, int | None], ...] = (
     (r"decoder/.*/(o|down)_proj/(kernel|lora/a)$", -2),
     (r"vision/.*/(q_proj|k_proj|v_proj|fc1)/(kernel|bias|lora/b)$", -1),
     (r"vision/.*/(out_proj|fc2)/(kernel|lora/a)$", -2),
-    (r"/(q|gate|up|o|down|out|k|v)_proj/(bias|lora/[ab])$", None),
-    (r"vision/.*/(fc1|fc2)/(bias|lora/[ab])$", None),
+    (r"/(q|gate|up|o|down|out|k|v)_proj/(bias|lora/(a|b|magnitude))$", None),
+    (r"vision/.*/(fc1|fc2)/(bias|lora/(a|b|magnitude))$", None),
     (r"(^|/)(projector|vision/patch_embed)/", None),
     (r"(^|/)vision/position_embed$", None),
     (r"norm\d?/(scale|bias)$", None),
@@ -108,7 +108,8 @@ def _spec(
     axes: list[str | None] = [None] * len(shape)
     dimension = _tensor_dimension(path, rules)
     tensor, fsdp = mesh.shape["tensor"], mesh.shape["fsdp"]
-    if dimension is not None and tensor > 1:
+    # A dimension of 1 is one scale for all rows of a quantised kernel, whole on every device.
+    if dimension is not None and tensor > 1 and shape[dimension] > 1:
         if shape[dimension] % tensor:
             raise UserError(
                 f"mesh.tensor={tensor} does not divide dimension {dimension} of {path} {shape}"
@@ -124,7 +125,9 @@ def _spec(
 
 
 def _tensor_dimension(path: str, rules: Sequence[tuple[str, int | None]]) -> int | None:
+    # The two arrays of a quantised kernel are cut as it would be.
+    name = re.sub(r"/kernel/(codes|scale)$", "/kernel", path)
     for rule, dimension in rules:
-        if re.search(rule, path):
+        if re.search(rule, name):
             return dimension
     raise UserError(f"no sharding rule covers the parameter {path}; add one to TENSOR_RULES")

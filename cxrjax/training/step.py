@@ -14,6 +14,7 @@ from ml_collections import ConfigDict
 
 from cxrjax.input_pipeline.batch import Batch
 from cxrjax.models.layers import salt
+from cxrjax.models.quantize import QUANTIZED_DTYPES, quantize_params
 from cxrjax.training.loss import Denominators, LossParts, batch_denominators, multitask_loss
 from cxrjax.training.optimizer import learning_rate_schedule, make_optimizer
 from cxrjax.training.sharding import BATCH_AXES, batch_sharding, tree_shardings
@@ -76,7 +77,9 @@ def init_state(trainable: Any, optimizer: optax.GradientTransformation) -> Train
 
 
 def cast_params(params: Any, dtype: str) -> Any:
-    """Parameters stored in another floating dtype."""
+    """Parameters stored in another floating dtype, or quantised (`quantize_params`)."""
+    if dtype in QUANTIZED_DTYPES:
+        return quantize_params(params, dtype)
     return jax.tree.map(
         lambda x: x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x, params
     )

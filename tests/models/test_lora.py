@@ -1,5 +1,6 @@
 """LoRA: exact at step 0, the formula afterwards, and rules that must match."""
 
+import dataclasses
 import re
 
 import jax
@@ -9,9 +10,18 @@ import pytest
 from flax import nnx
 
 from cxrjax.errors import UserError
-from cxrjax.models import PRESETS, VLM, LoRAConfig, apply_lora, count_parameters, partition
-from cxrjax.models.layers import Linear
-from cxrjax.models.lora import LoRA, folded_matmul, folding_pays
+from cxrjax.models import (
+    PRESETS,
+    VLM,
+    LoRAConfig,
+    apply_lora,
+    count_parameters,
+    parameter_shapes,
+    partition,
+)
+from cxrjax.models.gemma import Embedder
+from cxrjax.models.layers import Linear, TokenDropout, scan_layers, stack_layers
+from cxrjax.models.lora import LoRA, folded_matmul, folding_pays, merge_lora, parse_pattern
 
 
 def test_a_branch_starts_at_zero_and_then_follows_the_formula():
@@ -107,3 +117,161 @@ def test_a_frozen_kernel_costs_no_product_for_its_gradient():
     assert products.count(f"f32[{tokens},{width}]") == 2  # forward, and backward to x
     # a @ b, twice; never x.T @ dy, which would be a third.
     assert products.count(f"f32[{width},{width}]") == 2
+
+
+class Towers(nnx.Module):
+    """Two stacks, a map between them and an embedder: a VLM's places, without its sizes."""
+
+    def __init__(self, rngs: nnx.Rngs):
+        self.vision = nnx.Dict(fc1=stack_layers(lambda r: Linear(6, 6, rngs=r), 2, rngs))
+        self.projector = Linear(6, 8, use_bias=True, rngs=rngs)
+        layers = stack_layers(lambda r: Linear(8, 8, rngs=r), 3, rngs)
+        embedder = Embedder(dataclasses.replace(PRESETS["tiny"].decoder, width=8), 1024, rngs)
+        self.decoder = nnx.Dict(q_proj=layers, embedder=embedder)
+
+    def __call__(self, x):
+        def apply(layer, x, _):
+            return jnp.tanh(layer(x)), ()
+
+        x, _ = scan_layers(self.vision.fc1, apply, x, remat=False, unroll=False)
+        x, _ = scan_layers(self.decoder.q_proj, apply, self.projector(x), remat=True, unroll=False)
+        return self.decoder.embedder.decode(x)
+
+
+EVERYWHERE = ("vision/.*", "projector", "decoder/q_proj")
+
+
+def set_random(model, seed=5):
+    """Gives every adapter and the <loc> rows values, as if they had been trained."""
+    _, trainable, _ = partition(model, ("lora/", "loc_delta"))
+    leaves, tree = jax.tree.flatten(trainable)
+    keys = jax.random.split(jax.random.key(seed), len(leaves))
+    noise = [x + 0.3 * jax.random.normal(k, x.shape) for x, k in zip(leaves, keys, strict=True)]
+    nnx.update(model, jax.tree.unflatten(tree, noise))
+
+
+def test_scales_are_those_of_the_papers():
+    a, b = jnp.ones((6, 4)), jnp.ones((4, 6))
+    assert LoRA(a, b, alpha=8.0, dropout=0.0).scale == 2.0
+    assert LoRA(a, b, alpha=8.0, dropout=0.0, use_rslora=True).scale == 4.0
+
+
+# Enough tokens to fold the branch into the kernel, and few.
+@pytest.mark.parametrize("tokens", [3, 40])
+def test_dora_follows_its_formula_and_starts_at_the_base(tokens):
+    keys = jax.random.split(jax.random.key(0), 5)
+    kernel, a = jax.random.normal(keys[0], (6, 4)), jax.random.normal(keys[1], (6, 2))
+    b, x = jax.random.normal(keys[2], (2, 4)), jax.random.normal(keys[3], (tokens, 6))
+    linear = Linear(6, 4, use_bias=True, rngs=nnx.Rngs(0))
+    linear.kernel[...], linear.bias[...] = kernel, jnp.arange(4.0)
+    base = linear(x)
+    config = LoRAConfig(2, 6.0, 0.0, ("map",), use_dora=True)
+    assert apply_lora(nnx.Dict(map=linear), config, nnx.Rngs(1)) == ["map"]
+    assert linear.lora.magnitude.shape == (4,)
+    np.testing.assert_allclose(linear(x), base, rtol=1e-5, atol=1e-6)
+
+    magnitude = jnp.array([0.5, 1.0, 2.0, 3.0])
+    linear.lora.a[...], linear.lora.b[...], linear.lora.magnitude[...] = a, b, magnitude
+    w, s = np.asarray(kernel, np.float64), 6.0 / 2
+    full = w + s * np.asarray(a, np.float64) @ np.asarray(b, np.float64)
+    unit = full / np.sqrt((full**2).sum(axis=0))
+    expected = np.asarray(x) @ (np.asarray(magnitude) * unit) + np.arange(4.0)
+    np.testing.assert_allclose(linear(x), expected, rtol=1e-4, atol=1e-5)
+
+    # The norms are constants to the gradient.
+    norms = jnp.asarray(np.sqrt((full**2).sum(axis=0)), jnp.float32)
+
+    def loss_of(y):
+        return jnp.mean(jnp.sin(y))
+
+    def plain(a, b, magnitude):
+        return loss_of(magnitude / norms * (x @ kernel + s * x @ a @ b) + jnp.arange(4.0))
+
+    graphdef, lora, frozen = partition(linear, ("lora/",))
+    found = jax.grad(lambda lora: loss_of(nnx.merge(graphdef, lora, frozen)(x)))(lora)["lora"]
+    expected = jax.grad(plain, (0, 1, 2))(a, b, magnitude)
+    for name, g in zip(("a", "b", "magnitude"), expected, strict=True):
+        np.testing.assert_allclose(found[name][...], g, rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+def test_dropout_acts_on_all_that_dora_changes_as_in_peft():
+    keys = jax.random.split(jax.random.key(0), 4)
+    kernel, a = jax.random.normal(keys[0], (6, 4)), jax.random.normal(keys[1], (6, 2))
+    b, x = jax.random.normal(keys[2], (2, 4)), jax.random.normal(keys[3], (2, 5, 6))
+    dropout = TokenDropout.of_questions(jax.random.key(9), jnp.arange(2)[:, None], 2, 3)
+    magnitude = jnp.array([0.5, 1.0, 2.0, 3.0])
+    dropped = dropout(x, 0.5)
+    assert float(jnp.mean(dropped == 0)) > 0.2
+    full = kernel + 1.5 * a @ b
+    ratio = magnitude / jnp.linalg.norm(full, axis=0)
+    expected = x @ kernel + (ratio - 1) * (dropped @ kernel) + ratio * (1.5 * dropped @ a @ b)
+    found = LoRA(a, b, alpha=3.0, dropout=0.5, magnitude=magnitude)(x, kernel, dropout)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_rank_and_alpha_can_differ_by_target():
+    model = Towers(nnx.Rngs(0))
+    config = LoRAConfig(
+        rank=2,
+        alpha=4.0,
+        targets=EVERYWHERE,
+        use_rslora=True,
+        use_dora=True,
+        rank_pattern={"vision/.*": 4, "fc1": 3},
+        alpha_pattern={"projector": 1.0},
+    )
+    assert apply_lora(model, config, nnx.Rngs(1)) == ["vision/fc1", "projector", "decoder/q_proj"]
+    tower, between, decoder = model.vision.fc1.lora, model.projector.lora, model.decoder.q_proj.lora
+    assert tower.a.shape == (2, 6, 4) and tower.scale == 4.0 / 2  # the first rule counts
+    assert between.b.shape == (2, 8) and between.scale == pytest.approx(1.0 / 2**0.5)
+    assert decoder.magnitude.shape == (3, 8) and decoder.scale == pytest.approx(4.0 / 2**0.5)
+    # i r + r o + o of every layer.
+    _, trainable, _ = partition(model, ("/lora/",))
+    assert count_parameters(trainable) == 2 * (48 + 6) + (12 + 16 + 8) + 3 * (32 + 8)
+
+
+def test_one_tower_alone_can_be_targeted_and_a_pattern_must_match():
+    model = Towers(nnx.Rngs(0))
+    assert apply_lora(model, LoRAConfig(targets=("vision/.*",)), nnx.Rngs(1)) == ["vision/fc1"]
+    assert model.projector.lora is None and model.decoder.q_proj.lora is None
+    with pytest.raises(UserError, match=r"lora\.rank_pattern: 'q_proj' matches no map.*vision/fc1"):
+        config = LoRAConfig(targets=("vision/.*",), rank_pattern={"q_proj": 4})
+        apply_lora(Towers(nnx.Rngs(0)), config, nnx.Rngs(1))
+
+
+def test_a_pattern_as_a_configuration_writes_it():
+    assert parse_pattern(("vision/.*=8", "a=b=2"), "lora.rank_pattern") == {
+        "vision/.*": 8,
+        "a=b": 2,
+    }
+    assert parse_pattern(("x=0.5",), "lora.alpha_pattern") == {"x": 0.5}
+    for wrong in ("vision", "vision=", "=3", "vision=0", "vision=1.5", "(=3"):
+        with pytest.raises(UserError, match=r"lora\.rank_pattern: .* expected REGEX=NUMBER"):
+            parse_pattern((wrong,), "lora.rank_pattern")
+
+
+@pytest.mark.parametrize("kind", ["use_rslora", "use_dora"])
+def test_merging_leaves_the_outputs_and_removes_the_adapters(kind):
+    model = Towers(nnx.Rngs(0))
+    config = LoRAConfig(2, 3.0, 0.1, EVERYWHERE, rank_pattern={"fc1": 3}, **{kind: True})
+    apply_lora(model, config, nnx.Rngs(1))
+    model.decoder.embedder.add_loc_delta()
+    x = jax.random.normal(jax.random.key(2), (5, 6))
+    before = model(x)
+    set_random(model)
+    trained = model(x)
+    assert float(jnp.abs(trained - before).max()) > 0.1
+    assert merge_lora(model) == ["decoder/q_proj", "projector", "vision/fc1"]
+    fresh = Towers(nnx.Rngs(0))
+    assert parameter_shapes(model) == parameter_shapes(fresh)
+    np.testing.assert_allclose(model(x), trained, rtol=1e-4, atol=1e-5)
+    assert merge_lora(fresh) == []
+
+
+def test_a_merged_kernel_keeps_its_dtype():
+    linear = Linear(6, 4, rngs=nnx.Rngs(0))
+    linear.kernel = nnx.Param(linear.kernel[...].astype(jnp.bfloat16))
+    linear.lora = LoRA(jnp.ones((6, 2)), jnp.ones((2, 4)), alpha=1.0, dropout=0.0)
+    expected = (linear.kernel[...].astype(jnp.float32) + 1.0).astype(jnp.bfloat16)
+    merge_lora(nnx.Dict(map=linear))
+    np.testing.assert_array_equal(linear.kernel[...], expected)
