@@ -7,10 +7,13 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from jaxtyping import Float
 
 from cxrjax.codecs import get_codec, transcode
 from cxrjax.errors import UserError
 from cxrjax.images import Geometry
+from cxrjax.input_pipeline import chat
+from cxrjax.input_pipeline.tokenizer import END_OF_TURN
 from cxrjax.records import QARecord
 
 
@@ -47,23 +50,45 @@ class BoxText:
         Raises:
             UserError: a box is empty or leaves the image.
         """
-        size = np.array([self.width, self.height, self.width, self.height])
-        fractions = np.asarray(pixel_boxes, np.float64).reshape(-1, 4) / size
         return [
             get_codec(self.target).encode(box[None], self.height, self.width, self.geometry)
-            for box in fractions
+            for box in self._fractions(pixel_boxes)
         ]
+
+    def encode_list(self, pixel_boxes: Sequence[Sequence[float]], label: str) -> str:
+        """All boxes, given as in `encode`, as one text, each under this name where it has a place.
+
+        Raises:
+            UserError: a box is empty or leaves the image.
+        """
+        return get_codec(self.target).encode(
+            self._fractions(pixel_boxes),
+            self.height,
+            self.width,
+            self.geometry,
+            labels=[label] * len(pixel_boxes),
+        )
+
+    def _fractions(self, pixel_boxes: Sequence[Sequence[float]]) -> Float[np.ndarray, "n 4"]:
+        size = np.array([self.width, self.height, self.width, self.height])
+        return np.asarray(pixel_boxes, np.float64).reshape(-1, 4) / size
 
 
 @dataclasses.dataclass(frozen=True)
 class PromptFormat:
     """Attributes:
-    prefix: text that the model is given, newline included.
+    prefix: text that the model is given after what all questions of an image share, newline
+        included.
     target: text that it should answer, without end marker.
+    begins: whether the prefix begins with `<bos>`; in a conversation the image stands before the
+        question, and `<bos>` before the image.
+    end: the piece that ends the answer; None: the tokenizer's end of sequence.
     """
 
     prefix: Callable[[QARecord], str]
     target: Callable[[QARecord, BoxText], str]
+    begins: bool = True
+    end: str | None = None
 
 
 def _question_prefix(record: QARecord) -> str:
@@ -94,6 +119,62 @@ def _detect_target(record: QARecord, box_text: BoxText) -> str:
     return f"{finding} {' '.join(boxes)}" if boxes else "none"
 
 
+def _chat_question(record: QARecord, text: str) -> str:
+    try:
+        return chat.question(text)
+    except UserError as error:
+        raise UserError(f"question {record.question_id}: {error}") from None
+
+
+def _chat_prefix(record: QARecord) -> str:
+    return _chat_question(record, record.question)
+
+
+def _chat_target(record: QARecord, box_text: BoxText) -> str:
+    return chat.answer(_answer_target(record, box_text))
+
+
+# MedGemma 1.5's (its public fine-tuning and localisation notebooks, Apache-2.0), with line breaks
+# within a paragraph taken out. It asks about one object.
+_MEDGEMMA_BOXES = """\
+Instructions:
+The following user query will require outputting bounding boxes. The format of bounding boxes \
+coordinates is [y0, x0, y1, x1] where (y0, x0) must be top-left corner and (y1, x1) the \
+bottom-right corner. This implies that x0 < x1 and y0 < y1. Always normalize the x and y \
+coordinates the range [0, 1000], meaning that a bounding box starting at 15% of the image width \
+would be associated with an x coordinate of 150. You MUST output a single parseable json list of \
+objects enclosed into ```json...``` brackets, for instance ```json[{"box_2d": [800, 3, 840, 471], \
+"label": "car"}, {"box_2d": [400, 22, 600, 73], "label": "dog"}]``` is a valid output. Now answer \
+to the user query.
+
+Remember "left" refers to the patient's left side where the heart is and sometimes underneath an L \
+in the upper right corner of the image.
+
+Query:
+"""
+_MEDGEMMA_QUERY = (
+    "Where is the {finding}? Don't give a final answer without reasoning. Output the final answer "
+    'in the format "Final Answer: X" where X is a JSON list of objects. The object needs a '
+    '"box_2d" and "label" key. Answer:'
+)
+
+
+def _medgemma_boxes_prefix(record: QARecord) -> str:
+    query = _MEDGEMMA_QUERY.format(finding=_finding(record))
+    return _chat_question(record, _MEDGEMMA_BOXES + query)
+
+
+def _medgemma_boxes_target(record: QARecord, box_text: BoxText) -> str:
+    if box_text.target != "medgemma_json":
+        raise UserError(
+            f"the prompt format 'medgemma_boxes' asks for JSON, and codec is {box_text.target!r}; "
+            "set it to 'medgemma_json' or use the format 'medgemma'"
+        )
+    finding = _finding(record)
+    listed = box_text.encode_list(record.boxes, finding) or "```json[]```"
+    return chat.answer(f"Final Answer: {listed}")
+
+
 PROMPTS: dict[str, PromptFormat] = {
     # The question as it is written; the answer as it is written, its boxes in the model's codec.
     "vqa": PromptFormat(prefix=_question_prefix, target=_answer_target),
@@ -101,4 +182,16 @@ PROMPTS: dict[str, PromptFormat] = {
     # comes before its boxes: greedy decoding must decide between words, not between the word
     # "none" and one bin of a thousand (docs/log.md).
     "detect": PromptFormat(prefix=_detect_prefix, target=_detect_target),
+    # Gemma 3's conversation, in which MedGemma was tuned: the question and the answer as written.
+    "medgemma": PromptFormat(
+        prefix=_chat_prefix, target=_chat_target, begins=False, end=END_OF_TURN
+    ),
+    # MedGemma 1.5's own request for boxes, one finding at a time, without the reasoning that it
+    # asks for: the records have none.
+    "medgemma_boxes": PromptFormat(
+        prefix=_medgemma_boxes_prefix,
+        target=_medgemma_boxes_target,
+        begins=False,
+        end=END_OF_TURN,
+    ),
 }
