@@ -100,8 +100,8 @@ class VLMConfig:
         return sum(image if token == IMAGE else 1 for token in self.context)
 
 
-# PaliGemma's checkpoints have 257,216 rows: 256,000 of Gemma, 1,024 <loc>, 128 <seg>, the
-# <image> token and padding.
+# PaliGemma's tables have 256,000 rows of Gemma's, 1,024 <loc>, 128 <seg>; the 3B checkpoints as
+# published have 64 more, for the <image> token and padding.
 _PALIGEMMA_VOCAB, _PALIGEMMA_LOC = 257_216, 256_000
 
 # arXiv 2403.08295, table 1, and the published configuration.
@@ -132,10 +132,16 @@ _GEMMA2_2B = DecoderConfig(
     post_norms=True,
 )
 _GEMMA2_9B = dataclasses.replace(
-    _GEMMA2_2B, width=3584, depth=42, num_heads=16, num_kv_heads=8, mlp_dim=14_336
+    _GEMMA2_2B,
+    vocab_size=_PALIGEMMA_VOCAB - 64,
+    width=3584,
+    depth=42,
+    num_heads=16,
+    num_kv_heads=8,
+    mlp_dim=14_336,
 )
 _GEMMA2_27B = dataclasses.replace(
-    _GEMMA2_2B,
+    _GEMMA2_9B,
     width=4608,
     depth=46,
     num_heads=32,

@@ -1,0 +1,100 @@
+"""Every preset at full size: parameters, shapes and a whole training step, without allocating."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from flax import nnx
+
+from cxrjax.input_pipeline.batch import Batch
+from cxrjax.models import PRESETS, VLM, LoRAConfig, apply_lora, count_parameters, partition
+from cxrjax.models.hf_layout import tensor_rules
+from cxrjax.models.partition import parameter_shapes
+from cxrjax.training.config import default_config
+from cxrjax.training.optimizer import make_optimizer
+from cxrjax.training.step import init_state, make_train_step
+
+# What the checkpoints' own metadata says (google/paligemma-3b-pt-*, google/paligemma2-*-pt-*,
+# google/medgemma-*-it, google/gemma-3-270m, google/gemma-3-1b-pt). Between sizes of the image
+# only the position embeddings differ.
+PUBLISHED = {
+    "paligemma_3b_224": 2_923_466_480,
+    "paligemma_3b_448": 2_924_351_216,
+    "paligemma_3b_896": 2_927_890_160,
+    "paligemma2_3b_224": 3_032_242_416,
+    "paligemma2_3b_448": 3_033_127_152,
+    "paligemma2_3b_896": 3_036_666_096,
+    "paligemma2_10b_224": 9_662_409_456,
+    "paligemma2_10b_448": 9_663_294_192,
+    "paligemma2_10b_896": 9_666_833_136,
+    "paligemma2_28b_224": 27_650_192_112,
+    "paligemma2_28b_448": 27_651_076_848,
+    "paligemma2_28b_896": 27_654_615_792,
+    "medgemma_4b": 4_300_079_472,
+    "medgemma_27b": 27_432_406_640,
+    "gemma3_270m": 268_098_176,
+    "gemma3_1b": 999_885_952,
+}
+
+
+def abstract(preset: str) -> VLM:
+    return nnx.eval_shape(lambda: VLM(PRESETS[preset], rngs=nnx.Rngs(0), share="image"))
+
+
+@pytest.mark.parametrize("preset", PUBLISHED)
+def test_parameter_count_is_the_published_one(preset: str) -> None:
+    assert count_parameters(nnx.state(abstract(preset))) == PUBLISHED[preset]
+
+
+def test_every_preset_but_the_tiny_one_is_compared() -> None:
+    assert PUBLISHED.keys() == PRESETS.keys() - {"tiny"}
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_parameter_has_a_name_in_a_published_checkpoint(preset: str) -> None:
+    rules = tensor_rules(PRESETS[preset])
+    assert sorted(rule.path for rule in rules) == sorted(parameter_shapes(abstract(preset)))
+    assert len({rule.name for rule in rules}) == len(rules)
+
+
+def test_lora_of_the_paper_on_medgemma_4b_trains_8_912_896_parameters() -> None:
+    # Spec A7: rank 16 on q, k, v and o of the language model is the paper's "8.9 M".
+    model = abstract("medgemma_4b")
+    nnx.eval_shape(lambda: apply_lora(model, LoRAConfig(rank=16, alpha=32.0), nnx.Rngs(0)))
+    _, trainable, _ = partition(model, ("/lora/",))
+    assert count_parameters(trainable) == 8_912_896
+
+
+@pytest.mark.parametrize("preset", [name for name in PRESETS if PRESETS[name].vision is not None])
+def test_a_training_step_traces_at_full_size(preset: str) -> None:
+    config = default_config()
+    config.model.preset = preset
+    config.lora.rank = 16
+    config.lora.alpha = 32.0
+    rows, questions, prefix, answer, boxes = 2, 2, 8, 16, 2
+    side = PRESETS[preset].vision.image_size
+
+    def build() -> VLM:
+        model = VLM(PRESETS[preset], rngs=nnx.Rngs(0), share="image", dtype="bfloat16")
+        apply_lora(model, LoRAConfig(rank=16, alpha=32.0), nnx.Rngs(1))
+        return model
+
+    graphdef, trainable, frozen = partition(nnx.eval_shape(build), ("/lora/",))
+    state = jax.eval_shape(lambda p: init_state(p, make_optimizer(config.optimizer, 10)), trainable)
+
+    def batch() -> Batch:
+        return Batch(
+            images=jnp.zeros((rows, side, side, 3), jnp.uint8),
+            prefix_tokens=jnp.zeros((rows, questions, prefix), jnp.int32),
+            prefix_mask=jnp.ones((rows, questions, prefix), bool),
+            answer_tokens=jnp.zeros((rows, questions, answer), jnp.int32),
+            answer_mask=jnp.ones((rows, questions, answer), bool),
+            question_index=jnp.zeros((rows, questions), jnp.int32),
+            coordinate_positions=jnp.zeros((rows, questions, boxes, 4), jnp.int32),
+            target_boxes=jnp.zeros((rows, questions, boxes, 4)),
+            box_mask=jnp.ones((rows, questions, boxes), bool),
+        )
+
+    step = make_train_step(graphdef, config, 10)
+    new_state, metrics = jax.eval_shape(step, state, frozen, jax.eval_shape(batch))
+    assert metrics.loss.shape == ()
+    assert jax.tree.map(jnp.shape, new_state) == jax.tree.map(jnp.shape, state)

@@ -1,0 +1,165 @@
+"""Several questions of one image: what sharing the context leaves exactly as it is."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from cxrjax.models import PRESETS, VLM, LoRAConfig, apply_lora, partition
+from cxrjax.models.presets import IMAGE, DecoderConfig, VisionConfig, VLMConfig
+
+# Everything that Gemma 3 has, and a window that neither context nor question fits into.
+GEMMA3 = VLMConfig(
+    vision=VisionConfig(
+        image_size=24, patch_size=6, width=12, depth=1, num_heads=3, mlp_dim=20, pool=2
+    ),
+    decoder=DecoderConfig(
+        vocab_size=1100,
+        width=18,
+        depth=3,
+        num_heads=6,
+        num_kv_heads=3,
+        head_dim=8,
+        mlp_dim=20,
+        query_scale=5.0,
+        rope_base=1e6,
+        rope_scale=8.0,
+        local_rope_base=1e4,
+        window=6,
+        global_every=3,
+        post_norms=True,
+        qk_norm=True,
+        prefix_attention="causal",
+    ),
+    loc_token_start=4,
+    context=(2, 7, 1050, IMAGE, 1051),
+    projector="normed",
+)
+ROWS, QUESTIONS, PREFIX, ANSWER = 2, 3, 5, 6
+
+
+def model(share: str, config: VLMConfig = GEMMA3) -> VLM:
+    made = VLM(config, rngs=nnx.Rngs(0), share=share, unroll=True)
+    apply_lora(made, LoRAConfig(rank=2, alpha=4.0, targets=(".*_proj",)), nnx.Rngs(1))
+    _, state = nnx.split(made)
+    key = jax.random.key(7)
+    noisy = [
+        leaf + 0.1 * jax.random.normal(jax.random.fold_in(key, i), leaf.shape)
+        for i, leaf in enumerate(jax.tree.leaves(state))
+    ]
+    nnx.update(made, jax.tree.unflatten(jax.tree.structure(state), noisy))
+    return made
+
+
+def batch(rng: np.random.Generator) -> dict:
+    prefix_length = rng.integers(1, PREFIX + 1, (ROWS, QUESTIONS, 1))
+    answer_length = rng.integers(1, ANSWER + 1, (ROWS, QUESTIONS, 1))
+    return {
+        "images": rng.uniform(-1, 1, (ROWS, 24, 24, 3)).astype(np.float32),
+        "prefix_tokens": rng.integers(1030, 1100, (ROWS, QUESTIONS, PREFIX)).astype(np.int32),
+        "prefix_mask": np.arange(PREFIX) >= PREFIX - prefix_length,
+        "answer_tokens": rng.integers(1030, 1100, (ROWS, QUESTIONS, ANSWER)).astype(np.int32),
+        "answer_mask": np.arange(ANSWER) < answer_length,
+    }
+
+
+def summed_loss_and_gradients(made: VLM, inputs: dict):
+    graphdef, trainable, frozen = partition(made, ("/lora/",))
+
+    def loss(trainable):
+        whole = nnx.merge(graphdef, trainable, frozen)
+        logits = whole.logits(whole(**inputs))
+        target, mask = inputs["answer_tokens"], inputs["answer_mask"]
+        chosen = jnp.take_along_axis(logits, target[..., None], axis=-1)[..., 0]
+        return jnp.sum(jnp.where(mask, jax.nn.logsumexp(logits, axis=-1) - chosen, 0))
+
+    return jax.jit(jax.value_and_grad(loss))(trainable)
+
+
+def test_gemma3_loss_and_gradients_are_the_sum_over_separate_examples():
+    inputs = batch(np.random.default_rng(0))
+    loss, gradients = summed_loss_and_gradients(model("image"), inputs)
+    alone = model("tower")
+    separate = {
+        name: value if name == "images" else value.reshape(-1, 1, value.shape[-1])
+        for name, value in inputs.items()
+    }
+    separate["images"] = np.repeat(inputs["images"], QUESTIONS, axis=0)
+    expected, expected_gradients = summed_loss_and_gradients(alone, separate)
+    np.testing.assert_allclose(loss, expected, rtol=1e-5)
+    for found, wanted in zip(
+        jax.tree.leaves(gradients), jax.tree.leaves(expected_gradients), strict=True
+    ):
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5 * np.abs(wanted).max())
+
+
+def test_packed_questions_keep_their_windows():
+    inputs = batch(np.random.default_rng(1))
+    made = model("image")
+    mask = inputs["answer_mask"]
+    packed = made(**inputs, packed_length=QUESTIONS * (PREFIX + ANSWER) - 1)
+    np.testing.assert_allclose(packed[mask], made(**inputs)[mask], atol=2e-5)
+
+
+def test_decoding_sees_what_training_saw():
+    inputs = batch(np.random.default_rng(2))
+    for share in ("image", "tower"):
+        made = model(share)
+        expected = made(**inputs)
+        hidden, state = made.prefill(
+            inputs["images"], inputs["prefix_tokens"], inputs["prefix_mask"], ANSWER
+        )
+        blocks = made.decoder.blocks()
+        for step in range(ANSWER):
+            mask = inputs["answer_mask"][..., step]
+            np.testing.assert_allclose(hidden[mask], expected[:, :, step][mask], atol=3e-5)
+            tokens = inputs["answer_tokens"][..., step]
+            hidden, state = made.decode_step(blocks, tokens, state, jnp.asarray(step))
+
+
+@pytest.mark.parametrize("padding", [0, 3])
+def test_a_context_given_token_by_token_is_the_presets(padding):
+    inputs = batch(np.random.default_rng(3))
+    made = model("image")
+    image = [IMAGE] * GEMMA3.vision.num_tokens
+    row = [0] * padding + [2, 7, 1050, *image, 1051]
+    tokens = jnp.asarray([row] * ROWS, jnp.int32)
+    there = jnp.arange(len(row))[None] >= padding
+    found = made(**inputs, context_tokens=tokens, context_mask=jnp.repeat(there, ROWS, axis=0))
+    mask = inputs["answer_mask"]
+    np.testing.assert_allclose(found[mask], made(**inputs)[mask], atol=2e-5)
+
+
+def test_two_images_stand_where_their_tokens_are():
+    inputs = batch(np.random.default_rng(4))
+    made = model("image")
+    image = [IMAGE] * GEMMA3.vision.num_tokens
+    tokens = jnp.asarray([[2, *image, 1050, *image, 1051]] * ROWS, jnp.int32)
+    pair = np.stack([inputs["images"], inputs["images"][::-1]], axis=1)
+    first = made(**(inputs | {"images": pair}), context_tokens=tokens)
+    swapped = made(**(inputs | {"images": pair[:, ::-1]}), context_tokens=tokens)
+    mask = inputs["answer_mask"]
+    assert np.abs(np.asarray(first - swapped))[mask].max() > 1e-3
+    # The second row's pair is the first row's, the other way round.
+    same = made(**(inputs | {"images": pair[::-1, ::-1]}), context_tokens=tokens)
+    np.testing.assert_allclose(first[mask], same[mask], atol=1e-5)
+
+
+def test_paligemma_shared_by_the_tower_is_paligemma_and_shared_by_the_image_is_not():
+    small = dataclasses.replace(
+        PRESETS["tiny"],
+        vision=VisionConfig(image_size=24, patch_size=8, width=12, depth=1, num_heads=3, mlp_dim=8),
+        decoder=DecoderConfig(
+            vocab_size=1100, width=12, depth=2, num_heads=2, num_kv_heads=1, head_dim=4, mlp_dim=16
+        ),
+    )
+    inputs = batch(np.random.default_rng(5))
+    tower, image = model("tower", small)(**inputs), model("image", small)(**inputs)
+    mask = inputs["answer_mask"]
+    first = {name: value[:, :1] if name != "images" else value for name, value in inputs.items()}
+    alone = model("tower", small)(**first)
+    np.testing.assert_allclose(tower[:, :1][mask[:, :1]], alone[mask[:, :1]], atol=1e-5)
+    assert np.abs(np.asarray(tower - image))[mask].max() > 1e-3
