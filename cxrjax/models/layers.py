@@ -54,6 +54,15 @@ class TokenDropout:
         """The noise for a sequence of context tokens alone, as in the vision tower."""
         return self.replace(question_keys=self.question_keys[:, :0])  # type: ignore[attr-defined]
 
+    def of_images(self, num_images: int) -> "TokenDropout":
+        """The noise for the tower where each row has several images: one key an image."""
+        images = jnp.arange(num_images)
+        keys = jax.vmap(lambda k: jax.vmap(lambda i: jax.random.fold_in(k, i))(images))
+        return self.replace(  # type: ignore[attr-defined]
+            context_keys=keys(self.context_keys).reshape(-1),
+            question_keys=jnp.repeat(self.question_keys, num_images, axis=0),
+        )
+
     def fold_in(self, data: int | Int[Array, ""]) -> "TokenDropout":
         """Another, independent noise: of another layer, or of another linear map."""
         fold = jax.vmap(lambda k: jax.random.fold_in(k, data))
