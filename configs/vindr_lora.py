@@ -4,14 +4,22 @@
     python -m cxrjax.train --config=configs/vindr_lora.py:demo --workdir=runs/demo/train
 
 Paper: arXiv 2511.00504v2, section 3.1 (the rows V19 to V27 of what it states). It used MedGemma 4B
-in fp16 for 36 hours on one A6000 with 48 GB; the base here is PaliGemma 3B at 448 pixels until
-MedGemma can be loaded, in bfloat16. Put the built dataset (data/vindr_cxr_vqa/README.md) at
-data/vindr and a base model at data/paligemma_3b_448, or name others on the command line.
+in fp16 for 36 hours on one A6000 with 48 GB; here it is bfloat16. Put the built dataset
+(data/vindr_cxr_vqa/README.md) at data/vindr and the base at data/medgemma_4b:
+
+    python -m cxrjax.convert --checkpoint=PATH/TO/medgemma-4b-it --out=data/medgemma_4b
+
+Boxes are the paper's literal `<loc_x1_y1_x2_y2>` in pixels, which Gemma tokenizes digit by digit;
+the box loss reaches them through the expected digits (cxrjax/training/loss.py).
+
+`:paligemma` is the same recipe on PaliGemma 3B at 448 pixels with its 1,024 location tokens; its
+base belongs into data/paligemma_3b_448.
 
 `:demo` goes the same way through the same code in 4 minutes on two CPU cores and under 3 GB, from
 `make demo`. It differs in
-- the base: `tiny`, shipped in data/demo_base, and what goes with it (one sequence an image with
-  its questions packed, loops written out, short buckets, float32: bfloat16 is slow on most CPUs);
+- the base: `tiny`, shipped in data/demo_base, and what goes with it (location tokens; one sequence
+  an image with its questions packed, loops written out, short buckets, float32: bfloat16 is slow
+  on most CPUs);
 - the data: phantoms that `make demo` renders, dense questions (every finding of an image with all
   of its boxes), answers without the reasoning paragraph;
 - lora.targets: also the MLPs, the vision tower and the projector, and a trainable difference on
@@ -27,8 +35,8 @@ from ml_collections import ConfigDict
 from cxrjax.training.config import default_config
 
 HELP = (
-    "Build the dataset into data/vindr (data/vindr_cxr_vqa/README.md) and put a base model into "
-    "data/paligemma_3b_448, or try configs/vindr_lora.py:demo, which needs neither (make demo)."
+    "Build the dataset into data/vindr (data/vindr_cxr_vqa/README.md) and convert the base model "
+    "into {base}, or try configs/vindr_lora.py:demo, which needs neither (make demo)."
 )
 
 
@@ -36,17 +44,20 @@ def get_config(variant: str = "") -> ConfigDict:
     config = paper()
     if variant == "demo":
         demo(config)
+    elif variant == "paligemma":
+        paligemma(config)
     elif variant:
-        raise ValueError(f"variant {variant!r} is unknown: expected demo or none")
+        raise ValueError(f"variant {variant!r} is unknown: expected demo, paligemma or none")
+    config.missing_data_help = HELP.format(base=config.model.init_from)
     return config
 
 
 def paper() -> ConfigDict:
     """The paper's values, each with its row; what it does not state is ours and says so."""
     config = default_config()
-    config.missing_data_help = HELP
-    config.model.preset = "paligemma_3b_448"  # V19 has MedGemma-4B-it
-    config.model.init_from = "data/paligemma_3b_448"
+    config.model.preset = "medgemma_4b"  # V19
+    config.model.init_from = "data/medgemma_4b"
+    config.model.share = "image"  # exact where attention is causal
     config.model.dtype = "bfloat16"  # V24 has fp16; bfloat16 needs no loss scaling
     config.model.frozen_dtype = "bfloat16"
     config.model.remat = True  # ours
@@ -58,7 +69,8 @@ def paper() -> ConfigDict:
 
     config.data.train = "data/vindr/records/train.jsonl"
     config.data.validation = "data/vindr/records/validation.jsonl"
-    config.data.codec = "paligemma"  # V27, A8 route (ii): bins that a box loss can reach
+    config.data.prompt = "medgemma"  # its chat format
+    config.data.codec = "vindr_px"  # V27, and A8: the box loss reaches its digits
     config.data.questions_per_image = 1
     config.data.prefix_buckets = (32, 64)  # ours
     config.data.answer_buckets = (64, 512)  # ours; the reasons have 150 to 250 words
@@ -74,11 +86,23 @@ def paper() -> ConfigDict:
     config.training.checkpoint_every = 1305
     config.training.best_metric = "vqa/f1"  # V25
     config.decoding.max_answer_tokens = 512
+    config.decoding.grammar = "none"
     return config
+
+
+def paligemma(config: ConfigDict) -> None:
+    """Location tokens, which this base was trained with (A8, route ii)."""
+    config.model.preset = "paligemma_3b_448"
+    config.model.init_from = "data/paligemma_3b_448"
+    config.model.share = "tower"
+    config.data.prompt = "vqa"
+    config.data.codec = "paligemma"
+    config.decoding.grammar = "boxes"
 
 
 def demo(config: ConfigDict) -> None:
     """What the docstring says `:demo` changes."""
+    paligemma(config)
     config.model.preset = "tiny"
     config.model.init_from = "data/demo_base"
     config.model.share = "image"
