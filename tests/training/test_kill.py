@@ -69,3 +69,50 @@ def test_killed_at_any_moment_ends_with_the_same_parameters(tmp_path, saved_arra
         assert ours.keys() == theirs.keys() and len(ours) >= 3
         for name in ours:
             np.testing.assert_array_equal(ours[name], theirs[name], err_msg=name)
+
+
+def _demo(workdir, data):
+    """The demo's own training, model and loader included: 96 images are 12 steps."""
+    settings = {
+        "data.train": f"{data}/records/train.jsonl",
+        "data.validation": f"{data}/records/validation.jsonl",
+        "training.log_every": 1,
+        "training.checkpoint_every": 3,
+    }
+    root = Path(__file__).resolve().parents[2]
+    command = [sys.executable, "-m", "cxrjax.train", "--config=configs/vindr_lora.py:demo"]
+    command += [f"--workdir={workdir}"]
+    command += [f"--config.{key}={value}" for key, value in settings.items()]
+    return subprocess.Popen(
+        command, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+@pytest.mark.slow
+def test_the_demos_training_is_the_same_bit_for_bit_whether_killed_or_not(tmp_path, saved_arrays):
+    data = tmp_path / "data"
+    build = ["-m", "cxrjax.build", "--dataset=phantom", "--images=96", "--validation_images=2"]
+    build += ["--long_side=144", "--seed=3", f"--out={data}"]
+    subprocess.run([sys.executable, *build], check=True, capture_output=True)
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    output, _ = (process := _demo(whole, data)).communicate(timeout=600)
+    assert process.returncode == 0, output
+
+    process = _demo(killed, data)
+    deadline = time.monotonic() + 600
+    while _last_checkpoint(killed) < 3 and time.monotonic() < deadline:
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    output, _ = (process := _demo(killed, data)).communicate(timeout=600)
+    assert process.returncode == 0, output
+    assert "resumed from the checkpoint of step" in output
+    assert len(_losses(whole)) == 12
+    assert _losses(killed) == _losses(whole)
+    for item in ("parameters", "optimizer"):
+        ours, theirs = saved_arrays(killed, 12, item), saved_arrays(whole, 12, item)
+        assert ours.keys() == theirs.keys()
+        for name in ours:
+            np.testing.assert_array_equal(ours[name], theirs[name], err_msg=name)
