@@ -41,6 +41,9 @@ GEMMA3_LOC_START = 256_001
 LOC_CARRIERS = tuple(f"<unused{99 + bin_index}>" for bin_index in range(NUM_LOC))
 _RENAMED = dict(zip(LOC_CARRIERS, LOC_PIECES, strict=True))
 
+# The type checker does not see what protobuf makes when the module is imported.
+_ModelProto: Any = sentencepiece_model_pb2.ModelProto  # type: ignore[attr-defined]
+
 END_OF_TURN = "<end_of_turn>"
 IMAGE_SOFT_TOKEN = "<image_soft_token>"
 MODEL_FILE, JSON_FILE = "tokenizer.model", "tokenizer.json"
@@ -78,11 +81,11 @@ class _SentencePieceFormat:
                 "cxrjax.input_pipeline.tokenizer_training"
             ) from None
         if self.id_of(LOC_PIECES[0]) is None and self.id_of(LOC_CARRIERS[0]) is not None:
-            proto = sentencepiece_model_pb2.ModelProto.FromString(model)
+            proto = _ModelProto.FromString(model)
             for piece in proto.pieces:
                 if piece.piece in _RENAMED:
                     piece.piece = _RENAMED[piece.piece]
-                    piece.type = sentencepiece_model_pb2.ModelProto.SentencePiece.USER_DEFINED
+                    piece.type = piece.USER_DEFINED
             self._processor = sentencepiece.SentencePieceProcessor(
                 model_proto=proto.SerializeToString()
             )

@@ -262,7 +262,8 @@ def _sentencepiece_model(pieces: list[str], scores: list[float], types: list[int
     `<start_of_turn>`; only the first four are never made of text. It also writes symbols made of
     spaces as spaces where SentencePiece has U+2581.
     """
-    proto = sentencepiece_model_pb2.ModelProto()
+    # The type checker does not see what protobuf makes when the module is imported.
+    proto: Any = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]
     kinds = proto.SentencePiece
     of_file: dict[int, int] = {1: kinds.NORMAL, 5: kinds.UNUSED, 6: kinds.BYTE}
     of_special = {
