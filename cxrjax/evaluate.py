@@ -20,6 +20,7 @@ from cxrjax.cli import run
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.metrics.bootstrap import Bootstrap
+from cxrjax.model_flags import add_model_flags, decoding_overrides
 from cxrjax.predict import predict
 from cxrjax.records import read_records, strip_answers, write_records
 from cxrjax.training.checkpoint import best_step, read_config
@@ -34,14 +35,10 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    add_model_flags(parser)
     add = parser.add_argument
-    model = parser.add_mutually_exclusive_group(required=True)
-    model.add_argument("--workdir", type=Path, help="a training run: its best checkpoint")
-    model.add_argument("--checkpoint", type=Path, help="a base model's directory")
     add("--benchmark", required=True, choices=sorted(BENCHMARKS), help="whose tables")
     add("--references", type=Path, metavar="FILE", help="records with answers (default: the run's)")
-    add("--image_root", type=Path, help="what image_path is relative to (data/README.md)")
-    add("--prompt", help="prompt format (default: the model's own)")
     add("--resamples", type=int, default=1000, help="bootstrap resamples (default 1000)")
     add("--out", type=Path, metavar="DIR", help="folder to write to")
     flags = parser.parse_args(argv)
@@ -72,6 +69,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         predictions,
         image_root=image_root,
         prompt=flags.prompt,
+        decoding=decoding_overrides(flags),
     )
     benchmark = BENCHMARKS[flags.benchmark]
     name = (flags.workdir or flags.checkpoint).name

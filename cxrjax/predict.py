@@ -23,9 +23,10 @@ from cxrjax.benchmarks.prior_box import PriorBox
 from cxrjax.cli import run
 from cxrjax.decoding.generate import Generator
 from cxrjax.decoding.predictor import predict_questions
+from cxrjax.decoding.strategy import read_decoding
 from cxrjax.errors import UserError
-from cxrjax.input_pipeline.prompts import PROMPTS
 from cxrjax.input_pipeline.sources import RecordSource
+from cxrjax.model_flags import add_model_flags, decoding_overrides
 from cxrjax.records import read_records
 from cxrjax.training.checkpoint import load_model
 from cxrjax.training.data import example_config, open_tokenizer
@@ -40,18 +41,13 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    model = parser.add_mutually_exclusive_group(required=True)
-    model.add_argument("--workdir", type=Path, help="a training run: its best checkpoint")
-    model.add_argument("--checkpoint", type=Path, help="a base model's directory")
-    model.add_argument(
+    add_model_flags(parser).add_argument(
         "--runner", choices=("prior_box",), help="a baseline: the mean box of each class"
     )
     add("--train", type=Path, metavar="FILE", help="records that --runner=prior_box averages")
     add("--step", type=int, help="of a training run, another checkpoint than the best")
     add("--questions", required=True, type=Path, metavar="FILE", help="questions (JSON Lines)")
     add("--out", required=True, type=Path, metavar="FILE", help="predictions to write")
-    add("--image_root", type=Path, help="what image_path is relative to (data/README.md)")
-    add("--prompt", choices=sorted(PROMPTS), help="prompt format (default: the model's own)")
     add("--images_per_batch", type=int, default=8)
     flags = parser.parse_args(argv)
     if flags.runner and not flags.train:
@@ -68,28 +64,34 @@ def predict(
     image_root: Path | None = None,
     prompt: str | None = None,
     images_per_batch: int = 8,
+    decoding: Mapping[str, Any] | None = None,
 ) -> int:
-    """Writes predictions and returns how many."""
+    """Writes predictions and returns how many.
+
+    Args:
+        decoding: `decoding.*` keys in place of the model's own.
+
+    Raises:
+        UserError: no such model, questions that cannot be read, or options that do not go
+            together.
+    """
     if images_per_batch < 1:
         raise UserError(f"--images_per_batch={images_per_batch}: expected at least 1")
     model, config, tokenizer_path = load_model(model_directory, step)
     config.data.prompt = prompt or config.data.prompt
+    config.decoding.update(decoding or {})
     # Questions may be longer than those the model was trained on; none is cut.
     longer = (32, 64, 128, 256, 512)
     buckets = config.data.prefix_buckets
     config.data.prefix_buckets = buckets + tuple(n for n in longer if n > max(buckets))
-    tokenizer = open_tokenizer(tokenizer_path, config.model.preset)
+    tokenizer = open_tokenizer(tokenizer_path, config)
     source = RecordSource(questions, image_root, config.data.questions_per_image)
     if config.data.prompt == "detect":
         source = source.without(
             {i for i, record in source.records() if not (record.variables or {}).get("finding")}
         )
-    generator = Generator(
-        model,
-        max_answer_tokens=config.decoding.max_answer_tokens,
-        eos_id=tokenizer.eos_id,
-        use_grammar=config.decoding.grammar,
-    )
+    strategy, grammar = read_decoding(config.decoding, tokenizer, config.data.codec)
+    generator = Generator(model, strategy, grammar)
     lines = predict_questions(
         generator, source, tokenizer, example_config(config), images_per_batch=images_per_batch
     )
@@ -126,6 +128,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         image_root=flags.image_root,
         prompt=flags.prompt,
         images_per_batch=flags.images_per_batch,
+        decoding=decoding_overrides(flags),
     )
     print(f"{flags.out}: {count:,} predictions")
 

@@ -17,6 +17,7 @@ from ml_collections import ConfigDict
 from cxrjax import cli
 from cxrjax.benchmarks import validation
 from cxrjax.datasets.vindr_cxr_vqa import CLASSES
+from cxrjax.decoding.strategy import read_decoding
 from cxrjax.input_pipeline.loader import train_loader
 from cxrjax.input_pipeline.tokenizer import Tokenizer
 from cxrjax.training import checkpoint, loop
@@ -44,7 +45,7 @@ def train(config: ConfigDict, workdir: Path) -> None:
     """Everything from the records to the last checkpoint."""
     records = open_records(config, "train", KNOWN_CLASSES)
     tokenizer_file = checkpoint.tokenizer_path(config)
-    tokenizer = open_tokenizer(tokenizer_file, config.model.preset)
+    tokenizer = open_tokenizer(tokenizer_file, config)
     loop.make_writable(workdir)
     print(f"{len(records.source):,} images of {records.source.num_questions:,} questions to learn")
     model, base = checkpoint.build_model(config)
@@ -80,12 +81,13 @@ def make_evaluate(config: ConfigDict, tokenizer: Tokenizer) -> loop.Evaluate | N
     for reason, count in records.quality.counts().items():
         if count:
             print(f"validation: {count} records set aside: {reason}")
+    strategy, grammar = read_decoding(config.decoding, tokenizer, config.data.codec)
     return validation.make_evaluate(
         records.source,
         tokenizer,
         example_config(config),
-        max_answer_tokens=config.decoding.max_answer_tokens,
-        use_grammar=config.decoding.grammar,
+        strategy=strategy,
+        grammar=grammar,
         images_per_batch=batch_images(config),
     )
 

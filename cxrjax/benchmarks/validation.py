@@ -11,7 +11,9 @@ from cxrjax.benchmarks.scores import PAPER, STRICT
 from cxrjax.benchmarks.vindr_cxr_vqa import score
 from cxrjax.benchmarks.vindr_truth import read_references
 from cxrjax.decoding.generate import Generator
+from cxrjax.decoding.grammar import Grammar
 from cxrjax.decoding.predictor import predict_questions
+from cxrjax.decoding.strategy import Strategy
 from cxrjax.images import letterbox, read_image
 from cxrjax.input_pipeline.examples import ExampleConfig
 from cxrjax.input_pipeline.sources import RecordSource
@@ -41,8 +43,8 @@ def make_evaluate(
     tokenizer: Tokenizer,
     config: ExampleConfig,
     *,
-    max_answer_tokens: int,
-    use_grammar: bool,
+    strategy: Strategy,
+    grammar: Grammar | None,
     images_per_batch: int,
     pictures: int = 4,
 ) -> Callable[[int, VLM], dict[str, Any]]:
@@ -50,6 +52,7 @@ def make_evaluate(
 
     Args:
         source: validation records, with answers.
+        strategy, grammar: how answers are generated.
         pictures: radiographs drawn with true and predicted boxes, uint8 [n, H, W, 3].
     """
     records = [record for _, record in source.records()]
@@ -57,12 +60,7 @@ def make_evaluate(
 
     def evaluate(step: int, model: VLM) -> dict[str, Any]:
         del step
-        generator = Generator(
-            model,
-            max_answer_tokens=max_answer_tokens,
-            eos_id=tokenizer.eos_id,
-            use_grammar=use_grammar,
-        )
+        generator = Generator(model, strategy, grammar)
         lines = list(
             predict_questions(
                 generator, source, tokenizer, config, images_per_batch=images_per_batch

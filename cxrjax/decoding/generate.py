@@ -1,4 +1,4 @@
-"""Greedy answers with a key-value cache, as one jitted loop."""
+"""Answers with a key-value cache, as one jitted loop: greedy, sampled, or by beam search."""
 
 from typing import Any, NamedTuple
 
@@ -6,20 +6,31 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Key
 
-from cxrjax.decoding.grammar import BoxState, advance, allowed_tokens, initial_state
+from cxrjax.decoding.beam import beam_search
+from cxrjax.decoding.cache import repeat_questions
+from cxrjax.decoding.grammar import (
+    Grammar,
+    GrammarState,
+    Vocabulary,
+    advance,
+    allowed_tokens,
+    initial_state,
+)
+from cxrjax.decoding.sampling import filter_logits, sample_keys, sample_tokens
+from cxrjax.decoding.strategy import Strategy
 from cxrjax.models import VLM
 from cxrjax.models.vlm import DecodeState
 
 
 class Generation(NamedTuple):
-    """Answers token by token; after the end-of-sequence token everything is `<pad>` (0).
+    """Answers token by token; after the token that ends one everything is `<pad>` (0).
 
     Attributes:
         tokens: [B, Q, A].
-        logprobs: natural log-probability the model gave each token before the grammar masked
-            anything, [B, Q, A]; 0 after the end.
+        logprobs: natural log-probability the model gave each token, [B, Q, A], before grammar,
+            temperature, top-k or top-p changed anything; 0 after the end.
     """
 
     tokens: Int[Array, "B Q A"]
@@ -27,80 +38,132 @@ class Generation(NamedTuple):
 
 
 class _Loop(NamedTuple):
+    """C candidates a row: `candidates` of each question, side by side."""
+
     step: Int[Array, ""]
-    generation: Generation
-    hidden: Float[Array, "B Q D"]
+    tokens: Int[Array, "B C A"]
+    logprobs: Float[Array, "B C A"]
+    hidden: Float[Array, "B C D"]
     decode: DecodeState
-    box: BoxState
-    done: Bool[Array, "B Q"]
+    grammar: GrammarState
+    done: Bool[Array, "B C"]
 
 
-def greedy(
+def generate(
     model: VLM,
-    images: Array,
+    images: Array | None,
     prefix_tokens: Int[Array, "B Q P"],
     prefix_mask: Bool[Array, "B Q P"],
-    *,
-    max_answer_tokens: int,
-    eos_id: int,
-    use_grammar: bool = True,
+    question_index: Int[Array, "B Q"],
+    strategy: Strategy,
+    grammar: Grammar | None = None,
 ) -> Generation:
-    """The likeliest token at each step, until every answer has ended or is full.
+    """An answer to every question. Traceable, with `strategy` static.
 
-    Traceable. Empty questions (no prefix token) are done from the start.
+    Image and prompts are read once, whatever the number of beams or samples; cache.py says what of
+    the cache is copied for them. Empty questions (no prefix token) are done from the start.
 
     Args:
         model: in evaluation.
         images, prefix_tokens, prefix_mask: as in `Batch`, prompts padded on the left.
-        max_answer_tokens: slots of an answer, end token included.
-        eos_id: the end token.
-        use_grammar: let `<loc>` come only as boxes (grammar.py).
+        question_index: global index of each question. Sampling hangs on it, on the seed and on the
+            step alone, so that an answer is the same in whatever batch it is asked for.
+        grammar: what answers may be, from `answer_grammar`; None: anything.
     """
     config = model.config
-    hidden, decode = model.prefill(images, prefix_tokens, prefix_mask, max_answer_tokens)
-    blocks = model.decoder.blocks()
-    shape = prefix_tokens.shape[:2]
-    empty = Generation(
-        tokens=jnp.zeros((*shape, max_answer_tokens), jnp.int32),
-        logprobs=jnp.zeros((*shape, max_answer_tokens), jnp.float32),
-    )
+    vocabulary = Vocabulary(config.decoder.vocab_size, config.loc_token_start, strategy.stop_ids)
+    count = strategy.candidates
+    hidden, decode = model.prefill(images, prefix_tokens, prefix_mask, strategy.max_answer_tokens)
+    hidden, decode = jnp.repeat(hidden, count, axis=1), repeat_questions(decode, count)
+    asked = jnp.any(prefix_mask, axis=-1)
+    if strategy.beams > 1:
+        best = beam_search(model, hidden, decode, asked, strategy, grammar, vocabulary)
+        return Generation(best.tokens[:, :, 0], best.logprobs[:, :, 0])
+    keys = None
+    if strategy.temperature > 0:
+        keys = sample_keys(strategy.seed, question_index, count)
+    answers = _one_by_one(model, hidden, decode, asked, keys, strategy, grammar, vocabulary)
+    return _best_of(answers, count, strategy)
 
-    def unfinished(loop: _Loop) -> Bool[Array, ""]:
-        return (loop.step < max_answer_tokens) & ~jnp.all(loop.done)
+
+def _one_by_one(
+    model: VLM,
+    hidden: Float[Array, "B C D"],
+    decode: DecodeState,
+    asked: Bool[Array, "B Q"],
+    keys: Key[Array, "B C"] | None,
+    strategy: Strategy,
+    grammar: Grammar | None,
+    vocabulary: Vocabulary,
+) -> Generation:
+    """Every candidate on its own: the likeliest token, or with `keys` a drawn one, at each step."""
+    blocks = model.decoder.blocks()
+    rows, candidates = hidden.shape[:2]
+    slots = strategy.max_answer_tokens
 
     def one_token(loop: _Loop) -> _Loop:
         logits = model.logits(loop.hidden)
-        choices = logits
-        if use_grammar:
-            allowed = allowed_tokens(loop.box, logits.shape[-1], config.loc_token_start)
+        choices, state = logits, loop.grammar
+        if grammar is not None:
+            allowed = allowed_tokens(grammar, state, slots - 1 - loop.step, vocabulary)
             choices = jnp.where(allowed, logits, -jnp.inf)
-        token = jnp.argmax(choices, axis=-1).astype(jnp.int32)
+        if keys is None:
+            token = jnp.argmax(choices, axis=-1).astype(jnp.int32)
+        else:
+            choices = filter_logits(choices, strategy.temperature, strategy.top_k, strategy.top_p)
+            token = sample_tokens(keys, loop.step, choices)
         chosen = jnp.take_along_axis(logits, token[..., None], axis=-1)[..., 0]
         logprob = chosen - jax.nn.logsumexp(logits, axis=-1)
         token = jnp.where(loop.done, 0, token)
         logprob = jnp.where(loop.done, 0.0, logprob)
+        done = loop.done
+        for stop in vocabulary.stop_ids:
+            done |= token == stop
+        if grammar is not None:
+            state = advance(grammar, state, token, vocabulary)
         hidden, decode = model.decode_step(blocks, token, loop.decode, loop.step)
         return _Loop(
             step=loop.step + 1,
-            generation=Generation(
-                tokens=loop.generation.tokens.at[:, :, loop.step].set(token),
-                logprobs=loop.generation.logprobs.at[:, :, loop.step].set(logprob),
-            ),
+            tokens=loop.tokens.at[:, :, loop.step].set(token),
+            logprobs=loop.logprobs.at[:, :, loop.step].set(logprob),
             hidden=hidden,
             decode=decode,
-            box=advance(loop.box, token, config.loc_token_start),
-            done=loop.done | (token == eos_id),
+            grammar=state,
+            done=done,
         )
 
     start = _Loop(
         step=jnp.zeros((), jnp.int32),
-        generation=empty,
+        tokens=jnp.zeros((rows, candidates, slots), jnp.int32),
+        logprobs=jnp.zeros((rows, candidates, slots), jnp.float32),
         hidden=hidden,
         decode=decode,
-        box=initial_state(shape),
-        done=~jnp.any(prefix_mask, axis=-1),
+        grammar=initial_state((rows, candidates)),
+        done=jnp.repeat(~asked, candidates // asked.shape[1], axis=1),
     )
-    return jax.lax.while_loop(unfinished, one_token, start).generation
+    end = jax.lax.while_loop(
+        lambda loop: (loop.step < slots) & ~jnp.all(loop.done), one_token, start
+    )
+    return Generation(end.tokens, end.logprobs)
+
+
+def _best_of(answers: Generation, count: int, strategy: Strategy) -> Generation:
+    """Of each question's `count` candidates the one with the best log-probability."""
+    if count == 1:
+        return answers
+    tokens, logprobs = (part.reshape(part.shape[0], -1, count, part.shape[-1]) for part in answers)
+    scores = jnp.sum(logprobs, axis=-1)
+    if strategy.length_normalised:
+        stops = jnp.zeros(tokens.shape, bool)
+        for stop in strategy.stop_ids:
+            stops |= tokens == stop
+        scores /= jnp.where(
+            jnp.any(stops, axis=-1), jnp.argmax(stops, axis=-1) + 1, tokens.shape[-1]
+        )
+    best = jnp.argmax(scores, axis=-1)[..., None, None]
+    return Generation(
+        *(jnp.take_along_axis(part, best, axis=2)[:, :, 0] for part in (tokens, logprobs))
+    )
 
 
 class Generator:
@@ -108,41 +171,62 @@ class Generator:
 
     Args:
         model: parameters are read at construction; make a new Generator after training on.
-        max_answer_tokens, eos_id, use_grammar: as in `greedy`.
+        strategy, grammar: as in `generate`; `read_decoding` makes both of a configuration.
+
+    Raises:
+        ValueError: no answer of the grammar fits into the slots.
     """
 
-    def __init__(
-        self, model: VLM, *, max_answer_tokens: int, eos_id: int, use_grammar: bool = True
-    ):
+    def __init__(self, model: VLM, strategy: Strategy, grammar: Grammar | None = None):
+        if grammar is not None and grammar.shortest[0] > strategy.max_answer_tokens:
+            raise ValueError(
+                f"{strategy.max_answer_tokens} slots, and the grammar's shortest answer takes "
+                f"{grammar.shortest[0]} tokens"
+            )
+        self.strategy = strategy
+        self._grammar = grammar
         self._graphdef, self._state = nnx.split(model)
-        self._settings = (max_answer_tokens, eos_id, use_grammar)
 
-    def __call__(self, images: Any, prefix_tokens: Any, prefix_mask: Any) -> Generation:
-        """Answers of one batch, as NumPy arrays."""
+    def __call__(
+        self, images: Any, prefix_tokens: Any, prefix_mask: Any, question_index: Any = None
+    ) -> Generation:
+        """Answers of one batch, as NumPy arrays.
+
+        Args:
+            question_index: as in `generate`; only sampling needs it.
+
+        Raises:
+            ValueError: sampling without `question_index`.
+        """
+        if question_index is None:
+            if self.strategy.temperature > 0:
+                raise ValueError("sampling needs question_index: a draw belongs to its question")
+            question_index = np.zeros(np.shape(prefix_tokens)[:2], np.int32)
         answers = _answer(
-            self._graphdef, self._settings, self._state, images, prefix_tokens, prefix_mask
+            self._graphdef,
+            self.strategy,
+            self._state,
+            images,
+            prefix_tokens,
+            prefix_mask,
+            question_index,
+            self._grammar,
         )
         return Generation(*(np.asarray(part) for part in answers))  # type: ignore[arg-type]
 
 
 def _answer_impl(
     graphdef: Any,
-    settings: tuple[int, int, bool],
+    strategy: Strategy,
     state: Any,
     images: Array,
     prefix_tokens: Array,
     prefix_mask: Array,
+    question_index: Array,
+    grammar: Grammar | None,
 ) -> Generation:
-    max_answer_tokens, eos_id, use_grammar = settings
-    return greedy(
-        nnx.merge(graphdef, state),
-        images,
-        prefix_tokens,
-        prefix_mask,
-        max_answer_tokens=max_answer_tokens,
-        eos_id=eos_id,
-        use_grammar=use_grammar,
-    )
+    model = nnx.merge(graphdef, state)
+    return generate(model, images, prefix_tokens, prefix_mask, question_index, strategy, grammar)
 
 
 # One cache of compiled programs for all generators: validation makes a new one each time.

@@ -1,58 +1,313 @@
-"""The answer grammar: location tokens come in fours and make a box.
+"""The answer grammar: a language of answers, compiled to tables that the decode loop looks up.
 
-A state machine that runs inside the jitted decode loop. It knows how many tokens of the current
-box stand and which bins they name; it forbids what cannot lead to a box: text inside a box, and a
-far corner that does not lie beyond the near one.
+A language is put together from few parts (`Tokens`, `AnyToken`, `Box`, `Concat`, `OneOf`,
+`Repeat`); answer_forms.py has the ones that answers come in. `compile_grammar` turns it into a
+deterministic automaton over token ids: an automaton with empty moves first (Thompson 1968, doi
+10.1145/363347.363387), then sets of its states (Rabin and Scott 1959, doi 10.1147/rd.32.0114).
+
+The tables hold no row as long as the vocabulary. A state lists the few tokens that lead somewhere
+of their own, and says for the two large classes, location tokens and all others, where they lead
+together. Two things depend on more than the state and are kept beside it: a box's far corner must
+lie beyond its near one, and the answer must come to an end within its slots.
 """
 
+import dataclasses
+from collections import defaultdict
 from typing import NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Int
 
 from cxrjax.models import NUM_LOC_TOKENS
 
 
-class BoxState(NamedTuple):
-    """Attributes:
-    placed: location tokens of the current box so far, 0 to 3.
-    older, newer: bins of the last two tokens; only meaningful where `placed` says so.
+@dataclasses.dataclass(frozen=True)
+class Tokens:
+    """Exactly these token ids, in order; none of them a location or a stop token."""
+
+    ids: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class AnyToken:
+    """One token that is neither a location token nor a stop token."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Box:
+    """Four location tokens: y and x of the near corner, y and x of one beyond it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Concat:
+    """One part after the other."""
+
+    parts: tuple["Part", ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class OneOf:
+    """Any one of the parts."""
+
+    parts: tuple["Part", ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Repeat:
+    """The part any number of times, or not at all."""
+
+    part: "Part"
+
+
+Part = Tokens | AnyToken | Box | Concat | OneOf | Repeat
+
+FREE_TEXT = Repeat(OneOf((AnyToken(), Box())))
+
+
+class Grammar(NamedTuple):
+    """A deterministic automaton of S states, the first of which is where answers begin.
+
+    Attributes:
+        tokens: the tokens that lead somewhere of their own, [S, K], filled up with -1.
+        targets: where each of them leads, [S, K]; they go before the two classes.
+        text_target: where every other token that is no location token leads; -1: forbidden.
+        box_target: where every location token leads; -1: forbidden.
+        coordinate: which coordinate of a box that location token is, 0 to 3 (y, x, y, x).
+        ends: whether the answer may stop here.
+        shortest: fewest tokens from here to a state where it may, the stop token not counted.
     """
 
-    placed: Int[Array, "*batch"]
+    tokens: Int[np.ndarray, "S K"]
+    targets: Int[np.ndarray, "S K"]
+    text_target: Int[np.ndarray, "S"]
+    box_target: Int[np.ndarray, "S"]
+    coordinate: Int[np.ndarray, "S"]
+    ends: Bool[np.ndarray, "S"]
+    shortest: Int[np.ndarray, "S"]
+
+
+class Vocabulary(NamedTuple):
+    """What the automaton has to know of token ids.
+
+    Attributes:
+        size: V.
+        loc_token_start: id of the first of 1,024 location tokens; below 0: there are none.
+        stop_ids: tokens that end an answer.
+    """
+
+    size: int
+    loc_token_start: int
+    stop_ids: tuple[int, ...]
+
+
+class GrammarState(NamedTuple):
+    """Where an answer stands.
+
+    Attributes:
+        node: state of the automaton.
+        older, newer: bins of the last two tokens; only meaningful inside a box.
+    """
+
+    node: Int[Array, "*batch"]
     older: Int[Array, "*batch"]
     newer: Int[Array, "*batch"]
 
 
-def initial_state(shape: tuple[int, ...]) -> BoxState:
-    """Outside any box."""
+# Labels of the automaton's edges beside token ids.
+_NOTHING, _ANY_TOKEN = -1, -2
+_COORDINATES = (-3, -4, -5, -6)
+
+
+class _Edges:
+    """The automaton with empty moves, as lists of (label, target)."""
+
+    def __init__(self) -> None:
+        self.of: list[list[tuple[int, int]]] = [[]]
+
+    def step(self, start: int, label: int, end: int | None = None) -> int:
+        """Adds an edge, to a new state where no end is given; returns where it leads."""
+        if end is None:
+            end = len(self.of)
+            self.of.append([])
+        self.of[start].append((label, end))
+        return end
+
+    def add(self, part: Part, start: int) -> int:
+        """Adds what reads the part, beginning in `start`; returns where it ends."""
+        match part:
+            case Tokens(ids):
+                for token in ids:
+                    start = self.step(start, token)
+            case AnyToken():
+                start = self.step(start, _ANY_TOKEN)
+            case Box():
+                for label in _COORDINATES:
+                    start = self.step(start, label)
+            case Concat(parts):
+                for each in parts:
+                    start = self.add(each, start)
+            case OneOf(parts):
+                if not parts:
+                    raise ValueError("OneOf of nothing: no answer would be allowed")
+                ends = [self.add(each, self.step(start, _NOTHING)) for each in parts]
+                start = self.step(ends[0], _NOTHING)
+                for end in ends[1:]:
+                    self.step(end, _NOTHING, start)
+            case Repeat(part):
+                start = self.step(start, _NOTHING)
+                self.step(self.add(part, start), _NOTHING, start)
+        return start
+
+    def reach(self, states: set[int]) -> frozenset[int]:
+        """The states and all that empty moves lead to from them."""
+        found, new = set(states), list(states)
+        while new:
+            for label, target in self.of[new.pop()]:
+                if label == _NOTHING and target not in found:
+                    found.add(target)
+                    new.append(target)
+        return frozenset(found)
+
+
+def compile_grammar(part: Part) -> Grammar:
+    """The tables of a language.
+
+    Raises:
+        ValueError: an empty choice, or a language in which it is not certain which coordinate of
+            a box a location token is.
+    """
+    edges = _Edges()
+    final = edges.add(part, 0)
+    nodes = {edges.reach({0}): 0}
+    table: list[tuple[dict[int, int], int, int, int]] = []
+    pending = list(nodes)
+    while len(table) < len(nodes):
+        members = pending[len(table)]
+        leads: dict[int, set[int]] = defaultdict(set)
+        for member in members:
+            for label, target in edges.of[member]:
+                leads[label].add(target)
+        coordinates = [i for i, label in enumerate(_COORDINATES) if label in leads]
+        if len(coordinates) > 1:
+            raise ValueError("a location token could be one coordinate of a box or another")
+
+        def node(targets: set[int]) -> int:
+            if not targets:
+                return -1
+            reached = edges.reach(targets)
+            if reached not in nodes:
+                nodes[reached] = len(nodes)
+                pending.append(reached)
+            return nodes[reached]
+
+        anything = leads[_ANY_TOKEN]
+        table.append(
+            (
+                {t: node(leads[t] | anything) for t in sorted(leads) if t >= 0},
+                node(anything),
+                node(leads[_COORDINATES[coordinates[0]]]) if coordinates else -1,
+                coordinates[0] if coordinates else 0,
+            )
+        )
+    branches = max(len(row[0]) for row in table)
+    tokens = np.full((len(table), branches), -1, np.int32)
+    targets = np.full((len(table), branches), -1, np.int32)
+    for index, (listed, *_) in enumerate(table):
+        tokens[index, : len(listed)] = list(listed)
+        targets[index, : len(listed)] = list(listed.values())
+    text_target, box_target, coordinate = (
+        np.array([row[i] for row in table], np.int32) for i in (1, 2, 3)
+    )
+    ends = np.array([final in members for members in pending])
+    return Grammar(
+        tokens=tokens,
+        targets=targets,
+        text_target=text_target,
+        box_target=box_target,
+        coordinate=coordinate,
+        ends=ends,
+        shortest=_shortest(np.c_[targets, text_target, box_target], ends),
+    )
+
+
+def _shortest(targets: Int[np.ndarray, "S M"], ends: Bool[np.ndarray, "S"]) -> np.ndarray:
+    far = np.iinfo(np.int32).max - 1
+    steps = np.where(ends, 0, far)
+    for _ in range(len(ends)):
+        onward = np.where(targets >= 0, steps[targets], far).min(axis=1)
+        steps = np.minimum(steps, np.minimum(onward, far - 1) + 1)
+    return steps.astype(np.int32)
+
+
+def initial_state(shape: tuple[int, ...]) -> GrammarState:
+    """Before the first token."""
     zeros = jnp.zeros(shape, jnp.int32)
-    return BoxState(zeros, zeros, zeros)
+    return GrammarState(zeros, zeros, zeros)
 
 
 def allowed_tokens(
-    state: BoxState, vocab_size: int, loc_token_start: int
+    grammar: Grammar,
+    state: GrammarState,
+    remaining: Int[Array, ""] | int,
+    vocabulary: Vocabulary,
 ) -> Bool[Array, "*batch V"]:
-    """Which tokens may come next.
+    """Which tokens may come next; traceable.
 
-    Outside a box: any token, but the last bin (it leaves no room for a far corner). Inside: only
-    location tokens; the third and fourth must name a later bin than the first and second.
+    Args:
+        remaining: slots of the answer after this token. What could not be brought to an end in
+            them is not begun, so that an answer cut off by its slots is a whole one all the same.
+            An answer needs a start of `shortest[0] <= slots`; then never is nothing allowed,
+            stop tokens included.
+
+    Box rule: the first two coordinates may not be the last bin (it leaves no room for a far
+    corner); the third and fourth must be beyond the first and second.
     """
-    bins = jnp.arange(vocab_size) - loc_token_start
-    is_loc = (bins >= 0) & (bins < NUM_LOC_TOKENS)
-    placed = state.placed[..., None]
-    far_corner = is_loc & (bins > state.older[..., None])
-    near_corner = bins < NUM_LOC_TOKENS - 1
-    starts = ~is_loc | near_corner
-    return jnp.where(placed == 0, starts, jnp.where(placed == 1, is_loc & near_corner, far_corner))
+    grammar = Grammar(*map(jnp.asarray, grammar))  # NumPy's arrays take no traced index
+
+    def in_time(target: Int[Array, "*any"]) -> Bool[Array, "*any"]:
+        return (target >= 0) & (grammar.shortest[target] <= remaining)
+
+    node = state.node
+    ids = jnp.arange(vocabulary.size)
+    stops = jnp.zeros(ids.shape, bool)
+    for stop in vocabulary.stop_ids:
+        stops |= ids == stop
+    text = in_time(grammar.text_target[node])[..., None]
+    allowed = jnp.where(stops, grammar.ends[node][..., None], text)
+    if vocabulary.loc_token_start >= 0:
+        bins = ids - vocabulary.loc_token_start
+        far_corner = grammar.coordinate[node] >= 2
+        first = jnp.where(far_corner, state.older + 1, 0)
+        last = NUM_LOC_TOKENS - 1 - jnp.where(far_corner, 0, 1)
+        last = jnp.where(in_time(grammar.box_target[node]), last, -1)
+        in_range = (bins >= first[..., None]) & (bins <= last[..., None])
+        allowed = jnp.where((bins >= 0) & (bins < NUM_LOC_TOKENS), in_range, allowed)
+    if grammar.tokens.shape[1] == 0:
+        return allowed
+    # An id outside the vocabulary is dropped when written.
+    listed = jnp.where(in_time(grammar.targets[node]), grammar.tokens[node], vocabulary.size)
+    flat = allowed.reshape(-1, vocabulary.size)
+    rows = jnp.arange(len(flat))[:, None]
+    flat = flat.at[rows, listed.reshape(len(flat), -1)].set(True, mode="drop")
+    return flat.reshape(allowed.shape)
 
 
-def advance(state: BoxState, token: Int[Array, "*batch"], loc_token_start: int) -> BoxState:
-    """The state after a token."""
-    bins = token - loc_token_start
-    is_loc = (bins >= 0) & (bins < NUM_LOC_TOKENS)
-    return BoxState(
-        placed=jnp.where(is_loc, (state.placed + 1) % 4, 0),
+def advance(
+    grammar: Grammar, state: GrammarState, token: Int[Array, "*batch"], vocabulary: Vocabulary
+) -> GrammarState:
+    """The state after a token; after a stop token, or one that was not allowed, any."""
+    grammar = Grammar(*map(jnp.asarray, grammar))
+    node = state.node
+    bins = token - vocabulary.loc_token_start
+    is_loc = (bins >= 0) & (bins < NUM_LOC_TOKENS) & (vocabulary.loc_token_start >= 0)
+    target = jnp.where(is_loc, grammar.box_target[node], grammar.text_target[node])
+    if grammar.tokens.shape[1]:
+        same = grammar.tokens[node] == token[..., None]
+        listed = jnp.max(jnp.where(same, grammar.targets[node], -1), axis=-1)
+        target = jnp.where(listed >= 0, listed, target)
+    return GrammarState(
+        node=jnp.where(target >= 0, target, node),
         older=state.newer,
         newer=jnp.where(is_loc, bins, 0),
     )

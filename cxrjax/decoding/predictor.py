@@ -37,11 +37,14 @@ def predict_questions(
     )
     for loaded in loader:
         batch = loaded.batch
-        answers = generator(batch.images, batch.prefix_tokens, batch.prefix_mask)
+        answers = generator(
+            batch.images, batch.prefix_tokens, batch.prefix_mask, batch.question_index
+        )
         for row, slot in np.argwhere(batch.question_index >= 0):
             record = source.record(int(batch.question_index[row, slot]))
             tokens, logprobs = (np.asarray(part[row, slot]) for part in answers)
-            yield prediction(record, tokens, logprobs, tokenizer, config)
+            stop_ids = generator.strategy.stop_ids
+            yield prediction(record, tokens, logprobs, tokenizer, config, stop_ids)
         for problem in loaded.problems:
             yield {
                 "question_id": problem.question_id,
@@ -60,9 +63,14 @@ def prediction(
     logprobs: np.ndarray,
     tokenizer: Tokenizer,
     config: ExampleConfig,
+    stop_ids: Sequence[int],
 ) -> dict[str, Any]:
-    """One line of predictions from an answer's tokens and their log-probabilities, [A] each."""
-    ended = np.flatnonzero(tokens == tokenizer.eos_id)
+    """One line of predictions from an answer's tokens and their log-probabilities, [A] each.
+
+    Args:
+        stop_ids: the tokens that end an answer.
+    """
+    ended = np.flatnonzero(np.isin(tokens, stop_ids))
     length = int(ended[0]) if len(ended) else len(tokens)
     text = tokenizer.decode([int(token) for token in tokens[:length]])
     # Without a size the fractions are those of the stretched square, which is the whole image.

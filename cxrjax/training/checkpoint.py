@@ -23,7 +23,13 @@ from cxrjax.models import VLM, LoRAConfig, apply_lora, count_parameters, partiti
 from cxrjax.models.layers import salt
 from cxrjax.models.lora import parse_pattern
 from cxrjax.training import store
-from cxrjax.training.config import default_config, find_preset, flatten, from_json
+from cxrjax.training.config import (
+    default_config,
+    find_preset,
+    flatten,
+    from_json,
+    grammar_name,
+)
 from cxrjax.training.run_info import file_sha256, write_json
 from cxrjax.training.step import cast_params
 
@@ -258,7 +264,7 @@ def base_config(directory: Path) -> ConfigDict:
     config = default_config()
     for name, key in _MODEL_KEYS.items():
         group, _, leaf = key.rpartition(".")
-        value = described[name]
+        value = grammar_name(described[name]) if name == "grammar" else described[name]
         config[group][leaf] = tuple(value) if isinstance(value, list) else value
     config.model.init_from = str(directory)
     return config

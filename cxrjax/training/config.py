@@ -15,6 +15,8 @@ from absl import flags
 from ml_collections import ConfigDict, config_flags
 from ml_collections.config_dict import placeholder
 
+from cxrjax.decoding.answer_forms import ANSWER_FORMS
+from cxrjax.decoding.strategy import read_strategy
 from cxrjax.errors import UserError
 from cxrjax.models.presets import PRESETS, VLMConfig
 from cxrjax.models.quantize import QUANTIZED_DTYPES
@@ -105,7 +107,19 @@ def default_config() -> ConfigDict:
 
     decoding = config.decoding = ConfigDict()
     decoding.max_answer_tokens = 64
-    decoding.grammar = True  # <loc> tokens come in fours
+    decoding.grammar = "boxes"  # what answers may be, see cxrjax/decoding/answer_forms.py
+    decoding.names = ()  # of the findings, for the grammars that list them
+    decoding.stop_tokens = ()  # that end an answer besides the tokenizer's own (<eos>)
+    # How tokens are chosen; the meaning of each key is told in cxrjax/decoding/strategy.py.
+    decoding.beams = 1
+    decoding.length_penalty = 1.0
+    decoding.early_stopping = False
+    decoding.temperature = 0.0  # 0: the likeliest token; above: drawn
+    decoding.top_k = 0
+    decoding.top_p = 1.0
+    decoding.best_of = 1
+    decoding.length_normalised = False
+    decoding.seed = 0
 
     # Said, on one line, when the data or the weights named above are absent.
     config.missing_data_help = ""
@@ -121,6 +135,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "data.too_long": ("error", "set_aside"),
     "optimizer.name": ("adamw",),
     "optimizer.schedule": ("cosine", "constant"),
+    "decoding.grammar": ANSWER_FORMS,
 }
 # What tuples hold that are empty by default.
 _EMPTY_TUPLES: dict[str, type] = {
@@ -128,6 +143,8 @@ _EMPTY_TUPLES: dict[str, type] = {
     "lora.alpha_pattern": str,
     "data.findings": str,
     "data.packed_buckets": int,
+    "decoding.names": str,
+    "decoding.stop_tokens": str,
 }
 _POSITIVE = (
     "data.questions_per_image",
@@ -199,10 +216,16 @@ def from_json(nested: Mapping[str, Any], where: str) -> ConfigDict:
         group, _, name = key.rpartition(".")
         try:
             node = config[group] if group else config
+            value = grammar_name(value) if key == "decoding.grammar" else value
             node[name] = tuple(value) if isinstance(value, list) else value
         except (TypeError, ValueError) as error:
             raise UserError(f"{where}: {key}={value!r}: {_last_line(error)}") from error
     return config
+
+
+def grammar_name(value: Any) -> Any:
+    """`decoding.grammar` of files from when it was true or false."""
+    return {True: "boxes", False: "none"}[value] if isinstance(value, bool) else value
 
 
 def _suggestion(key: str) -> str:
@@ -244,6 +267,7 @@ def validate(config: ConfigDict) -> None:
     if config.mesh.data == 0 or config.mesh.data < -1:
         raise UserError(f"mesh.data={config.mesh.data}: expected -1 or a number above 0")
     _check_one_of(config)
+    read_strategy(config.decoding)
 
 
 def find_preset(name: str) -> VLMConfig:

@@ -29,7 +29,8 @@ _BOX = np.array([[0.1, 0.3, 0.5, 0.6]], np.float32)
 def _line(text, config=None, logprob=-0.5):
     tokens = np.array([*_TOKENIZER.encode(text), _TOKENIZER.eos_id, 0, 0])
     logprobs = np.where(tokens > 0, logprob, 0.0)
-    return prediction(_RECORD, tokens, logprobs, _TOKENIZER, config or ExampleConfig(112))
+    config = config or ExampleConfig(112)
+    return prediction(_RECORD, tokens, logprobs, _TOKENIZER, config, (_TOKENIZER.eos_id,))
 
 
 def test_text_boxes_scores_and_labels():
@@ -56,6 +57,16 @@ def test_no_box_is_no_failure_and_a_broken_one_is():
     assert _line("There is no ILD.")["parse"] == "ok"
     assert _line("There is no ILD.")["boxes"] == []
     assert _line("<loc0001><loc0002>")["parse"] != "ok"
+
+
+def test_any_stop_token_ends_the_text():
+    ids = _TOKENIZER.encode("ILD")
+    stop = _TOKENIZER.encode("none")[0]
+    tokens = np.array([*ids, stop, 0])
+    logprobs = np.array([-0.5] * len(ids) + [-1.0, 0.0])
+    line = prediction(_RECORD, tokens, logprobs, _TOKENIZER, ExampleConfig(112), (1, stop))
+    assert line["text"] == "ILD"
+    assert math.isclose(line["answer_logprob"], -0.5 * len(ids) - 1.0)
 
 
 def test_each_box_has_its_own_score():

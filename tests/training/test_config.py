@@ -53,7 +53,7 @@ def test_variant_and_overrides(spec):
             "--config.model.init_from=some/base",
             "--config.trainable=('.*/kernel','decoder/(a|b)$')",
             "--config.data.answer_buckets=(8,16)",
-            "--config.decoding.grammar=false",
+            "--config.decoding.grammar=none",
         ],
     )
     assert config.optimizer.learning_rate == 0.5
@@ -61,7 +61,7 @@ def test_variant_and_overrides(spec):
     assert config.model.init_from == "some/base"
     assert config.trainable == (".*/kernel", "decoder/(a|b)$")
     assert config.data.answer_buckets == (8, 16)
-    assert config.decoding.grammar is False
+    assert config.decoding.grammar == "none"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,153 @@
+"""Beam search, by the rules of transformers' `generate` (generation/utils.py, `_beam_search`)."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from cxrjax.decoding.cache import reorder_answers
+from cxrjax.decoding.grammar import (
+    Grammar,
+    GrammarState,
+    Vocabulary,
+    advance,
+    allowed_tokens,
+    initial_state,
+)
+from cxrjax.decoding.strategy import Strategy
+from cxrjax.models import VLM
+from cxrjax.models.vlm import DecodeState
+
+
+class Hypotheses(NamedTuple):
+    """Beginnings of answers, or whole ones, best first.
+
+    Attributes:
+        tokens, logprobs: as of `Generation`, [B, Q, n, A].
+        scores: what they are ranked by, [B, Q, n]; minus infinity: there is none.
+    """
+
+    tokens: Int[Array, "B Q n A"]
+    logprobs: Float[Array, "B Q n A"]
+    scores: Float[Array, "B Q n"]
+
+    def take(self, index: Int[Array, "B Q m"]) -> "Hypotheses":
+        """The hypotheses with these numbers, of each question."""
+        return Hypotheses(*(_take(part, index) for part in self))
+
+
+class _Loop(NamedTuple):
+    step: Int[Array, ""]
+    running: Hypotheses
+    finished: Hypotheses
+    searching: Bool[Array, "B Q"]
+    hidden: Float[Array, "B C D"]
+    decode: DecodeState
+    grammar: GrammarState
+
+
+def _take(values: Array, index: Int[Array, "B Q m"]) -> Array:
+    """`values[b, q, index[b, q, i]]`, whatever axes come after."""
+    return jax.vmap(jax.vmap(lambda row, chosen: row[chosen]))(values, index)
+
+
+def beam_search(
+    model: VLM,
+    hidden: Float[Array, "B C D"],
+    decode: DecodeState,
+    asked: Bool[Array, "B Q"],
+    strategy: Strategy,
+    grammar: Grammar | None,
+    vocabulary: Vocabulary,
+) -> Hypotheses:
+    """The best finished hypotheses of each question.
+
+    At each step the `(1 + stop tokens) * n`, at least `2 n`, best continuations of the n running
+    hypotheses are looked at. Those among the best n that end go to the finished ones, whose n best
+    are kept, ranked with the length penalty; the n best that do not end run on. A question is done
+    when its finished ones are n and the best running one would not come before the last of them if
+    it ended now, or at once with `early_stopping`. In the last slot everything ends.
+
+    Scores are sums of the model's own log-probabilities: the grammar strikes continuations out and
+    leaves the others as they are.
+
+    Args:
+        hidden, decode: from the prefill, every question repeated n times; C = Q * n.
+        asked: False for empty questions, whose answers stay empty.
+    """
+    rows, questions = asked.shape
+    n, slots = strategy.beams, strategy.max_answer_tokens
+    kept = min(max(2, 1 + len(vocabulary.stop_ids)) * n, n * vocabulary.size)
+    blocks = model.decoder.blocks()
+    shape = (rows, questions, n)
+    nothing = Hypotheses(
+        tokens=jnp.zeros((*shape, slots), jnp.int32),
+        logprobs=jnp.zeros((*shape, slots), jnp.float32),
+        scores=jnp.full(shape, -jnp.inf),
+    )
+
+    def one_token(loop: _Loop) -> _Loop:
+        logprobs = jax.nn.log_softmax(model.logits(loop.hidden), axis=-1)
+        logprobs = logprobs.reshape(*shape, vocabulary.size)
+        choices = logprobs
+        if grammar is not None:
+            remaining = slots - 1 - loop.step
+            allowed = allowed_tokens(grammar, loop.grammar, remaining, vocabulary)
+            choices = jnp.where(allowed, logprobs, -jnp.inf)
+        totals = loop.running.scores[..., None] + choices
+        totals, index = jax.lax.top_k(totals.reshape(rows, questions, -1), kept)
+        parents, tokens = index // vocabulary.size, (index % vocabulary.size).astype(jnp.int32)
+        chosen = jnp.take_along_axis(logprobs.reshape(rows, questions, -1), index, axis=-1)
+        following = loop.running.take(parents)
+        following = Hypotheses(
+            tokens=following.tokens.at[..., loop.step].set(tokens),
+            logprobs=following.logprobs.at[..., loop.step].set(chosen),
+            scores=totals,
+        )
+
+        length = (loop.step + 1).astype(jnp.float32) ** strategy.length_penalty
+        ends = jnp.broadcast_to(loop.step + 1 == slots, tokens.shape)
+        for stop in vocabulary.stop_ids:
+            ends |= tokens == stop
+        counts = ends & (jnp.arange(kept) < n) & loop.searching[..., None]
+        ended = following._replace(scores=jnp.where(counts, totals / length, -jnp.inf))
+        both = Hypotheses(
+            *(jnp.concatenate(pair, axis=2) for pair in zip(loop.finished, ended, strict=True))
+        )
+        finished = both.take(jax.lax.top_k(both.scores, n)[1])
+
+        scores, best = jax.lax.top_k(jnp.where(ends, -jnp.inf, totals), n)
+        running = following.take(best)._replace(scores=scores)
+        searching = loop.searching & (scores[..., 0] / length > finished.scores[..., -1])
+        if strategy.early_stopping:
+            searching &= jnp.isneginf(finished.scores[..., -1])
+
+        parents, tokens = _take(parents, best), _take(tokens, best)
+        state = loop.grammar
+        if grammar is not None:
+            state = GrammarState(*(_take(part, parents) for part in state))
+            state = advance(grammar, state, tokens, vocabulary)
+        hidden, decode = model.decode_step(
+            blocks,
+            tokens.reshape(rows, -1),
+            reorder_answers(loop.decode, parents),
+            loop.step,
+        )
+        return _Loop(loop.step + 1, running, finished, searching, hidden, decode, state)
+
+    # Only the first beam runs at first: the others would be its doubles.
+    first = jnp.where(jnp.arange(n) == 0, 0.0, -jnp.inf)
+    start = _Loop(
+        step=jnp.zeros((), jnp.int32),
+        running=nothing._replace(scores=jnp.broadcast_to(first, shape)),
+        finished=nothing,
+        searching=asked,
+        hidden=hidden,
+        decode=decode,
+        grammar=initial_state(shape),
+    )
+    end = jax.lax.while_loop(
+        lambda loop: (loop.step < slots) & jnp.any(loop.searching), one_token, start
+    )
+    return end.finished

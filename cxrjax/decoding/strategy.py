@@ -1,0 +1,112 @@
+"""How answers are chosen: greedily, by sampling, or by beam search."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from cxrjax.decoding.answer_forms import LOC_FORMS, answer_grammar
+from cxrjax.decoding.grammar import Grammar
+from cxrjax.errors import UserError
+from cxrjax.input_pipeline.tokenizer import Tokenizer
+
+
+@dataclasses.dataclass(frozen=True)
+class Strategy:
+    """What the decode loop is compiled for. Greedy unless told otherwise.
+
+    Attributes:
+        max_answer_tokens: slots of an answer, stop token included (A).
+        stop_ids: tokens that end an answer; none: every answer fills its slots.
+        beams: hypotheses that beam search follows; 1: no beam search.
+        length_penalty: beam search ranks by sum of log-probabilities / length ** this.
+        early_stopping: stop a question's beam search once it has as many finished hypotheses as
+            beams, rather than when no running one can be expected to do better. As transformers'
+            options of these names.
+        temperature: of sampling; 0: the likeliest token.
+        top_k, top_p: what sampling draws from, see `filter_logits`; 0 and 1: everything.
+        best_of: samples drawn for each question, from one reading of image and prompt; the one
+            with the largest sum of log-probabilities is the answer.
+        length_normalised: the largest mean instead.
+        seed: of sampling.
+
+    Raises:
+        UserError: a value out of range, or options that exclude each other.
+    """
+
+    max_answer_tokens: int
+    stop_ids: tuple[int, ...] = ()
+    beams: int = 1
+    length_penalty: float = 1.0
+    early_stopping: bool = False
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    best_of: int = 1
+    length_normalised: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("max_answer_tokens", "beams", "best_of"):
+            if getattr(self, name) < 1:
+                raise UserError(f"decoding.{name}={getattr(self, name)}: expected 1 or more")
+        for name in ("temperature", "top_k", "seed"):
+            if getattr(self, name) < 0:
+                raise UserError(f"decoding.{name}={getattr(self, name)}: expected 0 or more")
+        if not 0 < self.top_p <= 1:
+            raise UserError(f"decoding.top_p={self.top_p}: expected above 0 and at most 1")
+        samples = self.top_k > 0 or self.top_p < 1 or self.best_of > 1
+        if self.temperature == 0 and samples:
+            raise UserError(
+                "decoding.top_k, top_p and best_of are about sampling, and decoding.temperature "
+                "is 0, which takes the likeliest token; set a temperature, such as 1"
+            )
+        if self.beams > 1 and self.temperature > 0:
+            raise UserError(
+                f"decoding.beams={self.beams} and decoding.temperature={self.temperature}: beam "
+                "search draws nothing; set beams=1 or temperature=0"
+            )
+
+    @property
+    def candidates(self) -> int:
+        """Answers that are written side by side for each question."""
+        return max(self.beams, self.best_of)
+
+
+def read_strategy(decoding: Mapping[str, Any], stop_ids: tuple[int, ...] = ()) -> Strategy:
+    """The strategy that a configuration's `decoding.*` keys describe.
+
+    Raises:
+        UserError: they do not make one.
+    """
+    names = {field.name for field in dataclasses.fields(Strategy)} - {"stop_ids"}
+    return Strategy(stop_ids=stop_ids, **{name: decoding[name] for name in sorted(names)})
+
+
+def read_decoding(
+    decoding: Mapping[str, Any], tokenizer: Tokenizer, codec: str
+) -> tuple[Strategy, Grammar | None]:
+    """Strategy and grammar of a configuration's `decoding.*` keys, for a `Generator`.
+
+    Args:
+        codec: how the model writes boxes, a key of `cxrjax.codecs.CODECS`.
+
+    Raises:
+        UserError: a stop token that the tokenizer does not have, or options that do not go
+            together.
+    """
+    added = map(tokenizer.piece_id, decoding["stop_tokens"])
+    stop_ids = tuple(dict.fromkeys([*tokenizer.stop_ids, *added]))
+    form = decoding["grammar"]
+    if form in LOC_FORMS and codec != "paligemma":
+        raise UserError(
+            f"decoding.grammar={form!r} writes boxes in <loc> tokens, and the model writes them as "
+            f"codec {codec!r} does; choose 'none', or another of its answer forms"
+        )
+    grammar = answer_grammar(form, tokenizer, decoding["names"])
+    strategy = read_strategy(decoding, stop_ids)
+    if grammar is not None and grammar.shortest[0] >= strategy.max_answer_tokens:
+        raise UserError(
+            f"decoding.max_answer_tokens={strategy.max_answer_tokens}: the shortest answer of "
+            f"decoding.grammar={form!r} takes {grammar.shortest[0] + 1}, end token included"
+        )
+    return strategy, grammar

@@ -1,0 +1,55 @@
+"""The flags of `predict` and `evaluate` that say which model answers, and how."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from cxrjax.decoding.answer_forms import ANSWER_FORMS
+from cxrjax.input_pipeline.prompts import PROMPTS
+
+
+def _split(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(","))
+
+
+# Flags that take the place of the model's own `decoding.*` key of the same name.
+_DECODING_FLAGS: dict[str, dict[str, Any]] = {
+    "grammar": {"choices": ANSWER_FORMS, "help": "what answers may be"},
+    "names": {"type": _split, "metavar": "A,B,...", "help": "findings, for the grammar"},
+    "max_answer_tokens": {"type": int, "help": "length of an answer, end token included"},
+    "beams": {"type": int, "help": "beam search with so many hypotheses"},
+    "length_penalty": {"type": float, "help": "of beam search (1: by mean log-probability)"},
+    "temperature": {"type": float, "help": "of sampling; 0: the likeliest token at each step"},
+    "top_k": {"type": int, "help": "sample from the k likeliest tokens; 0: from all"},
+    "top_p": {"type": float, "help": "sample from the likeliest tokens up to this probability"},
+    "best_of": {"type": int, "help": "sample so many answers and keep the likeliest"},
+    "seed": {"type": int, "help": "of sampling"},
+}
+
+
+def add_model_flags(parser: argparse.ArgumentParser) -> Any:
+    """Declares the flags.
+
+    Returns:
+        The group of what names a model, of which one is required: for more of that kind.
+    """
+    model = parser.add_mutually_exclusive_group(required=True)
+    model.add_argument("--workdir", type=Path, help="a training run: its best checkpoint")
+    model.add_argument("--checkpoint", type=Path, help="a base model's directory")
+    add = parser.add_argument
+    add("--image_root", type=Path, help="what image_path is relative to (data/README.md)")
+    add("--prompt", choices=sorted(PROMPTS), help="prompt format (default: the model's own)")
+    group = parser.add_argument_group(
+        "decoding",
+        "In place of the model's own; greedy by default (cxrjax/decoding/strategy.py and "
+        "answer_forms.py tell more).",
+    )
+    for name, settings in _DECODING_FLAGS.items():
+        group.add_argument(f"--{name}", **settings)
+    return model
+
+
+def decoding_overrides(flags: argparse.Namespace) -> dict[str, Any]:
+    """The `decoding.*` keys that were given as flags."""
+    given = {name: getattr(flags, name) for name in _DECODING_FLAGS}
+    return {name: value for name, value in given.items() if value is not None}

@@ -1,0 +1,103 @@
+"""Which options go together, and where they come from."""
+
+import argparse
+import json
+from pathlib import Path
+
+import pytest
+
+from cxrjax import evaluate, predict
+from cxrjax.decoding.strategy import Strategy, read_decoding
+from cxrjax.errors import UserError
+from cxrjax.input_pipeline.tokenizer import load_tokenizer
+from cxrjax.model_flags import add_model_flags, decoding_overrides
+from cxrjax.training.checkpoint import base_config
+from cxrjax.training.config import default_config, from_json, to_json
+
+_BASE = Path(__file__).parents[2] / "data" / "demo_base"
+_TOKENIZER = load_tokenizer(_BASE / "tokenizer.model")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"beams": 0}, "decoding.beams=0: expected 1 or more"),
+        ({"best_of": 0}, "decoding.best_of=0"),
+        ({"temperature": -0.5}, "decoding.temperature=-0.5: expected 0 or more"),
+        ({"top_p": 1.5}, "decoding.top_p=1.5: expected above 0 and at most 1"),
+        ({"top_k": 5}, "set a temperature"),
+        ({"best_of": 4}, "set a temperature"),
+        ({"beams": 4, "temperature": 1.0}, "beam search draws nothing"),
+    ],
+)
+def test_options_are_checked(options, said):
+    with pytest.raises(UserError, match=said):
+        Strategy(8, (1,), **options)
+
+
+def test_a_configuration_makes_strategy_and_grammar():
+    config = default_config()
+    strategy, grammar = read_decoding(config.decoding, _TOKENIZER, "paligemma")
+    assert strategy == Strategy(64, _TOKENIZER.stop_ids)
+    assert grammar is not None and grammar.ends[0]
+    config.decoding.update(
+        {"grammar": "names", "names": ("ILD", "Nodule/Mass"), "stop_tokens": (".",), "beams": 3}
+    )
+    strategy, grammar = read_decoding(config.decoding, _TOKENIZER, "paligemma")
+    assert strategy.stop_ids == (*_TOKENIZER.stop_ids, _TOKENIZER.piece_id("."))
+    assert strategy.beams == strategy.candidates == 3
+    assert grammar.shortest[0] == min(len(_TOKENIZER.encode(n)) for n in ("ILD", "Nodule/Mass"))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"stop_tokens": ("<end_of_turn>",)}, "no piece '<end_of_turn>'"),
+        ({"grammar": "findings", "names": ("ILD",)}, "codec 'vindr_px'"),
+        ({"grammar": "options", "max_answer_tokens": 1}, "max_answer_tokens=1.*takes 2"),
+    ],
+)
+def test_what_tokenizer_and_codec_cannot_do(options, said):
+    config = default_config()
+    config.decoding.update(options)
+    with pytest.raises(UserError, match=said):
+        read_decoding(config.decoding, _TOKENIZER, "vindr_px")
+
+
+def test_grammars_of_older_files_are_understood(tmp_path):
+    nested = to_json(default_config())
+    for old, new in ((True, "boxes"), (False, "none")):
+        nested["decoding"]["grammar"] = old
+        assert from_json(nested, "config.json").decoding.grammar == new
+        described = json.loads((_BASE / "model.json").read_text())
+        (tmp_path / "model.json").write_text(json.dumps({**described, "grammar": old}))
+        assert base_config(tmp_path).decoding.grammar == new
+
+
+def test_flags_take_the_place_of_keys():
+    parser = argparse.ArgumentParser()
+    add_model_flags(parser)
+    flags = parser.parse_args(["--workdir=w"])
+    assert decoding_overrides(flags) == {}
+    words = ["--workdir=w", "--grammar=names", "--names=ILD,Nodule/Mass", "--temperature=0.7"]
+    words += ["--top_k=5", "--top_p=0.9", "--best_of=4", "--seed=3", "--max_answer_tokens=9"]
+    given = decoding_overrides(parser.parse_args([*words, "--beams=1", "--length_penalty=0"]))
+    config = default_config()
+    config.decoding.update(given)
+    strategy, _ = read_decoding(config.decoding, _TOKENIZER, "paligemma")
+    assert config.decoding.names == ("ILD", "Nodule/Mass")
+    assert (strategy.temperature, strategy.top_k, strategy.top_p) == (0.7, 5, 0.9)
+    assert (strategy.best_of, strategy.seed, strategy.max_answer_tokens) == (4, 3, 9)
+    assert strategy.length_penalty == 0
+
+
+def test_predict_and_evaluate_take_the_flags(tmp_path):
+    shared = [f"--checkpoint={tmp_path}", f"--out={tmp_path}", "--beams=4", "--grammar=yes_no"]
+    for command, own in (
+        (predict, ["--questions=q"]),
+        (evaluate, ["--benchmark=vindr_cxr_vqa", "--references=r"]),
+    ):
+        flags = command.parse_arguments([*shared, *own])
+        assert decoding_overrides(flags) == {"beams": 4, "grammar": "yes_no"}
+        with pytest.raises(SystemExit):
+            command.parse_arguments([*shared, *own, "--grammar=poetry"])
