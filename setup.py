@@ -32,6 +32,7 @@ setup(
         "pylibjpeg>=2.0,<3",
         "pylibjpeg-openjpeg>=2.4,<3",
         "qwix>=0.1.8,<0.2",
+        "safetensors>=0.5,<1",
         "scipy>=1.14,<2",
         "sentencepiece>=0.2,<0.3",
         # CLU's writers need TensorFlow and TensorBoard, and bring neither.

@@ -1,8 +1,19 @@
-"""Writes a trained model as a base directory that other runs can start from.
+"""Brings models in from Hugging Face, GGUF and PEFT, and takes ours back out.
 
+    python -m cxrjax.convert --checkpoint=paligemma2-3b-pt-448 --out=bases/paligemma2
+    python -m cxrjax.convert --checkpoint=gemma-3-270m.gguf --out=bases/gemma3
+    python -m cxrjax.convert --checkpoint=adapter --base=bases/paligemma2 --out=runs/theirs
+    python -m cxrjax.convert --checkpoint=runs/mine --to=peft --out=adapter
+    python -m cxrjax.convert --checkpoint=runs/mine --to=merged --out=my-paligemma2
     python -m cxrjax.convert --checkpoint=runs/demo_base/train --out=data/demo_base
 
-The source is a training workdir whose parameters were all trained, or another base directory.
+What --checkpoint is, is recognised: a Hugging Face directory (safetensors), a GGUF file of Gemma 3,
+a PEFT adapter (with --base, a base of ours), a base directory, or a training workdir. --to:
+
+    orbax   a base directory of ours, that runs start from; of an adapter, a workdir (default)
+    hf      a Hugging Face directory: config.json, safetensors, tokenizer
+    peft    the adapters of a workdir, as PEFT saves them
+    merged  as hf, with the adapters folded into the weights
 """
 
 import argparse
@@ -11,7 +22,7 @@ from pathlib import Path
 
 from cxrjax.cli import run
 from cxrjax.errors import UserError
-from cxrjax.training.checkpoint import load_model, save_base
+from cxrjax.training import interchange
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -23,24 +34,44 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("--checkpoint", required=True, type=Path, metavar="DIR", help="a model of ours")
+    add("--checkpoint", required=True, type=Path, metavar="PATH", help="what to convert")
     add("--out", required=True, type=Path, metavar="DIR", help="folder to write to")
-    add("--to", default="orbax", choices=("orbax",), help="what to write (default orbax)")
-    add("--dtype", default="float32", choices=("float32", "bfloat16"), help="of the parameters")
+    add("--to", default="orbax", choices=("orbax", "hf", "peft", "merged"), help="what to write")
+    add("--base", type=Path, metavar="DIR", help="the base of a PEFT adapter")
+    add(
+        "--dtype",
+        choices=("float32", "bfloat16"),
+        help="of the parameters (default: as they are; of a workdir float32)",
+    )
     return parser.parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Converts what the flags name."""
     flags = parse_arguments(argv)
-    model, config, tokenizer = load_model(flags.checkpoint)
-    if config.lora.rank > 0 or config.lora.loc_rows:
+    source, out = flags.checkpoint, flags.out
+    kind = interchange.kind_of(source)
+    if (kind == "peft") != (flags.base is not None):
         raise UserError(
-            f"{flags.checkpoint}: has adapters, and a base has none; use it by --workdir as it is"
+            f"{source}: is a PEFT adapter and needs --base, a base directory of ours"
+            if kind == "peft"
+            else f"--base={flags.base}: only a PEFT adapter needs one, and {source} is none"
         )
-    notes = {"data": config.data.train, "findings": list(config.data.findings)}
-    save_base(flags.out, model, config, tokenizer, dtype=flags.dtype, notes=notes)
-    print(f"{flags.out}: model.json, tokenizer.model, params/")
+    if kind in ("hf", "gguf", "peft") and flags.to != "orbax":
+        raise UserError(f"--to={flags.to}: {source} is not ours; convert it to a base first")
+    if kind == "hf":
+        interchange.import_hf(source, out, flags.dtype)
+    elif kind == "gguf":
+        interchange.import_gguf(source, out, flags.dtype)
+    elif kind == "peft":
+        interchange.import_peft(source, flags.base, out)
+    elif flags.to == "peft":
+        interchange.export_peft(source, out)
+    elif flags.to in ("hf", "merged"):
+        interchange.export_hf(source, out, merge=flags.to == "merged", dtype=flags.dtype)
+    else:
+        interchange.export_base(source, out, flags.dtype or "float32")
+    print(f"{out}: {', '.join(sorted(path.name for path in out.iterdir()))}")
 
 
 if __name__ == "__main__":

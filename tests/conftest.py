@@ -1,6 +1,9 @@
 """What every test runs under: the CPU, eight simulated devices, no progress bars."""
 
+import json
 import os
+
+import pytest
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -9,3 +12,51 @@ if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", "")
     os.environ["XLA_FLAGS"] = (
         os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
     ).strip()
+
+
+@pytest.fixture
+def write_hf():
+    """`write_hf(directory, sizes, config={}, shards=1, dtype="float32", edit=None, seed=0)`.
+
+    Writes a Hugging Face directory with random weights under the published names and returns them;
+    `edit(tensors)` may change them first.
+    """
+
+    def write(directory, sizes, config=(), shards=1, dtype="float32", edit=None, seed=0):
+        import ml_dtypes
+        import numpy as np
+        from safetensors.numpy import save_file
+
+        from cxrjax.models.hf_import import abstract_vlm
+        from cxrjax.models.hf_layout import published_prefixes, tensor_rules, with_prefix
+        from cxrjax.models.partition import parameter_shapes
+
+        rng = np.random.default_rng(seed)
+        kind = ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype
+        shapes, prefixes = parameter_shapes(abstract_vlm(sizes)), published_prefixes(sizes)
+        patch = sizes.vision.patch_size if sizes.vision else 0
+        tensors = {}
+        for rule in tensor_rules(sizes):
+            shape = shapes[rule.path]
+            for name in rule.names(shape[0]):
+                values = rng.normal(size=rule.their_shape(shape, patch))
+                tensors[with_prefix(name, prefixes)] = values.astype(kind)
+        if edit is not None:
+            edit(tensors)
+        directory.mkdir(parents=True, exist_ok=True)
+        if config:
+            (directory / "config.json").write_text(json.dumps(config))
+        if shards == 1:
+            save_file(tensors, directory / "model.safetensors")
+            return tensors
+        weight_map = {}
+        for number in range(shards):
+            shard = {name: tensors[name] for name in list(tensors)[number::shards]}
+            file = f"model-{number + 1:05d}-of-{shards:05d}.safetensors"
+            save_file(shard, directory / file)
+            weight_map |= dict.fromkeys(shard, file)
+        index = {"metadata": {}, "weight_map": weight_map}
+        (directory / "model.safetensors.index.json").write_text(json.dumps(index))
+        return tensors
+
+    return write

@@ -7,7 +7,7 @@ Facts from the public configurations and state dicts of transformers' `paligemma
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -17,13 +17,29 @@ from cxrjax.models.presets import IMAGE, DecoderConfig, VisionConfig, VLMConfig
 
 Transform = Literal["same", "transposed", "patches"]
 
-# Prefixes that transformers' versions have given to the same parts.
+# By `model_type`.
+ARCHITECTURES = ("paligemma", "gemma3", "gemma3_text")
+
+# Prefixes that transformers' versions have given to the same parts, in files and in modules.
 _PARTS = (
     (r"(?:model\.)?vision_tower\.(?:vision_model\.)?", "vision."),
     (r"(?:model\.)?multi_modal_projector\.", "projector."),
     (r"language_model\.model\.|model\.language_model\.|model\.", "text."),
     (r"(?:language_model\.)?lm_head\.", "lm_head."),
 )
+
+# As published checkpoints have them, which every version reads.
+_PUBLISHED = {
+    "vision.": "vision_tower.vision_model.",
+    "projector.": "multi_modal_projector.",
+    "text.": "language_model.model.",
+}
+# As the modules of transformers 5 are called, and so PEFT's.
+_MODULES = {
+    "vision.": "model.vision_tower.",
+    "projector.": "model.multi_modal_projector.",
+    "text.": "model.language_model.",
+}
 
 
 def canonical_name(name: str) -> str:
@@ -33,6 +49,34 @@ def canonical_name(name: str) -> str:
         if found:
             return part + name[found.end() :]
     return name
+
+
+def found_prefixes(names: Iterable[str]) -> dict[str, str]:
+    """How a checkpoint calls each part: `{"text.": "language_model.model.", ...}`."""
+    prefixes: dict[str, str] = {}
+    for name in names:
+        for pattern, part in _PARTS:
+            found = re.match(pattern, name)
+            if found:
+                prefixes.setdefault(part, found[0])
+                break
+    return prefixes
+
+
+def published_prefixes(config: VLMConfig) -> dict[str, str]:
+    """As `found_prefixes`, of a checkpoint as models of this kind are published."""
+    return {"text.": "model."} if config.vision is None else dict(_PUBLISHED)
+
+
+def module_prefixes(config: VLMConfig) -> dict[str, str]:
+    """As `found_prefixes`, of the modules of transformers 5, which PEFT's adapters name."""
+    return {"text.": "model."} if config.vision is None else dict(_MODULES)
+
+
+def with_prefix(canonical: str, prefixes: Mapping[str, str]) -> str:
+    """Inverse of `canonical_name`, by what `found_prefixes` gave."""
+    part, _, rest = canonical.partition(".")
+    return prefixes[f"{part}."] + rest
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +96,26 @@ class TensorRule:
     @property
     def stacked(self) -> bool:
         return "{layer}" in self.name
+
+    def names(self, depth: int) -> list[str]:
+        """Canonical names of its tensors: one, or one of each of `depth` layers."""
+        if not self.stacked:
+            return [self.name]
+        return [self.name.format(layer=layer) for layer in range(depth)]
+
+    def their_shape(self, shape: tuple[int, ...], patch_size: int) -> tuple[int, ...]:
+        """Shape of one of its tensors in a checkpoint.
+
+        Args:
+            shape: ours, of all layers where they are stacked.
+            patch_size: of the vision tower; only asked for where patches are cut.
+        """
+        shape = shape[1:] if self.stacked else shape
+        if self.transform == "transposed":
+            return shape[::-1]
+        if self.transform == "patches":
+            return (shape[1], 3, patch_size, patch_size)
+        return shape
 
 
 def tensor_rules(config: VLMConfig) -> list[TensorRule]:
@@ -159,16 +223,14 @@ def vlm_config(
         UserError: an architecture, or a setting of it, that we do not have.
     """
     kind = config.get("model_type")
+    check_architecture(kind, where)
     if kind == "gemma3_text":
         return VLMConfig(None, _decoder(config, where), loc_token_start, context=())
-    if kind not in ("paligemma", "gemma3"):
-        raise UserError(
-            f"{where}: model_type is {kind!r}, expected paligemma, gemma3 or gemma3_text"
-        )
     vision, text = config["vision_config"], config["text_config"]
     side = vision["image_size"] // vision["patch_size"]
     pool = side // round(config["mm_tokens_per_image"] ** 0.5) if kind == "gemma3" else 1
     _expect(where, "vision_config.hidden_act", vision["hidden_act"], "gelu_pytorch_tanh")
+    _expect(where, "vision_config.layer_norm_eps", vision["layer_norm_eps"], 1e-6)
     tower = VisionConfig(
         image_size=vision["image_size"],
         patch_size=vision["patch_size"],
@@ -187,6 +249,18 @@ def vlm_config(
     )
 
 
+def check_architecture(model_type: Any, where: str) -> None:
+    """Whether we have a model of this kind.
+
+    Raises:
+        UserError: we have not.
+    """
+    if model_type not in ARCHITECTURES:
+        raise UserError(
+            f"{where}: model_type is {model_type!r}, expected one of {', '.join(ARCHITECTURES)}"
+        )
+
+
 def _decoder(text: Mapping[str, Any], where: str) -> DecoderConfig:
     """The decoder's sizes from a text configuration."""
     kind = text["model_type"]
@@ -194,7 +268,7 @@ def _decoder(text: Mapping[str, Any], where: str) -> DecoderConfig:
         raise UserError(
             f"{where}: text_config.model_type is {kind!r}, expected gemma, gemma2 or gemma3_text"
         )
-    activation = text.get("hidden_activation") or "gelu_pytorch_tanh"
+    activation = text.get("hidden_activation") or text.get("hidden_act") or "gelu_pytorch_tanh"
     _expect(where, "hidden_activation", activation, "gelu_pytorch_tanh")
     _expect(where, "rms_norm_eps", text["rms_norm_eps"], 1e-6)
     _expect(where, "attention_bias", text.get("attention_bias", False), False)
@@ -221,6 +295,8 @@ def _decoder(text: Mapping[str, Any], where: str) -> DecoderConfig:
     )
     if kind == "gemma2":
         return dataclasses.replace(sizes, rope_base=float(rope["rope_theta"]))
+    bidirectional = text.get("use_bidirectional_attention", False)
+    _expect(where, "use_bidirectional_attention", bidirectional, False)
     far, near = rope["full_attention"], rope["sliding_attention"]
     _expect(where, "rope_type of local layers", near["rope_type"], "default")
     if far["rope_type"] not in ("default", "linear"):

@@ -1,10 +1,11 @@
 """Models on disk: the base that a run starts from, and the model that a run has made.
 
-A base directory holds `model.json` (what the model is and how it wants to be asked),
-`tokenizer.model`, and `params/` (Orbax). A run's workdir holds its `config.json`, the tokenizer
+A base directory holds `model.json` (what the model is and how it wants to be asked), a tokenizer,
+and `params/` (Orbax). A run's workdir holds its `config.json`, the tokenizer
 and checkpoints of what was trained; the frozen base stays where it is, known by path and hash.
 """
 
+import dataclasses
 import hashlib
 import json
 import shutil
@@ -22,8 +23,10 @@ from cxrjax.errors import UserError
 from cxrjax.models import VLM, LoRAConfig, apply_lora, count_parameters, partition
 from cxrjax.models.layers import salt
 from cxrjax.models.lora import parse_pattern
+from cxrjax.models.presets import PRESETS, DecoderConfig, VisionConfig, VLMConfig
 from cxrjax.training import store
 from cxrjax.training.config import (
+    FROM_BASE,
     default_config,
     find_preset,
     flatten,
@@ -34,6 +37,7 @@ from cxrjax.training.run_info import file_sha256, write_json
 from cxrjax.training.step import cast_params
 
 MODEL_FILE, TOKENIZER_FILE, PARAMS = "model.json", "tokenizer.model", "params"
+TOKENIZER_JSON = "tokenizer.json"
 CONFIG_FILE = "config.json"
 FORMAT = 1
 
@@ -81,7 +85,7 @@ class LoadedModel(NamedTuple):
     Attributes:
         model: base, adapters and trained parameters together.
         config: the run's configuration, or the default one with the base's own settings.
-        tokenizer_path: its SentencePiece file.
+        tokenizer_path: its tokenizer's file.
     """
 
     model: VLM
@@ -152,29 +156,61 @@ def build_model(config: ConfigDict) -> tuple[VLM, dict[str, Any]]:
 
     Returns:
         The model (a base's parameters in the dtype they are stored in), and a reference to what
-        it was made of, fit for JSON: `kind`, `sha256`, and `path` or `seed`.
+        it was made of, fit for JSON: `kind`, `sha256`, and `path` or `seed`; with adapters `lora`,
+        their rank and alpha.
 
     Raises:
         UserError: no such preset, no base where one is asked for, or a base of another preset.
     """
     settings, seed = config.model, config.training.seed
     if settings.init == "random":
-        model = _new_model(config)
+        model = _new_model(config, model_sizes(config))
         _add_adapters(model, config)
         frozen = partition(model, config.trainable)[2]
-        return model, {"kind": "random", "seed": seed, "sha256": arrays_sha256(frozen)}
+        reference = {"kind": "random", "seed": seed, "sha256": arrays_sha256(frozen)}
+        return model, reference | _adapter_reference(config)
     directory = base_directory(config)
     found = read_model_json(directory)["preset"]
-    if found != settings.preset:
+    if settings.preset not in (found, FROM_BASE):
         raise UserError(
             f"{directory} is of preset {found!r}, model.preset is {settings.preset!r}; set one of "
             "them to match the other"
         )
-    graphdef, shapes = nnx.split(nnx.eval_shape(lambda: _new_model(config)))
+    sizes = model_sizes(config)
+    graphdef, shapes = nnx.split(nnx.eval_shape(lambda: _new_model(config, sizes)))
     model = nnx.merge(graphdef, _restore_params(directory / PARAMS, shapes))
     _add_adapters(model, config)
     path = str(directory.resolve())
-    return model, {"kind": "checkpoint", "path": path, "sha256": base_sha256(directory)}
+    reference = {"kind": "checkpoint", "path": path, "sha256": base_sha256(directory)}
+    return model, reference | _adapter_reference(config)
+
+
+def model_sizes(config: ConfigDict) -> VLMConfig:
+    """The sizes of the configured model: a preset's, or with preset 'from_base' the base's own.
+
+    Raises:
+        UserError: no such preset, no base, or a base that does not carry its sizes.
+    """
+    if config.model.preset != FROM_BASE:
+        return find_preset(config.model.preset)
+    directory = base_directory(config)
+    described = read_model_json(directory)
+    if described["preset"] != FROM_BASE:
+        return find_preset(described["preset"])
+    try:
+        sizes = described["sizes"]
+        vision = None if sizes["vision"] is None else VisionConfig(**sizes["vision"])
+        rest = {"decoder": DecoderConfig(**sizes["decoder"]), "context": tuple(sizes["context"])}
+        return VLMConfig(**{**sizes, "vision": vision, **rest})
+    except (KeyError, TypeError) as error:
+        raise UserError(
+            f"{directory / MODEL_FILE}: sizes cannot be read ({error}); convert the model again"
+        ) from None
+
+
+def preset_of(sizes: VLMConfig) -> str:
+    """The name of the preset with these sizes; 'from_base' where there is none."""
+    return next((name for name, preset in PRESETS.items() if preset == sizes), FROM_BASE)
 
 
 def save_base(
@@ -182,7 +218,7 @@ def save_base(
     model: VLM,
     config: ConfigDict,
     tokenizer_file: str | Path,
-    dtype: str = "float32",
+    dtype: str | None = "float32",
     notes: Mapping[str, Any] | None = None,
 ) -> None:
     """Writes a model as a base directory, for `model.init_from` and `load_model`.
@@ -192,7 +228,7 @@ def save_base(
         model: without adapters; merge them first.
         config: of the run that made it; says how it wants to be asked.
         tokenizer_file: copied into the directory.
-        dtype: of the parameters on disk; bfloat16 takes half the room.
+        dtype: of the parameters on disk; bfloat16 takes half the room; None: as they are.
         notes: more to keep in `model.json`, such as what the model was trained on.
 
     Raises:
@@ -201,12 +237,17 @@ def save_base(
     directory = Path(directory)
     if (directory / MODEL_FILE).exists():
         raise UserError(f"{directory}: holds a base model already; remove it or write elsewhere")
-    params = cast_params(nnx.state(model), dtype)
-    fresh = nnx.state(nnx.eval_shape(lambda: _new_model(config)))
+    params = nnx.state(model)
+    if dtype is not None:
+        params = cast_params(params, dtype)
+    sizes = model.config if config.model.preset == FROM_BASE else find_preset(config.model.preset)
+    fresh = nnx.state(nnx.eval_shape(lambda: _new_model(config, sizes)))
     store.check_arrays("the model to save", store.flat_arrays(params), fresh)
     directory.mkdir(parents=True, exist_ok=True)
-    if Path(tokenizer_file).resolve() != (directory / TOKENIZER_FILE).resolve():
-        shutil.copyfile(tokenizer_file, directory / TOKENIZER_FILE)
+    name = Path(tokenizer_file).name
+    tokenizer = directory / (name if name == TOKENIZER_JSON else TOKENIZER_FILE)
+    if Path(tokenizer_file).resolve() != tokenizer.resolve():
+        shutil.copyfile(tokenizer_file, tokenizer)
     with ocp.StandardCheckpointer() as checkpointer:
         checkpointer.save((directory / PARAMS).absolute(), store.flat_arrays(params), force=True)
     marker = directory / PARAMS / "commit_success.txt"
@@ -215,13 +256,15 @@ def save_base(
         marker.write_text("committed\n", encoding="utf-8")
     values = flatten(config)
     described = {name: values[key] for name, key in _MODEL_KEYS.items()}
+    if config.model.preset == FROM_BASE:
+        described["sizes"] = dataclasses.asdict(sizes)
     # Last, since it is what makes the directory a base.
     write_json(
         directory / MODEL_FILE,
         {
             "format": FORMAT,
             **described,
-            "dtype": dtype,
+            "dtype": dtype or str(jax.tree.leaves(params)[0].dtype),
             "parameters": count_parameters(params),
             "notes": dict(notes or {}),
         },
@@ -250,12 +293,14 @@ def base_directory(config: ConfigDict) -> Path:
 
 
 def tokenizer_path(config: ConfigDict) -> Path:
-    """The SentencePiece file: as configured, else the one beside the base model."""
+    """The tokenizer's file: as configured, else the one beside the base model."""
     if config.model.tokenizer is not None:
         return Path(config.model.tokenizer)
     if config.model.init == "random":
         raise UserError("model.tokenizer is not set, and model.init='random' brings none")
-    return base_directory(config) / TOKENIZER_FILE
+    directory = base_directory(config)
+    has_json = (directory / TOKENIZER_JSON).is_file()
+    return directory / (TOKENIZER_JSON if has_json else TOKENIZER_FILE)
 
 
 def base_config(directory: Path) -> ConfigDict:
@@ -316,7 +361,7 @@ def check_same_run(workdir: Path, config: ConfigDict) -> None:
 
 
 def check_same_base(workdir: Path, saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Whether the frozen parameters are those a run's checkpoints belong to.
+    """Whether frozen parameters and adapters are those a run's checkpoints belong to.
 
     Raises:
         UserError: they are not.
@@ -327,13 +372,33 @@ def check_same_base(workdir: Path, saved: Mapping[str, Any], now: Mapping[str, A
             f"hash {saved['sha256'][:12]}, and {now.get('path', now['kind'])} has hash "
             f"{now['sha256'][:12]}; put the same base back or use another workdir"
         )
+    for key, value in saved.get("lora", {}).items():
+        found = now.get("lora", {}).get(key)
+        if found != value:
+            raise UserError(
+                f"{workdir}: its adapters were trained with lora.{key}={value!r}, and the "
+                f"configuration has {found!r}; set it back or use another workdir"
+            )
+
+
+def _adapter_reference(config: ConfigDict) -> dict[str, Any]:
+    """What must be the same for adapters to mean the same."""
+    if config.lora.rank == 0:
+        return {}
+    keys = ("rank", "alpha", "use_rslora", "rank_pattern", "alpha_pattern")
+    return {"lora": {key: _plain(config.lora[key]) for key in keys}}
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
 
 
 def base_sha256(directory: Path) -> str:
     """One hash over the files that make a base directory."""
     parts = sorted(p for p in (directory / PARAMS).rglob("*") if p.is_file())
     digest = hashlib.sha256()
-    for path in (directory / MODEL_FILE, directory / TOKENIZER_FILE, *parts):
+    tokenizers = (directory / TOKENIZER_FILE, directory / TOKENIZER_JSON)
+    for path in (directory / MODEL_FILE, *tokenizers, *parts):
         if path.is_file():
             digest.update(f"{path.relative_to(directory)} {file_sha256(path)}\n".encode())
     return digest.hexdigest()
@@ -348,11 +413,11 @@ def arrays_sha256(tree: Any) -> str:
     return digest.hexdigest()
 
 
-def _new_model(config: ConfigDict) -> VLM:
-    """The preset with random parameters."""
+def _new_model(config: ConfigDict, sizes: VLMConfig) -> VLM:
+    """A model with random parameters."""
     settings = config.model
     return VLM(
-        find_preset(settings.preset),
+        sizes,
         rngs=nnx.Rngs(config.training.seed),
         share=settings.share,
         remat=settings.remat,

@@ -21,13 +21,17 @@ from cxrjax.errors import UserError
 from cxrjax.models.presets import PRESETS, VLMConfig
 from cxrjax.models.quantize import QUANTIZED_DTYPES
 
+# `model.preset` of a base whose sizes are no preset's: it carries them itself.
+FROM_BASE = "from_base"
+
 
 def default_config() -> ConfigDict:
     """The configuration every experiment starts from, locked: unknown keys raise."""
     config = ConfigDict()
 
     model = config.model = ConfigDict()
-    model.preset = "tiny"  # a name in cxrjax.models.PRESETS: the sizes of everything
+    # The sizes of everything: a name in cxrjax.models.PRESETS, or 'from_base': the base's own.
+    model.preset = "tiny"
     model.init = "checkpoint"  # 'checkpoint': from `init_from`; 'random': from training.seed
     model.init_from = placeholder(str)  # directory of the base model (null with init='random')
     model.tokenizer = placeholder(str)  # SentencePiece file; null: the one beside the base model
@@ -261,7 +265,8 @@ def validate(config: ConfigDict) -> None:
     for key in _NOT_NEGATIVE:
         if not found[key] >= 0:
             raise UserError(f"{key}={found[key]!r}: expected 0 or more")
-    find_preset(config.model.preset)
+    if config.model.preset != FROM_BASE:
+        find_preset(config.model.preset)
     if config.lora.dropout >= 1:
         raise UserError(f"lora.dropout={config.lora.dropout}: expected a fraction below 1")
     if config.mesh.data == 0 or config.mesh.data < -1:
@@ -303,6 +308,10 @@ def _check_one_of(config: ConfigDict) -> None:
     if config.model.init == "random" and config.model.init_from is not None:
         raise UserError(
             f"model.init='random' and model.init_from={config.model.init_from!r} exclude each other"
+        )
+    if config.model.init == "random" and config.model.preset == FROM_BASE:
+        raise UserError(
+            f"model.preset={FROM_BASE!r} needs a base, and model.init is 'random'; name a preset"
         )
     if config.data.packed_buckets and config.model.share != "image":
         raise UserError(

@@ -11,8 +11,8 @@ from cxrjax.errors import UserError
 from cxrjax.input_pipeline.examples import ExampleConfig
 from cxrjax.input_pipeline.quality import check_records
 from cxrjax.input_pipeline.sources import RecordSource
-from cxrjax.input_pipeline.tokenizer import Tokenizer, load_tokenizer
-from cxrjax.models import PRESETS
+from cxrjax.input_pipeline.tokenizer import Tokenizer, check_vocabulary, load_tokenizer
+from cxrjax.training.checkpoint import model_sizes
 
 
 class OpenedRecords(NamedTuple):
@@ -63,10 +63,19 @@ def _about_others(source: RecordSource, findings: Collection[str]) -> set[int]:
 
 
 def example_config(config: ConfigDict) -> ExampleConfig:
-    """How records become examples for the configured model."""
-    data = config.data
+    """How records become examples for the configured model.
+
+    Raises:
+        UserError: the model takes no images.
+    """
+    data, vision = config.data, model_sizes(config).vision
+    if vision is None:
+        raise UserError(
+            f"model.preset={config.model.preset!r} is a model of text alone, and the questions are "
+            "about images; use a model with a vision tower"
+        )
     return ExampleConfig(
-        image_size=PRESETS[config.model.preset].vision.image_size,
+        image_size=vision.image_size,
         codec=data.codec,
         record_codec=data.record_codec,
         prompt=data.prompt,
@@ -79,22 +88,18 @@ def example_config(config: ConfigDict) -> ExampleConfig:
     )
 
 
-def open_tokenizer(path: Path, preset: str) -> Tokenizer:
-    """A tokenizer that fits a model.
+def open_tokenizer(path: Path, config: ConfigDict) -> Tokenizer:
+    """A tokenizer that fits the configured model.
 
     Raises:
-        UserError: it cannot be read, has more pieces than the model's vocabulary, or has its
-            `<loc>` tokens elsewhere.
+        UserError: it cannot be read, is of another vocabulary than the model's, or has its `<loc>`
+            tokens elsewhere.
     """
-    tokenizer, model = load_tokenizer(path), PRESETS[preset]
-    if tokenizer.vocab_size > model.decoder.vocab_size:
+    tokenizer, sizes = load_tokenizer(path), model_sizes(config)
+    check_vocabulary(tokenizer, sizes.decoder.vocab_size)
+    if tokenizer.loc_ids[0] != sizes.loc_token_start:
         raise UserError(
-            f"{path}: {tokenizer.vocab_size} pieces, preset {preset} has room for "
-            f"{model.decoder.vocab_size}; use the tokenizer that the base was made with"
-        )
-    if tokenizer.loc_ids[0] != model.loc_token_start:
-        raise UserError(
-            f"{path}: <loc0000> is id {tokenizer.loc_ids[0]}, preset {preset} expects "
-            f"{model.loc_token_start}; use the tokenizer that the base was made with"
+            f"{path}: <loc0000> is id {tokenizer.loc_ids[0]}, preset {config.model.preset} expects "
+            f"{sizes.loc_token_start}; use the tokenizer that the base was made with"
         )
     return tokenizer

@@ -1,0 +1,429 @@
+"""Parameters from Hugging Face's safetensors files, read straight into (sharded) device arrays.
+
+Each parameter is read alone, of stacked layers each tensor into its place, and of a tensor only the
+part that a device holds. So the host never has two copies of the weights: on a CPU, where host and
+device are one, reading needs the weights and what the system maps of the file being read.
+"""
+
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from safetensors import SafetensorError, safe_open
+
+from cxrjax.errors import UserError
+from cxrjax.models.hf_layout import (
+    TensorRule,
+    canonical_name,
+    check_architecture,
+    tensor_rules,
+    to_ours,
+)
+from cxrjax.models.partition import parameter_shapes
+from cxrjax.models.presets import VLMConfig
+from cxrjax.models.vlm import VLM
+
+CONFIG_FILE, INDEX_FILE, WEIGHTS_FILE = (
+    "config.json",
+    "model.safetensors.index.json",
+    "model.safetensors",
+)
+_PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+_DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+_LM_HEAD, _EMBEDDING = "lm_head.weight", "text.embed_tokens.weight"
+
+# Rows of the embedding compared at a time with an output layer that should equal it.
+_ROWS = 8192
+
+ShardingOf = Callable[[str, tuple[int, ...]], jax.sharding.Sharding]
+
+
+class StoredTensor(NamedTuple):
+    """Where a tensor stands.
+
+    Attributes:
+        name: in the file.
+        path: of the file.
+        dtype: numpy's name for it.
+        shape: of the whole tensor.
+    """
+
+    name: str
+    path: Path
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class SafetensorsFiles:
+    """The tensors of one or more safetensors files. Opening reads names and shapes alone.
+
+    Args:
+        paths: of the files.
+        rename: from the name in a file to the name to find the tensor by.
+
+    Attributes:
+        tensors: by that name.
+        metadata: free texts of the files.
+
+    Raises:
+        UserError: a file that is not there, is cut short or no safetensors file; a tensor in two
+            files, or in a dtype other than float32, bfloat16 and float16.
+    """
+
+    def __init__(self, paths: Sequence[Path], rename: Callable[[str], str] = canonical_name):
+        self.tensors: dict[str, StoredTensor] = {}
+        self.metadata: dict[str, str] = {}
+        for path in paths:
+            with _open(path) as file:
+                self.metadata |= file.metadata() or {}
+                for name in file.keys():  # noqa: SIM118 (not a mapping)
+                    part = file.get_slice(name)
+                    dtype, shape = part.get_dtype(), tuple(part.get_shape())
+                    if dtype not in _DTYPES:
+                        raise UserError(
+                            f"{path}: {name} is of dtype {dtype}, expected one of "
+                            f"{', '.join(_DTYPES)}; save the model again in bfloat16 or float32"
+                        )
+                    found = StoredTensor(name, path, _DTYPES[dtype], shape)
+                    known = self.tensors.setdefault(rename(name), found)
+                    if known is not found:
+                        raise UserError(
+                            f"{path}: {name} is the same tensor as {known.name} of {known.path}; "
+                            "expected each one once"
+                        )
+
+    def read(self, name: str, index: tuple[slice, ...] = ()) -> np.ndarray:
+        """A tensor, or the part of it that `index` names, in its own dtype and own memory."""
+        stored = self.tensors[name]
+        # Opened each time: what the system has mapped of a file counts as ours until it is closed.
+        with _open(stored.path) as file:
+            return file.get_slice(stored.name)[index or ...]
+
+
+def _open(path: Path) -> Any:
+    try:
+        return safe_open(path, framework="np")
+    except FileNotFoundError:
+        raise UserError(
+            f"{path}: no such file; fetch the checkpoint again, all of its files"
+        ) from None
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{path}: not a whole safetensors file ({error}); fetch it again") from None
+
+
+def open_checkpoint(directory: str | Path) -> SafetensorsFiles:
+    """The weights of a Hugging Face directory.
+
+    Raises:
+        UserError: as `SafetensorsFiles`; a directory without safetensors files, or whose index
+            names a shard or a tensor that is not there.
+    """
+    directory = Path(directory)
+    index_file = directory / INDEX_FILE
+    if index_file.is_file():
+        try:
+            weight_map = json.loads(index_file.read_text(encoding="utf-8"))["weight_map"]
+            shards = sorted(set(weight_map.values()))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise UserError(
+                f"{index_file}: expected a JSON object with weight_map; fetch it again"
+            ) from None
+        lacking = [shard for shard in shards if not (directory / shard).is_file()]
+        if lacking:
+            raise UserError(
+                f"{directory}: {shortened(lacking)} of {len(shards)} shards lacking that "
+                f"{INDEX_FILE} names; fetch the checkpoint again, all of its files"
+            )
+        files = SafetensorsFiles([directory / shard for shard in shards])
+        found = {(tensor.name, tensor.path.name) for tensor in files.tensors.values()}
+        differing = sorted(name for name, _ in found ^ set(weight_map.items()))
+        if differing:
+            raise UserError(
+                f"{directory}: {INDEX_FILE} and the shards differ in {shortened(differing)}; "
+                "fetch the checkpoint again, all of its files"
+            )
+        return files
+    if (directory / WEIGHTS_FILE).is_file():
+        return SafetensorsFiles([directory / WEIGHTS_FILE])
+    pickles = sorted(path.name for pattern in _PICKLES for path in directory.glob(pattern))
+    if pickles:
+        config = directory / CONFIG_FILE
+        is_text = config.is_file() and read_json(config).get("model_type") == "gemma3_text"
+        kind = "AutoModelForCausalLM" if is_text else "AutoModelForImageTextToText"
+        raise UserError(
+            f"{directory}: weights as pickle ({shortened(pickles)}), which can run code when read; "
+            "expected safetensors. Where you trust the files: python -c 'import transformers as t; "
+            f't.{kind}.from_pretrained("{directory}").save_pretrained("{directory}-safetensors")\''
+        )
+    raise UserError(f"{directory}: no weights; expected {WEIGHTS_FILE} or {INDEX_FILE}")
+
+
+def read_config(directory: str | Path) -> dict[str, Any]:
+    """`config.json` with transformers' defaults filled in (published ones leave most out).
+
+    Raises:
+        UserError: it is not there, is damaged, or of an architecture that we do not have.
+    """
+    path = Path(directory) / CONFIG_FILE
+    return complete_config(read_json(path), str(path))
+
+
+def complete_config(config: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """A configuration with transformers' defaults filled in.
+
+    Raises:
+        UserError: an architecture that we do not have.
+    """
+    check_architecture(config.get("model_type"), where)
+    # Here, since it takes seconds.
+    from transformers import AutoConfig
+
+    try:
+        values = {key: value for key, value in config.items() if key != "model_type"}
+        return AutoConfig.for_model(config["model_type"], **values).to_dict()
+    # Each check of the library's raises something of its own.
+    except Exception as error:
+        line = str(error).strip().splitlines()[-1]
+        raise UserError(f"{where}: not a configuration that transformers reads: {line}") from None
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object.
+
+    Raises:
+        UserError: it cannot be read or is none.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise UserError(f"{path}: not JSON ({error}); fetch it again") from None
+    if not isinstance(content, dict):
+        raise UserError(f"{path}: expected a JSON object")
+    return content
+
+
+def abstract_vlm(config: VLMConfig) -> VLM:
+    """A model without adapters that has shapes in place of arrays."""
+    return nnx.eval_shape(lambda: VLM(config, rngs=nnx.Rngs(0)))
+
+
+def read_parameters(
+    files: SafetensorsFiles,
+    config: VLMConfig,
+    dtype: str | None = None,
+    sharding_of: ShardingOf | None = None,
+    where: str = "checkpoint",
+) -> dict[str, jax.Array]:
+    """Every parameter of a model, by its path.
+
+    Args:
+        files: from `open_checkpoint`.
+        dtype: to convert to on the way; None: `common_dtype`.
+        sharding_of: (path, shape) -> where a parameter shall live; None: the first device.
+        where: for error messages.
+
+    Raises:
+        UserError: tensors that the model has no place for or that it lacks, all in one message; a
+            tensor of another shape; an output layer other than the embedding.
+    """
+    shapes = parameter_shapes(abstract_vlm(config))
+    _check_names(files.tensors.keys(), config, where)
+    dtype = dtype or common_dtype(files)
+    arrays = {}
+    for rule in tensor_rules(config):
+        shape = shapes[rule.path]
+        names = rule.names(shape[0])
+        wanted = rule.their_shape(shape, _patch_size(config))
+        for name in names:
+            _check_shape(files.tensors[name].name, files.tensors[name].shape, wanted, where)
+        sharding = _first_device() if sharding_of is None else sharding_of(rule.path, shape)
+
+        def part(
+            index: tuple[slice, ...],
+            rule: TensorRule = rule,
+            names: list[str] = names,
+            shape: tuple[int, ...] = shape,
+        ) -> np.ndarray:
+            return _read_part(files, rule, names, shape, index, dtype)
+
+        # Waited for: the host's memory of one parameter is free before the next is read.
+        arrays[rule.path] = jax.block_until_ready(
+            jax.make_array_from_callback(shape, sharding, part)
+        )
+    _check_tied(files, where)
+    return arrays
+
+
+def parameters_of_stream(
+    tensors: Iterable[tuple[str, np.ndarray]],
+    config: VLMConfig,
+    dtype: str = "float32",
+    where: str = "checkpoint",
+) -> dict[str, jax.Array]:
+    """As `read_parameters`, of whole tensors in any order, as a GGUF file gives them.
+
+    Args:
+        tensors: (name in Hugging Face's manner, array), in memory of their own.
+        dtype, where: as there.
+
+    Raises:
+        UserError: as there.
+    """
+    shapes = parameter_shapes(abstract_vlm(config))
+    places = {
+        name: (rule, layer)
+        for rule in tensor_rules(config)
+        for layer, name in enumerate(rule.names(shapes[rule.path][0]))
+    }
+    arrays: dict[str, np.ndarray] = {}
+    head = None
+    seen = set()
+    for stated, tensor in tensors:
+        name = canonical_name(stated)
+        seen.add(name)
+        if name == _LM_HEAD:
+            head = np.array(tensor, jnp.dtype(dtype))
+        if name not in places:
+            continue
+        rule, layer = places[name]
+        shape = shapes[rule.path]
+        _check_shape(stated, tensor.shape, rule.their_shape(shape, _patch_size(config)), where)
+        whole = arrays.setdefault(rule.path, _aligned_empty(shape, dtype))
+        (whole[layer] if rule.stacked else whole)[...] = to_ours(tensor, rule.transform)
+    _check_names(seen, config, where)
+    if head is not None and not np.array_equal(head, arrays["decoder/embedder/table"]):
+        raise _untied(_LM_HEAD, _EMBEDDING, where)
+    return {path: jax.device_put(arrays.pop(path)) for path in sorted(arrays)}
+
+
+def make_model(config: VLMConfig, arrays: Mapping[str, Any], **settings: Any) -> VLM:
+    """A model with these parameters.
+
+    Args:
+        arrays: every parameter by its path, as `read_parameters` gives them.
+        settings: of `VLM`, such as `share`.
+    """
+    model = nnx.eval_shape(lambda: VLM(config, rngs=nnx.Rngs(0), **settings))
+    graphdef, state = nnx.split(model)
+    flat = [
+        (path, leaf.replace(arrays["/".join(map(str, path))]))
+        for path, leaf in nnx.to_flat_state(state)
+    ]
+    return nnx.merge(graphdef, nnx.from_flat_state(flat))
+
+
+def common_dtype(files: SafetensorsFiles) -> str:
+    """bfloat16 where every tensor is, else float32, which holds all of them."""
+    found = {tensor.dtype for tensor in files.tensors.values()}
+    return "bfloat16" if found == {"bfloat16"} else "float32"
+
+
+def shortened(names: Iterable[str], most: int = 4) -> str:
+    """A list for an error message."""
+    names = list(names)
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def _check_names(found: Iterable[str], config: VLMConfig, where: str) -> None:
+    """Whether the tensors are exactly those that the model has places for."""
+    depths = {"text": config.decoder.depth, "vision": config.vision and config.vision.depth}
+    wanted = {
+        name
+        for rule in tensor_rules(config)
+        for name in rule.names(depths.get(rule.name.split(".", 1)[0]) or 0)
+    }
+    found = set(found) - {_LM_HEAD}
+    unused, missing = sorted(found - wanted), sorted(wanted - found)
+    said = [
+        f"{len(names)} {what} ({shortened(names)})"
+        for what, names in (("tensors without a place", unused), ("tensors missing", missing))
+        if names
+    ]
+    if said:
+        raise UserError(
+            f"{where}: {' and '.join(said)} for the model that config.json describes; use the "
+            "config.json that belongs to the weights"
+        )
+
+
+def _check_shape(name: str, found: tuple[int, ...], wanted: tuple[int, ...], where: str) -> None:
+    if found != wanted:
+        raise UserError(
+            f"{where}: {name} has shape {found}, expected {wanted} by config.json; use the "
+            "config.json that belongs to the weights"
+        )
+
+
+def _check_tied(files: SafetensorsFiles, where: str) -> None:
+    """An output layer in the file must be the embedding again: ours are one."""
+    if _LM_HEAD not in files.tensors:
+        return
+    head, embedding = files.tensors[_LM_HEAD], files.tensors[_EMBEDDING]
+    equal = head.shape == embedding.shape and all(
+        np.array_equal(*(files.read(name, rows) for name in (_LM_HEAD, _EMBEDDING)))
+        for rows in _row_blocks(head.shape[0])
+    )
+    if not equal:
+        raise _untied(head.name, embedding.name, where)
+
+
+def _untied(head: str, embedding: str, where: str) -> UserError:
+    return UserError(
+        f"{where}: {head} is not equal to {embedding}, and these models have one table for both; "
+        "untied output layers are not supported"
+    )
+
+
+def _row_blocks(rows: int) -> Iterator[tuple[slice, ...]]:
+    for start in range(0, rows, _ROWS):
+        yield (slice(start, min(start + _ROWS, rows)),)
+
+
+def _read_part(
+    files: SafetensorsFiles,
+    rule: TensorRule,
+    names: list[str],
+    shape: tuple[int, ...],
+    index: tuple[slice, ...],
+    dtype: str,
+) -> np.ndarray:
+    """The part of a parameter that one device holds."""
+    bounds = [slice(*part.indices(size)) for part, size in zip(index, shape, strict=True)]
+    part = _aligned_empty([bound.stop - bound.start for bound in bounds], dtype)
+    layers: Sequence[str] = names[bounds[0]] if rule.stacked else names
+    inner = tuple(bounds[1:] if rule.stacked else bounds)
+    for layer, name in enumerate(layers):
+        if rule.transform == "patches":  # its axes are cut and joined: whole, then the part
+            tensor = to_ours(files.read(name), rule.transform)[inner]
+        else:
+            theirs = inner[::-1] if rule.transform == "transposed" else inner
+            tensor = to_ours(files.read(name, theirs), rule.transform)
+        (part[layer] if rule.stacked else part)[...] = tensor
+    return part
+
+
+def _aligned_empty(shape: Sequence[int], dtype: str) -> np.ndarray:
+    """Memory that JAX's CPU backend takes over as it is: it copies what is not so aligned."""
+    alignment = 64
+    kind = jnp.dtype(dtype)
+    size = math.prod(shape) * kind.itemsize
+    memory = np.empty(size + alignment, np.uint8)
+    start = -memory.ctypes.data % alignment
+    return memory[start : start + size].view(kind).reshape(shape)
+
+
+def _first_device() -> jax.sharding.Sharding:
+    return jax.sharding.SingleDeviceSharding(jax.devices()[0])
+
+
+def _patch_size(config: VLMConfig) -> int:
+    return 0 if config.vision is None else config.vision.patch_size

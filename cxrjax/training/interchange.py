@@ -1,0 +1,385 @@
+"""Models from elsewhere as base directories and runs, and ours as files for elsewhere.
+
+A base that came from Hugging Face keeps `hf.json` beside its `model.json`: the `config.json` that
+it came with, what its files called the parts of the model, and its name. With that the same model
+can go back out.
+"""
+
+import dataclasses
+import json
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+import numpy as np
+from flax import nnx
+from ml_collections import ConfigDict
+
+from cxrjax.errors import UserError
+from cxrjax.input_pipeline.chat import context_ids
+from cxrjax.input_pipeline.tokenizer import Tokenizer, check_vocabulary, load_tokenizer
+from cxrjax.models import VLM, partition
+from cxrjax.models.gguf import GGUFFile
+from cxrjax.models.hf_export import MAX_SHARD_BYTES, hf_tensors, write_shards
+from cxrjax.models.hf_import import (
+    complete_config,
+    make_model,
+    open_checkpoint,
+    parameters_of_stream,
+    read_config,
+    read_json,
+    read_parameters,
+)
+from cxrjax.models.hf_layout import found_prefixes, published_prefixes, vlm_config
+from cxrjax.models.lora import merge_lora
+from cxrjax.models.partition import path_of
+from cxrjax.models.peft import (
+    ADAPTER_CONFIG,
+    LOC_ROWS,
+    adapter_parameters,
+    read_peft,
+    save_peft,
+)
+from cxrjax.models.presets import IMAGE, VLMConfig
+from cxrjax.training import checkpoint
+from cxrjax.training.checkpoint import (
+    CONFIG_FILE,
+    MODEL_FILE,
+    TOKENIZER_FILE,
+    TOKENIZER_JSON,
+    base_config,
+    base_sha256,
+    build_model,
+    load_model,
+    preset_of,
+    save_base,
+    tokenizer_path,
+)
+from cxrjax.training.config import default_config, to_json
+from cxrjax.training.optimizer import make_optimizer
+from cxrjax.training.run_info import write_json
+from cxrjax.training.step import TrainState, cast_params, init_state
+from cxrjax.training.store import CheckpointStore
+
+Kind = Literal["base", "run", "hf", "gguf", "peft"]
+HF_FILE = "hf.json"
+# Beside the tokenizer itself: what transformers reads with a model, and we keep for the way back.
+_SIDE_FILES = (
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "chat_template.json",
+    "preprocessor_config.json",
+    "processor_config.json",
+    "generation_config.json",
+)
+_TOKENIZERS = (TOKENIZER_FILE, TOKENIZER_JSON)
+
+
+def kind_of(source: str | Path) -> Kind:
+    """What a path holds.
+
+    Raises:
+        UserError: nothing that can be converted.
+    """
+    source = Path(source)
+    if source.is_file():
+        return "gguf"  # whose reader says what is wrong with any other file
+    if (source / MODEL_FILE).is_file():
+        return "base"
+    if (source / ADAPTER_CONFIG).is_file():
+        return "peft"
+    if (source / CONFIG_FILE).is_file():
+        return "hf" if "model_type" in read_json(source / CONFIG_FILE) else "run"
+    raise UserError(
+        f"{source}: nothing to convert; expected a Hugging Face directory (config.json), a GGUF "
+        f"file, a PEFT adapter ({ADAPTER_CONFIG}), a base ({MODEL_FILE}) or a training workdir"
+    )
+
+
+def import_hf(source: str | Path, out: str | Path, dtype: str | None = None) -> VLMConfig:
+    """A Hugging Face directory as a base directory.
+
+    Args:
+        dtype: of the parameters; None: bfloat16 where all tensors are, else float32.
+
+    Returns:
+        The model's sizes.
+
+    Raises:
+        UserError: anything that does not fit together, in one line.
+    """
+    source, out = Path(source), Path(out)
+    _refuse_existing(out)
+    stated = read_json(source / CONFIG_FILE)
+    config = read_config(source)
+    tokenizer = load_tokenizer(source)
+    sizes = _sizes(config, str(source / CONFIG_FILE), tokenizer)
+    files = open_checkpoint(source)
+    arrays = read_parameters(files, sizes, dtype, where=str(source))
+    prefixes = found_prefixes(tensor.name for tensor in files.tensors.values())
+    _copy_files(source, out, (*_SIDE_FILES, *_TOKENIZERS))
+    _write_base(out, sizes, arrays, Path(tokenizer.name), _hf_notes(stated, prefixes, source))
+    return sizes
+
+
+def import_gguf(source: str | Path, out: str | Path, dtype: str | None = None) -> VLMConfig:
+    """A GGUF file of Gemma 3 as a base directory, dequantised; as `import_hf`, float32 if None."""
+    source, out = Path(source), Path(out)
+    _refuse_existing(out)
+    file = GGUFFile(source)
+    stated = file.config()
+    config = complete_config(stated, str(source))
+    tokenizer = file.tokenizer()
+    sizes = _sizes(config, str(source), tokenizer)
+    arrays = parameters_of_stream(file.tensors(), sizes, dtype or "float32", str(source))
+    out.mkdir(parents=True, exist_ok=True)
+    tokenizer_file = out / tokenizer.file_name
+    tokenizer_file.write_bytes(tokenizer.model)
+    notes = _hf_notes(stated, published_prefixes(sizes), source)
+    _write_base(out, sizes, arrays, tokenizer_file, notes)
+    return sizes
+
+
+def import_peft(adapter: str | Path, base: str | Path, out: str | Path) -> list[str]:
+    """A PEFT adapter on a base of ours as a run's workdir, for `load_model` and `--workdir`.
+
+    Returns:
+        The paths of the maps that have an adapter.
+
+    Raises:
+        UserError: an adapter that cannot be read, or of another base.
+    """
+    out, base = Path(out), Path(base)
+    if out.exists() and any(out.iterdir()):
+        raise UserError(f"{out}: not empty; write elsewhere")
+    config = base_config(base)
+    sizes = checkpoint.model_sizes(config)
+    found = read_peft(adapter, sizes)
+    if found.base_sha256 not in (None, base_sha256(base)):
+        raise UserError(
+            f"{adapter}: trained on a base with hash {found.base_sha256[:12]}, and {base} has hash "
+            f"{base_sha256(base)[:12]}; use the base it was trained on"
+        )
+    lora = dataclasses.asdict(found.config)
+    for key in ("rank_pattern", "alpha_pattern"):
+        lora[key] = tuple(f"{rule}={value}" for rule, value in lora[key].items())
+    config.lora.update(lora)
+    config.lora.loc_rows = LOC_ROWS in found.arrays
+    config.trainable = ("/lora/", "loc_delta$") if config.lora.loc_rows else ("/lora/",)
+    config.training.batch_images = config.training.steps = 1
+    model, reference = build_model(config)
+    trained = adapter_parameters(model, found)
+    state = _state(config, model, trained, str(adapter))
+    out.mkdir(parents=True, exist_ok=True)
+    write_json(out / CONFIG_FILE, to_json(config))
+    shutil.copyfile(tokenizer_path(config), out / TOKENIZER_FILE)
+    store = CheckpointStore(out, config.training.best_metric)
+    store.save(1, state, {}, reference, {})
+    store.close()
+    return sorted(path.removesuffix("/lora/a") for path in trained if path.endswith("/lora/a"))
+
+
+def export_base(source: str | Path, out: str | Path, dtype: str = "float32") -> None:
+    """A run without adapters, or another base, as a base directory.
+
+    Raises:
+        UserError: the run has adapters.
+    """
+    source, out = Path(source), Path(out)
+    model, config, tokenizer = load_model(source)
+    if config.lora.rank > 0 or config.lora.loc_rows:
+        raise UserError(
+            f"{source}: has adapters, and a base has none; use it by --workdir as it is, or write "
+            "it with --to=peft or --to=merged"
+        )
+    _refuse_existing(out)
+    base = source if kind_of(source) == "base" else config.model.init_from
+    if base is not None and (Path(base) / HF_FILE).is_file():
+        _copy_files(Path(base), out, (HF_FILE, *_SIDE_FILES, *_TOKENIZERS))
+    notes = {"data": config.data.train, "findings": list(config.data.findings)}
+    save_base(out, model, config, tokenizer, dtype=dtype, notes=notes)
+
+
+def export_hf(
+    source: str | Path,
+    out: str | Path,
+    *,
+    merge: bool = False,
+    dtype: str | None = None,
+    max_shard_bytes: int = MAX_SHARD_BYTES,
+) -> list[str]:
+    """A base or a run as a Hugging Face directory.
+
+    Args:
+        source: whose base came from Hugging Face or GGUF.
+        merge: fold adapters and trained `<loc>` rows in; without, a model that has some is refused.
+        dtype: of the tensors; None: of a base as it is stored, of a run as it computes.
+        max_shard_bytes: of one file; larger models become several and an index.
+
+    Returns:
+        The paths of the maps whose adapter was merged.
+
+    Raises:
+        UserError: adapters and no `merge`, or a model that did not come from Hugging Face.
+    """
+    source, out = Path(source), Path(out)
+    _refuse_existing(out)
+    if kind_of(source) == "base":
+        notes, base = _read_hf_notes(source), source
+        model = build_model(base_config(source))[0]
+    else:
+        loaded = load_model(source)
+        base, model = _base_of(loaded.config, source), loaded.model
+        notes = _read_hf_notes(base)
+        if not merge and (loaded.config.lora.rank > 0 or loaded.config.lora.loc_rows):
+            raise UserError(
+                f"{source}: has adapters; --to=merged folds them in, --to=peft writes them alone"
+            )
+    merged = merge_lora(model) if merge else []
+    tensors = hf_tensors(model, model.config, notes["prefixes"], dtype)
+    _copy_files(base, out, (*_SIDE_FILES, *_TOKENIZERS))
+    write_shards(out, tensors, max_shard_bytes)
+    kinds = {tensor.dtype for tensor in tensors}
+    config = {key: value for key, value in notes["config"].items() if key != "torch_dtype"}
+    config["dtype"] = kinds.pop() if len(kinds) == 1 else "float32"
+    # Last, since it is what makes the directory a model.
+    text = json.dumps(config, indent=2) + "\n"
+    (out / CONFIG_FILE).write_text(text, encoding="utf-8")
+    return merged
+
+
+def export_peft(source: str | Path, out: str | Path) -> list[str]:
+    """A run's adapters as a PEFT adapter directory.
+
+    Returns:
+        The paths of the maps that have an adapter.
+
+    Raises:
+        UserError: not a run with adapters, or one that trained other parameters as well.
+    """
+    source, out = Path(source), Path(out)
+    if (out / ADAPTER_CONFIG).exists():
+        raise UserError(f"{out}: holds an adapter already; remove it or write elsewhere")
+    if kind_of(source) != "run":
+        raise UserError(f"{source}: expected a training workdir, whose adapters to write")
+    loaded = load_model(source)
+    _, trainable, _ = partition(loaded.model, loaded.config.trainable)
+    paths = [path_of(path) for path, _ in nnx.to_flat_state(trainable)]
+    other = [p for p in paths if "/lora/" not in p and not p.startswith("box_head/")]
+    other = sorted(set(other) - {"decoder/embedder/loc_delta"})
+    if other:
+        raise UserError(
+            f"{source}: trained {len(other)} parameters besides adapters, such as {other[0]}, and "
+            "a PEFT adapter has no place for them; use --to=merged"
+        )
+    base_model = sha256 = None
+    if loaded.config.model.init_from is not None:
+        base = Path(loaded.config.model.init_from)
+        sha256 = base_sha256(base)
+        if (base / HF_FILE).is_file():
+            base_model = read_json(base / HF_FILE)["source"]
+    return save_peft(
+        out,
+        loaded.model,
+        base_model,
+        use_rslora=loaded.config.lora.use_rslora,
+        base_sha256=sha256,
+    )
+
+
+def _sizes(config: Mapping[str, Any], where: str, tokenizer: Tokenizer) -> VLMConfig:
+    kind = config["model_type"]
+    context: tuple[int, ...] = (IMAGE,)
+    if kind != "paligemma":
+        context = context_ids(tokenizer, IMAGE) if kind == "gemma3" else ()
+    sizes = vlm_config(config, where, int(tokenizer.loc_ids[0]), context)
+    check_vocabulary(tokenizer, sizes.decoder.vocab_size)
+    return sizes
+
+
+def _settings(sizes: VLMConfig) -> ConfigDict:
+    """How a model of this kind wants to be asked, as far as its family says."""
+    config = default_config()
+    config.model.preset = preset_of(sizes)
+    if sizes.decoder.prefix_attention == "causal":
+        # Gemma 3 and MedGemma: conversations; sharing the image's tokens changes nothing; boxes in
+        # JSON, relative to the padded square (cxrjax/codecs/medgemma_json.py).
+        config.model.share = "image"
+        config.data.prompt = "medgemma"
+        config.data.codec = "medgemma_json"
+        config.data.geometry = "letterbox"
+        config.decoding.grammar = "none"
+    return config
+
+
+def _write_base(
+    out: Path,
+    sizes: VLMConfig,
+    arrays: dict[str, jax.Array],
+    tokenizer_file: Path,
+    notes: Mapping[str, Any],
+) -> None:
+    config = _settings(sizes)
+    write_json(out / HF_FILE, dict(notes))
+    model = make_model(sizes, arrays, share=config.model.share)
+    save_base(out, model, config, tokenizer_file, dtype=None, notes={"source": notes["source"]})
+
+
+def _hf_notes(
+    stated: Mapping[str, Any], prefixes: Mapping[str, str], source: Path
+) -> dict[str, Any]:
+    return {"source": source.name, "prefixes": dict(prefixes), "config": dict(stated)}
+
+
+def _read_hf_notes(base: Path) -> dict[str, Any]:
+    if not (base / HF_FILE).is_file():
+        raise UserError(
+            f"{base}: has no {HF_FILE}: it was not imported from Hugging Face or GGUF, and no "
+            "configuration is known to give it back with; only imported models can be exported"
+        )
+    return read_json(base / HF_FILE)
+
+
+def _base_of(config: ConfigDict, source: Path) -> Path:
+    if config.model.init_from is None:
+        raise UserError(
+            f"{source}: was trained from random parameters, not from a Hugging Face model"
+        )
+    return Path(config.model.init_from)
+
+
+def _state(
+    config: ConfigDict, model: VLM, trained: Mapping[str, np.ndarray], where: str
+) -> TrainState:
+    """The state of a run that has trained these parameters."""
+    _, trainable, _ = partition(model, config.trainable)
+    flat = []
+    for path, leaf in nnx.to_flat_state(cast_params(trainable, "float32")):
+        name, shape = path_of(path), leaf.get_value().shape
+        array = trained.get(name)
+        found = None if array is None else array.shape
+        if array is None or found != shape:
+            raise UserError(
+                f"{where}: {name} is {found or 'absent'}, expected {shape}; the adapter belongs to "
+                "another base"
+            )
+        flat.append((path, leaf.replace(jax.numpy.asarray(array))))
+    return init_state(nnx.from_flat_state(flat), make_optimizer(config.optimizer, 1))
+
+
+def _copy_files(source: Path, out: Path, names: Iterable[str]) -> None:
+    """Those of the files that are there."""
+    out.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        if (source / name).is_file():
+            shutil.copyfile(source / name, out / name)
+
+
+def _refuse_existing(out: Path) -> None:
+    for name in (MODEL_FILE, CONFIG_FILE):
+        if (out / name).exists():
+            raise UserError(f"{out}: holds a model already ({name}); remove it or write elsewhere")

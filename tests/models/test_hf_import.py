@@ -1,0 +1,317 @@
+"""Hugging Face files read: every number in its place, sharded or not, and bad ones refused."""
+
+import dataclasses
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from cxrjax.errors import UserError
+from cxrjax.models import PRESETS
+from cxrjax.models.hf_import import (
+    open_checkpoint,
+    parameters_of_stream,
+    read_config,
+    read_parameters,
+)
+from cxrjax.models.hf_layout import vlm_config
+from cxrjax.models.presets import DecoderConfig, VisionConfig, VLMConfig
+
+SIZES = VLMConfig(
+    vision=VisionConfig(image_size=8, patch_size=4, width=8, depth=2, num_heads=2, mlp_dim=16),
+    decoder=DecoderConfig(
+        vocab_size=1040, width=8, depth=3, num_heads=3, num_kv_heads=1, head_dim=4, mlp_dim=24
+    ),
+    loc_token_start=4,
+)
+_TEXT, _VISION = "language_model.model.", "vision_tower.vision_model."
+
+
+@pytest.fixture
+def read(tmp_path, write_hf):
+    """`read(dtype=None, sharding_of=None, **written) -> (tensors, arrays)`."""
+
+    def both(dtype=None, sharding_of=None, **written):
+        tensors = write_hf(tmp_path, SIZES, **written)
+        return tensors, read_parameters(open_checkpoint(tmp_path), SIZES, dtype, sharding_of)
+
+    return both
+
+
+def test_every_tensor_is_in_its_place(read):
+    tensors, arrays = read(shards=3)
+    for layer in range(3):
+        name = f"{_TEXT}layers.{layer}.self_attn.q_proj.weight"
+        found = arrays["decoder/layers/attn/q_proj/kernel"][layer]
+        np.testing.assert_array_equal(found, tensors[name].T)
+        name = f"{_TEXT}layers.{layer}.post_attention_layernorm.weight"
+        np.testing.assert_array_equal(arrays["decoder/layers/mlp_norm/scale"][layer], tensors[name])
+    name = f"{_VISION}encoder.layers.1.mlp.fc1.bias"
+    np.testing.assert_array_equal(arrays["vision/layers/mlp/fc1/bias"][1], tensors[name])
+    np.testing.assert_array_equal(
+        arrays["decoder/embedder/table"], tensors[f"{_TEXT}embed_tokens.weight"]
+    )
+    # A patch of pixels [row, column, colour], flattened, against the convolution's weights.
+    patch = np.random.default_rng(1).normal(size=(4, 4, 3)).astype(np.float32)
+    weight = tensors[f"{_VISION}embeddings.patch_embedding.weight"]
+    expected = np.einsum("rck,okrc->o", patch, weight)
+    ours = patch.reshape(-1) @ np.asarray(arrays["vision/patch_embed/kernel"])
+    np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-5)
+    count = sum(tensor.size for tensor in tensors.values())
+    assert count == sum(array.size for array in arrays.values())
+
+
+def test_devices_read_their_own_part_alone(read, monkeypatch):
+    from cxrjax.models import hf_import
+
+    whole = read()[1]
+    largest: dict[str, int] = {}
+    plain = hf_import.SafetensorsFiles.read
+
+    def recorded(self, name, index=()):
+        part = plain(self, name, index)
+        largest[name] = max(largest.get(name, 0), part.size)
+        return part
+
+    monkeypatch.setattr(hf_import.SafetensorsFiles, "read", recorded)
+    mesh = Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("x", "y"))
+
+    def sharding_of(path, shape):
+        axes = [None] * (len(shape) - 2) + ["x", "y"]
+        axes = [a if n % 2 == 0 else None for a, n in zip(axes[-len(shape) :], shape, strict=True)]
+        return NamedSharding(mesh, PartitionSpec(*axes))
+
+    parts = read(sharding_of=sharding_of)[1]
+    for path, array in whole.items():
+        np.testing.assert_array_equal(parts[path], array)
+    assert largest["text.layers.1.mlp.up_proj.weight"] == 24 * 8 // 4
+    assert largest["text.embed_tokens.weight"] == 1040 * 8 // 4
+
+
+def test_dtypes_are_kept_or_converted_on_the_way(read):
+    tensors, arrays = read(dtype="bfloat16")
+    assert {str(array.dtype) for array in arrays.values()} == {"bfloat16"}
+    name = f"{_TEXT}embed_tokens.weight"
+    np.testing.assert_array_equal(
+        arrays["decoder/embedder/table"], jnp.asarray(tensors[name], jnp.bfloat16)
+    )
+
+
+@pytest.mark.parametrize("stored", ["bfloat16", "float16"])
+def test_half_precision_files(tmp_path, write_hf, stored):
+    tensors = write_hf(tmp_path, SIZES, dtype=stored)
+    arrays = read_parameters(open_checkpoint(tmp_path), SIZES)
+    table = arrays["decoder/embedder/table"]
+    # float32 holds float16; bfloat16 does not.
+    assert str(table.dtype) == {"bfloat16": "bfloat16", "float16": "float32"}[stored]
+    np.testing.assert_array_equal(table, tensors[f"{_TEXT}embed_tokens.weight"])
+
+
+def test_a_stream_of_tensors_gives_the_same(read):
+    tensors, arrays = read()
+    found = parameters_of_stream(reversed(tensors.items()), SIZES)
+    assert found.keys() == arrays.keys()
+    for path, array in arrays.items():
+        np.testing.assert_array_equal(found[path], array)
+    one = f"{_TEXT}norm.weight"
+    with pytest.raises(UserError, match=r"1 tensors missing \(text\.norm\.weight\)"):
+        parameters_of_stream(((k, v) for k, v in tensors.items() if k != one), SIZES)
+    head = tensors[f"{_TEXT}embed_tokens.weight"]
+    parameters_of_stream({**tensors, "lm_head.weight": head}.items(), SIZES)
+    with pytest.raises(UserError, match=r"lm_head\.weight is not equal"):
+        parameters_of_stream({"lm_head.weight": head + 1, **tensors}.items(), SIZES)
+
+
+def _rename(old, new):
+    def edit(tensors):
+        tensors[new] = tensors.pop(old)
+
+    return edit
+
+
+def _replace(name, change):
+    def edit(tensors):
+        tensors[name] = change(tensors[name])
+
+    return edit
+
+
+@pytest.mark.parametrize(
+    ("edit", "said"),
+    [
+        (
+            _rename(f"{_TEXT}layers.2.mlp.up_proj.weight", f"{_TEXT}layers.3.mlp.up_proj.weight"),
+            r"1 tensors without a place \(text\.layers\.3\.mlp\.up_proj\.weight\) and 1 tensors "
+            r"missing \(text\.layers\.2\.mlp\.up_proj\.weight\)",
+        ),
+        (
+            _replace(f"{_TEXT}norm.weight", lambda x: x[:7]),
+            r"norm\.weight has shape \(7,\), expected \(8,\)",
+        ),
+        (
+            _replace(f"{_TEXT}norm.weight", lambda x: x.astype(np.int32)),
+            "norm.weight is of dtype I32",
+        ),
+        (
+            lambda tensors: tensors.update(
+                {"language_model.lm_head.weight": tensors[f"{_TEXT}embed_tokens.weight"] + 1}
+            ),
+            "lm_head.weight is not equal to",
+        ),
+        (
+            lambda tensors: tensors.update({"model.norm.weight": tensors[f"{_TEXT}norm.weight"]}),
+            "is the same tensor as",
+        ),
+    ],
+    ids=["names", "shape", "dtype", "untied", "twice"],
+)
+def test_weights_that_do_not_fit_are_refused_in_one_line(read, edit, said):
+    with pytest.raises(UserError, match=said) as caught:
+        read(edit=edit)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_output_layer_equal_to_the_embedding_is_accepted(read):
+    def tied(tensors):
+        tensors["language_model.lm_head.weight"] = tensors[f"{_TEXT}embed_tokens.weight"].copy()
+
+    assert read(edit=tied)[1].keys() == read()[1].keys()
+
+
+def test_files_that_are_not_all_there(tmp_path, write_hf):
+    write_hf(tmp_path / "a", SIZES, shards=3)
+    (tmp_path / "a/model-00002-of-00003.safetensors").unlink()
+    with pytest.raises(UserError, match=r"model-00002-of-00003\.safetensors of 3 shards lacking"):
+        open_checkpoint(tmp_path / "a")
+    write_hf(tmp_path / "b", SIZES)
+    path = tmp_path / "b/model.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(UserError, match="not a whole safetensors file"):
+        open_checkpoint(tmp_path / "b")
+    path.unlink()
+    with pytest.raises(UserError, match="no weights"):
+        open_checkpoint(tmp_path / "b")
+    (tmp_path / "b/pytorch_model.bin").write_bytes(b"\x80\x04")
+    with pytest.raises(UserError, match=r"pickle.*save_pretrained"):
+        open_checkpoint(tmp_path / "b")
+
+
+def test_an_index_that_differs_from_its_shards(tmp_path, write_hf):
+    write_hf(tmp_path, SIZES, shards=2)
+    index = tmp_path / "model.safetensors.index.json"
+    content = json.loads(index.read_text())
+    content["weight_map"]["more.weight"] = "model-00001-of-00002.safetensors"
+    index.write_text(json.dumps(content))
+    with pytest.raises(UserError, match=r"differ in more\.weight"):
+        open_checkpoint(tmp_path)
+
+
+# As published: what equals transformers' defaults is left out.
+_TOWER = {
+    "hidden_size": 1152,
+    "intermediate_size": 4304,
+    "model_type": "siglip_vision_model",
+    "num_attention_heads": 16,
+    "num_hidden_layers": 27,
+    "patch_size": 14,
+    "vision_use_head": False,
+}
+_PALIGEMMA = {
+    "architectures": ["PaliGemmaForConditionalGeneration"],
+    "bos_token_id": 2,
+    "eos_token_id": 1,
+    "hidden_size": 2048,
+    "ignore_index": -100,
+    "image_token_index": 257152,
+    "model_type": "paligemma",
+    "pad_token_id": 0,
+    "projection_dim": 2048,
+    "text_config": {
+        "hidden_size": 2048,
+        "intermediate_size": 16384,
+        "model_type": "gemma",
+        "num_attention_heads": 8,
+        "num_hidden_layers": 18,
+        "num_image_tokens": 256,
+        "num_key_value_heads": 1,
+        "torch_dtype": "float32",
+        "vocab_size": 257216,
+    },
+    "torch_dtype": "float32",
+    "vision_config": {
+        **_TOWER,
+        "num_image_tokens": 256,
+        "projection_dim": 2048,
+        "projector_hidden_act": "gelu_fast",
+    },
+}
+_GEMMA3 = {
+    "architectures": ["Gemma3ForConditionalGeneration"],
+    "boi_token_index": 255999,
+    "eoi_token_index": 256000,
+    "eos_token_id": [1, 106],
+    "image_token_index": 262144,
+    "initializer_range": 0.02,
+    "mm_tokens_per_image": 256,
+    "model_type": "gemma3",
+    "text_config": {
+        "hidden_size": 2560,
+        "intermediate_size": 10240,
+        "model_type": "gemma3_text",
+        "num_hidden_layers": 34,
+        "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+        "sliding_window": 1024,
+    },
+    "torch_dtype": "bfloat16",
+    "vision_config": {**_TOWER, "image_size": 896},
+}
+_PALIGEMMA2 = {
+    **_PALIGEMMA,
+    "projection_dim": 2304,
+    "text_config": {
+        "hidden_size": 2304,
+        "intermediate_size": 9216,
+        "model_type": "gemma2",
+        "num_hidden_layers": 26,
+        "num_image_tokens": 1024,
+        "num_key_value_heads": 4,
+        "vocab_size": 257216,
+    },
+    "vision_config": {**_PALIGEMMA["vision_config"], "image_size": 448, "projection_dim": 2304},
+}
+
+
+@pytest.mark.parametrize(
+    ("config", "preset"),
+    [
+        (_PALIGEMMA, "paligemma_3b_224"),
+        (_PALIGEMMA2, "paligemma2_3b_448"),
+        (_GEMMA3, "medgemma_4b"),
+    ],
+    ids=["paligemma", "paligemma2", "gemma3"],
+)
+def test_published_configurations_are_the_presets(tmp_path, config, preset):
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    expected = PRESETS[preset]
+    found = vlm_config(read_config(tmp_path), "x", expected.loc_token_start, expected.context)
+    assert dataclasses.asdict(found) == dataclasses.asdict(expected)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ('{"model_type": "llava"}', "model_type is 'llava', expected one of paligemma"),
+        ("{", "not JSON"),
+        ("[]", "expected a JSON object"),
+        (None, "cannot be read"),
+    ],
+)
+def test_configurations_of_others_are_refused(tmp_path, content, said):
+    if content is not None:
+        (tmp_path / "config.json").write_text(content)
+    with pytest.raises(UserError, match=said) as caught:
+        read_config(tmp_path)
+    assert "config.json" in str(caught.value) and "\n" not in str(caught.value)

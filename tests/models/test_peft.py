@@ -1,0 +1,181 @@
+"""PEFT's adapter format, both ways, without PEFT (tests/parity holds it to the library)."""
+
+import json
+
+import numpy as np
+import pytest
+from flax import nnx
+from safetensors.numpy import load_file, save_file
+
+from cxrjax.errors import UserError
+from cxrjax.models import VLM, LoRAConfig, apply_lora
+from cxrjax.models.peft import LOC_ROWS, adapter_parameters, read_peft, save_peft
+from cxrjax.models.presets import DecoderConfig, VisionConfig, VLMConfig
+
+SIZES = VLMConfig(
+    vision=VisionConfig(image_size=8, patch_size=4, width=8, depth=2, num_heads=2, mlp_dim=16),
+    decoder=DecoderConfig(
+        vocab_size=1100, width=8, depth=3, num_heads=3, num_kv_heads=1, head_dim=4, mlp_dim=24
+    ),
+    loc_token_start=6,
+)
+_LORA = LoRAConfig(
+    rank=2,
+    alpha=6.0,
+    dropout=0.1,
+    targets=("decoder/layers/attn/(q|v)_proj", "vision/layers/mlp/fc1", "projector"),
+    rank_pattern={"vision/.*": 3},
+    alpha_pattern={"projector": 1.5},
+    use_dora=True,
+)
+_NAMES = "base_model.model.model"
+
+
+def _model(config=_LORA, loc_rows=True):
+    model = VLM(SIZES, rngs=nnx.Rngs(0))
+    apply_lora(model, config, nnx.Rngs(1))
+    if loc_rows:
+        model.decoder.embedder.add_loc_delta()
+    rng = np.random.default_rng(2)
+
+    def trained(path, leaf):
+        is_adapter = "lora" in path or "loc_delta" in path
+        return leaf.replace(rng.normal(size=leaf.shape).astype(np.float32)) if is_adapter else leaf
+
+    graphdef, state = nnx.split(model)
+    flat = [(path, trained(path, leaf)) for path, leaf in nnx.to_flat_state(state)]
+    return nnx.merge(graphdef, nnx.from_flat_state(flat))
+
+
+def _parameters(model):
+    flat = nnx.to_flat_state(nnx.state(model))
+    return {"/".join(map(str, path)): np.asarray(leaf.get_value()) for path, leaf in flat}
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """(directory, model)."""
+    directory, model = tmp_path_factory.mktemp("adapter"), _model()
+    save_peft(directory, model, "google/x", base_sha256="abc")
+    return directory, model
+
+
+def _copy(saved, to, stated=(), edit=None):
+    content = json.loads((saved[0] / "adapter_config.json").read_text())
+    (to / "adapter_config.json").write_text(json.dumps({**content, **dict(stated)}))
+    tensors = load_file(saved[0] / "adapter_model.safetensors")
+    if edit is not None:
+        edit(tensors)
+    save_file(tensors, to / "adapter_model.safetensors")
+    return to
+
+
+def test_files_are_as_peft_has_them(saved):
+    directory, model = saved
+    tensors, ours = load_file(directory / "adapter_model.safetensors"), _parameters(model)
+    name = f"{_NAMES}.language_model.layers.2.self_attn.v_proj"
+    lora = "decoder/layers/attn/v_proj/lora"
+    np.testing.assert_array_equal(tensors[f"{name}.lora_A.weight"], ours[f"{lora}/a"][2].T)
+    np.testing.assert_array_equal(tensors[f"{name}.lora_B.weight"], ours[f"{lora}/b"][2].T)
+    magnitude = tensors[f"{name}.lora_magnitude_vector"]
+    np.testing.assert_array_equal(magnitude, ours[f"{lora}/magnitude"][2])
+    assert tensors[f"{_NAMES}.multi_modal_projector.linear.lora_A.weight"].shape == (2, 8)
+    rows = tensors[f"{_NAMES}.language_model.embed_tokens.token_adapter.trainable_tokens_delta"]
+    table = ours["decoder/embedder/table"][6 : 6 + 1024]
+    np.testing.assert_array_equal(rows, table + ours["decoder/embedder/loc_delta"])
+    assert len(tensors) == 3 * (2 * 3 + 2 + 1) + 1
+
+    stated = json.loads((directory / "adapter_config.json").read_text())
+    assert (stated["r"], stated["lora_alpha"], stated["lora_dropout"]) == (2, 6, 0.1)
+    assert stated["use_dora"] and not stated["use_rslora"] and stated["bias"] == "none"
+    assert stated["base_model_name_or_path"] == "google/x"
+    fc1 = r"model\.vision_tower\.encoder\.layers\.\d+\.mlp\.fc1"
+    assert stated["rank_pattern"] == {fc1: 3}
+    assert stated["alpha_pattern"] == {r"model\.multi_modal_projector\.linear": 1.5}
+    assert fc1 in stated["target_modules"].split("|")
+    assert stated["trainable_token_indices"] == {"embed_tokens": list(range(6, 6 + 1024))}
+
+
+@pytest.mark.parametrize("use_rslora", [False, True])
+def test_what_is_read_is_what_was_written(tmp_path, use_rslora):
+    config = LoRAConfig(rank=3, alpha=5.0, targets=("down_proj", "fc2"), use_rslora=use_rslora)
+    model = _model(config, loc_rows=not use_rslora)
+    save_peft(tmp_path, model, use_rslora=use_rslora)
+    found = read_peft(tmp_path, SIZES)
+    assert (found.config.rank, found.config.alpha) == (3, 5.0)
+    assert found.config.use_rslora == use_rslora and found.base_sha256 is None
+    assert (LOC_ROWS in found.arrays) != use_rslora
+    other = VLM(SIZES, rngs=nnx.Rngs(0))
+    added = apply_lora(other, found.config, nnx.Rngs(5))
+    assert added == ["decoder/layers/mlp/down_proj", "vision/layers/mlp/fc2"]
+    trained, ours = adapter_parameters(other, found), _parameters(model)
+    assert trained.keys() == ours.keys() - _parameters(VLM(SIZES, rngs=nnx.Rngs(0))).keys()
+    for path, array in trained.items():
+        # Rows are stored whole: the difference comes back to rounding.
+        np.testing.assert_allclose(array, ours[path], atol=1e-6 if "loc" in path else 0)
+    scale = model.decoder.layers.mlp.down_proj.lora.scale
+    assert other.decoder.layers.mlp.down_proj.lora.scale == pytest.approx(scale, rel=1e-12)
+
+
+def test_patterns_dropout_and_the_base_s_hash_come_back(saved):
+    found = read_peft(saved[0], SIZES)
+    assert found.config.rank_pattern == {"vision/layers/mlp/fc1": 3}
+    assert found.config.alpha_pattern == {"projector": 1.5}
+    assert found.config.dropout == 0.1 and found.config.use_dora
+    assert found.base_sha256 == "abc"
+
+
+def test_names_of_older_versions_are_read(saved, tmp_path):
+    def older(tensors):
+        for name in list(tensors):
+            new = name.replace(
+                f"{_NAMES}.language_model.", "base_model.model.language_model.model."
+            )
+            new = new.replace(
+                f"{_NAMES}.vision_tower.", "base_model.model.vision_tower.vision_model."
+            )
+            tensors[new.replace(f"{_NAMES}.multi", "base_model.model.multi")] = tensors.pop(name)
+
+    found = read_peft(_copy(saved, tmp_path, edit=older), SIZES)
+    for path, array in read_peft(saved[0], SIZES).arrays.items():
+        np.testing.assert_array_equal(found.arrays[path], array)
+
+
+_QUERY = f"{_NAMES}.language_model.layers.1.self_attn.q_proj"
+
+
+@pytest.mark.parametrize(
+    ("stated", "edit", "said"),
+    [
+        ({"peft_type": "IA3"}, None, "peft_type is 'IA3', expected 'LORA'"),
+        ({"bias": "all"}, None, "bias is 'all'"),
+        ({"modules_to_save": ["lm_head"]}, None, "modules_to_save is"),
+        ({"rank_pattern": {}}, None, "fc1 has rank 3, and adapter_config.json says 2"),
+        ({"trainable_token_indices": [1, 2]}, None, "trains 2 rows of the embedding"),
+        ({}, lambda t: t.pop(f"{_QUERY}.lora_A.weight"), "2 of 3 layers have decoder/layers/attn"),
+        (
+            {},
+            lambda t: t.update({f"{_QUERY}.lora_A.weight": np.zeros((4, 8), np.float32)}),
+            r"lora_A\.weight has shapes",
+        ),
+        (
+            {},
+            lambda t: t.update({f"{_NAMES}.lm_head.lora_A.weight": np.zeros((2, 8), np.float32)}),
+            "1 tensors without a place",
+        ),
+    ],
+)
+def test_adapters_that_do_not_fit_are_refused(saved, tmp_path, stated, edit, said):
+    with pytest.raises(UserError, match=said) as caught:
+        read_peft(_copy(saved, tmp_path, stated, edit), SIZES)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_pickle_and_a_model_without_adapters_are_refused(saved, tmp_path):
+    _copy(saved, tmp_path)
+    (tmp_path / "adapter_model.safetensors").rename(tmp_path / "adapter_model.bin")
+    with pytest.raises(UserError, match="is a pickle and not read"):
+        read_peft(tmp_path, SIZES)
+    with pytest.raises(UserError, match="no adapters"):
+        save_peft(tmp_path / "x", VLM(SIZES, rngs=nnx.Rngs(0)))
+    assert not (tmp_path / "x").exists()

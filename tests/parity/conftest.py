@@ -1,0 +1,206 @@
+"""Small random transformers models of awkward sizes, the same models here, and questions for both.
+
+Made once a session: importing torch and transformers takes longer than all else.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from cxrjax.models import VLM
+from cxrjax.models.hf_import import make_model, open_checkpoint, read_config, read_parameters
+from cxrjax.models.hf_layout import vlm_config
+from cxrjax.models.presets import IMAGE
+
+VOCAB, BOS, BEGIN, END, IMAGE_ID, LOC = 1300, 2, 1288, 1289, 1290, 100
+KINDS = ("paligemma", "paligemma2", "gemma3", "gemma3_text")
+SIZE = 24
+
+_VISION = {
+    "hidden_size": 24,
+    "intermediate_size": 40,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "image_size": SIZE,
+    "patch_size": 6,
+    "projection_dim": 18,
+    "vision_use_head": False,
+}
+_TEXT = {
+    "hidden_size": 18,
+    "intermediate_size": 37,
+    "num_attention_heads": 3,
+    "num_key_value_heads": 1,
+    "head_dim": 8,
+    "vocab_size": VOCAB,
+}
+_GROUPED = {"num_attention_heads": 6, "num_key_value_heads": 3, "query_pre_attn_scalar": 5}
+# Windows smaller than any of the sequences below.
+_GEMMA2 = _TEXT | _GROUPED | {"num_hidden_layers": 3, "sliding_window": 9}
+_GEMMA3 = _TEXT | _GROUPED | {"num_hidden_layers": 7, "sliding_window": 6}
+_ROPE = {
+    "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+}
+
+
+def _random_hf(kind):
+    import torch
+    import transformers as t
+
+    torch.manual_seed(KINDS.index(kind))
+    if kind == "gemma3_text":
+        model = t.Gemma3ForCausalLM(t.Gemma3TextConfig(**_GEMMA3))
+    elif kind == "gemma3":
+        config = t.Gemma3Config(
+            text_config=_GEMMA3 | {"rope_parameters": _ROPE},
+            vision_config=_VISION,
+            mm_tokens_per_image=4,
+            boi_token_index=BEGIN,
+            eoi_token_index=END,
+            image_token_index=IMAGE_ID,
+        )
+        model = t.Gemma3ForConditionalGeneration(config)
+    else:
+        text = _GEMMA2 | {"model_type": "gemma2"}
+        if kind == "paligemma":
+            text = _TEXT | {"model_type": "gemma", "num_hidden_layers": 2}
+        config = t.PaliGemmaConfig(
+            text_config=text, vision_config=_VISION, projection_dim=18, image_token_index=IMAGE_ID
+        )
+        model = t.PaliGemmaForConditionalGeneration(config)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            # Large enough that soft-capping, norms and attention all bend what goes through, and
+            # that a token is not its own successor for ever (the table is the output layer too).
+            scale = 1.5 if name.endswith(("o_proj.weight", "down_proj.weight")) else 0.3
+            parameter.copy_(scale * torch.randn_like(parameter))
+    return model.eval()
+
+
+@dataclasses.dataclass(frozen=True)
+class Questions:
+    """One question a row, for both sides; the first axis of everything counts rows.
+
+    `context` has `IMAGE` in the place of image tokens.
+    """
+
+    images: Any
+    context: np.ndarray
+    prefix: list[list[int]]
+    answers: list[list[int]]
+
+    def ours(self):
+        """images, prefix_tokens, prefix_mask, answer_tokens, answer_mask; the context by name."""
+        rows = len(self.prefix)
+        slots = [max(map(len, part)) for part in (self.prefix, self.answers)]
+        prefix, answers = (np.zeros((rows, 1, n), np.int32) for n in slots)
+        prefix_mask, answer_mask = prefix.astype(bool), answers.astype(bool)
+        for row, tokens in enumerate(self.prefix):
+            prefix[row, 0, slots[0] - len(tokens) :] = tokens
+            prefix_mask[row, 0, slots[0] - len(tokens) :] = True
+        for row, tokens in enumerate(self.answers):
+            answers[row, 0, : len(tokens)] = tokens
+            answer_mask[row, 0, : len(tokens)] = True
+        context = {"context_tokens": self.context}
+        return (self.images, prefix, prefix_mask, answers, answer_mask), context
+
+    def theirs(self, kind, side="right", answers=True):
+        """Arguments of a transformers model, padded on a side; with labels if with answers."""
+        import torch
+
+        rows = []
+        for context, prefix, answer in zip(self.context, self.prefix, self.answers, strict=True):
+            front = [IMAGE_ID if t == IMAGE else int(t) for t in context]
+            answer = answer if answers else []
+            ids = np.array(front + prefix + answer)
+            in_answer = np.arange(len(ids)) >= len(front) + len(prefix)
+            types = ids == IMAGE_ID if kind == "gemma3" else in_answer
+            rows.append((ids, np.ones_like(ids), types, np.where(in_answer, ids, -100)))
+        length = max(len(row[0]) for row in rows)
+
+        def padded(part, value):
+            spare = [length - len(row[0]) for row in rows]
+            pads = [(0, n) if side == "right" else (n, 0) for n in spare]
+            stacked = [
+                np.pad(row[part], pad, constant_values=value)
+                for row, pad in zip(rows, pads, strict=True)
+            ]
+            return torch.tensor(np.stack(stacked).astype(np.int64))
+
+        given = {"input_ids": padded(0, 0), "attention_mask": padded(1, 0)}
+        if kind != "gemma3_text":
+            # Of padding it does not matter: it is masked.
+            given["token_type_ids"] = padded(2, 0)
+            pixels = self.images.reshape(-1, SIZE, SIZE, 3).transpose(0, 3, 1, 2)
+            given["pixel_values"] = torch.tensor(np.ascontiguousarray(pixels))
+        if answers:
+            given["labels"] = padded(3, -100)
+        return given
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair:
+    """The same model twice."""
+
+    kind: str
+    hf: Any
+    directory: Any
+    model: VLM
+    one_image: tuple[int, ...]  # our context with one image
+
+    def questions(self, images=1, seed=0, rows=3):
+        rng = np.random.default_rng(seed)
+        config = self.model.config
+        shape = (rows, SIZE, SIZE, 3) if images == 1 else (rows, images, SIZE, SIZE, 3)
+        pixels = rng.uniform(-1, 1, shape).astype(np.float32)
+        front = self.one_image
+        if images > 1:
+            front = (BOS, *(BEGIN, IMAGE, END, 11) * images)
+        per_image = 0 if config.vision is None else config.vision.num_tokens
+        context = [t for token in front for t in [token] * (per_image if token == IMAGE else 1)]
+        lengths = [(3, 5), (6, 2), (4, 6)]
+        text = [[rng.integers(3, 1280, n).tolist() for n in lengths[i % 3]] for i in range(rows)]
+        return Questions(
+            None if config.vision is None else pixels,
+            np.tile(np.array(context, np.int32), (rows, 1)),
+            [[*prefix] for prefix, _ in text],
+            [answer for _, answer in text],
+        )
+
+
+@pytest.fixture(scope="session")
+def make_pair(tmp_path_factory):
+    """`make_pair(kind) -> Pair`, each kind made once."""
+    pytest.importorskip("torch")
+    made: dict[str, Pair] = {}
+
+    def make(kind):
+        if kind not in made:
+            hf = _random_hf(kind)
+            directory = tmp_path_factory.mktemp(kind)
+            hf.save_pretrained(directory)
+            one_image = {"gemma3": (BOS, BEGIN, IMAGE, END, 12), "gemma3_text": ()}
+            front = one_image.get(kind, (IMAGE,))
+            config = vlm_config(read_config(directory), str(directory), LOC, front)
+            arrays = read_parameters(open_checkpoint(directory), config)
+            made[kind] = Pair(kind, hf, directory, make_model(config, arrays), front)
+        return made[kind]
+
+    return make
+
+
+@pytest.fixture
+def close():
+    """`close(ours, theirs, part=1e-4)`: equal but for this part of the largest value."""
+
+    def check(ours, theirs, part=1e-4):
+        ours, theirs = np.asarray(jax.device_get(ours)), np.asarray(theirs)
+        assert ours.shape == theirs.shape
+        assert np.isfinite(ours).all()
+        assert np.abs(ours - theirs).max() <= part * np.abs(theirs).max()
+
+    return check

@@ -1,0 +1,249 @@
+"""Files that go out load in transformers and PEFT, and do there what they do here; and back in."""
+
+import json
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from safetensors.numpy import load_file
+
+from cxrjax.models import VLM, LoRAConfig, apply_lora, partition
+from cxrjax.models.hf_export import hf_tensors, write_shards
+from cxrjax.models.hf_import import make_model, open_checkpoint, read_parameters
+from cxrjax.models.hf_layout import found_prefixes, published_prefixes
+from cxrjax.models.lora import merge_lora
+from cxrjax.models.peft import adapter_parameters, read_peft, save_peft
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.parity
+
+KINDS = ("paligemma", "paligemma2", "gemma3", "gemma3_text")
+
+
+def _load_hf(directory, kind, **options):
+    import transformers as t
+
+    if kind == "gemma3_text":
+        return t.AutoModelForCausalLM.from_pretrained(directory, **options)
+    return t.AutoModelForImageTextToText.from_pretrained(directory, **options)
+
+
+def _copy(model):
+    return nnx.merge(*nnx.split(model))
+
+
+def _set(model, values):
+    """Puts arrays in the place of parameters, by path."""
+    graphdef, state = nnx.split(model)
+    flat = [
+        (path, leaf.replace(jnp.asarray(values.get("/".join(map(str, path)), leaf.get_value()))))
+        for path, leaf in nnx.to_flat_state(state)
+    ]
+    return nnx.merge(graphdef, nnx.from_flat_state(flat))
+
+
+def _adapted(pair, **options):
+    """The pair's model with random adapters in both towers, and moved <loc> rows."""
+    targets = ["decoder/layers/attn/(q|v)_proj", "decoder/layers/mlp/down_proj"]
+    if pair.model.config.vision is not None:
+        targets.append("vision/layers/attn/q_proj")
+    model = _copy(pair.model)
+    config = LoRAConfig(
+        rank=3, alpha=4.5, targets=targets, rank_pattern={"down_proj": 2}, **options
+    )
+    apply_lora(model, config, nnx.Rngs(0))
+    model.decoder.embedder.add_loc_delta()
+    rng = np.random.default_rng(1)
+    values = {
+        "/".join(map(str, path)): 0.2 * rng.normal(size=leaf.get_value().shape).astype(np.float32)
+        for path, leaf in nnx.to_flat_state(nnx.state(model))
+        if path[-1] in ("b", "loc_delta")
+    }
+    return _set(model, values)
+
+
+def _with_loc(questions):
+    """Questions that use some <loc> tokens on both sides."""
+    for row, (prefix, answer) in enumerate(zip(questions.prefix, questions.answers, strict=True)):
+        prefix[-1] = 100 + 7 * row
+        answer[0] = answer[-1] = 300 + row
+    return questions
+
+
+@nnx.jit
+def _logits(model, given, context):
+    return model.logits(model(*given, context_tokens=context))
+
+
+def _compare(close, model, hf, questions, kind):
+    """Logits of the answers, row by row."""
+    given, context = questions.ours()
+    ours = np.asarray(_logits(model, given, context["context_tokens"]))
+    with torch.no_grad():
+        theirs = hf(**questions.theirs(kind)).logits.numpy()
+    num_context = questions.context.shape[1]
+    for row, (prefix, answer) in enumerate(zip(questions.prefix, questions.answers, strict=True)):
+        start = num_context + len(prefix)
+        close(ours[row, 0, : len(answer)], theirs[row, start - 1 : start - 1 + len(answer)])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_hugging_face_round_trip(make_pair, tmp_path, kind):
+    """Bit for bit under the names it came with; under the published names transformers reads it."""
+    pair = make_pair(kind)
+    tensors = load_file(pair.directory / "model.safetensors")
+    sizes = pair.model.config
+    write_shards(tmp_path, hf_tensors(pair.model, sizes, found_prefixes(tensors)))
+    found = load_file(tmp_path / "model.safetensors")
+    assert found.keys() == tensors.keys()
+    assert all(np.array_equal(found[name], tensors[name]) for name in tensors)
+
+    (tmp_path / "model.safetensors").unlink()
+    write_shards(tmp_path, hf_tensors(pair.model, sizes, published_prefixes(sizes)), 50_000)
+    (tmp_path / "config.json").write_text((pair.directory / "config.json").read_text())
+    hf, info = _load_hf(tmp_path, kind, output_loading_info=True)
+    assert not any(info[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    state = pair.hf.state_dict()
+    assert all(torch.equal(value, state[name]) for name, value in hf.state_dict().items())
+
+
+def _peft(pair, directory, **options):
+    import peft
+
+    hf = _load_hf(pair.directory, pair.kind)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        # PEFT 0.21 asks transformers 5.23 for it whatever the adapter.
+        warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
+        return peft.PeftModel.from_pretrained(hf, directory, **options).eval()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_peft_loads_our_adapters_and_merges_them_alike(make_pair, close, tmp_path, kind):
+    pair = make_pair(kind)
+    model = _adapted(pair, use_dora=kind == "gemma3")
+    save_peft(tmp_path / "adapter", model)
+    theirs = _peft(pair, tmp_path / "adapter")
+    questions = _with_loc(pair.questions(seed=3))
+    _compare(close, model, theirs, questions, kind)
+
+    merged = _copy(model)
+    merge_lora(merged)
+    sizes = merged.config
+    write_shards(tmp_path, hf_tensors(merged, sizes, published_prefixes(sizes)))
+    (tmp_path / "config.json").write_text((pair.directory / "config.json").read_text())
+    hf = _load_hf(tmp_path, kind)
+    _compare(close, model, hf, questions, kind)
+    state = theirs.merge_and_unload().state_dict()
+    for name, value in hf.state_dict().items():
+        close(value.numpy(), state[name].numpy(), 1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradients_of_adapters(make_pair, close, tmp_path, kind):
+    pair = make_pair(kind)
+    model = _adapted(pair)
+    save_peft(tmp_path / "adapter", model)
+    theirs = _peft(pair, tmp_path / "adapter", is_trainable=True)
+    questions = _with_loc(pair.questions(seed=4))
+    theirs(**questions.theirs(kind)).loss.backward()
+    grads = {
+        name.replace(".default", ""): parameter.grad.numpy()
+        for name, parameter in theirs.named_parameters()
+        if parameter.grad is not None
+    }
+
+    given, context = questions.ours()
+    graphdef, trainable, frozen = partition(model, ("/lora/", "loc_delta"))
+
+    @jax.jit
+    def gradient(trainable):
+        def loss(trainable):
+            model = nnx.merge(graphdef, trainable, frozen)
+            logits = model.logits(model(*given, **context))
+            logprobs = jax.nn.log_softmax(logits)
+            chosen = jnp.take_along_axis(logprobs, given[3][..., None], axis=-1)[..., 0]
+            return -jnp.sum(chosen * given[4]) / jnp.sum(given[4])
+
+        return jax.grad(loss)(trainable)
+
+    ours = nnx.merge(graphdef, gradient(trainable), frozen)
+    table = ours.decoder.embedder
+    delta = np.asarray(table.loc_delta[...])
+    table.loc_delta = None
+    save_peft(tmp_path / "gradients", ours)  # the gradients under PEFT's names
+    named = load_file(tmp_path / "gradients/adapter_model.safetensors")
+    rows = [name for name in grads if "trainable_tokens_delta" in name]
+    assert len(rows) == 1
+    close(delta, grads.pop(rows[0]))
+    assert named.keys() == grads.keys() and all(np.abs(g).max() > 0 for g in grads.values())
+    for name in named:
+        close(named[name], grads[name])
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("paligemma", {"target_modules": "all-linear"}),
+        ("paligemma2", {"target_modules": ["q_proj", "up_proj"], "use_rslora": True}),
+        ("gemma3", {"target_modules": ["k_proj", "fc2"], "use_dora": True}),
+        (
+            "gemma3_text",
+            {"target_modules": ["o_proj", "gate_proj"], "rank_pattern": {"gate_proj": 5}},
+        ),
+    ],
+)
+def test_adapters_that_peft_trained(make_pair, close, tmp_path, kind, options):
+    import peft
+
+    pair = make_pair(kind)
+    torch.manual_seed(0)
+    theirs = peft.get_peft_model(
+        _load_hf(pair.directory, kind),
+        peft.LoraConfig(
+            r=3,
+            lora_alpha=7,
+            init_lora_weights=False,
+            trainable_token_indices=list(range(100, 1124)),
+            task_type="CAUSAL_LM",
+            **options,
+        ),
+    ).eval()
+    with torch.no_grad():
+        for name, parameter in theirs.named_parameters():
+            if "trainable_tokens_delta" in name:
+                parameter.add_(0.2 * torch.randn_like(parameter))
+    theirs.save_pretrained(tmp_path)
+    adapter = read_peft(tmp_path, pair.model.config)
+    model = _copy(pair.model)
+    apply_lora(model, adapter.config, nnx.Rngs(0))
+    model.decoder.embedder.add_loc_delta()
+    trained = adapter_parameters(model, adapter)
+    model = _set(model, trained)
+    _compare(close, model, theirs, _with_loc(pair.questions(seed=5)), kind)
+
+    save_peft(tmp_path / "back", model, use_rslora=adapter.config.use_rslora)
+    back = load_file(tmp_path / "back/adapter_model.safetensors")
+    first = load_file(tmp_path / "adapter_model.safetensors")
+    assert back.keys() == first.keys()
+    for name in first:
+        np.testing.assert_allclose(back[name], first[name], atol=1e-6)
+    stated, again = (
+        json.loads((path / "adapter_config.json").read_text())
+        for path in (tmp_path, tmp_path / "back")
+    )
+    same = ("r", "lora_alpha", "lora_dropout", "use_dora", "use_rslora", "task_type", "bias")
+    assert {key: again[key] for key in same} == {key: stated[key] for key in same}
+
+
+def test_both_names_of_the_vision_tower_are_read(make_pair, tmp_path):
+    pair = make_pair("gemma3")
+    sizes = pair.model.config
+    write_shards(tmp_path, hf_tensors(pair.model, sizes, published_prefixes(sizes)))
+    again = make_model(sizes, read_parameters(open_checkpoint(tmp_path), sizes))
+    assert isinstance(again, VLM)
+    for a, b in zip(*(jax.tree.leaves(nnx.state(m)) for m in (again, pair.model)), strict=True):
+        np.testing.assert_array_equal(a, b)

@@ -1,0 +1,132 @@
+"""Vision features, logits, loss and greedy answers against transformers, in float32."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from cxrjax.decoding.generate import Generator
+from cxrjax.decoding.strategy import Strategy
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.parity
+
+KINDS = ("paligemma", "paligemma2", "gemma3", "gemma3_text")
+IMAGE_KINDS = KINDS[:3]
+
+
+@nnx.jit
+def _all_logits(model, given, context):
+    """Logits at every position of [context | prompt | answer], and the answers' hidden states."""
+    images, prefix, prefix_mask, answers, answer_mask = given
+    embedded, front = model._context(prefix.shape[0], images, context, None, None)
+    tokens = jnp.concatenate([prefix, answers], axis=2)
+    mask = jnp.concatenate([prefix_mask, answer_mask], axis=2)
+    x, layout = model._sequence(embedded, front, tokens, mask, prefix.shape[2])
+    x, _ = model.decoder(x, layout)
+    hidden = model(*given, context_tokens=context)
+    return model.logits(model.decoder.final_norm(x)), hidden
+
+
+def _both(pair, questions, side):
+    """Logits of both at every token that is there, row by row; ours of answers apart; loss."""
+    given, context = questions.ours()
+    ours, hidden = _all_logits(pair.model, given, context["context_tokens"])
+    ours, answers = np.asarray(ours), np.asarray(pair.model.logits(hidden))
+    asked = questions.theirs(pair.kind, side)
+    with torch.no_grad():
+        out = pair.hf(**asked)
+    theirs = out.logits.numpy()
+    num_context = questions.context.shape[1]
+    prefix_slots = given[1].shape[2]
+    for row, (prefix, answer) in enumerate(zip(questions.prefix, questions.answers, strict=True)):
+        there = np.flatnonzero(asked["attention_mask"][row].numpy())
+        n, m = len(prefix), len(answer)
+        start = num_context + prefix_slots
+        mine = np.r_[0:num_context, start - n : start + m]
+        yield ours[row, mine], theirs[row, there], answers[row, 0, :m], n + num_context, out.loss
+
+
+@pytest.mark.parametrize("kind", IMAGE_KINDS)
+def test_vision_features(make_pair, close, kind):
+    pair = make_pair(kind)
+    questions = pair.questions()
+    with torch.no_grad():
+        pixels = questions.theirs(kind)["pixel_values"]
+        theirs = pair.hf.get_image_features(pixels).pooler_output
+    close(nnx.jit(lambda m, x: m.encode_images(x))(pair.model, questions.images), theirs)
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_logits_at_every_position(make_pair, close, kind, side):
+    pair = make_pair(kind)
+    for ours, theirs, answers, start, _ in _both(pair, pair.questions(), side):
+        close(ours, theirs)
+        close(answers, theirs[start - 1 : -1])
+
+
+def test_two_images_in_a_prompt(make_pair, close):
+    pair = make_pair("gemma3")
+    for ours, theirs, *_ in _both(pair, pair.questions(images=2), "left"):
+        close(ours, theirs)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_loss(make_pair, kind):
+    pair = make_pair(kind)
+    questions = pair.questions(seed=1)
+    total, count, losses = 0.0, 0, set()
+    for (_, _, logits, _, loss), answer in zip(
+        _both(pair, questions, "right"), questions.answers, strict=True
+    ):
+        logprobs = jax.nn.log_softmax(logits)
+        total -= float(sum(logprobs[np.arange(len(answer)), answer]))
+        count += len(answer)
+        losses.add(float(loss))
+    assert [total / count] == pytest.approx(list(losses), rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_greedy_answers(make_pair, kind):
+    pair = make_pair(kind)
+    questions = pair.questions(seed=2)
+    given, _ = questions.ours()
+    slots = 8
+    ours = Generator(pair.model, Strategy(slots, (1,)))(*given[:3]).tokens[:, 0]
+    asked = questions.theirs(kind, "left", answers=False)
+    theirs = pair.hf.generate(**asked, max_new_tokens=slots, do_sample=False, eos_token_id=1)
+    theirs = theirs[:, asked["input_ids"].shape[1] :].numpy()
+    np.testing.assert_array_equal(ours[:, : theirs.shape[1]], theirs)
+    assert len(np.unique(ours)) > 3  # not one token for ever
+
+
+@pytest.mark.parametrize("kind", ["paligemma2", "gemma3"])
+def test_beam_search(make_pair, kind):
+    """Where the reference itself is sure by 1e-3 which answer is the best."""
+    pair = make_pair(kind)
+    questions = pair.questions(seed=6, rows=6)
+    given, _ = questions.ours()
+    slots = 6
+    greedy = Generator(pair.model, Strategy(slots))(*given[:3]).tokens[:, 0]
+    stop = int(greedy[0, 3])  # a token that ends some answers early
+    ours = Generator(pair.model, Strategy(slots, (stop,), beams=3))(*given[:3]).tokens[:, 0]
+    asked = questions.theirs(kind, "left", answers=False)
+    out = pair.hf.generate(
+        **asked,
+        max_new_tokens=slots,
+        do_sample=False,
+        num_beams=3,
+        num_return_sequences=2,
+        eos_token_id=stop,
+        pad_token_id=0,
+        return_dict_in_generate=True,
+        output_scores=True,
+    )
+    scores = out.sequences_scores.reshape(-1, 2).numpy()
+    sure = scores[:, 0] - scores[:, 1] > 1e-3
+    theirs = out.sequences[::2, asked["input_ids"].shape[1] :].numpy()
+    assert sure.sum() >= 3
+    np.testing.assert_array_equal(ours[sure, : theirs.shape[1]], theirs[sure])
+    assert (ours[:, theirs.shape[1] :] == 0).all()

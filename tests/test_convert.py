@@ -1,0 +1,227 @@
+"""The command's ways in and out, on a small PaliGemma that was not ours."""
+
+import json
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+from safetensors.numpy import load_file
+
+from cxrjax import convert
+from cxrjax.errors import UserError
+from cxrjax.input_pipeline.tokenizer import load_tokenizer
+from cxrjax.models import partition
+from cxrjax.models.presets import DecoderConfig, VisionConfig, VLMConfig
+from cxrjax.training import checkpoint, interchange
+from cxrjax.training.config import to_json
+from cxrjax.training.data import example_config, open_tokenizer
+from cxrjax.training.optimizer import make_optimizer
+from cxrjax.training.step import init_state
+from cxrjax.training.store import CheckpointStore
+
+_TOKENIZER = Path(__file__).parent.parent / "data/demo_base/tokenizer.model"
+SIZES = VLMConfig(
+    vision=VisionConfig(image_size=8, patch_size=4, width=8, depth=1, num_heads=2, mlp_dim=16),
+    decoder=DecoderConfig(
+        vocab_size=2112, width=8, depth=2, num_heads=3, num_kv_heads=1, head_dim=4, mlp_dim=24
+    ),
+    loc_token_start=4,
+)
+_CONFIG = {
+    "architectures": ["PaliGemmaForConditionalGeneration"],
+    "model_type": "paligemma",
+    "image_token_index": 2100,
+    "projection_dim": 8,
+    "torch_dtype": "bfloat16",
+    "text_config": {
+        "model_type": "gemma",
+        "hidden_size": 8,
+        "intermediate_size": 24,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 3,
+        "num_key_value_heads": 1,
+        "head_dim": 4,
+        "vocab_size": 2112,
+    },
+    "vision_config": {
+        "model_type": "siglip_vision_model",
+        "hidden_size": 8,
+        "intermediate_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "image_size": 8,
+        "patch_size": 4,
+        "projection_dim": 8,
+        "vision_use_head": False,
+    },
+}
+
+
+def _convert(source, out, *more):
+    convert.main([f"--checkpoint={source}", f"--out={out}", *more])
+    return out
+
+
+def _write_hf(write_hf, directory, **options):
+    tensors = write_hf(directory, SIZES, _CONFIG, **options)
+    (directory / "tokenizer.model").write_bytes(_TOKENIZER.read_bytes())
+    (directory / "tokenizer_config.json").write_text('{"tokenizer_class": "GemmaTokenizer"}')
+    return tensors
+
+
+@pytest.fixture
+def hf(tmp_path, write_hf):
+    """(directory, tensors)."""
+    return tmp_path / "hf", _write_hf(write_hf, tmp_path / "hf", dtype="bfloat16", shards=2)
+
+
+@pytest.fixture
+def base(hf, tmp_path):
+    return _convert(hf[0], tmp_path / "base")
+
+
+def _arrays(model):
+    flat = nnx.to_flat_state(nnx.state(model))
+    return {"/".join(map(str, path)): np.asarray(leaf.get_value()) for path, leaf in flat}
+
+
+@pytest.fixture
+def run(base, tmp_path):
+    """A workdir whose adapters and <loc> rows have been trained on the base."""
+    config = checkpoint.base_config(base)
+    config.lora.update({"rank": 2, "alpha": 3.0, "dropout": 0.1, "loc_rows": True})
+    config.trainable = ("/lora/", "loc_delta")
+    config.training.batch_images = config.training.steps = 1
+    model, reference = checkpoint.build_model(config)
+    _, trainable, _ = partition(model, config.trainable)
+    rng = np.random.default_rng(0)
+    trained = jax.tree.map(lambda x: rng.normal(size=x.shape).astype(np.float32), trainable)
+    workdir = tmp_path / "run"
+    workdir.mkdir()
+    (workdir / "config.json").write_text(json.dumps(to_json(config)))
+    (workdir / "tokenizer.model").write_bytes(_TOKENIZER.read_bytes())
+    store = CheckpointStore(workdir, "vqa/f1")
+    store.save(5, init_state(trained, make_optimizer(config.optimizer, 10)), {}, reference, {})
+    store.close()
+    return workdir
+
+
+def test_a_base_of_any_size_carries_its_sizes(base, hf):
+    described = json.loads((base / "model.json").read_text())
+    assert described["preset"] == "from_base" and described["dtype"] == "bfloat16"
+    assert described["notes"] == {"source": "hf"}
+    model, config, tokenizer_path = checkpoint.load_model(base)
+    assert model.config == SIZES
+    assert config.model.share == "tower"
+    assert example_config(config).image_size == 8
+    assert open_tokenizer(tokenizer_path, config).loc_ids[0] == 4
+    table = hf[1]["language_model.model.embed_tokens.weight"]
+    np.testing.assert_array_equal(_arrays(model)["decoder/embedder/table"], table)
+    assert (base / "tokenizer_config.json").is_file()
+
+
+def test_hugging_face_there_and_back(base, hf, tmp_path):
+    out = _convert(base, tmp_path / "back", "--to=hf")
+    found = load_file(out / "model.safetensors")
+    assert found.keys() == hf[1].keys()
+    for name, tensor in hf[1].items():
+        assert found[name].dtype == tensor.dtype
+        np.testing.assert_array_equal(found[name], tensor)
+    stated = json.loads((out / "config.json").read_text())
+    assert stated.pop("dtype") == "bfloat16"
+    assert stated == {key: value for key, value in _CONFIG.items() if key != "torch_dtype"}
+    assert (out / "tokenizer.model").read_bytes() == _TOKENIZER.read_bytes()
+    assert (out / "tokenizer_config.json").is_file()
+    again = _convert(out, tmp_path / "again", "--dtype=float32")
+    assert json.loads((again / "model.json").read_text())["dtype"] == "float32"
+
+
+def test_adapters_out_and_in_again(base, run, tmp_path):
+    adapter = _convert(run, tmp_path / "adapter", "--to=peft")
+    stated = json.loads((adapter / "adapter_config.json").read_text())
+    assert stated["base_model_name_or_path"] == "hf" and stated["lora_dropout"] == 0.1
+    back = _convert(adapter, tmp_path / "back", f"--base={base}")
+    ours, theirs = (_arrays(checkpoint.load_model(directory).model) for directory in (run, back))
+    assert ours.keys() == theirs.keys()
+    for name in ours:
+        np.testing.assert_allclose(theirs[name], ours[name], atol=1e-6)
+    config = checkpoint.load_model(back).config
+    assert (config.lora.rank, config.lora.alpha, config.lora.dropout) == (2, 3.0, 0.1)
+    assert load_tokenizer(checkpoint.load_model(back).tokenizer_path).vocab_size == 2048
+
+
+def test_adapters_folded_in(run, tmp_path):
+    out = _convert(run, tmp_path / "merged", "--to=merged")
+    found = load_file(out / "model.safetensors")
+    ours = _arrays(checkpoint.load_model(run).model)
+    lora = {k: ours[f"decoder/layers/attn/v_proj/lora/{k}"][1] for k in ("a", "b")}
+    kernel = ours["decoder/layers/attn/v_proj/kernel"][1] + 1.5 * lora["a"] @ lora["b"]
+    name = "language_model.model.layers.1.self_attn.v_proj.weight"
+    np.testing.assert_allclose(found[name], kernel.T, rtol=1e-5, atol=1e-5)
+    rows = ours["decoder/embedder/table"][4:1028] + ours["decoder/embedder/loc_delta"]
+    table = found["language_model.model.embed_tokens.weight"]
+    np.testing.assert_allclose(table[4:1028], rows, rtol=1e-6)
+    assert json.loads((out / "config.json").read_text())["dtype"] == "float32"
+    with pytest.raises(UserError, match="has adapters; --to=merged"):
+        _convert(run, tmp_path / "x", "--to=hf")
+    with pytest.raises(UserError, match="has adapters, and a base has none"):
+        _convert(run, tmp_path / "x")
+
+
+def test_an_adapter_of_another_base_is_refused(hf, base, run, write_hf, tmp_path):
+    adapter = _convert(run, tmp_path / "adapter", "--to=peft")
+    _write_hf(write_hf, tmp_path / "other_hf", seed=1)
+    other = _convert(tmp_path / "other_hf", tmp_path / "other")
+    with pytest.raises(UserError, match="use the base it was trained on"):
+        _convert(adapter, tmp_path / "x", f"--base={other}")
+    with pytest.raises(UserError, match="needs --base"):
+        _convert(adapter, tmp_path / "x")
+    with pytest.raises(UserError, match="only a PEFT adapter needs one"):
+        _convert(hf[0], tmp_path / "x", f"--base={base}")
+
+
+@pytest.mark.parametrize(("key", "value"), [("alpha", 4.0), ("use_rslora", True)])
+def test_adapters_under_another_alpha_are_refused(run, tmp_path, key, value):
+    config = json.loads((run / "config.json").read_text())
+    config["lora"][key] = value
+    (run / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match=rf"trained with lora\.{key}=.*set it back"):
+        _convert(run, tmp_path / "x", "--to=peft")
+
+
+def test_a_run_resumes_with_its_own_rank_and_alpha_alone(run):
+    config = checkpoint.read_config(run)
+    checkpoint.check_same_run(run, config)
+    config.lora.rank, config.lora.alpha = 4, 6.0
+    with pytest.raises(UserError, match=r"lora\.alpha is 3\.0 there.*lora\.rank is 2 there"):
+        checkpoint.check_same_run(run, config)
+
+
+def test_what_cannot_be_converted(hf, base, tmp_path, write_hf):
+    with pytest.raises(UserError, match="nothing to convert"):
+        _convert(tmp_path, tmp_path / "x")
+    with pytest.raises(UserError, match="is not ours; convert it to a base first"):
+        _convert(hf[0], tmp_path / "x", "--to=hf")
+    with pytest.raises(UserError, match="expected a training workdir"):
+        _convert(base, tmp_path / "x", "--to=peft")
+    with pytest.raises(UserError, match="holds a model already"):
+        _convert(hf[0], base)
+    with pytest.raises(UserError, match="it was not imported from Hugging Face"):
+        _convert(_TOKENIZER.parent, tmp_path / "x", "--to=hf")
+    with pytest.raises(UserError, match="not a GGUF file"):
+        _convert(_TOKENIZER, tmp_path / "x")
+    # An embedding of 4,096 rows is another tokenizer's.
+    config = json.loads((hf[0] / "config.json").read_text())
+    config["text_config"]["vocab_size"] = 4096
+    (hf[0] / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match="2048 pieces, but the model's embedding has 4096 rows"):
+        _convert(hf[0], tmp_path / "x")
+    assert not (tmp_path / "x").exists()
+
+
+def test_kinds_are_told_apart(hf, base, run):
+    assert interchange.kind_of(hf[0]) == "hf"
+    assert interchange.kind_of(base) == "base"
+    assert interchange.kind_of(run) == "run"
