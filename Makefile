@@ -1,6 +1,7 @@
 # make demo: installs, then trains, evaluates and shows the embedded example (about 8 minutes after
 #            installation on two cores).
 # make test: installs, then runs lint, types and every test but the parity ones.
+# make parity: the tests that compare with PyTorch, in a second environment that has it.
 PYTHON ?= python3
 VENV ?= .venv
 PY = $(VENV)/bin/python
@@ -13,7 +14,7 @@ export GLIBC_TUNABLES = glibc.malloc.hugetlb=1
 export JAX_PLATFORMS = cpu
 export TF_CPP_MIN_LOG_LEVEL = 2
 
-.PHONY: demo test lint fast clean
+.PHONY: demo test lint fast parity clean
 
 # The held-out phantoms are of the same build, from a stream of seeds that training never draws on.
 demo: $(VENV)/.installed
@@ -41,6 +42,9 @@ test: $(VENV)/.installed lint
 fast: $(VENV)/.installed
 	$(PY) -m pytest -m "not slow and not parity"
 
+parity: $(VENV)-parity/.installed
+	$(VENV)-parity/bin/python -m pytest -m parity
+
 lint: $(VENV)/.installed
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
@@ -52,5 +56,13 @@ $(VENV)/.installed: setup.py constraints.txt
 	$(VENV)/bin/pip install --quiet -c constraints.txt -e ".[test]"
 	touch $@
 
+# Beside constraints.txt, which holds what everybody installs.
+$(VENV)-parity/.installed: setup.py constraints.txt
+	$(PYTHON) -m venv $(VENV)-parity
+	$(VENV)-parity/bin/pip install --quiet --upgrade pip
+	$(VENV)-parity/bin/pip install --quiet -c constraints.txt \
+	    "torch==2.13.0" "peft==0.21.2" -e ".[test,parity]"
+	touch $@
+
 clean:
-	rm -rf $(VENV) runs build *.egg-info
+	rm -rf $(VENV) $(VENV)-parity runs build *.egg-info
