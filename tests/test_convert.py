@@ -15,7 +15,7 @@ from cxrjax.input_pipeline.tokenizer import load_tokenizer
 from cxrjax.models import partition
 from cxrjax.models.presets import DecoderConfig, VisionConfig, VLMConfig
 from cxrjax.training import checkpoint, interchange
-from cxrjax.training.config import to_json
+from cxrjax.training.config import default_config, to_json, validate
 from cxrjax.training.data import example_config, open_tokenizer
 from cxrjax.training.optimizer import make_optimizer
 from cxrjax.training.step import init_state
@@ -219,6 +219,22 @@ def test_what_cannot_be_converted(hf, base, tmp_path, write_hf):
     with pytest.raises(UserError, match="2048 pieces, but the model's embedding has 4096 rows"):
         _convert(hf[0], tmp_path / "x")
     assert not (tmp_path / "x").exists()
+
+
+def test_sizes_of_a_base_need_a_base(base):
+    config = default_config()
+    config.model.update({"preset": "from_base", "init": "random"})
+    config.training.batch_images = config.training.steps = 1
+    with pytest.raises(UserError, match=r"needs a base, and model\.init is 'random'"):
+        validate(config)
+    config.model.update({"init": "checkpoint", "init_from": str(base)})
+    validate(config)
+    assert checkpoint.model_sizes(config) == SIZES
+    described = json.loads((base / "model.json").read_text())
+    del described["sizes"]["decoder"]
+    (base / "model.json").write_text(json.dumps(described))
+    with pytest.raises(UserError, match=r"sizes cannot be read \('decoder'\)"):
+        checkpoint.model_sizes(config)
 
 
 def test_kinds_are_told_apart(hf, base, run):

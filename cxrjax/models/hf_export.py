@@ -89,7 +89,7 @@ def write_shards(
     if len(shards) == 1:
         write_safetensors(directory / WEIGHTS_FILE, shards[0])
         return
-    weight_map = {}
+    weight_map: dict[str, str] = {}
     for number, shard in enumerate(shards, start=1):
         name = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
         write_safetensors(directory / name, shard)

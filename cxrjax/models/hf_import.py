@@ -247,12 +247,12 @@ def read_parameters(
         sharding = _first_device() if sharding_of is None else sharding_of(rule.path, shape)
 
         def part(
-            index: tuple[slice, ...],
+            index: tuple[slice, ...] | None,
             rule: TensorRule = rule,
             names: list[str] = names,
             shape: tuple[int, ...] = shape,
         ) -> np.ndarray:
-            return _read_part(files, rule, names, shape, index, dtype)
+            return _read_part(files, rule, names, shape, index or (), dtype)
 
         # Waited for: the host's memory of one parameter is free before the next is read.
         arrays[rule.path] = jax.block_until_ready(
@@ -369,7 +369,7 @@ def _check_tied(files: SafetensorsFiles, where: str) -> None:
         return
     head, embedding = files.tensors[_LM_HEAD], files.tensors[_EMBEDDING]
     equal = head.shape == embedding.shape and all(
-        np.array_equal(*(files.read(name, rows) for name in (_LM_HEAD, _EMBEDDING)))
+        np.array_equal(files.read(_LM_HEAD, rows), files.read(_EMBEDDING, rows))
         for rows in _row_blocks(head.shape[0])
     )
     if not equal:
