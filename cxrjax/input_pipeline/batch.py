@@ -20,6 +20,28 @@ ArrayLike: TypeAlias = Array | np.ndarray
 
 
 @struct.dataclass
+class DigitTokens:
+    """Where boxes are written in digits: D digits at most in a coordinate.
+
+    coordinate = (sum of place_weights * digits) * scale + offset
+
+    Attributes:
+        positions: index on the answer axis of each digit's token, the coordinates in the order of
+            `coordinate_positions`, the first digit first; 0 in padding.
+        place_weights: 1000, 100, 10 or 1, what the digit counts; 0 in padding.
+        scale, offset: from the number written to a fraction of the model's input frame, for
+            x_min, y_min, x_max, y_max; of each question's image.
+        token_ids: ids of the tokens 0 to 9. Static: each value is compiled once.
+    """
+
+    positions: Int32[ArrayLike, "B Q K 4 D"]
+    place_weights: Float[ArrayLike, "B Q K 4 D"]
+    scale: Float[ArrayLike, "B Q 4"]
+    offset: Float[ArrayLike, "B Q 4"]
+    token_ids: tuple[int, ...] = struct.field(pytree_node=False)
+
+
+@struct.dataclass
 class Batch:
     """Fixed-shape arrays of one step, on the host (NumPy) or on devices (JAX).
 
@@ -31,14 +53,16 @@ class Batch:
         answer_tokens: the answer and `<eos>`, right-padded.
         answer_mask: True on the answer's tokens and `<eos>`: where the token loss is taken.
         coordinate_positions: index on the answer axis of the tokens that carry x_min, y_min,
-            x_max, y_max, in this order whatever order the codec emits them in.
-        target_boxes: the boxes those tokens say (bin centres), xyxy, fractions of the model's
-            input frame.
+            x_max, y_max, in this order whatever order the codec emits them in; of a number of
+            several digits, the first.
+        target_boxes: the boxes those tokens say (bin centres, or the numbers written), xyxy,
+            fractions of the model's input frame.
         box_mask: True where a box is.
         question_index: position of the question's record in its file, -1 for an empty slot.
         packed_length: no image has more tokens than this in all its questions together, so that
             the model may leave the padding out; None where nobody counted. Static: each value is
             compiled once.
+        digits: of boxes written in digits, None where each coordinate is one token.
     """
 
     images: UInt8[ArrayLike, "B H W 3"]
@@ -51,6 +75,7 @@ class Batch:
     box_mask: Bool[ArrayLike, "B Q K"]
     question_index: Int32[ArrayLike, "B Q"]
     packed_length: int | None = struct.field(pytree_node=False, default=None)
+    digits: DigitTokens | None = None
 
 
 class Problem(NamedTuple):
@@ -92,9 +117,23 @@ def empty_batch(
     answer_slots: int,
     boxes: int,
     packed_length: int | None = None,
+    max_digits: int = 0,
+    digit_ids: tuple[int, ...] = (),
 ) -> Batch:
-    """A batch of empty slots in NumPy, to be filled in place (tokens 0 = `<pad>`)."""
+    """A batch of empty slots in NumPy, to be filled in place (tokens 0 = `<pad>`).
+
+    With `max_digits` it has room for boxes in digits, whose tokens are `digit_ids`.
+    """
     question_shape = (images, questions)
+    digits = None
+    if max_digits:
+        digits = DigitTokens(
+            positions=np.zeros((*question_shape, boxes, 4, max_digits), np.int32),
+            place_weights=np.zeros((*question_shape, boxes, 4, max_digits), np.float32),
+            scale=np.zeros((*question_shape, 4), np.float32),
+            offset=np.zeros((*question_shape, 4), np.float32),
+            token_ids=digit_ids,
+        )
     return Batch(
         images=np.zeros((images, image_size, image_size, 3), np.uint8),
         prefix_tokens=np.zeros((*question_shape, prefix_slots), np.int32),
@@ -106,4 +145,5 @@ def empty_batch(
         box_mask=np.zeros((*question_shape, boxes), bool),
         question_index=np.full(question_shape, -1, np.int32),
         packed_length=packed_length,
+        digits=digits,
     )

@@ -1,10 +1,13 @@
 """One record to the tokens, boxes and masks of one question; one image to pixels.
 
-prefix   <bos> prompt newline        the model sees all of it, both ways
+prefix   <bos> prompt newline        the model sees all of it, both ways (Gemma 3: backwards only)
 answer   text <eos>                  predicted token by token, the only part with a loss
+
+A conversation has its <bos> before the image and ends its answer otherwise: `PromptFormat`.
 """
 
 import dataclasses
+import functools
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -22,6 +25,13 @@ from cxrjax.images import (
     read_image,
     resize,
 )
+from cxrjax.input_pipeline.coordinates import (
+    BOX_ROUTES,
+    BoxRoute,
+    DigitCoordinates,
+    DigitFinder,
+    resolve_box_route,
+)
 from cxrjax.input_pipeline.prompts import PROMPTS, BoxText
 from cxrjax.input_pipeline.tokenizer import Tokenizer
 from cxrjax.records import QARecord
@@ -36,6 +46,7 @@ class ExampleConfig:
         codec: how the model writes boxes, a key of `cxrjax.codecs.CODECS`.
         record_codec: how the records' answers have them written.
         prompt: a key of `cxrjax.input_pipeline.prompts.PROMPTS`.
+        box_route: how the loss reaches boxes, one of `coordinates.BOX_ROUTES`.
         geometry: `resize` stretches the image to the square, `letterbox` pads it.
         max_boxes: most boxes in one answer (K).
         prefix_buckets, answer_buckets: ascending lengths; a batch is padded to the smallest that
@@ -51,6 +62,7 @@ class ExampleConfig:
     codec: str = "paligemma"
     record_codec: str = "vindr_px"
     prompt: str = "vqa"
+    box_route: str = "auto"
     geometry: Literal["resize", "letterbox"] = "resize"
     max_boxes: int = 8
     prefix_buckets: tuple[int, ...] = (32, 64)
@@ -67,6 +79,7 @@ class ExampleConfig:
         for name, choices in (
             ("geometry", ("resize", "letterbox")),
             ("too_long", ("error", "set_aside")),
+            ("box_route", BOX_ROUTES),
         ):
             if getattr(self, name) not in choices:
                 raise UserError(f"{name} is {getattr(self, name)!r}, expected one of {choices}")
@@ -100,16 +113,18 @@ class EncodedQuestion(NamedTuple):
     """One question in tokens.
 
     Attributes:
-        prefix: `<bos>`, prompt, newline.
-        answer: text and `<eos>`; empty where no answer was asked for.
+        prefix: `<bos>` (where the format begins with it), prompt, newline.
+        answer: text and end marker; empty where no answer was asked for.
         coordinate_positions: on the answer axis, canonical order, one row a box.
         boxes: what those tokens say, xyxy fractions of the model's input.
+        digits: the same boxes digit by digit, where the loss reaches them so.
     """
 
     prefix: Int32[np.ndarray, "prefix"]
     answer: Int32[np.ndarray, "answer"]
     coordinate_positions: Int32[np.ndarray, "n 4"]
     boxes: Float32[np.ndarray, "n 4"]
+    digits: DigitCoordinates | None = None
 
 
 def image_geometry(height: int, width: int, config: ExampleConfig) -> Geometry:
@@ -138,6 +153,33 @@ class QuestionEncoder:
         self.config = config
         self._codec = get_codec(config.codec)
 
+    @functools.cached_property
+    def box_route(self) -> BoxRoute:
+        """How the loss reaches boxes.
+
+        Raises:
+            UserError: not in the way that is configured.
+        """
+        return resolve_box_route(self.config.box_route, self.config.codec)
+
+    @functools.cached_property
+    def digit_finder(self) -> DigitFinder | None:
+        """Finds coordinates in digits; None where there are none, or none that a loss reaches.
+
+        Raises:
+            UserError: the tokenizer does not give every digit a token of its own.
+        """
+        if self.box_route == "none" or self._codec.number_pattern is None:
+            return None
+        return DigitFinder(self.tokenizer)
+
+    @property
+    def digit_shape(self) -> tuple[int, tuple[int, ...]]:
+        """Digits that a batch needs room for in each coordinate, and the ids of 0 to 9."""
+        if self.digit_finder is None or self.box_route != "digits":
+            return 0, ()
+        return self._codec.max_digits, self.digit_finder.token_ids
+
     def encode(self, record: QARecord, with_answer: bool = True) -> EncodedQuestion:
         """Tokens of one question.
 
@@ -147,23 +189,23 @@ class QuestionEncoder:
                 wanted, or a box in the answer does not parse. Every message names the question.
         """
         prompt = PROMPTS[self.config.prompt]
-        prefix = np.asarray(
-            [self.tokenizer.bos_id, *self.tokenizer.encode(prompt.prefix(record))], np.int32
-        )
+        begin = [self.tokenizer.bos_id] if prompt.begins else []
+        prefix = np.asarray([*begin, *self.tokenizer.encode(prompt.prefix(record))], np.int32)
         self._check_length(record, "prefix", len(prefix), self.config.prefix_buckets)
         if not with_answer:
             return EncodedQuestion(prefix, _NO_TOKENS, _NO_POSITIONS, _NO_BOXES)
         text = self.target_text(record)
-        answer = np.asarray([*self.tokenizer.encode(text), self.tokenizer.eos_id], np.int32)
+        end = self.tokenizer.eos_id if prompt.end is None else self.tokenizer.piece_id(prompt.end)
+        answer = np.asarray([*self.tokenizer.encode(text), end], np.int32)
         self._check_length(record, "answer", len(answer), self.config.answer_buckets)
-        positions, boxes = self._coordinates(record, answer)
+        positions, boxes, digits = self._coordinates(record, text, answer)
         if len(boxes) > self.config.max_boxes:
             raise TooLongError(
                 f"question {record.question_id}: {len(boxes)} boxes in the answer, expected at "
                 f"most {self.config.max_boxes}; raise max_boxes or set such questions aside",
                 "too_many_boxes",
             )
-        return EncodedQuestion(prefix, answer, positions, boxes)
+        return EncodedQuestion(prefix, answer, positions, boxes, digits)
 
     def target_text(self, record: QARecord) -> str:
         """What the model should answer, boxes in the model's codec."""
@@ -190,11 +232,22 @@ class QuestionEncoder:
             raise UserError(f"question {record.question_id}: {error}") from None
 
     def _coordinates(
-        self, record: QARecord, answer: Int32[np.ndarray, "answer"]
-    ) -> tuple[Int32[np.ndarray, "n 4"], Float32[np.ndarray, "n 4"]]:
+        self, record: QARecord, text: str, answer: Int32[np.ndarray, "answer"]
+    ) -> tuple[Int32[np.ndarray, "n 4"], Float32[np.ndarray, "n 4"], DigitCoordinates | None]:
         """Where the boxes are among the answer's tokens, and what those tokens say."""
-        if not isinstance(self._codec, PaliGemma):
-            return _NO_POSITIONS, _NO_BOXES
+        if self.box_route == "none":
+            return _NO_POSITIONS, _NO_BOXES, None
+        if self.digit_finder is not None:
+            assert record.image_hw is not None
+            size = record.image_hw
+            geometry = image_geometry(*size, self.config)
+            try:
+                found = self.digit_finder.find(text, answer, self._codec, *size, geometry)
+            except UserError as error:
+                raise UserError(f"question {record.question_id}: {error}") from None
+            digits = found if self.box_route == "digits" else None
+            return found.positions[..., 0], found.boxes, digits
+        assert isinstance(self._codec, PaliGemma)
         first, last = self.tokenizer.loc_ids[[0, -1]]
         # The prompt format wrote whole boxes only, so that location tokens come in fours.
         emitted = np.flatnonzero((answer >= first) & (answer <= last))
@@ -205,7 +258,7 @@ class QuestionEncoder:
             )
         positions = np.empty((len(emitted) // 4, 4), np.int32)
         positions[:, list(self._codec.coordinate_order)] = emitted.reshape(-1, 4)
-        return positions, self._codec.from_bins(answer[positions] - first)
+        return positions, self._codec.from_bins(answer[positions] - first), None
 
     def _check_length(
         self, record: QARecord, part: str, length: int, buckets: tuple[int, ...]

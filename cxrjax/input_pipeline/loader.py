@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import grain
+import jax
 import numpy as np
 from absl import flags
 
@@ -79,6 +80,8 @@ class BatchBuilder:
         self.with_answers = with_answers
         self.process_index = process_index
         self.process_count = process_count
+        # Asked for now, so that a tokenizer that does not fit is told before the first batch.
+        self._digits = encoder.digit_shape if with_answers else (0, ())
         self._cache: dict[int, _Element] = {}
 
     def __call__(self, elements: np.ndarray) -> LoadedBatch:
@@ -98,6 +101,8 @@ class BatchBuilder:
                 answer_slots=_slots([len(t.answer) for t in tokens], config.answer_buckets),
                 boxes=config.max_boxes,
                 packed_length=_packed_length(list(encoded.values()), config),
+                max_digits=self._digits[0],
+                digit_ids=self._digits[1],
             ),
             question_ids=[[None] * self.source.questions_per_image for _ in mine],
             problems=[],
@@ -160,6 +165,11 @@ def _fill_question(batch: Batch, row: int, slot: int, question: EncodedQuestion)
     batch.coordinate_positions[row, slot, :num_boxes] = question.coordinate_positions
     batch.target_boxes[row, slot, :num_boxes] = question.boxes
     batch.box_mask[row, slot, :num_boxes] = True
+    if batch.digits is not None and question.digits is not None:
+        for name in ("positions", "place_weights"):
+            getattr(batch.digits, name)[row, slot, :num_boxes] = getattr(question.digits, name)
+        batch.digits.scale[row, slot] = question.digits.scale
+        batch.digits.offset[row, slot] = question.digits.offset
 
 
 def _slots(lengths: list[int], buckets: tuple[int, ...]) -> int:
@@ -371,12 +381,9 @@ def _own(loaded: LoadedBatch) -> LoadedBatch:
     JAX on a CPU computes on NumPy's memory without a copy, so that a batch in use would keep its
     shared memory (of which containers have little) up to the end of the run.
     """
-    arrays: dict[str, Any] = {
-        name: np.array(array)
-        for name, array in vars(loaded.batch).items()
-        if isinstance(array, np.ndarray) and type(array) is not np.ndarray
-    }
-    return loaded._replace(batch=dataclasses.replace(loaded.batch, **arrays))
+    return loaded._replace(
+        batch=jax.tree.map(lambda x: x if type(x) is np.ndarray else np.array(x), loaded.batch)
+    )
 
 
 def _set_up_worker(worker: int, workers: int) -> None:

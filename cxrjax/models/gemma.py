@@ -3,6 +3,7 @@
 Gemma 1, 2 and 3 are one decoder: what tells them apart are fields of `DecoderConfig`.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -288,6 +289,12 @@ class Embedder(nnx.Module):
         if self.loc_delta is not None:
             rows = rows + self.loc_delta[...]
         return self._cap(_float32_logits(hidden, rows))
+
+    def decode_few(
+        self, hidden: Float[Array, "*batch D"], tokens: Sequence[int]
+    ) -> Float[Array, "*batch n"]:
+        """Logits over a few tokens alone, none of them a `<loc>`, float32."""
+        return self._cap(_float32_logits(hidden, self.table[...][jnp.asarray(tokens)]))
 
     def _cap(self, logits: Array) -> Array:
         return logits if self.softcap is None else self.softcap * jnp.tanh(logits / self.softcap)

@@ -1,6 +1,7 @@
 """PaliGemma and MedGemma: images and questions in, hidden states of the answers out."""
 
-from typing import Literal, NamedTuple
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -74,6 +75,7 @@ class VLM(nnx.Module):
         self.decoder = Decoder(
             config.decoder, config.loc_token_start, rngs, remat=remat, unroll=unroll
         )
+        self.box_head: Any = nnx.data(None)  # an auxiliary, see box_head.py
 
     def encode_images(
         self, images: Array, dropout: TokenDropout | None = None
@@ -174,6 +176,12 @@ class VLM(nnx.Module):
     def loc_logits(self, hidden: Float[Array, "*batch D"]) -> Float[Array, "*batch 1024"]:
         """Float32 logits over the 1,024 `<loc>` tokens alone."""
         return self.decoder.embedder.decode_loc(hidden)
+
+    def token_logits(
+        self, hidden: Float[Array, "*batch D"], tokens: Sequence[int]
+    ) -> Float[Array, "*batch n"]:
+        """Float32 logits over a few tokens alone, none of them a `<loc>`."""
+        return self.decoder.embedder.decode_few(hidden, tokens)
 
     def prefill(
         self,

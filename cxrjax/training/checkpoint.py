@@ -21,6 +21,7 @@ from ml_collections import ConfigDict
 
 from cxrjax.errors import UserError
 from cxrjax.models import VLM, LoRAConfig, apply_lora, count_parameters, partition
+from cxrjax.models.box_head import BoxHead
 from cxrjax.models.layers import salt
 from cxrjax.models.lora import parse_pattern
 from cxrjax.models.presets import PRESETS, DecoderConfig, VisionConfig, VLMConfig
@@ -443,6 +444,9 @@ def _add_adapters(model: VLM, config: ConfigDict) -> None:
         apply_lora(model, lora, nnx.Rngs(key))
     if settings.loc_rows:
         model.decoder.embedder.add_loc_delta()
+    if config.model.box_head:
+        key = jax.random.fold_in(jax.random.key(config.training.seed), salt("box_head"))
+        model.box_head = BoxHead(model.config.decoder.width, nnx.Rngs(key))
 
 
 def _restore_params(path: Path, like: Any) -> Any:

@@ -18,6 +18,7 @@ from ml_collections.config_dict import placeholder
 from cxrjax.decoding.answer_forms import ANSWER_FORMS
 from cxrjax.decoding.strategy import read_strategy
 from cxrjax.errors import UserError
+from cxrjax.input_pipeline.coordinates import BOX_ROUTES, resolve_box_route
 from cxrjax.models.presets import PRESETS, VLMConfig
 from cxrjax.models.quantize import QUANTIZED_DTYPES
 
@@ -38,6 +39,7 @@ def default_config() -> ConfigDict:
     model.share = "tower"  # what an image's questions share: the 'tower', or its 'image' tokens too
     model.remat = False  # recompute every layer's activations in the backward pass
     model.unroll = False  # write the loop over layers out: faster on CPUs, slower to compile
+    model.box_head = False  # an auxiliary head that regresses boxes, for box_route='head'
     model.dtype = "float32"  # of the activations and matrix products
     # Storage of parameters that are not trained. int8 and nf4 quantise the kernels of linear maps;
     # norms, biases and embeddings are then in bfloat16.
@@ -96,6 +98,9 @@ def default_config() -> ConfigDict:
     training.epochs = placeholder(float)  # passes over the training records
     training.seed = 0  # initialisation, data order and dropout
     training.lambda_box = 0.5  # weight of the box loss
+    # How it reaches boxes: 'loc', 'digits', 'head' or 'none' (input_pipeline/coordinates.py);
+    # 'auto': by the codec, <loc> tokens or digits.
+    training.box_route = "auto"
     training.logit_chunk = 512  # answer tokens whose logits exist at a time
     training.log_every = 50  # steps
     training.eval_every = 0  # steps; 0: after the last one alone
@@ -139,6 +144,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "data.too_long": ("error", "set_aside"),
     "optimizer.name": ("adamw",),
     "optimizer.schedule": ("cosine", "constant"),
+    "training.box_route": BOX_ROUTES,
     "decoding.grammar": ANSWER_FORMS,
 }
 # What tuples hold that are empty by default.
@@ -150,6 +156,8 @@ _EMPTY_TUPLES: dict[str, type] = {
     "decoding.names": str,
     "decoding.stop_tokens": str,
 }
+# What a rule must match for the regression head to train.
+_HEAD_PARAMETER = "box_head/out/kernel"
 _POSITIVE = (
     "data.questions_per_image",
     "data.max_boxes",
@@ -317,6 +325,17 @@ def _check_one_of(config: ConfigDict) -> None:
         raise UserError(
             "data.packed_buckets needs model.share='image': with 'tower' each question is its own "
             "sequence"
+        )
+    route = resolve_box_route(config.training.box_route, config.data.codec)
+    if config.model.box_head != (route == "head"):
+        raise UserError(
+            f"model.box_head={config.model.box_head} and training.box_route="
+            f"{config.training.box_route!r}: set both or neither, for only box_route='head' "
+            "trains the head"
+        )
+    if route == "head" and not any(re.search(rule, _HEAD_PARAMETER) for rule in config.trainable):
+        raise UserError(
+            "training.box_route='head' needs the head to train: add 'box_head/' to trainable"
         )
     if (config.training.batch_images is None) == (config.training.batch_questions is None):
         raise UserError("set either training.batch_images or training.batch_questions")

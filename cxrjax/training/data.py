@@ -79,6 +79,7 @@ def example_config(config: ConfigDict) -> ExampleConfig:
         codec=data.codec,
         record_codec=data.record_codec,
         prompt=data.prompt,
+        box_route=config.training.box_route,
         geometry=data.geometry,
         max_boxes=data.max_boxes,
         prefix_buckets=tuple(data.prefix_buckets),

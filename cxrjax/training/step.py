@@ -13,6 +13,7 @@ from jaxtyping import Array, Int, Key
 from ml_collections import ConfigDict
 
 from cxrjax.input_pipeline.batch import Batch
+from cxrjax.input_pipeline.coordinates import resolve_box_route
 from cxrjax.models.layers import salt
 from cxrjax.models.quantize import QUANTIZED_DTYPES, quantize_params
 from cxrjax.training.loss import Denominators, LossParts, batch_denominators, multitask_loss
@@ -54,12 +55,14 @@ class StepMetrics:
     def values(self) -> dict[str, Any]:
         """Named figures: sums divided by counts; NaN where a count is 0."""
         parts = self.parts
+        l1 = {} if parts.l1_sum is None else {"box_l1": parts.l1_sum / parts.giou_count}
         return {
             "loss": self.loss,
             "ce": parts.ce_sum / parts.ce_count,
             "token_accuracy": parts.correct_sum / parts.ce_count,
             "giou_loss": parts.giou_sum / parts.giou_count,
             "box_iou": parts.iou_sum / parts.giou_count,
+            **l1,
             "grad_norm": self.grad_norm,
             "learning_rate": self.learning_rate,
         }
@@ -103,6 +106,7 @@ def make_train_step(
     optimizer = make_optimizer(config.optimizer, steps)
     schedule = learning_rate_schedule(config.optimizer, steps)
     training = config.training
+    box_route = resolve_box_route(training.box_route, config.data.codec)
 
     def loss_and_gradients(
         trainable: Any, frozen: Any, batch: Batch, key: Any, denominators: Denominators
@@ -110,7 +114,13 @@ def make_train_step(
         def loss(trainable: Any) -> tuple[Array, LossParts]:
             model = nnx.merge(graphdef, trainable, frozen)
             return multitask_loss(
-                model, batch, training.lambda_box, key, denominators, training.logit_chunk
+                model,
+                batch,
+                training.lambda_box,
+                key,
+                denominators,
+                training.logit_chunk,
+                box_route,
             )
 
         return jax.value_and_grad(loss, has_aux=True)(trainable)

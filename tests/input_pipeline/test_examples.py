@@ -129,11 +129,14 @@ def test_answers_without_boxes_have_none():
     assert example.boxes.shape == example.coordinate_positions.shape == (0, 4)
 
 
-def test_a_codec_without_location_tokens_has_no_coordinates():
+@pytest.mark.parametrize("codec", ["paligemma", "vindr_px"])
+def test_without_a_box_loss_there_are_no_coordinates(codec):
     text = "It is at <loc_20_30_100_150>."
-    example = encode(make_record(text), codec="vindr_px")
-    assert TOKENIZER.decode(example.answer) == text
+    example = encode(make_record(text), codec=codec, box_route="none")
+    said = CODECS[codec].decode(TOKENIZER.decode(example.answer), HEIGHT, WIDTH)
+    assert len(said.boxes) == 1
     assert len(example.boxes) == len(example.coordinate_positions) == 0
+    assert example.digits is None
 
 
 def test_detect_format_names_the_finding_before_its_boxes():
@@ -212,6 +215,7 @@ def test_nothing_is_truncated(changes, reason, message):
         {"record_codec": "nope"},
         {"prompt": "nope"},
         {"geometry": "crop"},
+        {"box_route": "crop"},
         {"too_long": "truncate"},
         {"prefix_buckets": ()},
         {"answer_buckets": (64, 32)},
@@ -231,4 +235,4 @@ def test_bucket_is_the_smallest_that_holds_the_length():
 def test_every_prompt_format_ends_its_prefix_with_a_newline():
     record = make_record("No.")
     assert all(format.prefix(record).endswith("\n") for format in PROMPTS.values())
-    assert set(PROMPTS) == {"vqa", "detect"}
+    assert set(PROMPTS) == {"vqa", "detect", "medgemma", "medgemma_boxes"}

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 import pytest
 
+from cxrjax.codecs import CODECS
 from cxrjax.errors import UserError
 from cxrjax.images import read_image, resize
 from cxrjax.input_pipeline.batch import Batch, LoadedBatch
@@ -41,14 +42,24 @@ def take(loader, count) -> list[LoadedBatch]:
     return list(itertools.islice(loader, count))
 
 
-ARRAYS = tuple(name for name in Batch.__dataclass_fields__ if name != "packed_length")
+ARRAYS = tuple(
+    name for name in Batch.__dataclass_fields__ if name not in ("packed_length", "digits")
+)
+DIGIT_ARRAYS = ("positions", "place_weights", "scale", "offset")
 
 
 def assert_equal(a: LoadedBatch, b: LoadedBatch) -> None:
     assert a.question_ids == b.question_ids and a.problems == b.problems
     assert a.batch.packed_length == b.batch.packed_length
-    for name in ARRAYS:
-        x, y = getattr(a.batch, name), getattr(b.batch, name)
+    pairs = [(name, getattr(a.batch, name), getattr(b.batch, name)) for name in ARRAYS]
+    assert (a.batch.digits is None) == (b.batch.digits is None)
+    if a.batch.digits is not None:
+        assert a.batch.digits.token_ids == b.batch.digits.token_ids
+        pairs += [
+            (name, getattr(a.batch.digits, name), getattr(b.batch.digits, name))
+            for name in DIGIT_ARRAYS
+        ]
+    for name, x, y in pairs:
         # No shared memory of a worker: its size is limited and its life is not ours.
         assert type(x) is type(y) is np.ndarray
         assert x.dtype == y.dtype, name
@@ -115,6 +126,41 @@ def test_slots_hold_their_question_and_nothing_else(train, source, tokenizer):
             pixels = resize(read_image(source.image_root / record.image_path), 28, 28)[0]
             np.testing.assert_array_equal(batch.images[b], pixels)
     assert seen > 20
+
+
+@pytest.mark.parametrize("codec", ["vindr_px", "medgemma_json"])
+def test_boxes_in_digits_come_with_where_the_digits_stand(source, tokenizer, config, codec):
+    digital = dataclasses.replace(config, codec=codec, answer_buckets=(160,), geometry="letterbox")
+    loader = train_loader(source, tokenizer, digital, global_batch_size=4, seed=0)
+    seen = 0
+    for loaded in take(loader, 2):
+        batch = loaded.batch
+        digits = batch.digits
+        depth = CODECS[codec].max_digits
+        assert digits.positions.shape == digits.place_weights.shape == (4, 3, 3, 4, depth)
+        assert digits.scale.shape == digits.offset.shape == (4, 3, 4)
+        assert not digits.place_weights[~batch.box_mask].any()
+        value = {token: digit for digit, token in enumerate(digits.token_ids)}
+        for b, q, k in np.argwhere(batch.box_mask):
+            seen += 1
+            tokens = batch.answer_tokens[b, q][digits.positions[b, q, k]]
+            read = np.array([value.get(token, 0) for token in tokens.ravel()]).reshape(4, depth)
+            numbers = (read * digits.place_weights[b, q, k]).sum(-1)
+            box = numbers * digits.scale[b, q] + digits.offset[b, q]
+            np.testing.assert_allclose(box, batch.target_boxes[b, q, k], atol=1e-6)
+            first = batch.coordinate_positions[b, q, k]
+            np.testing.assert_array_equal(first, digits.positions[b, q, k, :, 0])
+    assert seen > 5
+    assert jax.jit(lambda b: b.digits.scale.sum())(batch) == pytest.approx(digits.scale.sum())
+
+
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow)])
+def test_digits_come_out_of_worker_processes_as_they_are(source, tokenizer, config, workers):
+    digital = dataclasses.replace(config, codec="vindr_px", answer_buckets=(160,))
+    options = dict(global_batch_size=4, seed=0)
+    (expected,) = take(train_loader(source, tokenizer, digital, **options), 1)
+    with train_loader(source, tokenizer, digital, workers=workers, **options) as loader:
+        assert_equal(next(loader), expected)
 
 
 def test_every_epoch_shows_every_question_once_in_another_order(train, source):

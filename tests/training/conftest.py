@@ -78,6 +78,9 @@ class HiddenModel(nnx.Module):
     def loc_logits(self, hidden):
         return hidden @ self.table[LOC_START : LOC_START + 1024].T
 
+    def token_logits(self, hidden, tokens):
+        return self.logits(hidden)[..., list(tokens)]
+
 
 class Embedder(nnx.Module):
     def __init__(self, rngs):
@@ -123,6 +126,9 @@ class TinyModel(nnx.Module):
 
     def loc_logits(self, hidden):
         return self.logits(hidden)[..., LOC_START : LOC_START + 1024]
+
+    def token_logits(self, hidden, tokens):
+        return self.logits(hidden)[..., list(tokens)]
 
 
 class BatchStream:

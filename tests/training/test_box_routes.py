@@ -1,0 +1,322 @@
+"""The routes of the box loss where there are no <loc> tokens: digits, and a regression head."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from PIL import Image
+
+from cxrjax import boxes
+from cxrjax.errors import UserError
+from cxrjax.input_pipeline.batch import DigitTokens
+from cxrjax.input_pipeline.loader import train_loader
+from cxrjax.input_pipeline.sources import RecordSource
+from cxrjax.input_pipeline.tokenizer import Tokenizer
+from cxrjax.input_pipeline.tokenizer_training import template_corpus, train_tokenizer
+from cxrjax.models import VLM, partition
+from cxrjax.models.box_head import BoxHead
+from cxrjax.models.presets import DecoderConfig, VisionConfig, VLMConfig
+from cxrjax.records import Answer, QARecord, write_records
+from cxrjax.training import checkpoint, sharding
+from cxrjax.training import config as config_lib
+from cxrjax.training.data import example_config
+from cxrjax.training.loss import HEAD_L1_WEIGHT, expected_digits, multitask_loss
+from cxrjax.training.optimizer import make_optimizer
+from cxrjax.training.step import init_state, make_train_step
+
+DIGIT_IDS = tuple(range(1028, 1038))
+PLACES = np.array([100, 10, 1], np.float32)
+
+
+@pytest.fixture
+def digit_batch(random_batch):
+    """Boxes in up to three digits a coordinate, their tokens in the answers."""
+    rng = np.random.default_rng(5)
+    batch = random_batch(seed=5, images=2, questions=2, answer=40, boxes=2)
+    shape = (*batch.box_mask.shape, 4)
+    box_mask = np.array([[[True, True], [True, False]], [[False, False], [True, False]]])
+    low, extent = rng.integers(0, 400, (*shape[:-1], 2)), rng.integers(20, 400, (*shape[:-1], 2))
+    numbers = np.concatenate([low, low + extent], axis=-1)
+    count = np.char.str_len(numbers.astype(str))
+    start = 3 * np.arange(8).reshape(2, 4) + 1
+    positions, weights = np.zeros((*shape, 3), np.int32), np.zeros((*shape, 3), np.float32)
+    tokens, mask = batch.answer_tokens.copy(), np.ones_like(batch.answer_mask)
+    for b, q, k in np.argwhere(box_mask):
+        for c, d in np.ndindex(4, 3):
+            if d < count[b, q, k, c]:
+                positions[b, q, k, c, d] = start[k, c] + d
+                weights[b, q, k, c, d] = 10 ** (count[b, q, k, c] - 1 - d)
+                digit = int(str(numbers[b, q, k, c])[d])
+                tokens[b, q, start[k, c] + d] = DIGIT_IDS[digit]
+    scale = np.tile(rng.uniform(0.5, 1, (2, 2, 2)) / 1000, 2).astype(np.float32)
+    offset = np.tile(rng.uniform(0, 0.1, (2, 2, 2)), 2).astype(np.float32)
+    target = numbers * scale[:, :, None] + offset[:, :, None]
+    return batch.replace(
+        answer_tokens=tokens,
+        answer_mask=mask,
+        coordinate_positions=positions[..., 0],
+        target_boxes=np.where(box_mask[..., None], target, 0).astype(np.float32),
+        box_mask=box_mask,
+        digits=DigitTokens(positions, weights, scale, offset, DIGIT_IDS),
+    )
+
+
+@functools.partial(jax.jit, static_argnames=("graphdef", "route"))
+def _compiled(graphdef, state, batch, lambda_box, route):
+    return multitask_loss(nnx.merge(graphdef, state), batch, lambda_box, box_route=route)
+
+
+def box_loss(model, batch, route, lambda_box=1.0):
+    """The loss and its parts."""
+    return _compiled(*nnx.split(model), batch, lambda_box, route)
+
+
+def on_device(batch):
+    return jax.tree.map(jnp.asarray, batch)
+
+
+def test_expected_digits_of_sharp_and_flat_logits():
+    np.testing.assert_allclose(expected_digits(jnp.zeros(10).at[7].set(1e4)), 7, rtol=1e-6)
+    np.testing.assert_allclose(expected_digits(jnp.zeros(10)), 4.5, rtol=1e-6)
+
+
+def test_digit_route_equals_numpy(digit_batch, hidden_model):
+    digits = digit_batch.digits
+    with jax.enable_x64(True):
+        model = hidden_model(digit_batch, seed=2, dtype=np.float64)
+        _, parts = box_loss(model, on_device(digit_batch), "digits")
+    hidden, table = np.asarray(model.hidden[...]), np.asarray(model.table[...])
+    giou = iou = 0.0
+    for b, q, k in np.argwhere(digit_batch.box_mask):
+        box = np.zeros(4)
+        for c in range(4):
+            number = 0.0
+            for d in range(3):
+                logits = table[list(DIGIT_IDS)] @ hidden[b, q, digits.positions[b, q, k, c, d]]
+                probability = np.exp(logits) / np.exp(logits).sum()
+                number += digits.place_weights[b, q, k, c, d] * (probability @ np.arange(10))
+            box[c] = number * digits.scale[b, q, c] + digits.offset[b, q, c]
+        weight = 1 / digit_batch.box_mask[b, q].sum()
+        giou += weight * (1 - boxes.giou(box, digit_batch.target_boxes[b, q, k]))
+        iou += weight * boxes.iou(box, digit_batch.target_boxes[b, q, k])
+    np.testing.assert_allclose(parts.giou_sum, giou, rtol=1e-7)
+    np.testing.assert_allclose(parts.iou_sum, iou, rtol=1e-7)
+    assert parts.giou_count == 3 and parts.l1_sum is None
+
+
+def test_certain_digits_give_the_plain_box(digit_batch, hidden_model):
+    model = hidden_model(digit_batch)
+    table = np.zeros(model.table.shape, np.float32)
+    table[list(DIGIT_IDS), :10] = np.eye(10)
+    is_digit = np.isin(digit_batch.answer_tokens, DIGIT_IDS)
+    value = np.where(is_digit, digit_batch.answer_tokens - DIGIT_IDS[0], 0)
+    hidden = np.zeros(model.hidden.shape, np.float32)
+    hidden[..., :10] = 200 * np.eye(10)[value] * is_digit[..., None]
+    model.table[...], model.hidden[...] = jnp.asarray(table), jnp.asarray(hidden)
+    _, parts = box_loss(model, on_device(digit_batch), "digits")
+    np.testing.assert_allclose(parts.giou_sum, 0, atol=1e-4)
+    np.testing.assert_allclose(parts.iou_sum, 3, atol=1e-4)
+
+
+def test_digit_gradient_equals_finite_differences_and_flows_through_digits_alone(
+    digit_batch, hidden_model
+):
+    with jax.enable_x64(True):
+        model = hidden_model(digit_batch, seed=4, dtype=np.float64)
+        graphdef, state = nnx.split(model)
+        batch = on_device(digit_batch)
+
+        @jax.jit
+        def loss(state):
+            return _compiled(graphdef, state, batch, 1.0, "digits")[1].giou_sum
+
+        gradient = jax.grad(loss)(state)
+        rng, step = np.random.default_rng(0), 1e-6
+        for _ in range(3):
+            direction = jax.tree.map(lambda x: jnp.asarray(rng.normal(size=x.shape)), state)
+            ahead = loss(jax.tree.map(lambda x, d: x + step * d, state, direction))
+            behind = loss(jax.tree.map(lambda x, d: x - step * d, state, direction))
+            along = sum(jax.tree.leaves(jax.tree.map(jnp.vdot, gradient, direction)))
+            np.testing.assert_allclose((ahead - behind) / (2 * step), along, rtol=1e-6)
+    by_hidden, by_table = np.asarray(gradient["hidden"][...]), np.asarray(gradient["table"][...])
+    moved = np.flatnonzero(by_table.any(-1))
+    np.testing.assert_array_equal(moved, DIGIT_IDS)
+    digits = digit_batch.digits
+    reached = np.zeros(digit_batch.answer_mask.shape, bool)
+    for place in np.argwhere(digits.place_weights > 0):
+        reached[place[0], place[1], digits.positions[tuple(place)]] = True
+    np.testing.assert_array_equal(by_hidden.any(-1), reached)
+
+
+def test_a_route_without_what_it_needs_is_refused(digit_batch, random_batch, hidden_model):
+    batch = on_device(random_batch(images=1))
+    with pytest.raises(ValueError, match="needs a batch with `digits`"):
+        box_loss(hidden_model(batch), batch, "digits")
+    with pytest.raises(ValueError, match="needs a model with a box head"):
+        box_loss(hidden_model(batch), batch, "head")
+    _, parts = box_loss(hidden_model(batch), batch, "none")
+    assert parts.giou_sum == parts.iou_sum == 0
+
+
+def test_head_loss_equals_numpy_and_reads_the_first_coordinate_s_state(random_batch, hidden_model):
+    batch = random_batch(seed=1, images=2)
+    model = hidden_model(batch, seed=2)
+    model.box_head = nnx.data(BoxHead(model.hidden.shape[-1], nnx.Rngs(0)))
+    total, parts = box_loss(model, on_device(batch), "head", 0.5)
+    regressed = nnx.jit(lambda model: model.box_head(model.hidden[...]))(model)
+    giou = iou = l1 = 0.0
+    for b, q, k in np.argwhere(batch.box_mask):
+        at = batch.coordinate_positions[b, q, k].min()
+        box = np.asarray(regressed[b, q, at], np.float64)
+        target = batch.target_boxes[b, q, k].astype(np.float64)
+        center_and_size = [
+            np.array([(x[0] + x[2]) / 2, (x[1] + x[3]) / 2, x[2] - x[0], x[3] - x[1]])
+            for x in (box, target)
+        ]
+        weight = 1 / batch.box_mask[b, q].sum()
+        giou += weight * (1 - boxes.giou(box, target))
+        iou += weight * boxes.iou(box, target)
+        l1 += weight * np.abs(center_and_size[0] - center_and_size[1]).sum()
+    np.testing.assert_allclose(parts.giou_sum, giou, rtol=1e-5)
+    np.testing.assert_allclose(parts.iou_sum, iou, rtol=1e-4)
+    np.testing.assert_allclose(parts.l1_sum, l1, rtol=1e-5)
+    expected = parts.ce_sum / parts.ce_count
+    expected += 0.5 * (giou + HEAD_L1_WEIGHT * l1) / parts.giou_count
+    np.testing.assert_allclose(total, expected, rtol=1e-5)
+    assert (parts + parts).l1_sum == 2 * parts.l1_sum
+
+
+def _head_config(run_config):
+    run_config.model.preset = "tiny"
+    run_config.model.init = "random"
+    run_config.model.box_head = True
+    run_config.training.box_route = "head"
+    run_config.trainable = ("box_head/", "/lora/")
+    run_config.lora.rank = 2
+    run_config.lora.alpha = 2.0
+    return run_config
+
+
+def test_the_head_is_there_where_it_is_asked_for_and_trains_by_its_name(run_config):
+    config = _head_config(run_config)
+    config_lib.validate(config)
+    model, _ = checkpoint.build_model(config)
+    _, trainable, frozen = partition(model, config.trainable)
+    paths = ["/".join(map(str, path)) for path, _ in nnx.to_flat_state(trainable)]
+    assert {path for path in paths if "lora" not in path} == {
+        f"box_head/{layer}/{part}" for layer in ("fc1", "fc2", "out") for part in ("kernel", "bias")
+    }
+    assert not any("box_head" in map(str, path) for path, _ in nnx.to_flat_state(frozen))
+    config.mesh.tensor = 2
+    mesh = sharding.make_mesh(config.mesh, jax.devices()[:2])
+    assert jax.tree.leaves(sharding.tree_shardings(mesh, trainable))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"training.box_route": "digits"}, "box_route='digits' cannot reach"),
+        ({"training.box_route": "bins"}, "expected one of auto, loc, digits, head, none"),
+        ({"training.box_route": "head"}, "set both or neither"),
+        ({"model.box_head": True}, "set both or neither"),
+        (
+            {"model.box_head": True, "training.box_route": "head", "trainable": ("/lora/",)},
+            "add 'box_head/' to trainable",
+        ),
+        ({"data.codec": "vindr_px", "training.box_route": "loc"}, "one of auto, digits, head"),
+        ({"data.codec": "vindr"}, "did you mean 'vindr_px'"),
+    ],
+)
+def test_contradictions_are_refused(run_config, changes, message):
+    for key, value in changes.items():
+        group, _, leaf = key.rpartition(".")
+        (run_config[group] if group else run_config)[leaf] = value
+    with pytest.raises(UserError, match=message):
+        config_lib.validate(run_config)
+
+
+def _small_model(tokenizer: Tokenizer) -> VLM:
+    vision = VisionConfig(image_size=16, patch_size=8, width=32, depth=1, num_heads=2, mlp_dim=32)
+    decoder = DecoderConfig(
+        vocab_size=tokenizer.vocab_size,
+        width=32,
+        depth=1,
+        num_heads=2,
+        num_kv_heads=1,
+        head_dim=16,
+        mlp_dim=64,
+    )
+    start = int(tokenizer.loc_ids[0])
+    return VLM(VLMConfig(vision, decoder, loc_token_start=start), rngs=nnx.Rngs(0))
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return Tokenizer(train_tokenizer(template_corpus()))
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    """Two images of other shapes, each with a question about a box of its own."""
+    folder = tmp_path_factory.mktemp("records")
+    records = []
+    for number, (height, width, box) in enumerate(
+        [(300, 200, (20, 30, 120, 250)), (1000, 1500, (900, 400, 1400, 800))]
+    ):
+        pixels = np.full((height, width), 60 + 100 * number, np.uint8)
+        Image.fromarray(pixels).save(folder / f"{number}.png")
+        written = "<loc_" + "_".join(map(str, box)) + ">"
+        records.append(
+            QARecord(
+                dataset="custom",
+                split="train",
+                image_id=f"image{number}",
+                image_path=f"{number}.png",
+                image_hw=(height, width),
+                question_id=f"q{number}",
+                question="Where is the ILD?",
+                question_type="Where",
+                answers=[Answer(text=f"At {written}.")],
+            )
+        )
+    write_records(folder / "train.jsonl", records)
+    return RecordSource(folder / "train.jsonl", folder, questions_per_image=1)
+
+
+@pytest.mark.parametrize(
+    ("codec", "route"),
+    [("vindr_px", "auto"), ("medgemma_json", "auto"), ("medgemma_json", "head")],
+)
+def test_records_to_a_falling_box_loss(run_config, source, tokenizer, codec, route):
+    config = run_config
+    config.data.codec, config.training.box_route = codec, route
+    config.model.box_head = route == "head"
+    config.data.prefix_buckets, config.data.answer_buckets = (24,), (64,)
+    config.data.max_boxes = 2
+    config.data.geometry = "letterbox"
+    config.training.batch_images, config.training.lambda_box = 2, 1.0
+    config.optimizer.learning_rate = 1e-2
+    config.optimizer.schedule = "constant"
+    config_lib.validate(config)
+    examples = dataclasses.replace(example_config(config), image_size=16)
+    batch = next(train_loader(source, tokenizer, examples, global_batch_size=2, seed=0)).batch
+    assert batch.box_mask.sum() == 2
+    assert (batch.digits is None) == (route == "head")
+    model = _small_model(tokenizer)
+    if config.model.box_head:
+        model.box_head = BoxHead(32, nnx.Rngs(1))
+    graphdef, trainable, frozen = partition(model, config.trainable)
+    step = jax.jit(make_train_step(graphdef, config, steps=25))
+    state = init_state(trainable, make_optimizer(config.optimizer, 25))
+    seen = []
+    for _ in range(25):
+        state, metrics = step(state, frozen, batch)
+        seen.append({name: float(value) for name, value in metrics.values().items()})
+    assert seen[-1]["giou_loss"] < 0.6 * seen[0]["giou_loss"]
+    assert seen[-1]["box_iou"] > seen[0]["box_iou"] + 0.1
+    assert ("box_l1" in seen[0]) == (route == "head")
+    assert seen[-1]["ce"] < seen[0]["ce"]
