@@ -13,7 +13,7 @@ lie beyond its near one, and the answer must come to an end within its slots.
 
 import dataclasses
 from collections import defaultdict
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -76,15 +76,17 @@ class Grammar(NamedTuple):
         coordinate: which coordinate of a box that location token is, 0 to 3 (y, x, y, x).
         ends: whether the answer may stop here.
         shortest: fewest tokens from here to a state where it may, the stop token not counted.
+
+    NumPy's arrays as compiled, JAX's within a traced loop.
     """
 
-    tokens: Int[np.ndarray, "S K"]
-    targets: Int[np.ndarray, "S K"]
-    text_target: Int[np.ndarray, "S"]
-    box_target: Int[np.ndarray, "S"]
-    coordinate: Int[np.ndarray, "S"]
-    ends: Bool[np.ndarray, "S"]
-    shortest: Int[np.ndarray, "S"]
+    tokens: Int[Any, "S K"]
+    targets: Int[Any, "S K"]
+    text_target: Int[Any, "S"]
+    box_target: Int[Any, "S"]
+    coordinate: Int[Any, "S"]
+    ends: Bool[Any, "S"]
+    shortest: Int[Any, "S"]
 
 
 class Vocabulary(NamedTuple):

@@ -112,7 +112,7 @@ def test_enough_beams_find_the_best_of_all_answers(tiny):
     case, slots = tiny("image", 12), 3
     strategy = Strategy(slots, (1,), beams=150, length_penalty=0.0)
     answer = Generator(case.model, strategy)(*case.inputs)
-    for b, q in case.asked[:2]:
+    for b, q in case.asked[:1]:
         table = {
             tokens: case.logprobs(b, q, tokens)
             for length in range(slots)
