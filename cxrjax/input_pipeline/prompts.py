@@ -4,7 +4,9 @@ A format sees the record and a `BoxText`, and never learns which codec writes th
 """
 
 import dataclasses
+import zlib
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -119,6 +121,45 @@ def _detect_target(record: QARecord, box_text: BoxText) -> str:
     return f"{finding} {' '.join(boxes)}" if boxes else "none"
 
 
+class _Wording(NamedTuple):
+    """A way to ask for a finding, and its answers where the finding is there and where not."""
+
+    question: str
+    present: str
+    absent: str
+
+
+# Ways to ask for a finding other than the benchmarks' own: a base that has read only one of them
+# cannot carry what it knows over to a question in other words (docs/log.md).
+_GROUNDING = (
+    _Wording("detect {finding}", "{finding} {boxes}", "none"),
+    _Wording("{finding} , where", "{finding} here {boxes}", "no {finding}"),
+    _Wording("{finding} , how many", "{count} {finding} at {boxes}", "0 {finding}"),
+    _Wording("{finding} present ?", "present at {boxes}", "no"),
+    _Wording("any sign of {finding}", "signs of {finding} at {boxes}", "no sign of {finding}"),
+    _Wording(
+        "this image , {finding}", "this image shows {finding} {boxes}", "this image is normal"
+    ),
+    _Wording("mark {finding}", "marked {boxes}", "none found"),
+)
+
+
+def _wording(record: QARecord) -> _Wording:
+    """The same for a question in every run: chosen by its id."""
+    return _GROUNDING[zlib.crc32(record.question_id.encode()) % len(_GROUNDING)]
+
+
+def _grounding_prefix(record: QARecord) -> str:
+    return _wording(record).question.format(finding=_finding(record)) + "\n"
+
+
+def _grounding_target(record: QARecord, box_text: BoxText) -> str:
+    finding, boxes = _finding(record), box_text.encode(record.boxes)
+    wording = _wording(record)
+    form = wording.present if boxes else wording.absent
+    return form.format(finding=finding, boxes=" ".join(boxes), count=len(boxes))
+
+
 def _chat_question(record: QARecord, text: str) -> str:
     try:
         return chat.question(text)
@@ -183,6 +224,8 @@ PROMPTS: dict[str, PromptFormat] = {
     # "none" and one bin of a thousand (docs/log.md).
     "detect": PromptFormat(prefix=_detect_prefix, target=_detect_target),
     # Gemma 3's conversation, in which MedGemma was tuned: the question and the answer as written.
+    # The same task in seven wordings, for training a base.
+    "grounding": PromptFormat(prefix=_grounding_prefix, target=_grounding_target),
     "medgemma": PromptFormat(
         prefix=_chat_prefix, target=_chat_target, begins=False, end=END_OF_TURN
     ),

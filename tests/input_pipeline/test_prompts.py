@@ -128,3 +128,17 @@ def test_a_tokenizer_without_turns_is_refused():
     plain = Tokenizer(train_tokenizer(template_corpus()), "plain.model")
     with pytest.raises(UserError, match=r"plain\.model: no piece '<end_of_turn>' among 2048"):
         encoder(plain, "medgemma", "paligemma").encode(make_record())
+
+
+def test_grounding_asks_for_a_finding_in_several_ways_and_always_answers_with_its_boxes():
+    box_text = BoxText("vindr_px", "paligemma", HEIGHT, WIDTH, IDENTITY)
+    prompt = PROMPTS["grounding"]
+    asked, absent = set(), set()
+    for number in range(60):
+        record = make_record(question_id=f"q{number}")
+        assert prompt.prefix(record) == prompt.prefix(record.model_copy())
+        asked.add(prompt.prefix(record))
+        assert prompt.target(record, box_text).count("<loc") == 4 * len(BOXES)
+        absent.add(prompt.target(make_record([], question_id=f"q{number}"), box_text))
+    assert len(asked) == 7 and all("Cardiomegaly" in question for question in asked)
+    assert len(absent) == 7 and not any("<loc" in answer for answer in absent)
