@@ -75,7 +75,7 @@ class Attention(nnx.Module):
         q = heads(self.q_proj(x, drop("q_proj")))
         k = heads(self.k_proj(x, drop("k_proj")))
         v = heads(self.v_proj(x, drop("v_proj")))
-        if self.q_norm is not None:
+        if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
         frequencies: Any = rope_frequencies(config.head_dim, config.rope_base, config.rope_scale)
         if config.local_rope_base is not None:

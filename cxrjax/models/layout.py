@@ -126,13 +126,12 @@ def make_layout(
         text |= own & (valid & in_prefix)[..., None, :]
 
     present = None if context.mask is None else context.mask[:, None, None, :]
+    among = present
     if causal and context.num_tokens and context.image is not None:
         index = jnp.arange(context.num_tokens)
         within = context.image[:, :, None] == context.image[:, None, :]
-        among = (index[None, :] <= index[:, None]) | (within & (context.image >= 0)[:, None, :])
-        among = among[:, None] if present is None else among[:, None] & present
-    else:
-        among = present
+        allowed = (index[None, :] <= index[:, None]) | (within & (context.image >= 0)[:, None, :])
+        among = allowed[:, None] if present is None else allowed[:, None] & present
     to_prefix = None
     if context_sees_prefix and not causal:
         to_prefix = (mask[:, :, :num_prefix])[:, :, None]

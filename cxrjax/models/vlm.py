@@ -67,11 +67,13 @@ class VLM(nnx.Module):
         self.vision = nnx.data(
             None if vision is None else VisionTower(vision, rngs, remat=remat, unroll=unroll)
         )
-        self.projector = self.projector_norm = nnx.data(None)
-        if vision is not None:
-            normed = config.projector == "normed"
-            self.projector_norm = nnx.data(RMSNorm(vision.width) if normed else None)
-            self.projector = nnx.data(Linear(vision.width, width, use_bias=not normed, rngs=rngs))
+        normed = config.projector == "normed"
+        self.projector_norm = nnx.data(
+            RMSNorm(vision.width) if vision is not None and normed else None
+        )
+        self.projector = nnx.data(
+            None if vision is None else Linear(vision.width, width, use_bias=not normed, rngs=rngs)
+        )
         self.decoder = Decoder(
             config.decoder, config.loc_token_start, rngs, remat=remat, unroll=unroll
         )
@@ -86,7 +88,8 @@ class VLM(nnx.Module):
             images: uint8, or floats in [-1, 1], [B, H, W, 3]; [B, I, H, W, 3] with several
                 images a row, whose tokens then follow one another.
         """
-        if self.vision is None:
+        config = self.config.vision
+        if config is None or self.vision is None or self.projector is None:
             raise ValueError("this model has no vision tower: it takes no images")
         shape = images.shape
         several = len(shape) == 5
@@ -94,9 +97,9 @@ class VLM(nnx.Module):
             images = images.reshape(-1, *shape[2:])
             dropout = None if dropout is None else dropout.of_images(shape[1])
         features = self.vision(normalize_images(images, jnp.dtype(self.dtype)), dropout)
-        pool = self.config.vision.pool
+        pool = config.pool
         if pool > 1:
-            side = self.config.vision.image_size // self.config.vision.patch_size // pool
+            side = config.image_size // config.patch_size // pool
             squares = features.reshape(features.shape[0], side, pool, side, pool, -1)
             features = jnp.mean(squares, axis=(2, 4)).reshape(features.shape[0], side * side, -1)
         if self.projector_norm is not None:
