@@ -11,7 +11,7 @@ from cxrjax.training.paths import path_name
 
 # Biases, norms and position embeddings keep their size. Stacked layers give even these two axes,
 # so the name decides rather than the number of dimensions.
-_NO_DECAY = re.compile(r"(^|/)(bias|scale|position_embed)$")
+_NO_DECAY = re.compile(r"(^|/)(bias|scale|position_embed|magnitude)$")
 
 
 def decay_mask(params: Any) -> Any:
