@@ -2,6 +2,7 @@
 #            installation on two cores).
 # make test: installs, then runs lint, types and every test but the parity ones.
 # make parity: the tests that compare with PyTorch, in a second environment that has it.
+# make bench:  training and generation beside transformers and PEFT, about half an hour.
 PYTHON ?= python3
 VENV ?= .venv
 PY = $(VENV)/bin/python
@@ -14,13 +15,14 @@ export GLIBC_TUNABLES = glibc.malloc.hugetlb=1
 export JAX_PLATFORMS = cpu
 export TF_CPP_MIN_LOG_LEVEL = 2
 
-.PHONY: demo test lint fast parity clean
+.PHONY: demo test lint fast parity bench clean
 
 # The held-out phantoms are of the same build, from a stream of seeds that training never draws on.
 demo: $(VENV)/.installed
 	rm -rf $(DEMO)
 	$(PY) -m cxrjax.build --dataset=phantom --seed=7 --images=$(DEMO_IMAGES) \
-	    --validation_images=300 --long_side=144 --image_format=jpg --out=$(DEMO)/data
+	    --validation_images=300 --long_side=144 --conspicuity=1.6 --image_format=jpg \
+	    --out=$(DEMO)/data
 	$(PY) -m cxrjax.train --config=configs/vindr_lora.py:demo --workdir=$(DEMO)/train
 	$(PY) -m cxrjax.predict --checkpoint=data/demo_base --prompt=vqa \
 	    --questions=$(QUESTIONS) --out=$(DEMO)/predictions/base.jsonl
@@ -44,6 +46,9 @@ fast: $(VENV)/.installed
 
 parity: $(VENV)-parity/.installed
 	$(VENV)-parity/bin/python -m pytest -m parity
+
+bench: $(VENV)-parity/.installed
+	$(VENV)-parity/bin/python tests/bench/run.py
 
 lint: $(VENV)/.installed
 	$(VENV)/bin/ruff check .
