@@ -26,7 +26,7 @@ demo: $(VENV)/.installed
 	$(PY) -m cxrjax.train --config=configs/vindr_lora.py:demo --workdir=$(DEMO)/train
 	$(PY) -m cxrjax.predict --checkpoint=data/demo_base --prompt=vqa \
 	    --questions=$(QUESTIONS) --out=$(DEMO)/predictions/base.jsonl
-	$(PY) -m cxrjax.predict --checkpoint=data/demo_base \
+	$(PY) -m cxrjax.predict --checkpoint=data/demo_base --prompt=detect \
 	    --questions=$(QUESTIONS) --out=$(DEMO)/predictions/base_own_prompt.jsonl
 	$(PY) -m cxrjax.predict --workdir=$(DEMO)/train \
 	    --questions=$(QUESTIONS) --out=$(DEMO)/predictions/tuned.jsonl
