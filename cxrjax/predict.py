@@ -25,6 +25,7 @@ from cxrjax.decoding.generate import Generator
 from cxrjax.decoding.predictor import predict_questions
 from cxrjax.decoding.strategy import read_decoding
 from cxrjax.errors import UserError
+from cxrjax.input_pipeline.prompts import PROMPTS
 from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.model_flags import add_model_flags, decoding_overrides
 from cxrjax.records import read_records
@@ -86,7 +87,7 @@ def predict(
     config.data.prefix_buckets = buckets + tuple(n for n in longer if n > max(buckets))
     tokenizer = open_tokenizer(tokenizer_path, config)
     source = RecordSource(questions, image_root, config.data.questions_per_image)
-    if config.data.prompt == "detect":
+    if PROMPTS[config.data.prompt].needs_finding:
         source = source.without(
             {i for i, record in source.records() if not (record.variables or {}).get("finding")}
         )

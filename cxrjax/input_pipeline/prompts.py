@@ -85,12 +85,14 @@ class PromptFormat:
     begins: whether the prefix begins with `<bos>`; in a conversation the image stands before the
         question, and `<bos>` before the image.
     end: the piece that ends the answer; None: the tokenizer's end of sequence.
+    needs_finding: whether it can only ask questions that are about one finding.
     """
 
     prefix: Callable[[QARecord], str]
     target: Callable[[QARecord, BoxText], str]
     begins: bool = True
     end: str | None = None
+    needs_finding: bool = False
 
 
 def _question_prefix(record: QARecord) -> str:
@@ -222,10 +224,12 @@ PROMPTS: dict[str, PromptFormat] = {
     # PaliGemma's detection prompt (arXiv 2407.07726), one finding at a time. The finding's name
     # comes before its boxes: greedy decoding must decide between words, not between the word
     # "none" and one bin of a thousand (docs/log.md).
-    "detect": PromptFormat(prefix=_detect_prefix, target=_detect_target),
+    "detect": PromptFormat(prefix=_detect_prefix, target=_detect_target, needs_finding=True),
     # Gemma 3's conversation, in which MedGemma was tuned: the question and the answer as written.
     # The same task in seven wordings, for training a base.
-    "grounding": PromptFormat(prefix=_grounding_prefix, target=_grounding_target),
+    "grounding": PromptFormat(
+        prefix=_grounding_prefix, target=_grounding_target, needs_finding=True
+    ),
     "medgemma": PromptFormat(
         prefix=_chat_prefix, target=_chat_target, begins=False, end=END_OF_TURN
     ),
@@ -235,6 +239,7 @@ PROMPTS: dict[str, PromptFormat] = {
         prefix=_medgemma_boxes_prefix,
         target=_medgemma_boxes_target,
         begins=False,
+        needs_finding=True,
         end=END_OF_TURN,
     ),
 }
