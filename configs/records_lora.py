@@ -29,8 +29,8 @@ def get_config(variant: str = "") -> ConfigDict:
     config.lora.rank = 16
     config.lora.alpha = 32.0
     config.lora.targets = (r"attn/(q|k|v|o|out)_proj", r"mlp/.*", "projector")
-    config.lora.loc_rows = True
-    config.trainable = ("/lora/", "/loc_delta$")
+    # The shipped base has never read most words; with a larger base leave its embeddings alone.
+    config.trainable = ("/lora/", "/embedder/table$")
 
     config.data.train = "runs/own/data/records/train.jsonl"
     config.data.validation = "runs/own/data/records/validation.jsonl"
