@@ -2,7 +2,7 @@
 #            installation on two cores).
 # make test: installs, then runs lint, types and every test but the parity ones.
 # make parity: the tests that compare with PyTorch, in a second environment that has it.
-# make bench:  training and generation beside transformers and PEFT, about half an hour.
+# make bench:  training and generation beside transformers and PEFT, in that environment.
 PYTHON ?= python3
 VENV ?= .venv
 PY = $(VENV)/bin/python

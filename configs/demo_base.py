@@ -7,7 +7,7 @@
     python -m cxrjax.train --config=configs/demo_base.py:second --workdir=runs/demo_base/second
     python -m cxrjax.convert --checkpoint=runs/demo_base/second --out=data/demo_base
 
-Hardware: two CPU cores, 2.2 GB, about 45 and 30 minutes alone (docs/log.md). The result ships in
+Hardware: two CPU cores, 2.2 GB, 65 and 18 minutes beside other work. The result ships in
 data/demo_base, so nobody needs to run this. It is in two parts because the first, with eight
 findings and one wording, could not carry what it knew over to questions in other words; `:second`
 goes on from it with three findings and six wordings more.
