@@ -28,3 +28,12 @@ def test_the_papers_values():
     assert config.training.accumulation_steps == 4
     assert (config.training.epochs, config.training.lambda_box) == (3.0, 0.5)
     assert config.training.best_metric == "vqa/f1"
+
+
+@pytest.mark.parametrize(
+    "spec", ["vindr_lora.py:demo", "vindr_lora.py:paligemma", "demo_base.py:second"]
+)
+def test_every_variant_is_whole(spec):
+    config = load_config(str(_CONFIGS / spec))
+    assert config.model.preset in PRESETS
+    assert config.model.init_from is not None
