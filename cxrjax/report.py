@@ -20,7 +20,6 @@ work directory, scored on the same references, stand beside the first's as `<its
 """
 
 import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from cxrjax.benchmarks.page import write_page
 from cxrjax.cli import run
 from cxrjax.codecs import CODECS
 from cxrjax.errors import UserError
+from cxrjax.json_file import read_json_object
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -80,9 +80,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         flags.score, (metrics_file.parent,), "score.json", "how score worked", missing
     )
     notes_file = flags.notes or workdir / "notes.json"
-    notes = _object(notes_file) if flags.notes or notes_file.is_file() else {}
-    notes["run"] = _object(run_file) if run_file else {}
-    notes["score"] = _object(score_file) if score_file else {}
+    notes = read_json_object(notes_file) if flags.notes or notes_file.is_file() else {}
+    notes["run"] = read_json_object(run_file) if run_file else {}
+    notes["score"] = read_json_object(score_file) if score_file else {}
     notes["missing"] = missing
 
     page = write_page(
@@ -103,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _metrics(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise UserError(f"{path}: no such file: run `python -m cxrjax.score` first")
-    return _object(path)
+    return read_json_object(path)
 
 
 def _predictions(workdir: Path, given: Sequence[Path] | None) -> dict[str, Path]:
@@ -143,18 +143,6 @@ def _optional(
 def _image_root(references: Path) -> Path:
     folder = references.resolve().parent
     return folder.parent if folder.name == "records" else folder
-
-
-def _object(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise UserError(f"{path}: not JSON: {error}") from None
-    if not isinstance(content, dict):
-        raise UserError(f"{path}: expected a JSON object, found {type(content).__name__}")
-    return content
 
 
 if __name__ == "__main__":

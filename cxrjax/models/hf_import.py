@@ -18,6 +18,7 @@ from flax import nnx
 from safetensors import SafetensorError, safe_open
 
 from cxrjax.errors import UserError
+from cxrjax.json_file import read_json_object
 from cxrjax.models.hf_layout import (
     TensorRule,
     canonical_name,
@@ -154,7 +155,7 @@ def open_checkpoint(directory: str | Path) -> SafetensorsFiles:
     pickles = sorted(path.name for pattern in _PICKLES for path in directory.glob(pattern))
     if pickles:
         config = directory / CONFIG_FILE
-        is_text = config.is_file() and read_json(config).get("model_type") == "gemma3_text"
+        is_text = config.is_file() and read_json_object(config).get("model_type") == "gemma3_text"
         kind = "AutoModelForCausalLM" if is_text else "AutoModelForImageTextToText"
         raise UserError(
             f"{directory}: weights as pickle ({shortened(pickles)}), which can run code when read; "
@@ -171,7 +172,7 @@ def read_config(directory: str | Path) -> dict[str, Any]:
         UserError: it is not there, is damaged, or of an architecture that we do not have.
     """
     path = Path(directory) / CONFIG_FILE
-    return complete_config(read_json(path), str(path))
+    return complete_config(read_json_object(path), str(path))
 
 
 def complete_config(config: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -191,23 +192,6 @@ def complete_config(config: Mapping[str, Any], where: str) -> dict[str, Any]:
     except Exception as error:
         line = str(error).strip().splitlines()[-1]
         raise UserError(f"{where}: not a configuration that transformers reads: {line}") from None
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object.
-
-    Raises:
-        UserError: it cannot be read or is none.
-    """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise UserError(f"{path}: not JSON ({error}); fetch it again") from None
-    if not isinstance(content, dict):
-        raise UserError(f"{path}: expected a JSON object")
-    return content
 
 
 def abstract_vlm(config: VLMConfig) -> VLM:

@@ -1,0 +1,25 @@
+"""JSON objects out of files."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from cxrjax.errors import UserError
+
+
+def read_json_object(path: Path) -> dict[str, Any]:
+    """The object that a file holds.
+
+    Raises:
+        UserError: it cannot be read, is not JSON, or holds something else than an object.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise UserError(f"{path}: not JSON ({error}); write or fetch it again") from None
+    if not isinstance(content, dict):
+        found = type(content).__name__
+        raise UserError(f"{path}: expected a JSON object, found {found}")
+    return content
