@@ -8,12 +8,18 @@ the sections together.
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 # A finite stand-in for minus infinity: a row without any key then gives a mean, not NaN.
 _MASKED = -1e30
+# Scores that exist at a time. More queries than give so many take turns: the 4,096 patches of an
+# 896-pixel image would make a gigabyte of them in every layer, and on a CPU what leaves the cache
+# costs more than the products (docs/log.md).
+_SCORES_AT_A_TIME = 2**22
+_FEWEST_QUERIES = 32
 
 
 class KeySection(NamedTuple):
@@ -44,6 +50,40 @@ def attend(
     Returns:
         [B, K, Q, G, R, H], in the dtype of `q`; logits and softmax are float32.
     """
+    slots = q.shape[4]
+    scores_a_slot = q.size // (slots * q.shape[5]) * sum(s.k.shape[-2] for s in sections)
+    turns = min(-(-slots * scores_a_slot // _SCORES_AT_A_TIME), -(-slots // _FEWEST_QUERIES))
+    if turns <= 1:
+        return _attend(q, sections, softcap)
+    at_a_time = -(-slots // turns)
+
+    def cut(x: Array, axis: int) -> Array:
+        """The axis of the query slots in turns, which lead."""
+        padding = [(0, 0)] * x.ndim
+        padding[axis] = (0, turns * at_a_time - slots)
+        shape = (*x.shape[:axis], turns, at_a_time, *x.shape[axis + 1 :])
+        return jnp.moveaxis(jnp.pad(x, padding).reshape(shape), axis, 0)
+
+    # Scores of a turn are made again in the backward pass, or all of them would be kept after all.
+    @jax.checkpoint
+    def turn(queries: tuple[Array, dict[int, Array]]) -> Array:
+        part, masks = queries
+        seen = [s._replace(mask=masks.get(i, s.mask)) for i, s in enumerate(sections)]
+        return _attend(part, seen, softcap)
+
+    # Masks that are the same for every slot have an axis of 1 there, and are not cut.
+    masks = {
+        i: cut(s.mask, 2)
+        for i, s in enumerate(sections)
+        if s.mask is not None and s.mask.shape[2] == slots
+    }
+    out = jnp.moveaxis(jax.lax.map(turn, (cut(q, 4), masks)), 0, 4)
+    return out.reshape(*q.shape[:4], turns * at_a_time, -1)[..., :slots, :]
+
+
+def _attend(
+    q: Float[Array, "B K Q G R H"], sections: list[KeySection], softcap: float | None
+) -> Float[Array, "..."]:
     rows, kv_heads, questions, group, slots, head_dim = q.shape
     logits = []
     for section in sections:
