@@ -57,6 +57,8 @@ def generate(
     question_index: Int[Array, "B Q"],
     strategy: Strategy,
     grammar: Grammar | None = None,
+    context_tokens: Int[Array, "B C"] | None = None,
+    context_mask: Bool[Array, "B C"] | None = None,
 ) -> Generation:
     """An answer to every question. Traceable, with `strategy` static.
 
@@ -69,11 +71,19 @@ def generate(
         question_index: global index of each question. Sampling hangs on it, on the seed and on the
             step alone, so that an answer is the same in whatever batch it is asked for.
         grammar: what answers may be, from `answer_grammar`; None: anything.
+        context_tokens, context_mask: as in `VLM.__call__`, for rows with several images.
     """
     config = model.config
     vocabulary = Vocabulary(config.decoder.vocab_size, config.loc_token_start, strategy.stop_ids)
     count = strategy.candidates
-    hidden, decode = model.prefill(images, prefix_tokens, prefix_mask, strategy.max_answer_tokens)
+    hidden, decode = model.prefill(
+        images,
+        prefix_tokens,
+        prefix_mask,
+        strategy.max_answer_tokens,
+        context_tokens,
+        context_mask,
+    )
     hidden, decode = jnp.repeat(hidden, count, axis=1), repeat_questions(decode, count)
     asked = jnp.any(prefix_mask, axis=-1)
     if strategy.beams > 1:
@@ -188,12 +198,19 @@ class Generator:
         self._graphdef, self._state = nnx.split(model)
 
     def __call__(
-        self, images: Any, prefix_tokens: Any, prefix_mask: Any, question_index: Any = None
+        self,
+        images: Any,
+        prefix_tokens: Any,
+        prefix_mask: Any,
+        question_index: Any = None,
+        context_tokens: Any = None,
+        context_mask: Any = None,
     ) -> Generation:
         """Answers of one batch, as NumPy arrays.
 
         Args:
             question_index: as in `generate`; only sampling needs it.
+            context_tokens, context_mask: as in `generate`.
 
         Raises:
             ValueError: sampling without `question_index`.
@@ -211,6 +228,8 @@ class Generator:
             prefix_mask,
             question_index,
             self._grammar,
+            context_tokens,
+            context_mask,
         )
         return Generation(*(np.asarray(part) for part in answers))  # type: ignore[arg-type]
 
@@ -224,9 +243,20 @@ def _answer_impl(
     prefix_mask: Array,
     question_index: Array,
     grammar: Grammar | None,
+    context_tokens: Array | None,
+    context_mask: Array | None,
 ) -> Generation:
-    model = nnx.merge(graphdef, state)
-    return generate(model, images, prefix_tokens, prefix_mask, question_index, strategy, grammar)
+    return generate(
+        nnx.merge(graphdef, state),
+        images,
+        prefix_tokens,
+        prefix_mask,
+        question_index,
+        strategy,
+        grammar,
+        context_tokens,
+        context_mask,
+    )
 
 
 # One cache of compiled programs for all generators: validation makes a new one each time.

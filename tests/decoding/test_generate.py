@@ -3,10 +3,12 @@
 import jax
 import numpy as np
 import pytest
+from flax import nnx
 
 from cxrjax.decoding.generate import Generator
 from cxrjax.decoding.grammar import FREE_TEXT, Tokens, compile_grammar
 from cxrjax.decoding.strategy import Strategy
+from cxrjax.models.presets import IMAGE
 
 
 def _greedy(case, b, q, stops, allowed=None):
@@ -108,3 +110,30 @@ def test_a_grammar_must_fit_into_the_slots(tiny):
     grammar = compile_grammar(Tokens((5, 6, 7)))
     with pytest.raises(ValueError, match="shortest answer takes 3"):
         Generator(tiny("image", 12).model, Strategy(2, (1,)), grammar)
+
+
+@pytest.mark.parametrize("share", ["tower", "image"])
+def test_several_images_a_row(tiny, share):
+    case = tiny(share, 12)
+    images, prefix_tokens, prefix_mask = case.inputs
+    pair = np.stack([images, images[::-1]], axis=1)
+    side = case.model.config.vision.num_tokens
+    context = np.array([[5, *[IMAGE] * side, 6, *[IMAGE] * side, 7]] * 2, np.int32)
+    there = np.ones(context.shape, bool)
+    there[1, side + 1 :] = False  # the second row has one image only
+    told = {"context_tokens": context, "context_mask": there}
+    answer = Generator(case.model, Strategy(case.slots, (1,)))(
+        pair, prefix_tokens, prefix_mask, **told
+    )
+    whole = np.ones_like(answer.tokens, bool)
+
+    @nnx.jit
+    def forced(model):
+        hidden = model(pair, prefix_tokens, prefix_mask, answer.tokens, whole, **told)
+        return jax.nn.log_softmax(model.logits(hidden))
+
+    logprobs = np.asarray(forced(case.model))
+    said = answer.tokens > 0
+    assert said[case.inputs[2].any(-1)].any(-1).all()
+    np.testing.assert_array_equal(answer.tokens[said], logprobs.argmax(-1)[said])
+    np.testing.assert_allclose(answer.logprobs[said], logprobs.max(-1)[said], atol=1e-4)
