@@ -1,13 +1,17 @@
-"""How every entry point ends: an exit code, and one line instead of a traceback for user errors."""
+"""What entry points share: how they end, and where compiled programs are kept."""
 
+import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import NoReturn
 
 from cxrjax.errors import UserError
 
 EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 130
+# Where JAX itself looks for the setting; an empty value turns the cache off.
+_COMPILED_PROGRAMS = "JAX_COMPILATION_CACHE_DIR"
 
 
 def run(main: Callable[[], object]) -> NoReturn:
@@ -29,3 +33,15 @@ def run(main: Callable[[], object]) -> NoReturn:
         print("interrupted", file=sys.stderr)
         sys.exit(EXIT_INTERRUPTED)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def keep_compiled_programs() -> None:
+    """Has JAX keep what it compiles on disk, so that a second start need not compile again.
+
+    In `~/.cache/cxrjax/compiled`, or where the environment's JAX_COMPILATION_CACHE_DIR says.
+    """
+    import jax  # not at the top: entry points without a model start without it
+
+    if _COMPILED_PROGRAMS not in os.environ:
+        folder = Path.home() / ".cache" / "cxrjax" / "compiled"
+        jax.config.update("jax_compilation_cache_dir", str(folder))

@@ -16,7 +16,7 @@ from pathlib import Path
 from cxrjax.benchmarks import BENCHMARKS
 from cxrjax.benchmarks.scores import write_scores
 from cxrjax.benchmarks.validation import LOGGED, draw_predictions
-from cxrjax.cli import run
+from cxrjax.cli import keep_compiled_programs, run
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.metrics.bootstrap import Bootstrap
@@ -63,6 +63,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     questions = out / "questions.jsonl"
     write_records(questions, map(strip_answers, read_records(references)))
     predictions = out / "predictions.jsonl"
+    keep_compiled_programs()
     predict(
         flags.workdir or flags.checkpoint,
         questions,

@@ -20,7 +20,7 @@ from typing import Any
 import tqdm
 
 from cxrjax.benchmarks.prior_box import PriorBox
-from cxrjax.cli import run
+from cxrjax.cli import keep_compiled_programs, run
 from cxrjax.decoding.generate import Generator
 from cxrjax.decoding.predictor import predict_questions
 from cxrjax.decoding.strategy import read_decoding
@@ -121,6 +121,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         count = write_predictions(flags.out, baseline.predict(asked), len(asked))
         print(f"{flags.out}: {count:,} predictions")
         return
+    keep_compiled_programs()
     count = predict(
         flags.workdir or flags.checkpoint,
         flags.questions,

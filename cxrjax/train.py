@@ -23,6 +23,7 @@ from cxrjax.input_pipeline.tokenizer import Tokenizer
 from cxrjax.training import checkpoint, loop
 from cxrjax.training.config import batch_images, load_config, total_steps
 from cxrjax.training.data import example_config, open_records, open_tokenizer
+from cxrjax.training.features import Features, make_features
 
 # Records that name another finding are set aside.
 KNOWN_CLASSES = {"vindr_cxr_vqa": CLASSES, "synthetic": CLASSES}
@@ -38,6 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--config", required=True, metavar="FILE[:VARIANT]")
     parser.add_argument("--workdir", required=True, type=Path, metavar="DIR")
     flags, overrides = parser.parse_known_args(arguments)
+    cli.keep_compiled_programs()
     train(load_config(flags.config, overrides), flags.workdir)
 
 
@@ -49,10 +51,11 @@ def train(config: ConfigDict, workdir: Path) -> None:
     loop.make_writable(workdir)
     print(f"{len(records.source):,} images of {records.source.num_questions:,} questions to learn")
     model, base = checkpoint.build_model(config)
+    features = make_features(config, model, base)
     with train_loader(
         records.source,
         tokenizer,
-        example_config(config),
+        example_config(config, features(records.source)),
         global_batch_size=batch_images(config),
         seed=config.training.seed,
         workers=config.data.workers,
@@ -67,13 +70,15 @@ def train(config: ConfigDict, workdir: Path) -> None:
             batches=batches,
             steps=total_steps(config, len(records.source)),
             tokenizer_file=tokenizer_file,
-            evaluate=make_evaluate(config, tokenizer),
+            evaluate=make_evaluate(config, tokenizer, features),
             quality=records.quality,
             data_files=[Path(p) for p in (config.data.train, config.data.validation) if p],
         )
 
 
-def make_evaluate(config: ConfigDict, tokenizer: Tokenizer) -> loop.Evaluate | None:
+def make_evaluate(
+    config: ConfigDict, tokenizer: Tokenizer, features: Features
+) -> loop.Evaluate | None:
     """The evaluation during training; None where no validation records are configured."""
     if config.data.validation is None:
         return None
@@ -85,7 +90,7 @@ def make_evaluate(config: ConfigDict, tokenizer: Tokenizer) -> loop.Evaluate | N
     return validation.make_evaluate(
         records.source,
         tokenizer,
-        example_config(config),
+        example_config(config, features(records.source)),
         strategy=strategy,
         grammar=grammar,
         images_per_batch=batch_images(config),

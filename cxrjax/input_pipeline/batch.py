@@ -46,7 +46,8 @@ class Batch:
     """Fixed-shape arrays of one step, on the host (NumPy) or on devices (JAX).
 
     Attributes:
-        images: RGB pixels at the model's input size, 0..255.
+        images: RGB pixels at the model's input size, 0..255; or features that the model's frozen
+            tower gave for them, N of them D wide (feature_cache.py).
         prefix_tokens: `<bos>`, prompt, newline; left-padded, so that the answer starts at slot P
             of every question.
         prefix_mask: True on the prefix's tokens.
@@ -65,7 +66,7 @@ class Batch:
         digits: of boxes written in digits, None where each coordinate is one token.
     """
 
-    images: UInt8[ArrayLike, "B H W 3"]
+    images: UInt8[ArrayLike, "B H W 3"] | Float[ArrayLike, "B N D"]
     prefix_tokens: Int32[ArrayLike, "B Q P"]
     prefix_mask: Bool[ArrayLike, "B Q P"]
     answer_tokens: Int32[ArrayLike, "B Q A"]
@@ -111,7 +112,7 @@ class LoadedBatch(NamedTuple):
 
 def empty_batch(
     images: int,
-    image_size: int,
+    image: np.ndarray,
     questions: int,
     prefix_slots: int,
     answer_slots: int,
@@ -122,6 +123,7 @@ def empty_batch(
 ) -> Batch:
     """A batch of empty slots in NumPy, to be filled in place (tokens 0 = `<pad>`).
 
+    `image` is what stands for an image that is not there (`ExampleConfig.empty_input`).
     With `max_digits` it has room for boxes in digits, whose tokens are `digit_ids`.
     """
     question_shape = (images, questions)
@@ -135,7 +137,7 @@ def empty_batch(
             token_ids=digit_ids,
         )
     return Batch(
-        images=np.zeros((images, image_size, image_size, 3), np.uint8),
+        images=np.repeat(image[None], images, axis=0),
         prefix_tokens=np.zeros((*question_shape, prefix_slots), np.int32),
         prefix_mask=np.zeros((*question_shape, prefix_slots), bool),
         answer_tokens=np.zeros((*question_shape, answer_slots), np.int32),

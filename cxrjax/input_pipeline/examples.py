@@ -11,6 +11,7 @@ import functools
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float32, Int32, UInt8
 
@@ -32,6 +33,7 @@ from cxrjax.input_pipeline.coordinates import (
     DigitFinder,
     resolve_box_route,
 )
+from cxrjax.input_pipeline.feature_cache import FeatureCache
 from cxrjax.input_pipeline.prompts import PROMPTS, BoxText
 from cxrjax.input_pipeline.tokenizer import Tokenizer
 from cxrjax.records import QARecord
@@ -56,6 +58,7 @@ class ExampleConfig:
             none does. Empty: nobody counts.
         too_long: what to do with a question that fits no bucket or has too many boxes: `error`
             names it and stops, `set_aside` leaves its slot empty and reports it.
+        features: where a frozen tower's features of the images are, to be read in their place.
     """
 
     image_size: int
@@ -69,6 +72,7 @@ class ExampleConfig:
     answer_buckets: tuple[int, ...] = (64, 128)
     packed_buckets: tuple[int, ...] = ()
     too_long: Literal["error", "set_aside"] = "error"
+    features: FeatureCache | None = None
 
     def __post_init__(self) -> None:
         for name, table in (("codec", CODECS), ("record_codec", CODECS), ("prompt", PROMPTS)):
@@ -92,6 +96,13 @@ class ExampleConfig:
                 continue
             if not buckets or list(buckets) != sorted(set(buckets)) or buckets[0] < 1:
                 raise UserError(f"{name} is {buckets}, expected ascending lengths above zero")
+
+    def empty_input(self) -> np.ndarray:
+        """What `load_input` gives of an image, in zeros."""
+        if self.features is None:
+            return np.zeros((self.image_size, self.image_size, 3), np.uint8)
+        shape = (self.features.num_tokens, self.features.width)
+        return np.zeros(shape, jnp.dtype(self.features.dtype))
 
 
 class TooLongError(UserError):
@@ -143,6 +154,25 @@ def load_image(path: str | Path, config: ExampleConfig) -> UInt8[np.ndarray, "H 
     transform = resize if config.geometry == "resize" else letterbox
     side = config.image_size
     return transform(read_image(path, target=(side, side)), side, side)[0]
+
+
+def load_input(path: str | Path, config: ExampleConfig) -> np.ndarray:
+    """What the model is given of an image: its pixels, or a frozen tower's features of it.
+
+    Raises:
+        ImageError: the file is missing or does not decode.
+        UserError: features are configured and this image has none.
+    """
+    if config.features is None:
+        return load_image(path, config)
+    features = config.features.read(path)
+    if features is None:
+        load_image(path, config)  # where it does not decode, that is the reason
+        raise UserError(
+            f"{path}: no features of it in {config.features.directory}; the image was changed "
+            "since they were made, so start the run again"
+        )
+    return features
 
 
 class QuestionEncoder:

@@ -29,7 +29,7 @@ from cxrjax.input_pipeline.examples import (
     QuestionEncoder,
     TooLongError,
     bucket,
-    load_image,
+    load_input,
 )
 from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.input_pipeline.tokenizer import Tokenizer
@@ -95,7 +95,7 @@ class BatchBuilder:
         loaded = LoadedBatch(
             batch=empty_batch(
                 images=len(mine),
-                image_size=config.image_size,
+                image=config.empty_input(),
                 questions=self.source.questions_per_image,
                 prefix_slots=_slots([len(t.prefix) for t in tokens], config.prefix_buckets),
                 answer_slots=_slots([len(t.answer) for t in tokens], config.answer_buckets),
@@ -139,7 +139,7 @@ class BatchBuilder:
             return
         batch = loaded.batch
         try:
-            batch.images[row] = load_image(element.image_path, self.config)
+            batch.images[row] = load_input(element.image_path, self.config)
         except ImageError as error:
             loaded.problems.extend(
                 Problem(question.index, question.question_id, "unreadable_image", str(error))

@@ -86,26 +86,39 @@ class VLM(nnx.Module):
 
         Args:
             images: uint8, or floats in [-1, 1], [B, H, W, 3]; [B, I, H, W, 3] with several
-                images a row, whose tokens then follow one another.
+                images a row, whose tokens then follow one another; or what `image_features` gave
+                for one image a row, [B, N, V].
         """
-        config = self.config.vision
-        if config is None or self.vision is None or self.projector is None:
+        if self.projector is None:
             raise ValueError("this model has no vision tower: it takes no images")
-        shape = images.shape
-        several = len(shape) == 5
+        rows, several = images.shape[0], images.ndim == 5
         if several:
-            images = images.reshape(-1, *shape[2:])
-            dropout = None if dropout is None else dropout.of_images(shape[1])
-        features = self.vision(normalize_images(images, jnp.dtype(self.dtype)), dropout)
-        pool = config.pool
-        if pool > 1:
-            side = config.image_size // config.patch_size // pool
-            squares = features.reshape(features.shape[0], side, pool, side, pool, -1)
-            features = jnp.mean(squares, axis=(2, 4)).reshape(features.shape[0], side * side, -1)
+            dropout = None if dropout is None else dropout.of_images(images.shape[1])
+            images = images.reshape(-1, *images.shape[2:])
+        features = images if images.ndim == 3 else self.image_features(images, dropout)
+        features = features.astype(self.dtype)
         if self.projector_norm is not None:
             features = self.projector_norm(features)
         tokens = self.projector(features, dropout)
-        return tokens.reshape(shape[0], -1, tokens.shape[-1]) if several else tokens
+        return tokens.reshape(rows, -1, tokens.shape[-1]) if several else tokens
+
+    def image_features(
+        self, images: Array, dropout: TokenDropout | None = None
+    ) -> Float[Array, "B N V"]:
+        """What the projector is given: the tower's features, averaged over squares if pooled.
+
+        Args:
+            images: uint8, or floats in [-1, 1], [B, H, W, 3].
+        """
+        config = self.config.vision
+        if config is None or self.vision is None:
+            raise ValueError("this model has no vision tower: it takes no images")
+        features = self.vision(normalize_images(images, jnp.dtype(self.dtype)), dropout)
+        if config.pool == 1:
+            return features
+        side, pool = config.image_size // config.patch_size // config.pool, config.pool
+        squares = features.reshape(features.shape[0], side, pool, side, pool, -1)
+        return jnp.mean(squares, axis=(2, 4)).reshape(features.shape[0], side * side, -1)
 
     def __call__(
         self,

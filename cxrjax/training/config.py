@@ -54,6 +54,7 @@ def default_config() -> ConfigDict:
     lora.targets = ("decoder/layers/attn/(q|k|v|o)_proj",)  # regexes over paths of linear maps
     lora.rank_pattern = ()  # other ranks for some targets, "regex=rank": ("vision/.*=8",)
     lora.alpha_pattern = ()  # the same for alpha; of several that fit, the first counts
+    lora.init_from = placeholder(str)  # PEFT adapter of this very shape to start from; null: anew
     lora.loc_rows = False  # a trainable difference on the embedding rows of the <loc> tokens
 
     # Regexes searched for in '/'-joined parameter paths; what none of them finds stays frozen.
@@ -76,6 +77,9 @@ def default_config() -> ConfigDict:
     data.packed_buckets = ()
     data.max_boxes = 8  # boxes of one answer that the box loss can hold
     data.too_long = "error"  # a question that fits no bucket: 'error', or 'set_aside' and counted
+    # Directory for what a frozen vision tower makes of each image, computed once before training
+    # and then read in the place of pixels; null: the tower runs at every step.
+    data.feature_cache = placeholder(str)
     data.workers = 0  # processes that decode images; 0: the training process itself
 
     optimizer = config.optimizer = ConfigDict()

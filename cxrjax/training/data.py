@@ -9,6 +9,7 @@ from ml_collections import ConfigDict
 from cxrjax.datasets.quality import QualityLog
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.examples import ExampleConfig
+from cxrjax.input_pipeline.feature_cache import FeatureCache
 from cxrjax.input_pipeline.quality import check_records
 from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.input_pipeline.tokenizer import Tokenizer, check_vocabulary, load_tokenizer
@@ -62,8 +63,11 @@ def _about_others(source: RecordSource, findings: Collection[str]) -> set[int]:
     }
 
 
-def example_config(config: ConfigDict) -> ExampleConfig:
+def example_config(config: ConfigDict, features: FeatureCache | None = None) -> ExampleConfig:
     """How records become examples for the configured model.
+
+    Args:
+        features: read these in the place of pixels.
 
     Raises:
         UserError: the model takes no images.
@@ -86,6 +90,7 @@ def example_config(config: ConfigDict) -> ExampleConfig:
         answer_buckets=tuple(data.answer_buckets),
         packed_buckets=tuple(data.packed_buckets),
         too_long=data.too_long,
+        features=features,
     )
 
 

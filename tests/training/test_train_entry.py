@@ -74,7 +74,9 @@ def spec(tmp_path):
     return str(path)
 
 
-def test_trains_and_leaves_a_model_that_loads(spec, tmp_path, monkeypatch, capsys):
+@pytest.fixture
+def smaller_tiny(monkeypatch):
+    """The preset `tiny` with fewer and narrower layers."""
     tiny = PRESETS["tiny"]
     small = dataclasses.replace(
         tiny,
@@ -84,6 +86,10 @@ def test_trains_and_leaves_a_model_that_loads(spec, tmp_path, monkeypatch, capsy
         ),
     )
     monkeypatch.setitem(PRESETS, "tiny", small)
+
+
+@pytest.mark.usefixtures("smaller_tiny")
+def test_trains_and_leaves_a_model_that_loads(spec, tmp_path, capsys):
     workdir = tmp_path / "run"
     train.train(load_config(spec), workdir)
     assert "8 images of 16 questions" in capsys.readouterr().out
@@ -104,6 +110,37 @@ def test_trains_and_leaves_a_model_that_loads(spec, tmp_path, monkeypatch, capsy
         lambda a, b: bool((a != b).any()), *map(nnx.state, (loaded.model, fresh))
     )
     assert any(jax.tree.leaves(changed))
+
+
+@pytest.mark.usefixtures("smaller_tiny")
+def test_cached_features_change_no_loss_and_are_made_once(spec, tmp_path):
+    cache, damaged = tmp_path / "cache", tmp_path / "data/images/i3.png"
+    damaged.write_bytes(damaged.read_bytes()[:500])  # its header still reads well
+    settings = ("--config.trainable=('decoder/', 'projector/')",)
+
+    def losses(name, *more):
+        train.train(load_config(spec, (*settings, *more)), tmp_path / name)
+        lines = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
+        return [json.loads(line)["train/loss"] for line in lines]
+
+    pixels = losses("pixels")
+    assert losses("features", f"--config.data.feature_cache={cache}") == pytest.approx(pixels)
+    files = {path: path.stat().st_mtime_ns for path in cache.rglob("*.npy")}
+    assert len(files) == 7, "one of the eight images does not decode"
+    quality = json.loads((tmp_path / "features/quality.json").read_text())
+    assert quality == json.loads((tmp_path / "pixels/quality.json").read_text())
+
+    assert losses("again", f"--config.data.feature_cache={cache}") == pytest.approx(pixels)
+    assert {path: path.stat().st_mtime_ns for path in cache.rglob("*.npy")} == files
+    losses("other", f"--config.data.feature_cache={cache}", "--config.training.seed=1")
+    assert len(list(cache.iterdir())) == 2, "another tower has a folder of its own"
+
+
+@pytest.mark.usefixtures("smaller_tiny")
+def test_features_of_a_tower_that_trains_are_refused(spec, tmp_path):
+    config = load_config(spec, (f"--config.data.feature_cache={tmp_path / 'features'}",))
+    with pytest.raises(UserError, match="of the vision tower are trained"):
+        train.train(config, tmp_path / "run")
 
 
 def test_a_tokenizer_that_does_not_fit_is_refused(spec, tmp_path, monkeypatch):

@@ -1,0 +1,84 @@
+"""A frozen tower's features of images on disk, read in the place of pixels.
+
+    DIRECTORY / hash of what made them / ab / abcdef... .npy
+
+A file is named by the SHA-256 of the image file's bytes, so that a moved image is found and a
+changed one is not.
+"""
+
+import dataclasses
+import hashlib
+import os
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from cxrjax.errors import UserError
+from cxrjax.images import ImageError
+
+
+@dataclasses.dataclass(frozen=True)
+class FeatureCache:
+    """The features that one tower gives for images prepared in one way. Can be pickled.
+
+    Attributes:
+        directory: of these features alone, named by `made_by`.
+        num_tokens, width: of an image's features, [num_tokens, width].
+        dtype: of the features, `float32` or `bfloat16`.
+    """
+
+    directory: Path
+    num_tokens: int
+    width: int
+    dtype: str
+
+    def file_of(self, image_path: str | Path) -> Path:
+        """Where the features of an image are or belong.
+
+        Raises:
+            ImageError: the image cannot be read.
+        """
+        try:
+            with open(image_path, "rb") as file:
+                name = hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            raise ImageError(f"{image_path}: cannot be read: {error.strerror}") from None
+        return self.directory / name[:2] / f"{name}.npy"
+
+    def read(self, image_path: str | Path) -> Float[np.ndarray, "N D"] | None:
+        """The features of an image; None where there are none.
+
+        Raises:
+            ImageError: the image cannot be read.
+            UserError: the features are damaged.
+        """
+        file = self.file_of(image_path)
+        try:
+            features = np.load(file)
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            raise UserError(f"{file}: damaged ({error}); remove it and start again") from None
+        # NumPy's format has no name for bfloat16: its files hold plain 16-bit numbers.
+        features = features.view(jnp.dtype(self.dtype))
+        if features.shape != (self.num_tokens, self.width):
+            raise UserError(
+                f"{file}: features of shape {features.shape}, expected "
+                f"{(self.num_tokens, self.width)}; remove it and start again"
+            )
+        return features
+
+    def write(self, file: Path, features: Float[np.ndarray, "N D"]) -> None:
+        """Puts features where `file_of` has said; a run that is killed leaves no half of a file."""
+        file.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = file.with_name(f".{file.name}.{os.getpid()}")
+        with open(unfinished, "wb") as out:
+            np.save(out, features.view(np.uint16) if self.dtype == "bfloat16" else features)
+        unfinished.replace(file)
+
+
+def made_by(*parts: object) -> str:
+    """A short name for what decides features: tower, weights, preparation of the image, dtype."""
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
