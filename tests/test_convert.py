@@ -152,6 +152,22 @@ def test_adapters_out_and_in_again(base, run, tmp_path):
     assert load_tokenizer(checkpoint.load_model(back).tokenizer_path).vocab_size == 2048
 
 
+def test_a_run_starts_from_an_adapter(base, run, tmp_path):
+    adapter = _convert(run, tmp_path / "adapter", "--to=peft")
+    config = checkpoint.read_config(run)
+    config.lora.init_from = str(adapter)
+    ours = _arrays(checkpoint.load_model(run).model)
+    started = _arrays(checkpoint.build_model(config)[0])
+    for name in ours:
+        np.testing.assert_allclose(started[name], ours[name], atol=1e-6)
+    config.lora.alpha = 5.0
+    with pytest.raises(UserError, match=r"k_proj: 1\.5 there, 2\.5 configured; set lora\.rank"):
+        checkpoint.build_model(config)
+    config.lora.update(alpha=3.0, loc_rows=False)
+    with pytest.raises(UserError, match=r"loc_delta: \(1024, \d+\) there, None configured"):
+        checkpoint.build_model(config)
+
+
 def test_adapters_folded_in(run, tmp_path):
     out = _convert(run, tmp_path / "merged", "--to=merged")
     found = load_file(out / "model.safetensors")

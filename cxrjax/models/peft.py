@@ -17,8 +17,9 @@ import numpy as np
 from flax import nnx
 
 from cxrjax.errors import UserError
+from cxrjax.json_file import read_json_object
 from cxrjax.models.hf_export import LazyTensor, write_safetensors
-from cxrjax.models.hf_import import SafetensorsFiles, read_json, shortened
+from cxrjax.models.hf_import import SafetensorsFiles, shortened
 from cxrjax.models.hf_layout import canonical_name, module_prefixes, tensor_rules, with_prefix
 from cxrjax.models.layers import Linear
 from cxrjax.models.lora import LoRAConfig
@@ -66,6 +67,8 @@ class PeftAdapter:
 
 
 LOC_ROWS = "decoder/embedder/loc_rows"
+# Where a model trains them: as their difference from the table.
+LOC_DELTA = "decoder/embedder/loc_delta"
 
 
 def save_peft(
@@ -176,7 +179,7 @@ def read_peft(directory: str | Path, config: VLMConfig) -> PeftAdapter:
     """
     directory = Path(directory)
     path = directory / ADAPTER_CONFIG
-    stated = read_json(path)
+    stated = read_json_object(path)
     if stated.get("peft_type") != "LORA":
         raise UserError(f"{path}: peft_type is {stated.get('peft_type')!r}, expected 'LORA'")
     for key, off in _OFF.items():
@@ -215,7 +218,7 @@ def adapter_parameters(model: VLM, adapter: PeftAdapter) -> dict[str, np.ndarray
         embedder = model.decoder.embedder
         start = embedder.loc_token_start
         table = np.asarray(embedder.table[start : start + NUM_LOC_TOKENS], np.float32)
-        arrays["decoder/embedder/loc_delta"] = adapter.arrays[LOC_ROWS] - table
+        arrays[LOC_DELTA] = adapter.arrays[LOC_ROWS] - table
     return arrays
 
 

@@ -7,23 +7,26 @@ and checkpoints of what was trained; the frozen base stays where it is, known by
 
 import dataclasses
 import hashlib
-import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 from flax import nnx
 from ml_collections import ConfigDict
 
 from cxrjax.errors import UserError
+from cxrjax.json_file import read_json_object
 from cxrjax.models import VLM, LoRAConfig, apply_lora, count_parameters, partition
 from cxrjax.models.box_head import BoxHead
-from cxrjax.models.layers import salt
+from cxrjax.models.layers import Linear, salt
 from cxrjax.models.lora import parse_pattern
+from cxrjax.models.partition import path_of
+from cxrjax.models.peft import LOC_DELTA, adapter_parameters, read_peft
 from cxrjax.models.presets import PRESETS, DecoderConfig, VisionConfig, VLMConfig
 from cxrjax.training import store
 from cxrjax.training.config import (
@@ -61,11 +64,13 @@ _MODEL_KEYS = {
 _FREE_KEYS = (
     "model.init_from",
     "model.tokenizer",
+    "lora.init_from",
     "model.remat",
     "model.unroll",
     "data.train",
     "data.validation",
     "data.image_root",
+    "data.feature_cache",
     "data.workers",
     "training.logit_chunk",
     "training.log_every",
@@ -128,13 +133,14 @@ def _load_run(workdir: Path, step: int | None) -> LoadedModel:
     base = checkpoints.restore_json(step, "base")
     if config.model.init_from is not None and not Path(config.model.init_from).is_dir():
         config.model.init_from = base["path"]  # absolute: the run was started elsewhere
+    config.lora.init_from = None  # the checkpoint has what became of it
     model, found = build_model(config)
     check_same_base(workdir, base, found)
     graphdef, trainable, frozen = partition(model, config.trainable)
     trainable = checkpoints.restore_parameters(step, cast_params(trainable, "float32"))
     checkpoints.close()
     frozen = cast_params(frozen, config.model.frozen_dtype)
-    return LoadedModel(nnx.merge(graphdef, trainable, frozen), config, workdir / TOKENIZER_FILE)
+    return LoadedModel(nnx.merge(graphdef, trainable, frozen), config, tokenizer_in(workdir))
 
 
 def best_step(workdir: Path) -> int:
@@ -161,7 +167,8 @@ def build_model(config: ConfigDict) -> tuple[VLM, dict[str, Any]]:
         their rank and alpha.
 
     Raises:
-        UserError: no such preset, no base where one is asked for, or a base of another preset.
+        UserError: no such preset, no base where one is asked for, or a base of another preset; an
+            adapter to start from that is not of this base or not what is configured.
     """
     settings, seed = config.model, config.training.seed
     if settings.init == "random":
@@ -169,6 +176,7 @@ def build_model(config: ConfigDict) -> tuple[VLM, dict[str, Any]]:
         _add_adapters(model, config)
         frozen = partition(model, config.trainable)[2]
         reference = {"kind": "random", "seed": seed, "sha256": arrays_sha256(frozen)}
+        _fill_adapters(model, config, reference["sha256"])
         return model, reference | _adapter_reference(config)
     directory = base_directory(config)
     found = read_model_json(directory)["preset"]
@@ -183,6 +191,7 @@ def build_model(config: ConfigDict) -> tuple[VLM, dict[str, Any]]:
     _add_adapters(model, config)
     path = str(directory.resolve())
     reference = {"kind": "checkpoint", "path": path, "sha256": base_sha256(directory)}
+    _fill_adapters(model, config, reference["sha256"])
     return model, reference | _adapter_reference(config)
 
 
@@ -245,10 +254,7 @@ def save_base(
     fresh = nnx.state(nnx.eval_shape(lambda: _new_model(config, sizes)))
     store.check_arrays("the model to save", store.flat_arrays(params), fresh)
     directory.mkdir(parents=True, exist_ok=True)
-    name = Path(tokenizer_file).name
-    tokenizer = directory / (name if name == TOKENIZER_JSON else TOKENIZER_FILE)
-    if Path(tokenizer_file).resolve() != tokenizer.resolve():
-        shutil.copyfile(tokenizer_file, tokenizer)
+    copy_tokenizer(tokenizer_file, directory)
     with ocp.StandardCheckpointer() as checkpointer:
         checkpointer.save((directory / PARAMS).absolute(), store.flat_arrays(params), force=True)
     marker = directory / PARAMS / "commit_success.txt"
@@ -299,9 +305,21 @@ def tokenizer_path(config: ConfigDict) -> Path:
         return Path(config.model.tokenizer)
     if config.model.init == "random":
         raise UserError("model.tokenizer is not set, and model.init='random' brings none")
-    directory = base_directory(config)
+    return tokenizer_in(base_directory(config))
+
+
+def tokenizer_in(directory: Path) -> Path:
+    """The tokenizer's file in a base directory or a workdir."""
     has_json = (directory / TOKENIZER_JSON).is_file()
     return directory / (TOKENIZER_JSON if has_json else TOKENIZER_FILE)
+
+
+def copy_tokenizer(file: str | Path, directory: Path) -> None:
+    """Puts a tokenizer's file where `tokenizer_in` finds it."""
+    is_json = Path(file).name == TOKENIZER_JSON
+    copy = directory / (TOKENIZER_JSON if is_json else TOKENIZER_FILE)
+    if Path(file).resolve() != copy.resolve():
+        shutil.copyfile(file, copy)
 
 
 def base_config(directory: Path) -> ConfigDict:
@@ -323,7 +341,7 @@ def read_model_json(directory: Path) -> dict[str, Any]:
         UserError: unreadable, of another format, or without one of its keys.
     """
     path = directory / MODEL_FILE
-    content = _read_json(path)
+    content = read_json_object(path)
     if content.get("format") != FORMAT:
         raise UserError(f"{path}: format is {content.get('format')!r}, expected {FORMAT}")
     missing = [name for name in _MODEL_KEYS if name not in content]
@@ -339,7 +357,7 @@ def read_config(workdir: Path) -> ConfigDict:
         UserError: unreadable, or with keys this version does not have.
     """
     path = workdir / CONFIG_FILE
-    return from_json(_read_json(path), str(path))
+    return from_json(read_json_object(path), str(path))
 
 
 def check_same_run(workdir: Path, config: ConfigDict) -> None:
@@ -449,6 +467,56 @@ def _add_adapters(model: VLM, config: ConfigDict) -> None:
         model.box_head = BoxHead(model.config.decoder.width, nnx.Rngs(key))
 
 
+def _fill_adapters(model: VLM, config: ConfigDict, base: str) -> None:
+    """Gives the model's adapters the values that the configured PEFT adapter has."""
+    directory = config.lora.init_from
+    if directory is None:
+        return
+    adapter = read_peft(directory, model.config)
+    if adapter.base_sha256 not in (None, base):
+        raise UserError(
+            f"{directory}: trained on a base with hash {adapter.base_sha256[:12]}, and this one "
+            f"has hash {base[:12]}; use the base it was trained on"
+        )
+
+    def as_it_was() -> VLM:
+        model = _new_model(config, sizes)
+        apply_lora(model, adapter.config, nnx.Rngs(0))
+        return model
+
+    sizes = model.config
+    trained = adapter_parameters(model, adapter)
+    leaves = {
+        path_of(path): (path, leaf)
+        for path, leaf in nnx.to_flat_state(nnx.state(model))
+        if "/lora/" in path_of(path) or path_of(path) == LOC_DELTA
+    }
+    theirs = _adapter_scales(nnx.eval_shape(as_it_was))
+    theirs |= {name: array.shape for name, array in trained.items()}
+    ours = _adapter_scales(model)
+    ours |= {name: leaf.get_value().shape for name, (_, leaf) in leaves.items()}
+    names = sorted(theirs.keys() | ours.keys())
+    differing = [name for name in names if theirs.get(name) != ours.get(name)]
+    if differing:
+        first = differing[0]
+        raise UserError(
+            f"lora.init_from={directory}: not the adapters that are configured, {len(differing)} "
+            f"differences, such as {first}: {theirs.get(first)} there, {ours.get(first)} "
+            "configured; set lora.rank, alpha, targets and the rest as the adapter has them"
+        )
+    filled = [(path, leaf.replace(jnp.asarray(trained[n]))) for n, (path, leaf) in leaves.items()]
+    nnx.update(model, nnx.from_flat_state(filled))
+
+
+def _adapter_scales(model: VLM) -> dict[str, Any]:
+    """The factor of every adapter by the path of its map."""
+    return {
+        path_of(path): module.lora.scale
+        for path, module in nnx.iter_modules(model)
+        if isinstance(module, Linear) and module.lora is not None
+    }
+
+
 def _restore_params(path: Path, like: Any) -> Any:
     """Parameters of a base in the dtype they are stored in."""
     with ocp.StandardCheckpointer() as checkpointer:
@@ -462,15 +530,3 @@ def _restore_params(path: Path, like: Any) -> Any:
             for name, leaf in metadata.tree.items()
         }
         return store.unflatten(checkpointer.restore(path.absolute(), wanted), like)
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise UserError(f"{path}: not JSON: {error}") from None
-    if not isinstance(content, dict):
-        raise UserError(f"{path}: expected a JSON object")
-    return content

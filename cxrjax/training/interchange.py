@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 import jax
-import numpy as np
 from flax import nnx
 from ml_collections import ConfigDict
 
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.chat import context_ids
 from cxrjax.input_pipeline.tokenizer import Tokenizer, check_vocabulary, load_tokenizer
-from cxrjax.models import VLM, partition
+from cxrjax.json_file import read_json_object
+from cxrjax.models import partition
 from cxrjax.models.gguf import GGUFFile
 from cxrjax.models.hf_export import MAX_SHARD_BYTES, hf_tensors, write_shards
 from cxrjax.models.hf_import import (
@@ -29,7 +29,6 @@ from cxrjax.models.hf_import import (
     open_checkpoint,
     parameters_of_stream,
     read_config,
-    read_json,
     read_parameters,
 )
 from cxrjax.models.hf_layout import found_prefixes, published_prefixes, vlm_config
@@ -38,7 +37,6 @@ from cxrjax.models.partition import path_of
 from cxrjax.models.peft import (
     ADAPTER_CONFIG,
     LOC_ROWS,
-    adapter_parameters,
     read_peft,
     save_peft,
 )
@@ -52,6 +50,7 @@ from cxrjax.training.checkpoint import (
     base_config,
     base_sha256,
     build_model,
+    copy_tokenizer,
     load_model,
     preset_of,
     save_base,
@@ -60,7 +59,7 @@ from cxrjax.training.checkpoint import (
 from cxrjax.training.config import default_config, to_json
 from cxrjax.training.optimizer import make_optimizer
 from cxrjax.training.run_info import write_json
-from cxrjax.training.step import TrainState, cast_params, init_state
+from cxrjax.training.step import init_state
 from cxrjax.training.store import CheckpointStore
 
 Kind = Literal["base", "run", "hf", "gguf", "peft"]
@@ -93,7 +92,7 @@ def kind_of(source: str | Path) -> Kind:
     if (source / ADAPTER_CONFIG).is_file():
         return "peft"
     if (source / CONFIG_FILE).is_file():
-        return "hf" if "model_type" in read_json(source / CONFIG_FILE) else "run"
+        return "hf" if "model_type" in read_json_object(source / CONFIG_FILE) else "run"
     raise UserError(
         f"{source}: nothing to convert; expected a Hugging Face directory (config.json), a GGUF "
         f"file, a PEFT adapter ({ADAPTER_CONFIG}), a base ({MODEL_FILE}) or a training workdir"
@@ -114,7 +113,7 @@ def import_hf(source: str | Path, out: str | Path, dtype: str | None = None) -> 
     """
     source, out = Path(source), Path(out)
     _refuse_existing(out)
-    stated = read_json(source / CONFIG_FILE)
+    stated = read_json_object(source / CONFIG_FILE)
     config = read_config(source)
     tokenizer = load_tokenizer(source)
     sizes = _sizes(config, str(source / CONFIG_FILE), tokenizer)
@@ -159,11 +158,6 @@ def import_peft(adapter: str | Path, base: str | Path, out: str | Path) -> list[
     config = base_config(base)
     sizes = checkpoint.model_sizes(config)
     found = read_peft(adapter, sizes)
-    if found.base_sha256 not in (None, base_sha256(base)):
-        raise UserError(
-            f"{adapter}: trained on a base with hash {found.base_sha256[:12]}, and {base} has hash "
-            f"{base_sha256(base)[:12]}; use the base it was trained on"
-        )
     lora = dataclasses.asdict(found.config)
     for key in ("rank_pattern", "alpha_pattern"):
         lora[key] = tuple(f"{rule}={value}" for rule, value in lora[key].items())
@@ -171,16 +165,18 @@ def import_peft(adapter: str | Path, base: str | Path, out: str | Path) -> list[
     config.lora.loc_rows = LOC_ROWS in found.arrays
     config.trainable = ("/lora/", "loc_delta$") if config.lora.loc_rows else ("/lora/",)
     config.training.batch_images = config.training.steps = 1
+    config.lora.init_from = str(adapter)
     model, reference = build_model(config)
-    trained = adapter_parameters(model, found)
-    state = _state(config, model, trained, str(adapter))
+    config.lora.init_from = None  # the run holds what it has read
+    _, trainable, _ = partition(model, config.trainable)
+    state = init_state(trainable, make_optimizer(config.optimizer, 1))
     out.mkdir(parents=True, exist_ok=True)
     write_json(out / CONFIG_FILE, to_json(config))
-    shutil.copyfile(tokenizer_path(config), out / TOKENIZER_FILE)
+    copy_tokenizer(tokenizer_path(config), out)
     store = CheckpointStore(out, config.training.best_metric)
     store.save(1, state, {}, reference, {})
     store.close()
-    return sorted(path.removesuffix("/lora/a") for path in trained if path.endswith("/lora/a"))
+    return sorted(path.removesuffix("/lora/a") for path in found.arrays if path.endswith("/lora/a"))
 
 
 def export_base(source: str | Path, out: str | Path, dtype: str = "float32") -> None:
@@ -281,7 +277,7 @@ def export_peft(source: str | Path, out: str | Path) -> list[str]:
         base = Path(loaded.config.model.init_from)
         sha256 = base_sha256(base)
         if (base / HF_FILE).is_file():
-            base_model = read_json(base / HF_FILE)["source"]
+            base_model = read_json_object(base / HF_FILE)["source"]
     return save_peft(
         out,
         loaded.model,
@@ -341,7 +337,7 @@ def _read_hf_notes(base: Path) -> dict[str, Any]:
             f"{base}: has no {HF_FILE}: it was not imported from Hugging Face or GGUF, and no "
             "configuration is known to give it back with; only imported models can be exported"
         )
-    return read_json(base / HF_FILE)
+    return read_json_object(base / HF_FILE)
 
 
 def _base_of(config: ConfigDict, source: Path) -> Path:
@@ -350,25 +346,6 @@ def _base_of(config: ConfigDict, source: Path) -> Path:
             f"{source}: was trained from random parameters, not from a Hugging Face model"
         )
     return Path(config.model.init_from)
-
-
-def _state(
-    config: ConfigDict, model: VLM, trained: Mapping[str, np.ndarray], where: str
-) -> TrainState:
-    """The state of a run that has trained these parameters."""
-    _, trainable, _ = partition(model, config.trainable)
-    flat = []
-    for path, leaf in nnx.to_flat_state(cast_params(trainable, "float32")):
-        name, shape = path_of(path), leaf.get_value().shape
-        array = trained.get(name)
-        found = None if array is None else array.shape
-        if array is None or found != shape:
-            raise UserError(
-                f"{where}: {name} is {found or 'absent'}, expected {shape}; the adapter belongs to "
-                "another base"
-            )
-        flat.append((path, leaf.replace(jax.numpy.asarray(array))))
-    return init_state(nnx.from_flat_state(flat), make_optimizer(config.optimizer, 1))
 
 
 def _copy_files(source: Path, out: Path, names: Iterable[str]) -> None:

@@ -12,7 +12,6 @@ import dataclasses
 import json
 import math
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -139,7 +138,7 @@ def train(
         quality.extend(json.loads((workdir / QUALITY_FILE).read_text(encoding="utf-8")))
     write_json(workdir / QUALITY_FILE, quality.to_json())
     if tokenizer_file is not None:
-        shutil.copyfile(tokenizer_file, workdir / checkpoint.TOKENIZER_FILE)
+        checkpoint.copy_tokenizer(tokenizer_file, workdir)
     write_json(workdir / checkpoint.CONFIG_FILE, to_json(config))
     run = describe_run(
         seed=config.training.seed,
