@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from cxrjax.decoding.generate import Generator
+from cxrjax.decoding.strategy import Strategy
 from cxrjax.models import LoRAConfig, apply_lora, partition
 from cxrjax.models.layers import Linear
 from cxrjax.models.quantize import TILE, QuantizedKernel, quantize_kernel
@@ -13,7 +15,7 @@ from cxrjax.training import sharding
 from cxrjax.training.checkpoint import arrays_sha256
 from cxrjax.training.config import default_config, validate
 from cxrjax.training.optimizer import make_optimizer
-from cxrjax.training.step import cast_params, init_state
+from cxrjax.training.step import cast_params, init_state, make_train_step
 
 
 @pytest.mark.parametrize("dtype", ["int8", "nf4"])
@@ -69,3 +71,40 @@ def test_a_magnitude_is_whole_on_every_device():
     found = sharding.tree_shardings(mesh, towers)
     for tower in (found["decoder"]["q_proj"]["lora"], found["vision"]["layers"]["fc1"]["lora"]):
         assert set(tower["magnitude"].spec) <= {None} and tower["b"].spec[2] == "tensor"
+
+
+@pytest.mark.parametrize("dtype", ["int8", "nf4"])
+def test_a_whole_model_trains_and_answers_on_a_quantised_base(small_vlm, random_batch, dtype):
+    config = default_config()
+    model, batch = small_vlm(), random_batch()
+    targets = ("decoder/.*", "vision/.*", "projector")
+    apply_lora(model, LoRAConfig(rank=2, alpha=2.0, targets=targets), nnx.Rngs(1))
+    graphdef, trainable, frozen = partition(model, ("/lora/",))
+    losses = {}
+    for stored_as in ("float32", dtype):
+        stored = cast_params(frozen, stored_as)
+        state = init_state(trainable, make_optimizer(config.optimizer, 5))
+        step = jax.jit(make_train_step(graphdef, config, 5))
+        losses[stored_as] = []
+        for _ in range(3):
+            state, metrics = step(state, stored, batch)
+            losses[stored_as].append(float(metrics.loss))
+            assert float(metrics.grad_norm) > 0
+    quantised, whole = np.array(losses[dtype]), np.array(losses["float32"])
+    assert (quantised != whole).all()
+    np.testing.assert_allclose(quantised, whole, rtol=0.02 if dtype == "int8" else 0.1)
+
+    trained = nnx.merge(graphdef, state.trainable, stored)
+    answer = Generator(trained, Strategy(5, (1,)))(
+        batch.images, batch.prefix_tokens, batch.prefix_mask
+    )
+    hidden = trained(
+        batch.images,
+        batch.prefix_tokens,
+        batch.prefix_mask,
+        answer.tokens,
+        np.ones_like(answer.tokens, bool),
+    )
+    logprobs = np.asarray(jax.nn.log_softmax(trained.logits(hidden)))
+    said = answer.tokens > 0
+    np.testing.assert_allclose(answer.logprobs[said], logprobs.max(-1)[said], atol=1e-3)
