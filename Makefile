@@ -7,7 +7,7 @@ PYTHON ?= python3
 VENV ?= .venv
 PY = $(VENV)/bin/python
 DEMO = runs/demo
-DEMO_IMAGES = 4000
+DEMO_IMAGES = 5000
 QUESTIONS = $(DEMO)/data/questions/validation.jsonl
 
 # glibc takes huge pages only if told before the process starts; worth a tenth of the step time.

@@ -19,7 +19,7 @@ _MASKED = -1e30
 # 896-pixel image would make a gigabyte of them in every layer, and on a CPU what leaves the cache
 # costs more than the products (docs/log.md).
 _SCORES_AT_A_TIME = 2**22
-_FEWEST_QUERIES = 32
+_FEWEST_QUERIES = 128
 
 
 class KeySection(NamedTuple):

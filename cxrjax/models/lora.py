@@ -136,8 +136,8 @@ def folding_pays(tokens: int, in_features: int, out_features: int) -> bool:
     The rule wants the saving, T (i + o), to be twice the cost, 2 i o: adding to the kernel takes
     time that the count leaves out. The rank drops out. Measured on two CPU cores at T = 2,500 and
     r = 16, gradients included: a fifth to a third less time for kernels of 128x128 to 512x512
-    (docs/log.md). Folding rounds the sum to what the product is computed in, so it is for float32 on
-    CPUs alone: bfloat16 would swallow the branch, and TPUs and GPUs multiply float32 in less.
+    (docs/log.md). Folding rounds the sum to what the product is computed in, so it is for float32
+    on CPUs alone: bfloat16 would swallow the branch, and TPUs and GPUs multiply float32 in less.
     """
     return tokens * (in_features + out_features) >= 4 * in_features * out_features
 

@@ -57,6 +57,8 @@ _MODEL_KEYS = {
     "answer_buckets": "data.answer_buckets",
     "max_answer_tokens": "decoding.max_answer_tokens",
     "grammar": "decoding.grammar",
+    "names": "decoding.names",
+    "stop_tokens": "decoding.stop_tokens",
 }
 
 # Keys that a resumed run may change: none of them changes what is learnt, but for rounding.
@@ -173,6 +175,8 @@ def build_model(config: ConfigDict) -> tuple[VLM, dict[str, Any]]:
     settings, seed = config.model, config.training.seed
     if settings.init == "random":
         model = _new_model(config, model_sizes(config))
+        if settings.tower_from is not None:
+            _take_tower(model, settings.tower_from)
         _add_adapters(model, config)
         frozen = partition(model, config.trainable)[2]
         reference = {"kind": "random", "seed": seed, "sha256": arrays_sha256(frozen)}
@@ -443,6 +447,17 @@ def _new_model(config: ConfigDict, sizes: VLMConfig) -> VLM:
         unroll=settings.unroll,
         dtype=settings.dtype,
     )
+
+
+def _take_tower(model: VLM, directory: str) -> None:
+    """Replaces the vision tower by that of another model."""
+    theirs = load_model(directory).model
+    if theirs.config.vision != model.config.vision or model.vision is None:
+        raise UserError(
+            f"model.tower_from={directory}: its tower is {theirs.config.vision}, and the "
+            f"configured preset's is {model.config.vision}"
+        )
+    nnx.update(model.vision, nnx.state(theirs.vision))
 
 
 def _add_adapters(model: VLM, config: ConfigDict) -> None:

@@ -35,6 +35,8 @@ def default_config() -> ConfigDict:
     model.preset = "tiny"
     model.init = "checkpoint"  # 'checkpoint': from `init_from`; 'random': from training.seed
     model.init_from = placeholder(str)  # directory of the base model (null with init='random')
+    # With init='random': a base or run whose vision tower is taken, as PaliGemma took SigLIP's.
+    model.tower_from = placeholder(str)
     model.tokenizer = placeholder(str)  # SentencePiece file; null: the one beside the base model
     model.share = "tower"  # what an image's questions share: the 'tower', or its 'image' tokens too
     model.remat = False  # recompute every layer's activations in the backward pass
@@ -320,6 +322,11 @@ def _check_one_of(config: ConfigDict) -> None:
     if config.model.init == "random" and config.model.init_from is not None:
         raise UserError(
             f"model.init='random' and model.init_from={config.model.init_from!r} exclude each other"
+        )
+    if config.model.init != "random" and config.model.tower_from is not None:
+        raise UserError(
+            f"model.tower_from={config.model.tower_from!r} needs model.init='random': a base "
+            "brings its own tower"
         )
     if config.model.init == "random" and config.model.preset == FROM_BASE:
         raise UserError(

@@ -193,10 +193,13 @@ def export_base(source: str | Path, out: str | Path, dtype: str = "float32") -> 
             "it with --to=peft or --to=merged"
         )
     _refuse_existing(out)
-    base = source if kind_of(source) == "base" else config.model.init_from
+    is_base = kind_of(source) == "base"
+    base = source if is_base else config.model.init_from
     if base is not None and (Path(base) / HF_FILE).is_file():
         _copy_files(Path(base), out, (HF_FILE, *_SIDE_FILES, *_TOKENIZERS))
     notes = {"data": config.data.train, "findings": list(config.data.findings)}
+    if is_base:
+        notes = checkpoint.read_model_json(source)["notes"]
     save_base(out, model, config, tokenizer, dtype=dtype, notes=notes)
 
 

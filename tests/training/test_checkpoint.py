@@ -1,5 +1,6 @@
 """Models on disk: written, read back, and refused where they are not what is asked for."""
 
+import dataclasses
 import json
 
 import jax
@@ -95,6 +96,25 @@ def test_base_in_bfloat16_takes_half_the_room_and_is_read_as_configured(
     for name in loaded:
         assert loaded[name].dtype == np.float32
         np.testing.assert_array_equal(loaded[name], rounded[name].astype(np.float32))
+
+
+def test_a_new_decoder_on_the_tower_of_another_model(base, config):
+    directory, model = base
+    config.training.seed += 1
+    config.model.tower_from = str(directory)
+    ours, theirs = _arrays(checkpoint.build_model(config)[0]), _arrays(model)
+    for name in ours:
+        same = np.array_equal(ours[name], theirs[name])
+        assert same or not name.startswith("vision.")
+    table = "decoder.embedder.table"
+    assert not np.array_equal(ours[table], theirs[table])
+    wider = dataclasses.replace(model.config.vision, width=32)
+    other = dataclasses.replace(model.config, vision=wider)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(PRESETS, "small", other)
+        patch.setattr(checkpoint, "load_model", lambda _: checkpoint.LoadedModel(model, config, ""))
+        with pytest.raises(UserError, match=r"tower_from=.*the configured preset's is"):
+            checkpoint.build_model(config)
 
 
 def test_a_run_starts_from_its_base_with_adapters_that_change_nothing(base, config):

@@ -103,6 +103,14 @@ def test_random_initialisation_excludes_a_base():
         config_lib.validate(config)
 
 
+def test_a_base_brings_its_own_tower():
+    config = _valid()
+    config.model.init_from = "some/base"
+    config.model.tower_from = "another"
+    with pytest.raises(UserError, match="a base brings its own tower"):
+        config_lib.validate(config)
+
+
 def test_batch_in_questions_and_length_in_epochs():
     config = config_lib.default_config()
     config.training.batch_questions = 32
