@@ -36,4 +36,4 @@ def test_the_papers_values():
 def test_every_variant_is_whole(spec):
     config = load_config(str(_CONFIGS / spec))
     assert config.model.preset in PRESETS
-    assert config.model.init_from is not None
+    assert config.model.init_from or config.model.tower_from

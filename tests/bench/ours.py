@@ -26,9 +26,10 @@ from cxrjax.models import LoRAConfig, apply_lora, partition
 from cxrjax.models.hf_import import make_model, open_checkpoint, read_config, read_parameters
 from cxrjax.models.hf_layout import vlm_config
 from cxrjax.models.presets import IMAGE
+from cxrjax.training import sharding
 from cxrjax.training.config import default_config
 from cxrjax.training.optimizer import make_optimizer
-from cxrjax.training.step import init_state, make_train_step
+from cxrjax.training.step import compile_train_step, init_state, make_train_step
 
 
 class Ours:
@@ -49,9 +50,16 @@ class Ours:
             LORA_RANK, LORA_ALPHA, targets=(f"decoder/layers/attn/({'|'.join(LORA_PARTS)})",)
         )
         apply_lora(self.model, lora, nnx.Rngs(0))
-        graphdef, trainable, self.frozen = partition(self.model, ("/lora/",))
-        self.state = init_state(trainable, make_optimizer(settings.optimizer, 1000))
-        self.step = jax.jit(make_train_step(graphdef, settings, 1000), donate_argnums=0)
+        graphdef, trainable, frozen = partition(self.model, ("/lora/",))
+        state = init_state(trainable, make_optimizer(settings.optimizer, 1000))
+        self.mesh = sharding.make_mesh(settings.mesh)
+        self.state, self.frozen = (
+            jax.device_put(tree, sharding.tree_shardings(self.mesh, tree))
+            for tree in (state, frozen)
+        )
+        self.step = compile_train_step(
+            make_train_step(graphdef, settings, 1000, self.mesh), self.mesh, state, frozen
+        )
 
     def train(self, case: Case) -> dict[str, Any]:
         data = worker.examples(self.shape, case)
@@ -68,6 +76,7 @@ class Ours:
             box_mask=np.zeros((rows, questions, 1), bool),
         )
         start = time.perf_counter()
+        batch = sharding.put_batch(batch, self.mesh)
         self.state, metrics = self.step(self.state, self.frozen, batch)
         loss = float(jax.block_until_ready(metrics.loss))
         jax.block_until_ready(self.state)
