@@ -42,15 +42,15 @@ class Ours:
         arrays = read_parameters(open_checkpoint(directory), config, "float32")
         self.load_seconds = time.perf_counter() - start
         self.shape = shape
-        self.model = make_model(config, arrays, share=share, unroll=True)
+        model = make_model(config, arrays, share=share, unroll=True)
         settings = default_config()
         settings.training.lambda_box = 0.0
         settings.optimizer.clip_norm = 0.0
         lora = LoRAConfig(
             LORA_RANK, LORA_ALPHA, targets=(f"decoder/layers/attn/({'|'.join(LORA_PARTS)})",)
         )
-        apply_lora(self.model, lora, nnx.Rngs(0))
-        graphdef, trainable, frozen = partition(self.model, ("/lora/",))
+        apply_lora(model, lora, nnx.Rngs(0))
+        self.graphdef, trainable, frozen = partition(model, ("/lora/",))
         state = init_state(trainable, make_optimizer(settings.optimizer, 1000))
         self.mesh = sharding.make_mesh(settings.mesh)
         self.state, self.frozen = (
@@ -58,7 +58,7 @@ class Ours:
             for tree in (state, frozen)
         )
         self.step = compile_train_step(
-            make_train_step(graphdef, settings, 1000, self.mesh), self.mesh, state, frozen
+            make_train_step(self.graphdef, settings, 1000, self.mesh), self.mesh, state, frozen
         )
 
     def train(self, case: Case) -> dict[str, Any]:
@@ -84,7 +84,9 @@ class Ours:
 
     def generate(self, case: Case) -> dict[str, Any]:
         data = worker.examples(self.shape, case)
-        generator = Generator(self.model, Strategy(max_answer_tokens=case.answer_tokens))
+        # The step was given the adapters that the model began with, and has overwritten them.
+        model = nnx.merge(self.graphdef, self.state.trainable, self.frozen)
+        generator = Generator(model, Strategy(max_answer_tokens=case.answer_tokens))
         mask = np.ones(data["prompts"].shape, bool)
         start = time.perf_counter()
         tokens = generator(data["images"], data["prompts"], mask).tokens
