@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 from flax import nnx
@@ -21,14 +20,10 @@ from ml_collections import ConfigDict
 
 from cxrjax.errors import UserError
 from cxrjax.json_file import read_json_object
-from cxrjax.models import VLM, LoRAConfig, apply_lora, count_parameters, partition
-from cxrjax.models.box_head import BoxHead
-from cxrjax.models.layers import Linear, salt
-from cxrjax.models.lora import parse_pattern
-from cxrjax.models.partition import path_of
-from cxrjax.models.peft import LOC_DELTA, adapter_parameters, read_peft
+from cxrjax.models import VLM, count_parameters, partition
 from cxrjax.models.presets import PRESETS, DecoderConfig, VisionConfig, VLMConfig
 from cxrjax.training import store
+from cxrjax.training.adapters import adapter_reference, add_adapters, fill_adapters
 from cxrjax.training.config import (
     FROM_BASE,
     default_config,
@@ -174,14 +169,15 @@ def build_model(config: ConfigDict) -> tuple[VLM, dict[str, Any]]:
     """
     settings, seed = config.model, config.training.seed
     if settings.init == "random":
-        model = _new_model(config, model_sizes(config))
+        sizes = model_sizes(config)
+        model = _new_model(config, sizes)
         if settings.tower_from is not None:
             _take_tower(model, settings.tower_from)
-        _add_adapters(model, config)
+        add_adapters(model, config)
         frozen = partition(model, config.trainable)[2]
         reference = {"kind": "random", "seed": seed, "sha256": arrays_sha256(frozen)}
-        _fill_adapters(model, config, reference["sha256"])
-        return model, reference | _adapter_reference(config)
+        fill_adapters(model, config, reference["sha256"], lambda: _new_model(config, sizes))
+        return model, reference | adapter_reference(config)
     directory = base_directory(config)
     found = read_model_json(directory)["preset"]
     if settings.preset not in (found, FROM_BASE):
@@ -192,11 +188,11 @@ def build_model(config: ConfigDict) -> tuple[VLM, dict[str, Any]]:
     sizes = model_sizes(config)
     graphdef, shapes = nnx.split(nnx.eval_shape(lambda: _new_model(config, sizes)))
     model = nnx.merge(graphdef, _restore_params(directory / PARAMS, shapes))
-    _add_adapters(model, config)
+    add_adapters(model, config)
     path = str(directory.resolve())
     reference = {"kind": "checkpoint", "path": path, "sha256": base_sha256(directory)}
-    _fill_adapters(model, config, reference["sha256"])
-    return model, reference | _adapter_reference(config)
+    fill_adapters(model, config, reference["sha256"], lambda: _new_model(config, sizes))
+    return model, reference | adapter_reference(config)
 
 
 def model_sizes(config: ConfigDict) -> VLMConfig:
@@ -404,18 +400,6 @@ def check_same_base(workdir: Path, saved: Mapping[str, Any], now: Mapping[str, A
             )
 
 
-def _adapter_reference(config: ConfigDict) -> dict[str, Any]:
-    """What must be the same for adapters to mean the same."""
-    if config.lora.rank == 0:
-        return {}
-    keys = ("rank", "alpha", "use_rslora", "rank_pattern", "alpha_pattern")
-    return {"lora": {key: _plain(config.lora[key]) for key in keys}}
-
-
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
-
-
 def base_sha256(directory: Path) -> str:
     """One hash over the files that make a base directory."""
     parts = sorted(p for p in (directory / PARAMS).rglob("*") if p.is_file())
@@ -458,78 +442,6 @@ def _take_tower(model: VLM, directory: str) -> None:
             f"configured preset's is {model.config.vision}"
         )
     nnx.update(model.vision, nnx.state(theirs.vision))
-
-
-def _add_adapters(model: VLM, config: ConfigDict) -> None:
-    settings = config.lora
-    if settings.rank > 0:
-        lora = LoRAConfig(
-            rank=settings.rank,
-            alpha=settings.alpha,
-            dropout=settings.dropout,
-            targets=tuple(settings.targets),
-            use_rslora=settings.use_rslora,
-            use_dora=settings.use_dora,
-            rank_pattern=parse_pattern(settings.rank_pattern, "lora.rank_pattern"),
-            alpha_pattern=parse_pattern(settings.alpha_pattern, "lora.alpha_pattern"),
-        )
-        key = jax.random.fold_in(jax.random.key(config.training.seed), salt("lora"))
-        apply_lora(model, lora, nnx.Rngs(key))
-    if settings.loc_rows:
-        model.decoder.embedder.add_loc_delta()
-    if config.model.box_head:
-        key = jax.random.fold_in(jax.random.key(config.training.seed), salt("box_head"))
-        model.box_head = BoxHead(model.config.decoder.width, nnx.Rngs(key))
-
-
-def _fill_adapters(model: VLM, config: ConfigDict, base: str) -> None:
-    """Gives the model's adapters the values that the configured PEFT adapter has."""
-    directory = config.lora.init_from
-    if directory is None:
-        return
-    adapter = read_peft(directory, model.config)
-    if adapter.base_sha256 not in (None, base):
-        raise UserError(
-            f"{directory}: trained on a base with hash {adapter.base_sha256[:12]}, and this one "
-            f"has hash {base[:12]}; use the base it was trained on"
-        )
-
-    def as_it_was() -> VLM:
-        model = _new_model(config, sizes)
-        apply_lora(model, adapter.config, nnx.Rngs(0))
-        return model
-
-    sizes = model.config
-    trained = adapter_parameters(model, adapter)
-    leaves = {
-        path_of(path): (path, leaf)
-        for path, leaf in nnx.to_flat_state(nnx.state(model))
-        if "/lora/" in path_of(path) or path_of(path) == LOC_DELTA
-    }
-    theirs = _adapter_scales(nnx.eval_shape(as_it_was))
-    theirs |= {name: array.shape for name, array in trained.items()}
-    ours = _adapter_scales(model)
-    ours |= {name: leaf.get_value().shape for name, (_, leaf) in leaves.items()}
-    names = sorted(theirs.keys() | ours.keys())
-    differing = [name for name in names if theirs.get(name) != ours.get(name)]
-    if differing:
-        first = differing[0]
-        raise UserError(
-            f"lora.init_from={directory}: not the adapters that are configured, {len(differing)} "
-            f"differences, such as {first}: {theirs.get(first)} there, {ours.get(first)} "
-            "configured; set lora.rank, alpha, targets and the rest as the adapter has them"
-        )
-    filled = [(path, leaf.replace(jnp.asarray(trained[n]))) for n, (path, leaf) in leaves.items()]
-    nnx.update(model, nnx.from_flat_state(filled))
-
-
-def _adapter_scales(model: VLM) -> dict[str, Any]:
-    """The factor of every adapter by the path of its map."""
-    return {
-        path_of(path): module.lora.scale
-        for path, module in nnx.iter_modules(model)
-        if isinstance(module, Linear) and module.lora is not None
-    }
 
 
 def _restore_params(path: Path, like: Any) -> Any:
