@@ -3,7 +3,8 @@
     python -m cxrjax.decoding.benchmark [--tokenizer=data/demo_base/tokenizer.model]
 
 Random weights of the `tiny` preset with as many embeddings as the tokenizer has entries, the same
-inputs, no stop tokens, so that every run takes as many steps. The runs are interleaved; printed are the medians and their ratios to no grammar.
+inputs, no stop tokens, so that every run takes as many steps. The runs are interleaved; printed are
+the medians and their ratios to no grammar.
 """
 
 import argparse
@@ -48,9 +49,9 @@ def measure(tokenizer_file: Path, answer_tokens: int, runs: int) -> dict[str, fl
     """Median seconds of one batch (4 images, 8 questions each), by answer form."""
     tokenizer = load_tokenizer(tokenizer_file)
     config = PRESETS["tiny"]
-    assert config.vision is not None
     decoder = dataclasses.replace(config.decoder, vocab_size=tokenizer.vocab_size)
     config = dataclasses.replace(config, decoder=decoder)
+    assert config.vision is not None
     model = VLM(config, rngs=nnx.Rngs(0), share="image")
     rng = np.random.default_rng(0)
     side, shape = config.vision.image_size, (_ROWS, _QUESTIONS, _PREFIX)

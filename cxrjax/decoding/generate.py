@@ -1,12 +1,13 @@
 """Answers with a key-value cache, as one jitted loop: greedy, sampled, or by beam search."""
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key, UInt
 
 from cxrjax.decoding.beam import beam_search
 from cxrjax.decoding.cache import repeat_questions
@@ -59,6 +60,7 @@ def generate(
     grammar: Grammar | None = None,
     context_tokens: Int[Array, "B C"] | None = None,
     context_mask: Bool[Array, "B C"] | None = None,
+    seed: UInt[Array, ""] | None = None,
 ) -> Generation:
     """An answer to every question. Traceable, with `strategy` static.
 
@@ -72,6 +74,7 @@ def generate(
             step alone, so that an answer is the same in whatever batch it is asked for.
         grammar: what answers may be, from `answer_grammar`; None: anything.
         context_tokens, context_mask: as in `VLM.__call__`, for rows with several images.
+        seed: of sampling, where it is not to be compiled in; None: the strategy's.
     """
     config = model.config
     vocabulary = Vocabulary(config.decoder.vocab_size, config.loc_token_start, strategy.stop_ids)
@@ -91,7 +94,7 @@ def generate(
         return Generation(best.tokens[:, :, 0], best.logprobs[:, :, 0])
     keys = None
     if strategy.temperature > 0:
-        keys = sample_keys(strategy.seed, question_index, count)
+        keys = sample_keys(strategy.seed if seed is None else seed, question_index, count)
     answers = _one_by_one(model, hidden, decode, asked, keys, strategy, grammar, vocabulary)
     return _best_of(answers, count, strategy)
 
@@ -221,7 +224,7 @@ class Generator:
             question_index = np.zeros(np.shape(prefix_tokens)[:2], np.int32)
         answers = _answer(
             self._graphdef,
-            self.strategy,
+            dataclasses.replace(self.strategy, seed=0),
             self._state,
             images,
             prefix_tokens,
@@ -230,6 +233,8 @@ class Generator:
             self._grammar,
             context_tokens,
             context_mask,
+            # An argument: another seed compiles nothing anew.
+            np.uint32(self.strategy.seed),
         )
         return Generation(*(np.asarray(part) for part in answers))  # type: ignore[arg-type]
 
@@ -245,6 +250,7 @@ def _answer_impl(
     grammar: Grammar | None,
     context_tokens: Array | None,
     context_mask: Array | None,
+    seed: Array,
 ) -> Generation:
     return generate(
         nnx.merge(graphdef, state),
@@ -256,6 +262,7 @@ def _answer_impl(
         grammar,
         context_tokens,
         context_mask,
+        seed,
     )
 
 

@@ -2,7 +2,7 @@
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Float, Int, Key, UInt
 
 
 def filter_logits(
@@ -34,7 +34,9 @@ def filter_logits(
     return jnp.where(logits < threshold[..., None], -jnp.inf, logits)
 
 
-def sample_keys(seed: int, question_index: Int[Array, "B Q"], count: int) -> Key[Array, "B Q*n"]:
+def sample_keys(
+    seed: int | UInt[Array, ""], question_index: Int[Array, "B Q"], count: int
+) -> Key[Array, "B Q*n"]:
     """A key for each of `count` samples of each question.
 
     It hangs on the seed, the question's global index and the sample's number alone: not on what

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from cxrjax.decoding import generate as generate_lib
 from cxrjax.decoding.generate import Generator
 from cxrjax.decoding.grammar import FREE_TEXT, Tokens, compile_grammar
 from cxrjax.decoding.strategy import Strategy
@@ -104,6 +105,19 @@ def test_samples_do_not_hang_on_the_batch(tiny):
     assert len({tuple(together[b, q]) for b, q in case.asked}) == len(case.asked)
     with pytest.raises(ValueError, match="question_index"):
         generate(images, *prompts)
+
+
+def test_another_seed_draws_otherwise_and_compiles_nothing(tiny):
+    case = tiny("image", 1060)
+    index = np.array([[40, 2, 9], [3, 31, 5]], np.int32)
+    answers, compiled = [], set()
+    for seed in (0, 1, 0):
+        strategy = Strategy(case.slots, temperature=1.0, seed=seed)
+        answers.append(Generator(case.model, strategy)(*case.inputs, index).tokens)
+        compiled.add(generate_lib._answer._cache_size())
+    np.testing.assert_array_equal(answers[0], answers[2])
+    assert (answers[0] != answers[1]).any()
+    assert len(compiled) == 1
 
 
 def test_a_grammar_must_fit_into_the_slots(tiny):
