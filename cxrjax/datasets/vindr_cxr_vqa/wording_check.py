@@ -29,7 +29,7 @@ def faults(plan: PlannedQuestion, wording: Wording) -> list[str]:
     return [
         *_question_faults(plan, wording.question),
         *_box_faults(plan, wording),
-        *_finding_faults(plan, wording.answer),
+        *(_list_faults if plan.style == "list_all" else _finding_faults)(plan, wording.answer),
         *_polarity_faults(plan, _BOX.sub(" ", wording.answer)),
         *(["The reason is empty."] if not wording.reason.strip() else []),
     ]
@@ -88,6 +88,21 @@ def _finding_faults(plan: PlannedQuestion, answer: str) -> list[str]:
         for label in plan.labels
         if label.casefold() not in answer.casefold()
     ]
+
+
+def _list_faults(plan: PlannedQuestion, answer: str) -> list[str]:
+    """One sentence for each label, with its boxes at the end, so that it can be told whose they
+    are."""
+    sentences = re.split(r"(?<=>\.)\s+", answer.strip())
+    for label, sentence in zip(plan.labels, sentences, strict=False):
+        shown = " ".join(_BOX.findall(sentence))
+        wanted = " ".join(map(format_box, plan.boxes.get(label, ())))
+        if label.casefold() not in sentence.casefold() or shown != wanted:
+            return [f'One sentence must name "{label}" and end with its boxes, {wanted}.']
+    if len(sentences) != len(plan.labels) or not answer.strip().endswith(">."):
+        listed = ", ".join(plan.labels)
+        return [f"The answer must have one sentence ending with boxes for each of: {listed}."]
+    return []
 
 
 def _polarity_faults(plan: PlannedQuestion, answer: str) -> list[str]:
