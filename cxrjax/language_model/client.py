@@ -108,7 +108,8 @@ class Client:
         """Each item with `function(item)`, in order; `settings.concurrency` at a time.
 
         Items are taken as they are needed. An exception of `function`, Ctrl-C, or dropping the
-        iterator ends it: nothing more is sent, answers under way are waited for and kept.
+        iterator ends it: nothing more is sent, answers under way are waited for and kept. One map
+        at a time.
         """
         waiting: collections.deque[tuple[Item, concurrent.futures.Future[Result]]]
         waiting = collections.deque()

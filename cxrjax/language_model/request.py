@@ -2,6 +2,7 @@
 
 import base64
 import dataclasses
+import functools
 import hashlib
 import json
 import threading
@@ -74,7 +75,7 @@ class Request(Generic[T]):
     def text_bytes(self) -> int:
         """UTF-8 bytes of all texts and the schema. No byte-level tokenizer makes more tokens."""
         texts = [part for turn in self.messages for part in turn.parts if isinstance(part, str)]
-        texts.append(json.dumps(self.answer.model_json_schema()) + _JSON_INSTRUCTION)
+        texts.append(json.dumps(_schema(self.answer)) + _JSON_INSTRUCTION)
         # Chat templates put a few tokens around each turn.
         return sum(len(text.encode()) for text in texts) + 16 * len(self.messages)
 
@@ -87,7 +88,7 @@ class Request(Generic[T]):
             image_url: how an image is written (default: as a data URL).
         """
         url = image_url or _data_url
-        schema = self.answer.model_json_schema()
+        schema = _schema(self.answer)
         body: dict[str, Any] = {
             "model": settings.model,
             "messages": [
@@ -119,6 +120,11 @@ class Request(Generic[T]):
         content = {"version": _KEY_VERSION, "body": self.body(settings, _hash_url)}
         text = json.dumps(content, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
+
+
+@functools.cache  # milliseconds each time
+def _schema(form: type[pydantic.BaseModel]) -> dict[str, Any]:
+    return form.model_json_schema()
 
 
 def _content(parts: tuple[str | Image, ...], url: Callable[[Image], str]) -> Any:

@@ -12,6 +12,7 @@ import PIL.Image
 import pytest
 
 from cxrjax.datasets.quality import QualityLog
+from cxrjax.datasets.vindr_cxr_vqa import language_model_writer
 from cxrjax.datasets.vindr_cxr_vqa.annotation import Finding, ImageAnnotation
 from cxrjax.datasets.vindr_cxr_vqa.language_model_writer import (
     LONG_SIDE,
@@ -329,14 +330,15 @@ def test_make_writer_and_the_dry_run(chat, tmp_path, monkeypatch):
 
 
 @pytest.mark.local_model
-def test_a_real_local_model_words_a_plan(tmp_path):
+def test_a_real_local_model_words_a_plan(tmp_path, monkeypatch):
     """Any model: what it says is judged by the checks, small ones will fail them."""
     url, model = os.environ.get("CXRJAX_LM_BASE_URL"), os.environ.get("CXRJAX_LM_MODEL")
     if not url or not model:
         pytest.skip("no model: CXRJAX_LM_BASE_URL and CXRJAX_LM_MODEL are not set")
-    settings = Settings(
-        url, model, os.environ.get("CXRJAX_LM_API_KEY", ""), text_only=True, timeout=600
-    )
+    # Small models ramble up to the limit, at a few tokens a second.
+    monkeypatch.setattr(language_model_writer, "MAX_OUTPUT_TOKENS", 400)
+    key = os.environ.get("CXRJAX_LM_API_KEY", "")
+    settings = Settings(url, model, key, text_only=True, timeout=600, answers=2)
     if not settings.is_local:
         pytest.skip(f"{url} is not on this machine")
     client = Client(dataclasses.replace(settings, prices=Prices(0, 0)), AnswerCache(tmp_path / "a"))
