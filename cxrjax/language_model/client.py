@@ -36,25 +36,30 @@ class Estimate:
         requests: not in the cache.
         from_cache: answered already.
         images: in all requests together; one that several carry counts each time.
-        input_tokens: about so many.
-        output_tokens_at_most: if every answer fills its limit; most are far shorter.
-        cost_at_most: None where prices are not known.
+        input_tokens, output_tokens: about so many, a model's thinking not counted.
+        output_tokens_at_most: if every answer fills its limit.
+        cost, cost_at_most: of these; None where prices are not known.
     """
 
     requests: int
     from_cache: int
     images: int
     input_tokens: int
+    output_tokens: int
     output_tokens_at_most: int
+    cost: float | None
     cost_at_most: float | None
 
     def __str__(self) -> str:
-        cost = "unknown (no prices)" if self.cost_at_most is None else f"{self.cost_at_most:.2f}"
+        about, most = (
+            "unknown" if cost is None else f"{cost:,.2f}" for cost in (self.cost, self.cost_at_most)
+        )
         return (
-            f"{self.requests:,} requests to send, {self.images:,} images in them "
-            f"({self.from_cache:,} more are answered from the cache); about "
-            f"{self.input_tokens:,} input tokens, at most {self.output_tokens_at_most:,} output "
-            f"tokens; cost at most {cost}, answers that must be asked for again not counted"
+            f"{self.requests:,} requests to send with {self.images:,} images in them, "
+            f"{self.from_cache:,} answered from the cache; about {self.input_tokens:,} input and "
+            f"{self.output_tokens:,} output tokens, cost about {about}; at most "
+            f"{self.output_tokens_at_most:,} output tokens, cost at most {most} (answers that must "
+            "be asked for again not counted)"
         )
 
 
@@ -135,7 +140,7 @@ class Client:
 
         Images are loaded only where the cache holds answers that have to be looked for.
         """
-        count = cached = images = input_tokens = output_tokens = most_input = 0
+        count = cached = images = input_tokens = output_tokens = most_input = most_output = 0
         for request in requests:
             if len(self._cache) and request.key(self.settings) in self._cache:
                 cached += 1
@@ -145,10 +150,19 @@ class Client:
             pixels = len(request.images) * self.settings.image_tokens
             input_tokens += request.text_bytes() // _BYTES_PER_TOKEN + pixels
             most_input += request.text_bytes() + pixels
-            output_tokens += request.max_output_tokens
+            output_tokens += request.usual_output_tokens
+            most_output += request.max_output_tokens
         prices = self.settings.prices
-        cost = prices.cost(most_input, output_tokens) if prices else None
-        return Estimate(count, cached, images, input_tokens, output_tokens, cost)
+        return Estimate(
+            requests=count,
+            from_cache=cached,
+            images=images,
+            input_tokens=input_tokens,
+            output_tokens=output_tokens,
+            output_tokens_at_most=most_output,
+            cost=prices.cost(input_tokens, output_tokens) if prices else None,
+            cost_at_most=prices.cost(most_input, most_output) if prices else None,
+        )
 
     def require_permission(self, content: str, requests: Iterable[Request]) -> None:
         """Refuses to send content of a credentialed data set off this machine unasked.

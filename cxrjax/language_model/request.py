@@ -56,11 +56,13 @@ class Request(Generic[T]):
         answer: its form. For servers that hold a model to a schema all fields must be required and
             others forbidden (`extra="forbid"`).
         max_output_tokens: of the answer, a model's thinking included where it has any.
+        usual_output_tokens: of a good answer without thinking, for estimates.
     """
 
     messages: tuple[Message, ...]
     answer: type[T]
     max_output_tokens: int = 4096
+    usual_output_tokens: int = 500
 
     def then(self, said: str, user: str) -> "Request[T]":
         """The same conversation after the model said something and is asked again."""

@@ -413,7 +413,8 @@ def test_estimate_sends_nothing_and_knows_the_cache(chat, client):
         estimate = asked.estimate(_request(str(n)) for n in range(5))
     assert len(there.bodies) == 1
     assert (estimate.requests, estimate.from_cache) == (4, 1)
-    assert estimate.output_tokens_at_most == 400
+    assert estimate.output_tokens_at_most == 400 and estimate.output_tokens == 4 * 500
+    assert estimate.cost == (estimate.input_tokens + 2 * 2000) / 1e6
     assert estimate.cost_at_most >= 400 * 2 / 1e6
     assert "4 requests to send" in str(estimate)
 

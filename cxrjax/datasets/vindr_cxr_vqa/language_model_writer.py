@@ -41,8 +41,9 @@ CONTENT = "annotations of VinDr-CXR (findings, boxes, numbers of readers)"
 # Longer side of the picture that is sent. Larger ones cost more and are scaled down by most models.
 LONG_SIDE = 1024
 JPEG_QUALITY = 90
-# 250 words are about 350 tokens; models that think before they answer need the rest.
-MAX_OUTPUT_TOKENS = 4096
+# 200 words are about 270 tokens, question, answer and JSON the rest.
+USUAL_OUTPUT_TOKENS = 400
+MAX_OUTPUT_TOKENS = 4096  # models that think before they answer need it
 NO_IMAGE = "worded without the radiograph"
 REASON_LENGTH = f"reason of fewer than {REASON_WORDS[0]} or more than {REASON_WORDS[1]} words"
 
@@ -187,6 +188,7 @@ class LanguageModelWriter:
             ),
             ModelWording,
             MAX_OUTPUT_TOKENS,
+            USUAL_OUTPUT_TOKENS,
         )
 
 
