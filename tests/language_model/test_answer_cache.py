@@ -8,7 +8,7 @@ import sys
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cxrjax.errors import UserError
@@ -75,6 +75,7 @@ completions = st.builds(
 )
 
 
+@settings(deadline=None, max_examples=50)  # the disk syncs when it likes
 @given(answers=st.lists(completions, max_size=4), lost=st.integers(0, 400))
 def test_what_was_kept_comes_back_up_to_where_the_file_was_cut(tmp_path_factory, answers, lost):
     path = tmp_path_factory.mktemp("cache") / "answers.jsonl"
