@@ -13,7 +13,13 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.11",
     packages=find_packages(include=["cxrjax", "cxrjax.*"]),
-    package_data={"cxrjax": ["benchmarks/*.j2", "datasets/vindr_cxr_vqa/*.json"]},
+    package_data={
+        "cxrjax": [
+            "benchmarks/*.j2",
+            "datasets/vindr_cxr_vqa/*.json",
+            "datasets/vindr_cxr_vqa/*.toml",
+        ]
+    },
     install_requires=[
         "absl-py>=2.1,<3",
         "clu>=0.0.12,<0.1",
@@ -24,6 +30,7 @@ setup(
         "jinja2>=3.1,<4",
         "ml-collections>=1.0,<2",
         "numpy>=2.0,<3",
+        "openai>=3,<4",
         "optax>=0.2.5,<0.3",
         "orbax-checkpoint>=0.12,<0.13",
         "pillow>=11,<14",
@@ -35,6 +42,7 @@ setup(
         "safetensors>=0.5,<1",
         "scipy>=1.14,<2",
         "sentencepiece>=0.2,<0.3",
+        "tenacity>=9,<10",
         # CLU's writers need TensorFlow and TensorBoard, and bring neither.
         "tensorboard>=2.18,<3",
         "tensorflow-cpu>=2.18,<3",

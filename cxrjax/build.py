@@ -14,6 +14,7 @@ from pathlib import Path
 
 from cxrjax.cli import run
 from cxrjax.errors import UserError
+from cxrjax.language_model.flags import add_flags
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -38,6 +39,15 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("--normal_percent", type=int, default=10, help="share without findings (default 10)")
     add("--conspicuity", type=float, default=1.0, help="contrast of lesions (default 1)")
     add("--image_format", default="png", choices=("png", "jpg"), help="default png")
+    vindr = parser.add_argument_group("vindr_cxr_vqa")
+    generators = ("templates", "language_model")
+    vindr.add_argument(
+        "--generator",
+        default="templates",
+        choices=generators,
+        help="what words the questions (default templates; data/vindr_cxr_vqa/README.md)",
+    )
+    add_flags(parser)
     return parser.parse_args(argv)
 
 
@@ -62,6 +72,8 @@ def _build_phantom(flags: argparse.Namespace) -> None:
 def _build_vindr(flags: argparse.Namespace) -> None:
     from cxrjax.datasets.vindr_cxr_vqa.release import VinDrBuild, build_vindr
 
+    if flags.generator == "language_model":
+        raise UserError("--generator=language_model: construction does not take a writer yet")
     build_vindr(VinDrBuild(flags.source, flags.out, flags.seed, flags.processes))
 
 

@@ -18,6 +18,7 @@ REASONS = {
     "class_not_selected": "a VinDr-CXR label that is not among the 14 classes of VinDr-CXR-VQA",
     "class_id_mismatch": "a class id that belongs to another class name",
     "duplicate_id": "an identifier that was used before",
+    "generator_failed": "a question for which the language model gave no usable words",
     "invalid_record": "a record with a missing, superfluous or mistyped field",
     "missing_image": "an image file that is not there",
     "prefix_too_long": "a prompt of more tokens than the configuration has room for",
