@@ -7,7 +7,7 @@ import io
 import zipfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, TextIO
+from typing import BinaryIO, NamedTuple, TextIO, cast
 
 from cxrjax.datasets.quality import Unusable
 from cxrjax.errors import UserError
@@ -61,18 +61,21 @@ def read_table(
 
 
 def _open_text(path: Path, wheel_member: str | None) -> TextIO:
-    # Bytes that are no UTF-8 come through as lone surrogates, so that one row of another encoding
-    # does not cost the table.
-    as_text = {"encoding": "utf-8-sig", "errors": "surrogateescape", "newline": ""}
     if path.suffix == ".whl":
         with zipfile.ZipFile(path) as wheel:
             if wheel_member not in wheel.namelist():
                 raise UserError(f"{path}: no {wheel_member} in it; expected torchxrayvision 1.5.7")
             packed = io.BytesIO(wheel.read(wheel_member))
-        return io.TextIOWrapper(gzip.open(packed), **as_text)
-    if path.suffix == ".gz":
-        return io.TextIOWrapper(gzip.open(path), **as_text)
-    return open(path, **as_text)
+        return _as_text(gzip.open(packed))
+    return _as_text(gzip.open(path) if path.suffix == ".gz" else open(path, "rb"))
+
+
+def _as_text(file: gzip.GzipFile | BinaryIO) -> TextIO:
+    # Bytes that are no UTF-8 come through as lone surrogates, so that one row of another encoding
+    # does not cost the table.
+    return io.TextIOWrapper(
+        cast(BinaryIO, file), encoding="utf-8-sig", errors="surrogateescape", newline=""
+    )
 
 
 def _check_header(path: Path, header: Sequence[str], required: Collection[str]) -> None:
