@@ -4,13 +4,14 @@
     python -m cxrjax.build --dataset=vindr_cxr_vqa --source=train.csv.gz --out=DIR
     python -m cxrjax.build --dataset=records --source=FOLDER --out=DIR
     python -m cxrjax.build --dataset=sizes --source=BUILD --sizes=train_meta.csv --out=DIR
+    python -m cxrjax.build --dataset=tfds --source=BUILD --out=DIR
 
 data/README.md and data/<dataset>/README.md say what the sources look like.
 """
 
 import argparse
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from cxrjax.cli import run
@@ -83,11 +84,19 @@ def _build_sizes(flags: argparse.Namespace) -> None:
     join_sizes(flags.source, flags.sizes, flags.out)
 
 
+def _build_tfds(flags: argparse.Namespace) -> str:
+    from cxrjax.datasets.tfds_builders import write_tfds
+
+    folder = write_tfds(flags.source, flags.out)
+    return f"{folder}: for config.data.train and tfds.builder_from_directory"
+
+
 # Imported when chosen: a builder loads the libraries it needs, and worker processes load this file.
-BUILDERS = {
+BUILDERS: dict[str, Callable[[argparse.Namespace], str | None]] = {
     "phantom": _build_phantom,
     "records": _build_own_records,
     "sizes": _build_sizes,
+    "tfds": _build_tfds,
     "vindr_cxr_vqa": _build_vindr,
 }
 
@@ -97,10 +106,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     flags = parse_arguments(argv)
     if flags.dataset != "phantom" and flags.source is None:
         raise UserError(f"--dataset={flags.dataset} needs --source=PATH")
-    BUILDERS[flags.dataset](flags)
-    if flags.strict:
+    made = BUILDERS[flags.dataset](flags)
+    if flags.strict and flags.dataset != "tfds":  # which stops at any defect by itself
         _refuse_defects(flags.out / "quality.json")
-    print(f"{flags.out}: records/, questions/, statistics.json, quality.json, manifest.json")
+    print(
+        made or f"{flags.out}: records/, questions/, statistics.json, quality.json, manifest.json"
+    )
 
 
 def _refuse_defects(quality: Path) -> None:

@@ -13,6 +13,7 @@ from cxrjax.codecs import get_codec
 from cxrjax.datasets.quality import QualityLog, Unusable, check_box
 from cxrjax.images import ImageError, image_size, is_resize
 from cxrjax.input_pipeline.sources import RecordSource
+from cxrjax.input_pipeline.stored_images import StoredImage
 from cxrjax.records import QARecord
 
 # What decoding says about a text without any box: nothing is wrong with that here.
@@ -52,9 +53,9 @@ def check_records(
     """
     quality = QualityLog()
     indices = set()
-    sizes: dict[Path, tuple[int, int] | Unusable] = {}
+    sizes: dict[Path | StoredImage, tuple[int, int] | Unusable] = {}
     for index, record in source.records():
-        path = source.image_root / record.image_path
+        path = source.image_of(record)
         if path not in sizes:
             sizes[path] = _image_size(path)
         try:
@@ -68,8 +69,10 @@ def check_records(
     return RecordCheck(quality, frozenset(indices))
 
 
-def _image_size(path: Path) -> tuple[int, int] | Unusable:
+def _image_size(path: Path | StoredImage) -> tuple[int, int] | Unusable:
     """(height, width) from the image's header, or why there is none."""
+    if isinstance(path, StoredImage):
+        return path.image_hw
     if not path.is_file():
         return Unusable("missing_image", f"{path} is not there")
     try:

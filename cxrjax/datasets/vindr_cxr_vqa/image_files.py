@@ -70,7 +70,7 @@ def annotate_sizes(
         kept.append(dataclasses.replace(image, image_hw=image_hw))
     unasked = len(found.keys() - {image.image_id for image in images})
     if unasked:
-        quality.warnings["image files that the source has no questions or rows for"] += unasked
+        quality.warnings["image files that nothing is asked about"] += unasked
     return kept
 
 
