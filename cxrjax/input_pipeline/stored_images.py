@@ -70,6 +70,16 @@ class StoredImages:
         return self.directory / RECORDS / f"{self.split}.jsonl"
 
     def __getitem__(self, key: tuple[str, str]) -> StoredImage:
+        """The image with this id and path.
+
+        Raises:
+            UserError: the data set does not have it.
+        """
+        if key not in self._images:
+            raise UserError(
+                f"{self.records_file}: image {key[0]} ({key[1]}) is not among the "
+                f"{len(self._images)} stored beside it; write the data set again"
+            )
         return self._images[key]
 
     def read(self, number: int) -> bytes:

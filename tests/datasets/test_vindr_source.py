@@ -103,7 +103,8 @@ def _size_table(path: Path, sizes: dict) -> Path:
 
 
 def _build(source: Path, out: Path, *flags: str) -> list:
-    build.main(["--dataset=vindr_cxr_vqa", f"--source={source}", f"--out={out}", *flags])
+    common = ["--dataset=vindr_cxr_vqa", f"--source={source}", f"--out={out}", "--processes=1"]
+    build.main([*common, *flags])
     return [r for name in ("train", "validation") for r in read_records(_split(out, name))]
 
 
@@ -207,7 +208,7 @@ def test_dicom_png_and_resized_folders_build_the_same_records(tmp_path):
             _size_table(source / "train_meta.csv", SIZES)  # found by its name
         if kind == "table":
             flags = [f"--sizes={_size_table(tmp_path / 'sizes.csv', SIZES)}"]
-        records = _build(source, tmp_path / "out" / kind, "--processes=1", "--strict", *flags)
+        records = _build(source, tmp_path / "out" / kind, "--strict", *flags)
         assert {r.image_id: r.image_hw for r in records} == {
             name: SIZES[name] for name in ("sample_heart", "sample_nodules")
         }

@@ -153,6 +153,15 @@ def test_the_index_alone_is_read_before_the_first_batch(built, tmp_path):
         read_image(stored[0].image_path)
 
 
+def test_records_of_other_images_are_refused(built, tmp_path):
+    folder = _convert(built, tmp_path / "tfds")
+    path = folder / "records/train.jsonl"
+    path.write_text(path.read_text().replace("images/3.png", "images/9.png"))
+    stored = open_tfds(folder, "train")
+    with pytest.raises(UserError, match=r"image3 \(images/9\.png\) is not among the 5"):
+        check_records(stored)
+
+
 def test_an_image_that_cannot_be_read_stops_it_and_leaves_no_data_set(built, tmp_path):
     path = built / "images/2.png"
     path.write_bytes(b"no image")
