@@ -25,6 +25,8 @@ setup(
         "clu>=0.0.12,<0.1",
         "flax>=0.12.8,<0.13",
         "grain>=0.2.18,<0.3",
+        # TensorFlow Datasets needs it and does not bring it.
+        "importlib-resources>=6,<8",
         "jax>=0.10,<0.11",
         "jaxtyping>=0.3,<0.4",
         "jinja2>=3.1,<4",
@@ -46,6 +48,7 @@ setup(
         # CLU's writers need TensorFlow and TensorBoard, and bring neither.
         "tensorboard>=2.18,<3",
         "tensorflow-cpu>=2.18,<3",
+        "tensorflow-datasets>=4.9.10,<5",
         # What transformers reads tokenizer.json with, and its version of it.
         "tokenizers>=0.22,<1",
         "tqdm>=4.66,<5",

@@ -3,17 +3,20 @@
     python -m cxrjax.build --dataset=phantom --images=3000 --validation_images=300 --out=DIR
     python -m cxrjax.build --dataset=vindr_cxr_vqa --source=train.csv.gz --out=DIR
     python -m cxrjax.build --dataset=records --source=FOLDER --out=DIR
+    python -m cxrjax.build --dataset=sizes --source=BUILD --sizes=train_meta.csv --out=DIR
+    python -m cxrjax.build --dataset=tfds --source=BUILD --out=DIR
 
 data/README.md and data/<dataset>/README.md say what the sources look like.
 """
 
 import argparse
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from cxrjax.cli import run
 from cxrjax.errors import UserError
+from cxrjax.json_file import read_json_object
 from cxrjax.language_model.flags import add_flags
 
 
@@ -31,6 +34,8 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("--source", type=Path, help="file or folder to read; phantoms need none")
     add("--seed", type=int, default=0, help="decides wordings, splits and phantoms (default 0)")
     add("--processes", type=int, default=os.cpu_count() or 1, help="workers (default: all cores)")
+    add("--sizes", type=Path, help="table of image sizes (vindr_cxr_vqa, sizes)")
+    add("--strict", action="store_true", help="end with code 2 if anything was set aside")
     phantom = parser.add_argument_group("phantom")
     add = phantom.add_argument
     add("--images", type=int, default=3000, help="training images (default 3000)")
@@ -74,7 +79,7 @@ def _build_vindr(flags: argparse.Namespace) -> None:
 
     if flags.generator == "language_model":
         raise UserError("--generator=language_model: construction does not take a writer yet")
-    build_vindr(VinDrBuild(flags.source, flags.out, flags.seed, flags.processes))
+    build_vindr(VinDrBuild(flags.source, flags.out, flags.seed, flags.processes, flags.sizes))
 
 
 def _build_own_records(flags: argparse.Namespace) -> None:
@@ -83,10 +88,27 @@ def _build_own_records(flags: argparse.Namespace) -> None:
     build_own_records(OwnBuild(flags.source, flags.out, flags.seed, flags.processes))
 
 
+def _build_sizes(flags: argparse.Namespace) -> None:
+    from cxrjax.datasets.join_sizes import join_sizes
+
+    if flags.sizes is None:
+        raise UserError("--dataset=sizes needs --sizes=FILE")
+    join_sizes(flags.source, flags.sizes, flags.out)
+
+
+def _build_tfds(flags: argparse.Namespace) -> str:
+    from cxrjax.datasets.tfds_builders import write_tfds
+
+    folder = write_tfds(flags.source, flags.out)
+    return f"{folder}: for config.data.train and tfds.builder_from_directory"
+
+
 # Imported when chosen: a builder loads the libraries it needs, and worker processes load this file.
-BUILDERS = {
+BUILDERS: dict[str, Callable[[argparse.Namespace], str | None]] = {
     "phantom": _build_phantom,
     "records": _build_own_records,
+    "sizes": _build_sizes,
+    "tfds": _build_tfds,
     "vindr_cxr_vqa": _build_vindr,
 }
 
@@ -96,8 +118,25 @@ def main(argv: Sequence[str] | None = None) -> None:
     flags = parse_arguments(argv)
     if flags.dataset != "phantom" and flags.source is None:
         raise UserError(f"--dataset={flags.dataset} needs --source=PATH")
-    BUILDERS[flags.dataset](flags)
-    print(f"{flags.out}: records/, questions/, statistics.json, quality.json, manifest.json")
+    made = BUILDERS[flags.dataset](flags)
+    if flags.strict and flags.dataset != "tfds":  # which stops at any defect by itself
+        _refuse_defects(flags.out / "quality.json")
+    print(
+        made or f"{flags.out}: records/, questions/, statistics.json, quality.json, manifest.json"
+    )
+
+
+def _refuse_defects(quality: Path) -> None:
+    """Raises `UserError` where a finished build set something aside that is a defect."""
+    from cxrjax.datasets.quality import BY_RULE
+
+    counts = read_json_object(quality)["counts"]
+    defects = {reason: n for reason, n in counts.items() if n and reason not in BY_RULE}
+    if defects:
+        raise UserError(
+            f"{quality}: --strict, and {sum(defects.values()):,} things were set aside: {defects}; "
+            "mend the source, or build without --strict"
+        )
 
 
 if __name__ == "__main__":

@@ -47,9 +47,15 @@ def describe_run(
         resumed_from: the checkpoint's step, 0 for a new run.
         parameters: counts by name.
         base: the frozen base's reference.
-        data_files: records files; the `manifest.json` of their data set is hashed too.
+        data_files: records files, or folders of TFDS data sets; the `manifest.json` of their data
+            set is hashed too.
     """
-    files = [path for path in data_files if path.is_file()]
+    files = [
+        file
+        for path in data_files
+        for file in (sorted(path.glob("records/*.jsonl")) if path.is_dir() else [path])
+        if file.is_file()
+    ]
     manifests = {path.parent.parent / "manifest.json" for path in files}
     files += sorted(path for path in manifests if path.is_file())
     return {
