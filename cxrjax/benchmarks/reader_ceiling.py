@@ -45,8 +45,8 @@ class ReaderCeiling:
         figures: truth of `TRUTHS` -> protocol -> metric -> figure; n is images with boxes.
         by_class: truth -> class -> strict F1; n is images with a box of the class.
         boxes: mode -> class -> boxes that it leaves, all readers together.
-        presence: class -> images that some reader marked it on, Fleiss' kappa, Krippendorff's alpha,
-            over `images_read`.
+        presence: class -> images that some reader marked it on, Fleiss' kappa and Krippendorff's
+            alpha over `images_read`.
         images: with at least one box and two readers.
         images_read: all with the same number of readers as most have.
         readers_per_image: number of readers -> images.
@@ -188,9 +188,7 @@ def _add(
     given: LabelledBoxes,
     true: LabelledBoxes,
 ) -> None:
-    rows = count_one_to_one(
-        given.boxes, given.classes, true.boxes, true.classes, IOU, len(CLASSES)
-    )
+    rows = count_one_to_one(given.boxes, given.classes, true.boxes, true.classes, IOU, len(CLASSES))
     agnostic = count_one_to_one(
         given.boxes, np.zeros_like(given.classes), true.boxes, np.zeros_like(true.classes), IOU, 1
     )
@@ -259,7 +257,9 @@ def _presence(
     read = [list(readers.values()) for readers in images if len(readers) == count]
     rows: dict[str, dict[str, float | int | None]] = {}
     for label in CLASSES:
-        seen = np.array([[any(m.label == label for m in marks) for marks in r] for r in read], float)
+        seen = np.array(
+            [[any(m.label == label for m in marks) for marks in r] for r in read], float
+        )
         votes = seen.sum(axis=1)
         kappa = fleiss_kappa(np.stack([votes, count - votes], axis=1)) if count > 1 else np.nan
         alpha = krippendorff_alpha(seen.T, "nominal")

@@ -13,9 +13,9 @@ from cxrjax.metrics.bootstrap import Bootstrap, Estimate
 
 PAPER, STRICT = "paper", "strict"
 GT_MODE_HELP = (
-    "which boxes are true: exact (the answers' own, the default), or of the readers: raw, per_reader, "
-    "reader:ID, majority, lesion_majority, wbf, nms, components (the last four also with their IoU, "
-    "as in wbf:0.4)"
+    "which boxes are true: exact (the answers' own, the default), or of the readers: raw, "
+    "per_reader, reader:ID, majority, lesion_majority, wbf, nms, components (the last four also "
+    "with their IoU, as in wbf:0.4)"
 )
 
 # {system: {protocol: {metric: figure}}}

@@ -338,6 +338,4 @@ def _by_question_type(sums: Resampled, asked: Mapping[str, Mapping[str, int]]) -
     return figures
 
 
-VINDR_CXR_VQA = Benchmark(
-    score_files=score_files, gt_modes=GT_MODES, markdown=markdown, rows=rows
-)
+VINDR_CXR_VQA = Benchmark(score_files=score_files, gt_modes=GT_MODES, markdown=markdown, rows=rows)

@@ -67,8 +67,8 @@ class Image:
 
     Attributes:
         cluster: the patient, or the image itself where no patient is known.
-        truths: the ground-truth sets to score against: one, one per reader, or none where the mode's
-            reader did not read the image.
+        truths: the ground-truth sets to score against: one, one per reader, or none where the
+            mode's reader did not read the image.
         answered: boxes of the reference answers, for the recall ceiling.
         box_questions: how many questions have boxes in their reference answer.
     """

@@ -1,7 +1,7 @@
 """Agreement between readers beyond chance: Cohen's and Fleiss' kappa, Krippendorff's alpha.
 
-An undefined value is NaN: kappa where both readers use one and the same level for everything (chance
-agreement is 1), alpha where only one level occurs.
+An undefined value is NaN: kappa where both readers use one and the same level for everything
+(chance agreement is 1), alpha where only one level occurs.
 """
 
 import dataclasses
@@ -97,7 +97,7 @@ def contingency(
     a, b = np.asarray(first, np.int64), np.asarray(second, np.int64)
     if a.shape != b.shape or a.ndim != 1:
         raise ValueError(f"ratings of shapes {a.shape} and {b.shape}: expected two equal lists")
-    if a.size and not (0 <= min(a.min(), b.min()) and max(a.max(), b.max()) < levels):
+    if a.size and not (min(a.min(), b.min()) >= 0 and max(a.max(), b.max()) < levels):
         raise ValueError(f"a level outside 0 to {levels - 1}")
     table = np.zeros((levels, levels))
     np.add.at(table, (a, b), 1)
@@ -214,8 +214,8 @@ def _alphas_of_tables(
 ) -> Float[np.ndarray, "sums"]:
     """Alpha of two readers who rated everything, from their contingency tables.
 
-    The package's formula over tables, for thousands of resamples at once: 1 - (n - 1) times observed
-    over expected squared distances, n being the number of ratings of both readers.
+    The package's formula over tables, for thousands of resamples at once: 1 - (n - 1) times
+    observed over expected squared distances, n being the number of ratings of both readers.
     """
     pairs = tables + tables.transpose(0, 2, 1)
     counts = pairs.sum(axis=2)

@@ -1,8 +1,8 @@
 """Several readers' boxes as one truth.
 
-Each image of VinDr-CXR was read by three radiologists who worked apart, so that one lesion has up to
-three boxes, and most classes rest on a single vote for most of their images. A mode says which boxes
-are taken for true; nothing here needs the image's size, since IoU does not change with scale.
+Each image of VinDr-CXR was read by three radiologists who worked apart, so that one lesion has up
+to three boxes, and most classes rest on a single vote for most of their images. A mode says which
+boxes are taken for true; nothing here needs the image's size, since IoU does not change with scale.
 
 | mode | boxes |
 |---|---|
