@@ -94,9 +94,7 @@ def read_consensus(path: Path, first: Ratings, second: Ratings) -> Consensus:
         if item not in expected or item in outcomes:
             again = "stands there twice" if item in outcomes else "is not in both sheets"
             raise UserError(f"{where}: {' / '.join(item)} {again}")
-        _check_initial(
-            cells, where, {name: r for name, r in zip(_RATINGS, (first, second), strict=True)}
-        )
+        _check_initial(cells, where, dict(zip(_RATINGS, (first, second), strict=True)))
         what = f"{where}: {' / '.join(item)}:"
         outcomes[item] = parse_level(cells["outcome"], f"{what} outcome")
         if cells["accepted"].lower() not in ("yes", "no"):
