@@ -23,13 +23,16 @@ setup(
     install_requires=[
         "absl-py>=2.1,<3",
         "clu>=0.0.12,<0.1",
+        "ensemble-boxes>=1.0.9,<2",
         "flax>=0.12.8,<0.13",
         "grain>=0.2.18,<0.3",
         # TensorFlow Datasets needs it and does not bring it.
         "importlib-resources>=6,<8",
+        "imagehash>=4.3,<5",
         "jax>=0.10,<0.11",
         "jaxtyping>=0.3,<0.4",
         "jinja2>=3.1,<4",
+        "krippendorff>=0.8,<1",
         "ml-collections>=1.0,<2",
         "numpy>=2.0,<3",
         "openai>=3,<4",

@@ -49,11 +49,12 @@ class Answer(_Strict):
 
 
 class Fused(_Strict):
-    """Boxes of several readers merged into one set, and how."""
+    """Boxes of several readers merged into one set, and how. `labels`: the class of each box."""
 
     method: str
     params: dict[str, float] = {}
     boxes: list[PixelBox]
+    labels: list[str] = []
 
 
 class Generator(_Strict):
