@@ -3,6 +3,8 @@
     python -m cxrjax.build --dataset=phantom --images=3000 --validation_images=300 --out=DIR
     python -m cxrjax.build --dataset=vindr_cxr_vqa --source=train.csv.gz --out=DIR
     python -m cxrjax.build --dataset=records --source=FOLDER --out=DIR
+    python -m cxrjax.build --dataset=vix_ray --source=FOLDER --out=DIR
+    python -m cxrjax.build --dataset=vix_ray_synthetic --images=3000 --out=DIR
 
 data/README.md and data/<dataset>/README.md say what the sources look like.
 """
@@ -27,7 +29,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add = parser.add_argument
     add("--dataset", required=True, choices=sorted(BUILDERS), help="what to build")
     add("--out", required=True, type=Path, help="folder to write to")
-    add("--source", type=Path, help="file or folder to read; phantoms need none")
+    add("--source", type=Path, help="file or folder to read; synthetic sets need none")
     add("--seed", type=int, default=0, help="decides wordings, splits and phantoms (default 0)")
     add("--processes", type=int, default=os.cpu_count() or 1, help="workers (default: all cores)")
     phantom = parser.add_argument_group("phantom")
@@ -38,6 +40,10 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("--normal_percent", type=int, default=10, help="share without findings (default 10)")
     add("--conspicuity", type=float, default=1.0, help="contrast of lesions (default 1)")
     add("--image_format", default="png", choices=("png", "jpg"), help="default png")
+    vix_ray = parser.add_argument_group("vix_ray, vix_ray_synthetic")
+    add = vix_ray.add_argument
+    add("--split_manifest", type=Path, help="JSON, {split: [image ids]} in place of the release's")
+    add("--segmenter", default="pyvi", help="pyvi (default), syllables or vncorenlp: its statistics")
     return parser.parse_args(argv)
 
 
@@ -65,6 +71,36 @@ def _build_vindr(flags: argparse.Namespace) -> None:
     build_vindr(VinDrBuild(flags.source, flags.out, flags.seed, flags.processes))
 
 
+def _build_vix_ray(flags: argparse.Namespace) -> None:
+    from cxrjax.datasets.vix_ray.build import ViXRayBuild, build_vix_ray
+
+    build_vix_ray(
+        ViXRayBuild(
+            flags.source, flags.out, flags.processes, flags.segmenter, flags.split_manifest
+        )
+    )
+
+
+def _build_vix_ray_synthetic(flags: argparse.Namespace) -> None:
+    """The release's layout in OUT/native, and from there what `vix_ray` makes of it."""
+    from cxrjax.datasets.vix_ray.synthetic import SyntheticViXRay, write_synthetic
+
+    flags.source = flags.out / "native"
+    write_synthetic(
+        SyntheticViXRay(
+            flags.source,
+            images=flags.images,
+            validation_images=flags.validation_images,
+            seed=flags.seed,
+            long_side=flags.long_side,
+            conspicuity=flags.conspicuity,
+            normal_percent=flags.normal_percent,
+            processes=flags.processes,
+        )
+    )
+    _build_vix_ray(flags)
+
+
 def _build_own_records(flags: argparse.Namespace) -> None:
     from cxrjax.datasets.own_records import OwnBuild, build_own_records
 
@@ -76,13 +112,16 @@ BUILDERS = {
     "phantom": _build_phantom,
     "records": _build_own_records,
     "vindr_cxr_vqa": _build_vindr,
+    "vix_ray": _build_vix_ray,
+    "vix_ray_synthetic": _build_vix_ray_synthetic,
 }
+_WITHOUT_SOURCE = ("phantom", "vix_ray_synthetic")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Builds what the flags ask for and prints where it is."""
     flags = parse_arguments(argv)
-    if flags.dataset != "phantom" and flags.source is None:
+    if flags.dataset not in _WITHOUT_SOURCE and flags.source is None:
         raise UserError(f"--dataset={flags.dataset} needs --source=PATH")
     BUILDERS[flags.dataset](flags)
     print(f"{flags.out}: records/, questions/, statistics.json, quality.json, manifest.json")

@@ -20,6 +20,8 @@ REASONS = {
     "duplicate_id": "an identifier that was used before",
     "invalid_record": "a record with a missing, superfluous or mistyped field",
     "missing_image": "an image file that is not there",
+    "missing_text": "a report without findings or without an impression",
+    "not_in_split": "an image that the split manifest does not name",
     "prefix_too_long": "a prompt of more tokens than the configuration has room for",
     "size_mismatch": "an image whose size is not the size its record states",
     "source_mismatch": "a label or box that the source table does not have on this image",
