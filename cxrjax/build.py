@@ -43,7 +43,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     vix_ray = parser.add_argument_group("vix_ray, vix_ray_synthetic")
     add = vix_ray.add_argument
     add("--split_manifest", type=Path, help="JSON, {split: [image ids]} in place of the release's")
-    add("--segmenter", default="pyvi", help="pyvi (default), syllables or vncorenlp: its statistics")
+    add("--segmenter", default="pyvi", help="for statistics: pyvi (default), syllables, vncorenlp")
     return parser.parse_args(argv)
 
 
@@ -75,9 +75,7 @@ def _build_vix_ray(flags: argparse.Namespace) -> None:
     from cxrjax.datasets.vix_ray.build import ViXRayBuild, build_vix_ray
 
     build_vix_ray(
-        ViXRayBuild(
-            flags.source, flags.out, flags.processes, flags.segmenter, flags.split_manifest
-        )
+        ViXRayBuild(flags.source, flags.out, flags.processes, flags.segmenter, flags.split_manifest)
     )
 
 

@@ -1,1 +1,1 @@
-"""ViX-Ray (arXiv 2603.15513): 5,400 chest radiographs with findings and impressions in Vietnamese."""
+"""ViX-Ray (arXiv 2603.15513): 5,400 chest radiographs with reports in Vietnamese."""

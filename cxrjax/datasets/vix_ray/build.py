@@ -1,12 +1,12 @@
 """The release's files to records: images written out, texts checked, four questions a radiograph.
 
-    OUT/images/<image id>.jpg                   the images, byte for byte as the rows have them
-    OUT/records/<split>.jsonl                   all stages
-    OUT/records/<split>_stage{1,2,3}.jsonl      one stage, to train on
-    OUT/questions/...                           the same without answers, no history answered
-    OUT/questions/<split>_stage3_gold.jsonl     stage 3's second turn with the true findings as its
-                                                history: an input asked for by choosing this file
-    OUT/statistics.json, tables.md, phrases.json, body_parts.png, diagnoses.png
+OUT/images/<image id>.jpg                   the images, byte for byte as the rows have them
+OUT/records/<split>.jsonl                   all stages
+OUT/records/<split>_stage{1,2,3}.jsonl      one stage, to train on
+OUT/questions/...                           the same without answers, no history answered
+OUT/questions/<split>_stage3_gold.jsonl     stage 3's second turn with the true findings as its
+                                            history: an input asked for by choosing this file
+OUT/statistics.json, tables.md, phrases.json, body_parts.png, diagnoses.png
 """
 
 import dataclasses
@@ -199,9 +199,7 @@ def _write_once(path: Path, content: bytes) -> None:
     os.replace(aside, path)
 
 
-def _measured(
-    build: ViXRayBuild, studies: Sequence[Study], quality: QualityLog
-) -> Iterator[Study]:
+def _measured(build: ViXRayBuild, studies: Sequence[Study], quality: QualityLog) -> Iterator[Study]:
     """Studies whose image decodes, with its size; others are set aside."""
     paths = [build.out / study.image_path for study in studies]
     checks = check_images(paths, quality, build.processes)

@@ -38,7 +38,8 @@ _PATTERNS: dict[str, tuple[str, ...]] = {
         r"(?i:địa chỉ|thường trú|nơi ở|address)[ ]*:?[ ]*\w[^.;\n]*",
         rf"(?<!\w)(?i:số nhà|đường|phố|phường|quận|huyện|xã|thôn|ấp|tỉnh|thành phố|tp\.?|ngõ|hẻm)"
         rf"[ ](?!Kerley)(?:\d+\w*|{_CAPITAL}(?:[ ]{_CAPITAL})*)",
-        rf"(?<!\w)\d+[ ](?:{_CAPITAL}[ ]){{1,3}}(?:Street|St|Road|Rd|Avenue|Ave|Ward|District)(?!\w)",
+        rf"(?<!\w)\d+[ ](?:{_CAPITAL}[ ]){{1,3}}"
+        r"(?:Street|St|Road|Rd|Avenue|Ave|Ward|District)(?!\w)",
     ),
     "name": (
         rf"(?<!\w){_HONORIFIC}[ ]*:?[ ]+({_CAPITALS})",

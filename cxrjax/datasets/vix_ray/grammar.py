@@ -11,8 +11,6 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from cxrjax.datasets.quality import PixelBox
-
 VERSION = "1"
 # Phantoms look at the reader, as radiographs do: the patient's right is on the image's left.
 _MIDDLE = 0.5
@@ -34,7 +32,7 @@ class Lesion:
     y: float
 
     @classmethod
-    def of_box(cls, label: str, box: PixelBox) -> "Lesion":
+    def of_box(cls, label: str, box: Sequence[float]) -> "Lesion":
         """From a box in fractions, xyxy."""
         return cls(label, (box[0] + box[2]) / 2, (box[1] + box[3]) / 2)
 

@@ -195,7 +195,9 @@ def _row(
     cells: Mapping[str, Any],
     quality: QualityLog,
 ) -> Row:
-    image, native, values = b"", {}, {}
+    image = b""
+    native: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for column, cell in cells["columns"].items():
         field = _field(column)
         try:

@@ -6,6 +6,7 @@ without boxes (section 6).
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 from cxrjax.datasets.vix_ray.study import GENDERS, VIEW_DEFINITIONS, Study
 from cxrjax.records import Answer, DatasetName, Generator, Provenance, QARecord, Turn
@@ -51,7 +52,7 @@ def records(study: Study, dataset: DatasetName = "vix_ray") -> Iterator[QARecord
 
 
 def _record(
-    study: Study, dataset: DatasetName, stage: str, kind: str, question: str, **fields: object
+    study: Study, dataset: DatasetName, stage: str, kind: str, question: str, **fields: Any
 ) -> QARecord:
     file = str(study.native["file"])
     return QARecord(

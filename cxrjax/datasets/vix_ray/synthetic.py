@@ -15,7 +15,7 @@ import random
 import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import PIL.Image
 import pyarrow
@@ -152,12 +152,12 @@ def _row(build: SyntheticViXRay, split: str, index: int) -> tuple[dict[str, Any]
         conspicuity=build.conspicuity,
     )
     lesions = [
-        Lesion.of_box(label, tuple(map(float, box)))
+        Lesion.of_box(label, [float(edge) for edge in box])
         for label, box in zip(phantom.labels, phantom.boxes, strict=True)
     ]
     rng = random.Random(f"{build.seed}/{split}-{index}/report")
     report = load_grammar().report(lesions, rng)
-    form = "NFD" if index % _NFD_EVERY == _NFD_EVERY - 1 else "NFC"
+    form: Literal["NFC", "NFD"] = "NFD" if index % _NFD_EVERY == _NFD_EVERY - 1 else "NFC"
     encoded = io.BytesIO()
     PIL.Image.fromarray(phantom.image).save(encoded, "JPEG", quality=_JPEG_QUALITY)
     age = round(min(max(rng.gauss(_AGE_MEAN, _AGE_SPREAD), _AGES[0]), _AGES[1]))
