@@ -29,6 +29,8 @@ from cxrjax.metrics import text
 from cxrjax.metrics.bootstrap import Bootstrap, Estimate, Formula, Resampled, Sums, resample
 from cxrjax.records import QARecord, read_records
 
+Column = Float[np.ndarray, "images"]  # what a figure is a sum of, image by image
+
 # How a problem is counted in score.json.
 MISSING, BLANK = "missing_prediction", "blank_answer"
 
@@ -61,7 +63,7 @@ def score(
     bootstrap = bootstrap or Bootstrap()
     image_ids = dict.fromkeys(reference.image_id for reference in references.values())
     images = {image_id: number for number, image_id in enumerate(image_ids)}
-    columns: dict[str, Float[np.ndarray, "n"]] = {}
+    columns: dict[str, Column] = {}
     problems, answered = {}, {}
     for name, predictions in systems.items():
         texts = _texts(references, predictions, (sources or {}).get(name, name))

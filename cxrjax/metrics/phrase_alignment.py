@@ -19,7 +19,7 @@ from cxrjax.metrics.text import tokens
 # something else about the same thing.
 SAME, RELATED = 0.75, 0.35
 # Words that turn a phrase round; a phrase with and one without never say the same.
-_NEGATIONS = frozenset("không chưa no not without".split())
+_NEGATIONS = frozenset(("không", "chưa", "no", "not", "without"))
 # And those that must agree where both phrases have one of a line.
 _OPPOSITES = tuple(
     frozenset(line.split())
@@ -28,7 +28,8 @@ _OPPOSITES = tuple(
 # Full stops and semicolons and new lines; commas part findings too, but not "0,5".
 _END = re.compile(r"(?<=[.;!?])\s+|\n+|,(?!\d)\s*")
 _REFUSALS = re.compile(
-    r"(?i)xin lỗi|tôi (?:không thể|không có khả năng|rất tiếc)|không thể (?:cung cấp|đưa ra|chẩn đoán)|"
+    r"(?i)xin lỗi|tôi (?:không thể|không có khả năng|rất tiếc)|"
+    r"không thể (?:cung cấp|đưa ra|chẩn đoán)|"
     r"(?:i'?m |i am )?sorry|i (?:cannot|can't|can not|am unable|am not able)|as an ai|"
     r"consult (?:a|your) (?:doctor|physician|medical)"
 )

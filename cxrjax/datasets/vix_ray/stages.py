@@ -22,17 +22,17 @@ CONCLUDE = "Kết luận từ thông tin trên bệnh nhân bị gì?"
 STAGE_TAGS = {FINDINGS: "[Mô tả]", IMPRESSION: "[Kết luận]"}
 
 
-def prompt(study: Study) -> str:
+def prompt(view: str | None, sex: str | None, age: float | None) -> str:
     """The question of section 4.3; what is not known of the patient is left out of it."""
     words = ["Ảnh chụp X-ray"]
-    if study.view is not None:
-        words.append(f"{study.view} ({VIEW_DEFINITIONS[study.view]})")
+    if view is not None:
+        words.append(f"{view} ({VIEW_DEFINITIONS[view]})")
     words.append("bệnh nhân")
-    if study.sex is not None:
-        words.append(GENDERS[study.sex])
+    if sex is not None:
+        words.append(GENDERS[sex])
     text = " ".join(words)
-    if study.age is not None:
-        text += f", {study.age:g} tuổi"
+    if age is not None:
+        text += f", {age:g} tuổi"
     return f"{text}. Cho biết bệnh nhân bị gì?"
 
 
@@ -41,7 +41,7 @@ def records(study: Study, dataset: DatasetName = "vix_ray") -> Iterator[QARecord
 
     `question_strategy` is the stage, `question_type` what is asked for.
     """
-    asked = prompt(study)
+    asked = prompt(study.view, study.sex, study.age)
     first = Turn(
         question_id=f"{study.image_id}-stage3-{FINDINGS}", question=asked, answer=study.findings
     )
