@@ -22,8 +22,8 @@ nothing of it yet. The base belongs into data/medgemma_4b:
     python -m cxrjax.train --config=configs/vix_ray_stage1.py:tiny \
         --workdir=runs/vix_ray_tiny/stage1
 
-from random parameters, the vision tower apart, which is the demo's (data/demo_base; it has learnt on
-phantoms), with the tokenizer in data/vix_ray. RESULT
+from random parameters, the vision tower apart, which is the demo's (data/demo_base; it has learnt
+on phantoms), with the tokenizer in data/vix_ray. RESULT
 
 No figures during training: they would be VinDr-CXR-VQA's. Score the checkpoints instead.
 """

@@ -16,10 +16,10 @@ nothing of it yet. The base belongs into data/medgemma_4b:
     python -m cxrjax.convert --checkpoint=PATH/TO/medgemma-4b-it --out=data/medgemma_4b
 
 The question is stage 1's, word for word. One model of both stages cannot know which answer is
-wanted; to train one, put the two record files together and set data.prompt to `medgemma_typed`,
-which puts a tag before the question (A21):
+wanted; to train one, put the two record files together, name it in data.train and the build in
+data.image_root, and set data.prompt to `medgemma_typed`, which puts a tag before the question:
 
-    cat data/vix_ray_built/records/train_stage[12].jsonl > data/vix_ray_built/records/joint.jsonl
+    cat data/vix_ray_built/records/train_stage[12].jsonl > runs/vix_ray/train_joint.jsonl
 
 `:tiny` goes the same way through the same code on two CPU cores, on the synthetic set:
 
@@ -28,8 +28,8 @@ which puts a tag before the question (A21):
     python -m cxrjax.train --config=configs/vix_ray_stage2.py:tiny \
         --workdir=runs/vix_ray_tiny/stage2
 
-from random parameters, the vision tower apart, which is the demo's (data/demo_base; it has learnt on
-phantoms), with the tokenizer in data/vix_ray. RESULT
+from random parameters, the vision tower apart, which is the demo's (data/demo_base; it has learnt
+on phantoms), with the tokenizer in data/vix_ray. RESULT
 
 No figures during training: they would be VinDr-CXR-VQA's. Score the checkpoints instead.
 """

@@ -28,8 +28,8 @@ its history. In predicting there are two histories (A22), to be told apart by --
     python -m cxrjax.train --config=configs/vix_ray_stage3.py:tiny \
         --workdir=runs/vix_ray_tiny/stage3
 
-from random parameters, the vision tower apart, which is the demo's (data/demo_base; it has learnt on
-phantoms), with the tokenizer in data/vix_ray. RESULT
+from random parameters, the vision tower apart, which is the demo's (data/demo_base; it has learnt
+on phantoms), with the tokenizer in data/vix_ray. RESULT
 
 No figures during training: they would be VinDr-CXR-VQA's. Score the checkpoints instead.
 """
