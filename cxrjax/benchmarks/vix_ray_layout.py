@@ -202,10 +202,10 @@ def _grouped(
     """(kind, what is subtracted) -> metric -> difference, of names `kind/label.../other/metric`."""
     groups: dict[tuple[str, str], dict[str, Estimate]] = {}
     for name, figure in figures.items():
-        stage, text, *rest = name.split("/")
-        if len(rest) < 3:
+        if "/minus" not in name:
             continue
-        found, other, metric = rest[0], "/".join(rest[1:-1]), rest[-1]
+        stage, text, found, *others, metric = name.split("/")
+        other = "/".join(others)
         if label == "minus" and found == "minus":
             groups.setdefault((f"{stage}/{text}", other), {})[metric] = figure
         elif label == "minus_stage" and found.startswith("minus_stage"):

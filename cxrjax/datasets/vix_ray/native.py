@@ -41,8 +41,8 @@ _COLUMNS = {
 _REQUIRED = ("image", "findings", "impression")
 # In the file's own metadata: who made the rows up. The release has no such key.
 SYNTHETIC_KEY = b"cxrjax_synthetic"
+_ROWS_IN_GROUP = 32
 _ROWS_AT_ONCE = 8  # radiographs have megabytes each
-_BUFFER = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,7 +113,8 @@ def count_rows(shards: Iterable[tuple[str, Path]]) -> int:
 def read_rows(shards: Sequence[tuple[str, Path]], quality: QualityLog) -> Iterator[Row]:
     """The rows that have an image and both texts, one at a time; others are set aside.
 
-    A few rows are in memory at a time, never a file.
+    A row group is in memory at a time (twice, while its pages are taken apart), never a file; the
+    `datasets` library makes groups of 100 rows.
 
     Raises:
         UserError: a file is no Parquet file, or has none of the required columns.
@@ -144,7 +145,7 @@ def write_rows(path: Path, rows: Iterable[tuple[Mapping[str, Any], bytes]], **ab
         table = table.replace_schema_metadata(metadata)
     path.parent.mkdir(parents=True, exist_ok=True)
     # Small row groups: a reader may go through radiographs without holding the file.
-    pyarrow.parquet.write_table(table, path, row_group_size=100, compression="zstd")
+    pyarrow.parquet.write_table(table, path, row_group_size=_ROWS_IN_GROUP, compression="zstd")
 
 
 def _with_image(native: Mapping[str, Any], image: bytes) -> dict[str, Any]:
@@ -157,8 +158,8 @@ def _with_image(native: Mapping[str, Any], image: bytes) -> dict[str, Any]:
 
 def _open(file: Path) -> pyarrow.parquet.ParquetFile:
     try:
-        # Buffered: else a row group's images are read at once.
-        return pyarrow.parquet.ParquetFile(file, buffer_size=_BUFFER, pre_buffer=False)
+        # Not ahead: else the next row groups are in memory as well.
+        return pyarrow.parquet.ParquetFile(file, pre_buffer=False)
     except (OSError, pyarrow.ArrowInvalid) as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"{file}: not a Parquet file ({reason}); fetch it again") from None

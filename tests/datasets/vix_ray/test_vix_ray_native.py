@@ -187,23 +187,29 @@ def test_a_folder_without_files_and_files_that_are_no_parquet_are_refused(tmp_pa
         read(tmp_path)
 
 
+# VmHWM is this program's own peak; what `resource` reports begins with that of its parent.
 _READ_ALL = """
-import resource, sys
+import sys
 from pathlib import Path
 from cxrjax.datasets.quality import QualityLog
 from cxrjax.datasets.vix_ray.native import find_shards, read_rows
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+def peak():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+before = peak()
 count = sum(1 for _ in read_rows(find_shards(Path(sys.argv[1])), QualityLog()))
-print(count, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+print(count, peak() - before)
 """
 
 
-def test_a_file_is_never_in_memory_whole(tmp_path):
-    """160 images of a megabyte in one row group; a process of its own, to measure it."""
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_a_row_group_is_in_memory_and_never_the_file(tmp_path):
+    """160 images of a megabyte in row groups of 8; a process of its own, to measure it."""
     rows = [row(image={"bytes": os.urandom(1 << 20), "path": "x"}) for _ in range(160)]
     path = tmp_path / "train.parquet"
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path, compression="none")
+    table = pyarrow.Table.from_pylist(rows)
+    pyarrow.parquet.write_table(table, path, compression="none", row_group_size=8)
     command = [sys.executable, "-c", _READ_ALL, str(tmp_path)]
     run = subprocess.run(command, capture_output=True, text=True, check=True)
     count, kilobytes = map(int, run.stdout.split())
-    assert count == 160 and kilobytes < 90_000, run.stdout
+    assert count == 160 and kilobytes < 110_000, run.stdout
