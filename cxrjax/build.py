@@ -5,6 +5,8 @@
     python -m cxrjax.build --dataset=records --source=FOLDER --out=DIR
     python -m cxrjax.build --dataset=sizes --source=BUILD --sizes=train_meta.csv --out=DIR
     python -m cxrjax.build --dataset=tfds --source=BUILD --out=DIR
+    python -m cxrjax.build --dataset=vix_ray --source=FOLDER --out=DIR
+    python -m cxrjax.build --dataset=vix_ray_synthetic --images=3000 --out=DIR
 
 data/README.md and data/<dataset>/README.md say what the sources look like.
 """
@@ -31,7 +33,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add = parser.add_argument
     add("--dataset", required=True, choices=sorted(BUILDERS), help="what to build")
     add("--out", required=True, type=Path, help="folder to write to")
-    add("--source", type=Path, help="file or folder to read; phantoms need none")
+    add("--source", type=Path, help="file or folder to read; synthetic sets need none")
     add("--seed", type=int, default=0, help="decides wordings, splits and phantoms (default 0)")
     add("--processes", type=int, default=os.cpu_count() or 1, help="workers (default: all cores)")
     add("--sizes", type=Path, help="table of image sizes (vindr_cxr_vqa, sizes)")
@@ -53,6 +55,10 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         help="what words the questions (default templates; data/vindr_cxr_vqa/README.md)",
     )
     add_flags(parser)
+    vix_ray = parser.add_argument_group("vix_ray, vix_ray_synthetic")
+    add = vix_ray.add_argument
+    add("--split_manifest", type=Path, help="JSON, {split: [image ids]} in place of the release's")
+    add("--segmenter", default="pyvi", help="for statistics: pyvi (default), syllables, vncorenlp")
     return parser.parse_args(argv)
 
 
@@ -80,6 +86,34 @@ def _build_vindr(flags: argparse.Namespace) -> None:
     if flags.generator == "language_model":
         raise UserError("--generator=language_model: construction does not take a writer yet")
     build_vindr(VinDrBuild(flags.source, flags.out, flags.seed, flags.processes, flags.sizes))
+
+
+def _build_vix_ray(flags: argparse.Namespace) -> None:
+    from cxrjax.datasets.vix_ray.build import ViXRayBuild, build_vix_ray
+
+    build_vix_ray(
+        ViXRayBuild(flags.source, flags.out, flags.processes, flags.segmenter, flags.split_manifest)
+    )
+
+
+def _build_vix_ray_synthetic(flags: argparse.Namespace) -> None:
+    """The release's layout in OUT/native, and from there what `vix_ray` makes of it."""
+    from cxrjax.datasets.vix_ray.synthetic import SyntheticViXRay, write_synthetic
+
+    flags.source = flags.out / "native"
+    write_synthetic(
+        SyntheticViXRay(
+            flags.source,
+            images=flags.images,
+            validation_images=flags.validation_images,
+            seed=flags.seed,
+            long_side=flags.long_side,
+            conspicuity=flags.conspicuity,
+            normal_percent=flags.normal_percent,
+            processes=flags.processes,
+        )
+    )
+    _build_vix_ray(flags)
 
 
 def _build_own_records(flags: argparse.Namespace) -> None:
@@ -110,13 +144,16 @@ BUILDERS: dict[str, Callable[[argparse.Namespace], str | None]] = {
     "sizes": _build_sizes,
     "tfds": _build_tfds,
     "vindr_cxr_vqa": _build_vindr,
+    "vix_ray": _build_vix_ray,
+    "vix_ray_synthetic": _build_vix_ray_synthetic,
 }
+_WITHOUT_SOURCE = ("phantom", "vix_ray_synthetic")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Builds what the flags ask for and prints where it is."""
     flags = parse_arguments(argv)
-    if flags.dataset != "phantom" and flags.source is None:
+    if flags.dataset not in _WITHOUT_SOURCE and flags.source is None:
         raise UserError(f"--dataset={flags.dataset} needs --source=PATH")
     made = BUILDERS[flags.dataset](flags)
     if flags.strict and flags.dataset != "tfds":  # which stops at any defect by itself

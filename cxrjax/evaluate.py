@@ -85,9 +85,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     write_scores(out, benchmark, scores)
     if flags.workdir:
         figures = {
-            f"evaluation/{protocol}/{metric}": scores.figures[name][protocol][metric].value
-            for protocol, metrics in LOGGED.items()
-            for metric in metrics
+            f"evaluation/{protocol}/{metric}": figure.value
+            for protocol, named in scores.figures[name].items()
+            for metric, figure in named.items()
+            # VinDr-CXR-VQA has hundreds, by class and by type; of others all are logged.
+            if metric in LOGGED[protocol] or flags.benchmark != "vindr_cxr_vqa"
         }
         with open(predictions, encoding="utf-8") as lines:
             drawn = draw_predictions(

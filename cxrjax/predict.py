@@ -25,6 +25,7 @@ from cxrjax.decoding.generate import Generator
 from cxrjax.decoding.predictor import predict_questions
 from cxrjax.decoding.strategy import read_decoding
 from cxrjax.errors import UserError
+from cxrjax.input_pipeline.dialogue import predict_in_turns
 from cxrjax.input_pipeline.prompts import PROMPTS
 from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.model_flags import add_model_flags, decoding_overrides
@@ -93,9 +94,14 @@ def predict(
         )
     strategy, grammar = read_decoding(config.decoding, tokenizer, config.data.codec)
     generator = Generator(model, strategy, grammar)
-    lines = predict_questions(
-        generator, source, tokenizer, example_config(config), images_per_batch=images_per_batch
-    )
+    examples = example_config(config)
+
+    def answer(questions: RecordSource) -> Iterable[Mapping[str, Any]]:
+        return predict_questions(
+            generator, questions, tokenizer, examples, images_per_batch=images_per_batch
+        )
+
+    lines = predict_in_turns(source, answer, out.with_name(out.name + ".turns.jsonl"))
     return write_predictions(out, lines, source.num_questions)
 
 

@@ -26,6 +26,8 @@ REASONS = {
     "invalid_record": "a record with a missing, superfluous or mistyped field",
     "malformed_row": "a row of a table with more or fewer cells than its header",
     "missing_image": "an image file that is not there",
+    "missing_text": "a report without findings or without an impression",
+    "not_in_split": "an image that the split manifest does not name",
     "prefix_too_long": "a prompt of more tokens than the configuration has room for",
     "size_mismatch": "an image whose size is not the stated one, nor a resize of it",
     "source_mismatch": "a label or box that the source table does not have on this image",
