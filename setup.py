@@ -13,13 +13,7 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.11",
     packages=find_packages(include=["cxrjax", "cxrjax.*"]),
-    package_data={
-        "cxrjax": [
-            "benchmarks/*.j2",
-            "datasets/vindr_cxr_vqa/*.json",
-            "datasets/vindr_cxr_vqa/*.toml",
-        ]
-    },
+    package_data={"cxrjax": ["benchmarks/*.j2", "datasets/*/*.json", "datasets/*/*.toml"]},
     install_requires=[
         "absl-py>=2.1,<3",
         "clu>=0.0.12,<0.1",
@@ -33,17 +27,23 @@ setup(
         "jaxtyping>=0.3,<0.4",
         "jinja2>=3.1,<4",
         "krippendorff>=0.8,<1",
+        "matplotlib>=3.10,<4",
         "ml-collections>=1.0,<2",
         "numpy>=2.0,<3",
         "openai>=3,<4",
         "optax>=0.2.5,<0.3",
         "orbax-checkpoint>=0.12,<0.13",
         "pillow>=11,<14",
+        "pyarrow>=21,<27",
         "pydantic>=2.9,<3",
         "pydicom>=3.0,<4",
         "pylibjpeg>=2.0,<3",
         "pylibjpeg-openjpeg>=2.4,<3",
+        # Vietnamese words and parts of speech; its model comes with it.
+        "pyvi>=0.1.1,<0.2",
         "qwix>=0.1.8,<0.2",
+        "rouge-score>=0.1.2,<0.2",
+        "sacrebleu>=2.5,<3",
         "safetensors>=0.5,<1",
         "scipy>=1.14,<2",
         "sentencepiece>=0.2,<0.3",

@@ -7,8 +7,10 @@
         --out=...
 
 The questions file carries no answers (`build` writes it; a records file works too, its answers are
-not looked at). A line has `question_id`, `text`, `boxes` (xyxy, fractions of the original image),
-`labels`, `box_scores`, `answer_logprob` and `parse` (`ok`, or why no box could be read).
+not looked at). Where a question continues another one of the file and that one's answer is null in
+its history, the other goes first and its prediction becomes the history; what was asked then is
+left in OUT.turns.jsonl. A line has `question_id`, `text`, `boxes` (xyxy, fractions of the original
+image), `labels`, `box_scores`, `answer_logprob` and `parse` (`ok`, or why no box could be read).
 """
 
 import argparse

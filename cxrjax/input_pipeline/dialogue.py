@@ -6,7 +6,7 @@ from typing import Any
 
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.sources import RecordSource
-from cxrjax.records import QARecord, write_records
+from cxrjax.records import QARecord, strip_answers, write_records
 
 Line = Mapping[str, Any]
 Predict = Callable[[RecordSource], Iterable[Line]]
@@ -16,7 +16,8 @@ def predict_in_turns(source: RecordSource, predict: Predict, joined: Path) -> It
     """Lines of predictions for all questions, earlier turns first.
 
     A question whose history has an answer of null waits for the line of that earlier question, and
-    is then asked with its text, the model's own, as the answer.
+    is then asked with its text, the model's own, as the answer. So does one of a records file, with
+    answers, whatever its history says: they are not to be looked at.
 
     Args:
         source: questions.
@@ -26,7 +27,8 @@ def predict_in_turns(source: RecordSource, predict: Predict, joined: Path) -> It
     Raises:
         UserError: a question continues one that is not in the file.
     """
-    waiting = {index: record for index, record in source.records() if _open_turns(record)}
+    asked_as = ((i, strip_answers(r) if r.answers else r) for i, r in source.records())
+    waiting = {index: record for index, record in asked_as if _open_turns(record)}
     if not waiting:
         yield from predict(source)
         return

@@ -67,10 +67,10 @@ def test_stripping_keeps_the_questions_of_a_history_and_no_answer():
     assert parse_record(line, "line").history[0].answer == "a"
 
 
-def run(tmp_path, records):
+def run(tmp_path, records, strip=strip_answers):
     """(lines, what was asked when)."""
     path = tmp_path / "questions" / "test.jsonl"
-    write_records(path, map(strip_answers, records))
+    write_records(path, map(strip, records))
     rounds = []
 
     def predict(source):
@@ -92,6 +92,11 @@ def test_later_turns_are_asked_with_the_models_own_answers(tmp_path):
     assert asked["history"][0]["answer"] == "said a"
 
 
+def test_the_true_history_of_a_records_file_is_not_looked_at(tmp_path):
+    _, rounds = run(tmp_path, [record("a"), record("b", [("a", "true")])], strip=lambda r: r)
+    assert rounds == [["a?\n"], ["a?\nsaid a\nb?\n"]]
+
+
 def test_three_turns(tmp_path):
     records = [record("a"), record("b", [("a", "x")]), record("c", [("a", "x"), ("b", "x")])]
     lines, rounds = run(tmp_path, records)
@@ -101,7 +106,8 @@ def test_three_turns(tmp_path):
 
 def test_a_gold_history_is_asked_at_once(tmp_path):
     path = tmp_path / "gold.jsonl"
-    write_records(path, [record("b", [("a", "gold")])])
+    gold = record("b", [("a", "gold")])
+    write_records(path, [gold.model_copy(update={"answers": []})])
     asked = []
 
     def predict(source):

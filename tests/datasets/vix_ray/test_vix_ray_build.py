@@ -1,6 +1,7 @@
 """Native files -> folder of records -> native files."""
 
 import json
+from pathlib import Path
 
 import pyarrow.parquet
 import pytest
@@ -183,3 +184,13 @@ def test_the_command_and_its_statistics(folder, tmp_path):
     assert phrases["body_parts"] == {"bóng tim": 7, "góc sườn hoành": 7}
     with pytest.raises(UserError, match="--source"):
         build.main(["--dataset=vix_ray", f"--out={tmp_path / 'out'}"])
+
+
+def test_the_shipped_sample_builds_and_goes_back(tmp_path):
+    sample = Path(__file__).parents[3] / "data" / "vix_ray" / "sample"
+    out = built(sample, tmp_path / "out")
+    quality = json.loads((out / "quality.json").read_text())
+    assert quality["examined"]["rows"] == 8 and quality["total"] == 0
+    for split in ("train", "validation", "test"):
+        write_native(tmp_path / "back", read_records(out / f"records/{split}_stage1.jsonl"), out)
+    assert rows_of(tmp_path / "back") == rows_of(sample)
