@@ -72,7 +72,7 @@ def test_the_sample_takes_one_question_of_an_image_while_it_can():
 
 @pytest.fixture
 def fill(tmp_path):
-    """`fill(reader, ratings, edit)` writes a filled sheet of two questions; the second has no box."""
+    """`fill(reader, ratings, edit)` writes a filled sheet of two questions, one without a box."""
     rows = sheet_rows([_record(0), _record(1, boxed=False)])
 
     def write(reader, ratings, edit=lambda text: text):

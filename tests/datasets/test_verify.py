@@ -1,4 +1,4 @@
-"""Structure, source and reasons of finished questions: each kind of fault is listed by its question."""
+"""Structure, source and reasons of finished questions: faults are listed by their question."""
 
 import pytest
 
