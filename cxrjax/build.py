@@ -3,6 +3,7 @@
     python -m cxrjax.build --dataset=phantom --images=3000 --validation_images=300 --out=DIR
     python -m cxrjax.build --dataset=vindr_cxr_vqa --source=train.csv.gz --out=DIR
     python -m cxrjax.build --dataset=records --source=FOLDER --out=DIR
+    python -m cxrjax.build --dataset=sizes --source=BUILD --sizes=train_meta.csv --out=DIR
 
 data/README.md and data/<dataset>/README.md say what the sources look like.
 """
@@ -14,6 +15,7 @@ from pathlib import Path
 
 from cxrjax.cli import run
 from cxrjax.errors import UserError
+from cxrjax.json_file import read_json_object
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -30,6 +32,8 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("--source", type=Path, help="file or folder to read; phantoms need none")
     add("--seed", type=int, default=0, help="decides wordings, splits and phantoms (default 0)")
     add("--processes", type=int, default=os.cpu_count() or 1, help="workers (default: all cores)")
+    add("--sizes", type=Path, help="table of image sizes (vindr_cxr_vqa, sizes)")
+    add("--strict", action="store_true", help="end with code 2 if anything was set aside")
     phantom = parser.add_argument_group("phantom")
     add = phantom.add_argument
     add("--images", type=int, default=3000, help="training images (default 3000)")
@@ -62,7 +66,7 @@ def _build_phantom(flags: argparse.Namespace) -> None:
 def _build_vindr(flags: argparse.Namespace) -> None:
     from cxrjax.datasets.vindr_cxr_vqa.release import VinDrBuild, build_vindr
 
-    build_vindr(VinDrBuild(flags.source, flags.out, flags.seed, flags.processes))
+    build_vindr(VinDrBuild(flags.source, flags.out, flags.seed, flags.processes, flags.sizes))
 
 
 def _build_own_records(flags: argparse.Namespace) -> None:
@@ -71,10 +75,19 @@ def _build_own_records(flags: argparse.Namespace) -> None:
     build_own_records(OwnBuild(flags.source, flags.out, flags.seed, flags.processes))
 
 
+def _build_sizes(flags: argparse.Namespace) -> None:
+    from cxrjax.datasets.join_sizes import join_sizes
+
+    if flags.sizes is None:
+        raise UserError("--dataset=sizes needs --sizes=FILE")
+    join_sizes(flags.source, flags.sizes, flags.out)
+
+
 # Imported when chosen: a builder loads the libraries it needs, and worker processes load this file.
 BUILDERS = {
     "phantom": _build_phantom,
     "records": _build_own_records,
+    "sizes": _build_sizes,
     "vindr_cxr_vqa": _build_vindr,
 }
 
@@ -85,7 +98,22 @@ def main(argv: Sequence[str] | None = None) -> None:
     if flags.dataset != "phantom" and flags.source is None:
         raise UserError(f"--dataset={flags.dataset} needs --source=PATH")
     BUILDERS[flags.dataset](flags)
+    if flags.strict:
+        _refuse_defects(flags.out / "quality.json")
     print(f"{flags.out}: records/, questions/, statistics.json, quality.json, manifest.json")
+
+
+def _refuse_defects(quality: Path) -> None:
+    """Raises `UserError` where a finished build set something aside that is a defect."""
+    from cxrjax.datasets.quality import BY_RULE
+
+    counts = read_json_object(quality)["counts"]
+    defects = {reason: n for reason, n in counts.items() if n and reason not in BY_RULE}
+    if defects:
+        raise UserError(
+            f"{quality}: --strict, and {sum(defects.values()):,} things were set aside: {defects}; "
+            "mend the source, or build without --strict"
+        )
 
 
 if __name__ == "__main__":

@@ -12,21 +12,30 @@ PixelBox = tuple[float, float, float, float]
 REASONS = {
     "answer_too_long": "an answer of more tokens than the configuration has room for",
     "bad_box": "a box without area, with a missing or unreadable coordinate",
+    "bad_encoding": "text that is not UTF-8",
+    "bad_size": "an image size that is not two whole numbers of pixels",
     "box_outside_image": "a box that reaches beyond the image",
     "box_text": "an answer whose box notation does not parse",
     "box_mismatch": "boxes in the text that are not the record's boxes",
     "class_not_selected": "a VinDr-CXR label that is not among the 14 classes of VinDr-CXR-VQA",
     "class_id_mismatch": "a class id that belongs to another class name",
+    "contradictory_rows": "a reader who marked a finding and, on the same image, none",
     "duplicate_id": "an identifier that was used before",
+    "duplicate_row": "a row of a table that stood there before, word for word",
     "invalid_record": "a record with a missing, superfluous or mistyped field",
+    "malformed_row": "a row of a table with more or fewer cells than its header",
     "missing_image": "an image file that is not there",
     "prefix_too_long": "a prompt of more tokens than the configuration has room for",
-    "size_mismatch": "an image whose size is not the size its record states",
+    "size_mismatch": "an image whose size is not the stated one, nor a resize of it",
     "source_mismatch": "a label or box that the source table does not have on this image",
     "too_many_boxes": "more boxes of one class on an image than one answer may list",
     "unknown_class": "a class name that the data set does not have",
+    "unknown_size": "an image that the size table does not have",
     "unreadable_image": "an image file that cannot be decoded",
 }
+
+# Left out by rule from sound input: no defect, and nothing that --strict stops at.
+BY_RULE = frozenset({"class_not_selected", "too_many_boxes"})
 
 
 class Unusable(Exception):  # noqa: N818 - a verdict on the input, no error of the program

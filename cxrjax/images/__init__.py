@@ -6,6 +6,7 @@ from cxrjax.images.error import MAX_PIXELS, ImageError
 from cxrjax.images.geometry import (
     IDENTITY,
     Geometry,
+    is_resize,
     letterbox,
     letterbox_geometry,
     resize,
@@ -20,6 +21,7 @@ __all__ = [
     "audit_header",
     "audit_image",
     "image_size",
+    "is_resize",
     "letterbox",
     "letterbox_geometry",
     "read_image",

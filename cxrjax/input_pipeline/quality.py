@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from cxrjax.codecs import get_codec
 from cxrjax.datasets.quality import QualityLog, Unusable, check_box
-from cxrjax.images import ImageError, image_size
+from cxrjax.images import ImageError, image_size, is_resize
 from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.records import QARecord
 
@@ -40,8 +40,9 @@ def check_records(
     """Looks at every record of a source.
 
     Set aside are records whose image is missing or has no readable header, whose `image_hw` is
-    null or not the image's, with a box that is empty or leaves the image, with an answer whose
-    boxes don't parse, or that name a finding their dataset doesn't have.
+    null or not the image's (which may be a resized copy, in proportion), with a box that is empty
+    or leaves the image, with an answer whose boxes don't parse, or that name a finding their
+    dataset doesn't have.
 
     Args:
         source: the records.
@@ -86,12 +87,14 @@ def _check(
     """Raises `Unusable` with what is wrong, most basic first."""
     if isinstance(size, Unusable):
         raise size
-    if record.image_hw != size:
+    if record.image_hw is None or not is_resize(size, record.image_hw):
         stated = "null" if record.image_hw is None else list(record.image_hw)
-        raise Unusable("size_mismatch", f"image_hw is {stated}, the file has {list(size)}")
+        raise Unusable(
+            "size_mismatch", f"image_hw is {stated}, the file has {list(size)}, no resize of it"
+        )
     for x_min, y_min, x_max, y_max in record.boxes:
-        check_box((x_min, y_min, x_max, y_max), size)
-    decoded = get_codec(record_codec).decode(record.answer_text, *size, strict=True)
+        check_box((x_min, y_min, x_max, y_max), record.image_hw)
+    decoded = get_codec(record_codec).decode(record.answer_text, *record.image_hw, strict=True)
     for failure in decoded.failures:
         if failure.category not in _NO_BOX:
             raise Unusable(

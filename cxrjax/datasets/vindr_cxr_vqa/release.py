@@ -1,35 +1,36 @@
 """From what one can get of VinDr-CXR-VQA (table, release file, images) to a data set on disk.
 
-A source is one file, or a folder with any of these, found by name:
-
-    train.csv, train.csv.gz, torchxrayvision-*.whl     the table of boxes
-    data_v1.json                                       the release: its questions are used
-    images/ or train/                                  <image_id>.dicom, .dcm, .png, .jpg, .jpeg
-
-Without the release file, questions are constructed from the table.
+`source.py` says what a source is made of. Without the release file, questions are constructed from
+the table.
 """
 
 import collections
 import dataclasses
-import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from cxrjax.datasets import output
-from cxrjax.datasets.image_check import check_images
-from cxrjax.datasets.quality import QualityLog, Unusable, check_box
+from cxrjax.datasets.quality import QualityLog
+from cxrjax.datasets.size_table import read_size_table
 from cxrjax.datasets.split import stratified_validation
 from cxrjax.datasets.statistics import Published, RecordStatistics, compare
-from cxrjax.datasets.vindr_cxr_vqa.annotation import Finding, ImageAnnotation
+from cxrjax.datasets.vindr_cxr_vqa.annotation import ImageAnnotation
 from cxrjax.datasets.vindr_cxr_vqa.box_table import read_box_table
 from cxrjax.datasets.vindr_cxr_vqa.construct import Construction, construct_vqa, reader_boxes
+from cxrjax.datasets.vindr_cxr_vqa.image_files import (
+    ImageFiles,
+    annotate_sizes,
+    join_image_files,
+)
+from cxrjax.datasets.vindr_cxr_vqa.image_labels import check_image_labels
 from cxrjax.datasets.vindr_cxr_vqa.native import (
     FILE_NAME,
     pixel_boxes,
     read_native,
     write_native,
 )
+from cxrjax.datasets.vindr_cxr_vqa.source import Source, find_source
 from cxrjax.datasets.vindr_cxr_vqa.statistics import (
     PAPER,
     SOURCE_TABLE,
@@ -40,22 +41,6 @@ from cxrjax.errors import UserError
 from cxrjax.records import Provenance, QARecord
 
 SPLITS = ("train", "validation")
-_TABLES = ("train.csv", "train.csv.gz", "torchxrayvision-*.whl")
-_IMAGE_FOLDERS = ("images", "train")
-_IMAGE_SUFFIXES = (".dicom", ".dcm", ".png", ".jpg", ".jpeg")
-
-
-@dataclasses.dataclass(frozen=True)
-class Source:
-    """The pieces that were found; at least a table or a release file.
-
-    Attributes:
-        images: folder of image files, None where there is none.
-    """
-
-    table: Path | None
-    release: Path | None
-    images: Path | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,26 +51,7 @@ class VinDrBuild:
     out: Path
     seed: int = 0
     processes: int = 1
-
-
-def find_source(path: Path) -> Source:
-    """The pieces at a path.
-
-    Raises:
-        UserError: there is nothing there that can be read.
-    """
-    if path.is_file():
-        if path.suffix == ".json":
-            return Source(None, path, None)
-        if path.name.endswith((".csv", ".csv.gz", ".whl")):
-            return Source(path, None, None)
-        raise UserError(f"{path}: expected a box table (.csv, .csv.gz, .whl), {FILE_NAME} or both")
-    tables = [table for pattern in _TABLES for table in sorted(path.glob(pattern))]
-    release = path / FILE_NAME if (path / FILE_NAME).is_file() else None
-    folders = [path / name for name in _IMAGE_FOLDERS if (path / name).is_dir()]
-    if not tables and release is None:
-        raise UserError(f"{path}: found none of {', '.join((*_TABLES, FILE_NAME))} there")
-    return Source(tables[0] if tables else None, release, folders[0] if folders else None)
+    sizes: Path | None = None
 
 
 def build_vindr(build: VinDrBuild) -> None:
@@ -95,14 +61,18 @@ def build_vindr(build: VinDrBuild) -> None:
         UserError: the source cannot be read, nothing usable is in it, or the folder cannot be
             written.
     """
-    source = find_source(build.source)
+    source = find_source(build.source, build.sizes)
     output.prepare(build.out, SPLITS)
     quality = QualityLog()
     values: dict[str, float | None] = {}
     published: dict[str, Published] = dict(PAPER)
     images: list[ImageAnnotation] | None = None
+    sizes = read_size_table(source.sizes, quality) if source.sizes else None
+    files = ImageFiles(source.images, build.out, sizes, build.processes)
     if source.table:
         table = read_box_table(source.table, quality)
+        if source.labels:
+            check_image_labels(source.labels, table, quality)
         values |= table_values(table)
         published |= SOURCE_TABLE
         # A release may ask about normal images; construction has nothing to ask there.
@@ -111,12 +81,12 @@ def build_vindr(build: VinDrBuild) -> None:
         records = read_native(source.release, quality, _provenance(source.release))
         if images is not None:
             records = join_table(records, images, source.release.name, quality)
-        if source.images:
-            records = join_image_files(records, source.images, build, quality)
+        if files:
+            records = join_image_files(records, files, quality)
     else:
         assert source.table and images is not None  # find_source saw to it
-        if source.images:
-            images = annotate_sizes(images, source.images, build, quality)
+        if files:
+            images = annotate_sizes(images, files, quality)
         construction = Construction(build.seed, "vindr_cxr_vqa", _provenance(source.table))
         records = list(construct_vqa(images, "", construction))
     if not records:
@@ -158,7 +128,11 @@ def _write(
     values |= statistics.values()
     if images is not None:
         values |= annotation_values(annotations)
-    pieces = {"table": source.table, "release": source.release}
+    pieces = {
+        "table": source.table,
+        "release": source.release,
+        "sizes": source.sizes,
+    }
     output.finish(
         build.out,
         quality,
@@ -214,68 +188,6 @@ def _contradiction(record: QARecord, image: ImageAnnotation | None) -> str:
             if box not in boxes:
                 return f"gt_location {record.gt_location}, which is no reader's box of {label}"
     return ""
-
-
-def annotate_sizes(
-    images: Iterable[ImageAnnotation], folder: Path, build: VinDrBuild, quality: QualityLog
-) -> list[ImageAnnotation]:
-    """Annotations with path and size of their files; sets aside images that cannot be used."""
-    images = list(images)
-    files = _files(folder, [image.image_id for image in images])
-    checks = check_images(files.values(), quality, build.processes)
-    kept = []
-    for image in images:
-        path = files[image.image_id]
-        try:
-            image_hw = checks[path].size()
-            for finding in image.findings:
-                check_box(finding.box, image_hw, finding.label)
-        except Unusable as verdict:
-            quality.set_aside(verdict.reason, image.image_id, str(path), verdict.found)
-            continue
-        relative = os.path.relpath(path, build.out)
-        kept.append(dataclasses.replace(image, image_path=relative, image_hw=image_hw))
-    return kept
-
-
-def join_image_files(
-    records: Sequence[QARecord], folder: Path, build: VinDrBuild, quality: QualityLog
-) -> list[QARecord]:
-    """Records with path and size of their images; sets aside all questions of an unusable one."""
-    shown: dict[str, list[Finding]] = collections.defaultdict(list)
-    for record in records:
-        for box in [*record.boxes, *pixel_boxes(record.gt_location or "")]:
-            shown[record.image_id].append(
-                Finding(record.gt_finding or "", (box[0], box[1], box[2], box[3]))
-            )
-    images = [
-        ImageAnnotation(image_id, "", None, shown[image_id], {})
-        for image_id in dict.fromkeys(record.image_id for record in records)
-    ]
-    kept = {image.image_id: image for image in annotate_sizes(images, folder, build, quality)}
-    return [
-        record.model_copy(
-            update={
-                "image_path": kept[record.image_id].image_path,
-                "image_hw": kept[record.image_id].image_hw,
-            }
-        )
-        for record in records
-        if record.image_id in kept
-    ]
-
-
-def _files(folder: Path, image_ids: Iterable[str]) -> dict[str, Path]:
-    """Image id -> its file; for one without, where it was expected."""
-    there = {
-        path.stem: path
-        for path in sorted(folder.iterdir())
-        if path.suffix.lower() in _IMAGE_SUFFIXES
-    }
-    return {
-        image_id: there.get(image_id, folder / f"{image_id}{_IMAGE_SUFFIXES[0]}")
-        for image_id in image_ids
-    }
 
 
 def _provenance(path: Path) -> Provenance:
