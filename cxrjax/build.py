@@ -12,10 +12,14 @@ import argparse
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cxrjax.cli import run
 from cxrjax.errors import UserError
 from cxrjax.json_file import read_json_object
+
+if TYPE_CHECKING:
+    from cxrjax.datasets.vindr_cxr_vqa.plan import Writer
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -34,6 +38,28 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("--processes", type=int, default=os.cpu_count() or 1, help="workers (default: all cores)")
     add("--sizes", type=Path, help="table of image sizes (vindr_cxr_vqa, sizes)")
     add("--strict", action="store_true", help="end with code 2 if anything was set aside")
+    vindr = parser.add_argument_group("vindr_cxr_vqa")
+    add = vindr.add_argument
+    add(
+        "--mix",
+        default="released",
+        choices=("released", "paper"),
+        help="released: positive questions, four an image (default); paper: with negative ones, "
+        "20,880 training questions (8,700 to 12,180)",
+    )
+    add(
+        "--questions",
+        default="one_box",
+        choices=("one_box", "dense"),
+        help="dense: also ask for every finding of an image with all of its boxes",
+    )
+    add(
+        "--generator",
+        default="templates",
+        choices=sorted(WRITERS),
+        help="who words constructed questions (default templates)",
+    )
+    add("--split_manifest", type=Path, help="JSON {split: [image ids]} (default: stratified)")
     phantom = parser.add_argument_group("phantom")
     add = phantom.add_argument
     add("--images", type=int, default=3000, help="training images (default 3000)")
@@ -66,7 +92,23 @@ def _build_phantom(flags: argparse.Namespace) -> None:
 def _build_vindr(flags: argparse.Namespace) -> None:
     from cxrjax.datasets.vindr_cxr_vqa.release import VinDrBuild, build_vindr
 
-    build_vindr(VinDrBuild(flags.source, flags.out, flags.seed, flags.processes, flags.sizes))
+    build = VinDrBuild(
+        source=flags.source,
+        out=flags.out,
+        seed=flags.seed,
+        processes=flags.processes,
+        sizes=flags.sizes,
+        mix=flags.mix,
+        list_all=flags.questions == "dense",
+        split_manifest=flags.split_manifest,
+    )
+    print(build_vindr(build, WRITERS[flags.generator](flags)))
+
+
+def _template_writer(flags: argparse.Namespace) -> "Writer":
+    from cxrjax.datasets.vindr_cxr_vqa.template_writer import TemplateWriter
+
+    return TemplateWriter(flags.seed)
 
 
 def _build_own_records(flags: argparse.Namespace) -> None:
@@ -83,6 +125,8 @@ def _build_sizes(flags: argparse.Namespace) -> None:
     join_sizes(flags.source, flags.sizes, flags.out)
 
 
+# Who words constructed questions; each reads the flags that it knows.
+WRITERS = {"templates": _template_writer}
 # Imported when chosen: a builder loads the libraries it needs, and worker processes load this file.
 BUILDERS = {
     "phantom": _build_phantom,

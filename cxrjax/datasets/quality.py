@@ -25,6 +25,8 @@ REASONS = {
     "invalid_record": "a record with a missing, superfluous or mistyped field",
     "malformed_row": "a row of a table with more or fewer cells than its header",
     "missing_image": "an image file that is not there",
+    "not_in_split": "an image that the split manifest puts into no split",
+    "not_in_source": "an image of the split manifest that the source does not have",
     "prefix_too_long": "a prompt of more tokens than the configuration has room for",
     "size_mismatch": "an image whose size is not the stated one, nor a resize of it",
     "source_mismatch": "a label or box that the source table does not have on this image",
@@ -35,7 +37,7 @@ REASONS = {
 }
 
 # Left out by rule from sound input: no defect, and nothing that --strict stops at.
-BY_RULE = frozenset({"class_not_selected", "too_many_boxes"})
+BY_RULE = frozenset({"class_not_selected", "too_many_boxes", "not_in_split"})
 
 
 class Unusable(Exception):  # noqa: N818 - a verdict on the input, no error of the program

@@ -2,10 +2,10 @@
 
 import dataclasses
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from cxrjax.datasets.vindr_cxr_vqa.annotation import Finding, ImageAnnotation
-from cxrjax.datasets.vindr_cxr_vqa.plan import PlannedQuestion, Wording
+from cxrjax.datasets.vindr_cxr_vqa.plan import PlannedQuestion, Wording, Writer
 from cxrjax.datasets.vindr_cxr_vqa.templates import format_box
 from cxrjax.records import Answer, DatasetName, Generator, Provenance, QARecord, ReaderBox
 
@@ -15,12 +15,23 @@ class Assembly:
     """What the records of one build have in common.
 
     Attributes:
+        writer: gives words to the plans.
         source: file the annotations come from.
     """
 
     dataset: DatasetName
-    generator: Generator
+    writer: Writer
     source: Provenance | None = None
+
+    @property
+    def generator(self) -> Generator:
+        """What the records name as the source of their words."""
+        return Generator(name=self.writer.name, version=self.writer.version)
+
+    def records(self, plans: Iterable[PlannedQuestion], split: str) -> Iterator[QARecord]:
+        """Records of the plans that the writer has words for, in order."""
+        for plan, wording in self.writer.write(plans):
+            yield self.record(plan, wording, split)
 
     def record(self, plan: PlannedQuestion, wording: Wording, split: str) -> QARecord:
         """Truth from the plan, words from the wording.

@@ -15,7 +15,7 @@ class DenseWriter:
     """Words dense plans; a `Writer`.
 
     The stream that decided what to ask about an image goes on to choose the words: a shipped
-    checkpoint was trained on what came of it. So the plans of an image must come together, in order.
+    checkpoint was trained on what came of it. So an image's plans must come together, in order.
     """
 
     name = "templates"

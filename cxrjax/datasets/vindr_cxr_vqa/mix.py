@@ -2,7 +2,7 @@
 
 The release has positive questions only, 17,597 in all; the paper trains on 20,880 (section 3.1), of
 which 41.7 % are positive and 58.3 % negative (abstract). 20,880 is six kinds times 3,480, and
-8,700 to 12,180 is 5 to 7 exactly: a mix with questions about normal images and about absent classes.
+8,700 to 12,180 is 5 to 7 exactly: a mix with questions about normal images and absent classes.
 """
 
 import collections

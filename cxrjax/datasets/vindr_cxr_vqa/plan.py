@@ -59,9 +59,9 @@ class Wording:
     template_id: str | None = None
 
 
-# Difficulty, a rule of ours (Table 3 has 49.1 % Easy and no rule): Easy asks whether or where, about
-# a class of which the reader drew few boxes; Medium asks for a name, a number or a choice, or is
-# about a class that was marked over and over.
+# Difficulty, a rule of ours (Table 3 has 49.1 % Easy and no rule): Easy asks whether or where,
+# about a class of which the reader drew few boxes; Medium asks for a name, a number or a choice, or
+# is about a class that was marked over and over.
 EASY_KINDS = ("Where", "Is_there", "Yes_No")
 
 

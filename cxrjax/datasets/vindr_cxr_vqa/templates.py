@@ -41,7 +41,7 @@ class Templates:
         return sentence(text), f"v{self.version}/{category}/{number}"
 
     def answer(
-        self, style: str, category: str, rng: random.Random, count: int, **values: str
+        self, style: str, category: str, rng: random.Random, count: int, /, **values: str
     ) -> str:
         """An answer in the form (none, one, many) that `count` asks for."""
         form = "none" if count == 0 else "one" if count == 1 else "many"
