@@ -26,7 +26,7 @@ REASONS = {
     "malformed_row": "a row of a table with more or fewer cells than its header",
     "missing_image": "an image file that is not there",
     "not_in_split": "an image that the split manifest puts into no split",
-    "not_in_source": "an image of the split manifest that the source does not have",
+    "not_in_source": "an image of the split manifest that the source lacks or cannot ask about",
     "prefix_too_long": "a prompt of more tokens than the configuration has room for",
     "size_mismatch": "an image whose size is not the stated one, nor a resize of it",
     "source_mismatch": "a label or box that the source table does not have on this image",

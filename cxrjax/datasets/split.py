@@ -87,9 +87,21 @@ def read_split_manifest(path: Path) -> dict[str, str]:
 
 
 def follow_manifest(
-    manifest: Mapping[str, str], image_ids: Iterable[str], where: str, quality: QualityLog
+    manifest: Mapping[str, str],
+    image_ids: Iterable[str],
+    known: Collection[str],
+    where: str,
+    quality: QualityLog,
 ) -> dict[str, str]:
-    """Image id -> split of those images that the manifest names; the others are set aside."""
+    """Image id -> split of those images that the manifest names.
+
+    Args:
+        known: what the source has besides; what of the manifest is in neither is set aside, and so
+            are images that it does not name.
+    """
+    image_ids = list(image_ids)
+    for missing in sorted(manifest.keys() - {*image_ids, *known}):
+        quality.set_aside("not_in_source", missing, where, f"in split {manifest[missing]}")
     followed = {}
     for image_id in image_ids:
         if image_id in manifest:

@@ -47,8 +47,12 @@ def plan_one_box(images: Sequence[ImageAnnotation], seed: int) -> Iterator[Plann
     """
     images = [image for image in images if image.findings]
     ids = sorted(image.image_id for image in images)
-    random.Random(f"{seed}/kinds").shuffle(ids)
-    first_kind = {image_id: number % len(QUESTION_TYPES) for number, image_id in enumerate(ids)}
+    rng = random.Random(f"{seed}/kinds")
+    rng.shuffle(ids)
+    start = rng.randrange(len(QUESTION_TYPES))
+    first_kind = {
+        image_id: number % len(QUESTION_TYPES) for number, image_id in enumerate(ids, start)
+    }
     for image in images:
         rng = stream(seed, image.image_id, "vqa")
         labels = rng.sample(image.present, len(image.present))

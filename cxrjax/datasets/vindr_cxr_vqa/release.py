@@ -6,7 +6,7 @@ the table.
 
 import collections
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -84,11 +84,13 @@ class _Result:
     Attributes:
         records: split -> its records, made while they are written.
         images: split -> annotations of its images; empty without a box table.
+        order: image ids as the source has them, for the release's form.
         notes: what to say about the build, for manifest.json.
     """
 
     records: dict[str, Iterable[QARecord]]
     images: dict[str, list[ImageAnnotation]]
+    order: list[str]
     notes: dict[str, Any]
 
 
@@ -99,7 +101,7 @@ def build_vindr(build: VinDrBuild, writer: Writer | None = None) -> str:
         writer: gives words to constructed questions; default: the templates.
 
     Returns:
-        Table 3 as built, for people.
+        What was built, and Table 3 of it, for people.
 
     Raises:
         UserError: the source cannot be read, nothing usable is in it, or the folder cannot be
@@ -154,7 +156,7 @@ def _released(
         labels[record.image_id].update(record.answers[0].labels)
     # The table knows all classes of an image; the release, those that it asks about.
     label_sets = {key: by_id[key].present if key in by_id else labels[key] for key in labels}
-    split_of = _divide(build, label_sets, manifest, quality)
+    split_of = _divide(build, label_sets, by_id, manifest, quality)
     _refuse_nothing(build, split_of, quality)
     splits = _names(split_of.values())
     images = {
@@ -169,7 +171,7 @@ def _released(
         ]
         for split in splits
     }
-    return _Result(dict(chosen), images if table is not None else {}, {})
+    return _Result(dict(chosen), images if table is not None else {}, list(label_sets), {})
 
 
 def _constructed(
@@ -193,7 +195,8 @@ def _constructed(
         abnormal = [image for image in usable if image.findings]
         normal = [image for image in usable if not image.findings]
     label_sets = {image.image_id: image.present for image in abnormal}
-    split_of = _divide(build, label_sets, manifest, quality)
+    known = {image.image_id for image in (*table, *test)}
+    split_of = _divide(build, label_sets, known, manifest, quality)
     _refuse_nothing(build, split_of, quality)
     splits: dict[str, list[ImageAnnotation]] = {
         split: [image for image in abnormal if split_of.get(image.image_id) == split]
@@ -219,7 +222,8 @@ def _constructed(
         split: list({plan.image.image_id: plan.image for plan in plans}.values())
         for split, plans in questions.plans.items()
     }
-    return _Result(records, images, {"mix": build.mix, **questions.notes})
+    order = [image.image_id for image in (*table, *test)]
+    return _Result(records, images, order, {"mix": build.mix, **questions.notes})
 
 
 def _test_images(
@@ -243,13 +247,14 @@ def _test_images(
 def _divide(
     build: VinDrBuild,
     label_sets: Mapping[str, Iterable[str]],
+    known: Collection[str],
     manifest: Mapping[str, str] | None,
     quality: QualityLog,
 ) -> dict[str, str]:
-    """Image id -> split, by the manifest or stratified."""
+    """Image id -> split, by the manifest or stratified; `known`: images that are not divided."""
     if manifest is not None:
         assert build.split_manifest is not None
-        return follow_manifest(manifest, label_sets, build.split_manifest.name, quality)
+        return follow_manifest(manifest, label_sets, known, build.split_manifest.name, quality)
     validation = stratified_validation(
         {key: list(labels) for key, labels in label_sets.items()}, build.seed
     )
@@ -290,6 +295,8 @@ def _write(
             values["validation_recall_ceiling"] = recall_ceiling(result.images.get(split, []), kept)
         # The release's form has one finding a question: the questions for all have no place in it.
         written += [record for record in kept if len(record.answers) == 1]
+    rank = {image_id: number for number, image_id in enumerate(result.order)}
+    written.sort(key=lambda record: rank[record.image_id])
     values |= statistics.values()
     own = {split: images for split, images in result.images.items() if split != TEST_SPLIT}
     if own:
@@ -331,7 +338,7 @@ def _write(
             "splits": splits,
         },
     )
-    return paper_tables.table_3(entries)
+    return f"{built}\n\n{paper_tables.table_3(entries)}"
 
 
 def _keeping(records: Iterable[QARecord], kept: list[QARecord]) -> Iterable[QARecord]:
