@@ -12,6 +12,7 @@ data/README.md and data/<dataset>/README.md say what the sources look like.
 """
 
 import argparse
+import json
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -37,7 +38,33 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("--seed", type=int, default=0, help="decides wordings, splits and phantoms (default 0)")
     add("--processes", type=int, default=os.cpu_count() or 1, help="workers (default: all cores)")
     add("--sizes", type=Path, help="table of image sizes (vindr_cxr_vqa, sizes)")
+    add(
+        "--split_manifest",
+        type=Path,
+        help="JSON {split: [image ids]} (default: vindr_cxr_vqa stratified, vix_ray the release's)",
+    )
     add("--strict", action="store_true", help="end with code 2 if anything was set aside")
+    vindr = parser.add_argument_group("vindr_cxr_vqa")
+    add = vindr.add_argument
+    add(
+        "--mix",
+        default="released",
+        choices=("released", "paper"),
+        help="released: positive questions, four an image (default); paper: with negative ones, "
+        "20,880 training questions (8,700 to 12,180)",
+    )
+    add(
+        "--questions",
+        default="one_box",
+        choices=("one_box", "dense"),
+        help="dense: also ask for every finding of an image with all of its boxes",
+    )
+    add(
+        "--generator",
+        default="templates",
+        choices=("templates", "language_model"),
+        help="what words constructed questions (default templates)",
+    )
     phantom = parser.add_argument_group("phantom")
     add = phantom.add_argument
     add("--images", type=int, default=3000, help="training images (default 3000)")
@@ -46,18 +73,9 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("--normal_percent", type=int, default=10, help="share without findings (default 10)")
     add("--conspicuity", type=float, default=1.0, help="contrast of lesions (default 1)")
     add("--image_format", default="png", choices=("png", "jpg"), help="default png")
-    vindr = parser.add_argument_group("vindr_cxr_vqa")
-    generators = ("templates", "language_model")
-    vindr.add_argument(
-        "--generator",
-        default="templates",
-        choices=generators,
-        help="what words the questions (default templates; data/vindr_cxr_vqa/README.md)",
-    )
     add_flags(parser)
     vix_ray = parser.add_argument_group("vix_ray, vix_ray_synthetic")
     add = vix_ray.add_argument
-    add("--split_manifest", type=Path, help="JSON, {split: [image ids]} in place of the release's")
     add("--segmenter", default="pyvi", help="for statistics: pyvi (default), syllables, vncorenlp")
     return parser.parse_args(argv)
 
@@ -80,12 +98,32 @@ def _build_phantom(flags: argparse.Namespace) -> None:
     )
 
 
-def _build_vindr(flags: argparse.Namespace) -> None:
-    from cxrjax.datasets.vindr_cxr_vqa.release import VinDrBuild, build_vindr
+def _build_vindr(flags: argparse.Namespace) -> str | None:
+    from cxrjax.datasets.vindr_cxr_vqa.release import VinDrBuild, build_vindr, plan_vindr
 
-    if flags.generator == "language_model":
-        raise UserError("--generator=language_model: construction does not take a writer yet")
-    build_vindr(VinDrBuild(flags.source, flags.out, flags.seed, flags.processes, flags.sizes))
+    build = VinDrBuild(
+        source=flags.source,
+        out=flags.out,
+        seed=flags.seed,
+        processes=flags.processes,
+        sizes=flags.sizes,
+        mix=flags.mix,
+        list_all=flags.questions == "dense",
+        split_manifest=flags.split_manifest,
+    )
+    if flags.generator == "templates":
+        print(build_vindr(build))
+        return None
+    from cxrjax.datasets.quality import QualityLog
+    from cxrjax.datasets.vindr_cxr_vqa.language_model_writer import make_writer
+
+    quality = QualityLog()
+    writer = make_writer(flags, quality, image_root=flags.out)
+    if flags.dry_run:
+        return str(writer.estimate(plan_vindr(build)))
+    print(build_vindr(build, writer, quality))
+    print(json.dumps({writer.name: writer.client.account.to_json()}))
+    return None
 
 
 def _build_vix_ray(flags: argparse.Namespace) -> None:

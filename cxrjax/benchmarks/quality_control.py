@@ -16,8 +16,8 @@ from cxrjax.datasets.review import consensus
 from cxrjax.datasets.review.sample import stratified_sample
 from cxrjax.datasets.review.sheet import COLUMNS, format_csv, read_sheet, sheet_rows
 from cxrjax.datasets.vindr_cxr_vqa.annotation import ImageAnnotation
+from cxrjax.datasets.vindr_cxr_vqa.assemble import reader_boxes
 from cxrjax.datasets.vindr_cxr_vqa.box_table import read_box_table
-from cxrjax.datasets.vindr_cxr_vqa.construct import reader_boxes
 from cxrjax.datasets.vindr_cxr_vqa.native import read_native
 from cxrjax.datasets.vindr_cxr_vqa.readers import Readers
 from cxrjax.datasets.vindr_cxr_vqa.verify import (

@@ -49,6 +49,7 @@ from cxrjax.benchmarks.vindr_counts import (
 from cxrjax.benchmarks.vindr_layout import markdown, rows
 from cxrjax.benchmarks.vindr_truth import GT_MODES, References, read_references
 from cxrjax.codecs import Codec, get_codec
+from cxrjax.datasets.output import hash_lines
 from cxrjax.metrics import classification
 from cxrjax.metrics.bootstrap import Bootstrap, Estimate, Formula, Resampled, Sums, resample
 from cxrjax.records import read_records
@@ -88,6 +89,7 @@ def score(
         "benchmark": "vindr_cxr_vqa",
         "datasets": references.datasets,
         "splits": references.splits,
+        "split_sha256": hash_lines(image.image_id for image in references.images),
         "images": len(references.images),
         "questions": len(references.questions),
         "images_with_truth": references.images_with_truth,

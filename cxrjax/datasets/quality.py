@@ -27,7 +27,8 @@ REASONS = {
     "malformed_row": "a row of a table with more or fewer cells than its header",
     "missing_image": "an image file that is not there",
     "missing_text": "a report without findings or without an impression",
-    "not_in_split": "an image that the split manifest does not name",
+    "not_in_split": "an image that the split manifest puts into no split",
+    "not_in_source": "an image of the split manifest that the source lacks or cannot ask about",
     "prefix_too_long": "a prompt of more tokens than the configuration has room for",
     "size_mismatch": "an image whose size is not the stated one, nor a resize of it",
     "source_mismatch": "a label or box that the source table does not have on this image",
@@ -38,7 +39,7 @@ REASONS = {
 }
 
 # Left out by rule from sound input: no defect, and nothing that --strict stops at.
-BY_RULE = frozenset({"class_not_selected", "too_many_boxes"})
+BY_RULE = frozenset({"class_not_selected", "too_many_boxes", "not_in_split"})
 
 
 class Unusable(Exception):  # noqa: N818 - a verdict on the input, no error of the program

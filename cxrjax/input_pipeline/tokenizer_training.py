@@ -161,7 +161,8 @@ class _Slots:
         boxes = ["".join(LOC_PIECES[k : k + 4]) for k in range(0, len(LOC_PIECES), 4)]
         lists = [f"{a}, {b} and {c}" for a, b, c in zip(things, things[1:], things[2:])]  # noqa: B905
         values = {
-            ("thing", "finding"): things,
+            ("thing", "finding", "a_finding"): things,
+            ("structure",): _ANATOMY,
             ("findings",): lists,
             ("place",): _PLACES,
             ("box", "boxes", "boxes_and"): boxes,
