@@ -1,6 +1,7 @@
 """Builds a dataset: records per split, the same without answers, hashes, quality, statistics.
 
     python -m cxrjax.build --dataset=phantom --images=3000 --validation_images=300 --out=DIR
+    python -m cxrjax.build --dataset=phantom_studies --studies=200 --out=DIR
     python -m cxrjax.build --dataset=vindr_cxr_vqa --source=train.csv.gz --out=DIR
     python -m cxrjax.build --dataset=records --source=FOLDER --out=DIR
 
@@ -38,6 +39,8 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("--normal_percent", type=int, default=10, help="share without findings (default 10)")
     add("--conspicuity", type=float, default=1.0, help="contrast of lesions (default 1)")
     add("--image_format", default="png", choices=("png", "jpg"), help="default png")
+    studies = parser.add_argument_group("phantom_studies (takes --long_side too, default 512)")
+    studies.add_argument("--studies", type=int, default=200, help="examinations (default 200)")
     return parser.parse_args(argv)
 
 
@@ -59,6 +62,19 @@ def _build_phantom(flags: argparse.Namespace) -> None:
     )
 
 
+def _build_phantom_studies(flags: argparse.Namespace) -> None:
+    from cxrjax.datasets.phantom_studies.build import (
+        LONG_SIDE,
+        StudyBuild,
+        build_phantom_studies,
+    )
+
+    long_side = LONG_SIDE if flags.long_side is None else flags.long_side
+    build_phantom_studies(
+        StudyBuild(flags.out, flags.studies, flags.seed, long_side, flags.processes)
+    )
+
+
 def _build_vindr(flags: argparse.Namespace) -> None:
     from cxrjax.datasets.vindr_cxr_vqa.release import VinDrBuild, build_vindr
 
@@ -74,18 +90,24 @@ def _build_own_records(flags: argparse.Namespace) -> None:
 # Imported when chosen: a builder loads the libraries it needs, and worker processes load this file.
 BUILDERS = {
     "phantom": _build_phantom,
+    "phantom_studies": _build_phantom_studies,
     "records": _build_own_records,
     "vindr_cxr_vqa": _build_vindr,
 }
+
+WITHOUT_SOURCE = ("phantom", "phantom_studies")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Builds what the flags ask for and prints where it is."""
     flags = parse_arguments(argv)
-    if flags.dataset != "phantom" and flags.source is None:
+    if flags.dataset not in WITHOUT_SOURCE and flags.source is None:
         raise UserError(f"--dataset={flags.dataset} needs --source=PATH")
     BUILDERS[flags.dataset](flags)
-    print(f"{flags.out}: records/, questions/, statistics.json, quality.json, manifest.json")
+    written = "files/, chest_imagenome/, cxas/, truth/"
+    if flags.dataset != "phantom_studies":
+        written = "records/, questions/"
+    print(f"{flags.out}: {written}, statistics.json, quality.json, manifest.json")
 
 
 if __name__ == "__main__":

@@ -286,6 +286,11 @@ def body_outline(patient: Patient) -> Points:
     return patient.place(np.concatenate([right, right[::-1] * (-1, 1)]))
 
 
+def breast(patient: Patient, side: int) -> Points:
+    """The shadow of one breast."""
+    return ellipse(side * 0.58, 0.74 * patient.lung_height, 0.46, 0.36)
+
+
 def mediastinum_outline(patient: Patient) -> Points:
     """Great vessels, spine and the tissue around them, without heart and arch."""
     x = patient.midline

@@ -30,7 +30,15 @@ _DOME = np.array(
     [(-0.66, 0.82), (-0.48, 0.79), (-0.22, 0.755), (0.06, 0.765), (0.32, 0.83), (0.54, 0.94)]
 )
 _BACK = np.array(
-    [(0.64, 1.03), (0.70, 0.95), (0.72, 0.75), (0.70, 0.5), (0.62, 0.28), (0.46, 0.12), (0.28, 0.02)]
+    [
+        (0.64, 1.03),
+        (0.70, 0.95),
+        (0.72, 0.75),
+        (0.70, 0.5),
+        (0.62, 0.28),
+        (0.46, 0.12),
+        (0.28, 0.02),
+    ]
 )
 _SPINE = np.array(
     [(0.22, -0.30), (0.33, -0.10), (0.47, 0.10), (0.56, 0.30), (0.60, 0.52), (0.57, 0.76)]
@@ -83,11 +91,11 @@ def render_lateral(
     rng = np.random.default_rng((seed, index, 100))
     density = _body(patient, canvas)
     lung = canvas.mask([(_lung(patient, RIGHT), 1.0)], 0.014)
-    density -= np.float32(0.40 - 0.05 * patient.habitus) * lung
+    density = density - np.float32(0.40 - 0.05 * patient.habitus) * lung
     density += _left_dome(patient, canvas, lung)
     density += _mediastinum(patient, canvas, lung)
     density += _vessels(patient, canvas, lung, rng)
-    density += _bones(patient, canvas)
+    density += _bones(patient, canvas, lung)
     density += np.float32(0.016) * fractal_noise(rng, (height, width), (32, 84), 0.8) * lung
     for lesion in lesions:
         density += _lesion(patient, canvas, lung, lesion, rng)
@@ -113,7 +121,7 @@ def _body(patient: Patient, canvas: Canvas) -> Field:
         + [(-0.74 - fat, 0.42), (-0.80 - fat, 0.66), (-0.80 - fat, 0.95), (-0.78 - fat, 1.8)]
     )
     if patient.female:
-        front[4:6, 0] -= 0.20
+        front[4:6, 0] -= 0.11
     back = np.array(
         [(0.80 + fat, 1.8), (0.80 + fat, 0.9), (0.84 + fat, 0.55), (0.80 + fat, 0.28)]
         + [(0.68 + fat, 0.06), (0.45, -0.14), (0.36, -0.3), (0.36, -0.7)]
@@ -150,9 +158,9 @@ def _heart(patient: Patient) -> Points:
     """Leans on the lower half of the sternum and on the front of the dome."""
     size = patient.heart_ratio / 0.42
     height = patient.lung_height
-    centre = np.array((-0.36, 0.645)) + (0.10 * (size - 1), -0.03 * (size - 1))
+    centre = np.array((-0.335, 0.675)) + (0.10 * (size - 1), -0.04 * (size - 1))
     return ellipse(
-        centre[0], centre[1] * height, 0.40 * size**0.9, 0.125 * height * size**0.9, 0.62
+        centre[0], centre[1] * height, 0.41 * size**0.9, 0.145 * height * size**0.9, 0.55
     )
 
 
@@ -181,7 +189,9 @@ def _mediastinum(patient: Patient, canvas: Canvas, lung: Field) -> Field:
     added = np.maximum(np.float32(0.27) * heart, np.float32(0.11) * root)
     added = np.maximum(added, np.float32(0.10) * aorta)
     added *= lung
-    windpipe = patient.place(spline(np.array([(-0.04, -0.4), (0.0, -0.1), (0.08, 0.16), (0.13, 0.33)])))
+    windpipe = patient.place(
+        spline(np.array([(-0.04, -0.4), (0.0, -0.1), (0.08, 0.16), (0.13, 0.33)]))
+    )
     dark = canvas.mask([(ribbon(windpipe, 0.11), 1.0)], 0.014)
     bronchi = [ellipse(0.14, v * patient.lung_height, 0.042, 0.042) for v in (0.355, 0.425)]
     dark += canvas.mask([(bronchus, 1.0) for bronchus in bronchi], 0.008)
@@ -210,7 +220,7 @@ def _vessels(patient: Patient, canvas: Canvas, lung: Field, rng: np.random.Gener
     return (np.float32(0.10) * shade + np.float32(0.07) * canvas.strokes(lines, 0.006)) * lung
 
 
-def _bones(patient: Patient, canvas: Canvas) -> Field:
+def _bones(patient: Patient, canvas: Canvas, lung: Field) -> Field:
     """Spine, sternum, ribs of both sides."""
     line = spline(_SPINE, samples=10)
     along = np.concatenate([[0], np.cumsum(np.hypot(*np.diff(line, axis=0).T))])
@@ -231,14 +241,14 @@ def _bones(patient: Patient, canvas: Canvas) -> Field:
         plates.append((ribbon(np.array([top - across, top + across]), 0.022), 1.0))
         plates.append((ribbon(np.array([bottom - across, bottom + across]), 0.022), 1.0))
         arch = top - across * 1.2 + axis * 0.05
-        plates.append((ribbon(np.array([arch, arch - across * 1.3 + axis * 0.12]), 0.05), 0.5))
+        plates.append((ribbon(np.array([arch, arch - across * 1.1 + axis * 0.14]), 0.04), 0.3))
     column = canvas.mask(bodies + plates, 0.006)
     _, gy = canvas.grid(canvas.whole)
     # The spine darkens towards the diaphragm, as less muscle and more lung lie over it.
     v = gy / np.float32(patient.lung_height)
     fade = np.clip(np.float32(1.1) - np.float32(0.55) * v, 0.45, 1.1)
     front = patient.place(spline(_STERNUM))
-    manubrium, body = front[:8], front[9:]
+    manubrium, body = front[:7], front[7:]
     plate = canvas.mask([(ribbon(manubrium, 0.075), 1.0), (ribbon(body, 0.062), 0.9)], 0.007)
     ribs = []
     for k in range(9):
@@ -251,8 +261,8 @@ def _bones(patient: Patient, canvas: Canvas) -> Field:
             y = v0 + offset + (0.05 + 0.25 * min(v0 + 0.3, 1)) * t**1.3
             x[:2] -= 0.02
             ribs.append((ribbon(patient.place(np.stack([x, y], axis=1)), 0.05), 0.55))
-    hoops = canvas.mask(ribs, 0.01)
-    bones = np.float32(0.15) * column * fade + np.float32(0.13) * plate + np.float32(0.05) * hoops
+    hoops = canvas.mask(ribs, 0.008) * (np.float32(0.2) + np.float32(0.8) * lung)
+    bones = np.float32(0.15) * column * fade + np.float32(0.13) * plate + np.float32(0.075) * hoops
     return bones * np.float32(patient.bone)
 
 
@@ -270,7 +280,7 @@ def _lesion(
         top = np.float32(min(lesion.top + 0.10 * height, 0.93 * height))
         level = top + np.float32(0.22 * height) * np.clip((0.70 - gx) / np.float32(1.1), 0, 1)
         weight = np.clip((gy - level) / np.float32(0.04) + np.float32(0.5), 0, 1)
-        return np.float32(0.30) * weight * lung
+        return np.float32(0.36) * weight * lung
     if lesion.label in ("Pneumothorax", "Pleural thickening"):
         return np.zeros_like(lung)  # hard to see from the side, on real films too
     y, ry = (lesion.top + lesion.bottom) / 2, (lesion.bottom - lesion.top) / 2
