@@ -11,7 +11,7 @@ the frontal view, so that a lesion keeps its height.
 import dataclasses
 
 import numpy as np
-from jaxtyping import Float, UInt8
+from jaxtyping import UInt8
 
 from cxrjax.datasets.phantom.anatomy import LEFT, RIGHT, Patient
 from cxrjax.datasets.phantom.canvas import Canvas, Points, ellipse, ribbon, spline
@@ -278,7 +278,8 @@ def _lesion(
     if lesion.label == "Pleural effusion":
         # Fluid fills the posterior angle first; its border climbs towards the back.
         top = np.float32(min(lesion.top + 0.10 * height, 0.93 * height))
-        level = top + np.float32(0.22 * height) * np.clip((0.70 - gx) / np.float32(1.1), 0, 1)
+        away = np.clip((np.float32(0.70) - gx) / np.float32(1.1), 0, 1)
+        level = top + np.float32(0.24 * height) * np.sqrt(away)
         weight = np.clip((gy - level) / np.float32(0.04) + np.float32(0.5), 0, 1)
         return np.float32(0.36) * weight * lung
     if lesion.label in ("Pneumothorax", "Pleural thickening"):

@@ -1,4 +1,4 @@
-"""Phantom chest X-ray studies on disk, in the native layouts of MIMIC-CXR-JPG, Chest ImaGenome, CXAS.
+"""Phantom chest X-ray studies in the native layouts of MIMIC-CXR-JPG, Chest ImaGenome and CXAS.
 
     python -m cxrjax.build --dataset=phantom_studies --studies=200 --seed=0 --out=DIR
 
@@ -12,8 +12,8 @@ lies in DIR, with the names and columns of the published data sets:
         (YYYYMMDD), StudyTime (HHMMSS.fff), ProcedureCodeSequence_CodeMeaning,
         ViewCodeSequence_CodeMeaning, PatientOrientationCodeSequence_CodeMeaning
     mimic-cxr-2.0.0-split.csv.gz       dicom_id, study_id, subject_id, split (train, validate, test)
-    mimic-cxr-2.0.0-chexpert.csv.gz    subject_id, study_id and the 14 classes: 1.0 said to be there,
-        0.0 said to be absent, -1.0 uncertain, blank not mentioned (what the *report* says)
+    mimic-cxr-2.0.0-chexpert.csv.gz    subject_id, study_id and the 14 classes, as the *report* has
+        them: 1.0 there, 0.0 denied, -1.0 uncertain, blank not mentioned
     cxr-record-list.csv.gz             subject_id, study_id, dicom_id, path (files/....dcm)
     cxr-study-list.csv.gz              subject_id, study_id, path (files/....txt)
     chest_imagenome/silver_dataset/scene_graph/<dicom_id>_SceneGraph.json   each frontal view
@@ -48,8 +48,8 @@ relationships.
 
 **Masks**: COCO JSON as CXAS exports it: info, licenses, images [{id, file_name, height, width}],
 categories [{id, name, supercategory}], annotations [{id, image_id, category_id, segmentation
-{size [h, w], counts}, area, bbox [x, y, w, h], iscrowd}]. Read them by name: the ids are ours. Names
-are CXAS's ("right lung", "right upper zone lung", "heart", "clavicle left",
+{size [h, w], counts}, area, bbox [x, y, w, h], iscrowd}]. Read them by name: the ids are ours. The
+names are CXAS's ("right lung", "right upper zone lung", "heart", "clavicle left",
 "posterior 3rd rib right", ...); only structures that the renderer draws are there.
 
 **Truth**, one JSON line per study: subject_id, study_id, split, study_order, kind (`full`,

@@ -147,7 +147,7 @@ def _split(seed: int, number: int) -> str:
 def _findings(draw: random.Random, before: list[str]) -> list[Presence]:
     """What this study shows; findings of the study before tend to stay."""
     normal = draw.random() < (0.1 if before else NORMAL_SHARE)
-    labels = []
+    labels: list[str] = []
     while not normal and not labels:
         for label, frequency in FREQUENCIES.items():
             chance = draw.random()

@@ -93,7 +93,7 @@ def write_report(
         body = body[:1]
     if kind in ("impression_only", "empty_findings"):
         body = []
-    impression = [] if kind == "short" else _impression(said, present)
+    impression = [] if kind == "short" else _impression(said, present, body)
     sentences = [
         *(dataclasses.replace(one, section="findings") for one in body),
         *(dataclasses.replace(one, section="impression") for one in impression),
@@ -297,13 +297,20 @@ def _enumeration(words: Sequence[str]) -> str:
     return f"{', '.join(words[:-1])}, or {words[-1]}"
 
 
-def _impression(said: _Words, present: Sequence[Item]) -> list[Sentence]:
-    """What matters most, in phrases."""
+def _impression(said: _Words, present: Sequence[Item], body: Sequence[Sentence]) -> list[Sentence]:
+    """What matters most, in phrases, as certain as the findings were."""
     if not present:
         text = said.fill(grammar()["summary of a normal study"])
         return [_sentence(text, Fact(None, "normal", _LUNGS))]
     ranked = sorted(present, key=lambda item: -item.area)[: said.draw.choice((1, 2, 2, 3))]
-    return [_sentence(f"{_capital(said.noun(item))}.", _fact(item, "positive")) for item in ranked]
+    facts = [fact for sentence in body for fact in sentence.facts]
+    doubted = {fact.lesions for fact in facts if fact.polarity == "uncertain"}
+    return [
+        _sentence(f"Possible {said.noun(item)}.", _fact(item, "uncertain"))
+        if item.lesions in doubted
+        else _sentence(f"{_capital(said.noun(item))}.", _fact(item, "positive"))
+        for item in ranked
+    ]
 
 
 def _reason(draw: random.Random, study: Study) -> str:

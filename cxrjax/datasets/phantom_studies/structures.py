@@ -10,7 +10,7 @@ import numpy as np
 from pycocotools import mask as coco
 
 from cxrjax.datasets.phantom import anatomy, regions, skeleton
-from cxrjax.datasets.phantom.anatomy import LEFT, RIGHT, SIDES, Patient
+from cxrjax.datasets.phantom.anatomy import LEFT, SIDES, Patient
 from cxrjax.datasets.phantom.canvas import Canvas, ellipse
 from cxrjax.datasets.phantom.regions import Shapes
 
@@ -73,14 +73,14 @@ def structure_shapes(patient: Patient) -> dict[str, Shapes]:
     x, rx, ry = patient.stomach
     found["stomach"] = [(ellipse(x, patient.dome_level(LEFT, x) + 0.07 + ry, rx, ry), 1)]
     if patient.female:
-        for side in (RIGHT, LEFT):
-            found[f"breast {SIDES[side]}"] = [(anatomy.breast(patient, side), 1)]
+        for sign, name in SIDES.items():
+            found[f"breast {name}"] = [(anatomy.breast(patient, sign), 1)]
     return {name: found[name] for name in STRUCTURES if name in found}
 
 
 def coco_masks(patient: Patient, canvas: Canvas, file_name: str) -> dict[str, Any]:
     """The file's content. Structures outside the picture have no annotation."""
-    annotations = []
+    annotations: list[dict[str, Any]] = []
     drawn = structure_shapes(patient)
     for category, name in enumerate(STRUCTURES):
         shapes = drawn.get(name)
