@@ -139,16 +139,22 @@ def region_shapes(patient: Patient) -> dict[str, Shapes]:
 
 
 def region_boxes(patient: Patient, canvas: Canvas) -> dict[str, Float[np.ndarray, "4"]]:
-    """Region -> bounds of its outlines as fractions of the picture.
+    """Region -> bounds, as fractions of the picture, of the part that is on the picture.
 
-    Regions of which less than a pixel is on the picture are left out.
+    Regions of which less than a pixel's width is there are left out.
     """
+    size = np.array([canvas.width, canvas.height])
     boxes = {}
     for name, shapes in region_shapes(patient).items():
-        box = canvas.bounds(np.concatenate([shape for shape, value in shapes if value]))
-        size = (box[2:] - box[:2]) * (canvas.width, canvas.height)
-        if (size >= 1).all():
-            boxes[name] = box
+        seen = [
+            cut(cut(canvas.to_pixels(shape), 0, 0, canvas.width), 1, 0, canvas.height)
+            for shape, value in shapes
+            if value
+        ]
+        points = np.concatenate(seen)
+        if len(points) and (np.ptp(points, axis=0) >= 1).all():
+            corners = np.concatenate([points.min(axis=0) / size, points.max(axis=0) / size])
+            boxes[name] = corners.astype(np.float32)
     return boxes
 
 
