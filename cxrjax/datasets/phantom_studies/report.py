@@ -347,7 +347,11 @@ def _layout(
         if section == "impression" and kind == "short":
             continue
         blocks += [f"{section.upper()}:", *([text] if text else [])]
+    # A line that ended within "mid-to-lower" would read as two words once the lines are joined.
+    wrapper = textwrap.TextWrapper(
+        78, initial_indent=" ", subsequent_indent=" ", break_on_hyphens=False
+    )
     lines = [" " * 33 + "FINAL REPORT"]
     for block in blocks:
-        lines += textwrap.wrap(block, 78, initial_indent=" ", subsequent_indent=" ") + [" "]
+        lines += [*wrapper.wrap(block), " "]
     return "\n".join(lines) + "\n"

@@ -113,7 +113,7 @@ def _locate(painting: Painting, number: int, sign: Sign, box: Float[np.ndarray, 
         found = _ORGANS[sign.label]
         return Lesion(*number_and_name, 0, found, (top, bottom), size, box)
     if sign.stamp.kind == "hiatal hernia":
-        found = ("mediastinum", "cardiac silhouette")
+        found = ("mediastinum",)
         return Lesion(*number_and_name, 0, found, (top, bottom), size, box)
     name = "right" if side == RIGHT else "left"
     zones = tuple(f"{name} {zone}" for zone in regions.ZONES)
