@@ -292,5 +292,5 @@ def _lesion(
     r = np.hypot((gx - np.float32(depth)) / np.float32(rx), (gy - np.float32(y)) / np.float32(ry))
     weight = np.clip((1 - r) / np.float32(2 * soft) + np.float32(0.5), 0, 1)
     if lesion.label in ("ILD", "Infiltration", "Pulmonary fibrosis"):
-        weight = weight * (1 + np.float32(0.5) * fractal_noise(rng, weight.shape, (40, 90), 0.9))
+        weight = weight * (1 + np.float32(0.22) * fractal_noise(rng, weight.shape, (12, 30), 0.8))
     return np.float32(amount) * weight * lung
