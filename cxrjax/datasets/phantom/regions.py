@@ -169,8 +169,3 @@ def region_masks(
     """Region -> its mask."""
     shapes = region_shapes(patient)
     return {name: hard_mask(canvas, shapes[name]) for name in names}
-
-
-def side_of(name: str) -> int:
-    """The side that a region's name begins with, 0 for none."""
-    return {"right": RIGHT, "left": LEFT}.get(name.split()[0], 0)

@@ -8,7 +8,7 @@ from jaxtyping import Float, UInt8
 from cxrjax.datasets.phantom import regions
 from cxrjax.datasets.phantom.anatomy import LEFT, RIGHT
 from cxrjax.datasets.phantom.canvas import Canvas
-from cxrjax.datasets.phantom.lateral import SideLesion, lateral_size, render_lateral
+from cxrjax.datasets.phantom.lateral import SideLesion, render_lateral
 from cxrjax.datasets.phantom.render import Painting, Sign, develop, paint, picture_size
 from cxrjax.datasets.phantom.signs import lesion_box
 from cxrjax.datasets.phantom_studies.plan import Study, View
@@ -69,13 +69,6 @@ def render_study(study: Study, long_side: int) -> list[Picture]:
         known = pictures[0].lesions if pictures else None
         pictures.append(_frontal(study, view, long_side, known))
     return pictures
-
-
-def view_size(view: View, long_side: int) -> tuple[int, int]:
-    """(height, width) of a view."""
-    if view.position == "LATERAL":
-        return lateral_size(long_side)
-    return picture_size(view.film, long_side)
 
 
 def _frontal(study: Study, view: View, long_side: int, known: list[Lesion] | None) -> Picture:
