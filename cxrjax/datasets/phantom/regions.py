@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from cxrjax.datasets.phantom import anatomy, skeleton
-from cxrjax.datasets.phantom.anatomy import LEFT, RIGHT, SIDES, Patient
+from cxrjax.datasets.phantom.anatomy import RIGHT, SIDES, Patient
 from cxrjax.datasets.phantom.canvas import Canvas, Points, ellipse
 
 # Closed outlines in body coordinates, with 1 for what is added and 0 for what is taken away after.
