@@ -1,6 +1,7 @@
 """Builds a dataset: records per split, the same without answers, hashes, quality, statistics.
 
     python -m cxrjax.build --dataset=phantom --images=3000 --validation_images=300 --out=DIR
+    python -m cxrjax.build --dataset=phantom_studies --studies=200 --out=DIR
     python -m cxrjax.build --dataset=vindr_cxr_vqa --source=train.csv.gz --out=DIR
     python -m cxrjax.build --dataset=records --source=FOLDER --out=DIR
     python -m cxrjax.build --dataset=sizes --source=BUILD --sizes=train_meta.csv --out=DIR
@@ -77,6 +78,8 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     vix_ray = parser.add_argument_group("vix_ray, vix_ray_synthetic")
     add = vix_ray.add_argument
     add("--segmenter", default="pyvi", help="for statistics: pyvi (default), syllables, vncorenlp")
+    studies = parser.add_argument_group("phantom_studies (takes --long_side too, default 512)")
+    studies.add_argument("--studies", type=int, default=200, help="examinations (default 200)")
     return parser.parse_args(argv)
 
 
@@ -96,6 +99,20 @@ def _build_phantom(flags: argparse.Namespace) -> None:
             conspicuity=flags.conspicuity,
         )
     )
+
+
+def _build_phantom_studies(flags: argparse.Namespace) -> str:
+    from cxrjax.datasets.phantom_studies.build import (
+        LONG_SIDE,
+        StudyBuild,
+        build_phantom_studies,
+    )
+
+    long_side = LONG_SIDE if flags.long_side is None else flags.long_side
+    build_phantom_studies(
+        StudyBuild(flags.out, flags.studies, flags.seed, long_side, flags.processes)
+    )
+    return f"{flags.out}: files/, chest_imagenome/, cxas/, truth/, statistics.json, manifest.json"
 
 
 def _build_vindr(flags: argparse.Namespace) -> str | None:
@@ -178,6 +195,7 @@ def _build_tfds(flags: argparse.Namespace) -> str:
 # Imported when chosen: a builder loads the libraries it needs, and worker processes load this file.
 BUILDERS: dict[str, Callable[[argparse.Namespace], str | None]] = {
     "phantom": _build_phantom,
+    "phantom_studies": _build_phantom_studies,
     "records": _build_own_records,
     "sizes": _build_sizes,
     "tfds": _build_tfds,
@@ -185,7 +203,7 @@ BUILDERS: dict[str, Callable[[argparse.Namespace], str | None]] = {
     "vix_ray": _build_vix_ray,
     "vix_ray_synthetic": _build_vix_ray_synthetic,
 }
-_WITHOUT_SOURCE = ("phantom", "vix_ray_synthetic")
+_WITHOUT_SOURCE = ("phantom", "phantom_studies", "vix_ray_synthetic")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
