@@ -23,7 +23,8 @@ nothing of it yet. The base belongs into data/medgemma_4b:
         --workdir=runs/vix_ray_tiny/stage1
 
 from random parameters, the vision tower apart, which is the demo's (data/demo_base; it has learnt
-on phantoms), with the tokenizer in data/vix_ray. RESULT
+on phantoms), with the tokenizer in data/vix_ray. It has been run for a few steps, in a test; what
+it reaches is not known yet.
 
 No figures during training: they would be VinDr-CXR-VQA's. Score the checkpoints instead.
 """

@@ -29,7 +29,10 @@ data.image_root, and set data.prompt to `medgemma_typed`, which puts a tag befor
         --workdir=runs/vix_ray_tiny/stage2
 
 from random parameters, the vision tower apart, which is the demo's (data/demo_base; it has learnt
-on phantoms), with the tokenizer in data/vix_ray. RESULT
+on phantoms), with the tokenizer in data/vix_ray. With --images=1500 and two epochs (375 steps, 71
+s of processor time) the loss fell from 4.3 at step 20 to between 0.28 and 0.55 in the last 60
+steps, and the impressions of 60 test images had ROUGE-L 50.8 and BLEU 33.2 percent: figures of
+phantoms.
 
 No figures during training: they would be VinDr-CXR-VQA's. Score the checkpoints instead.
 """
