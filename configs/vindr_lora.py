@@ -78,7 +78,7 @@ def paper() -> ConfigDict:
 
     config.data.train = "data/vindr/records/train.jsonl"
     config.data.validation = "data/vindr/records/validation.jsonl"
-    config.data.prompt = "medgemma"  # its chat format
+    config.data.prompt = "medgemma_reason"  # its chat format; figure 2: the reason follows
     config.data.codec = "vindr_px"  # V27, and A8: the box loss reaches its digits
     config.data.questions_per_image = 1
     config.data.prefix_buckets = (32, 64)  # ours
@@ -112,7 +112,7 @@ def paligemma(config: ConfigDict) -> None:
     config.model.preset = "paligemma_3b_448"
     config.model.init_from = "data/paligemma_3b_448"
     config.model.share = "tower"
-    config.data.prompt = "vqa"
+    config.data.prompt = "vqa_reason"
     config.data.codec = "paligemma"
     config.decoding.grammar = "boxes"
 
@@ -133,6 +133,7 @@ def demo(config: ConfigDict) -> None:
 
     config.data.train = "runs/demo/data/records/train.jsonl"
     config.data.validation = "runs/demo/data/records/validation.jsonl"
+    config.data.prompt = "vqa"
     config.data.questions_per_image = 12
     config.data.prefix_buckets = (16,)
     config.data.answer_buckets = (48,)

@@ -10,6 +10,7 @@ from cxrjax.codecs import CODECS
 from cxrjax.decoding.generate import Generator
 from cxrjax.input_pipeline.examples import ExampleConfig, image_geometry
 from cxrjax.input_pipeline.loader import eval_loader
+from cxrjax.input_pipeline.prompts import PROMPTS, REASONING
 from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.input_pipeline.tokenizer import Tokenizer
 from cxrjax.records import QARecord
@@ -30,7 +31,8 @@ def predict_questions(
     `boxes` (xyxy, fractions of the original image), `labels` (the finding a question asks about,
     once for each box; null where it names none), `box_scores` (mean probability of a box's four
     tokens, geometric; 0..1), `answer_logprob` (sum over the answer's tokens), `parse` (`ok`, the
-    first failure's category, or the reason why the question was left out).
+    first failure's category, or the reason why the question was left out). A prompt format that
+    gives reasons adds `reason`; boxes are those of the answer before it.
     """
     loader = eval_loader(
         source, tokenizer, config, global_batch_size=images_per_batch, workers=workers
@@ -72,7 +74,9 @@ def prediction(
     """
     ended = np.flatnonzero(np.isin(tokens, stop_ids))
     length = int(ended[0]) if len(ended) else len(tokens)
-    text = tokenizer.decode([int(token) for token in tokens[:length]])
+    written = tokenizer.decode([int(token) for token in tokens[:length]])
+    gives_reason = PROMPTS[config.prompt].gives_reason
+    text, _, reason = written.partition(REASONING) if gives_reason else (written, "", "")
     # Without a size the fractions are those of the stretched square, which is the whole image.
     height, width = record.image_hw or (config.image_size, config.image_size)
     geometry = image_geometry(height, width, config)
@@ -81,12 +85,15 @@ def prediction(
     broken = [failure.category for failure in failures if failure.category != "no_box"]
     finding = (record.variables or {}).get("finding")
     scores = box_scores(tokens[:length], logprobs[:length], tokenizer)
+    if gives_reason:
+        scores = scores[: len(boxes)]  # a reason may show boxes again
     # Where the text's boxes are not simply each four location tokens, none is known to be whose.
     if len(scores) != len(boxes):
         scores = [math.exp(float(np.mean(logprobs[:length]))) if length else 0.0] * len(boxes)
     return {
         "question_id": record.question_id,
         "text": text,
+        **({"reason": reason} if gives_reason else {}),
         "boxes": [[round(float(value), 6) for value in box] for box in boxes],
         "labels": [finding] * len(boxes),
         "box_scores": [round(score, 6) for score in scores],

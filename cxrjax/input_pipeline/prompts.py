@@ -16,7 +16,7 @@ from cxrjax.errors import UserError
 from cxrjax.images import Geometry
 from cxrjax.input_pipeline import chat
 from cxrjax.input_pipeline.tokenizer import END_OF_TURN
-from cxrjax.records import QARecord
+from cxrjax.records import Answer, QARecord
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,6 +76,10 @@ class BoxText:
         return np.asarray(pixel_boxes, np.float64).reshape(-1, 4) / size
 
 
+# Between an answer and its reason; only what stands before it is the answer.
+REASONING = "\nReasoning: "
+
+
 @dataclasses.dataclass(frozen=True)
 class PromptFormat:
     """Attributes:
@@ -86,6 +90,7 @@ class PromptFormat:
         question, and `<bos>` before the image.
     end: the piece that ends the answer; None: the tokenizer's end of sequence.
     needs_finding: whether it can only ask questions that are about one finding.
+    gives_reason: whether `REASONING` and a reason follow the answer.
     """
 
     prefix: Callable[[QARecord], str]
@@ -93,6 +98,7 @@ class PromptFormat:
     begins: bool = True
     end: str | None = None
     needs_finding: bool = False
+    gives_reason: bool = False
 
 
 def _history(record: QARecord) -> list[tuple[str, str]]:
@@ -247,6 +253,18 @@ def _typed(prompt: PromptFormat) -> PromptFormat:
     return dataclasses.replace(prompt, prefix=prefix)
 
 
+def _reasoned(prompt: PromptFormat) -> PromptFormat:
+    """The same format with the record's reason after the answer, where there is one."""
+
+    def target(record: QARecord, box_text: BoxText) -> str:
+        if record.reason:
+            whole = Answer(text=f"{record.answer_text.rstrip()}{REASONING}{record.reason}")
+            record = record.model_copy(update={"answers": [whole]})
+        return prompt.target(record, box_text)
+
+    return dataclasses.replace(prompt, target=target, gives_reason=True)
+
+
 PROMPTS: dict[str, PromptFormat] = {
     # The question as it is written; the answer as it is written, its boxes in the model's codec.
     "vqa": PromptFormat(prefix=_question_prefix, target=_answer_target),
@@ -254,11 +272,11 @@ PROMPTS: dict[str, PromptFormat] = {
     # comes before its boxes: greedy decoding must decide between words, not between the word
     # "none" and one bin of a thousand (docs/log.md).
     "detect": PromptFormat(prefix=_detect_prefix, target=_detect_target, needs_finding=True),
-    # Gemma 3's conversation, in which MedGemma was tuned: the question and the answer as written.
     # The same task in seven wordings, for training a base.
     "grounding": PromptFormat(
         prefix=_grounding_prefix, target=_grounding_target, needs_finding=True
     ),
+    # Gemma 3's conversation, in which MedGemma was tuned: the question and the answer as written.
     "medgemma": PromptFormat(
         prefix=_chat_prefix, target=_chat_target, begins=False, end=END_OF_TURN
     ),
@@ -274,3 +292,5 @@ PROMPTS: dict[str, PromptFormat] = {
 }
 # For a model that answers one question in several ways, as the stages of ViX-Ray do.
 PROMPTS |= {f"{name}_typed": _typed(PROMPTS[name]) for name in ("vqa", "medgemma")}
+# Answer and reason in one, as the paper of VinDr-CXR-VQA prints them (figure 2).
+PROMPTS |= {f"{name}_reason": _reasoned(PROMPTS[name]) for name in ("vqa", "medgemma")}

@@ -74,3 +74,16 @@ def test_each_box_has_its_own_score():
     tokens = np.array([loc[1], loc[2], loc[3], loc[4], 1500, loc[5], loc[6], loc[7], loc[8]])
     logprobs = np.log(np.array([0.5] * 4 + [0.1] + [0.25] * 4))
     np.testing.assert_allclose(box_scores(tokens, logprobs, _TOKENIZER), [0.5, 0.25], rtol=1e-6)
+
+
+def test_a_reason_follows_the_answer_and_shows_no_box_of_it():
+    box_text = CODECS["paligemma"].encode(_BOX, 112, 112)
+    text = f"The ILD is located at {box_text}.\nReasoning: R1 drew {box_text} and another."
+    line = _line(text, ExampleConfig(112, prompt="vqa_reason"))
+    assert line["text"].endswith(".") and "Reasoning" not in line["text"]
+    assert line["reason"].startswith("R1 drew")
+    assert len(line["boxes"]) == len(line["box_scores"]) == len(line["labels"]) == 1
+    without = _line(text.partition("\n")[0], ExampleConfig(112, prompt="vqa_reason"))
+    assert without["reason"] == "" and without["text"] == line["text"]
+    # A format that asks for no reason takes all of it for the answer.
+    assert len(_line(text)["boxes"]) == 2

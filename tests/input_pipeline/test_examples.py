@@ -237,10 +237,12 @@ def test_every_prompt_format_ends_its_prefix_with_a_newline():
     assert all(format.prefix(record).endswith("\n") for format in PROMPTS.values())
     assert set(PROMPTS) == {
         "vqa",
+        "vqa_reason",
         "vqa_typed",
         "detect",
         "grounding",
         "medgemma",
-        "medgemma_typed",
         "medgemma_boxes",
+        "medgemma_reason",
+        "medgemma_typed",
     }

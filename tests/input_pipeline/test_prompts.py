@@ -142,3 +142,18 @@ def test_grounding_asks_for_a_finding_in_several_ways_and_always_answers_with_it
         absent.add(prompt.target(make_record([], question_id=f"q{number}"), box_text))
     assert len(asked) == 7 and all("Cardiomegaly" in question for question in asked)
     assert len(absent) == 7 and not any("<loc" in answer for answer in absent)
+
+
+@pytest.mark.parametrize("name", ["vqa", "medgemma"])
+def test_a_reason_follows_the_answer(tokenizer, name):
+    reason = f"Reader R1 drew <loc_{'_'.join(map(str, BOXES[0]))}>."
+    record = make_record(BOXES[1:], reason=reason)
+    example = encoder(tokenizer, f"{name}_reason", "paligemma").encode(record)
+    alone = encoder(tokenizer, name, "paligemma").encode(record)
+    said = tokenizer.decode(example.answer[:-1])
+    assert said.startswith(tokenizer.decode(alone.answer[:-1]) + "\nReasoning: Reader R1 drew <loc")
+    np.testing.assert_array_equal(example.prefix, alone.prefix)
+    assert len(example.boxes) == 2 and len(alone.boxes) == 1
+    np.testing.assert_array_equal(example.boxes[0], alone.boxes[0])
+    plain = encoder(tokenizer, f"{name}_reason", "paligemma").encode(make_record(BOXES[1:]))
+    np.testing.assert_array_equal(plain.answer, alone.answer)
