@@ -23,8 +23,10 @@ nothing of it yet. The base belongs into data/medgemma_4b:
         --workdir=runs/vix_ray_tiny/stage1
 
 from random parameters, the vision tower apart, which is the demo's (data/demo_base; it has learnt
-on phantoms), with the tokenizer in data/vix_ray. It has been run for a few steps, in a test; what
-it reaches is not known yet.
+on phantoms), with the tokenizer in data/vix_ray. With --images=1500 and one epoch (188 steps) the
+loss fell from 5.6 at step 20 to 0.6, and the findings of 60 test images had ROUGE-L 23.8 and BLEU
+10.0 percent: the order of sentences is drawn, and the model repeats those that say what is normal.
+Figures of phantoms.
 
 No figures during training: they would be VinDr-CXR-VQA's. Score the checkpoints instead.
 """
