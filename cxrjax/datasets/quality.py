@@ -10,22 +10,34 @@ PixelBox = tuple[float, float, float, float]
 
 # Why something was set aside, as quality.json explains it.
 REASONS = {
+    "answer_leakage": "a question that contains its own answer",
     "answer_too_long": "an answer of more tokens than the configuration has room for",
     "bad_box": "a box without area, with a missing or unreadable coordinate",
+    "box_mismatch": "boxes in the text that are not the record's boxes",
     "box_outside_image": "a box that reaches beyond the image",
     "box_text": "an answer whose box notation does not parse",
-    "box_mismatch": "boxes in the text that are not the record's boxes",
-    "class_not_selected": "a VinDr-CXR label that is not among the 14 classes of VinDr-CXR-VQA",
+    "choices_not_exclusive": "options of which one holds what another says, or that are the same",
     "class_id_mismatch": "a class id that belongs to another class name",
+    "class_not_selected": "a VinDr-CXR label that is not among the 14 classes of VinDr-CXR-VQA",
+    "dangling_id": "an id that refers to nothing in its file",
     "duplicate_id": "an identifier that was used before",
+    "empty_report": "a report without findings and impression",
     "invalid_record": "a record with a missing, superfluous or mistyped field",
+    "invalid_text": "text that is not UTF-8",
+    "longitudinal": "wording that compares with an earlier examination",
     "missing_image": "an image file that is not there",
+    "no_region": "a sentence that belongs to no region of the image",
     "prefix_too_long": "a prompt of more tokens than the configuration has room for",
+    "report_too_long": "a report so long that it cannot be one",
+    "short_report": "a report of less than two sentences",
     "size_mismatch": "an image whose size is not the size its record states",
     "source_mismatch": "a label or box that the source table does not have on this image",
     "too_many_boxes": "more boxes of one class on an image than one answer may list",
     "unknown_class": "a class name that the data set does not have",
+    "unknown_region": "a region that the data set does not have",
     "unreadable_image": "an image file that cannot be decoded",
+    "view_wording": "wording about the view, the technique or who was told",
+    "wrong_frame": "boxes that do not fit the frame they are said to be on",
 }
 
 
