@@ -2,6 +2,7 @@
 
     python -m cxrjax.build --dataset=phantom --images=3000 --validation_images=300 --out=DIR
     python -m cxrjax.build --dataset=vindr_cxr_vqa --source=train.csv.gz --out=DIR
+    python -m cxrjax.build --dataset=gemex --source=FOLDER --out=DIR
     python -m cxrjax.build --dataset=records --source=FOLDER --out=DIR
 
 data/README.md and data/<dataset>/README.md say what the sources look like.
@@ -38,6 +39,11 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("--normal_percent", type=int, default=10, help="share without findings (default 10)")
     add("--conspicuity", type=float, default=1.0, help="contrast of lesions (default 1)")
     add("--image_format", default="png", choices=("png", "jpg"), help="default png")
+    gemex = parser.add_argument_group("gemex")
+    add = gemex.add_argument
+    add("--coord_format", default="auto", choices=("auto", "xyxy", "xywh"), help="released boxes")
+    add("--keep_reports", action="store_true", help="keep ori_report, which is credentialed text")
+    add("--test_images", type=int, default=300, help="most test images (default 300)")
     return parser.parse_args(argv)
 
 
@@ -65,6 +71,22 @@ def _build_vindr(flags: argparse.Namespace) -> None:
     build_vindr(VinDrBuild(flags.source, flags.out, flags.seed, flags.processes))
 
 
+def _build_gemex(flags: argparse.Namespace) -> None:
+    from cxrjax.datasets.gemex.release import GemexBuild, build_gemex
+
+    build_gemex(
+        GemexBuild(
+            source=flags.source,
+            out=flags.out,
+            seed=flags.seed,
+            processes=flags.processes,
+            coord_format=flags.coord_format,
+            keep_reports=flags.keep_reports,
+            test_images=flags.test_images,
+        )
+    )
+
+
 def _build_own_records(flags: argparse.Namespace) -> None:
     from cxrjax.datasets.own_records import OwnBuild, build_own_records
 
@@ -73,6 +95,7 @@ def _build_own_records(flags: argparse.Namespace) -> None:
 
 # Imported when chosen: a builder loads the libraries it needs, and worker processes load this file.
 BUILDERS = {
+    "gemex": _build_gemex,
     "phantom": _build_phantom,
     "records": _build_own_records,
     "vindr_cxr_vqa": _build_vindr,

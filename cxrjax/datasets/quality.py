@@ -25,6 +25,7 @@ REASONS = {
     "invalid_record": "a record with a missing, superfluous or mistyped field",
     "invalid_text": "text that is not UTF-8",
     "longitudinal": "wording that compares with an earlier examination",
+    "missing_box": "a region of which the source has no box",
     "missing_image": "an image file that is not there",
     "no_region": "a sentence that belongs to no region of the image",
     "prefix_too_long": "a prompt of more tokens than the configuration has room for",

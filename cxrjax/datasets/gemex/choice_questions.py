@@ -17,6 +17,7 @@ from cxrjax.datasets.gemex.vocabulary import load_vocabulary
 from cxrjax.datasets.gemex.wording import (
     capital,
     finding_values,
+    is_many,
     question,
     reason_absent,
     reason_normal,
@@ -115,7 +116,12 @@ def multi_choice(pool: Pool, rng: random.Random) -> Iterator[Draft]:
             _regions_of(pool.absent[name] for name in chosen),
         )
     affected = _apart_from_each_other(
-        [r for f in pool.present.values() if words_of(f.subject).kind != "device" for r in f.regions]
+        [
+            r
+            for f in pool.present.values()
+            if words_of(f.subject).kind != "device"
+            for r in f.regions
+        ]
     )
     normal = _apart_from_each_other(list(pool.normal))
     if affected and normal:
@@ -144,7 +150,8 @@ def _statements(pool: Pool, rng: random.Random) -> Iterator[Draft]:
         reason = reason_absent([name], fact.regions[0], rng)
         right.append((holds, f"{start} {with_article(name)}.", fact.regions, reason))
     for region, holds in pool.normal.items():
-        fails = f"{capital(spoken(region))} {'look' if region == 'bilateral lung' else 'looks'} abnormal."
+        look = "look" if is_many(spoken(region)) else "looks"
+        fails = f"{capital(spoken(region))} {look} abnormal."
         right.append((holds, fails, (region,), reason_normal(pool, region, rng)))
     rng.shuffle(right)
     while len(right) >= 3:
@@ -217,9 +224,7 @@ def _shuffle(
     """(options in drawn order, letters of the right ones)."""
     options = [*((text, True) for text in right), *((text, False) for text in wrong)]
     rng.shuffle(options)
-    letters = tuple(
-        letter for letter, (_, holds) in zip(LETTERS, options, strict=False) if holds
-    )
+    letters = tuple(letter for letter, (_, holds) in zip(LETTERS, options, strict=False) if holds)
     return tuple(capital(text) for text, _ in options), letters
 
 

@@ -42,9 +42,7 @@ def _instruction(kind: str, supplement: str = "") -> str:
 
 
 QUESTION_TYPES = {
-    "open_ended": QuestionType(
-        "open_ended_questions", "open_ended", _instruction("open-ended")
-    ),
+    "open_ended": QuestionType("open_ended_questions", "open_ended", _instruction("open-ended")),
     "closed_ended": QuestionType(
         "closed_ended_questions", "closed_ended", _instruction("closed-ended", "yes or no")
     ),

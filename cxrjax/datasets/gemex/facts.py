@@ -4,6 +4,8 @@ Rules on words, for the offline refiner and generator; cues and their scope are 
 """
 
 import dataclasses
+import functools
+import itertools
 import re
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
@@ -23,9 +25,13 @@ _BY_PLACE = ("lung", "side", "effusion")
 _SENTENCE_PARTS = re.compile(
     r";|\bbut\b|\bhowever\b|\balthough\b|\bwhile\b|\bwhereas\b"
     r"|,? and (?=(?:the |there |no )\w)|, (?=(?:the |there |no )\w)"
-    r"|, (?=likely|possibly|probably|which|may\b|suggest|suspicious|concerning|consistent|represent)"
+    r"|, (?=likely|possibly|probably|which|may\b|suggest|suspicious|concerning|consistent)"
+    r"|, (?=represent)"
 )
-_VERB = re.compile(r"\b(?:is|are|was|were|appears?|remains?|shows?|demonstrates?|has|have|there|ends?|terminates?|projects?|lies?|overl(?:y|ies)|extends?|measures?|contains?)\b")
+_VERB = re.compile(
+    r"\b(?:is|are|was|were|appears?|remains?|shows?|demonstrates?|has|have|there|ends?|terminates?|projects?|lies?|overl(?:y|ies)|extends?|measures?|contains?)\b"
+)
+_NEGATIVE = re.compile(r"\b(?:no|without|not|negative|free)\b")
 _JOINTS = re.compile(r",|;|\b(?:and|or|with|without|nor)\b")
 _UNCERTAIN_AFTER = re.compile(
     r"(?:can ?not|can't) be (?:\w+ )?excluded|not (?:\w+ )?excluded"
@@ -68,7 +74,8 @@ class _Mention(NamedTuple):
     finding: bool
 
 
-def find_facts(text: str, source_regions: Sequence[str] = ()) -> list[Fact]:
+@functools.lru_cache(maxsize=1 << 16)
+def find_facts(text: str, source_regions: tuple[str, ...] = ()) -> tuple[Fact, ...]:
     """The statements of a sentence, in order, each once.
 
     Args:
@@ -76,11 +83,11 @@ def find_facts(text: str, source_regions: Sequence[str] = ()) -> list[Fact]:
             finding's place is not said in words, those that are lung are taken.
     """
     words = load_vocabulary()
-    plain = " ".join(text.lower().replace("-", "-").split())
+    plain = " ".join(text.lower().split())
     facts: list[Fact] = []
     for part in _clauses(plain):
         facts += _clause_facts(part, words, source_regions)
-    return list(dict.fromkeys(facts))
+    return tuple(dict.fromkeys(facts))
 
 
 def _clauses(text: str) -> list[str]:
@@ -89,7 +96,9 @@ def _clauses(text: str) -> list[str]:
     for joint in _SENTENCE_PARTS.finditer(text):
         before = text[start : joint.start()]
         complete = _VERB.search(before) or re.match(r"\s*(?:no|without)\b", before)
-        hedged = re.match(r", (?=li|po|pr|wh|ma|su|co|re)", text[joint.start() :])
+        hedged = not _NEGATIVE.search(before) and re.match(
+            r", (?=li|po|pr|wh|ma|su|co|re)", text[joint.start() :]
+        )
         if complete or hedged or joint[0] == ";":
             parts.append(before)
             start = joint.end()
@@ -171,7 +180,7 @@ def _chunks(text: str, mentions: Sequence[_Mention]) -> list[str]:
     if not mentions:
         return []
     edges = [0, *(m.start() for m in _JOINTS.finditer(text)), len(text)]
-    pieces = [(a, b) for a, b in zip(edges, edges[1:], strict=False) if a < b]
+    pieces = [(a, b) for a, b in itertools.pairwise(edges) if a < b]
     owner: list[list[tuple[int, int]]] = [[] for _ in mentions]
     waiting: list[tuple[int, int]] = []
     last: int | None = None
@@ -179,7 +188,7 @@ def _chunks(text: str, mentions: Sequence[_Mention]) -> list[str]:
         inside = [k for k, mention in enumerate(mentions) if a <= mention.start < b]
         if not inside:
             behind = text[mentions[last].end : a] if last is not None else ""
-            if last is not None and (find_places(behind) or inside_last(mentions, last)):
+            if last is not None and (find_places(behind) or last == len(mentions) - 1):
                 owner[last].append((a, b))
             else:
                 waiting.append((a, b))
@@ -198,11 +207,6 @@ def _chunks(text: str, mentions: Sequence[_Mention]) -> list[str]:
                 where = " ".join(_place_words(chunks[near[0]]))
                 chunks[k] = f"{chunks[k]} | {where}"
     return chunks
-
-
-def inside_last(mentions: Sequence[_Mention], last: int) -> bool:
-    """Whether no finding follows, so that what stands behind can belong to the last one alone."""
-    return last == len(mentions) - 1
 
 
 _PLACE_WORD = re.compile(

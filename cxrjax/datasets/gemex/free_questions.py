@@ -29,9 +29,9 @@ def open_ended(pool: Pool, rng: random.Random) -> Iterator[Draft]:
             by_region.setdefault(region, []).append(fact)
     for region, facts in by_region.items():
         # Asked about a region, all that is said of it is the answer; doubts leave it open.
-        if pool.doubtful or any(
-            load_regions().overlap(region, other) for other in by_region if other != region
-        ):
+        doubts = (other for fact in pool.doubtful.values() for other in fact.regions)
+        others = (*doubts, *(other for other in by_region if other != region))
+        if any(load_regions().overlap(region, other) for other in others):
             continue
         kinds = {words_of(fact.subject).kind for fact in facts}
         content = "disease" if kinds == {"disease"} else "abnormality"

@@ -13,7 +13,7 @@ again, up to the order of keys. `ori_report` is a credentialed text: it is dropp
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from cxrjax.datasets.gemex.dialogue import (
     split_choices,
 )
 from cxrjax.datasets.gemex.regions import load_regions
-from cxrjax.datasets.quality import PixelBox, QualityLog, Unusable
+from cxrjax.datasets.quality import QualityLog, Unusable
 from cxrjax.errors import UserError
 from cxrjax.records import Answer, Provenance, QARecord
 
@@ -200,7 +200,7 @@ def locate(record: QARecord, image_hw: tuple[int, int]) -> QARecord:
     return record.model_copy(update={"image_hw": image_hw, "answers": [answer]})
 
 
-def location_text(boxes: Iterable[PixelBox | list[float]]) -> str:
+def location_text(boxes: Iterable[Sequence[float]]) -> str:
     """Boxes on the frame of 224, whole pixels, as answers hold them."""
     rows = [[float(value) / SIDE for value in box] for box in boxes]
     return CODECS["gemex"].encode(np.asarray(rows, np.float64).reshape(-1, 4), SIDE, SIDE)
@@ -268,7 +268,10 @@ def _test_record(row: dict[str, Any], kind: str, chosen: BoxFormat) -> QARecord:
         update={
             "content_type": row.get("type"),
             "answers": [
-                Answer(text=text, regions=[names.name(str(region)) or str(region) for region in regions])
+                Answer(
+                    text=text,
+                    regions=[names.name(str(region)) or str(region) for region in regions],
+                )
             ],
             "answer_key": answer,
             "reason": row["reason"],

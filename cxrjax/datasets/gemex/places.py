@@ -17,7 +17,7 @@ _TOKEN = re.compile(
     r"\b(?:(?P<side>left|right|bilateral(?:ly)?|both)\b"
     r"|(?P<both>bi(?=bas|apical|hilar|perihilar))?"
     r"(?:(?P<upper>upper(?= (?:lobes?|lungs?|zones?|and|to|or|/))|apex|apices|apical|suprahilar)"
-    r"|(?P<mid>middle lobe|mid(?=[- ]?(?:lungs?|zones?|and|to|lower|upper))|mid\b(?= lung)|lingular?)"
+    r"|(?P<mid>middle lobe|mid(?=[- ]?(?:lungs?|zones?|and|to|lower|upper))|lingular?)"
     r"|(?P<lower>lower(?= (?:lobes?|lungs?|zones?|and))|basilar|basal|bases?(?! of the neck)"
     r"|costophrenic|retrocardiac|infrahilar)"
     r"|(?P<hilar>(?:peri)?hil(?:um|a|ar))))",
@@ -58,8 +58,7 @@ def find_places(text: str) -> list[Place]:
         return [Place(side, None) for side in dict.fromkeys(every)]
     places = []
     for own, zone in found:
-        for side in own or unused or [None]:
-            places.append(Place(side, zone))
+        places += [Place(side, zone) for side in own or unused] or [Place(None, zone)]
     return list(dict.fromkeys(places))
 
 

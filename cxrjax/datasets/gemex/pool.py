@@ -17,13 +17,13 @@ class Pool:
     Attributes:
         present: finding -> what is said of it; several places are one fact.
         absent: findings that are said not to be there, and are nowhere said to be or to be likely.
-        doubtful: findings that may be there.
+        doubtful: findings that may be there, with where.
         normal: region -> the statement that it is normal; none with a finding in it.
     """
 
     present: dict[str, Fact]
     absent: dict[str, Fact]
-    doubtful: frozenset[str]
+    doubtful: dict[str, Fact]
     normal: dict[str, str]
 
     def unmentioned(self) -> list[str]:
@@ -52,7 +52,7 @@ def pool_of(sentences: Iterable[RefinedSentence]) -> Pool:
     """The statements of refined sentences; each is about its sentence's region."""
     present: dict[str, list[Fact]] = {}
     absent: dict[str, Fact] = {}
-    doubtful: set[str] = set()
+    doubtful: dict[str, Fact] = {}
     normal: dict[str, str] = {}
     for sentence in sentences:
         for found in find_facts(sentence.text, (sentence.region,)):
@@ -61,7 +61,8 @@ def pool_of(sentences: Iterable[RefinedSentence]) -> Pool:
                 if found.regions or found.subject == CHEST:
                     normal.setdefault(sentence.region, write_facts([fact], sentence.region)[0])
             elif not fact.certain:
-                doubtful.add(fact.subject)
+                # "No large effusion": asked about neither as present nor as absent.
+                doubtful.setdefault(fact.subject, fact)
             elif fact.polarity == "pos":
                 present.setdefault(fact.subject, []).append(fact)
             else:
@@ -69,22 +70,21 @@ def pool_of(sentences: Iterable[RefinedSentence]) -> Pool:
     merged = {name: _merge(facts) for name, facts in present.items()}
     regions = load_regions()
     affected = {
-        region for fact in merged.values() for region in fact.regions if _abnormal(fact.subject)
+        region
+        for fact in (*merged.values(), *doubtful.values())
+        for region in fact.regions
+        if words_of(fact.subject).kind != "device"
     }
     return Pool(
         present=merged,
         absent={k: f for k, f in absent.items() if k not in merged and k not in doubtful},
-        doubtful=frozenset(doubtful - set(merged)),
+        doubtful={k: f for k, f in doubtful.items() if k not in merged},
         normal={
             region: text
             for region, text in normal.items()
-            if not doubtful and not any(regions.overlap(region, other) for other in affected)
+            if not any(regions.overlap(region, other) for other in affected)
         },
     )
-
-
-def _abnormal(finding: str) -> bool:
-    return words_of(finding).kind != "device"
 
 
 def _merge(facts: list[Fact]) -> Fact:

@@ -146,8 +146,12 @@ def write_facts(facts: Sequence[Fact], region: str) -> list[str]:
         elif fact.polarity == "pos":
             verb = "are" if is_plural(fact) else "is"
             start = f"There {verb}" if fact.certain else "There may be"
-            place = f" in {spoken(region)}" if words.findings[fact.subject].region in BY_PLACE else ""
-            sentences.append(f"{start} {phrase(fact)}{place}.")
+            place = (
+                f" in {spoken(region)}" if words.findings[fact.subject].region in BY_PLACE else ""
+            )
+            named = fact.cause and not _PLACEHOLDER.search(fact.cause.upper())
+            cause = f" due to {fact.cause}" if named else ""
+            sentences.append(f"{start} {phrase(fact)}{place}{cause}.")
     absent = [words.findings[fact.subject].noun for fact in facts if fact.polarity == "neg"]
     if absent:
         sentences.append(f"There is no {join_or(list(dict.fromkeys(absent)))}.")

@@ -32,7 +32,9 @@ def question(kind: str, content: str, rng: random.Random, **values: str) -> tupl
     """(question, template id): one of the phrasings, filled."""
     phrasings = load_wordings()["questions"][kind][content]
     number = rng.randrange(len(phrasings))
-    text = phrasings[number].format(**values)
+    many = is_many(values.get("region", ""))
+    verbs = {"is": "are" if many else "is", "does": "do" if many else "does"}
+    text = phrasings[number].format(**verbs, **values)
     return capital(text), f"v{VERSION}/{kind}/{content}/{number}"
 
 
@@ -53,19 +55,23 @@ def places(fact: Fact) -> str:
     return join_and([spoken(region) for region in fact.regions])
 
 
+def is_many(spoken_region: str) -> bool:
+    """Whether a region, as a sentence has it, takes a plural verb."""
+    return spoken_region.endswith(("lungs", "structures")) or " and " in spoken_region
+
+
 def reason_present(fact: Fact, rng: random.Random, *also: str) -> str:
     """Why: the finding is there, and, by name ("severity", "cause"), what more is known of it."""
     words = words_of(fact.subject)
     finding = phrase(fact)
     named = "pos" if words.region in BY_PLACE else "pos_fixed"
-    many = len(fact.regions) > 1 or fact.regions[0] == "bilateral lung"
     parts = [
         _reason(
             named,
             rng,
             region=places(fact),
             region_start=capital(places(fact)),
-            shows="show" if many or fact.regions[0].endswith("structures") else "shows",
+            shows="show" if is_many(places(fact)) else "shows",
             finding=finding,
             finding_start=capital(finding),
             **{"is": "are" if is_plural(fact) else "is"},
@@ -87,7 +93,7 @@ def reason_absent(findings: Sequence[str], region: str, rng: random.Random) -> s
         names=join_or([words_of(name).noun for name in findings]),
         region=spoken(region),
         region_start=capital(spoken(region)),
-        shows="show" if region == "bilateral lung" or region.endswith("structures") else "shows",
+        shows="show" if is_many(spoken(region)) else "shows",
     )
 
 
