@@ -5,7 +5,7 @@ and resembles nothing that is; regions do not overlap. Their order is drawn.
 """
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from cxrjax.datasets.gemex.dialogue import LETTERS
 from cxrjax.datasets.gemex.facts import Fact
@@ -51,9 +51,14 @@ def single_choice(pool: Pool, rng: random.Random) -> Iterator[Draft]:
     there = [words_of(name).noun for name in pool.present]
     for name, fact in pool.absent.items():
         wrong = rng.sample(there, min(len(there), _OPTIONS - 1))
-        yield from _single(rng, "abnormality", "absence", fact, words_of(name).noun, wrong)
+        # So that this option is not right wherever it stands.
+        last = _ALL if len(wrong) >= 2 and rng.random() < 0.5 else None
+        yield from _single(
+            rng, "abnormality", "absence", fact, words_of(name).noun, wrong, last=last
+        )
     absent = list(pool.absent)
-    if len(absent) >= _OPTIONS - 1:
+    # It stands last: any oftener, and the last letter would be right too often.
+    if len(absent) >= _OPTIONS - 1 and rng.random() < 1 / (2 * _OPTIONS):
         chosen = rng.sample(absent, _OPTIONS - 1)
         text, template = question("single_choice", "absence", rng)
         region = pool.absent[chosen[0]].regions[0]
@@ -175,11 +180,14 @@ def _single(
     right: str,
     wrong: Sequence[str],
     reason_absence: Pool | None = None,
+    last: str | None = None,
 ) -> Iterator[Draft]:
     if len(wrong) < 2:
         return
     text, template = question("single_choice", asked, rng, **finding_values(fact))
-    options, letters = _shuffle([right], wrong[: _OPTIONS - 1], rng)
+    room = _OPTIONS - 1 - bool(last)
+    options, letters = _shuffle([right], wrong[:room], rng)
+    options = (*options, last) if last else options
     if fact.polarity == "neg":
         reason = reason_absent([fact.subject], fact.regions[0], rng)
     else:
@@ -267,5 +275,5 @@ def _belongs(role: str | None, region: str) -> bool:
     return role == region
 
 
-def _regions_of(facts) -> tuple[str, ...]:
+def _regions_of(facts: Iterable[Fact]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(region for fact in facts for region in fact.regions))

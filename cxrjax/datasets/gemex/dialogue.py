@@ -120,7 +120,7 @@ def parse_answer(
     tags = list(_TAGS.finditer(text))
     if not tags or tags[0].start() > 0:
         parts["answer"] = text[: tags[0].start() if tags else len(text)].strip()
-    ends = [tag.start() for tag in tags[1:]] + [len(text)]
+    ends = [*(tag.start() for tag in tags[1:]), len(text)][: len(tags)]
     for tag, end in zip(tags, ends, strict=True):
         name = tag[1].lower()
         body = text[tag.end() : end].strip()

@@ -245,6 +245,10 @@ def _regions(
     role = finding.region
     if role is None:
         return (), False
+    if role == "pacemaker":
+        # Its leads end in the heart (rule 6); its generator lies where it is said to.
+        named = [place for place in places if place.zone]
+        return tuple(lung_regions(named)) if named else ("cardiac silhouette",), True
     if role not in (*_BY_PLACE, "hilar", "hemidiaphragm"):
         return (role,), True
     if absent and role in _BY_PLACE:

@@ -236,7 +236,7 @@ def _train_record(row: dict[str, Any], chosen: BoxFormat) -> QARecord:
         update={
             "type_prompt": row.get("type_prompt", QUESTION_TYPES[kind].instruction),
             "answers": [Answer(text=assistant_text(answer, parsed.reason, location_text(boxes)))],
-            "answer_key": parsed.key,
+            "answer_key": parsed.answer if kind == "closed_ended" else parsed.key,
             "reason": parsed.reason,
         }
     )
@@ -270,7 +270,7 @@ def _test_record(row: dict[str, Any], kind: str, chosen: BoxFormat) -> QARecord:
             "answers": [
                 Answer(
                     text=text,
-                    regions=[names.name(str(region)) or str(region) for region in regions],
+                    regions=[names.name(str(one)) or str(one) for one in regions],
                 )
             ],
             "answer_key": answer,

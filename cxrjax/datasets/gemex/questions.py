@@ -88,6 +88,7 @@ def check(draft: Draft) -> None:
         Unusable: `longitudinal`, `view_wording`, `answer_leakage`, `choices_not_exclusive`,
             `invalid_record`.
     """
+    _check_answer(draft)
     words = load_vocabulary()
     said = " ".join([draft.question, *draft.choices, *draft.answer_words, draft.reason]).lower()
     for cue, reason in (("longitudinal", "longitudinal"), ("view", "view_wording")):
@@ -96,7 +97,6 @@ def check(draft: Draft) -> None:
             raise Unusable(reason, f"the word {found[0]!r}")
     if draft.content_type not in CONTENT_TYPES:
         raise Unusable("invalid_record", f"content type {draft.content_type!r}")
-    _check_answer(draft)
     _check_leakage(draft)
     _check_exclusive(draft)
 

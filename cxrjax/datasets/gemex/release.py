@@ -8,7 +8,7 @@ NLMCXR_reports.tgz, its folder or wheel (OpenI)         constructed: regions wit
 
 import dataclasses
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +23,16 @@ from cxrjax.datasets.gemex.figures import draw_figures
 from cxrjax.datasets.gemex.questions import Generator, RefinedReport
 from cxrjax.datasets.gemex.refine import Refiner, RuleRefiner
 from cxrjax.datasets.gemex.report import Report, ReportSentence, split_sentences
-from cxrjax.datasets.gemex.scene_graph import find_scene_graphs, read_reports
+from cxrjax.datasets.gemex.scene_graph import find_scene_graphs, read_reports, read_scene_graph
 from cxrjax.datasets.gemex.statistics import PAPER, GemexStatistics
 from cxrjax.datasets.gemex.template_generator import TemplateGenerator
 from cxrjax.datasets.image_check import check_images
-from cxrjax.datasets.openi import is_openi, read_openi
+from cxrjax.datasets.openi import OpenIReport, is_openi, read_openi
 from cxrjax.datasets.quality import QualityLog, Unusable
 from cxrjax.datasets.split import validation_groups
 from cxrjax.datasets.statistics import RecordStatistics, compare
 from cxrjax.errors import UserError
-from cxrjax.records import Provenance, QARecord
+from cxrjax.records import Provenance, QARecord, read_records
 
 SPLITS = ("train", "validation", "test")
 
@@ -113,7 +113,12 @@ def build_gemex(
     _build_constructed(build, construction, splits, reports_of)
 
 
-def _build_constructed(build, construction, splits, reports_of) -> None:
+def _build_constructed(
+    build: GemexBuild,
+    construction: Construction,
+    splits: Mapping[str, Sequence[str]],
+    reports_of: Callable[[str], Iterable[Report]],
+) -> None:
     quality = construction.quality
     output.prepare(build.out, splits)
     counts, statistics = RecordStatistics(), GemexStatistics()
@@ -193,8 +198,6 @@ def _finish(
 
 def _write_released_form(out: Path, entries: Mapping[str, Any]) -> None:
     """The records in the release's files, under native/."""
-    from cxrjax.records import read_records
-
     folder = out / "native"
     folder.mkdir(exist_ok=True)
     if "train" in entries:
@@ -331,15 +334,13 @@ def _graph_splits(build: GemexBuild, graphs: Mapping[str, Any]) -> dict[str, lis
 
 def _patient(place: Any, image_id: str) -> str:
     """Whose image it is; of an unreadable graph, which is set aside later, the image itself."""
-    from cxrjax.datasets.gemex.scene_graph import read_scene_graph
-
     try:
         return read_scene_graph(place).patient_id
     except Unusable:
         return image_id
 
 
-def _openi_report(report) -> Report:
+def _openi_report(report: OpenIReport) -> Report:
     texts = [*split_sentences(report.findings), *split_sentences(report.impression)]
     image_id = report.image_ids[0] if report.image_ids else report.report_id
     return Report(
