@@ -20,7 +20,7 @@ export TF_CPP_MIN_LOG_LEVEL = 2
 # The held-out phantoms are of the same build, from a stream of seeds that training never draws on.
 demo: $(VENV)/.installed
 	rm -rf $(DEMO)
-	$(PY) -m cxrjax.build --dataset=phantom --seed=7 --images=$(DEMO_IMAGES) \
+	$(PY) -m cxrjax.build --dataset=phantom --seed=11 --images=$(DEMO_IMAGES) \
 	    --validation_images=300 --long_side=144 --conspicuity=1.6 --image_format=jpg \
 	    --out=$(DEMO)/data
 	$(PY) -m cxrjax.train --config=configs/vindr_lora.py:demo --workdir=$(DEMO)/train

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cxrjax.benchmarks import BENCHMARKS
-from cxrjax.benchmarks.scores import write_scores
+from cxrjax.benchmarks.scores import GT_MODE_HELP, write_scores
 from cxrjax.benchmarks.validation import LOGGED, draw_predictions
 from cxrjax.cli import keep_compiled_programs, run
 from cxrjax.errors import UserError
@@ -39,6 +39,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add = parser.add_argument
     add("--benchmark", required=True, choices=sorted(BENCHMARKS), help="whose tables")
     add("--references", type=Path, metavar="FILE", help="records with answers (default: the run's)")
+    add("--gt_mode", metavar="MODE", help=GT_MODE_HELP)
     add("--resamples", type=int, default=1000, help="bootstrap resamples (default 1000)")
     add("--out", type=Path, metavar="DIR", help="folder to write to")
     flags = parser.parse_args(argv)
@@ -78,15 +79,17 @@ def main(argv: Sequence[str] | None = None) -> None:
         references,
         {name: predictions},
         None,
-        benchmark.gt_modes[0],
+        flags.gt_mode or benchmark.gt_modes[0],
         Bootstrap(resamples=flags.resamples, seed=0),
     )
     write_scores(out, benchmark, scores)
     if flags.workdir:
         figures = {
-            f"evaluation/{protocol}/{metric}": scores.figures[name][protocol][metric].value
-            for protocol, metrics in LOGGED.items()
-            for metric in metrics
+            f"evaluation/{protocol}/{metric}": figure.value
+            for protocol, named in scores.figures[name].items()
+            for metric, figure in named.items()
+            # VinDr-CXR-VQA has hundreds, by class and by type; of others all are logged.
+            if metric in LOGGED[protocol] or flags.benchmark != "vindr_cxr_vqa"
         }
         with open(predictions, encoding="utf-8") as lines:
             drawn = draw_predictions(

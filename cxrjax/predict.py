@@ -7,8 +7,10 @@
         --out=...
 
 The questions file carries no answers (`build` writes it; a records file works too, its answers are
-not looked at). A line has `question_id`, `text`, `boxes` (xyxy, fractions of the original image),
-`labels`, `box_scores`, `answer_logprob` and `parse` (`ok`, or why no box could be read).
+not looked at). Where a question continues another one of the file and that one's answer is null in
+its history, the other goes first and its prediction becomes the history; what was asked then is
+left in OUT.turns.jsonl. A line has `question_id`, `text`, `boxes` (xyxy, fractions of the original
+image), `labels`, `box_scores`, `answer_logprob` and `parse` (`ok`, or why no box could be read).
 """
 
 import argparse
@@ -25,6 +27,7 @@ from cxrjax.decoding.generate import Generator
 from cxrjax.decoding.predictor import predict_questions
 from cxrjax.decoding.strategy import read_decoding
 from cxrjax.errors import UserError
+from cxrjax.input_pipeline.dialogue import predict_in_turns
 from cxrjax.input_pipeline.prompts import PROMPTS
 from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.model_flags import add_model_flags, decoding_overrides
@@ -93,9 +96,14 @@ def predict(
         )
     strategy, grammar = read_decoding(config.decoding, tokenizer, config.data.codec)
     generator = Generator(model, strategy, grammar)
-    lines = predict_questions(
-        generator, source, tokenizer, example_config(config), images_per_batch=images_per_batch
-    )
+    examples = example_config(config)
+
+    def answer(questions: RecordSource) -> Iterable[Mapping[str, Any]]:
+        return predict_questions(
+            generator, questions, tokenizer, examples, images_per_batch=images_per_batch
+        )
+
+    lines = predict_in_turns(source, answer, out.with_name(out.name + ".turns.jsonl"))
     return write_predictions(out, lines, source.num_questions)
 
 

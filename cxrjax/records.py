@@ -49,11 +49,12 @@ class Answer(_Strict):
 
 
 class Fused(_Strict):
-    """Boxes of several readers merged into one set, and how."""
+    """Boxes of several readers merged into one set, and how. `labels`: the class of each box."""
 
     method: str
     params: dict[str, float] = {}
     boxes: list[PixelBox]
+    labels: list[str] = []
 
 
 class Generator(_Strict):
@@ -75,6 +76,14 @@ class ReaderBox(_Strict):
 
     label: str
     box: PixelBox
+
+
+class Turn(_Strict):
+    """An earlier question of the same dialogue; `answer` is null until one is joined."""
+
+    question_id: str
+    question: str
+    answer: str | None = None
 
 
 class QARecord(_Strict):
@@ -100,6 +109,7 @@ class QARecord(_Strict):
     lang: str = "en"
     choices: list[str] | None = None
     type_prompt: str | None = None
+    history: list[Turn] = []
     template_id: str | None = None
     variables: dict[str, Any] | None = None
     answers: list[Answer] = []
@@ -149,9 +159,15 @@ ANSWER_FIELDS = (
 
 
 def strip_answers(record: QARecord) -> QARecord:
-    """The same question without anything that tells its answer (H24)."""
-    defaults = {name: QARecord.model_fields[name].get_default() for name in ANSWER_FIELDS}
-    return record.model_copy(update=defaults)
+    """The same question without anything that tells its answer (H24).
+
+    Earlier turns of a dialogue keep their questions and lose their answers.
+    """
+    update: dict[str, Any] = {
+        name: QARecord.model_fields[name].get_default() for name in ANSWER_FIELDS
+    }
+    update["history"] = [turn.model_copy(update={"answer": None}) for turn in record.history]
+    return record.model_copy(update=update)
 
 
 def parse_record(line: str | bytes, where: str) -> QARecord:

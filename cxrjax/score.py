@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cxrjax.benchmarks import BENCHMARKS
-from cxrjax.benchmarks.scores import write_scores
+from cxrjax.benchmarks.scores import GT_MODE_HELP, write_scores
 from cxrjax.cli import run
 from cxrjax.codecs import CODECS
 from cxrjax.errors import UserError
@@ -53,7 +53,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         help="the system's name, once for each --predictions, in order (default: the file's stem)",
     )
     add("--codec", choices=sorted(CODECS), help="read boxes from the text of lines without boxes")
-    add("--gt_mode", help="which boxes are true (default: the benchmark's first, see spec)")
+    add("--gt_mode", metavar="MODE", help=GT_MODE_HELP)
     add("--resamples", type=int, default=1000, help="bootstrap resamples; 0: none (default 1000)")
     add("--seed", type=int, default=0, help="of the bootstrap (default 0)")
     add("--out", required=True, type=Path, metavar="DIR", help="folder to write to")

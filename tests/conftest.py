@@ -1,5 +1,6 @@
 """What every test runs under: the CPU, eight simulated devices, no progress bars."""
 
+import importlib.util
 import json
 import os
 from pathlib import Path
@@ -16,6 +17,16 @@ if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", "")
     os.environ["XLA_FLAGS"] = (
         os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
     ).strip()
+
+
+@pytest.fixture(scope="session")
+def chat():
+    """tests/language_model/server.py: `with chat.Server(script) as server: ...`."""
+    path = Path(__file__).parent / "language_model" / "server.py"
+    spec = importlib.util.spec_from_file_location("chat_server", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.fixture

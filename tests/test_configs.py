@@ -35,6 +35,7 @@ def test_the_papers_values():
     [
         "vindr_lora.py:demo",
         "vindr_lora.py:paligemma",
+        "vindr_lora.py:paper_mix",
         "demo_base.py:decoder",
         "gemex_sft.py:tiny",
     ],

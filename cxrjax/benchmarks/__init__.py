@@ -2,5 +2,6 @@
 
 from cxrjax.benchmarks.scores import Benchmark
 from cxrjax.benchmarks.vindr_cxr_vqa import VINDR_CXR_VQA
+from cxrjax.benchmarks.vix_ray import VIX_RAY
 
-BENCHMARKS: dict[str, Benchmark] = {"vindr_cxr_vqa": VINDR_CXR_VQA}
+BENCHMARKS: dict[str, Benchmark] = {"vindr_cxr_vqa": VINDR_CXR_VQA, "vix_ray": VIX_RAY}

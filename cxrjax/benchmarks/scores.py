@@ -12,6 +12,11 @@ from cxrjax.errors import UserError
 from cxrjax.metrics.bootstrap import Bootstrap, Estimate
 
 PAPER, STRICT = "paper", "strict"
+GT_MODE_HELP = (
+    "which boxes are true: exact (the answers' own, the default), or of the readers: raw, "
+    "per_reader, reader:ID, majority, lesion_majority, wbf, nms, components (the last four also "
+    "with their IoU, as in wbf:0.4)"
+)
 
 # {system: {protocol: {metric: figure}}}
 Figures = Mapping[str, Mapping[str, Mapping[str, Estimate]]]

@@ -49,7 +49,7 @@ from cxrjax.benchmarks.vindr_counts import (
 from cxrjax.benchmarks.vindr_layout import markdown, rows
 from cxrjax.benchmarks.vindr_truth import GT_MODES, References, read_references
 from cxrjax.codecs import Codec, get_codec
-from cxrjax.errors import UserError
+from cxrjax.datasets.output import hash_lines
 from cxrjax.metrics import classification
 from cxrjax.metrics.bootstrap import Bootstrap, Estimate, Formula, Resampled, Sums, resample
 from cxrjax.records import read_records
@@ -89,8 +89,10 @@ def score(
         "benchmark": "vindr_cxr_vqa",
         "datasets": references.datasets,
         "splits": references.splits,
+        "split_sha256": hash_lines(image.image_id for image in references.images),
         "images": len(references.images),
         "questions": len(references.questions),
+        "images_with_truth": references.images_with_truth,
         "gt_mode": references.gt_mode,
         "iou_threshold": IOU,
         "codec": codec.name if codec else None,
@@ -118,8 +120,6 @@ def score_files(
     Raises:
         UserError: a file is unusable; the message names file and line or question.
     """
-    if gt_mode not in GT_MODES:
-        raise UserError(f"no ground-truth mode {gt_mode!r}: expected one of {', '.join(GT_MODES)}")
     truth = read_references(read_records(references), gt_mode, str(references))
     systems = {name: read_predictions(path) for name, path in predictions.items()}
     scores = score(
@@ -150,7 +150,7 @@ def _figures(
         bootstrap,
     )
     asked = count_by_group(references.questions)
-    questions, images = len(references.questions), len(references.images)
+    questions, images = len(references.questions), references.images_with_truth
     shared = {
         "parse_failure_rate": sums.estimate(_quotient("parse_failures", "questions"), questions),
         **{
@@ -239,7 +239,7 @@ def _above_threshold(figure: Estimate) -> Estimate:
 
 
 def _strict_detection(references: References, sums: Resampled) -> Named:
-    images = len(references.images)
+    images = references.images_with_truth
     normal = sum(any(not len(t.boxes) for t in image.truths) for image in references.images)
     lesion = sum(any(len(t.boxes) for t in image.truths) for image in references.images)
     return {
@@ -268,7 +268,7 @@ def _strict_detection(references: References, sums: Resampled) -> Named:
 
 
 def _paper_detection(references: References, sums: Resampled) -> Named:
-    images = len(references.images)
+    images = references.images_with_truth
 
     def f1(named: Sums) -> np.ndarray:
         # Hits are predicted boxes and found are true boxes: their numbers differ, so that only the
@@ -340,6 +340,4 @@ def _by_question_type(sums: Resampled, asked: Mapping[str, Mapping[str, int]]) -
     return figures
 
 
-VINDR_CXR_VQA = Benchmark(
-    score_files=score_files, gt_modes=tuple(GT_MODES), markdown=markdown, rows=rows
-)
+VINDR_CXR_VQA = Benchmark(score_files=score_files, gt_modes=GT_MODES, markdown=markdown, rows=rows)

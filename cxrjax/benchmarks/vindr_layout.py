@@ -182,7 +182,8 @@ def markdown(scores: Scores) -> str:
 
 def rows(scores: Scores) -> list[dict[str, Any]]:
     """The cells of tables.csv."""
-    return table_rows(TABLES, BREAKDOWNS, scores, paper_row)
+    mode = {"gt_mode": scores.settings["gt_mode"]}
+    return [{**row, **mode} for row in table_rows(TABLES, BREAKDOWNS, scores, paper_row)]
 
 
 def _heading(scores: Scores) -> str:

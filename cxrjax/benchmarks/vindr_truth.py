@@ -7,14 +7,18 @@ differently against one lesion's box and against three readers' boxes of it):
   the lesions' exact extents; on the released data, the one box that each question is about.
 * `raw`: all readers' boxes, unmerged, as the paper appears to count (8.3 per image).
 * `per_reader`: each reader is a truth of their own, and counts are summed over (image, reader).
+* `reader:ID`: this reader alone, on the images that they read; others have no truth of boxes.
+* `majority`, `lesion_majority`, `wbf`, `nms`, `components`: the readers' boxes merged, as
+  `cxrjax.datasets.vindr_cxr_vqa.readers` says.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float, Int
 
+from cxrjax.datasets.vindr_cxr_vqa.readers import MODES, MergeMode, merge_readers, parse_mode
 from cxrjax.errors import UserError
 from cxrjax.metrics.detection import NO_CLASS
 from cxrjax.metrics.mentions import VINDR_VOCABULARY, MentionReader
@@ -22,6 +26,9 @@ from cxrjax.records import Answer, PixelBox, QARecord, ReaderBox
 
 # Boxes of the source lie within the image; this much (pixels) is rounding.
 _BORDER = 1.0
+
+# The default first.
+GT_MODES = ("exact", "per_reader", *MODES)
 
 _Labelled = tuple[int, tuple[float, ...]]  # class, box in pixels
 
@@ -60,7 +67,8 @@ class Image:
 
     Attributes:
         cluster: the patient, or the image itself where no patient is known.
-        truths: the ground-truth sets to score against: one, or one per reader.
+        truths: the ground-truth sets to score against: one, one per reader, or none where the
+            mode's reader did not read the image.
         answered: boxes of the reference answers, for the recall ceiling.
         box_questions: how many questions have boxes in their reference answer.
     """
@@ -85,6 +93,11 @@ class References:
     reader: MentionReader
     datasets: tuple[str, ...]
     splits: tuple[str, ...]
+
+    @property
+    def images_with_truth(self) -> int:
+        """How many images boxes are scored on."""
+        return sum(bool(image.truths) for image in self.images)
 
 
 def union(lists: Iterable[Iterable[_Labelled]]) -> list[_Labelled]:
@@ -118,14 +131,18 @@ def read_references(records: Iterable[QARecord], gt_mode: str, source: str) -> R
 
     Args:
         records: of one split; answers included.
-        gt_mode: a key of `GT_MODES`.
+        gt_mode: one of `GT_MODES`, with its argument.
         source: names the file, for error messages.
 
     Raises:
         UserError: no records, a repeated question, a record without answers, of a class that
             VinDr-CXR-VQA does not have (records of dataset `custom` bring their own), with a box
-            outside its image, without image size, or without readers where the mode needs them.
+            outside its image, without image size, or without readers where the mode needs them; an
+            unknown mode, or a reader who read none of the images.
     """
+    if gt_mode.partition(":")[0] not in GT_MODES:
+        raise UserError(f"no ground-truth mode {gt_mode!r}: expected one of {', '.join(GT_MODES)}")
+    mode = None if gt_mode in ("exact", "per_reader") else parse_mode(gt_mode)
     by_image: dict[str, list[QARecord]] = {}
     seen: set[str] = set()
     for record in records:
@@ -137,11 +154,17 @@ def read_references(records: Iterable[QARecord], gt_mode: str, source: str) -> R
         raise UserError(f"{source}: holds no records: nothing to score against")
     everything = [record for group in by_image.values() for record in group]
     vocabulary = _vocabulary(everything)
-    builder = _Builder(source, gt_mode, tuple(vocabulary), MentionReader(vocabulary))
+    builder = _Builder(source, gt_mode, mode, tuple(vocabulary), MentionReader(vocabulary))
     images = [
         builder.add_image(number, image_id, group)
         for number, (image_id, group) in enumerate(by_image.items())
     ]
+    if not any(image.truths for image in images):
+        readers = sorted({rad_id for record in everything for rad_id in record.readers or ()})
+        raise UserError(
+            f"{source}: no image was read by the reader of gt_mode {gt_mode!r}: expected one of "
+            f"{', '.join(readers)}"
+        )
     return References(
         gt_mode=gt_mode,
         classes=builder.classes,
@@ -183,10 +206,16 @@ class _Builder:
     """Turns records into `Question`s and `Image`s; knows what to call them in errors."""
 
     def __init__(
-        self, source: str, gt_mode: str, classes: tuple[str, ...], reader: MentionReader
+        self,
+        source: str,
+        gt_mode: str,
+        mode: MergeMode | None,
+        classes: tuple[str, ...],
+        reader: MentionReader,
     ) -> None:
         self.source = source
         self.gt_mode = gt_mode
+        self.mode = mode
         self.classes = classes
         self.reader = reader
         self.questions: dict[str, Question] = {}
@@ -203,7 +232,7 @@ class _Builder:
         answers = [self._add_question(number, record, height, width) for record in records]
         answered = union(answers)
         patients = sorted({record.patient_id for record in records if record.patient_id})
-        truths = GT_MODES[self.gt_mode](self, answered, records, height, width)
+        truths = self._truths(answered, records, height, width)
         return Image(
             image_id=image_id,
             cluster=("patient", patients[0]) if patients else ("image", image_id),
@@ -268,9 +297,24 @@ class _Builder:
             return worded
         return self._class(record, record.gt_finding) if record.gt_finding else None
 
-    def readers_boxes(
+    def _truths(
+        self, answered: list[_Labelled], records: list[QARecord], height: int, width: int
+    ) -> list[list[_Labelled]]:
+        """The sets of boxes to score against."""
+        if self.gt_mode == "exact":
+            return [answered]
+        readers = self._readers(records, height, width)
+        if self.mode is None:
+            merged = [[(mark.label, tuple(mark.box)) for mark in r] for r in readers.values()]
+        elif self.mode.rad_id is not None and self.mode.rad_id not in readers:
+            merged = []
+        else:
+            merged = [list(merge_readers(readers, self.mode))]
+        return [[(self._numbers[label.lower()], box) for label, box in one] for one in merged]
+
+    def _readers(
         self, records: list[QARecord], height: int, width: int
-    ) -> dict[str, list[_Labelled]]:
+    ) -> dict[str, list[ReaderBox]]:
         """Each reader's boxes, from the first record of the image that has them."""
         for record in records:
             if record.readers is not None:
@@ -282,8 +326,10 @@ class _Builder:
             records[0], f"image has no readers, which gt_mode {self.gt_mode!r} needs: use 'exact'"
         )
 
-    def _marked(self, record: QARecord, mark: ReaderBox, height: int, width: int) -> _Labelled:
-        return self._boxed(record, self._class(record, mark.label), mark.box, height, width)
+    def _marked(self, record: QARecord, mark: ReaderBox, height: int, width: int) -> ReaderBox:
+        label = self._class(record, mark.label)
+        self._boxed(record, label, mark.box, height, width)
+        return ReaderBox(label=label, box=mark.box)
 
     def _boxed(
         self, record: QARecord, label: str, box: PixelBox, height: int, width: int
@@ -310,32 +356,3 @@ class _Builder:
 
     def _error(self, record: QARecord, what: str) -> UserError:
         return UserError(f"{self.source}: question {record.question_id!r} {what}")
-
-
-def _exact(
-    builder: _Builder, answered: list[_Labelled], records: list[QARecord], height: int, width: int
-) -> list[list[_Labelled]]:
-    return [answered]
-
-
-def _raw(
-    builder: _Builder, answered: list[_Labelled], records: list[QARecord], height: int, width: int
-) -> list[list[_Labelled]]:
-    # Two readers' equal boxes are two boxes: nothing is merged here.
-    by_reader = builder.readers_boxes(records, height, width)
-    return [[item for items in by_reader.values() for item in items]]
-
-
-def _per_reader(
-    builder: _Builder, answered: list[_Labelled], records: list[QARecord], height: int, width: int
-) -> list[list[_Labelled]]:
-    return list(builder.readers_boxes(records, height, width).values())
-
-
-GT_MODES: dict[
-    str,
-    Callable[
-        [_Builder, list[_Labelled], list[QARecord], int, int],
-        list[list[_Labelled]],
-    ],
-] = {"exact": _exact, "raw": _raw, "per_reader": _per_reader}

@@ -69,7 +69,7 @@ def parse_openi(content: bytes, where: str) -> OpenIReport:
     """The report that an XML file holds.
 
     Raises:
-        Unusable: too large (`report_too_long`), not in its encoding (`invalid_text`), no such XML
+        Unusable: too large (`report_too_long`), not in its encoding (`bad_encoding`), no such XML
             (`invalid_record`).
     """
     if len(content) > MAX_BYTES:
@@ -77,7 +77,7 @@ def parse_openi(content: bytes, where: str) -> OpenIReport:
     try:
         content.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise Unusable("invalid_text", f"byte {error.start} is not UTF-8") from None
+        raise Unusable("bad_encoding", f"byte {error.start} is not UTF-8") from None
     try:
         root = ElementTree.fromstring(content)
     except ElementTree.ParseError as error:

@@ -22,6 +22,7 @@ from cxrjax.datasets.split import validation_groups
 from cxrjax.datasets.statistics import RecordStatistics, compare
 from cxrjax.datasets.vindr_cxr_vqa.classes import CLASSES
 from cxrjax.errors import UserError
+from cxrjax.images import is_resize
 from cxrjax.records import QARecord, parse_record
 
 FILE_NAME = "records.jsonl"
@@ -68,7 +69,7 @@ def build_own_records(build: OwnBuild) -> None:
     kept = []
     for line in lines:
         try:
-            image_hw = checks[line.image].size()
+            image_hw = _original_size(line.record, checks[line.image].size())
             _check_record(line.record, image_hw)
         except Unusable as verdict:
             quality.set_aside(verdict.reason, line.record.question_id, line.where, verdict.found)
@@ -142,13 +143,18 @@ def _parse(text: str, where: str) -> QARecord:
     return parse_record(text, where)
 
 
+def _original_size(record: QARecord, image_hw: tuple[int, int]) -> tuple[int, int]:
+    """The size that boxes refer to: the stated one, which the file may be a smaller copy of."""
+    if record.image_hw is None:
+        return image_hw
+    if not is_resize(image_hw, record.image_hw):
+        found = f"image_hw {list(record.image_hw)}, but the file has {list(image_hw)} as displayed"
+        raise Unusable("size_mismatch", f"{found}, which is no resize of it")
+    return record.image_hw
+
+
 def _check_record(record: QARecord, image_hw: tuple[int, int]) -> None:
     """Raises `Unusable` where a record contradicts itself or its image of this size."""
-    if record.image_hw not in (None, image_hw):
-        stated = list(record.image_hw or ())
-        raise Unusable(
-            "size_mismatch", f"image_hw {stated}, but the file has {list(image_hw)} as displayed"
-        )
     classes = _CLOSED_CLASSES.get(record.dataset)
     for answer in record.answers:
         for label in answer.labels:

@@ -25,8 +25,10 @@ from cxrjax.datasets.phantom.render import SMALLEST
 from cxrjax.datasets.quality import PixelBox, QualityLog
 from cxrjax.datasets.statistics import RecordStatistics, compare
 from cxrjax.datasets.vindr_cxr_vqa.annotation import Finding, ImageAnnotation
+from cxrjax.datasets.vindr_cxr_vqa.assemble import Assembly
 from cxrjax.datasets.vindr_cxr_vqa.box_table import write_box_table
-from cxrjax.datasets.vindr_cxr_vqa.construct import MAX_BOXES, Construction, construct_dense
+from cxrjax.datasets.vindr_cxr_vqa.construct import MAX_BOXES, plan_dense
+from cxrjax.datasets.vindr_cxr_vqa.dense_writer import DenseWriter
 from cxrjax.datasets.vindr_cxr_vqa.statistics import PHANTOM_PAPER, annotation_values
 from cxrjax.errors import UserError
 from cxrjax.records import Provenance
@@ -156,13 +158,12 @@ def _write(
     out = build.out
     write_box_table(out / BOX_TABLE, [image for split in SPLITS for image in images[split]])
     table_sha256 = output.hash_file(out / BOX_TABLE)
-    construction = Construction(
-        build.seed, "synthetic", Provenance(source_file=BOX_TABLE, source_sha256=table_sha256)
-    )
+    source = Provenance(source_file=BOX_TABLE, source_sha256=table_sha256)
+    assembly = Assembly("synthetic", DenseWriter(build.seed), source)
     statistics = RecordStatistics()
     splits: dict[str, Any] = {}
     for split in SPLITS:
-        records = construct_dense(images[split], split, construction)
+        records = assembly.records(plan_dense(images[split], build.seed), split)
         progress = tqdm.tqdm(records, desc=f"{split} questions", unit="question")
         splits[split] = output.write_split(out, split, progress, statistics)
         splits[split]["images_sha256"] = output.hash_lines(hashes[split])
@@ -178,7 +179,7 @@ def _write(
             "image_format": build.image_format,
             "normal_percent": build.normal_percent,
             "conspicuity": build.conspicuity,
-            "templates": construction.templates.version,
+            "templates": assembly.generator.version,
             "box_table": {"path": BOX_TABLE, "sha256": table_sha256},
             "splits": splits,
         },

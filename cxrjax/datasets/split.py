@@ -2,8 +2,14 @@
 
 import collections
 import random
-from collections.abc import Collection, Hashable, Mapping
+import re
+from collections.abc import Collection, Hashable, Iterable, Mapping
+from pathlib import Path
 from typing import TypeVar
+
+from cxrjax.datasets.quality import QualityLog
+from cxrjax.errors import UserError
+from cxrjax.json_file import read_json_object
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -53,6 +59,56 @@ def stratified_validation(label_sets: Mapping[str, Collection[str]], seed: int) 
         for label in label_sets[best]:
             excess[label] += 1
     return chosen
+
+
+def read_split_manifest(path: Path) -> dict[str, str]:
+    """Image id -> split, from a JSON object {split: [image ids]} with at least "train".
+
+    Raises:
+        UserError: the file is not that, or an image stands there twice.
+    """
+    splits: dict[str, str] = {}
+    content = read_json_object(path)
+    if "train" not in content:
+        raise UserError(f"{path}: found splits {sorted(content)}, expected at least 'train'")
+    for split, ids in content.items():
+        if not re.fullmatch(r"[a-z][a-z0-9_]*", split):
+            raise UserError(f"{path}: split {split!r}: expected lower-case letters, digits and _")
+        if not isinstance(ids, list) or not all(isinstance(one, str) for one in ids):
+            raise UserError(f"{path}: {split}: expected a list of image ids")
+        for image_id in ids:
+            if image_id in splits:
+                raise UserError(
+                    f"{path}: image {image_id!r} stands in {splits[image_id]} and again in "
+                    f"{split}: leave it in one"
+                )
+            splits[image_id] = split
+    return splits
+
+
+def follow_manifest(
+    manifest: Mapping[str, str],
+    image_ids: Iterable[str],
+    known: Collection[str],
+    where: str,
+    quality: QualityLog,
+) -> dict[str, str]:
+    """Image id -> split of those images that the manifest names.
+
+    Args:
+        known: what the source has besides; what of the manifest is in neither is set aside, and so
+            are images that it does not name.
+    """
+    image_ids = list(image_ids)
+    for missing in sorted(manifest.keys() - {*image_ids, *known}):
+        quality.set_aside("not_in_source", missing, where, f"in split {manifest[missing]}")
+    followed = {}
+    for image_id in image_ids:
+        if image_id in manifest:
+            followed[image_id] = manifest[image_id]
+        else:
+            quality.set_aside("not_in_split", image_id, where, "an image in no split of it")
+    return followed
 
 
 def validation_groups(groups: Collection[Key], seed: int) -> set[Key]:

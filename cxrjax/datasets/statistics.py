@@ -33,6 +33,7 @@ class RecordStatistics:
         self._difficulties: collections.Counter[str] = collections.Counter()
         self._polarities: collections.Counter[str] = collections.Counter()
         self._findings: collections.Counter[str] = collections.Counter()
+        self._negatives: collections.Counter[str] = collections.Counter()
         self._labels: set[str] = set()
         self._answer_boxes = 0
         self._reason_words: list[int] = []
@@ -49,6 +50,8 @@ class RecordStatistics:
             self._polarities[record.answers[0].polarity] += 1
         if record.gt_finding:
             self._findings[record.gt_finding] += 1
+        if record.negative_kind:
+            self._negatives[record.negative_kind] += 1
         if record.reason:
             self._reason_words.append(len(record.reason.split()))
         for answer in record.answers:
@@ -76,6 +79,12 @@ class RecordStatistics:
         for split in sorted(self._questions):
             values[f"{split}_images"] = len(self._images[split])
             values[f"{split}_questions"] = self._questions[split]
+        for name, counts in (
+            ("finding_questions", self._findings),
+            ("negative_questions", self._negatives),
+        ):
+            for key, count in sorted(counts.items()):
+                values[f"{name}/{key}"] = count
         shares = {
             "difficulty_percent": self._difficulties,
             "question_type_percent": self._types,

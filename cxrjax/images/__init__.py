@@ -3,9 +3,11 @@
 from cxrjax.images.audit import audit_image
 from cxrjax.images.decode import audit_header, image_size, read_image
 from cxrjax.images.error import MAX_PIXELS, ImageError
+from cxrjax.images.file import AnyFile, open_file
 from cxrjax.images.geometry import (
     IDENTITY,
     Geometry,
+    is_resize,
     letterbox,
     letterbox_geometry,
     resize,
@@ -15,13 +17,16 @@ from cxrjax.images.geometry import (
 __all__ = [
     "IDENTITY",
     "MAX_PIXELS",
+    "AnyFile",
     "Geometry",
     "ImageError",
     "audit_header",
     "audit_image",
     "image_size",
+    "is_resize",
     "letterbox",
     "letterbox_geometry",
+    "open_file",
     "read_image",
     "resize",
     "resize_geometry",

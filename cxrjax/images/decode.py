@@ -17,7 +17,6 @@ wrong example, not a small one.
 import contextlib
 import warnings
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 from jaxtyping import UInt8
@@ -25,6 +24,7 @@ from PIL import ExifTags, Image, ImageFile
 
 from cxrjax.images.dicom import MARKER, MARKER_START, dicom_notes, dicom_size, read_dicom
 from cxrjax.images.error import MAX_PIXELS, ImageError, check_size, one_line
+from cxrjax.images.file import AnyFile, open_file
 from cxrjax.images.intensity import auto_exposed
 
 # Sizes are judged by `check_size`; Pillow's warning would be a second line beside that error.
@@ -50,9 +50,7 @@ _SIDEWAYS = (5, 6, 7, 8)
 _JPEG_FILL = 128
 
 
-def read_image(
-    path: str | Path, target: tuple[int, int] | None = None
-) -> UInt8[np.ndarray, "h w 3"]:
+def read_image(path: AnyFile, target: tuple[int, int] | None = None) -> UInt8[np.ndarray, "h w 3"]:
     """The picture in a PNG, JPEG or DICOM file as it is displayed.
 
     Args:
@@ -83,7 +81,7 @@ def read_image(
         return _to_rgb(upright)
 
 
-def image_size(path: str | Path) -> tuple[int, int]:
+def image_size(path: AnyFile) -> tuple[int, int]:
     """(height, width) of what `read_image` gives, from the header; no pixel is decoded.
 
     Raises:
@@ -97,7 +95,7 @@ def image_size(path: str | Path) -> tuple[int, int]:
         return (width, height) if _orientation(image) in _SIDEWAYS else (height, width)
 
 
-def audit_header(path: str | Path) -> list[str]:
+def audit_header(path: AnyFile) -> list[str]:
     """What the header says that people trip over, one phrase each; no pixel is decoded.
 
     An EXIF orientation other than upright (boxes drawn on the unturned image don't fit), more
@@ -118,7 +116,7 @@ def audit_header(path: str | Path) -> list[str]:
         if turn in _TURNS:
             notes.append(f"EXIF orientation {turn}: displayed turned, boxes must fit that")
         if image.format == "PNG":
-            with open(path, "rb") as file:
+            with open_file(path) as file:
                 depth = file.read(_PNG_BIT_DEPTH_AT + 1)[-1]
             if depth == 16 and image.mode.startswith("I"):
                 notes.append("16-bit grey: exposed by percentiles")
@@ -129,10 +127,10 @@ def audit_header(path: str | Path) -> list[str]:
     return notes
 
 
-def _kind(path: str | Path) -> str:
+def _kind(path: AnyFile) -> str:
     """'PNG', 'JPEG' or 'DICOM' by the first bytes; refuses everything else."""
     try:
-        with open(path, "rb") as file:
+        with open_file(path) as file:
             head = file.read(MARKER_START + len(MARKER))
     except OSError as error:
         raise ImageError(
@@ -153,7 +151,7 @@ def _kind(path: str | Path) -> str:
 
 
 @contextlib.contextmanager
-def _open(path: str | Path) -> Iterator[ImageFile.ImageFile]:
+def _open(path: AnyFile) -> Iterator[ImageFile.ImageFile]:
     """A PNG or JPEG with its header read; what Pillow raises in the block becomes ImageError."""
     if ImageFile.LOAD_TRUNCATED_IMAGES:
         raise ImageError(
@@ -162,7 +160,7 @@ def _open(path: str | Path) -> Iterator[ImageFile.ImageFile]:
         )
     kind = _kind(path)
     try:
-        with Image.open(path, formats=[kind]) as image:
+        with open_file(path) as file, Image.open(file, formats=[kind]) as image:
             assert isinstance(image, ImageFile.ImageFile)
             check_size(path, image.height, image.width)
             if image.format == "PNG" and getattr(image, "n_frames", 1) > 1:
@@ -199,7 +197,7 @@ def _reduce(image: ImageFile.ImageFile, target: tuple[int, int]) -> None:
             return
 
 
-def _refuse_filled(path: str | Path, image: Image.Image) -> None:
+def _refuse_filled(path: AnyFile, image: Image.Image) -> None:
     """Refuses a JPEG whose data ended early although its end marker is in place.
 
     Pillow notices missing bytes by itself; here the decoder saw an end and filled the rest.

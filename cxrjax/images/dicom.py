@@ -7,8 +7,6 @@ neither a VOI LUT nor a usable window, the percentiles of `cxrjax.images.intensi
 Pixels are never flipped or turned: boxes in datasets refer to rows and columns as stored.
 """
 
-from pathlib import Path
-
 import numpy as np
 import pydicom
 from jaxtyping import Bool, Float, Int, UInt8
@@ -18,6 +16,7 @@ from pydicom.pixels import apply_modality_lut, apply_voi, get_decoder
 from pydicom.uid import UID, JPEGTransferSyntaxes
 
 from cxrjax.images.error import ImageError, check_size, one_line
+from cxrjax.images.file import AnyFile, open_file
 from cxrjax.images.intensity import levels_of, percentile_range, stretch, to_uint8
 
 # The four bytes after a 128-byte preamble that make a file DICOM (PS3.10, 7.1).
@@ -28,7 +27,7 @@ _JPEG_END = b"\xff\xd9"
 _DAMAGED = "the file is damaged or cut off, fetch it again"
 
 
-def dicom_size(path: str | Path) -> tuple[int, int]:
+def dicom_size(path: AnyFile) -> tuple[int, int]:
     """Rows and columns from the header alone; a header-only file will do.
 
     Raises:
@@ -37,7 +36,7 @@ def dicom_size(path: str | Path) -> tuple[int, int]:
     return _size(path, _read(path, header_only=True))
 
 
-def read_dicom(path: str | Path) -> UInt8[np.ndarray, "h w 3"]:
+def read_dicom(path: AnyFile) -> UInt8[np.ndarray, "h w 3"]:
     """The picture of a single-frame DICOM file, uint8 RGB, rows and columns as stored.
 
     Grey images of 1 to 16 bits stored, and colour (RGB, YBR) of 8 bits.
@@ -77,7 +76,7 @@ def read_dicom(path: str | Path) -> UInt8[np.ndarray, "h w 3"]:
     return np.repeat(grey[..., None], 3, axis=2)
 
 
-def dicom_notes(path: str | Path) -> list[str]:
+def dicom_notes(path: AnyFile) -> list[str]:
     """What in the header may surprise whoever brings boxes or expects a look; see `audit_header`.
 
     Raises:
@@ -103,16 +102,17 @@ def dicom_notes(path: str | Path) -> list[str]:
     return notes
 
 
-def _read(path: str | Path, header_only: bool) -> Dataset:
+def _read(path: AnyFile, header_only: bool) -> Dataset:
     try:
-        return pydicom.dcmread(path, stop_before_pixels=header_only)
+        with open_file(path) as file:
+            return pydicom.dcmread(file, stop_before_pixels=header_only)
     except OSError as error:
         raise ImageError(f"{path}: cannot be read: {error.strerror or one_line(error)}") from None
     except Exception as error:  # struct.error, EOFError, KeyError and more, by where it was cut
         raise ImageError(f"{path}: unreadable DICOM ({one_line(error)}): {_DAMAGED}") from error
 
 
-def _size(path: str | Path, dataset: Dataset) -> tuple[int, int]:
+def _size(path: AnyFile, dataset: Dataset) -> tuple[int, int]:
     height, width = dataset.get("Rows"), dataset.get("Columns")
     if height is None or width is None:
         raise ImageError(
@@ -123,7 +123,7 @@ def _size(path: str | Path, dataset: Dataset) -> tuple[int, int]:
     return int(height), int(width)
 
 
-def _decode(path: str | Path, dataset: Dataset) -> np.ndarray:
+def _decode(path: AnyFile, dataset: Dataset) -> np.ndarray:
     """Stored values, [h, w] integers, or uint8 [h, w, 3] RGB."""
     photometric = str(dataset.get("PhotometricInterpretation", "none"))
     allocated, bits = dataset.get("BitsAllocated"), dataset.get("BitsStored")
@@ -166,7 +166,7 @@ def _decode(path: str | Path, dataset: Dataset) -> np.ndarray:
         ) from error
 
 
-def _refuse_cut_jpeg(path: str | Path, dataset: Dataset) -> None:
+def _refuse_cut_jpeg(path: AnyFile, dataset: Dataset) -> None:
     """Refuses a JPEG frame without its end marker: the decoder would fill what is missing.
 
     The other encodings' decoders notice by themselves.

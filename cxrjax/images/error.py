@@ -1,8 +1,7 @@
 """The error of this package, and the size above which it refuses to decode."""
 
-from pathlib import Path
-
 from cxrjax.errors import UserError
+from cxrjax.images.file import AnyFile
 
 # 8192 x 8192. The largest radiography detectors give about 20 million pixels; a file that claims
 # more than this is damaged or made to exhaust memory (the decoded array would exceed 200 MB).
@@ -13,7 +12,7 @@ class ImageError(UserError):
     """An image file cannot be used: the message names the path, what was found and what to do."""
 
 
-def check_size(path: str | Path, height: int, width: int) -> None:
+def check_size(path: AnyFile, height: int, width: int) -> None:
     """Refuses a size that no radiograph has, before any pixel is decoded.
 
     Raises:

@@ -94,6 +94,17 @@ def resize(
     return np.array(resized), resize_geometry(height, width)
 
 
+def is_resize(size: tuple[int, int], original: tuple[int, int]) -> bool:
+    """Whether an image of this (height, width) can be the original resized in proportion.
+
+    Each side may be off by less than a pixel, as rounding leaves it. Boxes as fractions of the
+    original then fit the copy; they would not fit one that was cropped, padded or squeezed.
+    """
+    scales = [((side - 1) / whole, (side + 1) / whole) for side, whole in zip(size, original)]  # noqa: B905
+    (least_h, most_h), (least_w, most_w) = scales
+    return max(least_h, least_w) < min(most_h, most_w)
+
+
 def letterbox_geometry(height: int, width: int, out_height: int, out_width: int) -> Geometry:
     """The geometry of `letterbox` for an image of that height and width, without pixels.
 

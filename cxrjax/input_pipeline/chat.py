@@ -97,14 +97,19 @@ def context_ids(
     return (tokenizer.bos_id, *(image if i == soft_token else i for i in ids))
 
 
-def question(text: str) -> str:
+def question(text: str, history: Sequence[tuple[str, str]] = ()) -> str:
     """What follows `context_ids`: the user's question, and the beginning of the model's turn.
 
+    Args:
+        history: (question, answer) of earlier turns; the images stand before the first question.
+
     Raises:
-        UserError: it contains a control token.
+        UserError: a text contains a control token.
     """
-    turn = chat_text([Turn("user", (text,))])
-    return turn.removeprefix(_USER_TURN)
+    turns = []
+    for asked, answered in history:
+        turns += [Turn("user", (asked,)), Turn("model", (answered,))]
+    return chat_text([*turns, Turn("user", (text,))]).removeprefix(_USER_TURN)
 
 
 def answer(text: str) -> str:

@@ -8,7 +8,6 @@ A conversation has its <bos> before the image and ends its answer otherwise: `Pr
 
 import dataclasses
 import functools
-from pathlib import Path
 from typing import Literal, NamedTuple
 
 import jax.numpy as jnp
@@ -20,6 +19,7 @@ from cxrjax.codecs.paligemma import PaliGemma
 from cxrjax.errors import UserError
 from cxrjax.images import (
     IDENTITY,
+    AnyFile,
     Geometry,
     letterbox,
     letterbox_geometry,
@@ -145,7 +145,7 @@ def image_geometry(height: int, width: int, config: ExampleConfig) -> Geometry:
     return letterbox_geometry(height, width, config.image_size, config.image_size)
 
 
-def load_image(path: str | Path, config: ExampleConfig) -> UInt8[np.ndarray, "H W 3"]:
+def load_image(path: AnyFile, config: ExampleConfig) -> UInt8[np.ndarray, "H W 3"]:
     """The image at the model's input size.
 
     Raises:
@@ -156,7 +156,7 @@ def load_image(path: str | Path, config: ExampleConfig) -> UInt8[np.ndarray, "H 
     return transform(read_image(path, target=(side, side)), side, side)[0]
 
 
-def load_input(path: str | Path, config: ExampleConfig) -> np.ndarray:
+def load_input(path: AnyFile, config: ExampleConfig) -> np.ndarray:
     """What the model is given of an image: its pixels, or a frozen tower's features of it.
 
     Raises:

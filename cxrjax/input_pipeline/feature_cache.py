@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Float
 
 from cxrjax.errors import UserError
-from cxrjax.images import ImageError
+from cxrjax.images import AnyFile, ImageError, open_file
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,20 +34,20 @@ class FeatureCache:
     width: int
     dtype: str
 
-    def file_of(self, image_path: str | Path) -> Path:
+    def file_of(self, image_path: AnyFile) -> Path:
         """Where the features of an image are or belong.
 
         Raises:
             ImageError: the image cannot be read.
         """
         try:
-            with open(image_path, "rb") as file:
-                name = hashlib.file_digest(file, "sha256").hexdigest()
+            with open_file(image_path) as file:
+                name = hashlib.sha256(file.read()).hexdigest()
         except OSError as error:
             raise ImageError(f"{image_path}: cannot be read: {error.strerror}") from None
         return self.directory / name[:2] / f"{name}.npy"
 
-    def read(self, image_path: str | Path) -> Float[np.ndarray, "N D"] | None:
+    def read(self, image_path: AnyFile) -> Float[np.ndarray, "N D"] | None:
         """The features of an image; None where there are none.
 
         Raises:

@@ -12,7 +12,6 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import grain
@@ -21,7 +20,7 @@ import numpy as np
 from absl import flags
 
 from cxrjax.errors import UserError
-from cxrjax.images import ImageError
+from cxrjax.images import AnyFile, ImageError
 from cxrjax.input_pipeline.batch import Batch, LoadedBatch, Problem, empty_batch
 from cxrjax.input_pipeline.examples import (
     EncodedQuestion,
@@ -54,7 +53,7 @@ class _Question:
 class _Element:
     """One image with its questions in tokens, its pixels not yet read."""
 
-    image_path: Path | None
+    image_path: AnyFile | None
     questions: list[_Question]
     problems: list[Problem]
 

@@ -95,8 +95,22 @@ class PromptFormat:
     needs_finding: bool = False
 
 
+def _history(record: QARecord) -> list[tuple[str, str]]:
+    """(question, answer) of the earlier turns."""
+    turns = []
+    for turn in record.history:
+        if turn.answer is None:
+            raise UserError(
+                f"question {record.question_id}: continues {turn.question_id}, whose answer is "
+                "null; ask both in one questions file, or join an answer to history"
+            )
+        turns.append((turn.question, turn.answer))
+    return turns
+
+
 def _question_prefix(record: QARecord) -> str:
-    return record.question + "\n"
+    turns = [line for turn in _history(record) for line in turn]
+    return "\n".join([*turns, record.question]) + "\n"
 
 
 def _answer_target(record: QARecord, box_text: BoxText) -> str:
@@ -183,7 +197,7 @@ def _grounding_target(record: QARecord, box_text: BoxText) -> str:
 
 def _chat_question(record: QARecord, text: str) -> str:
     try:
-        return chat.question(text)
+        return chat.question(text, _history(record))
     except UserError as error:
         raise UserError(f"question {record.question_id}: {error}") from None
 
@@ -237,6 +251,21 @@ def _medgemma_boxes_target(record: QARecord, box_text: BoxText) -> str:
     return chat.answer(f"Final Answer: {listed}")
 
 
+def _typed(prompt: PromptFormat) -> PromptFormat:
+    """The same format with the instruction for the question's type before the question."""
+
+    def prefix(record: QARecord) -> str:
+        if not record.type_prompt:
+            raise UserError(
+                f"question {record.question_id}: type_prompt is null, and the prompt format puts "
+                "it before the question; use a format without '_typed'"
+            )
+        question = f"{record.type_prompt} {record.question}"
+        return prompt.prefix(record.model_copy(update={"question": question}))
+
+    return dataclasses.replace(prompt, prefix=prefix)
+
+
 PROMPTS: dict[str, PromptFormat] = {
     # The question as it is written; the answer as it is written, its boxes in the model's codec.
     "vqa": PromptFormat(prefix=_question_prefix, target=_answer_target),
@@ -267,3 +296,5 @@ PROMPTS: dict[str, PromptFormat] = {
         end=END_OF_TURN,
     ),
 }
+# For a model that answers one question in several ways, as the stages of ViX-Ray do.
+PROMPTS |= {f"{name}_typed": _typed(PROMPTS[name]) for name in ("vqa", "medgemma")}

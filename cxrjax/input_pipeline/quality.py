@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 from cxrjax.codecs import get_codec
 from cxrjax.datasets.quality import QualityLog, Unusable, check_box
-from cxrjax.images import ImageError, image_size
+from cxrjax.images import ImageError, image_size, is_resize
 from cxrjax.input_pipeline.sources import RecordSource
+from cxrjax.input_pipeline.stored_images import StoredImage
 from cxrjax.records import QARecord
 
 # What decoding says about a text without any box: nothing is wrong with that here.
@@ -40,8 +41,9 @@ def check_records(
     """Looks at every record of a source.
 
     Set aside are records whose image is missing or has no readable header, whose `image_hw` is
-    null or not the image's, with a box that is empty or leaves the image, with an answer whose
-    boxes don't parse, or that name a finding their dataset doesn't have.
+    null or not the image's (which may be a resized copy, in proportion), with a box that is empty
+    or leaves the image, with an answer whose boxes don't parse, or that name a finding their
+    dataset doesn't have.
 
     Args:
         source: the records.
@@ -51,9 +53,9 @@ def check_records(
     """
     quality = QualityLog()
     indices = set()
-    sizes: dict[Path, tuple[int, int] | Unusable] = {}
+    sizes: dict[Path | StoredImage, tuple[int, int] | Unusable] = {}
     for index, record in source.records():
-        path = source.image_root / record.image_path
+        path = source.image_of(record)
         if path not in sizes:
             sizes[path] = _image_size(path)
         try:
@@ -67,8 +69,10 @@ def check_records(
     return RecordCheck(quality, frozenset(indices))
 
 
-def _image_size(path: Path) -> tuple[int, int] | Unusable:
+def _image_size(path: Path | StoredImage) -> tuple[int, int] | Unusable:
     """(height, width) from the image's header, or why there is none."""
+    if isinstance(path, StoredImage):
+        return path.image_hw
     if not path.is_file():
         return Unusable("missing_image", f"{path} is not there")
     try:
@@ -86,12 +90,14 @@ def _check(
     """Raises `Unusable` with what is wrong, most basic first."""
     if isinstance(size, Unusable):
         raise size
-    if record.image_hw != size:
+    if record.image_hw is None or not is_resize(size, record.image_hw):
         stated = "null" if record.image_hw is None else list(record.image_hw)
-        raise Unusable("size_mismatch", f"image_hw is {stated}, the file has {list(size)}")
+        raise Unusable(
+            "size_mismatch", f"image_hw is {stated}, the file has {list(size)}, no resize of it"
+        )
     for x_min, y_min, x_max, y_max in record.boxes:
-        check_box((x_min, y_min, x_max, y_max), size)
-    decoded = get_codec(record_codec).decode(record.answer_text, *size, strict=True)
+        check_box((x_min, y_min, x_max, y_max), record.image_hw)
+    decoded = get_codec(record_codec).decode(record.answer_text, *record.image_hw, strict=True)
     for failure in decoded.failures:
         if failure.category not in _NO_BOX:
             raise Unusable(

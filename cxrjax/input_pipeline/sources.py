@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cxrjax.errors import UserError
+from cxrjax.input_pipeline.stored_images import StoredImage, StoredImages
 from cxrjax.records import QARecord, parse_record
 
 
@@ -23,7 +24,7 @@ class ImageQuestions(NamedTuple):
         records: the records, in the same order.
     """
 
-    image_path: Path
+    image_path: Path | StoredImage
     indices: tuple[int, ...]
     records: tuple[QARecord, ...]
 
@@ -46,6 +47,7 @@ class RecordSource:
             file's `records/` or `questions/` folder, else the file's own.
         questions_per_image: most questions in an element.
         exclude: positions of records to leave out (`quality.RecordCheck.indices`).
+        images: read images from here instead of files.
 
     Raises:
         UserError: the file cannot be read, has a line that is not a record, or has none.
@@ -57,6 +59,7 @@ class RecordSource:
         image_root: str | Path | None = None,
         questions_per_image: int = 8,
         exclude: Collection[int] = (),
+        images: StoredImages | None = None,
     ) -> None:
         if questions_per_image < 1:
             raise UserError(f"questions_per_image is {questions_per_image}, expected at least 1")
@@ -64,6 +67,7 @@ class RecordSource:
         self.image_root = default_image_root(self.path) if image_root is None else Path(image_root)
         self.questions_per_image = questions_per_image
         self.exclude = frozenset(exclude)
+        self.images = images
         self._descriptor: int | None = None
         groups = self._scan()
         self._elements = [
@@ -108,7 +112,11 @@ class RecordSource:
     def without(self, indices: Collection[int]) -> "RecordSource":
         """The same file with these records left out as well."""
         return RecordSource(
-            self.path, self.image_root, self.questions_per_image, self.exclude | set(indices)
+            self.path,
+            self.image_root,
+            self.questions_per_image,
+            self.exclude | set(indices),
+            self.images,
         )
 
     def __len__(self) -> int:
@@ -117,7 +125,13 @@ class RecordSource:
     def __getitem__(self, element: int) -> ImageQuestions:
         indices = self._elements[element]
         records = tuple(self.record(index) for index in indices)
-        return ImageQuestions(self.image_root / records[0].image_path, indices, records)
+        return ImageQuestions(self.image_of(records[0]), indices, records)
+
+    def image_of(self, record: QARecord) -> Path | StoredImage:
+        """Where the record's image is; of a file, whether it is there or not."""
+        if self.images is None:
+            return self.image_root / record.image_path
+        return self.images[record.image_id, record.image_path]
 
     @property
     def num_records(self) -> int:
@@ -154,6 +168,20 @@ class RecordSource:
         descriptor = self.__dict__.get("_descriptor")
         if descriptor is not None:
             os.close(descriptor)
+
+
+def open_tfds(directory: Path, split: str, questions_per_image: int = 8) -> RecordSource:
+    """The same elements as the records file that a TFDS data set was written from.
+
+    Args:
+        directory: of the data set's version (`cxrjax.datasets.tfds_builders`).
+        split: such as `train`.
+
+    Raises:
+        UserError: there is no such data set or split.
+    """
+    images = StoredImages(directory, split)
+    return RecordSource(images.records_file, directory, questions_per_image, images=images)
 
 
 def default_image_root(path: Path) -> Path:

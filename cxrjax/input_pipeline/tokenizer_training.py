@@ -4,16 +4,20 @@
 
 2,048 pieces: PaliGemma's special ids, 1,024 `<loc>`, 128 `<seg>`, the newline, 256 bytes (so that
 no text is lost), and what is left for words of chest radiography. Takes seconds; the same corpus
-gives the same bytes.
+gives the same bytes. In Vietnamese, from the questions and reports of ViX-Ray's synthetic set:
+
+    python -m cxrjax.input_pipeline.tokenizer_training --corpus=vix_ray \\
+        --out=data/vix_ray/tokenizer.model
 """
 
 import argparse
 import io
 import itertools
 import json
+import random
 import re
 import string
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import sentencepiece
@@ -21,6 +25,9 @@ import sentencepiece
 from cxrjax import datasets
 from cxrjax.cli import run
 from cxrjax.datasets.vindr_cxr_vqa.classes import CLASSES
+from cxrjax.datasets.vix_ray.grammar import Lesion, load_grammar
+from cxrjax.datasets.vix_ray.stages import CONCLUDE, STAGE_TAGS, prompt
+from cxrjax.datasets.vix_ray.study import GENDERS, VIEW_DEFINITIONS
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.tokenizer import (
     BOS_ID,
@@ -33,6 +40,7 @@ from cxrjax.input_pipeline.tokenizer import (
 )
 
 VOCAB_SIZE = 2048
+_REPORTS = 3000
 
 _ANATOMY = (
     "right lung",
@@ -126,6 +134,26 @@ def template_corpus() -> Iterator[str]:
             yield re.sub(r"\{(\w+)\}", slots.fill, phrase)
 
 
+def vix_ray_corpus() -> Iterator[str]:
+    """Questions and reports in Vietnamese, of made-up patients and lesions."""
+    for number in range(_REPORTS):
+        rng = random.Random(f"{number}/corpus")
+        lesions = [
+            Lesion(label, rng.random(), rng.random())
+            for label in rng.sample(CLASSES, rng.randrange(5))
+        ]
+        report = load_grammar().report(lesions, rng)
+        view, sex = rng.choice([*VIEW_DEFINITIONS]), rng.choice([*GENDERS])
+        yield from (report.findings, report.impression, *STAGE_TAGS.values())
+        yield from (prompt(view, sex, rng.randrange(18, 100)), CONCLUDE)
+
+
+CORPORA: dict[str, Callable[[], Iterable[str]]] = {
+    "templates": template_corpus,
+    "vix_ray": vix_ray_corpus,
+}
+
+
 class _Slots:
     """Fills a phrase's slots, each time with the next value of its kind."""
 
@@ -133,7 +161,8 @@ class _Slots:
         boxes = ["".join(LOC_PIECES[k : k + 4]) for k in range(0, len(LOC_PIECES), 4)]
         lists = [f"{a}, {b} and {c}" for a, b, c in zip(things, things[1:], things[2:])]  # noqa: B905
         values = {
-            ("thing", "finding"): things,
+            ("thing", "finding", "a_finding"): things,
+            ("structure",): _ANATOMY,
             ("findings",): lists,
             ("place",): _PLACES,
             ("box", "boxes", "boxes_and"): boxes,
@@ -214,10 +243,12 @@ def main() -> None:
         description="Train the small SentencePiece tokenizer with <loc> and <seg> pieces."
     )
     parser.add_argument("--out", required=True, type=Path, help="tokenizer.model to write")
-    parser.add_argument("--text", type=Path, help="corpus, a sentence a line (default: templates)")
+    text = parser.add_mutually_exclusive_group()
+    text.add_argument("--text", type=Path, help="corpus, a sentence a line (default: templates)")
+    text.add_argument("--corpus", choices=sorted(CORPORA), default="templates", help="one of ours")
     arguments = parser.parse_args()
     if arguments.text is None:
-        corpus: Iterable[str] = template_corpus()
+        corpus: Iterable[str] = CORPORA[arguments.corpus]()
     else:
         try:
             corpus = arguments.text.read_text("utf-8").splitlines()

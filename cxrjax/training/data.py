@@ -11,7 +11,7 @@ from cxrjax.errors import UserError
 from cxrjax.input_pipeline.examples import ExampleConfig
 from cxrjax.input_pipeline.feature_cache import FeatureCache
 from cxrjax.input_pipeline.quality import check_records
-from cxrjax.input_pipeline.sources import RecordSource
+from cxrjax.input_pipeline.sources import RecordSource, open_tfds
 from cxrjax.input_pipeline.tokenizer import Tokenizer, check_vocabulary, load_tokenizer
 from cxrjax.training.checkpoint import model_sizes
 
@@ -26,7 +26,7 @@ class OpenedRecords(NamedTuple):
 def open_records(
     config: ConfigDict, key: str, classes: Mapping[str, Collection[str]] | None = None
 ) -> OpenedRecords:
-    """The records that `data.<key>` names.
+    """The records that `data.<key>` names: a file, or a TFDS data set, whose split is `key`.
 
     Args:
         key: `train` or `validation`.
@@ -38,13 +38,16 @@ def open_records(
     """
     data = config.data
     path = data[key]
-    if path is None or not Path(path).is_file():
+    if path is None or not Path(path).exists():
         found = "is not set" if path is None else f"names {path}, which is not there"
         raise UserError(
             f"data.{key} {found}: expected a records file (data/README.md). "
             f"{config.missing_data_help}"
         )
-    source = RecordSource(path, data.image_root, data.questions_per_image)
+    if Path(path).is_dir():
+        source = open_tfds(Path(path), key, data.questions_per_image)
+    else:
+        source = RecordSource(path, data.image_root, data.questions_per_image)
     check = check_records(source, data.record_codec, classes)
     left_out = set(check.indices)
     if key == "train" and data.findings:

@@ -47,9 +47,15 @@ def describe_run(
         resumed_from: the checkpoint's step, 0 for a new run.
         parameters: counts by name.
         base: the frozen base's reference.
-        data_files: records files; the `manifest.json` of their data set is hashed too.
+        data_files: records files, or folders of TFDS data sets; the `manifest.json` of their data
+            set is hashed too, and the hashes of its splits are repeated.
     """
-    files = [path for path in data_files if path.is_file()]
+    files = [
+        file
+        for path in data_files
+        for file in (sorted(path.glob("records/*.jsonl")) if path.is_dir() else [path])
+        if file.is_file()
+    ]
     manifests = {path.parent.parent / "manifest.json" for path in files}
     files += sorted(path for path in manifests if path.is_file())
     return {
@@ -60,6 +66,7 @@ def describe_run(
         "parameters": dict(parameters),
         "base": dict(base),
         "data_sha256": {str(path): file_sha256(path) for path in files},
+        "split_sha256": {str(path): _split_hashes(path) for path in files if path in manifests},
         "git_commit": git_commit(),
         "versions": {
             "python": platform.python_version(),
@@ -71,6 +78,12 @@ def describe_run(
             "processes": jax.process_count(),
         },
     }
+
+
+def _split_hashes(manifest: Path) -> dict[str, str]:
+    """Split -> hash of its image ids, as the data set's manifest has them; empty without any."""
+    splits = json.loads(manifest.read_text(encoding="utf-8")).get("splits", {})
+    return {name: split["split_sha256"] for name, split in splits.items()}
 
 
 def git_commit() -> str | None:

@@ -13,6 +13,7 @@ from cxrjax.benchmarks.vindr_cxr_vqa import score
 from cxrjax.benchmarks.vindr_truth import read_references, union
 from cxrjax.codecs import CODECS
 from cxrjax.datasets.vindr_cxr_vqa.classes import CLASSES
+from cxrjax.errors import UserError
 from cxrjax.metrics.bootstrap import Bootstrap
 from cxrjax.records import QARecord
 
@@ -379,6 +380,42 @@ def test_ground_truth_modes_and_the_recall_ceiling():
     raw = _values([record], lines, "strict", gt_mode="raw")
     assert raw["detection/recall_ceiling_one_box"] == pytest.approx(1 / 3)
     assert raw["detection/truth_boxes_per_image"] == 3
+
+
+@pytest.mark.parametrize(
+    ("mode", "recall", "boxes"),
+    [
+        ("reader:R2", 1.0, 1),
+        ("reader:R3", 0.0, 1),
+        ("majority", 0.5, 2),
+        ("lesion_majority", 1.0, 1),
+        ("wbf", 0.5, 2),
+        ("nms:0.9", 0.5, 2),
+        ("components", 0.5, 2),
+    ],
+)
+def test_merged_readers_as_truth(mode, recall, boxes):
+    record = _record("i0", 0, "ILD", [BOX], readers=READERS)
+    strict = _values([record], [_said(record, "Yes.", [FRACTIONS])], "strict", gt_mode=mode)
+    assert strict["detection/recall@0.3"] == recall
+    assert strict["detection/truth_boxes_per_image"] == boxes
+
+
+def test_one_reader_is_truth_only_where_they_read():
+    records = [
+        _record("i0", 0, "ILD", [BOX], readers=READERS),
+        _record("i1", 0, "ILD", [BOX], readers={"R9": []}),
+    ]
+    lines = [_said(record, "Yes.", [FRACTIONS]) for record in records]
+    figures = _score(records, lines, gt_mode="reader:R1")[0]["strict"]
+    figure = figures["detection/precision@0.3"]
+    assert (figure.value, figure.n) == (1, 1)
+    assert figures["vqa/accuracy"].n == 2
+    # Whoever reads "No finding" is a truth without boxes.
+    figure = _score(records, lines, gt_mode="reader:R9")[0]["strict"]["detection/precision@0.3"]
+    assert (figure.value, figure.n) == (0, 1)
+    with pytest.raises(UserError, match=r"'reader:R7': expected one of R1, R2, R3, R9"):
+        _score(records, lines, gt_mode="reader:R7")
 
 
 def test_images_of_a_patient_are_resampled_together():

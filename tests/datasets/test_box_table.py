@@ -1,6 +1,7 @@
 """The table of boxes: both spellings, compressed, in the wheel; every kind of bad row."""
 
 import gzip
+import json
 import zipfile
 from pathlib import Path
 
@@ -73,7 +74,13 @@ def test_compressed_and_in_a_wheel(tmp_path):
         ("a,Cardiomegaly,3,R1,2,1,2,2,10,10", "bad_box", "has no area"),
         ("a,Cardiomegaly,3,R1,1,1,,2,10,10", "bad_box", "x_max=''"),
         ("a,Cardiomegaly,3,R1,1,1,nan,2,10,10", "bad_box", "not finite"),
-        ("a,Cardiomegaly,3,R1,1,1,2,2,10,0", "bad_box", "height='0'"),
+        ("a,Cardiomegaly,3,R1,1,1,2,2,10,0", "bad_size", "height='0'"),
+        ("a,Cardiomegaly,3,R1,1,1,2,2,10.5,10", "bad_size", "width='10.5'"),
+        ("a,Cardiomegaly,3,R1,1,1,2,2,20,10", "size_mismatch", "(10, 20), further up (10, 10)"),
+        ("a,No finding,14,R2,,,,,10,10", "contradictory_rows", "reader R2"),
+        ("a,Cardiomegaly,3,R1,1,1,2,2,10", "malformed_row", "9 cells, expected 10"),
+        ("a,Cardiomegaly,3,R1,1,1,2,2,10,10,", "malformed_row", "11 cells, expected 10"),
+        ("a", "malformed_row", "1 cells, expected 10"),
         ("a,No finding,14,R1,1,1,2,2,10,10", "bad_box", "with a box"),
     ],
 )
@@ -94,6 +101,61 @@ def test_bad_rows_set_their_image_aside(tmp_path, row, reason, found):
         read_box_table(path)
 
 
+def test_a_row_without_an_image_costs_no_image(tmp_path):
+    quality = QualityLog()
+    rows = (",Cardiomegaly,3,R1,1,1,2,2,10,10", "", "b,ILD,5,R1,1,1,2,2,10,10")
+    assert [image.image_id for image in read_box_table(_table(tmp_path, *rows), quality)] == ["b"]
+    assert [(e.reason, e.where) for e in quality.entries] == [("malformed_row", "train.csv:2")]
+    assert quality.examined["rows"] == 2  # a blank line is no row
+
+
+@pytest.mark.parametrize("row", ["a,ILD,5,R1,1,1,2,2,10,10", "a,No finding,14,R2,,,,,10,10"])
+def test_a_row_that_stands_twice_counts_once(tmp_path, row):
+    quality = QualityLog()
+    (image,) = read_box_table(_table(tmp_path, row, row), quality)
+    assert len(image.readers) == 1 and len(image.findings) <= 1
+    assert [(e.reason, e.where) for e in quality.entries] == [("duplicate_row", "train.csv:3")]
+
+
+@pytest.mark.parametrize("prefix", [b"", b"\xef\xbb\xbf"])
+@pytest.mark.parametrize("newline", [b"\n", b"\r\n"])
+def test_byte_order_mark_and_line_ends_change_nothing(tmp_path, prefix, newline):
+    plain = (SAMPLE / "train.csv").read_bytes()
+    path = tmp_path / "train.csv"
+    path.write_bytes(prefix + plain.replace(b"\n", newline))
+    quality = QualityLog()
+    assert read_box_table(path, quality) == read_box_table(SAMPLE / "train.csv")
+    assert quality.entries == []
+
+
+def test_a_row_in_another_encoding_is_set_aside_alone(tmp_path):
+    rows = [f"{name},ILD,5,R1,1,1,2,2,10,10" for name in ("a", "ảnh", "b", "c")]
+    rows[2] = rows[2].replace("R1", "Ré")
+    path = tmp_path / "train.csv"
+    lines = [HEADER, *rows]
+    path.write_bytes(b"\n".join(x.encode("latin-1" if "é" in x else "utf-8") for x in lines))
+    quality = QualityLog()
+    assert [image.image_id for image in read_box_table(path, quality)] == ["a", "ảnh", "c"]
+    (entry,) = quality.entries
+    assert (entry.reason, entry.item, entry.where) == ("bad_encoding", "b", "train.csv:4")
+    assert entry.found == r"'R\\xe9' is not UTF-8"
+    json.dumps(quality.to_json(), ensure_ascii=False).encode()
+
+
+def test_consensus_without_readers(tmp_path):
+    rows = ("a,ILD,1,1,2,2", "a,Rib fracture,1,1,2,2", "b,No finding,,,,")
+    path = _table(tmp_path, *rows, header="image_id,class_name,x_min,y_min,x_max,y_max")
+    with pytest.raises(UserError, match="column rad_id is missing"):
+        read_box_table(path)
+    quality = QualityLog()
+    images = read_box_table(path, quality, reader="consensus")
+    assert [image.readers for image in images] == [
+        {"consensus": [Finding("ILD", (1.0, 1.0, 2.0, 2.0))]},
+        {"consensus": []},
+    ]
+    assert quality.counts()["class_not_selected"] == len(quality.entries) == 1
+
+
 def test_box_on_the_border_is_inside(tmp_path):
     path = _table(tmp_path, "a,Cardiomegaly,3,R1,0,0,10,20,10,20")
     assert len(read_box_table(path)[0].findings) == 1
@@ -102,13 +164,15 @@ def test_box_on_the_border_is_inside(tmp_path):
 def test_broken_files(tmp_path):
     with pytest.raises(UserError, match="column class_name is missing"):
         read_box_table(_table(tmp_path, header="image_id,rad_id,x_min,y_min,x_max,y_max"))
-    with pytest.raises(UserError, match=r"train\.csv:2: 3 cells, expected 10"):
+    with pytest.raises(UserError, match="column rad_id stands twice"):
+        read_box_table(_table(tmp_path, header=HEADER + ",rad_ID"))
+    with pytest.raises(UserError, match=r"train\.csv:2: a: malformed_row: 3 cells, expected 10"):
         read_box_table(_table(tmp_path, "a,b,c"))
-    with pytest.raises(UserError, match="cannot read the box table"):
+    with pytest.raises(UserError, match="cannot read the table"):
         read_box_table(tmp_path / "missing.csv")
     broken = tmp_path / "broken.csv.gz"
     broken.write_bytes(gzip.compress((SAMPLE / "train.csv").read_bytes())[:-20])
-    with pytest.raises(UserError, match=r"broken\.csv\.gz: cannot read the box table"):
+    with pytest.raises(UserError, match=r"broken\.csv\.gz: cannot read the table"):
         read_box_table(broken)
     wheel = tmp_path / "other.whl"
     with zipfile.ZipFile(wheel, "w") as archive:

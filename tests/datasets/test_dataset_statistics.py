@@ -25,7 +25,7 @@ def test_values():
     for record in (
         _record(0, "train", "pos", 2, difficulty="Easy", gt_finding="ILD", reason="one two three"),
         _record(1, "train", "pos", 3, difficulty="Easy", gt_finding="ILD", reason="one"),
-        _record(2, "validation", "neg", 0, difficulty="Medium"),
+        _record(2, "validation", "neg", 0, difficulty="Medium", negative_kind="absent_class"),
     ):
         statistics.add(record)
     values = statistics.values()
@@ -50,6 +50,8 @@ def test_values():
         "question_type_percent/Where": 33.333333,
         "polarity_percent/neg": 33.333333,
         "polarity_percent/pos": 66.666667,
+        "finding_questions/ILD": 2,
+        "negative_questions/absent_class": 1,
         "finding_percent/ILD": 100.0,
     }
 

@@ -66,7 +66,7 @@ def test_folder_archive_and_wheel_hold_the_same_in_order_of_numbers(tmp_path):
     ("content", "reason"),
     [
         (xml(1, findings="Norm\udcff".encode("utf-8", "surrogatepass").decode("latin-1")), None),
-        (xml(1).replace(b"heart", b"he\xe4rt"), "invalid_text"),
+        (xml(1).replace(b"heart", b"he\xe4rt"), "bad_encoding"),
         (xml(1)[:-9], "invalid_record"),
         (b"<html/>", "invalid_record"),
         (xml(1, findings="Normal. " * (MAX_BYTES // 8)), "report_too_long"),

@@ -47,6 +47,64 @@ def test_table_alone(tmp_path):
     assert [entry["num_questions"] for entry in native] == [4, 4]
 
 
+def test_splits_of_a_build_can_be_given_back_as_its_manifest(tmp_path):
+    source = SAMPLE / "train.csv"
+    build_vindr(VinDrBuild(source, tmp_path / "a"))
+    splits = _json(tmp_path / "a" / "splits.json")
+    assert sorted(map(len, splits.values())) == [1, 1]
+    manifest = tmp_path / "splits.json"
+    manifest.write_text(json.dumps({"train": splits["validation"], "validation": splits["train"]}))
+    build_vindr(VinDrBuild(source, tmp_path / "b", split_manifest=manifest))
+    hashes = [
+        {
+            name: split["split_sha256"]
+            for name, split in _json(out / "manifest.json")["splits"].items()
+        }
+        for out in (tmp_path / "a", tmp_path / "b")
+    ]
+    assert hashes[0] == {"train": hashes[1]["validation"], "validation": hashes[1]["train"]}
+    assert "split_manifest" in _json(tmp_path / "b" / "manifest.json")["source"]
+    manifest.write_text(json.dumps({"train": ["sample_heart", "sample_normal", "elsewhere"]}))
+    build_vindr(VinDrBuild(source, tmp_path / "b", split_manifest=manifest))
+    counts = _json(tmp_path / "b" / "quality.json")["counts"]
+    assert (counts["not_in_split"], counts["not_in_source"]) == (1, 1)
+    assert {record.image_id for record in _records(tmp_path / "b")} == {"sample_heart"}
+
+
+def test_a_mix_needs_more_than_the_sample_and_no_questions_of_the_release(tmp_path):
+    with pytest.raises(UserError, match="use --mix=released"):
+        build_vindr(VinDrBuild(SAMPLE / "train.csv", tmp_path, mix="paper"))
+    with pytest.raises(UserError, match="brings its own"):
+        build_vindr(VinDrBuild(SAMPLE, tmp_path, list_all=True))
+
+
+def test_questions_for_everything_lift_the_recall_ceiling(tmp_path):
+    ceilings = []
+    for list_all in (False, True):
+        out = tmp_path / str(list_all)
+        build_vindr(VinDrBuild(SAMPLE / "train.csv", out, list_all=list_all))
+        statistics = _json(out / "statistics.json")
+        ceilings.append(statistics["validation_recall_ceiling"]["value"])
+        # The release's form has one finding a question.
+        assert sum(entry["num_questions"] for entry in _json(out / "data_v1.json")) == 8
+        assert len(_records(out)) == 8 + 2 * list_all
+    assert 0 < ceilings[0] < ceilings[1] == 1
+
+
+def test_tables(tmp_path):
+    text = build_vindr(VinDrBuild(SAMPLE / "train.csv", tmp_path))
+    page = (tmp_path / "tables.md").read_text()
+    assert "| Source images | 2 | 4,394 | -4,392 |" in text and text.split("\n\n")[1] in page
+    for line in (
+        "| this build | 0.0K | 0.0K | chest X-ray | yes | yes |",
+        "| `reason` | API | templates 2 | 100 |",
+        "| `gt_location` | VinDr-CXR | box table | 100 |",
+        "| Validation: recall ceiling |",
+        "| ILD (fewer than 10) | 0 | – | 1.10 | – | 0 | 0 |",
+    ):
+        assert line in page, line
+
+
 def test_questions_hold_no_answers_and_match_the_records(tmp_path):
     build_vindr(VinDrBuild(SAMPLE / "train.csv", tmp_path))
     for split in ("train", "validation"):
@@ -162,6 +220,12 @@ def test_real_table_has_the_published_counts(tmp_path):
         if name.startswith("source/") and name != "source/boxes_per_abnormal_image":
             assert entry["difference"] == 0, name
     assert len([n for n in values if n.startswith("source/")]) == 8 + 5 * 14
+    for kind in ("Where", "What", "Is_there", "How_many", "Which", "Yes_No"):
+        assert statistics[f"question_type_percent/{kind}"]["difference"] == 0
+    assert abs(statistics["difficulty_percent/Easy"]["difference"]) < 1
+    assert statistics["reason_words_min"]["value"] >= 150
+    assert statistics["reason_words_max"]["value"] <= 250
+    assert statistics["validation_boxes_per_image"]["value"] == pytest.approx(8.3, abs=0.3)
     assert _json(tmp_path / "quality.json")["total"] == 0
     held_out = collections.Counter(
         label
@@ -170,6 +234,17 @@ def test_real_table_has_the_published_counts(tmp_path):
     )
     for label, count in held_out.items():
         assert abs(count - 0.15 * values[f"source/images/{label}"]) <= 2, label
+
+
+@pytest.mark.slow
+def test_real_table_has_the_papers_mix(tmp_path):
+    build_vindr(VinDrBuild(_real_table(), tmp_path, mix="paper"))
+    manifest = _json(tmp_path / "manifest.json")
+    assert manifest["mix_scale"] == 1 and manifest["splits"]["train"]["questions"] == 20_880
+    polarity = collections.Counter(
+        record.answers[0].polarity for record in read_records(_split(tmp_path, "train"))
+    )
+    assert polarity == {"pos": 8700, "neg": 12_180}
 
 
 def test_real_table_has_the_two_boxes_that_the_release_quotes():

@@ -1,11 +1,19 @@
 """Splits: exact size, proportional labels, deterministic, nobody on both sides."""
 
 import collections
+import json
 import random
 
 import pytest
 
-from cxrjax.datasets.split import stratified_validation, validation_groups
+from cxrjax.datasets.quality import QualityLog
+from cxrjax.datasets.split import (
+    follow_manifest,
+    read_split_manifest,
+    stratified_validation,
+    validation_groups,
+)
+from cxrjax.errors import UserError
 
 
 def _label_sets(count: int) -> dict[str, list[str]]:
@@ -54,3 +62,37 @@ def test_groups():
     assert chosen != validation_groups(groups, 1)
     assert len(validation_groups(["a", "b"], 0)) == 1
     assert validation_groups(["a"], 0) == set()
+
+
+def test_split_manifest(tmp_path):
+    path = tmp_path / "splits.json"
+    path.write_text(json.dumps({"train": ["a", "b"], "validation": ["c"], "test300": ["t"]}))
+    manifest = read_split_manifest(path)
+    assert manifest == {"a": "train", "b": "train", "c": "validation", "t": "test300"}
+    quality = QualityLog()
+    followed = follow_manifest(manifest, ["c", "a", "x"], ["t"], "splits.json", quality)
+    assert followed == {"c": "validation", "a": "train"}
+    assert [(entry.reason, entry.item) for entry in quality.entries] == [
+        ("not_in_source", "b"),
+        ("not_in_split", "x"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"validation": ["a"]}, "expected at least 'train'"),
+        ({"train": ["a"], "validation": ["a"]}, "'a' stands in train and again in validation"),
+        ({"train": ["a", "a"]}, "again in train"),
+        ({"train": [1]}, "train: expected a list of image ids"),
+        ({"train": "a"}, "train: expected a list of image ids"),
+        ({"train": [], "../x": []}, "split '../x': expected lower-case"),
+        ([], "expected a JSON object"),
+    ],
+)
+def test_unusable_split_manifests(tmp_path, content, message):
+    path = tmp_path / "splits.json"
+    path.write_text(json.dumps(content))
+    with pytest.raises(UserError, match=message) as error:
+        read_split_manifest(path)
+    assert str(path) in str(error.value)

@@ -1,3 +1,6 @@
+import dataclasses
+import math
+
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
@@ -6,6 +9,7 @@ from hypothesis import strategies as st
 from cxrjax.images import (
     IDENTITY,
     Geometry,
+    is_resize,
     letterbox,
     letterbox_geometry,
     resize,
@@ -68,6 +72,35 @@ def test_then_is_one_after_the_other(first, second, box_list):
 def test_an_exact_reduction_letterboxes_alike(height, width, factor, out_height, out_width):
     whole = letterbox_geometry(height * factor, width * factor, out_height, out_width)
     assert letterbox_geometry(height, width, out_height, out_width) == whole
+
+
+@given(
+    st.integers(300, 4000),
+    st.integers(300, 4000),
+    st.integers(300, 2048),
+    st.sampled_from((round, math.floor, math.ceil)),
+)
+def test_a_resized_copy_is_known_and_letterboxes_alike(height, width, long_side, rounding):
+    scale = long_side / max(height, width)
+    copy = max(1, rounding(height * scale)), max(1, rounding(width * scale))
+    assert is_resize(copy, (height, width)) and is_resize((height, width), (height, width))
+    whole, part = (letterbox_geometry(*size, 224, 224) for size in ((height, width), copy))
+    # A pixel of the copy, and the output's own rounding to whole pixels.
+    bound = 1 / min(copy) + 1 / 224
+    np.testing.assert_allclose(dataclasses.astuple(part), dataclasses.astuple(whole), atol=bound)
+
+
+@pytest.mark.parametrize(
+    ("size", "original"),
+    [
+        ((512, 512), (2400, 2000)),  # squeezed
+        ((2400, 1900), (2400, 2000)),  # cropped
+        ((2000, 2400), (2400, 2000)),  # turned
+        ((512, 430), (2400, 2000)),  # three pixels off: 512 x 426.7
+    ],
+)
+def test_other_proportions_are_no_resize(size, original):
+    assert not is_resize(size, original)
 
 
 @given(sides, sides, st.integers(1, 1000), st.integers(1, 1000))

@@ -233,6 +233,14 @@ def test_bucket_is_the_smallest_that_holds_the_length():
 
 
 def test_every_prompt_format_ends_its_prefix_with_a_newline():
-    record = make_record("No.")
+    record = make_record("No.").model_copy(update={"type_prompt": "[tag]"})
     assert all(format.prefix(record).endswith("\n") for format in PROMPTS.values())
-    assert set(PROMPTS) == {"vqa", "detect", "grounding", "medgemma", "medgemma_boxes"}
+    assert set(PROMPTS) == {
+        "vqa",
+        "vqa_typed",
+        "detect",
+        "grounding",
+        "medgemma",
+        "medgemma_typed",
+        "medgemma_boxes",
+    }

@@ -7,6 +7,7 @@ import pytest
 from cxrjax.codecs import CODECS
 from cxrjax.datasets.vindr_cxr_vqa.classes import CLASSES
 from cxrjax.datasets.vindr_cxr_vqa.templates import load_templates
+from cxrjax.datasets.vindr_cxr_vqa.vocabulary import class_words
 from cxrjax.metrics.mentions import VINDR_VOCABULARY, MentionReader
 
 READER = MentionReader()
@@ -177,15 +178,22 @@ def test_blank_is_no_answer_and_silence_is_none_about_the_class():
 @pytest.mark.parametrize("codec", ["vindr_px", "paligemma"])
 def test_answers_of_our_templates_are_read_as_they_are_meant(codec):
     """Every wording of every template for every class, boxes in either notation."""
-    templates = load_templates()
     boxes = CODECS[codec].encode([[0.1, 0.2, 0.3, 0.4]], 1000, 800)
     read = 0
-    for mode, by_type in templates.answers.items():
+    answers = load_templates("1").answers | load_templates("2").answers
+    for mode, by_type in answers.items():
         for (kind, wordings), name in itertools.product(by_type.items(), CLASSES):
             for number, texts in wordings.items():
                 for text in texts:
                     filled = text.format(
-                        finding=name, findings=name, boxes=boxes, boxes_and=boxes, count=2
+                        finding=name,
+                        findings=name,
+                        a_finding=class_words()[name].with_article,
+                        structure=class_words()[name].structure,
+                        place="the only box with this label",
+                        boxes=boxes,
+                        boxes_and=boxes,
+                        count="two",
                     )
                     asked = None if kind.startswith("What") else name
                     # "There is no finding." of a normal image names no class at all.

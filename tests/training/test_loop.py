@@ -87,7 +87,8 @@ def test_best_and_last_checkpoints_are_kept_and_everything_is_written(
     records = tmp_path / "data/records/train.jsonl"
     records.parent.mkdir(parents=True)
     records.write_text("{}\n")
-    (tmp_path / "data/manifest.json").write_text("{}")
+    manifest = tmp_path / "data/manifest.json"
+    manifest.write_text('{"splits": {"train": {"split_sha256": "abc"}}}')
     lines = run(batch_stream(), steps=8, evaluate=evaluate, data_files=[records])
     workdir = tmp_path / "run"
     store = CheckpointStore(workdir, "vqa/f1", writing=False)
@@ -106,7 +107,8 @@ def test_best_and_last_checkpoints_are_kept_and_everything_is_written(
     assert json.loads((workdir / "config.json").read_text())["training"]["eval_every"] == 2
     info = json.loads((workdir / "run.json").read_text())
     assert info["parameters"]["trainable"] == info["parameters"]["total"] > 1000
-    assert set(info["data_sha256"]) == {str(records), str(tmp_path / "data/manifest.json")}
+    assert set(info["data_sha256"]) == {str(records), str(manifest)}
+    assert info["split_sha256"] == {str(manifest): {"train": "abc"}}
     assert info["versions"]["jax"] == jax.__version__
     assert any("parameters are trained" in line for line in lines)
     assert any("compiling for 8 images x 3 questions" in line for line in lines)

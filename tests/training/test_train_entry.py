@@ -13,11 +13,14 @@ from flax import nnx
 from PIL import Image
 
 from cxrjax import train
+from cxrjax.datasets.tfds_builders import write_tfds
 from cxrjax.errors import UserError
 from cxrjax.models import PRESETS
 from cxrjax.records import Answer, QARecord, write_records
 from cxrjax.training import checkpoint
 from cxrjax.training.config import load_config
+from cxrjax.training.data import open_records
+from cxrjax.training.run_info import describe_run
 
 _ROOT = Path(__file__).resolve().parents[2]
 _TOKENIZER = _ROOT / "data/demo_base/tokenizer.model"
@@ -134,6 +137,21 @@ def test_cached_features_change_no_loss_and_are_made_once(spec, tmp_path):
     assert {path: path.stat().st_mtime_ns for path in cache.rglob("*.npy")} == files
     losses("other", f"--config.data.feature_cache={cache}", "--config.training.seed=1")
     assert len(list(cache.iterdir())) == 2, "another tower has a folder of its own"
+
+
+def test_a_tfds_data_set_is_opened_and_hashed_as_its_records_are(spec, tmp_path):
+    manifest, records = tmp_path / "data/manifest.json", tmp_path / "data/records/train.jsonl"
+    manifest.write_text("{}")
+    write_records(records, (_record(i, 2.0 * i) for i in range(16)))
+    stored = write_tfds(tmp_path / "data", tmp_path / "tfds")
+    config = load_config(spec, (f"--config.data.train={stored}",))
+    opened, expected = open_records(config, "train"), open_records(load_config(spec), "train")
+    assert opened.source.fingerprint == expected.source.fingerprint
+    assert opened.quality == expected.quality and not opened.quality.entries
+    run = {"seed": 0, "steps": 1, "resumed_from": 0, "parameters": {}, "base": {}}
+    hashes = [describe_run(**run, data_files=[path])["data_sha256"] for path in (stored, records)]
+    assert list(hashes[0]) == [str(stored / "records/train.jsonl"), str(stored / "manifest.json")]
+    assert list(hashes[0].values()) == list(hashes[1].values())
 
 
 @pytest.mark.usefixtures("smaller_tiny")

@@ -84,9 +84,12 @@ def find_facts(text: str, source_regions: tuple[str, ...] = ()) -> tuple[Fact, .
     """
     words = load_vocabulary()
     plain = " ".join(text.lower().split())
+    sides = {place.side for place in find_places(plain)} - {None}
+    # "Opacity in the left apex, in keeping with upper lobe collapse": the same side.
+    only = sides.pop() if len(sides) == 1 else None
     facts: list[Fact] = []
     for part in _clauses(plain):
-        facts += _clause_facts(part, words, source_regions)
+        facts += _clause_facts(part, words, source_regions, only)
     return tuple(dict.fromkeys(facts))
 
 
@@ -105,7 +108,9 @@ def _clauses(text: str) -> list[str]:
     return [part for part in (*parts, text[start:]) if part.strip()]
 
 
-def _clause_facts(text: str, words: Vocabulary, source_regions: Sequence[str]) -> list[Fact]:
+def _clause_facts(
+    text: str, words: Vocabulary, source_regions: Sequence[str], only_side: str | None
+) -> list[Fact]:
     mentions = _mentions(text, words)
     negated = _negated(text, words)
     facts = []
@@ -120,7 +125,9 @@ def _clause_facts(text: str, words: Vocabulary, source_regions: Sequence[str]) -
         absent = bool(inside or after or any(a <= mention.start < b for a, b in negated))
         finding = words.findings[mention.name]
         severity = None if absent else _severity(chunk, text, mention, words)
-        places = find_places(chunk)
+        places = [
+            place if place.side else place._replace(side=only_side) for place in find_places(chunk)
+        ]
         regions, located = _regions(finding, places, severity, absent, source_regions)
         facts.append(
             Fact(

@@ -360,7 +360,7 @@ def _rows(path: Path, quality: QualityLog) -> Iterator[tuple[str, Any]]:
                 try:
                     row = json.loads(line.decode("utf-8"))
                 except UnicodeDecodeError:
-                    quality.set_aside("invalid_text", "", where, "a line that is not UTF-8")
+                    quality.set_aside("bad_encoding", "", where, "a line that is not UTF-8")
                 except ValueError as error:
                     quality.set_aside("invalid_record", "", where, f"not JSON: {error}")
                 else:

@@ -106,7 +106,7 @@ def parse_scene_graph(content: bytes, where: str) -> SceneGraph:
     try:
         graph = json.loads(content.decode("utf-8"))
     except UnicodeDecodeError as error:
-        raise Unusable("invalid_text", f"byte {error.start} is not UTF-8") from None
+        raise Unusable("bad_encoding", f"byte {error.start} is not UTF-8") from None
     except ValueError as error:
         raise Unusable("invalid_record", f"not JSON: {error}") from None
     if not isinstance(graph, dict):

@@ -24,7 +24,7 @@ VERSION = "1"
 @functools.cache
 def load_wordings(version: str = VERSION) -> dict[str, Any]:
     """The templates of a version, from the package's data file."""
-    file = importlib.resources.files(__package__).joinpath(f"templates_v{version}.json")
+    file = importlib.resources.files(__package__).joinpath(f"wordings_v{version}.json")
     return json.loads(file.read_text(encoding="utf-8"))
 
 

@@ -286,6 +286,11 @@ def body_outline(patient: Patient) -> Points:
     return patient.place(np.concatenate([right, right[::-1] * (-1, 1)]))
 
 
+def breast(patient: Patient, side: int) -> Points:
+    """The shadow of one breast."""
+    return ellipse(side * 0.58, 0.74 * patient.lung_height, 0.46, 0.36)
+
+
 def mediastinum_outline(patient: Patient) -> Points:
     """Great vessels, spine and the tissue around them, without heart and arch."""
     x = patient.midline
@@ -315,6 +320,21 @@ def airway(patient: Patient) -> list[tuple[Points, float]]:
     ]
 
 
+def _hilum_centres(patient: Patient) -> Points:
+    """Right and left, body coordinates."""
+    side = np.array((RIGHT, LEFT))
+    return patient.place(np.stack([side * 0.22 + patient.midline, [0.43, 0.405]], axis=1))
+
+
+def hilum_shapes(patient: Patient, side: int) -> list[tuple[Points, float]]:
+    """The shadows of one hilum: its root, and the descending artery."""
+    x, y = _hilum_centres(patient)[0 if side == RIGHT else 1]
+    return [
+        (ellipse(x, y, 0.11, 0.19, side * -0.25), 0.8),
+        (ellipse(x + side * 0.06, y + 0.17, 0.065, 0.18, side * -0.2), 1.0),
+    ]
+
+
 def vessels(
     patient: Patient, rng: np.random.Generator
 ) -> tuple[list[tuple[Points, float, float]], list[tuple[Points, float]]]:
@@ -324,12 +344,7 @@ def vessels(
         (lines with width and value, hilar shapes), body coordinates.
     """
     side = np.array((RIGHT, LEFT))
-    hilum = np.stack([side * 0.22 + patient.midline, [0.43, 0.405]], axis=1)
-    hilum = patient.place(hilum)
-    hila = []
-    for sign, (x, y) in zip((RIGHT, LEFT), hilum, strict=True):
-        hila.append((ellipse(x, y, 0.11, 0.19, sign * -0.25), 0.8))
-        hila.append((ellipse(x + sign * 0.06, y + 0.17, 0.065, 0.18, sign * -0.2), 1.0))
+    hilum = _hilum_centres(patient)
 
     # Angles from straight up (0) to straight down (pi), on the lateral side; each vessel leaves
     # the hilum at its own height.
@@ -363,4 +378,4 @@ def vessels(
         width = np.concatenate([width * 0.75, width * 0.6])
         length = np.concatenate([length * 0.72, length * 0.6])
         side = np.tile(side, 2)
-    return lines, hila
+    return lines, [shape for side in (RIGHT, LEFT) for shape in hilum_shapes(patient, side)]

@@ -35,7 +35,8 @@ def other_lesion(
         )
         weight = soft_step(1.0 - r, 0.10)
         hollow = soft_step(0.62 - r, 0.10)
-        return Stamp(window, np.float32(strength) * (0.27 * weight - 0.33 * hollow), weight)
+        delta = np.float32(strength) * (0.27 * weight - 0.33 * hollow)
+        return Stamp(window, delta, weight, kind="cavity")
     if kind == 1:
         radius = rng.uniform(0.17, 0.24)
         x = patient.midline + rng.uniform(0.05, 0.16)
@@ -45,7 +46,8 @@ def other_lesion(
         weight = soft_step(1.0 - r, 0.07)
         _, gy = scene.canvas.grid(window)
         gas = soft_step(0.84 - r, 0.08) * soft_step(np.float32(y - 0.06) - gy, 0.012)
-        return Stamp(window, np.float32(strength) * (0.13 * weight - 0.26 * gas), weight)
+        delta = np.float32(strength) * (0.13 * weight - 0.26 * gas)
+        return Stamp(window, delta, weight, kind="hiatal hernia")
     side = LEFT if rng.random() < 0.8 else RIGHT
     rx, ry = rng.uniform(0.13, 0.17), rng.uniform(0.11, 0.14)
     x = side * rng.uniform(0.55, 0.75)
@@ -63,7 +65,8 @@ def other_lesion(
         np.array([(x - rx * 0.6, y + ry * 0.3), (x + rx * 0.6, y + ry * 0.3)]), ry * 0.7
     )
     inner = scene.canvas.mask([(battery, 1.0)], 0.004, window)
-    return Stamp(window, np.float32(0.34) * weight + np.float32(0.16) * inner, weight)
+    delta = np.float32(0.34) * weight + np.float32(0.16) * inner
+    return Stamp(window, delta, weight, kind="device")
 
 
 _ANYWHERE: dict[str, Sign] = {

@@ -32,7 +32,8 @@ def nodule_or_mass(
         r = r * (1 + np.float32(0.05) * smooth_noise(rng, window.shape, 5, 5))
     weight = soft_step(1 - r, 0.10)
     thick = np.sqrt(np.clip(1.15 - r * r, 0, None))
-    return Stamp(window, np.float32(0.25 * strength) * weight * (0.55 + 0.5 * thick), weight)
+    delta = np.float32(0.25 * strength) * weight * (0.55 + 0.5 * thick)
+    return Stamp(window, delta, weight, kind="mass" if radius > 0.13 else "nodule")
 
 
 def calcification(
@@ -135,7 +136,7 @@ def atelectasis(scene: Scene, rng: np.random.Generator, place: Placement, streng
         turn = np.array([[math.cos(angle), math.sin(angle)], [-math.sin(angle), math.cos(angle)]])
         width = thick * (1 - 0.45 * np.abs(t) ** 2)
         outline = ribbon(line @ turn + (x, y), width)
-        amount = 0.30
+        kind = "plate"
     else:
         side = RIGHT if rng.random() < 0.6 else LEFT
         low = rng.uniform(0.24, 0.31)
@@ -150,10 +151,10 @@ def atelectasis(scene: Scene, rng: np.random.Generator, place: Placement, streng
         place.take(
             side * (inner + wall) / 2, low * patient.lung_height / 2, (wall - inner) / 2, low / 2
         )
-        amount = 0.30
+        kind = "lobar"
     window = scene.canvas.window(outline, 0.06)
     weight = scene.canvas.mask([(outline, 1.0)], 0.008, window) * scene.free[window.index]
-    return Stamp(window, np.float32(amount * strength) * weight, weight)
+    return Stamp(window, np.float32(0.30 * strength) * weight, weight, kind=kind)
 
 
 def interstitial_disease(

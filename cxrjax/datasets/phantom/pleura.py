@@ -54,7 +54,8 @@ def pleural_thickening(
     weight = weight * scene.free[window.index]
     x, y = line.mean(axis=0)
     place.take(x, y, float(np.ptp(line[:, 0])) / 2 + 0.05, float(np.ptp(line[:, 1])) / 2 + 0.05)
-    return Stamp(window, np.float32(0.30 * strength) * weight, weight)
+    kind = "apical" if site < 2 else "lateral"
+    return Stamp(window, np.float32(0.30 * strength) * weight, weight, kind=kind)
 
 
 def pneumothorax(

@@ -172,10 +172,7 @@ def _soft_tissue(
     gas = small.mask([(ellipse(gas_x, gas_y, gas_rx, gas_ry), 1.0)], 0.02)
     density -= np.float32(0.16) * gas
     if patient.female:
-        breasts = [
-            (ellipse(side * 0.58, 0.74 * patient.lung_height, 0.46, 0.36), 1.0)
-            for side in (RIGHT, LEFT)
-        ]
+        breasts = [(anatomy.breast(patient, side), 1.0) for side in (RIGHT, LEFT)]
         density += np.float32(0.05 + 0.03 * patient.habitus) * small.mask(breasts, 0.03)
     density -= np.float32(0.07) * small.mask(anatomy.airway(patient), 0.01)
     return coarse.enlarge(density * body), coarse.enlarge(small.mask(hila, 0.035))

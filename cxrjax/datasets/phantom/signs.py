@@ -53,12 +53,14 @@ class Stamp:
         delta: what it adds to the density.
         weight: 0 to 1, how much of the sign is there.
         bare: where lung markings vanish (pneumothorax), 0 to 1; None: nowhere.
+        kind: which form of the class it is ("mass", "hiatal hernia"), "" where there is one form.
     """
 
     window: Window
     delta: Field
     weight: Field
     bare: Field | None = None
+    kind: str = ""
 
 
 def soft_step(x: np.ndarray, width: float) -> np.ndarray:

@@ -1,20 +1,19 @@
 """The table of boxes behind VinDr-CXR-VQA: one row per reader's box, or per reader's "No finding".
 
 Columns (Kaggle's train.csv): image_id, class_name, class_id, rad_id, x_min, y_min, x_max, y_max;
-pixels of the original image, blank for "No finding". Mirrors add width and height; PhysioNet's
-files spell rad_ID and have no class_id. The torchxrayvision wheel carries the Kaggle table.
+pixels of the original image, blank for "No finding". Mirrors add width and height. PhysioNet's
+files may spell rad_ID and have no class_id; those of its test images have no reader either, since
+five readers agreed on them. The torchxrayvision wheel carries the Kaggle table.
 """
 
 import csv
 import dataclasses
-import gzip
-import io
-import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TextIO
 
+from cxrjax.datasets.csv_table import TableRow, read_table
 from cxrjax.datasets.quality import PixelBox, QualityLog, Unusable, check_box
+from cxrjax.datasets.size_table import parse_size
 from cxrjax.datasets.vindr_cxr_vqa.annotation import Finding, ImageAnnotation
 from cxrjax.datasets.vindr_cxr_vqa.classes import (
     CLASS_IDS,
@@ -25,8 +24,11 @@ from cxrjax.errors import UserError
 
 WHEEL_MEMBER = "torchxrayvision/data/vinbigdata-train.csv.gz"
 COLUMNS = ("image_id", "class_name", "class_id", "rad_id", "x_min", "y_min", "x_max", "y_max")
+SPELLINGS = {"rad_ID": "rad_id"}
 _COORDINATES = COLUMNS[4:]
 _REQUIRED = ("image_id", "class_name", "rad_id", *_COORDINATES)
+# Faults that leave an image's other rows as true as they were.
+_ROW_ALONE = ("class_not_selected", "duplicate_row")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,20 +42,7 @@ class Row:
     where: str
 
 
-def _open_text(path: Path) -> TextIO:
-    """The table as text, out of a csv, a csv.gz or the torchxrayvision wheel."""
-    if path.suffix == ".whl":
-        with zipfile.ZipFile(path) as wheel:
-            if WHEEL_MEMBER not in wheel.namelist():
-                raise UserError(f"{path}: no {WHEEL_MEMBER} in it; expected torchxrayvision 1.5.7")
-            packed = io.BytesIO(wheel.read(WHEEL_MEMBER))
-        return io.TextIOWrapper(gzip.open(packed), encoding="utf-8-sig", newline="")
-    if path.suffix == ".gz":
-        return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
-    return open(path, encoding="utf-8-sig", newline="")
-
-
-def _box(cells: dict[str, str]) -> PixelBox:
+def _box(cells: Mapping[str, str]) -> PixelBox:
     try:
         x_min, y_min, x_max, y_max = (float(cells[name]) for name in _COORDINATES)
     except ValueError:
@@ -62,22 +51,20 @@ def _box(cells: dict[str, str]) -> PixelBox:
     return x_min, y_min, x_max, y_max
 
 
-def _image_hw(cells: dict[str, str]) -> tuple[int, int] | None:
+def _image_hw(cells: Mapping[str, str]) -> tuple[int, int] | None:
     if not cells.get("width") or not cells.get("height"):
         return None
-    try:
-        height, width = int(float(cells["height"])), int(float(cells["width"]))
-    except ValueError:
-        height = width = 0
-    if height < 1 or width < 1:
-        found = f"width={cells['width']!r}, height={cells['height']!r}; expected pixels"
-        raise Unusable("bad_box", found)
-    return height, width
+    return parse_size(cells["height"], cells["width"])
 
 
-def _row(cells: dict[str, str], where: str) -> Row:
+def _row(row: TableRow, reader: str | None) -> Row:
     """One row from its cells; raises `Unusable` where it cannot be used."""
+    if row.fault:
+        raise row.fault
+    cells = row.cells
     label, image_hw = cells["class_name"], _image_hw(cells)
+    if not cells["image_id"]:
+        raise Unusable("malformed_row", "image_id is blank")
     if label in OTHER_LOCAL_CLASSES:
         raise Unusable("class_not_selected", label)
     if label not in CLASS_IDS:
@@ -92,82 +79,97 @@ def _row(cells: dict[str, str], where: str) -> Row:
         finding = Finding(label, box)
     elif any(cells[name] for name in _COORDINATES):
         raise Unusable("bad_box", f"{NO_FINDING!r} with a box; expected blank coordinates")
-    return Row(cells["image_id"], cells["rad_id"], finding, image_hw, where)
+    return Row(cells["image_id"], reader or cells["rad_id"], finding, image_hw, row.where)
 
 
-def _cells(path: Path) -> Iterator[tuple[dict[str, str], str]]:
-    """(cells by column name, file and line) of each row; column names as `COLUMNS` spells them."""
-    try:
-        with _open_text(path) as text:
-            reader = csv.reader(text)
-            header = ["rad_id" if c == "rad_ID" else c for c in next(reader, [])]
-            missing = [name for name in _REQUIRED if name not in header]
-            if missing:
-                raise UserError(
-                    f"{path}:1: column {missing[0]} is missing; found {header}, "
-                    f"expected {', '.join(COLUMNS)}"
-                )
-            for values in reader:
-                where = f"{path.name}:{reader.line_num}"
-                if len(values) != len(header):
-                    raise UserError(
-                        f"{where}: {len(values)} cells, expected {len(header)} as in the header"
-                    )
-                yield dict(zip(header, values, strict=True)), where
-    except (OSError, EOFError, zipfile.BadZipFile, UnicodeDecodeError, csv.Error) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise UserError(f"{path}: cannot read the box table: {reason}") from None
+class _Earlier:
+    """What earlier rows said, to notice rows that repeat or contradict them."""
+
+    def __init__(self) -> None:
+        self._rows: set[tuple[str, str, Finding | None]] = set()
+        self._normal: dict[tuple[str, str], bool] = {}
+        self._sizes: dict[str, tuple[int, int] | None] = {}
+
+    def check(self, row: Row) -> None:
+        """Raises `Unusable` where an earlier row says the same or the opposite."""
+        size = self._sizes.setdefault(row.image_id, row.image_hw)
+        if size != row.image_hw:
+            raise Unusable("size_mismatch", f"height, width {row.image_hw}, further up {size}")
+        content = (row.image_id, row.rad_id, row.finding)
+        if content in self._rows:
+            raise Unusable("duplicate_row", f"reader {row.rad_id}, {row.finding or NO_FINDING}")
+        self._rows.add(content)
+        normal = row.finding is None
+        if self._normal.setdefault((row.image_id, row.rad_id), normal) != normal:
+            found = f"reader {row.rad_id} has {NO_FINDING!r} and a box on this image"
+            raise Unusable("contradictory_rows", found)
 
 
-def read_rows(path: str | Path) -> Iterator[Row]:
+def read_rows(path: str | Path, reader: str | None = None) -> Iterator[Row]:
     """The rows one at a time.
 
     Args:
         path: csv, csv.gz or the torchxrayvision wheel.
+        reader: who marked everything in a table without readers; by default readers are required.
 
     Raises:
         UserError: the file cannot be read, a column is missing, or a row cannot be used (names
             file, line, what was found).
     """
-    for cells, where in _cells(Path(path)):
+    earlier = _Earlier()
+    for row in _table(path, reader):
         try:
-            yield _row(cells, where)
+            read = _row(row, reader)
+            earlier.check(read)
         except Unusable as fault:
-            raise UserError(
-                f"{where}: {cells['image_id']}: {fault.reason}: {fault.found}"
-            ) from None
+            item = row.cells["image_id"]
+            raise UserError(f"{row.where}: {item}: {fault.reason}: {fault.found}") from None
+        yield read
 
 
-def read_box_table(path: str | Path, quality: QualityLog | None = None) -> list[ImageAnnotation]:
+def read_box_table(
+    path: str | Path, quality: QualityLog | None = None, reader: str | None = None
+) -> list[ImageAnnotation]:
     """Images in order of first appearance, normal ones too, with what every reader marked.
 
     Args:
         path: csv, csv.gz or the torchxrayvision wheel.
         quality: where to note what cannot be used. An image with a row that cannot be used is set
             aside whole, for without that row its truth would be another; a row of a class that is
-            not selected only drops that row. Without a log the first such row is an error.
+            not selected, or that stands there twice, only drops that row. Without a log the first
+            such row is an error.
+        reader: as in `read_rows`.
 
     Raises:
         UserError: the file cannot be read, a column is missing, or (without `quality`) a row
             cannot be used.
     """
     if quality is None:
-        return _group(read_rows(path), set())
+        return _group(read_rows(path, reader), set())
     rows: list[Row] = []
     spoilt: set[str] = set()
-    for cells, where in _cells(Path(path)):
+    earlier = _Earlier()
+    for row in _table(path, reader):
         quality.examined["rows"] += 1
+        image_id = row.cells["image_id"]
         try:
-            rows.append(_row(cells, where))
+            read = _row(row, reader)
+            earlier.check(read)
+            rows.append(read)
         except Unusable as fault:
-            quality.set_aside(fault.reason, cells["image_id"], where, fault.found)
-            if fault.reason == "class_not_selected":
+            quality.set_aside(fault.reason, image_id, row.where, fault.found)
+            if fault.reason not in _ROW_ALONE:
+                spoilt.add(image_id)
+            elif fault.reason == "class_not_selected":
                 # The reader did look at the image: keep the reader, without this finding.
-                hw = _image_hw(cells)
-                rows.append(Row(cells["image_id"], cells["rad_id"], None, hw, where))
-            else:
-                spoilt.add(cells["image_id"])
+                rad_id = reader or row.cells["rad_id"]
+                rows.append(Row(image_id, rad_id, None, _image_hw(row.cells), row.where))
     return _group(rows, spoilt)
+
+
+def _table(path: str | Path, reader: str | None) -> Iterator[TableRow]:
+    required = [name for name in _REQUIRED if reader is None or name != "rad_id"]
+    return read_table(Path(path), required, SPELLINGS, WHEEL_MEMBER)
 
 
 def _group(rows: Iterable[Row], spoilt: set[str]) -> list[ImageAnnotation]:

@@ -1,172 +1,379 @@
 """From what one can get of VinDr-CXR-VQA (table, release file, images) to a data set on disk.
 
-A source is one file, or a folder with any of these, found by name:
-
-    train.csv, train.csv.gz, torchxrayvision-*.whl     the table of boxes
-    data_v1.json                                       the release: its questions are used
-    images/ or train/                                  <image_id>.dicom, .dcm, .png, .jpg, .jpeg
-
-Without the release file, questions are constructed from the table.
+`source.py` says what a source is made of. Without the release file, questions are constructed from
+the table.
 """
 
 import collections
 import dataclasses
-import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import tqdm
+
 from cxrjax.datasets import output
-from cxrjax.datasets.image_check import check_images
-from cxrjax.datasets.quality import QualityLog, Unusable, check_box
-from cxrjax.datasets.split import stratified_validation
+from cxrjax.datasets.quality import QualityLog
+from cxrjax.datasets.size_table import read_size_table
+from cxrjax.datasets.split import follow_manifest, read_split_manifest, stratified_validation
 from cxrjax.datasets.statistics import Published, RecordStatistics, compare
-from cxrjax.datasets.vindr_cxr_vqa.annotation import Finding, ImageAnnotation
+from cxrjax.datasets.vindr_cxr_vqa import paper_tables
+from cxrjax.datasets.vindr_cxr_vqa.annotation import ImageAnnotation
+from cxrjax.datasets.vindr_cxr_vqa.assemble import Assembly, reader_boxes
 from cxrjax.datasets.vindr_cxr_vqa.box_table import read_box_table
-from cxrjax.datasets.vindr_cxr_vqa.construct import Construction, construct_vqa, reader_boxes
+from cxrjax.datasets.vindr_cxr_vqa.image_files import (
+    ImageFiles,
+    annotate_sizes,
+    join_image_files,
+)
+from cxrjax.datasets.vindr_cxr_vqa.image_labels import check_image_labels
+from cxrjax.datasets.vindr_cxr_vqa.mix import MIXES
 from cxrjax.datasets.vindr_cxr_vqa.native import (
     FILE_NAME,
-    pixel_boxes,
     read_native,
     write_native,
 )
+from cxrjax.datasets.vindr_cxr_vqa.official_test import SPLIT as TEST_SPLIT
+from cxrjax.datasets.vindr_cxr_vqa.official_test import read_official_test, sample_test300
+from cxrjax.datasets.vindr_cxr_vqa.plan import PlannedQuestion, Writer
+from cxrjax.datasets.vindr_cxr_vqa.questions import (
+    Images,
+    PlannedSplits,
+    Questions,
+    pick_normal,
+    plan_splits,
+)
+from cxrjax.datasets.vindr_cxr_vqa.source import Source, find_source
 from cxrjax.datasets.vindr_cxr_vqa.statistics import (
     PAPER,
     SOURCE_TABLE,
     annotation_values,
+    fill_rates,
+    recall_ceiling,
     table_values,
 )
+from cxrjax.datasets.vindr_cxr_vqa.template_writer import TemplateWriter
+from cxrjax.datasets.vindr_cxr_vqa.verify import contradiction
 from cxrjax.errors import UserError
 from cxrjax.records import Provenance, QARecord
 
 SPLITS = ("train", "validation")
-_TABLES = ("train.csv", "train.csv.gz", "torchxrayvision-*.whl")
-_IMAGE_FOLDERS = ("images", "train")
-_IMAGE_SUFFIXES = (".dicom", ".dcm", ".png", ".jpg", ".jpeg")
-
-
-@dataclasses.dataclass(frozen=True)
-class Source:
-    """The pieces that were found; at least a table or a release file.
-
-    Attributes:
-        images: folder of image files, None where there is none.
-    """
-
-    table: Path | None
-    release: Path | None
-    images: Path | None
+SPLIT_FILE = "splits.json"
+TABLES_FILE = "tables.md"
 
 
 @dataclasses.dataclass(frozen=True)
 class VinDrBuild:
-    """What to build, from what."""
+    """What to build, from what.
+
+    Attributes:
+        sizes: table of image sizes.
+        mix: a key of `MIXES`.
+        list_all: whether each image with findings is also asked for all of them.
+        split_manifest: image ids per split; None: stratified by the seed.
+    """
 
     source: Path
     out: Path
     seed: int = 0
     processes: int = 1
+    sizes: Path | None = None
+    mix: str = "released"
+    list_all: bool = False
+    split_manifest: Path | None = None
 
 
-def find_source(path: Path) -> Source:
-    """The pieces at a path.
+@dataclasses.dataclass
+class _Result:
+    """What is ready to be written.
 
-    Raises:
-        UserError: there is nothing there that can be read.
+    Attributes:
+        records: split -> its records, made while they are written.
+        images: split -> annotations of its images; empty without a box table.
+        order: image ids as the source has them, for the release's form.
+        notes: what to say about the build, for manifest.json.
     """
-    if path.is_file():
-        if path.suffix == ".json":
-            return Source(None, path, None)
-        if path.name.endswith((".csv", ".csv.gz", ".whl")):
-            return Source(path, None, None)
-        raise UserError(f"{path}: expected a box table (.csv, .csv.gz, .whl), {FILE_NAME} or both")
-    tables = [table for pattern in _TABLES for table in sorted(path.glob(pattern))]
-    release = path / FILE_NAME if (path / FILE_NAME).is_file() else None
-    folders = [path / name for name in _IMAGE_FOLDERS if (path / name).is_dir()]
-    if not tables and release is None:
-        raise UserError(f"{path}: found none of {', '.join((*_TABLES, FILE_NAME))} there")
-    return Source(tables[0] if tables else None, release, folders[0] if folders else None)
+
+    records: dict[str, Iterable[QARecord]]
+    images: dict[str, list[ImageAnnotation]]
+    order: list[str]
+    notes: dict[str, Any]
 
 
-def build_vindr(build: VinDrBuild) -> None:
-    """Writes records, questions, the release's form of them, statistics and quality.
+@dataclasses.dataclass(frozen=True)
+class _Opened:
+    """A source that has been read, images excepted.
+
+    Attributes:
+        test: images of the official test part, where the source has it.
+        manifest: image id -> split, where one is given.
+    """
+
+    source: Source
+    table: list[ImageAnnotation] | None
+    test: list[ImageAnnotation]
+    files: ImageFiles
+    manifest: Mapping[str, str] | None
+
+
+def build_vindr(
+    build: VinDrBuild, writer: Writer | None = None, quality: QualityLog | None = None
+) -> str:
+    """Writes records, questions, the release's form of them, splits, statistics and quality.
+
+    Args:
+        writer: gives words to constructed questions; default: the templates.
+        quality: becomes quality.json, with what the writer has noted in it.
+
+    Returns:
+        What was built, and Table 3 of it, for people.
 
     Raises:
         UserError: the source cannot be read, nothing usable is in it, or the folder cannot be
             written.
     """
-    source = find_source(build.source)
-    output.prepare(build.out, SPLITS)
-    quality = QualityLog()
+    quality = quality or QualityLog()
+    opened = _open(build, quality)
     values: dict[str, float | None] = {}
     published: dict[str, Published] = dict(PAPER)
-    images: list[ImageAnnotation] | None = None
-    if source.table:
-        table = read_box_table(source.table, quality)
-        values |= table_values(table)
+    if opened.table is not None:
+        values |= table_values(opened.table)
         published |= SOURCE_TABLE
-        # A release may ask about normal images; construction has nothing to ask there.
-        images = table if source.release else [image for image in table if image.findings]
-    if source.release:
-        records = read_native(source.release, quality, _provenance(source.release))
-        if images is not None:
-            records = join_table(records, images, source.release.name, quality)
-        if source.images:
-            records = join_image_files(records, source.images, build, quality)
+    if opened.source.release and writer is not None:
+        raise UserError(f"{opened.source.release}: brings its own questions: nothing to word")
+    if opened.source.release:
+        result = _released(build, opened, quality)
     else:
-        assert source.table and images is not None  # find_source saw to it
-        if source.images:
-            images = annotate_sizes(images, source.images, build, quality)
-        construction = Construction(build.seed, "vindr_cxr_vqa", _provenance(source.table))
-        records = list(construct_vqa(images, "", construction))
-    if not records:
-        counts = {reason: n for reason, n in quality.counts().items() if n}
-        raise UserError(f"{build.source}: no question left to write; set aside: {counts or 'none'}")
-    _write(build, source, records, images, values, published, quality)
+        result = _constructed(build, opened, writer or TemplateWriter(build.seed), quality)
+    return _write(build, opened.source, result, values, published, quality)
 
 
-def _write(
-    build: VinDrBuild,
-    source: Source,
-    records: list[QARecord],
-    images: list[ImageAnnotation] | None,
-    values: dict[str, float | None],
-    published: dict[str, Published],
-    quality: QualityLog,
-) -> None:
-    by_id = {image.image_id: image for image in images or []}
+def plan_vindr(build: VinDrBuild) -> list[PlannedQuestion]:
+    """The questions that `build_vindr` would have worded. Writes nothing.
+
+    Raises:
+        UserError: as `build_vindr`.
+    """
+    quality = QualityLog()
+    opened = _open(build, quality)
+    if opened.source.release:
+        raise UserError(f"{opened.source.release}: brings its own questions: nothing to word")
+    questions = _plan(build, opened, quality)
+    return [plan for plans in questions.plans.values() for plan in plans]
+
+
+def _open(build: VinDrBuild, quality: QualityLog) -> _Opened:
+    source = find_source(build.source, build.sizes)
+    if source.release and (build.mix != "released" or build.list_all):
+        raise UserError(
+            f"{source.release}: --mix and --questions are about constructed questions; "
+            "this source brings its own: name the table alone as --source"
+        )
+    manifest = read_split_manifest(build.split_manifest) if build.split_manifest else None
+    sizes = read_size_table(source.sizes, quality) if source.sizes else None
+    files = ImageFiles(source.images, build.out, sizes, build.processes)
+    table = read_box_table(source.table, quality) if source.table else None
+    if table is not None and source.labels:
+        check_image_labels(source.labels, table, quality)
+    test = [] if source.release else _test_images(build, source, manifest, quality)
+    return _Opened(source, table, test, files, manifest)
+
+
+def _released(build: VinDrBuild, opened: _Opened, quality: QualityLog) -> _Result:
+    """The release's own questions, with what the other pieces know of their images."""
+    release, table, files, manifest = (
+        opened.source.release,
+        opened.table,
+        opened.files,
+        opened.manifest,
+    )
+    assert release is not None
+    records = read_native(release, quality, _provenance(release))
+    if table is not None:
+        records = join_table(records, table, release.name, quality)
+    if files:
+        records = join_image_files(records, files, quality)
+    by_id = {image.image_id: image for image in table or []}
     labels: dict[str, set[str]] = collections.defaultdict(set)
     for record in records:
         labels[record.image_id].update(record.answers[0].labels)
     # The table knows all classes of an image; the release, those that it asks about.
     label_sets = {key: by_id[key].present if key in by_id else labels[key] for key in labels}
-    validation = stratified_validation(label_sets, build.seed)
-    statistics = RecordStatistics()
-    splits: dict[str, Any] = {}
-    annotations: dict[str, list[ImageAnnotation]] = {}
-    for split in SPLITS:
-        chosen = [
+    split_of = _divide(build, label_sets, by_id, manifest, quality)
+    _refuse_nothing(build, split_of, quality)
+    splits = _names(split_of.values())
+    images = {
+        split: [by_id[key] for key in split_of if split_of[key] == split and key in by_id]
+        for split in splits
+    }
+    chosen = {
+        split: [
             record.model_copy(update={"split": split})
             for record in records
-            if (record.image_id in validation) == (split == "validation")
+            if split_of.get(record.image_id) == split
         ]
-        splits[split] = output.write_split(build.out, split, chosen, statistics)
-        kept = dict.fromkeys(record.image_id for record in chosen)
-        annotations[split] = [by_id[image_id] for image_id in kept if image_id in by_id]
-    with output.writing(build.out):
-        write_native(build.out / FILE_NAME, records)
+        for split in splits
+    }
+    return _Result(dict(chosen), images if table is not None else {}, list(label_sets), {})
+
+
+def _plan(build: VinDrBuild, opened: _Opened, quality: QualityLog) -> PlannedSplits:
+    """Questions planned from the table, by split."""
+    table, test, files, manifest = opened.table, opened.test, opened.files, opened.manifest
+    assert table is not None  # find_source saw to it
+    mix = MIXES[build.mix]
+    abnormal = [image for image in table if image.findings]
+    train_only = [i for i in table if (manifest or {}).get(i.image_id, "train") == "train"]
+    normal = pick_normal(train_only, mix, build.seed)
+    if files:
+        usable = annotate_sizes([*abnormal, *normal], files, quality)
+        abnormal = [image for image in usable if image.findings]
+        normal = [image for image in usable if not image.findings]
+    label_sets = {image.image_id: image.present for image in abnormal}
+    known = {image.image_id for image in (*table, *test)}
+    split_of = _divide(build, label_sets, known, manifest, quality)
+    _refuse_nothing(build, split_of, quality)
+    splits: dict[str, list[ImageAnnotation]] = {
+        split: [image for image in abnormal if split_of.get(image.image_id) == split]
+        for split in _names(split_of.values())
+    }
+    if test:
+        splits[TEST_SPLIT] = test
+    return plan_splits(Images(splits, normal), Questions(mix, build.list_all), build.seed)
+
+
+def _constructed(
+    build: VinDrBuild, opened: _Opened, writer: Writer, quality: QualityLog
+) -> _Result:
+    """Questions planned from the table, in the writer's words."""
+    questions = _plan(build, opened, quality)
+    source, table = opened.source, opened.table
+    assert source.table is not None and table is not None
+    sources = {split: _provenance(source.table) for split in questions.plans}
+    if opened.test:
+        assert source.test is not None
+        sources[TEST_SPLIT] = _provenance(source.test.table)
+    records: dict[str, Iterable[QARecord]] = {
+        split: tqdm.tqdm(
+            Assembly("vindr_cxr_vqa", writer, sources[split]).records(plans, split),
+            desc=f"{split} questions",
+            total=len(plans),
+            unit="question",
+        )
+        for split, plans in questions.plans.items()
+    }
+    images = {
+        split: list({plan.image.image_id: plan.image for plan in plans}.values())
+        for split, plans in questions.plans.items()
+    }
+    order = [image.image_id for image in (*table, *opened.test)]
+    return _Result(records, images, order, {"mix": build.mix, **questions.notes})
+
+
+def _test_images(
+    build: VinDrBuild,
+    source: Source,
+    manifest: Mapping[str, str] | None,
+    quality: QualityLog,
+) -> list[ImageAnnotation]:
+    """Images with findings of the official test part: the manifest's, or a sample."""
+    if source.test is None:
+        return []
+    images = [image for image in read_official_test(source.test, quality) if image.findings]
+    files = ImageFiles(source.test.images, build.out, None, build.processes)
+    if files:
+        images = annotate_sizes(images, files, quality)
+    if manifest and TEST_SPLIT in manifest.values():
+        return [image for image in images if manifest.get(image.image_id) == TEST_SPLIT]
+    return sample_test300(images, build.seed)
+
+
+def _divide(
+    build: VinDrBuild,
+    label_sets: Mapping[str, Iterable[str]],
+    known: Collection[str],
+    manifest: Mapping[str, str] | None,
+    quality: QualityLog,
+) -> dict[str, str]:
+    """Image id -> split, by the manifest or stratified; `known`: images that are not divided."""
+    if manifest is not None:
+        assert build.split_manifest is not None
+        return follow_manifest(manifest, label_sets, known, build.split_manifest.name, quality)
+    validation = stratified_validation(
+        {key: list(labels) for key, labels in label_sets.items()}, build.seed
+    )
+    return {key: "validation" if key in validation else "train" for key in label_sets}
+
+
+def _names(splits: Iterable[str]) -> list[str]:
+    """Training and validation, empty or not, and what other splits there are."""
+    return list(dict.fromkeys([*SPLITS, *sorted(set(splits))]))
+
+
+def _refuse_nothing(build: VinDrBuild, images: Mapping[str, str], quality: QualityLog) -> None:
+    if not images:
+        counts = {reason: n for reason, n in quality.counts().items() if n}
+        raise UserError(f"{build.source}: no question left to write; set aside: {counts or 'none'}")
+
+
+def _write(
+    build: VinDrBuild,
+    source: Source,
+    result: _Result,
+    values: dict[str, float | None],
+    published: dict[str, Published],
+    quality: QualityLog,
+) -> str:
+    output.prepare(build.out, result.records)
+    statistics = RecordStatistics()
+    splits: dict[str, Any] = {}
+    written: list[QARecord] = []
+    members: dict[str, list[str]] = {}
+    for split, records in result.records.items():
+        # The test images are none of the paper's 4,394.
+        counted = statistics if split != TEST_SPLIT else RecordStatistics()
+        kept: list[QARecord] = []
+        splits[split] = output.write_split(build.out, split, _keeping(records, kept), counted)
+        members[split] = list(dict.fromkeys(record.image_id for record in kept))
+        if split == "validation":
+            values["validation_recall_ceiling"] = recall_ceiling(result.images.get(split, []), kept)
+        # The release's form has one finding a question: the questions for all have no place in it.
+        written += [record for record in kept if len(record.answers) == 1]
+    rank = {image_id: number for number, image_id in enumerate(result.order)}
+    written.sort(key=lambda record: rank[record.image_id])
     values |= statistics.values()
-    if images is not None:
-        values |= annotation_values(annotations)
-    pieces = {"table": source.table, "release": source.release}
+    own = {split: images for split, images in result.images.items() if split != TEST_SPLIT}
+    if own:
+        values |= annotation_values(own)
+    if TEST_SPLIT in splits:
+        values["test_images"] = splits[TEST_SPLIT]["images"]
+    values |= fill_rates(written)
+    entries = compare(values, published)
+    generator = written[0].generator if written else None
+    name = f"{generator.name} {generator.version}" if generator else "the release"
+    built = f"Source: {build.source.name}; questions by {name}; " + "; ".join(
+        f"{key} {value}" for key, value in {"seed": build.seed, **result.notes}.items()
+    )
+    with output.writing(build.out):
+        write_native(build.out / FILE_NAME, written)
+        output.write_json(build.out / SPLIT_FILE, members)
+        (build.out / TABLES_FILE).write_text(paper_tables.tables(entries, name, built), "utf-8")
+    pieces = {
+        "table": source.table,
+        "release": source.release,
+        "sizes": source.sizes,
+        "test": source.test.table if source.test else None,
+        "split_manifest": build.split_manifest,
+    }
     output.finish(
         build.out,
         quality,
-        compare(values, published),
+        entries,
         {
             "dataset": "vindr_cxr_vqa",
             "seed": build.seed,
-            "generator": records[0].generator.model_dump() if records[0].generator else None,
+            "generator": generator.model_dump() if generator else None,
+            **result.notes,
             "source": {
                 name: {"path": path.name, "sha256": output.hash_file(path)}
                 for name, path in pieces.items()
@@ -175,6 +382,13 @@ def _write(
             "splits": splits,
         },
     )
+    return f"{built}\n\n{paper_tables.table_3(entries)}"
+
+
+def _keeping(records: Iterable[QARecord], kept: list[QARecord]) -> Iterable[QARecord]:
+    for record in records:
+        kept.append(record)
+        yield record
 
 
 def join_table(
@@ -192,7 +406,7 @@ def join_table(
     joined = []
     for record in records:
         image = by_id.get(record.image_id)
-        found = _contradiction(record, image)
+        found = contradiction(record, image)
         if found or image is None:
             quality.set_aside("source_mismatch", record.question_id, where, found)
             continue
@@ -200,82 +414,6 @@ def join_table(
             record.model_copy(update={"readers": reader_boxes(image), "image_hw": image.image_hw})
         )
     return joined
-
-
-def _contradiction(record: QARecord, image: ImageAnnotation | None) -> str:
-    """What of the record's ground truth the table does not have; "" where it agrees."""
-    if image is None:
-        return "an image that the table does not have"
-    for label in record.answers[0].labels:
-        boxes = [list(box) for box in image.boxes_of(label)]
-        if not boxes:
-            return f"gt_finding {label}, which no reader marked on this image"
-        for box in pixel_boxes(record.gt_location or ""):
-            if box not in boxes:
-                return f"gt_location {record.gt_location}, which is no reader's box of {label}"
-    return ""
-
-
-def annotate_sizes(
-    images: Iterable[ImageAnnotation], folder: Path, build: VinDrBuild, quality: QualityLog
-) -> list[ImageAnnotation]:
-    """Annotations with path and size of their files; sets aside images that cannot be used."""
-    images = list(images)
-    files = _files(folder, [image.image_id for image in images])
-    checks = check_images(files.values(), quality, build.processes)
-    kept = []
-    for image in images:
-        path = files[image.image_id]
-        try:
-            image_hw = checks[path].size()
-            for finding in image.findings:
-                check_box(finding.box, image_hw, finding.label)
-        except Unusable as verdict:
-            quality.set_aside(verdict.reason, image.image_id, str(path), verdict.found)
-            continue
-        relative = os.path.relpath(path, build.out)
-        kept.append(dataclasses.replace(image, image_path=relative, image_hw=image_hw))
-    return kept
-
-
-def join_image_files(
-    records: Sequence[QARecord], folder: Path, build: VinDrBuild, quality: QualityLog
-) -> list[QARecord]:
-    """Records with path and size of their images; sets aside all questions of an unusable one."""
-    shown: dict[str, list[Finding]] = collections.defaultdict(list)
-    for record in records:
-        for box in [*record.boxes, *pixel_boxes(record.gt_location or "")]:
-            shown[record.image_id].append(
-                Finding(record.gt_finding or "", (box[0], box[1], box[2], box[3]))
-            )
-    images = [
-        ImageAnnotation(image_id, "", None, shown[image_id], {})
-        for image_id in dict.fromkeys(record.image_id for record in records)
-    ]
-    kept = {image.image_id: image for image in annotate_sizes(images, folder, build, quality)}
-    return [
-        record.model_copy(
-            update={
-                "image_path": kept[record.image_id].image_path,
-                "image_hw": kept[record.image_id].image_hw,
-            }
-        )
-        for record in records
-        if record.image_id in kept
-    ]
-
-
-def _files(folder: Path, image_ids: Iterable[str]) -> dict[str, Path]:
-    """Image id -> its file; for one without, where it was expected."""
-    there = {
-        path.stem: path
-        for path in sorted(folder.iterdir())
-        if path.suffix.lower() in _IMAGE_SUFFIXES
-    }
-    return {
-        image_id: there.get(image_id, folder / f"{image_id}{_IMAGE_SUFFIXES[0]}")
-        for image_id in image_ids
-    }
 
 
 def _provenance(path: Path) -> Provenance:

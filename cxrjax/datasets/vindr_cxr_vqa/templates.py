@@ -1,7 +1,8 @@
-"""The wordings of questions, answers and reasons: data, read from a versioned file.
+"""The wordings of questions, answers and reasons: data, read from versioned files.
 
 The paper has one manually designed template per category and prints none (section 2.1); these are
-the project's own.
+the project's own. Version 1 words the phantoms' dense questions, version 2 those about the box
+table.
 """
 
 import dataclasses
@@ -10,13 +11,12 @@ import importlib.resources
 import json
 import random
 from collections.abc import Sequence
+from typing import Any
 
 from cxrjax.datasets.quality import PixelBox
 
 # The six categories of the paper's section 2.1.
 QUESTION_TYPES = ("Where", "What", "Is_there", "How_many", "Which", "Yes_No")
-
-VERSION = "1"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,58 +24,47 @@ class Templates:
     """One version of the wordings.
 
     Attributes:
-        questions: category -> phrasings with `{finding}`. "What" asks for all findings, "What_one"
-            for one of them and its box.
-        answers: mode -> category -> form ("one", "many", "none") -> wordings.
-        reasons: name -> wording.
+        questions: category -> phrasings.
+        answers: style -> category -> form ("one", "many", "none") -> wordings.
+        reasons: name -> wordings.
     """
 
     version: str
     questions: dict[str, list[str]]
     answers: dict[str, dict[str, dict[str, list[str]]]]
-    reasons: dict[str, str]
+    reasons: dict[str, list[str]]
 
-    def question(self, category: str, rng: random.Random, finding: str = "") -> tuple[str, str]:
+    def question(self, category: str, rng: random.Random, **values: str) -> tuple[str, str]:
         """(question, template id), one of the category's phrasings."""
         number = rng.randrange(len(self.questions[category]))
-        text = self.questions[category][number].format(finding=finding)
-        return _sentence(text), f"v{self.version}/{category}/{number}"
+        text = self.questions[category][number].format(**values)
+        return sentence(text), f"v{self.version}/{category}/{number}"
 
     def answer(
-        self,
-        mode: str,
-        category: str,
-        rng: random.Random,
-        finding: str = "",
-        findings: Sequence[str] = (),
-        boxes: Sequence[PixelBox] = (),
-        count: int = 0,
+        self, style: str, category: str, rng: random.Random, count: int, /, **values: str
     ) -> str:
-        """An answer in the form (none, one, many) that `count` asks for, `boxes` written out."""
+        """An answer in the form (none, one, many) that `count` asks for."""
         form = "none" if count == 0 else "one" if count == 1 else "many"
-        forms = self.answers[mode][category]
-        written = [format_box(box) for box in boxes]
+        forms = self.answers[style][category]
         # An answer that shows one box of several words them alike, unless it counts them.
-        text = rng.choice(forms.get(form, forms["one"])).format(
-            finding=finding,
-            findings=join(findings),
-            boxes=" ".join(written),
-            boxes_and=join(written),
-            count=count,
-        )
-        return _sentence(text)
+        return sentence(rng.choice(forms.get(form, forms["one"])).format(**values))
 
-    def reason(self, name: str, **values: object) -> str:
-        """The wording of this name, filled."""
-        return _sentence(self.reasons[name].format(**values))
+    def reason(self, name: str, rng: random.Random, **values: str) -> str:
+        """One of the reason's wordings."""
+        return sentence(rng.choice(self.reasons[name]).format(**values))
 
 
 @functools.cache
-def load_templates(version: str = VERSION) -> Templates:
+def load_templates(version: str) -> Templates:
     """The wordings of a version, from the package's data file."""
-    file = importlib.resources.files(__package__).joinpath(f"templates_v{version}.json")
-    data = json.loads(file.read_text(encoding="utf-8"))
+    data = read_data(f"templates_v{version}.json")
     return Templates(data["version"], data["questions"], data["answers"], data["reasons"])
+
+
+def read_data(name: str) -> Any:
+    """A JSON file that lies beside this module."""
+    file = importlib.resources.files(__package__).joinpath(name)
+    return json.loads(file.read_text(encoding="utf-8"))
 
 
 def format_box(box: PixelBox) -> str:
@@ -87,11 +76,11 @@ def format_box(box: PixelBox) -> str:
     return "<loc_" + "_".join(str(round(value)) for value in box) + ">"
 
 
-def join(parts: Sequence[str]) -> str:
+def join(parts: Sequence[str], last: str = "and") -> str:
     """`a`, `a and b`, `a, b and c`."""
-    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
+    return f" {last} ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
 
 
-def _sentence(text: str) -> str:
+def sentence(text: str) -> str:
     """The text with a capital first letter (class names are capitalised already)."""
     return text[:1].upper() + text[1:]

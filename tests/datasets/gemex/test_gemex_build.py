@@ -178,7 +178,7 @@ def test_broken_graphs_are_set_aside_and_an_empty_build_is_refused(graphs, tmp_p
     files = sorted((source / "scene_graph").iterdir())
     files[0].write_bytes(b"\xff")
     built = build(source, tmp_path / "out")
-    assert built["quality"]["counts"]["invalid_text"] == 1
+    assert built["quality"]["counts"]["bad_encoding"] == 1
     files[1].write_text("{}")
     with pytest.raises(UserError, match="no question left"):
         build(source, tmp_path / "none")

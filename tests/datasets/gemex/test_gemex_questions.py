@@ -125,7 +125,8 @@ def test_letters_and_yes_are_balanced():
             letters[draft.answer] += 1
         if draft.question_type == "closed_ended":
             answers[draft.answer] += 1
-    assert max(letters.values()) < 1.5 * min(letters.values())
+    shares = [count / letters.total() for count in letters.values()]
+    assert len(shares) == 4 and min(shares) > 0.17 and max(shares) < 0.33
     assert max(answers.values()) < 2 * min(answers.values())
 
 
@@ -175,7 +176,7 @@ def test_filters(change, reason):
 
 
 def test_templates_have_at_least_six_phrasings():
-    file = resources.files("cxrjax.datasets.gemex").joinpath("templates_v1.json")
+    file = resources.files("cxrjax.datasets.gemex").joinpath("wordings_v1.json")
     data = json.loads(file.read_text())
     for kind, contents in data["questions"].items():
         for content, phrasings in contents.items():

@@ -143,7 +143,7 @@ def test_a_report_of_a_megabyte():
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b"\xff{}", "invalid_text"),
+        (b"\xff{}", "bad_encoding"),
         (b"{", "invalid_record"),
         (b"[]", "invalid_record"),
         (b'{"image_id": "d1"}', "invalid_record"),

@@ -1,0 +1,87 @@
+"""The review sheet as one page that needs no server: pictures with boxes, buttons, a saved CSV."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from tqdm import tqdm
+
+from cxrjax.benchmarks.overlays import COLOURS, TRUTH, jpeg_data_uri
+from cxrjax.datasets.review.sheet import COLUMNS, DIMENSIONS, LEVELS, NOT_APPLICABLE, sheet_rows
+from cxrjax.images import ImageError, read_image
+from cxrjax.records import QARecord
+
+# Longer side of a picture on the page: a hundred of them make some 10 MB.
+_LONG_SIDE = 1000
+
+
+def render_review_page(sample: Sequence[QARecord], image_root: Path) -> tuple[str, int]:
+    """The page, and how many of its questions have no picture.
+
+    Args:
+        sample: the questions, in the order of the sheet.
+        image_root: what `image_path` is relative to. A picture that is not there or cannot be read
+            is replaced by a line that says so.
+    """
+    rows = sheet_rows(sample)
+    pictures: dict[str, dict[str, Any]] = {}
+    for record in tqdm(sample, desc="pictures", unit="image"):
+        if record.image_id not in pictures:
+            pictures[record.image_id] = _picture(image_root / record.image_path)
+    items = [
+        {
+            "row": row,
+            "picture": pictures[record.image_id],
+            "boxes": [
+                {"x": x0, "y": y0, "width": x1 - x0, "height": y1 - y0}
+                for x0, y0, x1, y1 in record.boxes
+            ],
+        }
+        for record, row in zip(sample, rows, strict=True)
+    ]
+    # The page keeps ratings under the sheet's own hash: another sample does not find them.
+    key = hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:16]
+    data = {
+        "key": key,
+        "columns": COLUMNS,
+        "dimensions": list(DIMENSIONS),
+        "rows": rows,
+        "notApplicable": NOT_APPLICABLE,
+    }
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("cxrjax.benchmarks", ""),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    without = sum(not pictures[record.image_id]["uri"] for record in sample)
+    html = environment.get_template("review.html.j2").render(
+        items=items,
+        dimensions=DIMENSIONS,
+        levels=LEVELS,
+        not_applicable=NOT_APPLICABLE,
+        colour=COLOURS[TRUTH],
+        # "<" would end the script where a text holds a tag.
+        data=json.dumps(data, ensure_ascii=False).replace("<", "\\u003c"),
+    )
+    return html, without
+
+
+def _picture(path: Path) -> dict[str, Any]:
+    """A picture's address and size, or why there is none."""
+    try:
+        pixels = read_image(path)
+    except (ImageError, OSError):
+        found = "cannot be read" if path.is_file() else "is not there"
+        return {"uri": "", "why": f"{path.name} {found}", "width": 0, "height": 0}
+    height, width = pixels.shape[:2]
+    return {
+        "uri": jpeg_data_uri(pixels, _LONG_SIDE),
+        "why": "",
+        "width": width,
+        "height": height,
+    }

@@ -1,0 +1,171 @@
+"""Predictions of ViX-Ray beside the references, errors in colour, and a sheet to judge by hand.
+
+    python -m cxrjax.benchmarks.vix_ray_errors --references=DIR/records/test.jsonl \\
+        --predictions=tuned.jsonl --out=DIR --examples=50
+
+Writes to --out:
+
+    errors.html   phrase by phrase, as in appendix D: correct blue, incorrect red, missing purple,
+                  hallucinated and redundant orange; guessed from the words (a heuristic)
+    errors.csv    a line for each phrase with the guess, and columns to fill in by hand: `judged` as
+                  one of correct, incorrect, redundant (section 4.4), missing, refusal; `comment`
+    errors.json   how many of each
+"""
+
+import argparse
+import csv
+import io
+import json
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jinja2
+
+from cxrjax.benchmarks.predictions import check_known, read_predictions
+from cxrjax.benchmarks.vix_ray import Reference, read_references
+from cxrjax.cli import run
+from cxrjax.errors import UserError
+from cxrjax.metrics.phrase_alignment import Aligned, Label, align, is_refusal
+from cxrjax.records import read_records
+
+REFUSAL = "refusal"
+FIELDS = (
+    "question_id",
+    "kind",
+    "number",
+    "predicted",
+    "reference",
+    "guess",
+    "similarity",
+    "judged",
+    "comment",
+)
+
+
+class Example(NamedTuple):
+    """One answer taken apart. `refused`: it declines; then nothing of it is aligned."""
+
+    question_id: str
+    kind: str
+    text: str
+    reference: str
+    refused: bool
+    aligned: list[Aligned]
+
+
+def examine(references: Mapping[str, Reference], texts: Mapping[str, str]) -> list[Example]:
+    """The answers, taken apart; an answer that refuses has every true phrase missing."""
+    examples = []
+    for question_id, text in texts.items():
+        reference = references[question_id]
+        refused = is_refusal(text)
+        aligned = align("" if refused else text, reference.text)
+        examples.append(
+            Example(question_id, reference.kind, text, reference.text, refused, aligned)
+        )
+    return examples
+
+
+def count(examples: Sequence[Example]) -> dict[str, int]:
+    """Phrases by label, and answers that refuse."""
+    labels = Counter(part.label for example in examples for part in example.aligned)
+    return {
+        **{str(label): labels[label] for label in Label},
+        REFUSAL: sum(example.refused for example in examples),
+        "answers": len(examples),
+    }
+
+
+def to_csv(examples: Sequence[Example]) -> str:
+    """The sheet, with a BOM so that spreadsheet programs read it as UTF-8."""
+    sheet = io.StringIO()
+    writer = csv.DictWriter(sheet, FIELDS, lineterminator="\r\n")
+    writer.writeheader()
+    for example in examples:
+        row = {"question_id": example.question_id, "kind": example.kind}
+        if example.refused:
+            writer.writerow({**row, "number": 0, "predicted": example.text, "guess": REFUSAL})
+        for number, part in enumerate(example.aligned, start=1):
+            writer.writerow(
+                {
+                    **row,
+                    "number": number,
+                    "predicted": part.predicted,
+                    "reference": part.reference,
+                    "guess": part.label,
+                    "similarity": f"{part.similarity:.2f}",
+                }
+            )
+    return "\ufeff" + sheet.getvalue()
+
+
+def to_html(examples: Sequence[Example], title: str) -> str:
+    """The page."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("cxrjax.benchmarks", "."), autoescape=True
+    )
+    template = environment.get_template("vix_ray_errors.html.j2")
+    return template.render(examples=examples, title=title, counts=count(examples))
+
+
+def write_errors(
+    references: Path, predictions: Path, out: Path, examples: int = 50, seed: int = 0
+) -> dict[str, int]:
+    """Writes the three files and returns the counts of errors.json, over all predictions.
+
+    Args:
+        examples: answers on the page and in the sheet, drawn from all.
+
+    Raises:
+        UserError: a file is unusable.
+    """
+    true = read_references(read_records(references), str(references))
+    lines = read_predictions(predictions)
+    check_known(lines, true, str(predictions))
+    found = examine(true, {line.question_id: line.text for line in lines})
+    chosen = random.Random(f"{seed}/errors").sample(range(len(found)), min(examples, len(found)))
+    drawn = [found[index] for index in sorted(chosen)]
+    counts = count(found)
+    contents: dict[str, Any] = {
+        "errors.html": to_html(drawn, predictions.stem),
+        "errors.csv": to_csv(drawn),
+        "errors.json": json.dumps({**counts, "examples_drawn": len(drawn)}, indent=1) + "\n",
+    }
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for name, content in contents.items():
+            (out / name).write_text(content, encoding="utf-8", newline="")
+    except OSError as error:
+        raise UserError(f"{out}: cannot write: {error.strerror}; choose another --out") from None
+    return counts
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Writes what the flags ask for and prints the counts."""
+    parser = argparse.ArgumentParser(
+        prog="python -m cxrjax.benchmarks.vix_ray_errors",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--references", required=True, type=Path, metavar="FILE", help="records with answers")
+    add("--predictions", required=True, type=Path, metavar="FILE", help="of one system")
+    add("--examples", type=int, default=50, help="answers shown, drawn from all (default 50)")
+    add("--seed", type=int, default=0, help="of the draw (default 0)")
+    add("--out", required=True, type=Path, metavar="DIR", help="folder to write to")
+    flags = parser.parse_args(argv)
+    if flags.examples < 1:
+        parser.error("--examples must be at least 1")
+    counts = write_errors(
+        flags.references, flags.predictions, flags.out, flags.examples, flags.seed
+    )
+    print(", ".join(f"{name}: {number:,}" for name, number in counts.items()))
+    print(f"{flags.out}: errors.html, errors.csv, errors.json")
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,1 @@
+"""Review by people: the sample, the sheet that readers fill in, and the consensus afterwards."""

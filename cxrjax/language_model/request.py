@@ -1,0 +1,148 @@
+"""What is asked of a language model: messages, images, the form of the answer."""
+
+import base64
+import dataclasses
+import functools
+import hashlib
+import json
+import threading
+from collections.abc import Callable
+from typing import Any, Generic, Literal, TypeVar
+
+import pydantic
+
+from cxrjax.language_model.settings import Settings
+
+T = TypeVar("T", bound=pydantic.BaseModel)
+_KEY_VERSION = 1  # a change of how keys are made forgets the old answers
+_JSON_INSTRUCTION = "Answer with one JSON object and nothing else. It must fit this JSON schema:\n"
+
+
+class Image:
+    """An encoded image, loaded when it is first needed; requests about one image share it.
+
+    Attributes:
+        media_type: such as `image/jpeg`.
+    """
+
+    def __init__(self, load: Callable[[], bytes], media_type: str) -> None:
+        self.media_type = media_type
+        self._load = load
+        self._content: bytes | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def content(self) -> bytes:
+        """The file's bytes; raises what `load` raises."""
+        with self._lock:
+            if self._content is None:
+                self._content = self._load()
+            return self._content
+
+
+@dataclasses.dataclass(frozen=True)
+class Message:
+    """One turn: texts and images in order."""
+
+    role: Literal["system", "user", "assistant"]
+    parts: tuple[str | Image, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Request(Generic[T]):
+    """A conversation to be continued by a JSON object.
+
+    Attributes:
+        answer: its form. For servers that hold a model to a schema all fields must be required and
+            others forbidden (`extra="forbid"`).
+        max_output_tokens: of the answer, a model's thinking included where it has any.
+        usual_output_tokens: of a good answer without thinking, for estimates.
+    """
+
+    messages: tuple[Message, ...]
+    answer: type[T]
+    max_output_tokens: int = 4096
+    usual_output_tokens: int = 500
+
+    def then(self, said: str, user: str) -> "Request[T]":
+        """The same conversation after the model said something and is asked again."""
+        turns = (Message("assistant", (said,)), Message("user", (user,)))
+        return dataclasses.replace(self, messages=self.messages + turns)
+
+    @property
+    def images(self) -> list[Image]:
+        """All images of the conversation."""
+        return [part for turn in self.messages for part in turn.parts if isinstance(part, Image)]
+
+    def text_bytes(self) -> int:
+        """UTF-8 bytes of all texts and the schema. No byte-level tokenizer makes more tokens."""
+        texts = [part for turn in self.messages for part in turn.parts if isinstance(part, str)]
+        texts.append(json.dumps(_schema(self.answer)) + _JSON_INSTRUCTION)
+        # Chat templates put a few tokens around each turn.
+        return sum(len(text.encode()) for text in texts) + 16 * len(self.messages)
+
+    def body(
+        self, settings: Settings, image_url: Callable[[Image], str] | None = None
+    ) -> dict[str, Any]:
+        """The body of a chat completion request.
+
+        Args:
+            image_url: how an image is written (default: as a data URL).
+        """
+        url = image_url or _data_url
+        schema = _schema(self.answer)
+        body: dict[str, Any] = {
+            "model": settings.model,
+            "messages": [
+                {"role": turn.role, "content": _content(turn.parts, url)} for turn in self.messages
+            ],
+            settings.token_limit_field: self.max_output_tokens,
+        }
+        if settings.temperature is not None:
+            body["temperature"] = settings.temperature
+        if settings.structured_output == "json_schema":
+            form = {"name": self.answer.__name__, "schema": schema, "strict": True}
+            body["response_format"] = {"type": "json_schema", "json_schema": form}
+            return body
+        if settings.structured_output == "json_object":
+            body["response_format"] = {"type": "json_object"}
+        instruction = _JSON_INSTRUCTION + json.dumps(schema)
+        if body["messages"][0]["role"] == "system":
+            body["messages"][0]["content"] += "\n\n" + instruction
+        else:
+            body["messages"].insert(0, {"role": "system", "content": instruction})
+        return body
+
+    def key(self, settings: Settings) -> str:
+        """SHA-256 of all that decides the answer: model, messages, images, parameters, schema.
+
+        The server's address is not part of it: a model of this name answers for itself wherever it
+        runs. Nor are limits, prices and the key.
+        """
+        content = {"version": _KEY_VERSION, "body": self.body(settings, _hash_url)}
+        text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+@functools.cache  # milliseconds each time
+def _schema(form: type[pydantic.BaseModel]) -> dict[str, Any]:
+    return form.model_json_schema()
+
+
+def _content(parts: tuple[str | Image, ...], url: Callable[[Image], str]) -> Any:
+    if all(isinstance(part, str) for part in parts):
+        return "\n".join(str(part) for part in parts)
+    return [
+        {"type": "image_url", "image_url": {"url": url(part)}}
+        if isinstance(part, Image)
+        else {"type": "text", "text": part}
+        for part in parts
+    ]
+
+
+def _data_url(image: Image) -> str:
+    return f"data:{image.media_type};base64,{base64.b64encode(image.content).decode('ascii')}"
+
+
+def _hash_url(image: Image) -> str:
+    return f"sha256:{image.media_type}:{hashlib.sha256(image.content).hexdigest()}"

@@ -1,0 +1,115 @@
+"""Which language model is asked, and on what terms."""
+
+import dataclasses
+import ipaddress
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from cxrjax.errors import UserError
+
+StructuredOutput = Literal["json_schema", "json_object", "prompt"]
+TokenLimitField = Literal["max_completion_tokens", "max_tokens"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Prices:
+    """Per million tokens, in whatever currency `max_cost` is meant in."""
+
+    input: float
+    output: float
+
+    def cost(self, input_tokens: float, output_tokens: float) -> float:
+        """Of one answer, or of many."""
+        return (input_tokens * self.input + output_tokens * self.output) / 1e6
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Address, model and limits.
+
+    Attributes:
+        base_url: of an OpenAI-compatible server, such as `http://127.0.0.1:8000/v1`.
+        api_key: sent to that server alone; in no representation, message or file.
+        temperature: None leaves it to the server (reasoning models refuse the parameter).
+        structured_output: how an answer is made to be JSON: the server holds the model to the
+            schema ("json_schema"), to some JSON object ("json_object"), or the prompt asks for it
+            ("prompt"). The answer is checked in every case.
+        token_limit_field: what the server calls the limit of an answer's tokens. Older servers
+            know `max_tokens` only, and ignore the newer name.
+        timeout: seconds until an answer must have come.
+        attempts: how often one request is sent while the server is busy, failing or silent.
+        answers: how many answers are asked for, the first included, until one is valid.
+        requests_per_minute: None: as fast as answers come.
+        concurrency: requests under way at once.
+        image_tokens: what one image is taken to cost in estimates and for `max_cost`; about 800
+            to 2,600 for 1024 x 1024 pixels, differing by model.
+        prices: None where they are not known; the cost is then not known either.
+        max_cost: what this run may spend; answers from the cache are free.
+        allow_sending: whether content may leave this machine.
+        text_only: leave images out, for models without vision.
+    """
+
+    base_url: str
+    model: str
+    api_key: str = dataclasses.field(default="", repr=False)
+    temperature: float | None = None
+    structured_output: StructuredOutput = "json_schema"
+    token_limit_field: TokenLimitField = "max_completion_tokens"
+    timeout: float = 180.0
+    attempts: int = 6
+    answers: int = 3
+    requests_per_minute: float | None = None
+    concurrency: int = 4
+    image_tokens: int = 2600
+    prices: Prices | None = None
+    max_cost: float | None = None
+    allow_sending: bool = False
+    text_only: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuses what can't work, before anything is sent.
+
+        Raises:
+            UserError: no URL, no model, or a cost limit without prices.
+        """
+        parts = urlsplit(self.base_url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise UserError(
+                f"base URL {self.base_url!r}: expected http(s)://HOST[:PORT]/PATH, most often "
+                "ending in /v1"
+            )
+        if parts.username or parts.password:
+            raise UserError("the base URL holds a password; give the key by CXRJAX_LM_API_KEY")
+        if not self.model:
+            raise UserError("no language model named; give --model=NAME or CXRJAX_LM_MODEL")
+        if self.max_cost is not None and self.prices is None:
+            raise UserError(
+                "--max_cost needs --price_in and --price_out (per million tokens): without "
+                "prices there is no telling what a request costs"
+            )
+
+    @property
+    def host(self) -> str:
+        """Name or address of the server, with the port where one is given."""
+        return urlsplit(self.base_url).netloc
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the server is on this machine: a loopback address, or `localhost`.
+
+        What is sent there does not leave the machine, so no permission is asked. (A tunnel that
+        begins on loopback and ends elsewhere looks local too: whoever digs one knows.)
+        """
+        host = urlsplit(self.base_url).hostname or ""
+        if host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(host).is_loopback
+        except ValueError:
+            return False
+
+    def to_json(self) -> dict[str, Any]:
+        """For manifests: what shaped the answers and what was allowed, without the key."""
+        fields = dataclasses.asdict(self)
+        del fields["api_key"]
+        return fields

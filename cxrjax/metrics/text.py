@@ -1,0 +1,77 @@
+"""How alike two texts are: ROUGE (rouge-score) and BLEU (sacrebleu), for text in any script.
+
+Words here are runs of Unicode letters and digits, in lower case and Unicode's form NFC. The
+packages' own tokenizers would cut Vietnamese at its diacritics (rouge-score), or keep punctuation
+as words (sacrebleu).
+"""
+
+import re
+import unicodedata
+from collections.abc import Mapping
+
+import numpy as np
+from jaxtyping import Float
+from rouge_score import rouge_scorer
+from sacrebleu.metrics.bleu import BLEU
+
+ROUGE = ("rouge1", "rouge2", "rougeL")
+BLEU_ORDER = 4
+_WORD = re.compile(r"\w+")
+
+Sums = Mapping[str, Float[np.ndarray, "*sums"]]
+
+
+def tokens(text: str) -> list[str]:
+    """The text's words: in Vietnamese its syllables."""
+    return _WORD.findall(unicodedata.normalize("NFC", text).lower())
+
+
+class _Tokenizer:
+    """As rouge-score wants one."""
+
+    def tokenize(self, text: str) -> list[str]:
+        return tokens(text)
+
+
+_ROUGE = rouge_scorer.RougeScorer(ROUGE, tokenizer=_Tokenizer())
+_BLEU = BLEU(tokenize="none", max_ngram_order=BLEU_ORDER)
+
+
+def rouge(prediction: str, reference: str) -> dict[str, float]:
+    """F-measures of ROUGE-1, ROUGE-2 and ROUGE-L, 0 to 1; 0 where a text has no words."""
+    return {
+        name: float(score.fmeasure) for name, score in _ROUGE.score(reference, prediction).items()
+    }
+
+
+def bleu_statistics(prediction: str, reference: str) -> dict[str, int]:
+    """What corpus BLEU is made of: summed over texts, `bleu` makes the figure of the sums.
+
+    Returns:
+        `match1..4` and `total1..4`, n-grams of the prediction that the reference has and all of
+        them; `predicted` and `reference`, words.
+    """
+    score = _BLEU.corpus_score([" ".join(tokens(prediction))], [[" ".join(tokens(reference))]])
+    statistics = {"predicted": score.sys_len, "reference": score.ref_len}
+    for n in range(BLEU_ORDER):
+        statistics[f"match{n + 1}"] = score.counts[n]
+        statistics[f"total{n + 1}"] = score.totals[n]
+    return statistics
+
+
+def bleu(sums: Sums) -> Float[np.ndarray, "*sums"]:
+    """Corpus BLEU-4 of summed statistics, 0 to 1, elementwise; NaN where no reference has words.
+
+    sacrebleu's default: brevity penalty; precisions without a match are smoothed to 1/2, 1/4, ...
+    of one match (`exp`); 0 where nothing matches or no prediction is four words long.
+    """
+    predicted, reference = (np.asarray(sums[k], np.float64) for k in ("predicted", "reference"))
+    log_sum, halvings = np.zeros_like(predicted), np.zeros_like(predicted)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        for n in range(1, BLEU_ORDER + 1):
+            match = np.asarray(sums[f"match{n}"], np.float64)
+            halvings += match == 0
+            log_sum += np.log(np.where(match == 0, 0.5**halvings, match) / sums[f"total{n}"])
+        value = np.minimum(1.0, np.exp(1 - reference / predicted)) * np.exp(log_sum / BLEU_ORDER)
+    nothing = (np.asarray(sums["match1"]) == 0) | (np.asarray(sums[f"total{BLEU_ORDER}"]) == 0)
+    return np.where(reference > 0, np.where(nothing, 0.0, value), np.nan)

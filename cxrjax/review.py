@@ -1,0 +1,91 @@
+"""Quality control of a set of questions: checks, a review by people, and readers against readers.
+
+    python -m cxrjax.review --check --records=DIR [--source=TABLE] --out=OUT
+    python -m cxrjax.review --records=DIR/records/validation.jsonl --out=OUT [--sample=100]
+    python -m cxrjax.review --sheets=A.csv --sheets=B.csv [--consensus=FILE] --out=OUT
+    python -m cxrjax.review --readers=TABLE --out=OUT
+
+--check verifies structure, compares findings and boxes with the source table, counts the words of
+reasons, finds repeated questions and what splits share: OUT/check.json. Exit code 1 where a check
+failed. Without it, --records draws a stratified sample: OUT/sheet.csv to fill in, OUT/index.html to
+fill in beside the pictures. --sheets computes the agreement of two filled sheets:
+OUT/agreement.json, agreement.md, consensus.csv; with the filled consensus file consensus.json.
+--readers scores every radiologist of a box table, or of records, against the others:
+OUT/readers.json, readers.md.
+"""
+
+import argparse
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from cxrjax.cli import run
+
+EXIT_CHECKS_FAILED = 1
+
+
+def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Flags of the command; leaves with code 2 where they are unusable."""
+    parser = argparse.ArgumentParser(
+        prog="python -m cxrjax.review",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument(
+        "--records",
+        type=Path,
+        action="append",
+        metavar="PATH",
+        help="records file, built folder with records/, or data_v1.json; may be repeated",
+    )
+    what.add_argument(
+        "--sheets", type=Path, action="append", metavar="CSV", help="a filled sheet; give two"
+    )
+    what.add_argument("--readers", type=Path, metavar="PATH", help="box table or records")
+    add = parser.add_argument
+    add("--out", required=True, type=Path, metavar="DIR", help="folder to write to")
+    add("--check", action="store_true", help="check the records instead of drawing a sample")
+    add("--source", type=Path, metavar="TABLE", help="box table that findings and boxes come from")
+    add("--allow_leakage", action="store_true", help="report what splits share without failing")
+    add("--sample", type=int, default=100, metavar="N", help="questions to review (default 100)")
+    add("--consensus", type=Path, metavar="CSV", help="the consensus file, filled in")
+    add("--image_root", type=Path, help="what image_path is relative to (data/README.md)")
+    add("--seed", type=int, default=0, help="of the sample and the bootstrap (default 0)")
+    add("--resamples", type=int, default=1000, help="bootstrap resamples (default 1000)")
+    add("--processes", type=int, default=os.cpu_count() or 1, help="workers for images")
+    flags = parser.parse_args(argv)
+    if flags.sheets and len(flags.sheets) != 2:
+        parser.error(f"{len(flags.sheets)} --sheets: expected two")
+    for name, needs, there in (
+        ("--check", "--records", flags.records),
+        ("--source", "--check", flags.check),
+        ("--allow_leakage", "--check", flags.check),
+        ("--consensus", "--sheets", flags.sheets),
+    ):
+        if getattr(flags, name.lstrip("-")) and not there:
+            parser.error(f"{name} needs {needs}")
+    if flags.resamples < 0 or flags.seed < 0 or flags.processes < 1 or flags.sample < 1:
+        parser.error("--resamples, --seed, --processes and --sample must not be negative")
+    return flags
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Does what the flags ask for and prints what came out; the exit code."""
+    from cxrjax.benchmarks import quality_control  # after the flags: --help stays quick
+
+    flags = parse_arguments(argv)
+    if flags.check:
+        return 0 if quality_control.check(flags) else EXIT_CHECKS_FAILED
+    if flags.records:
+        quality_control.draw_sample(flags)
+    elif flags.sheets:
+        quality_control.compare_sheets(flags)
+    else:
+        quality_control.compare_readers(flags)
+    return 0
+
+
+if __name__ == "__main__":
+    run(main)

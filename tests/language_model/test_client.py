@@ -1,0 +1,275 @@
+"""The client against a real server on loopback: answers checked, counted, cached, in order."""
+
+import dataclasses
+import json
+import threading
+import time
+from typing import Literal
+
+import pydantic
+import pytest
+
+from cxrjax.errors import UserError
+from cxrjax.language_model import (
+    Image,
+    Message,
+    NoAnswer,
+    Prices,
+    Request,
+    Settings,
+)
+
+KEY = "sk-very-secret-0123456789"
+
+
+class City(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="forbid")
+    city: str
+    size: Literal["small", "large"]
+
+
+HUE = '{"city": "Hue", "size": "small"}'
+
+
+def _request(text="Which city?", room=100) -> Request[City]:
+    return Request((Message("system", ("Answer.",)), Message("user", (text,))), City, room)
+
+
+def _script(*actions):
+    """These actions in turn, the last one for ever."""
+    return lambda body, number: actions[min(number, len(actions) - 1)]
+
+
+def test_answer_is_checked_counted_and_asked_for_once(chat, client, tmp_path):
+    with chat.Server(_script(chat.Text(HUE, usage=(100, 20, 120)))) as there:
+        asked = client(there, prices=Prices(2.0, 10.0))
+        assert asked.ask(_request()) == City(city="Hue", size="small")
+        assert asked.ask(_request()).city == "Hue"
+        account = asked.account.to_json()
+        assert account["requests"] == account["answers"] == 1
+        assert (account["input_tokens"], account["output_tokens"]) == (100, 20)
+        assert account["cost"] == pytest.approx((100 * 2 + 20 * 10) / 1e6)
+        assert account["answers_from_cache"] == 1
+        assert account["cached_cost"] == account["cost"]
+        # Another process later, without prices: nothing is sent, no cost is made up.
+        again = client(there)
+        assert again.ask(_request()).city == "Hue"
+        assert again.account.to_json()["requests"] == 0
+        assert again.account.to_json()["cost"] is None
+    assert len(there.bodies) == 1
+    assert there.headers[0]["Authorization"] == f"Bearer {KEY}"
+    assert there.bodies[0]["response_format"]["json_schema"]["schema"]["required"] == [
+        "city",
+        "size",
+    ]
+    assert there.bodies[0]["max_completion_tokens"] == 100
+    assert KEY not in (tmp_path / "answers.jsonl").read_text()
+    assert KEY not in repr(again.settings) + json.dumps(again.settings.to_json())
+
+
+def test_thinking_that_only_the_total_counts_is_billed_as_output(chat, client):
+    with chat.Server(_script(chat.Text(HUE, usage=(20, 198, 623)))) as there:
+        asked = client(there)
+        asked.ask(_request())
+        assert asked.account.to_json()["output_tokens"] == 603
+
+
+def test_every_part_of_a_request_changes_its_key():
+    settings = Settings("http://127.0.0.1/v1", "m")
+    picture = Image(lambda: b"one", "image/png")
+    base = Request((Message("user", ("look", picture)),), City)
+    other = Image(lambda: b"two", "image/png")
+    keys = [
+        base.key(settings),
+        dataclasses.replace(base, messages=(Message("user", ("look", other)),)).key(settings),
+        dataclasses.replace(base, messages=(Message("user", ("see", picture)),)).key(settings),
+        dataclasses.replace(base, max_output_tokens=5).key(settings),
+        dataclasses.replace(base, answer=pydantic.create_model("City", city=(str, ...))).key(
+            settings
+        ),
+        base.key(dataclasses.replace(settings, model="n")),
+        base.key(dataclasses.replace(settings, temperature=0.0)),
+        base.key(dataclasses.replace(settings, structured_output="prompt")),
+    ]
+    assert len(set(keys)) == len(keys)
+    same = dataclasses.replace(
+        settings, base_url="https://elsewhere/v1", api_key=KEY, concurrency=9, timeout=1.0
+    )
+    assert base.key(same) == keys[0]
+
+
+def test_images_are_sent_as_data_urls_and_loaded_once(chat, client):
+    loads = []
+
+    def load():
+        loads.append(1)
+        return b"\x89PNG bytes"
+
+    request = Request((Message("user", (Image(load, "image/png"), "look")),), City)
+    with chat.Server(_script(chat.Text(HUE))) as there:
+        client(there).ask(request)
+    content = there.bodies[0]["messages"][0]["content"]
+    assert content[0]["image_url"]["url"] == "data:image/png;base64,iVBORyBieXRlcw=="
+    assert content[1] == {"type": "text", "text": "look"}
+    assert loads == [1]
+
+
+@pytest.mark.parametrize("mode", ["json_object", "prompt"])
+def test_without_schema_support_the_prompt_holds_the_schema(chat, client, mode):
+    text = f"Sure!\n```json\n{HUE}\n```"
+    with chat.Server(_script(chat.Text(text))) as there:
+        asked = client(there, structured_output=mode, token_limit_field="max_tokens")
+        assert asked.ask(_request()).city == "Hue"
+    body = there.bodies[0]
+    assert '"enum": ["small", "large"]' in body["messages"][0]["content"]
+    assert body.get("response_format") == ({"type": mode} if mode == "json_object" else None)
+    assert body["max_tokens"] == 100
+
+
+@pytest.mark.parametrize(
+    ("bad", "category", "told"),
+    [
+        ('{"city": "Hue", "si', "invalid_json", "expected a JSON object"),
+        ("", "invalid_json", "got: nothing"),
+        ('{"city": "Hue", "size": "huge"}', "invalid_content", "size: Input should be"),
+        ('{"city": "Hue", "size": "small", "x": 1}', "invalid_content", "x: Extra inputs"),
+        ('{"city": "Rome", "size": "small"}', "invalid_content", "not in Vietnam"),
+    ],
+)
+def test_wrong_answers_are_asked_for_again_with_what_was_wrong(chat, client, bad, category, told):
+    def check(answer):
+        if answer.city == "Rome":
+            raise ValueError("Rome is not in Vietnam")
+
+    with chat.Server(_script(chat.Text(bad), chat.Text(HUE))) as there:
+        assert client(there).ask(_request(), check).city == "Hue"
+        again = there.bodies[1]["messages"]
+        assert [turn["role"] for turn in again] == ["system", "user", "assistant", "user"]
+        assert told in again[-1]["content"]
+    with (
+        chat.Server(_script(chat.Text(bad))) as there,
+        pytest.raises(NoAnswer) as failure,
+    ):
+        client(there).ask(_request("another"), check)
+    assert failure.value.category == category
+    assert len(there.bodies) == 3
+
+
+def test_a_truncated_answer_gets_twice_the_room(chat, client):
+    cut = chat.Text('{"city": "H', finish_reason="length")
+    with chat.Server(_script(cut, chat.Text(HUE))) as there:
+        assert client(there).ask(_request(room=50)).city == "Hue"
+        assert [body["max_completion_tokens"] for body in there.bodies] == [50, 100]
+    with chat.Server(_script(cut)) as there, pytest.raises(NoAnswer) as failure:
+        client(there).ask(_request("another"))
+    assert failure.value.category == "truncated"
+
+
+def test_a_failure_is_replayed_from_the_cache_too(chat, client):
+    with chat.Server(_script(chat.Text("nonsense"))) as there:
+        for _ in range(2):
+            with pytest.raises(NoAnswer, match="invalid_json"):
+                client(there).ask(_request())
+    assert len(there.bodies) == 3
+
+
+@pytest.mark.parametrize("how", ["field", "filter"])
+def test_a_refusal_is_final(chat, client, how):
+    answers = {
+        "field": chat.Text(None, refusal="I can't help with that."),
+        "filter": chat.Text("", finish_reason="content_filter"),
+    }
+    with chat.Server(_script(answers[how])) as there, pytest.raises(NoAnswer) as failure:
+        client(there).ask(_request())
+    assert failure.value.category == "refusal"
+    assert len(there.bodies) == 1
+
+
+def test_map_keeps_the_order_and_the_concurrency(chat, client):
+    def script(body, number):
+        text = body["messages"][-1]["content"]
+        time.sleep(0.05 if int(text) % 3 == 0 else 0.0)
+        return chat.Text(json.dumps({"city": text, "size": "large"}))
+
+    taken = []
+
+    def items():
+        for number in range(40):
+            taken.append(number)
+            yield number
+
+    with chat.Server(script, delay=0.02) as there:
+        asked = client(there, concurrency=5)
+        results = asked.map(lambda n: asked.ask(_request(str(n))).city, items())
+        first = next(results)
+        assert first == (0, "0") and len(taken) <= 20  # taken as needed, not all at once
+        assert [first, *results] == [(n, str(n)) for n in range(40)]
+    assert 2 <= there.busiest <= 5
+
+
+def test_dropping_the_iterator_stops_sending(chat, client):
+    with chat.Server(_script(chat.Text(HUE)), delay=0.02) as there:
+        asked = client(there, concurrency=2)
+        results = asked.map(lambda n: asked.ask(_request(str(n))), range(1000))
+        next(results)
+        results.close()
+        sent = len(there.bodies)
+        assert sent <= 20
+        time.sleep(0.2)
+        assert len(there.bodies) == sent
+        assert asked.account.to_json()["answers"] == sent  # what was under way is kept
+        assert asked.ask(_request("afterwards")).city == "Hue"
+
+
+def test_max_cost_is_never_passed_and_what_was_paid_for_stays(chat, client):
+    # Each answer costs (100 + 20) / 1e6 = 0.00012; at most, a request costs its bytes + 100.
+    with chat.Server(_script(chat.Text(HUE)), delay=0.005) as there:
+        asked = client(there, prices=Prices(1, 1), max_cost=0.003, concurrency=4)
+        done = []
+        with pytest.raises(UserError, match=r"stopped before --max_cost=0\.003"):
+            for number, _ in asked.map(lambda n: asked.ask(_request(str(n))), range(100)):
+                done.append(number)
+        spent = asked.account.to_json()["cost"]
+        bound = (_request("99").text_bytes() + 100) / 1e6
+        assert 0.003 - bound - 0.00012 <= spent <= 0.003
+        sent = len(there.bodies)
+        assert sent == round(spent / 0.00012) and done == list(range(len(done)))
+        again = client(there, prices=Prices(1, 1), max_cost=1.0)
+        assert len(list(again.map(lambda n: again.ask(_request(str(n))), range(100)))) == 100
+    assert len(there.bodies) == 100  # the second run sent only what the first had not
+
+
+def test_an_answer_without_usage_counts_at_its_most(chat, client):
+    with chat.Server(_script(chat.Text(HUE, usage=None))) as there:
+        asked = client(there, prices=Prices(1, 1))
+        asked.ask(_request())
+    account = asked.account.to_json()
+    assert account["cost"] == 0 and account["unmetered_requests"] == 1
+    assert account["unmetered_cost_at_most"] == (_request().text_bytes() + 100) / 1e6
+
+
+def test_estimate_sends_nothing_and_knows_the_cache(chat, client):
+    with chat.Server(_script(chat.Text(HUE))) as there:
+        asked = client(there, prices=Prices(1, 2))
+        asked.ask(_request("0"))
+        estimate = asked.estimate(_request(str(n)) for n in range(5))
+    assert len(there.bodies) == 1
+    assert (estimate.requests, estimate.from_cache) == (4, 1)
+    assert estimate.output_tokens_at_most == 400 and estimate.output_tokens == 4 * 500
+    assert estimate.cost == (estimate.input_tokens + 2 * 2000) / 1e6
+    assert estimate.cost_at_most >= 400 * 2 / 1e6
+    assert "4 requests to send" in str(estimate)
+
+
+def test_ctrl_c_keeps_what_is_under_way(chat, client):
+    with chat.Server(_script(chat.Text(HUE)), delay=0.05) as there:
+        asked = client(there, concurrency=2)
+
+        def items():
+            yield from range(3)
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            list(asked.map(lambda n: asked.ask(_request(str(n))), items()))
+        assert asked.account.to_json()["answers"] == len(there.bodies) <= 3
+    assert not [t for t in threading.enumerate() if t.name.startswith("language_model")]

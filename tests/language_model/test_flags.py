@@ -1,0 +1,82 @@
+"""Flags and environment -> client."""
+
+import argparse
+
+import pytest
+
+from cxrjax.errors import UserError
+from cxrjax.language_model import Prices
+from cxrjax.language_model.flags import add_flags, from_flags
+
+LOCAL = "--base_url=http://127.0.0.1:9/v1"
+
+
+@pytest.fixture(autouse=True)
+def _no_environment(monkeypatch):
+    for name in ("BASE_URL", "MODEL", "API_KEY", "PRICE_IN", "PRICE_OUT"):
+        monkeypatch.delenv(f"CXRJAX_LM_{name}", raising=False)
+
+
+def _client(tmp_path, *arguments):
+    parser = argparse.ArgumentParser()
+    add_flags(parser)
+    return from_flags(parser.parse_args(arguments), tmp_path / "answers.jsonl")
+
+
+def test_environment_and_flags_that_override_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("CXRJAX_LM_BASE_URL", "http://127.0.0.1:1/v1")
+    monkeypatch.setenv("CXRJAX_LM_MODEL", "theirs")
+    monkeypatch.setenv("CXRJAX_LM_API_KEY", "secret")
+    monkeypatch.setenv("CXRJAX_LM_PRICE_IN", "1.25")
+    monkeypatch.setenv("CXRJAX_LM_PRICE_OUT", "10")
+    settings = _client(tmp_path).settings
+    assert (settings.base_url, settings.model) == ("http://127.0.0.1:1/v1", "theirs")
+    assert settings.api_key == "secret" and settings.prices == Prices(1.25, 10.0)
+    assert not settings.allow_sending and settings.max_cost is None
+    assert (tmp_path / "answers.jsonl").exists()
+    flags = ("--model=ours", LOCAL, "--price_in=0", "--max_cost=3", "--requests_per_minute=9")
+    other = (*flags, "--concurrency=2", "--text_only", f"--cache={tmp_path / 'mine.jsonl'}")
+    settings = _client(tmp_path, *other, "--allow_sending", "--structured_output=prompt").settings
+    assert (settings.model, settings.prices) == ("ours", Prices(0.0, 10.0))
+    assert (settings.max_cost, settings.requests_per_minute, settings.concurrency) == (3, 9, 2)
+    assert settings.text_only and settings.allow_sending
+    assert settings.structured_output == "prompt"
+    assert (tmp_path / "mine.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--model=m"], "CXRJAX_LM_BASE_URL"),
+        ([LOCAL], "CXRJAX_LM_MODEL"),
+        ([LOCAL, "--model=m", "--price_in=1"], "one price alone"),
+        ([LOCAL, "--model=m", "--max_cost=1"], "needs --price_in"),
+    ],
+)
+def test_what_is_missing_is_named(tmp_path, arguments, message):
+    with pytest.raises(UserError, match=message):
+        _client(tmp_path, *arguments)
+
+
+def test_a_price_that_is_no_number(tmp_path, monkeypatch):
+    monkeypatch.setenv("CXRJAX_LM_PRICE_IN", "cheap")
+    with pytest.raises(UserError, match="CXRJAX_LM_PRICE_IN='cheap'"):
+        _client(tmp_path, LOCAL, "--model=m")
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        "--concurrency=0",
+        "--requests_per_minute=0",
+        "--price_in=-1",
+        "--max_cost=nan",
+        "--timeout=inf",
+        "--api_key=x",
+    ],
+)
+def test_unusable_values_end_with_code_2(tmp_path, flag, capsys):
+    with pytest.raises(SystemExit) as end:
+        _client(tmp_path, LOCAL, "--model=m", flag)
+    assert end.value.code == 2
+    assert flag.split("=")[0] in capsys.readouterr().err

@@ -1,0 +1,164 @@
+"""Agreement beyond chance, against scikit-learn, krippendorff, statsmodels' values and papers'."""
+
+import math
+
+import krippendorff
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import cohen_kappa_score
+
+from cxrjax.metrics.agreement import (
+    LEVELS,
+    WEIGHTS,
+    bootstrap_alpha,
+    bootstrap_kappa,
+    cohen_kappa,
+    contingency,
+    fleiss_kappa,
+    kappa_sanity,
+    krippendorff_alpha,
+)
+from cxrjax.metrics.bootstrap import Bootstrap
+
+VALUE_ONLY = Bootstrap(resamples=0)
+ratings = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=2, max_size=60)
+
+
+@given(ratings)
+@settings(deadline=None, max_examples=60)
+def test_kappa_is_that_of_scikit_learn(pairs):
+    first, second = map(list, zip(*pairs, strict=True))
+    table = contingency(first, second, 4)
+    for weights in WEIGHTS:
+        ours = cohen_kappa(table, weights).value
+        resampled = bootstrap_kappa(first, second, 4, first, weights, VALUE_ONLY).value
+        if len({*first, *second}) == 1:
+            assert math.isnan(ours) and resampled is None
+            continue
+        named = None if weights == "unweighted" else weights
+        theirs = cohen_kappa_score(first, second, labels=[0, 1, 2, 3], weights=named)
+        assert ours == pytest.approx(theirs, abs=1e-9)
+        assert resampled == pytest.approx(theirs, abs=1e-9)
+
+
+@given(ratings)
+@settings(deadline=None, max_examples=60)
+def test_alpha_of_two_readers_is_that_of_krippendorff(pairs):
+    first, second = map(list, zip(*pairs, strict=True))
+    for level in LEVELS:
+        ours = bootstrap_alpha(first, second, 4, first, level, VALUE_ONLY).value
+        by_package = krippendorff_alpha(np.array([first, second], float), level)
+        if len({*first, *second}) == 1:
+            assert ours is None and math.isnan(by_package)
+            continue
+        theirs = krippendorff.alpha([first, second], level_of_measurement=level)
+        assert ours == pytest.approx(theirs, abs=1e-9)
+        assert by_package == pytest.approx(theirs, abs=1e-9)
+
+
+def test_missing_ratings_are_left_out_of_alpha():
+    # Krippendorff, Computing Krippendorff's Alpha-Reliability (2011), section C: 0.743.
+    gap = math.nan
+    reliability = np.array(
+        [
+            [1, 2, 3, 3, 2, 1, 4, 1, 2, gap, gap, gap],
+            [1, 2, 3, 3, 2, 2, 4, 1, 2, 5, gap, 3],
+            [gap, 3, 3, 3, 2, 3, 4, 2, 2, 5, 1, gap],
+            [1, 2, 3, 3, 2, 4, 4, 1, 2, 5, 1, gap],
+        ]
+    )
+    assert krippendorff_alpha(reliability, "nominal") == pytest.approx(0.743, abs=5e-4)
+    assert krippendorff_alpha(reliability, "ordinal") == pytest.approx(0.815, abs=5e-4)
+    # A unit that only one reader rated adds no second level.
+    assert math.isnan(krippendorff_alpha(np.array([[1, 1, 2], [1, 1, gap]]), "nominal"))
+
+
+# kappa and its standard error as statsmodels 0.15's cohens_kappa gives them.
+STATSMODELS = {
+    "unweighted": (0.4285714285714285, 0.0759588315346638),
+    "linear": (0.4923076923076922, 0.07172694274347052),
+    "quadratic": (0.5666666666666667, 0.07872409321944325),
+}
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+def test_standard_error_is_that_of_statsmodels(weights):
+    table = np.array([[53, 5, 2], [11, 14, 5], [1, 6, 3]], float)
+    kappa = cohen_kappa(table, weights)
+    assert (kappa.value, kappa.standard_error) == pytest.approx(STATSMODELS[weights], abs=1e-12)
+    assert kappa.interval == pytest.approx(
+        (kappa.value - 1.96 * kappa.standard_error, kappa.value + 1.96 * kappa.standard_error),
+        abs=1e-4,
+    )
+
+
+def _noisy(items: int, copies: int = 1) -> tuple[list[int], list[int], list[int]]:
+    rng = np.random.default_rng(7)
+    first = rng.integers(0, 3, items)
+    second = np.where(rng.random(items) < 0.75, first, rng.integers(0, 3, items))
+    clusters = np.arange(items)
+    return tuple(np.repeat(a, copies).tolist() for a in (first, second, clusters))
+
+
+def test_bootstrap_of_single_ratings_has_the_analytic_width():
+    first, second, clusters = _noisy(400)
+    drawn = bootstrap_kappa(first, second, 3, clusters, "linear", Bootstrap(2000))
+    low, high = cohen_kappa(contingency(first, second, 3), "linear").interval
+    assert drawn.ci_high - drawn.ci_low == pytest.approx(high - low, rel=0.1)
+
+
+def test_ratings_of_one_question_count_as_one():
+    """Three equal ratings a question tell no more than one: the interval must not shrink."""
+    first, second, clusters = _noisy(200)
+    once = bootstrap_kappa(first, second, 3, clusters)
+    thrice = bootstrap_kappa(*_noisy(200, 3)[:2], 3, _noisy(200, 3)[2])
+    assert (thrice.ci_low, thrice.ci_high) == pytest.approx((once.ci_low, once.ci_high))
+    alone = bootstrap_kappa(*_noisy(200, 3)[:2], 3, range(600))
+    assert alone.ci_high - alone.ci_low < 0.7 * (once.ci_high - once.ci_low)
+
+
+def test_sanity_of_the_papers_kappa():
+    # Section 2.2 prints kappa 0.89 [0.84, 0.93] and 7 disagreements in 100.
+    of_100, of_300 = kappa_sanity(0.93, 0.89, 100), kappa_sanity(0.93, 0.89, 300)
+    assert of_100.expected == pytest.approx(0.364, abs=5e-4)
+    assert of_100.half_width == pytest.approx(0.079, abs=5e-4)
+    assert of_300.half_width == pytest.approx(0.045, abs=5e-4)
+    assert of_100.least_levels == 3
+    seven_of_300 = kappa_sanity(293 / 300, 0.89, 300)
+    assert seven_of_300.expected == pytest.approx(0.788, abs=5e-4)
+    assert seven_of_300.half_width == pytest.approx(0.081, abs=5e-4)
+    assert kappa_sanity(0.75, 0.5, 10).least_levels == 2
+    with pytest.raises(ValueError, match="needs chance"):
+        kappa_sanity(0.5, 0.6, 10)
+    with pytest.raises(ValueError, match="expected"):
+        kappa_sanity(0.9, 1.0, 10)
+
+
+def test_fleiss_kappa_of_his_example():
+    # Fleiss (1971) as reworked in many textbooks: ten subjects, fourteen raters, five categories.
+    counts = [
+        [0, 0, 0, 0, 14],
+        [0, 2, 6, 4, 2],
+        [0, 0, 3, 5, 6],
+        [0, 3, 9, 2, 0],
+        [2, 2, 8, 1, 1],
+        [7, 7, 0, 0, 0],
+        [3, 2, 6, 3, 0],
+        [2, 5, 3, 2, 2],
+        [6, 5, 2, 1, 0],
+        [0, 2, 2, 3, 7],
+    ]
+    assert fleiss_kappa(np.array(counts)) == pytest.approx(0.209930704, abs=1e-8)
+    assert math.isnan(fleiss_kappa(np.array([[3, 0], [3, 0]])))
+    with pytest.raises(ValueError, match="same number"):
+        fleiss_kappa(np.array([[3, 0], [2, 0]]))
+
+
+def test_bad_ratings_are_refused():
+    with pytest.raises(ValueError, match="two equal lists"):
+        contingency([0, 1], [0], 2)
+    with pytest.raises(ValueError, match="outside 0 to 1"):
+        contingency([0, 2], [0, 1], 2)
+    assert math.isnan(cohen_kappa(np.zeros((3, 3))).value)

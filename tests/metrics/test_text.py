@@ -1,0 +1,70 @@
+"""ROUGE and BLEU against the packages themselves and by hand."""
+
+import random
+import unicodedata
+
+import numpy as np
+import pytest
+import sacrebleu
+from hypothesis import given
+from hypothesis import strategies as st
+from rouge_score import rouge_scorer
+
+from cxrjax.metrics.text import bleu, bleu_statistics, rouge, tokens
+
+_WORDS = ["bóng", "tim", "to", "tràn", "dịch", "màng", "phổi", "phải", "trái", "không"]
+_TEXT = st.lists(st.sampled_from(_WORDS), max_size=12).map(" ".join)
+
+
+def summed(pairs):
+    statistics = [bleu_statistics(*pair) for pair in pairs]
+    return {name: float(sum(s[name] for s in statistics)) for name in statistics[0]}
+
+
+def test_tokens_are_syllables_in_any_unicode_form():
+    text = "Tràn dịch màng phổi (phải), 0,5."
+    expected = ["tràn", "dịch", "màng", "phổi", "phải", "0", "5"]
+    assert tokens(text) == tokens(unicodedata.normalize("NFD", text)) == expected
+
+
+def test_rouge_by_hand():
+    found = rouge("bóng tim to", "bóng tim không to")
+    # 3 of 3 and 3 of 4 words; 1 of 2 and 1 of 3 pairs; longest common subsequence 3.
+    assert found == pytest.approx({"rouge1": 6 / 7, "rouge2": 2 / 5, "rougeL": 6 / 7})
+    assert rouge("", "bóng tim") == {"rouge1": 0, "rouge2": 0, "rougeL": 0}
+
+
+@given(
+    st.lists(st.sampled_from(["a", "bc", "d1"]), min_size=1, max_size=9).map(" ".join), st.data()
+)
+def test_rouge_of_plain_ascii_is_the_packages_own(prediction, data):
+    reference = data.draw(st.lists(st.sampled_from(["a", "bc", "d1"]), max_size=9).map(" ".join))
+    own = rouge_scorer.RougeScorer(["rouge1", "rouge2", "rougeL"]).score(reference, prediction)
+    expected = {name: score.fmeasure for name, score in own.items()}
+    assert rouge(prediction, reference) == pytest.approx(expected)
+
+
+@given(st.lists(st.tuples(_TEXT, _TEXT), min_size=1, max_size=6))
+def test_bleu_of_sums_is_sacrebleus_of_the_corpus(pairs):
+    predictions, references = zip(*pairs, strict=True)
+    expected = sacrebleu.corpus_bleu(
+        list(predictions), [list(references)], tokenize="none", lowercase=True
+    ).score
+    found = bleu({name: np.array([v]) for name, v in summed(pairs).items()})[0]
+    if not any(references):
+        assert np.isnan(found)
+    else:
+        assert 100 * found == pytest.approx(expected, abs=1e-6)
+
+
+def test_bleu_is_elementwise():
+    rng = random.Random(0)
+    corpora = [
+        [(" ".join(rng.choices(_WORDS, k=9)), " ".join(rng.choices(_WORDS, k=7))) for _ in range(5)]
+        for _ in range(3)
+    ]
+    sums = [summed(corpus) for corpus in corpora]
+    together = bleu({name: np.array([s[name] for s in sums]) for name in sums[0]})
+    apart = [bleu({n: np.array([v]) for n, v in s.items()})[0] for s in sums]
+    np.testing.assert_array_equal(together, apart)
+    assert bleu({n: np.array([v]) for n, v in summed([("a b c d", "a b c d")]).items()})[0] == 1

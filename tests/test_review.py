@@ -1,0 +1,244 @@
+"""`python -m cxrjax.review`: checks, sheet and page, agreement, readers; how each ends."""
+
+import csv
+import json
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from cxrjax import build, review
+from cxrjax.errors import UserError
+from cxrjax.records import read_records, write_records
+
+SAMPLE = Path(__file__).parents[1] / "data" / "vindr_cxr_vqa" / "sample"
+TABLE = SAMPLE / "train.csv"
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """The sample's release, built with its table; an image beside one of the two."""
+    out = tmp_path_factory.mktemp("built")
+    build.main(["--dataset=vindr_cxr_vqa", f"--source={SAMPLE}", f"--out={out}", "--processes=1"])
+    return out
+
+
+def _check(tmp_path, *flags):
+    code = review.main(["--check", f"--out={tmp_path / 'check'}", "--processes=1", *flags])
+    return code, json.loads((tmp_path / "check" / "check.json").read_text())
+
+
+def test_sound_data_pass(built, tmp_path, capsys):
+    code, result = _check(tmp_path, f"--records={built}", f"--source={TABLE}")
+    assert code == 0 and result["passed"]
+    assert result["faults"]["total"] == 0
+    assert result["faults"]["examined"] == {"questions": 6, "questions compared with the table": 6}
+    assert result["source_coverage"]["asked_about"] == 2
+    assert result["reason_words"]["distribution"]["1-49"] == 6
+    assert result["leakage"]["leaks"] == []
+    assert result["leakage"]["images_not_hashed"] == ["2 of 2 files are not there"]
+    assert "passed" in capsys.readouterr().out
+
+
+def test_the_release_file_is_checked_by_itself(tmp_path):
+    code, result = _check(tmp_path, f"--records={SAMPLE / 'data_v1.json'}", f"--source={TABLE}")
+    assert code == 0 and "leakage" not in result
+    broken = json.loads((SAMPLE / "data_v1.json").read_text())
+    broken[0]["vqa"][0]["gt_finding"] = "ILD"
+    del broken[0]["vqa"][1]["reason"]
+    broken[1]["vqa"][0]["difficulty"] = "Hard"
+    (tmp_path / "data_v1.json").write_text(json.dumps(broken))
+    flags = [f"--records={tmp_path / 'data_v1.json'}", f"--source={TABLE}"]
+    code, result = _check(tmp_path, *flags)
+    assert code == 1 and not result["passed"]
+    found = {(e["reason"], e["item"]) for e in result["faults"]["set_aside"]}
+    assert found == {
+        ("source_mismatch", "sample_heart-0"),
+        ("invalid_record", "sample_heart-1"),
+        ("invalid_record", "sample_nodules-0"),
+    }
+
+
+def test_leakage_fails_unless_it_is_allowed(built, tmp_path):
+    records = [r for f in (built / "records").glob("*.jsonl") for r in read_records(f)]
+    moved = [records[0].model_copy(update={"split": "test"}), *records]
+    write_records(tmp_path / "leaky.jsonl", moved)
+    flags = [f"--records={tmp_path / 'leaky.jsonl'}"]
+    # The copy has the question's id too: a fault of structure, whatever the splits.
+    moved[0] = moved[0].model_copy(update={"question_id": "new"})
+    write_records(tmp_path / "leaky.jsonl", moved)
+    code, result = _check(tmp_path, *flags)
+    assert code == 1
+    assert result["leakage"]["counts"] == {"image_id": 1}
+    code, result = _check(tmp_path, *flags, "--allow_leakage")
+    assert code == 0 and result["leakage"]["counts"] == {"image_id": 1}
+
+
+class _Page(HTMLParser):
+    """Names of radio groups, numbers of pictures and boxes, addresses that lead elsewhere."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.groups, self.images, self.boxes, self.outside = {}, 0, 0, []
+        self.feed(html)
+
+    def handle_starttag(self, tag, attrs):
+        found = dict(attrs)
+        if tag == "input" and found.get("type") == "radio":
+            self.groups.setdefault(found["name"], []).append(found["value"])
+        self.images += tag == "image"
+        self.boxes += tag == "rect"
+        for name in ("src", "href"):
+            if name in found and not found[name].startswith("data:"):
+                self.outside.append(found[name])
+
+
+def test_the_sheet_and_the_page_hold_the_same_questions(built, tmp_path):
+    (tmp_path / "images").mkdir()
+    pixels = np.full((240, 200), 90, np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "images" / "sample_heart.dicom", "PNG")
+    flags = [f"--records={built}", f"--image_root={tmp_path}", "--sample=6"]
+    review.main([*flags, f"--out={tmp_path / 'a'}"])
+    with open(tmp_path / "a" / "sheet.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == len({row["question_id"] for row in rows}) == 6
+    assert all(row["has_box"] == "yes" and row["reasoning_accuracy"] == "" for row in rows)
+    html = (tmp_path / "a" / "index.html").read_text()
+    page = _Page(html)
+    assert len(page.groups) == 18
+    assert all(v == ["acceptable", "minor", "major"] for v in page.groups.values())
+    hearts = [row for row in rows if row["image_id"] == "sample_heart"]
+    assert page.images == page.boxes == len(hearts) == 3
+    assert "No picture: sample_nodules.dicom is not there" in html
+    assert page.outside == []
+    # The same seed gives the same files.
+    review.main([*flags, f"--out={tmp_path / 'b'}"])
+    for name in ("sheet.csv", "index.html"):
+        assert (tmp_path / "b" / name).read_bytes() == (tmp_path / "a" / name).read_bytes()
+
+
+def test_texts_cannot_break_the_page(built, tmp_path):
+    first = next(iter(read_records(next((built / "records").glob("*.jsonl")))))
+    hostile = first.model_copy(update={"reason": "</script><script>alert(1)</script>"})
+    write_records(tmp_path / "r.jsonl", [hostile])
+    flags = [f"--records={tmp_path / 'r.jsonl'}", "--sample=1", f"--out={tmp_path}"]
+    review.main(flags)
+    assert "alert(1)</script>" not in (tmp_path / "index.html").read_text()
+
+
+def _filled(path, rows, ratings):
+    with open(path, "w", newline="") as file:
+        writer = csv.DictWriter(file, fieldnames=rows[0])
+        writer.writeheader()
+        for row, levels in zip(rows, ratings, strict=True):
+            names = ("reasoning_accuracy", "answer_appropriateness", "spatial_reference")
+            writer.writerow(row | dict(zip(names, levels, strict=True)))
+    return path
+
+
+def test_from_sheet_to_consensus(built, tmp_path, capsys):
+    review.main([f"--records={built}", "--sample=6", f"--out={tmp_path}"])
+    with open(tmp_path / "sheet.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    fine, poor = ("acceptable",) * 3, ("minor", "major", "acceptable")
+    anna = _filled(tmp_path / "anna.csv", rows, [fine, poor, poor, fine, fine, fine])
+    bao = _filled(tmp_path / "bao.csv", rows, [fine, poor, fine, fine, fine, fine])
+    flags = [f"--sheets={anna}", f"--sheets={bao}", f"--out={tmp_path}", "--resamples=200"]
+    assert review.main(flags) == 0
+    result = json.loads((tmp_path / "agreement.json").read_text())
+    pooled = result["dimensions"]["pooled"]
+    assert pooled["n"] == 18 and pooled["observed_agreement"] == pytest.approx(16 / 18)
+    assert pooled["table"] == [[14, 0, 0], [1, 1, 0], [1, 0, 1]]
+    # Chance: (14 * 16 + 2 * 1 + 2 * 1) / 18 ** 2.
+    chance = (14 * 16 + 2 + 2) / 324
+    kappa = pooled["kappa"]["unweighted"]
+    assert kappa["value"] == pytest.approx((16 / 18 - chance) / (1 - chance))
+    low, high = kappa["bootstrap_ci"]
+    assert low <= kappa["value"] <= high
+    # Nobody finds fault with a place: all alike, so agreement beyond chance is undefined.
+    spatial = result["dimensions"]["spatial_reference"]
+    assert spatial["observed_agreement"] == 1 and spatial["kappa"]["linear"]["value"] is None
+    assert [d["question_id"] for d in result["disagreements"]] == [rows[2]["question_id"]] * 2
+    assert "0.364" in (tmp_path / "agreement.md").read_text()
+
+    settled = tmp_path / "consensus.csv"
+    with open(settled, newline="") as file:
+        items = list(csv.DictReader(file))
+    with pytest.raises(UserError, match=r"consensus.csv:5: .* accepted is ''"):
+        review.main([*flags, f"--consensus={settled}"])
+    for item in items:
+        item["outcome"], item["accepted"] = item["outcome"] or "acceptable", "yes"
+    with open(settled, "w", newline="") as file:
+        writer = csv.DictWriter(file, fieldnames=items[0])
+        writer.writeheader()
+        writer.writerows(items)
+    kept = settled.read_bytes()
+    assert review.main(flags) == 0
+    assert settled.read_bytes() == kept, "a file that somebody fills in is not written over"
+    capsys.readouterr()
+    assert review.main([*flags, f"--consensus={settled}"]) == 0
+    summary = json.loads((tmp_path / "consensus.json").read_text())
+    assert summary["initial_disagreements"] == 2
+    assert summary["questions_accepted_on_all_dimensions"] == 6
+    assert "2 of 18 ratings differed at first" in capsys.readouterr().out
+
+
+def test_readers_of_a_table_and_of_records_are_the_same(built, tmp_path):
+    review.main([f"--readers={TABLE}", f"--out={tmp_path / 'table'}", "--resamples=50"])
+    review.main([f"--readers={built}", f"--out={tmp_path / 'records'}", "--resamples=50"])
+    table, records = (
+        json.loads((tmp_path / name / "readers.json").read_text()) for name in ("table", "records")
+    )
+    values = [
+        {truth: p["strict"]["detection/f1@0.3"]["value"] for truth, p in r["ceiling"].items()}
+        for r in (table, records)
+    ]
+    assert values[0] == values[1]
+    assert table["boxes"]["raw"]["Cardiomegaly"] == 3
+    assert table["boxes"]["components"]["Cardiomegaly"] == 1
+    # The table has the normal image too, which no question is about.
+    assert (table["images_read"], records["images_read"]) == (3, 2)
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--sheets=a.csv"], "1 --sheets: expected two"),
+        (["--readers=x", "--check"], "--check needs --records"),
+        (["--records=x", "--source=y"], "--source needs --check"),
+        ([], "one of the arguments"),
+    ],
+)
+def test_unusable_flags_end_with_code_2(flags, says, capsys):
+    with pytest.raises(SystemExit) as end:
+        review.main([*flags, "--out=o"])
+    assert end.value.code == 2 and says in capsys.readouterr().err
+
+
+def test_unusable_input_is_told_in_one_line(tmp_path):
+    for flags, says in (
+        ([f"--records={tmp_path}"], "no records/*.jsonl in it"),
+        ([f"--records={tmp_path / 'none.jsonl'}"], "cannot read records"),
+        ([f"--readers={SAMPLE / 'nothing.csv'}"], "cannot read the box table"),
+    ):
+        with pytest.raises(UserError, match=says.replace("*", r"\*")):
+            review.main([*flags, f"--out={tmp_path}"])
+    write_records(tmp_path / "empty.jsonl", [])
+    with pytest.raises(UserError, match="no question to check"):
+        review.main(["--check", f"--records={tmp_path / 'empty.jsonl'}", f"--out={tmp_path}"])
+
+
+def test_a_failed_check_is_exit_code_1_of_the_process(tmp_path):
+    broken = json.loads((SAMPLE / "data_v1.json").read_text())
+    broken[0]["vqa"][0]["difficulty"] = "Hard"
+    (tmp_path / "data_v1.json").write_text(json.dumps(broken))
+    command = [sys.executable, "-m", "cxrjax.review", "--check", f"--out={tmp_path}"]
+    done = subprocess.run(
+        [*command, f"--records={tmp_path / 'data_v1.json'}"], capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    assert "FAULT invalid_record: 1" in done.stdout and "FAILED" in done.stdout

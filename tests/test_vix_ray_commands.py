@@ -1,0 +1,110 @@
+"""ViX-Ray's way in small: build, train each stage, predict with both histories, score."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cxrjax import build, evaluate, predict, score, train
+from cxrjax.input_pipeline.examples import QuestionEncoder
+from cxrjax.input_pipeline.tokenizer import load_tokenizer
+from cxrjax.records import read_records
+from cxrjax.training.config import load_config
+from cxrjax.training.data import example_config
+
+_ROOT = Path(__file__).parents[1]
+_TOKENIZER = _ROOT / "data" / "vix_ray" / "tokenizer.model"
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    out = tmp_path_factory.mktemp("vix_ray")
+    build.main(
+        ["--dataset=vix_ray_synthetic", "--images=8", "--validation_images=2", "--seed=1"]
+        + ["--long_side=64", "--processes=1", "--segmenter=syllables", f"--out={out}"]
+    )
+    return out
+
+
+def test_the_tokenizer_covers_the_language_and_loses_nothing(data):
+    tokenizer = load_tokenizer(_TOKENIZER)
+    for record in read_records(data / "records" / "train.jsonl"):
+        ids = tokenizer.encode(record.answer_text)
+        assert tokenizer.decode(ids) == record.answer_text
+        # About a token a syllable: no letter is spelled in bytes.
+        assert len(ids) < 1.6 * len(record.answer_text.split())
+    other = "Thuỷ ngân ở ngoại vi 🫁"
+    assert tokenizer.decode(tokenizer.encode(other)) == other
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_variants_are_whole_and_every_question_fits(data, stage):
+    config = load_config(str(_ROOT / "configs" / f"vix_ray_stage{stage}.py:tiny"))
+    assert config.data.train.endswith(f"train_stage{stage}.jsonl")
+    assert (_ROOT / config.model.tokenizer).is_file()
+    encoder = QuestionEncoder(load_tokenizer(_TOKENIZER), example_config(config))
+    for record in read_records(data / "records" / f"train_stage{stage}.jsonl"):
+        encoded = encoder.encode(record)
+        answer = [*encoder.tokenizer.encode(record.answer_text), encoder.tokenizer.eos_id]
+        # The answer alone has a loss, whatever stands in the history.
+        assert encoded.answer.tolist() == answer
+        for turn in record.history:
+            said = encoder.tokenizer.decode([int(t) for t in encoded.prefix])
+            assert turn.answer in said
+        assert not len(encoded.boxes)
+
+
+@pytest.mark.slow
+def test_three_stages_are_trained_predicted_and_compared(data, tmp_path, monkeypatch):
+    monkeypatch.chdir(_ROOT)  # the configuration names the shipped tower and tokenizer
+    files = []
+    for stage in (1, 2, 3):
+        train.main(
+            [
+                f"--config=configs/vix_ray_stage{stage}.py:tiny",
+                f"--workdir={tmp_path / f'stage{stage}'}",
+                f"--config.data.train={data / 'records' / f'train_stage{stage}.jsonl'}",
+                "--config.training.epochs=3.0",
+                "--config.optimizer.warmup_steps=1",
+                "--config.training.log_every=1",
+                "--config.model.unroll=false",
+                "--config.decoding.max_answer_tokens=8",
+            ]
+        )
+        lines = (tmp_path / f"stage{stage}" / "metrics.jsonl").read_text().splitlines()
+        losses = [json.loads(line)["train/loss"] for line in lines if "train/loss" in line]
+        assert len(losses) == 3 and np.isfinite(losses).all() and losses[-1] < losses[0]
+        for name, questions in _questions(stage).items():
+            files.append(tmp_path / f"{name}.jsonl")
+            predict.main(
+                [f"--workdir={tmp_path / f'stage{stage}'}", f"--out={files[-1]}"]
+                + [f"--questions={data / 'questions' / questions}"]
+            )
+    asked = [json.loads(line) for line in (tmp_path / "self.jsonl.turns.jsonl").open()]
+    said = {line["question_id"]: line["text"] for line in map(json.loads, files[2].open())}
+    assert len(asked) == 2 and len(said) == 4
+    for record in asked:
+        (turn,) = record["history"]
+        assert turn["answer"] == said[turn["question_id"]]
+    words = [f"--predictions={file}" for file in files]
+    references = data / "records" / "test.jsonl"
+    score.main(
+        ["--benchmark=vix_ray", f"--references={references}", *words, "--resamples=10"]
+        + [f"--out={tmp_path / 'scores'}"]
+    )
+    metrics = json.loads((tmp_path / "scores" / "metrics.json").read_text())
+    assert metrics["self"]["paper"]["stage3/findings/minus_stage1/stage1/bleu"]["n"] == 2
+    assert metrics["gold"]["paper"]["stage3/findings/bleu"]["n"] == 0
+    evaluate.main(
+        [f"--workdir={tmp_path / 'stage3'}", "--benchmark=vix_ray", "--resamples=10"]
+        + [f"--references={data / 'records' / 'test_stage3.jsonl'}"]
+    )
+    assert (tmp_path / "stage3" / "evaluation" / "metrics.json").is_file()
+
+
+def _questions(stage):
+    """Name of the predictions -> questions file."""
+    if stage < 3:
+        return {f"stage{stage}": f"test_stage{stage}.jsonl"}
+    return {"self": "test_stage3.jsonl", "gold": "test_stage3_gold.jsonl"}
