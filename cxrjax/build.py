@@ -177,20 +177,34 @@ def _build_vix_ray_synthetic(flags: argparse.Namespace) -> None:
     _build_vix_ray(flags)
 
 
-def _build_gemex(flags: argparse.Namespace) -> None:
-    from cxrjax.datasets.gemex.release import GemexBuild, build_gemex
+def _build_gemex(flags: argparse.Namespace) -> str | None:
+    from cxrjax.datasets.gemex.release import GemexBuild, build_gemex, plan_gemex
 
-    build_gemex(
-        GemexBuild(
-            source=flags.source,
-            out=flags.out,
-            seed=flags.seed,
-            processes=flags.processes,
-            coord_format=flags.coord_format,
-            keep_reports=flags.keep_reports,
-            test_images=flags.test_images,
-        )
+    build = GemexBuild(
+        source=flags.source,
+        out=flags.out,
+        seed=flags.seed,
+        processes=flags.processes,
+        coord_format=flags.coord_format,
+        keep_reports=flags.keep_reports,
+        test_images=flags.test_images,
     )
+    if flags.generator == "templates":
+        build_gemex(build)
+        return None
+    from cxrjax.datasets.gemex.language_model import make_stages
+    from cxrjax.datasets.quality import QualityLog
+
+    quality = QualityLog()
+    refiner, generator = make_stages(flags, quality)
+    if flags.dry_run:
+        refined = plan_gemex(build)
+        first = refiner.estimate(one.report for one in refined)
+        return f"refining: {first}\nquestions: {generator.estimate(refined)}"
+    build_gemex(build, refiner, generator, quality)
+    for name, stage in (("refining", refiner), ("questions", generator)):
+        print(json.dumps({name: stage.client.account.to_json()}))
+    return None
 
 
 def _build_own_records(flags: argparse.Namespace) -> None:

@@ -63,61 +63,83 @@ class GemexBuild:
 
 
 def build_gemex(
-    build: GemexBuild, refiner: Refiner | None = None, generator: Generator | None = None
+    build: GemexBuild,
+    refiner: Refiner | None = None,
+    generator: Generator | None = None,
+    quality: QualityLog | None = None,
 ) -> None:
     """Writes records, questions, the release's form of them, statistics, figures and quality.
 
     Args:
         refiner, generator: rules and templates, where none are given.
+        quality: the log that they write to, where they write to one.
 
     Raises:
         UserError: the source cannot be read, nothing usable is in it, or the folder cannot be
             written.
     """
-    source = build.source
-    if not source.exists():
-        raise UserError(f"{source}: no such file or folder")
-    released = _released(source)
+    released = _released(build.source)
     if released:
         _build_released(build, released)
         return
-    quality = QualityLog()
+    quality = QualityLog() if quality is None else quality
+    splits, reports_of = _reports(build, quality)
     construction = Construction(
         refiner or RuleRefiner(), generator or TemplateGenerator(build.seed), quality
     )
+    _build_constructed(build, construction, splits, reports_of)
+
+
+def plan_gemex(build: GemexBuild) -> list[RefinedReport]:
+    """The reports that a construction would ask about, refined by rules; for estimates.
+
+    Raises:
+        UserError: as `build_gemex`.
+    """
+    quality = QualityLog()
+    splits, reports_of = _reports(build, quality)
+    construction = Construction(RuleRefiner(), TemplateGenerator(build.seed), quality)
+    return [one for split in splits for one in construction.refine(reports_of(split))]
+
+
+_ReportsOf = Callable[[str], Iterable[Report]]
+
+
+def _reports(build: GemexBuild, quality: QualityLog) -> tuple[dict[str, list[str]], _ReportsOf]:
+    """(split -> ids, split -> reports) of a source to construct from."""
+    source = build.source
+    if not source.exists():
+        raise UserError(f"{source}: no such file or folder")
     graphs = find_scene_graphs(source)
     if graphs:
         splits = _graph_splits(build, graphs)
         sizes = _sizes(source)
         images = _images_beside(source)
 
-        def reports_of(split: str) -> Iterator[Report]:
+        def from_graphs(split: str) -> Iterable[Report]:
             found = read_reports(graphs, splits[split], sizes, quality)
             return _with_images(found, images, build, quality)
-    elif is_openi(source):
-        openi = [_openi_report(report) for report in read_openi(source, quality)]
-        held_out = validation_groups([report.report_id for report in openi], build.seed)
-        splits = {
-            split: [r.report_id for r in openi if (r.report_id in held_out) == (split != "train")]
-            for split in SPLITS[:2]
-        }
 
-        def reports_of(split: str) -> Iterator[Report]:
-            chosen = set(splits[split])
-            return (report for report in openi if report.report_id in chosen)
-    else:
-        raise UserError(
-            f"{source}: found no {native.TRAIN_FILE}, no {native.TEST_PATTERN}, no scene graphs "
-            "(*_SceneGraph.json) and no OpenI reports; data/gemex/README.md shows the layouts"
-        )
-    _build_constructed(build, construction, splits, reports_of)
+        return splits, from_graphs
+    if is_openi(source):
+        openi = {one.report_id: _openi_report(one) for one in read_openi(source, quality)}
+        held_out = validation_groups(set(openi), build.seed)
+        splits = {
+            "train": [one for one in openi if one not in held_out],
+            "validation": [one for one in openi if one in held_out],
+        }
+        return splits, lambda split: (openi[one] for one in splits[split])
+    raise UserError(
+        f"{source}: found no {native.TRAIN_FILE}, no {native.TEST_PATTERN}, no scene graphs "
+        "(*_SceneGraph.json) and no OpenI reports; data/gemex/README.md shows the layouts"
+    )
 
 
 def _build_constructed(
     build: GemexBuild,
     construction: Construction,
     splits: Mapping[str, Sequence[str]],
-    reports_of: Callable[[str], Iterable[Report]],
+    reports_of: _ReportsOf,
 ) -> None:
     quality = construction.quality
     output.prepare(build.out, splits)
