@@ -3,6 +3,7 @@
     python -m cxrjax.build --dataset=phantom --images=3000 --validation_images=300 --out=DIR
     python -m cxrjax.build --dataset=phantom_studies --studies=200 --out=DIR
     python -m cxrjax.build --dataset=vindr_cxr_vqa --source=train.csv.gz --out=DIR
+    python -m cxrjax.build --dataset=gemex --source=FOLDER --out=DIR
     python -m cxrjax.build --dataset=records --source=FOLDER --out=DIR
     python -m cxrjax.build --dataset=sizes --source=BUILD --sizes=train_meta.csv --out=DIR
     python -m cxrjax.build --dataset=tfds --source=BUILD --out=DIR
@@ -74,6 +75,11 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("--normal_percent", type=int, default=10, help="share without findings (default 10)")
     add("--conspicuity", type=float, default=1.0, help="contrast of lesions (default 1)")
     add("--image_format", default="png", choices=("png", "jpg"), help="default png")
+    gemex = parser.add_argument_group("gemex")
+    add = gemex.add_argument
+    add("--coord_format", default="auto", choices=("auto", "xyxy", "xywh"), help="released boxes")
+    add("--keep_reports", action="store_true", help="keep ori_report, which is credentialed text")
+    add("--test_images", type=int, default=300, help="most test images (default 300)")
     add_flags(parser)
     vix_ray = parser.add_argument_group("vix_ray, vix_ray_synthetic")
     add = vix_ray.add_argument
@@ -171,6 +177,36 @@ def _build_vix_ray_synthetic(flags: argparse.Namespace) -> None:
     _build_vix_ray(flags)
 
 
+def _build_gemex(flags: argparse.Namespace) -> str | None:
+    from cxrjax.datasets.gemex.release import GemexBuild, build_gemex, plan_gemex
+
+    build = GemexBuild(
+        source=flags.source,
+        out=flags.out,
+        seed=flags.seed,
+        processes=flags.processes,
+        coord_format=flags.coord_format,
+        keep_reports=flags.keep_reports,
+        test_images=flags.test_images,
+    )
+    if flags.generator == "templates":
+        build_gemex(build)
+        return None
+    from cxrjax.datasets.gemex.language_model import make_stages
+    from cxrjax.datasets.quality import QualityLog
+
+    quality = QualityLog()
+    refiner, generator = make_stages(flags, quality)
+    if flags.dry_run:
+        refined = plan_gemex(build)
+        first = refiner.estimate(one.report for one in refined)
+        return f"refining: {first}\nquestions: {generator.estimate(refined)}"
+    build_gemex(build, refiner, generator, quality)
+    for name, stage in (("refining", refiner), ("questions", generator)):
+        print(json.dumps({name: stage.client.account.to_json()}))
+    return None
+
+
 def _build_own_records(flags: argparse.Namespace) -> None:
     from cxrjax.datasets.own_records import OwnBuild, build_own_records
 
@@ -194,6 +230,7 @@ def _build_tfds(flags: argparse.Namespace) -> str:
 
 # Imported when chosen: a builder loads the libraries it needs, and worker processes load this file.
 BUILDERS: dict[str, Callable[[argparse.Namespace], str | None]] = {
+    "gemex": _build_gemex,
     "phantom": _build_phantom,
     "phantom_studies": _build_phantom_studies,
     "records": _build_own_records,

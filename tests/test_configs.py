@@ -37,9 +37,22 @@ def test_the_papers_values():
         "vindr_lora.py:paligemma",
         "vindr_lora.py:paper_mix",
         "demo_base.py:decoder",
+        "gemex_sft.py:tiny",
     ],
 )
 def test_every_variant_is_whole(spec):
     config = load_config(str(_CONFIGS / spec))
     assert config.model.preset in PRESETS
     assert config.model.init_from or config.model.tower_from
+
+
+def test_gemex_recipe():
+    """arXiv 2411.16778, section 4.1, and its script."""
+    config = load_config(str(_CONFIGS / "gemex_sft.py"))
+    assert config.trainable == ("^projector", "^decoder/")
+    assert (config.optimizer.warmup_from, config.optimizer.learning_rate) == (3e-7, 2e-5)
+    assert (config.optimizer.schedule, config.optimizer.weight_decay) == ("cosine", 0.0)
+    assert (config.training.batch_questions, config.training.epochs) == (64, 3.0)
+    steps = 3 * 1_588_975 / 64
+    assert config.optimizer.warmup_steps == round(0.03 * steps)
+    assert (config.model.dtype, config.model.remat, config.mesh.fsdp) == ("bfloat16", True, 4)

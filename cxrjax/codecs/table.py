@@ -3,6 +3,7 @@
 import difflib
 
 from cxrjax.codecs.base import Codec
+from cxrjax.codecs.gemex import Gemex
 from cxrjax.codecs.medgemma_json import MedGemmaJson
 from cxrjax.codecs.paligemma import PaliGemma
 from cxrjax.codecs.vindr_px import VinDrPixels
@@ -12,6 +13,7 @@ CODECS: dict[str, Codec] = {
     "paligemma": PaliGemma(),
     "vindr_px": VinDrPixels(),
     "medgemma_json": MedGemmaJson(),
+    "gemex": Gemex(),
 }
 
 

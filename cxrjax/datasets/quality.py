@@ -10,6 +10,7 @@ PixelBox = tuple[float, float, float, float]
 
 # Why something was set aside, as quality.json explains it.
 REASONS = {
+    "answer_leakage": "a question that contains its own answer",
     "answer_too_long": "an answer of more tokens than the configuration has room for",
     "bad_box": "a box without area, with a missing or unreadable coordinate",
     "bad_encoding": "text that is not UTF-8",
@@ -17,29 +18,45 @@ REASONS = {
     "box_outside_image": "a box that reaches beyond the image",
     "box_text": "an answer whose box notation does not parse",
     "box_mismatch": "boxes in the text that are not the record's boxes",
+    "choices_not_exclusive": "options of which one holds what another says, or that are the same",
     "class_not_selected": "a VinDr-CXR label that is not among the 14 classes of VinDr-CXR-VQA",
     "class_id_mismatch": "a class id that belongs to another class name",
     "contradictory_rows": "a reader who marked a finding and, on the same image, none",
+    "dangling_id": "an id that refers to nothing in its file",
     "duplicate_id": "an identifier that was used before",
+    "empty_report": "a report without findings and impression",
     "generator_failed": "a question for which the language model gave no usable words",
     "duplicate_row": "a row of a table that stood there before, word for word",
     "invalid_record": "a record with a missing, superfluous or mistyped field",
+    "longitudinal": "wording that compares with an earlier examination",
     "malformed_row": "a row of a table with more or fewer cells than its header",
+    "missing_box": "a region of which the source has no box",
     "missing_image": "an image file that is not there",
     "missing_text": "a report without findings or without an impression",
+    "no_region": "a sentence that belongs to no region of the image",
     "not_in_split": "an image that the split manifest puts into no split",
     "not_in_source": "an image of the split manifest that the source lacks or cannot ask about",
     "prefix_too_long": "a prompt of more tokens than the configuration has room for",
+    "report_too_long": "a report so long that it cannot be one",
+    "short_report": "a report of less than two sentences",
     "size_mismatch": "an image whose size is not the stated one, nor a resize of it",
     "source_mismatch": "a label or box that the source table does not have on this image",
     "too_many_boxes": "more boxes of one class on an image than one answer may list",
     "unknown_class": "a class name that the data set does not have",
+    "unknown_region": "a region that the data set does not have",
     "unknown_size": "an image that the size table does not have",
     "unreadable_image": "an image file that cannot be decoded",
+    "view_wording": "wording about the view, the technique or who was told",
+    "wrong_frame": "boxes that do not fit the frame they are said to be on",
 }
 
 # Left out by rule from sound input: no defect, and nothing that --strict stops at.
-BY_RULE = frozenset({"class_not_selected", "too_many_boxes", "not_in_split"})
+BY_RULE = frozenset(
+    {"class_not_selected", "too_many_boxes", "not_in_split"}
+    # GEMeX's filters.
+    | {"answer_leakage", "choices_not_exclusive", "empty_report", "longitudinal", "missing_box"}
+    | {"no_region", "short_report", "view_wording"}
+)
 
 
 class Unusable(Exception):  # noqa: N818 - a verdict on the input, no error of the program

@@ -143,6 +143,25 @@ def _detect_target(record: QARecord, box_text: BoxText) -> str:
     return f"{finding} {' '.join(boxes)}" if boxes else "none"
 
 
+def _instructed(record: QARecord) -> str:
+    """The type's instruction, the question, and its options (GEMeX, Table 4)."""
+    if not record.type_prompt:
+        raise UserError(
+            f"question {record.question_id}: type_prompt is null, and the prompt formats 'gemex' "
+            "and 'gemex_chat' begin with it; use 'vqa' or 'medgemma'"
+        )
+    choices = f" <choices>: [{', '.join(record.choices)}]" if record.choices else ""
+    return f"{record.type_prompt}\n{record.question}{choices}"
+
+
+def _instructed_prefix(record: QARecord) -> str:
+    return _instructed(record) + "\n"
+
+
+def _instructed_chat_prefix(record: QARecord) -> str:
+    return _chat_question(record, _instructed(record))
+
+
 class _Wording(NamedTuple):
     """A way to ask for a finding, and its answers where the finding is there and where not."""
 
@@ -279,6 +298,11 @@ PROMPTS: dict[str, PromptFormat] = {
     # Gemma 3's conversation, in which MedGemma was tuned: the question and the answer as written.
     "medgemma": PromptFormat(
         prefix=_chat_prefix, target=_chat_target, begins=False, end=END_OF_TURN
+    ),
+    # GEMeX's dialogue: instruction, question and options; the answer with its reason and boxes.
+    "gemex": PromptFormat(prefix=_instructed_prefix, target=_answer_target),
+    "gemex_chat": PromptFormat(
+        prefix=_instructed_chat_prefix, target=_chat_target, begins=False, end=END_OF_TURN
     ),
     # MedGemma 1.5's own request for boxes, one finding at a time, without the reasoning that it
     # asks for: the records have none.

@@ -87,7 +87,8 @@ def default_config() -> ConfigDict:
     optimizer = config.optimizer = ConfigDict()
     optimizer.name = "adamw"
     optimizer.learning_rate = 1e-4  # after the warm-up
-    optimizer.warmup_steps = 0  # linear, from zero
+    optimizer.warmup_steps = 0  # linear
+    optimizer.warmup_from = 0.0  # learning rate of its first step; 0: learning_rate / warmup_steps
     optimizer.schedule = "cosine"  # 'cosine' (down to end_value at the last step) or 'constant'
     optimizer.end_value = 0.0
     optimizer.weight_decay = 0.01  # decoupled; biases, norms and position embeddings are spared
@@ -187,6 +188,7 @@ _NOT_NEGATIVE = (
     "lora.dropout",
     "data.workers",
     "optimizer.warmup_steps",
+    "optimizer.warmup_from",
     "optimizer.end_value",
     "optimizer.weight_decay",
     "optimizer.clip_norm",

@@ -30,7 +30,8 @@ def learning_rate_schedule(config: ConfigDict, steps: int) -> optax.Schedule:
     """
     warmup, peak = config.warmup_steps, config.learning_rate
     # From peak / warmup rather than from 0, which would throw the first batch away.
-    before = optax.linear_schedule(peak / max(1, warmup), peak, max(1, warmup - 1))
+    start = config.warmup_from or peak / max(1, warmup)
+    before = optax.linear_schedule(start, peak, max(1, warmup - 1))
     after = optax.constant_schedule(peak)
     if config.schedule == "cosine":
         after = optax.cosine_decay_schedule(

@@ -41,6 +41,8 @@ def step(name, height, width, geometry):
         return 1 / np.array([width, height, width, height])
     if name == "medgemma_json":
         return max(height, width) / 1000 / np.array([width, height, width, height])
+    if name == "gemex":
+        return np.full(4, 1 / 224)
     geometry = geometry or Geometry()
     return 1 / (1024 * np.array([geometry.scale_x, geometry.scale_y] * 2))
 

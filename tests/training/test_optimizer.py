@@ -64,3 +64,14 @@ def test_clipping_scales_all_gradients_together(run_config):
     moments = {k: v for k, v in named_leaves(state).items() if "/mu/" in k}
     total = jnp.concatenate(jax.tree.leaves(moments))
     np.testing.assert_allclose(total, 0.1 * np.array([0.6, 0.0, 0.8]), rtol=1e-5)
+
+
+def test_warmup_from_a_given_rate(run_config):
+    """GEMeX's: linear from 3e-7 to 2e-5."""
+    config = run_config.optimizer
+    config.learning_rate, config.warmup_steps, config.warmup_from = 2e-5, 5, 3e-7
+    schedule = learning_rate_schedule(config, steps=20)
+    rates = [float(schedule(step)) for step in range(6)]
+    np.testing.assert_allclose(rates[0], 3e-7, rtol=1e-5)
+    np.testing.assert_allclose(np.diff(rates[:5]), (2e-5 - 3e-7) / 4, rtol=1e-4)
+    np.testing.assert_allclose(rates[4], 2e-5, rtol=1e-5)

@@ -1,0 +1,1 @@
+"""GEMeX (arXiv 2411.16778): grounded, explained questions out of reports and regions."""

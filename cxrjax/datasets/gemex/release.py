@@ -1,0 +1,376 @@
+"""From what one can get of GEMeX to a data set on disk. A source is one of
+
+FOLDER with sub_training_data.json, *_question.jsonl    the released questions, as they are
+FOLDER or zip with <dicom_id>_SceneGraph.json           constructed: regions and boxes; beside
+    mimic-cxr-*-split.csv.gz, mimic-cxr-*-metadata.csv.gz and files/p1x/... where there are any
+NLMCXR_reports.tgz, its folder or wheel (OpenI)         constructed: regions without boxes
+"""
+
+import dataclasses
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import tqdm
+
+from cxrjax.datasets import output
+from cxrjax.datasets.gemex import mimic_tables, native
+from cxrjax.datasets.gemex.box_convention import BOX_FORMATS
+from cxrjax.datasets.gemex.construct import Construction, findings_of
+from cxrjax.datasets.gemex.curation import TEST_IMAGES, curate
+from cxrjax.datasets.gemex.figures import draw_figures
+from cxrjax.datasets.gemex.questions import Generator, RefinedReport
+from cxrjax.datasets.gemex.refine import Refiner, RuleRefiner
+from cxrjax.datasets.gemex.report import Report, ReportSentence, split_sentences
+from cxrjax.datasets.gemex.scene_graph import find_scene_graphs, read_reports, read_scene_graph
+from cxrjax.datasets.gemex.statistics import PAPER, GemexStatistics
+from cxrjax.datasets.gemex.template_generator import TemplateGenerator
+from cxrjax.datasets.image_check import check_images
+from cxrjax.datasets.openi import OpenIReport, is_openi, read_openi
+from cxrjax.datasets.quality import QualityLog, Unusable
+from cxrjax.datasets.split import validation_groups
+from cxrjax.datasets.statistics import RecordStatistics, compare
+from cxrjax.errors import UserError
+from cxrjax.records import Provenance, QARecord, read_records
+
+SPLITS = ("train", "validation", "test")
+
+
+@dataclasses.dataclass(frozen=True)
+class GemexBuild:
+    """What to build, from what.
+
+    Attributes:
+        coord_format: of released files' boxes: `xyxy`, `xywh`, or `auto`, by each file's evidence.
+        keep_reports: whether released rows keep `ori_report`, a credentialed text.
+        test_images: most test images of a construction; of more, those that fit Figure 7 best.
+    """
+
+    source: Path
+    out: Path
+    seed: int = 0
+    processes: int = 1
+    coord_format: str = "auto"
+    keep_reports: bool = False
+    test_images: int = TEST_IMAGES
+
+    def __post_init__(self) -> None:
+        if self.coord_format not in BOX_FORMATS:
+            raise UserError(f"--coord_format={self.coord_format}: expected one of {BOX_FORMATS}")
+        if self.test_images < 1:
+            raise UserError(f"--test_images={self.test_images}: expected at least 1")
+
+
+def build_gemex(
+    build: GemexBuild,
+    refiner: Refiner | None = None,
+    generator: Generator | None = None,
+    quality: QualityLog | None = None,
+) -> None:
+    """Writes records, questions, the release's form of them, statistics, figures and quality.
+
+    Args:
+        refiner, generator: rules and templates, where none are given.
+        quality: the log that they write to, where they write to one.
+
+    Raises:
+        UserError: the source cannot be read, nothing usable is in it, or the folder cannot be
+            written.
+    """
+    released = _released(build.source)
+    if released:
+        _build_released(build, released)
+        return
+    quality = QualityLog() if quality is None else quality
+    splits, reports_of = _reports(build, quality)
+    construction = Construction(
+        refiner or RuleRefiner(), generator or TemplateGenerator(build.seed), quality
+    )
+    _build_constructed(build, construction, splits, reports_of)
+
+
+def plan_gemex(build: GemexBuild) -> list[RefinedReport]:
+    """The reports that a construction would ask about, refined by rules; for estimates.
+
+    Raises:
+        UserError: as `build_gemex`.
+    """
+    quality = QualityLog()
+    splits, reports_of = _reports(build, quality)
+    construction = Construction(RuleRefiner(), TemplateGenerator(build.seed), quality)
+    return [one for split in splits for one in construction.refine(reports_of(split))]
+
+
+_ReportsOf = Callable[[str], Iterable[Report]]
+
+
+def _reports(build: GemexBuild, quality: QualityLog) -> tuple[dict[str, list[str]], _ReportsOf]:
+    """(split -> ids, split -> reports) of a source to construct from."""
+    source = build.source
+    if not source.exists():
+        raise UserError(f"{source}: no such file or folder")
+    graphs = find_scene_graphs(source)
+    if graphs:
+        splits = _graph_splits(build, graphs)
+        sizes = _sizes(source)
+        images = _images_beside(source)
+
+        def from_graphs(split: str) -> Iterable[Report]:
+            found = read_reports(graphs, splits[split], sizes, quality)
+            return _with_images(found, images, build, quality)
+
+        return splits, from_graphs
+    if is_openi(source):
+        openi = {one.report_id: _openi_report(one) for one in read_openi(source, quality)}
+        held_out = validation_groups(set(openi), build.seed)
+        splits = {
+            "train": [one for one in openi if one not in held_out],
+            "validation": [one for one in openi if one in held_out],
+        }
+        return splits, lambda split: (openi[one] for one in splits[split])
+    raise UserError(
+        f"{source}: found no {native.TRAIN_FILE}, no {native.TEST_PATTERN}, no scene graphs "
+        "(*_SceneGraph.json) and no OpenI reports; data/gemex/README.md shows the layouts"
+    )
+
+
+def _build_constructed(
+    build: GemexBuild,
+    construction: Construction,
+    splits: Mapping[str, Sequence[str]],
+    reports_of: _ReportsOf,
+) -> None:
+    quality = construction.quality
+    output.prepare(build.out, splits)
+    counts, statistics = RecordStatistics(), GemexStatistics()
+    entries: dict[str, Any] = {}
+    for split, ids in splits.items():
+        reports = tqdm.tqdm(reports_of(split), total=len(ids), unit="report", desc=split)
+        refined: Iterable[RefinedReport] = construction.refine(reports)
+        if split == "test":
+            # Held in memory: MIMIC-CXR's test split has some three thousand reports.
+            refined = _curated(list(refined), build, statistics)
+        records = statistics.watch(construction.records(refined, split))
+        entries[split] = output.write_split(build.out, split, records, counts)
+    statistics.regions = construction.regions
+    if not any(entry["questions"] for entry in entries.values()):
+        named = {reason: n for reason, n in quality.counts().items() if n}
+        raise UserError(f"{build.source}: no question left to write; set aside: {named or 'none'}")
+    _finish(
+        build,
+        quality,
+        counts,
+        statistics,
+        entries,
+        {
+            "refiner": {"name": construction.refiner.name, "version": construction.refiner.version},
+            "generator": {
+                "name": construction.generator.name,
+                "version": construction.generator.version,
+            },
+        },
+    )
+
+
+def _curated(
+    refined: Sequence[RefinedReport], build: GemexBuild, statistics: GemexStatistics
+) -> list[RefinedReport]:
+    labels = {one.report.image_id: findings_of(one) for one in refined}
+    chosen = set(curate(labels, build.seed, build.test_images))
+    for image_id in sorted(chosen):
+        statistics.classes.update(labels[image_id])
+    return [one for one in refined if one.report.image_id in chosen]
+
+
+def _finish(
+    build: GemexBuild,
+    quality: QualityLog,
+    counts: RecordStatistics,
+    statistics: GemexStatistics,
+    entries: Mapping[str, Any],
+    made_by: Mapping[str, Any],
+) -> None:
+    with output.writing(build.out):
+        _write_released_form(build.out, entries)
+    draw_figures(build.out / "figures", statistics)
+    values = counts.values() | statistics.values()
+    for split, entry in entries.items():
+        values[f"{split}_images"] = entry["images"]
+    if values["images_with_more_than_11_questions"]:
+        quality.warnings["images with more than 11 questions"] = int(
+            values["images_with_more_than_11_questions"]
+        )
+    source = {"path": build.source.name}
+    if build.source.is_file():
+        source["sha256"] = output.hash_file(build.source)
+    output.finish(
+        build.out,
+        quality,
+        compare(values, PAPER),
+        {
+            "dataset": "gemex",
+            "seed": build.seed,
+            "source": source,
+            **made_by,
+            "splits": dict(entries),
+        },
+    )
+
+
+def _write_released_form(out: Path, entries: Mapping[str, Any]) -> None:
+    """The records in the release's files, under native/."""
+    folder = out / "native"
+    folder.mkdir(exist_ok=True)
+    if "train" in entries:
+        native.write_train(folder / native.TRAIN_FILE, read_records(out / "records/train.jsonl"))
+    if "test" in entries:
+        native.write_test(folder, read_records(out / "records/test.jsonl"))
+
+
+def _released(source: Path) -> list[tuple[Path, str]]:
+    """(file, split) of released files at a path."""
+    if source.is_file():
+        if source.suffix == ".json":
+            return [(source, "train")]
+        return [(source, "test")] if source.suffix == ".jsonl" else []
+    train = source / native.TRAIN_FILE
+    return [
+        *([(train, "train")] if train.is_file() else []),
+        *((file, "test") for file in sorted(source.glob(native.TEST_PATTERN))),
+    ]
+
+
+def _build_released(build: GemexBuild, files: Sequence[tuple[Path, str]]) -> None:
+    quality = QualityLog()
+    counts, statistics = RecordStatistics(), GemexStatistics()
+    splits = [split for split in SPLITS if any(split == one for _, one in files)]
+    output.prepare(build.out, splits)
+    images = _images_beside(build.source)
+    entries = {}
+    formats = {}
+    for split in splits:
+        chosen = [file for file, one in files if one == split]
+        for file in chosen:
+            formats[file.name] = native.box_format(file, build.coord_format)
+        rows = (
+            record
+            for file in chosen
+            for record in native.read_native(
+                file,
+                split,
+                quality,
+                formats[file.name],
+                build.keep_reports,
+                Provenance(source_file=file.name, source_sha256=output.hash_file(file)),
+            )
+        )
+        records = _records_with_images(rows, images, build, quality)
+        entries[split] = output.write_split(build.out, split, statistics.watch(records), counts)
+    if not any(entry["questions"] for entry in entries.values()):
+        named = {reason: n for reason, n in quality.counts().items() if n}
+        raise UserError(f"{build.source}: no usable question; set aside: {named or 'none'}")
+    _finish(build, quality, counts, statistics, entries, {"coord_format": formats})
+
+
+def _records_with_images(
+    records: Iterable[QARecord], images: Path | None, build: GemexBuild, quality: QualityLog
+) -> Iterator[QARecord]:
+    """Records with size and path of their images, where there are images."""
+    if images is None:
+        yield from records
+        return
+    held = list(records)  # images are checked together; 1.6 million records take some gigabytes
+    files = {record.image_path: _image_file(images, record.image_path) for record in held}
+    checks = check_images(files.values(), quality, build.processes)
+    for record in held:
+        file = files[record.image_path]
+        try:
+            size = checks[file].size()
+        except Unusable as verdict:
+            quality.set_aside(verdict.reason, record.question_id, str(file), verdict.found)
+            continue
+        path = os.path.relpath(file, build.out)
+        yield native.locate(record, size).model_copy(update={"image_path": path})
+
+
+def _with_images(
+    reports: Iterable[Report], images: Path | None, build: GemexBuild, quality: QualityLog
+) -> Iterator[Report]:
+    """Reports with path of their images, where there are images; an unusable one is set aside."""
+    if images is None:
+        yield from reports
+        return
+    held = list(reports)
+    files = {report.image_id: _image_file(images, report.image_path) for report in held}
+    checks = check_images(files.values(), quality, build.processes)
+    for report in held:
+        file = files[report.image_id]
+        try:
+            size = checks[file].size()
+            if report.image_hw not in (None, size):
+                found = f"the table has {report.image_hw}, the file {size} (height, width)"
+                raise Unusable("size_mismatch", found)
+        except Unusable as verdict:
+            quality.set_aside(verdict.reason, report.image_id, str(file), verdict.found)
+            continue
+        path = os.path.relpath(file, build.out)
+        yield dataclasses.replace(report, image_path=path, image_hw=size)
+
+
+def _images_beside(source: Path) -> Path | None:
+    """The folder that holds files/p10/... or p10/..., None where there is none."""
+    if not source.is_dir():
+        return None
+    return source if (source / "files").is_dir() or next(source.glob("p1[0-9]"), None) else None
+
+
+def _image_file(images: Path, path: str) -> Path:
+    plain = images / path
+    return plain if plain.exists() else images / "files" / path
+
+
+def _sizes(source: Path) -> dict[str, tuple[int, int]]:
+    tables = sorted(source.rglob(mimic_tables.METADATA_PATTERN)) if source.is_dir() else []
+    return mimic_tables.read_sizes(tables[0]) if tables else {}
+
+
+def _graph_splits(build: GemexBuild, graphs: Mapping[str, Any]) -> dict[str, list[str]]:
+    """split -> image ids: by MIMIC-CXR's table, else 15 % of the patients for validation."""
+    source = build.source
+    tables = sorted(source.rglob(mimic_tables.SPLIT_PATTERN)) if source.is_dir() else []
+    ids = sorted(graphs)
+    if tables:
+        splits = mimic_tables.read_splits(tables[0])
+        missing = [image_id for image_id in ids if image_id not in splits]
+        if missing:
+            raise UserError(f"{tables[0]}: has no image {missing[0]}, of which there is a graph")
+        return {split: [i for i in ids if splits[i] == split] for split in SPLITS}
+    groups = {image_id: _patient(graphs[image_id], image_id) for image_id in ids}
+    held_out = validation_groups(set(groups.values()), build.seed)
+    return {
+        split: [i for i in ids if (groups[i] in held_out) == (split == "validation")]
+        for split in SPLITS[:2]
+    }
+
+
+def _patient(place: Any, image_id: str) -> str:
+    """Whose image it is; of an unreadable graph, which is set aside later, the image itself."""
+    try:
+        return read_scene_graph(place).patient_id
+    except Unusable:
+        return image_id
+
+
+def _openi_report(report: OpenIReport) -> Report:
+    texts = [*split_sentences(report.findings), *split_sentences(report.impression)]
+    image_id = report.image_ids[0] if report.image_ids else report.report_id
+    return Report(
+        report_id=report.report_id,
+        image_id=report.report_id,
+        image_path=f"images/{image_id}.png",
+        sentences=tuple(ReportSentence(text) for text in texts),
+        boxes={},
+        study_id=report.report_id,
+        where=report.where,
+    )

@@ -1,0 +1,298 @@
+"""Chest ImaGenome's scene graphs, one JSON file an image: sentences and boxes of 29 regions.
+
+    <dicom_id>_SceneGraph.json: image_id, viewpoint, patient_id, study_id, gender, ...,
+    objects[{object_id, bbox_name, x1, y1, x2, y2, original_x1, ...}],
+    attributes[{bbox_name, object_id, phrases[], phrase_IDs[], ...}], relationships[]
+
+`original_*` are pixels of the image; `x1` to `y2` are on a frame of 224 on which the image is
+placed whole and centred (the data set's documentation), or stretched. Writing a graph gives the
+file again, up to the order of keys.
+"""
+
+import dataclasses
+import json
+import re
+import zipfile
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from cxrjax.codecs.gemex import SIDE
+from cxrjax.datasets.gemex.regions import Box, load_regions
+from cxrjax.datasets.gemex.report import Report, ReportSentence
+from cxrjax.datasets.quality import QualityLog, Unusable
+from cxrjax.errors import UserError
+
+SUFFIX = "_SceneGraph.json"
+MAX_BYTES = 20_000_000
+MAX_REPORT_CHARACTERS = 100_000
+# On the frame of 224, by rounding to whole pixels on both.
+_TOLERANCE = 3.0
+_CORNERS = ("x1", "y1", "x2", "y2")
+
+
+@dataclasses.dataclass(frozen=True)
+class SceneGraph:
+    """One image's graph.
+
+    Attributes:
+        content: the file's object.
+        where: its name.
+    """
+
+    content: Mapping[str, Any]
+    where: str
+
+    @property
+    def image_id(self) -> str:
+        """The DICOM id."""
+        return str(self.content["image_id"])
+
+    @property
+    def patient_id(self) -> str:
+        """As in MIMIC's paths: `p10000032`."""
+        return f"p{self.content['patient_id']}"
+
+    @property
+    def study_id(self) -> str:
+        """As in MIMIC's paths: `s50414267`."""
+        return f"s{self.content['study_id']}"
+
+    @property
+    def image_path(self) -> str:
+        """Where MIMIC-CXR-JPG has the image."""
+        patient = self.patient_id
+        return f"files/{patient[:3]}/{patient}/{self.study_id}/{self.image_id}.jpg"
+
+
+def find_scene_graphs(source: Path) -> dict[str, Path | tuple[Path, str]]:
+    """DICOM id -> its file, or (zip, member), at a folder or in a zip."""
+    if source.suffix == ".zip" and source.is_file():
+        return _in_zip(source)
+    if not source.is_dir():
+        return {}
+    found: dict[str, Path | tuple[Path, str]] = {}
+    for archive in sorted(source.rglob("*scene_graph*.zip")):
+        found.update(_in_zip(archive))
+    for file in sorted(source.rglob(f"*{SUFFIX}")):
+        found[file.name.removesuffix(SUFFIX)] = file
+    return found
+
+
+def read_scene_graph(place: Path | tuple[Path, str]) -> SceneGraph:
+    """The graph of a file.
+
+    Raises:
+        Unusable: it is too large, not UTF-8, or no scene graph.
+        UserError: it cannot be read.
+    """
+    name = place.name if isinstance(place, Path) else PurePosixPath(place[1]).name
+    try:
+        if isinstance(place, Path):
+            with open(place, "rb") as file:
+                content = file.read(MAX_BYTES + 1)
+        else:
+            with zipfile.ZipFile(place[0]) as archive, archive.open(place[1]) as member:
+                content = member.read(MAX_BYTES + 1)
+    except (OSError, zipfile.BadZipFile) as error:
+        raise UserError(f"{place}: cannot be read: {error}") from None
+    return parse_scene_graph(content, name)
+
+
+def parse_scene_graph(content: bytes, where: str) -> SceneGraph:
+    """The graph that a file's bytes hold; raises `Unusable` as `read_scene_graph`."""
+    if len(content) > MAX_BYTES:
+        raise Unusable("report_too_long", f"more than {MAX_BYTES} bytes")
+    try:
+        graph = json.loads(content.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise Unusable("bad_encoding", f"byte {error.start} is not UTF-8") from None
+    except ValueError as error:
+        raise Unusable("invalid_record", f"not JSON: {error}") from None
+    if not isinstance(graph, dict):
+        raise Unusable("invalid_record", f"a JSON {type(graph).__name__}; expected an object")
+    for name in ("image_id", "patient_id", "study_id", "objects", "attributes"):
+        if name not in graph:
+            raise Unusable("invalid_record", f"without {name}; found {sorted(graph)}")
+    for name in ("objects", "attributes"):
+        entries = graph[name]
+        if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+            raise Unusable("invalid_record", f"{name} is no list of objects")
+    return SceneGraph(graph, where)
+
+
+def write_scene_graph(folder: Path, graph: SceneGraph) -> Path:
+    """Writes the graph under its name; returns the file."""
+    file = folder / f"{graph.image_id}{SUFFIX}"
+    file.write_text(json.dumps(graph.content, ensure_ascii=False), encoding="utf-8")
+    return file
+
+
+def to_report(graph: SceneGraph, image_hw: tuple[int, int] | None, quality: QualityLog) -> Report:
+    """Sentences with regions, and the regions' boxes as fractions of the image.
+
+    Ids and names that lead nowhere are set aside in `quality`; the rest of the graph is used.
+
+    Args:
+        image_hw: (height, width) in pixels; None: estimated from the two frames of the boxes.
+
+    Raises:
+        Unusable: a box in a wrong frame, or too long a report.
+    """
+    regions = load_regions()
+    size = image_hw or _estimate_size(graph)
+    boxes: dict[str, Box] = {}
+    objects: dict[str, str] = {}
+    for entry in graph.content["objects"]:
+        name = str(entry.get("bbox_name"))
+        if name not in regions.sources:
+            quality.set_aside("unknown_region", graph.image_id, graph.where, repr(name)[:80])
+            continue
+        objects[str(entry.get("object_id"))] = name
+        boxes[name] = _box(entry, size)
+    sentences = _sentences(graph, objects, quality)
+    total = sum(len(sentence.text) for sentence in sentences)
+    if total > MAX_REPORT_CHARACTERS:
+        raise Unusable("report_too_long", f"{total} characters")
+    return Report(
+        report_id=graph.image_id,
+        image_id=graph.image_id,
+        image_path=graph.image_path,
+        sentences=tuple(sentences),
+        boxes=regions.boxes(boxes),
+        image_hw=image_hw,
+        patient_id=graph.patient_id,
+        study_id=graph.study_id,
+        view=_text(graph.content.get("viewpoint")),
+        sex=_text(graph.content.get("gender")),
+        where=graph.where,
+    )
+
+
+def _sentences(
+    graph: SceneGraph, objects: Mapping[str, str], quality: QualityLog
+) -> list[ReportSentence]:
+    """Each phrase once, in the report's order, with the regions it stands at."""
+    regions = load_regions()
+    texts: dict[str, str] = {}
+    places: dict[str, set[str]] = {}
+    for entry in graph.content["attributes"]:
+        object_id, phrases = str(entry.get("object_id")), entry.get("phrases")
+        ids = entry.get("phrase_IDs") or phrases
+        if not isinstance(phrases, list) or not isinstance(ids, list) or len(phrases) != len(ids):
+            found = "phrases and phrase_IDs are no lists of one length"
+            quality.set_aside("invalid_record", graph.image_id, graph.where, found)
+            continue
+        name = objects.get(object_id)
+        if name is None:
+            found = f"attributes of object {object_id[-40:]!r}, which objects does not have"
+            quality.set_aside("dangling_id", graph.image_id, graph.where, found)
+        region = regions.from_source(name) if name else None
+        for phrase_id, phrase in zip(ids, phrases, strict=True):
+            if isinstance(phrase, str) and phrase.strip():
+                texts.setdefault(str(phrase_id), " ".join(phrase.split()))
+                places.setdefault(str(phrase_id), set()).update([region] if region else [])
+    return [
+        ReportSentence(texts[key], tuple(regions.combine(places[key])))
+        for key in sorted(texts, key=_phrase_order)
+    ]
+
+
+def _phrase_order(phrase_id: str) -> tuple[int, str]:
+    number = re.search(r"(\d+)\D*$", phrase_id)
+    return (int(number[1]) if number else -1, phrase_id)
+
+
+def _box(entry: Mapping[str, Any], size: tuple[float, float]) -> Box:
+    """An object's box as fractions of the image, checked against its other frame."""
+    height, width = size
+    small, original = _numbers(entry, ""), _numbers(entry, "original_")
+    name = entry.get("bbox_name")
+    if not all(-_TOLERANCE <= value <= SIDE + _TOLERANCE for value in small):
+        raise Unusable("wrong_frame", f"{name}: {small} does not lie on the frame of {SIDE}")
+    scale = (width, height, width, height)
+    fractions = [value / side for value, side in zip(original, scale, strict=True)]
+    slack = _TOLERANCE / SIDE
+    if not all(-slack <= value <= 1 + slack for value in fractions):
+        raise Unusable(
+            "wrong_frame", f"{name}: {original} does not lie on the image of {width:g} x {height:g}"
+        )
+    longer = max(size)
+    padding = ((longer - width) / 2, (longer - height) / 2) * 2
+    placed = [(value + pad) / longer for value, pad in zip(original, padding, strict=True)]
+    if not any(
+        all(abs(a * SIDE - b) <= _TOLERANCE for a, b in zip(one, small, strict=True))
+        for one in (fractions, placed)
+    ):
+        raise Unusable(
+            "wrong_frame", f"{name}: {small} on {SIDE} pixels and {original} on the image differ"
+        )
+    x_min, y_min, x_max, y_max = (min(max(value, 0.0), 1.0) for value in fractions)
+    if x_min >= x_max or y_min >= y_max:
+        raise Unusable("bad_box", f"{name}: {original} has no area")
+    return x_min, y_min, x_max, y_max
+
+
+def _numbers(entry: Mapping[str, Any], prefix: str) -> list[float]:
+    values = [entry.get(prefix + corner) for corner in _CORNERS]
+    if not all(type(value) in (int, float) for value in values):
+        raise Unusable("bad_box", f"{entry.get('bbox_name')}: {prefix}{_CORNERS} are not numbers")
+    return [float(value) for value in values if value is not None]
+
+
+def _estimate_size(graph: SceneGraph) -> tuple[float, float]:
+    """(height, width) of the image out of its boxes' two frames: scale and offset along each axis.
+
+    Good to some pixels: the small frame holds whole numbers.
+    """
+    sides = []
+    for first, second in (("y1", "y2"), ("x1", "x2")):
+        pairs = []
+        for entry in graph.content["objects"]:
+            numbers = dict(zip(_CORNERS, _numbers(entry, ""), strict=True))
+            original = dict(zip(_CORNERS, _numbers(entry, "original_"), strict=True))
+            pairs += [(numbers[corner], original[corner]) for corner in (first, second)]
+        if len(pairs) < 4:
+            raise Unusable("wrong_frame", "too few boxes to tell the image's size from")
+        mean_small = sum(small for small, _ in pairs) / len(pairs)
+        mean = sum(original for _, original in pairs) / len(pairs)
+        spread = sum((small - mean_small) ** 2 for small, _ in pairs)
+        if not spread:
+            raise Unusable("wrong_frame", "boxes without extent")
+        scale = sum((s - mean_small) * (o - mean) for s, o in pairs) / spread
+        padding = scale * mean_small - mean  # black on either side, in pixels of the image
+        sides.append(scale * SIDE - 2 * max(padding, 0.0))
+    if min(sides) <= 0:
+        raise Unusable("wrong_frame", f"the boxes' two frames give a size of {sides}")
+    return sides[0], sides[1]
+
+
+def _in_zip(archive: Path) -> dict[str, Path | tuple[Path, str]]:
+    try:
+        with zipfile.ZipFile(archive) as opened:
+            names = [name for name in opened.namelist() if name.endswith(SUFFIX)]
+    except (OSError, zipfile.BadZipFile) as error:
+        raise UserError(f"{archive}: cannot be read: {error}") from None
+    return {PurePosixPath(name).name.removesuffix(SUFFIX): (archive, name) for name in names}
+
+
+def _text(value: Any) -> str | None:
+    return str(value) if value is not None else None
+
+
+def read_reports(
+    places: Mapping[str, Path | tuple[Path, str]],
+    chosen: Collection[str],
+    sizes: Mapping[str, tuple[int, int]],
+    quality: QualityLog,
+) -> Iterator[Report]:
+    """Reports of the chosen images, one at a time; unusable graphs are set aside."""
+    for image_id in chosen:
+        quality.examined["scene graphs"] += 1
+        try:
+            graph = read_scene_graph(places[image_id])
+            yield to_report(graph, sizes.get(image_id), quality)
+        except Unusable as fault:
+            place = places[image_id]
+            where = place.name if isinstance(place, Path) else place[1]
+            quality.set_aside(fault.reason, image_id, where, fault.found)

@@ -1,0 +1,142 @@
+"""The released files: read, written back, their boxes' convention decided by evidence (A14)."""
+
+import json
+
+import pytest
+
+from cxrjax.datasets.gemex import native
+from cxrjax.datasets.gemex.box_convention import Evidence, decide, to_corners, weigh
+from cxrjax.datasets.quality import QualityLog, Unusable
+from cxrjax.errors import UserError
+
+
+def rows_of(path):
+    if path.suffix == ".json":
+        return json.loads(path.read_text())
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def read(path, split, quality=None, **options):
+    return list(native.read_native(path, split, quality or QualityLog(), **options))
+
+
+def files(sample):
+    return [(sample / native.TRAIN_FILE, "train")] + [
+        (path, "test") for path in sorted(sample.glob(native.TEST_PATTERN))
+    ]
+
+
+def test_native_to_record_to_native(sample):
+    for path, split in files(sample):
+        records = read(path, split, keep_reports=True)
+        assert [native.to_native(record) for record in records] == rows_of(path)
+
+
+def test_reports_are_dropped_unless_asked_for(sample):
+    for path, split in files(sample):
+        for record in read(path, split):
+            assert "MADE-UP REPORT" not in record.model_dump_json()
+            assert native.REPORT_FIELD not in native.to_native(record)
+
+
+def test_what_a_record_says(sample):
+    record = read(sample / "multi_choice_question.jsonl", "test")[0]
+    assert record.answer_key == ["A", "C"]
+    assert record.answers[0].regions == ["trachea", "spine"]
+    assert record.patient_id == "p10000001" and record.study_id == "s50000001"
+    assert record.image_hw is None and record.boxes == []
+    located = native.locate(record, (448, 112))
+    assert located.boxes == [[50.0, 20.0, 60.0, 140.0], [47.5, 10.0, 65.0, 400.0]]
+    single = read(sample / "single_choice_question.jsonl", "test")[0]
+    assert single.answers[0].regions == ["cardiac silhouette"]  # A18
+    train = read(sample / native.TRAIN_FILE, "train")
+    assert [r.answer_key for r in train] == ["A small effusion.", "No.", "B", ["A", "C"]]
+    assert train[3].choices[2] == "C: Atelectasis"
+
+
+def test_written_files_are_read_back(sample, tmp_path):
+    for path, split in files(sample):
+        records = read(path, split, keep_reports=True)
+        if split == "train":
+            native.write_train(tmp_path / native.TRAIN_FILE, records)
+        else:
+            native.write_test(tmp_path, records)
+        assert rows_of(tmp_path / path.name) == rows_of(path)
+    native.write_train(tmp_path / "none.json", [])
+    assert rows_of(tmp_path / "none.json") == []
+
+
+def test_evidence_decides():
+    both = [10, 10, 50, 50]  # xyxy and xywh alike
+    only_corners = [126, 110, 203, 167]
+    only_size = [150, 150, 40, 60]
+    assert weigh([both, only_corners, only_size, [1, 2], [300, 0, 1, 1]]) == Evidence(1, 1, 1, 2)
+    assert decide(weigh([both, only_corners]), "f") == "xyxy"
+    assert decide(weigh([both, only_size]), "f") == "xywh"
+    assert decide(weigh([both]), "f") == "xyxy"
+    with pytest.raises(UserError, match="and 1 only"):
+        decide(weigh([only_corners, only_size]), "f")
+    assert to_corners(only_size, "xywh") == (150, 150, 190, 210)
+    with pytest.raises(Unusable, match="wrong_frame"):
+        to_corners(only_size, "xyxy")
+
+
+def test_a_file_in_sizes_is_read_and_written_as_it_was(sample, tmp_path):
+    rows = rows_of(sample / "multi_choice_question.jsonl")
+    rows[0]["visual_locations"] = [[150, 150, 40, 60], [10, 10, 20, 30]]
+    path = tmp_path / "multi_choice_question.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    (record,) = read(path, "test", keep_reports=True)
+    assert "[[150, 150, 190, 210], [10, 10, 30, 40]]" in record.answer_text
+    assert [native.to_native(record)] == rows
+
+
+def test_mixed_evidence_is_refused_and_an_explicit_format_sets_aside(sample, tmp_path):
+    rows = rows_of(sample / "open_ended_question.jsonl") * 2
+    rows[1] = {**rows[1], "row_id": 1, "visual_locations": [[150, 150, 40, 60]]}
+    path = tmp_path / "open_ended_question.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(UserError, match="--coord_format"):
+        read(path, "test")
+    quality = QualityLog()
+    assert len(read(path, "test", quality, coord_format="xyxy")) == 1
+    assert [(e.reason, e.where) for e in quality.entries] == [("wrong_frame", f"{path.name}:2")]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"q_type": "essay"}, "invalid_record"),
+        ({"conversations": []}, "invalid_record"),
+        ({"conversations": [{"from": "human", "value": 3}]}, "invalid_record"),
+        ({"image": None}, "invalid_record"),
+        ({"gpt": "<answer> No. <reason> x <location> [[1, 2"}, "box_text"),
+        ({"gpt": "<answer> No. <reason> x <location> [[1, 2, 3]]"}, "bad_box"),
+        ({"gpt": "<answer> No. <reason> x <location> [[1, 2, 300, 400]]"}, "wrong_frame"),
+    ],
+)
+def test_broken_rows_are_set_aside(sample, tmp_path, change, reason):
+    good, bad = rows_of(sample / native.TRAIN_FILE)[:2]
+    gpt = change.pop("gpt", None)
+    if gpt:
+        bad["conversations"][1]["value"] = gpt
+    path = tmp_path / native.TRAIN_FILE
+    path.write_text(json.dumps([good, {**bad, **change}, "no row"]))
+    quality = QualityLog()
+    assert len(read(path, "train", quality, coord_format="xyxy")) == 1
+    assert [entry.reason for entry in quality.entries] == [reason, "invalid_record"]
+
+
+def test_broken_files(sample, tmp_path):
+    lines = (sample / "open_ended_question.jsonl").read_bytes()
+    path = tmp_path / "open_ended_question.jsonl"
+    path.write_bytes(lines + b"\xff\xfe\n{\n" + lines)
+    quality = QualityLog()
+    assert len(read(path, "test", quality)) == 1
+    assert [e.reason for e in quality.entries] == ["bad_encoding", "invalid_record", "duplicate_id"]
+    (tmp_path / native.TRAIN_FILE).write_text('[{"a": 1}, {"b"')
+    with pytest.raises(UserError, match="not a whole JSON array"):
+        read(tmp_path / native.TRAIN_FILE, "train")
+    (tmp_path / "essay_question.jsonl").write_bytes(lines)
+    with pytest.raises(UserError, match="tells no question type"):
+        read(tmp_path / "essay_question.jsonl", "test")

@@ -1,0 +1,190 @@
+"""Chest ImaGenome's graphs: sentences, regions, boxes in two frames, and what can be wrong."""
+
+import json
+import zipfile
+
+import numpy as np
+import pytest
+
+from cxrjax.datasets.gemex import mimic_tables
+from cxrjax.datasets.gemex.regions import load_regions
+from cxrjax.datasets.gemex.scene_graph import (
+    MAX_REPORT_CHARACTERS,
+    find_scene_graphs,
+    parse_scene_graph,
+    read_scene_graph,
+    to_report,
+    write_scene_graph,
+)
+from cxrjax.datasets.quality import QualityLog, Unusable
+from cxrjax.errors import UserError
+
+HEIGHT, WIDTH = 3000, 2400
+
+
+def entry(name, x_min, y_min, x_max, y_max, plain=False):
+    """An object with a box in both frames; the small one letterboxed or stretched."""
+    longer = max(HEIGHT, WIDTH)
+    pad = ((longer - WIDTH) / 2, (longer - HEIGHT) / 2) * 2
+    original = (x_min, y_min, x_max, y_max)
+    if plain:
+        sides = (WIDTH, HEIGHT) * 2
+        small = [round(v / s * 224) for v, s in zip(original, sides, strict=True)]
+    else:
+        small = [round((v + p) / longer * 224) for v, p in zip(original, pad, strict=True)]
+    names = ("x1", "y1", "x2", "y2")
+    return {
+        "object_id": f"d1_{name}",
+        "bbox_name": name,
+        **dict(zip(names, small, strict=True)),
+        **{f"original_{key}": value for key, value in zip(names, original, strict=True)},
+    }
+
+
+def graph(**changes):
+    content = {
+        "image_id": "d1",
+        "viewpoint": "PA",
+        "patient_id": 10000001,
+        "study_id": 50000001,
+        "gender": "F",
+        "objects": [
+            entry("right lung", 200, 300, 1100, 2400),
+            entry("left lung", 1300, 300, 2200, 2500),
+            entry("right costophrenic angle", 200, 2200, 400, 2400),
+            entry("right lower lung zone", 250, 1700, 1100, 2300),
+        ],
+        "attributes": [
+            {
+                "object_id": "d1_right lung",
+                "bbox_name": "right lung",
+                "phrases": ["The lungs are clear.", "There is a right effusion."],
+                "phrase_IDs": ["50000001|10", "50000001|9"],
+            },
+            {
+                "object_id": "d1_left lung",
+                "bbox_name": "left lung",
+                "phrases": ["The lungs are clear."],
+                "phrase_IDs": ["50000001|10"],
+            },
+        ],
+        "relationships": [],
+    }
+    return parse_scene_graph(json.dumps(content | changes).encode(), "d1_SceneGraph.json")
+
+
+def test_sentences_in_order_with_their_regions():
+    report = to_report(graph(), (HEIGHT, WIDTH), QualityLog())
+    assert [tuple(s) for s in report.sentences] == [
+        ("There is a right effusion.", ("right lung",)),
+        ("The lungs are clear.", ("bilateral lung",)),
+    ]
+    assert report.image_path == "files/p10/p10000001/s50000001/d1.jpg"
+
+
+@pytest.mark.parametrize("plain", [False, True], ids=["letterboxed", "stretched"])
+def test_boxes_are_fractions_of_the_image_whatever_the_small_frame(plain):
+    boxes = {"right lung": (200, 300, 1100, 2400), "left lung": (1300, 300, 2200, 2500)}
+    objects = [entry(name, *box, plain=plain) for name, box in boxes.items()]
+    size = np.array([WIDTH, HEIGHT, WIDTH, HEIGHT])
+    exact = to_report(graph(objects=objects), (HEIGHT, WIDTH), QualityLog()).boxes
+    np.testing.assert_allclose(exact["left lung"], boxes["left lung"] / size)
+    np.testing.assert_allclose(exact["bilateral lung"], np.array([200, 300, 2200, 2500]) / size)
+    # Without a size, from the two frames: to some pixels of 224.
+    told = to_report(graph(objects=objects), None, QualityLog()).boxes
+    np.testing.assert_allclose(told["left lung"], exact["left lung"], atol=3 / 224)
+
+
+def test_merged_regions_take_the_smallest_box_around():
+    boxes = to_report(graph(), (HEIGHT, WIDTH), QualityLog()).boxes
+    expected = [200 / WIDTH, 1700 / HEIGHT, 1100 / WIDTH, 2400 / HEIGHT]
+    np.testing.assert_allclose(boxes["right lower lung zone"], expected)
+    assert set(boxes) < set(load_regions().regions)
+
+
+def test_dangling_ids_and_unknown_regions_are_set_aside_alone():
+    base = graph().content
+    attributes = [*base["attributes"], {**base["attributes"][0], "object_id": "d1_nowhere"}]
+    objects = [*base["objects"], {**base["objects"][0], "bbox_name": "liver"}]
+    quality = QualityLog()
+    report = to_report(graph(attributes=attributes, objects=objects), (HEIGHT, WIDTH), quality)
+    assert [e.reason for e in quality.entries] == ["unknown_region", "dangling_id"]
+    assert len(report.sentences) == 2
+
+
+@pytest.mark.parametrize(
+    ("box", "reason"),
+    [
+        ({"x2": 500}, "wrong_frame"),
+        ({"original_x2": 9000}, "wrong_frame"),
+        ({"original_x1": 900, "original_x2": 1800}, "wrong_frame"),
+        ({"original_x1": None}, "bad_box"),
+        ({"y1": "12"}, "bad_box"),
+    ],
+)
+def test_a_box_in_a_wrong_frame(box, reason):
+    objects = [{**entry("right lung", 200, 300, 1100, 2400), **box}]
+    with pytest.raises(Unusable, match=reason):
+        to_report(graph(objects=objects), (HEIGHT, WIDTH), QualityLog())
+
+
+def test_a_report_of_a_megabyte():
+    attributes = [
+        {
+            "object_id": "d1_right lung",
+            "phrases": ["The lungs are clear. " * (MAX_REPORT_CHARACTERS // 20)],
+            "phrase_IDs": ["1|1"],
+        }
+    ]
+    with pytest.raises(Unusable, match="report_too_long"):
+        to_report(graph(attributes=attributes), (HEIGHT, WIDTH), QualityLog())
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"\xff{}", "bad_encoding"),
+        (b"{", "invalid_record"),
+        (b"[]", "invalid_record"),
+        (b'{"image_id": "d1"}', "invalid_record"),
+        (
+            b'{"image_id":1,"patient_id":1,"study_id":1,"objects":[1],"attributes":[]}',
+            "invalid_record",
+        ),
+    ],
+)
+def test_what_is_no_graph(content, reason):
+    with pytest.raises(Unusable, match=reason):
+        parse_scene_graph(content, "x")
+
+
+def test_files_and_zips_hold_the_same_and_are_written_back(sample, tmp_path):
+    places = find_scene_graphs(sample)
+    assert len(places) == 2
+    with zipfile.ZipFile(tmp_path / "scene_graph.zip", "w") as archive:
+        for place in places.values():
+            archive.write(place, f"scene_graph/{place.name}")
+    zipped = find_scene_graphs(tmp_path)
+    assert zipped.keys() == places.keys()
+    for image_id, place in places.items():
+        one = read_scene_graph(place)
+        assert read_scene_graph(zipped[image_id]).content == one.content
+        written = write_scene_graph(tmp_path, one)
+        assert json.loads(written.read_bytes()) == json.loads(place.read_bytes())
+
+
+def test_mimic_tables(tmp_path, sample):
+    assert set(mimic_tables.read_splits(sample / "mimic-cxr-2.0.0-split.csv").values()) == {
+        "train",
+        "test",
+    }
+    assert len(mimic_tables.read_sizes(sample / "mimic-cxr-2.0.0-metadata.csv")) == 2
+    table = tmp_path / "mimic-cxr-2.0.0-split.csv"
+    for text, message in (
+        ("dicom_id,study_id\n1,2\n", "no column split"),
+        ("dicom_id,split\na,dev\n", "split.csv:2: split 'dev'"),
+        ("dicom_id,split\na\n", "short row"),
+    ):
+        table.write_text(text)
+        with pytest.raises(UserError, match=message):
+            mimic_tables.read_splits(table)
