@@ -223,7 +223,7 @@ def test_unusable_input_is_told_in_one_line(tmp_path):
     for flags, says in (
         ([f"--records={tmp_path}"], "no records/*.jsonl in it"),
         ([f"--records={tmp_path / 'none.jsonl'}"], "cannot read records"),
-        ([f"--readers={SAMPLE / 'nothing.csv'}"], "cannot read the box table"),
+        ([f"--readers={SAMPLE / 'nothing.csv'}"], "cannot read the table"),
     ):
         with pytest.raises(UserError, match=says.replace("*", r"\*")):
             review.main([*flags, f"--out={tmp_path}"])

@@ -41,8 +41,8 @@ def test_what_is_built_can_be_trained_on(tmp_path, monkeypatch):
             "--config.data.packed_buckets=(2048,)",
             "--config.data.workers=0",
             "--config.model.unroll=false",
-            "--config.training.batch_images=2",
-            "--config.training.epochs=0.2",
+            "--config.training.batch_images=8",
+            "--config.training.epochs=2.0",
             "--config.training.log_every=1",
             "--config.decoding.max_answer_tokens=24",
         ]

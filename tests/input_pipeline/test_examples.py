@@ -240,6 +240,8 @@ def test_every_prompt_format_ends_its_prefix_with_a_newline():
         "vqa_reason",
         "vqa_typed",
         "detect",
+        "gemex",
+        "gemex_chat",
         "grounding",
         "medgemma",
         "medgemma_boxes",

@@ -310,13 +310,14 @@ def test_records_to_a_falling_box_loss(run_config, source, tokenizer, codec, rou
     if config.model.box_head:
         model.box_head = BoxHead(32, nnx.Rngs(1))
     graphdef, trainable, frozen = partition(model, config.trainable)
-    step = jax.jit(make_train_step(graphdef, config, steps=25))
-    state = init_state(trainable, make_optimizer(config.optimizer, 25))
+    step = jax.jit(make_train_step(graphdef, config, steps=40))
+    state = init_state(trainable, make_optimizer(config.optimizer, 40))
     seen = []
-    for _ in range(25):
+    for _ in range(40):
         state, metrics = step(state, frozen, batch)
         seen.append({name: float(value) for name, value in metrics.values().items()})
-    assert seen[-1]["giou_loss"] < 0.6 * seen[0]["giou_loss"]
+    # The head begins without knowing what the tokens already say.
+    assert seen[-1]["giou_loss"] < (0.75 if route == "head" else 0.6) * seen[0]["giou_loss"]
     assert seen[-1]["box_iou"] > seen[0]["box_iou"] + 0.1
     assert ("box_l1" in seen[0]) == (route == "head")
     assert seen[-1]["ce"] < seen[0]["ce"]
