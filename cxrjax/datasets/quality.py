@@ -24,7 +24,6 @@ REASONS = {
     "invalid_record": "a record with a missing, superfluous or mistyped field",
     "missing_image": "an image file that is not there",
     "prefix_too_long": "a prompt of more tokens than the configuration has room for",
-    "report_too_long": "a report longer than any report is",
     "size_mismatch": "an image whose size is not the size its record states",
     "source_mismatch": "a label or box that the source table does not have on this image",
     "too_many_boxes": "more boxes of one class on an image than one answer may list",

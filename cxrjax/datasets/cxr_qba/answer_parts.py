@@ -45,7 +45,8 @@ def from_observation(
         from_observation(graph, graph.observations[child], "details", level + 1)
         for child in graph.children(observation.obs_id)
     ]
-    return Answer(
+    # Validation would double the time, and all that goes in here is valid.
+    return Answer.model_construct(
         answer_id="",
         answer_type=answer_type,
         answer_level=level,
@@ -68,6 +69,7 @@ def from_observation(
         extraction_quality={
             name: value for name, value in observation.obs_quality.items() if isinstance(value, str)
         },
+        answer_quality={},
     )
 
 
@@ -77,15 +79,26 @@ def from_template(
     """A main answer in a template's words, what it follows from below it."""
     for part in parts:
         _lower(part)
-    return Answer(
+    return Answer.model_construct(
         answer_id="",
         answer_type="main_answer",
         answer_level=0,
         text=text,
+        name_tag=None,
+        laterality=None,
+        regions=[],
+        obs_entities=[],
+        obs_entities_parents=[],
+        obs_categories=[],
+        obs_subcategories=[],
         certainty=certainty,
         positiveness="pos" if positive else "neg",
+        modifiers=[],
+        localization={},
         sub_answers=list(parts),
         from_report=False,
+        extraction_quality={},
+        answer_quality={},
     )
 
 

@@ -361,7 +361,7 @@ class _Generator:
         if obs_ids is None:
             obs_ids = [o.obs_id for o in self.nodes if o.name in tags]
         shown = {key: value for key, value in values.items() if key.lower() != "are"}
-        return Question(
+        return Question.model_construct(
             question_id="",
             question_type=kind,
             question_strategy=QUESTION_TYPES[kind],
@@ -378,6 +378,7 @@ class _Generator:
             },
             question=text,
             answers=answers,
+            question_quality={},
         )
 
 

@@ -1,5 +1,6 @@
 """Criteria of the scene graph, of one observation (Q16)."""
 
+import functools
 from collections.abc import Sequence
 
 from cxrjax.datasets.cxr_qba.definitions import load_language
@@ -70,6 +71,7 @@ def _sentence(observation: Observation) -> str:
     return "NO_ISSUES"
 
 
+@functools.lru_cache(maxsize=1 << 15)
 def _mentions_change(text: str) -> bool:
     language = load_language()
     words = split_words(text.lower())

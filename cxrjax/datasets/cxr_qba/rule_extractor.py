@@ -5,6 +5,8 @@ knows, and sentences out of which it reads nothing are counted by the build.
 """
 
 import dataclasses
+import functools
+import re
 from collections.abc import Sequence
 
 from cxrjax.datasets.cxr_qba import wording
@@ -26,6 +28,14 @@ from cxrjax.datasets.cxr_qba.region_names import resolve_regions
 from cxrjax.datasets.cxr_qba.sentences import read_indication, split_report
 from cxrjax.negation import clauses
 
+# "right middle and lower lobes" names two regions with the words of one.
+_COORDINATED = re.compile(
+    r"\b(?:(?P<side>left|right|bilateral) )?(?P<one>upper|middle|mid|lower)(?: and | or |/)"
+    r"(?P<two>upper|middle|mid|lower) (?P<what>lobe|lung zone|lung|zone)s?\b"
+)
+# Reports say the same again and again.
+_KEPT_SENTENCES = 1 << 15
+
 
 class RuleExtractor:
     """Reads English chest radiology reports. Same report, same extraction.
@@ -43,6 +53,7 @@ class RuleExtractor:
         self.definitions = definitions or load_definitions()
         self.language = language or load_language()
         self.version = self.definitions.version
+        self._kept = functools.lru_cache(maxsize=_KEPT_SENTENCES)(self._read)
 
     def extract(self, report: Report) -> Extraction:
         """See `extraction.Extractor`.
@@ -69,9 +80,11 @@ class RuleExtractor:
 
     def read_sentence(self, sentence: str, sent_id: str = "S01") -> list[Observation]:
         """The observations of one sentence; those that another is taken for are its children."""
+        return [_in_sentence(observation, sent_id) for observation in self._kept(sentence)]
+
+    def _read(self, sentence: str) -> list[Observation]:
         text = sentence.lower().replace("’", "'")
-        if len(text) != len(sentence):  # a few capitals lower to two characters
-            text = "".join(c.lower() if len(c.lower()) == 1 else c for c in sentence)
+        text = _COORDINATED.sub(_each_in_full, text)
         words = split_words(text)
         if self.language.ignored_sentences.find(words):
             return []
@@ -93,11 +106,11 @@ class RuleExtractor:
                         if match.first in spot.own
                     )
                 )
-            observations += self._observations(spots, sent_id)
+            observations += self._observations(spots)
         return observations
 
-    def _observations(self, spots: Sequence[Spot], sent_id: str) -> list[Observation]:
-        made = {number: self._observe(spot, sent_id) for number, spot in enumerate(spots)}
+    def _observations(self, spots: Sequence[Spot]) -> list[Observation]:
+        made = {number: self._observe(spot) for number, spot in enumerate(spots)}
         top = []
         for number, spot in enumerate(spots):
             children = tuple(
@@ -109,7 +122,7 @@ class RuleExtractor:
                 top.append(number)
         return [made[number] for number in top]
 
-    def _observe(self, spot: Spot, sent_id: str) -> Observation:
+    def _observe(self, spot: Spot) -> Observation:
         findings = [self.definitions.findings[name] for name in spot.names]
         positive = spot.positive and "resolved" not in spot.changes
         changes = tuple(spot.changes) if spot.positive else ()
@@ -134,7 +147,6 @@ class RuleExtractor:
             modifiers=tuple(spot.modifiers) if positive else (),
             change=changes,
             change_sentence=wording.describe_change(findings, changes),
-            sentence_ids=(sent_id,),
         )
 
     def _defaults_on_side(self, spot: Spot) -> list[str]:
@@ -145,6 +157,16 @@ class RuleExtractor:
         defaults = [region for finding in findings for region in finding.regions]
         regions, _ = resolve_regions(defaults, spot.side, self.definitions)
         return [region for region in regions if self.definitions.regions[region].side]
+
+
+def _each_in_full(match: re.Match[str]) -> str:
+    side = f"{match['side']} " if match["side"] else ""
+    return f"{side}{match['one']} {match['what']} and {side}{match['two']} {match['what']}"
+
+
+def _in_sentence(observation: Observation, sent_id: str) -> Observation:
+    children = tuple(_in_sentence(child, sent_id) for child in observation.children)
+    return dataclasses.replace(observation, sentence_ids=(sent_id,), children=children)
 
 
 def merge_similar(observations: Sequence[Observation]) -> list[Observation]:
