@@ -13,7 +13,13 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.11",
     packages=find_packages(include=["cxrjax", "cxrjax.*"]),
-    package_data={"cxrjax": ["benchmarks/*.j2", "datasets/vindr_cxr_vqa/*.json"]},
+    package_data={
+        "cxrjax": [
+            "benchmarks/*.j2",
+            "datasets/cxr_qba/reference/*.json",
+            "datasets/vindr_cxr_vqa/*.json",
+        ]
+    },
     install_requires=[
         "absl-py>=2.1,<3",
         "clu>=0.0.12,<0.1",
@@ -27,6 +33,8 @@ setup(
         "optax>=0.2.5,<0.3",
         "orbax-checkpoint>=0.12,<0.13",
         "pillow>=11,<14",
+        "pyarrow>=18,<27",
+        "pycocotools>=2.0.10,<3",
         "pydantic>=2.9,<3",
         "pydicom>=3.0,<4",
         "pylibjpeg>=2.0,<3",
@@ -53,7 +61,6 @@ setup(
             "gguf>=0.17,<1",
             "hypothesis>=6.100,<7",
             "mypy>=1.18,<3",
-            "pycocotools>=2.0.10,<3",
             "pydicom-data==1.0.0",
             "pylibjpeg-libjpeg>=2.3,<3",
             "pytest>=8.4,<10",

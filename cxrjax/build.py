@@ -2,6 +2,7 @@
 
     python -m cxrjax.build --dataset=phantom --images=3000 --validation_images=300 --out=DIR
     python -m cxrjax.build --dataset=vindr_cxr_vqa --source=train.csv.gz --out=DIR
+    python -m cxrjax.build --dataset=cxr_qba --source=RELEASE_OR_REPORTS --out=DIR
     python -m cxrjax.build --dataset=records --source=FOLDER --out=DIR
 
 data/README.md and data/<dataset>/README.md say what the sources look like.
@@ -38,6 +39,15 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("--normal_percent", type=int, default=10, help="share without findings (default 10)")
     add("--conspicuity", type=float, default=1.0, help="contrast of lesions (default 1)")
     add("--image_format", default="png", choices=("png", "jpg"), help="default png")
+    qba = parser.add_argument_group("cxr_qba")
+    add = qba.add_argument
+    add("--surrogate", action="store_true", help="rate constructed questions by rules")
+    add(
+        "--least_grade",
+        default="",
+        choices=("", "A++", "A+", "A", "B"),
+        help="B, A: export filters",
+    )
     return parser.parse_args(argv)
 
 
@@ -65,6 +75,12 @@ def _build_vindr(flags: argparse.Namespace) -> None:
     build_vindr(VinDrBuild(flags.source, flags.out, flags.seed, flags.processes))
 
 
+def _build_cxr_qba(flags: argparse.Namespace) -> None:
+    from cxrjax.datasets.cxr_qba.build import QBABuild, build_cxr_qba
+
+    build_cxr_qba(QBABuild(flags.source, flags.out, flags.seed, flags.surrogate, flags.least_grade))
+
+
 def _build_own_records(flags: argparse.Namespace) -> None:
     from cxrjax.datasets.own_records import OwnBuild, build_own_records
 
@@ -73,6 +89,7 @@ def _build_own_records(flags: argparse.Namespace) -> None:
 
 # Imported when chosen: a builder loads the libraries it needs, and worker processes load this file.
 BUILDERS = {
+    "cxr_qba": _build_cxr_qba,
     "phantom": _build_phantom,
     "records": _build_own_records,
     "vindr_cxr_vqa": _build_vindr,

@@ -5,8 +5,10 @@ these come its regions, its side and its modifiers.
 """
 
 import dataclasses
+import itertools
 import re
 from collections.abc import Sequence
+from typing import Any
 
 from cxrjax.datasets.cxr_qba.definitions import Definitions, Language, Statement
 from cxrjax.datasets.cxr_qba.phrases import Match, Word
@@ -100,8 +102,9 @@ def _statements(words: Sequence[Word], taken: set[int], language: Language) -> l
         index for match in language.linked.find(words) for index in range(match.first, match.last)
     }
     passed = linked | inside
-    for match in (*language.modifiers.find(words), *language.change.find(words)):
-        passed |= set(range(match.first, match.last))
+    between: list[Match[Any]] = [*language.modifiers.find(words), *language.change.find(words)]
+    for word in between:
+        passed |= set(range(word.first, word.last))
     found = []
     for subject in subjects:
         abnormal = {match.first: match for match in subject.payload.states.find(words)}
@@ -164,7 +167,7 @@ def _divide_words(text: str, words: Sequence[Word], spots: Sequence[Spot]) -> No
     for spot in spots:
         spot.own.update(range(spot.first, spot.last))
     spots[-1].own.update(range(spots[-1].last, len(words)))
-    for left, right in zip(spots, spots[1:], strict=False):
+    for left, right in itertools.pairwise(spots):
         between = range(left.last, right.first)
         if not between:
             continue
@@ -231,7 +234,7 @@ def _share_places(text: str, words: Sequence[Word], spots: Sequence[Spot]) -> No
         if listed and right.trailing_regions and not left.regions and not left.statement:
             left.regions, left.side = list(right.regions), left.side or right.side
             left.trailing_regions = True
-    for left, right in zip(spots, spots[1:], strict=False):
+    for left, right in itertools.pairwise(spots):
         gap = text[words[left.last - 1].end : words[right.first].start].strip(" ,")
         bare = not (right.regions or right.side or right.statement)
         if bare and not left.trailing_regions and gap in ("and", "or", "and/or", "/"):

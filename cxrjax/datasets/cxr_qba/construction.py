@@ -1,8 +1,8 @@
 """One study in, its scene graph and its questions out: pure functions, in two passes.
 
-The questions need counts over the corpus (negative_sampling.py), and those need all scene graphs; so
-`construct_graph` runs over all studies first, `construct_questions` then. Both take what they need
-as arguments and keep nothing: any engine may run them on any number of workers.
+The questions need counts over the corpus (negative_sampling.py), and those need all scene graphs;
+so `construct_graph` runs over all studies first, `construct_questions` then. Both take what they
+need as arguments and keep nothing: any engine may run them on any number of workers.
 """
 
 import dataclasses

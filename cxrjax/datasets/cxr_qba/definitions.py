@@ -1,7 +1,7 @@
 """Reference definitions: findings, regions and the words around them, from data files.
 
-The published definitions (PadChest, Chest ImaGenome and SNOMED-CT tags, verified by experts) are not
-part of the release; the files in reference/ are the project's own (Q07).
+The published definitions (PadChest, Chest ImaGenome and SNOMED-CT tags, verified by experts) are
+not part of the release; the files in reference/ are the project's own (Q07).
 """
 
 import dataclasses
@@ -238,9 +238,15 @@ def _load(name: str) -> dict[str, Any]:
 
 
 def _finding(name: str, fields: Mapping[str, Any]) -> Finding:
-    lists = ("synonyms", "parents", "regions")
     return Finding(
-        name, **{key: tuple(value) if key in lists else value for key, value in fields.items()}
+        name,
+        fields["category"],
+        fields["subcategory"],
+        tuple(fields["synonyms"]),
+        tuple(fields.get("parents", ())),
+        tuple(fields.get("regions", ())),
+        fields.get("default_negative", False),
+        fields.get("countable", False),
     )
 
 

@@ -1,8 +1,8 @@
 """Free names of findings to reference findings (Q08).
 
-The published mapping takes the nearest concept by BioLORD sentence embeddings. Here a name is looked
-up among wordings, then compared with them letter by letter; with sentence-transformers and a model
-on disk, embeddings do the comparing.
+The published mapping takes the nearest concept by BioLORD sentence embeddings. Here a name is
+looked up among wordings, then compared with them letter by letter; with sentence-transformers and a
+model on disk, embeddings do the comparing.
 """
 
 import difflib
@@ -42,7 +42,7 @@ class LexicalMapper:
     ) -> None:
         self._names = (definitions or load_definitions()).finding_names
         self._threshold = threshold
-        self._spellings = {" ".join(key): key for key in self._names.keys()}
+        self._spellings = {" ".join(key): key for key in self._names}
         self.map = functools.lru_cache(maxsize=65536)(self._map)
 
     def _map(self, name: str) -> str | None:
@@ -83,7 +83,7 @@ class EmbeddingMapper:
             raise UserError(f"{model}: not a folder; expected a sentence-transformers model")
         self._encode = SentenceTransformer(str(model), local_files_only=True).encode
         names = (definitions or load_definitions()).finding_names
-        wordings = [" ".join(key) for key in names.keys()]
+        wordings = [" ".join(key) for key in names]
         self._findings = [names.get(wording) for wording in wordings]
         self._vectors = np.asarray(self._encode(wordings, normalize_embeddings=True))
         self._threshold = threshold

@@ -21,7 +21,7 @@ class Report:
 
 @dataclasses.dataclass(frozen=True)
 class Sentence:
-    """One sentence. `section` is the report's own word for it, `section_type` the upper-case kind."""
+    """One sentence; `section` is the report's word for where it stands, `section_type` its kind."""
 
     sent_id: str
     section: str

@@ -165,8 +165,8 @@ class _Generator:
     ) -> Iterator[Question]:
         """Describe what is abnormal; is it abnormal; is it normal.
 
-        Skipped where all that is there is uncertain: neither yes nor no would be right. "No" needs a
-        denial in the report.
+        Skipped where all that is there is uncertain: neither yes nor no would be right. "No" needs
+        a denial in the report.
         """
         describe, abnormal, normal = kinds
         none, abnormal_yes, abnormal_no, normal_yes, normal_no = names

@@ -203,7 +203,7 @@ def _default_negatives(
     # A more special finding that is there has this one among its parents.
     mentioned |= {name for node in nodes if node.positive for name in node.obs_entities_parents}
     present = {name for node in nodes if node.positive for name in node.obs_entities}
-    added = []
+    added: list[Observation] = []
     for finding in definitions.findings.values():
         open_question = any(
             parent in present for parent in definitions.finding_ancestors(finding.name)

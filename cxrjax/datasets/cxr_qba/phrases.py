@@ -1,7 +1,7 @@
 """Finding known phrases in English text, by words and not by characters."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 Payload = TypeVar("Payload")
@@ -88,9 +88,9 @@ class PhraseIndex(Generic[Payload]):
         """What this phrase stands for, as a whole."""
         return self._exact.get(lemmas(phrase))
 
-    def keys(self) -> Iterable[tuple[str, ...]]:
+    def __iter__(self) -> Iterator[tuple[str, ...]]:
         """Every phrase, as dictionary forms."""
-        return self._exact.keys()
+        return iter(self._exact)
 
     def find(self, words: Sequence[Word]) -> list[Match[Payload]]:
         """Phrases in the text, in order, none overlapping another."""

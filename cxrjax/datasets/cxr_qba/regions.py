@@ -51,9 +51,9 @@ def localize(
         region = definitions.source_names.get(name, name)
         if region not in definitions.regions or region in found:
             continue
-        usable = _usable(given, image, name, quality)
-        if usable := _large_enough(fuse_duplicates(usable), image.image_hw):
-            found[region] = LocalizedRegion(usable)
+        fused = fuse_duplicates(_usable(given, image, name, quality))
+        if large := _large_enough(fused, image.image_hw):
+            found[region] = LocalizedRegion(large)
     for name in definitions.regions:
         _derive(name, found, image, definitions, set())
     return found
