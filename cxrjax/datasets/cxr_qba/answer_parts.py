@@ -7,6 +7,7 @@ import json
 import random
 from collections.abc import Mapping, Sequence
 
+from cxrjax.datasets.cxr_qba.observation_quality import merged
 from cxrjax.datasets.cxr_qba.questions import Answer
 from cxrjax.datasets.cxr_qba.scene_graph import Observation, SceneGraph
 
@@ -76,9 +77,16 @@ def from_observation(
 def from_template(
     text: str, positive: bool, certainty: str = "certain", parts: Sequence[Answer] = ()
 ) -> Answer:
-    """A main answer in a template's words, what it follows from below it."""
+    """A main answer in a template's words, what it follows from below it.
+
+    It carries the tags and the boxes of its parts: a yes is about what is there.
+    """
     for part in parts:
         _lower(part)
+
+    def union(name: str) -> list:
+        return list(dict.fromkeys(value for part in parts for value in getattr(part, name)))
+
     return Answer.model_construct(
         answer_id="",
         answer_type="main_answer",
@@ -86,15 +94,15 @@ def from_template(
         text=text,
         name_tag=None,
         laterality=None,
-        regions=[],
-        obs_entities=[],
-        obs_entities_parents=[],
-        obs_categories=[],
-        obs_subcategories=[],
+        regions=union("regions"),
+        obs_entities=union("obs_entities"),
+        obs_entities_parents=union("obs_entities_parents"),
+        obs_categories=union("obs_categories"),
+        obs_subcategories=union("obs_subcategories"),
         certainty=certainty,
         positiveness="pos" if positive else "neg",
         modifiers=[],
-        localization={},
+        localization=merged([part.localization for part in parts]),
         sub_answers=list(parts),
         from_report=False,
         extraction_quality={},

@@ -19,7 +19,7 @@ def check_graph(graph: SceneGraph, key: tuple[str, str], sizes: Sizes) -> None:
 
     Raises:
         Unusable: `invalid_graph` (another study's, a cycle), `dangling_id`, `bad_box`,
-            `box_outside_image`.
+            `box_outside_image`, `wrong_frame`.
     """
     _check_key(graph.patient_id, graph.study_id, key)
     _check_ids(graph)
@@ -67,7 +67,8 @@ def check_localization(places: Mapping[str, Localization], sizes: Sizes, owner: 
         for box in place.bboxes:
             if max(box) <= 1 and sizes.get(image_id, (2, 2)) > (1, 1):
                 raise Unusable(
-                    "bad_box", f"{owner}: {box} on {image_id} looks like fractions; expected pixels"
+                    "wrong_frame",
+                    f"{owner}: {box} on {image_id} looks like fractions; expected pixels",
                 )
             check_box((box[0], box[1], box[2], box[3]), sizes.get(image_id), owner)
 

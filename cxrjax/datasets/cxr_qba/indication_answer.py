@@ -2,6 +2,7 @@
 
 from cxrjax.datasets.cxr_qba.definitions import Definitions
 from cxrjax.datasets.cxr_qba.extraction import Extraction
+from cxrjax.datasets.cxr_qba.observation_quality import merged
 from cxrjax.datasets.cxr_qba.phrases import split_words
 from cxrjax.datasets.cxr_qba.ratings import worst_values
 from cxrjax.datasets.cxr_qba.scene_graph import Indication, Observation, SceneGraph
@@ -74,4 +75,5 @@ def _answer(answering: list[Observation]) -> Observation:
         positiveness="pos" if any(o.positive for o in answering) else "neg",
         from_report=True,
         obs_quality=quality,
+        localization=merged([o.localization for o in answering]),
     )

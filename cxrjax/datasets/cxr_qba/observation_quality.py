@@ -1,7 +1,7 @@
 """Criteria of the scene graph, of one observation (Q16)."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from cxrjax.datasets.cxr_qba.definitions import load_language
 from cxrjax.datasets.cxr_qba.phrases import split_words
@@ -38,6 +38,28 @@ def localization_quality(places: Sequence[Localization | None]) -> str:
         return "BBOX_AND_MASK_LOCALIZATION" if masked else "BBOX_LOCALIZATION"
 
     return min(map(value, places), key=_LOCALIZATION.index, default="NO_LOCALIZATION")
+
+
+def merged(places: Sequence[Mapping[str, Localization]]) -> dict[str, Localization]:
+    """Where several things are, taken together: image id -> localization."""
+    found = {}
+    for image_id in dict.fromkeys(image_id for place in places for image_id in place):
+        own = [place[image_id] for place in places if image_id in place]
+        boxes: dict[tuple, list] = {tuple(box): box for place in own for box in place.bboxes}
+
+        def union(name: str, own: list[Localization] = own) -> list:
+            return list(dict.fromkeys(value for place in own for value in getattr(place, name)))
+
+        found[image_id] = Localization(
+            image_id=image_id,
+            localization_reference_ids=union("localization_reference_ids"),
+            bboxes=list(boxes.values()),
+            instance_mask_ids=union("instance_mask_ids"),
+            missing_localization=union("missing_localization"),
+            is_fallback=any(place.is_fallback for place in own),
+            localization_quality=localization_quality(own),
+        )
+    return found
 
 
 def _regions(observation: Observation) -> str:

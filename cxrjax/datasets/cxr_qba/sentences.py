@@ -70,7 +70,7 @@ def split_report(report: Report) -> list[Sentence]:
 def read_indication(sentences: list[Sentence]) -> Indication | None:
     """The parts of the indication's sentences; None where there is none."""
     own = [sentence for sentence in sentences if sentence.section == "indication"]
-    text = " ".join(sentence.text.rstrip(".") for sentence in own)
+    text = ". ".join(sentence.text.rstrip(".") for sentence in own)
     if not text:
         return None
     patient = _PATIENT.search(text)

@@ -125,11 +125,12 @@ def parse_sections(text: str) -> dict[str, str]:
     """The sections of a report as MIMIC-CXR writes them, those that are used, by their kind."""
     headers = list(_HEADER.finditer(text))
     sections: dict[str, str] = {}
-    for header, following in zip(headers, [*headers[1:], None], strict=True):
+    ends = [header.start() for header in headers[1:]] + [len(text)]
+    for header, end in zip(headers, ends, strict=False):
         kind = _SECTIONS.get(header[1].strip())
         if kind is None:
             continue
-        body = text[header.end() : following.start() if following else len(text)].strip()
+        body = text[header.end() : end].strip()
         sections[kind] = f"{sections[kind]}\n{body}" if sections.get(kind) else body
     return sections
 
