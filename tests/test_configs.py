@@ -31,7 +31,8 @@ def test_the_papers_values():
 
 
 @pytest.mark.parametrize(
-    "spec", ["vindr_lora.py:demo", "vindr_lora.py:paligemma", "demo_base.py:decoder"]
+    "spec",
+    ["vindr_lora.py:demo", "vindr_lora.py:paligemma", "demo_base.py:decoder", "cxr_qba.py:tiny"],
 )
 def test_every_variant_is_whole(spec):
     config = load_config(str(_CONFIGS / spec))

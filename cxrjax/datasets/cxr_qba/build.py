@@ -29,7 +29,7 @@ from cxrjax.datasets.cxr_qba.scene_graph import SceneGraph
 from cxrjax.datasets.cxr_qba.sources import read_studies
 from cxrjax.datasets.cxr_qba.statistics import StudyStatistics, markdown, published
 from cxrjax.datasets.cxr_qba.study import StudyImage
-from cxrjax.datasets.cxr_qba.study_files import Key, StudyFiles, write_study
+from cxrjax.datasets.cxr_qba.study_files import Key, StudyFiles, study_path, write_study
 from cxrjax.datasets.cxr_qba.surrogate_rating import KEY as SURROGATE
 from cxrjax.datasets.quality import QualityLog, Unusable
 from cxrjax.datasets.split import validation_groups
@@ -152,14 +152,16 @@ def _read_release(build: QBABuild, quality: QualityLog) -> None:
 def _release_images(source: Path) -> dict[Key, list[StudyImage]]:
     images: dict[Key, list[StudyImage]] = collections.defaultdict(list)
     for row in _rows(source, "image"):
+        key = (row["patient_id"], row["study_id"])
         known = row.get("height") and row.get("width")
-        images[row["patient_id"], row["study_id"]].append(
+        images[key].append(
             StudyImage(
                 row["image_id"],
                 (row["height"], row["width"]) if known else None,
                 row.get("view_position") or "",
                 row.get("patient_orientation") or "",
-                path=f"{row['image_id']}.jpg",
+                # As MIMIC-CXR-JPG lays them out.
+                path=f"files/{study_path(*key)}/{row['image_id']}.jpg",
             )
         )
     return images
