@@ -43,6 +43,9 @@ def drop_contradicted(
 
 
 def _denies(negative: Observation, positive: Observation, definitions: Definitions) -> bool:
+    acute = ["acute" in node.modifiers.get("temporal", []) for node in (negative, positive)]
+    if acute == [True, False]:
+        return False  # it denies what is acute, and nothing else
     there = {*positive.obs_entities, *positive.obs_entities_parents}
     if not there & set(negative.obs_entities):
         return False

@@ -3,29 +3,15 @@
 Templates are the project's own. Where the graph can't vouch for an answer, no question is asked.
 """
 
-import random
 from collections.abc import Iterator, Sequence
 
 from cxrjax.datasets.cxr_qba import wording
-from cxrjax.datasets.cxr_qba.answer_parts import (
-    Templates,
-    from_observation,
-    from_template,
-    load_templates,
-    number_answers,
-)
+from cxrjax.datasets.cxr_qba.answer_parts import from_observation, number_answers
 from cxrjax.datasets.cxr_qba.consistency import overlap
 from cxrjax.datasets.cxr_qba.definitions import Definitions
 from cxrjax.datasets.cxr_qba.negative_sampling import MentionCounts, sample, unmentioned_findings
-from cxrjax.datasets.cxr_qba.observation_quality import localization_quality
-from cxrjax.datasets.cxr_qba.questions import (
-    QUESTION_TYPES,
-    Answer,
-    Question,
-    StudyQuestions,
-    walk,
-)
-from cxrjax.datasets.cxr_qba.ratings import worst_values
+from cxrjax.datasets.cxr_qba.question_parts import QuestionMaker
+from cxrjax.datasets.cxr_qba.questions import Question, StudyQuestions
 from cxrjax.datasets.cxr_qba.scene_graph import Observation, SceneGraph
 
 # Asked about in every study (Q13); ours.
@@ -66,25 +52,16 @@ def generate_questions(
     return StudyQuestions(patient_id=graph.patient_id, study_id=graph.study_id, questions=questions)
 
 
-class _Generator:
+class _Generator(QuestionMaker):
     def __init__(
         self, graph: SceneGraph, definitions: Definitions, counts: MentionCounts, seed: int
     ) -> None:
-        self.graph = graph
+        super().__init__(graph, seed)
         self.definitions = definitions
         self.counts = counts
-        self.seed = seed
-        self.templates: Templates = load_templates()
-        nodes = list(graph.observations.values())
-        self.top = [graph.observations[obs_id] for obs_id in graph.top_level_obs_ids]
-        self.nodes = nodes
-        self.images = list(graph.study_img_localization_quality)
         self.abnormalities = [o for o in self.top if _of(o, "abnormality", "acquisition")]
         self.devices = [o for o in self.top if _of(o, "device")]
         self.artifacts = [o for o in self.top if _of(o, "artifact")]
-
-    def rng(self, purpose: str) -> random.Random:
-        return random.Random(f"{self.seed}/{self.graph.study_id}/{purpose}")
 
     # ---- A ----
 
@@ -271,6 +248,9 @@ class _Generator:
         own = [o for o in self.nodes if name in {*o.obs_entities, *o.obs_entities_parents}]
         present = _present(own)
         denials = [o for o in own if not o.positive and name in o.obs_entities]
+        whole = [o for o in denials if "acute" not in o.modifiers.get("temporal", [])]
+        if denials and not whole and not present:
+            return  # only what is acute is denied
         if not present:
             none = self.template(
                 kinds[0], "finding_none", False, values, self.say(denials, "details")
@@ -312,74 +292,6 @@ class _Generator:
                 certainty,
             )
             yield self.question(kind, [answer], values)
-
-    # ---- parts ----
-
-    def say(self, observations: Sequence[Observation], kind: str = "main_answer") -> list[Answer]:
-        ordered = sorted(observations, key=lambda o: not o.positive)
-        return [from_observation(self.graph, o, kind) for o in ordered]
-
-    def template(
-        self,
-        kind: str,
-        name: str,
-        positive: bool,
-        values: dict[str, str],
-        parts: Sequence[Answer] = (),
-        certainty: str = "certain",
-    ) -> Answer:
-        rng = self.rng(f"{kind}/{name}/{sorted(values.items())}")
-        return from_template(self.templates.answer(name, rng, **values), positive, certainty, parts)
-
-    def yes_no(
-        self,
-        kind: str,
-        name: str,
-        positive: bool,
-        because: Sequence[Observation],
-        values: dict[str, str],
-        certainty: str = "certain",
-    ) -> Question:
-        parts = self.say(because, "details")
-        return self.question(
-            kind, [self.template(kind, name, positive, values, parts, certainty)], values
-        )
-
-    def question(
-        self,
-        kind: str,
-        answers: list[Answer],
-        values: dict[str, str] | None = None,
-        obs_ids: Sequence[str] | None = None,
-    ) -> Question:
-        values = values or {}
-        text, template_id = self.templates.question(
-            kind, self.rng(f"{kind}/{sorted(values.items())}"), **values
-        )
-        every = list(walk(answers))
-        tags = {answer.name_tag for answer in every if answer.name_tag}
-        if obs_ids is None:
-            obs_ids = [o.obs_id for o in self.nodes if o.name in tags]
-        shown = {key: value for key, value in values.items() if key.lower() != "are"}
-        return Question.model_construct(
-            question_id="",
-            question_type=kind,
-            question_strategy=QUESTION_TYPES[kind],
-            variables={**shown, "template_id": template_id},
-            obs_ids=list(obs_ids),
-            contains_report_answers=any(answer.from_report for answer in every),
-            contains_template_answers=any(answer.name_tag is None for answer in every),
-            extraction_quality=worst_values(answer.extraction_quality for answer in every),
-            question_img_localization_quality={
-                image_id: localization_quality(
-                    [a.localization.get(image_id) for a in every if a.name_tag and a.regions]
-                )
-                for image_id in self.images
-            },
-            question=text,
-            answers=answers,
-            question_quality={},
-        )
 
 
 def _of(observation: Observation, *categories: str) -> bool:

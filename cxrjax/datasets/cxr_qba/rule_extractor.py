@@ -144,7 +144,8 @@ class RuleExtractor:
             positive=positive,
             probability=spot.probability,
             certainty=spot.certainty,
-            modifiers=tuple(spot.modifiers) if positive else (),
+            # "No acute disease" denies what is acute, and no more.
+            modifiers=tuple(m for m in spot.modifiers if positive or m == wording.ACUTE),
             change=changes,
             change_sentence=wording.describe_change(findings, changes),
         )

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from cxrjax.datasets.cxr_qba.definitions import Definitions, Finding
 
 _MODIFIER_ORDER = ("severity", "temporal", "spread", "texture")
+ACUTE = ("temporal", "acute")
 _EXISTS = {"certain": "There is", "likely": "There is probably", "uncertain": "There may be"}
 _CHANGES = {
     "no change": "is unchanged",
@@ -83,7 +84,8 @@ def describe(
     said = [m for m in modifiers if not side or m[1] not in ("bilateral", side)]
     where = place(rest)
     if not positive:
-        absent = " ".join(filter(None, [side, join([f.name for f in findings], "or")]))
+        acute = "acute" if ACUTE in modifiers else ""
+        absent = " ".join(filter(None, [acute, side, join([f.name for f in findings], "or")]))
         start = "There is no definite" if certainty != "certain" else "There is no"
         return f"No {absent}{where}", f"{start} {absent}{where}."
     name = capital(noun(findings, said, side) + where)

@@ -119,3 +119,12 @@ def test_names_are_mapped_by_wording_then_spelling():
 def test_embeddings_say_what_they_need(tmp_path):
     with pytest.raises(UserError, match=r"sentence-transformers|not a folder"):
         EmbeddingMapper(tmp_path / "none")
+
+
+def test_no_acute_abnormality_denies_nothing_chronic(graph_of):
+    quality = QualityLog()
+    graph = graph_of("Mild emphysema.", "No acute cardiopulmonary abnormality.", quality=quality)
+    denial = node(graph, "cardiopulmonary abnormality", False)
+    assert denial.summary_sentence == "There is no acute cardiopulmonary abnormality."
+    assert node(graph, "emphysema").positive
+    assert quality.counts()["contradicted_observation"] == 0
