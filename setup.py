@@ -13,7 +13,14 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.11",
     packages=find_packages(include=["cxrjax", "cxrjax.*"]),
-    package_data={"cxrjax": ["benchmarks/*.j2", "datasets/*/*.json", "datasets/*/*.toml"]},
+    package_data={
+        "cxrjax": [
+            "benchmarks/*.j2",
+            "datasets/*/*.json",
+            "datasets/*/*/*.json",
+            "datasets/*/*.toml",
+        ]
+    },
     install_requires=[
         "absl-py>=2.1,<3",
         "clu>=0.0.12,<0.1",

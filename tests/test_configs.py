@@ -38,6 +38,7 @@ def test_the_papers_values():
         "vindr_lora.py:paper_mix",
         "demo_base.py:decoder",
         "gemex_sft.py:tiny",
+        "cxr_qba.py:tiny",
     ],
 )
 def test_every_variant_is_whole(spec):

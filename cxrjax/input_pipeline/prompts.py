@@ -123,6 +123,23 @@ def _answer_target(record: QARecord, box_text: BoxText) -> str:
     return box_text.transcode(record.answer_text)
 
 
+def _grounded_target(record: QARecord, box_text: BoxText) -> str:
+    """Each part of the answer with its boxes on the record's image behind it.
+
+    For data sets whose boxes stand beside the text and not in it (CXR-QBA).
+    """
+    parts = []
+    for answer in record.answers:
+        if answer.answer_type == "main":
+            boxes = box_text.encode(answer.boxes_by_image.get(record.image_id, []))
+            parts.append(" ".join([answer.text, *boxes]))
+    return " ".join(parts)
+
+
+def _grounded_chat_target(record: QARecord, box_text: BoxText) -> str:
+    return chat.answer(_grounded_target(record, box_text))
+
+
 def _finding(record: QARecord) -> str:
     finding = (record.variables or {}).get("finding")
     if not finding:
@@ -303,6 +320,11 @@ PROMPTS: dict[str, PromptFormat] = {
     "gemex": PromptFormat(prefix=_instructed_prefix, target=_answer_target),
     "gemex_chat": PromptFormat(
         prefix=_instructed_chat_prefix, target=_chat_target, begins=False, end=END_OF_TURN
+    ),
+    # Answers in parts, each part's boxes behind it; and the same in Gemma 3's conversation.
+    "grounded": PromptFormat(prefix=_question_prefix, target=_grounded_target),
+    "grounded_chat": PromptFormat(
+        prefix=_chat_prefix, target=_grounded_chat_target, begins=False, end=END_OF_TURN
     ),
     # MedGemma 1.5's own request for boxes, one finding at a time, without the reasoning that it
     # asks for: the records have none.

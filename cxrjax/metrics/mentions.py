@@ -6,10 +6,19 @@ question. How the paper read its answers is not published; these rules are ours.
 """
 
 import functools
-import itertools
 import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
+
+from cxrjax.negation import (
+    DENIES_AFTER,
+    DENIES_BEFORE,
+    SENTENCE,
+    blank,
+    clauses,
+    denied,
+    phrase_pattern,
+)
 
 # Words for the 14 classes of VinDr-CXR-VQA, as regular expressions on lower-case text. A space
 # stands for any run of spaces or hyphens. Words that only suggest a finding ("blunted angle") are
@@ -84,58 +93,6 @@ class Reading(NamedTuple):
     answered: bool
 
 
-def _words(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern.replace(" ", r"[\s\-]+"))
-
-
-# Text between these carries one statement. A full stop inside a number ends nothing. The lengths
-# are limited because the work on one sentence grows with its square, and a model can ramble.
-_SENTENCE = re.compile(r"[^.!?;\n]{1,1000}(?:\.(?=\d)[^.!?;\n]{1,1000}){0,8}[.!?;\n]*")
-
-# After these words an earlier "no" no longer holds.
-_CONTRAST = _words(
-    r"\b(?:but|however|although|though|except(?: for)?|apart from|other than|aside from|besides|"
-    r"yet|whereas|while|nevertheless|positive for|presence of)\b"
-)
-_SEPARATOR = re.compile(r",\s*(?:and\b)?|\band\b")
-_VERB = re.compile(
-    r"\b(?:is|are|was|were|has|have|there|shows?|demonstrates?|reveals?|appears?|remains?|"
-    r"measures?|occupies|lies|can)\b"
-)
-
-# These look like negations and are none: they speak of change, or leave the question open.
-_NOT_NEGATION = _words(
-    r"\bnot only\b|\b(?:no|without)(?: significant| interval| appreciable)? change\b|"
-    r"\bno(?: interval)? (?:increase|decrease|improvement|worsening)\b|"
-    r"\b(?:cannot|can not|can't|could not|couldn't)(?: \w+ly)?(?: be)? (?:excluded?|ruled? out)\b|"
-    r"\bnot(?: be| been)?(?: \w+ly)? (?:excluded?|ruled? out)\b|\b(?:no|without)(?: a)? doubt\b"
-)
-_SEEN = (
-    r"(?:seen|present|identified|visible|visuali[sz]ed|detected|evident|demonstrated|noted|observed|"
-    r"found|appreciated|apparent|recogni[sz]ed|there|shown|suspected|suggested)"
-)
-_NOT = r"(?:not|never|cannot|(?:is|are|was|were|do|does|did|has|have|ca|could|would|should)n't)"
-# Deny what stands before them in the clause.
-_DENIES_BEFORE = _words(
-    rf"\b(?:{_NOT}(?: \w+ly)?(?: be| been| being)?(?: \w+ly)? {_SEEN}|absent|ruled out|excluded|"
-    r"unlikely|(?:is|are|was|were) (?:negative|no longer \w+))\b"
-)
-# Deny what stands after them in the clause. "No," as an answer of its own is not among them.
-_DENIES_AFTER = _words(
-    rf"\b(?:no\b(?!\s*(?:[,.:;!?)]|$))|{_NOT}\b|without\b|(?:absence|lack|none) of\b|"
-    r"lack(?:s|ing)\b|free (?:of|from)\b|negative for\b|neither\b|nor\b|zero\b|0\b(?![.\d])|"
-    r"denies\b|rul(?:es?|ing) out\b|exclud(?:es?|ing)\b|unable to\b|rather than\b|"
-    r"instead of\b)"
-)
-_ABSENT_JUST_BEFORE = re.compile(r"\babsent\s+$")
-# "Effusion: no, cardiomegaly: yes" and its like: a value for the one class before it.
-_VALUE_MARK = re.compile(r"(?:[:=]|\s[-–—])\s*$")
-_VALUE_JUST_AFTER = re.compile(
-    r"\s*(?:[:=]|\s[-–—]\s)\s*(?:no|none|absent|negative|0)\s*(?=[,.;!)]|$)"
-)
-# A denial of what stands before it reaches back to here: "cardiomegaly seen, effusion absent".
-_AFFIRMS_BEFORE = re.compile(rf"\b{_SEEN}\b")
-
 # How an answer can open, and what that says of the class asked about.
 _PREAMBLE = r"^\W*(?:(?:the )?(?:final )?answer(?: is)?\s*[:=]?\s*)?"
 _YES = re.compile(
@@ -175,7 +132,7 @@ class MentionReader:
             own = " ".join(re.escape(word) for word in name.lower().split())
             alternatives.append(rf"(?P<c{number}>{'|'.join([own, *words])})")
         # One pass for all classes: a pass each costs five times as much on long answers.
-        self._pattern = _words(rf"\b(?:{'|'.join(alternatives)})\b")
+        self._pattern = phrase_pattern(rf"\b(?:{'|'.join(alternatives)})\b")
         self._named = {name.lower(): name for name in vocabulary}
         # Models answer in templates: the same words around other boxes.
         self._named_in = functools.lru_cache(maxsize=8192)(self._read_names)
@@ -191,7 +148,7 @@ class MentionReader:
         """Every class named in the text, in order; box notation and repeated questions left out."""
         plain = _plain(text)
         found = []
-        for sentence in _SENTENCE.finditer(plain):
+        for sentence in SENTENCE.finditer(plain):
             if sentence.group().rstrip().endswith("?"):
                 continue
             named = [
@@ -201,9 +158,13 @@ class MentionReader:
             ]
             if not named:
                 continue
-            for start, end in _clauses(plain, sentence.start(), sentence.end()):
+            for start, end in clauses(plain, sentence.start(), sentence.end()):
                 inside = [item for item in named if start <= item[0] < end]
-                found += _judge(plain, start, end, inside)
+                absent = denied(plain, start, end, [item[:2] for item in inside])
+                found += [
+                    Mention(name, begin, stop, negated)
+                    for (begin, stop, name), negated in zip(inside, absent, strict=True)
+                ]
         return sorted(found, key=lambda mention: mention.start)
 
     def read(self, text: str, asked: str | None = None, has_box: bool = False) -> Reading:
@@ -249,12 +210,12 @@ def _plain(text: str) -> str:
     if len(lower) != len(text):  # a few capitals lower to two characters
         lower = "".join(c.lower() if len(c.lower()) == 1 else c for c in text)
     lower = lower.replace("’", "'")
-    return _blank(_NOTATION, lower)
+    return blank(_NOTATION, lower)
 
 
 def _opening(plain: str) -> str:
     """The text from its first sentence that is not a question."""
-    for sentence in _SENTENCE.finditer(plain):
+    for sentence in SENTENCE.finditer(plain):
         if not sentence.group().rstrip().endswith("?"):
             return plain[sentence.start() :]
     return ""
@@ -270,74 +231,8 @@ def _unnamed(opening: str, has_box: bool) -> bool | None:
         return _ZERO.fullmatch(number["number"]) is None
     if has_box:
         return True
-    if _NORMAL.search(opening) or _DENIES_AFTER.search(opening) or _DENIES_BEFORE.search(opening):
+    if _NORMAL.search(opening) or DENIES_AFTER.search(opening) or DENIES_BEFORE.search(opening):
         return False
     if _BARE_PLACE.fullmatch(opening):
         return True
     return None
-
-
-def _clauses(text: str, start: int, end: int) -> list[tuple[int, int]]:
-    """Splits a sentence where the reach of a negation ends: at a contrast, and where a comma or
-    an "and" opens a statement with a verb of its own."""
-    cuts = [match.start() for match in _CONTRAST.finditer(text, start, end)]
-    separators = list(_SEPARATOR.finditer(text, start, end))
-    edges = sorted([*cuts, *(match.start() for match in separators), end])
-    begin = start
-    commas = 0
-    taken = []
-    for separator in separators:
-        passed = [cut for cut in cuts if begin < cut <= separator.start()]
-        if passed:
-            begin, commas = passed[-1], 0
-        left = text[begin : separator.start()]
-        right = text[separator.end() : next(edge for edge in edges if edge >= separator.end())]
-        is_comma = separator.group().startswith(",")
-        if _VERB.search(right) and not re.match(r"\s*n?or\b", right):
-            listed = is_comma and not commas and _DENIES_AFTER.search(left) is not None
-            if _VERB.search(left) or listed:
-                taken.append(separator.start())
-                begin, commas = separator.start(), 0
-                continue
-        commas += is_comma
-    borders = sorted({start, *cuts, *taken, end})
-    return list(itertools.pairwise(borders))
-
-
-def _judge(text: str, start: int, end: int, named: Sequence[tuple[int, int, str]]) -> list[Mention]:
-    """Which of a clause's mentions are denied."""
-    if not named:
-        return []
-    clause = _blank(_NOT_NEGATION, text[start:end])
-    spots = [(begin - start, stop - start, name) for begin, stop, name in named]
-    denied: list[tuple[int, int]] = []
-    rest = clause
-    for match in _DENIES_BEFORE.finditer(clause):
-        reach = max(
-            (m.end() for m in _AFFIRMS_BEFORE.finditer(clause, 0, match.start())), default=0
-        )
-        follows = clause[match.end() :].lstrip()
-        if not any(reach <= begin < match.start() for begin, _, _ in spots) or any(
-            clause[begin:] == follows for begin, _, _ in spots
-        ):
-            continue  # nothing before it to deny, or it belongs to the class right after it
-        rest = rest[: match.start()] + " " * len(match.group()) + rest[match.end() :]
-        if not _VALUE_MARK.search(clause[: match.start()]):
-            denied.append((reach, match.start()))
-    if forward := _DENIES_AFTER.search(rest):
-        denied.append((forward.start(), len(clause)))
-    return [
-        Mention(
-            name,
-            begin + start,
-            stop + start,
-            negated=any(low <= begin < high for low, high in denied)
-            or _ABSENT_JUST_BEFORE.search(clause[:begin]) is not None
-            or _VALUE_JUST_AFTER.match(clause, stop) is not None,
-        )
-        for begin, stop, name in spots
-    ]
-
-
-def _blank(pattern: re.Pattern[str], text: str) -> str:
-    return pattern.sub(lambda match: " " * len(match.group()), text)

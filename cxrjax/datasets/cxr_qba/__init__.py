@@ -1,0 +1,1 @@
+"""CXR-QBA (MIMIC-Ext-CXR-QBA): scene graphs from reports, questions from scene graphs."""

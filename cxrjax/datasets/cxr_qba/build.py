@@ -1,0 +1,275 @@
+"""From the release, or from reports and regions, to a data set on disk.
+
+DIR/native/p1x/.../s....scene_graph.json, s....qa.json     what was constructed
+DIR/metadata/<level>_metadata.csv.gz, .parquet             seven levels
+DIR/metadata/quality_mappings.csv, DIR/dataset_info.json, DIR/tables.md
+DIR/records, questions, statistics.json, quality.json, manifest.json     as every build
+"""
+
+import collections
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+
+from tqdm import tqdm
+
+import cxrjax
+from cxrjax.datasets import output
+from cxrjax.datasets.cxr_qba.construction import (
+    Construction,
+    construct_graph,
+    construct_questions,
+)
+from cxrjax.datasets.cxr_qba.metadata import MetadataWriter, read_table, write_quality_mappings
+from cxrjax.datasets.cxr_qba.negative_sampling import MentionCounts
+from cxrjax.datasets.cxr_qba.questions import Question, StudyQuestions
+from cxrjax.datasets.cxr_qba.ratings import at_least, overall_grade
+from cxrjax.datasets.cxr_qba.record_conversion import to_records
+from cxrjax.datasets.cxr_qba.scene_graph import SceneGraph
+from cxrjax.datasets.cxr_qba.sources import read_studies
+from cxrjax.datasets.cxr_qba.statistics import StudyStatistics, markdown, published
+from cxrjax.datasets.cxr_qba.study import StudyImage
+from cxrjax.datasets.cxr_qba.study_files import Key, StudyFiles, study_path, write_study
+from cxrjax.datasets.cxr_qba.surrogate_rating import KEY as SURROGATE
+from cxrjax.datasets.quality import QualityLog, Unusable
+from cxrjax.datasets.split import validation_groups
+from cxrjax.datasets.statistics import RecordStatistics, compare
+from cxrjax.errors import UserError
+from cxrjax.records import Generator, QARecord
+
+NATIVE = "native"
+
+
+@dataclasses.dataclass(frozen=True)
+class QBABuild:
+    """What to build, from what.
+
+    Attributes:
+        surrogate: rate questions and answers by rules, under names that say so.
+        least_grade: leave out of the records what is below it ("" takes all). Grades are the
+            release's; of what is constructed here the surrogate's, and only where `surrogate` is
+            on.
+    """
+
+    source: Path
+    out: Path
+    seed: int = 0
+    surrogate: bool = False
+    least_grade: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Entry:
+    """A study on disk: what is needed of it beside its two files."""
+
+    images: tuple[StudyImage, ...]
+    split: str
+
+
+def build_cxr_qba(build: QBABuild) -> None:
+    """Reads the release, or constructs from reports, and writes what can be used.
+
+    Raises:
+        UserError: the source cannot be read, nothing in it can be used, or the folder cannot be
+            written.
+    """
+    if build.least_grade and not build.surrogate and not is_release(build.source):
+        raise UserError(
+            f"--least_grade={build.least_grade} needs grades: constructed questions are unrated; "
+            "add --surrogate to rate them by rules"
+        )
+    quality = QualityLog()
+    if is_release(build.source):
+        _read_release(build, quality)
+    else:
+        _construct(build, quality)
+
+
+def is_release(source: Path) -> bool:
+    """Whether a path holds the release's files."""
+    if source.suffix == ".zip":
+        return True
+    if not source.is_dir():
+        return False
+    return next(source.rglob("*.qa.json"), None) is not None or bool(list(source.glob("*.zip")))
+
+
+def _construct(build: QBABuild, quality: QualityLog) -> None:
+    how = Construction(seed=build.seed, surrogate=build.surrogate)
+    counts = MentionCounts()
+    entries: dict[Key, _Entry] = {}
+    with output.writing(build.out):
+        for study in tqdm(read_studies(build.source, quality), "scene graphs", unit=" studies"):
+            key = (study.patient_id, study.study_id)
+            if key in entries:
+                found = "a study that stood earlier in the source"
+                quality.set_aside("duplicate_id", study.study_id, str(build.source), found)
+                continue
+            try:
+                graph = construct_graph(study, how, quality)
+            except Unusable as fault:
+                quality.set_aside(fault.reason, study.study_id, str(build.source), fault.found)
+                continue
+            counts.add(graph, how.definitions)
+            write_study(build.out / NATIVE, graph)
+            entries[key] = _Entry(
+                tuple(dataclasses.replace(i, boxes={}, masks={}) for i in study.images), study.split
+            )
+    if not entries:
+        reasons = {reason: n for reason, n in quality.counts().items() if n}
+        raise UserError(f"{build.source}: no study left to use; set aside: {reasons or 'none'}")
+
+    def questions(key: Key, files: StudyFiles) -> tuple[SceneGraph, StudyQuestions] | None:
+        graph, _ = files.read(key)
+        assert graph is not None  # it was written above
+        made = construct_questions(graph, counts, how)
+        write_study(build.out / NATIVE, made)
+        return graph, made
+
+    with StudyFiles(build.out / NATIVE, quality) as files:
+        _write(build, entries, lambda key: questions(key, files), quality, False)
+    output.write_json(build.out / "sampling_weights.json", counts.to_json())
+
+
+def _read_release(build: QBABuild, quality: QualityLog) -> None:
+    with StudyFiles(build.source, quality) as files:
+        images = _release_images(build.source)
+        splits = _release_splits(build.source)
+        sizes = {i.image_id: i.image_hw for own in images.values() for i in own if i.image_hw}
+        entries = {
+            key: _Entry(tuple(images.get(key, ())), splits.get(key, "")) for key in files.members
+        }
+
+        def questions(key: Key) -> tuple[SceneGraph, StudyQuestions] | None:
+            graph, made = files.read(key, sizes)
+            if graph is None or made is None:
+                return None
+            return graph, made
+
+        _write(build, entries, questions, quality, True)
+
+
+def _release_images(source: Path) -> dict[Key, list[StudyImage]]:
+    images: dict[Key, list[StudyImage]] = collections.defaultdict(list)
+    for row in _rows(source, "image"):
+        key = (row["patient_id"], row["study_id"])
+        known = row.get("height") and row.get("width")
+        images[key].append(
+            StudyImage(
+                row["image_id"],
+                (row["height"], row["width"]) if known else None,
+                row.get("view_position") or "",
+                row.get("patient_orientation") or "",
+                # As MIMIC-CXR-JPG lays them out.
+                path=f"files/{study_path(*key)}/{row['image_id']}.jpg",
+            )
+        )
+    return images
+
+
+def _release_splits(source: Path) -> dict[Key, str]:
+    names = {"val": "validation", "validate": "validation"}
+    return {
+        (row["patient_id"], row["study_id"]): names.get(row["split"], row["split"])
+        for row in _rows(source, "study")
+        if row.get("split")
+    }
+
+
+def _rows(source: Path, level: str) -> Iterator[dict]:
+    root = source if source.is_dir() else source.parent
+    for suffix in ("parquet", "csv.gz"):
+        for path in (root, root / "metadata"):
+            if (file := path / f"{level}_metadata.{suffix}").is_file():
+                yield from read_table(file)
+                return
+
+
+def _write(
+    build: QBABuild,
+    entries: Mapping[Key, _Entry],
+    questions: Callable[[Key], tuple[SceneGraph, StudyQuestions] | None],
+    quality: QualityLog,
+    release: bool,
+) -> None:
+    """Both kinds of source, from here on alike."""
+    splits = _divide(entries, build.seed)
+    output.prepare(build.out, splits)
+    statistics, records = StudyStatistics(), RecordStatistics()
+    # The release's own generator is not ours to name.
+    generator = None if release else Generator(name="cxrjax-rules", version=cxrjax.__version__)
+    manifest = {}
+    with output.writing(build.out), MetadataWriter(build.out / "metadata") as metadata:
+        for split, keys in splits.items():
+            per_patient = collections.Counter(patient for patient, _ in keys)
+            for patient_id, count in per_patient.items():
+                metadata.patient(patient_id, split, count)
+
+            def of_split(split: str = split, keys: Iterable[Key] = keys) -> Iterator[QARecord]:
+                for key in tqdm(keys, f"questions, {split}", unit=" studies"):
+                    found = questions(key)
+                    if found is None:
+                        continue
+                    graph, made = found
+                    images = entries[key].images
+                    frontal = [i for i in images if i.frontal]
+                    statistics.add(made, split, len(frontal))
+                    metadata.study(graph, made, images, split)
+                    if images and any(i.view for i in images) and not frontal:
+                        quality.warnings["studies without a frontal image, not exported"] += 1
+                        continue
+                    # Where no view is known, the study's images stand together for the study.
+                    shown = frontal or images[:1] or (StudyImage(graph.study_id),)
+                    kept = made.model_copy(
+                        update={"questions": [q for q in made.questions if _exported(q, build)]}
+                    )
+                    quality.examined["questions"] += len(made.questions)
+                    quality.warnings["questions below --least_grade, not exported"] += len(
+                        made.questions
+                    ) - len(kept.questions)
+                    yield from to_records(kept, shown, split, None, generator, release)
+
+            manifest[split] = output.write_split(build.out, split, of_split(), records)
+        write_quality_mappings(build.out / "metadata" / "quality_mappings.csv")
+        values = {**records.values(), **statistics.values()}
+        (build.out / "tables.md").write_text(markdown(values), encoding="utf-8")
+        output.write_json(
+            build.out / "dataset_info.json",
+            {name: values[name] for name in ("patients", "studies", "questions", "sub_answers")},
+        )
+    output.finish(
+        build.out,
+        quality,
+        compare(values, published()),
+        {
+            "dataset": "cxr_qba",
+            "seed": build.seed,
+            "source": {"path": build.source.name, "release": release},
+            "grades": "surrogate" if build.surrogate else "release" if release else "unrated",
+            "least_grade": build.least_grade or None,
+            "splits": manifest,
+        },
+    )
+
+
+def _exported(question: Question, build: QBABuild) -> bool:
+    if not build.least_grade:
+        return True
+    grade = overall_grade(question)
+    if build.surrogate:
+        grade = question.question_quality.get(SURROGATE, {}).get("grade")
+    return at_least(grade, build.least_grade)
+
+
+def _divide(entries: Mapping[Key, _Entry], seed: int) -> dict[str, list[Key]]:
+    """Keys by split: the source's own, or 15 % of the patients for validation."""
+    if entries and all(entry.split for entry in entries.values()):
+        splits: dict[str, list[Key]] = collections.defaultdict(list)
+        for key, entry in entries.items():
+            splits[entry.split].append(key)
+        return dict(sorted(splits.items()))
+    validation = validation_groups({patient for patient, _ in entries}, seed)
+    divided: dict[str, list[Key]] = {"train": [], "validation": []}
+    for key in entries:
+        divided["validation" if key[0] in validation else "train"].append(key)
+    return divided

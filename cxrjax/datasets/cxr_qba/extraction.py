@@ -1,0 +1,100 @@
+"""What is read out of a report before it is mapped to any definitions (Q04 to Q06).
+
+Values are free text here; cxr_qba/graph_construction.py maps them. A rule-based extractor is in
+rule_extractor.py; a language model can stand behind the same protocol.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Protocol
+
+# In the order in which they are read.
+OBSERVED_SECTIONS = ("findings", "impression")
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """A report's sections, by lower-case name ("findings", "impression", "indication", ...)."""
+
+    sections: Mapping[str, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Sentence:
+    """One sentence; `section` is the report's word for where it stands, `section_type` its kind."""
+
+    sent_id: str
+    section: str
+    section_type: str
+    text: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Observation:
+    """One thing observed, in free values (Q06).
+
+    Attributes:
+        name: short, without mention of change.
+        summary_sentence: a full sentence, without mention of change.
+        entity: what is observed; several where one statement is about several.
+        regions: where, as the report says it.
+        side: left, right, both or "".
+        positive: whether it is there.
+        probability: the words that say how sure the report is; "" where it simply states.
+        certainty: certain, likely or uncertain.
+        modifiers: (type, value) pairs; types temporal, severity, texture, spread.
+        change: kinds of change.
+        change_sentence: a full sentence on the change, or "".
+        children: what it is taken for ("opacity, likely pneumonia").
+        sentence_ids: sentences that say it.
+    """
+
+    name: str
+    summary_sentence: str
+    entity: tuple[str, ...]
+    regions: tuple[str, ...] = ()
+    side: str = ""
+    positive: bool = True
+    probability: str = ""
+    certainty: str = "certain"
+    modifiers: tuple[tuple[str, str], ...] = ()
+    change: tuple[str, ...] = ()
+    change_sentence: str = ""
+    children: tuple["Observation", ...] = ()
+    sentence_ids: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Indication:
+    """Why the study was made (Q05)."""
+
+    indication_summary: str
+    patient_info: str
+    indication: str
+    evaluation: str
+    sentence_ids: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Extraction:
+    """All of a report. `indication` is None where the report gives none.
+
+    Attributes:
+        silent: ids of sentences of the observed sections without any observation.
+    """
+
+    sentences: tuple[Sentence, ...]
+    observations: tuple[Observation, ...]
+    indication: Indication | None = None
+    silent: tuple[str, ...] = ()
+
+
+class Extractor(Protocol):
+    """Reads a report; the same report gives the same extraction."""
+
+    name: str
+    version: str
+
+    def extract(self, report: Report) -> Extraction:
+        """The report's sentences, observations and indication."""
+        ...

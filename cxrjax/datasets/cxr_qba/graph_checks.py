@@ -1,0 +1,128 @@
+"""Whether a scene graph or a question file holds together, and its boxes lie on its images."""
+
+import graphlib
+from collections.abc import Iterable, Mapping
+
+from cxrjax.datasets.cxr_qba.questions import StudyQuestions
+from cxrjax.datasets.cxr_qba.scene_graph import Localization, SceneGraph
+from cxrjax.datasets.quality import Unusable, check_box
+
+Sizes = Mapping[str, tuple[int, int]]
+
+
+def check_graph(graph: SceneGraph, key: tuple[str, str], sizes: Sizes) -> None:
+    """Checks ids, edges and boxes.
+
+    Args:
+        key: (patient, study) as the path says.
+        sizes: image id -> (height, width) of images whose size is known.
+
+    Raises:
+        Unusable: `invalid_graph` (another study's, a cycle), `dangling_id`, `bad_box`,
+            `box_outside_image`, `wrong_frame`.
+    """
+    _check_key(graph.patient_id, graph.study_id, key)
+    _check_ids(graph)
+    _check_cycles(
+        ((e.parent_observation_id, e.child_observation_id) for e in graph.obs_relations),
+        "obs_relations",
+    )
+    # Several kinds of edges may run between regions; each by itself is free of cycles.
+    kinds = {edge.relation_type for edge in graph.region_region_relations}
+    for kind in kinds:
+        edges = graph.region_region_relations
+        _check_cycles(
+            ((e.related_region, e.region) for e in edges if e.relation_type == kind),
+            f"region_region_relations of type {kind}",
+        )
+    for observation in graph.observations.values():
+        check_localization(observation.localization, sizes, observation.obs_id)
+    for region in graph.regions.values():
+        check_localization(region.localization, sizes, region.region)
+
+
+def check_questions(questions: StudyQuestions, key: tuple[str, str], sizes: Sizes) -> None:
+    """Checks ids and boxes.
+
+    Raises:
+        Unusable: `invalid_graph`, `duplicate_id`, `bad_box`, `box_outside_image`.
+    """
+    _check_key(questions.patient_id, questions.study_id, key)
+    seen: set[str] = set()
+    for question in questions.questions:
+        if question.question_id in seen:
+            raise Unusable("duplicate_id", f"question {question.question_id} stands there twice")
+        seen.add(question.question_id)
+        for answer in question.all_answers():
+            check_localization(answer.localization, sizes, answer.answer_id)
+
+
+def check_localization(places: Mapping[str, Localization], sizes: Sizes, owner: str) -> None:
+    """Checks boxes on images.
+
+    Raises:
+        Unusable: a box without area or outside of its image; boxes that are fractions.
+    """
+    for image_id, place in places.items():
+        for box in place.bboxes:
+            if max(box) <= 1 and sizes.get(image_id, (2, 2)) > (1, 1):
+                raise Unusable(
+                    "wrong_frame",
+                    f"{owner}: {box} on {image_id} looks like fractions; expected pixels",
+                )
+            check_box((box[0], box[1], box[2], box[3]), sizes.get(image_id), owner)
+
+
+def _check_key(patient_id: str, study_id: str, key: tuple[str, str]) -> None:
+    if (patient_id, study_id) != key:
+        raise Unusable("invalid_graph", f"it is of {patient_id}/{study_id}, its path says {key}")
+
+
+def _check_ids(graph: SceneGraph) -> None:
+    observations = {*graph.observations}
+    used: list[tuple[str, str, Iterable[str]]] = [
+        ("top_level_obs_ids", "observation", graph.top_level_obs_ids),
+        (
+            "located_at_relations",
+            "observation",
+            (e.observation_id for e in graph.located_at_relations),
+        ),
+        ("obs_relations", "observation", (e.parent_observation_id for e in graph.obs_relations)),
+        ("obs_relations", "observation", (e.child_observation_id for e in graph.obs_relations)),
+        ("obs_sent_relations", "observation", (e.observation_id for e in graph.obs_sent_relations)),
+        ("obs_sent_relations", "sentence", (e.sentence_id for e in graph.obs_sent_relations)),
+        ("located_at_relations", "region", (e.region for e in graph.located_at_relations)),
+        ("region_region_relations", "region", (e.region for e in graph.region_region_relations)),
+        (
+            "region_region_relations",
+            "region",
+            (e.related_region for e in graph.region_region_relations),
+        ),
+    ]
+    if graph.indication is not None:
+        answer = graph.indication.answer_for_indication
+        known_answer = {answer.obs_id} if answer else set()
+        observations |= known_answer
+        used += [
+            ("indication", "observation", graph.indication.associated_obs_ids),
+            ("indication", "sentence", graph.indication.associated_sentence_ids),
+        ]
+    known = {
+        "observation": observations,
+        "sentence": set(graph.sentences),
+        "region": set(graph.regions),
+    }
+    for where, kind, ids in used:
+        for name in ids:
+            if name not in known[kind]:
+                raise Unusable("dangling_id", f"{where}: there is no {kind} {name!r}")
+
+
+def _check_cycles(edges: Iterable[tuple[str, str]], where: str) -> None:
+    sorter: graphlib.TopologicalSorter[str] = graphlib.TopologicalSorter()
+    for parent, child in edges:
+        sorter.add(child, parent)
+    try:
+        sorter.prepare()
+    except graphlib.CycleError as error:
+        raise Unusable("invalid_graph", f"{where}: a cycle: {' -> '.join(error.args[1])}") from None

@@ -1,0 +1,179 @@
+"""The scene graph of a study as the release publishes it: `<study>.scene_graph.json`.
+
+Fields that a file has beyond the known ones are kept. Numbers stay whole where they are whole, so
+that reading and writing gives the same JSON up to the order of keys.
+"""
+
+from typing import Annotated, Any
+
+import pydantic
+
+Number = int | float
+PixelBox = Annotated[list[Number], pydantic.Field(min_length=4, max_length=4)]
+
+
+class Native(pydantic.BaseModel):
+    """An object of the release's files."""
+
+    model_config = pydantic.ConfigDict(extra="allow")
+
+    def to_json(self, whole: bool = False) -> dict[str, Any]:
+        """The object as it stands in a file.
+
+        Args:
+            whole: write fields that nobody set, too: for what was constructed here. What was read
+                is written with the fields that it had.
+        """
+        return self.model_dump(mode="json", exclude_unset=not whole)
+
+
+class Sentence(Native):
+    """A sentence of the report."""
+
+    sent_id: str
+    section: str
+    section_type: str
+    sentence: str
+
+
+class Localization(Native):
+    """Where something is on one image.
+
+    Attributes:
+        bboxes: pixels of the original image, xyxy.
+        localization_reference_ids: regions that the boxes were taken from.
+        missing_localization: regions without a box on this image.
+        is_fallback: whether the boxes are of a more general region.
+    """
+
+    image_id: str
+    localization_reference_ids: list[str] = []
+    bboxes: list[PixelBox] = []
+    instance_mask_ids: list[Any] = []
+    missing_localization: list[str] = []
+    is_fallback: bool = False
+    localization_quality: Any = None
+
+
+class ObservedRegion(Native):
+    """A region of an observation."""
+
+    region: str
+    distances: list[Any] = []
+
+
+class Observation(Native):
+    """A node: one thing observed."""
+
+    obs_id: str
+    name: str
+    summary_sentence: str = ""
+    child_type: str | None = None
+    child_level: int = 0
+    regions: list[ObservedRegion] = []
+    non_resolved_regions: list[str] = []
+    laterality: str | None = None
+    default_regions: list[Any] = []
+    obs_entities: list[str] = []
+    obs_entities_parents: list[str] = []
+    non_resolved_obs_entities: list[str] = []
+    obs_categories: list[str] = []
+    obs_subcategories: list[str] = []
+    probability: Any = None
+    certainty: str | None = None
+    positiveness: str = "pos"
+    modifiers: dict[str, list[str]] = {}
+    changes: list[str] = []
+    change_sentence: str | None = None
+    from_report: bool = True
+    obs_quality: dict[str, Any] = {}
+    localization: dict[str, Localization] = {}
+
+    @property
+    def positive(self) -> bool:
+        """Whether it is said to be there."""
+        return self.positiveness == "pos"
+
+    @property
+    def region_names(self) -> list[str]:
+        """Names of its regions."""
+        return [entry.region for entry in self.regions]
+
+
+class Indication(Native):
+    """Why the study was made, and what answers it."""
+
+    indication_summary: str | None = None
+    patient_info: str | None = None
+    indication: str | None = None
+    evaluation: str | None = None
+    associated_sentence_ids: list[str] = []
+    associated_obs_ids: list[str] = []
+    answer_for_indication: Observation | None = None
+
+
+class Region(Native):
+    """A node: an anatomical region."""
+
+    region: str
+    laterality: str | None = None
+    localization: dict[str, Localization] = {}
+    region_localization_quality: Any = None
+
+
+class LocatedAt(Native):
+    """An edge from an observation to a region."""
+
+    region: str
+    observation_id: str
+    distances: list[Any] = []
+    where_specified: Any = None
+
+
+class ObservationRelation(Native):
+    """An edge between observations."""
+
+    parent_observation_id: str
+    child_observation_id: str
+    child_type: str | None = None
+
+
+class SentenceRelation(Native):
+    """An edge from an observation to a sentence."""
+
+    observation_id: str
+    sentence_id: str
+
+
+class RegionRelation(Native):
+    """An edge between regions."""
+
+    region: str
+    related_region: str
+    relation_type: str
+
+
+class SceneGraph(Native):
+    """All of a study."""
+
+    patient_id: str
+    study_id: str
+    sentences: dict[str, Sentence] = {}
+    top_level_obs_ids: list[str] = []
+    observations: dict[str, Observation] = {}
+    indication: Indication | None = None
+    regions: dict[str, Region] = {}
+    located_at_relations: list[LocatedAt] = []
+    obs_relations: list[ObservationRelation] = []
+    obs_sent_relations: list[SentenceRelation] = []
+    region_region_relations: list[RegionRelation] = []
+    study_quality: dict[str, Any] = {}
+    study_img_localization_quality: dict[str, Any] = {}
+
+    def children(self, obs_id: str) -> list[str]:
+        """Observations below this one."""
+        return [
+            edge.child_observation_id
+            for edge in self.obs_relations
+            if edge.parent_observation_id == obs_id
+        ]

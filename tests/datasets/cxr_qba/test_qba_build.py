@@ -1,0 +1,192 @@
+"""Building from every kind of source."""
+
+import gzip
+import json
+
+import numpy as np
+import pytest
+from pycocotools import mask as coco
+
+from cxrjax.datasets.cxr_qba.build import QBABuild, build_cxr_qba
+from cxrjax.datasets.cxr_qba.metadata import COLUMNS
+from cxrjax.datasets.cxr_qba.record_conversion import from_records, same_content
+from cxrjax.datasets.cxr_qba.sources import parse_sections, read_studies
+from cxrjax.datasets.quality import QualityLog
+from cxrjax.errors import UserError
+from cxrjax.records import read_records
+
+OPENI = """<?xml version="1.0" encoding="utf-8"?>
+<eCitation><uId id="CXR7"/><Abstract>
+<AbstractText Label="INDICATION">Cough.</AbstractText>
+<AbstractText Label="FINDINGS">{findings}</AbstractText>
+<AbstractText Label="IMPRESSION"/></Abstract>
+<parentImage id="CXR7_1"/><parentImage id="CXR7_2"/></eCitation>
+"""
+
+
+def built(source, out, **flags):
+    build_cxr_qba(QBABuild(source, out, **flags))
+    return {
+        path.stem: list(read_records(path)) for path in sorted((out / "records").glob("*.jsonl"))
+    }
+
+
+def test_from_reports_and_boxes(sample, tmp_path):
+    records = built(sample / "reports", tmp_path)
+    # The lateral study of the validation split has no frontal image.
+    assert set(records) == {"train", "validation"} and not records["validation"]
+    assert {r.image_id for r in records["train"]} == {
+        "synthetic-0001",
+        "synthetic-0002",
+        "synthetic-0004",
+    }
+    assert all(r.image_hw and r.grade is None and r.view in ("PA", "AP") for r in records["train"])
+    assert any(r.boxes for r in records["train"])
+    statistics = json.loads((tmp_path / "statistics.json").read_text())
+    assert statistics["studies"]["value"] == 3
+    assert statistics["studies"]["paper"] == 227_239
+    assert statistics["grade/unrated"]["value"] == statistics["questions"]["value"]
+    for level in COLUMNS:
+        assert (tmp_path / "metadata" / f"{level}_metadata.parquet").is_file()
+    quality = json.loads((tmp_path / "quality.json").read_text())
+    assert quality["warnings"]["studies without a frontal image, not exported"] == 1
+
+
+def test_what_was_built_reads_as_the_release(sample, tmp_path):
+    first = built(sample / "reports", tmp_path / "first")
+    second = built(tmp_path / "first" / "native", tmp_path / "second")
+    asked = {r.question_id.rsplit("/", 1)[0] for r in first["train"]}
+    again = {r.question_id.rsplit("/", 1)[0] for rs in second.values() for r in rs}
+    assert asked <= again
+
+
+def test_same_input_same_bytes(sample, tmp_path):
+    for name in ("a", "b"):
+        built(sample / "reports", tmp_path / name)
+    for path in sorted((tmp_path / "a").rglob("*")):
+        if path.is_file():
+            other = tmp_path / "b" / path.relative_to(tmp_path / "a")
+            assert path.read_bytes() == other.read_bytes(), path
+
+
+def test_from_the_release(sample, tmp_path):
+    records = built(sample / "release", tmp_path)
+    assert set(records) == {"train"}
+    assert {r.image_hw for r in records["train"]} == {(1200, 1000), (900, 1100), (1024, 1024)}
+    studies = from_records(records["train"])
+    native = sample / "release" / "p19" / "p19990001" / "s59990001.qa.json"
+    assert same_content(studies[0].to_json(), json.loads(native.read_text()))
+
+
+def test_export_by_the_surrogate_grade(sample, tmp_path):
+    every = built(sample / "reports", tmp_path / "all", surrogate=True)["train"]
+    good = built(sample / "reports", tmp_path / "good", surrogate=True, least_grade="A")["train"]
+    assert 0 < len(good) < len(every)
+    assert {r.quality["surrogate_grade"] for r in good} <= {"A++", "A+", "A"}
+    assert all(r.grade is None for r in good)
+    manifest = json.loads((tmp_path / "good" / "manifest.json").read_text())
+    assert (manifest["grades"], manifest["least_grade"]) == ("surrogate", "A")
+    with pytest.raises(UserError, match="add --surrogate"):
+        built(sample / "reports", tmp_path / "none", least_grade="A")
+
+
+def test_from_openi(tmp_path):
+    source = tmp_path / "in"
+    source.mkdir()
+    (source / "7.xml").write_text(OPENI.format(findings="Small left effusion."))
+    (source / "8.xml").write_text(OPENI.format(findings="").replace("CXR7", "CXR8"))
+    (source / "9.xml").write_bytes(b"<eCitation>\xff")
+    records = built(source, tmp_path / "out")
+    asked = [r for rs in records.values() for r in rs]
+    assert {r.image_id for r in asked} == {"CXR7_1"}
+    counts = json.loads((tmp_path / "out" / "quality.json").read_text())["counts"]
+    assert (counts["empty_report"], counts["bad_encoding"]) == (1, 1)
+
+
+def mimic(root):
+    """A study in the layouts of MIMIC-CXR-JPG, Chest ImaGenome and CXAS."""
+    folder = root / "files" / "p19" / "p19990009"
+    folder.mkdir(parents=True)
+    (folder / "s59990009.txt").write_text(
+        "                 FINAL REPORT\n INDICATION:  Cough.\n\n FINDINGS:\n\n Opacity in the left"
+        "\n lung.  No effusion.\n\n IMPRESSION:  Cardiomegaly.\n"
+    )
+    tables = {
+        "metadata": "dicom_id,subject_id,study_id,ViewPosition,Rows,Columns\n"
+        "d1,19990009,59990009,PA,300,200\nd2,19990009,59990009,LATERAL,300,200\n",
+        "split": "dicom_id,study_id,subject_id,split\nd1,59990009,19990009,validate\n",
+    }
+    for name, text in tables.items():
+        with gzip.open(root / f"mimic-cxr-2.0.0-{name}.csv.gz", "wt") as file:
+            file.write(text)
+    graphs = root / "chest_imagenome" / "silver_dataset" / "scene_graph"
+    graphs.mkdir(parents=True)
+    box = {"original_x1": 60, "original_y1": 120, "original_x2": 160, "original_y2": 240}
+    (graphs / "d1_SceneGraph.json").write_text(
+        json.dumps({"objects": [{"bbox_name": "cardiac silhouette", **box}]})
+    )
+    mask = np.zeros((300, 200), np.uint8, order="F")
+    mask[30:200, 110:190] = 1
+    lengths = coco.encode(mask)
+    (root / "cxas").mkdir()
+    (root / "cxas" / "d1.json").write_text(
+        json.dumps(
+            {
+                "categories": [{"id": 3, "name": "left lung"}],
+                "annotations": [
+                    {
+                        "category_id": 3,
+                        "segmentation": {"size": [300, 200], "counts": lengths["counts"].decode()},
+                    }
+                ],
+            }
+        )
+    )
+    return root
+
+
+def test_from_reports_scene_graphs_and_masks(tmp_path):
+    records = built(mimic(tmp_path / "in"), tmp_path / "out")
+    (split,) = records
+    assert split == "validation"
+    opacity = next(
+        r
+        for r in records[split]
+        if r.question_type == "D01_describe_finding" and r.variables["finding"] == "lung opacity"
+    )
+    assert opacity.image_path == "files/p19/p19990009/s59990009/d1.jpg"
+    assert opacity.answers[0].boxes_by_image == {"d1": [[110, 30, 190, 200]]}
+    graph = json.loads(
+        (tmp_path / "out/native/p19/p19990009/s59990009.scene_graph.json").read_text()
+    )
+    place = graph["regions"]["left lung"]["localization"]["d1"]
+    assert place["localization_quality"] == "BBOX_AND_MASK_LOCALIZATION"
+    (study,) = read_studies(tmp_path / "in", QualityLog())
+    assert study.report.sections["findings"] == "Opacity in the left\n lung.  No effusion."
+
+
+def test_sections_of_a_report():
+    text = "WET READ: ___ \n HISTORY:  Pain.\n COMPARISON: None.\n FINDINGS:  A.\n B: c.\n"
+    assert parse_sections(text) == {"indication": "Pain.", "findings": "A.\n B: c."}
+    assert parse_sections("no headers") == {}
+
+
+def test_lines_of_ones_own(tmp_path):
+    good = {"patient_id": "p", "study_id": "s", "sections": {"Findings": "Clear lungs."}}
+    lines = [json.dumps(good).encode(), b'{"patient_id": 1}', b'{"a": "\xff"}', b"{"]
+    (tmp_path / "studies.jsonl").write_bytes(b"\n".join([*lines, lines[0]]) + b"\n")
+    records = built(tmp_path, tmp_path / "out")
+    assert sum(map(len, records.values())) > 0
+    counts = json.loads((tmp_path / "out" / "quality.json").read_text())["counts"]
+    assert counts["invalid_record"] == 2
+    assert (counts["bad_encoding"], counts["duplicate_id"]) == (1, 1)
+
+
+def test_nothing_to_read(tmp_path):
+    with pytest.raises(UserError, match="found neither"):
+        built(tmp_path, tmp_path / "out")
+    (tmp_path / "studies.jsonl").write_text(
+        '{"patient_id": "p", "study_id": "s", "sections": {"findings": ""}}\n'
+    )
+    with pytest.raises(UserError, match=r"no study left to use; set aside: .*empty_report"):
+        built(tmp_path, tmp_path / "out")

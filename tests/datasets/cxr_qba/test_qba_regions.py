@@ -1,0 +1,130 @@
+"""Regions derived from boxes and masks."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cxrjax.datasets.cxr_qba.definitions import load_definitions
+from cxrjax.datasets.cxr_qba.region_names import resolve_regions
+from cxrjax.datasets.cxr_qba.regions import clean_mask, fuse_duplicates, localize, mask_boxes
+from cxrjax.datasets.cxr_qba.study import StudyImage
+from cxrjax.datasets.quality import QualityLog
+
+DEFINITIONS = load_definitions()
+
+
+def test_all_regions_of_imagenome_give_most_others(studies):
+    image = studies[0].images[0]
+    found = localize(image, DEFINITIONS)
+    localized = [name for name, region in DEFINITIONS.regions.items() if region.localized]
+    assert len(image.boxes) == 29
+    assert len(found) > 0.95 * len(localized)
+    for region in found.values():
+        boxes = np.array(region.boxes)
+        assert (boxes[:, :2] < boxes[:, 2:]).all() and (boxes >= 0).all()
+        assert (boxes <= [1000, 1200, 1000, 1200]).all()
+
+
+def test_operations_on_boxes():
+    boxes = {
+        "left lung": ((500, 100, 900, 800),),
+        "right lung": ((100, 100, 450, 800),),
+        "cardiac silhouette": ((350, 400, 700, 850),),
+        "left costophrenic angle": ((800, 750, 900, 850),),
+    }
+    found = localize(StudyImage("i", (1000, 1000), boxes=boxes), DEFINITIONS)
+    assert found["lungs"].boxes == ((500, 100, 900, 800), (100, 100, 450, 800))
+    assert found["left pleural space"].boxes == ((500, 100, 900, 850),)  # around both
+    assert found["retrocardiac region"].boxes == ((500, 400, 700, 850),)  # of heart and left chest
+    assert found["left lateral lung"].boxes == ((700, 100, 900, 800),)  # outer half
+    assert "right pleural space" not in found  # its angle is missing
+    assert "pericardium" not in found  # never has a box
+
+
+def test_masks_are_cleaned_and_combined():
+    left, right = np.zeros((200, 200), bool), np.zeros((200, 200), bool)
+    left[20:150, 110:180] = True
+    left[60, 140] = False  # a hole
+    left[5, 5] = True  # a speck
+    right[20:150, 20:90] = True
+    found = localize(
+        StudyImage("i", (200, 200), masks={"left lung": left, "right lung": right}), DEFINITIONS
+    )
+    assert found["left lung"].boxes == ((110, 20, 180, 150),)
+    assert found["left lung"].mask.sum() == 130 * 70
+    assert found["lungs"].mask.sum() == 2 * 130 * 70
+    tiny = np.zeros((200, 200), bool)
+    tiny[10:12, 10:12] = True
+    assert localize(StudyImage("i", (200, 200), masks={"trachea": tiny}), DEFINITIONS) == {}
+
+
+def test_names_of_other_sources():
+    boxes = {"right hilar structures": ((1, 2, 30, 40),), "no such thing": ((1, 2, 30, 40),)}
+    found = localize(StudyImage("i", (100, 100), boxes=boxes), DEFINITIONS)
+    assert found["right hilum"].boxes == ((1, 2, 30, 40),)
+    assert "no such thing" not in found
+
+
+@pytest.mark.parametrize(
+    ("box", "reason"),
+    [((10, 10, 5, 50), "bad_box"), ((10, 10, 50, 500), "box_outside_image")],
+)
+def test_unusable_boxes_are_set_aside(box, reason):
+    quality = QualityLog()
+    image = StudyImage("i", (100, 100), boxes={"trachea": (box,)})
+    assert localize(image, DEFINITIONS, quality) == {}
+    assert quality.counts()[reason] == 1
+
+
+def test_duplicates_are_fused():
+    same = [(10, 10, 50, 50), (10, 10, 50, 50), (100, 10, 150, 50)]
+    assert fuse_duplicates(same) == ((10, 10, 50, 50), (100, 10, 150, 50))
+    (fused,) = fuse_duplicates([(0, 0, 100, 100), (0, 0, 100, 102)])
+    assert fused == (0, 0, 100, 101)
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.lists(
+        st.tuples(*[st.integers(0, 40)] * 2, *[st.integers(1, 23)] * 2),
+        max_size=6,
+    )
+)
+def test_boxes_hold_their_mask(rectangles):
+    mask = np.zeros((64, 64), bool)
+    for x, y, width, height in rectangles:
+        mask[y : y + height, x : x + width] = True
+    cleaned = clean_mask(mask)
+    again = np.zeros_like(mask)
+    for x0, y0, x1, y1 in mask_boxes(cleaned):
+        again[int(y0) : int(y1), int(x0) : int(x1)] = True
+    assert not (cleaned & ~again).any()
+    # Opening takes away, closing and filling keep within the outer rectangle.
+    if cleaned.any():
+        rows, columns = np.nonzero(mask)
+        inside = np.zeros_like(mask)
+        inside[rows.min() : rows.max() + 1, columns.min() : columns.max() + 1] = True
+        assert not (cleaned & ~inside).any()
+
+
+def test_the_data_file_is_sound():
+    for name, region in DEFINITIONS.regions.items():
+        assert name not in DEFINITIONS.region_ancestors(name)
+        for other in (region.derive or {"of": ()})["of"]:
+            assert other in DEFINITIONS.regions, (name, other)
+        for other in (region.parent, region.group):
+            assert other is None or other in DEFINITIONS.regions, (name, other)
+    for finding in DEFINITIONS.findings.values():
+        assert set(finding.regions) <= set(DEFINITIONS.regions), finding.name
+
+
+def test_sides_go_to_regions_without_one():
+    assert resolve_regions(["lower lobe"], "left", DEFINITIONS) == (["left lower lobe"], [])
+    assert resolve_regions(["lung bases"], "both", DEFINITIONS)[0] == [
+        "left lung base",
+        "right lung base",
+    ]
+    # The more special one says it all.
+    assert resolve_regions(["lungs", "lingula"], "", DEFINITIONS) == (["lingula"], [])
+    assert resolve_regions(["spleenic notch"], "", DEFINITIONS) == ([], ["spleenic notch"])
