@@ -71,6 +71,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         predictions,
         image_root=image_root,
         prompt=flags.prompt,
+        mixture_source=flags.source,
         decoding=decoding_overrides(flags),
     )
     benchmark = BENCHMARKS[flags.benchmark]

@@ -39,6 +39,11 @@ def add_model_flags(parser: argparse.ArgumentParser) -> Any:
     add = parser.add_argument
     add("--image_root", type=Path, help="what image_path is relative to (data/README.md)")
     add("--prompt", choices=sorted(PROMPTS), help="prompt format (default: the model's own)")
+    add(
+        "--source",
+        metavar="NAME",
+        help="of a run on a mixture: ask and read boxes as this source does (default: as `data`)",
+    )
     group = parser.add_argument_group(
         "decoding",
         "In place of the model's own; greedy by default (cxrjax/decoding/strategy.py and "

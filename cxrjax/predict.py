@@ -34,6 +34,7 @@ from cxrjax.model_flags import add_model_flags, decoding_overrides
 from cxrjax.records import read_records
 from cxrjax.training.checkpoint import load_model
 from cxrjax.training.data import example_config, open_tokenizer
+from cxrjax.training.mixture_config import source_config
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -67,12 +68,14 @@ def predict(
     step: int | None = None,
     image_root: Path | None = None,
     prompt: str | None = None,
+    mixture_source: str | None = None,
     images_per_batch: int = 8,
     decoding: Mapping[str, Any] | None = None,
 ) -> int:
     """Writes predictions and returns how many.
 
     Args:
+        mixture_source: of a run on a mixture, the source whose prompt and codec are used.
         decoding: `decoding.*` keys in place of the model's own.
 
     Raises:
@@ -82,6 +85,8 @@ def predict(
     if images_per_batch < 1:
         raise UserError(f"--images_per_batch={images_per_batch}: expected at least 1")
     model, config, tokenizer_path = load_model(model_directory, step)
+    if mixture_source is not None:
+        config = source_config(config, mixture_source)
     config.data.prompt = prompt or config.data.prompt
     config.decoding.update(decoding or {})
     # Questions may be longer than those the model was trained on; none is cut.
@@ -137,6 +142,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         step=flags.step,
         image_root=flags.image_root,
         prompt=flags.prompt,
+        mixture_source=flags.source,
         images_per_batch=flags.images_per_batch,
         decoding=decoding_overrides(flags),
     )

@@ -18,12 +18,21 @@ from cxrjax import cli
 from cxrjax.benchmarks import validation
 from cxrjax.datasets.vindr_cxr_vqa import CLASSES
 from cxrjax.decoding.strategy import read_decoding
-from cxrjax.input_pipeline.loader import train_loader
+from cxrjax.input_pipeline.loader import mixture_loader
+from cxrjax.input_pipeline.mixture import Mixture
 from cxrjax.input_pipeline.tokenizer import Tokenizer
 from cxrjax.training import checkpoint, loop
 from cxrjax.training.config import batch_images, load_config, total_steps
-from cxrjax.training.data import example_config, open_records, open_tokenizer
-from cxrjax.training.features import Features, make_features
+from cxrjax.training.data import (
+    Features,
+    example_config,
+    make_mixture,
+    open_records,
+    open_tokenizer,
+    open_training,
+)
+from cxrjax.training.features import make_features
+from cxrjax.training.mixture_config import train_files
 
 # Records that name another finding are set aside.
 KNOWN_CLASSES = {"vindr_cxr_vqa": CLASSES, "synthetic": CLASSES}
@@ -45,17 +54,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def train(config: ConfigDict, workdir: Path) -> None:
     """Everything from the records to the last checkpoint."""
-    records = open_records(config, "train", KNOWN_CLASSES)
+    sources, quality = open_training(config, KNOWN_CLASSES)
     tokenizer_file = checkpoint.tokenizer_path(config)
     tokenizer = open_tokenizer(tokenizer_file, config)
     loop.make_writable(workdir)
-    print(f"{len(records.source):,} images of {records.source.num_questions:,} questions to learn")
     model, base = checkpoint.build_model(config)
     features = make_features(config, model, base)
-    with train_loader(
-        records.source,
+    mixture = make_mixture(config, sources, features)
+    print(describe(mixture))
+    with mixture_loader(
+        mixture,
         tokenizer,
-        example_config(config, features(records.source)),
         global_batch_size=batch_images(config),
         seed=config.training.seed,
         workers=config.data.workers,
@@ -68,12 +77,24 @@ def train(config: ConfigDict, workdir: Path) -> None:
             model=model,
             base=base,
             batches=batches,
-            steps=total_steps(config, len(records.source)),
+            steps=total_steps(config, len(mixture)),
             tokenizer_file=tokenizer_file,
             evaluate=make_evaluate(config, tokenizer, features),
-            quality=records.quality,
-            data_files=[Path(p) for p in (config.data.train, config.data.validation) if p],
+            quality=quality,
+            data_files=[Path(p) for p in (*train_files(config), config.data.validation) if p],
         )
+
+
+def describe(mixture: Mixture) -> str:
+    """A line of what there is to learn from each source."""
+    counts = [
+        f"{len(source.records):,} images of {source.records.num_questions:,} questions"
+        for source in mixture.sources
+    ]
+    if len(counts) == 1:
+        return f"{counts[0]} to learn"
+    named = zip(mixture.names, counts, mixture.shares, strict=True)
+    return "\n".join(f"{name}: {count}, {share:.1%} of the run" for name, count, share in named)
 
 
 def make_evaluate(

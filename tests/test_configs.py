@@ -39,6 +39,7 @@ def test_the_papers_values():
         "demo_base.py:decoder",
         "gemex_sft.py:tiny",
         "cxr_qba.py:tiny",
+        "mixture.py:tiny",
     ],
 )
 def test_every_variant_is_whole(spec):

@@ -9,6 +9,7 @@ in which each question sees the image and itself alone; the Q axis is the segmen
 slot whose `question_index` is -1 is empty: its masks are all False and nothing in it may count.
 """
 
+from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -59,7 +60,8 @@ class Batch:
         target_boxes: the boxes those tokens say (bin centres, or the numbers written), xyxy,
             fractions of the model's input frame.
         box_mask: True where a box is.
-        question_index: position of the question's record in its file, -1 for an empty slot.
+        question_index: position of the question's record in its file, -1 for an empty slot; in a
+            mixture the files are counted as if one followed the other.
         packed_length: no image has more tokens than this in all its questions together, so that
             the model may leave the padding out; None where nobody counted. Static: each value is
             compiled once.
@@ -83,7 +85,7 @@ class Problem(NamedTuple):
     """A question left out of a batch at run time, never replaced by another one.
 
     Attributes:
-        question_index: position of its record in the file.
+        question_index: position of its record in the file, or in a mixture's files.
         question_id: the record's id.
         reason: `unreadable_image`, `prefix_too_long`, `answer_too_long` or `too_many_boxes`, as
             quality.json names them.
@@ -103,11 +105,14 @@ class LoadedBatch(NamedTuple):
         batch: arrays of this host's images.
         question_ids: `[B][Q]`, None where the slot is empty.
         problems: questions of this host's images that were left out of the batch.
+        images_by_source: images that a training loader has given of each source of a mixture up to
+            this batch, over all hosts; empty of a single source.
     """
 
     batch: Batch
     question_ids: list[list[str | None]]
     problems: list[Problem]
+    images_by_source: Mapping[str, int] = {}  # never changed in place
 
 
 def empty_batch(

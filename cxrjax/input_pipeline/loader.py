@@ -1,11 +1,12 @@
 """Grain loaders: what step N reads is a pure function of (seed, N).
 
-The order of the elements is a permutation per epoch; step N takes the next `global_batch_size` of
-them whatever the epoch; host p of P loads rows p * B / P to (p + 1) * B / P of that batch. So the
-position of a loader is one number, and a run goes on exactly where it stopped, with as many hosts
-and worker processes as it likes.
+The order of the elements is a permutation per epoch, or several of them mixed (mixture.py); step N
+takes the next `global_batch_size` of them whatever the epoch; host p of P loads rows p * B / P to
+(p + 1) * B / P of that batch. So the position of a loader is one number, and a run goes on exactly
+where it stopped, with as many hosts and worker processes as it likes.
 """
 
+import collections
 import dataclasses
 import multiprocessing
 import os
@@ -30,6 +31,7 @@ from cxrjax.input_pipeline.examples import (
     bucket,
     load_input,
 )
+from cxrjax.input_pipeline.mixture import Mixture, MixtureSource
 from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.input_pipeline.tokenizer import Tokenizer
 
@@ -67,20 +69,21 @@ class BatchBuilder:
 
     def __init__(
         self,
-        source: RecordSource,
-        encoder: QuestionEncoder,
+        mixture: Mixture,
+        tokenizer: Tokenizer,
         with_answers: bool,
         process_index: int,
         process_count: int,
     ) -> None:
-        self.source = source
-        self.encoder = encoder
-        self.config = encoder.config
+        self.mixture = mixture
+        self.encoders = [QuestionEncoder(tokenizer, s.config) for s in mixture.sources]
+        self.config = mixture.config
         self.with_answers = with_answers
         self.process_index = process_index
         self.process_count = process_count
         # Asked for now, so that a tokenizer that does not fit is told before the first batch.
-        self._digits = encoder.digit_shape if with_answers else (0, ())
+        # All sources have the same tokens for digits, if any; the longest numbers need the room.
+        self._digits = max(e.digit_shape for e in self.encoders) if with_answers else (0, ())
         self._cache: dict[int, _Element] = {}
 
     def __call__(self, elements: np.ndarray) -> LoadedBatch:
@@ -95,7 +98,7 @@ class BatchBuilder:
             batch=empty_batch(
                 images=len(mine),
                 image=config.empty_input(),
-                questions=self.source.questions_per_image,
+                questions=self.mixture.questions_per_image,
                 prefix_slots=_slots([len(t.prefix) for t in tokens], config.prefix_buckets),
                 answer_slots=_slots([len(t.answer) for t in tokens], config.answer_buckets),
                 boxes=config.max_boxes,
@@ -103,7 +106,7 @@ class BatchBuilder:
                 max_digits=self._digits[0],
                 digit_ids=self._digits[1],
             ),
-            question_ids=[[None] * self.source.questions_per_image for _ in mine],
+            question_ids=[[None] * self.mixture.questions_per_image for _ in mine],
             problems=[],
         )
         for local_row, row in enumerate(mine):
@@ -115,11 +118,12 @@ class BatchBuilder:
             return _Element(None, [], [])
         if element in self._cache:
             return self._cache[element]
-        image_path, indices, records = self.source[element]
+        image_path, indices, records = self.mixture[element]
+        encoder = self.encoders[self.mixture.source_of(element)]
         encoded = _Element(image_path, [], [])
         for slot, (index, record) in enumerate(zip(indices, records, strict=True)):
             try:
-                tokens = self.encoder.encode(record, self.with_answers)
+                tokens = encoder.encode(record, self.with_answers)
             except TooLongError as error:
                 if self.config.too_long == "error":
                     raise
@@ -127,7 +131,7 @@ class BatchBuilder:
                 encoded.problems.append(problem)
             else:
                 encoded.questions.append(_Question(slot, index, record.question_id, tokens))
-        if len(self._cache) * self.source.questions_per_image < _CACHED_QUESTIONS:
+        if len(self._cache) * self.mixture.questions_per_image < _CACHED_QUESTIONS:
             self._cache[element] = encoded
         return encoded
 
@@ -166,7 +170,8 @@ def _fill_question(batch: Batch, row: int, slot: int, question: EncodedQuestion)
     batch.box_mask[row, slot, :num_boxes] = True
     if batch.digits is not None and question.digits is not None:
         for name in ("positions", "place_weights"):
-            getattr(batch.digits, name)[row, slot, :num_boxes] = getattr(question.digits, name)
+            values = getattr(question.digits, name)
+            getattr(batch.digits, name)[row, slot, :num_boxes, :, : values.shape[-1]] = values
         batch.digits.scale[row, slot] = question.digits.scale
         batch.digits.offset[row, slot] = question.digits.offset
 
@@ -193,14 +198,18 @@ class TrainLoader:
 
     def __init__(
         self,
-        dataset: grain.MapDataset,
+        rows: grain.MapDataset,
+        builder: BatchBuilder,
         identity: dict[str, Any],
         workers: int,
     ) -> None:
-        self._dataset = dataset
+        self._rows = rows
+        self._dataset = rows.map(builder)
+        self._mixture = builder.mixture
         self._identity = identity
         self._workers = workers
         self._step = 0
+        self._images: collections.Counter[str] = collections.Counter()
         self._iterator: grain.DatasetIterator | None = None
 
     def __iter__(self) -> "TrainLoader":
@@ -210,12 +219,16 @@ class TrainLoader:
         if self._iterator is None:
             self._iterator = _iterate(self._dataset[self._step :], self._workers)
         loaded = _own(next(self._iterator))
+        if len(self._mixture.sources) > 1:
+            # Counted over all hosts: each of them knows the whole order.
+            numbers = map(self._mixture.source_of, self._rows[self._step])
+            self._images.update(self._mixture.names[number] for number in numbers)
         self._step += 1
-        return loaded
+        return loaded._replace(images_by_source=dict(self._images))
 
     def get_state(self) -> dict[str, Any]:
         """Where the loader stands: the batches it has handed out, and of what."""
-        return {"step": self._step, **self._identity}
+        return {"step": self._step, "images": dict(self._images), **self._identity}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Goes to where `get_state` was called.
@@ -232,6 +245,7 @@ class TrainLoader:
                 )
         self.close()
         self._step = int(state["step"])
+        self._images = collections.Counter(state.get("images", {}))
 
     def close(self) -> None:
         """Ends the worker processes; the next batch starts new ones."""
@@ -286,20 +300,49 @@ def train_loader(
     Raises:
         UserError: the hosts do not divide the batch.
     """
-    local_rows(global_batch_size, process_index, process_count)
-    # Grain shuffles epoch e with seed + e: spread the seeds, or run 1 repeats run 0 an epoch late.
-    shuffle_seed = int(np.random.SeedSequence(seed).generate_state(1)[0])
-    numbers = grain.MapDataset.range(len(source)).shuffle(seed=shuffle_seed).repeat()
-    builder = BatchBuilder(
-        source, QuestionEncoder(tokenizer, config), True, process_index, process_count
+    return mixture_loader(
+        _alone(source, config),
+        tokenizer,
+        global_batch_size=global_batch_size,
+        seed=seed,
+        workers=workers,
+        process_index=process_index,
+        process_count=process_count,
     )
+
+
+def mixture_loader(
+    mixture: Mixture,
+    tokenizer: Tokenizer,
+    *,
+    global_batch_size: int,
+    seed: int,
+    workers: int = 0,
+    process_index: int = 0,
+    process_count: int = 1,
+) -> TrainLoader:
+    """`train_loader` of several sources; its batches count the images of each.
+
+    Args:
+        mixture: of one source or more.
+        global_batch_size, seed, workers, process_index, process_count: as in `train_loader`.
+
+    Raises:
+        UserError: the hosts do not divide the batch.
+    """
+    local_rows(global_batch_size, process_index, process_count)
+    builder = BatchBuilder(mixture, tokenizer, True, process_index, process_count)
     identity = {
         "seed": seed,
         "global_batch_size": global_batch_size,
-        "source": source.fingerprint,
+        "source": mixture.fingerprint,
     }
-    dataset = numbers.batch(global_batch_size, drop_remainder=True).map(builder)
-    return TrainLoader(dataset, identity, workers)
+    rows = mixture.order(seed).batch(global_batch_size, drop_remainder=True)
+    return TrainLoader(rows, builder, identity, workers)
+
+
+def _alone(source: RecordSource, config: ExampleConfig) -> Mixture:
+    return Mixture([MixtureSource("", source, config)])
 
 
 def eval_loader(
@@ -327,7 +370,7 @@ def eval_loader(
     local_rows(global_batch_size, process_index, process_count)
     batches = -(-len(source) // global_batch_size)
     builder = BatchBuilder(
-        source, QuestionEncoder(tokenizer, config), with_answers, process_index, process_count
+        _alone(source, config), tokenizer, with_answers, process_index, process_count
     )
     dataset = (
         grain.MapDataset.range(batches * global_batch_size)

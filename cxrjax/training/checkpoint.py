@@ -80,6 +80,7 @@ _FREE_KEYS = (
     "decoding.",
     "missing_data_help",
 )
+_FREE_SOURCE_KEYS = (".train", ".image_root")
 
 
 class LoadedModel(NamedTuple):
@@ -368,9 +369,11 @@ def check_same_run(workdir: Path, config: ConfigDict) -> None:
     """
     saved, now = flatten(read_config(workdir)), flatten(config)
     differing = [
-        f"{key} is {saved[key]!r} there and {now[key]!r} now"
-        for key in saved
-        if saved[key] != now[key] and not key.startswith(_FREE_KEYS)
+        f"{key} is {saved.get(key)!r} there and {now.get(key)!r} now"
+        for key in {**saved, **now}
+        if saved.get(key) != now.get(key)
+        and not key.startswith(_FREE_KEYS)
+        and not (key.startswith("mixture.sources.") and key.endswith(_FREE_SOURCE_KEYS))
     ]
     if differing:
         raise UserError(

@@ -21,6 +21,12 @@ from cxrjax.errors import UserError
 from cxrjax.input_pipeline.coordinates import BOX_ROUTES, resolve_box_route
 from cxrjax.models.presets import PRESETS, VLMConfig
 from cxrjax.models.quantize import QUANTIZED_DTYPES
+from cxrjax.training.mixture_config import (
+    SOURCES,
+    add_source,
+    check_mixture,
+    source_defaults,
+)
 
 # `model.preset` of a base whose sizes are no preset's: it carries them itself.
 FROM_BASE = "from_base"
@@ -83,6 +89,12 @@ def default_config() -> ConfigDict:
     # and then read in the place of pixels; null: the tower runs at every step.
     data.feature_cache = placeholder(str)
     data.workers = 0  # processes that decode images; 0: the training process itself
+
+    # Several files in one run, in the place of data.train: `add_source` puts each here.
+    mixture = config.mixture = ConfigDict()
+    mixture.sources = ConfigDict()
+    # Of sources without weights: shares in proportion to images^(1/temperature).
+    mixture.temperature = 1.0
 
     optimizer = config.optimizer = ConfigDict()
     optimizer.name = "adamw"
@@ -168,6 +180,7 @@ _HEAD_PARAMETER = "box_head/out/kernel"
 _POSITIVE = (
     "data.questions_per_image",
     "data.max_boxes",
+    "mixture.temperature",
     "optimizer.learning_rate",
     "training.batch_images",
     "training.batch_questions",
@@ -229,7 +242,7 @@ def from_json(nested: Mapping[str, Any], where: str) -> ConfigDict:
     Raises:
         UserError: a key this version does not have, or a value of the wrong type.
     """
-    config = default_config()
+    config = _default_of(nested)
     for key, value in flatten(nested).items():
         if key not in flatten(config):
             raise UserError(f"{where}: {_suggestion(key)}")
@@ -243,6 +256,18 @@ def from_json(nested: Mapping[str, Any], where: str) -> ConfigDict:
     return config
 
 
+def _default_of(nested: Mapping[str, Any] | ConfigDict) -> ConfigDict:
+    """The default configuration with the sources that this one has."""
+    config = default_config()
+    for name, source in nested.get("mixture", {}).get("sources", {}).items():
+        if not isinstance(source, Mapping | ConfigDict):
+            raise UserError(f"mixture.sources.{name}={source!r}: expected keys; use add_source")
+        if not name or "." in name:
+            raise UserError(f"mixture.sources: {name!r} is no name: expected one without dots")
+        add_source(config, name, "")
+    return config
+
+
 def grammar_name(value: Any) -> Any:
     """`decoding.grammar` of files from when it was true or false."""
     return {True: "boxes", False: "none"}[value] if isinstance(value, bool) else value
@@ -251,6 +276,9 @@ def grammar_name(value: Any) -> Any:
 def _suggestion(key: str) -> str:
     """What to say about a key that does not exist, dotted or bare."""
     known = {name: name for name in flatten(default_config())}
+    if key.startswith(SOURCES):
+        source = key.removeprefix(SOURCES).split(".")[0]
+        known = {name: name for name in (f"{SOURCES}{source}.{k}" for k in source_defaults())}
     if "." not in key:
         known = {name.rpartition(".")[2]: name for name in known}
     near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
@@ -264,7 +292,7 @@ def validate(config: ConfigDict) -> None:
     Raises:
         UserError: names the first key that is wrong, its value and what is expected.
     """
-    found, expected = flatten(config), flatten(default_config())
+    found, expected = flatten(config), flatten(_default_of(config))
     for key in found:
         if key not in expected:
             raise UserError(_suggestion(key))
@@ -288,6 +316,7 @@ def validate(config: ConfigDict) -> None:
     if config.mesh.data == 0 or config.mesh.data < -1:
         raise UserError(f"mesh.data={config.mesh.data}: expected -1 or a number above 0")
     _check_one_of(config)
+    check_mixture(config)
     read_strategy(config.decoding)
 
 
@@ -423,7 +452,10 @@ def _check_override(word: str) -> None:
     if not name.startswith("--config.") or "=" not in word:
         raise UserError(f"argument {word!r}: expected --config.key=value")
     key = name.removeprefix("--config.")
-    if key not in flatten(default_config()):
+    known = set(flatten(default_config()))
+    if key.startswith(SOURCES):  # whether there is such a source, the file will tell
+        known = {f"{SOURCES}{key.split('.')[2]}.{own}" for own in source_defaults()}
+    if key not in known:
         raise UserError(f"{name}: {_suggestion(key)}")
 
 

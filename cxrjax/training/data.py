@@ -1,6 +1,6 @@
 """What a configuration says of data, as the input pipeline wants it."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,10 +10,12 @@ from cxrjax.datasets.quality import QualityLog
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.examples import ExampleConfig
 from cxrjax.input_pipeline.feature_cache import FeatureCache
+from cxrjax.input_pipeline.mixture import Mixture, MixtureSource
 from cxrjax.input_pipeline.quality import check_records
 from cxrjax.input_pipeline.sources import RecordSource, open_tfds
 from cxrjax.input_pipeline.tokenizer import Tokenizer, check_vocabulary, load_tokenizer
 from cxrjax.training.checkpoint import model_sizes
+from cxrjax.training.mixture_config import source_config
 
 
 class OpenedRecords(NamedTuple):
@@ -23,14 +25,62 @@ class OpenedRecords(NamedTuple):
     quality: QualityLog
 
 
+# Given records, where the features of their images are; None: nobody wants features.
+Features = Callable[[RecordSource], FeatureCache | None]
+
+
+def open_training(
+    config: ConfigDict, classes: Mapping[str, Collection[str]] | None = None
+) -> tuple[dict[str, RecordSource], QualityLog]:
+    """The records of each source of the configured mixture; without one, data.train's, named "".
+
+    Raises:
+        UserError: as `open_records`.
+    """
+    if not config.mixture.sources:
+        source, quality = open_records(config, "train", classes)
+        return {"": source}, quality
+    sources, quality = {}, QualityLog()
+    for name in config.mixture.sources:
+        where = f"mixture.sources.{name}.train"
+        opened = open_records(source_config(config, name), "train", classes, where)
+        sources[name] = opened.source
+        quality.entries.extend(opened.quality.entries)
+        quality.examined.update(opened.quality.examined)
+        quality.warnings.update(opened.quality.warnings)
+    return sources, quality
+
+
+def make_mixture(
+    config: ConfigDict, sources: Mapping[str, RecordSource], features: Features
+) -> Mixture:
+    """What `open_training` gave, each source with its own examples and share."""
+    own = {name: source_config(config, name) if name else config for name in sources}
+    settings = config.mixture.sources
+    parts = [
+        MixtureSource(
+            name,
+            records,
+            example_config(own[name], features(records)),
+            settings[name].weight if name else None,
+        )
+        for name, records in sources.items()
+    ]
+    return Mixture(parts, config.mixture.temperature)
+
+
 def open_records(
-    config: ConfigDict, key: str, classes: Mapping[str, Collection[str]] | None = None
+    config: ConfigDict,
+    key: str,
+    classes: Mapping[str, Collection[str]] | None = None,
+    where: str | None = None,
 ) -> OpenedRecords:
     """The records that `data.<key>` names: a file, or a TFDS data set, whose split is `key`.
 
     Args:
         key: `train` or `validation`.
         classes: dataset name -> the findings its records may name.
+        where: the configuration key, for messages.
 
     Raises:
         UserError: not configured or not there (says what to put where), or without a usable
@@ -41,7 +91,7 @@ def open_records(
     if path is None or not Path(path).exists():
         found = "is not set" if path is None else f"names {path}, which is not there"
         raise UserError(
-            f"data.{key} {found}: expected a records file (data/README.md). "
+            f"{where or f'data.{key}'} {found}: expected a records file (data/README.md). "
             f"{config.missing_data_help}"
         )
     if Path(path).is_dir():

@@ -5,7 +5,7 @@ once, it makes an epoch cost the decoder alone. Needs room on the disk: an image
 features as image tokens (of MedGemma 0.6 MB in bfloat16, of PaliGemma at 448 pixels 2.4 MB).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +24,8 @@ from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.models import VLM, partition
 from cxrjax.models.partition import path_of
 from cxrjax.training.config import batch_images
-from cxrjax.training.data import example_config
+from cxrjax.training.data import Features, example_config
 from cxrjax.training.step import cast_params
-
-# Given records, where the features of their images are; None: nobody wants features.
-Features = Callable[[RecordSource], FeatureCache | None]
 
 
 def make_features(config: ConfigDict, model: VLM, base: Mapping[str, Any]) -> Features:

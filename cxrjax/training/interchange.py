@@ -57,6 +57,7 @@ from cxrjax.training.checkpoint import (
     tokenizer_path,
 )
 from cxrjax.training.config import default_config, to_json
+from cxrjax.training.mixture_config import train_files
 from cxrjax.training.optimizer import make_optimizer
 from cxrjax.training.run_info import write_json
 from cxrjax.training.step import init_state
@@ -197,7 +198,7 @@ def export_base(source: str | Path, out: str | Path, dtype: str = "float32") -> 
     base = source if is_base else config.model.init_from
     if base is not None and (Path(base) / HF_FILE).is_file():
         _copy_files(Path(base), out, (HF_FILE, *_SIDE_FILES, *_TOKENIZERS))
-    notes = {"data": config.data.train, "findings": list(config.data.findings)}
+    notes = {"data": ", ".join(train_files(config)) or None, "findings": list(config.data.findings)}
     if is_base:
         notes = checkpoint.read_model_json(source)["notes"]
     save_base(out, model, config, tokenizer, dtype=dtype, notes=notes)

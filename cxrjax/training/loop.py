@@ -64,6 +64,7 @@ class _InFlight(NamedTuple):
     question_ids: list[str]
     questions: int
     tokens: int
+    images_by_source: Mapping[str, int]
 
 
 def print_at_once(line: str) -> None:
@@ -201,7 +202,7 @@ class _Loop:
         self.progress = Progress(self.steps)
         self.in_flight: collections.deque[_InFlight] = collections.deque()
         self.compiled_shapes: set[tuple[Any, ...]] = set()
-        self.set_aside: set[str] = set()
+        self.set_aside: set[int] = set()
 
     def run(self, state: step.TrainState, batches: BatchIterator, start: int) -> None:
         self.progress.restart()
@@ -237,7 +238,9 @@ class _Loop:
             state, metrics = self.train_step(state, self.frozen, batch)
         questions, tokens = _count(loaded.batch)
         ids = [i for row in loaded.question_ids for i in row if i is not None]
-        self.in_flight.append(_InFlight(number, metrics, ids, questions, tokens))
+        self.in_flight.append(
+            _InFlight(number, metrics, ids, questions, tokens, loaded.images_by_source)
+        )
         if new:
             self.compiled_shapes.add(shapes)
             self._read_metrics(0, with_rates=False)
@@ -258,6 +261,7 @@ class _Loop:
                 rates = self.progress.rates(done.step) if with_rates else {}
                 self.log_line(self.progress.line(done.step, values, rates))
                 named = {f"train/{name}": v for name, v in {**values, **rates}.items()}
+                named |= {f"train/images/{n}": c for n, c in done.images_by_source.items()}
                 self.log.write(done.step, {**named, "train/set_aside": len(self.set_aside)})
 
     def _evaluate(self, number: int, state: step.TrainState) -> dict[str, float | None]:
@@ -284,8 +288,9 @@ class _Loop:
         """Questions left out of a batch are counted and told once, never replaced."""
         known = len(self.set_aside)
         for problem in loaded.problems:
-            if problem.question_id not in self.set_aside:
-                self.set_aside.add(problem.question_id)
+            # By position: two files of a mixture may use the same id.
+            if problem.question_index not in self.set_aside:
+                self.set_aside.add(problem.question_index)
                 self.quality.set_aside(
                     problem.reason, problem.question_id, "during training", problem.detail
                 )

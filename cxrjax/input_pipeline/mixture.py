@@ -1,0 +1,182 @@
+"""Several record files in one run, each asked in its own way.
+
+A row of a batch is an image with its questions, whichever source it is from. The source with share
+p_i has between floor and ceiling of about p_i * N of the first N rows (Grain's interleaving, which
+draws no lots), and takes its own rows from permutations of its own, one after the other: each row
+once before any comes again.
+
+Shares come from weights, p_i = w_i / sum of w, or from sizes and a temperature,
+
+    p_i = n_i^(1/T) / sum over j of n_j^(1/T)
+
+(the multilingual BERT's exponent s = 1/T; mT5, arXiv 2010.11934, section 3.1, calls it alpha), n_i
+being the rows of source i. T = 1 is in proportion to size, T = infinity the same for all. Grain
+takes them as whole numbers of which the smallest is 100, so a share may be a hundredth off.
+"""
+
+import bisect
+import dataclasses
+import hashlib
+import itertools
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+
+import grain
+import numpy as np
+from jaxtyping import Float
+
+from cxrjax.errors import UserError
+from cxrjax.input_pipeline.coordinates import BoxRoute, resolve_box_route
+from cxrjax.input_pipeline.examples import ExampleConfig
+from cxrjax.input_pipeline.sources import ImageQuestions, RecordSource
+
+# What each source may have of its own. The rest makes the batch's shape, or is the run's.
+_OWN = ("codec", "record_codec", "prompt")
+
+
+@dataclasses.dataclass(frozen=True)
+class MixtureSource:
+    """One of a mixture's sources.
+
+    Attributes:
+        name: for figures and messages.
+        records: its questions.
+        config: how they become examples.
+        weight: its share relative to the others'; None: by size and temperature.
+    """
+
+    name: str
+    records: RecordSource
+    config: ExampleConfig
+    weight: float | None = None
+
+
+class Mixture:
+    """The rows of several sources under one numbering, source after source. Can be pickled.
+
+    Attributes:
+        sources: in the order given.
+        config: what all sources share, with the first one's codec and prompt.
+        shares: of the rows of a run, in the order of the sources.
+        questions_per_image: the most that a row of any source holds.
+        fingerprint: of the records and the shares; of a single source, the source's.
+
+    Raises:
+        UserError: sources cannot share a batch, have one name, or have weights in part.
+    """
+
+    def __init__(self, sources: Sequence[MixtureSource], temperature: float = 1.0) -> None:
+        self.sources = tuple(sources)
+        self.config = self.sources[0].config
+        self.names = [source.name for source in self.sources]
+        if len(set(self.names)) < len(self.names):
+            raise UserError(f"mixture: sources are named {self.names}, expected different names")
+        for source in self.sources:
+            own = {name: getattr(source.config, name) for name in _OWN}
+            if dataclasses.replace(self.config, **own) != source.config:
+                raise UserError(
+                    f"mixture: source {source.name} and {self.names[0]} differ in more than "
+                    f"{', '.join(_OWN)}; the rest of ExampleConfig is one for all"
+                )
+        one_box_route(self.config.box_route, {s.name: s.config.codec for s in self.sources})
+        records = [source.records for source in self.sources]
+        weights = {source.name: source.weight for source in self.sources}
+        self.shares = shares([len(r) for r in records], weights, temperature)
+        self.questions_per_image = max(r.questions_per_image for r in records)
+        self._starts = [0, *itertools.accumulate(len(r) for r in records)]
+        self._first_question = [0, *itertools.accumulate(r.num_records for r in records)]
+        self.fingerprint = records[0].fingerprint
+        if len(records) > 1:
+            parts = [self.names, [r.fingerprint for r in records], self.shares.tolist()]
+            self.fingerprint = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+    def __len__(self) -> int:
+        """Rows of all sources."""
+        return self._starts[-1]
+
+    def source_of(self, row: int) -> int:
+        """Which of the sources the row is of."""
+        return bisect.bisect_right(self._starts, row) - 1
+
+    def __getitem__(self, row: int) -> ImageQuestions:
+        """The row; the indices of its records count on from source to source."""
+        number = self.source_of(row)
+        questions = self.sources[number].records[row - self._starts[number]]
+        first = self._first_question[number]
+        return questions._replace(indices=tuple(first + index for index in questions.indices))
+
+    def order(self, seed: int) -> grain.MapDataset:
+        """Row numbers without end, by random access: a pure function of the seed."""
+        orders = [
+            # Grain shuffles epoch e with seed + e: spread the seeds, or run 1 repeats run 0 an
+            # epoch late.
+            grain.MapDataset.range(start, stop).shuffle(seed=_spread(seed, source.name)).repeat()
+            for source, start, stop in zip(
+                self.sources, self._starts[:-1], self._starts[1:], strict=True
+            )
+        ]
+        return orders[0] if len(orders) == 1 else grain.MapDataset.mix(orders, self.shares.tolist())
+
+
+def shares(
+    rows: Sequence[int], weights: Mapping[str, float | None], temperature: float = 1.0
+) -> Float[np.ndarray, "sources"]:
+    """Of each source, which part of a run's rows; they sum to 1 (the module tells the formula).
+
+    Args:
+        rows: of each source.
+        weights: by source, in the same order; all of them or none.
+        temperature: for sources without weights, above 0.
+
+    Raises:
+        UserError: a weight or the temperature is not above 0, or some sources have a weight and
+            others none.
+    """
+    missing = [name for name, weight in weights.items() if weight is None]
+    if missing and len(missing) < len(weights):
+        raise UserError(
+            f"mixture: no weight for {', '.join(missing)}; give all sources one or none"
+        )
+    for name, weight in weights.items():
+        if weight is not None and not 0 < weight < float("inf"):
+            raise UserError(f"mixture: weight of {name} is {weight}, expected a number above 0")
+    if not temperature > 0:
+        raise UserError(f"mixture: temperature is {temperature}, expected a number above 0")
+    if missing:
+        # In logarithms: a low temperature makes powers that no float holds.
+        logarithms = np.log(np.asarray(rows, np.float64)) / temperature
+        parts = np.exp(logarithms - logarithms.max())
+    else:
+        parts = np.array([weight for weight in weights.values()], np.float64)
+    parts /= parts.sum()
+    if not parts.min() > 1e-9:
+        low = list(weights)[int(parts.argmin())]
+        raise UserError(f"mixture: the share of {low} is {parts.min():.1e}; leave it out")
+    return parts
+
+
+def one_box_route(route: str, codecs: Mapping[str, str]) -> BoxRoute:
+    """How the loss reaches the boxes of all sources.
+
+    Args:
+        route: one of `coordinates.BOX_ROUTES`.
+        codecs: of each source, by name.
+
+    Raises:
+        UserError: not in one way.
+    """
+    routes = {name: resolve_box_route(route, codec) for name, codec in codecs.items()}
+    if len(set(routes.values())) > 1:
+        found = ", ".join(f"{name} ({codecs[name]}) by {way}" for name, way in routes.items())
+        raise UserError(
+            f"mixture: a batch has one way from the loss to boxes, and training.box_route={route!r}"
+            f" means {found}; give all sources location tokens or all of them digits"
+        )
+    return next(iter(routes.values()))
+
+
+def _spread(seed: int, name: str) -> int:
+    """A seed for a source; of a run with one source it's that of the run alone."""
+    entropy = [seed, zlib.crc32(name.encode())] if name else seed
+    return int(np.random.SeedSequence(entropy).generate_state(1)[0])
