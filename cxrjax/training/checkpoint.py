@@ -32,6 +32,7 @@ from cxrjax.training.config import (
     from_json,
     grammar_name,
 )
+from cxrjax.training.mixture_config import SOURCES
 from cxrjax.training.run_info import file_sha256, write_json
 from cxrjax.training.step import cast_params
 
@@ -80,7 +81,6 @@ _FREE_KEYS = (
     "decoding.",
     "missing_data_help",
 )
-_FREE_SOURCE_KEYS = (".train", ".image_root")
 
 
 class LoadedModel(NamedTuple):
@@ -369,17 +369,21 @@ def check_same_run(workdir: Path, config: ConfigDict) -> None:
     """
     saved, now = flatten(read_config(workdir)), flatten(config)
     differing = [
-        f"{key} is {saved.get(key)!r} there and {now.get(key)!r} now"
+        f"{key} is {saved.get(key, 'absent')!r} there and {now.get(key, 'absent')!r} now"
         for key in {**saved, **now}
-        if saved.get(key) != now.get(key)
+        if saved.get(key, "absent") != now.get(key, "absent")
         and not key.startswith(_FREE_KEYS)
-        and not (key.startswith("mixture.sources.") and key.endswith(_FREE_SOURCE_KEYS))
+        and not (key in saved and key in now and _is_free_of_source(key))
     ]
     if differing:
         raise UserError(
             f"{workdir} holds a run of another configuration: {'; '.join(differing)}; use that "
             "configuration or another workdir"
         )
+
+
+def _is_free_of_source(key: str) -> bool:
+    return key.startswith(SOURCES) and key.endswith((".train", ".image_root"))
 
 
 def check_same_base(workdir: Path, saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:

@@ -1,0 +1,94 @@
+"""The four data sets in one run, in small: build, train, go on, predict as one of them."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cxrjax import build, predict, train
+
+_ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    out = tmp_path_factory.mktemp("mixture")
+    small = ["--long_side=64", "--processes=1"]
+    for dataset, name, words in (
+        ("phantom", "vindr", ["--seed=7", "--images=6", "--validation_images=2", *small]),
+        ("phantom_studies", "studies", ["--studies=6", *small]),
+        ("gemex", "gemex", [f"--source={out / 'studies'}"]),
+        ("cxr_qba", "cxr_qba", [f"--source={out / 'studies'}", "--surrogate", "--least_grade=A"]),
+        (
+            "vix_ray_synthetic",
+            "vix_ray",
+            ["--images=6", "--validation_images=2", "--segmenter=syllables", *small],
+        ),
+    ):
+        build.main([f"--dataset={dataset}", f"--out={out / name}", *words])
+    return out
+
+
+def _train(data, workdir, steps):
+    files = {name: "train" for name in ("vindr", "gemex", "cxr_qba")} | {"vix_ray": "train_stage2"}
+    train.main(
+        [
+            "--config=configs/mixture.py:tiny",
+            f"--workdir={workdir}",
+            *(
+                f"--config.mixture.sources.{name}.train={data / name / 'records' / file}.jsonl"
+                for name, file in files.items()
+            ),
+            f"--config.mixture.sources.cxr_qba.image_root={data / 'studies'}",
+            f"--config.training.steps={steps}",
+            "--config.training.batch_images=8",
+            "--config.training.log_every=1",
+            "--config.training.checkpoint_every=2",
+            "--config.training.keep_last=3",
+            "--config.optimizer.schedule=constant",
+            "--config.optimizer.warmup_steps=1",
+            "--config.data.packed_buckets=(1400,)",
+            "--config.data.workers=0",
+            "--config.model.unroll=false",
+            "--config.decoding.max_answer_tokens=8",
+        ]
+    )
+
+
+@pytest.mark.slow
+def test_four_sources_are_trained_in_one_run_and_the_run_goes_on(data, tmp_path, monkeypatch):
+    monkeypatch.chdir(_ROOT)  # the configuration names the shipped base
+    workdir = tmp_path / "run"
+    _train(data, workdir, 6)
+    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").open()]
+    losses = [line["train/loss"] for line in lines]
+    assert len(losses) == 6 and np.isfinite(losses).all() and min(losses[3:]) < losses[0]
+    for line in lines:
+        for name in ("vindr", "gemex", "cxr_qba", "vix_ray"):
+            assert line[f"train/images/{name}"] == 2 * line["step"]  # 8 images, equal weights
+    run = (workdir / "run.json").read_text()
+    for name in ("vindr", "gemex", "cxr_qba", "vix_ray"):
+        assert str(data / name / "records") in run
+
+    # As if it had been killed after step 5: it goes on from the checkpoint of step 4.
+    shutil.rmtree(workdir / "checkpoints" / "6")
+    _train(data, workdir, 6)
+    assert json.loads((workdir / "run.json").read_text())["resumed_from"] == 4
+    again = [json.loads(line) for line in (workdir / "metrics.jsonl").open()]
+    told = [n for n in lines[0] if n == "train/loss" or n.startswith("train/images/")]
+    assert len(told) == 5
+    for line, other in zip(lines, again, strict=True):
+        assert [line[name] for name in told] == [other[name] for name in told]
+
+    predict.main(
+        [
+            f"--workdir={workdir}",
+            "--source=gemex",
+            f"--questions={data / 'gemex' / 'questions' / 'train.jsonl'}",
+            f"--out={tmp_path / 'gemex.jsonl'}",
+        ]
+    )
+    asked = (data / "gemex" / "questions" / "train.jsonl").read_text().splitlines()
+    assert len((tmp_path / "gemex.jsonl").read_text().splitlines()) == len(asked) > 0

@@ -1,0 +1,110 @@
+"""A mixture's keys: written, overridden, read back, refused."""
+
+from pathlib import Path
+
+import pytest
+
+from cxrjax.errors import UserError
+from cxrjax.training.checkpoint import check_same_run
+from cxrjax.training.config import default_config, from_json, load_config, to_json, validate
+from cxrjax.training.data import example_config, open_training
+from cxrjax.training.mixture_config import add_source, source_config, train_files
+from cxrjax.training.run_info import write_json
+
+_CONFIG = str(Path(__file__).parents[2] / "configs" / "mixture.py")
+
+
+def _mixed(**keys):
+    config = default_config()
+    config.training.batch_images = 4
+    config.training.steps = 10
+    add_source(config, "a", "a.jsonl", prompt="detect", questions_per_image=3)
+    add_source(config, "b", "b.jsonl", **keys)
+    return config
+
+
+def test_a_source_says_what_it_has_of_its_own_and_takes_the_rest_from_data():
+    config = _mixed(record_codec="gemex")
+    validate(config)
+    config.data.answer_buckets = (99,)
+    a, b = (example_config(source_config(config, name)) for name in "ab")
+    assert (a.prompt, a.record_codec) == ("detect", "vindr_px")
+    assert (b.prompt, b.record_codec) == ("vqa", "gemex")
+    assert a.answer_buckets == b.answer_buckets == (99,)
+    assert source_config(config, "a").data.questions_per_image == 3
+    assert config.data.prompt == "vqa" and config.data.train is None
+    assert train_files(config) == ["a.jsonl", "b.jsonl"]
+
+
+def test_it_is_read_back_from_json_as_it_was():
+    config = load_config(f"{_CONFIG}:tiny")
+    again = from_json(to_json(config), "config.json")
+    validate(again)
+    assert to_json(again) == to_json(config)
+    assert not from_json(to_json(default_config()), "x").mixture.sources
+
+
+def test_command_lines_change_single_keys():
+    words = [
+        "--config.mixture.sources.vindr.weight=2.5",
+        "--config.mixture.sources.gemex.train=x.jsonl",
+    ]
+    config = load_config(f"{_CONFIG}:tiny", words)
+    assert config.mixture.sources.vindr.weight == 2.5
+    assert source_config(config, "gemex").data.train == "x.jsonl"
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("mixture.sources.vindr.wieght=2", "did you mean 'mixture.sources.vindr.weight'"),
+        ("mixture.sources.nobody.weight=2", "nobody"),
+        ("mixture.temprature=2", "did you mean 'mixture.temperature'"),
+        ("mixture.temperature=0", "mixture.temperature=0.0: expected a number above 0"),
+        ("mixture.sources.vindr.weight=-1", "weight of vindr is -1.0"),
+        ("mixture.sources.vindr.codec=vindr_px", "vindr .vindr_px. by digits"),
+        ("data.train=x.jsonl", "data.train='x.jsonl' and mixture.sources exclude each other"),
+        ("mixture.sources.vindr.questions_per_image=0", "expected a number above 0"),
+        ("mixture.sources.vindr.train=", "mixture.sources.vindr.train is not set"),
+    ],
+)
+def test_wrong_keys_end_in_one_line(word, message):
+    with pytest.raises(UserError, match=message) as error:
+        load_config(f"{_CONFIG}:tiny", [f"--config.{word}"])
+    assert "\n" not in str(error.value)
+
+
+def test_contradictions_are_refused():
+    with pytest.raises(UserError, match="no weight for a"):
+        validate(_mixed(weight=1.0))
+    config = _mixed(codec="paligemma")
+    config.mixture.sources.a.codec, config.data.codec = "paligemma", "vindr_px"
+    with pytest.raises(UserError, match=r"data \(vindr_px\) by digits, a \(paligemma\) by loc"):
+        validate(config)
+    config = _mixed()
+    config.training.batch_images, config.training.batch_questions = None, 4
+    with pytest.raises(UserError, match="batch_images"):
+        validate(config)
+    with pytest.raises(UserError, match="'c' is no source of the run's mixture: .* a, b"):
+        source_config(_mixed(), "c")
+    with pytest.raises(UserError, match=r"mixture\.sources\.d"):
+        from_json({"mixture": {"sources": {"d": 3}}}, "config.json")
+
+
+def test_a_missing_file_is_told_by_its_own_key(tmp_path):
+    with pytest.raises(UserError, match=r"mixture\.sources\.a\.train names a\.jsonl"):
+        open_training(_mixed())
+
+
+def test_a_run_is_resumed_with_moved_files_and_with_no_other_shares(tmp_path):
+    write_json(tmp_path / "config.json", to_json(_mixed()))
+    moved = _mixed()
+    moved.mixture.sources.a.train = "elsewhere/a.jsonl"
+    check_same_run(tmp_path, moved)
+    moved.mixture.temperature = 2.0
+    with pytest.raises(UserError, match=r"mixture\.temperature is 1\.0 there and 2\.0 now"):
+        check_same_run(tmp_path, moved)
+    more = _mixed()
+    add_source(more, "c", "c.jsonl")
+    with pytest.raises(UserError, match=r"mixture\.sources\.c\.train is 'absent' there"):
+        check_same_run(tmp_path, more)
