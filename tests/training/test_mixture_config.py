@@ -85,7 +85,7 @@ def test_contradictions_are_refused():
     config.training.batch_images, config.training.batch_questions = None, 4
     with pytest.raises(UserError, match="batch_images"):
         validate(config)
-    with pytest.raises(UserError, match="'c' is no source of the run's mixture: .* a, b"):
+    with pytest.raises(UserError, match=r"'c' is no source of the run's mixture: .* a, b"):
         source_config(_mixed(), "c")
     with pytest.raises(UserError, match=r"mixture\.sources\.d"):
         from_json({"mixture": {"sources": {"d": 3}}}, "config.json")
