@@ -23,8 +23,8 @@ unsaid, and what the model is asked like where nobody says otherwise; for anothe
 metrics.jsonl has train/images/NAME, the images of each source so far. An epoch is as many images
 as all sources have together.
 
-`:tiny` is the shipped base on phantoms, with location tokens and its own tokenizer, which spells
-Vietnamese letters in bytes, two impressions' worth of tokens for one; four equal weights:
+`:tiny` is the shipped base on phantoms, with location tokens, four equal weights, and the base's
+tokenizer, which spells Vietnamese letters in bytes (four times the tokens of ViX-Ray's own):
 
     python -m cxrjax.build --dataset=phantom --seed=7 --images=1000 --validation_images=60 \\
         --long_side=144 --conspicuity=1.6 --out=runs/mixture_tiny/vindr
@@ -35,6 +35,12 @@ Vietnamese letters in bytes, two impressions' worth of tokens for one; four equa
         --least_grade=A --out=runs/mixture_tiny/cxr_qba
     python -m cxrjax.build --dataset=vix_ray_synthetic --images=400 --validation_images=60 \\
         --long_side=144 --conspicuity=1.6 --out=runs/mixture_tiny/vix_ray
+
+Builds: 2 minutes. 2.3 GB; two CPU cores make about a step a second with nothing beside them. After
+150 of its 300 steps (1,200 images, 300 of each) the cross-entropy of a token on validation
+questions, at most 56 images a source, was 2.1 for VinDr (the base: 23.4), 2.2 for GEMeX (17.0), 3.5
+for CXR-QBA (14.7) and 1.7 for ViX-Ray (14.8); the mean IoU of expected boxes was 0.43 (0.48), 0.39
+(0.08) and 0.38 (0.09), where the base had learnt VinDr's boxes before. Figures of phantoms.
 """
 
 from ml_collections import ConfigDict
