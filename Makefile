@@ -8,6 +8,8 @@ VENV ?= .venv
 PY = $(VENV)/bin/python
 DEMO = runs/demo
 DEMO_IMAGES = 5000
+# Each takes up to 4 GB.
+TEST_PROCESSES = 2
 QUESTIONS = $(DEMO)/data/questions/validation.jsonl
 
 # glibc takes huge pages only if told before the process starts; worth a tenth of the step time.
@@ -39,13 +41,13 @@ demo: $(VENV)/.installed
 	    --title="LoRA on phantom VinDr-CXR-VQA: base and tuned"
 
 test: $(VENV)/.installed lint
-	$(PY) -m pytest -m "not parity"
+	$(PY) -m pytest -n $(TEST_PROCESSES) -m "not parity"
 
 fast: $(VENV)/.installed
-	$(PY) -m pytest -m "not slow and not parity"
+	$(PY) -m pytest -n $(TEST_PROCESSES) -m "not slow and not parity"
 
 parity: $(VENV)-parity/.installed
-	$(VENV)-parity/bin/python -m pytest -m parity
+	$(VENV)-parity/bin/python -m pytest -n $(TEST_PROCESSES) -m parity
 
 bench: $(VENV)-parity/.installed
 	$(VENV)-parity/bin/python tests/bench/run.py

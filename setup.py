@@ -79,6 +79,7 @@ setup(
             "pydicom-data==1.0.0",
             "pylibjpeg-libjpeg>=2.3,<3",
             "pytest>=8.4,<10",
+            "pytest-xdist>=3.6,<4",
             "ruff>=0.14,<0.18",
             "scikit-learn>=1.5,<2",
         ],
