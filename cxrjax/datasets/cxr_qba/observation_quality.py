@@ -95,8 +95,11 @@ def _sentence(observation: Observation) -> str:
 
 @functools.lru_cache(maxsize=1 << 15)
 def mentions_change(text: str) -> bool:
+    """Whether words compare with an earlier study."""
     language = load_language()
     words = split_words(text.lower())
+    if any(word.lemma == "new" for word in words):
+        return True
     return bool(language.change.find(words) or language.change_context.find(words))
 
 
