@@ -51,8 +51,8 @@ class QBABuild:
     Attributes:
         surrogate: rate questions and answers by rules, under names that say so.
         least_grade: leave out of the records what is below it ("" takes all). Grades are the
-            release's; of what is constructed here the surrogate's, and only where `surrogate` is
-            on.
+            release's; of what is constructed here those of a language model's verdicts, or the
+            surrogate's where `surrogate` is on.
     """
 
     source: Path
@@ -115,10 +115,10 @@ def build_cxr_qba(
     rated = build.surrogate or rater is not None
     if build.surrogate and rater is not None:
         raise UserError("rated by rules or by a language model, not by both")
-    if release and (extractor or rater):
+    if release and (extractor or rated):
         raise UserError(
-            f"{build.source}: the release is read as it is; a language model reads and rates what "
-            "is constructed from reports"
+            f"{build.source}: the release is read as it is, with its own grades; leave out "
+            "--generator and --rate_with, which are for what is constructed from reports"
         )
     if build.least_grade and not rated and not release:
         raise UserError(

@@ -32,6 +32,9 @@ def estimate_language_model(
     """The dry run: about what a build would ask a language model, with the rules' sentences and
     questions in place of the model's. Sends and writes nothing.
 
+    Of reading, a sentence that stands in several reports counts once; of rating, what is the same
+    in several studies counts each time, though it is sent once.
+
     Raises:
         UserError: the source cannot be read.
     """
@@ -40,7 +43,8 @@ def estimate_language_model(
         reports = (study.report for study in read_studies(source, QualityLog()))
         lines.append(f"reading: {extractor.client.estimate(planned_requests(reports))}")
     if rater:
-        lines.append(f"rating: {rater.client.estimate(_planned_ratings(source, seed))}")
+        estimate = rater.client.estimate(_planned_ratings(source, seed))
+        lines.append(f"rating, repetitions included: {estimate}")
     return "\n".join(lines)
 
 
