@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable
 
 from cxrjax.errors import UserError
-from cxrjax.language_model.flags import add_flags
+from cxrjax.language_model.flags import add_flags, from_flags
 
 
 def add_dataset_flags(parser: argparse.ArgumentParser) -> None:
@@ -29,7 +29,8 @@ def add_dataset_flags(parser: argparse.ArgumentParser) -> None:
         "--generator",
         default="templates",
         choices=("templates", "language_model"),
-        help="what words constructed questions (default templates)",
+        help="what words constructed questions (default templates); of cxr_qba, whose words are "
+        "always templates', what reads the reports (default rules)",
     )
     phantom = parser.add_argument_group("phantom")
     add = phantom.add_argument
@@ -52,7 +53,12 @@ def add_dataset_flags(parser: argparse.ArgumentParser) -> None:
     studies.add_argument("--studies", type=int, default=200, help="examinations (default 200)")
     qba = parser.add_argument_group("cxr_qba")
     add = qba.add_argument
-    add("--surrogate", action="store_true", help="rate constructed questions by rules")
+    add(
+        "--rate_with",
+        default="none",
+        choices=("none", "surrogate", "language_model"),
+        help="what rates constructed questions; surrogate: rules, under that name (default none)",
+    )
     add(
         "--least_grade",
         default="",
@@ -179,10 +185,27 @@ def _build_gemex(flags: argparse.Namespace) -> str | None:
     return None
 
 
-def _build_cxr_qba(flags: argparse.Namespace) -> None:
+def _build_cxr_qba(flags: argparse.Namespace) -> str | None:
     from cxrjax.datasets.cxr_qba.build import QBABuild, build_cxr_qba
 
-    build_cxr_qba(QBABuild(flags.source, flags.out, flags.seed, flags.surrogate, flags.least_grade))
+    surrogate = flags.rate_with == "surrogate"
+    build = QBABuild(flags.source, flags.out, flags.seed, surrogate, flags.least_grade)
+    if "language_model" not in (flags.generator, flags.rate_with):
+        build_cxr_qba(build)
+        return None
+    from cxrjax.datasets.cxr_qba.language_model_estimate import estimate_language_model
+    from cxrjax.datasets.cxr_qba.language_model_extractor import LanguageModelExtractor
+    from cxrjax.datasets.cxr_qba.language_model_rater import LanguageModelRater
+    from cxrjax.datasets.cxr_qba.prompts import CACHE_NAME
+
+    client = from_flags(flags, flags.out / CACHE_NAME)
+    extractor = LanguageModelExtractor(client) if flags.generator == "language_model" else None
+    rater = LanguageModelRater(client) if flags.rate_with == "language_model" else None
+    if flags.dry_run:
+        return estimate_language_model(flags.source, flags.seed, extractor, rater)
+    build_cxr_qba(build, extractor, rater)
+    print(json.dumps({client.settings.model: client.account.to_json()}))
+    return None
 
 
 def _build_own_records(flags: argparse.Namespace) -> None:

@@ -27,7 +27,7 @@ REASONS = {
     "duplicate_id": "an identifier that was used before",
     "duplicate_row": "a row of a table that stood there before, word for word",
     "empty_report": "a report without findings and impression",
-    "generator_failed": "a question for which the language model gave no usable words",
+    "generator_failed": "a question or a report for which the language model gave no usable words",
     "invalid_graph": "a scene graph or question file that contradicts itself or its study",
     "invalid_record": "a record with a missing, superfluous or mistyped field",
     "longitudinal": "wording that compares with an earlier examination",

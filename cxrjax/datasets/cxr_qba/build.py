@@ -10,6 +10,7 @@ import collections
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from tqdm import tqdm
 
@@ -20,6 +21,9 @@ from cxrjax.datasets.cxr_qba.construction import (
     construct_graph,
     construct_questions,
 )
+from cxrjax.datasets.cxr_qba.extraction import Extractor, Report
+from cxrjax.datasets.cxr_qba.language_model_extractor import LanguageModelExtractor
+from cxrjax.datasets.cxr_qba.language_model_rater import LanguageModelRater
 from cxrjax.datasets.cxr_qba.metadata import MetadataWriter, read_table, write_quality_mappings
 from cxrjax.datasets.cxr_qba.negative_sampling import MentionCounts
 from cxrjax.datasets.cxr_qba.questions import Question, StudyQuestions
@@ -47,8 +51,8 @@ class QBABuild:
     Attributes:
         surrogate: rate questions and answers by rules, under names that say so.
         least_grade: leave out of the records what is below it ("" takes all). Grades are the
-            release's; of what is constructed here the surrogate's, and only where `surrogate` is
-            on.
+            release's; of what is constructed here those of a language model's verdicts, or the
+            surrogate's where `surrogate` is on.
     """
 
     source: Path
@@ -66,23 +70,66 @@ class _Entry:
     split: str
 
 
-def build_cxr_qba(build: QBABuild) -> None:
+@dataclasses.dataclass(frozen=True)
+class _MadeBy:
+    """What constructed.
+
+    Attributes:
+        grades: "surrogate", "language_model" or "unrated".
+    """
+
+    grades: str
+    extractor: Extractor
+    rater: LanguageModelRater | None
+
+    @property
+    def generator(self) -> Generator:
+        if isinstance(self.extractor, LanguageModelExtractor):
+            return Generator(name=self.extractor.name, version=self.extractor.version)
+        return Generator(name="cxrjax-rules", version=cxrjax.__version__)
+
+    def to_json(self) -> dict[str, Any]:
+        """For the manifest."""
+        named = {"extractor": self.extractor, "rater": self.rater}
+        made = {what: {"name": o.name, "version": o.version} for what, o in named.items() if o}
+        return {"grades": self.grades, **made}
+
+
+def build_cxr_qba(
+    build: QBABuild,
+    extractor: LanguageModelExtractor | None = None,
+    rater: LanguageModelRater | None = None,
+) -> None:
     """Reads the release, or constructs from reports, and writes what can be used.
 
+    Args:
+        extractor: reads the reports; rules where there is none.
+        rater: gives the verdicts that the release's grades are made from; never beside the
+            surrogate's.
+
     Raises:
-        UserError: the source cannot be read, nothing in it can be used, or the folder cannot be
-            written.
+        UserError: the source cannot be read, nothing in it can be used, the folder cannot be
+            written, or the language model cannot be used.
     """
-    if build.least_grade and not build.surrogate and not is_release(build.source):
+    release = is_release(build.source)
+    rated = build.surrogate or rater is not None
+    if build.surrogate and rater is not None:
+        raise UserError("rated by rules or by a language model, not by both")
+    if release and (extractor or rated):
+        raise UserError(
+            f"{build.source}: the release is read as it is, with its own grades; leave out "
+            "--generator and --rate_with, which are for what is constructed from reports"
+        )
+    if build.least_grade and not rated and not release:
         raise UserError(
             f"--least_grade={build.least_grade} needs grades: constructed questions are unrated; "
-            "add --surrogate to rate them by rules"
+            "add --rate_with=surrogate to rate them by rules, or --rate_with=language_model"
         )
     quality = QualityLog()
-    if is_release(build.source):
+    if release:
         _read_release(build, quality)
     else:
-        _construct(build, quality)
+        _construct(build, quality, extractor, rater)
 
 
 def is_release(source: Path) -> bool:
@@ -94,8 +141,21 @@ def is_release(source: Path) -> bool:
     return next(source.rglob("*.qa.json"), None) is not None or bool(list(source.glob("*.zip")))
 
 
-def _construct(build: QBABuild, quality: QualityLog) -> None:
+def _construct(
+    build: QBABuild,
+    quality: QualityLog,
+    extractor: LanguageModelExtractor | None,
+    rater: LanguageModelRater | None,
+) -> None:
     how = Construction(seed=build.seed, surrogate=build.surrogate)
+    if extractor:
+        how.extractor = extractor
+
+        def reports() -> Iterator[Report]:  # without the images, of which many would be held
+            return (study.report for study in read_studies(build.source, QualityLog()))
+
+        extractor.require_permission(reports())
+        extractor.ask_ahead(reports())
     counts = MentionCounts()
     entries: dict[Key, _Entry] = {}
     with output.writing(build.out):
@@ -119,15 +179,25 @@ def _construct(build: QBABuild, quality: QualityLog) -> None:
         reasons = {reason: n for reason, n in quality.counts().items() if n}
         raise UserError(f"{build.source}: no study left to use; set aside: {reasons or 'none'}")
 
-    def questions(key: Key, files: StudyFiles) -> tuple[SceneGraph, StudyQuestions] | None:
+    def unrated(key: Key, files: StudyFiles) -> tuple[SceneGraph, StudyQuestions]:
         graph, _ = files.read(key)
         assert graph is not None  # it was written above
-        made = construct_questions(graph, counts, how)
+        return graph, construct_questions(graph, counts, how)
+
+    def questions(key: Key, files: StudyFiles) -> tuple[SceneGraph, StudyQuestions] | None:
+        graph, made = unrated(key, files)
+        if rater:
+            rater.rate(graph, made, quality)
         write_study(build.out / NATIVE, made)
         return graph, made
 
+    grades = "surrogate" if build.surrogate else "language_model" if rater else "unrated"
+    made_by = _MadeBy(grades, how.extractor, rater)
+    if rater:
+        with StudyFiles(build.out / NATIVE, QualityLog()) as files:
+            rater.require_permission(unrated(key, files) for key in entries)
     with StudyFiles(build.out / NATIVE, quality) as files:
-        _write(build, entries, lambda key: questions(key, files), quality, False)
+        _write(build, entries, lambda key: questions(key, files), quality, made_by)
     output.write_json(build.out / "sampling_weights.json", counts.to_json())
 
 
@@ -146,7 +216,7 @@ def _read_release(build: QBABuild, quality: QualityLog) -> None:
                 return None
             return graph, made
 
-        _write(build, entries, questions, quality, True)
+        _write(build, entries, questions, quality, None)
 
 
 def _release_images(source: Path) -> dict[Key, list[StudyImage]]:
@@ -190,14 +260,15 @@ def _write(
     entries: Mapping[Key, _Entry],
     questions: Callable[[Key], tuple[SceneGraph, StudyQuestions] | None],
     quality: QualityLog,
-    release: bool,
+    made_by: _MadeBy | None,
 ) -> None:
-    """Both kinds of source, from here on alike."""
+    """Both kinds of source, from here on alike; `made_by` is None for the release."""
+    release = made_by is None
     splits = _divide(entries, build.seed)
     output.prepare(build.out, splits)
     statistics, records = StudyStatistics(), RecordStatistics()
     # The release's own generator is not ours to name.
-    generator = None if release else Generator(name="cxrjax-rules", version=cxrjax.__version__)
+    generator = made_by.generator if made_by else None
     manifest = {}
     with output.writing(build.out), MetadataWriter(build.out / "metadata") as metadata:
         for split, keys in splits.items():
@@ -245,7 +316,7 @@ def _write(
             "dataset": "cxr_qba",
             "seed": build.seed,
             "source": {"path": build.source.name, "release": release},
-            "grades": "surrogate" if build.surrogate else "release" if release else "unrated",
+            **(made_by.to_json() if made_by else {"grades": "release"}),
             "least_grade": build.least_grade or None,
             "splits": manifest,
         },
