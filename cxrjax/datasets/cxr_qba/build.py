@@ -8,7 +8,7 @@ DIR/records, questions, statistics.json, quality.json, manifest.json     as ever
 
 import collections
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tqdm import tqdm
@@ -212,21 +212,9 @@ def _write(
                         continue
                     graph, made = found
                     images = entries[key].images
-                    frontal = [i for i in images if i.frontal]
-                    statistics.add(made, split, len(frontal))
+                    statistics.add(made, split, sum(i.frontal for i in images))
                     metadata.study(graph, made, images, split)
-                    if images and any(i.view for i in images) and not frontal:
-                        quality.warnings["studies without a frontal image, not exported"] += 1
-                        continue
-                    # Where no view is known, the study's images stand together for the study.
-                    shown = frontal or images[:1] or (StudyImage(graph.study_id),)
-                    kept = made.model_copy(
-                        update={"questions": [q for q in made.questions if _exported(q, build)]}
-                    )
-                    quality.examined["questions"] += len(made.questions)
-                    quality.warnings["questions below --least_grade, not exported"] += len(
-                        made.questions
-                    ) - len(kept.questions)
+                    kept, shown = export(made, images, build, quality)
                     yield from to_records(kept, shown, split, None, generator, release)
 
             manifest[split] = output.write_split(build.out, split, of_split(), records)
@@ -250,6 +238,26 @@ def _write(
             "splits": manifest,
         },
     )
+
+
+def export(
+    made: StudyQuestions, images: Sequence[StudyImage], build: QBABuild, quality: QualityLog
+) -> tuple[StudyQuestions, Sequence[StudyImage]]:
+    """The questions of a study that become records, and the images that they are asked of.
+
+    Without a frontal image there are none; where no view is known, the first image stands for the
+    study. What is left out is counted in `quality`.
+    """
+    frontal = [i for i in images if i.frontal]
+    if any(i.view for i in images) and not frontal:
+        quality.warnings["studies without a frontal image, not exported"] += 1
+        return made, ()
+    kept = [q for q in made.questions if _exported(q, build)]
+    quality.examined["questions"] += len(made.questions)
+    left_out = len(made.questions) - len(kept)
+    quality.warnings["questions below --least_grade, not exported"] += left_out
+    shown = frontal or images[:1] or (StudyImage(made.study_id),)
+    return made.model_copy(update={"questions": kept}), shown
 
 
 def _exported(question: Question, build: QBABuild) -> bool:
