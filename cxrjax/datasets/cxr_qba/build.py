@@ -73,16 +73,21 @@ def build_cxr_qba(build: QBABuild) -> None:
         UserError: the source cannot be read, nothing in it can be used, or the folder cannot be
             written.
     """
-    if build.least_grade and not build.surrogate and not is_release(build.source):
-        raise UserError(
-            f"--least_grade={build.least_grade} needs grades: constructed questions are unrated; "
-            "add --surrogate to rate them by rules"
-        )
     quality = QualityLog()
     if is_release(build.source):
         _read_release(build, quality)
     else:
+        refuse_ungraded(build)
         _construct(build, quality)
+
+
+def refuse_ungraded(build: QBABuild) -> None:
+    """Raises `UserError` where constructed questions are to be filtered by grades they lack."""
+    if build.least_grade and not build.surrogate:
+        raise UserError(
+            f"--least_grade={build.least_grade} needs grades: constructed questions are unrated; "
+            "add --surrogate to rate them by rules"
+        )
 
 
 def is_release(source: Path) -> bool:
