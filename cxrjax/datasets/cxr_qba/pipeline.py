@@ -20,7 +20,6 @@ from pathlib import Path
 from tqdm import tqdm
 
 from cxrjax.cli import run
-from cxrjax.datasets import output
 from cxrjax.datasets.cxr_qba.build import QBABuild, is_release, refuse_ungraded
 from cxrjax.datasets.cxr_qba.shards import (
     CorpusFacts,
@@ -30,6 +29,7 @@ from cxrjax.datasets.cxr_qba.shards import (
     finish,
     merge_facts,
     note_failure,
+    prepare,
     questions_done,
     read_facts,
 )
@@ -87,9 +87,7 @@ def run_pipeline(
     if not any(option.startswith("--runner") for option in options):
         options.insert(0, f"--runner={LOCAL_RUNNER}")
     numbers = list(range(job.shards))
-    with output.writing(job.build.out):
-        job.build.out.mkdir(parents=True, exist_ok=True)
-        (job.build.out / "manifest.json").unlink(missing_ok=True)
+    prepare(job)
     with _progress(job), beam.Pipeline(options=PipelineOptions(options)) as pipeline:
         facts = (
             pipeline

@@ -42,9 +42,11 @@ from cxrjax.datasets.cxr_qba.statistics import StudyStatistics, markdown, publis
 from cxrjax.datasets.cxr_qba.study import StudyImage
 from cxrjax.datasets.quality import QualityLog, Unusable
 from cxrjax.datasets.record_shards import (
+    FOLDER,
     ArrayRecordFile,
     RecordShard,
     describe_shard,
+    describe_split,
     shard_name,
 )
 from cxrjax.datasets.split import validation_groups
@@ -213,6 +215,9 @@ def build_questions(job: ShardedBuild, number: int, facts: CorpusFacts) -> None:
     generator = Generator(name="cxrjax-rules", version=cxrjax.__version__)
     validation = validation_groups(facts.patients, build.seed) if facts.without_split else set()
     _begin(job, "questions", number)
+    # Its studies may have gone to other splits since.
+    for old in (build.out / FOLDER).glob(f"{shard_name('*', number, job.shards)}.*"):
+        old.unlink()
     metadata_folder = build.out / "metadata" / shard_name("shard", number, job.shards)
     shards: dict[str, RecordShard] = {}
     studies: collections.Counter[tuple[str, str]] = collections.Counter()
@@ -287,14 +292,7 @@ def finish(job: ShardedBuild) -> None:
         raise UserError(f"{build.source}: no study left to use; set aside: {reasons or 'none'}")
     # The same for any number of shards.
     quality.entries.sort(key=lambda entry: (entry.reason, entry.item, entry.found))
-    manifest = {
-        split: {
-            "images": sum(shard["images"] for shard in shards),
-            "questions": sum(shard["questions"] for shard in shards),
-            "shards": shards,
-        }
-        for split, shards in sorted(splits.items())
-    }
+    manifest = {split: describe_split(shards) for split, shards in sorted(splits.items())}
     questions = sum(entry["questions"] for entry in manifest.values())
     values = {
         **{name: counts[name] for name in _ADDITIVE},
@@ -319,6 +317,24 @@ def finish(job: ShardedBuild) -> None:
             "splits": manifest,
         },
     )
+
+
+def prepare(job: ShardedBuild) -> None:
+    """Makes the folder, and takes away the manifest of an earlier run: this one is unfinished.
+
+    Raises:
+        UserError: it cannot be written to, or holds a build in another number of shards.
+    """
+    out, ours = job.build.out, f"-of-{job.shards:05d}.json"
+    with output.writing(out):
+        out.mkdir(parents=True, exist_ok=True)
+        for path in (out / "parts").glob("*.json"):
+            if not path.name.endswith(ours):
+                raise UserError(
+                    f"{path}: of a build in another number of shards than {job.shards}; choose "
+                    "another --out or remove it"
+                )
+        (out / "manifest.json").unlink(missing_ok=True)
 
 
 def note_failure(job: ShardedBuild, number: int, error: Exception) -> None:
