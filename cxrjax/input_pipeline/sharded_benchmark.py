@@ -3,9 +3,9 @@
     python -m cxrjax.input_pipeline.sharded_benchmark --out=DIR --questions=5000000
 
 Writes synthetic questions, one data set of --questions and smaller ones of a hundredth and a tenth,
-unless DIR has them, and measures each in a fresh process: seconds from import to the first element,
-the first time (when the choice is computed) and the second; anonymous memory above that of an empty
-process with the same imports, after random reads; questions/s read at random and parsed.
+unless DIR has them, and measures each in a fresh process: seconds to the first element,
+the first time (when the choice is computed) and the second; anonymous memory above that of the same
+process before, after random reads; questions/s read at random and parsed.
 """
 
 import argparse

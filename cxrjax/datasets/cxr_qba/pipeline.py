@@ -21,13 +21,12 @@ from tqdm import tqdm
 
 from cxrjax.cli import run
 from cxrjax.datasets.cxr_qba.build import QBABuild, is_release, refuse_ungraded
+from cxrjax.datasets.cxr_qba.corpus_facts import CorpusFacts, merge_facts
 from cxrjax.datasets.cxr_qba.shards import (
-    CorpusFacts,
     ShardedBuild,
     build_graphs,
     build_questions,
     finish,
-    merge_facts,
     note_failure,
     prepare,
     questions_done,

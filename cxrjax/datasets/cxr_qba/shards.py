@@ -19,7 +19,7 @@ import contextlib
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +33,8 @@ from cxrjax.datasets.cxr_qba.construction import (
     construct_graph,
     construct_questions,
 )
+from cxrjax.datasets.cxr_qba.corpus_facts import CorpusFacts, merge_facts
 from cxrjax.datasets.cxr_qba.metadata import MetadataWriter, write_quality_mappings
-from cxrjax.datasets.cxr_qba.negative_sampling import MentionCounts
 from cxrjax.datasets.cxr_qba.record_conversion import to_records
 from cxrjax.datasets.cxr_qba.scene_graph import SceneGraph
 from cxrjax.datasets.cxr_qba.sources import read_studies
@@ -99,54 +99,6 @@ class ShardedBuild:
     def construction(self) -> Construction:
         """How to construct."""
         return Construction(seed=self.build.seed, surrogate=self.build.surrogate)
-
-
-@dataclasses.dataclass
-class CorpusFacts:
-    """What questions on one study need to know of all others.
-
-    Attributes:
-        patients: all, to divide them where the source has no splits.
-        without_split: studies that the source puts into no split.
-        failed: shards of which no facts could be had.
-    """
-
-    counts: MentionCounts = dataclasses.field(default_factory=MentionCounts)
-    patients: set[str] = dataclasses.field(default_factory=set)
-    without_split: int = 0
-    failed: int = 0
-
-    def to_json(self) -> dict[str, Any]:
-        """Positive and negative mentions, patients and studies without split."""
-        return {
-            "positive": dict(sorted(self.counts.positive.items())),
-            "negative": dict(sorted(self.counts.negative.items())),
-            "patients": sorted(self.patients),
-            "without_split": self.without_split,
-        }
-
-    @classmethod
-    def from_json(cls, content: dict[str, Any]) -> "CorpusFacts":
-        """What `to_json` gave."""
-        positive, negative = (collections.Counter(content[n]) for n in ("positive", "negative"))
-        counts = MentionCounts(positive, negative)
-        return cls(counts, set(content["patients"]), content["without_split"])
-
-    @property
-    def sha256(self) -> str:
-        """The same for the same corpus, however it was cut."""
-        return hashlib.sha256(json.dumps(self.to_json()).encode()).hexdigest()
-
-
-def merge_facts(parts: Iterable[CorpusFacts]) -> CorpusFacts:
-    """Facts of several parts of a corpus; associative, and in any order the same."""
-    merged = CorpusFacts()
-    for part in parts:
-        merged.counts.merge(part.counts)
-        merged.patients |= part.patients
-        merged.without_split += part.without_split
-        merged.failed += part.failed
-    return merged
 
 
 def build_graphs(job: ShardedBuild, number: int) -> CorpusFacts:

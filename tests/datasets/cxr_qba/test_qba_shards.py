@@ -9,8 +9,9 @@ import pytest
 
 from cxrjax.datasets.cxr_qba import shards as construction
 from cxrjax.datasets.cxr_qba.build import QBABuild, build_cxr_qba
+from cxrjax.datasets.cxr_qba.corpus_facts import merge_facts
 from cxrjax.datasets.cxr_qba.pipeline import graphs_of, main, parse_arguments, questions_of
-from cxrjax.datasets.cxr_qba.shards import ShardedBuild, finish, merge_facts, prepare, read_elements
+from cxrjax.datasets.cxr_qba.shards import ShardedBuild, finish, prepare, read_elements
 from cxrjax.datasets.cxr_qba.sources import read_studies
 from cxrjax.datasets.quality import QualityLog
 from cxrjax.errors import UserError
