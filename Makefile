@@ -2,6 +2,7 @@
 #            installation on two cores).
 # make test: installs, then runs lint, types and every test but the parity ones.
 # make parity: the tests that compare with PyTorch, in a second environment that has it.
+# make beam: an environment with Apache Beam, and the tests of the pipeline in it.
 # make bench:  training and generation beside transformers and PEFT, in that environment.
 PYTHON ?= python3
 VENV ?= .venv
@@ -17,7 +18,7 @@ export GLIBC_TUNABLES = glibc.malloc.hugetlb=1
 export JAX_PLATFORMS = cpu
 export TF_CPP_MIN_LOG_LEVEL = 2
 
-.PHONY: demo test lint fast parity bench clean
+.PHONY: demo test lint fast parity beam bench clean
 
 # The held-out phantoms are of the same build, from a stream of seeds that training never draws on.
 demo: $(VENV)/.installed
@@ -49,6 +50,9 @@ fast: $(VENV)/.installed
 parity: $(VENV)-parity/.installed
 	$(VENV)-parity/bin/python -m pytest -n $(TEST_PROCESSES) -m parity
 
+beam: $(VENV)-beam/.installed
+	$(VENV)-beam/bin/python -m pytest tests/datasets/cxr_qba/test_qba_pipeline.py
+
 bench: $(VENV)-parity/.installed
 	$(VENV)-parity/bin/python tests/bench/run.py
 
@@ -71,5 +75,15 @@ $(VENV)-parity/.installed: setup.py constraints.txt
 	    "torch==2.13.0" "peft==0.21.2" -e ".[test,parity]"
 	touch $@
 
+# Apache Beam 2.77 refuses the versions of these that everybody else installs.
+$(VENV)-beam/.installed: setup.py constraints.txt
+	$(PYTHON) -m venv $(VENV)-beam
+	$(VENV)-beam/bin/pip install --quiet --upgrade pip
+	sed -E '/^(beartype|pillow|protobuf|pyarrow|python-dateutil)==/d' constraints.txt \
+	    > $(VENV)-beam/constraints.txt
+	$(VENV)-beam/bin/pip install --quiet -c $(VENV)-beam/constraints.txt \
+	    "apache-beam==2.77.0" -e ".[test,beam]"
+	touch $@
+
 clean:
-	rm -rf $(VENV) $(VENV)-parity runs build *.egg-info
+	rm -rf $(VENV) $(VENV)-parity $(VENV)-beam runs build *.egg-info

@@ -46,6 +46,8 @@ def add_dataset_flags(parser: argparse.ArgumentParser) -> None:
     add("--keep_reports", action="store_true", help="keep ori_report, which is credentialed text")
     add("--test_images", type=int, default=300, help="most test images (default 300)")
     add_flags(parser)
+    shards = parser.add_argument_group("shards")
+    shards.add_argument("--num_shards", type=int, default=16, help="of each split (default 16)")
     vix_ray = parser.add_argument_group("vix_ray, vix_ray_synthetic")
     add = vix_ray.add_argument
     add("--segmenter", default="pyvi", help="for statistics: pyvi (default), syllables, vncorenlp")
@@ -229,6 +231,13 @@ def _build_tfds(flags: argparse.Namespace) -> str:
     return f"{folder}: for config.data.train and tfds.builder_from_directory"
 
 
+def _build_shards(flags: argparse.Namespace) -> str:
+    from cxrjax.datasets.shard_build import shard_build
+
+    shard_build(flags.source, flags.out, flags.num_shards)
+    return f"{flags.out}: records/, manifest.json, for config.data.train"
+
+
 # Imported when chosen: a builder loads the libraries it needs, and worker processes load this file.
 BUILDERS: dict[str, Callable[[argparse.Namespace], str | None]] = {
     "cxr_qba": _build_cxr_qba,
@@ -236,6 +245,7 @@ BUILDERS: dict[str, Callable[[argparse.Namespace], str | None]] = {
     "phantom": _build_phantom,
     "phantom_studies": _build_phantom_studies,
     "records": _build_own_records,
+    "shards": _build_shards,
     "sizes": _build_sizes,
     "tfds": _build_tfds,
     "vindr_cxr_vqa": _build_vindr,

@@ -120,6 +120,12 @@ class QualityLog:
             if (entry["reason"], entry["item"]) not in known:
                 self.entries.append(SetAside(**entry))
 
+    def merge(self, content: Mapping[str, Any]) -> None:
+        """Adds the quality.json of another part of the same source."""
+        self.entries.extend(SetAside(**entry) for entry in content["set_aside"])
+        self.examined.update(content["examined"])
+        self.warnings.update(content["warnings"])
+
     def counts(self) -> dict[str, int]:
         """Reason -> how many, for every reason there is: a zero says it was looked for."""
         counted = collections.Counter(entry.reason for entry in self.entries)

@@ -30,7 +30,7 @@ from cxrjax.input_pipeline.examples import (
     bucket,
     load_input,
 )
-from cxrjax.input_pipeline.sources import RecordSource
+from cxrjax.input_pipeline.sources import QuestionSource
 from cxrjax.input_pipeline.tokenizer import Tokenizer
 
 # Batches that each worker process has ready. Two let it work on one while another waits.
@@ -67,7 +67,7 @@ class BatchBuilder:
 
     def __init__(
         self,
-        source: RecordSource,
+        source: QuestionSource,
         encoder: QuestionEncoder,
         with_answers: bool,
         process_index: int,
@@ -265,7 +265,7 @@ class EvalLoader:
 
 
 def train_loader(
-    source: RecordSource,
+    source: QuestionSource,
     tokenizer: Tokenizer,
     config: ExampleConfig,
     *,
@@ -303,7 +303,7 @@ def train_loader(
 
 
 def eval_loader(
-    source: RecordSource,
+    source: QuestionSource,
     tokenizer: Tokenizer,
     config: ExampleConfig,
     *,

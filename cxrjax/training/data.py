@@ -11,7 +11,8 @@ from cxrjax.errors import UserError
 from cxrjax.input_pipeline.examples import ExampleConfig
 from cxrjax.input_pipeline.feature_cache import FeatureCache
 from cxrjax.input_pipeline.quality import check_records
-from cxrjax.input_pipeline.sources import RecordSource, open_tfds
+from cxrjax.input_pipeline.sharded_source import ShardedSource, is_sharded
+from cxrjax.input_pipeline.sources import QuestionSource, RecordSource, open_tfds
 from cxrjax.input_pipeline.tokenizer import Tokenizer, check_vocabulary, load_tokenizer
 from cxrjax.training.checkpoint import model_sizes
 
@@ -19,14 +20,15 @@ from cxrjax.training.checkpoint import model_sizes
 class OpenedRecords(NamedTuple):
     """The usable records of a file, and what was set aside."""
 
-    source: RecordSource
+    source: QuestionSource
     quality: QualityLog
 
 
 def open_records(
     config: ConfigDict, key: str, classes: Mapping[str, Collection[str]] | None = None
 ) -> OpenedRecords:
-    """The records that `data.<key>` names: a file, or a TFDS data set, whose split is `key`.
+    """The records that `data.<key>` names: a file, or a folder of shards or of a TFDS data set, of
+    which `key` is the split.
 
     Args:
         key: `train` or `validation`.
@@ -44,6 +46,10 @@ def open_records(
             f"data.{key} {found}: expected a records file (data/README.md). "
             f"{config.missing_data_help}"
         )
+    if is_sharded(Path(path)):
+        return _open_shards(config, key)
+    if data.select:
+        raise UserError(f"data.select is for folders of shards, and data.{key}={path} is none")
     if Path(path).is_dir():
         source = open_tfds(Path(path), key, data.questions_per_image)
     else:
@@ -55,6 +61,19 @@ def open_records(
     if len(left_out) == source.num_records:
         raise UserError(f"{path}: no record left to learn from; data.findings={data.findings}")
     return OpenedRecords(source.without(left_out) if left_out else source, check.quality)
+
+
+def _open_shards(config: ConfigDict, key: str) -> OpenedRecords:
+    """Chosen by the shards' tables: millions of records are not read to look at them."""
+    data = config.data
+    select = tuple(data.select)
+    if key == "train" and data.findings:
+        select += (f"finding={'|'.join(data.findings)}",)
+    source = ShardedSource(data[key], key, data.image_root, data.questions_per_image, select)
+    quality = QualityLog()
+    quality.examined.update(questions=source.num_questions + source.without_size)
+    quality.warnings["questions whose image has no known size, left out"] = source.without_size
+    return OpenedRecords(source, quality)
 
 
 def _about_others(source: RecordSource, findings: Collection[str]) -> set[int]:

@@ -20,7 +20,7 @@ from cxrjax.errors import UserError
 from cxrjax.images import ImageError
 from cxrjax.input_pipeline.examples import load_image
 from cxrjax.input_pipeline.feature_cache import FeatureCache, made_by
-from cxrjax.input_pipeline.sources import RecordSource
+from cxrjax.input_pipeline.sources import QuestionSource
 from cxrjax.models import VLM, partition
 from cxrjax.models.partition import path_of
 from cxrjax.training.config import batch_images
@@ -28,7 +28,7 @@ from cxrjax.training.data import example_config
 from cxrjax.training.step import cast_params
 
 # Given records, where the features of their images are; None: nobody wants features.
-Features = Callable[[RecordSource], FeatureCache | None]
+Features = Callable[[QuestionSource], FeatureCache | None]
 
 
 def make_features(config: ConfigDict, model: VLM, base: Mapping[str, Any]) -> Features:
@@ -62,14 +62,14 @@ def make_features(config: ConfigDict, model: VLM, base: Mapping[str, Any]) -> Fe
         Path(config.data.feature_cache) / key, vision.num_tokens, vision.width, settings.dtype
     )
 
-    def fill(source: RecordSource) -> FeatureCache:
+    def fill(source: QuestionSource) -> FeatureCache:
         _fill(cache, model, config, source)
         return cache
 
     return fill
 
 
-def _fill(cache: FeatureCache, model: VLM, config: ConfigDict, source: RecordSource) -> None:
+def _fill(cache: FeatureCache, model: VLM, config: ConfigDict, source: QuestionSource) -> None:
     """Makes the features that are not there yet; each host those of its share of the images.
 
     An image that does not decode gets none: the loader meets it again and sets its questions aside.

@@ -8,7 +8,7 @@ DIR/records, questions, statistics.json, quality.json, manifest.json     as ever
 
 import collections
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -120,16 +120,22 @@ def build_cxr_qba(
             f"{build.source}: the release is read as it is, with its own grades; leave out "
             "--generator and --rate_with, which are for what is constructed from reports"
         )
-    if build.least_grade and not rated and not release:
-        raise UserError(
-            f"--least_grade={build.least_grade} needs grades: constructed questions are unrated; "
-            "add --rate_with=surrogate to rate them by rules, or --rate_with=language_model"
-        )
+    if not release:
+        refuse_ungraded(build, rated)
     quality = QualityLog()
     if release:
         _read_release(build, quality)
     else:
         _construct(build, quality, extractor, rater)
+
+
+def refuse_ungraded(build: QBABuild, rated: bool) -> None:
+    """Raises `UserError` where constructed questions are to be filtered by grades they lack."""
+    if build.least_grade and not rated:
+        raise UserError(
+            f"--least_grade={build.least_grade} needs grades: constructed questions are unrated; "
+            "add --rate_with=surrogate to rate them by rules"
+        )
 
 
 def is_release(source: Path) -> bool:
@@ -283,21 +289,9 @@ def _write(
                         continue
                     graph, made = found
                     images = entries[key].images
-                    frontal = [i for i in images if i.frontal]
-                    statistics.add(made, split, len(frontal))
+                    statistics.add(made, split, sum(i.frontal for i in images))
                     metadata.study(graph, made, images, split)
-                    if images and any(i.view for i in images) and not frontal:
-                        quality.warnings["studies without a frontal image, not exported"] += 1
-                        continue
-                    # Where no view is known, the study's images stand together for the study.
-                    shown = frontal or images[:1] or (StudyImage(graph.study_id),)
-                    kept = made.model_copy(
-                        update={"questions": [q for q in made.questions if _exported(q, build)]}
-                    )
-                    quality.examined["questions"] += len(made.questions)
-                    quality.warnings["questions below --least_grade, not exported"] += len(
-                        made.questions
-                    ) - len(kept.questions)
+                    kept, shown = export(made, images, build, quality)
                     yield from to_records(kept, shown, split, None, generator, release)
 
             manifest[split] = output.write_split(build.out, split, of_split(), records)
@@ -321,6 +315,26 @@ def _write(
             "splits": manifest,
         },
     )
+
+
+def export(
+    made: StudyQuestions, images: Sequence[StudyImage], build: QBABuild, quality: QualityLog
+) -> tuple[StudyQuestions, Sequence[StudyImage]]:
+    """The questions of a study that become records, and the images that they are asked of.
+
+    Without a frontal image there are none; where no view is known, the first image stands for the
+    study. What is left out is counted in `quality`.
+    """
+    frontal = [i for i in images if i.frontal]
+    if any(i.view for i in images) and not frontal:
+        quality.warnings["studies without a frontal image, not exported"] += 1
+        return made, ()
+    kept = [q for q in made.questions if _exported(q, build)]
+    quality.examined["questions"] += len(made.questions)
+    left_out = len(made.questions) - len(kept)
+    quality.warnings["questions below --least_grade, not exported"] += left_out
+    shown = frontal or images[:1] or (StudyImage(made.study_id),)
+    return made.model_copy(update={"questions": kept}), shown
 
 
 def _exported(question: Question, build: QBABuild) -> bool:
