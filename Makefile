@@ -2,12 +2,15 @@
 #            installation on two cores).
 # make test: installs, then runs lint, types and every test but the parity ones.
 # make parity: the tests that compare with PyTorch, in a second environment that has it.
+# make beam: an environment with Apache Beam, and the tests of the pipeline in it.
 # make bench:  training and generation beside transformers and PEFT, in that environment.
 PYTHON ?= python3
 VENV ?= .venv
 PY = $(VENV)/bin/python
 DEMO = runs/demo
 DEMO_IMAGES = 5000
+# Each takes up to 4 GB.
+TEST_PROCESSES = 2
 QUESTIONS = $(DEMO)/data/questions/validation.jsonl
 
 # glibc takes huge pages only if told before the process starts; worth a tenth of the step time.
@@ -15,7 +18,7 @@ export GLIBC_TUNABLES = glibc.malloc.hugetlb=1
 export JAX_PLATFORMS = cpu
 export TF_CPP_MIN_LOG_LEVEL = 2
 
-.PHONY: demo test lint fast parity bench clean
+.PHONY: demo test lint fast parity beam bench clean
 
 # The held-out phantoms are of the same build, from a stream of seeds that training never draws on.
 demo: $(VENV)/.installed
@@ -39,13 +42,16 @@ demo: $(VENV)/.installed
 	    --title="LoRA on phantom VinDr-CXR-VQA: base and tuned"
 
 test: $(VENV)/.installed lint
-	$(PY) -m pytest -m "not parity"
+	$(PY) -m pytest -n $(TEST_PROCESSES) -m "not parity"
 
 fast: $(VENV)/.installed
-	$(PY) -m pytest -m "not slow and not parity"
+	$(PY) -m pytest -n $(TEST_PROCESSES) -m "not slow and not parity"
 
 parity: $(VENV)-parity/.installed
-	$(VENV)-parity/bin/python -m pytest -m parity
+	$(VENV)-parity/bin/python -m pytest -n $(TEST_PROCESSES) -m parity
+
+beam: $(VENV)-beam/.installed
+	$(VENV)-beam/bin/python -m pytest tests/datasets/cxr_qba/test_qba_pipeline.py
 
 bench: $(VENV)-parity/.installed
 	$(VENV)-parity/bin/python tests/bench/run.py
@@ -69,5 +75,15 @@ $(VENV)-parity/.installed: setup.py constraints.txt
 	    "torch==2.13.0" "peft==0.21.2" -e ".[test,parity]"
 	touch $@
 
+# Apache Beam 2.77 refuses the versions of these that everybody else installs.
+$(VENV)-beam/.installed: setup.py constraints.txt
+	$(PYTHON) -m venv $(VENV)-beam
+	$(VENV)-beam/bin/pip install --quiet --upgrade pip
+	sed -E '/^(beartype|pillow|protobuf|pyarrow|python-dateutil)==/d' constraints.txt \
+	    > $(VENV)-beam/constraints.txt
+	$(VENV)-beam/bin/pip install --quiet -c $(VENV)-beam/constraints.txt \
+	    "apache-beam==2.77.0" -e ".[test,beam]"
+	touch $@
+
 clean:
-	rm -rf $(VENV) $(VENV)-parity runs build *.egg-info
+	rm -rf $(VENV) $(VENV)-parity $(VENV)-beam runs build *.egg-info

@@ -71,6 +71,8 @@ setup(
         "dicom_jpeg": ["pylibjpeg-libjpeg>=2.3,<3"],
         # Reading llama.cpp's weight files.
         "gguf": ["gguf>=0.17,<1"],
+        # Construction as a pipeline. Wants older versions than constraints.txt has (`make beam`).
+        "beam": ["apache-beam>=2.77,<3"],
         "test": [
             "beartype>=0.21,<1",
             "gguf>=0.17,<1",
@@ -79,6 +81,7 @@ setup(
             "pydicom-data==1.0.0",
             "pylibjpeg-libjpeg>=2.3,<3",
             "pytest>=8.4,<10",
+            "pytest-xdist>=3.6,<4",
             "ruff>=0.14,<0.18",
             "scikit-learn>=1.5,<2",
         ],

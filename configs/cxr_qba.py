@@ -19,8 +19,8 @@ Not run here: neither the release nor the weights can be had. `plan` says what f
 `:tiny` is the shipped base on phantom studies (two CPU cores, minutes), in float32:
 
     python -m cxrjax.build --dataset=phantom_studies --studies=200 --out=runs/cxr_qba_tiny/studies
-    python -m cxrjax.build --dataset=cxr_qba --source=runs/cxr_qba_tiny/studies --surrogate \\
-        --least_grade=A --out=runs/cxr_qba_tiny/data
+    python -m cxrjax.build --dataset=cxr_qba --source=runs/cxr_qba_tiny/studies \\
+        --rate_with=surrogate --least_grade=A --out=runs/cxr_qba_tiny/data
 """
 
 from ml_collections import ConfigDict

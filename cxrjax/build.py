@@ -8,6 +8,7 @@
     python -m cxrjax.build --dataset=records --source=FOLDER --out=DIR
     python -m cxrjax.build --dataset=sizes --source=BUILD --sizes=train_meta.csv --out=DIR
     python -m cxrjax.build --dataset=tfds --source=BUILD --out=DIR
+    python -m cxrjax.build --dataset=shards --source=BUILD --out=DIR
     python -m cxrjax.build --dataset=vix_ray --source=FOLDER --out=DIR
     python -m cxrjax.build --dataset=vix_ray_synthetic --images=3000 --out=DIR
 
@@ -57,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if flags.dataset not in WITHOUT_SOURCE and flags.source is None:
         raise UserError(f"--dataset={flags.dataset} needs --source=PATH")
     made = BUILDERS[flags.dataset](flags)
-    if flags.strict and flags.dataset != "tfds":  # which stops at any defect by itself
+    if flags.strict and flags.dataset not in ("tfds", "shards"):  # which stop at any defect
         _refuse_defects(flags.out / "quality.json")
     print(
         made or f"{flags.out}: records/, questions/, statistics.json, quality.json, manifest.json"

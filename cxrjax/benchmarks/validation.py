@@ -16,7 +16,7 @@ from cxrjax.decoding.predictor import predict_questions
 from cxrjax.decoding.strategy import Strategy
 from cxrjax.images import letterbox, read_image
 from cxrjax.input_pipeline.examples import ExampleConfig
-from cxrjax.input_pipeline.sources import RecordSource
+from cxrjax.input_pipeline.sources import QuestionSource
 from cxrjax.input_pipeline.tokenizer import Tokenizer
 from cxrjax.metrics.bootstrap import Bootstrap
 from cxrjax.models import VLM
@@ -39,7 +39,7 @@ _PICTURE_SIDE = 448
 
 
 def make_evaluate(
-    source: RecordSource,
+    source: QuestionSource,
     tokenizer: Tokenizer,
     config: ExampleConfig,
     *,
@@ -81,7 +81,7 @@ def make_evaluate(
 
 
 def draw_predictions(
-    source: RecordSource, lines: Iterable[Mapping[str, Any]], count: int
+    source: QuestionSource, lines: Iterable[Mapping[str, Any]], count: int
 ) -> np.ndarray | None:
     """The first images that have true boxes, with truth in green and predictions in red."""
     predicted = {line["question_id"]: line["boxes"] for line in lines}

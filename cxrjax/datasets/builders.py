@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable
 
 from cxrjax.errors import UserError
-from cxrjax.language_model.flags import add_flags
+from cxrjax.language_model.flags import add_flags, from_flags
 
 
 def add_dataset_flags(parser: argparse.ArgumentParser) -> None:
@@ -29,7 +29,8 @@ def add_dataset_flags(parser: argparse.ArgumentParser) -> None:
         "--generator",
         default="templates",
         choices=("templates", "language_model"),
-        help="what words constructed questions (default templates)",
+        help="what words constructed questions (default templates); of cxr_qba, whose words are "
+        "always templates', what reads the reports (default rules)",
     )
     phantom = parser.add_argument_group("phantom")
     add = phantom.add_argument
@@ -45,6 +46,8 @@ def add_dataset_flags(parser: argparse.ArgumentParser) -> None:
     add("--keep_reports", action="store_true", help="keep ori_report, which is credentialed text")
     add("--test_images", type=int, default=300, help="most test images (default 300)")
     add_flags(parser)
+    shards = parser.add_argument_group("shards")
+    shards.add_argument("--num_shards", type=int, default=16, help="of each split (default 16)")
     vix_ray = parser.add_argument_group("vix_ray, vix_ray_synthetic")
     add = vix_ray.add_argument
     add("--segmenter", default="pyvi", help="for statistics: pyvi (default), syllables, vncorenlp")
@@ -52,7 +55,12 @@ def add_dataset_flags(parser: argparse.ArgumentParser) -> None:
     studies.add_argument("--studies", type=int, default=200, help="examinations (default 200)")
     qba = parser.add_argument_group("cxr_qba")
     add = qba.add_argument
-    add("--surrogate", action="store_true", help="rate constructed questions by rules")
+    add(
+        "--rate_with",
+        default="none",
+        choices=("none", "surrogate", "language_model"),
+        help="what rates constructed questions; surrogate: rules, under that name (default none)",
+    )
     add(
         "--least_grade",
         default="",
@@ -179,10 +187,27 @@ def _build_gemex(flags: argparse.Namespace) -> str | None:
     return None
 
 
-def _build_cxr_qba(flags: argparse.Namespace) -> None:
+def _build_cxr_qba(flags: argparse.Namespace) -> str | None:
     from cxrjax.datasets.cxr_qba.build import QBABuild, build_cxr_qba
 
-    build_cxr_qba(QBABuild(flags.source, flags.out, flags.seed, flags.surrogate, flags.least_grade))
+    surrogate = flags.rate_with == "surrogate"
+    build = QBABuild(flags.source, flags.out, flags.seed, surrogate, flags.least_grade)
+    if "language_model" not in (flags.generator, flags.rate_with):
+        build_cxr_qba(build)
+        return None
+    from cxrjax.datasets.cxr_qba.language_model_estimate import estimate_language_model
+    from cxrjax.datasets.cxr_qba.language_model_extractor import LanguageModelExtractor
+    from cxrjax.datasets.cxr_qba.language_model_rater import LanguageModelRater
+    from cxrjax.datasets.cxr_qba.prompts import CACHE_NAME
+
+    client = from_flags(flags, flags.out / CACHE_NAME)
+    extractor = LanguageModelExtractor(client) if flags.generator == "language_model" else None
+    rater = LanguageModelRater(client) if flags.rate_with == "language_model" else None
+    if flags.dry_run:
+        return estimate_language_model(flags.source, flags.seed, extractor, rater)
+    build_cxr_qba(build, extractor, rater)
+    print(json.dumps({client.settings.model: client.account.to_json()}))
+    return None
 
 
 def _build_own_records(flags: argparse.Namespace) -> None:
@@ -206,6 +231,13 @@ def _build_tfds(flags: argparse.Namespace) -> str:
     return f"{folder}: for config.data.train and tfds.builder_from_directory"
 
 
+def _build_shards(flags: argparse.Namespace) -> str:
+    from cxrjax.datasets.shard_build import shard_build
+
+    shard_build(flags.source, flags.out, flags.num_shards)
+    return f"{flags.out}: records/, manifest.json, for config.data.train"
+
+
 # Imported when chosen: a builder loads the libraries it needs, and worker processes load this file.
 BUILDERS: dict[str, Callable[[argparse.Namespace], str | None]] = {
     "cxr_qba": _build_cxr_qba,
@@ -213,6 +245,7 @@ BUILDERS: dict[str, Callable[[argparse.Namespace], str | None]] = {
     "phantom": _build_phantom,
     "phantom_studies": _build_phantom_studies,
     "records": _build_own_records,
+    "shards": _build_shards,
     "sizes": _build_sizes,
     "tfds": _build_tfds,
     "vindr_cxr_vqa": _build_vindr,

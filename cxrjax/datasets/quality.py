@@ -27,7 +27,7 @@ REASONS = {
     "duplicate_id": "an identifier that was used before",
     "duplicate_row": "a row of a table that stood there before, word for word",
     "empty_report": "a report without findings and impression",
-    "generator_failed": "a question for which the language model gave no usable words",
+    "generator_failed": "a question or a report for which the language model gave no usable words",
     "invalid_graph": "a scene graph or question file that contradicts itself or its study",
     "invalid_record": "a record with a missing, superfluous or mistyped field",
     "longitudinal": "wording that compares with an earlier examination",
@@ -119,6 +119,12 @@ class QualityLog:
         for entry in content.get("set_aside", []):
             if (entry["reason"], entry["item"]) not in known:
                 self.entries.append(SetAside(**entry))
+
+    def merge(self, content: Mapping[str, Any]) -> None:
+        """Adds the quality.json of another part of the same source."""
+        self.entries.extend(SetAside(**entry) for entry in content["set_aside"])
+        self.examined.update(content["examined"])
+        self.warnings.update(content["warnings"])
 
     def counts(self) -> dict[str, int]:
         """Reason -> how many, for every reason there is: a zero says it was looked for."""

@@ -11,14 +11,14 @@ from cxrjax.decoding.generate import Generator
 from cxrjax.input_pipeline.examples import ExampleConfig, image_geometry
 from cxrjax.input_pipeline.loader import eval_loader
 from cxrjax.input_pipeline.prompts import PROMPTS, REASONING
-from cxrjax.input_pipeline.sources import RecordSource
+from cxrjax.input_pipeline.sources import QuestionSource
 from cxrjax.input_pipeline.tokenizer import Tokenizer
 from cxrjax.records import QARecord
 
 
 def predict_questions(
     generator: Generator,
-    source: RecordSource,
+    source: QuestionSource,
     tokenizer: Tokenizer,
     config: ExampleConfig,
     *,

@@ -32,7 +32,7 @@ from cxrjax.input_pipeline.examples import (
     load_input,
 )
 from cxrjax.input_pipeline.mixture import Mixture, MixtureSource
-from cxrjax.input_pipeline.sources import RecordSource
+from cxrjax.input_pipeline.sources import QuestionSource
 from cxrjax.input_pipeline.tokenizer import Tokenizer
 
 # Batches that each worker process has ready. Two let it work on one while another waits.
@@ -279,7 +279,7 @@ class EvalLoader:
 
 
 def train_loader(
-    source: RecordSource,
+    source: QuestionSource,
     tokenizer: Tokenizer,
     config: ExampleConfig,
     *,
@@ -341,12 +341,12 @@ def mixture_loader(
     return TrainLoader(rows, builder, identity, workers)
 
 
-def _alone(source: RecordSource, config: ExampleConfig) -> Mixture:
+def _alone(source: QuestionSource, config: ExampleConfig) -> Mixture:
     return Mixture([MixtureSource("", source, config)])
 
 
 def eval_loader(
-    source: RecordSource,
+    source: QuestionSource,
     tokenizer: Tokenizer,
     config: ExampleConfig,
     *,

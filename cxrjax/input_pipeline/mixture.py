@@ -29,7 +29,7 @@ from jaxtyping import Float
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.coordinates import BoxRoute, resolve_box_route
 from cxrjax.input_pipeline.examples import ExampleConfig
-from cxrjax.input_pipeline.sources import ImageQuestions, RecordSource
+from cxrjax.input_pipeline.sources import ImageQuestions, QuestionSource
 
 # What each source may have of its own. The rest makes the batch's shape, or is the run's.
 _OWN = ("codec", "record_codec", "prompt")
@@ -47,7 +47,7 @@ class MixtureSource:
     """
 
     name: str
-    records: RecordSource
+    records: QuestionSource
     config: ExampleConfig
     weight: float | None = None
 

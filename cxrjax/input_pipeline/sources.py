@@ -6,7 +6,7 @@ import os
 from array import array
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -27,6 +27,35 @@ class ImageQuestions(NamedTuple):
     image_path: Path | StoredImage
     indices: tuple[int, ...]
     records: tuple[QARecord, ...]
+
+
+class QuestionSource(Protocol):
+    """What loaders and loops need of questions grouped by image, wherever those are stored."""
+
+    questions_per_image: int
+    fingerprint: str
+
+    @property
+    def num_records(self) -> int:
+        """All that are stored, also those that no element holds."""
+        ...
+
+    @property
+    def num_questions(self) -> int:
+        """Records that the elements hold."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, element: int) -> ImageQuestions: ...
+
+    def record(self, index: int) -> QARecord:
+        """The record at this position of what is stored."""
+        ...
+
+    def records(self) -> Iterator[tuple[int, QARecord]]:
+        """(position, record) of all, in the order of the elements."""
+        ...
 
 
 class RecordSource:

@@ -75,6 +75,8 @@ def default_config() -> ConfigDict:
     data.codec = "paligemma"  # a name in cxrjax.codecs.CODECS: how the model writes boxes
     data.record_codec = "vindr_px"  # the same table: how the records' answers have them written
     data.findings = ()  # train on questions about these findings alone; empty: on all questions
+    # Of a folder of shards, the questions whose table says so: ("grade=A++|A+|A", "view=PA|AP").
+    data.select = ()
     data.prompt = "vqa"  # a name in cxrjax.input_pipeline.prompts.PROMPTS
     data.geometry = "resize"  # 'resize' (aspect ratio is lost) or 'letterbox'
     data.questions_per_image = 1  # question slots of an image in one sequence
@@ -171,6 +173,7 @@ _EMPTY_TUPLES: dict[str, type] = {
     "lora.rank_pattern": str,
     "lora.alpha_pattern": str,
     "data.findings": str,
+    "data.select": str,
     "data.packed_buckets": int,
     "decoding.names": str,
     "decoding.stop_tokens": str,

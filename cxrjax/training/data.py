@@ -12,7 +12,8 @@ from cxrjax.input_pipeline.examples import ExampleConfig
 from cxrjax.input_pipeline.feature_cache import FeatureCache
 from cxrjax.input_pipeline.mixture import Mixture, MixtureSource
 from cxrjax.input_pipeline.quality import check_records
-from cxrjax.input_pipeline.sources import RecordSource, open_tfds
+from cxrjax.input_pipeline.sharded_source import ShardedSource, is_sharded
+from cxrjax.input_pipeline.sources import QuestionSource, RecordSource, open_tfds
 from cxrjax.input_pipeline.tokenizer import Tokenizer, check_vocabulary, load_tokenizer
 from cxrjax.training.checkpoint import model_sizes
 from cxrjax.training.mixture_config import source_config
@@ -21,17 +22,17 @@ from cxrjax.training.mixture_config import source_config
 class OpenedRecords(NamedTuple):
     """The usable records of a file, and what was set aside."""
 
-    source: RecordSource
+    source: QuestionSource
     quality: QualityLog
 
 
 # Given records, where the features of their images are; None: nobody wants features.
-Features = Callable[[RecordSource], FeatureCache | None]
+Features = Callable[[QuestionSource], FeatureCache | None]
 
 
 def open_training(
     config: ConfigDict, classes: Mapping[str, Collection[str]] | None = None
-) -> tuple[dict[str, RecordSource], QualityLog]:
+) -> tuple[dict[str, QuestionSource], QualityLog]:
     """The records of each source of the configured mixture; without one, data.train's, named "".
 
     Raises:
@@ -52,7 +53,7 @@ def open_training(
 
 
 def make_mixture(
-    config: ConfigDict, sources: Mapping[str, RecordSource], features: Features
+    config: ConfigDict, sources: Mapping[str, QuestionSource], features: Features
 ) -> Mixture:
     """What `open_training` gave, each source with its own examples and share."""
     own = {name: source_config(config, name) if name else config for name in sources}
@@ -75,7 +76,8 @@ def open_records(
     classes: Mapping[str, Collection[str]] | None = None,
     where: str | None = None,
 ) -> OpenedRecords:
-    """The records that `data.<key>` names: a file, or a TFDS data set, whose split is `key`.
+    """The records that `data.<key>` names: a file, or a folder of shards or of a TFDS data set, of
+    which `key` is the split.
 
     Args:
         key: `train` or `validation`.
@@ -94,6 +96,10 @@ def open_records(
             f"{where or f'data.{key}'} {found}: expected a records file (data/README.md). "
             f"{config.missing_data_help}"
         )
+    if is_sharded(Path(path)):
+        return _open_shards(config, key)
+    if data.select:
+        raise UserError(f"data.select is for folders of shards, and data.{key}={path} is none")
     if Path(path).is_dir():
         source = open_tfds(Path(path), key, data.questions_per_image)
     else:
@@ -105,6 +111,19 @@ def open_records(
     if len(left_out) == source.num_records:
         raise UserError(f"{path}: no record left to learn from; data.findings={data.findings}")
     return OpenedRecords(source.without(left_out) if left_out else source, check.quality)
+
+
+def _open_shards(config: ConfigDict, key: str) -> OpenedRecords:
+    """Chosen by the shards' tables: millions of records are not read to look at them."""
+    data = config.data
+    select = tuple(data.select)
+    if key == "train" and data.findings:
+        select += (f"finding={'|'.join(data.findings)}",)
+    source = ShardedSource(data[key], key, data.image_root, data.questions_per_image, select)
+    quality = QualityLog()
+    quality.examined.update(questions=source.num_questions + source.without_size)
+    quality.warnings["questions whose image has no known size, left out"] = source.without_size
+    return OpenedRecords(source, quality)
 
 
 def _about_others(source: RecordSource, findings: Collection[str]) -> set[int]:

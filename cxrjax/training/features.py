@@ -20,7 +20,7 @@ from cxrjax.errors import UserError
 from cxrjax.images import ImageError
 from cxrjax.input_pipeline.examples import load_image
 from cxrjax.input_pipeline.feature_cache import FeatureCache, made_by
-from cxrjax.input_pipeline.sources import RecordSource
+from cxrjax.input_pipeline.sources import QuestionSource
 from cxrjax.models import VLM, partition
 from cxrjax.models.partition import path_of
 from cxrjax.training.config import batch_images
@@ -59,14 +59,14 @@ def make_features(config: ConfigDict, model: VLM, base: Mapping[str, Any]) -> Fe
         Path(config.data.feature_cache) / key, vision.num_tokens, vision.width, settings.dtype
     )
 
-    def fill(source: RecordSource) -> FeatureCache:
+    def fill(source: QuestionSource) -> FeatureCache:
         _fill(cache, model, config, source)
         return cache
 
     return fill
 
 
-def _fill(cache: FeatureCache, model: VLM, config: ConfigDict, source: RecordSource) -> None:
+def _fill(cache: FeatureCache, model: VLM, config: ConfigDict, source: QuestionSource) -> None:
     """Makes the features that are not there yet; each host those of its share of the images.
 
     An image that does not decode gets none: the loader meets it again and sets its questions aside.

@@ -47,8 +47,8 @@ def describe_run(
         resumed_from: the checkpoint's step, 0 for a new run.
         parameters: counts by name.
         base: the frozen base's reference.
-        data_files: records files, or folders of TFDS data sets; the `manifest.json` of their data
-            set is hashed too, and the hashes of its splits are repeated.
+        data_files: records files, or folders of TFDS data sets or of shards; the `manifest.json` of
+            their data set is hashed too, and the hashes of its splits are repeated.
     """
     files = [
         file
@@ -57,6 +57,7 @@ def describe_run(
         if file.is_file()
     ]
     manifests = {path.parent.parent / "manifest.json" for path in files}
+    manifests |= {path / "manifest.json" for path in data_files}  # of shards, hashed in it
     files += sorted(path for path in manifests if path.is_file())
     return {
         "command": sys.argv,

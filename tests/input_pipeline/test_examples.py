@@ -242,6 +242,8 @@ def test_every_prompt_format_ends_its_prefix_with_a_newline():
         "detect",
         "gemex",
         "gemex_chat",
+        "grounded",
+        "grounded_chat",
         "grounding",
         "medgemma",
         "medgemma_boxes",

@@ -8,8 +8,9 @@ DIR/records, questions, statistics.json, quality.json, manifest.json     as ever
 
 import collections
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from tqdm import tqdm
 
@@ -20,6 +21,9 @@ from cxrjax.datasets.cxr_qba.construction import (
     construct_graph,
     construct_questions,
 )
+from cxrjax.datasets.cxr_qba.extraction import Extractor, Report
+from cxrjax.datasets.cxr_qba.language_model_extractor import LanguageModelExtractor
+from cxrjax.datasets.cxr_qba.language_model_rater import LanguageModelRater
 from cxrjax.datasets.cxr_qba.metadata import MetadataWriter, read_table, write_quality_mappings
 from cxrjax.datasets.cxr_qba.negative_sampling import MentionCounts
 from cxrjax.datasets.cxr_qba.questions import Question, StudyQuestions
@@ -47,8 +51,8 @@ class QBABuild:
     Attributes:
         surrogate: rate questions and answers by rules, under names that say so.
         least_grade: leave out of the records what is below it ("" takes all). Grades are the
-            release's; of what is constructed here the surrogate's, and only where `surrogate` is
-            on.
+            release's; of what is constructed here those of a language model's verdicts, or the
+            surrogate's where `surrogate` is on.
     """
 
     source: Path
@@ -66,23 +70,72 @@ class _Entry:
     split: str
 
 
-def build_cxr_qba(build: QBABuild) -> None:
+@dataclasses.dataclass(frozen=True)
+class _MadeBy:
+    """What constructed.
+
+    Attributes:
+        grades: "surrogate", "language_model" or "unrated".
+    """
+
+    grades: str
+    extractor: Extractor
+    rater: LanguageModelRater | None
+
+    @property
+    def generator(self) -> Generator:
+        if isinstance(self.extractor, LanguageModelExtractor):
+            return Generator(name=self.extractor.name, version=self.extractor.version)
+        return Generator(name="cxrjax-rules", version=cxrjax.__version__)
+
+    def to_json(self) -> dict[str, Any]:
+        """For the manifest."""
+        named = {"extractor": self.extractor, "rater": self.rater}
+        made = {what: {"name": o.name, "version": o.version} for what, o in named.items() if o}
+        return {"grades": self.grades, **made}
+
+
+def build_cxr_qba(
+    build: QBABuild,
+    extractor: LanguageModelExtractor | None = None,
+    rater: LanguageModelRater | None = None,
+) -> None:
     """Reads the release, or constructs from reports, and writes what can be used.
 
+    Args:
+        extractor: reads the reports; rules where there is none.
+        rater: gives the verdicts that the release's grades are made from; never beside the
+            surrogate's.
+
     Raises:
-        UserError: the source cannot be read, nothing in it can be used, or the folder cannot be
-            written.
+        UserError: the source cannot be read, nothing in it can be used, the folder cannot be
+            written, or the language model cannot be used.
     """
-    if build.least_grade and not build.surrogate and not is_release(build.source):
+    release = is_release(build.source)
+    rated = build.surrogate or rater is not None
+    if build.surrogate and rater is not None:
+        raise UserError("rated by rules or by a language model, not by both")
+    if release and (extractor or rated):
         raise UserError(
-            f"--least_grade={build.least_grade} needs grades: constructed questions are unrated; "
-            "add --surrogate to rate them by rules"
+            f"{build.source}: the release is read as it is, with its own grades; leave out "
+            "--generator and --rate_with, which are for what is constructed from reports"
         )
+    if not release:
+        refuse_ungraded(build, rated)
     quality = QualityLog()
-    if is_release(build.source):
+    if release:
         _read_release(build, quality)
     else:
-        _construct(build, quality)
+        _construct(build, quality, extractor, rater)
+
+
+def refuse_ungraded(build: QBABuild, rated: bool) -> None:
+    """Raises `UserError` where constructed questions are to be filtered by grades they lack."""
+    if build.least_grade and not rated:
+        raise UserError(
+            f"--least_grade={build.least_grade} needs grades: constructed questions are unrated; "
+            "add --rate_with=surrogate to rate them by rules"
+        )
 
 
 def is_release(source: Path) -> bool:
@@ -94,8 +147,21 @@ def is_release(source: Path) -> bool:
     return next(source.rglob("*.qa.json"), None) is not None or bool(list(source.glob("*.zip")))
 
 
-def _construct(build: QBABuild, quality: QualityLog) -> None:
+def _construct(
+    build: QBABuild,
+    quality: QualityLog,
+    extractor: LanguageModelExtractor | None,
+    rater: LanguageModelRater | None,
+) -> None:
     how = Construction(seed=build.seed, surrogate=build.surrogate)
+    if extractor:
+        how.extractor = extractor
+
+        def reports() -> Iterator[Report]:  # without the images, of which many would be held
+            return (study.report for study in read_studies(build.source, QualityLog()))
+
+        extractor.require_permission(reports())
+        extractor.ask_ahead(reports())
     counts = MentionCounts()
     entries: dict[Key, _Entry] = {}
     with output.writing(build.out):
@@ -119,15 +185,25 @@ def _construct(build: QBABuild, quality: QualityLog) -> None:
         reasons = {reason: n for reason, n in quality.counts().items() if n}
         raise UserError(f"{build.source}: no study left to use; set aside: {reasons or 'none'}")
 
-    def questions(key: Key, files: StudyFiles) -> tuple[SceneGraph, StudyQuestions] | None:
+    def unrated(key: Key, files: StudyFiles) -> tuple[SceneGraph, StudyQuestions]:
         graph, _ = files.read(key)
         assert graph is not None  # it was written above
-        made = construct_questions(graph, counts, how)
+        return graph, construct_questions(graph, counts, how)
+
+    def questions(key: Key, files: StudyFiles) -> tuple[SceneGraph, StudyQuestions] | None:
+        graph, made = unrated(key, files)
+        if rater:
+            rater.rate(graph, made, quality)
         write_study(build.out / NATIVE, made)
         return graph, made
 
+    grades = "surrogate" if build.surrogate else "language_model" if rater else "unrated"
+    made_by = _MadeBy(grades, how.extractor, rater)
+    if rater:
+        with StudyFiles(build.out / NATIVE, QualityLog()) as files:
+            rater.require_permission(unrated(key, files) for key in entries)
     with StudyFiles(build.out / NATIVE, quality) as files:
-        _write(build, entries, lambda key: questions(key, files), quality, False)
+        _write(build, entries, lambda key: questions(key, files), quality, made_by)
     output.write_json(build.out / "sampling_weights.json", counts.to_json())
 
 
@@ -146,7 +222,7 @@ def _read_release(build: QBABuild, quality: QualityLog) -> None:
                 return None
             return graph, made
 
-        _write(build, entries, questions, quality, True)
+        _write(build, entries, questions, quality, None)
 
 
 def _release_images(source: Path) -> dict[Key, list[StudyImage]]:
@@ -190,14 +266,15 @@ def _write(
     entries: Mapping[Key, _Entry],
     questions: Callable[[Key], tuple[SceneGraph, StudyQuestions] | None],
     quality: QualityLog,
-    release: bool,
+    made_by: _MadeBy | None,
 ) -> None:
-    """Both kinds of source, from here on alike."""
+    """Both kinds of source, from here on alike; `made_by` is None for the release."""
+    release = made_by is None
     splits = _divide(entries, build.seed)
     output.prepare(build.out, splits)
     statistics, records = StudyStatistics(), RecordStatistics()
     # The release's own generator is not ours to name.
-    generator = None if release else Generator(name="cxrjax-rules", version=cxrjax.__version__)
+    generator = made_by.generator if made_by else None
     manifest = {}
     with output.writing(build.out), MetadataWriter(build.out / "metadata") as metadata:
         for split, keys in splits.items():
@@ -212,21 +289,9 @@ def _write(
                         continue
                     graph, made = found
                     images = entries[key].images
-                    frontal = [i for i in images if i.frontal]
-                    statistics.add(made, split, len(frontal))
+                    statistics.add(made, split, sum(i.frontal for i in images))
                     metadata.study(graph, made, images, split)
-                    if images and any(i.view for i in images) and not frontal:
-                        quality.warnings["studies without a frontal image, not exported"] += 1
-                        continue
-                    # Where no view is known, the study's images stand together for the study.
-                    shown = frontal or images[:1] or (StudyImage(graph.study_id),)
-                    kept = made.model_copy(
-                        update={"questions": [q for q in made.questions if _exported(q, build)]}
-                    )
-                    quality.examined["questions"] += len(made.questions)
-                    quality.warnings["questions below --least_grade, not exported"] += len(
-                        made.questions
-                    ) - len(kept.questions)
+                    kept, shown = export(made, images, build, quality)
                     yield from to_records(kept, shown, split, None, generator, release)
 
             manifest[split] = output.write_split(build.out, split, of_split(), records)
@@ -245,11 +310,31 @@ def _write(
             "dataset": "cxr_qba",
             "seed": build.seed,
             "source": {"path": build.source.name, "release": release},
-            "grades": "surrogate" if build.surrogate else "release" if release else "unrated",
+            **(made_by.to_json() if made_by else {"grades": "release"}),
             "least_grade": build.least_grade or None,
             "splits": manifest,
         },
     )
+
+
+def export(
+    made: StudyQuestions, images: Sequence[StudyImage], build: QBABuild, quality: QualityLog
+) -> tuple[StudyQuestions, Sequence[StudyImage]]:
+    """The questions of a study that become records, and the images that they are asked of.
+
+    Without a frontal image there are none; where no view is known, the first image stands for the
+    study. What is left out is counted in `quality`.
+    """
+    frontal = [i for i in images if i.frontal]
+    if any(i.view for i in images) and not frontal:
+        quality.warnings["studies without a frontal image, not exported"] += 1
+        return made, ()
+    kept = [q for q in made.questions if _exported(q, build)]
+    quality.examined["questions"] += len(made.questions)
+    left_out = len(made.questions) - len(kept)
+    quality.warnings["questions below --least_grade, not exported"] += left_out
+    shown = frontal or images[:1] or (StudyImage(made.study_id),)
+    return made.model_copy(update={"questions": kept}), shown
 
 
 def _exported(question: Question, build: QBABuild) -> bool:

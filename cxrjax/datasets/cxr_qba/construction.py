@@ -47,6 +47,7 @@ def construct_graph(study: Study, how: Construction, quality: QualityLog) -> Sce
     extraction = how.extractor.extract(study.report)
     quality.examined["sentences"] += len(extraction.sentences)
     quality.warnings["sentences of which no observation was read"] += len(extraction.silent)
+    quality.warnings.update(extraction.left_out)
     images = {image.image_id: localize(image, how.definitions, quality) for image in study.images}
     localized = {image_id: regions for image_id, regions in images.items() if regions}
     built = build_scene_graph(study, extraction, localized, how.definitions, how.mapper)

@@ -1,7 +1,7 @@
 """What is read out of a report before it is mapped to any definitions (Q04 to Q06).
 
 Values are free text here; cxr_qba/graph_construction.py maps them. A rule-based extractor is in
-rule_extractor.py; a language model can stand behind the same protocol.
+rule_extractor.py, one that asks a language model in language_model_extractor.py.
 """
 
 import dataclasses
@@ -40,7 +40,8 @@ class Observation:
         regions: where, as the report says it.
         side: left, right, both or "".
         positive: whether it is there.
-        probability: the words that say how sure the report is; "" where it simply states.
+        probability: the words that say how sure the report is, "" where it simply states; from a
+            language model a number, 0 (denied) to 1 (stated).
         certainty: certain, likely or uncertain.
         modifiers: (type, value) pairs; types temporal, severity, texture, spread.
         change: kinds of change.
@@ -66,13 +67,21 @@ class Observation:
 
 @dataclasses.dataclass(frozen=True)
 class Indication:
-    """Why the study was made (Q05)."""
+    """Why the study was made (Q05).
+
+    Attributes:
+        sentence_ids: sentences that say so.
+        answer_sentence_ids: sentences that answer it, and `answer` their answer in words; empty
+            where the extractor does not say, and observations are chosen by rules.
+    """
 
     indication_summary: str
     patient_info: str
     indication: str
     evaluation: str
     sentence_ids: tuple[str, ...] = ()
+    answer_sentence_ids: tuple[str, ...] = ()
+    answer: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,12 +90,14 @@ class Extraction:
 
     Attributes:
         silent: ids of sentences of the observed sections without any observation.
+        left_out: what is not as the report has it, in words -> how often; for quality.json.
     """
 
     sentences: tuple[Sentence, ...]
     observations: tuple[Observation, ...]
     indication: Indication | None = None
     silent: tuple[str, ...] = ()
+    left_out: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
 
 class Extractor(Protocol):

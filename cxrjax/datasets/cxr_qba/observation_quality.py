@@ -85,7 +85,7 @@ def _entities(observation: Observation) -> str:
 
 def _sentence(observation: Observation) -> str:
     text = f"{observation.name} {observation.summary_sentence}"
-    if _mentions_change(text):
+    if mentions_change(text):
         return "CHANGE_IN_SENTENCE_OR_NAME"
     # De-identified reports have underscores (MIMIC) or a run of X (OpenI) for what was taken out.
     if "_" in text or "XXX" in text:
@@ -94,9 +94,12 @@ def _sentence(observation: Observation) -> str:
 
 
 @functools.lru_cache(maxsize=1 << 15)
-def _mentions_change(text: str) -> bool:
+def mentions_change(text: str) -> bool:
+    """Whether words compare with an earlier study."""
     language = load_language()
     words = split_words(text.lower())
+    if any(word.lemma == "new" for word in words):
+        return True
     return bool(language.change.find(words) or language.change_context.find(words))
 
 

@@ -1,8 +1,8 @@
 """Quality criteria, their ratings, and the grade of a question (Q16 to Q19).
 
 Criteria of the scene graph are computed by construction. Those of questions and answers are
-verdicts of a language model in the release; offline they are `unrated`, or rated by rules under
-names that say surrogate (surrogate_rating.py). The two never meet in one field.
+verdicts of a language model (language_model_rater.py); without one they are `unrated`, or rated by
+rules under names that say surrogate (surrogate_rating.py). The two never meet in one field.
 """
 
 from collections.abc import Iterable, Mapping

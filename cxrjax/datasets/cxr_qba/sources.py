@@ -12,7 +12,7 @@ import csv
 import gzip
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,34 +34,58 @@ _SECTIONS = {"INDICATION": "indication", "REASON FOR EXAM": "indication", "HISTO
 _SPLITS = {"train": "train", "validate": "validation", "test": "test"}
 _MAX_REPORT = 1 << 20
 
+Wanted = Callable[[str], bool]
 
-def read_studies(source: Path, quality: QualityLog) -> Iterator[Study]:
+
+def _all(patient_id: str) -> bool:
+    del patient_id
+    return True
+
+
+def read_studies(source: Path, quality: QualityLog, wanted: Wanted = _all) -> Iterator[Study]:
     """Studies of a source, one at a time.
+
+    Args:
+        wanted: asked of a patient id (of what has none that can be read, of file or line): whether
+            to read it. The rest costs little and leaves no trace in `quality`, so that the parts
+            of a source add up to the whole.
 
     Raises:
         UserError: nothing there can be read.
     """
     if (source / JSONL).is_file() or source.suffix == ".jsonl":
-        yield from _read_lines(source if source.is_file() else source / JSONL, quality)
+        yield from _read_lines(source if source.is_file() else source / JSONL, quality, wanted)
     elif (source / "files").is_dir():
-        yield from _read_mimic(source, quality)
+        yield from _read_mimic(source, quality, wanted)
     elif source.exists() and is_openi(source):
-        for report in read_openi(source, quality):
-            sections = {
-                "indication": report.indication,
-                "findings": report.findings,
-                "impression": report.impression,
-            }
-            # OpenI says which images belong to a report, not from where they were taken.
-            images = tuple(
-                StudyImage(image_id, path=f"{image_id}.png") for image_id in report.image_ids
-            )
-            yield Study(report.report_id, report.report_id, Report(sections), images)
+        yield from _read_openi(source, quality, wanted)
     else:
         raise UserError(
             f"{source}: found neither the release's *.scene_graph.json, nor files/ (MIMIC-CXR), "
             f"nor OpenI's reports, nor {JSONL}"
         )
+
+
+def _read_openi(source: Path, quality: QualityLog, wanted: Wanted) -> Iterator[Study]:
+    every = QualityLog()
+    for report in read_openi(source, every):
+        if not wanted(report.report_id):
+            continue
+        quality.examined["reports"] += 1
+        sections = {
+            "indication": report.indication,
+            "findings": report.findings,
+            "impression": report.impression,
+        }
+        # OpenI says which images belong to a report, not from where they were taken.
+        images = tuple(
+            StudyImage(image_id, path=f"{image_id}.png") for image_id in report.image_ids
+        )
+        yield Study(report.report_id, report.report_id, Report(sections), images)
+    for entry in every.entries:
+        if wanted(entry.item):
+            quality.examined["reports"] += 1
+            quality.entries.append(entry)
 
 
 class _LineImage(pydantic.BaseModel):
@@ -82,25 +106,26 @@ class _Line(pydantic.BaseModel):
     images: list[_LineImage] = []
 
 
-def _read_lines(path: Path, quality: QualityLog) -> Iterator[Study]:
+def _read_lines(path: Path, quality: QualityLog, wanted: Wanted) -> Iterator[Study]:
     try:
         with open(path, "rb") as lines:
             for number, raw in enumerate(lines, start=1):
                 if not raw.strip():
                     continue
-                quality.examined["reports"] += 1
                 where = f"{path.name}:{number}"
                 try:
                     line = _Line.model_validate(json.loads(raw.decode("utf-8")))
                 except UnicodeDecodeError as error:
-                    quality.set_aside(
-                        "bad_encoding", where, where, f"byte {error.start} is not UTF-8"
-                    )
+                    fault = ("bad_encoding", f"byte {error.start} is not UTF-8")
+                    _set_aside_line(fault, where, quality, wanted)
                     continue
                 except ValueError as error:
-                    found = str(error).replace("\n", " ")
-                    quality.set_aside("invalid_record", where, where, found)
+                    fault = ("invalid_record", str(error).replace("\n", " "))
+                    _set_aside_line(fault, where, quality, wanted)
                     continue
+                if not wanted(line.patient_id):
+                    continue
+                quality.examined["reports"] += 1
                 yield Study(
                     line.patient_id,
                     line.study_id,
@@ -121,6 +146,14 @@ def _read_lines(path: Path, quality: QualityLog) -> Iterator[Study]:
         raise UserError(f"{path}: cannot read studies: {error.strerror}") from None
 
 
+def _set_aside_line(
+    fault: tuple[str, str], where: str, quality: QualityLog, wanted: Wanted
+) -> None:
+    if wanted(where):
+        quality.examined["reports"] += 1
+        quality.set_aside(fault[0], where, where, fault[1])
+
+
 def parse_sections(text: str) -> dict[str, str]:
     """The sections of a report as MIMIC-CXR writes them, those that are used, by their kind."""
     headers = list(_HEADER.finditer(text))
@@ -135,15 +168,17 @@ def parse_sections(text: str) -> dict[str, str]:
     return sections
 
 
-def _read_mimic(source: Path, quality: QualityLog) -> Iterator[Study]:
+def _read_mimic(source: Path, quality: QualityLog, wanted: Wanted) -> Iterator[Study]:
     images: dict[str, list[dict[str, str]]] = {}
     for row in _table(source / "mimic-cxr-2.0.0-metadata.csv.gz"):
-        images.setdefault(row["study_id"], []).append(row)
+        if wanted(f"p{row.get('subject_id')}"):
+            images.setdefault(row["study_id"], []).append(row)
     splits = {
         row["study_id"]: _SPLITS.get(row["split"], row["split"])
         for row in _table(source / "mimic-cxr-2.0.0-split.csv.gz")
     }
-    for path in sorted((source / "files").glob("p*/p*/s*.txt")):
+    folders = (f for f in (source / "files").glob("p*/p*") if wanted(f.name))
+    for path in (report for f in sorted(folders) for report in sorted(f.glob("s*.txt"))):
         quality.examined["reports"] += 1
         patient_id, study_id = path.parent.name, path.stem
         try:

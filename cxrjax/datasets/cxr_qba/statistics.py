@@ -6,6 +6,7 @@ and of strategies show it. Here they are right (A19 a).
 
 import collections
 from collections.abc import Mapping
+from typing import Any
 
 from cxrjax.datasets.cxr_qba.questions import QUESTION_TYPES, StudyQuestions
 from cxrjax.datasets.cxr_qba.ratings import (
@@ -99,6 +100,8 @@ class StudyStatistics:
         self._patients: dict[str, set[str]] = collections.defaultdict(set)
         self._types: collections.Counter[str] = collections.Counter()
         self._extra: collections.Counter[str] = collections.Counter()
+        # Of parts that were merged; no patient is in two of them.
+        self._merged_patients: collections.Counter[str] = collections.Counter()
 
     def add(self, study: StudyQuestions, split: str, frontal_images: int) -> None:
         """Counts a study."""
@@ -128,15 +131,36 @@ class StudyStatistics:
         self._counts[split, row] += 1
         self._counts["total", row] += 1
 
+    def _patient_counts(self) -> collections.Counter[str]:
+        counts = {split: len(ids) for split, ids in self._patients.items()}
+        counts["total"] = len(set().union(*self._patients.values()))
+        return self._merged_patients + collections.Counter(counts)
+
+    def to_json(self) -> dict[str, Any]:
+        """The counts, for `merge`."""
+        return {
+            "patients": self._patient_counts(),
+            "counts": [[*key, count] for key, count in sorted(self._counts.items())],
+            "types": self._types,
+            "extra": self._extra,
+        }
+
+    def merge(self, content: Mapping[str, Any]) -> None:
+        """Adds what `to_json` gave of other patients."""
+        self._merged_patients.update(content["patients"])
+        self._counts.update({(split, row): n for split, row, n in content["counts"]})
+        self._types.update(content["types"])
+        self._extra.update(content["extra"])
+
     def values(self) -> dict[str, float | None]:
         """Name -> count; shares of question types in percent, None without questions."""
-        splits = [split for split in SPLITS if split in self._patients]
+        patients = self._patient_counts()
+        splits = [split for split in SPLITS[:-1] if split in patients]
         values: dict[str, float | None] = {}
         for row in RELEASE:
             if row == "patients":
-                for split in splits:
-                    values[_name(split, row)] = len(self._patients[split])
-                values[_name("total", row)] = len(set().union(*self._patients.values()))
+                for split in (*splits, "total"):
+                    values[_name(split, row)] = patients[split]
             else:
                 for split in (*splits, "total"):
                     values[_name(split, row)] = self._counts[split, row]

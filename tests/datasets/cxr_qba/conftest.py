@@ -4,12 +4,14 @@ import json
 from pathlib import Path
 
 import pytest
+import tenacity
 
 from cxrjax.datasets.cxr_qba.construction import Construction, construct_graph
 from cxrjax.datasets.cxr_qba.extraction import Report
 from cxrjax.datasets.cxr_qba.sources import read_studies
 from cxrjax.datasets.cxr_qba.study import Study, StudyImage
 from cxrjax.datasets.quality import QualityLog
+from cxrjax.language_model import AnswerCache, Client, Settings, server
 
 SAMPLE = Path(__file__).parents[3] / "data" / "cxr_qba" / "sample"
 
@@ -54,3 +56,25 @@ def native_pair(sample):
         return json.loads((folder / f"s59990001.{suffix}.json").read_text())
 
     return read("scene_graph"), read("qa")
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch):
+    monkeypatch.setattr(server, "_backoff", tenacity.wait_exponential_jitter(0.01, 0.05, jitter=0))
+
+
+@pytest.fixture
+def client(tmp_path):
+    """`client(server, **settings)`; all have one cache file, one after the other."""
+    caches = []
+
+    def make(where, **settings):
+        for cache in caches:
+            cache.close()
+        caches.append(AnswerCache(tmp_path / "answers.jsonl"))
+        terms = {"base_url": where.url, "model": "m", "timeout": 5.0} | settings
+        return Client(Settings(**terms), caches[-1])
+
+    yield make
+    for cache in caches:
+        cache.close()

@@ -86,7 +86,7 @@ def test_export_by_the_surrogate_grade(sample, tmp_path):
     assert all(r.grade is None for r in good)
     manifest = json.loads((tmp_path / "good" / "manifest.json").read_text())
     assert (manifest["grades"], manifest["least_grade"]) == ("surrogate", "A")
-    with pytest.raises(UserError, match="add --surrogate"):
+    with pytest.raises(UserError, match="add --rate_with=surrogate"):
         built(sample / "reports", tmp_path / "none", least_grade="A")
 
 

@@ -1,0 +1,148 @@
+"""Questions in ArrayRecord files, each beside a table of what one may choose questions by.
+
+records/<split>-00003-of-00064.array_record   an element a question: its record as a line of JSON
+records/<split>-00003-of-00064.parquet        a row a question in the same order, with `COLUMNS`
+
+Questions of one image stand together. A reader picks questions from the table alone
+(cxrjax.input_pipeline.sharded_source) and reads them by their position.
+"""
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from array_record.python.array_record_module import ArrayRecordWriter
+
+from cxrjax.datasets.output import hash_file, hash_lines
+from cxrjax.records import QARecord, format_record
+
+FOLDER = "records"
+# What `data.select` may name; an empty cell is what the record lacks.
+SELECTABLE = ("view", "question_type", "question_strategy", "finding", "grade", "extraction_grade",
+              "surrogate_grade")  # fmt: skip
+# `image` numbers the images of a file.
+COLUMNS = pa.schema(
+    [(name, pa.int32()) for name in ("image", "height", "width")]
+    + [(name, pa.string()) for name in SELECTABLE]
+)
+# So many elements are compressed together: an eighth of the size that single ones have, and a
+# sixteenth of the index that a reader keeps in memory; reading one costs no more.
+OPTIONS = "group_size:16"
+_BATCH = 50_000
+
+
+def shard_name(prefix: str, number: int, shards: int) -> str:
+    """Such as `train-00003-of-00064`; shards count from 0."""
+    return f"{prefix}-{number:05d}-of-{shards:05d}"
+
+
+class ArrayRecordFile:
+    """An ArrayRecord file that gets its name when it is whole. Use as a context."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._part = path, path.with_name(path.name + ".tmp")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._writer = ArrayRecordWriter(str(self._part), OPTIONS)
+
+    def write(self, element: bytes) -> None:
+        """Adds an element."""
+        self._writer.write(element)
+
+    def __enter__(self) -> "ArrayRecordFile":
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self._writer.close()
+        if kind is None:
+            self._part.replace(self._path)
+
+
+class RecordShard:
+    """Writes one shard of a split. Use as a context.
+
+    Args:
+        out: folder of the data set.
+        name: as `shard_name` gives it.
+    """
+
+    def __init__(self, out: Path, name: str) -> None:
+        self.name = name
+        self.questions = self.images = 0
+        self._table = out / FOLDER / f"{name}.parquet"
+        self._file = ArrayRecordFile(out / FOLDER / f"{name}.array_record")
+        self._rows: list[dict[str, Any]] = []
+        self._last: tuple[str, str] | None = None
+        self._open = contextlib.ExitStack()
+
+    def __enter__(self) -> "RecordShard":
+        self._open.enter_context(self._file)
+        part = self._table.with_name(self._table.name + ".tmp")
+        self._parquet = self._open.enter_context(pq.ParquetWriter(part, COLUMNS))
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        if exception[0] is None:
+            self._flush()
+        self._open.__exit__(*exception)
+        if exception[0] is None:
+            self._table.with_name(self._table.name + ".tmp").replace(self._table)
+
+    def add(self, record: QARecord) -> None:
+        """Adds a question; those of one image must come one after another."""
+        height, width = record.image_hw or (None, None)
+        self.write(
+            format_record(record).encode(),
+            (record.image_id, record.image_path),
+            {
+                "height": height,
+                "width": width,
+                "view": record.view,
+                "question_type": record.question_type,
+                "question_strategy": record.question_strategy,
+                "finding": (record.variables or {}).get("finding"),
+                "grade": record.grade,
+                "extraction_grade": record.quality.get("extraction_grade"),
+                "surrogate_grade": record.quality.get("surrogate_grade"),
+            },
+        )
+
+    def write(self, line: bytes, image: tuple[str, str], row: dict[str, Any]) -> None:
+        """The same for a record that is a line of JSON already, and its row but for `image`."""
+        if image != self._last:
+            self._last = image
+            self.images += 1
+        row["image"] = self.images - 1
+        self._file.write(line)
+        self._rows.append(row)
+        self.questions += 1
+        if len(self._rows) >= _BATCH:
+            self._flush()
+
+    def _flush(self) -> None:
+        self._parquet.write_table(pa.Table.from_pylist(self._rows, COLUMNS))
+        self._rows.clear()
+
+
+def describe_shard(out: Path, shard: RecordShard) -> Mapping[str, Any]:
+    """A finished shard's entry of the manifest: counts and hashes."""
+    stem = out / FOLDER / shard.name
+    return {
+        "name": shard.name,
+        "questions": shard.questions,
+        "images": shard.images,
+        "records_sha256": hash_file(stem.with_name(f"{shard.name}.array_record")),
+        "table_sha256": hash_file(stem.with_name(f"{shard.name}.parquet")),
+    }
+
+
+def describe_split(shards: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """A split's entry of the manifest; its hash is over those of its shards."""
+    return {
+        "images": sum(shard["images"] for shard in shards),
+        "questions": sum(shard["questions"] for shard in shards),
+        "split_sha256": hash_lines(shard["records_sha256"] for shard in shards),
+        "shards": shards,
+    }

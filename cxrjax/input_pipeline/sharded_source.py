@@ -1,0 +1,280 @@
+"""Random access to tens of millions of questions in ArrayRecord shards, chosen by their table.
+
+What is kept in memory does not grow with the number of questions: shards' names and sizes. Which
+questions were chosen, and where each element begins, is computed once from the tables
+(cxrjax.datasets.record_shards), a shard at a time, and kept in a file beside the data; a later run
+with the same choice opens that.
+"""
+
+import bisect
+import hashlib
+import itertools
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from array_record.python.array_record_module import ArrayRecordReader
+
+from cxrjax.datasets.record_shards import FOLDER, SELECTABLE
+from cxrjax.errors import UserError
+from cxrjax.input_pipeline.sources import ImageQuestions
+from cxrjax.json_file import read_json_object
+from cxrjax.records import QARecord, parse_record
+
+SELECTIONS = "selections"
+# What a value of a choice says of an empty cell.
+EMPTY = "none"
+_INDEX = np.dtype("<i8")
+
+
+def is_sharded(directory: Path) -> bool:
+    """Whether a folder holds questions in shards."""
+    return next((directory / FOLDER).glob("*.array_record"), None) is not None
+
+
+class ShardedSource:
+    """The questions of a split, grouped by image, as `RecordSource` has them of a file.
+
+    Can be pickled. The image files themselves are not looked at; one that is missing shows up when
+    it is read.
+
+    Attributes:
+        fingerprint: of the shards and of which questions make which element.
+        num_records: questions in the shards.
+        without_size: questions that would have been chosen, and whose image has no known size.
+
+    Args:
+        directory: with manifest.json and records/.
+        split: such as `train`.
+        image_root: folder that `image_path` is relative to; by default the directory.
+        questions_per_image: most questions in an element.
+        select: conditions such as `grade=A++|A+|A` and `view=PA`, all of which must hold; columns
+            are those of `SELECTABLE`, `none` stands for an empty cell.
+
+    Raises:
+        UserError: no such split, column or file, or nothing is chosen.
+    """
+
+    def __init__(
+        self,
+        directory: str | Path,
+        split: str,
+        image_root: str | Path | None = None,
+        questions_per_image: int = 8,
+        select: Collection[str] = (),
+    ) -> None:
+        if questions_per_image < 1:
+            raise UserError(f"questions_per_image is {questions_per_image}, expected at least 1")
+        self.directory = Path(directory)
+        self.image_root = self.directory if image_root is None else Path(image_root)
+        self.questions_per_image = questions_per_image
+        self._select = parse_selection(select)
+        splits = read_json_object(self.directory / "manifest.json").get("splits", {})
+        if split not in splits:
+            raise UserError(f"{directory}: no split {split!r}, found {sorted(splits)}")
+        self._shards: Sequence[Mapping[str, Any]] = splits[split].get("shards", ())
+        self._ends = list(itertools.accumulate(shard["questions"] for shard in self._shards))
+        self.num_records = sum(shard["questions"] for shard in self._shards)
+        identity = [self._shards, sorted(self._select.items()), questions_per_image]
+        self.fingerprint = hashlib.sha256(json.dumps(identity).encode()).hexdigest()
+        self._folder = self._selection()
+        counts = read_json_object(self._folder / "counts.json")
+        self._chosen: int = counts["questions"]
+        self.without_size: int = counts["without_size"]
+        self._elements: int = counts["elements"]
+        if not self._chosen:
+            raise UserError(
+                f"{directory}: no question of split {split} to learn from: {self.num_records:,} in "
+                f"all, of those chosen by {sorted(select)} {self.without_size:,} are without image "
+                "size"
+            )
+        self._open_files()
+
+    def _open_files(self) -> None:
+        self._positions = os.open(self._folder / "positions", os.O_RDONLY)
+        self._starts = os.open(self._folder / "starts", os.O_RDONLY)
+        # Opened when they are first read from, then kept: what each holds in memory is the place of
+        # every sixteenth question.
+        self._readers: dict[int, ArrayRecordReader] = {}
+
+    def _file(self, shard: Mapping[str, Any], kind: str) -> Path:
+        path = self.directory / FOLDER / f"{shard['name']}.{kind}"
+        if not path.is_file():
+            raise UserError(f"{path}: not there, and the manifest names it; build it again")
+        return path
+
+    def _selection(self) -> Path:
+        """The folder that keeps which questions were chosen; made where it is missing."""
+        kept = self.directory / SELECTIONS / self.fingerprint[:16]
+        if (kept / "counts.json").is_file():
+            return kept
+        try:
+            kept.parent.mkdir(exist_ok=True)
+            part = Path(tempfile.mkdtemp(dir=kept.parent, prefix="unfinished-"))
+        except OSError as error:
+            raise UserError(
+                f"{kept.parent}: cannot write which questions are chosen: {error.strerror}"
+            ) from None
+        try:
+            self._choose(part)
+            part.replace(kept)
+        except OSError:
+            # Another process of the same run was first.
+            if not (kept / "counts.json").is_file():
+                raise
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+        return kept
+
+    def _choose(self, folder: Path) -> None:
+        first = chosen = elements = without_size = 0
+        with open(folder / "positions", "wb") as positions, open(folder / "starts", "wb") as starts:
+            for shard in self._shards:
+                table = self._table(shard)
+                wanted, sized = self._matches(table), _valid(table["height"])
+                rows = np.flatnonzero(wanted & sized)
+                without_size += int(np.count_nonzero(wanted & ~sized))
+                begins = _element_starts(table["image"].to_numpy()[rows], self.questions_per_image)
+                positions.write((rows + first).astype(_INDEX).tobytes())
+                starts.write((begins + chosen).astype(_INDEX).tobytes())
+                first += shard["questions"]
+                chosen += len(rows)
+                elements += len(begins)
+            starts.write(np.array([chosen], _INDEX).tobytes())
+        counts = {"questions": chosen, "elements": elements, "without_size": without_size}
+        (folder / "counts.json").write_text(json.dumps(counts), encoding="utf-8")
+
+    def _table(self, shard: Mapping[str, Any]) -> pa.Table:
+        path = self._file(shard, "parquet")
+        names = list(self._select)
+        try:
+            table = pq.read_table(
+                path, columns=["image", "height", *names], read_dictionary=names, use_threads=False
+            )
+        except (OSError, pa.ArrowException) as error:
+            raise UserError(f"{path}: cannot read the table: {error}") from None
+        if table.num_rows != shard["questions"]:
+            raise UserError(
+                f"{path}: {table.num_rows} rows, the manifest says {shard['questions']}; build "
+                "this shard again"
+            )
+        return table
+
+    def _matches(self, table: pa.Table) -> np.ndarray:
+        """[rows] bool: those that every condition holds for."""
+        matches = np.ones(table.num_rows, bool)
+        for column, values in self._select.items():
+            named = [value for value in values if value != EMPTY] + [None] * (EMPTY in values)
+            cells = table[column].cast(pa.string())
+            matches &= pc.is_in(cells, pa.array(named, pa.string())).to_numpy()
+        return matches
+
+    def __len__(self) -> int:
+        return self._elements
+
+    def __getitem__(self, element: int) -> ImageQuestions:
+        if not 0 <= element < self._elements:
+            raise IndexError(element)
+        start, stop = _read(self._starts, element, element + 2)
+        indices = tuple(_read(self._positions, start, stop))
+        records = tuple(self.record(index) for index in indices)
+        return ImageQuestions(self.image_of(records[0]), indices, records)
+
+    @property
+    def num_questions(self) -> int:
+        """Questions that were chosen."""
+        return self._chosen
+
+    def image_of(self, record: QARecord) -> Path:
+        """Where the record's image is, whether it is there or not."""
+        return self.image_root / record.image_path
+
+    def record(self, index: int) -> QARecord:
+        """The record at this position of all shards together."""
+        shard, position = self._place(index)
+        if shard not in self._readers:
+            path = self._file(self._shards[shard], "array_record")
+            self._readers[shard] = ArrayRecordReader(
+                str(path), options="readahead_buffer_size:0", file_reader_buffer_size=1 << 15
+            )
+        return parse_record(self._readers[shard].read([position])[0], self.where(index))
+
+    def where(self, index: int) -> str:
+        """File and position of a record, for messages."""
+        shard, position = self._place(index)
+        return f"{self.directory / FOLDER / self._shards[shard]['name']}.array_record:{position}"
+
+    def _place(self, index: int) -> tuple[int, int]:
+        """(shard, position in it) of a position of all together."""
+        shard = bisect.bisect_right(self._ends, index)
+        return shard, index - (self._ends[shard - 1] if shard else 0)
+
+    def records(self) -> Iterator[tuple[int, QARecord]]:
+        """(position, record) of all that were chosen, in the order of the elements."""
+        for position in range(self._chosen):
+            (index,) = _read(self._positions, position, position + 1)
+            yield index, self.record(index)
+
+    def __getstate__(self) -> dict[str, Any]:
+        opened = ("_positions", "_starts", "_readers")
+        return {name: value for name, value in self.__dict__.items() if name not in opened}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._open_files()
+
+    def __del__(self) -> None:
+        for name in ("_positions", "_starts"):
+            if (descriptor := self.__dict__.get(name)) is not None:
+                os.close(descriptor)
+
+
+def parse_selection(conditions: Collection[str]) -> dict[str, tuple[str, ...]]:
+    """Column -> values that it may have, of conditions such as `grade=A++|A+`.
+
+    Raises:
+        UserError: a condition is not of that form, or names no column or one twice.
+    """
+    selection: dict[str, tuple[str, ...]] = {}
+    for condition in conditions:
+        column, equals, values = condition.partition("=")
+        if not equals or column not in SELECTABLE or column in selection:
+            raise UserError(
+                f"data.select: {condition!r}: expected COLUMN=VALUE|VALUE, each column once, of "
+                f"{', '.join(SELECTABLE)}"
+            )
+        selection[column] = tuple(sorted(values.split("|")))
+    return selection
+
+
+def _valid(column: pa.ChunkedArray) -> np.ndarray:
+    return pc.is_valid(column).to_numpy()
+
+
+def _element_starts(images: np.ndarray, questions_per_image: int) -> np.ndarray:
+    """Where elements begin: at every new image, and after so many questions of one.
+
+    Args:
+        images: [n] number of the image of each chosen question; those of one stand together.
+    """
+    if not len(images):
+        return np.zeros(0, np.int64)
+    groups = np.flatnonzero(np.diff(images, prepend=images[0] - 1))
+    sizes = np.diff(groups, append=len(images))
+    rank = np.arange(len(images)) - np.repeat(groups, sizes)
+    return np.flatnonzero(rank % questions_per_image == 0)
+
+
+def _read(descriptor: int, start: int, stop: int) -> list[int]:
+    # pread: nothing is mapped, so that nothing stays in memory.
+    size = _INDEX.itemsize
+    content = os.pread(descriptor, (stop - start) * size, start * size)
+    return np.frombuffer(content, _INDEX).tolist()

@@ -1,0 +1,186 @@
+"""Questions in shards: the elements of the file, chosen by the table, refused where broken."""
+
+import collections
+import itertools
+import json
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cxrjax import build
+from cxrjax.datasets.shard_build import by_image
+from cxrjax.errors import UserError
+from cxrjax.input_pipeline.loader import train_loader
+from cxrjax.input_pipeline.sharded_source import ShardedSource, _element_starts, parse_selection
+from cxrjax.input_pipeline.sources import RecordSource
+from cxrjax.records import read_records, write_records
+from cxrjax.training.config import default_config
+from cxrjax.training.data import open_records
+
+GRADES = ("A++", "A", "B", None)
+
+
+@pytest.fixture
+def built(records_file):
+    """A finished build: grades and views vary, one image has no size."""
+    root = records_file.parent.parent
+    records = [
+        record.model_copy(
+            update={
+                "grade": GRADES[number % 4],
+                "view": ("PA", "AP")[number % 2],
+                "image_hw": None if record.image_id == "image3" else record.image_hw,
+                "study_id": "s1",
+            }
+        )
+        for number, record in enumerate(read_records(records_file))
+    ]
+    write_records(records_file, by_image(records))
+    (root / "manifest.json").write_text('{"dataset": "test"}')
+    return root
+
+
+@pytest.fixture
+def sharded(built, tmp_path):
+    """`sharded(3)`: the build in three shards."""
+
+    def write(shards):
+        out = tmp_path / f"shards{shards}"
+        flags = [f"--source={built}", f"--out={out}", f"--num_shards={shards}", "--strict"]
+        build.main(["--dataset=shards", *flags])
+        return out
+
+    return write
+
+
+def elements(source):
+    return [[record.question_id for record in source[n].records] for n in range(len(source))]
+
+
+def test_one_shard_has_the_elements_of_the_file(built, sharded):
+    path = built / "records/train.jsonl"
+    unsized = {n for n, r in enumerate(read_records(path)) if r.image_hw is None}
+    files = RecordSource(path, questions_per_image=3, exclude=unsized)
+    stored = ShardedSource(sharded(1), "train", built, questions_per_image=3)
+    assert elements(stored) == elements(files)
+    assert (stored.num_questions, stored.without_size) == (files.num_questions, len(unsized))
+    for number in range(len(files)):
+        assert stored[number] == files[number]
+    assert list(stored.records()) == list(files.records())
+    with pytest.raises(IndexError):
+        stored[len(stored)]
+
+
+@pytest.mark.parametrize("questions_per_image", [1, 2, 8])
+def test_shards_have_the_same_elements_in_another_order(sharded, questions_per_image):
+    one, four = (
+        ShardedSource(sharded(n), "train", questions_per_image=questions_per_image) for n in (1, 4)
+    )
+    assert sorted(elements(one)) == sorted(elements(four))
+    assert one.fingerprint != four.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("select", "holds"),
+    [
+        (("grade=A|A++",), lambda r: r.grade in ("A", "A++")),
+        (("grade=none",), lambda r: r.grade is None),
+        (("grade=none|B", "view=AP"), lambda r: r.grade in (None, "B") and r.view == "AP"),
+        (("finding=ILD",), lambda r: r.variables["finding"] == "ILD"),
+    ],
+)
+def test_what_is_chosen(built, sharded, select, holds):
+    source = ShardedSource(sharded(3), "train", select=select)
+    sized = [r for r in read_records(built / "records/train.jsonl") if r.image_hw]
+    expected = {r.question_id for r in sized if holds(r)}
+    found = list(itertools.chain(*elements(source)))
+    assert set(found) == expected and len(found) == len(expected) == source.num_questions
+
+
+def test_a_choice_is_kept_and_reads_no_question(sharded):
+    out = sharded(2)
+    first = ShardedSource(out, "train", select=("grade=A",))
+    for table in out.glob("records/*.parquet"):
+        table.unlink()
+    again = ShardedSource(out, "train", select=("grade=A",))
+    assert elements(again) == elements(first) and again.fingerprint == first.fingerprint
+    with pytest.raises(UserError, match="not there, and the manifest names it"):
+        ShardedSource(out, "train", select=("grade=B",))
+
+
+def test_copies_in_other_processes_read_the_same(sharded):
+    source = ShardedSource(sharded(2), "train", questions_per_image=2)
+    before = elements(source)
+    assert elements(pickle.loads(pickle.dumps(source))) == before
+
+
+def test_batches(built, sharded, tokenizer, config):
+    path = built / "records/train.jsonl"
+    unsized = {n for n, r in enumerate(read_records(path)) if r.image_hw is None}
+    files = RecordSource(path, questions_per_image=3, exclude=unsized)
+    stored = ShardedSource(sharded(1), "train", built, questions_per_image=3)
+    for workers in (0, 1):
+        found = []
+        for source in (files, stored):
+            settings = {"global_batch_size": 2, "seed": 5, "workers": workers}
+            with train_loader(source, tokenizer, config, **settings) as loader:
+                found.append(list(itertools.islice(loader, 4)))
+        for expected, batch in zip(*found, strict=True):
+            assert expected.question_ids == batch.question_ids
+            np.testing.assert_array_equal(expected.batch.images, batch.batch.images)
+            np.testing.assert_array_equal(expected.batch.answer_tokens, batch.batch.answer_tokens)
+
+
+def test_training_opens_them(built, sharded):
+    config = default_config()
+    config.data.train = str(sharded(2))
+    config.data.select = ("view=PA",)
+    config.data.findings = ("ILD", "Cardiomegaly")
+    opened = open_records(config, "train")
+    records = [record for _, record in opened.source.records()]
+    assert records and {record.view for record in records} == {"PA"}
+    assert {record.variables["finding"] for record in records} <= {"ILD", "Cardiomegaly"}
+    config.data.train = str(built / "records/train.jsonl")
+    with pytest.raises(UserError, match="is for folders of shards"):
+        open_records(config, "train")
+
+
+@given(
+    st.lists(st.integers(1, 9), max_size=6),
+    st.integers(1, 4),
+)
+def test_elements_begin_at_images_and_when_full(sizes, most):
+    images = np.repeat(np.arange(len(sizes)) * 3, sizes)
+    starts = [*_element_starts(images, most), len(images)]
+    held = [images[a:b].tolist() for a, b in itertools.pairwise(starts)]
+    assert list(itertools.chain(*held)) == images.tolist()
+    assert all(0 < len(one) <= most and len(set(one)) == 1 for one in held)
+    counts = collections.Counter(one[0] for one in held)
+    assert counts == {3 * n: -(-size // most) for n, size in enumerate(sizes)}
+
+
+@pytest.mark.parametrize("condition", ["grade", "colour=red", "=A"])
+def test_conditions_that_are_none(condition):
+    with pytest.raises(UserError, match="expected COLUMN=VALUE"):
+        parse_selection([condition])
+    with pytest.raises(UserError, match="each column once"):
+        parse_selection(["view=PA", "view=AP"])
+
+
+def test_folders_that_cannot_be_read(sharded):
+    out = sharded(2)
+    with pytest.raises(UserError, match="no split 'test', found"):
+        ShardedSource(out, "test")
+    with pytest.raises(UserError, match="no question of split train"):
+        ShardedSource(out, "train", select=("grade=D",))
+    manifest = json.loads((out / "manifest.json").read_text())
+    manifest["splits"]["train"]["shards"][0]["questions"] += 1
+    (out / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(UserError, match="rows, the manifest says"):
+        ShardedSource(out, "train")
+    (out / "manifest.json").unlink()
+    with pytest.raises(UserError, match="cannot be read"):
+        ShardedSource(out, "train")
