@@ -1,15 +1,23 @@
-"""Every image of a data set decoded once before anything is built on it: size, damage, oddities."""
+"""Every image of a data set decoded once before anything is built on it: size, damage, oddities.
 
-import collections
+Thousands of DICOM files take long, so each verdict is on the disk as soon as it is known: a build
+that was interrupted goes on from there, and one that is repeated decodes what has changed.
+"""
+
 import dataclasses
+import json
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import tqdm
 
-from cxrjax.datasets import workers
+from cxrjax.datasets import output, workers
 from cxrjax.datasets.quality import QualityLog, Unusable
 from cxrjax.images import ImageError, audit_header, audit_image, image_size, read_image
+
+# In the folder of a build: a line an image, its path, size and time of change, and the verdict.
+CHECKS_FILE = "image_checks.jsonl"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,23 +47,72 @@ class ImageCheck:
 
 
 def check_images(
-    paths: Iterable[Path], quality: QualityLog, processes: int = 1
+    paths: Iterable[Path], quality: QualityLog, out: Path, processes: int = 1
 ) -> dict[Path, ImageCheck]:
     """Decodes every file, over several processes, and notes warnings in `quality`.
 
     Nothing is set aside here: what depends on an image, and is to be named, is the caller's.
+
+    Args:
+        out: folder of the build; `CHECKS_FILE` there has what was found before.
+
+    Raises:
+        UserError: the folder cannot be written to.
     """
     paths = sorted(set(paths))
-    checks = {}
-    warnings: collections.Counter[str] = collections.Counter()
-    with workers.pool(min(processes, len(paths) or 1)) as apply:
-        results = tqdm.tqdm(apply(_check, paths), total=len(paths), unit="image", desc="checking")
-        for path, check in zip(paths, results, strict=True):
-            checks[path] = check
-            warnings.update(check.warnings)
+    checks: dict[Path, ImageCheck] = {}
+    with output.writing(out):
+        out.mkdir(parents=True, exist_ok=True)
+        known = _read_checks(out / CHECKS_FILE)
+        stamps = {path: _stamp(path) for path in paths}
+        for path in paths:
+            if stamps[path] is not None and known.get(str(path), {}).get("stamp") == stamps[path]:
+                checks[path] = _from_json(known[str(path)]["check"])
+        new = [path for path in paths if path not in checks]
+        with (
+            open(out / CHECKS_FILE, "a", encoding="utf-8") as file,
+            workers.pool(min(processes, len(new) or 1)) as apply,
+        ):
+            results = tqdm.tqdm(apply(_check, new), total=len(new), unit="image", desc="checking")
+            for path, check in zip(new, results, strict=True):
+                checks[path] = check
+                line = {"path": str(path), "stamp": stamps[path], "check": vars(check)}
+                file.write(json.dumps(line) + "\n")
+                file.flush()
     quality.examined["images"] += len(paths)
-    quality.warnings.update(warnings)
+    for path in paths:
+        quality.warnings.update(checks[path].warnings)
     return checks
+
+
+def _stamp(path: Path) -> list[int] | None:
+    """Size and time of change; None for a file that is not there."""
+    if not path.is_file():
+        return None
+    found = path.stat()
+    return [found.st_size, found.st_mtime_ns]
+
+
+def _read_checks(file: Path) -> dict[str, dict[str, Any]]:
+    """The lines of an earlier build by path; one that was cut off is decoded again."""
+    known = {}
+    if file.is_file():
+        for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
+            try:
+                entry = json.loads(line)
+                known[entry["path"]] = {"stamp": entry["stamp"], "check": entry["check"]}
+            except (ValueError, TypeError, KeyError):
+                continue
+        if known and not file.read_bytes().endswith(b"\n"):
+            with open(file, "a", encoding="utf-8") as end:
+                end.write("\n")
+    return known
+
+
+def _from_json(check: dict[str, Any]) -> ImageCheck:
+    image_hw = check["image_hw"]
+    size = None if image_hw is None else (image_hw[0], image_hw[1])
+    return ImageCheck(size, check["reason"], check["found"], tuple(check["warnings"]))
 
 
 def _check(path: Path) -> ImageCheck:

@@ -65,7 +65,7 @@ def build_own_records(build: OwnBuild) -> None:
     """
     quality = QualityLog()
     lines = list(_read(build, quality))
-    checks = check_images((line.image for line in lines), quality, build.processes)
+    checks = check_images((line.image for line in lines), quality, build.out, build.processes)
     kept = []
     for line in lines:
         try:

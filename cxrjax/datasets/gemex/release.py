@@ -282,7 +282,7 @@ def _records_with_images(
         return
     held = list(records)  # images are checked together; 1.6 million records take some gigabytes
     files = {record.image_path: _image_file(images, record.image_path) for record in held}
-    checks = check_images(files.values(), quality, build.processes)
+    checks = check_images(files.values(), quality, build.out, build.processes)
     for record in held:
         file = files[record.image_path]
         try:
@@ -303,7 +303,7 @@ def _with_images(
         return
     held = list(reports)
     files = {report.image_id: _image_file(images, report.image_path) for report in held}
-    checks = check_images(files.values(), quality, build.processes)
+    checks = check_images(files.values(), quality, build.out, build.processes)
     for report in held:
         file = files[report.image_id]
         try:

@@ -48,7 +48,7 @@ def annotate_sizes(
     images = list(images)
     found = _found(files.folders)
     wanted = [path for image in images for path in found.get(image.image_id, ())]
-    checks = check_images(wanted, quality, files.processes) if files.folders else {}
+    checks = check_images(wanted, quality, files.out, files.processes) if files.folders else {}
     kept = []
     for image in images:
         paths = found.get(image.image_id, ())

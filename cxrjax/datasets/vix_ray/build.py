@@ -202,7 +202,7 @@ def _write_once(path: Path, content: bytes) -> None:
 def _measured(build: ViXRayBuild, studies: Sequence[Study], quality: QualityLog) -> Iterator[Study]:
     """Studies whose image decodes, with its size; others are set aside."""
     paths = [build.out / study.image_path for study in studies]
-    checks = check_images(paths, quality, build.processes)
+    checks = check_images(paths, quality, build.out, build.processes)
     for study, path in zip(studies, paths, strict=True):
         try:
             yield dataclasses.replace(study, image_hw=checks[path].size())
