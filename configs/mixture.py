@@ -31,8 +31,8 @@ tokenizer, which spells Vietnamese letters in bytes (four times the tokens of Vi
     python -m cxrjax.build --dataset=phantom_studies --studies=200 --out=runs/mixture_tiny/studies
     python -m cxrjax.build --dataset=gemex --source=runs/mixture_tiny/studies \\
         --out=runs/mixture_tiny/gemex
-    python -m cxrjax.build --dataset=cxr_qba --source=runs/mixture_tiny/studies --rate_with=surrogate \\
-        --least_grade=A --out=runs/mixture_tiny/cxr_qba
+    python -m cxrjax.build --dataset=cxr_qba --source=runs/mixture_tiny/studies \\
+        --rate_with=surrogate --least_grade=A --out=runs/mixture_tiny/cxr_qba
     python -m cxrjax.build --dataset=vix_ray_synthetic --images=400 --validation_images=60 \\
         --long_side=144 --conspicuity=1.6 --out=runs/mixture_tiny/vix_ray
 

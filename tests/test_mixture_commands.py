@@ -20,7 +20,11 @@ def data(tmp_path_factory):
         ("phantom", "vindr", ["--seed=7", "--images=6", "--validation_images=2", *small]),
         ("phantom_studies", "studies", ["--studies=6", *small]),
         ("gemex", "gemex", [f"--source={out / 'studies'}"]),
-        ("cxr_qba", "cxr_qba", [f"--source={out / 'studies'}", "--rate_with=surrogate", "--least_grade=A"]),
+        (
+            "cxr_qba",
+            "cxr_qba",
+            [f"--source={out / 'studies'}", "--rate_with=surrogate", "--least_grade=A"],
+        ),
         (
             "vix_ray_synthetic",
             "vix_ray",
