@@ -26,7 +26,7 @@ from random parameters, the vision tower apart, which is the demo's (data/demo_b
 on phantoms), with the tokenizer in data/vix_ray. With --images=1500 and one epoch (188 steps) the
 loss fell from 5.6 at step 20 to 0.6, and the findings of 60 test images had ROUGE-L 23.8 and BLEU
 10.0 percent: the order of sentences is drawn, and the model repeats those that say what is normal.
-Figures of phantoms.
+Figures of phantoms, and with the tower of an earlier, less trained base.
 
 No figures during training: they would be VinDr-CXR-VQA's. Score the checkpoints instead.
 """

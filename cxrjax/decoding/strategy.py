@@ -52,6 +52,8 @@ class Strategy:
         for name in ("temperature", "top_k", "seed"):
             if getattr(self, name) < 0:
                 raise UserError(f"decoding.{name}={getattr(self, name)}: expected 0 or more")
+        if self.seed >= 2**32:
+            raise UserError(f"decoding.seed={self.seed}: expected less than 2 ** 32")
         if not 0 < self.top_p <= 1:
             raise UserError(f"decoding.top_p={self.top_p}: expected above 0 and at most 1")
         samples = self.top_k > 0 or self.top_p < 1 or self.best_of > 1

@@ -26,6 +26,7 @@ _TOKENIZER = load_tokenizer(_BASE / "tokenizer.model")
         ({"temperature": -0.5}, "decoding.temperature=-0.5: expected 0 or more"),
         ({"top_p": 1.5}, "decoding.top_p=1.5: expected above 0 and at most 1"),
         ({"top_k": 5}, "set a temperature"),
+        ({"seed": 2**32}, "expected less than"),
         ({"best_of": 4}, "set a temperature"),
         ({"beams": 4, "temperature": 1.0}, "beam search draws nothing"),
     ],
