@@ -18,22 +18,18 @@ from cxrjax.benchmarks.predictions import (
     check_known,
     read_boxes,
 )
-from cxrjax.benchmarks.vindr_truth import LabelledBoxes, Question, References, stack, union
+from cxrjax.benchmarks.vindr_boxes import (
+    localization_columns,
+    make_views,
+    paper_columns,
+    strict_columns,
+)
+from cxrjax.benchmarks.vindr_truth import Question, References, stack, union
 from cxrjax.codecs import FAILURE_CATEGORIES, Codec
 from cxrjax.metrics.classification import set_counts
-from cxrjax.metrics.detection import (
-    NO_CLASS,
-    count_any_overlap,
-    count_duplicates,
-    count_one_to_one,
-)
-from cxrjax.metrics.localization import localize
+from cxrjax.metrics.detection import find_duplicates
 from cxrjax.metrics.mentions import MentionReader, Reading
-
-# Section 3.2 of the paper: a predicted box counts where its IoU is above this.
-IOU = 0.3
-
-_BOX_COUNTS = ("tp", "fp", "fn", "iou")
+from cxrjax.metrics.overlaps import NO_CLASS, find_overlaps, join_images
 
 
 @dataclass
@@ -59,7 +55,7 @@ class SystemCounts:
     """What was counted of one system.
 
     Attributes:
-        tally: columns by image; those of `ceiling_tally` are not among them.
+        tally: columns by image.
         problems: category of `PROBLEMS` -> how often.
         parse_failures: failure category -> how many answers.
     """
@@ -111,53 +107,21 @@ def count_system(
         )
         answers[question.image].append(answer)
         _count_question(counts, question, answer)
-    for number, given in enumerate(answers):
-        _count_boxes(counts.tally, references, number, [answer.boxes for answer in given])
+    _count_boxes(counts.tally, references, answers)
     return counts
-
-
-def ceiling_tally(references: References) -> Tally:
-    """What the reference answers themselves reach: the ceiling for whoever answers perfectly (H20).
-
-    Columns `ceiling/found`, `ceiling/lost` (one to one, with classes), `ceiling_any/...` (any
-    overlap) and `ceiling_one_box/found`: true boxes within reach of one box per question.
-    """
-    tally = Tally(len(references.images))
-    names = ("ceiling/found", "ceiling/lost", "ceiling_any/found", "ceiling_any/lost")
-    tally.ensure([*names, "ceiling_one_box/found", "truth_boxes"])
-    for number, image in enumerate(references.images):
-        for truth in image.truths:
-            given = image.answered
-            matched = count_one_to_one(
-                given.boxes, given.classes, truth.boxes, truth.classes, IOU, len(references.classes)
-            ).sum(axis=0)
-            tally.add(number, "ceiling/found", matched[0])
-            tally.add(number, "ceiling/lost", matched[2])
-            overlaps = count_any_overlap(given.boxes, truth.boxes, IOU)
-            tally.add(number, "ceiling_any/found", overlaps.found)
-            tally.add(number, "ceiling_any/lost", overlaps.lost)
-            tally.add(number, "ceiling_one_box/found", min(image.box_questions, len(truth.boxes)))
-            tally.add(number, "truth_boxes", len(truth.boxes))
-    return tally
 
 
 def _expected_columns(references: References) -> list[str]:
     kinds = {question.kind for question in references.questions.values()}
     groups = ["", *(f"/class/{name}" for name in references.classes)]
-    names = [f"one_to_one{group}/{c}" for group in groups for c in _BOX_COUNTS]
-    names += [f"agnostic/{c}" for c in _BOX_COUNTS]
-    names += [f"any/{c}" for c in ("hits", "misses", "found", "lost", "iou")]
-    names += ["boxes", "duplicates", "normal/views", "normal/boxes", "lesion/views"]
-    names += [f"lesion/{c}" for c in ("good", "acceptable", "iou", "boxes")]
-    for protocol in ("paper", "strict"):
-        names += [f"{protocol}/{c}" for c in ("good", "acceptable", "iou", "boxes")]
+    names = []
     groups += [f"/kind/{kind}" for kind in kinds]
     for group in groups:
         names += [f"asked{group}/{c}" for c in ("tp", "fp", "fn", "tn")]
     for group in ["", *(f"/kind/{kind}" for kind in kinds)]:
         names += [f"mentions{group}/{c}" for c in ("tp", "fp", "fn")]
         names += [f"{name}{group}" for name in ("questions", "exact_set", "parse_failures")]
-    return [*names, "images", "views"]
+    return names
 
 
 def _answer(
@@ -277,63 +241,28 @@ def _parse_failed(question: Question, answer: _Answer) -> bool:
     return True
 
 
-def _count_boxes(
-    tally: Tally,
-    references: References,
-    number: int,
-    answers: list[tuple[tuple[int, tuple[float, ...]], ...]],
-) -> None:
-    """Everything about the boxes of one image, against each of its truths."""
-    every = stack(box for boxes in answers for box in boxes)
-    merged = stack(union(answers))
-    tally.add(number, "images")
-    tally.add(number, "boxes", len(every.boxes))
-    for boxes in answers:
-        tally.add(number, "duplicates", count_duplicates(stack(boxes).boxes))
-    for truth in references.images[number].truths:
-        tally.add(number, "views")
-        if len(truth.boxes):
-            tally.add(number, "lesion/views")
-        else:
-            tally.add(number, "normal/views")
-            tally.add(number, "normal/boxes", len(merged.boxes))
-        _count_matches(tally, references.classes, number, merged, truth)
-        overlaps = count_any_overlap(every.boxes, truth.boxes, IOU)
-        for name, amount in zip(("hits", "misses", "found", "lost", "iou"), overlaps, strict=True):
-            tally.add(number, f"any/{name}", amount)
-        for protocol, predicted in (("paper", every), ("strict", merged)):
-            placed = localize(predicted.boxes, truth.boxes)
-            for name, amount in zip(("good", "acceptable", "iou", "boxes"), placed, strict=True):
-                tally.add(number, f"{protocol}/{name}", amount)
-                if protocol == "strict" and len(truth.boxes):
-                    tally.add(number, f"lesion/{name}", amount)
+def _count_boxes(tally: Tally, references: References, answers: list[list[_Answer]]) -> None:
+    """Everything about boxes, against each of the images' truths."""
+    every = [stack(box for answer in given for box in answer.boxes) for given in answers]
+    merged = [stack(union(answer.boxes for answer in given)) for given in answers]
+    views = make_views(references)
+    paper = find_overlaps(views.predicted(every), views.truth)
+    strict = find_overlaps(views.predicted(merged), views.truth)
+    tally.columns |= paper_columns(views, paper)
+    tally.columns |= strict_columns(views, strict, references.classes)
+    tally.columns |= localization_columns(views, paper, strict)
+    tally.columns["images"] = np.ones(len(every))
+    tally.columns["boxes"] = np.array([len(boxes.boxes) for boxes in every], np.float64)
+    tally.columns["duplicates"] = _duplicates(answers)
 
 
-def _count_matches(
-    tally: Tally,
-    classes: tuple[str, ...],
-    number: int,
-    predicted: LabelledBoxes,
-    truth: LabelledBoxes,
-) -> None:
-    """One-to-one matches, with classes and without."""
-    rows = count_one_to_one(
-        predicted.boxes, predicted.classes, truth.boxes, truth.classes, IOU, len(classes)
-    )
-    agnostic = count_one_to_one(
-        predicted.boxes,
-        np.zeros_like(predicted.classes),
-        truth.boxes,
-        np.zeros_like(truth.classes),
-        IOU,
-        1,
-    )
-    for name, total, without in zip(_BOX_COUNTS, rows.sum(axis=0), agnostic[0], strict=True):
-        tally.add(number, f"one_to_one/{name}", total)
-        tally.add(number, f"agnostic/{name}", without)
-    for index in np.flatnonzero(rows[:-1].any(axis=1)):
-        for name, amount in zip(_BOX_COUNTS, rows[index], strict=True):
-            tally.add(number, f"one_to_one/class/{classes[index]}/{name}", amount)
+def _duplicates(answers: list[list[_Answer]]) -> Float[np.ndarray, "images"]:
+    """Boxes that repeat an earlier one of their own answer."""
+    image = [number for number, given in enumerate(answers) for _ in given]
+    boxes = (stack(answer.boxes) for given in answers for answer in given)
+    given = join_images((one.boxes, one.classes) for one in boxes)
+    of_answer = np.bincount(given.image[find_duplicates(given)], minlength=given.images)
+    return np.bincount(image, weights=of_answer, minlength=len(answers))
 
 
 def count_by_group(questions: Mapping[str, Question]) -> dict[str, Counter[str]]:

@@ -20,8 +20,8 @@ from jaxtyping import Float, Int
 
 from cxrjax.datasets.vindr_cxr_vqa.readers import MODES, MergeMode, merge_readers, parse_mode
 from cxrjax.errors import UserError
-from cxrjax.metrics.detection import NO_CLASS
 from cxrjax.metrics.mentions import VINDR_VOCABULARY, MentionReader
+from cxrjax.metrics.overlaps import NO_CLASS
 from cxrjax.records import Answer, PixelBox, QARecord, ReaderBox
 
 # Boxes of the source lie within the image; this much (pixels) is rounding.
