@@ -1,10 +1,11 @@
 """Calibration as figures and curves, for any benchmark whose answers are right or wrong (H11)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
+from numpy.typing import ArrayLike
 
 from cxrjax.metrics import calibration
 from cxrjax.metrics.bootstrap import Estimate, Figure, Sums
@@ -16,9 +17,9 @@ NAMES = ("ece", "brier", "mean_confidence", "accuracy", "aurc")
 
 
 def answer_calibration(
-    confidence: Sequence[float],
-    right: Sequence[float],
-    units: Sequence[int],
+    confidence: ArrayLike,
+    right: ArrayLike,
+    units: ArrayLike,
     count: int,
 ) -> tuple[dict[str, np.ndarray], dict[str, Figure | Estimate], dict[str, dict[str, Any]]]:
     """Columns, figures and curves of answers whose probability is known.
@@ -76,7 +77,7 @@ def answer_calibration(
 
 
 def box_calibration(
-    scores: Sequence[float], ious: Sequence[float]
+    scores: ArrayLike, ious: ArrayLike
 ) -> tuple[dict[str, Estimate], dict[str, dict[str, Any]]]:
     """How a box's score goes with its IoU: `calibration/score_iou_correlation` and its curve."""
     sure, iou = np.asarray(scores, np.float64), np.asarray(ious, np.float64)

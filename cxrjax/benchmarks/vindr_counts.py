@@ -1,11 +1,12 @@
 """One system's predictions against the references: what is counted on each image.
 
-Everything that a figure of VinDr-CXR-VQA needs is a sum over images of the columns made here.
+Everything that a figure of VinDr-CXR-VQA needs is a sum over images, or over questions, of the
+columns made here.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float
@@ -19,6 +20,7 @@ from cxrjax.benchmarks.predictions import (
     read_boxes,
 )
 from cxrjax.benchmarks.vindr_boxes import (
+    Columns,
     localization_columns,
     make_views,
     paper_columns,
@@ -31,23 +33,11 @@ from cxrjax.metrics.detection import find_duplicates
 from cxrjax.metrics.mentions import MentionReader, Reading
 from cxrjax.metrics.overlaps import NO_CLASS, find_overlaps, join_images
 
-
-@dataclass
-class Tally:
-    """Named columns with a number for every image, zero until something is added."""
-
-    images: int
-    columns: dict[str, Float[np.ndarray, "images"]] = field(default_factory=dict)
-
-    def add(self, image: int, name: str, amount: int | float = 1) -> None:
-        if name not in self.columns:
-            self.columns[name] = np.zeros(self.images)
-        self.columns[name][image] += amount
-
-    def ensure(self, names: Iterable[str]) -> None:
-        """Makes the columns exist, so that what never happened is a zero."""
-        for name in names:
-            self.columns.setdefault(name, np.zeros(self.images))
+_ANSWER_COLUMNS = (
+    *(f"mentions/{count}" for count in ("tp", "fp", "fn")),
+    *(f"asked/{count}" for count in ("tp", "fp", "fn", "tn")),
+    *("questions", "asking", "exact_set", "parse_failures"),
+)
 
 
 @dataclass
@@ -55,12 +45,16 @@ class SystemCounts:
     """What was counted of one system.
 
     Attributes:
-        tally: columns by image.
+        images: columns with a number for every image.
+        questions: columns with a number for every question, in the references' order.
+        confidence: probability of each question's answer, NaN where it is not known.
         problems: category of `PROBLEMS` -> how often.
         parse_failures: failure category -> how many answers.
     """
 
-    tally: Tally
+    images: Columns
+    questions: Columns
+    confidence: Float[np.ndarray, "questions"]
     problems: Counter[str]
     parse_failures: Counter[str]
 
@@ -93,35 +87,26 @@ def count_system(
     """
     by_id = {prediction.question_id: prediction for prediction in predictions}
     check_known(by_id.values(), references.questions, source)
+    total = len(references.questions)
     counts = SystemCounts(
-        Tally(len(references.images)),
+        {},
+        {name: np.zeros(total) for name in _ANSWER_COLUMNS},
+        np.full(total, np.nan),
         Counter(dict.fromkeys(PROBLEMS, 0)),
         Counter(dict.fromkeys(FAILURE_CATEGORIES, 0)),
     )
-    counts.tally.ensure(_expected_columns(references))
     answers: list[list[_Answer]] = [[] for _ in references.images]
     # Minutes for a hundred thousand long answers. None: quiet unless a terminal watches.
-    for question in tqdm(references.questions.values(), desc=f"scoring {source}", disable=None):
-        answer = _answer(
-            references, question, by_id.get(question.question_id), codec, source, counts
-        )
+    questions = tqdm(references.questions.values(), desc=f"scoring {source}", disable=None)
+    for number, question in enumerate(questions):
+        prediction = by_id.get(question.question_id)
+        answer = _answer(references, question, prediction, codec, source, counts)
         answers[question.image].append(answer)
-        _count_question(counts, question, answer)
-    _count_boxes(counts.tally, references, answers)
+        _count_question(counts, number, question, answer)
+        if prediction is not None and prediction.answer_probability is not None:
+            counts.confidence[number] = prediction.answer_probability
+    counts.images |= _box_columns(references, answers)
     return counts
-
-
-def _expected_columns(references: References) -> list[str]:
-    kinds = {question.kind for question in references.questions.values()}
-    groups = ["", *(f"/class/{name}" for name in references.classes)]
-    names = []
-    groups += [f"/kind/{kind}" for kind in kinds]
-    for group in groups:
-        names += [f"asked{group}/{c}" for c in ("tp", "fp", "fn", "tn")]
-    for group in ["", *(f"/kind/{kind}" for kind in kinds)]:
-        names += [f"mentions{group}/{c}" for c in ("tp", "fp", "fn")]
-        names += [f"{name}{group}" for name in ("questions", "exact_set", "parse_failures")]
-    return names
 
 
 def _answer(
@@ -205,30 +190,25 @@ def _named_with(
     return before[-1] if before else after[0] if after else None
 
 
-def _count_question(counts: SystemCounts, question: Question, answer: _Answer) -> None:
-    tally, image, reading = counts.tally, question.image, answer.reading
-    kind = f"/kind/{question.kind}"
-    found = dict(
-        zip(("tp", "fp", "fn"), set_counts(reading.present, question.present), strict=True)
-    )
-    exact = reading.answered and reading.present == question.present
-    failed = _parse_failed(question, answer)
-    for group in ("", kind):
-        for name, amount in found.items():
-            tally.add(image, f"mentions{group}/{name}", amount)
-        tally.add(image, f"questions{group}")
-        tally.add(image, f"exact_set{group}", exact)
-        tally.add(image, f"parse_failures{group}", failed)
-    if failed and answer.parse is not None:
-        counts.parse_failures[answer.parse] += 1
+def _count_question(counts: SystemCounts, number: int, question: Question, answer: _Answer) -> None:
+    columns, reading = counts.questions, answer.reading
+    found = set_counts(reading.present, question.present)
+    for name, amount in zip(("tp", "fp", "fn"), found, strict=True):
+        columns[f"mentions/{name}"][number] = amount
+    columns["questions"][number] = 1
+    columns["exact_set"][number] = reading.answered and reading.present == question.present
+    if _parse_failed(question, answer):
+        columns["parse_failures"][number] = 1
+        if answer.parse is not None:
+            counts.parse_failures[answer.parse] += 1
     if question.asked is None:
         return
     truth = question.asked in question.present
     # Who doesn't answer is wrong, also about a class that is absent.
     said = question.asked in reading.present if reading.answered else not truth
     cell = ("tp" if truth else "fp") if said else ("fn" if truth else "tn")
-    for group in ("", kind, f"/class/{question.asked}"):
-        tally.add(image, f"asked{group}/{cell}")
+    columns[f"asked/{cell}"][number] = 1
+    columns["asking"][number] = 1
 
 
 def _parse_failed(question: Question, answer: _Answer) -> bool:
@@ -241,19 +221,22 @@ def _parse_failed(question: Question, answer: _Answer) -> bool:
     return True
 
 
-def _count_boxes(tally: Tally, references: References, answers: list[list[_Answer]]) -> None:
+def _box_columns(references: References, answers: list[list[_Answer]]) -> Columns:
     """Everything about boxes, against each of the images' truths."""
     every = [stack(box for answer in given for box in answer.boxes) for given in answers]
     merged = [stack(union(answer.boxes for answer in given)) for given in answers]
     views = make_views(references)
     paper = find_overlaps(views.predicted(every), views.truth)
     strict = find_overlaps(views.predicted(merged), views.truth)
-    tally.columns |= paper_columns(views, paper)
-    tally.columns |= strict_columns(views, strict, references.classes)
-    tally.columns |= localization_columns(views, paper, strict)
-    tally.columns["images"] = np.ones(len(every))
-    tally.columns["boxes"] = np.array([len(boxes.boxes) for boxes in every], np.float64)
-    tally.columns["duplicates"] = _duplicates(answers)
+    return {
+        **paper_columns(views, paper),
+        **strict_columns(views, strict, references.classes),
+        **localization_columns(views, paper, strict),
+        "images": np.ones(len(every)),
+        "images_with_truth": np.array([bool(i.truths) for i in references.images], np.float64),
+        "boxes": np.array([len(boxes.boxes) for boxes in every], np.float64),
+        "duplicates": _duplicates(answers),
+    }
 
 
 def _duplicates(answers: list[list[_Answer]]) -> Float[np.ndarray, "images"]:
@@ -263,13 +246,3 @@ def _duplicates(answers: list[list[_Answer]]) -> Float[np.ndarray, "images"]:
     given = join_images((one.boxes, one.classes) for one in boxes)
     of_answer = np.bincount(given.image[find_duplicates(given)], minlength=given.images)
     return np.bincount(image, weights=of_answer, minlength=len(answers))
-
-
-def count_by_group(questions: Mapping[str, Question]) -> dict[str, Counter[str]]:
-    """How many questions ask about each class, and how many there are (and ask) of each kind."""
-    asking = [question for question in questions.values() if question.asked is not None]
-    return {
-        "class": Counter(str(question.asked) for question in asking),
-        "kind": Counter(question.kind for question in questions.values()),
-        "kind_asking": Counter(question.kind for question in asking),
-    }

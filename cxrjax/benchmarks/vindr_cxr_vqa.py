@@ -29,9 +29,15 @@ the class that its answer names with it.
 otherwise (accuracy and its kin: questions that ask about a class).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+
+from cxrjax.benchmarks.breakdowns import JoinedColumns, break_down
+from cxrjax.benchmarks.calibration_figures import answer_calibration
 from cxrjax.benchmarks.formulas import named, of, quotient
 from cxrjax.benchmarks.predictions import PROBLEMS, Prediction, read_predictions
 from cxrjax.benchmarks.scores import (
@@ -45,19 +51,19 @@ from cxrjax.benchmarks.scores import (
 )
 from cxrjax.benchmarks.tables import table_metrics
 from cxrjax.benchmarks.vindr_boxes import IOU, ceiling_columns, make_views
-from cxrjax.benchmarks.vindr_counts import SystemCounts, count_by_group, count_system
+from cxrjax.benchmarks.vindr_counts import SystemCounts, count_system
 from cxrjax.benchmarks.vindr_detection import (
     detection_by_class,
     paper_detection,
     strict_detection,
     sweep_curves,
 )
-from cxrjax.benchmarks.vindr_layout import TABLES, markdown, rows
+from cxrjax.benchmarks.vindr_layout import BY_IMAGE, IMAGE_ATTRIBUTES, TABLES, markdown, rows
 from cxrjax.benchmarks.vindr_truth import GT_MODES, References, read_references
 from cxrjax.codecs import Codec, get_codec
 from cxrjax.datasets.output import hash_lines
 from cxrjax.metrics import classification
-from cxrjax.metrics.bootstrap import Estimate, Figure
+from cxrjax.metrics.bootstrap import Columns, Estimate, Figure
 from cxrjax.records import read_records
 
 Named = dict[str, Figure]
@@ -83,13 +89,22 @@ def score(
         UserError: predictions for unknown questions, or without boxes and codec.
     """
     ceiling = ceiling_columns(references, make_views(references))
+    attributes = _attributes(references)
     counted = {}
     for name, predictions in systems.items():
         counts = count_system(references, predictions, codec, (sources or {}).get(name, name))
-        columns = {**counts.tally.columns, **ceiling}
+        counts.images |= ceiling
+        calibrated, calibration, curves = _calibration(references, counts)
+        figures = _figures(references, counts, attributes)
+        figures[STRICT] |= calibration
         counted[name] = Counted(
-            columns, _figures(references, counts), dict(counts.problems), sweep_curves(columns)
+            JoinedColumns(counts.images, {**counts.questions, **calibrated}),
+            figures,
+            dict(counts.problems),
+            sweep_curves(counts.images) | curves,
         )
+    clusters = [image.cluster for image in references.images]
+    clusters += [clusters[question.image] for question in references.questions.values()]
     settings = {
         "benchmark": "vindr_cxr_vqa",
         "datasets": references.datasets,
@@ -104,9 +119,10 @@ def score(
     }
     return make_scores(
         counted,
-        [image.cluster for image in references.images],
+        clusters,
         settings,
         options or ScoreOptions(gt_mode=references.gt_mode),
+        attributes,
         compared=table_metrics(TABLES),
     )
 
@@ -128,10 +144,40 @@ def score_files(references: Path, predictions: Mapping[str, Path], options: Scor
     return scores.with_files(references, predictions)
 
 
-def _figures(
+def _attributes(references: References) -> dict[str, list[str | None]]:
+    """Attribute -> its value for every image, then for every question."""
+    images, questions = references.images, references.questions.values()
+    attributes = {
+        name: [image.attributes[name] for image in images]
+        + [images[question.image].attributes[name] for question in questions]
+        for name in IMAGE_ATTRIBUTES
+    }
+    of_questions: dict[str, list[str | None]] = {
+        "question_type": [question.kind for question in questions],
+        "class": [question.asked for question in questions],
+        "difficulty": [question.difficulty for question in questions],
+    }
+    return attributes | {
+        name: [*([None] * len(images)), *values] for name, values in of_questions.items()
+    }
+
+
+def _calibration(
     references: References, counts: SystemCounts
+) -> tuple[Columns, dict[str, Figure | Estimate], dict[str, Any]]:
+    """How sure answers are against whether their set of classes is right."""
+    known = np.flatnonzero(np.isfinite(counts.confidence))
+    return answer_calibration(
+        counts.confidence[known],
+        counts.questions["exact_set"][known],
+        known,
+        len(references.questions),
+    )
+
+
+def _figures(
+    references: References, counts: SystemCounts, attributes: Mapping[str, Sequence[str | None]]
 ) -> dict[str, dict[str, Figure | Estimate]]:
-    asked = count_by_group(references.questions)
     questions = len(references.questions)
     shared: dict[str, Figure | Estimate] = {
         "parse_failure_rate": Figure(quotient("parse_failures", "questions"), questions),
@@ -144,71 +190,70 @@ def _figures(
             for name in PROBLEMS
         },
     }
-    mentions = _mentions("", questions)
+    answers = named("vqa", {**_decisions(), **_exact(), **_mentions()})
+    mentions = named("vqa", _mentions())
     paper: dict[str, Figure | Estimate] = {
         "vqa/accuracy": Estimate(None, None, None, questions),
-        "vqa/accuracy_as_printed": mentions["f1"],
-        **named("vqa", mentions),
+        "vqa/accuracy_as_printed": mentions["vqa/f1"],
+        **mentions,
         **paper_detection(references),
         **shared,
     }
+    boxes = strict_detection(references)
+    failures = {"parse_failure_rate": Figure(quotient("parse_failures", "questions"), "questions")}
+    by_image = (
+        answers
+        | failures
+        | {
+            name: replace(figure, n="images_with_truth")
+            for name, figure in boxes.items()
+            if name in BY_IMAGE
+        }
+    )
     strict: dict[str, Figure | Estimate] = {
-        **named("vqa", _decisions("", asked["class"].total())),
-        "vqa/exact_set": Figure(quotient("exact_set", "questions"), questions),
-        **named("vqa", mentions),
-        **strict_detection(references),
+        **answers,
+        **boxes,
         **shared,
         **detection_by_class(references),
-        **_by_class(references, asked["class"]),
-        **_by_question_type(asked),
+        **break_down(
+            named("vqa", _decisions()), "class", attributes["class"], keys=references.classes
+        ),
+        **break_down(answers | failures, "question_type", attributes["question_type"]),
+        **break_down(answers | failures, "difficulty", attributes["difficulty"]),
     }
+    for name in IMAGE_ATTRIBUTES:
+        strict |= break_down(
+            {key: figure for key, figure in by_image.items() if key in BY_IMAGE},
+            name,
+            attributes[name],
+        )
     return {PAPER: paper, STRICT: strict}
 
 
-def _mentions(group: str, n: int) -> Named:
+def _mentions() -> Named:
     """Micro figures of the classes that answers say are there."""
-    tp, fp, fn = (f"mentions{group}/{count}" for count in ("tp", "fp", "fn"))
+    tp, fp, fn = (f"mentions/{count}" for count in ("tp", "fp", "fn"))
     return {
-        "precision": Figure(of(classification.precision, tp, fp), n),
-        "recall": Figure(of(classification.recall, tp, fn), n),
-        "f1": Figure(of(classification.f1, tp, fp, fn), n),
+        "precision": Figure(of(classification.precision, tp, fp), "questions"),
+        "recall": Figure(of(classification.recall, tp, fn), "questions"),
+        "f1": Figure(of(classification.f1, tp, fp, fn), "questions"),
     }
 
 
-def _decisions(group: str, n: int) -> Named:
+def _exact() -> Named:
+    return {"exact_set": Figure(quotient("exact_set", "questions"), "questions")}
+
+
+def _decisions() -> Named:
     """Figures of there-or-not over the (image, class) pairs asked about."""
-    tp, fp, fn, tn = (f"asked{group}/{count}" for count in ("tp", "fp", "fn", "tn"))
+    tp, fp, fn, tn = (f"asked/{count}" for count in ("tp", "fp", "fn", "tn"))
     return {
-        "accuracy": Figure(of(classification.accuracy, tp, fp, fn, tn), n),
-        "balanced_accuracy": Figure(of(classification.balanced_accuracy, tp, fp, fn, tn), n),
-        "mcc": Figure(of(classification.matthews, tp, fp, fn, tn), n),
-        "sensitivity": Figure(of(classification.recall, tp, fn), n),
-        "specificity": Figure(of(classification.specificity, tn, fp), n),
+        "accuracy": Figure(of(classification.accuracy, tp, fp, fn, tn), "asking"),
+        "balanced_accuracy": Figure(of(classification.balanced_accuracy, tp, fp, fn, tn), "asking"),
+        "mcc": Figure(of(classification.matthews, tp, fp, fn, tn), "asking"),
+        "sensitivity": Figure(of(classification.recall, tp, fn), "asking"),
+        "specificity": Figure(of(classification.specificity, tn, fp), "asking"),
     }
-
-
-def _by_class(references: References, asked: Mapping[str, int]) -> Named:
-    figures: Named = {}
-    for name in references.classes:
-        decided = _decisions(f"/class/{name}", asked[name])
-        figures |= named("by_class/vqa", decided, suffix=f"/{name}")
-    return figures
-
-
-def _by_question_type(asked: Mapping[str, Mapping[str, int]]) -> Named:
-    figures: Named = {}
-    for kind, n in sorted(asked["kind"].items()):
-        group = f"/kind/{kind}"
-        here = {
-            **_decisions(group, asked["kind_asking"][kind]),
-            **_mentions(group, n),
-            "exact_set": Figure(quotient(f"exact_set{group}", f"questions{group}"), n),
-        }
-        figures |= named("by_question_type/vqa", here, suffix=f"/{kind}")
-        figures[f"by_question_type/parse_failure_rate/{kind}"] = Figure(
-            quotient(f"parse_failures{group}", f"questions{group}"), n
-        )
-    return figures
 
 
 VINDR_CXR_VQA = Benchmark(score_files=score_files, gt_modes=GT_MODES, markdown=markdown, rows=rows)
