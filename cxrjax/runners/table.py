@@ -21,12 +21,33 @@ def _prior_box(flags: argparse.Namespace) -> Answer:
     return start_prior_box(flags.train)
 
 
+def _majority(flags: argparse.Namespace) -> Answer:
+    from cxrjax.runners.majority import start_majority
+
+    return start_majority(flags.train)
+
+
+def _random(flags: argparse.Namespace) -> Answer:
+    from cxrjax.runners.random_answer import start_random
+
+    return start_random(flags.seed or 0)
+
+
+def _reader(flags: argparse.Namespace) -> Answer:
+    from cxrjax.runners.reader import start_reader
+
+    return start_reader(flags.readers, flags.reader)
+
+
 # What --workdir and --checkpoint stand for.
 _OWN_MODEL = "model"
 
 RUNNERS: dict[str, Runner] = {
     _OWN_MODEL: Runner("a model of ours; needs --workdir or --checkpoint", _model),
     "prior_box": Runner("each finding's mean box in training records", _prior_box, ("train",)),
+    "majority": Runner("training records' most frequent answer", _majority, ("train",)),
+    "random": Runner("an answer drawn from those that the question leaves open", _random),
+    "reader": Runner("one radiologist's boxes", _reader, ("readers", "reader")),
 }
 
 
@@ -39,6 +60,8 @@ def add_runner_flags(parser: argparse.ArgumentParser) -> None:
     listed = "; ".join(f"{name}: {RUNNERS[name].summary}" for name in others)
     add = parser.add_argument_group("runners", f"{listed}.").add_argument
     add("--train", type=Path, metavar="FILE", help="training records that a baseline learns from")
+    add("--readers", type=Path, metavar="FILE", help="records with `readers`, of the images asked")
+    add("--reader", metavar="ID", help="the reader who answers, such as R8")
 
 
 def start_runner(flags: argparse.Namespace) -> Answer:
