@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Float
 from tqdm import tqdm
 
+from cxrjax.benchmarks.labelled_boxes import Labelled, stack, union
 from cxrjax.benchmarks.predictions import (
     PROBLEMS,
     Prediction,
@@ -19,17 +20,22 @@ from cxrjax.benchmarks.predictions import (
     read_boxes,
 )
 from cxrjax.benchmarks.vindr_boxes import (
+    IOU,
+    Views,
     localization_columns,
-    make_views,
     paper_columns,
     strict_columns,
 )
-from cxrjax.benchmarks.vindr_truth import Question, References, stack, union
+from cxrjax.benchmarks.vindr_breakdowns import BoxGroups, box_group_columns
+from cxrjax.benchmarks.vindr_truth import Question, References
 from cxrjax.codecs import FAILURE_CATEGORIES, Codec
 from cxrjax.metrics.classification import set_counts
 from cxrjax.metrics.detection import find_duplicates
 from cxrjax.metrics.mentions import MentionReader, Reading
-from cxrjax.metrics.overlaps import NO_CLASS, find_overlaps, join_images
+from cxrjax.metrics.overlaps import NO_CLASS, Overlaps, find_overlaps, join_images
+
+# Why a class that a question asks about is absent.
+NEGATIVE_KINDS = ("absent_class", "no_finding_image")
 
 
 @dataclass
@@ -58,24 +64,31 @@ class SystemCounts:
         tally: columns by image.
         problems: category of `PROBLEMS` -> how often.
         parse_failures: failure category -> how many answers.
+        boxes: the union of each image's boxes, for each of its views, against the true ones.
+        box_scores: confidence of each of those predicted boxes, NaN where it has none.
     """
 
     tally: Tally
     problems: Counter[str]
     parse_failures: Counter[str]
+    boxes: Overlaps = field(init=False)
+    box_scores: Float[np.ndarray, "n"] = field(init=False)
 
 
 @dataclass(frozen=True)
 class _Answer:
     """A prediction (or none) with its boxes and what its text says."""
 
-    boxes: tuple[tuple[int, tuple[float, ...]], ...]
+    boxes: tuple[Labelled, ...]
+    scores: tuple[float, ...]  # NaN where a box has none
     reading: Reading
     parse: str | None  # None: no prediction
 
 
 def count_system(
     references: References,
+    views: Views,
+    groups: BoxGroups,
     predictions: Iterable[Prediction],
     codec: Codec | None,
     source: str,
@@ -84,6 +97,7 @@ def count_system(
 
     Args:
         references: what was asked and what is true.
+        views, groups: of the references.
         predictions: at most one for each question.
         codec: reads boxes from the text of lines without boxes.
         source: names the predictions, for error messages.
@@ -107,20 +121,28 @@ def count_system(
         )
         answers[question.image].append(answer)
         _count_question(counts, question, answer)
-    _count_boxes(counts.tally, references, answers)
+    _count_boxes(counts, references, views, groups, answers)
     return counts
 
 
+def _groups(question: Question) -> list[str]:
+    """What a question's counts are added to."""
+    groups = ["", f"/kind/{question.kind}"]
+    return groups + [f"/difficulty/{question.difficulty}"] * (question.difficulty is not None)
+
+
 def _expected_columns(references: References) -> list[str]:
-    kinds = {question.kind for question in references.questions.values()}
-    groups = ["", *(f"/class/{name}" for name in references.classes)]
+    of_questions = {g: None for q in references.questions.values() for g in _groups(q)}
+    of_classes = [f"/class/{name}" for name in references.classes]
     names = []
-    groups += [f"/kind/{kind}" for kind in kinds]
-    for group in groups:
-        names += [f"asked{group}/{c}" for c in ("tp", "fp", "fn", "tn")]
-    for group in ["", *(f"/kind/{kind}" for kind in kinds)]:
+    for group in [*of_questions, *of_classes]:
+        names += [f"asked{group}/{c}" for c in ("tp", "fp", "fn", "tn", "yes")]
+    for group in of_questions:
         names += [f"mentions{group}/{c}" for c in ("tp", "fp", "fn")]
-        names += [f"{name}{group}" for name in ("questions", "exact_set", "parse_failures")]
+        counts = ("questions", "exact_set", "hallucinated", "parse_failures")
+        names += [f"{name}{group}" for name in counts]
+    for kind in NEGATIVE_KINDS:
+        names += [f"negative/{kind}/{c}" for c in ("questions", "yes", "boxes")]
     return names
 
 
@@ -136,7 +158,7 @@ def _answer(
     nothing = Reading(frozenset(), frozenset(), answered=False)
     if prediction is None:
         counts.problems["missing_prediction"] += 1
-        return _Answer((), nothing, None)
+        return _Answer((), (), nothing, None)
     image = references.images[question.image]
     given = read_boxes(prediction, codec, image.height, image.width, source)
     counts.problems.update(given.problems)
@@ -148,7 +170,10 @@ def _answer(
         reading = nothing
     classes = _classes(references, question, prediction, given, reading, counts)
     boxes = tuple(zip(classes, map(tuple, given.boxes.tolist()), strict=True))
-    return _Answer(boxes, reading, given.parse)
+    scores = prediction.box_scores
+    if scores is None:
+        scores = np.full(len(boxes), np.nan)
+    return _Answer(boxes, tuple(scores.tolist()), reading, given.parse)
 
 
 def _classes(
@@ -207,28 +232,35 @@ def _named_with(
 
 def _count_question(counts: SystemCounts, question: Question, answer: _Answer) -> None:
     tally, image, reading = counts.tally, question.image, answer.reading
-    kind = f"/kind/{question.kind}"
     found = dict(
         zip(("tp", "fp", "fn"), set_counts(reading.present, question.present), strict=True)
     )
     exact = reading.answered and reading.present == question.present
     failed = _parse_failed(question, answer)
-    for group in ("", kind):
+    for group in _groups(question):
         for name, amount in found.items():
             tally.add(image, f"mentions{group}/{name}", amount)
         tally.add(image, f"questions{group}")
         tally.add(image, f"exact_set{group}", exact)
+        tally.add(image, f"hallucinated{group}", found["fp"] > 0)
         tally.add(image, f"parse_failures{group}", failed)
     if failed and answer.parse is not None:
         counts.parse_failures[answer.parse] += 1
     if question.asked is None:
         return
     truth = question.asked in question.present
+    yes = question.asked in reading.present
     # Who doesn't answer is wrong, also about a class that is absent.
-    said = question.asked in reading.present if reading.answered else not truth
+    said = yes if reading.answered else not truth
     cell = ("tp" if truth else "fp") if said else ("fn" if truth else "tn")
-    for group in ("", kind, f"/class/{question.asked}"):
+    for group in (*_groups(question), f"/class/{question.asked}"):
         tally.add(image, f"asked{group}/{cell}")
+        tally.add(image, f"asked{group}/yes", yes)
+    if question.negative_kind is not None:
+        negative = f"negative/{question.negative_kind}"
+        tally.add(image, f"{negative}/questions")
+        tally.add(image, f"{negative}/yes", yes)
+        tally.add(image, f"{negative}/boxes", len(answer.boxes))
 
 
 def _parse_failed(question: Question, answer: _Answer) -> bool:
@@ -241,19 +273,41 @@ def _parse_failed(question: Question, answer: _Answer) -> bool:
     return True
 
 
-def _count_boxes(tally: Tally, references: References, answers: list[list[_Answer]]) -> None:
+def _count_boxes(
+    counts: SystemCounts,
+    references: References,
+    views: Views,
+    groups: BoxGroups,
+    answers: list[list[_Answer]],
+) -> None:
     """Everything about boxes, against each of the images' truths."""
     every = [stack(box for answer in given for box in answer.boxes) for given in answers]
-    merged = [stack(union(answer.boxes for answer in given)) for given in answers]
-    views = make_views(references)
+    merged = [union(answer.boxes for answer in given) for given in answers]
     paper = find_overlaps(views.predicted(every), views.truth)
-    strict = find_overlaps(views.predicted(merged), views.truth)
-    tally.columns |= paper_columns(views, paper)
-    tally.columns |= strict_columns(views, strict, references.classes)
-    tally.columns |= localization_columns(views, paper, strict)
-    tally.columns["images"] = np.ones(len(every))
-    tally.columns["boxes"] = np.array([len(boxes.boxes) for boxes in every], np.float64)
-    tally.columns["duplicates"] = _duplicates(answers)
+    strict = find_overlaps(views.predicted([stack(boxes) for boxes in merged]), views.truth)
+    columns, matched = strict_columns(views, strict, references.classes)
+    counts.tally.columns |= {
+        **paper_columns(views, paper),
+        **columns,
+        **localization_columns(views, paper, strict),
+        **box_group_columns(views, strict, matched[IOU], groups),
+        "images": np.ones(len(every)),
+        "with_truth": np.array([bool(image.truths) for image in references.images], np.float64),
+        "boxes": np.array([len(boxes.boxes) for boxes in every], np.float64),
+        "duplicates": _duplicates(answers),
+    }
+    scores = [_scores(boxes, given) for boxes, given in zip(merged, answers, strict=True)]
+    counts.boxes = strict
+    counts.box_scores = np.array([s for image in views.image.tolist() for s in scores[image]])
+
+
+def _scores(boxes: list[Labelled], answers: list[_Answer]) -> list[float]:
+    """The confidence of each box of the union: the highest that some answer gives it."""
+    highest: dict[Labelled, float] = {}
+    for answer in answers:
+        for box, score in zip(answer.boxes, answer.scores, strict=True):
+            highest[box] = float(np.fmax(highest.get(box, np.nan), score))
+    return [highest[box] for box in boxes]
 
 
 def _duplicates(answers: list[list[_Answer]]) -> Float[np.ndarray, "images"]:
@@ -266,10 +320,11 @@ def _duplicates(answers: list[list[_Answer]]) -> Float[np.ndarray, "images"]:
 
 
 def count_by_group(questions: Mapping[str, Question]) -> dict[str, Counter[str]]:
-    """How many questions ask about each class, and how many there are (and ask) of each kind."""
+    """How many questions ask about each class and are of each group, all and those that ask."""
     asking = [question for question in questions.values() if question.asked is not None]
     return {
         "class": Counter(str(question.asked) for question in asking),
-        "kind": Counter(question.kind for question in questions.values()),
-        "kind_asking": Counter(question.kind for question in asking),
+        "all": Counter(group for q in questions.values() for group in _groups(q)),
+        "asking": Counter(group for question in asking for group in _groups(question)),
+        "negative": Counter(str(q.negative_kind) for q in asking if q.negative_kind is not None),
     }

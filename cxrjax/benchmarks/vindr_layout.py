@@ -1,6 +1,6 @@
 """The tables of VinDr-CXR-VQA as the paper prints them (arXiv 2511.00504v2, Tables 4 to 6)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any
 
 from cxrjax.benchmarks.predictions import PROBLEMS
@@ -93,51 +93,92 @@ TABLES = (
 )
 
 
-def _classes(scores: Scores) -> Sequence[str]:
-    return _keys(scores, "by_class/detection/f1@0.3/")
+def _keys(prefix: str) -> Callable[[Scores], list[str]]:
+    """The rows of a breakdown: what stands behind the prefix in the metrics' names."""
+
+    def keys(scores: Scores) -> list[str]:
+        names = next(iter(scores.figures.values()))[STRICT]
+        return [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
+
+    return keys
 
 
-def _types(scores: Scores) -> Sequence[str]:
-    return _keys(scores, "by_question_type/vqa/f1/")
+_BOXES = {
+    "detection/precision@0.3": "Prec.",
+    "detection/recall@0.3": "Recall",
+    "detection/f1@0.3": "F1",
+    "detection/miou_tp@0.3": "mIoU (TP)",
+}
+_ANSWERS = {"vqa/f1": "Answers: F1", "vqa/exact_set": "Answers: exact set"}
+_QUESTIONS = {
+    "vqa/f1": "F1",
+    "vqa/balanced_accuracy": "Balanced accuracy",
+    "vqa/exact_set": "Exact set",
+    "vqa/hallucination_rate": "Hallucinations",
+    "vqa/yes_bias": "Yes-bias",
+    "parse_failure_rate": "Parse failures",
+}
 
 
-def _keys(scores: Scores, prefix: str) -> list[str]:
-    named = next(iter(scores.figures.values()))[STRICT]
-    return [name.removeprefix(prefix) for name in named if name.startswith(prefix)]
+def _of_images(key: str, title: str) -> Breakdown:
+    return Breakdown(
+        key=key,
+        title=f"{title} (strict; n = images, for answers questions)",
+        prefix=key,
+        metrics=_BOXES | _ANSWERS,
+        keys=_keys(f"{key}/detection/f1@0.3/"),
+    )
+
+
+def _of_true_boxes(key: str, title: str) -> Breakdown:
+    return Breakdown(
+        key=key,
+        title=f"{title} (strict; n = images that have such a box)",
+        prefix=key,
+        metrics={m: _BOXES[m] for m in ("detection/recall@0.3", "detection/miou_tp@0.3")},
+        keys=_keys(f"{key}/detection/recall@0.3/"),
+    )
 
 
 BREAKDOWNS = (
     Breakdown(
         key="by_class_detection",
         title="Boxes by class (strict; n = images that have the class)",
-        prefix="by_class/detection",
-        metrics={
-            "precision@0.3": "Prec.",
-            "recall@0.3": "Recall",
-            "f1@0.3": "F1",
-            "miou_tp@0.3": "mIoU (TP)",
-        },
-        keys=_classes,
+        prefix="by_class",
+        metrics=_BOXES | {"ap/voc@0.4": "VOC AP at 0.4", "ap/coco": "COCO AP"},
+        keys=_keys("by_class/detection/f1@0.3/"),
     ),
     Breakdown(
         key="by_class_vqa",
         title="There or not, by class (strict; n = questions that ask about the class)",
         prefix="by_class/vqa",
-        metrics={"balanced_accuracy": "Balanced accuracy", "accuracy": "Accuracy"},
-        keys=_classes,
+        metrics={
+            "balanced_accuracy": "Balanced accuracy",
+            "accuracy": "Accuracy",
+            "yes_bias": "Yes-bias",
+        },
+        keys=_keys("by_class/vqa/accuracy/"),
     ),
     Breakdown(
         key="by_question_type",
         title="By question type (strict; n = questions)",
         prefix="by_question_type",
-        metrics={
-            "vqa/f1": "F1",
-            "vqa/balanced_accuracy": "Balanced accuracy",
-            "vqa/exact_set": "Exact set",
-            "parse_failure_rate": "Parse failures",
-        },
-        keys=_types,
+        metrics=_QUESTIONS,
+        keys=_keys("by_question_type/vqa/f1/"),
     ),
+    Breakdown(
+        key="by_difficulty",
+        title="By difficulty (strict; n = questions)",
+        prefix="by_difficulty",
+        metrics=_QUESTIONS,
+        keys=_keys("by_difficulty/vqa/f1/"),
+    ),
+    _of_true_boxes("by_box_size", "By size of the true box, from the smallest tenth"),
+    _of_true_boxes("by_box_place", "By place of the true box on the image as displayed"),
+    _of_images("by_boxes_per_image", "By number of true boxes on the image"),
+    _of_images("by_view", "By view"),
+    _of_images("by_sex", "By sex"),
+    _of_images("by_age_band", "By age"),
 )
 
 _BESIDE = {
@@ -146,10 +187,28 @@ _BESIDE = {
     "vqa/sensitivity": "Sensitivity",
     "vqa/specificity": "Specificity",
     "vqa/exact_set": "Exact set of classes",
+    "vqa/hallucination_rate": "Answers that name a class that is not there",
+    "vqa/yes_rate": "Share of yes among questions that ask about a class",
+    "vqa/prevalence": "Share of yes in the reference answers to them",
+    "vqa/yes_bias": "Yes-bias: the one minus the other",
+    "negative/absent_class/false_yes_rate": "Class absent, other findings: share of yes",
+    "negative/absent_class/boxes_per_question": "Class absent, other findings: boxes per question",
+    "negative/no_finding_image/false_yes_rate": "Image without findings: share of yes",
+    "negative/no_finding_image/boxes_per_question": "Image without findings: boxes per question",
+    "detection/f1_area": "Detection: area under F1 over IoU 0.10 to 0.75",
+    "detection/f1@0.4": "Detection: F1 at IoU > 0.4",
+    "detection/f1@0.5": "Detection: F1 at IoU > 0.5",
+    "detection/f1@0.75": "Detection: F1 at IoU > 0.75",
+    "ap/voc@0.4": "VOC 2010 AP at 0.4, mean of classes (as on Kaggle)",
+    "ap/coco": "COCO AP at 0.50 to 0.95, mean of classes",
+    "ap/coco@0.5": "COCO AP at 0.50, mean of classes",
+    "froc/mean_sensitivity": "FROC: mean sensitivity at 1/8 to 8 false boxes per image",
+    "froc/sensitivity@1": "FROC: sensitivity at one false box per image",
     "detection_agnostic/precision@0.3": "Detection without classes: precision",
     "detection_agnostic/recall@0.3": "Detection without classes: recall",
     "detection_agnostic/f1@0.3": "Detection without classes: F1",
     "detection_agnostic/miou_tp@0.3": "Detection without classes: mIoU (TP)",
+    "detection_agnostic/f1_area": "Detection without classes: area under F1",
     "localization_with_lesion/good@0.5": "Images with true boxes: share with IoU > 0.5",
     "localization_with_lesion/acceptable@0.3": "Images with true boxes: share with IoU > 0.3",
     "localization_with_lesion/mean_iou": "Images with true boxes: mean IoU of all predictions",
@@ -157,6 +216,7 @@ _BESIDE = {
     "detection/boxes_per_image": "Predicted boxes per image",
     "detection/truth_boxes_per_image": "True boxes per image",
     "detection/boxes_per_normal_image": "Predicted boxes per image without true boxes",
+    "detection/normal_images_without_boxes": "Images without true boxes that are given none",
     "detection/duplicate_share": "Boxes that repeat one of their answer (IoU > 0.9)",
     "detection/recall_ceiling@0.3": "Recall ceiling: the reference answers themselves",
     "detection/recall_ceiling_one_box": "Recall ceiling: one box per question with boxes",
@@ -175,7 +235,7 @@ def markdown(scores: Scores) -> str:
         *(table_markdown(table, scores, paper_row) for table in TABLES),
         _beside(scores),
         _failures(scores),
-        *(breakdown_markdown(breakdown, scores) for breakdown in BREAKDOWNS),
+        *(breakdown_markdown(b, scores) for b in BREAKDOWNS if b.keys(scores)),
     ]
     return "\n".join(parts)
 
@@ -211,7 +271,13 @@ def _beside(scores: Scores) -> str:
     lines = [["Strict", *scores.figures]]
     for metric, title in _BESIDE.items():
         lines.append([title, *(_text(scores.figures[s][STRICT][metric]) for s in scores.figures)])
-    return f"## Beside the paper's tables\n\n{grid(lines)}"
+    unranked = [
+        f"{system}: all box scores are equal or there are none. They rank nothing, and AP and FROC "
+        "are those of a single cut (`constant_scores`).\n"
+        for system in scores.figures
+        if scores.figures[system][STRICT]["ap/constant_scores"].value
+    ]
+    return "\n".join([f"## Beside the paper's tables\n\n{grid(lines)}", *unranked])
 
 
 def _failures(scores: Scores) -> str:
