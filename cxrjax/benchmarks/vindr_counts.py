@@ -1,10 +1,11 @@
 """One system's predictions against the references: what is counted on each image.
 
-Everything that a figure of VinDr-CXR-VQA needs is a sum over images of the columns made here.
+Everything that a figure of VinDr-CXR-VQA needs is a sum over images, or over questions, of the
+columns made here.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,12 +22,13 @@ from cxrjax.benchmarks.predictions import (
 )
 from cxrjax.benchmarks.vindr_boxes import (
     IOU,
+    Columns,
     Views,
     localization_columns,
     paper_columns,
     strict_columns,
 )
-from cxrjax.benchmarks.vindr_breakdowns import BoxGroups, box_group_columns
+from cxrjax.benchmarks.vindr_true_boxes import BoxGroups, box_group_columns
 from cxrjax.benchmarks.vindr_truth import Question, References
 from cxrjax.codecs import FAILURE_CATEGORIES, Codec
 from cxrjax.metrics.classification import set_counts
@@ -34,26 +36,11 @@ from cxrjax.metrics.detection import find_duplicates
 from cxrjax.metrics.mentions import MentionReader, Reading
 from cxrjax.metrics.overlaps import NO_CLASS, Overlaps, find_overlaps, join_images
 
-# Why a class that a question asks about is absent.
-NEGATIVE_KINDS = ("absent_class", "no_finding_image")
-
-
-@dataclass
-class Tally:
-    """Named columns with a number for every image, zero until something is added."""
-
-    images: int
-    columns: dict[str, Float[np.ndarray, "images"]] = field(default_factory=dict)
-
-    def add(self, image: int, name: str, amount: int | float = 1) -> None:
-        if name not in self.columns:
-            self.columns[name] = np.zeros(self.images)
-        self.columns[name][image] += amount
-
-    def ensure(self, names: Iterable[str]) -> None:
-        """Makes the columns exist, so that what never happened is a zero."""
-        for name in names:
-            self.columns.setdefault(name, np.zeros(self.images))
+_ANSWER_COLUMNS = (
+    *(f"mentions/{count}" for count in ("tp", "fp", "fn")),
+    *(f"asked/{count}" for count in ("tp", "fp", "fn", "tn", "there", "yes", "boxes")),
+    *("questions", "asking", "exact_set", "hallucinated", "parse_failures"),
+)
 
 
 @dataclass
@@ -61,14 +48,18 @@ class SystemCounts:
     """What was counted of one system.
 
     Attributes:
-        tally: columns by image.
+        images: columns with a number for every image.
+        questions: columns with a number for every question, in the references' order.
+        confidence: probability of each question's answer, NaN where it is not known.
         problems: category of `PROBLEMS` -> how often.
         parse_failures: failure category -> how many answers.
         boxes: the union of each image's boxes, for each of its views, against the true ones.
         box_scores: confidence of each of those predicted boxes, NaN where it has none.
     """
 
-    tally: Tally
+    images: Columns
+    questions: Columns
+    confidence: Float[np.ndarray, "questions"]
     problems: Counter[str]
     parse_failures: Counter[str]
     boxes: Overlaps = field(init=False)
@@ -107,43 +98,26 @@ def count_system(
     """
     by_id = {prediction.question_id: prediction for prediction in predictions}
     check_known(by_id.values(), references.questions, source)
+    total = len(references.questions)
     counts = SystemCounts(
-        Tally(len(references.images)),
+        {},
+        {name: np.zeros(total) for name in _ANSWER_COLUMNS},
+        np.full(total, np.nan),
         Counter(dict.fromkeys(PROBLEMS, 0)),
         Counter(dict.fromkeys(FAILURE_CATEGORIES, 0)),
     )
-    counts.tally.ensure(_expected_columns(references))
     answers: list[list[_Answer]] = [[] for _ in references.images]
     # Minutes for a hundred thousand long answers. None: quiet unless a terminal watches.
-    for question in tqdm(references.questions.values(), desc=f"scoring {source}", disable=None):
-        answer = _answer(
-            references, question, by_id.get(question.question_id), codec, source, counts
-        )
+    questions = tqdm(references.questions.values(), desc=f"scoring {source}", disable=None)
+    for number, question in enumerate(questions):
+        prediction = by_id.get(question.question_id)
+        answer = _answer(references, question, prediction, codec, source, counts)
         answers[question.image].append(answer)
-        _count_question(counts, question, answer)
+        _count_question(counts, number, question, answer)
+        if prediction is not None and prediction.answer_probability is not None:
+            counts.confidence[number] = prediction.answer_probability
     _count_boxes(counts, references, views, groups, answers)
     return counts
-
-
-def _groups(question: Question) -> list[str]:
-    """What a question's counts are added to."""
-    groups = ["", f"/kind/{question.kind}"]
-    return groups + [f"/difficulty/{question.difficulty}"] * (question.difficulty is not None)
-
-
-def _expected_columns(references: References) -> list[str]:
-    of_questions = {g: None for q in references.questions.values() for g in _groups(q)}
-    of_classes = [f"/class/{name}" for name in references.classes]
-    names = []
-    for group in [*of_questions, *of_classes]:
-        names += [f"asked{group}/{c}" for c in ("tp", "fp", "fn", "tn", "yes")]
-    for group in of_questions:
-        names += [f"mentions{group}/{c}" for c in ("tp", "fp", "fn")]
-        counts = ("questions", "exact_set", "hallucinated", "parse_failures")
-        names += [f"{name}{group}" for name in counts]
-    for kind in NEGATIVE_KINDS:
-        names += [f"negative/{kind}/{c}" for c in ("questions", "yes", "boxes")]
-    return names
 
 
 def _answer(
@@ -230,22 +204,18 @@ def _named_with(
     return before[-1] if before else after[0] if after else None
 
 
-def _count_question(counts: SystemCounts, question: Question, answer: _Answer) -> None:
-    tally, image, reading = counts.tally, question.image, answer.reading
-    found = dict(
-        zip(("tp", "fp", "fn"), set_counts(reading.present, question.present), strict=True)
-    )
-    exact = reading.answered and reading.present == question.present
-    failed = _parse_failed(question, answer)
-    for group in _groups(question):
-        for name, amount in found.items():
-            tally.add(image, f"mentions{group}/{name}", amount)
-        tally.add(image, f"questions{group}")
-        tally.add(image, f"exact_set{group}", exact)
-        tally.add(image, f"hallucinated{group}", found["fp"] > 0)
-        tally.add(image, f"parse_failures{group}", failed)
-    if failed and answer.parse is not None:
-        counts.parse_failures[answer.parse] += 1
+def _count_question(counts: SystemCounts, number: int, question: Question, answer: _Answer) -> None:
+    columns, reading = counts.questions, answer.reading
+    found = set_counts(reading.present, question.present)
+    for name, amount in zip(("tp", "fp", "fn"), found, strict=True):
+        columns[f"mentions/{name}"][number] = amount
+    columns["questions"][number] = 1
+    columns["hallucinated"][number] = found[1] > 0
+    columns["exact_set"][number] = reading.answered and reading.present == question.present
+    if _parse_failed(question, answer):
+        columns["parse_failures"][number] = 1
+        if answer.parse is not None:
+            counts.parse_failures[answer.parse] += 1
     if question.asked is None:
         return
     truth = question.asked in question.present
@@ -253,14 +223,11 @@ def _count_question(counts: SystemCounts, question: Question, answer: _Answer) -
     # Who doesn't answer is wrong, also about a class that is absent.
     said = yes if reading.answered else not truth
     cell = ("tp" if truth else "fp") if said else ("fn" if truth else "tn")
-    for group in (*_groups(question), f"/class/{question.asked}"):
-        tally.add(image, f"asked{group}/{cell}")
-        tally.add(image, f"asked{group}/yes", yes)
-    if question.negative_kind is not None:
-        negative = f"negative/{question.negative_kind}"
-        tally.add(image, f"{negative}/questions")
-        tally.add(image, f"{negative}/yes", yes)
-        tally.add(image, f"{negative}/boxes", len(answer.boxes))
+    columns[f"asked/{cell}"][number] = 1
+    columns["asking"][number] = 1
+    columns["asked/there"][number] = truth
+    columns["asked/yes"][number] = yes
+    columns["asked/boxes"][number] = len(answer.boxes)
 
 
 def _parse_failed(question: Question, answer: _Answer) -> bool:
@@ -286,13 +253,15 @@ def _count_boxes(
     paper = find_overlaps(views.predicted(every), views.truth)
     strict = find_overlaps(views.predicted([stack(boxes) for boxes in merged]), views.truth)
     columns, matched = strict_columns(views, strict, references.classes)
-    counts.tally.columns |= {
+    counts.images |= {
         **paper_columns(views, paper),
         **columns,
         **localization_columns(views, paper, strict),
         **box_group_columns(views, strict, matched[IOU], groups),
         "images": np.ones(len(every)),
-        "with_truth": np.array([bool(image.truths) for image in references.images], np.float64),
+        "images_with_truth": np.array(
+            [bool(image.truths) for image in references.images], np.float64
+        ),
         "boxes": np.array([len(boxes.boxes) for boxes in every], np.float64),
         "duplicates": _duplicates(answers),
     }
@@ -317,14 +286,3 @@ def _duplicates(answers: list[list[_Answer]]) -> Float[np.ndarray, "images"]:
     given = join_images((one.boxes, one.classes) for one in boxes)
     of_answer = np.bincount(given.image[find_duplicates(given)], minlength=given.images)
     return np.bincount(image, weights=of_answer, minlength=len(answers))
-
-
-def count_by_group(questions: Mapping[str, Question]) -> dict[str, Counter[str]]:
-    """How many questions ask about each class and are of each group, all and those that ask."""
-    asking = [question for question in questions.values() if question.asked is not None]
-    return {
-        "class": Counter(str(question.asked) for question in asking),
-        "all": Counter(group for q in questions.values() for group in _groups(q)),
-        "asking": Counter(group for question in asking for group in _groups(question)),
-        "negative": Counter(str(q.negative_kind) for q in asking if q.negative_kind is not None),
-    }

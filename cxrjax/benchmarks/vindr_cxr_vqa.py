@@ -34,11 +34,15 @@ class that its answer names with it.
 otherwise (accuracy and its kin: questions that ask about a class).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from cxrjax.benchmarks.breakdowns import JoinedColumns, break_down
+from cxrjax.benchmarks.calibration_figures import answer_calibration
 from cxrjax.benchmarks.formulas import named, of, quotient
 from cxrjax.benchmarks.predictions import PROBLEMS, Prediction, read_predictions
 from cxrjax.benchmarks.scores import (
@@ -52,32 +56,21 @@ from cxrjax.benchmarks.scores import (
 )
 from cxrjax.benchmarks.tables import table_metrics
 from cxrjax.benchmarks.vindr_boxes import IOU, ceiling_columns, make_views
-from cxrjax.benchmarks.vindr_breakdowns import (
-    attributes,
-    by_attribute,
-    by_box_group,
-    group_true_boxes,
-)
-from cxrjax.benchmarks.vindr_counts import (
-    NEGATIVE_KINDS,
-    SystemCounts,
-    count_by_group,
-    count_system,
-)
+from cxrjax.benchmarks.vindr_counts import SystemCounts, count_system
 from cxrjax.benchmarks.vindr_detection import (
     detection_by_class,
-    images_by_class,
     paper_detection,
     strict_detection,
     sweep_curves,
 )
-from cxrjax.benchmarks.vindr_layout import TABLES, markdown, rows
+from cxrjax.benchmarks.vindr_layout import BY_IMAGE, IMAGE_ATTRIBUTES, TABLES, markdown, rows
 from cxrjax.benchmarks.vindr_ranking import ranked_figures
-from cxrjax.benchmarks.vindr_truth import GT_MODES, References, read_references
+from cxrjax.benchmarks.vindr_true_boxes import by_box_group, group_true_boxes
+from cxrjax.benchmarks.vindr_truth import GT_MODES, NEGATIVE_KINDS, References, read_references
 from cxrjax.codecs import Codec, get_codec
 from cxrjax.datasets.output import hash_lines
 from cxrjax.metrics import classification
-from cxrjax.metrics.bootstrap import Estimate, Figure, Sums
+from cxrjax.metrics.bootstrap import Columns, Estimate, Figure
 from cxrjax.records import read_records
 
 Named = dict[str, Figure]
@@ -105,23 +98,24 @@ def score(
     views = make_views(references)
     groups = group_true_boxes(views.truth)
     ceiling = ceiling_columns(references, views)
+    attributes = _attributes(references)
     counted = {}
     for name, predictions in systems.items():
         source = (sources or {}).get(name, name)
         counts = count_system(references, views, groups, predictions, codec, source)
-        columns = {**counts.tally.columns, **ceiling}
-        having = images_by_class(references)
-        ranked, curves = ranked_figures(
-            counts.boxes,
-            counts.box_scores,
-            references.classes,
-            having,
-            references.images_with_truth,
+        counts.images |= ceiling
+        calibrated, calibration, curves = _calibration(references, counts)
+        figures = _figures(references, counts, attributes)
+        ranked, ranking_curves = ranked_figures(references, counts.boxes, counts.box_scores)
+        figures[STRICT] |= {**calibration, **ranked, **by_box_group(groups)}
+        counted[name] = Counted(
+            JoinedColumns(counts.images, {**counts.questions, **calibrated}),
+            figures,
+            dict(counts.problems),
+            sweep_curves(counts.images) | ranking_curves | curves,
         )
-        figures = _figures(references, counts)
-        figures[STRICT] |= {**ranked, **by_box_group(groups)}
-        curves |= sweep_curves(columns)
-        counted[name] = Counted(columns, figures, dict(counts.problems), curves)
+    clusters = [image.cluster for image in references.images]
+    clusters += [clusters[question.image] for question in references.questions.values()]
     settings = {
         "benchmark": "vindr_cxr_vqa",
         "datasets": references.datasets,
@@ -137,10 +131,10 @@ def score(
     }
     return make_scores(
         counted,
-        [image.cluster for image in references.images],
+        clusters,
         settings,
         options or ScoreOptions(gt_mode=references.gt_mode),
-        attributes=attributes(references),
+        attributes,
         compared=table_metrics(TABLES),
     )
 
@@ -162,10 +156,41 @@ def score_files(references: Path, predictions: Mapping[str, Path], options: Scor
     return scores.with_files(references, predictions)
 
 
-def _figures(
+def _attributes(references: References) -> dict[str, list[str | None]]:
+    """Attribute -> its value for every image, then for every question."""
+    images, questions = references.images, references.questions.values()
+    attributes = {
+        name: [image.attributes[name] for image in images]
+        + [images[question.image].attributes[name] for question in questions]
+        for name in IMAGE_ATTRIBUTES
+    }
+    of_questions: dict[str, list[str | None]] = {
+        "question_type": [question.kind for question in questions],
+        "class": [question.asked for question in questions],
+        "difficulty": [question.difficulty for question in questions],
+        "negative": [question.negative_kind for question in questions],
+    }
+    return attributes | {
+        name: [*([None] * len(images)), *values] for name, values in of_questions.items()
+    }
+
+
+def _calibration(
     references: References, counts: SystemCounts
+) -> tuple[Columns, dict[str, Figure | Estimate], dict[str, Any]]:
+    """How sure answers are against whether their set of classes is right."""
+    known = np.flatnonzero(np.isfinite(counts.confidence))
+    return answer_calibration(
+        counts.confidence[known],
+        counts.questions["exact_set"][known],
+        known,
+        len(references.questions),
+    )
+
+
+def _figures(
+    references: References, counts: SystemCounts, attributes: Mapping[str, Sequence[str | None]]
 ) -> dict[str, dict[str, Figure | Estimate]]:
-    asked = count_by_group(references.questions)
     questions = len(references.questions)
     shared: dict[str, Figure | Estimate] = {
         "parse_failure_rate": Figure(quotient("parse_failures", "questions"), questions),
@@ -178,114 +203,93 @@ def _figures(
             for name in PROBLEMS
         },
     }
-    mentions = _mentions("", questions)
+    answers = named("vqa", {**_decisions(), **_exact(), **_mentions()})
+    mentions = named("vqa", _mentions())
     paper: dict[str, Figure | Estimate] = {
         "vqa/accuracy": Estimate(None, None, None, questions),
-        "vqa/accuracy_as_printed": mentions["f1"],
-        **named("vqa", mentions),
+        "vqa/accuracy_as_printed": mentions["vqa/f1"],
+        **mentions,
         **paper_detection(references),
         **shared,
     }
+    boxes = strict_detection(references)
+    failures = {"parse_failure_rate": Figure(quotient("parse_failures", "questions"), "questions")}
+    by_image = (
+        answers
+        | failures
+        | {
+            name: replace(figure, n="images_with_truth")
+            for name, figure in boxes.items()
+            if name in BY_IMAGE
+        }
+    )
     strict: dict[str, Figure | Estimate] = {
-        **named("vqa", _decisions("", asked["class"].total())),
-        "vqa/exact_set": Figure(quotient("exact_set", "questions"), questions),
-        "vqa/hallucination_rate": Figure(quotient("hallucinated", "questions"), questions),
-        **named("vqa", mentions),
-        **strict_detection(references),
+        **answers,
+        **boxes,
         **shared,
         **detection_by_class(references),
-        **_by_class(references, asked["class"]),
-        **_by_question_group(asked),
-        **_negatives(asked["negative"]),
-        **by_attribute(references),
+        **break_down(
+            named("vqa", _decisions()), "class", attributes["class"], keys=references.classes
+        ),
+        **break_down(answers | failures, "question_type", attributes["question_type"]),
+        **break_down(answers | failures, "difficulty", attributes["difficulty"]),
+        **break_down(
+            _of_absent_class(), "negative", attributes["negative"], NEGATIVE_KINDS, "negative"
+        ),
     }
+    for name in IMAGE_ATTRIBUTES:
+        strict |= break_down(
+            {key: figure for key, figure in by_image.items() if key in BY_IMAGE},
+            name,
+            attributes[name],
+        )
     return {PAPER: paper, STRICT: strict}
 
 
-def _mentions(group: str, n: int) -> Named:
+def _mentions() -> Named:
     """Micro figures of the classes that answers say are there."""
-    tp, fp, fn = (f"mentions{group}/{count}" for count in ("tp", "fp", "fn"))
+    tp, fp, fn = (f"mentions/{count}" for count in ("tp", "fp", "fn"))
     return {
-        "precision": Figure(of(classification.precision, tp, fp), n),
-        "recall": Figure(of(classification.recall, tp, fn), n),
-        "f1": Figure(of(classification.f1, tp, fp, fn), n),
+        "precision": Figure(of(classification.precision, tp, fp), "questions"),
+        "recall": Figure(of(classification.recall, tp, fn), "questions"),
+        "f1": Figure(of(classification.f1, tp, fp, fn), "questions"),
     }
 
 
-def _decisions(group: str, n: int) -> Named:
+def _exact() -> Named:
+    return {
+        "exact_set": Figure(quotient("exact_set", "questions"), "questions"),
+        "hallucination_rate": Figure(quotient("hallucinated", "questions"), "questions"),
+    }
+
+
+def _decisions() -> Named:
     """Figures of there-or-not over the (image, class) pairs asked about."""
-    tp, fp, fn, tn = (f"asked{group}/{count}" for count in ("tp", "fp", "fn", "tn"))
+    tp, fp, fn, tn = (f"asked/{count}" for count in ("tp", "fp", "fn", "tn"))
     return {
-        "accuracy": Figure(of(classification.accuracy, tp, fp, fn, tn), n),
-        "balanced_accuracy": Figure(of(classification.balanced_accuracy, tp, fp, fn, tn), n),
-        "mcc": Figure(of(classification.matthews, tp, fp, fn, tn), n),
-        "sensitivity": Figure(of(classification.recall, tp, fn), n),
-        "specificity": Figure(of(classification.specificity, tn, fp), n),
-        **_yes_bias(group, n),
-    }
-
-
-def _yes_bias(group: str, n: int) -> Named:
-    """How often "yes" is said, how often it is true, and the one minus the other (H08)."""
-    yes, *cells = (f"asked{group}/{count}" for count in ("yes", "tp", "fn", "fp", "tn"))
-
-    def said(sums: Sums) -> np.ndarray:
-        return classification.ratio(sums[yes], sum(sums[cell] for cell in cells))
-
-    def true(sums: Sums) -> np.ndarray:
-        return classification.ratio(
-            sums[cells[0]] + sums[cells[1]], sum(sums[cell] for cell in cells)
-        )
-
-    return {
-        "yes_rate": Figure(said, n),
-        "prevalence": Figure(true, n),
-        "yes_bias": Figure(lambda sums: said(sums) - true(sums), n),
-    }
-
-
-def _negatives(asked: Mapping[str, int]) -> Named:
-    """Questions about a class that is absent: how often it is said to be there, and how many boxes
-    each gets (H08); apart by whether the image has other findings."""
-    figures: Named = {}
-    for kind in NEGATIVE_KINDS:
-        group, n = f"negative/{kind}", asked[kind]
-        figures |= {
-            f"{group}/false_yes_rate": Figure(quotient(f"{group}/yes", f"{group}/questions"), n),
-            f"{group}/boxes_per_question": Figure(
-                quotient(f"{group}/boxes", f"{group}/questions"), n
+        "accuracy": Figure(of(classification.accuracy, tp, fp, fn, tn), "asking"),
+        "balanced_accuracy": Figure(of(classification.balanced_accuracy, tp, fp, fn, tn), "asking"),
+        "mcc": Figure(of(classification.matthews, tp, fp, fn, tn), "asking"),
+        "sensitivity": Figure(of(classification.recall, tp, fn), "asking"),
+        "specificity": Figure(of(classification.specificity, tn, fp), "asking"),
+        "yes_rate": Figure(quotient("asked/yes", "asking"), "asking"),
+        "prevalence": Figure(quotient("asked/there", "asking"), "asking"),
+        "yes_bias": Figure(
+            lambda sums: classification.ratio(
+                sums["asked/yes"] - sums["asked/there"], sums["asking"]
             ),
-        }
-    return figures
+            "asking",
+        ),
+    }
 
 
-def _by_class(references: References, asked: Mapping[str, int]) -> Named:
-    figures: Named = {}
-    for name in references.classes:
-        decided = _decisions(f"/class/{name}", asked[name])
-        figures |= named("by_class/vqa", decided, suffix=f"/{name}")
-    return figures
-
-
-def _by_question_group(asked: Mapping[str, Mapping[str, int]]) -> Named:
-    """Figures by question type, and by difficulty where records have one."""
-    figures: Named = {}
-    for group, n in sorted(asked["all"].items()):
-        _, grouping, key = group.split("/", 2) if group else ("", "", "")
-        if not grouping:
-            continue
-        prefix = "by_question_type" if grouping == "kind" else "by_difficulty"
-        here = {
-            **_decisions(group, asked["asking"][group]),
-            **_mentions(group, n),
-            "exact_set": Figure(quotient(f"exact_set{group}", f"questions{group}"), n),
-            "hallucination_rate": Figure(quotient(f"hallucinated{group}", f"questions{group}"), n),
-        }
-        figures |= named(f"{prefix}/vqa", here, suffix=f"/{key}")
-        figures[f"{prefix}/parse_failure_rate/{key}"] = Figure(
-            quotient(f"parse_failures{group}", f"questions{group}"), n
-        )
-    return figures
+def _of_absent_class() -> Named:
+    """Of questions about a class that is absent: how often it is said to be there, and how many
+    boxes they are given (H08)."""
+    return {
+        "false_yes_rate": Figure(quotient("asked/yes", "asking"), "asking"),
+        "boxes_per_question": Figure(quotient("asked/boxes", "asking"), "asking"),
+    }
 
 
 VINDR_CXR_VQA = Benchmark(score_files=score_files, gt_modes=GT_MODES, markdown=markdown, rows=rows)

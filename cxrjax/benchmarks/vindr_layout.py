@@ -1,6 +1,6 @@
 """The tables of VinDr-CXR-VQA as the paper prints them (arXiv 2511.00504v2, Tables 4 to 6)."""
 
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from cxrjax.benchmarks.predictions import PROBLEMS
@@ -93,51 +93,25 @@ TABLES = (
 )
 
 
-def _keys(prefix: str) -> Callable[[Scores], list[str]]:
-    """The rows of a breakdown: what stands behind the prefix in the metrics' names."""
-
-    def keys(scores: Scores) -> list[str]:
-        names = next(iter(scores.figures.values()))[STRICT]
-        return [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
-
-    return keys
-
-
-_BOXES = {
-    "detection/precision@0.3": "Prec.",
-    "detection/recall@0.3": "Recall",
-    "detection/f1@0.3": "F1",
-    "detection/miou_tp@0.3": "mIoU (TP)",
+# Attributes of an image -> heading of their breakdown, and the metrics in it.
+IMAGE_ATTRIBUTES = {
+    "view": "view",
+    "sex": "sex",
+    "age": "age",
+    "true_boxes": "number of true boxes",
 }
-_ANSWERS = {"vqa/f1": "Answers: F1", "vqa/exact_set": "Answers: exact set"}
-_QUESTIONS = {
-    "vqa/f1": "F1",
+BY_IMAGE = {
+    "vqa/f1": "F1 of answers",
     "vqa/balanced_accuracy": "Balanced accuracy",
-    "vqa/exact_set": "Exact set",
-    "vqa/hallucination_rate": "Hallucinations",
-    "vqa/yes_bias": "Yes-bias",
+    "detection/f1@0.3": "F1 of boxes",
+    "localization/mean_iou": "Mean IoU",
     "parse_failure_rate": "Parse failures",
 }
 
 
-def _of_images(key: str, title: str) -> Breakdown:
-    return Breakdown(
-        key=key,
-        title=f"{title} (strict; n = images, for answers questions)",
-        prefix=key,
-        metrics=_BOXES | _ANSWERS,
-        keys=_keys(f"{key}/detection/f1@0.3/"),
-    )
-
-
-def _of_true_boxes(key: str, title: str) -> Breakdown:
-    return Breakdown(
-        key=key,
-        title=f"{title} (strict; n = images that have such a box)",
-        prefix=key,
-        metrics={m: _BOXES[m] for m in ("detection/recall@0.3", "detection/miou_tp@0.3")},
-        keys=_keys(f"{key}/detection/recall@0.3/"),
-    )
+def _keys(scores: Scores, prefix: str) -> list[str]:
+    named = next(iter(scores.figures.values()))[STRICT]
+    return [name.removeprefix(prefix) for name in named if name.startswith(prefix)]
 
 
 BREAKDOWNS = (
@@ -145,8 +119,15 @@ BREAKDOWNS = (
         key="by_class_detection",
         title="Boxes by class (strict; n = images that have the class)",
         prefix="by_class",
-        metrics=_BOXES | {"ap/voc@0.4": "VOC AP at 0.4", "ap/coco": "COCO AP"},
-        keys=_keys("by_class/detection/f1@0.3/"),
+        metrics={
+            "detection/precision@0.3": "Prec.",
+            "detection/recall@0.3": "Recall",
+            "detection/f1@0.3": "F1",
+            "detection/miou_tp@0.3": "mIoU (TP)",
+            "ap/voc@0.4": "VOC AP at 0.4",
+            "ap/coco": "COCO AP",
+        },
+        keys=partial(_keys, prefix="by_class/detection/f1@0.3/"),
     ),
     Breakdown(
         key="by_class_vqa",
@@ -157,28 +138,52 @@ BREAKDOWNS = (
             "accuracy": "Accuracy",
             "yes_bias": "Yes-bias",
         },
-        keys=_keys("by_class/vqa/accuracy/"),
+        keys=partial(_keys, prefix="by_class/detection/f1@0.3/"),
     ),
     Breakdown(
         key="by_question_type",
         title="By question type (strict; n = questions)",
         prefix="by_question_type",
-        metrics=_QUESTIONS,
-        keys=_keys("by_question_type/vqa/f1/"),
+        metrics={
+            "vqa/f1": "F1",
+            "vqa/balanced_accuracy": "Balanced accuracy",
+            "vqa/exact_set": "Exact set",
+            "vqa/hallucination_rate": "Hallucinations",
+            "vqa/yes_bias": "Yes-bias",
+            "parse_failure_rate": "Parse failures",
+        },
+        keys=partial(_keys, prefix="by_question_type/vqa/f1/"),
     ),
     Breakdown(
         key="by_difficulty",
         title="By difficulty (strict; n = questions)",
         prefix="by_difficulty",
-        metrics=_QUESTIONS,
-        keys=_keys("by_difficulty/vqa/f1/"),
+        metrics={"vqa/f1": "F1", "vqa/balanced_accuracy": "Balanced accuracy"},
+        keys=partial(_keys, prefix="by_difficulty/vqa/f1/"),
     ),
-    _of_true_boxes("by_box_size", "By size of the true box, from the smallest tenth"),
-    _of_true_boxes("by_box_place", "By place of the true box on the image as displayed"),
-    _of_images("by_boxes_per_image", "By number of true boxes on the image"),
-    _of_images("by_view", "By view"),
-    _of_images("by_sex", "By sex"),
-    _of_images("by_age_band", "By age"),
+    *(
+        Breakdown(
+            key=f"by_{grouping}",
+            title=f"By {heading} (strict; n = images that have such a box)",
+            prefix=f"by_{grouping}/detection",
+            metrics={"recall@0.3": "Recall", "miou_tp@0.3": "mIoU (TP)"},
+            keys=partial(_keys, prefix=f"by_{grouping}/detection/recall@0.3/"),
+        )
+        for grouping, heading in {
+            "box_size": "size of the true box, from the smallest tenth",
+            "box_place": "place of the true box on the image as displayed",
+        }.items()
+    ),
+    *(
+        Breakdown(
+            key=f"by_{attribute}",
+            title=f"By {heading} (strict; n = questions of answers, images of boxes)",
+            prefix=f"by_{attribute}",
+            metrics=BY_IMAGE,
+            keys=partial(_keys, prefix=f"by_{attribute}/vqa/f1/"),
+        )
+        for attribute, heading in IMAGE_ATTRIBUTES.items()
+    ),
 )
 
 _BESIDE = {
@@ -191,10 +196,13 @@ _BESIDE = {
     "vqa/yes_rate": "Share of yes among questions that ask about a class",
     "vqa/prevalence": "Share of yes in the reference answers to them",
     "vqa/yes_bias": "Yes-bias: the one minus the other",
-    "negative/absent_class/false_yes_rate": "Class absent, other findings: share of yes",
-    "negative/absent_class/boxes_per_question": "Class absent, other findings: boxes per question",
-    "negative/no_finding_image/false_yes_rate": "Image without findings: share of yes",
-    "negative/no_finding_image/boxes_per_question": "Image without findings: boxes per question",
+    "negative/false_yes_rate/absent_class": "Class absent, other findings: share of yes",
+    "negative/boxes_per_question/absent_class": "Class absent, other findings: boxes per question",
+    "negative/false_yes_rate/no_finding_image": "Image without findings: share of yes",
+    "negative/boxes_per_question/no_finding_image": "Image without findings: boxes per question",
+    "calibration/ece": "Calibration error of answers' probabilities (ECE, bins of equal mass)",
+    "calibration/brier": "Brier score of answers' probabilities",
+    "calibration/aurc": "Area under risk and coverage",
     "detection/f1_area": "Detection: area under F1 over IoU 0.10 to 0.75",
     "detection/f1@0.4": "Detection: F1 at IoU > 0.4",
     "detection/f1@0.5": "Detection: F1 at IoU > 0.5",
@@ -235,7 +243,11 @@ def markdown(scores: Scores) -> str:
         *(table_markdown(table, scores, paper_row) for table in TABLES),
         _beside(scores),
         _failures(scores),
-        *(breakdown_markdown(b, scores) for b in BREAKDOWNS if b.keys(scores)),
+        *(
+            breakdown_markdown(breakdown, scores)
+            for breakdown in BREAKDOWNS
+            if breakdown.keys(scores)
+        ),
     ]
     return "\n".join(parts)
 

@@ -8,13 +8,15 @@ No intervals: AP and FROC are no functions of sums over images, and ranking all 
 resample costs minutes where everything else costs seconds.
 """
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
+from cxrjax.benchmarks.calibration_figures import box_calibration, thinned
 from cxrjax.benchmarks.vindr_boxes import IOU
+from cxrjax.benchmarks.vindr_detection import images_by_class
+from cxrjax.benchmarks.vindr_truth import References
 from cxrjax.metrics.average_precision import (
     COCO_THRESHOLDS,
     VOC_THRESHOLD,
@@ -26,9 +28,6 @@ from cxrjax.metrics.bootstrap import Estimate
 from cxrjax.metrics.froc import RATES, froc_curve, sensitivity_at
 from cxrjax.metrics.overlaps import Overlaps
 
-# A page draws a curve; more points than this only make its file large.
-_MOST_POINTS = 500
-
 
 def rank_last_where_missing(scores: Float[np.ndarray, "n"]) -> Float[np.ndarray, "n"]:
     """The scores with a finite one below all others in place of NaN."""
@@ -39,23 +38,20 @@ def rank_last_where_missing(scores: Float[np.ndarray, "n"]) -> Float[np.ndarray,
 
 
 def ranked_figures(
-    overlaps: Overlaps,
-    scores: Float[np.ndarray, "n"],
-    classes: Sequence[str],
-    having: Mapping[str, int],
-    images: int,
+    references: References, overlaps: Overlaps, scores: Float[np.ndarray, "n"]
 ) -> tuple[dict[str, Estimate], dict[str, dict[str, Any]]]:
     """Figures and curves of scored boxes.
 
     Args:
         overlaps: of the union of an image's boxes with its true ones.
         scores: of each predicted box, NaN where it has none.
-        having: class -> images that have it.
-        images: images with a truth, for the record.
 
     Returns:
         Metric -> figure, curve -> points.
     """
+    classes, images = references.classes, references.images_with_truth
+    having = images_by_class(references)
+    figures, curves = box_calibration(scores, overlaps.best_of_predicted)
     scores = rank_last_where_missing(scores)
     voc = voc_average_precision(overlaps, scores, len(classes))
     coco = coco_average_precision(overlaps, scores, len(classes))
@@ -72,23 +68,19 @@ def ranked_figures(
         },
         "froc/mean_sensitivity": float(sensitivity.mean()),
     }
-    figures = {name: _estimate(value, images) for name, value in values.items()}
+    figures |= {name: _estimate(value, images) for name, value in values.items()}
     for number, name in enumerate(classes):
         for metric, value in (
             (f"voc@{VOC_THRESHOLD}", voc[number]),
             ("coco", coco[:, number].mean()),
         ):
             figures[f"by_class/ap/{metric}/{name}"] = _estimate(float(value), having[name])
-    drawn = np.unique(np.linspace(0, max(len(curve.hits) - 1, 0), _MOST_POINTS).astype(int))
-    drawn = drawn[: len(curve.hits)]
-    curves = {
-        "froc": {
-            "x": (curve.misses[drawn] / max(overlaps.images, 1)).tolist(),
-            "y": curve.recall[drawn].tolist() if curve.truths else [None] * len(drawn),
+    if curve.truths and len(curve.hits):
+        curves["froc"] = {
+            **thinned(curve.misses / overlaps.images, curve.recall),
             "x_label": "false boxes per image",
             "y_label": f"sensitivity (IoU > {IOU})",
         }
-    }
     return figures, curves
 
 

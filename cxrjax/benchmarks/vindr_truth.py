@@ -15,7 +15,7 @@ differently against one lesion's box and against three readers' boxes of it):
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from cxrjax.benchmarks.image_attributes import image_attributes
+from cxrjax.benchmarks.breakdowns import boxes_band, image_attributes
 from cxrjax.benchmarks.labelled_boxes import Labelled, LabelledBoxes, stack, union
 from cxrjax.datasets.vindr_cxr_vqa.readers import MODES, MergeMode, merge_readers, parse_mode
 from cxrjax.errors import UserError
@@ -25,6 +25,9 @@ from cxrjax.records import Answer, PixelBox, QARecord, ReaderBox
 
 # Boxes of the source lie within the image; this much (pixels) is rounding.
 _BORDER = 1.0
+
+# Why a class that a question asks about is absent: the image has other findings, or none.
+NEGATIVE_KINDS = ("absent_class", "no_finding_image")
 
 # The default first.
 GT_MODES = ("exact", "per_reader", *MODES)
@@ -65,7 +68,7 @@ class Image:
             mode's reader did not read the image.
         answered: boxes of the reference answers, for the recall ceiling.
         box_questions: how many questions have boxes in their reference answer.
-        attributes: what figures can be broken down by, as of `image_attributes`.
+        attributes: of `breakdowns.image_attributes`, and `true_boxes`: how many there are.
     """
 
     image_id: str
@@ -75,7 +78,7 @@ class Image:
     truths: tuple[LabelledBoxes, ...]
     answered: LabelledBoxes
     box_questions: int
-    attributes: Mapping[str, str]
+    attributes: Mapping[str, str | None]
 
 
 @dataclass(frozen=True)
@@ -203,6 +206,7 @@ class _Builder:
         answered = union(answers)
         patients = sorted({record.patient_id for record in records if record.patient_id})
         truths = self._truths(answered, records, height, width)
+        most = max(map(len, truths), default=None)
         return Image(
             image_id=image_id,
             cluster=("patient", patients[0]) if patients else ("image", image_id),
@@ -211,7 +215,10 @@ class _Builder:
             truths=tuple(stack(truth, height, width) for truth in truths),
             answered=stack(answered, height, width),
             box_questions=sum(bool(boxes) for boxes in answers),
-            attributes=image_attributes(records, max(map(len, truths), default=None)),
+            attributes={
+                **image_attributes(records[0]),
+                "true_boxes": None if most is None else boxes_band(most),
+            },
         )
 
     def _add_question(

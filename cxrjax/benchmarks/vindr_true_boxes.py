@@ -1,11 +1,8 @@
-"""VinDr-CXR-VQA's figures about parts of the references (H09), strict protocol.
+"""VinDr-CXR-VQA's figures by what true boxes are like (H09), strict protocol.
 
-* By image: view, sex, age band and number of true boxes, where the records know them.
-* By true box: its size (tenths of all true boxes of the references, by share of the image) and its
-  place as displayed. A predicted box belongs to no true one's size or place: there are recall and
-  mean IoU, and no precision.
-
-`n`: images that belong there, or that have such a box.
+Size: tenths of all true boxes of the references, by share of the image. Place: as displayed. A
+predicted box belongs to no true one's size or place: there are recall and mean IoU, and no
+precision. `n`: images that have such a box.
 """
 
 from collections.abc import Mapping
@@ -14,11 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Int
 
-from cxrjax.benchmarks.formulas import named, of, quotient
+from cxrjax.benchmarks.formulas import named, quotient
 from cxrjax.benchmarks.vindr_boxes import IOU, Columns, Views
-from cxrjax.benchmarks.vindr_detection import formulas
-from cxrjax.benchmarks.vindr_truth import References
-from cxrjax.metrics import classification
 from cxrjax.metrics.bootstrap import Figure
 from cxrjax.metrics.overlaps import ImageBoxes, Overlaps
 
@@ -98,30 +92,4 @@ def by_box_group(groups: BoxGroups) -> dict[str, Figure]:
                 f"miou_tp@{IOU}": Figure(quotient(f"{cell}/iou", f"{cell}/tp"), f"{cell}/images"),
             }
             figures |= named(f"by_{grouping}/detection", here, suffix=f"/{name}")
-    return figures
-
-
-def attributes(references: References) -> dict[str, list[str | None]]:
-    """Attribute -> its value for each image; those that some image has."""
-    names = sorted({name for image in references.images for name in image.attributes})
-    return {name: [i.attributes.get(name) for i in references.images] for name in names}
-
-
-def by_attribute(references: References) -> dict[str, Figure]:
-    """`by_ATTRIBUTE/detection/...@0.3/VALUE` and `by_ATTRIBUTE/vqa/{f1,exact_set}/VALUE`."""
-    figures: dict[str, Figure] = {}
-    f1 = of(classification.f1, *(f"mentions/{count}" for count in ("tp", "fp", "fn")))
-    for attribute, values in attributes(references).items():
-        for value in sorted({value for value in values if value is not None}):
-            within = (attribute, value)
-            boxes = {
-                f"{metric}@{IOU}": Figure(formula, "with_truth", within)
-                for metric, formula in formulas("one_to_one", IOU).items()
-            }
-            answers = {
-                "f1": Figure(f1, "questions", within),
-                "exact_set": Figure(quotient("exact_set", "questions"), "questions", within),
-            }
-            figures |= named(f"by_{attribute}/detection", boxes, suffix=f"/{value}")
-            figures |= named(f"by_{attribute}/vqa", answers, suffix=f"/{value}")
     return figures
