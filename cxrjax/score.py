@@ -28,7 +28,7 @@ from cxrjax.benchmarks import BENCHMARKS
 from cxrjax.benchmarks.run_record import check_folder, write_score_record
 from cxrjax.benchmarks.scores import GT_MODE_HELP, ScoreOptions, full_markdown, write_scores
 from cxrjax.benchmarks.split_check import check_split
-from cxrjax.cli import run
+from cxrjax.cli import garbage_collector_paused, run
 from cxrjax.codecs import CODECS
 from cxrjax.errors import UserError
 from cxrjax.metrics.bootstrap import Bootstrap
@@ -107,16 +107,19 @@ def main(argv: Sequence[str] | None = None) -> None:
     systems = system_names(flags.predictions, flags.name)
     check_folder(flags.out)
     check_split(flags.references, flags.split_sha256, flags.manifest)
-    scores = benchmark.score_files(
-        flags.references,
-        systems,
-        ScoreOptions(
-            codec=flags.codec,
-            gt_mode=flags.gt_mode or benchmark.gt_modes[0],
-            bootstrap=Bootstrap(resamples=flags.resamples, seed=flags.seed, method=flags.interval),
-            compare_to=flags.compare_to,
-        ),
-    )
+    with garbage_collector_paused():
+        scores = benchmark.score_files(
+            flags.references,
+            systems,
+            ScoreOptions(
+                codec=flags.codec,
+                gt_mode=flags.gt_mode or benchmark.gt_modes[0],
+                bootstrap=Bootstrap(
+                    resamples=flags.resamples, seed=flags.seed, method=flags.interval
+                ),
+                compare_to=flags.compare_to,
+            ),
+        )
     write_scores(flags.out, benchmark, scores)
     write_score_record(flags.out, flags.references, systems, scores)
     print(full_markdown(benchmark, scores))
