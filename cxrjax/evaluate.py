@@ -16,13 +16,14 @@ from pathlib import Path
 from cxrjax.benchmarks import BENCHMARKS
 from cxrjax.benchmarks.scores import GT_MODE_HELP, write_scores
 from cxrjax.benchmarks.validation import LOGGED, draw_predictions
-from cxrjax.cli import keep_compiled_programs, run
+from cxrjax.cli import run
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.metrics.bootstrap import Bootstrap
-from cxrjax.model_flags import add_model_flags, decoding_overrides
-from cxrjax.predict import predict
 from cxrjax.records import read_records, strip_answers, write_records
+from cxrjax.runners.base import answer_all
+from cxrjax.runners.model_flags import add_model_flags
+from cxrjax.runners.own_model import start_model
 from cxrjax.training.checkpoint import best_step, read_config
 from cxrjax.training.metric_log import write_figures
 
@@ -64,16 +65,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     questions = out / "questions.jsonl"
     write_records(questions, map(strip_answers, read_records(references)))
     predictions = out / "predictions.jsonl"
-    keep_compiled_programs()
-    predict(
-        flags.workdir or flags.checkpoint,
-        questions,
-        predictions,
-        image_root=image_root,
-        prompt=flags.prompt,
-        mixture_source=flags.source,
-        decoding=decoding_overrides(flags),
-    )
+    answer_all(RecordSource(questions, image_root), start_model(flags), predictions)
     benchmark = BENCHMARKS[flags.benchmark]
     name = (flags.workdir or flags.checkpoint).name
     scores = benchmark.score_files(

@@ -140,11 +140,15 @@ class RecordSource:
 
     def without(self, indices: Collection[int]) -> "RecordSource":
         """The same file with these records left out as well."""
+        return self.regrouped(self.questions_per_image, indices)
+
+    def regrouped(self, questions_per_image: int, without: Collection[int] = ()) -> "RecordSource":
+        """The same file with other elements, and these records left out as well."""
         return RecordSource(
             self.path,
             self.image_root,
-            self.questions_per_image,
-            self.exclude | set(indices),
+            questions_per_image,
+            self.exclude | set(without),
             self.images,
         )
 

@@ -2,13 +2,30 @@
 
 import collections
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from cxrjax.codecs import CODECS
 from cxrjax.errors import UserError
-from cxrjax.records import QARecord
+from cxrjax.input_pipeline.sources import RecordSource
+from cxrjax.records import QARecord, read_records
+from cxrjax.runners.base import Answer, Line
+
+
+def start_prior_box(train: Path) -> Answer:
+    """The baseline, learnt from training records.
+
+    Raises:
+        UserError: they cannot be read, or lack image sizes.
+    """
+    baseline = PriorBox(read_records(train))
+
+    def answer(questions: RecordSource) -> Iterator[Line]:
+        return baseline.predict(record for _, record in questions.records())
+
+    return answer
 
 
 class PriorBox:

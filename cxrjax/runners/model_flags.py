@@ -37,6 +37,7 @@ def add_model_flags(parser: argparse.ArgumentParser) -> Any:
     model.add_argument("--workdir", type=Path, help="a training run: its best checkpoint")
     model.add_argument("--checkpoint", type=Path, help="a base model's directory")
     add = parser.add_argument
+    add("--step", type=int, help="of a training run, another checkpoint than the best")
     add("--image_root", type=Path, help="what image_path is relative to (data/README.md)")
     add("--prompt", choices=sorted(PROMPTS), help="prompt format (default: the model's own)")
     add(
@@ -44,6 +45,7 @@ def add_model_flags(parser: argparse.ArgumentParser) -> Any:
         metavar="NAME",
         help="of a run on a mixture: ask and read boxes as this source does (default: as `data`)",
     )
+    add("--images_per_batch", type=int, default=8)
     group = parser.add_argument_group(
         "decoding",
         "In place of the model's own; greedy by default (cxrjax/decoding/strategy.py and "
