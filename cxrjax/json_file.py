@@ -1,6 +1,7 @@
-"""JSON objects out of files."""
+"""JSON objects out of files, and into them."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,3 +24,11 @@ def read_json_object(path: Path) -> dict[str, Any]:
         found = type(content).__name__
         raise UserError(f"{path}: expected a JSON object, found {found}")
     return content
+
+
+def write_json_object(path: Path, content: Mapping[str, Any]) -> None:
+    """Writes the object, indented, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    partial.replace(path)

@@ -26,11 +26,15 @@ class Runner:
         summary: what it is, a few words for `--help`.
         start: the command's flags -> what answers. Called once; loads what there is to load.
         needs: flags that it cannot run without.
+        sample: the same for runners that can sample: flags -> seed -> what answers.
+        estimate: what a run would take, without running.
     """
 
     summary: str
     start: Callable[[argparse.Namespace], Answer]
     needs: tuple[str, ...] = ()
+    sample: Callable[[argparse.Namespace], Callable[[int | None], Answer]] | None = None
+    estimate: Callable[[argparse.Namespace, RecordSource], str] | None = None
 
 
 def answer_all(questions: RecordSource, answer: Answer, out: Path) -> int:
