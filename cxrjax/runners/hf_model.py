@@ -1,4 +1,4 @@
-"""A transformers model in a folder on this machine: `AutoModelForImageTextToText` and its processor.
+"""A transformers model in a folder on this machine (`AutoModelForImageTextToText`, a processor).
 
 Nothing is fetched, and no code of the folder's own is run. Questions go through in batches, padded
 on the left; the model's chat template is used where it has one, else one that is given. Greedy
@@ -67,8 +67,8 @@ class FolderModel:
         except (OSError, ValueError, KeyError, ImportError) as error:
             reason = " ".join(str(error).split())[:200]
             raise UserError(
-                f"{folder}: no image-text-to-text model with its processor ({reason}); a model that "
-                "needs code of its own can be asked through a server (--runner=openai)"
+                f"{folder}: no image-text-to-text model with its processor ({reason}); a model "
+                "that needs code of its own can be asked through a server (--runner=openai)"
             ) from None
         self.model = model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
         self.processor.tokenizer.padding_side = "left"
@@ -217,7 +217,7 @@ def _padding_ids(tokenizer: Any) -> set[int]:
 
 
 def _fingerprint(folder: Path) -> str:
-    """Tells one folder's content from another's: all of the small files, size and time of others."""
+    """Tells folders' contents apart: by the small files, and size and time of the others."""
     digest = hashlib.sha256()
     for path in sorted(folder.iterdir()):
         if path.is_file():

@@ -1,4 +1,4 @@
-"""What the runners of other people's models share: how they are set up by flags, and how sampled."""
+"""What the runners of other people's models share: how flags say a model is asked and read."""
 
 import argparse
 import dataclasses

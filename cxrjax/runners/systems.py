@@ -1,10 +1,9 @@
 """The systems that the papers list and some besides: how each is asked, and how its answer is read.
 
 Only what its makers published (a model card, a repository, a paper) is written down as a system's
-own; what is in our words, or not known, is marked so in `unknown`. No paper prints the words in
-which it put its questions to other people's models, GEMeX for its ten and ViX-Ray for its proprietary
-ones alike (ViX-Ray's own prompt is the question of its records), so that no preset can repeat a
-paper's run word for word.
+own; what is in our words, or not known, is marked so in `unknown`. GEMeX does not print the words
+in which it asked its ten models, so that no preset can repeat its run word for word; ViX-Ray's
+prompt is the question of its records.
 
 A preset holds for the model wherever it runs. What differs by place is the conversation around the
 question: a server, or the template of a transformers folder, adds it; `template` is for folders of
