@@ -5,7 +5,8 @@
         --references=DIR/records/validation.jsonl --out=runs/base
 
 Writes predictions.jsonl and what `score` writes to --out (default: the workdir's evaluation/). For
-a training run, the figures and some overlays also go to its event files.
+a training run, the figures and some overlays also go to its event files. With --image=blind (or
+shuffled, noise) the system is called so and --out is evaluation_blind/; event files are left alone.
 """
 
 import argparse
@@ -59,7 +60,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         image_root = image_root or (Path(data.image_root) if data.image_root else None)
     if references is None:
         raise UserError(f"{flags.workdir}: the run names no validation records; give --references")
-    out = flags.out or flags.workdir / "evaluation"
+    looking = flags.image == "shown"
+    out = flags.out or flags.workdir / ("evaluation" if looking else f"evaluation_{flags.image}")
     image_root = image_root or RecordSource(references, None, 1).image_root
     # The model is given the questions alone: answers cannot leak into its prompt (H24).
     questions = out / "questions.jsonl"
@@ -67,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     predictions = out / "predictions.jsonl"
     answer_all(RecordSource(questions, image_root), start_model(flags), predictions)
     benchmark = BENCHMARKS[flags.benchmark]
-    name = (flags.workdir or flags.checkpoint).name
+    name = (flags.workdir or flags.checkpoint).name if looking else flags.image
     scores = benchmark.score_files(
         references,
         {name: predictions},
@@ -77,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         ),
     )
     write_scores(out, benchmark, scores)
-    if flags.workdir:
+    if flags.workdir and looking:
         figures = {
             f"evaluation/{protocol}/{metric}": figure.value
             for protocol, named in scores.figures[name].items()
@@ -90,7 +92,8 @@ def main(argv: Sequence[str] | None = None) -> None:
                 RecordSource(references, image_root, 64), map(json.loads, lines), count=4
             )
         pictures = {"evaluation/overlays": drawn} if drawn is not None else {}
-        write_figures(flags.workdir, best_step(flags.workdir), figures, pictures)
+        step = best_step(flags.workdir) if flags.step is None else flags.step
+        write_figures(flags.workdir, step, figures, pictures)
     print(benchmark.markdown(scores))
     print(f"{out}: predictions.jsonl, metrics.json, tables.md, tables.csv, score.json")
 

@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from cxrjax.errors import UserError
+from cxrjax.images import AnyFile
 from cxrjax.input_pipeline.stored_images import StoredImage, StoredImages
 from cxrjax.records import QARecord, parse_record
 
@@ -24,7 +25,7 @@ class ImageQuestions(NamedTuple):
         records: the records, in the same order.
     """
 
-    image_path: Path | StoredImage
+    image_path: AnyFile
     indices: tuple[int, ...]
     records: tuple[QARecord, ...]
 

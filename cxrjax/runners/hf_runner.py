@@ -11,21 +11,20 @@ import itertools
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 
 import PIL.Image
 
 from cxrjax.errors import UserError
+from cxrjax.images import AnyFile
 from cxrjax.images.decode import read_image
 from cxrjax.images.encode import pad_square
 from cxrjax.images.error import ImageError
 from cxrjax.input_pipeline.sources import RecordSource
-from cxrjax.input_pipeline.stored_images import StoredImage
 from cxrjax.language_model import AnswerCache, Completion
 from cxrjax.records import QARecord
 from cxrjax.runners.base import Answer, Line
 from cxrjax.runners.hf_model import FolderModel, Sampling
-from cxrjax.runners.other_model import NOT_ASKED, UNREADABLE_IMAGE, Setup, read_setup
+from cxrjax.runners.other_model import NOT_ASKED, UNREADABLE_IMAGE, Setup, ShownImages, read_setup
 from cxrjax.runners.readings import no_answer, read_answer
 from cxrjax.runners.seeds import check_seeds
 from cxrjax.runners.wordings import earlier_turns, question_text
@@ -38,6 +37,7 @@ class FolderRunner:
         self,
         model: FolderModel,
         setup: Setup,
+        images: ShownImages,
         cache: AnswerCache,
         batch: int,
         top_k: int = 0,
@@ -45,6 +45,7 @@ class FolderRunner:
     ) -> None:
         self._model = model
         self._setup = setup
+        self._images = images
         self._cache = cache
         self._batch = batch
         self._top = (top_k, top_p)
@@ -69,7 +70,7 @@ class FolderRunner:
                 continue
             turns = [*earlier_turns(record), (text, "")]
             try:
-                picture = _read_picture(questions.image_of(record), setup.system.pad_square)
+                picture = _read_picture(self._images.of(questions, record), setup.system.pad_square)
             except ImageError:
                 lines[record.question_id] = no_answer(record, UNREADABLE_IMAGE)
                 continue
@@ -136,7 +137,7 @@ def _batch_seed(seed: int, key: str) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed}/{key}/sampling".encode()).digest()[:4])
 
 
-def _read_picture(path: Path | StoredImage, square: bool) -> PIL.Image.Image:
+def _read_picture(path: AnyFile, square: bool) -> PIL.Image.Image:
     pixels = read_image(path)
     return PIL.Image.fromarray(pad_square(pixels) if square else pixels)
 
@@ -155,6 +156,7 @@ def start_hf(flags: argparse.Namespace) -> Callable[[int | None], Answer]:
     runner = FolderRunner(
         FolderModel(flags.folder),
         setup,
+        ShownImages(flags.image, flags.seed or 0),
         cache,
         flags.images_per_batch,
         flags.top_k or 0,

@@ -24,6 +24,7 @@ from cxrjax.runners.other_model import (
     NOT_ASKED,
     UNREADABLE_IMAGE,
     Setup,
+    ShownImages,
     decoding_of,
     read_setup,
 )
@@ -46,9 +47,15 @@ class ServedModel:
     """
 
     def __init__(
-        self, client: Client, setup: Setup, long_side: int = 1024, logprobs: bool = False
+        self,
+        client: Client,
+        setup: Setup,
+        images: ShownImages,
+        long_side: int = 1024,
+        logprobs: bool = False,
     ) -> None:
         self.client = client
+        self.images = images
         self.setup = setup
         self._long_side = long_side
         self._logprobs = logprobs
@@ -59,7 +66,7 @@ class ServedModel:
         """Each question with what is sent for it; None where the wording does not fit it."""
         image_path, image = None, None
         for _, record in questions.records():
-            path = questions.image_of(record)
+            path = self.images.of(questions, record)
             if path != image_path:
                 load = functools.partial(
                     encode_jpeg, path, self._long_side, self.setup.system.pad_square
@@ -146,7 +153,8 @@ def _served_model(flags: argparse.Namespace) -> ServedModel:
     # The seeds of a run share one cache, and one account.
     cache = flags.out.with_suffix(".answers.jsonl")
     client = from_flags(flags, cache, temperature=setup.temperature)
-    return ServedModel(client, setup, flags.long_side, flags.logprobs)
+    images = ShownImages(flags.image, flags.seed or 0)
+    return ServedModel(client, setup, images, flags.long_side, flags.logprobs)
 
 
 def _answer_and_note(
@@ -167,7 +175,7 @@ def _answer_and_note(
             "model": settings.model,
             "host": settings.host,
             "seed": seed,
-            "images": not settings.text_only,
+            "image": "none" if settings.text_only else model.images.kind,
             "parse": dict(found),
             "account": model.client.account.to_json(),
         }

@@ -7,11 +7,16 @@ from typing import Any
 
 from cxrjax.codecs import get_codec
 from cxrjax.errors import UserError
+from cxrjax.images import AnyFile
+from cxrjax.input_pipeline.sources import RecordSource
+from cxrjax.records import QARecord
 from cxrjax.runners.readings import READINGS
+from cxrjax.runners.stand_in_images import StandInImages
 from cxrjax.runners.systems import System, get_system
 from cxrjax.runners.wordings import WORDINGS, check_wording, default_wording
 
 MAX_ANSWER_TOKENS = 1000
+_STAND_IN_SIDE = 448  # pixels, of blind and noise images
 # Of a question without an answer, beside what the service calls its failures.
 UNREADABLE_IMAGE, NOT_ASKED = "unreadable_image", "not_asked"
 # Flags of models of ours that say nothing to others.
@@ -100,6 +105,32 @@ def read_setup(flags: argparse.Namespace, runner: str) -> Setup:
         None if flags.no_temperature else temperature,
         tokens,
     )
+
+
+class ShownImages:
+    """What is shown in the place of each question's image, by `--image`."""
+
+    def __init__(self, kind: str, seed: int) -> None:
+        self.kind = kind
+        self._seed = seed
+        self._stand_ins: StandInImages | None = None
+
+    def of(self, questions: RecordSource, record: QARecord) -> AnyFile:
+        """The image of a question.
+
+        Args:
+            questions: those that are being asked; at first, all that the file holds or the first
+                turns of them.
+
+        Raises:
+            UserError: images of one alone are to be shuffled.
+        """
+        if self.kind == "shown":
+            return questions.image_of(record)
+        if self._stand_ins is None:
+            everything = RecordSource(questions.path, questions.image_root)
+            self._stand_ins = StandInImages(self.kind, everything, _STAND_IN_SIDE, self._seed)
+        return self._stand_ins.of(record)
 
 
 def decoding_of(setup: Setup) -> dict[str, Any]:

@@ -9,10 +9,11 @@ from cxrjax.decoding.predictor import predict_questions
 from cxrjax.decoding.strategy import read_decoding
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.prompts import PROMPTS
-from cxrjax.input_pipeline.sources import RecordSource
-from cxrjax.records import QARecord
+from cxrjax.input_pipeline.sources import QuestionSource, RecordSource
+from cxrjax.runners.answer_lines import finding_of
 from cxrjax.runners.base import Answer, Line
 from cxrjax.runners.model_flags import decoding_overrides
+from cxrjax.runners.stand_in_images import OtherImages, StandInImages
 from cxrjax.training.checkpoint import load_model
 from cxrjax.training.data import example_config, open_tokenizer
 from cxrjax.training.mixture_config import source_config
@@ -46,15 +47,23 @@ def start_model(flags: argparse.Namespace) -> Answer:
     examples = example_config(config)
     needs_finding = PROMPTS[config.data.prompt].needs_finding
 
+    stand_ins: StandInImages | None = None
+
     def answer(questions: RecordSource) -> Iterable[Line]:
-        unasked = {i for i, record in questions.records() if needs_finding and not _finding(record)}
-        source = questions.regrouped(config.data.questions_per_image, without=unasked)
+        nonlocal stand_ins
+        unasked = {
+            i for i, record in questions.records() if needs_finding and not finding_of(record)
+        }
+        source: QuestionSource = questions.regrouped(config.data.questions_per_image, unasked)
+        if flags.image != "shown":
+            if stand_ins is None:
+                everything = RecordSource(questions.path, questions.image_root)
+                stand_ins = StandInImages(
+                    flags.image, everything, examples.image_size, flags.seed or 0
+                )
+            source = OtherImages(source, stand_ins)
         return predict_questions(
             generator, source, tokenizer, examples, images_per_batch=flags.images_per_batch
         )
 
     return answer
-
-
-def _finding(record: QARecord) -> object:
-    return (record.variables or {}).get("finding")

@@ -3,7 +3,6 @@
 import collections
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -11,7 +10,9 @@ from cxrjax.codecs import CODECS
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.records import QARecord, read_records
+from cxrjax.runners.answer_lines import finding_of, prediction_line
 from cxrjax.runners.base import Answer, Line
+from cxrjax.runners.mean_boxes import MeanBoxes, box_fractions
 
 
 def start_prior_box(train: Path) -> Answer:
@@ -43,36 +44,22 @@ class PriorBox:
     """
 
     def __init__(self, records: Iterable[QARecord]) -> None:
-        seen: dict[str, list[np.ndarray]] = collections.defaultdict(list)
+        seen: dict[str, MeanBoxes] = collections.defaultdict(MeanBoxes)
         for record in records:
             if record.image_hw is None:
                 raise UserError(f"question {record.question_id}: image_hw is null; join the sizes")
-            height, width = record.image_hw
-            boxes = np.asarray(record.boxes, np.float64).reshape(-1, 4)
-            boxes = boxes / [width, height, width, height]
-            seen[_finding(record)].append(boxes[np.argsort(boxes[:, 0], kind="stable")])
-        self._boxes: dict[str, np.ndarray] = {}
-        for finding, answers in seen.items():
-            count = collections.Counter(map(len, answers)).most_common(1)[0][0]
-            same = [boxes for boxes in answers if len(boxes) == count]
-            self._boxes[finding] = np.mean(same, axis=0)
+            seen[_subject(record)].add(box_fractions(record))
+        self._boxes = {subject: boxes.most_frequent() for subject, boxes in seen.items()}
 
-    def predict(self, questions: Iterable[QARecord]) -> Iterator[dict[str, Any]]:
-        """A line of predictions for each question, in the form that `score` reads."""
+    def predict(self, questions: Iterable[QARecord]) -> Iterator[Line]:
+        """A line of predictions for each question."""
         for record in questions:
-            finding = _finding(record)
-            boxes = self._boxes.get(finding, np.zeros((0, 4)))
-            text = CODECS["paligemma"].encode(boxes, 1, 1) if len(boxes) else ""
-            yield {
-                "question_id": record.question_id,
-                "text": f"{finding}: {text}" if text else f"There is no {finding}.",
-                "boxes": boxes.round(6).tolist(),
-                "labels": [finding] * len(boxes),
-                "box_scores": [1.0] * len(boxes),
-                "answer_logprob": None,
-                "parse": "ok",
-            }
+            subject = _subject(record)
+            boxes = self._boxes.get(subject, np.zeros((0, 4)))
+            shown = CODECS["paligemma"].encode(boxes, 1, 1)
+            text = f"{subject}: {shown}" if shown else f"There is no {subject}."
+            yield prediction_line(record, text, boxes, [subject] * len(boxes))
 
 
-def _finding(record: QARecord) -> str:
-    return str((record.variables or {}).get("finding") or record.question)
+def _subject(record: QARecord) -> str:
+    return finding_of(record) or record.question

@@ -29,9 +29,31 @@ def _prior_box(flags: argparse.Namespace) -> Answer:
     return start_prior_box(flags.train)
 
 
+def _majority(flags: argparse.Namespace) -> Answer:
+    from cxrjax.runners.majority import start_majority
+
+    return start_majority(flags.train)
+
+
+def _random(flags: argparse.Namespace) -> Answer:
+    from cxrjax.runners.random_answer import start_random
+
+    return start_random(flags.seed or 0)
+
+
+def _reader(flags: argparse.Namespace) -> Answer:
+    from cxrjax.runners.reader import start_reader
+
+    return start_reader(flags.readers, flags.reader)
+
+
 def _sampled_model(flags: argparse.Namespace) -> Sampler:
     check_seeds(flags.seeds, bool(flags.temperature))
-    return lambda seed: _model(argparse.Namespace(**{**vars(flags), "seed": seed}))
+    return lambda seed: _model(_with_seed(flags, seed))
+
+
+def _with_seed(flags: argparse.Namespace, seed: int | None) -> argparse.Namespace:
+    return argparse.Namespace(**{**vars(flags), "seed": seed})
 
 
 def _openai(flags: argparse.Namespace) -> Sampler:
@@ -60,6 +82,13 @@ RUNNERS: dict[str, Runner] = {
         "a model of ours; needs --workdir or --checkpoint", _model, sample=_sampled_model
     ),
     "prior_box": Runner("each finding's mean box in training records", _prior_box, ("train",)),
+    "majority": Runner("training records' most frequent answer", _majority, ("train",)),
+    "random": Runner(
+        "an answer drawn from those that the question leaves open",
+        _random,
+        sample=lambda flags: lambda seed: _random(_with_seed(flags, seed)),
+    ),
+    "reader": Runner("one radiologist's boxes", _reader, ("readers", "reader")),
     "openai": Runner(
         "any model behind an OpenAI-compatible server",
         lambda flags: _openai(flags)(None),
@@ -81,6 +110,8 @@ def add_runner_flags(parser: argparse.ArgumentParser) -> None:
     listed = "; ".join(f"{name}: {RUNNERS[name].summary}" for name in others)
     add = parser.add_argument_group("runners", f"{listed}.").add_argument
     add("--train", type=Path, metavar="FILE", help="training records that a baseline learns from")
+    add("--readers", type=Path, metavar="FILE", help="records with `readers`, of the images asked")
+    add("--reader", metavar="ID", help="the reader who answers, such as R8")
     add(
         "--seeds",
         type=parse_seeds,

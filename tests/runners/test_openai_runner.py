@@ -1,9 +1,11 @@
 """`predict --runner=openai` against a server on this machine: what is sent, what is made of it."""
 
 import base64
+import gc
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -23,6 +25,7 @@ def predict(chat, tmp_path, questions):
 
     def run(script, *flags, file=None, out="p.jsonl", delay=0.0):
         out = tmp_path / out
+        gc.collect()  # an earlier run of this process may still hold its cache
         with chat.Server(script, delay=delay) as server:
             main(
                 ["--runner=openai", f"--base_url={server.url}", "--model=m", f"--out={out}"]
@@ -43,8 +46,8 @@ def _say(chat, *answers):
     """These answers in turn of the questions' numbers, the last one for the rest."""
 
     def script(body, number):
-        digits = [int(part.strip("?,.")) for part in _question(body).split() if part[:1].isdigit()]
-        answer = answers[min(digits[0], len(answers) - 1)]
+        asked = int(re.search(r"number ([0-9]+)", _question(body))[1])
+        answer = answers[min(asked, len(answers) - 1)]
         return chat.Text(answer) if isinstance(answer, str) else answer
 
     return script
@@ -243,3 +246,16 @@ def test_killed_and_started_again_it_asks_nothing_twice(chat, tmp_path, question
     assert 30 <= len(answered) <= 31 and len(set(answered)) == 30
     for line in lines(out).values():
         assert line["text"].startswith("answer to Where is the opacity")
+
+
+@pytest.mark.parametrize("kind", ["blind", "shuffled", "noise"])
+def test_other_images_than_the_questions_own(chat, predict, kind):
+    shown, _ = predict(_say(chat, "-"), "--concurrency=1", out="shown.jsonl")
+    other, out = predict(_say(chat, "-"), "--concurrency=1", f"--image={kind}", out="other.jsonl")
+    urls = [
+        [body["messages"][0]["content"][0]["image_url"]["url"] for body in server.bodies]
+        for server in (shown, other)
+    ]
+    assert all(a != b for a, b in zip(*urls, strict=True))
+    assert (set(urls[0]) == set(urls[1])) == (kind == "shuffled")
+    assert json.loads(out.with_suffix(".asked.json").read_text())["image"] == kind
