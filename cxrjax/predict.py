@@ -75,8 +75,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(describe_spread(files))
         print(f"{', '.join(map(str, files))}: give all of them to score")
         return
-    count = answer_all(questions, start_runner(flags), flags.out)
-    print(f"{flags.out}: {count:,} predictions")
+    found = answer_all(questions, start_runner(flags), flags.out)
+    faults = ", ".join(f"{n:,} {name}" for name, n in found.most_common() if name != "ok")
+    print(f"{flags.out}: {found.total():,} predictions" + f" ({faults})" * bool(faults))
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ Writes to --out:
     tables.md      the paper's tables with our figures beside its own
     tables.csv     the same, a line for each cell
     score.json     ground-truth mode, seed, file hashes, and what was wrong with the predictions
+    spread.json    of sampled runs (p.seed0.jsonl, p.seed1.jsonl, ...): mean and spread over seeds
 """
 
 import argparse
@@ -21,9 +22,11 @@ from pathlib import Path
 
 from cxrjax.benchmarks import BENCHMARKS
 from cxrjax.benchmarks.scores import GT_MODE_HELP, ScoreOptions, write_scores
+from cxrjax.benchmarks.seed_spread import seed_spread, spread_markdown
 from cxrjax.cli import run
 from cxrjax.codecs import CODECS
 from cxrjax.errors import UserError
+from cxrjax.json_file import write_json_object
 from cxrjax.metrics.bootstrap import Bootstrap
 
 
@@ -95,6 +98,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     write_scores(flags.out, benchmark, scores)
     print(benchmark.markdown(scores))
+    if spread := seed_spread(scores.figures):
+        write_json_object(flags.out / "spread.json", spread)
+        print(spread_markdown(spread))
     print(f"{flags.out}: metrics.json, tables.md, tables.csv, score.json")
 
 

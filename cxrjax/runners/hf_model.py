@@ -15,7 +15,7 @@ import PIL.Image
 
 from cxrjax.errors import UserError
 
-_EXTRA = "--runner=hf needs PyTorch: pip install -c constraints.txt -e .[parity]"
+_EXTRA = "--runner=hf needs PyTorch: pip install -c constraints.txt -e .[hf]"
 
 
 class Sampling(NamedTuple):

@@ -151,6 +151,8 @@ def start_hf(flags: argparse.Namespace) -> Callable[[int | None], Answer]:
     setup = read_setup(flags, "hf")
     if flags.no_temperature:
         raise UserError("--no_temperature is about servers; give --temperature")
+    if flags.images_per_batch < 1:
+        raise UserError(f"--images_per_batch={flags.images_per_batch}: expected at least 1")
     check_seeds(flags.seeds, setup.samples)
     cache = AnswerCache(flags.cache or flags.out.with_suffix(".answers.jsonl"))
     runner = FolderRunner(

@@ -21,6 +21,8 @@ _STAND_IN_SIDE = 448  # pixels, of blind and noise images
 UNREADABLE_IMAGE, NOT_ASKED = "unreadable_image", "not_asked"
 # Flags of models of ours that say nothing to others.
 _OURS = ("prompt", "source", "step", "grammar", "names", "beams", "length_penalty", "best_of")
+_THEIRS = ("system", "wording", "codec", "reading", "folder", "base_url", "model")
+ANY = "any"  # the system that nothing is known of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +52,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     """Declares what runners of other people's models need beside their own flags."""
     group = parser.add_argument_group("other people's models (--runner=openai, --runner=hf)")
     add = group.add_argument
-    add("--system", default="any", metavar="NAME", help="how it is asked and read: --list_systems")
+    add("--system", metavar="NAME", help="how it is asked and read: --list_systems")
     add("--wording", choices=WORDINGS, help="how questions are put (cxrjax/runners/wordings.py)")
     add("--codec", metavar="NAME", help="how it writes boxes (default: as the system does)")
     add(
@@ -78,10 +80,11 @@ def read_setup(flags: argparse.Namespace, runner: str) -> Setup:
     for name in _OURS:
         if getattr(flags, name, None) is not None:
             raise UserError(f"--{name} is about models of ours, and --runner={runner} runs others")
-    system = get_system(flags.system)
+    name = flags.system or ANY
+    system = get_system(name)
     if runner not in system.runners:
         raise UserError(
-            f"--system={flags.system}: {system.title} cannot be run by --runner={runner} "
+            f"--system={name}: {system.title} cannot be run by --runner={runner} "
             f"({system.unknown}); use {' or '.join(system.runners)}"
         )
     if flags.reading:
@@ -93,9 +96,12 @@ def read_setup(flags: argparse.Namespace, runner: str) -> Setup:
     temperature = flags.temperature or 0.0
     if temperature < 0:
         raise UserError(f"--temperature={temperature:g}: expected 0 or more")
+    narrowed = flags.top_k is not None or flags.top_p is not None
+    if narrowed and (runner != "hf" or not temperature):
+        raise UserError("--top_k and --top_p are about sampling by --runner=hf; leave them out")
     if flags.no_temperature and flags.temperature is not None:
         raise UserError("--no_temperature and --temperature exclude each other; give one")
-    tokens = flags.max_answer_tokens or MAX_ANSWER_TOKENS
+    tokens = MAX_ANSWER_TOKENS if flags.max_answer_tokens is None else flags.max_answer_tokens
     if tokens < 1:
         raise UserError(f"--max_answer_tokens={tokens}: expected 1 or more")
     return Setup(
@@ -105,6 +111,17 @@ def read_setup(flags: argparse.Namespace, runner: str) -> Setup:
         None if flags.no_temperature else temperature,
         tokens,
     )
+
+
+def refuse_flags(flags: argparse.Namespace) -> None:
+    """Refuses flags of other people's models where none is run.
+
+    Raises:
+        UserError: one is given.
+    """
+    for name in _THEIRS:
+        if getattr(flags, name, None) is not None:
+            raise UserError(f"--{name} is about other people's models; give --runner=openai or hf")
 
 
 class ShownImages:

@@ -50,7 +50,6 @@ def read_answer(
     codec: str | None,
     *,
     failure: str | None = None,
-    frame: tuple[int, int] | None = None,
     logprob: float | None = None,
     box_score: float = 1.0,
 ) -> dict[str, Any]:
@@ -62,7 +61,6 @@ def read_answer(
         reading: one of `READINGS`.
         codec: how it writes boxes; None: it writes none.
         failure: why there is no whole answer, for `parse`.
-        frame: (height, width) that pixels in the text count in, where not the original image's.
         logprob: sum over the answer's tokens.
         box_score: of every box; the same for all where a model tells none.
     """
@@ -74,7 +72,7 @@ def read_answer(
     boxes, labels, broken = [], [], []
     if codec is not None and text:
         # Fractions are of the whole image; without any size they can only be of a square.
-        height, width = frame or record.image_hw or (1000, 1000)
+        height, width = record.image_hw or (1000, 1000)
         spans = CODECS[codec].find(text, height, width)
         boxes = [[round(float(value), 6) for value in span.box] for span in spans]
         labels = [span.label or finding for span in spans]

@@ -76,6 +76,7 @@ def _hf(flags: argparse.Namespace) -> Sampler:
 
 # What --workdir and --checkpoint stand for.
 _OWN_MODEL = "model"
+_OTHER_MODELS = ("openai", "hf")
 
 RUNNERS: dict[str, Runner] = {
     _OWN_MODEL: Runner(
@@ -160,4 +161,6 @@ def _runner(flags: argparse.Namespace) -> Runner:
     for name in runner.needs:
         if getattr(flags, name) is None:
             raise UserError(f"--runner={flags.runner} needs --{name}")
+    if flags.runner not in _OTHER_MODELS:
+        other_model.refuse_flags(flags)
     return runner

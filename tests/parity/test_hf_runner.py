@@ -1,4 +1,4 @@
-"""`predict --runner=hf` on small random models as transformers saves them, beside its own output."""
+"""`predict --runner=hf` on small random models in folders, beside transformers' own answers."""
 
 import json
 
@@ -287,7 +287,7 @@ def test_sampling_is_by_seed(folder, predict, capsys):
 
 
 def test_what_is_no_such_folder(folder, predict, tmp_path):
-    with pytest.raises(UserError, match="no config.json"):
+    with pytest.raises(UserError, match=r"no config\.json"):
         predict(f"--folder={tmp_path}")
     broken = tmp_path / "broken"
     broken.mkdir()

@@ -259,3 +259,23 @@ def test_other_images_than_the_questions_own(chat, predict, kind):
     assert all(a != b for a, b in zip(*urls, strict=True))
     assert (set(urls[0]) == set(urls[1])) == (kind == "shuffled")
     assert json.loads(out.with_suffix(".asked.json").read_text())["image"] == kind
+
+
+@pytest.mark.parametrize("flag", ["--system=gemini", "--codec=gemex", "--base_url=http://h/v1"])
+def test_flags_of_other_models_where_none_is_run(tmp_path, questions, flag):
+    with pytest.raises(UserError, match="is about other people's models"):
+        main(
+            ["--runner=random", f"--questions={questions()}", f"--out={tmp_path / 'p.jsonl'}", flag]
+        )
+
+
+def test_the_random_row_takes_seeds_too(tmp_path, questions, capsys, lines):
+    file = questions(count=40, question="Is there an opacity?", question_type="Is_there")
+    out = tmp_path / "p.jsonl"
+    main(["--runner=random", f"--questions={file}", f"--out={out}", "--seeds=0,1,2"])
+    texts = [
+        [line["text"] for line in lines(out.with_suffix(f".seed{seed}.jsonl")).values()]
+        for seed in (0, 1, 2)
+    ]
+    assert texts[0] != texts[1] != texts[2]
+    assert "3 runs of 40 questions" in capsys.readouterr().out
