@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cxrjax.codecs import CODECS
+from cxrjax.codecs.base import declines
 from cxrjax.records import QARecord
 
 # Of several kinds of model: Gemma's, and those of most that think in public.
@@ -69,7 +70,8 @@ def read_answer(
     if text != written.strip():
         line["written"] = written
     finding = (record.variables or {}).get("finding")
-    boxes, labels, broken = [], [], []
+    boxes, labels = [], []
+    broken = ["refusal"] if codec is None and declines(text) else []
     if codec is not None and text:
         # Fractions are of the whole image; without any size they can only be of a square.
         height, width = record.image_hw or (1000, 1000)

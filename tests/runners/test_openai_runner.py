@@ -205,7 +205,7 @@ def test_a_dry_run_sends_nothing(chat, predict, capsys):
 
 
 def test_images_leave_the_machine_only_when_told(tmp_path, questions):
-    with pytest.raises(UserError, match="pixels of images .4 in all.*--allow_sending"):
+    with pytest.raises(UserError, match=r"pixels of images .4 in all.*--allow_sending"):
         main(
             ["--runner=openai", "--base_url=http://model.invalid/v1", "--model=m"]
             + [f"--questions={questions()}", f"--out={tmp_path / 'p.jsonl'}"]

@@ -43,7 +43,7 @@ def test_unknown_names_and_wordings():
     with pytest.raises(UserError, match="did you mean radvlm"):
         get_system("radvml")
     for wording in WORDINGS[2:]:
-        with pytest.raises(UserError, match="use one of plain, typed$"):
+        with pytest.raises(UserError, match=r"use one of plain, typed$"):
             check_wording(wording, SYSTEMS["xraygpt"])
 
 
@@ -80,8 +80,9 @@ def test_a_label_of_the_systems_own_goes_before_the_findings_name(record):
 
 
 def test_a_declined_answer_and_none(record):
-    line = read_answer(record(1), "I'm sorry, but I can't help with that.", "whole", "radvlm")
-    assert line["parse"] == "refusal" and line["boxes"] == []
+    for codec in ("radvlm", None):
+        line = read_answer(record(1), "I'm sorry, but I can't help with that.", "whole", codec)
+        assert line["parse"] == "refusal" and line["boxes"] == []
     assert no_answer(record(1), "timeout")["parse"] == "timeout"
     # Without a form for boxes, numbers in brackets are words.
     assert read_answer(record(1), "[0.1, 0.2, 0.3, 0.4]", "whole", None)["boxes"] == []
