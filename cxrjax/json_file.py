@@ -1,7 +1,6 @@
-"""JSON objects out of files, and into them."""
+"""JSON objects out of files."""
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +23,3 @@ def read_json_object(path: Path) -> dict[str, Any]:
         found = type(content).__name__
         raise UserError(f"{path}: expected a JSON object, found {found}")
     return content
-
-
-def write_json_object(path: Path, content: Mapping[str, Any]) -> None:
-    """Writes the object, indented, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    partial.replace(path)

@@ -10,19 +10,22 @@
     python -m cxrjax.predict --runner=hf --folder=PATH/TO/medgemma-1.5-4b-it \\
         --system=medgemma_1.5 --wording=locate --questions=... --out=...
 
-The questions file carries no answers (`build` writes it; a records file works too, its answers are
-not looked at). Where a question continues another one of the file and that one's answer is null in
-its history, the other goes first and its prediction becomes the history; what was asked then is
+The questions file carries no answers (`build` writes it; a records file works too: its answers are
+not looked at, and a warning says that they are there). Where a question continues another one of
+the file and that one's answer is null in its history, the other goes first and its prediction
+becomes the history; what was asked then is
 left in OUT.turns.jsonl. A line has `question_id`, `text`, `boxes` (xyxy, fractions of the original
 image), `labels`, `box_scores`, `answer_logprob` and `parse` (`ok`, or why no box could be read; of
 other people's models also `http_error`, `timeout`, `connection`, `unreadable_image` and `not_asked`
 where there is no answer, and `written`, all that was written, where the answer is a part of it).
+OUT.run.json says how they were made: hashes, versions and settings.
 """
 
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from cxrjax.benchmarks.run_record import write_prediction_record
 from cxrjax.cli import run
 from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.runners import (
@@ -72,10 +75,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         return
     if flags.seeds:
         files = answer_seeds(questions, start_sampler(flags), flags.out, flags.seeds)
+        for file in files:
+            write_prediction_record(file, flags.questions, flags)
         print(describe_spread(files))
         print(f"{', '.join(map(str, files))}: give all of them to score")
         return
     found = answer_all(questions, start_runner(flags), flags.out)
+    write_prediction_record(flags.out, flags.questions, flags)
     faults = ", ".join(f"{n:,} {name}" for name, n in found.most_common() if name != "ok")
     print(f"{flags.out}: {found.total():,} predictions" + f" ({faults})" * bool(faults))
 

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from cxrjax.datasets.output import write_json
 from cxrjax.errors import UserError
 from cxrjax.images.encode import encode_jpeg
 from cxrjax.images.error import ImageError
 from cxrjax.input_pipeline.sources import RecordSource
-from cxrjax.json_file import write_json_object
 from cxrjax.language_model import Client, Image, Message, NoAnswer, Request
 from cxrjax.language_model.flags import from_flags
 from cxrjax.records import QARecord
@@ -179,7 +179,7 @@ def _answer_and_note(
             "parse": dict(found),
             "account": model.client.account.to_json(),
         }
-        write_json_object(note, content)
+        write_json(note, content)
 
 
 def estimate(flags: argparse.Namespace, questions: RecordSource) -> str:
