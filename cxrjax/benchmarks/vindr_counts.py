@@ -4,6 +4,7 @@ Everything that a figure of VinDr-CXR-VQA needs is a sum over images, or over qu
 columns made here.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -275,8 +276,9 @@ def _scores(boxes: list[Labelled], answers: list[_Answer]) -> list[float]:
     highest: dict[Labelled, float] = {}
     for answer in answers:
         for box, score in zip(answer.boxes, answer.scores, strict=True):
-            highest[box] = float(np.fmax(highest.get(box, np.nan), score))
-    return [highest[box] for box in boxes]
+            if score > highest.get(box, -math.inf):  # never for NaN
+                highest[box] = score
+    return [highest.get(box, math.nan) for box in boxes]
 
 
 def _duplicates(answers: list[list[_Answer]]) -> Float[np.ndarray, "images"]:
