@@ -218,6 +218,14 @@ def plain_text(text: str) -> str:
     return blank(_NOTATION, lower)
 
 
+def yes_or_no(text: str) -> bool | None:
+    """What an answer opens with: yes, no, or None where it opens with neither."""
+    opening = _opening(re.sub(r"[ \t]+", " ", plain_text(text)))
+    if _YES.match(opening):
+        return True
+    return False if _NO.match(opening) else None
+
+
 def _opening(plain: str) -> str:
     """The text from its first sentence that is not a question."""
     for sentence in SENTENCE.finditer(plain):

@@ -1,0 +1,344 @@
+"""One system's answers to CXR-QBA's questions: what is counted of each question.
+
+Every figure of the benchmark is a function of sums, over questions, of the columns made here.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+from tqdm import tqdm
+
+from cxrjax.benchmarks.cxr_qba_claims import CLAIMS, STATEMENTS, SUPPORTED, Verdict, judge
+from cxrjax.benchmarks.cxr_qba_truth import Question, References
+from cxrjax.benchmarks.predictions import (
+    PROBLEMS,
+    Prediction,
+    ReadBoxes,
+    check_known,
+    read_boxes,
+)
+from cxrjax.codecs import Codec
+from cxrjax.datasets.cxr_qba.definitions import Definitions, load_definitions
+from cxrjax.metrics import text
+from cxrjax.metrics.detection import count_one_to_one
+from cxrjax.metrics.mention_details import DetailedMention, DetailedReader
+from cxrjax.metrics.mentions import yes_or_no
+from cxrjax.metrics.region_overlap import region_areas, region_iop, region_iot, region_iou
+
+IOUS = (0.3, 0.5)
+# A question that the answer need not repeat: "Where is the effusion?" "In the left lung."
+_PRESUPPOSES = re.compile(r"^[A-Z]\d\d_(?:where_is|how_severe_is)_")
+_MAYBE = re.compile(r"^\W*(?:possibl[ey]|perhaps|maybe|probably|likely)\b", re.IGNORECASE)
+# Notation of boxes: location tokens, tags, and lists of numbers.
+_NOTATION = re.compile(r"<[^<>]*>|\[[\s\d.,;\[\]-]*\]|\([\s\d.,-]*\)")
+# What a question that names no finding asks about.
+_ABOUT = {"device": "device", "artifact": "artifact"}
+# Problems that have to do with labels of boxes, which this benchmark does not read.
+PROBLEM_NAMES = tuple(name for name in PROBLEMS if name not in ("unknown_label", "unclassed_box"))
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A prediction, read.
+
+    Attributes:
+        boxes: float64 [n, 4], fractions.
+        mentions: what it says of findings; the one asked about too, where only a yes, a no or a
+            place speaks for it.
+        yes: what it answers to a yes-or-no question; None where it says neither.
+        parse: `ok`, a failure category, or None where there is no prediction.
+    """
+
+    text: str
+    boxes: Float[np.ndarray, "n 4"]
+    mentions: list[DetailedMention]
+    yes: bool | None
+    parse: str | None
+    problems: tuple[str, ...]
+
+
+class AnswerReader:
+    """Reads predictions beside their questions."""
+
+    def __init__(self, codec: Codec | None, source: str) -> None:
+        self.definitions: Definitions = load_definitions()
+        self._reader = DetailedReader()
+        self._codec = codec
+        self._source = source
+
+    def read(self, question: Question, prediction: Prediction | None) -> Answer:
+        """The answer; an empty one where there is no prediction.
+
+        Raises:
+            UserError: the prediction has no boxes and there is no codec.
+        """
+        if prediction is None:
+            nothing = np.zeros((0, 4))
+            return Answer("", nothing, [], None, None, ("missing_prediction",))
+        read = read_boxes(prediction, self._codec, question.height, question.width, self._source)
+        plain = _without_boxes(prediction.text, read)
+        mentions = self._mentions(question, plain)
+        problems = read.problems
+        if not plain.strip() and not len(read.boxes):
+            problems = (*problems, "blank_answer")
+        yes = self._yes(question, plain, mentions) if question.asks_yes_no else None
+        return Answer(plain, read.boxes, mentions, yes, read.parse, problems)
+
+    def judge(self, question: Question, answer: Answer) -> Verdict:
+        """Its claims against the reference."""
+        return judge(question, answer.mentions, self.definitions)
+
+    def _mentions(self, question: Question, plain: str) -> list[DetailedMention]:
+        mentions = self._reader.read(plain)
+        asked = question.asked
+        if asked is None or not plain.strip() or any(m.name == asked for m in mentions):
+            return mentions
+        if question.asks_yes_no:
+            said = yes_or_no(plain)
+            if said is None and _MAYBE.match(plain):
+                return [*mentions, DetailedMention(asked, 0, 0, False, "uncertain")]
+            if said is not None:
+                return [*mentions, DetailedMention(asked, 0, 0, not said)]
+        elif not mentions and _PRESUPPOSES.match(str(question.attributes["question_type"])):
+            if yes_or_no(plain) is False:
+                return [DetailedMention(asked, 0, 0, True)]
+            return self._reader.read(f"{asked} {plain}")
+        return mentions
+
+    def _yes(self, question: Question, plain: str, mentions: list[DetailedMention]) -> bool | None:
+        said = yes_or_no(plain)
+        if said is not None:
+            return said
+        kind = str(question.attributes["question_type"])
+        about = next((category for word, category in _ABOUT.items() if word in kind), "abnormality")
+        concerned = [
+            mention
+            for mention in mentions
+            if (
+                mention.name == question.asked
+                if question.asked
+                else getattr(self.definitions.findings.get(mention.name), "category", "") == about
+            )
+        ]
+        if not concerned:
+            return True if _MAYBE.match(plain) else None
+        there = any(not mention.negated for mention in concerned)
+        return not there if "_is_normal" in kind else there
+
+
+@dataclass
+class SystemCounts:
+    """What was counted of one system.
+
+    Attributes:
+        columns: name -> a number for each question.
+        problems: category -> how often.
+        parse_failures: failure category -> how many answers.
+    """
+
+    columns: dict[str, Float[np.ndarray, "questions"]]
+    problems: Counter[str]
+    parse_failures: Counter[str]
+
+
+def count_system(
+    references: References, predictions: Iterable[Prediction], codec: Codec | None, source: str
+) -> SystemCounts:
+    """Counts one system.
+
+    Args:
+        predictions: at most one for each question.
+        codec: reads boxes from the text of lines without boxes.
+        source: names the predictions, for error messages.
+
+    Raises:
+        UserError: a prediction is for an unknown question, or has no boxes and there is no codec.
+    """
+    by_id = {prediction.question_id: prediction for prediction in predictions}
+    check_known(by_id.values(), references.questions, source)
+    reader = AnswerReader(codec, source)
+    count = len(references.questions)
+    columns = {name: np.zeros(count) for name in _column_names()}
+    problems: Counter[str] = Counter(dict.fromkeys(PROBLEM_NAMES, 0))
+    failures: Counter[str] = Counter()
+    questions = tqdm(references.questions.values(), desc=f"scoring {source}", disable=None)
+    for number, question in enumerate(questions):
+        answer = reader.read(question, by_id.get(question.question_id))
+        problems.update(answer.problems)
+        failed = answer.parse not in ("ok", None)
+        if failed:
+            failures[str(answer.parse)] += 1
+        counted = {
+            "questions": 1.0,
+            "parse_failures": float(failed or answer.parse is None),
+            **_count_findings(question, answer, reader.judge(question, answer)),
+            **_count_yes_no(question, answer),
+            **_count_boxes(question, answer),
+            **_count_text(question, answer),
+        }
+        for name, amount in counted.items():
+            columns[name][number] = amount
+    return SystemCounts(columns, problems, failures)
+
+
+def ceiling_columns(references: References) -> dict[str, Float[np.ndarray, "questions"]]:
+    """Columns `ceiling/...` of the reference's own answers: what the reader of mentions costs.
+
+    The main answers' text and yes or no, read and judged as a system's would be.
+    """
+    reader = AnswerReader(None, "references")
+    names = ("claims", "supported", "stated", "found", *(f"yes_no/{c}" for c in _DECISIONS))
+    columns = {f"ceiling/{name}": np.zeros(len(references.questions)) for name in names}
+    for number, question in enumerate(references.questions.values()):
+        own = Prediction(question.question_id, question.text, question.boxes, None, "ok")
+        answer = reader.read(question, own)
+        counted = {
+            **_count_findings(question, answer, reader.judge(question, answer)),
+            **_count_yes_no(question, answer),
+        }
+        for name in names:
+            columns[f"ceiling/{name}"][number] = counted.get(name, 0.0)
+    return columns
+
+
+_DECISIONS = ("tp", "fp", "fn", "tn")
+_REGION_SUMS = ("iou", "iop", "iot")
+
+
+def _column_names() -> list[str]:
+    """Every column, so that what never happened is a zero."""
+    return [
+        *(
+            "questions",
+            "parse_failures",
+            "claims",
+            "supported",
+            "stated",
+            "found",
+            "asserted_absent",
+        ),
+        *(f"claim/{name}" for name in CLAIMS),
+        *(f"statement/{name}" for name in STATEMENTS),
+        *("sides/compared", "sides/swapped", "sides/partial"),
+        *("denied/stated", "denied/right"),
+        *("severity/compared", "severity/right", "certainty/compared", "certainty/right"),
+        *("normal/questions", "normal/hallucinated", "normal/claims"),
+        *(f"yes_no/{name}" for name in (*_DECISIONS, "undecided", "questions")),
+        *(f"boxes@{iou}/{name}" for iou in IOUS for name in ("tp", "fp", "fn", "iou")),
+        *(f"region/{name}{part}" for name in _REGION_SUMS for part in ("", "@0.3", "/n")),
+        *("without_boxes/questions", "without_boxes/boxes"),
+        *("texts", "rougeL", *text.bleu_statistics("", "")),
+    ]
+
+
+def _count_findings(question: Question, answer: Answer, verdict: Verdict) -> dict[str, float]:
+    claims = Counter(category for _, category in verdict.claims)
+    statements = Counter(category for _, category in verdict.statements)
+    supported = sum(claims[name] for name in SUPPORTED)
+    claimed = {claim.name: claim for claim, _ in verdict.claims}
+    both = [(claimed[n], true) for n, true in question.present.items() if n in claimed]
+    severities = [(c.severity, t.severity) for c, t in both if t.severity]
+    said_absent = {m.name for m in answer.mentions if m.negated} - claimed.keys()
+    counted = {
+        "claims": len(verdict.claims),
+        "supported": supported,
+        "stated": len(question.stated),
+        "found": statements["found"],
+        "asserted_absent": len(said_absent),
+        # Denials that the reference has too, of those that the answer makes.
+        "denied/stated": len(said_absent & (question.absent | question.present.keys())),
+        "denied/right": len(said_absent & question.absent),
+        "sides/compared": verdict.sides.compared,
+        "sides/swapped": verdict.sides.swapped,
+        "sides/partial": verdict.sides.partial,
+        "severity/compared": len(severities),
+        "severity/right": sum(one == two for one, two in severities),
+        "certainty/compared": len(both),
+        "certainty/right": sum(claim.certain == true.certain for claim, true in both),
+        **{f"claim/{name}": claims[name] for name in CLAIMS},
+        **{f"statement/{name}": statements[name] for name in STATEMENTS},
+    }
+    if not question.present:
+        counted |= {
+            "normal/questions": 1,
+            "normal/hallucinated": bool(verdict.claims),
+            "normal/claims": len(verdict.claims),
+        }
+    return {name: float(amount) for name, amount in counted.items()}
+
+
+def _count_yes_no(question: Question, answer: Answer) -> dict[str, float]:
+    """The decision; who says neither yes nor no is wrong either way."""
+    if question.yes is None:
+        return {}
+    says = answer.yes if answer.yes is not None else not question.yes
+    decision = ("tp" if says else "fn") if question.yes else ("fp" if says else "tn")
+    return {
+        "yes_no/questions": 1.0,
+        "yes_no/undecided": float(answer.yes is None),
+        f"yes_no/{decision}": 1.0,
+    }
+
+
+def _count_boxes(question: Question, answer: Answer) -> dict[str, float]:
+    counted: dict[str, float] = {}
+    boxes, truth = answer.boxes, question.boxes
+    if not len(truth):
+        counted |= {"without_boxes/questions": 1.0, "without_boxes/boxes": float(len(boxes))}
+    for iou in IOUS:
+        matched = count_one_to_one(
+            boxes, np.zeros(len(boxes), int), truth, np.zeros(len(truth), int), iou, 1
+        )[0]
+        names = ("tp", "fp", "fn", "iou")
+        counted |= {
+            f"boxes@{iou}/{name}": float(amount)
+            for name, amount in zip(names, matched, strict=True)
+        }
+    if len(boxes) or len(truth):
+        areas = region_areas(boxes, truth)
+        shares = {
+            "iou": region_iou(*areas),
+            "iop": region_iop(areas.intersection, areas.predicted),
+            "iot": region_iot(areas.intersection, areas.truth),
+        }
+        for name, share in shares.items():
+            if np.isfinite(share):
+                counted |= {
+                    f"region/{name}": float(share),
+                    f"region/{name}@0.3": float(share > 0.3),
+                    f"region/{name}/n": 1.0,
+                }
+    return counted
+
+
+def _count_text(question: Question, answer: Answer) -> dict[str, float]:
+    statistics = text.bleu_statistics(answer.text, question.text)
+    return {
+        "texts": 1.0,
+        "rougeL": text.rouge(answer.text, question.text)["rougeL"],
+        **{name: float(amount) for name, amount in statistics.items()},
+    }
+
+
+def _without_boxes(written: str, read: ReadBoxes) -> str:
+    """The words of an answer: box notation taken out where it was read, and what looks like it."""
+    for start, end in sorted(read.places or (), reverse=True):
+        written = f"{written[:start]} {written[end:]}"
+    return re.sub(r"[ \t]+", " ", _NOTATION.sub(" ", written)).strip()
+
+
+def clusters_of(references: References) -> list[tuple[str, str]]:
+    """Of each question."""
+    return [question.cluster for question in references.questions.values()]
+
+
+def attributes_of(references: References, names: Iterable[str]) -> Mapping[str, list[str | None]]:
+    """Attribute -> its value for each question."""
+    return {
+        name: [question.attributes[name] for question in references.questions.values()]
+        for name in names
+    }
