@@ -1,8 +1,8 @@
 """Question answering on CXR-QBA: a benchmark of our own.
 
 The paper publishes questions with answers and no benchmark of models on them, so that everything
-under `paper` is null; what is measured under `strict` is defined here. (What the paper does measure,
-how good tags and boxes of the data set are, is cxrjax/benchmarks/cxr_qba_validation.py.)
+under `paper` is null; what is measured under `strict` is defined here. (What the authors do
+measure, how good tags and boxes of the data set are, is cxrjax/benchmarks/cxr_qba_validation.py.)
 
 A system answers in sentences with boxes. Its text is read by rules (mention_details.py: negation,
 doubt, side, severity, region), and held against the structured parts of the reference:
@@ -11,10 +11,10 @@ doubt, side, severity, region), and held against the structured parts of the ref
   (any of its parts, or something more special); recall the share of those that the reference's main
   answers state that the answer names too; F1 their harmonic mean. Micro, over all questions.
   `findings/ceiling_...` is what the reference's own sentences get: what reading by rules costs.
-* `denials/precision`: of findings said to be absent of which the reference speaks, the share that it
-  calls absent.
-* `sides/swapped`: of findings borne out for which both name a side, those on the opposite one;
-  `severity/accuracy` and `certainty/accuracy` likewise.
+* `denials/precision`: of findings said to be absent of which the reference speaks, the share that
+  it calls absent.
+* `sides/swapped`: of findings borne out for which both name a side, those on the opposite one.
+  `severity/accuracy`: where both name one. `certainty/accuracy`: of findings that both name.
 * `yes_no/...`: yes-or-no questions (is_..., has_...). "Is it normal?" counts as asked. Who says
   neither is wrong, and counted in `undecided`. `predicted_yes` beside `true_yes` shows a bias.
 * `boxes/...`: boxes of the answer one to one with those of the main answers, without classes, IoU >
@@ -140,8 +140,8 @@ def score_files(references: Path, predictions: Mapping[str, Path], options: Scor
 def outcome(record: QARecord, prediction: Prediction, codec: Codec | None) -> Outcome:
     """What came of one question, for the page.
 
-    Right: the yes or no is, where one is asked for; else every claim is borne out, in its place, and
-    every statement found. Not decidable where there are neither claims nor statements.
+    Right: the yes or no is, where one is asked for; else every claim is borne out with all that is
+    said of it, and every statement found. Not decidable where there are neither claims nor statements.
     """
     question = read_question(record, "references")
     reader = AnswerReader(codec, "predictions")
@@ -165,10 +165,8 @@ def _right(question: Question, answer: Answer, verdict: Verdict) -> tuple[bool |
     if question.yes is not None:
         said = {True: "yes", False: "no", None: "neither yes nor no"}
         right = answer.yes == question.yes
-        note = f"said {said[answer.yes]}"
-        return right, "; ".join(
-            filter(None, [note if right else f"{note}, not {said[question.yes]}", faults])
-        )
+        note = f"said {said[answer.yes]}" + ("" if right else f", not {said[question.yes]}")
+        return right, "; ".join(filter(None, [note, faults]))
     if faults:
         return False, faults
     if not verdict.claims and not verdict.statements:
@@ -289,7 +287,7 @@ def _yes_no() -> dict[str, Figure]:
 
 
 def _boxes() -> dict[str, Figure]:
-    figures = {}
+    figures: dict[str, Figure] = {}
     for iou in IOUS:
         tp, fp, fn, total = (f"boxes@{iou}/{name}" for name in ("tp", "fp", "fn", "iou"))
         figures |= {

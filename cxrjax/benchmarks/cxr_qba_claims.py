@@ -75,11 +75,8 @@ def judge(
 ) -> Verdict:
     """Every claim and every statement with its category."""
     claims = _claims(mentions)
-    claimed = {
-        name
-        for claim in claims
-        for name in (claim.name, *definitions.finding_ancestors(claim.name))
-    }
+    claimed = {claim.name for claim in claims}
+    claimed |= {above for name in claimed for above in definitions.finding_ancestors(name)}
     denied = {m.name for m in mentions if m.negated} - {claim.name for claim in claims}
     judged = tuple((claim, _claim_category(question, claim, definitions)) for claim in claims)
     statements = tuple(

@@ -219,7 +219,6 @@ def _column_names() -> list[str]:
             "supported",
             "stated",
             "found",
-            "asserted_absent",
         ),
         *(f"claim/{name}" for name in CLAIMS),
         *(f"statement/{name}" for name in STATEMENTS),
@@ -241,14 +240,13 @@ def _count_findings(question: Question, answer: Answer, verdict: Verdict) -> dic
     supported = sum(claims[name] for name in SUPPORTED)
     claimed = {claim.name: claim for claim, _ in verdict.claims}
     both = [(claimed[n], true) for n, true in question.present.items() if n in claimed]
-    severities = [(c.severity, t.severity) for c, t in both if t.severity]
+    severities = [(c.severity, t.severity) for c, t in both if c.severity and t.severity]
     said_absent = {m.name for m in answer.mentions if m.negated} - claimed.keys()
     counted = {
         "claims": len(verdict.claims),
         "supported": supported,
         "stated": len(question.stated),
         "found": statements["found"],
-        "asserted_absent": len(said_absent),
         # Denials that the reference has too, of those that the answer makes.
         "denied/stated": len(said_absent & (question.absent | question.present.keys())),
         "denied/right": len(said_absent & question.absent),

@@ -23,8 +23,8 @@ TABLES: dict[str, dict[str, str]] = {
         "denials/precision": "Denials that the reference shares",
         "sides/swapped": "Sides swapped, of those that both name (lower is better)",
         "sides/partial": "One side for both or both for one",
-        "severity/accuracy": "Severity right, where the reference names one",
-        "certainty/accuracy": "Certainty right",
+        "severity/accuracy": "Severity right, where both name one",
+        "certainty/accuracy": "Certainty right, of findings that both name",
     },
     "Yes or no": {
         "yes_no/balanced_accuracy": "Balanced accuracy",
@@ -107,8 +107,8 @@ def _heading(scores: Scores) -> str:
         "# CXR-QBA, question answering\n\n"
         f"{settings['images']:,} images, {settings['questions']:,} questions; data set "
         f"{', '.join(settings['datasets'])}, split {', '.join(settings['splits'])}. {NOTE} In "
-        f"brackets: {100 * bootstrap['confidence']:g} % intervals ({bootstrap['method']} bootstrap, "
-        f"{bootstrap['resamples']:,} resamples of {bootstrap['clusters']:,} clusters by "
+        f"brackets: {100 * bootstrap['confidence']:g} % intervals ({bootstrap['method']} "
+        f"bootstrap, {bootstrap['resamples']:,} resamples of {bootstrap['clusters']:,} clusters by "
         f"{' and '.join(bootstrap['clustered_by'])}, seed {bootstrap['seed']}). {UNDEFINED}: "
         f"undefined. {unknown:,} tags of the references name findings that the definitions do not "
         "have, which no answer can be read to name.\n"

@@ -57,7 +57,8 @@ class Question:
         stated: those of `present` that the main answers name: what an answer should name.
         asked: the finding asked about.
         region: the region asked about.
-        yes: the answer to a yes-or-no question; None for others, and where the reference is neither.
+        yes: the answer to a yes-or-no question; None for others, and where the reference says
+            neither.
         asks_yes_no: whether it is such a question.
         boxes: float64 [n, 4], of the main answers on the question's image, fractions, each once.
     """
@@ -173,7 +174,7 @@ def read_question(
         attributes={
             "strategy": record.question_strategy,
             "question_type": record.question_type,
-            "grade": record.grade or str(record.quality.get("surrogate_grade") or "unrated"),
+            "grade": _grade(record),
             "region": str(region) if region else None,
             "view": record.view,
         },
@@ -194,6 +195,13 @@ def read_question(
         asks_yes_no=asks_yes_no,
         boxes=_boxes(record, main, where),
     )
+
+
+def _grade(record: QARecord) -> str:
+    if record.grade is not None:
+        return record.grade
+    surrogate = record.quality.get("surrogate_grade")
+    return f"surrogate {surrogate}" if surrogate else "unrated"
 
 
 def normalised(label: str, definitions: Definitions) -> str:
