@@ -141,7 +141,8 @@ def outcome(record: QARecord, prediction: Prediction, codec: Codec | None) -> Ou
     """What came of one question, for the page.
 
     Right: the yes or no is, where one is asked for; else every claim is borne out with all that is
-    said of it, and every statement found. Not decidable where there are neither claims nor statements.
+    said of it, and every statement found. Not decidable where there is neither a claim nor a
+    statement.
     """
     question = read_question(record, "references")
     reader = AnswerReader(codec, "predictions")
