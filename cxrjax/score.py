@@ -7,6 +7,9 @@ Several predictions files are scored side by side, on the same resamples. A line
 `question_id`, `text` and `boxes` (xyxy fractions of the original image); for systems that give text
 alone, --codec names the convention in which it writes boxes.
 
+--benchmark=cxr_qba_tags and cxr_qba_boxes score scene graphs (--predictions=BUILD/native) against
+people's labels of the same studies (--references: a label table, MS-CXR or REFLACX).
+
 Writes to --out:
 
     metrics.json   {system: {protocol: {metric: {value, ci_low, ci_high, n}}}}, null where undefined
@@ -23,12 +26,14 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from cxrjax.benchmarks import BENCHMARKS
+from cxrjax.benchmarks import BENCHMARKS, DATA_VALIDATIONS
 from cxrjax.benchmarks.scores import GT_MODE_HELP, ScoreOptions, full_markdown, write_scores
 from cxrjax.cli import run
 from cxrjax.codecs import CODECS
 from cxrjax.errors import UserError
 from cxrjax.metrics.bootstrap import Bootstrap
+
+_SCORED = {**BENCHMARKS, **DATA_VALIDATIONS}
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -40,7 +45,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("--benchmark", required=True, choices=sorted(BENCHMARKS), help="whose tables")
+    add("--benchmark", required=True, choices=sorted(_SCORED), help="whose tables")
     add("--references", required=True, type=Path, metavar="FILE", help="records with answers")
     add(
         "--predictions",
@@ -98,7 +103,7 @@ def system_names(predictions: Sequence[Path], names: Sequence[str] | None) -> di
 def main(argv: Sequence[str] | None = None) -> None:
     """Scores what the flags name, writes the files and prints the tables."""
     flags = parse_arguments(argv)
-    benchmark = BENCHMARKS[flags.benchmark]
+    benchmark = _SCORED[flags.benchmark]
     scores = benchmark.score_files(
         flags.references,
         system_names(flags.predictions, flags.name),

@@ -2,7 +2,7 @@
 
 The paper publishes questions with answers and no benchmark of models on them, so that everything
 under `paper` is null; what is measured under `strict` is defined here. (What the authors do
-measure, how good tags and boxes of the data set are, is cxrjax/benchmarks/cxr_qba_validation.py.)
+measure, how good tags and boxes of the data set are, is in cxr_qba_tags.py and cxr_qba_boxes.py.)
 
 A system answers in sentences with boxes. Its text is read by rules (mention_details.py: negation,
 doubt, side, severity, region), and held against the structured parts of the reference:
@@ -44,7 +44,7 @@ from cxrjax.benchmarks.cxr_qba_counts import (
     clusters_of,
     count_system,
 )
-from cxrjax.benchmarks.cxr_qba_layout import markdown, rows
+from cxrjax.benchmarks.cxr_qba_layout import BREAKDOWN, markdown, rows
 from cxrjax.benchmarks.cxr_qba_truth import (
     ATTRIBUTES,
     Question,
@@ -67,7 +67,7 @@ from cxrjax.codecs import Codec, get_codec
 from cxrjax.datasets.output import hash_lines
 from cxrjax.errors import UserError
 from cxrjax.metrics import classification, text
-from cxrjax.metrics.bootstrap import Bootstrap, Estimate, Figure, Formula, Sums
+from cxrjax.metrics.bootstrap import Estimate, Figure, Formula, Sums
 from cxrjax.metrics.region_overlap import region_areas, region_iou
 from cxrjax.records import QARecord, read_records
 
@@ -78,7 +78,7 @@ def score(
     references: References,
     systems: Mapping[str, Iterable[Prediction]],
     codec: Codec | None = None,
-    bootstrap: Bootstrap | None = None,
+    options: ScoreOptions | None = None,
     sources: Mapping[str, str] | None = None,
 ) -> Scores:
     """Figures of several systems on one set of references.
@@ -86,6 +86,7 @@ def score(
     Args:
         systems: name -> predictions, at most one per question.
         codec: reads boxes from text where a prediction has none of its own.
+        options: how intervals and comparisons are made; by default 1,000 resamples from seed 0.
         sources: system -> what its predictions are called in error messages; default: its name.
 
     Raises:
@@ -113,8 +114,14 @@ def score(
             for name, values in attributes.items()
         },
     }
-    options = ScoreOptions(gt_mode=GT_MODE, bootstrap=bootstrap or Bootstrap())
-    return make_scores(counted, clusters_of(references), settings, options, attributes)
+    return make_scores(
+        counted,
+        clusters_of(references),
+        settings,
+        options or ScoreOptions(gt_mode=GT_MODE),
+        attributes,
+        compared={STRICT: COMPARED},
+    )
 
 
 def score_files(references: Path, predictions: Mapping[str, Path], options: ScoreOptions) -> Scores:
@@ -131,7 +138,7 @@ def score_files(references: Path, predictions: Mapping[str, Path], options: Scor
         read_references(read_records(references), str(references)),
         {name: read_predictions(path) for name, path in predictions.items()},
         get_codec(options.codec) if options.codec else None,
-        options.bootstrap,
+        options,
         {name: str(path) for name, path in predictions.items()},
     )
     return scores.with_files(references, predictions)
@@ -215,7 +222,9 @@ def _figures(
 
 
 # What is broken down by each attribute.
-BROKEN_DOWN = ("findings/f1", "yes_no/balanced_accuracy", "boxes/f1@0.3", "text/rouge_l")
+BROKEN_DOWN = tuple(BREAKDOWN)
+# In what systems are compared.
+COMPARED = (*BROKEN_DOWN, "boxes/f1@0.5", "hallucination/rate", "sides/swapped")
 
 
 def _share(numerator: str, denominator: str) -> Formula:

@@ -6,7 +6,8 @@ from cxrjax.benchmarks.cxr_qba_claims import CLAIMS, STATEMENTS
 from cxrjax.benchmarks.cxr_qba_truth import ATTRIBUTES
 from cxrjax.benchmarks.predictions import PROBLEMS
 from cxrjax.benchmarks.scores import STRICT, Scores
-from cxrjax.benchmarks.tables import FEW, UNDEFINED, grid
+from cxrjax.benchmarks.tables import FEW
+from cxrjax.benchmarks.text_tables import UNDEFINED, grid
 from cxrjax.metrics.bootstrap import Estimate
 
 NOTE = (
