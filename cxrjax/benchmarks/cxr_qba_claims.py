@@ -7,7 +7,7 @@ every statement. A claim is borne out by the finding itself or by something more
 or of something more general.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -143,12 +143,14 @@ def _region_is_clear(question: Question, claim: Claim, definitions: Definitions)
     return not claim.regions or _same_place(claim.regions, {question.region}, definitions)
 
 
-def _same_place(
-    claimed: Sequence[str], true: frozenset[str] | set[str], definitions: Definitions
-) -> bool:
-    """Whether a claimed region is among the true ones (with those they lie in) or holds one."""
+def _same_place(claimed: Collection[str], true: Collection[str], definitions: Definitions) -> bool:
+    """Whether a claimed region is a true one, lies in one or holds one."""
     return any(
-        region in true or true & set(definitions.region_ancestors(region)) for region in claimed
+        one == two
+        or one in definitions.region_ancestors(two)
+        or two in definitions.region_ancestors(one)
+        for one in claimed
+        for two in true
     )
 
 

@@ -3,6 +3,7 @@
 Every figure of the benchmark is a function of sums, over questions, of the columns made here.
 """
 
+import functools
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -61,12 +62,18 @@ class Answer:
     problems: tuple[str, ...]
 
 
+@functools.cache
+def _detailed_reader() -> DetailedReader:
+    """One for all: it keeps the sentences that it has read."""
+    return DetailedReader()
+
+
 class AnswerReader:
     """Reads predictions beside their questions."""
 
     def __init__(self, codec: Codec | None, source: str) -> None:
         self.definitions: Definitions = load_definitions()
-        self._reader = DetailedReader()
+        self._reader = _detailed_reader()
         self._codec = codec
         self._source = source
 

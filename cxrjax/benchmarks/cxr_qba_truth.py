@@ -33,7 +33,7 @@ class TrueFinding:
         side: `left`, `right`, `both` or "".
         severity: "" where the reference names none.
         certain: whether it is said without doubt.
-        regions: names of the definitions, with the regions that they lie in.
+        regions: names of the definitions.
     """
 
     side: str
@@ -232,9 +232,7 @@ def _true_finding(parts: list[Answer], definitions: Definitions) -> TrueFinding:
         side=joined_side(definitions.regions[region].side for region in regions),
         severity=severities[0] if len(set(severities)) == 1 else "",
         certain=any(part.certainty in (None, CERTAIN) for part in parts),
-        regions=frozenset(
-            above for region in regions for above in (region, *definitions.region_ancestors(region))
-        ),
+        regions=frozenset(regions),
     )
 
 

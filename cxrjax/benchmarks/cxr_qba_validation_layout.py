@@ -155,6 +155,8 @@ def _how(scores: Scores) -> str:
     bootstrap = scores.settings["bootstrap"]
     studies = ", ".join(f"{n:,} ({name})" for name, n in scores.settings["studies"].items())
     return (
+        "The page's figures are of the release's scene graphs and of MIMIC-CXR's studies; where "
+        "those scored here are others, a difference is no reproduction. "
         f"Studies with labels: {studies}. In brackets: {100 * bootstrap['confidence']:g} % "
         f"intervals ({bootstrap['method']} bootstrap, {bootstrap['resamples']:,} resamples of "
         f"{bootstrap['clusters']:,} patients, seed {bootstrap['seed']}). {UNDEFINED}: undefined."

@@ -145,10 +145,7 @@ def read_ms_cxr(path: Path, quality: QualityLog) -> ImageBoxes:
     Raises:
         UserError: the file cannot be read, or lacks what it should have.
     """
-    if path.suffix == ".json":
-        marks = _coco_marks(path)
-    else:
-        marks = _csv_marks(path, quality)
+    marks = _coco_marks(path) if path.suffix == ".json" else _csv_marks(path, quality)
     known = load_label_classes().boxes["MS-CXR"]
     return _collect(marks, known, quality, path)
 
