@@ -11,9 +11,9 @@ the first of these that is found:
 5. letters that begin a line: `B. Pleural effusion`
 6. the words of options, those that are denied left out: `There is a pleural effusion.`
 
-Yes or no: what the answer, one of its sentences or the words behind "the answer is" begins with, if
-it is the same throughout. Nothing is guessed: who names two options where one is asked for has named
-none.
+Yes or no: what the answer, one of its sentences or the words behind "the answer is" begins with,
+if it is the same throughout. Nothing is guessed: who names two options where one is asked for has
+named none.
 """
 
 import re
@@ -63,8 +63,9 @@ def named_options(text: str, question_type: str, choices: Sequence[str] | None) 
     if not said and (parsed.key or parsed.failures[0] in ("no_answer", "several_options")):
         key = [parsed.key] if isinstance(parsed.key, str) else parsed.key
         return NamedOptions(frozenset(key) if key else None, in_form, _failure(parsed))
-    ways = (offered & set(find(response)) for find in _WAYS)
-    said = said or next(filter(None, ways), None) or words_named(response, choices or ())
+    ways = [lambda text: words_named(text, choices or ()), *reversed(_WAYS)]
+    while not said and ways:
+        said = offered & set(ways.pop()(response))
     return _verdict(said, question_type, "not_an_option")
 
 
@@ -149,8 +150,8 @@ _LETTER = (
 )
 _LETTERS = rf"{_LETTER}(?:\s{{0,3}}(?:,|;|&|/|,?\s?\b(?:and|or)\b)\s{{0,3}}{_LETTER}){{0,7}}"
 _LINK = (
-    r"(?:\s{0,3}(?:\b(?:is|are|was|would be|should be|to be|both|the|correct|best|most likely|likely"
-    r"|options?|choices?)\b|[:=])){0,5}\s{0,3}"
+    r"(?:\s{0,3}(?:\b(?:is|are|was|would be|should be|to be|both|the|correct|best|most likely"
+    r"|likely|options?|choices?)\b|[:=])){0,5}\s{0,3}"
 )
 _WRONG = r"(?!\s{0,3}(?:is|are)\s+(?:not|wrong|incorrect|false|unlikely)\b)"
 

@@ -125,7 +125,7 @@ def test_chance_counts_all_guesses():
             for chosen in itertools.combinations(range(options), size)
         ]
         assert chance("multi_choice", options) == pytest.approx(1 / len(sets))
-    # The paper's random row has 7.50 % on multi-choice, 25.85 % on single-choice, 48.80 % on closed.
+    # The paper's random row: 7.50 % on multi-choice, 25.85 % on single-choice, 48.80 % on closed.
     assert chance("multi_choice", 4) == pytest.approx(1 / 15)
     assert chance("multi_choice", 3) == pytest.approx(1 / 7)
     assert chance("single_choice", 4) == 0.25

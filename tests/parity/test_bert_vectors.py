@@ -6,7 +6,6 @@ from cxrjax.benchmarks.bert_vectors import BertScorer, BertScoreSettings
 
 pytestmark = pytest.mark.parity
 
-WORDS = "there is a small effusion left right lower lung zone no heart large . , fluid clear".split()
 PAIRS = [
     ("there is a small effusion .", "there is no effusion ."),
     ("no effusion , lung clear", "heart large , lung clear and fluid left"),
@@ -16,6 +15,8 @@ PAIRS = [
     ("left right " * 60, "left " * 3),  # longer than the model can read
 ]
 EMPTY = 3
+UNKNOWN = {"unknown", "words", "here"}
+WORDS = sorted({word for pair in PAIRS for text in pair for word in text.split()} - UNKNOWN)
 BASELINE = "LAYER,P,R,F\n0,0.1,0.1,0.1\n1,0.1,0.2,0.3\n2,0.4,0.5,0.6\n"
 
 
