@@ -18,11 +18,16 @@ FEW = 10
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a paper's table: its title there, and our metric under each protocol."""
+    """A column of a paper's table: its title there, and our metric under each protocol.
+
+    Attributes:
+        decimals: as the paper prints them; None: 1 of percentages, 3 of fractions.
+    """
 
     title: str
     metrics: Mapping[str, str]
     percent: bool = False
+    decimals: int | None = None
 
     def scale(self, value: float | None) -> float | None:
         """The value in the paper's unit."""
@@ -31,7 +36,8 @@ class Column:
     def format(self, value: float | None) -> str:
         if value is None:
             return UNDEFINED
-        return f"{value:.1f}" if self.percent else f"{value:.3f}"
+        decimals = (1 if self.percent else 3) if self.decimals is None else self.decimals
+        return f"{value:.{decimals}f}"
 
 
 @dataclass(frozen=True)
@@ -49,14 +55,14 @@ class PaperTable:
     """One table of a paper.
 
     Attributes:
-        printed: the paper's row -> its values as printed, one per column.
+        printed: the paper's row -> its values as printed, one per column; None where it has none.
         transposed: whether the paper has models as columns.
     """
 
     key: str
     title: str
     columns: tuple[Column, ...]
-    printed: Mapping[str, tuple[float, ...]]
+    printed: Mapping[str, tuple[float | None, ...]]
     notes: tuple[Note, ...] = ()
     transposed: bool = False
 
@@ -210,9 +216,9 @@ def _figure(scores: Scores, system: str, protocol: str, column: Column) -> Estim
     return scores.figures[system][protocol][column.metrics[protocol]]
 
 
-def _difference(column: Column, figure: Estimate, printed: float) -> float | None:
+def _difference(column: Column, figure: Estimate, printed: float | None) -> float | None:
     ours = column.scale(figure.value)
-    return None if ours is None else ours - printed
+    return None if ours is None or printed is None else ours - printed
 
 
 def _signed(column: Column, value: float | None) -> str:
