@@ -59,19 +59,22 @@ def bleu_statistics(prediction: str, reference: str) -> dict[str, int]:
     return statistics
 
 
-def bleu(sums: Sums) -> Float[np.ndarray, "*sums"]:
-    """Corpus BLEU-4 of summed statistics, 0 to 1, elementwise; NaN where no reference has words.
+def bleu(sums: Sums, order: int = BLEU_ORDER) -> Float[np.ndarray, "*sums"]:
+    """Corpus BLEU of summed statistics, 0 to 1, elementwise; NaN where no reference has words.
 
     sacrebleu's default: brevity penalty; precisions without a match are smoothed to 1/2, 1/4, ...
-    of one match (`exp`); 0 where nothing matches or no prediction is four words long.
+    of one match (`exp`); 0 where nothing matches or no prediction is `order` words long.
+
+    Args:
+        order: the longest n-grams, 1 to 4: BLEU-1 to BLEU-4.
     """
     predicted, reference = (np.asarray(sums[k], np.float64) for k in ("predicted", "reference"))
     log_sum, halvings = np.zeros_like(predicted), np.zeros_like(predicted)
     with np.errstate(divide="ignore", invalid="ignore"):
-        for n in range(1, BLEU_ORDER + 1):
+        for n in range(1, order + 1):
             match = np.asarray(sums[f"match{n}"], np.float64)
             halvings += match == 0
             log_sum += np.log(np.where(match == 0, 0.5**halvings, match) / sums[f"total{n}"])
-        value = np.minimum(1.0, np.exp(1 - reference / predicted)) * np.exp(log_sum / BLEU_ORDER)
-    nothing = (np.asarray(sums["match1"]) == 0) | (np.asarray(sums[f"total{BLEU_ORDER}"]) == 0)
+        value = np.minimum(1.0, np.exp(1 - reference / predicted)) * np.exp(log_sum / order)
+    nothing = (np.asarray(sums["match1"]) == 0) | (np.asarray(sums[f"total{order}"]) == 0)
     return np.where(reference > 0, np.where(nothing, 0.0, value), np.nan)
