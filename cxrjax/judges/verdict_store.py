@@ -69,9 +69,7 @@ class VerdictStore:
             UserError: the disk takes no more.
         """
         digest = hashlib.sha256(prompt.encode()).hexdigest()
-        self._lines.put(
-            key, {"judge": judge, "task": task, "prompt": digest, "verdict": verdict}
-        )
+        self._lines.put(key, {"judge": judge, "task": task, "prompt": digest, "verdict": verdict})
 
     def judges(self) -> list[str]:
         """Names of the judges whose verdicts are here, in order of their first."""
