@@ -2,12 +2,14 @@
 
 Words here are runs of Unicode letters and digits, in lower case and Unicode's form NFC. The
 packages' own tokenizers would cut Vietnamese at its diacritics (rouge-score), or keep punctuation
-as words (sacrebleu).
+as words (sacrebleu). In Vietnamese such runs are syllables; a segmenter that joins them to words
+goes in their place by `tokenize`.
 """
 
+import functools
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from jaxtyping import Float
@@ -19,6 +21,8 @@ BLEU_ORDER = 4
 _WORD = re.compile(r"\w+")
 
 Sums = Mapping[str, Float[np.ndarray, "*sums"]]
+# Text -> words without blanks in them.
+Tokenize = Callable[[str], list[str]]
 
 
 def tokens(text: str) -> list[str]:
@@ -29,29 +33,32 @@ def tokens(text: str) -> list[str]:
 class _Tokenizer:
     """As rouge-score wants one."""
 
-    def tokenize(self, text: str) -> list[str]:
-        return tokens(text)
+    def __init__(self, tokenize: Tokenize) -> None:
+        self.tokenize: Tokenize = tokenize
 
 
-_ROUGE = rouge_scorer.RougeScorer(ROUGE, tokenizer=_Tokenizer())
+@functools.cache
+def _scorer(tokenize: Tokenize) -> rouge_scorer.RougeScorer:
+    return rouge_scorer.RougeScorer(ROUGE, tokenizer=_Tokenizer(tokenize))
+
+
 _BLEU = BLEU(tokenize="none", max_ngram_order=BLEU_ORDER)
 
 
-def rouge(prediction: str, reference: str) -> dict[str, float]:
+def rouge(prediction: str, reference: str, tokenize: Tokenize = tokens) -> dict[str, float]:
     """F-measures of ROUGE-1, ROUGE-2 and ROUGE-L, 0 to 1; 0 where a text has no words."""
-    return {
-        name: float(score.fmeasure) for name, score in _ROUGE.score(reference, prediction).items()
-    }
+    scores = _scorer(tokenize).score(reference, prediction)
+    return {name: float(score.fmeasure) for name, score in scores.items()}
 
 
-def bleu_statistics(prediction: str, reference: str) -> dict[str, int]:
+def bleu_statistics(prediction: str, reference: str, tokenize: Tokenize = tokens) -> dict[str, int]:
     """What corpus BLEU is made of: summed over texts, `bleu` makes the figure of the sums.
 
     Returns:
         `match1..4` and `total1..4`, n-grams of the prediction that the reference has and all of
         them; `predicted` and `reference`, words.
     """
-    score = _BLEU.corpus_score([" ".join(tokens(prediction))], [[" ".join(tokens(reference))]])
+    score = _BLEU.corpus_score([" ".join(tokenize(prediction))], [[" ".join(tokenize(reference))]])
     statistics = {"predicted": score.sys_len, "reference": score.ref_len}
     for n in range(BLEU_ORDER):
         statistics[f"match{n + 1}"] = score.counts[n]
