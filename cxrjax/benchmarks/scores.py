@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from cxrjax.benchmarks.bert_vectors import BertScoreSettings
 from cxrjax.benchmarks.outcomes import Outcome
 from cxrjax.benchmarks.predictions import Prediction
 from cxrjax.codecs import Codec
@@ -47,12 +48,14 @@ class ScoreOptions:
         codec: name of the convention in which predictions without boxes write them in their text.
         bootstrap: how intervals are made.
         judge: a language model or its stand-in, for benchmarks that ask one.
+        bert_score: the model that BERTScore is taken with, for benchmarks that have it.
     """
 
     gt_mode: str
     codec: str | None = None
     bootstrap: Bootstrap = field(default_factory=Bootstrap)
     judge: Any | None = None
+    bert_score: BertScoreSettings | None = None
 
 
 @dataclass(frozen=True)

@@ -112,14 +112,14 @@ def table_markdown(table: PaperTable, scores: Scores, paper_row: Callable[[str],
             ours = [_figure(scores, system, protocol, column) for column in table.columns]
             failures = scores.figures[system][protocol]["parse_failure_rate"].value
             cells = [
-                _with_interval(column, figure)
+                with_interval(column, figure)
                 + (table.mark(None, column) if protocol == PAPER else "")
                 for column, figure in zip(table.columns, ours, strict=True)
             ]
             rate = UNDEFINED if failures is None else f"{100 * failures:.1f} %"
             lines.append([system, protocol, *cells, rate])
-            if protocol == STRICT:
-                continue  # another definition than the paper's: a difference would mean nothing
+            if protocol == STRICT or row not in table.printed:
+                continue  # nothing printed, or another definition than the paper's: a difference would mean nothing
             differences = [
                 _signed(column, _difference(column, figure, printed))
                 for column, figure, printed in zip(
@@ -148,6 +148,31 @@ def breakdown_markdown(breakdown: Breakdown, scores: Scores) -> str:
     return f"## {breakdown.title}\n\n{grid(lines)}\nIn italics: fewer than {FEW}.\n"
 
 
+def failures_markdown(scores: Scores, problems: Mapping[str, str]) -> str:
+    """What could not be read and what else was wrong, for all systems.
+
+    Args:
+        problems: category -> what it means.
+    """
+    prefix = "parse_failure_rate"
+    names = dict.fromkeys(
+        name
+        for protocols in scores.figures.values()
+        for name in protocols[STRICT]
+        if name.startswith(prefix)
+    )
+    plain = Column("", {})
+    lines = [["Answers that could not be read", *scores.figures]]
+    for name in names:
+        found = [protocols[STRICT].get(name) for protocols in scores.figures.values()]
+        title = name.removeprefix(prefix).lstrip("/") or "all"
+        lines.append([title, *(with_interval(plain, f) if f else "0.000" for f in found)])
+    for name, meaning in problems.items():
+        counts = [str(counted[name]) for counted in scores.problems.values()]
+        lines.append([f"{name}: {meaning} (count)", *counts])
+    return f"## Failures and problems\n\n{grid(lines)}"
+
+
 def table_rows(
     tables: Iterable[PaperTable],
     breakdowns: Iterable[Breakdown],
@@ -164,7 +189,9 @@ def table_rows(
         for system in scores.figures:
             row = paper_row(system)
             for protocol in (PAPER, STRICT):
-                for column, printed in zip(table.columns, table.printed[row], strict=True):
+                nothing = (None,) * len(table.columns)
+                values = table.printed.get(row, nothing)
+                for column, printed in zip(table.columns, values, strict=True):
                     figure = _figure(scores, system, protocol, column)
                     notes = [n for n in table.notes if n.column == column.title and row in n.rows]
                     rows.append(
@@ -227,7 +254,8 @@ def _signed(column: Column, value: float | None) -> str:
     return ("+" if value >= 0 else "−") + column.format(abs(value))
 
 
-def _with_interval(column: Column, figure: Estimate) -> str:
+def with_interval(column: Column, figure: Estimate) -> str:
+    """A figure in the column's unit, with its interval where it has one."""
     text = column.format(column.scale(figure.value))
     if figure.ci_low is None or figure.ci_high is None:
         return text
@@ -236,7 +264,7 @@ def _with_interval(column: Column, figure: Estimate) -> str:
 
 
 def _cell_with_n(figure: Estimate) -> str:
-    text = f"{_with_interval(Column('', {}), figure)}; n = {figure.n:,}"
+    text = f"{with_interval(Column('', {}), figure)}; n = {figure.n:,}"
     return f"*{text}*" if figure.n < FEW else text
 
 
