@@ -11,8 +11,12 @@ Writes to --out:
 
     metrics.json   {system: {protocol: {metric: {value, ci_low, ci_high, n}}}}, null where undefined
     tables.md      the paper's tables with our figures beside its own
+    tables.tex     the same for LaTeX
     tables.csv     the same, a line for each cell
     score.json     ground-truth mode, seed, file hashes, and what was wrong with the predictions
+
+and, where there is something to write, comparisons.json (every system against the first: the
+difference with its interval, and p of a paired permutation test) and curves.json (for the page).
 """
 
 import argparse
@@ -20,7 +24,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cxrjax.benchmarks import BENCHMARKS
-from cxrjax.benchmarks.scores import GT_MODE_HELP, ScoreOptions, write_scores
+from cxrjax.benchmarks.scores import GT_MODE_HELP, ScoreOptions, full_markdown, write_scores
 from cxrjax.cli import run
 from cxrjax.codecs import CODECS
 from cxrjax.errors import UserError
@@ -56,6 +60,17 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("--gt_mode", metavar="MODE", help=GT_MODE_HELP)
     add("--resamples", type=int, default=1000, help="bootstrap resamples; 0: none (default 1000)")
     add("--seed", type=int, default=0, help="of the bootstrap (default 0)")
+    add(
+        "--interval",
+        choices=("bca", "percentile"),
+        default="bca",
+        help="kind of bootstrap interval (default bca)",
+    )
+    add(
+        "--compare_to",
+        metavar="NAME",
+        help="the system that all others are compared with (default: the first)",
+    )
     add("--out", required=True, type=Path, metavar="DIR", help="folder to write to")
     flags = parser.parse_args(argv)
     if flags.resamples < 0 or flags.seed < 0:
@@ -90,12 +105,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         ScoreOptions(
             codec=flags.codec,
             gt_mode=flags.gt_mode or benchmark.gt_modes[0],
-            bootstrap=Bootstrap(resamples=flags.resamples, seed=flags.seed),
+            bootstrap=Bootstrap(resamples=flags.resamples, seed=flags.seed, method=flags.interval),
+            compare_to=flags.compare_to,
         ),
     )
     write_scores(flags.out, benchmark, scores)
-    print(benchmark.markdown(scores))
-    print(f"{flags.out}: metrics.json, tables.md, tables.csv, score.json")
+    print(full_markdown(benchmark, scores))
+    print(f"{flags.out}: metrics.json, tables.md, tables.tex, tables.csv, score.json")
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ from cxrjax.benchmarks.gemex_counts import (
     count_system,
     read_answer,
 )
-from cxrjax.benchmarks.gemex_layout import markdown, rows
+from cxrjax.benchmarks.gemex_layout import TABLES, markdown, rows
 from cxrjax.benchmarks.gemex_truth import References, read_question, read_references
 from cxrjax.benchmarks.outcomes import Outcome
 from cxrjax.benchmarks.predictions import Prediction, read_predictions
@@ -51,6 +51,7 @@ from cxrjax.benchmarks.scores import (
     Scores,
     make_scores,
 )
+from cxrjax.benchmarks.tables import table_metrics
 from cxrjax.codecs import Codec, get_codec
 from cxrjax.datasets.gemex.dialogue import QUESTION_TYPES
 from cxrjax.datasets.gemex.regions import load_regions
@@ -92,7 +93,6 @@ def score(
     codec = get_codec(options.codec) if options.codec else None
     bert_score = BertScorer(options.bert_score) if options.bert_score else None
     judge = options.judge
-    questions = references.questions.values()
     attributes = _attributes(references)
     counted = {}
     for name, predictions in systems.items():
@@ -126,7 +126,10 @@ def score(
         "bert_score": bert_score.name if bert_score else None,
         "judge": {"name": judge.name, "surrogate": judge.surrogate} if judge else None,
     }
-    return make_scores(counted, [q.cluster for q in questions], settings, options, attributes)
+    clusters = [question.cluster for question in references.questions.values()]
+    return make_scores(
+        counted, clusters, settings, options, attributes, compared=table_metrics(TABLES)
+    )
 
 
 def score_records(

@@ -29,7 +29,11 @@ from cxrjax.metrics.v_score import v_score
 GEMEX_PROBLEMS = {
     name: told for name, told in PROBLEMS.items() if name not in ("unknown_label", "unclassed_box")
 }
-CATEGORIES: tuple[str, ...] = tuple(dict.fromkeys((*get_args(AnswerFailure), *FAILURE_CATEGORIES)))
+# A reason or location without its tag is a matter of form (`in_form`), not of reading.
+CATEGORIES: tuple[str, ...] = (
+    *(name for name in get_args(AnswerFailure) if name not in ("no_reason", "no_location")),
+    *FAILURE_CATEGORIES,
+)
 BLEU_1 = ("predicted", "reference", "match1", "total1")
 # Columns of ratings: the marks of the paper's order, and those of both orders together.
 RATINGS = ("reference_first", "both_orders")

@@ -150,15 +150,15 @@ TABLE_5 = PaperTable(
         Note(
             "Avg. AR",
             tuple(row for row, values in _TABLE_5.items() if values[-1] is not None),
-            "The unweighted mean of the four types; weighted by their questions, the last row would "
-            "be 86.71.",
+            "The unweighted mean of the four types; weighted by their questions, the last row "
+            "would be 86.71.",
             ours=True,
         ),
         Note(
             "Multi A",
             (RANDOM,),
-            "Near the 1/15 of four options (1/7 of three) with which a random set of them is right: "
-            "the score is of exact sets.",
+            "Near the 1/15 of four options (1/7 of three) with which a random set of them is "
+            "right: the score is of exact sets.",
         ),
     ),
 )

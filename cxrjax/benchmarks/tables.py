@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from cxrjax.benchmarks.scores import PAPER, STRICT, Scores
+from cxrjax.benchmarks.text_tables import UNDEFINED, grid
 from cxrjax.metrics.bootstrap import Estimate
 
-UNDEFINED = "–"
 # Below this many, a figure says little: it is printed in italics (H09, A5).
 FEW = 10
 
@@ -76,9 +76,24 @@ class PaperTable:
         return "".join(f" {mark}" for mark in marks)
 
 
+def table_metrics(tables: Iterable[PaperTable]) -> dict[str, list[str]]:
+    """Protocol -> the metrics of the tables, in their order: those that systems are compared in."""
+    return {
+        protocol: list(
+            dict.fromkeys(
+                column.metrics[protocol]
+                for table in tables
+                for column in table.columns
+                if protocol in column.metrics
+            )
+        )
+        for protocol in (PAPER, STRICT)
+    }
+
+
 @dataclass(frozen=True)
 class Breakdown:
-    """A metric by class or by question type.
+    """A metric by class, by question type or by what else figures are broken down by.
 
     Attributes:
         prefix: metrics are called `<prefix>/<metric>/<key>`.
@@ -119,7 +134,7 @@ def table_markdown(table: PaperTable, scores: Scores, paper_row: Callable[[str],
             rate = UNDEFINED if failures is None else f"{100 * failures:.1f} %"
             lines.append([system, protocol, *cells, rate])
             if protocol == STRICT or row not in table.printed:
-                continue  # nothing printed, or another definition than the paper's: a difference would mean nothing
+                continue  # nothing printed, or another definition than the paper's
             differences = [
                 _signed(column, _difference(column, figure, printed))
                 for column, figure, printed in zip(
@@ -232,6 +247,7 @@ def _row(
         "ci_low": unit.scale(figure.ci_low),
         "ci_high": unit.scale(figure.ci_high),
         "n": figure.n,
+        "small": str(figure.n < FEW).lower(),
         "paper_row": None,
         "paper": None,
         "difference": None,
@@ -266,12 +282,3 @@ def with_interval(column: Column, figure: Estimate) -> str:
 def _cell_with_n(figure: Estimate) -> str:
     text = f"{with_interval(Column('', {}), figure)}; n = {figure.n:,}"
     return f"*{text}*" if figure.n < FEW else text
-
-
-def grid(lines: Sequence[Sequence[str]]) -> str:
-    """A Markdown table; the first line is its header."""
-    header, *body = [
-        "| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |" for line in lines
-    ]
-    rule = "|" + "---|" * len(lines[0])
-    return "\n".join([header, rule, *body]) + "\n"
