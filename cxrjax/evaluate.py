@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cxrjax.benchmarks import BENCHMARKS
-from cxrjax.benchmarks.scores import GT_MODE_HELP, write_scores
+from cxrjax.benchmarks.scores import GT_MODE_HELP, ScoreOptions, write_scores
 from cxrjax.benchmarks.validation import LOGGED, draw_predictions
 from cxrjax.cli import keep_compiled_programs, run
 from cxrjax.errors import UserError
@@ -79,9 +79,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     scores = benchmark.score_files(
         references,
         {name: predictions},
-        None,
-        flags.gt_mode or benchmark.gt_modes[0],
-        Bootstrap(resamples=flags.resamples, seed=0),
+        ScoreOptions(
+            gt_mode=flags.gt_mode or benchmark.gt_modes[0],
+            bootstrap=Bootstrap(resamples=flags.resamples, seed=0),
+        ),
     )
     write_scores(out, benchmark, scores)
     if flags.workdir:

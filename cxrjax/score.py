@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cxrjax.benchmarks import BENCHMARKS
-from cxrjax.benchmarks.scores import GT_MODE_HELP, write_scores
+from cxrjax.benchmarks.scores import GT_MODE_HELP, ScoreOptions, write_scores
 from cxrjax.cli import run
 from cxrjax.codecs import CODECS
 from cxrjax.errors import UserError
@@ -87,9 +87,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     scores = benchmark.score_files(
         flags.references,
         system_names(flags.predictions, flags.name),
-        flags.codec,
-        flags.gt_mode or benchmark.gt_modes[0],
-        Bootstrap(resamples=flags.resamples, seed=flags.seed),
+        ScoreOptions(
+            codec=flags.codec,
+            gt_mode=flags.gt_mode or benchmark.gt_modes[0],
+            bootstrap=Bootstrap(resamples=flags.resamples, seed=flags.seed),
+        ),
     )
     write_scores(flags.out, benchmark, scores)
     print(benchmark.markdown(scores))

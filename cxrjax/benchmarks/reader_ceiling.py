@@ -28,7 +28,7 @@ from cxrjax.datasets.vindr_cxr_vqa.readers import LabelledBox, Readers, merge_re
 from cxrjax.errors import UserError
 from cxrjax.metrics import classification
 from cxrjax.metrics.agreement import fleiss_kappa, krippendorff_alpha
-from cxrjax.metrics.bootstrap import Bootstrap, Estimate, Resampled, resample
+from cxrjax.metrics.bootstrap import Bootstrap, Estimate, Figure, estimate_all, resample
 from cxrjax.metrics.detection import count_any_overlap, count_one_to_one
 
 MERGED = ("majority", "lesion_majority", "wbf", "nms", "components")
@@ -120,22 +120,28 @@ def reader_ceiling(
     presence, read = _presence(list(images.values()), readers_per_image.most_common(1)[0][0])
     return ReaderCeiling(
         figures={
-            truth: {
-                STRICT: {
-                    **_matched(sums, f"{truth}/class", "detection", len(marked)),
-                    **_matched(sums, f"{truth}/agnostic", "detection_agnostic", len(marked)),
+            truth: estimate_all(
+                sums,
+                {
+                    STRICT: {
+                        **_matched(f"{truth}/class", "detection", len(marked)),
+                        **_matched(f"{truth}/agnostic", "detection_agnostic", len(marked)),
+                    },
+                    PAPER: _any_overlap(truth, len(marked)),
                 },
-                PAPER: _any_overlap(sums, truth, len(marked)),
-            }
+            )
             for truth in TRUTHS
         },
-        by_class={
-            truth: {
-                name: _f1(sums, f"{truth}/class/{number}", having[name])
-                for number, name in enumerate(CLASSES)
-            }
-            for truth in TRUTHS
-        },
+        by_class=estimate_all(
+            sums,
+            {
+                truth: {
+                    name: _f1(f"{truth}/class/{number}", having[name])
+                    for number, name in enumerate(CLASSES)
+                }
+                for truth in TRUTHS
+            },
+        ),
         boxes=boxes,
         presence=presence,
         images=len(marked),
@@ -203,15 +209,15 @@ def _add(
         columns[f"{truth}/any/{count}"][index] += amount
 
 
-def _f1(sums: Resampled, prefix: str, n: int) -> Estimate:
-    return sums.estimate(
+def _f1(prefix: str, n: int) -> Figure:
+    return Figure(
         lambda named: classification.f1(*(named[f"{prefix}/{c}"] for c in ("tp", "fp", "fn"))), n
     )
 
 
-def _matched(sums: Resampled, prefix: str, metric: str, n: int) -> dict[str, Estimate]:
-    def ratio(part: str, other: str) -> Estimate:
-        return sums.estimate(
+def _matched(prefix: str, metric: str, n: int) -> dict[str, Figure]:
+    def ratio(part: str, other: str) -> Figure:
+        return Figure(
             lambda named: classification.precision(
                 named[f"{prefix}/{part}"], named[f"{prefix}/{other}"]
             ),
@@ -221,14 +227,14 @@ def _matched(sums: Resampled, prefix: str, metric: str, n: int) -> dict[str, Est
     return {
         f"{metric}/precision@{IOU}": ratio("tp", "fp"),
         f"{metric}/recall@{IOU}": ratio("tp", "fn"),
-        f"{metric}/f1@{IOU}": _f1(sums, prefix, n),
-        f"{metric}/miou_tp@{IOU}": sums.estimate(
+        f"{metric}/f1@{IOU}": _f1(prefix, n),
+        f"{metric}/miou_tp@{IOU}": Figure(
             lambda named: classification.ratio(named[f"{prefix}/iou"], named[f"{prefix}/tp"]), n
         ),
     }
 
 
-def _any_overlap(sums: Resampled, truth: str, n: int) -> dict[str, Estimate]:
+def _any_overlap(truth: str, n: int) -> dict[str, Figure]:
     def precision(named: Mapping[str, np.ndarray]) -> np.ndarray:
         return classification.precision(named[f"{truth}/any/hits"], named[f"{truth}/any/misses"])
 
@@ -236,12 +242,12 @@ def _any_overlap(sums: Resampled, truth: str, n: int) -> dict[str, Estimate]:
         return classification.recall(named[f"{truth}/any/found"], named[f"{truth}/any/lost"])
 
     return {
-        f"detection/precision@{IOU}": sums.estimate(precision, n),
-        f"detection/recall@{IOU}": sums.estimate(recall, n),
-        f"detection/f1@{IOU}": sums.estimate(
+        f"detection/precision@{IOU}": Figure(precision, n),
+        f"detection/recall@{IOU}": Figure(recall, n),
+        f"detection/f1@{IOU}": Figure(
             lambda named: classification.harmonic_mean(precision(named), recall(named)), n
         ),
-        f"detection/miou_tp@{IOU}": sums.estimate(
+        f"detection/miou_tp@{IOU}": Figure(
             lambda named: classification.ratio(
                 named[f"{truth}/any/iou"], named[f"{truth}/any/hits"]
             ),

@@ -29,7 +29,6 @@ the class that its answer names with it.
 otherwise (accuracy and its kin: questions that ask about a class).
 """
 
-import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -37,11 +36,18 @@ from pathlib import Path
 import numpy as np
 
 from cxrjax.benchmarks.predictions import PROBLEMS, Prediction, read_predictions
-from cxrjax.benchmarks.scores import PAPER, STRICT, Benchmark, Scores
+from cxrjax.benchmarks.scores import (
+    PAPER,
+    STRICT,
+    Benchmark,
+    Counted,
+    ScoreOptions,
+    Scores,
+    make_scores,
+)
 from cxrjax.benchmarks.vindr_counts import (
     IOU,
     SystemCounts,
-    Tally,
     ceiling_tally,
     count_by_group,
     count_system,
@@ -51,10 +57,10 @@ from cxrjax.benchmarks.vindr_truth import GT_MODES, References, read_references
 from cxrjax.codecs import Codec, get_codec
 from cxrjax.datasets.output import hash_lines
 from cxrjax.metrics import classification
-from cxrjax.metrics.bootstrap import Bootstrap, Estimate, Formula, Resampled, Sums, resample
+from cxrjax.metrics.bootstrap import Bootstrap, Estimate, Figure, Formula, Sums
 from cxrjax.records import read_records
 
-Named = dict[str, Estimate]
+Named = dict[str, Figure]
 
 
 def score(
@@ -77,14 +83,12 @@ def score(
     Raises:
         UserError: predictions for unknown questions, or without boxes and codec.
     """
-    bootstrap = bootstrap or Bootstrap()
     ceiling = ceiling_tally(references)
-    figures, problems = {}, {}
+    counted = {}
     for name, predictions in systems.items():
         counts = count_system(references, predictions, codec, (sources or {}).get(name, name))
-        problems[name] = dict(counts.problems)
-        figures[name] = _figures(references, counts, ceiling, bootstrap)
-    clusters = {image.cluster for image in references.images}
+        columns = {**counts.tally.columns, **ceiling.columns}
+        counted[name] = Counted(columns, _figures(references, counts), dict(counts.problems))
     settings = {
         "benchmark": "vindr_cxr_vqa",
         "datasets": references.datasets,
@@ -96,63 +100,39 @@ def score(
         "gt_mode": references.gt_mode,
         "iou_threshold": IOU,
         "codec": codec.name if codec else None,
-        "bootstrap": {
-            "method": "percentile",
-            "resamples": bootstrap.resamples,
-            "seed": bootstrap.seed,
-            "confidence": bootstrap.confidence,
-            "clusters": len(clusters),
-            "clustered_by": sorted({kind for kind, _ in clusters}),
-        },
     }
-    return Scores(figures, problems, settings)
+    return make_scores(
+        counted,
+        [image.cluster for image in references.images],
+        settings,
+        ScoreOptions(gt_mode=references.gt_mode, bootstrap=bootstrap or Bootstrap()),
+    )
 
 
-def score_files(
-    references: Path,
-    predictions: Mapping[str, Path],
-    codec: str | None = None,
-    gt_mode: str = "exact",
-    bootstrap: Bootstrap | None = None,
-) -> Scores:
+def score_files(references: Path, predictions: Mapping[str, Path], options: ScoreOptions) -> Scores:
     """`score` on files; the settings carry the files' hashes.
 
     Raises:
         UserError: a file is unusable; the message names file and line or question.
     """
-    truth = read_references(read_records(references), gt_mode, str(references))
-    systems = {name: read_predictions(path) for name, path in predictions.items()}
+    truth = read_references(read_records(references), options.gt_mode, str(references))
     scores = score(
         truth,
-        systems,
-        get_codec(codec) if codec else None,
-        bootstrap,
+        {name: read_predictions(path) for name, path in predictions.items()},
+        get_codec(options.codec) if options.codec else None,
+        options.bootstrap,
         {name: str(path) for name, path in predictions.items()},
     )
-    files = {
-        "references": _file(references),
-        "predictions": {name: _file(path) for name, path in predictions.items()},
-    }
-    return Scores(scores.figures, scores.problems, {**scores.settings, **files})
-
-
-def _file(path: Path) -> dict[str, str]:
-    with open(path, "rb") as content:
-        return {"name": path.name, "sha256": hashlib.file_digest(content, "sha256").hexdigest()}
+    return scores.with_files(references, predictions)
 
 
 def _figures(
-    references: References, counts: SystemCounts, ceiling: Tally, bootstrap: Bootstrap
-) -> dict[str, Named]:
-    sums = resample(
-        {**counts.tally.columns, **ceiling.columns},
-        [image.cluster for image in references.images],
-        bootstrap,
-    )
+    references: References, counts: SystemCounts
+) -> dict[str, dict[str, Figure | Estimate]]:
     asked = count_by_group(references.questions)
     questions, images = len(references.questions), references.images_with_truth
-    shared = {
-        "parse_failure_rate": sums.estimate(_quotient("parse_failures", "questions"), questions),
+    shared: dict[str, Figure | Estimate] = {
+        "parse_failure_rate": Figure(_quotient("parse_failures", "questions"), questions),
         **{
             f"parse_failure_rate/{name}": Estimate(count / questions, None, None, questions)
             for name, count in counts.parse_failures.items()
@@ -162,24 +142,24 @@ def _figures(
             for name in PROBLEMS
         },
     }
-    mentions = _mentions(sums, "", questions)
-    paper = {
+    mentions = _mentions("", questions)
+    paper: dict[str, Figure | Estimate] = {
         "vqa/accuracy": Estimate(None, None, None, questions),
         "vqa/accuracy_as_printed": mentions["f1"],
         **_named("vqa", mentions),
-        **_paper_detection(references, sums),
-        **_named("localization", _placed(sums, PAPER, "views", images)),
+        **_paper_detection(references),
+        **_named("localization", _placed(PAPER, "views", images)),
         **shared,
     }
-    strict = {
-        **_named("vqa", _decisions(sums, "", asked["class"].total())),
-        "vqa/exact_set": sums.estimate(_quotient("exact_set", "questions"), questions),
+    strict: dict[str, Figure | Estimate] = {
+        **_named("vqa", _decisions("", asked["class"].total())),
+        "vqa/exact_set": Figure(_quotient("exact_set", "questions"), questions),
         **_named("vqa", mentions),
-        **_strict_detection(references, sums),
-        **_named("localization", _placed(sums, STRICT, "views", images)),
+        **_strict_detection(references),
+        **_named("localization", _placed(STRICT, "views", images)),
         **shared,
-        **_by_class(references, sums, asked["class"]),
-        **_by_question_type(sums, asked),
+        **_by_class(references, asked["class"]),
+        **_by_question_type(asked),
     }
     return {PAPER: paper, STRICT: strict}
 
@@ -196,78 +176,79 @@ def _named(prefix: str, figures: Named, suffix: str = "") -> Named:
     return {f"{prefix}/{name}{suffix}": figure for name, figure in figures.items()}
 
 
-def _mentions(sums: Resampled, group: str, n: int) -> Named:
+def _mentions(group: str, n: int) -> Named:
     """Micro figures of the classes that answers say are there."""
     tp, fp, fn = (f"mentions{group}/{count}" for count in ("tp", "fp", "fn"))
     return {
-        "precision": sums.estimate(_of(classification.precision, tp, fp), n),
-        "recall": sums.estimate(_of(classification.recall, tp, fn), n),
-        "f1": sums.estimate(_of(classification.f1, tp, fp, fn), n),
+        "precision": Figure(_of(classification.precision, tp, fp), n),
+        "recall": Figure(_of(classification.recall, tp, fn), n),
+        "f1": Figure(_of(classification.f1, tp, fp, fn), n),
     }
 
 
-def _decisions(sums: Resampled, group: str, n: int) -> Named:
+def _decisions(group: str, n: int) -> Named:
     """Figures of there-or-not over the (image, class) pairs asked about."""
     tp, fp, fn, tn = (f"asked{group}/{count}" for count in ("tp", "fp", "fn", "tn"))
     return {
-        "accuracy": sums.estimate(_of(classification.accuracy, tp, fp, fn, tn), n),
-        "balanced_accuracy": sums.estimate(
-            _of(classification.balanced_accuracy, tp, fp, fn, tn), n
-        ),
-        "mcc": sums.estimate(_of(classification.matthews, tp, fp, fn, tn), n),
-        "sensitivity": sums.estimate(_of(classification.recall, tp, fn), n),
-        "specificity": sums.estimate(_of(classification.specificity, tn, fp), n),
+        "accuracy": Figure(_of(classification.accuracy, tp, fp, fn, tn), n),
+        "balanced_accuracy": Figure(_of(classification.balanced_accuracy, tp, fp, fn, tn), n),
+        "mcc": Figure(_of(classification.matthews, tp, fp, fn, tn), n),
+        "sensitivity": Figure(_of(classification.recall, tp, fn), n),
+        "specificity": Figure(_of(classification.specificity, tn, fp), n),
     }
 
 
-def _matched(sums: Resampled, prefix: str, n: int) -> Named:
+def _matched(prefix: str, n: int) -> Named:
     """Figures of one-to-one matched boxes."""
     tp, fp, fn, iou = (f"{prefix}/{count}" for count in ("tp", "fp", "fn", "iou"))
     return {
-        f"precision@{IOU}": sums.estimate(_of(classification.precision, tp, fp), n),
-        f"recall@{IOU}": sums.estimate(_of(classification.recall, tp, fn), n),
-        f"f1@{IOU}": sums.estimate(_of(classification.f1, tp, fp, fn), n),
-        f"miou_tp@{IOU}": _above_threshold(sums.estimate(_quotient(iou, tp), n)),
+        f"precision@{IOU}": Figure(_of(classification.precision, tp, fp), n),
+        f"recall@{IOU}": Figure(_of(classification.recall, tp, fn), n),
+        f"f1@{IOU}": Figure(_of(classification.f1, tp, fp, fn), n),
+        f"miou_tp@{IOU}": Figure(_above_threshold(_quotient(iou, tp)), n),
     }
 
 
-def _above_threshold(figure: Estimate) -> Estimate:
+def _above_threshold(mean: Formula) -> Formula:
     """Refuses a mean over true positives that no true positives can have (A10): Table 5 has one."""
-    if figure.value is not None and figure.value <= IOU:
-        raise AssertionError(f"mean IoU of true positives {figure.value} is not above {IOU}")
-    return figure
+
+    def checked(sums: Sums) -> np.ndarray:
+        values = mean(sums)
+        if (values <= IOU).any():
+            raise AssertionError(f"mean IoU of true positives {values.min()} is not above {IOU}")
+        return values
+
+    return checked
 
 
-def _strict_detection(references: References, sums: Resampled) -> Named:
+def _strict_detection(references: References) -> Named:
     images = references.images_with_truth
     normal = sum(any(not len(t.boxes) for t in image.truths) for image in references.images)
     lesion = sum(any(len(t.boxes) for t in image.truths) for image in references.images)
     return {
-        **_named("detection", _matched(sums, "one_to_one", images)),
-        **_named("detection_agnostic", _matched(sums, "agnostic", images)),
+        **_named("detection", _matched("one_to_one", images)),
+        **_named("detection_agnostic", _matched("agnostic", images)),
         **_named(
             "detection",
             {
-                f"recall_ceiling@{IOU}": sums.estimate(
+                f"recall_ceiling@{IOU}": Figure(
                     _of(classification.recall, "ceiling/found", "ceiling/lost"), images
                 ),
-                "recall_ceiling_one_box": sums.estimate(
+                "recall_ceiling_one_box": Figure(
                     _quotient("ceiling_one_box/found", "truth_boxes"), images
                 ),
-                "boxes_per_image": sums.estimate(_quotient("boxes", "images"), images),
-                "truth_boxes_per_image": sums.estimate(_quotient("truth_boxes", "views"), images),
-                "duplicate_share": sums.estimate(_quotient("duplicates", "boxes"), images),
-                "boxes_per_normal_image": sums.estimate(
-                    _quotient("normal/boxes", "normal/views"), normal
-                ),
+                "boxes_per_image": Figure(_quotient("boxes", "images"), images),
+                "truth_boxes_per_image": Figure(_quotient("truth_boxes", "views"), images),
+                "duplicate_share": Figure(_quotient("duplicates", "boxes"), images),
+                "boxes_per_normal_image": Figure(_quotient("normal/boxes", "normal/views"), normal),
             },
         ),
-        **_named("localization_with_lesion", _placed(sums, "lesion", "lesion/views", lesion)),
-        "localization/ceiling": sums.estimate(_quotient("lesion/views", "views"), images),
+        **_named("localization_with_lesion", _placed("lesion", "lesion/views", lesion)),
+        "localization/ceiling": Figure(_quotient("lesion/views", "views"), images),
     }
 
 
-def _paper_detection(references: References, sums: Resampled) -> Named:
+def _paper_detection(references: References) -> Named:
     images = references.images_with_truth
 
     def f1(named: Sums) -> np.ndarray:
@@ -281,35 +262,31 @@ def _paper_detection(references: References, sums: Resampled) -> Named:
     return _named(
         "detection",
         {
-            f"precision@{IOU}": sums.estimate(
+            f"precision@{IOU}": Figure(
                 _of(classification.precision, "any/hits", "any/misses"), images
             ),
-            f"recall@{IOU}": sums.estimate(
-                _of(classification.recall, "any/found", "any/lost"), images
-            ),
-            f"f1@{IOU}": sums.estimate(f1, images),
-            f"miou_tp@{IOU}": _above_threshold(
-                sums.estimate(_quotient("any/iou", "any/hits"), images)
-            ),
-            f"recall_ceiling@{IOU}": sums.estimate(
+            f"recall@{IOU}": Figure(_of(classification.recall, "any/found", "any/lost"), images),
+            f"f1@{IOU}": Figure(f1, images),
+            f"miou_tp@{IOU}": Figure(_above_threshold(_quotient("any/iou", "any/hits")), images),
+            f"recall_ceiling@{IOU}": Figure(
                 _of(classification.recall, "ceiling_any/found", "ceiling_any/lost"), images
             ),
-            "boxes_per_image": sums.estimate(_quotient("boxes", "images"), images),
-            "truth_boxes_per_image": sums.estimate(_quotient("truth_boxes", "views"), images),
+            "boxes_per_image": Figure(_quotient("boxes", "images"), images),
+            "truth_boxes_per_image": Figure(_quotient("truth_boxes", "views"), images),
         },
     )
 
 
-def _placed(sums: Resampled, prefix: str, views: str, n: int) -> Named:
+def _placed(prefix: str, views: str, n: int) -> Named:
     """The rows of Table 6."""
     return {
-        "good@0.5": sums.estimate(_quotient(f"{prefix}/good", views), n),
-        "acceptable@0.3": sums.estimate(_quotient(f"{prefix}/acceptable", views), n),
-        "mean_iou": sums.estimate(_quotient(f"{prefix}/iou", f"{prefix}/boxes"), n),
+        "good@0.5": Figure(_quotient(f"{prefix}/good", views), n),
+        "acceptable@0.3": Figure(_quotient(f"{prefix}/acceptable", views), n),
+        "mean_iou": Figure(_quotient(f"{prefix}/iou", f"{prefix}/boxes"), n),
     }
 
 
-def _by_class(references: References, sums: Resampled, asked: Mapping[str, int]) -> Named:
+def _by_class(references: References, asked: Mapping[str, int]) -> Named:
     having = Counter(
         number
         for image in references.images
@@ -317,24 +294,24 @@ def _by_class(references: References, sums: Resampled, asked: Mapping[str, int])
     )
     figures: Named = {}
     for number, name in enumerate(references.classes):
-        matched = _matched(sums, f"one_to_one/class/{name}", having[number])
-        decided = _decisions(sums, f"/class/{name}", asked[name])
+        matched = _matched(f"one_to_one/class/{name}", having[number])
+        decided = _decisions(f"/class/{name}", asked[name])
         figures |= _named("by_class/detection", matched, suffix=f"/{name}")
         figures |= _named("by_class/vqa", decided, suffix=f"/{name}")
     return figures
 
 
-def _by_question_type(sums: Resampled, asked: Mapping[str, Mapping[str, int]]) -> Named:
+def _by_question_type(asked: Mapping[str, Mapping[str, int]]) -> Named:
     figures: Named = {}
     for kind, n in sorted(asked["kind"].items()):
         group = f"/kind/{kind}"
         here = {
-            **_decisions(sums, group, asked["kind_asking"][kind]),
-            **_mentions(sums, group, n),
-            "exact_set": sums.estimate(_quotient(f"exact_set{group}", f"questions{group}"), n),
+            **_decisions(group, asked["kind_asking"][kind]),
+            **_mentions(group, n),
+            "exact_set": Figure(_quotient(f"exact_set{group}", f"questions{group}"), n),
         }
         figures |= _named("by_question_type/vqa", here, suffix=f"/{kind}")
-        figures[f"by_question_type/parse_failure_rate/{kind}"] = sums.estimate(
+        figures[f"by_question_type/parse_failure_rate/{kind}"] = Figure(
             _quotient(f"parse_failures{group}", f"questions{group}"), n
         )
     return figures

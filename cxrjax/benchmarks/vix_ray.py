@@ -13,26 +13,35 @@ two systems that answered them. Before and after fine-tuning (Tables 11, 12): ev
 first one named, kind by kind. Intervals of differences are of the pair, resampled together.
 """
 
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
 from cxrjax.benchmarks.predictions import Prediction, check_known, read_predictions
-from cxrjax.benchmarks.scores import PAPER, STRICT, Benchmark, Scores
+from cxrjax.benchmarks.scores import (
+    PAPER,
+    STRICT,
+    Benchmark,
+    Counted,
+    ScoreOptions,
+    Scores,
+    make_scores,
+)
 from cxrjax.benchmarks.vix_ray_layout import KINDS, METRICS, markdown, rows
 from cxrjax.errors import UserError
 from cxrjax.metrics import text
-from cxrjax.metrics.bootstrap import Bootstrap, Estimate, Formula, Resampled, Sums, resample
+from cxrjax.metrics.bootstrap import Bootstrap, Estimate, Figure, Formula, Sums
 from cxrjax.records import QARecord, read_records
 
 Column = Float[np.ndarray, "images"]  # what a figure is a sum of, image by image
 
 # How a problem is counted in score.json.
 MISSING, BLANK = "missing_prediction", "blank_answer"
+GT_MODE = "report"
 
 
 @dataclass(frozen=True)
@@ -49,18 +58,19 @@ def score(
     systems: Mapping[str, Iterable[Prediction]],
     bootstrap: Bootstrap | None = None,
     sources: Mapping[str, str] | None = None,
-) -> tuple[dict[str, dict[str, Estimate]], dict[str, dict[str, int]]]:
-    """({system: {metric: figure}}, {system: {problem: how often}}).
+    settings: Mapping[str, Any] | None = None,
+) -> Scores:
+    """Figures of several systems on one set of references.
 
     Args:
         references: question id -> its reference.
         systems: name -> predictions; the first is what the others are compared with.
         sources: system -> what its predictions are called in error messages.
+        settings: what else is known of how the figures come about.
 
     Raises:
         UserError: a prediction for a question that is not in the references.
     """
-    bootstrap = bootstrap or Bootstrap()
     image_ids = dict.fromkeys(reference.image_id for reference in references.values())
     images = {image_id: number for number, image_id in enumerate(image_ids)}
     columns: dict[str, Column] = {}
@@ -84,56 +94,44 @@ def score(
                 column[images[reference.image_id]] += value
     if not columns:
         raise UserError("the predictions files hold no prediction")
-    sums = resample(columns, list(images), bootstrap)
     counts = {kind: sum(r.kind == kind for r in references.values()) for kind in KINDS}
-    return _figures(sums, answered, counts), problems
+    counted = {
+        # Differences between systems need the columns of all of them.
+        name: Counted(columns, {PAPER: named, STRICT: named}, problems[name])
+        for name, named in _figures(answered, counts).items()
+    }
+    clusters = [("image", image_id) for image_id in images]
+    options = ScoreOptions(gt_mode=GT_MODE, bootstrap=bootstrap or Bootstrap())
+    return make_scores(counted, clusters, settings or {}, options)
 
 
-def score_files(
-    references: Path,
-    predictions: Mapping[str, Path],
-    codec: str | None = None,
-    gt_mode: str = "report",
-    bootstrap: Bootstrap | None = None,
-) -> Scores:
+def score_files(references: Path, predictions: Mapping[str, Path], options: ScoreOptions) -> Scores:
     """`score` on files; the settings carry the files' hashes.
 
     Raises:
         UserError: a file is unusable; the message names file and line or question.
     """
-    if codec is not None:
-        raise UserError(f"--codec={codec}: ViX-Ray's answers have no boxes; leave it out")
-    if gt_mode != "report":
-        raise UserError(f"--gt_mode={gt_mode}: expected 'report', the texts of the references")
-    bootstrap = bootstrap or Bootstrap()
+    if options.codec is not None:
+        raise UserError(f"--codec={options.codec}: ViX-Ray's answers have no boxes; leave it out")
+    if options.gt_mode != GT_MODE:
+        raise UserError(
+            f"--gt_mode={options.gt_mode}: expected '{GT_MODE}', the texts of the references"
+        )
     records = list(read_records(references))
     true = read_references(records, str(references))
-    systems = {name: read_predictions(path) for name, path in predictions.items()}
-    sources = {name: str(path) for name, path in predictions.items()}
-    figures, problems = score(true, systems, bootstrap, sources)
     settings = {
         "benchmark": "vix_ray",
         "datasets": sorted({record.dataset for record in records}),
         "splits": sorted({record.split for record in records}),
         "images": len({reference.image_id for reference in true.values()}),
         "questions": len(true),
-        "gt_mode": gt_mode,
+        "gt_mode": GT_MODE,
         "words": "runs of letters and digits, lower case, NFC: syllables",
-        "bootstrap": {
-            "method": "percentile",
-            "resamples": bootstrap.resamples,
-            "seed": bootstrap.seed,
-            "confidence": bootstrap.confidence,
-            "clustered_by": ["image"],
-        },
-        "files": {
-            str(path): hashlib.sha256(path.read_bytes()).hexdigest()
-            for path in (references, *predictions.values())
-        },
     }
-    return Scores(
-        {name: {PAPER: named, STRICT: named} for name, named in figures.items()}, problems, settings
-    )
+    systems = {name: read_predictions(path) for name, path in predictions.items()}
+    sources = {name: str(path) for name, path in predictions.items()}
+    scores = score(true, systems, options.bootstrap, sources, settings)
+    return scores.with_files(references, predictions)
 
 
 def read_references(records: Iterable[QARecord], where: str) -> dict[str, Reference]:
@@ -182,18 +180,19 @@ def _parts(predicted: str, reference: str) -> dict[str, float]:
 
 
 def _figures(
-    sums: Resampled, answered: Mapping[str, set[str]], counts: Mapping[str, int]
-) -> dict[str, dict[str, Estimate]]:
+    answered: Mapping[str, set[str]], counts: Mapping[str, int]
+) -> dict[str, dict[str, Figure | Estimate]]:
     first = next(iter(answered))
-    figures: dict[str, dict[str, Estimate]] = {}
+    figures: dict[str, dict[str, Figure | Estimate]] = {}
     for name, kinds in answered.items():
         named = figures[name] = {}
         for kind in KINDS:
             for metric in (*METRICS, "parse_failure_rate"):
-                figure = Estimate(None, None, None, 0)
-                if kind in kinds:
-                    figure = sums.estimate(_formula(metric, f"{name}/{kind}/"), counts[kind])
-                named[f"{kind}/{metric}"] = figure
+                named[f"{kind}/{metric}"] = (
+                    Figure(_formula(metric, f"{name}/{kind}/"), counts[kind])
+                    if kind in kinds
+                    else Estimate(None, None, None, 0)
+                )
                 if kind in kinds and metric in METRICS:
                     pairs = [(first, kind, f"minus/{first}")] if name != first else []
                     pairs += _stages_before(kind, answered)
@@ -203,8 +202,8 @@ def _figures(
                                 metric, f"{name}/{kind}/", f"{other}/{other_kind}/"
                             )
                             key = f"{kind}/{label}/{metric}"
-                            named[key] = sums.estimate(formula, counts[kind])
-        named["parse_failure_rate"] = sums.estimate(
+                            named[key] = Figure(formula, counts[kind])
+        named["parse_failure_rate"] = Figure(
             _blank_share([f"{name}/{kind}/" for kind in kinds]),
             sum(counts[kind] for kind in kinds),
         )
@@ -250,4 +249,4 @@ def _blank_share(prefixes: Sequence[str]) -> Formula:
     return formula
 
 
-VIX_RAY = Benchmark(score_files=score_files, gt_modes=("report",), markdown=markdown, rows=rows)
+VIX_RAY = Benchmark(score_files=score_files, gt_modes=(GT_MODE,), markdown=markdown, rows=rows)

@@ -3,6 +3,7 @@
 The bodies of Tables 4, 5, 11 and 12 are not available; ours stand alone there.
 """
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -159,7 +160,7 @@ def _answering(scores: Scores, key: str) -> Scores:
         for name, protocols in scores.figures.items()
         if protocols[PAPER][f"{kind}/bleu"].n
     }
-    return Scores(figures, scores.problems, scores.settings)
+    return dataclasses.replace(scores, figures=figures)
 
 
 def _heading(scores: Scores) -> str:

@@ -13,7 +13,7 @@ import krippendorff
 import numpy as np
 from jaxtyping import Float, Int
 
-from cxrjax.metrics.bootstrap import Bootstrap, Estimate, Resampled, Sums, resample
+from cxrjax.metrics.bootstrap import Bootstrap, Estimate, Figure, Resampled, Sums, resample
 
 Weights = Literal["unweighted", "linear", "quadratic"]
 Level = Literal["nominal", "ordinal"]
@@ -155,7 +155,9 @@ def bootstrap_kappa(
         safe = np.where(expected > 0, expected, 1)
         return np.where(expected > 0, 1 - observed / safe, np.nan)
 
-    return _resampled(first, second, levels, clusters, settings).estimate(kappas, len(first))
+    return _resampled(first, second, levels, clusters, settings).estimate(
+        Figure(kappas, len(first))
+    )
 
 
 def bootstrap_alpha(
@@ -171,7 +173,9 @@ def bootstrap_alpha(
     def alphas(sums: Sums) -> Float[np.ndarray, "sums"]:
         return _alphas_of_tables(_tables(sums, levels), level)
 
-    return _resampled(first, second, levels, clusters, settings).estimate(alphas, len(first))
+    return _resampled(first, second, levels, clusters, settings).estimate(
+        Figure(alphas, len(first))
+    )
 
 
 def krippendorff_alpha(ratings: Float[np.ndarray, "readers items"], level: Level) -> float:

@@ -1,26 +1,48 @@
-"""Intervals by resampling whole clusters (H10): what comes from one patient stays together.
+"""Figures as data, and their intervals by resampling whole clusters (H10).
 
-Every metric here is a function of sums over images. So an image is reduced once to a row of
-numbers (its hits, its misses, ...), and a resample is a weighted sum of rows: one matrix product
-for all metrics and all resamples, whatever the number of boxes.
+Every metric here is a function of sums over units (images, questions). So a unit is reduced once to
+a row of numbers (its hits, its misses, ...), and a resample is a weighted sum of rows: one matrix
+product for all metrics and all resamples, whatever the number of boxes. What comes from one patient
+stays together: clusters are drawn, not units.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
-# Weights held at once while resampling: 16 MB of float64.
+# Weights held at once while resampling: 16 MB of float64, but never less than some rows, so that
+# the matrix of units is not read anew for each of them.
 _CHUNK = 2_000_000
+_LEAST_ROWS = 8
 
+Columns = Mapping[str, Float[np.ndarray, "units"]]
 Sums = Mapping[str, Float[np.ndarray, "sums"]]
 Formula = Callable[[Sums], Float[np.ndarray, "sums"]]
+# Attribute -> its value for each unit; None: not of this unit, or not known.
+Attributes = Mapping[str, Sequence[str | None]]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A metric as a function of sums over units.
+
+    Attributes:
+        formula: from named sums to the figure, elementwise over resamples; NaN where undefined.
+        n: what the figure is taken over, for the record: a number, or the name of the column whose
+            sum it is (which a breakdown needs, to know n in every cell).
+        within: (attribute, value): the sums are over the units that have this value.
+    """
+
+    formula: Formula
+    n: int | str
+    within: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A figure with its percentile interval; None where undefined. `n`: what it was taken over."""
+    """A figure with its interval; None where undefined. `n`: what it was taken over."""
 
     value: int | float | None
     ci_low: float | None
@@ -53,74 +75,169 @@ class Bootstrap:
     confidence: float = 0.95
 
 
+@dataclass
+class _Block:
+    """Units summed by cluster: all of them, or those with one value of an attribute.
+
+    Attributes:
+        clusters: which cluster each row is of.
+        rows: sums of the columns; columns that are 0 everywhere are left out.
+        sums: first the observed sums, then one row per resample.
+    """
+
+    columns: dict[str, int]
+    clusters: Int[np.ndarray, "rows"]
+    rows: Float[np.ndarray, "rows columns"]
+    sums: Float[np.ndarray, "sums columns"] = field(init=False)
+
+
 @dataclass(frozen=True)
 class Resampled:
-    """Sums of every column: first the observed one, then one per resample."""
+    """Sums of every column, as observed and in every resample; made by `resample`."""
 
-    sums: dict[str, Float[np.ndarray, "sums"]]
-    confidence: float
+    settings: Bootstrap
+    clusters: int
+    names: tuple[str, ...]
+    blocks: Mapping[tuple[str, str] | None, _Block]
 
-    def estimate(self, formula: Formula, n: int) -> Estimate:
+    def sums(self, within: tuple[str, str] | None = None) -> dict[str, Float[np.ndarray, "sums"]]:
+        """Name -> first the observed sum, then one per resample.
+
+        Raises:
+            ValueError: no unit has this value.
+        """
+        if within not in self.blocks:
+            raise ValueError(f"no unit has the {within[0]} {within[1]!r}" if within else "")
+        block = self.blocks[within]
+        nothing = np.zeros(len(block.sums))
+        return {
+            name: block.sums[:, block.columns[name]] if name in block.columns else nothing
+            for name in self.names
+        }
+
+    def estimate(self, figure: Figure) -> Estimate:
         """A figure and its interval.
-
-        Args:
-            formula: from named sums to the figure, elementwise; NaN where undefined.
-            n: what the figure is taken over, for the record.
 
         Returns:
             The observed value with percentiles of the resamples in which it is defined. No
             interval where the value is undefined or nothing was resampled.
         """
-        figures = np.asarray(formula(self.sums), np.float64)
+        sums = self.sums(figure.within)
+        n = round(float(sums[figure.n][0])) if isinstance(figure.n, str) else figure.n
+        figures = np.asarray(figure.formula(sums), np.float64)
         value, draws = float(figures[0]), figures[1:]
         draws = draws[np.isfinite(draws)]
         if not np.isfinite(value):
             return Estimate(None, None, None, n)
         if not len(draws):
             return Estimate(value, None, None, n)
-        tail = (1 - self.confidence) / 2
+        tail = (1 - self.settings.confidence) / 2
         low, high = np.quantile(draws, [tail, 1 - tail])
         return Estimate(value, float(low), float(high), n)
 
 
+def estimate(
+    columns: Columns,
+    clusters: Sequence[Hashable],
+    figures: Mapping[str, Mapping[str, Figure | Estimate]],
+    bootstrap: Bootstrap,
+    attributes: Attributes | None = None,
+) -> dict[str, dict[str, Estimate]]:
+    """All figures of one system from one resampling.
+
+    Args:
+        columns, clusters, attributes: as of `resample`.
+        figures: {protocol: {metric: figure}}; what is an `Estimate` already stays as it is.
+    """
+    return estimate_all(resample(columns, clusters, bootstrap, attributes), figures)
+
+
+def estimate_all(
+    resampled: Resampled, figures: Mapping[str, Mapping[str, Figure | Estimate]]
+) -> dict[str, dict[str, Estimate]]:
+    """`estimate` of what is resampled already."""
+    return {
+        protocol: {
+            name: figure if isinstance(figure, Estimate) else resampled.estimate(figure)
+            for name, figure in named.items()
+        }
+        for protocol, named in figures.items()
+    }
+
+
 def resample(
-    columns: Mapping[str, Float[np.ndarray, "units"]],
+    columns: Columns,
     clusters: Sequence[Hashable],
     settings: Bootstrap,
+    attributes: Attributes | None = None,
 ) -> Resampled:
     """Sums the columns over the units, as observed and in every resample of the clusters.
 
     Args:
-        columns: name -> one number per unit (image).
-        clusters: the cluster of each unit (the patient, or the image itself).
+        columns: name -> one number per unit. Units may be of two kinds (questions and images), each
+            0 in the columns of the other.
+        clusters: the cluster of each unit: ("patient", id), or ("image", id) where no patient is
+            known.
         settings: how many resamples, from which seed.
+        attributes: what figures may be broken down by. Each parts the units, so it costs as much as
+            the columns once more, however many values it has.
 
     Returns:
         The sums. Without intervals where there are fewer than two clusters: one cluster says
         nothing about how another would have come out.
+
+    Raises:
+        ValueError: columns, clusters and attributes of different lengths.
     """
     index = {cluster: row for row, cluster in enumerate(dict.fromkeys(clusters))}
     rows = np.asarray([index[cluster] for cluster in clusters], np.int64)
-    by_cluster = np.zeros((len(index), len(columns)))
-    values = np.stack([np.asarray(c, np.float64) for c in columns.values()], axis=1)
-    np.add.at(by_cluster, rows, values)
+    lengths = {*map(len, columns.values()), *map(len, (attributes or {}).values())}
+    if lengths - {len(rows)}:
+        raise ValueError(f"{len(rows)} clusters for {sorted(lengths)} units")
+    blocks: dict[tuple[str, str] | None, _Block] = {
+        None: _block(columns, np.arange(len(rows)), rows)
+    }
+    for attribute, values in (attributes or {}).items():
+        members: dict[str, list[int]] = {}
+        for unit, value in enumerate(values):
+            if value is not None:
+                members.setdefault(value, []).append(unit)
+        for value, units in members.items():
+            blocks[attribute, value] = _block(columns, np.asarray(units), rows[units])
     draws = settings.resamples if len(index) > 1 else 0
-    sums = np.concatenate([by_cluster.sum(axis=0)[None], _draw(by_cluster, draws, settings.seed)])
-    return Resampled(dict(zip(columns, sums.T, strict=True)), settings.confidence)
+    _draw(list(blocks.values()), len(index), draws, settings.seed)
+    return Resampled(settings, len(index), tuple(columns), blocks)
 
 
-def _draw(
-    by_cluster: Float[np.ndarray, "clusters columns"], resamples: int, seed: int
-) -> Float[np.ndarray, "resamples columns"]:
-    count = len(by_cluster)
+def _block(
+    columns: Columns, units: Int[np.ndarray, "units"], clusters: Int[np.ndarray, "units"]
+) -> _Block:
+    present, rows = np.unique(clusters, return_inverse=True)
+    kept: dict[str, int] = {}
+    summed: list[np.ndarray] = []
+    for name, column in columns.items():
+        values = np.asarray(column, np.float64)[units]
+        if values.any():
+            kept[name] = len(summed)
+            summed.append(np.bincount(rows, weights=values, minlength=len(present)))
+    table = np.stack(summed, axis=1) if summed else np.zeros((len(present), 0))
+    return _Block(kept, present, table)
+
+
+def _draw(blocks: Sequence[_Block], count: int, resamples: int, seed: int) -> None:
+    """Fills in the blocks' sums: the same draws of clusters for all of them."""
     rng = np.random.default_rng(seed)
-    sums = np.empty((resamples, by_cluster.shape[1]))
-    step = max(1, _CHUNK // max(count, 1))
+    for block in blocks:
+        block.sums = np.empty((1 + resamples, block.rows.shape[1]))
+        block.sums[0] = block.rows.sum(axis=0)
+    step = max(_LEAST_ROWS, _CHUNK // max(count, 1))
     for start in range(0, resamples, step):
         rows = min(step, resamples - start)
         drawn = rng.integers(0, count, size=(rows, count))
         # How often each cluster was drawn, counted for all rows of the chunk in one pass.
         drawn += np.arange(rows)[:, None] * count
         weights = np.bincount(drawn.ravel(), minlength=rows * count).reshape(rows, count)
-        sums[start : start + rows] = weights.astype(np.float64) @ by_cluster
-    return sums
+        weights = weights.astype(np.float64)
+        for block in blocks:
+            here = weights if len(block.clusters) == count else weights[:, block.clusters]
+            block.sums[1 + start : 1 + start + rows] = here @ block.rows
