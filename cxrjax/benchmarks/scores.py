@@ -13,6 +13,7 @@ from cxrjax.benchmarks.outcomes import Outcome
 from cxrjax.benchmarks.predictions import Prediction
 from cxrjax.codecs import Codec
 from cxrjax.errors import UserError
+from cxrjax.judges.judge import Judge
 from cxrjax.metrics.bootstrap import (
     Attributes,
     Bootstrap,
@@ -52,7 +53,7 @@ class ScoreOptions:
     gt_mode: str
     codec: str | None = None
     bootstrap: Bootstrap = field(default_factory=Bootstrap)
-    judge: Any | None = None
+    judge: Judge | None = None
 
 
 @dataclass(frozen=True)
@@ -118,6 +119,7 @@ class Benchmark:
         gt_modes: ground-truth modes it knows, the default first.
         markdown: scores -> the tables for people.
         rows: scores -> the tables for programs, a mapping per cell.
+        uses_judge: whether it asks `ScoreOptions.judge`.
         outcome: what came of one question, for the page: (record, prediction, codec or None) ->
             outcome. None where the benchmark has no such thing.
     """
@@ -127,6 +129,7 @@ class Benchmark:
     markdown: Callable[[Scores], str]
     rows: Callable[[Scores], list[dict[str, Any]]]
     outcome: Callable[[QARecord, Prediction, Codec | None], Outcome] | None = None
+    uses_judge: bool = False
 
 
 def make_scores(
@@ -157,10 +160,11 @@ def make_scores(
         "clusters": len(set(clusters)),
         "clustered_by": sorted({kind for kind, _ in clusters}),
     }
+    judge = {} if options.judge is None else {"judge": options.judge.name}
     return Scores(
         figures=figures,
         problems={name: counted.problems for name, counted in systems.items()},
-        settings={**settings, "bootstrap": bootstrap},
+        settings={**settings, **judge, "bootstrap": bootstrap},
         curves={name: counted.curves for name, counted in systems.items() if counted.curves},
     )
 
