@@ -19,6 +19,7 @@ setup(
             "datasets/*/*.json",
             "datasets/*/*/*.json",
             "datasets/*/*.toml",
+            "judges/*.toml",
         ]
     },
     install_requires=[

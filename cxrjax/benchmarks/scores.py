@@ -15,6 +15,7 @@ from cxrjax.benchmarks.predictions import Prediction
 from cxrjax.benchmarks.text_tables import UNDEFINED, grid, to_latex
 from cxrjax.codecs import Codec
 from cxrjax.errors import UserError
+from cxrjax.judges.judge import Judge
 from cxrjax.metrics.bootstrap import (
     Attributes,
     Bootstrap,
@@ -59,7 +60,7 @@ class ScoreOptions:
     gt_mode: str
     codec: str | None = None
     bootstrap: Bootstrap = field(default_factory=Bootstrap)
-    judge: Any | None = None
+    judge: Judge | None = None
     bert_score: BertScoreSettings | None = None
     compare_to: str | None = None
 
@@ -127,6 +128,7 @@ class Benchmark:
         gt_modes: ground-truth modes it knows, the default first.
         markdown: scores -> the tables for people.
         rows: scores -> the tables for programs, a mapping per cell.
+        uses_judge: whether it asks `ScoreOptions.judge`.
         outcome: what came of one question, for the page: (record, prediction, codec or None) ->
             outcome. None where the benchmark has no such thing.
     """
@@ -136,6 +138,7 @@ class Benchmark:
     markdown: Callable[[Scores], str]
     rows: Callable[[Scores], list[dict[str, Any]]]
     outcome: Callable[[QARecord, Prediction, Codec | None], Outcome] | None = None
+    uses_judge: bool = False
 
 
 def make_scores(
@@ -175,10 +178,12 @@ def make_scores(
         if name != reference:
             for protocol, metrics in (compared or {}).items():
                 comparisons += _compared(systems, resampled, (name, reference), protocol, metrics)
+    judge = {} if options.judge is None else {"judge": options.judge.name}
+    bootstrap = _bootstrap(options.bootstrap, clusters, figures)
     return Scores(
         figures=figures,
         problems={name: counted.problems for name, counted in systems.items()},
-        settings={**settings, "bootstrap": _bootstrap(options.bootstrap, clusters, figures)},
+        settings={**settings, **judge, "bootstrap": bootstrap},
         curves={name: counted.curves for name, counted in systems.items() if counted.curves},
         comparisons=comparisons,
     )

@@ -5,9 +5,9 @@ AR-score, section 4.2) and takes texts apart into facts (ViX-Ray, section 4.2). 
 part of its result, with a category: it is counted, and never left out.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 LOWEST, HIGHEST = 1, 10  # marks
 
@@ -98,6 +98,7 @@ class Facts:
     """Statements of one text, each understood by itself; none where `failure` says why."""
 
     items: tuple[str, ...]
+    lang: str
     failure: str | None = None
 
 
@@ -121,10 +122,16 @@ class Judge(Protocol):
     Attributes:
         name: what it is called beside its figures.
         surrogate: rules in place of a model. Its figures are never called by the metric's own name.
+        judgements: what was judged, a line of JSON each: `score_line` and `fact_line`.
     """
 
     name: str
     surrogate: bool
+    judgements: list[dict[str, Any]]
+
+    def to_json(self) -> dict[str, Any]:
+        """For the record: how it judged, and at what cost."""
+        ...
 
     def relative_scores(self, samples: Sequence[Sample]) -> list[RelativeScore]:
         """Marks of each sample, in order."""
@@ -147,14 +154,53 @@ def compare_facts(judge: Judge, pairs: Sequence[FactPair]) -> list[FactMatch]:
         )
     )
     found = dict(zip(texts, judge.facts(texts), strict=True))
-    return judge.match(
+    matches = judge.match(
         [(found[pair.predicted, pair.lang], found[pair.reference, pair.lang]) for pair in pairs]
     )
+    for pair, match in zip(pairs, matches, strict=True):
+        judge.judgements.append(fact_line(judge, pair, match))
+    return matches
+
+
+def score_line(judge: Judge, sample: Sample, score: RelativeScore) -> dict[str, Any]:
+    """A rating for judgements.jsonl; marks are means over both orders."""
+    marks = (score.reference_first, score.answer_first)
+    return _line(judge, "relative_score", sample, score.failure) | {
+        "reference": _mean(mark.reference for mark in marks),
+        "answer": _mean(mark.answer for mark in marks),
+        "ratio": score.ratio,
+        "ratio_reference_first": score.ratio_reference_first,
+    }
+
+
+def fact_line(judge: Judge, pair: FactPair, match: FactMatch) -> dict[str, Any]:
+    """Facts of an answer and of the reference for judgements.jsonl, and which are the same."""
+    return _line(judge, "facts", pair, match.failure) | {
+        "predicted": list(match.predicted.items),
+        "true": list(match.true.items),
+        "same": [list(one) for one in match.pairs],
+    }
 
 
 def metric_name(judge: Judge, name: str) -> str:
     """The name that a judge's figure goes by: a surrogate's says so."""
     return f"surrogate/{name}" if judge.surrogate else name
+
+
+def _line(judge: Judge, task: str, of: Sample | FactPair, failure: str | None) -> dict[str, Any]:
+    return {
+        "task": task,
+        "judge": judge.name,
+        "surrogate": judge.surrogate,
+        "system": of.system,
+        "question_id": of.question_id,
+        "failure": failure,
+    }
+
+
+def _mean(marks: Iterable[float | None]) -> float | None:
+    known = [mark for mark in marks if mark is not None]
+    return sum(known) / len(known) if len(known) == 2 else None
 
 
 def _ratio(marks: Marks) -> float | None:

@@ -7,13 +7,14 @@ again in the next run.
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import repeat
 from typing import Annotated, Any
 
 import pydantic
 from tqdm import tqdm
 
 from cxrjax.errors import UserError
-from cxrjax.judges.judge import FactMatch, Facts, Marks, RelativeScore, Sample
+from cxrjax.judges.judge import FactMatch, Facts, Marks, RelativeScore, Sample, score_line
 from cxrjax.judges.verdict_store import Verdict, VerdictStore, verdict_key
 from cxrjax.language_model import Client, NoAnswer, Request
 from cxrjax.language_model.failure import SERVICE_FAILURES
@@ -74,6 +75,7 @@ class LanguageModelJudge:
 
     Attributes:
         planned: what a dry run found, task by task.
+        judgements: as in `Judge`.
     """
 
     surrogate = False
@@ -83,6 +85,7 @@ class LanguageModelJudge:
     ) -> None:
         self.name = name
         self.planned: dict[str, str] = {}
+        self.judgements: list[dict[str, Any]] = []
         self._store = store
         self._client = client
         self._dry_run = dry_run
@@ -96,10 +99,12 @@ class LanguageModelJudge:
         """
         inputs = [_rated(sample, swapped) for sample in samples for swapped in (False, True)]
         verdicts = iter(self._verdicts(RELATIVE_SCORE, inputs))
-        return [
+        scores = [
             RelativeScore(_marks(next(verdicts), "first"), _marks(next(verdicts), "second"))
             for _ in samples
         ]
+        self.judgements += map(score_line, repeat(self), samples, scores)
+        return scores
 
     def facts(self, texts: Sequence[tuple[str, str]]) -> list[Facts]:
         """Facts of each (text, language); a blank text has none, and nothing is asked about it.
@@ -109,7 +114,10 @@ class LanguageModelJudge:
         """
         said = [text for text, _ in texts if text.strip()]
         verdicts = iter(self._verdicts(FACTS, [{"text": text} for text in said]))
-        return [_facts(next(verdicts)) if text.strip() else Facts(()) for text, _ in texts]
+        return [
+            _facts(next(verdicts), lang) if text.strip() else Facts((), lang)
+            for text, lang in texts
+        ]
 
     def match(self, pairs: Sequence[tuple[Facts, Facts]]) -> list[FactMatch]:
         """Facts that say the same, as the judge names them; where it gives a fact to several, as
@@ -134,6 +142,15 @@ class LanguageModelJudge:
                 same = one_to_one((one["a"] - 1, one["b"] - 1) for one in verdict.get("same", ()))
             matched.append(FactMatch(predicted, true, same, failure))
         return matched
+
+    def to_json(self) -> dict[str, Any]:
+        """For the record: the model's settings, and what this run asked and spent."""
+        if self._client is None:
+            return {"replayed_from": str(self._store.path)}
+        return {
+            "settings": self._client.settings.to_json(),
+            "account": self._client.account.to_json(),
+        }
 
     def _verdicts(self, task: str, inputs: Sequence[Mapping[str, Any]]) -> list[Verdict]:
         """A verdict on each input; equal ones are asked about once."""
@@ -256,8 +273,8 @@ def _marks(verdict: Verdict, reference: str) -> Marks:
     return Marks(verdict[reference]["overall"], verdict[answer]["overall"])
 
 
-def _facts(verdict: Verdict) -> Facts:
+def _facts(verdict: Verdict, lang: str) -> Facts:
     if "failure" in verdict:
-        return Facts((), verdict["failure"])
+        return Facts((), lang, verdict["failure"])
     # A fact that the model gives twice is one.
-    return Facts(tuple(dict.fromkeys(verdict["facts"])))
+    return Facts(tuple(dict.fromkeys(verdict["facts"])), lang)
