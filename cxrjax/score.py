@@ -28,6 +28,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cxrjax.benchmarks import BENCHMARKS
+from cxrjax.benchmarks.bert_vectors import BertScoreSettings
 from cxrjax.benchmarks.scores import GT_MODE_HELP, ScoreOptions, full_markdown, write_scores
 from cxrjax.cli import run
 from cxrjax.codecs import CODECS
@@ -77,11 +78,27 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         metavar="NAME",
         help="the system that all others are compared with (default: the first)",
     )
+    add(
+        "--bertscore_model",
+        type=Path,
+        metavar="DIR",
+        help="folder of the encoder that BERTScore is taken with, such as roberta-large (needs "
+        "PyTorch: the extra bertscore)",
+    )
+    add("--bertscore_layer", type=int, metavar="N", help="its layer (default: the best known one)")
+    add(
+        "--bertscore_baseline",
+        type=Path,
+        metavar="FILE",
+        help="LAYER,P,R,F of the package bert-score: rescale by it, as papers mostly do",
+    )
     add("--out", required=True, type=Path, metavar="DIR", help="folder to write to")
     judge_flags.add_flags(parser)
     flags = parser.parse_args(argv)
     if flags.resamples < 0 or flags.seed < 0:
         parser.error("--resamples and --seed must not be negative")
+    if flags.bertscore_model is None and (flags.bertscore_layer or flags.bertscore_baseline):
+        parser.error("--bertscore_layer and --bertscore_baseline are of --bertscore_model")
     return flags
 
 
@@ -110,6 +127,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     if judge is not None and not benchmark.uses_judge:
         judging = ", ".join(name for name, other in BENCHMARKS.items() if other.uses_judge)
         raise UserError(f"--judge={flags.judge}: {flags.benchmark} has none; {judging} have")
+    bert_score = None
+    if flags.bertscore_model is not None:
+        if not benchmark.uses_bert_score:
+            raise UserError(f"--bertscore_model: {flags.benchmark} has no BERTScore; leave it out")
+        bert_score = BertScoreSettings(
+            flags.bertscore_model, flags.bertscore_layer, flags.bertscore_baseline
+        )
     scores = benchmark.score_files(
         flags.references,
         system_names(flags.predictions, flags.name),
@@ -118,6 +142,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             gt_mode=flags.gt_mode or benchmark.gt_modes[0],
             bootstrap=Bootstrap(resamples=flags.resamples, seed=flags.seed, method=flags.interval),
             judge=judge,
+            bert_score=bert_score,
             compare_to=flags.compare_to,
         ),
     )

@@ -65,6 +65,17 @@ from cxrjax.metrics.v_score import v_score
 from cxrjax.records import QARecord, read_records
 
 GT_MODE = "exact"
+# What a training run logs.
+LOGGED = (
+    "a_score",
+    "v_score",
+    "rouge_l",
+    "bleu_1",
+    *(f"by_question_type/a_score/{kind}" for kind in QUESTION_TYPES if kind != "open_ended"),
+    *(f"by_question_type/v_score/{kind}" for kind in QUESTION_TYPES),
+    "parse_failure_rate",
+    "in_form_rate",
+)
 KEYED_TYPES = tuple(kind for kind in QUESTION_TYPES if kind != "open_ended")
 _NO_FIGURE = Estimate(None, None, None, 0)
 
@@ -124,7 +135,7 @@ def score(
         "gt_mode": GT_MODE,
         "codec": (codec.name if codec else "gemex") + ", where a line has no boxes",
         "bert_score": bert_score.name if bert_score else None,
-        "judge": {"name": judge.name, "surrogate": judge.surrogate} if judge else None,
+        "surrogate_judge": judge is not None and judge.surrogate,
     }
     clusters = [question.cluster for question in references.questions.values()]
     return make_scores(
@@ -331,5 +342,13 @@ def _mean_of(formulas: list[Formula]) -> Formula:
 
 
 GEMEX = Benchmark(
-    score_files=score_files, gt_modes=(GT_MODE,), markdown=markdown, rows=rows, outcome=outcome
+    score_files=score_files,
+    gt_modes=(GT_MODE,),
+    markdown=markdown,
+    rows=rows,
+    outcome=outcome,
+    uses_judge=True,
+    uses_bert_score=True,
+    score_records=score_records,
+    logged={STRICT: LOGGED},
 )

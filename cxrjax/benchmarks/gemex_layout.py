@@ -274,12 +274,11 @@ def _heading(scores: Scores) -> str:
     """What the figures stand on."""
     settings = scores.settings
     bootstrap = settings["bootstrap"]
-    judge = settings["judge"]
     judged = "no judge was asked (--judge), so that there is no AR-score"
-    if judge:
-        judged = f"judge: {judge['name']}"
-        if judge["surrogate"]:
-            judged += ", rules in a judge's place, so that there is no AR-score"
+    if "judge" in settings:
+        judged = f"judge: {settings['judge']}"
+        if settings["surrogate_judge"]:
+            judged += ", in a judge's place, so that there is no AR-score"
     text = (
         "# GEMeX\n\n"
         f"{settings['images']:,} images, {settings['questions']:,} questions; data set "

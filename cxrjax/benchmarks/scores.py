@@ -65,6 +65,11 @@ class ScoreOptions:
     compare_to: str | None = None
 
 
+ScoreRecords = Callable[
+    [Iterable[QARecord], Mapping[str, Iterable[Prediction]], ScoreOptions], "Scores"
+]
+
+
 @dataclass(frozen=True)
 class Counted:
     """What a benchmark counted of one system: all that its figures are made of.
@@ -129,6 +134,11 @@ class Benchmark:
         markdown: scores -> the tables for people.
         rows: scores -> the tables for programs, a mapping per cell.
         uses_judge: whether it asks `ScoreOptions.judge`.
+        uses_bert_score: whether it takes BERTScores.
+        score_records: (records, {system: predictions}, options) -> scores, without files: for
+            evaluation during training. None where there is no such thing.
+        logged: protocol -> the metrics that a training run logs; where several protocols have one
+            of the same name, the last counts.
         outcome: what came of one question, for the page: (record, prediction, codec or None) ->
             outcome. None where the benchmark has no such thing.
     """
@@ -139,6 +149,9 @@ class Benchmark:
     rows: Callable[[Scores], list[dict[str, Any]]]
     outcome: Callable[[QARecord, Prediction, Codec | None], Outcome] | None = None
     uses_judge: bool = False
+    uses_bert_score: bool = False
+    score_records: ScoreRecords | None = None
+    logged: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 def make_scores(
