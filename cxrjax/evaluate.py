@@ -15,7 +15,7 @@ from pathlib import Path
 
 from cxrjax.benchmarks import BENCHMARKS
 from cxrjax.benchmarks.scores import GT_MODE_HELP, ScoreOptions, write_scores
-from cxrjax.benchmarks.validation import LOGGED, draw_predictions
+from cxrjax.benchmarks.validation import draw_predictions
 from cxrjax.cli import keep_compiled_programs, run
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.sources import RecordSource
@@ -87,11 +87,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     write_scores(out, benchmark, scores)
     if flags.workdir:
         figures = {
-            f"evaluation/{protocol}/{metric}": figure.value
-            for protocol, named in scores.figures[name].items()
-            for metric, figure in named.items()
-            # VinDr-CXR-VQA has hundreds, by class and by type; of others all are logged.
-            if metric in LOGGED[protocol] or flags.benchmark != "vindr_cxr_vqa"
+            f"evaluation/{protocol}/{metric}": value
+            for protocol, metric, value in benchmark.logged_figures(scores.figures[name])
         }
         with open(predictions, encoding="utf-8") as lines:
             drawn = draw_predictions(

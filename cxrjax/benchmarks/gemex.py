@@ -143,15 +143,6 @@ def score(
     )
 
 
-def score_records(
-    records: Iterable[QARecord],
-    systems: Mapping[str, Iterable[Prediction]],
-    options: ScoreOptions,
-) -> Scores:
-    """`score` on records in memory, as evaluation during training has them."""
-    return score(read_references(records, "validation"), systems, options)
-
-
 def score_files(references: Path, predictions: Mapping[str, Path], options: ScoreOptions) -> Scores:
     """`score` on files; the settings carry the files' hashes.
 
@@ -349,6 +340,5 @@ GEMEX = Benchmark(
     outcome=outcome,
     uses_judge=True,
     uses_bert_score=True,
-    score_records=score_records,
     logged={STRICT: LOGGED},
 )

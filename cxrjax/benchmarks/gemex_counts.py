@@ -3,6 +3,7 @@
 Everything that a figure of GEMeX needs is a sum over questions of the columns made here.
 """
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -50,7 +51,8 @@ class ReadAnswer:
         named: of a closed or choice question, what it names.
         text: answer and reason without tags and boxes.
         failures: categories, none where everything due could be read.
-        in_form: whether answer, reason and location stand behind their tags.
+        in_form: whether answer and reason stand behind their tags, and a location too, in
+            GEMeX's own boxes or in another codec's.
         missing: whether there is no prediction.
     """
 
@@ -76,6 +78,9 @@ class SystemCounts:
     problems: Counter[str]
     failures: Counter[str]
 
+
+# Of the codecs `paligemma` and `vindr_px`, in which our models may write GEMeX's boxes.
+_LOCATION_TOKENS = re.compile(r"<loc[0-9_]{1,40}>")
 
 _NOTHING = ReadAnswer(
     named=None,
@@ -107,7 +112,7 @@ def read_answer(
     height, width = question.image_hw or (SIDE, SIDE)
     boxes = read_boxes(prediction, codec or CODECS["gemex"], height, width, source)
     parsed = parse_answer(prediction.text, question.kind, question.choices)
-    tagged = parsed.answer and parsed.reason and parsed.location
+    tagged = parsed.answer and parsed.reason and (parsed.location or len(boxes.boxes))
     failures: list[str] = []
     named = None
     if question.kind != "open_ended":
@@ -130,9 +135,10 @@ def read_answer(
 
 
 def without_boxes(text: str) -> str:
-    """The text without what the codec `gemex` reads as boxes in it."""
+    """The text without location tokens and without the boxes that the codec `gemex` reads in it."""
+    text = _LOCATION_TOKENS.sub(" ", text)
     if "[" not in text:
-        return text
+        return " ".join(text.split())
     pieces, at = [], 0
     for span in CODECS["gemex"].find(text, SIDE, SIDE):
         pieces.append(text[at : span.start])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from cxrjax import score
-from cxrjax.benchmarks import BENCHMARKS
+from cxrjax.benchmarks import BENCHMARKS, gemex
 from cxrjax.benchmarks.gemex_truth import read_references
 from cxrjax.benchmarks.predictions import parse_prediction
 from cxrjax.benchmarks.scores import ScoreOptions
@@ -77,7 +77,7 @@ def figures(texts, records=RECORDS, options=OPTIONS, **fields):
         if text is not None
     ]
     predictions = [parse_prediction(line, "test") for line in lines]
-    scores = GEMEX.score_records(records, {"model": predictions}, options)
+    scores = gemex.score(read_references(records, "test"), {"model": predictions}, options)
     return {
         protocol: {name: figure["value"] for name, figure in named.items()}
         for protocol, named in scores.metrics()["model"].items()
@@ -145,6 +145,13 @@ def test_lines_may_bring_their_boxes():
     assert found["strict"]["v_score"] == pytest.approx((5 + 1 / 2) / 6)
 
 
+def test_location_tokens_are_no_words():
+    tokens = CODECS["paligemma"].encode(np.array([[0.5, 0.0, 1.0, 1.0]]), 448, 224)
+    texts = [t.partition(" <location>")[0] + " " + tokens for t in REFERENCE_TEXTS]
+    found = figures(texts, boxes=[[0.5, 0, 1, 1]])["strict"]
+    assert found["bleu_1"] == pytest.approx(1) and found["in_form_rate"] == 1
+
+
 def test_other_codecs_are_read_where_the_size_is_known():
     boxes = np.array([[0.5, 0.0, 1.0, 1.0]])
     text = "Yes. " + CODECS["vindr_px"].encode(boxes, 448, 224)
@@ -159,8 +166,8 @@ def test_other_codecs_are_read_where_the_size_is_known():
 
 def test_permutation_of_the_predictions_changes_nothing_and_a_stray_box_never_helps():
     texts = list(REFERENCE_TEXTS)
-    backwards = GEMEX.score_records(
-        RECORDS,
+    backwards = gemex.score(
+        read_references(RECORDS, "test"),
         {
             "model": [
                 parse_prediction({"question_id": r.question_id, "text": t}, "test")
@@ -296,7 +303,7 @@ def test_references_whose_key_cannot_be_read_are_left_out_of_the_a_score_and_cou
         parse_prediction({"question_id": r.question_id, "text": r.answer_text}, "test")
         for r in records
     ]
-    scores = GEMEX.score_records(records, {"model": predictions}, OPTIONS)
+    scores = gemex.score(read_references(records, "test"), {"model": predictions}, OPTIONS)
     named = scores.metrics()["model"]["strict"]
     assert scores.settings["questions_without_key"] == 2
     assert named["a_score"] == {"value": 1.0, "ci_low": None, "ci_high": None, "n": 5}
@@ -374,5 +381,5 @@ def test_ten_thousand_answers_are_scored_in_seconds():
     ]
     options = ScoreOptions(gt_mode="exact", bootstrap=Bootstrap(resamples=1000))
     start = time.perf_counter()
-    GEMEX.score_records(records, {"model": predictions}, options)
+    gemex.score(read_references(records, "test"), {"model": predictions}, options)
     assert time.perf_counter() - start < 30
