@@ -4,13 +4,15 @@ import csv
 import hashlib
 import io
 import json
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from cxrjax.benchmarks.bert_vectors import BertScoreSettings
 from cxrjax.benchmarks.outcomes import Outcome
 from cxrjax.benchmarks.predictions import Prediction
+from cxrjax.benchmarks.text_tables import UNDEFINED, grid, to_latex
 from cxrjax.codecs import Codec
 from cxrjax.errors import UserError
 from cxrjax.judges.judge import Judge
@@ -20,8 +22,11 @@ from cxrjax.metrics.bootstrap import (
     Columns,
     Estimate,
     Figure,
-    estimate,
+    Resampled,
+    estimate_all,
+    resample,
 )
+from cxrjax.metrics.comparison import compare
 from cxrjax.records import QARecord
 
 PAPER, STRICT = "paper", "strict"
@@ -48,12 +53,21 @@ class ScoreOptions:
         codec: name of the convention in which predictions without boxes write them in their text.
         bootstrap: how intervals are made.
         judge: a language model or its stand-in, for benchmarks that ask one.
+        bert_score: the model that BERTScore is taken with, for benchmarks that have it.
+        compare_to: the system that all others are compared with; None: the first.
     """
 
     gt_mode: str
     codec: str | None = None
     bootstrap: Bootstrap = field(default_factory=Bootstrap)
     judge: Judge | None = None
+    bert_score: BertScoreSettings | None = None
+    compare_to: str | None = None
+
+
+ScoreRecords = Callable[
+    [Iterable[QARecord], Mapping[str, Iterable[Prediction]], ScoreOptions], "Scores"
+]
 
 
 @dataclass(frozen=True)
@@ -120,6 +134,11 @@ class Benchmark:
         markdown: scores -> the tables for people.
         rows: scores -> the tables for programs, a mapping per cell.
         uses_judge: whether it asks `ScoreOptions.judge`.
+        uses_bert_score: whether it takes BERTScores.
+        score_records: (records, {system: predictions}, options) -> scores, without files: for
+            evaluation during training. None where there is no such thing.
+        logged: protocol -> the metrics that a training run logs; where several protocols have one
+            of the same name, the last counts.
         outcome: what came of one question, for the page: (record, prediction, codec or None) ->
             outcome. None where the benchmark has no such thing.
     """
@@ -130,6 +149,9 @@ class Benchmark:
     rows: Callable[[Scores], list[dict[str, Any]]]
     outcome: Callable[[QARecord, Prediction, Codec | None], Outcome] | None = None
     uses_judge: bool = False
+    uses_bert_score: bool = False
+    score_records: ScoreRecords | None = None
+    logged: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 def make_scores(
@@ -138,6 +160,7 @@ def make_scores(
     settings: Mapping[str, Any],
     options: ScoreOptions,
     attributes: Attributes | None = None,
+    compared: Mapping[str, Iterable[str]] | None = None,
 ) -> Scores:
     """Figures with intervals from what was counted of each system.
 
@@ -147,30 +170,129 @@ def make_scores(
             same resamples of them serve all systems.
         settings: what the benchmark says of itself; how the intervals are made is added.
         attributes: what figures are broken down by, attribute -> its value for each unit.
+        compared: protocol -> the metrics of the paper's tables (`tables.table_metrics`), in which
+            systems are compared; P-values are corrected for them together.
+
+    Raises:
+        UserError: no system is called `options.compare_to`.
     """
-    figures = {
-        name: estimate(counted.columns, clusters, counted.figures, options.bootstrap, attributes)
+    reference = options.compare_to or next(iter(systems))
+    if reference not in systems:
+        raise UserError(f"--compare_to={reference}: expected one of {', '.join(systems)}")
+    resampled = {
+        name: resample(counted.columns, clusters, options.bootstrap, attributes)
         for name, counted in systems.items()
     }
-    bootstrap = {
-        "method": "percentile",
-        "resamples": options.bootstrap.resamples,
-        "seed": options.bootstrap.seed,
-        "confidence": options.bootstrap.confidence,
-        "clusters": len(set(clusters)),
-        "clustered_by": sorted({kind for kind, _ in clusters}),
+    figures = {
+        name: estimate_all(resampled[name], counted.figures) for name, counted in systems.items()
     }
+    comparisons: list[dict[str, Any]] = []
+    for name in systems:
+        if name != reference:
+            for protocol, metrics in (compared or {}).items():
+                comparisons += _compared(systems, resampled, (name, reference), protocol, metrics)
     judge = {} if options.judge is None else {"judge": options.judge.name}
+    bootstrap = _bootstrap(options.bootstrap, clusters, figures)
     return Scores(
         figures=figures,
         problems={name: counted.problems for name, counted in systems.items()},
         settings={**settings, **judge, "bootstrap": bootstrap},
         curves={name: counted.curves for name, counted in systems.items() if counted.curves},
+        comparisons=comparisons,
     )
 
 
+def _compared(
+    systems: Mapping[str, Counted],
+    resampled: Mapping[str, Resampled],
+    pair: tuple[str, str],
+    protocol: str,
+    metrics: Iterable[str],
+) -> list[dict[str, Any]]:
+    """Lines of comparisons.json: the first of the pair minus the second."""
+    first, second = (systems[name].figures[protocol] for name in pair)
+    figures = {}
+    for metric in dict.fromkeys(metrics):
+        one, two = first.get(metric), second.get(metric)
+        if isinstance(one, Figure) and isinstance(two, Figure):
+            figures[metric] = (one, two)
+    found = compare(resampled[pair[0]], resampled[pair[1]], figures)
+    return [
+        {
+            "system": pair[0],
+            "compared_to": pair[1],
+            "protocol": protocol,
+            "metric": metric,
+            **asdict(comparison),
+        }
+        for metric, comparison in found.items()
+    ]
+
+
+def _bootstrap(
+    bootstrap: Bootstrap, clusters: Sequence[tuple[str, Hashable]], figures: Figures
+) -> dict[str, Any]:
+    """How the intervals were made, and which figures' are not by the method asked for."""
+    fallbacks = {
+        system: {
+            protocol: [name for name, figure in named.items() if figure.fallback]
+            for protocol, named in protocols.items()
+        }
+        for system, protocols in figures.items()
+    }
+    return {
+        "method": bootstrap.method,
+        "percentile_instead": fallbacks if bootstrap.method != "percentile" else {},
+        "resamples": bootstrap.resamples,
+        "seed": bootstrap.seed,
+        "confidence": bootstrap.confidence,
+        "clusters": len(set(clusters)),
+        "clustered_by": sorted({kind for kind, _ in clusters}),
+    }
+
+
+def full_markdown(benchmark: Benchmark, scores: Scores) -> str:
+    """tables.md: the benchmark's tables, then its systems compared."""
+    return "\n".join([benchmark.markdown(scores), *_comparison_tables(scores)])
+
+
+def _comparison_tables(scores: Scores) -> list[str]:
+    if not scores.comparisons:
+        return []
+    header = ["System", "Protocol", "Metric", "Difference", "p", "p (Holm)", "n"]
+    lines = [header]
+    for row in scores.comparisons:
+        lines.append(
+            [
+                f"{row['system']} − {row['compared_to']}",
+                row["protocol"],
+                f"`{row['metric']}`",
+                _difference(row),
+                *(UNDEFINED if p is None else f"{p:.3g}" for p in (row["p"], row["p_holm"])),
+                f"{row['n']:,}",
+            ]
+        )
+    bootstrap = scores.settings["bootstrap"]
+    return [
+        "## Systems compared\n",
+        grid(lines),
+        f"Both systems resampled together ({bootstrap['method']} intervals); p of a two-sided "
+        f"paired permutation test, {bootstrap['resamples']:,} permutations that swap whole "
+        f"clusters; corrected (Holm) for the metrics of one protocol and pair.\n",
+    ]
+
+
+def _difference(row: Mapping[str, Any]) -> str:
+    if row["difference"] is None:
+        return UNDEFINED
+    text = f"{row['difference']:+.3f}"
+    if row["ci_low"] is None:
+        return text
+    return f"{text} ({row['ci_low']:+.3f} to {row['ci_high']:+.3f})"
+
+
 def write_scores(out: Path, benchmark: Benchmark, scores: Scores) -> None:
-    """Writes metrics.json, tables.md, tables.csv and score.json (settings and problems).
+    """Writes metrics.json, tables.md, .tex and .csv, and score.json (settings and problems).
 
     Beside them curves.json and comparisons.json, where there are any.
 
@@ -178,13 +300,15 @@ def write_scores(out: Path, benchmark: Benchmark, scores: Scores) -> None:
         UserError: the folder cannot be written to.
     """
     rows = benchmark.rows(scores)
+    markdown = full_markdown(benchmark, scores)
     table = io.StringIO()
     writer = csv.DictWriter(table, fieldnames=list(rows[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     contents = {
         "metrics.json": _json(scores.metrics()),
-        "tables.md": benchmark.markdown(scores),
+        "tables.md": markdown,
+        "tables.tex": to_latex(markdown),
         "tables.csv": table.getvalue(),
         "score.json": _json({**scores.settings, "problems": scores.problems}),
         "curves.json": _json(scores.curves) if scores.curves else None,

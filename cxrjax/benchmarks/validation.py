@@ -7,7 +7,7 @@ import numpy as np
 
 from cxrjax.benchmarks.overlays import overlay
 from cxrjax.benchmarks.predictions import parse_prediction
-from cxrjax.benchmarks.scores import PAPER, STRICT
+from cxrjax.benchmarks.scores import PAPER, STRICT, ScoreOptions
 from cxrjax.benchmarks.vindr_cxr_vqa import score
 from cxrjax.benchmarks.vindr_truth import read_references
 from cxrjax.decoding.generate import Generator
@@ -68,7 +68,9 @@ def make_evaluate(
         )
         predictions = [parse_prediction(line, line["question_id"]) for line in lines]
         scores = score(
-            references, {"model": predictions}, codec=None, bootstrap=Bootstrap(resamples=0)
+            references,
+            {"model": predictions},
+            options=ScoreOptions(gt_mode="exact", bootstrap=Bootstrap(resamples=0)),
         )
         figures: dict[str, Any] = {}
         for protocol, names in LOGGED.items():

@@ -45,6 +45,7 @@ from cxrjax.benchmarks.scores import (
     Scores,
     make_scores,
 )
+from cxrjax.benchmarks.tables import table_metrics
 from cxrjax.benchmarks.vindr_counts import (
     IOU,
     SystemCounts,
@@ -52,12 +53,12 @@ from cxrjax.benchmarks.vindr_counts import (
     count_by_group,
     count_system,
 )
-from cxrjax.benchmarks.vindr_layout import markdown, rows
+from cxrjax.benchmarks.vindr_layout import TABLES, markdown, rows
 from cxrjax.benchmarks.vindr_truth import GT_MODES, References, read_references
 from cxrjax.codecs import Codec, get_codec
 from cxrjax.datasets.output import hash_lines
 from cxrjax.metrics import classification
-from cxrjax.metrics.bootstrap import Bootstrap, Estimate, Figure, Formula, Sums
+from cxrjax.metrics.bootstrap import Estimate, Figure, Formula, Sums
 from cxrjax.records import read_records
 
 Named = dict[str, Figure]
@@ -67,7 +68,7 @@ def score(
     references: References,
     systems: Mapping[str, Iterable[Prediction]],
     codec: Codec | None = None,
-    bootstrap: Bootstrap | None = None,
+    options: ScoreOptions | None = None,
     sources: Mapping[str, str] | None = None,
 ) -> Scores:
     """Figures of several systems on one set of references.
@@ -76,8 +77,7 @@ def score(
         references: of `vindr_truth.read_references`.
         systems: name -> predictions, at most one per question.
         codec: reads boxes from text where a prediction has none of its own.
-        bootstrap: how intervals are made; the default is 1,000 resamples from seed 0. The same
-            resamples serve all systems.
+        options: how intervals and comparisons are made; by default 1,000 resamples from seed 0.
         sources: system -> what its predictions are called in error messages; default: its name.
 
     Raises:
@@ -105,7 +105,8 @@ def score(
         counted,
         [image.cluster for image in references.images],
         settings,
-        ScoreOptions(gt_mode=references.gt_mode, bootstrap=bootstrap or Bootstrap()),
+        options or ScoreOptions(gt_mode=references.gt_mode),
+        compared=table_metrics(TABLES),
     )
 
 
@@ -120,7 +121,7 @@ def score_files(references: Path, predictions: Mapping[str, Path], options: Scor
         truth,
         {name: read_predictions(path) for name, path in predictions.items()},
         get_codec(options.codec) if options.codec else None,
-        options.bootstrap,
+        options,
         {name: str(path) for name, path in predictions.items()},
     )
     return scores.with_files(references, predictions)

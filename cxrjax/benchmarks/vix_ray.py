@@ -34,7 +34,7 @@ from cxrjax.benchmarks.scores import (
 from cxrjax.benchmarks.vix_ray_layout import KINDS, METRICS, markdown, rows
 from cxrjax.errors import UserError
 from cxrjax.metrics import text
-from cxrjax.metrics.bootstrap import Bootstrap, Estimate, Figure, Formula, Sums
+from cxrjax.metrics.bootstrap import Estimate, Figure, Formula, Sums
 from cxrjax.records import QARecord, read_records
 
 Column = Float[np.ndarray, "images"]  # what a figure is a sum of, image by image
@@ -56,7 +56,7 @@ class Reference:
 def score(
     references: Mapping[str, Reference],
     systems: Mapping[str, Iterable[Prediction]],
-    bootstrap: Bootstrap | None = None,
+    options: ScoreOptions | None = None,
     sources: Mapping[str, str] | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> Scores:
@@ -95,14 +95,24 @@ def score(
     if not columns:
         raise UserError("the predictions files hold no prediction")
     counts = {kind: sum(r.kind == kind for r in references.values()) for kind in KINDS}
-    counted = {
+    counted = {}
+    for name, named in _figures(answered, counts).items():
+        own = {
+            key.removeprefix(f"{name}/"): column
+            for key, column in columns.items()
+            if key.startswith(f"{name}/")
+        }
         # Differences between systems need the columns of all of them.
-        name: Counted(columns, {PAPER: named, STRICT: named}, problems[name])
-        for name, named in _figures(answered, counts).items()
-    }
+        counted[name] = Counted({**own, **columns}, {PAPER: named, STRICT: named}, problems[name])
     clusters = [("image", image_id) for image_id in images]
-    options = ScoreOptions(gt_mode=GT_MODE, bootstrap=bootstrap or Bootstrap())
-    return make_scores(counted, clusters, settings or {}, options)
+    return make_scores(
+        counted,
+        clusters,
+        settings or {},
+        options or ScoreOptions(gt_mode=GT_MODE),
+        # Both protocols have one definition.
+        compared={PAPER: [f"{kind}/{metric}" for kind in KINDS for metric in METRICS]},
+    )
 
 
 def score_files(references: Path, predictions: Mapping[str, Path], options: ScoreOptions) -> Scores:
@@ -130,7 +140,7 @@ def score_files(references: Path, predictions: Mapping[str, Path], options: Scor
     }
     systems = {name: read_predictions(path) for name, path in predictions.items()}
     sources = {name: str(path) for name, path in predictions.items()}
-    scores = score(true, systems, options.bootstrap, sources, settings)
+    scores = score(true, systems, options, sources, settings)
     return scores.with_files(references, predictions)
 
 
@@ -189,7 +199,7 @@ def _figures(
         for kind in KINDS:
             for metric in (*METRICS, "parse_failure_rate"):
                 named[f"{kind}/{metric}"] = (
-                    Figure(_formula(metric, f"{name}/{kind}/"), counts[kind])
+                    Figure(_formula(metric, f"{kind}/"), counts[kind])
                     if kind in kinds
                     else Estimate(None, None, None, 0)
                 )

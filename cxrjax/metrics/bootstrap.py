@@ -6,11 +6,13 @@ product for all metrics and all resamples, whatever the number of boxes. What co
 stays together: clusters are drawn, not units.
 """
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from jaxtyping import Float, Int
+
+from cxrjax.metrics.intervals import Method, interval
 
 # Weights held at once while resampling: 16 MB of float64, but never less than some rows, so that
 # the matrix of units is not read anew for each of them.
@@ -42,12 +44,19 @@ class Figure:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A figure with its interval; None where undefined. `n`: what it was taken over."""
+    """A figure with its interval.
+
+    Attributes:
+        value, ci_low, ci_high: None where undefined.
+        n: what it was taken over.
+        fallback: whether the interval is of percentiles because BCa is undefined for it.
+    """
 
     value: int | float | None
     ci_low: float | None
     ci_high: float | None
     n: int
+    fallback: bool = False
 
     def to_json(self) -> dict[str, float | int | None]:
         """The cell of metrics.json."""
@@ -68,15 +77,17 @@ class Bootstrap:
         seed: the same seed and the same clusters give the same resamples, so that two systems on
             one set of references are resampled together.
         confidence: share of the resamples inside the interval.
+        method: "bca" (bias-corrected and accelerated; Efron, JASA 82, 1987) or "percentile".
     """
 
     resamples: int = 1000
     seed: int = 0
     confidence: float = 0.95
+    method: Method = "bca"
 
 
 @dataclass
-class _Block:
+class Block:
     """Units summed by cluster: all of them, or those with one value of an attribute.
 
     Attributes:
@@ -91,6 +102,27 @@ class _Block:
     sums: Float[np.ndarray, "sums columns"] = field(init=False)
 
 
+class _LeftOut(Mapping[str, Float[np.ndarray, "rows"]]):
+    """Name -> the observed sum without each of the block's clusters, made when asked for."""
+
+    def __init__(self, block: Block, names: Sequence[str]) -> None:
+        self._block, self._names = block, names
+
+    def __getitem__(self, name: str) -> Float[np.ndarray, "rows"]:
+        if name not in self._block.columns:
+            if name not in self._names:
+                raise KeyError(name)
+            return np.zeros(len(self._block.rows))
+        column = self._block.columns[name]
+        return self._block.sums[0, column] - self._block.rows[:, column]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
 @dataclass(frozen=True)
 class Resampled:
     """Sums of every column, as observed and in every resample; made by `resample`."""
@@ -98,42 +130,57 @@ class Resampled:
     settings: Bootstrap
     clusters: int
     names: tuple[str, ...]
-    blocks: Mapping[tuple[str, str] | None, _Block]
+    blocks: Mapping[tuple[str, str] | None, Block]
 
-    def sums(self, within: tuple[str, str] | None = None) -> dict[str, Float[np.ndarray, "sums"]]:
-        """Name -> first the observed sum, then one per resample.
+    def block(self, within: tuple[str, str] | None = None) -> Block:
+        """The units that have this value.
 
         Raises:
-            ValueError: no unit has this value.
+            ValueError: no unit has it.
         """
         if within not in self.blocks:
-            raise ValueError(f"no unit has the {within[0]} {within[1]!r}" if within else "")
-        block = self.blocks[within]
+            raise ValueError(f"no unit has the {within[0]} {within[1]!r}" if within else "no units")
+        return self.blocks[within]
+
+    def sums(self, within: tuple[str, str] | None = None) -> dict[str, Float[np.ndarray, "sums"]]:
+        """Name -> first the observed sum, then one per resample."""
+        block = self.block(within)
         nothing = np.zeros(len(block.sums))
         return {
             name: block.sums[:, block.columns[name]] if name in block.columns else nothing
             for name in self.names
         }
 
+    def n(self, figure: Figure) -> int:
+        """What the figure is taken over."""
+        if isinstance(figure.n, int):
+            return figure.n
+        return round(float(self.sums(figure.within)[figure.n][0]))
+
+    def draws(self, figure: Figure) -> Float[np.ndarray, "sums"]:
+        """The figure as observed, then in every resample."""
+        return np.asarray(figure.formula(self.sums(figure.within)), np.float64)
+
+    def left_out(self, figure: Figure) -> Float[np.ndarray, "clusters"]:
+        """The figure without each cluster, those without a unit of the figure's group last."""
+        block = self.block(figure.within)
+        values = np.asarray(figure.formula(_LeftOut(block, self.names)), np.float64)
+        return np.concatenate([values, np.full(self.clusters - len(values), self.draws(figure)[0])])
+
     def estimate(self, figure: Figure) -> Estimate:
         """A figure and its interval.
 
         Returns:
-            The observed value with percentiles of the resamples in which it is defined. No
-            interval where the value is undefined or nothing was resampled.
+            The observed value with an interval of the resamples in which it is defined. No interval
+            where the value is undefined or nothing was resampled.
         """
-        sums = self.sums(figure.within)
-        n = round(float(sums[figure.n][0])) if isinstance(figure.n, str) else figure.n
-        figures = np.asarray(figure.formula(sums), np.float64)
-        value, draws = float(figures[0]), figures[1:]
-        draws = draws[np.isfinite(draws)]
-        if not np.isfinite(value):
+        n, draws = self.n(figure), self.draws(figure)
+        if not np.isfinite(draws[0]):
             return Estimate(None, None, None, n)
-        if not len(draws):
-            return Estimate(value, None, None, n)
-        tail = (1 - self.settings.confidence) / 2
-        low, high = np.quantile(draws, [tail, 1 - tail])
-        return Estimate(value, float(low), float(high), n)
+        low, high, fallback = interval(
+            draws, lambda: self.left_out(figure), self.settings.confidence, self.settings.method
+        )
+        return Estimate(float(draws[0]), low, high, n, fallback)
 
 
 def estimate(
@@ -194,7 +241,7 @@ def resample(
     lengths = {*map(len, columns.values()), *map(len, (attributes or {}).values())}
     if lengths - {len(rows)}:
         raise ValueError(f"{len(rows)} clusters for {sorted(lengths)} units")
-    blocks: dict[tuple[str, str] | None, _Block] = {
+    blocks: dict[tuple[str, str] | None, Block] = {
         None: _block(columns, np.arange(len(rows)), rows)
     }
     for attribute, values in (attributes or {}).items():
@@ -211,7 +258,7 @@ def resample(
 
 def _block(
     columns: Columns, units: Int[np.ndarray, "units"], clusters: Int[np.ndarray, "units"]
-) -> _Block:
+) -> Block:
     present, rows = np.unique(clusters, return_inverse=True)
     kept: dict[str, int] = {}
     summed: list[np.ndarray] = []
@@ -221,18 +268,17 @@ def _block(
             kept[name] = len(summed)
             summed.append(np.bincount(rows, weights=values, minlength=len(present)))
     table = np.stack(summed, axis=1) if summed else np.zeros((len(present), 0))
-    return _Block(kept, present, table)
+    return Block(kept, present, table)
 
 
-def _draw(blocks: Sequence[_Block], count: int, resamples: int, seed: int) -> None:
+def _draw(blocks: Sequence[Block], count: int, resamples: int, seed: int) -> None:
     """Fills in the blocks' sums: the same draws of clusters for all of them."""
     rng = np.random.default_rng(seed)
     for block in blocks:
         block.sums = np.empty((1 + resamples, block.rows.shape[1]))
         block.sums[0] = block.rows.sum(axis=0)
-    step = max(_LEAST_ROWS, _CHUNK // max(count, 1))
-    for start in range(0, resamples, step):
-        rows = min(step, resamples - start)
+    for part in chunks(resamples, count):
+        rows = part.stop - part.start
         drawn = rng.integers(0, count, size=(rows, count))
         # How often each cluster was drawn, counted for all rows of the chunk in one pass.
         drawn += np.arange(rows)[:, None] * count
@@ -240,4 +286,11 @@ def _draw(blocks: Sequence[_Block], count: int, resamples: int, seed: int) -> No
         weights = weights.astype(np.float64)
         for block in blocks:
             here = weights if len(block.clusters) == count else weights[:, block.clusters]
-            block.sums[1 + start : 1 + start + rows] = here @ block.rows
+            block.sums[1 + part.start : 1 + part.stop] = here @ block.rows
+
+
+def chunks(resamples: int, clusters: int) -> Iterator[slice]:
+    """Resamples in groups whose weights fit the memory."""
+    step = max(_LEAST_ROWS, _CHUNK // max(clusters, 1))
+    for start in range(0, resamples, step):
+        yield slice(start, min(start + step, resamples))

@@ -3,6 +3,7 @@
 import csv
 import hashlib
 import json
+import re
 import subprocess
 import sys
 
@@ -115,7 +116,14 @@ def test_what_the_figures_stand_on_is_written_beside_them(files):
 def test_the_same_files_give_the_same_bytes(files):
     for out in ("out", "again"):
         main(_arguments(files, "base", "tuned", out=out))
-    for name in ("metrics.json", "tables.md", "tables.csv", "score.json"):
+    for name in (
+        "metrics.json",
+        "tables.md",
+        "tables.tex",
+        "tables.csv",
+        "score.json",
+        "comparisons.json",
+    ):
         assert (files / "out" / name).read_bytes() == (files / "again" / name).read_bytes()
 
 
@@ -163,6 +171,74 @@ def test_csv_sets_the_papers_value_beside_ours(files):
     # Another definition than the paper's has no difference to it.
     assert key["table_5", "tuned", "strict", "F1"]["difference"] == ""
     assert key["by_class_detection", "tuned", "strict", "ILD"]["ours"] != ""
+    assert key["by_class_detection", "tuned", "strict", "ILD"]["small"] == "true"  # 7 images
+    assert f1["small"] == "false"
+
+
+def test_systems_are_compared_with_the_first_or_the_one_named(files, capsys):
+    main(_arguments(files, "base", "tuned"))
+    assert "| tuned − base | strict | `detection/f1@0.3` | +" in capsys.readouterr().out
+    rows = json.loads((files / "out" / "comparisons.json").read_text())
+    key = {(row["protocol"], row["metric"]): row for row in rows}
+    assert {(row["system"], row["compared_to"]) for row in rows} == {("tuned", "base")}
+    metrics = _metrics(files)
+    for (protocol, metric), row in key.items():
+        one, two = (metrics[name][protocol][metric]["value"] for name in ("tuned", "base"))
+        expected = None if one is None or two is None else one - two
+        assert row["difference"] == (expected if expected is None else pytest.approx(expected))
+        assert row["n"] == metrics["tuned"][protocol][metric]["n"]
+    # Every image that has the class is found by both; `base` finds it on the others as well.
+    good = key["strict", "vqa/precision"]
+    assert good["difference"] == pytest.approx(1 - 7 / 11)
+    assert 0 < good["ci_low"] < good["difference"] < good["ci_high"] < 1
+    assert good["p"] <= good["p_holm"] <= 1
+    assert key["strict", "vqa/recall"]["p"] == 1
+    # The metrics of the paper's tables, not those of the breakdowns.
+    assert not any(metric.startswith("by_") for _, metric in key)
+
+    main(_arguments(files, "base", "tuned", compare_to="tuned"))
+    turned = json.loads((files / "out" / "comparisons.json").read_text())
+    assert {(row["system"], row["compared_to"]) for row in turned} == {("base", "tuned")}
+    assert [row["p"] for row in turned] == [row["p"] for row in rows]
+
+    main(_arguments(files, "tuned"))
+    assert not (files / "out" / "comparisons.json").exists()  # nothing is left of another run
+    assert "Systems compared" not in (files / "out" / "tables.md").read_text()
+
+
+def test_how_intervals_were_made_is_said(files):
+    main(_arguments(files, "base"))
+    bootstrap = json.loads((files / "out" / "score.json").read_text())["bootstrap"]
+    assert bootstrap["method"] == "bca"
+    assert "(bca bootstrap" in (files / "out" / "tables.md").read_text()
+    fallbacks = bootstrap["percentile_instead"]["base"]["strict"]
+    assert set(fallbacks) <= _metrics(files)["base"]["strict"].keys()
+    main(_arguments(files, "base", interval="percentile"))
+    bootstrap = json.loads((files / "out" / "score.json").read_text())["bootstrap"]
+    assert (bootstrap["method"], bootstrap["percentile_instead"]) == ("percentile", {})
+
+
+def test_latex_has_the_tables_of_the_markdown(files):
+    main([*_arguments(files, "base", "tuned"), "--name=a_b", "--name=c&d|e"])
+    markdown = (files / "out" / "tables.md").read_text()
+    latex = (files / "out" / "tables.tex").read_text()
+    assert r"\subsection*{Table 5. Bounding box detection (IoU \textgreater{} 0.3)}" in latex
+    assert r"a\_b & paper & " in latex
+    assert r"c\&d|e & strict & " in latex
+    tables = latex.split(r"\begin{longtable}")[1:]
+    assert len(tables) == len(re.findall(r"^\|---", markdown, re.MULTILINE))
+    for table in tables:
+        width = len(table[1 : table.index("}")])
+        rows = [line for line in table.split(r"\end{longtable}")[0].splitlines() if "&" in line]
+        assert rows
+        for row in rows:
+            assert len(re.findall(r"(?<!\\)&", row)) == width - 1, row
+            assert row.endswith(r" \\")
+    # Cells of fewer than ten stand grey; 7 images have the class.
+    assert re.search(r"\\textcolor\{gray\}\{1\.000 \(.*\); n = 7\}", latex)
+    for line in latex.splitlines():
+        bare = re.sub(r"\\.", "", line)
+        assert bare.count("{") == bare.count("}"), line
 
 
 def test_names_and_text_alone(files):
@@ -191,6 +267,7 @@ def _exit(capsys, arguments):
         (["--predictions=none.jsonl"], "none.jsonl: cannot read predictions"),
         (["--name=one"], "1 --name for 2 --predictions"),
         (["--name=one", "--name=one"], "a system called 'one' is there already"),
+        (["--compare_to=none"], "--compare_to=none: expected one of base, tuned"),
         (["--gt_mode=median"], "no ground-truth mode 'median'"),
         (["--gt_mode=wbf:2"], "'2' does not fit; expected an IoU between 0 and 1"),
         (["--gt_mode=raw"], "image has no readers"),

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from cxrjax.benchmarks.predictions import parse_prediction
+from cxrjax.benchmarks.scores import ScoreOptions
 from cxrjax.benchmarks.vindr_cxr_vqa import score
 from cxrjax.benchmarks.vindr_truth import read_references
 from cxrjax.codecs import CODECS
@@ -53,7 +54,12 @@ def _said(record, text="", boxes=(), **fields):
 def _score(records, lines, codec=None, gt_mode="exact", bootstrap=FEW):
     references = read_references(records, gt_mode, "r.jsonl")
     predictions = [parse_prediction(line, "p:1") for line in lines]
-    scores = score(references, {"s": predictions}, codec and CODECS[codec], bootstrap)
+    scores = score(
+        references,
+        {"s": predictions},
+        codec and CODECS[codec],
+        ScoreOptions(gt_mode, bootstrap=bootstrap),
+    )
     return scores.figures["s"], scores.problems["s"]
 
 

@@ -9,6 +9,7 @@ import pytest
 from sklearn import metrics as sklearn_metrics
 
 from cxrjax.benchmarks.predictions import parse_prediction
+from cxrjax.benchmarks.scores import ScoreOptions
 from cxrjax.benchmarks.vindr_cxr_vqa import score
 from cxrjax.benchmarks.vindr_truth import read_references, union
 from cxrjax.codecs import CODECS
@@ -59,7 +60,12 @@ def _said(record, text="", boxes=(), **fields):
 def _score(records, lines, codec=None, gt_mode="exact", bootstrap=FEW):
     references = read_references(records, gt_mode, "r.jsonl")
     predictions = [parse_prediction(line, "p:1") for line in lines]
-    scores = score(references, {"s": predictions}, codec and CODECS[codec], bootstrap)
+    scores = score(
+        references,
+        {"s": predictions},
+        codec and CODECS[codec],
+        ScoreOptions(gt_mode, bootstrap=bootstrap),
+    )
     return scores.figures["s"], scores.problems["s"]
 
 
@@ -437,7 +443,9 @@ def test_systems_share_their_resamples():
     records, lines = _random_case(5)
     references = read_references(records, "exact", "r.jsonl")
     predictions = [parse_prediction(line, "p:1") for line in lines]
-    scores = score(references, {"a": predictions, "b": predictions}, None, FEW)
+    scores = score(
+        references, {"a": predictions, "b": predictions}, None, ScoreOptions("exact", bootstrap=FEW)
+    )
     assert scores.figures["a"] == scores.figures["b"]
 
 

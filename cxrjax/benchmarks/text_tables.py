@@ -1,0 +1,98 @@
+"""Tables as text: Markdown, and LaTeX from it.
+
+tables.tex is made from tables.md, so that the two cannot differ. What is read is the Markdown that
+this package writes: headings, tables of `grid`, paragraphs, `code` and *small cells*.
+"""
+
+import re
+from collections.abc import Sequence
+
+UNDEFINED = "–"
+
+_HEADINGS = {"# ": "section", "## ": "subsection", "### ": "subsubsection"}
+_SPECIAL = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "−": r"\ensuremath{-}",
+    "–": "--",
+    "≥": r"\ensuremath{\geq}",
+    "≤": r"\ensuremath{\leq}",
+    "×": r"\ensuremath{\times}",
+    "↑": r"\ensuremath{\uparrow}",
+    "↓": r"\ensuremath{\downarrow}",
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+}
+# Small cells stand wholly in italics; a star inside a text is no mark.
+_SMALL = re.compile(r"\*([^*]+)\*")
+_CELLS = re.compile(r"(?<!\\)\|")
+_CODE = re.compile(r"`([^`]*)`")
+_PREAMBLE = """% Packages: booktabs, longtable, xcolor. Cells in grey are of fewer than 10.
+% With Vietnamese or other scripts in it: XeLaTeX or LuaLaTeX.
+"""
+
+
+def grid(lines: Sequence[Sequence[str]]) -> str:
+    """A Markdown table; the first line is its header."""
+    header, *body = [
+        "| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |" for line in lines
+    ]
+    rule = "|" + "---|" * len(lines[0])
+    return "\n".join([header, rule, *body]) + "\n"
+
+
+def to_latex(markdown: str) -> str:
+    """The same headings, tables and paragraphs for LaTeX, to be `\\input`; small cells grey."""
+    parts = [_PREAMBLE]
+    table: list[str] = []
+    for line in [*markdown.splitlines(), ""]:
+        if line.startswith("|"):
+            table.append(line)
+            continue
+        if table:
+            parts.append(_latex_table(table))
+            table = []
+        for mark, command in _HEADINGS.items():
+            if line.startswith(mark):
+                parts.append(f"\\{command}*{{{_escape(line.removeprefix(mark))}}}")
+                break
+        else:
+            parts.append(_escape(line))
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(parts)).strip() + "\n"
+
+
+def _latex_table(lines: Sequence[str]) -> str:
+    header, _, *body = [
+        [cell.strip().replace(r"\|", "|") for cell in _CELLS.split(line)[1:-1]] for line in lines
+    ]
+    rows = [" & ".join(_cell(cell) for cell in line) + r" \\" for line in [header, *body]]
+    columns = "l" * len(header)
+    return "\n".join(
+        [
+            rf"\begin{{longtable}}{{{columns}}}",
+            r"\toprule",
+            rows[0],
+            r"\midrule",
+            r"\endhead",
+            *rows[1:],
+            r"\bottomrule",
+            r"\end{longtable}",
+        ]
+    )
+
+
+def _cell(text: str) -> str:
+    if small := _SMALL.fullmatch(text):
+        return rf"\textcolor{{gray}}{{{_escape(small[1])}}}"
+    # A row that opens with a bracket would be read as an option of the line break before it.
+    return "{" + _escape(text) + "}" if text.startswith("[") else _escape(text)
+
+
+def _escape(text: str) -> str:
+    pieces = _CODE.split(text)
+    escaped = ["".join(_SPECIAL.get(c, c) for c in piece) for piece in pieces]
+    return "".join(
+        rf"\texttt{{{piece}}}" if place % 2 else piece for place, piece in enumerate(escaped)
+    )
