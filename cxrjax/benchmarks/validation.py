@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from cxrjax.benchmarks.overlays import overlay
-from cxrjax.benchmarks.scores import ScoreOptions
+from cxrjax.benchmarks.scores import Benchmark, ScoreOptions
 from cxrjax.decoding.generate import Generator
 from cxrjax.decoding.grammar import Grammar
 from cxrjax.decoding.predictor import predict_questions
