@@ -30,17 +30,16 @@ from pathlib import Path
 import numpy as np
 
 from cxrjax.benchmarks.bert_vectors import BertScorer
+from cxrjax.benchmarks.gemex_cases import outcome
 from cxrjax.benchmarks.gemex_counts import (
     BLEU_1,
     GEMEX_PROBLEMS,
     RATINGS,
     SystemCounts,
     count_system,
-    read_answer,
 )
 from cxrjax.benchmarks.gemex_layout import TABLES, markdown, rows
-from cxrjax.benchmarks.gemex_truth import References, read_question, read_references
-from cxrjax.benchmarks.outcomes import Outcome
+from cxrjax.benchmarks.gemex_truth import References, read_references
 from cxrjax.benchmarks.predictions import Prediction, read_predictions
 from cxrjax.benchmarks.scores import (
     PAPER,
@@ -52,7 +51,7 @@ from cxrjax.benchmarks.scores import (
     make_scores,
 )
 from cxrjax.benchmarks.tables import table_metrics
-from cxrjax.codecs import Codec, get_codec
+from cxrjax.codecs import get_codec
 from cxrjax.datasets.gemex.dialogue import QUESTION_TYPES
 from cxrjax.datasets.gemex.regions import load_regions
 from cxrjax.datasets.output import hash_lines
@@ -61,8 +60,7 @@ from cxrjax.judges import metric_name
 from cxrjax.metrics import classification
 from cxrjax.metrics.bootstrap import Attributes, Estimate, Figure, Formula, Sums
 from cxrjax.metrics.text import bleu
-from cxrjax.metrics.v_score import v_score
-from cxrjax.records import QARecord, read_records
+from cxrjax.records import read_records
 
 GT_MODE = "exact"
 # What a training run logs.
@@ -153,23 +151,6 @@ def score_files(references: Path, predictions: Mapping[str, Path], options: Scor
     systems = {name: read_predictions(path) for name, path in predictions.items()}
     sources = {name: str(path) for name, path in predictions.items()}
     return score(true, systems, options, sources).with_files(references, predictions)
-
-
-def outcome(record: QARecord, prediction: Prediction, codec: Codec | None) -> Outcome:
-    """What came of one question."""
-    question = read_question(record, record.question_id)
-    answer = read_answer(question, prediction, codec, record.question_id)
-    iou = None
-    if len(question.boxes) or len(answer.boxes.boxes):
-        iou = v_score(answer.boxes.boxes, question.boxes).strict
-    if question.kind == "open_ended" or question.key is None:
-        return Outcome(None, iou, ", ".join(answer.failures))
-    true = ", ".join(sorted(question.key))
-    if answer.named is None or answer.named.options is None:
-        return Outcome(False, iou, f"answer could not be matched to an option; it is {true}")
-    said = ", ".join(sorted(answer.named.options))
-    right = answer.named.options == question.key
-    return Outcome(right, iou, f"said {said}" if right else f"said {said}; it is {true}")
 
 
 def _attributes(references: References) -> Attributes:

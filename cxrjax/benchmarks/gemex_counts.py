@@ -226,20 +226,25 @@ def _counts(question: Question, answer: ReadAnswer) -> Mapping[str, float]:
     }
 
 
+def judged_sample(system: str, question: Question, answer: str) -> Sample:
+    """What a judge is shown of one answer's text (G23)."""
+    return Sample(
+        system=system,
+        question_id=question.question_id,
+        question=question.asked,
+        reference=question.text,
+        answer=answer,
+        context=question.report,
+    )
+
+
 def _ratings(
     judge: Judge, asked: Sequence[Question], pairs: Sequence[tuple[str, str]], system: str
 ) -> Columns:
     """What the judge says, by question type: the average over types needs them side by side."""
     samples = [
-        Sample(
-            system=system,
-            question_id=question.question_id,
-            question=question.asked,
-            reference=reference,
-            answer=answer,
-            context=question.report,
-        )
-        for question, (answer, reference) in zip(asked, pairs, strict=True)
+        judged_sample(system, question, answer)
+        for question, (answer, _) in zip(asked, pairs, strict=True)
     ]
     columns: Columns = {"unjudged": np.zeros(len(asked))}
     for row, (question, score) in enumerate(
