@@ -5,7 +5,8 @@
         --references=DIR/records/validation.jsonl --out=runs/base
 
 Writes predictions.jsonl and what `score` writes to --out (default: the workdir's evaluation/). For
-a training run, the figures and some overlays also go to its event files.
+a training run, the figures and some overlays also go to its event files. With --image=blind (or
+shuffled, noise) the system is called so and --out is evaluation_blind/; event files are left alone.
 """
 
 import argparse
@@ -15,14 +16,15 @@ from pathlib import Path
 
 from cxrjax.benchmarks import BENCHMARKS
 from cxrjax.benchmarks.scores import GT_MODE_HELP, ScoreOptions, write_scores
-from cxrjax.benchmarks.validation import LOGGED, draw_predictions
-from cxrjax.cli import keep_compiled_programs, run
+from cxrjax.benchmarks.validation import draw_predictions
+from cxrjax.cli import run
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.metrics.bootstrap import Bootstrap
-from cxrjax.model_flags import add_model_flags, decoding_overrides
-from cxrjax.predict import predict
 from cxrjax.records import read_records, strip_answers, write_records
+from cxrjax.runners.base import answer_all
+from cxrjax.runners.model_flags import add_model_flags
+from cxrjax.runners.own_model import start_model
 from cxrjax.training.checkpoint import best_step, read_config
 from cxrjax.training.metric_log import write_figures
 
@@ -58,24 +60,16 @@ def main(argv: Sequence[str] | None = None) -> None:
         image_root = image_root or (Path(data.image_root) if data.image_root else None)
     if references is None:
         raise UserError(f"{flags.workdir}: the run names no validation records; give --references")
-    out = flags.out or flags.workdir / "evaluation"
+    looking = flags.image == "shown"
+    out = flags.out or flags.workdir / ("evaluation" if looking else f"evaluation_{flags.image}")
     image_root = image_root or RecordSource(references, None, 1).image_root
     # The model is given the questions alone: answers cannot leak into its prompt (H24).
     questions = out / "questions.jsonl"
     write_records(questions, map(strip_answers, read_records(references)))
     predictions = out / "predictions.jsonl"
-    keep_compiled_programs()
-    predict(
-        flags.workdir or flags.checkpoint,
-        questions,
-        predictions,
-        image_root=image_root,
-        prompt=flags.prompt,
-        mixture_source=flags.source,
-        decoding=decoding_overrides(flags),
-    )
+    answer_all(RecordSource(questions, image_root), start_model(flags), predictions)
     benchmark = BENCHMARKS[flags.benchmark]
-    name = (flags.workdir or flags.checkpoint).name
+    name = (flags.workdir or flags.checkpoint).name if looking else flags.image
     scores = benchmark.score_files(
         references,
         {name: predictions},
@@ -85,20 +79,18 @@ def main(argv: Sequence[str] | None = None) -> None:
         ),
     )
     write_scores(out, benchmark, scores)
-    if flags.workdir:
+    if flags.workdir and looking:
         figures = {
-            f"evaluation/{protocol}/{metric}": figure.value
-            for protocol, named in scores.figures[name].items()
-            for metric, figure in named.items()
-            # VinDr-CXR-VQA has hundreds, by class and by type; of others all are logged.
-            if metric in LOGGED[protocol] or flags.benchmark != "vindr_cxr_vqa"
+            f"evaluation/{protocol}/{metric}": value
+            for protocol, metric, value in benchmark.logged_figures(scores.figures[name])
         }
         with open(predictions, encoding="utf-8") as lines:
             drawn = draw_predictions(
                 RecordSource(references, image_root, 64), map(json.loads, lines), count=4
             )
         pictures = {"evaluation/overlays": drawn} if drawn is not None else {}
-        write_figures(flags.workdir, best_step(flags.workdir), figures, pictures)
+        step = best_step(flags.workdir) if flags.step is None else flags.step
+        write_figures(flags.workdir, step, figures, pictures)
     print(benchmark.markdown(scores))
     print(f"{out}: predictions.jsonl, metrics.json, tables.md, tables.csv, score.json")
 

@@ -19,7 +19,11 @@ Writes to --out:
     score.json     ground-truth mode, seed, file hashes, and what was wrong with the predictions
 
 and, where there is something to write, comparisons.json (every system against the first: the
-difference with its interval, and p of a paired permutation test) and curves.json (for the page).
+difference with its interval, and p of a paired permutation test) and curves.json (for the page);
+with --judge:
+
+    judgements.jsonl   marks and facts of each answer; judge.json: who judged and at what cost
+    verdicts.jsonl     a language model's verdicts, which --judge=replay takes in its place
 """
 
 import argparse
@@ -27,10 +31,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cxrjax.benchmarks import BENCHMARKS, DATA_VALIDATIONS
+from cxrjax.benchmarks.bert_vectors import BertScoreSettings
 from cxrjax.benchmarks.scores import GT_MODE_HELP, ScoreOptions, full_markdown, write_scores
 from cxrjax.cli import run
 from cxrjax.codecs import CODECS
 from cxrjax.errors import UserError
+from cxrjax.judges import flags as judge_flags
+from cxrjax.judges.language_model import LanguageModelJudge
 from cxrjax.metrics.bootstrap import Bootstrap
 
 _SCORED = {**BENCHMARKS, **DATA_VALIDATIONS}
@@ -76,10 +83,27 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         metavar="NAME",
         help="the system that all others are compared with (default: the first)",
     )
+    add(
+        "--bertscore_model",
+        type=Path,
+        metavar="DIR",
+        help="folder of the encoder that BERTScore is taken with, such as roberta-large (needs "
+        "PyTorch: the extra bertscore)",
+    )
+    add("--bertscore_layer", type=int, metavar="N", help="its layer (default: the best known one)")
+    add(
+        "--bertscore_baseline",
+        type=Path,
+        metavar="FILE",
+        help="LAYER,P,R,F of the package bert-score: rescale by it, as papers mostly do",
+    )
     add("--out", required=True, type=Path, metavar="DIR", help="folder to write to")
+    judge_flags.add_flags(parser)
     flags = parser.parse_args(argv)
     if flags.resamples < 0 or flags.seed < 0:
         parser.error("--resamples and --seed must not be negative")
+    if flags.bertscore_model is None and (flags.bertscore_layer or flags.bertscore_baseline):
+        parser.error("--bertscore_layer and --bertscore_baseline are of --bertscore_model")
     return flags
 
 
@@ -104,6 +128,17 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Scores what the flags name, writes the files and prints the tables."""
     flags = parse_arguments(argv)
     benchmark = _SCORED[flags.benchmark]
+    judge = judge_flags.from_flags(flags, flags.out)
+    if judge is not None and not benchmark.uses_judge:
+        judging = ", ".join(name for name, other in BENCHMARKS.items() if other.uses_judge)
+        raise UserError(f"--judge={flags.judge}: {flags.benchmark} has none; {judging} have")
+    bert_score = None
+    if flags.bertscore_model is not None:
+        if not benchmark.uses_bert_score:
+            raise UserError(f"--bertscore_model: {flags.benchmark} has no BERTScore; leave it out")
+        bert_score = BertScoreSettings(
+            flags.bertscore_model, flags.bertscore_layer, flags.bertscore_baseline
+        )
     scores = benchmark.score_files(
         flags.references,
         system_names(flags.predictions, flags.name),
@@ -111,9 +146,16 @@ def main(argv: Sequence[str] | None = None) -> None:
             codec=flags.codec,
             gt_mode=flags.gt_mode or benchmark.gt_modes[0],
             bootstrap=Bootstrap(resamples=flags.resamples, seed=flags.seed, method=flags.interval),
+            judge=judge,
+            bert_score=bert_score,
             compare_to=flags.compare_to,
         ),
     )
+    if isinstance(judge, LanguageModelJudge) and flags.dry_run:
+        print("\n".join(f"{task}: {estimate}" for task, estimate in judge.planned.items()))
+        return
+    if judge is not None:
+        judge_flags.write_judgements(flags.out, judge)
     write_scores(flags.out, benchmark, scores)
     print(full_markdown(benchmark, scores))
     print(f"{flags.out}: metrics.json, tables.md, tables.tex, tables.csv, score.json")

@@ -1,11 +1,12 @@
 """Predictions of any model: JSON Lines, one line a question, checked before anything is scored.
 
     {"question_id": "q1", "text": "Yes, Cardiomegaly at ...", "boxes": [[0.2, 0.4, 0.8, 0.7]],
-     "labels": ["Cardiomegaly"], "parse": "ok"}
+     "labels": ["Cardiomegaly"], "box_scores": [0.9], "answer_logprob": -3.2, "parse": "ok"}
 
 `boxes` are xyxy fractions of the original image. Without `boxes` (or with null) they are read from
-`text` by a codec. `labels` (a class or null per box) and `parse` may be left out; other keys are
-ignored.
+`text` by a codec. `labels` (a class or null per box), `box_scores` (a confidence or null per box,
+higher is surer), `answer_logprob` (natural logarithm of the answer's probability) and `parse` may
+be left out; other keys are ignored.
 
 What makes a file unusable is refused with its line: no JSON, a missing or repeated id, a field of
 another type, a line of absurd length. What a model can do wrong in a usable file is kept, scored as
@@ -34,8 +35,11 @@ PROBLEMS = {
     "degenerate_box": "box without area; overlaps nothing",
     "swapped_box": "box with swapped corners; scored with its corners sorted",
     "out_of_range_box": "box that reaches beyond the image; scored as it is",
+    "repaired_box": "box not written exactly as the codec's grammar says; read leniently",
     "unknown_label": "box whose label names no class, or several; belongs to no class",
     "unclassed_box": "box without a label, to a question and in an answer that name no one class",
+    "unusable_score": "box score that is null or not finite, among others; the box ranks last",
+    "unusable_logprob": "answer_logprob above 0 or not a number; taken as not given",
 }
 
 _LAYOUT = 'expected {"question_id": ..., "text": ..., "boxes": [[x0, y0, x1, y1], ...], ...}'
@@ -44,11 +48,13 @@ _MAX_BOXES = 1000
 # Beyond this a number is no place on an image, and products of such numbers overflow.
 _MAX_COORDINATE = 1e6
 _ROUNDING = 1e-4
+# The sum of many log-probabilities of nearly 1 may come out this much above 0.
+_LOGPROB_ROUNDING = 1e-3
 _CATEGORY = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _SNIPPET = 60
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Prediction:
     """One line.
 
@@ -57,6 +63,9 @@ class Prediction:
             from the text.
         labels: a class or None for each box; None where the line gives none.
         parse: `ok`, a failure category, or None where the line does not say.
+        box_scores: confidence of each box, NaN where it has no finite one; None where the line
+            gives none.
+        answer_logprob: as written, of the whole answer; None where the line gives none.
     """
 
     question_id: str
@@ -64,6 +73,16 @@ class Prediction:
     boxes: Float[np.ndarray, "n 4"] | None
     labels: tuple[str | None, ...] | None
     parse: str | None
+    box_scores: Float[np.ndarray, "n"] | None = None
+    answer_logprob: float | None = None
+
+    @property
+    def answer_probability(self) -> float | None:
+        """How sure the model was of its whole answer, 0 to 1; None where that is not known."""
+        # False for NaN. Minus infinity is a probability of 0.
+        if self.answer_logprob is None or not self.answer_logprob <= _LOGPROB_ROUNDING:
+            return None
+        return math.exp(min(self.answer_logprob, 0.0))
 
 
 @dataclass(frozen=True)
@@ -141,7 +160,12 @@ def parse_prediction(fields: Mapping[str, Any], where: str) -> Prediction:
         raise UserError(f"{where}: parse is {_show(parse)}: expected 'ok' or a failure category")
     boxes = _boxes(fields.get("boxes"), where)
     labels = _labels(fields.get("labels"), None if boxes is None else len(boxes), where)
-    return Prediction(name, text or "", boxes, labels, parse)
+    scores = _scores(fields.get("box_scores"), None if boxes is None else len(boxes), where)
+    logprob = fields.get("answer_logprob")
+    if logprob is not None and not _is_number(logprob):
+        raise UserError(f"{where}: answer_logprob is {_show(logprob)}: expected a number or null")
+    logprob = None if logprob is None else _to_float(logprob)
+    return Prediction(name, text or "", boxes, labels, parse, scores, logprob)
 
 
 def read_boxes(
@@ -172,9 +196,13 @@ def read_boxes(
         places = tuple((span.start, span.end) for span in spans)
         if parse is None or parse == "ok":
             parse = failures[0].category if failures else "ok"
+        exact = codec.find(prediction.text, height, width, strict=True)
+        repaired = len(spans) - len(exact)
     else:
         boxes = prediction.boxes
+        repaired = 0
     boxes, problems = _mend(boxes)
+    problems += ("repaired_box",) * repaired + _unusable(prediction)
     return ReadBoxes(boxes, places, parse or "ok", problems)
 
 
@@ -237,6 +265,37 @@ def _labels(value: Any, boxes: int | None, where: str) -> tuple[str | None, ...]
             f"{where}: {len(value)} labels for {boxes} boxes: expected one label or null per box"
         )
     return tuple(value)
+
+
+def _scores(value: Any, boxes: int | None, where: str) -> Float[np.ndarray, "n"] | None:
+    """A confidence per box, NaN for null; None where there are none to use."""
+    if value is None or value == []:
+        return None
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        raise UserError(f"{where}: box_scores is {_show(value)}: expected a list of numbers")
+    for score in value:
+        if score is not None and not _is_number(score):
+            raise UserError(f"{where}: box score {_show(score)}: expected a number or null")
+    if not boxes:
+        return None  # no box in the line that they could belong to
+    if len(value) != boxes:
+        raise UserError(
+            f"{where}: {len(value)} box_scores for {boxes} boxes: expected one number or null per "
+            "box"
+        )
+    scores = np.array([math.nan if score is None else _to_float(score) for score in value])
+    return np.where(np.isfinite(scores), scores, np.nan)
+
+
+def _unusable(prediction: Prediction) -> tuple[str, ...]:
+    """What of the model's confidences cannot be used."""
+    scores = prediction.box_scores
+    problems: tuple[str, ...] = ()
+    if scores is not None:
+        problems = ("unusable_score",) * int(np.isnan(scores).sum())
+    if prediction.answer_logprob is not None and prediction.answer_probability is None:
+        problems += ("unusable_logprob",)
+    return problems
 
 
 def _mend(

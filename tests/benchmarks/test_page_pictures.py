@@ -162,6 +162,7 @@ def test_names_lie_in_the_picture_and_apart(page):
         for line in page.predictions[system]:
             corners = np.sort(rng.random((12, 2, 2)), axis=1)
             line["boxes"] = corners.reshape(12, 4).tolist()
+            line["box_scores"] = [0.5] * 12
             line["labels"] = ["Pleural thickening", "Nodule/Mass"] * 6
     for card in page.read().all("article", "card"):
         spans = []

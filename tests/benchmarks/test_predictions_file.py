@@ -1,6 +1,7 @@
 """Predictions of others: what is refused with its line, and what is kept and counted."""
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -28,6 +29,9 @@ def test_reads_a_line_and_ignores_what_it_does_not_need(tmp_path):
     (prediction,) = read_predictions(_file(tmp_path, json.dumps(line), ""))
     assert prediction.question_id == "q1"
     assert prediction.labels == ("ILD",)
+    assert prediction.box_scores.tolist() == [0.5]
+    assert prediction.answer_logprob == -1
+    assert prediction.answer_probability == pytest.approx(1 / math.e)
     np.testing.assert_array_equal(prediction.boxes, [[0.1, 0.2, 0.3, 0.4]])
 
 
@@ -49,6 +53,13 @@ def test_reads_a_line_and_ignores_what_it_does_not_need(tmp_path):
         ('{"question_id": "q1", "boxes": [[0, 0, 1, true]]}', "is not four numbers"),
         ('{"question_id": "q1", "boxes": [[0, 0, 1, 1]], "labels": "ILD"}', "labels is 'ILD'"),
         ('{"question_id": "q1", "boxes": [[0, 0, 1, 1]], "labels": [3]}', "label 3"),
+        ('{"question_id": "q1", "boxes": [[0, 0, 1, 1]], "box_scores": 1}', "box_scores is 1"),
+        ('{"question_id": "q1", "boxes": [[0, 0, 1, 1]], "box_scores": [true]}', "score True"),
+        (
+            '{"question_id": "q1", "boxes": [[0, 0, 1, 1]], "box_scores": [1, 2]}',
+            "2 box_scores for 1 boxes",
+        ),
+        ('{"question_id": "q1", "answer_logprob": "-1"}', "answer_logprob is '-1'"),
         (
             '{"question_id": "q1", "boxes": [[0, 0, 1, 1]], "labels": ["ILD", "ILD"]}',
             "2 labels for 1 boxes",
@@ -115,7 +126,7 @@ def test_a_codec_reads_the_text_of_lines_without_boxes(name):
     text = f"There is ILD at {written}."
     line = {"question_id": "q1", "text": text}
     read = read_boxes(parse_prediction(line, "p:1"), codec, 1000, 2000, "p")
-    np.testing.assert_allclose(read.boxes, [[0.25, 0.5, 0.75, 1.0]], atol=1e-3)
+    np.testing.assert_allclose(read.boxes, [[0.25, 0.5, 0.75, 1.0]], atol=6e-3)
     assert read.parse == "ok"
     assert [start for start, _ in read.places or ()] == [text.index(written)]
     # The line's own boxes are kept, an empty list of them too.
@@ -133,7 +144,46 @@ def test_a_codec_says_what_it_could_not_read(text, category):
     assert (read.parse, len(read.boxes)) == (category, 0)
 
 
+def test_boxes_that_only_lenient_reading_gives_are_counted():
+    line = {"question_id": "q1", "text": "<loc_1_2_30_40>, <loc_1, 2, 30, 40> or <LOC_1_2_30_40>"}
+    read = read_boxes(parse_prediction(line, "p:1"), CODECS["vindr_px"], 100, 100, "p")
+    assert (len(read.boxes), read.parse, read.problems) == (3, "ok", ("repaired_box",) * 2)
+
+
 def test_text_alone_without_a_codec_is_refused():
     prediction = parse_prediction({"question_id": "q1", "text": "x"}, "p:1")
     with pytest.raises(UserError, match="p: question q1 has no boxes: give --codec=NAME"):
         read_boxes(prediction, None, 100, 100, "p")
+
+
+@pytest.mark.parametrize(
+    ("logprob", "probability", "counted"),
+    [
+        (None, None, 0),
+        (-2.0, math.exp(-2), 0),
+        (0, 1, 0),
+        (1e-6, 1, 0),  # a sum of many roundings
+        (-math.inf, 0, 0),
+        (0.5, None, 1),
+        (math.nan, None, 1),
+        (math.inf, None, 1),
+        (10**400, None, 1),
+    ],
+)
+def test_confidence_in_an_answer(logprob, probability, counted):
+    prediction = parse_prediction({**GOOD, "answer_logprob": logprob}, "p:1")
+    assert prediction.answer_probability == probability
+    problems = read_boxes(prediction, None, 100, 200, "p").problems
+    assert problems.count("unusable_logprob") == counted
+
+
+def test_scores_that_are_no_confidence_are_counted():
+    boxes = [[0.1, 0.2, 0.3, 0.4]] * 4
+    read = {**GOOD, "boxes": boxes, "box_scores": [0.5, None, math.nan, 10**400]}
+    prediction = parse_prediction(read, "p:1")
+    assert np.isnan(prediction.box_scores).tolist() == [False, True, True, True]
+    given = read_boxes(prediction, None, 100, 200, "p")
+    assert given.problems == ("unusable_score",) * 3
+    assert len(given.boxes) == 4
+    # Without boxes of the line's own there is nothing that the scores could belong to.
+    assert parse_prediction({**GOOD, "boxes": [], "box_scores": [1]}, "p:1").box_scores is None
