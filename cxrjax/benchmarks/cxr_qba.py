@@ -223,6 +223,14 @@ def _figures(
 
 # What is broken down by each attribute.
 BROKEN_DOWN = tuple(BREAKDOWN)
+# What a training run logs.
+LOGGED = {
+    STRICT: (
+        *("findings/f1", "findings/precision", "findings/recall", "yes_no/balanced_accuracy"),
+        *("boxes/f1@0.3", "boxes/iou", "sides/swapped", "hallucination/rate"),
+        *("text/rouge_l", "text/bleu", "parse_failure_rate"),
+    )
+}
 # In what systems are compared.
 COMPARED = (*BROKEN_DOWN, "boxes/f1@0.5", "hallucination/rate", "sides/swapped")
 
@@ -349,4 +357,5 @@ CXR_QBA = Benchmark(
     markdown=markdown,
     rows=rows,
     outcome=outcome,
+    logged=LOGGED,
 )
