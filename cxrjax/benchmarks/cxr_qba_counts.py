@@ -31,6 +31,8 @@ from cxrjax.metrics.mentions import yes_or_no
 from cxrjax.metrics.region_overlap import region_areas, region_iop, region_iot, region_iou
 
 IOUS = (0.3, 0.5)
+# Pairs of sentences whose likeness is kept: most answers are in the words of a few templates.
+_KEPT_TEXTS = 1 << 14
 # A question that the answer need not repeat: "Where is the effusion?" "In the left lung."
 _PRESUPPOSES = re.compile(r"^[A-Z]\d\d_(?:where_is|how_severe_is)_")
 _MAYBE = re.compile(r"^\W*(?:possibl[ey]|perhaps|maybe|probably|likely)\b", re.IGNORECASE)
@@ -185,7 +187,7 @@ def count_system(
             **_count_findings(question, answer, reader.judge(question, answer)),
             **_count_yes_no(question, answer),
             **_count_boxes(question, answer),
-            **_count_text(question, answer),
+            **_count_text(answer.text, question.text),
         }
         for name, amount in counted.items():
             columns[name][number] = amount
@@ -320,11 +322,12 @@ def _count_boxes(question: Question, answer: Answer) -> dict[str, float]:
     return counted
 
 
-def _count_text(question: Question, answer: Answer) -> dict[str, float]:
-    statistics = text.bleu_statistics(answer.text, question.text)
+@functools.lru_cache(maxsize=_KEPT_TEXTS)
+def _count_text(predicted: str, reference: str) -> dict[str, float]:
+    statistics = text.bleu_statistics(predicted, reference)
     return {
         "texts": 1.0,
-        "rougeL": text.rouge(answer.text, question.text)["rougeL"],
+        "rougeL": text.rouge(predicted, reference)["rougeL"],
         **{name: float(amount) for name, amount in statistics.items()},
     }
 

@@ -6,6 +6,7 @@ are abnormal findings.") only repeats the tags of the parts below it, and its po
 the yes or no, so that its tags are not read.
 """
 
+import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -111,19 +112,19 @@ def read_references(records: Iterable[QARecord], source: str) -> References:
         UserError: a record without answers or image size, with an id that was there before or an
             unusable box; or no record at all.
     """
-    definitions = load_definitions()
+    known = load_definitions().findings
     questions: dict[str, Question] = {}
     datasets, splits, images = set(), set(), set()
     unknown = 0
     for record in records:
         if record.question_id in questions:
             raise UserError(f"{source}: question_id {record.question_id!r} stands there twice")
-        questions[record.question_id] = read_question(record, source, definitions)
+        questions[record.question_id] = read_question(record, source)
         datasets.add(record.dataset)
         splits.add(record.split)
         images.add(record.image_id)
         labels = {label for part in _parts(record.answers) for label in part.labels}
-        unknown += sum(definitions.finding_names.get(label) is None for label in labels)
+        unknown += sum(normalised(label) not in known for label in labels)
     if not questions:
         raise UserError(f"{source}: holds no records: nothing to score against")
     return References(
@@ -131,11 +132,9 @@ def read_references(records: Iterable[QARecord], source: str) -> References:
     )
 
 
-def read_question(
-    record: QARecord, source: str, definitions: Definitions | None = None
-) -> Question:
+def read_question(record: QARecord, source: str) -> Question:
     """The truth of one record; raises as `read_references`."""
-    definitions = definitions or load_definitions()
+    definitions = load_definitions()
     where = f"{source}: question {record.question_id!r}"
     if not record.answers:
         raise UserError(
@@ -152,13 +151,13 @@ def read_question(
         if part.name_tag is None or part.polarity == "unk":
             continue
         carried = {label for below in _parts(part.sub_answers) for label in below.labels}
-        names = {normalised(label, definitions) for label in part.labels if label not in carried}
+        names = {normalised(label) for label in part.labels if label not in carried}
         for name in names:
             (found if part.polarity == "pos" else denied).setdefault(name, []).append(part)
         if part.polarity == "pos" and part.answer_type == "main":
-            stated |= {normalised(label, definitions) for label in part.labels}
+            stated |= {normalised(label) for label in part.labels}
     finding = variables.get("finding")
-    asked = normalised(str(finding), definitions) if finding else None
+    asked = normalised(str(finding)) if finding else None
     asks_yes_no = _YES_NO.match(record.question_type) is not None
     yes = _yes(main) if asks_yes_no else None
     if asked is not None and asked in found and (yes or not asks_yes_no):
@@ -204,9 +203,10 @@ def _grade(record: QARecord) -> str:
     return f"surrogate {surrogate}" if surrogate else "unrated"
 
 
-def normalised(label: str, definitions: Definitions) -> str:
+@functools.cache
+def normalised(label: str) -> str:
     """A finding's name in the definitions, by any of its wordings; else itself in lower case."""
-    return definitions.finding_names.get(label) or label.strip().lower()
+    return load_definitions().finding_names.get(label) or label.strip().lower()
 
 
 def _parts(answers: Iterable[Answer]) -> Iterator[Answer]:
