@@ -13,6 +13,7 @@ from cxrjax import score
 from cxrjax.benchmarks.cxr_qba_boxes import score_boxes
 from cxrjax.benchmarks.cxr_qba_tags import score_tags
 from cxrjax.benchmarks.scores import PAPER, STRICT, ScoreOptions
+from cxrjax.datasets.cxr_qba.build import QBABuild, build_cxr_qba
 from cxrjax.datasets.cxr_qba.definitions import load_definitions
 from cxrjax.datasets.cxr_qba.human_labels import (
     load_label_classes,
@@ -22,6 +23,7 @@ from cxrjax.datasets.cxr_qba.human_labels import (
 )
 from cxrjax.datasets.cxr_qba.scene_graph import SceneGraph
 from cxrjax.datasets.cxr_qba.study_files import write_study
+from cxrjax.datasets.phantom_studies.build import TRUTH, StudyBuild, build_phantom_studies
 from cxrjax.datasets.quality import QualityLog
 from cxrjax.errors import UserError
 from cxrjax.metrics.bootstrap import Bootstrap
@@ -367,3 +369,49 @@ def test_the_command_puts_ours_beside_the_pages(cohort, tmp_path):
     (row,) = (r for r in rows if r["metric"] == "tags/mcc/LT-only" and r["protocol"] == "paper")
     assert float(row["difference"]) == pytest.approx(float(row["ours"]) - 0.71)
     assert float(row["ci_low"]) <= float(row["ours"]) <= float(row["ci_high"])
+
+
+@pytest.fixture(scope="module")
+def phantoms(tmp_path_factory):
+    """30 phantom studies, whose truth is known, and the scene graphs built from their reports."""
+    source, out = tmp_path_factory.mktemp("studies"), tmp_path_factory.mktemp("qba")
+    build_phantom_studies(StudyBuild(source, 30, seed=5, long_side=192))
+    build_cxr_qba(QBABuild(source, out))
+    return source, out / "native"
+
+
+def test_tags_read_from_phantoms_reports_are_what_these_say(phantoms):
+    source, graphs = phantoms
+    table = source / "mimic-cxr-2.0.0-chexpert.csv.gz"
+    figures = score_tags(table, {"x": graphs}, options("exclude")).figures["x"][PAPER]
+    assert figures["tags/mcc/CXP-5"].value > 0.85
+    assert figures["tags/specificity/micro"].value > 0.95
+    blind = score_tags(swapped(table), {"x": graphs}, options("exclude")).figures["x"][PAPER]
+    assert blind["tags/mcc/CXP-5"].value < 0.4  # labels of other studies
+
+
+def swapped(table):
+    """The table with every study's labels given to the next."""
+    lines = gzip.decompress(table.read_bytes()).decode().splitlines()
+    header, *rows = [line.split(",") for line in lines]
+    moved = [[*row[:2], *rows[n - 1][2:]] for n, row in enumerate(rows)]
+    return write_csv(table.with_name("swapped.csv"), header, moved)
+
+
+def test_regions_of_phantoms_findings_hold_the_lesions_drawn(phantoms):
+    source, graphs = phantoms
+    classes = {"Cardiomegaly", "Consolidation", "Pleural effusion", "Pneumothorax", "Atelectasis"}
+    marks = []
+    for line in (source / TRUTH).read_text().splitlines():
+        for image in json.loads(line)["images"]:
+            for lesion in image["lesions"]:
+                if lesion["finding"] in classes:
+                    x0, y0, x1, y1 = lesion["box"]
+                    name = lesion["finding"].replace("effusion", "Effusion")
+                    marks.append((name, image["dicom_id"], x0, y0, x1 - x0, y1 - y0))
+    labels = ms_cxr(source / "ms_cxr.csv", marks)
+    figures = score_boxes(labels, {"x": graphs}, options("exact")).figures["x"][PAPER]
+    assert figures["boxes/iot@0.3/micro"].n >= 15
+    assert figures["boxes/iot@0.3/micro"].value > 0.9  # regions hold what lies in them
+    assert figures["boxes/iou@0.3/Cardiomegaly"].value == 1  # the organ itself
+    assert figures["boxes/iou@0.3/micro"].value < 1  # a lesion is smaller than its region
