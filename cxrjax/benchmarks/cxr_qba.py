@@ -33,11 +33,9 @@ from pathlib import Path
 
 import numpy as np
 
-from cxrjax.benchmarks.cxr_qba_claims import CLAIMS, STATEMENTS, Verdict
+from cxrjax.benchmarks.cxr_qba_claims import CLAIMS, STATEMENTS
 from cxrjax.benchmarks.cxr_qba_counts import (
     IOUS,
-    Answer,
-    AnswerReader,
     SystemCounts,
     attributes_of,
     ceiling_columns,
@@ -45,14 +43,12 @@ from cxrjax.benchmarks.cxr_qba_counts import (
     count_system,
 )
 from cxrjax.benchmarks.cxr_qba_layout import BREAKDOWN, markdown, rows
+from cxrjax.benchmarks.cxr_qba_outcomes import outcome
 from cxrjax.benchmarks.cxr_qba_truth import (
     ATTRIBUTES,
-    Question,
     References,
-    read_question,
     read_references,
 )
-from cxrjax.benchmarks.outcomes import Outcome
 from cxrjax.benchmarks.predictions import Prediction, read_predictions
 from cxrjax.benchmarks.scores import (
     PAPER,
@@ -68,8 +64,7 @@ from cxrjax.datasets.output import hash_lines
 from cxrjax.errors import UserError
 from cxrjax.metrics import classification, text
 from cxrjax.metrics.bootstrap import Estimate, Figure, Formula, Sums
-from cxrjax.metrics.region_overlap import region_areas, region_iou
-from cxrjax.records import QARecord, read_records
+from cxrjax.records import read_records
 
 GT_MODE = "exact"
 
@@ -142,44 +137,6 @@ def score_files(references: Path, predictions: Mapping[str, Path], options: Scor
         {name: str(path) for name, path in predictions.items()},
     )
     return scores.with_files(references, predictions)
-
-
-def outcome(record: QARecord, prediction: Prediction, codec: Codec | None) -> Outcome:
-    """What came of one question, for the page.
-
-    Right: the yes or no is, where one is asked for; else every claim is borne out with all that is
-    said of it, and every statement found. Not decidable where there is neither a claim nor a
-    statement.
-    """
-    question = read_question(record, "references")
-    reader = AnswerReader(codec, "predictions")
-    answer = reader.read(question, prediction)
-    verdict = reader.judge(question, answer)
-    iou = None
-    if len(answer.boxes) and len(question.boxes):
-        iou = float(region_iou(*region_areas(answer.boxes, question.boxes)))
-    right, note = _right(question, answer, verdict)
-    return Outcome(right, iou, note)
-
-
-def _right(question: Question, answer: Answer, verdict: Verdict) -> tuple[bool | None, str]:
-    wrong = [f"{CLAIMS[kind]}: {claim.name}" for claim, kind in verdict.claims if kind != "right"]
-    lost = [
-        f"{'denied' if kind == 'contradicted' else 'not mentioned'}; it is there: {name}"
-        for name, kind in verdict.statements
-        if kind != "found"
-    ]
-    faults = "; ".join([*wrong, *lost])
-    if question.yes is not None:
-        said = {True: "yes", False: "no", None: "neither yes nor no"}
-        right = answer.yes == question.yes
-        note = f"said {said[answer.yes]}" + ("" if right else f", not {said[question.yes]}")
-        return right, "; ".join(filter(None, [note, faults]))
-    if faults:
-        return False, faults
-    if not verdict.claims and not verdict.statements:
-        return None, "names nothing that is there, nor does the reference"
-    return True, "all that it names is borne out, and nothing is missed"
 
 
 def _figures(

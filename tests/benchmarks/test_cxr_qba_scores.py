@@ -7,9 +7,10 @@ import pytest
 from sklearn.metrics import balanced_accuracy_score, matthews_corrcoef
 
 from cxrjax import score
-from cxrjax.benchmarks.cxr_qba import CXR_QBA, outcome
+from cxrjax.benchmarks.cxr_qba import CXR_QBA
 from cxrjax.benchmarks.cxr_qba import score as score_systems
 from cxrjax.benchmarks.cxr_qba_claims import CLAIMS
+from cxrjax.benchmarks.cxr_qba_outcomes import outcome
 from cxrjax.benchmarks.cxr_qba_truth import read_question, read_references
 from cxrjax.benchmarks.predictions import Prediction
 from cxrjax.benchmarks.scores import PAPER, STRICT, ScoreOptions
