@@ -28,7 +28,8 @@ from cxrjax.benchmarks.predictions import check_known, read_predictions
 from cxrjax.benchmarks.vix_ray import Reference, read_references
 from cxrjax.cli import run
 from cxrjax.errors import UserError
-from cxrjax.metrics.phrase_alignment import Aligned, Label, align, is_refusal
+from cxrjax.metrics.facts import VIETNAMESE, is_refusal
+from cxrjax.metrics.phrase_alignment import Aligned, Label, align
 from cxrjax.records import read_records
 
 REFUSAL = "refusal"
@@ -62,7 +63,7 @@ def examine(references: Mapping[str, Reference], texts: Mapping[str, str]) -> li
     for question_id, text in texts.items():
         reference = references[question_id]
         refused = is_refusal(text)
-        aligned = align("" if refused else text, reference.text)
+        aligned = align(text, reference.text, VIETNAMESE)
         examples.append(
             Example(question_id, reference.kind, text, reference.text, refused, aligned)
         )
