@@ -20,6 +20,7 @@ two systems that answered them. Before and after fine-tuning (Tables 11, 12): ev
 first one named, kind by kind. Intervals of differences are of the pair, resampled together.
 """
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,7 @@ from cxrjax.benchmarks.vix_ray_counts import (
 )
 from cxrjax.benchmarks.vix_ray_layout import METRICS, WORDS, markdown, rows
 from cxrjax.codecs import Codec
-from cxrjax.datasets.vix_ray.segmentation import load_segmenter
+from cxrjax.datasets.vix_ray.segmentation import load_segmenter, words
 from cxrjax.errors import UserError
 from cxrjax.judges import metric_name
 from cxrjax.metrics import text
@@ -220,8 +221,10 @@ def _word_tokenizer(segmenter: str) -> text.Tokenize:
     """Words of a segmenter in lower case, their syllables joined, marks left out."""
     segment = load_segmenter(segmenter)
 
-    def tokenize(words: str) -> list[str]:
-        return [word.lower() for word in segment(words) if text.tokens(word)]
+    # Each text is cut for ROUGE and for BLEU, and a reference again for each system.
+    @functools.lru_cache(maxsize=1 << 14)
+    def tokenize(content: str) -> list[str]:
+        return [word.lower() for word in words(segment, content)]
 
     return tokenize
 
