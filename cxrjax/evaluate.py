@@ -15,7 +15,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cxrjax.benchmarks import BENCHMARKS
+from cxrjax.benchmarks.run_record import (
+    check_folder,
+    write_prediction_record,
+    write_score_record,
+)
 from cxrjax.benchmarks.scores import GT_MODE_HELP, ScoreOptions, write_scores
+from cxrjax.benchmarks.split_check import check_split
 from cxrjax.benchmarks.validation import draw_predictions
 from cxrjax.cli import run
 from cxrjax.errors import UserError
@@ -43,6 +49,8 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("--references", type=Path, metavar="FILE", help="records with answers (default: the run's)")
     add("--gt_mode", metavar="MODE", help=GT_MODE_HELP)
     add("--resamples", type=int, default=1000, help="bootstrap resamples (default 1000)")
+    add("--split_sha256", metavar="HASH", help="refuse references whose image ids hash otherwise")
+    add("--manifest", type=Path, metavar="FILE", help="a build's manifest.json, to check that hash")
     add("--out", type=Path, metavar="DIR", help="folder to write to")
     flags = parser.parse_args(argv)
     if flags.checkpoint and not (flags.references and flags.out):
@@ -63,11 +71,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     looking = flags.image == "shown"
     out = flags.out or flags.workdir / ("evaluation" if looking else f"evaluation_{flags.image}")
     image_root = image_root or RecordSource(references, None, 1).image_root
+    check_folder(out)
+    check_split(references, flags.split_sha256, flags.manifest)
     # The model is given the questions alone: answers cannot leak into its prompt (H24).
     questions = out / "questions.jsonl"
     write_records(questions, map(strip_answers, read_records(references)))
     predictions = out / "predictions.jsonl"
     answer_all(RecordSource(questions, image_root), start_model(flags), predictions)
+    write_prediction_record(predictions, questions, flags)
     benchmark = BENCHMARKS[flags.benchmark]
     name = (flags.workdir or flags.checkpoint).name if looking else flags.image
     scores = benchmark.score_files(
@@ -79,6 +90,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         ),
     )
     write_scores(out, benchmark, scores)
+    write_score_record(out, references, {name: predictions}, scores)
     if flags.workdir and looking:
         figures = {
             f"evaluation/{protocol}/{metric}": value
@@ -92,7 +104,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         step = best_step(flags.workdir) if flags.step is None else flags.step
         write_figures(flags.workdir, step, figures, pictures)
     print(benchmark.markdown(scores))
-    print(f"{out}: predictions.jsonl, metrics.json, tables.md, tables.csv, score.json")
+    print(f"{out}: predictions.jsonl, metrics.json, tables.md, tables.csv, score.json, run.json")
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from cxrjax.metrics.bootstrap import (
     Figure,
     Resampled,
     estimate_all,
+    needed_columns,
     resample,
 )
 from cxrjax.metrics.comparison import compare
@@ -178,7 +179,13 @@ def make_scores(
     if reference not in systems:
         raise UserError(f"--compare_to={reference}: expected one of {', '.join(systems)}")
     resampled = {
-        name: resample(counted.columns, clusters, options.bootstrap, attributes)
+        name: resample(
+            counted.columns,
+            clusters,
+            options.bootstrap,
+            attributes,
+            needed_columns(counted.figures, list(counted.columns)),
+        )
         for name, counted in systems.items()
     }
     figures = {
