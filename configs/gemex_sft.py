@@ -61,8 +61,8 @@ def paper() -> ConfigDict:
     config.trainable = ("^projector", "^decoder/")  # G20
 
     config.data.train = "data/gemex/records/train.jsonl"
-    # Evaluations during training speak VinDr-CXR-VQA's metrics, which these answers have not.
-    config.data.validation = None
+    config.data.validation = "data/gemex/records/validation.jsonl"
+    config.benchmark = "gemex"
     config.data.prompt = "gemex_chat"  # G17, G18
     config.data.codec = config.data.record_codec = "gemex"  # G19
     config.data.questions_per_image = 1
@@ -80,6 +80,7 @@ def paper() -> ConfigDict:
     config.training.epochs = 3.0  # G21
     config.training.lambda_box = 0.0  # the paper's loss is of words alone
     config.training.checkpoint_every = 1000
+    config.training.best_metric = "a_score"
     config.mesh.fsdp = 4  # G21
     config.decoding.max_answer_tokens = 256
     config.decoding.grammar = "none"
@@ -95,6 +96,7 @@ def tiny(config: ConfigDict) -> None:
     config.model.dtype = config.model.frozen_dtype = "float32"
 
     config.data.train = "runs/gemex_tiny/data/records/train.jsonl"
+    config.data.validation = "runs/gemex_tiny/data/records/validation.jsonl"
     config.data.prompt = "gemex"
     config.data.codec = "paligemma"
     config.data.questions_per_image = 4

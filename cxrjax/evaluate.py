@@ -5,7 +5,8 @@
         --references=DIR/records/validation.jsonl --out=runs/base
 
 Writes predictions.jsonl and what `score` writes to --out (default: the workdir's evaluation/). For
-a training run, the figures and some overlays also go to its event files.
+a training run, the figures and some overlays also go to its event files. With --image=blind (or
+shuffled, noise) the system is called so and --out is evaluation_blind/; event files are left alone.
 """
 
 import argparse
@@ -14,15 +15,22 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cxrjax.benchmarks import BENCHMARKS
+from cxrjax.benchmarks.run_record import (
+    check_folder,
+    write_prediction_record,
+    write_score_record,
+)
 from cxrjax.benchmarks.scores import GT_MODE_HELP, ScoreOptions, write_scores
-from cxrjax.benchmarks.validation import LOGGED, draw_predictions
-from cxrjax.cli import keep_compiled_programs, run
+from cxrjax.benchmarks.split_check import check_split
+from cxrjax.benchmarks.validation import draw_predictions
+from cxrjax.cli import run
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.metrics.bootstrap import Bootstrap
-from cxrjax.model_flags import add_model_flags, decoding_overrides
-from cxrjax.predict import predict
 from cxrjax.records import read_records, strip_answers, write_records
+from cxrjax.runners.base import answer_all
+from cxrjax.runners.model_flags import add_model_flags
+from cxrjax.runners.own_model import start_model
 from cxrjax.training.checkpoint import best_step, read_config
 from cxrjax.training.metric_log import write_figures
 
@@ -41,6 +49,8 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("--references", type=Path, metavar="FILE", help="records with answers (default: the run's)")
     add("--gt_mode", metavar="MODE", help=GT_MODE_HELP)
     add("--resamples", type=int, default=1000, help="bootstrap resamples (default 1000)")
+    add("--split_sha256", metavar="HASH", help="refuse references whose image ids hash otherwise")
+    add("--manifest", type=Path, metavar="FILE", help="a build's manifest.json, to check that hash")
     add("--out", type=Path, metavar="DIR", help="folder to write to")
     flags = parser.parse_args(argv)
     if flags.checkpoint and not (flags.references and flags.out):
@@ -58,24 +68,19 @@ def main(argv: Sequence[str] | None = None) -> None:
         image_root = image_root or (Path(data.image_root) if data.image_root else None)
     if references is None:
         raise UserError(f"{flags.workdir}: the run names no validation records; give --references")
-    out = flags.out or flags.workdir / "evaluation"
+    looking = flags.image == "shown"
+    out = flags.out or flags.workdir / ("evaluation" if looking else f"evaluation_{flags.image}")
     image_root = image_root or RecordSource(references, None, 1).image_root
+    check_folder(out)
+    check_split(references, flags.split_sha256, flags.manifest)
     # The model is given the questions alone: answers cannot leak into its prompt (H24).
     questions = out / "questions.jsonl"
     write_records(questions, map(strip_answers, read_records(references)))
     predictions = out / "predictions.jsonl"
-    keep_compiled_programs()
-    predict(
-        flags.workdir or flags.checkpoint,
-        questions,
-        predictions,
-        image_root=image_root,
-        prompt=flags.prompt,
-        mixture_source=flags.source,
-        decoding=decoding_overrides(flags),
-    )
+    answer_all(RecordSource(questions, image_root), start_model(flags), predictions)
+    write_prediction_record(predictions, questions, flags)
     benchmark = BENCHMARKS[flags.benchmark]
-    name = (flags.workdir or flags.checkpoint).name
+    name = (flags.workdir or flags.checkpoint).name if looking else flags.image
     scores = benchmark.score_files(
         references,
         {name: predictions},
@@ -85,22 +90,21 @@ def main(argv: Sequence[str] | None = None) -> None:
         ),
     )
     write_scores(out, benchmark, scores)
-    if flags.workdir:
+    write_score_record(out, references, {name: predictions}, scores)
+    if flags.workdir and looking:
         figures = {
-            f"evaluation/{protocol}/{metric}": figure.value
-            for protocol, named in scores.figures[name].items()
-            for metric, figure in named.items()
-            # VinDr-CXR-VQA has hundreds, by class and by type; of others all are logged.
-            if metric in LOGGED[protocol] or flags.benchmark != "vindr_cxr_vqa"
+            f"evaluation/{protocol}/{metric}": value
+            for protocol, metric, value in benchmark.logged_figures(scores.figures[name])
         }
         with open(predictions, encoding="utf-8") as lines:
             drawn = draw_predictions(
                 RecordSource(references, image_root, 64), map(json.loads, lines), count=4
             )
         pictures = {"evaluation/overlays": drawn} if drawn is not None else {}
-        write_figures(flags.workdir, best_step(flags.workdir), figures, pictures)
+        step = best_step(flags.workdir) if flags.step is None else flags.step
+        write_figures(flags.workdir, step, figures, pictures)
     print(benchmark.markdown(scores))
-    print(f"{out}: predictions.jsonl, metrics.json, tables.md, tables.csv, score.json")
+    print(f"{out}: predictions.jsonl, metrics.json, tables.md, tables.csv, score.json, run.json")
 
 
 if __name__ == "__main__":

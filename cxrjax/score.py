@@ -14,6 +14,7 @@ Writes to --out:
     tables.tex     the same for LaTeX
     tables.csv     the same, a line for each cell
     score.json     ground-truth mode, seed, file hashes, and what was wrong with the predictions
+    run.json       command, hashes, versions, and how `predict` made the predictions, where it did
 
 and, where there is something to write, comparisons.json (every system against the first: the
 difference with its interval, and p of a paired permutation test) and curves.json (for the page);
@@ -29,7 +30,9 @@ from pathlib import Path
 
 from cxrjax.benchmarks import BENCHMARKS
 from cxrjax.benchmarks.bert_vectors import BertScoreSettings
+from cxrjax.benchmarks.run_record import check_folder, write_score_record
 from cxrjax.benchmarks.scores import GT_MODE_HELP, ScoreOptions, full_markdown, write_scores
+from cxrjax.benchmarks.split_check import check_split
 from cxrjax.cli import run
 from cxrjax.codecs import CODECS
 from cxrjax.datasets.vix_ray.segmentation import SEGMENTERS
@@ -66,6 +69,8 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     )
     add("--codec", choices=sorted(CODECS), help="read boxes from the text of lines without boxes")
     add("--gt_mode", metavar="MODE", help=GT_MODE_HELP)
+    add("--split_sha256", metavar="HASH", help="refuse references whose image ids hash otherwise")
+    add("--manifest", type=Path, metavar="FILE", help="a build's manifest.json, to check that hash")
     add("--resamples", type=int, default=1000, help="bootstrap resamples; 0: none (default 1000)")
     add("--seed", type=int, default=0, help="of the bootstrap (default 0)")
     add(
@@ -142,9 +147,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         bert_score = BertScoreSettings(
             flags.bertscore_model, flags.bertscore_layer, flags.bertscore_baseline
         )
+    systems = system_names(flags.predictions, flags.name)
+    check_folder(flags.out)
+    check_split(flags.references, flags.split_sha256, flags.manifest)
     scores = benchmark.score_files(
         flags.references,
-        system_names(flags.predictions, flags.name),
+        systems,
         ScoreOptions(
             codec=flags.codec,
             gt_mode=flags.gt_mode or benchmark.gt_modes[0],
@@ -161,8 +169,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     if judge is not None:
         judge_flags.write_judgements(flags.out, judge)
     write_scores(flags.out, benchmark, scores)
+    write_score_record(flags.out, flags.references, systems, scores)
     print(full_markdown(benchmark, scores))
-    print(f"{flags.out}: metrics.json, tables.md, tables.tex, tables.csv, score.json")
+    print(f"{flags.out}: metrics.json, tables.md, tables.tex, tables.csv, score.json, run.json")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from flax import nnx
+from PIL import Image
 
 from cxrjax import build, convert, evaluate, predict, report, score, train
 from cxrjax.errors import UserError
@@ -119,6 +120,33 @@ def test_evaluate_equals_predict_then_score(demo, tmp_path):
     lines = sorted((tmp_path / "predictions.jsonl").read_text().splitlines())
     assert lines == sorted((demo / "tuned.jsonl").read_text().splitlines())
     assert "train" in json.loads((tmp_path / "metrics.json").read_text())
+
+
+def test_a_blind_model_answers_as_on_grey_images(demo, tmp_path):
+    """--image=blind against images that are grey on the disk, whatever else they were."""
+    for image in (demo / "data" / "images").iterdir():
+        grey = tmp_path / "data" / "images" / image.name
+        grey.parent.mkdir(parents=True, exist_ok=True)
+        with Image.open(image) as picture:
+            Image.new("L", picture.size, 128).save(grey)
+    questions = demo / "data" / "questions" / "validation.jsonl"
+    model = [f"--workdir={demo / 'train'}", f"--questions={questions}"]
+    lines = {}
+    for name, flags in {
+        "blind": ["--image=blind"],
+        "grey": [f"--image_root={tmp_path / 'data'}"],
+        "shuffled": ["--image=shuffled"],
+    }.items():
+        predict.main([*model, *flags, f"--out={tmp_path / name}.jsonl"])
+        lines[name] = (tmp_path / f"{name}.jsonl").read_text()
+    assert lines["blind"] == lines["grey"]
+    seen = (demo / "tuned.jsonl").read_text()
+    assert lines["blind"] != seen and lines["shuffled"] != seen
+    run, before = demo / "train", (demo / "train" / "metrics.jsonl").read_text()
+    evaluate.main([f"--workdir={run}", "--benchmark=vindr_cxr_vqa", "--image=blind"])
+    assert (run / "evaluation_blind" / "predictions.jsonl").read_text() == lines["blind"]
+    assert set(json.loads((run / "evaluation_blind" / "metrics.json").read_text())) == {"blind"}
+    assert (run / "metrics.jsonl").read_text() == before
 
 
 def test_a_resumed_run_says_so_and_another_base_is_refused(demo, capsys):

@@ -242,3 +242,29 @@ def test_a_failed_check_is_exit_code_1_of_the_process(tmp_path):
     )
     assert done.returncode == 1
     assert "FAULT invalid_record: 1" in done.stdout and "FAILED" in done.stdout
+
+
+def test_wording_of_change_and_shared_questions_are_counted_per_split(built, tmp_path, capsys):
+    train = list(read_records(built / "records" / "train.jsonl"))
+    first, second, *others = read_records(built / "records" / "validation.jsonl")
+    asked = train[0].question.rstrip("?")
+    changed = [
+        first.model_copy(update={"question": "Is it unchanged?", "reason": "It has worsened."}),
+        second.model_copy(update={"question": f"{asked}s?"}),
+        *(record.model_copy(update={"question": "Is it again there?"}) for record in others),
+    ]
+    folder = tmp_path / "own" / "records"
+    write_records(folder / "validation.jsonl", changed)
+    write_records(folder / "train.jsonl", train)
+    review.main(["--check", f"--records={tmp_path / 'own'}", f"--out={tmp_path / 'out'}"])
+    result = json.loads((tmp_path / "out" / "check.json").read_text())
+    wording = result["longitudinal_wording"]
+    assert wording["validation"] == {"records": 3, "questions": 2, "answers": 1}
+    assert wording["train"] == {"records": len(train), "questions": 0, "answers": 0}
+    (shared,) = result["leakage"]["shared_text"].values()
+    assert shared["distinct_questions"] == 3
+    assert shared["distinct_questions_nearly_the_same"] == 1
+    assert shared["same_question"] == 0
+    printed = capsys.readouterr().out
+    assert "validation: wording of change over time in 2 questions and 1 answers" in printed
+    assert "of its 3 different questions 1 are there nearly the same" in printed

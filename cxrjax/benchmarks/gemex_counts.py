@@ -3,6 +3,7 @@
 Everything that a figure of GEMeX needs is a sum over questions of the columns made here.
 """
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -50,7 +51,8 @@ class ReadAnswer:
         named: of a closed or choice question, what it names.
         text: answer and reason without tags and boxes.
         failures: categories, none where everything due could be read.
-        in_form: whether answer, reason and location stand behind their tags.
+        in_form: whether answer and reason stand behind their tags, and a location too, in
+            GEMeX's own boxes or in another codec's.
         missing: whether there is no prediction.
     """
 
@@ -68,14 +70,19 @@ class SystemCounts:
 
     Attributes:
         columns: name -> a number for each question, in the references' order.
+        confidence: probability of each question's text, NaN where it is not known.
         problems: category of `GEMEX_PROBLEMS` -> how often.
         failures: category of `CATEGORIES` -> how many answers.
     """
 
     columns: Columns
+    confidence: Float[np.ndarray, "questions"]
     problems: Counter[str]
     failures: Counter[str]
 
+
+# Of the codecs `paligemma` and `vindr_px`, in which our models may write GEMeX's boxes.
+_LOCATION_TOKENS = re.compile(r"<loc[0-9_]{1,40}>")
 
 _NOTHING = ReadAnswer(
     named=None,
@@ -107,7 +114,7 @@ def read_answer(
     height, width = question.image_hw or (SIDE, SIDE)
     boxes = read_boxes(prediction, codec or CODECS["gemex"], height, width, source)
     parsed = parse_answer(prediction.text, question.kind, question.choices)
-    tagged = parsed.answer and parsed.reason and parsed.location
+    tagged = parsed.answer and parsed.reason and (parsed.location or len(boxes.boxes))
     failures: list[str] = []
     named = None
     if question.kind != "open_ended":
@@ -130,9 +137,10 @@ def read_answer(
 
 
 def without_boxes(text: str) -> str:
-    """The text without what the codec `gemex` reads as boxes in it."""
+    """The text without location tokens and without the boxes that the codec `gemex` reads in it."""
+    text = _LOCATION_TOKENS.sub(" ", text)
     if "[" not in text:
-        return text
+        return " ".join(text.split())
     pieces, at = [], 0
     for span in CODECS["gemex"].find(text, SIDE, SIDE):
         pieces.append(text[at : span.start])
@@ -168,11 +176,14 @@ def count_system(
     rows: dict[str, list[float]] = {}
     problems = Counter(dict.fromkeys(GEMEX_PROBLEMS, 0))
     failures = Counter(dict.fromkeys(CATEGORIES, 0))
+    confidence = np.full(len(asked), np.nan)
     pairs: list[tuple[str, str]] = []
-    for question in tqdm(asked, desc=f"scoring {source}", disable=None):
+    for row, question in enumerate(tqdm(asked, desc=f"scoring {source}", disable=None)):
         answer = _NOTHING
         if (prediction := by_id.get(question.question_id)) is not None:
             answer = read_answer(question, prediction, codec, source)
+            if prediction.answer_probability is not None:
+                confidence[row] = prediction.answer_probability
         problems["missing_prediction"] += answer.missing
         problems["blank_answer"] += not (
             answer.missing or answer.text.strip() or len(answer.boxes.boxes)
@@ -187,7 +198,7 @@ def count_system(
         columns["bert_score"] = np.array([score.f1 for score in bert_score(pairs)])
     if judge is not None:
         columns |= _ratings(judge, asked, pairs, system)
-    return SystemCounts(columns, problems, failures)
+    return SystemCounts(columns, confidence, problems, failures)
 
 
 def _counts(question: Question, answer: ReadAnswer) -> Mapping[str, float]:
@@ -220,20 +231,25 @@ def _counts(question: Question, answer: ReadAnswer) -> Mapping[str, float]:
     }
 
 
+def judged_sample(system: str, question: Question, answer: str) -> Sample:
+    """What a judge is shown of one answer's text (G23)."""
+    return Sample(
+        system=system,
+        question_id=question.question_id,
+        question=question.asked,
+        reference=question.text,
+        answer=answer,
+        context=question.report,
+    )
+
+
 def _ratings(
     judge: Judge, asked: Sequence[Question], pairs: Sequence[tuple[str, str]], system: str
 ) -> Columns:
     """What the judge says, by question type: the average over types needs them side by side."""
     samples = [
-        Sample(
-            system=system,
-            question_id=question.question_id,
-            question=question.asked,
-            reference=reference,
-            answer=answer,
-            context=question.report,
-        )
-        for question, (answer, reference) in zip(asked, pairs, strict=True)
+        judged_sample(system, question, answer)
+        for question, (answer, _) in zip(asked, pairs, strict=True)
     ]
     columns: Columns = {"unjudged": np.zeros(len(asked))}
     for row, (question, score) in enumerate(

@@ -36,6 +36,7 @@ PROBLEMS = {
     "degenerate_box": "box without area; overlaps nothing",
     "swapped_box": "box with swapped corners; scored with its corners sorted",
     "out_of_range_box": "box that reaches beyond the image; scored as it is",
+    "repaired_box": "box not written exactly as the codec's grammar says; read leniently",
     "unknown_label": "box whose label names no class, or several; belongs to no class",
     "unclassed_box": "box without a label, to a question and in an answer that name no one class",
     "unusable_score": "box score that is null or not finite, among others; the box ranks last",
@@ -200,10 +201,13 @@ def read_boxes(
         places = tuple((span.start, span.end) for span in spans)
         if parse is None or parse == "ok":
             parse = failures[0].category if failures else "ok"
+        exact = codec.find(prediction.text, height, width, strict=True)
+        repaired = len(spans) - len(exact)
     else:
         boxes = prediction.boxes
+        repaired = 0
     boxes, problems = _mend(boxes)
-    problems += _unusable(prediction)
+    problems += ("repaired_box",) * repaired + _unusable(prediction)
     return ReadBoxes(boxes, places, parse or "ok", problems)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from cxrjax.benchmarks import reader_ceiling, review_agreement
 from cxrjax.benchmarks.review_page import render_review_page
 from cxrjax.datasets.leakage import find_leakage
+from cxrjax.datasets.longitudinal import longitudinal_wording
 from cxrjax.datasets.near_duplicates import question_variety
 from cxrjax.datasets.output import write_json, writing
 from cxrjax.datasets.quality import QualityLog
@@ -64,6 +65,9 @@ def check(flags: Namespace) -> bool:
         "faults": log.to_json(),
         "reason_words": reason_words(everything),
         "repeated_questions": question_variety(everything).to_json(),
+        "longitudinal_wording": {
+            split: longitudinal_wording(records) for split, records in splits.items()
+        },
     }
     with writing(flags.out):
         flags.out.mkdir(parents=True, exist_ok=True)
@@ -101,11 +105,24 @@ def _print_check(result: dict, log: QualityLog) -> None:
         f"questions: {repeated['distinct_normalised']:,} different of {repeated['questions']:,}, "
         f"{len(repeated['repeated']):,} pairs alike within an image"
     )
+    for split, counts in result["longitudinal_wording"].items():
+        print(
+            f"{split}: wording of change over time in {counts['questions']:,} questions and "
+            f"{counts['answers']:,} answers of {counts['records']:,}"
+        )
     if leakage := result.get("leakage"):
         counts = leakage["counts"] or "none"
         print(f"leakage: {counts}; {leakage['images_hashed']:,} pictures compared")
         for leak in leakage["leaks"][:_SHOWN]:
             print(f"  {' / '.join(leak['splits'])}: {' and '.join(leak['items'])}: {leak['found']}")
+        for pair, text in leakage["shared_text"].items():
+            print(
+                f"  {pair}: the second has {text['questions']:,} questions, "
+                f"{text['same_question']:,} word for word in the first, and {text['answers']:,} "
+                f"answers, {text['same_answer']:,} word for word; of its "
+                f"{text['distinct_questions']:,} different questions "
+                f"{text['distinct_questions_nearly_the_same']:,} are there nearly the same"
+            )
     else:
         print("leakage: not checked, for there is one split only")
     print("passed" if result["passed"] else "FAILED")

@@ -21,19 +21,18 @@ from tqdm import tqdm
 
 from cxrjax.benchmarks.scores import PAPER, STRICT
 from cxrjax.benchmarks.tables import UNDEFINED, grid
-from cxrjax.benchmarks.vindr_counts import IOU
+from cxrjax.benchmarks.vindr_boxes import IOU, Views, join, paper_columns, strict_columns
+from cxrjax.benchmarks.vindr_detection import class_formulas, formulas
 from cxrjax.benchmarks.vindr_truth import LabelledBoxes, stack
 from cxrjax.datasets.vindr_cxr_vqa.classes import CLASSES
 from cxrjax.datasets.vindr_cxr_vqa.readers import LabelledBox, Readers, merge_readers, parse_mode
 from cxrjax.errors import UserError
-from cxrjax.metrics import classification
 from cxrjax.metrics.agreement import fleiss_kappa, krippendorff_alpha
 from cxrjax.metrics.bootstrap import Bootstrap, Estimate, Figure, estimate_all, resample
-from cxrjax.metrics.detection import count_any_overlap, count_one_to_one
+from cxrjax.metrics.overlaps import find_overlaps
 
 MERGED = ("majority", "lesion_majority", "wbf", "nms", "components")
 TRUTHS = ("raw", "per_reader", *MERGED)
-_COUNTS = ("tp", "fp", "fn", "iou")
 _NUMBERS = {name: number for number, name in enumerate(CLASSES)}
 
 
@@ -124,10 +123,10 @@ def reader_ceiling(
                 sums,
                 {
                     STRICT: {
-                        **_matched(f"{truth}/class", "detection", len(marked)),
-                        **_matched(f"{truth}/agnostic", "detection_agnostic", len(marked)),
+                        **_figures(truth, "one_to_one", "detection", len(marked)),
+                        **_figures(truth, "agnostic", "detection_agnostic", len(marked)),
                     },
-                    PAPER: _any_overlap(truth, len(marked)),
+                    PAPER: _figures(truth, "any", "detection", len(marked)),
                 },
             )
             for truth in TRUTHS
@@ -136,8 +135,8 @@ def reader_ceiling(
             sums,
             {
                 truth: {
-                    name: _f1(f"{truth}/class/{number}", having[name])
-                    for number, name in enumerate(CLASSES)
+                    name: Figure(class_formulas(name, IOU, f"{truth}/")["f1"], having[name])
+                    for name in CLASSES
                 }
                 for truth in TRUTHS
             },
@@ -155,15 +154,9 @@ def _count(
 ) -> tuple[dict[str, np.ndarray], dict[str, dict[str, int]]]:
     """Columns with a number for every image, and boxes by mode and class."""
     modes = {name: parse_mode(name) for name in ("raw", *MERGED)}
-    names = [f"{truth}/{group}" for truth in TRUTHS for group in ("class", "agnostic")]
-    names += [f"{truth}/class/{number}" for truth in TRUTHS for number in range(len(CLASSES))]
-    columns = {f"{name}/{count}": np.zeros(len(images)) for name in names for count in _COUNTS}
-    columns |= {
-        f"{truth}/any/{count}": np.zeros(len(images))
-        for truth in TRUTHS
-        for count in ("hits", "misses", "found", "lost", "iou")
-    }
     left: dict[str, Counter[str]] = {name: Counter() for name in modes}
+    # Of each truth: (image, a reader's boxes, the truth's).
+    pairs: dict[str, list[tuple[int, LabelledBoxes, LabelledBoxes]]] = {t: [] for t in TRUTHS}
     for index, readers in enumerate(tqdm(images, desc="readers against readers", unit="image")):
         for name, mode in modes.items():
             left[name].update(label for label, _ in merge_readers(readers, mode))
@@ -171,7 +164,16 @@ def _count(
             others = {other: marks for other, marks in readers.items() if other != rad_id}
             given = _stacked(merge_readers({rad_id: readers[rad_id]}, modes["raw"]))
             for truth, true in _truths(others, modes):
-                _add(columns, index, truth, given, true)
+                pairs[truth].append((index, given, true))
+    columns: dict[str, np.ndarray] = {}
+    for truth, found in pairs.items():
+        views = Views(
+            np.array([index for index, _, _ in found]), join(t for _, _, t in found), len(images)
+        )
+        overlaps = find_overlaps(join(given for _, given, _ in found), views.truth)
+        counted = strict_columns(views, overlaps, CLASSES, (IOU,))
+        counted |= paper_columns(views, overlaps, (IOU,))
+        columns |= {f"{truth}/{name}": column for name, column in counted.items()}
     boxes = {name: {label: counts[label] for label in CLASSES} for name, counts in left.items()}
     return columns, boxes
 
@@ -187,73 +189,9 @@ def _stacked(boxes: Iterable[LabelledBox]) -> LabelledBoxes:
     return stack((_NUMBERS[label], box) for label, box in boxes)
 
 
-def _add(
-    columns: dict[str, np.ndarray],
-    index: int,
-    truth: str,
-    given: LabelledBoxes,
-    true: LabelledBoxes,
-) -> None:
-    rows = count_one_to_one(given.boxes, given.classes, true.boxes, true.classes, IOU, len(CLASSES))
-    agnostic = count_one_to_one(
-        given.boxes, np.zeros_like(given.classes), true.boxes, np.zeros_like(true.classes), IOU, 1
-    )
-    for place, count in enumerate(_COUNTS):
-        columns[f"{truth}/class/{count}"][index] += rows[:, place].sum()
-        columns[f"{truth}/agnostic/{count}"][index] += agnostic[0, place]
-    for number in np.flatnonzero(rows[:-1].any(axis=1)).tolist():
-        for place, count in enumerate(_COUNTS):
-            columns[f"{truth}/class/{number}/{count}"][index] += rows[number, place]
-    overlaps = count_any_overlap(given.boxes, true.boxes, IOU)
-    for count, amount in zip(("hits", "misses", "found", "lost", "iou"), overlaps, strict=True):
-        columns[f"{truth}/any/{count}"][index] += amount
-
-
-def _f1(prefix: str, n: int) -> Figure:
-    return Figure(
-        lambda named: classification.f1(*(named[f"{prefix}/{c}"] for c in ("tp", "fp", "fn"))), n
-    )
-
-
-def _matched(prefix: str, metric: str, n: int) -> dict[str, Figure]:
-    def ratio(part: str, other: str) -> Figure:
-        return Figure(
-            lambda named: classification.precision(
-                named[f"{prefix}/{part}"], named[f"{prefix}/{other}"]
-            ),
-            n,
-        )
-
-    return {
-        f"{metric}/precision@{IOU}": ratio("tp", "fp"),
-        f"{metric}/recall@{IOU}": ratio("tp", "fn"),
-        f"{metric}/f1@{IOU}": _f1(prefix, n),
-        f"{metric}/miou_tp@{IOU}": Figure(
-            lambda named: classification.ratio(named[f"{prefix}/iou"], named[f"{prefix}/tp"]), n
-        ),
-    }
-
-
-def _any_overlap(truth: str, n: int) -> dict[str, Figure]:
-    def precision(named: Mapping[str, np.ndarray]) -> np.ndarray:
-        return classification.precision(named[f"{truth}/any/hits"], named[f"{truth}/any/misses"])
-
-    def recall(named: Mapping[str, np.ndarray]) -> np.ndarray:
-        return classification.recall(named[f"{truth}/any/found"], named[f"{truth}/any/lost"])
-
-    return {
-        f"detection/precision@{IOU}": Figure(precision, n),
-        f"detection/recall@{IOU}": Figure(recall, n),
-        f"detection/f1@{IOU}": Figure(
-            lambda named: classification.harmonic_mean(precision(named), recall(named)), n
-        ),
-        f"detection/miou_tp@{IOU}": Figure(
-            lambda named: classification.ratio(
-                named[f"{truth}/any/iou"], named[f"{truth}/any/hits"]
-            ),
-            n,
-        ),
-    }
+def _figures(truth: str, kind: str, metric: str, n: int) -> dict[str, Figure]:
+    found = formulas(kind, IOU, f"{truth}/")
+    return {f"{metric}/{name}@{IOU}": Figure(formula, n) for name, formula in found.items()}
 
 
 def _presence(

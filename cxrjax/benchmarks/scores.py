@@ -24,6 +24,7 @@ from cxrjax.metrics.bootstrap import (
     Figure,
     Resampled,
     estimate_all,
+    needed_columns,
     resample,
 )
 from cxrjax.metrics.comparison import compare
@@ -65,11 +66,6 @@ class ScoreOptions:
     segmenter: str | None = None
     bert_score: BertScoreSettings | None = None
     compare_to: str | None = None
-
-
-ScoreRecords = Callable[
-    [Iterable[QARecord], Mapping[str, Iterable[Prediction]], ScoreOptions], "Scores"
-]
 
 
 @dataclass(frozen=True)
@@ -137,10 +133,7 @@ class Benchmark:
         rows: scores -> the tables for programs, a mapping per cell.
         uses_judge: whether it asks `ScoreOptions.judge`.
         uses_bert_score: whether it takes BERTScores.
-        score_records: (records, {system: predictions}, options) -> scores, without files: for
-            evaluation during training. None where there is no such thing.
-        logged: protocol -> the metrics that a training run logs; where several protocols have one
-            of the same name, the last counts.
+        logged: protocol -> the metrics that a training run logs; None: all of `strict`.
         outcome: what came of one question, for the page: (record, prediction, codec or None) ->
             outcome. None where the benchmark has no such thing.
     """
@@ -152,8 +145,14 @@ class Benchmark:
     outcome: Callable[[QARecord, Prediction, Codec | None], Outcome] | None = None
     uses_judge: bool = False
     uses_bert_score: bool = False
-    score_records: ScoreRecords | None = None
-    logged: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    logged: Mapping[str, Sequence[str]] | None = None
+
+    def logged_figures(
+        self, figures: Mapping[str, Mapping[str, Estimate]]
+    ) -> list[tuple[str, str, float | None]]:
+        """(protocol, metric, value) of what a training run logs of one system's figures."""
+        logged = self.logged or {STRICT: list(figures[STRICT])}
+        return [(p, name, figures[p][name].value) for p, names in logged.items() for name in names]
 
 
 def make_scores(
@@ -182,7 +181,13 @@ def make_scores(
     if reference not in systems:
         raise UserError(f"--compare_to={reference}: expected one of {', '.join(systems)}")
     resampled = {
-        name: resample(counted.columns, clusters, options.bootstrap, attributes)
+        name: resample(
+            counted.columns,
+            clusters,
+            options.bootstrap,
+            attributes,
+            needed_columns(counted.figures, list(counted.columns)),
+        )
         for name, counted in systems.items()
     }
     figures = {

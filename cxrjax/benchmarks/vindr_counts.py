@@ -1,11 +1,12 @@
 """One system's predictions against the references: what is counted on each image.
 
-Everything that a figure of VinDr-CXR-VQA needs is a sum over images of the columns made here.
+Everything that a figure of VinDr-CXR-VQA needs is a sum over images, or over questions, of the
+columns made here.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float
@@ -18,40 +19,25 @@ from cxrjax.benchmarks.predictions import (
     check_known,
     read_boxes,
 )
-from cxrjax.benchmarks.vindr_truth import LabelledBoxes, Question, References, stack, union
+from cxrjax.benchmarks.vindr_boxes import (
+    Columns,
+    localization_columns,
+    make_views,
+    paper_columns,
+    strict_columns,
+)
+from cxrjax.benchmarks.vindr_truth import Question, References, stack, union
 from cxrjax.codecs import FAILURE_CATEGORIES, Codec
 from cxrjax.metrics.classification import set_counts
-from cxrjax.metrics.detection import (
-    NO_CLASS,
-    count_any_overlap,
-    count_duplicates,
-    count_one_to_one,
-)
-from cxrjax.metrics.localization import localize
+from cxrjax.metrics.detection import find_duplicates
 from cxrjax.metrics.mentions import MentionReader, Reading
+from cxrjax.metrics.overlaps import NO_CLASS, find_overlaps, join_images
 
-# Section 3.2 of the paper: a predicted box counts where its IoU is above this.
-IOU = 0.3
-
-_BOX_COUNTS = ("tp", "fp", "fn", "iou")
-
-
-@dataclass
-class Tally:
-    """Named columns with a number for every image, zero until something is added."""
-
-    images: int
-    columns: dict[str, Float[np.ndarray, "images"]] = field(default_factory=dict)
-
-    def add(self, image: int, name: str, amount: int | float = 1) -> None:
-        if name not in self.columns:
-            self.columns[name] = np.zeros(self.images)
-        self.columns[name][image] += amount
-
-    def ensure(self, names: Iterable[str]) -> None:
-        """Makes the columns exist, so that what never happened is a zero."""
-        for name in names:
-            self.columns.setdefault(name, np.zeros(self.images))
+_ANSWER_COLUMNS = (
+    *(f"mentions/{count}" for count in ("tp", "fp", "fn")),
+    *(f"asked/{count}" for count in ("tp", "fp", "fn", "tn")),
+    *("questions", "asking", "exact_set", "parse_failures"),
+)
 
 
 @dataclass
@@ -59,12 +45,16 @@ class SystemCounts:
     """What was counted of one system.
 
     Attributes:
-        tally: columns by image; those of `ceiling_tally` are not among them.
+        images: columns with a number for every image.
+        questions: columns with a number for every question, in the references' order.
+        confidence: probability of each question's answer, NaN where it is not known.
         problems: category of `PROBLEMS` -> how often.
         parse_failures: failure category -> how many answers.
     """
 
-    tally: Tally
+    images: Columns
+    questions: Columns
+    confidence: Float[np.ndarray, "questions"]
     problems: Counter[str]
     parse_failures: Counter[str]
 
@@ -97,67 +87,26 @@ def count_system(
     """
     by_id = {prediction.question_id: prediction for prediction in predictions}
     check_known(by_id.values(), references.questions, source)
+    total = len(references.questions)
     counts = SystemCounts(
-        Tally(len(references.images)),
+        {},
+        {name: np.zeros(total) for name in _ANSWER_COLUMNS},
+        np.full(total, np.nan),
         Counter(dict.fromkeys(PROBLEMS, 0)),
         Counter(dict.fromkeys(FAILURE_CATEGORIES, 0)),
     )
-    counts.tally.ensure(_expected_columns(references))
     answers: list[list[_Answer]] = [[] for _ in references.images]
     # Minutes for a hundred thousand long answers. None: quiet unless a terminal watches.
-    for question in tqdm(references.questions.values(), desc=f"scoring {source}", disable=None):
-        answer = _answer(
-            references, question, by_id.get(question.question_id), codec, source, counts
-        )
+    questions = tqdm(references.questions.values(), desc=f"scoring {source}", disable=None)
+    for number, question in enumerate(questions):
+        prediction = by_id.get(question.question_id)
+        answer = _answer(references, question, prediction, codec, source, counts)
         answers[question.image].append(answer)
-        _count_question(counts, question, answer)
-    for number, given in enumerate(answers):
-        _count_boxes(counts.tally, references, number, [answer.boxes for answer in given])
+        _count_question(counts, number, question, answer)
+        if prediction is not None and prediction.answer_probability is not None:
+            counts.confidence[number] = prediction.answer_probability
+    counts.images |= _box_columns(references, answers)
     return counts
-
-
-def ceiling_tally(references: References) -> Tally:
-    """What the reference answers themselves reach: the ceiling for whoever answers perfectly (H20).
-
-    Columns `ceiling/found`, `ceiling/lost` (one to one, with classes), `ceiling_any/...` (any
-    overlap) and `ceiling_one_box/found`: true boxes within reach of one box per question.
-    """
-    tally = Tally(len(references.images))
-    names = ("ceiling/found", "ceiling/lost", "ceiling_any/found", "ceiling_any/lost")
-    tally.ensure([*names, "ceiling_one_box/found", "truth_boxes"])
-    for number, image in enumerate(references.images):
-        for truth in image.truths:
-            given = image.answered
-            matched = count_one_to_one(
-                given.boxes, given.classes, truth.boxes, truth.classes, IOU, len(references.classes)
-            ).sum(axis=0)
-            tally.add(number, "ceiling/found", matched[0])
-            tally.add(number, "ceiling/lost", matched[2])
-            overlaps = count_any_overlap(given.boxes, truth.boxes, IOU)
-            tally.add(number, "ceiling_any/found", overlaps.found)
-            tally.add(number, "ceiling_any/lost", overlaps.lost)
-            tally.add(number, "ceiling_one_box/found", min(image.box_questions, len(truth.boxes)))
-            tally.add(number, "truth_boxes", len(truth.boxes))
-    return tally
-
-
-def _expected_columns(references: References) -> list[str]:
-    kinds = {question.kind for question in references.questions.values()}
-    groups = ["", *(f"/class/{name}" for name in references.classes)]
-    names = [f"one_to_one{group}/{c}" for group in groups for c in _BOX_COUNTS]
-    names += [f"agnostic/{c}" for c in _BOX_COUNTS]
-    names += [f"any/{c}" for c in ("hits", "misses", "found", "lost", "iou")]
-    names += ["boxes", "duplicates", "normal/views", "normal/boxes", "lesion/views"]
-    names += [f"lesion/{c}" for c in ("good", "acceptable", "iou", "boxes")]
-    for protocol in ("paper", "strict"):
-        names += [f"{protocol}/{c}" for c in ("good", "acceptable", "iou", "boxes")]
-    groups += [f"/kind/{kind}" for kind in kinds]
-    for group in groups:
-        names += [f"asked{group}/{c}" for c in ("tp", "fp", "fn", "tn")]
-    for group in ["", *(f"/kind/{kind}" for kind in kinds)]:
-        names += [f"mentions{group}/{c}" for c in ("tp", "fp", "fn")]
-        names += [f"{name}{group}" for name in ("questions", "exact_set", "parse_failures")]
-    return [*names, "images", "views"]
 
 
 def _answer(
@@ -241,30 +190,25 @@ def _named_with(
     return before[-1] if before else after[0] if after else None
 
 
-def _count_question(counts: SystemCounts, question: Question, answer: _Answer) -> None:
-    tally, image, reading = counts.tally, question.image, answer.reading
-    kind = f"/kind/{question.kind}"
-    found = dict(
-        zip(("tp", "fp", "fn"), set_counts(reading.present, question.present), strict=True)
-    )
-    exact = reading.answered and reading.present == question.present
-    failed = _parse_failed(question, answer)
-    for group in ("", kind):
-        for name, amount in found.items():
-            tally.add(image, f"mentions{group}/{name}", amount)
-        tally.add(image, f"questions{group}")
-        tally.add(image, f"exact_set{group}", exact)
-        tally.add(image, f"parse_failures{group}", failed)
-    if failed and answer.parse is not None:
-        counts.parse_failures[answer.parse] += 1
+def _count_question(counts: SystemCounts, number: int, question: Question, answer: _Answer) -> None:
+    columns, reading = counts.questions, answer.reading
+    found = set_counts(reading.present, question.present)
+    for name, amount in zip(("tp", "fp", "fn"), found, strict=True):
+        columns[f"mentions/{name}"][number] = amount
+    columns["questions"][number] = 1
+    columns["exact_set"][number] = reading.answered and reading.present == question.present
+    if _parse_failed(question, answer):
+        columns["parse_failures"][number] = 1
+        if answer.parse is not None:
+            counts.parse_failures[answer.parse] += 1
     if question.asked is None:
         return
     truth = question.asked in question.present
     # Who doesn't answer is wrong, also about a class that is absent.
     said = question.asked in reading.present if reading.answered else not truth
     cell = ("tp" if truth else "fp") if said else ("fn" if truth else "tn")
-    for group in ("", kind, f"/class/{question.asked}"):
-        tally.add(image, f"asked{group}/{cell}")
+    columns[f"asked/{cell}"][number] = 1
+    columns["asking"][number] = 1
 
 
 def _parse_failed(question: Question, answer: _Answer) -> bool:
@@ -277,70 +221,28 @@ def _parse_failed(question: Question, answer: _Answer) -> bool:
     return True
 
 
-def _count_boxes(
-    tally: Tally,
-    references: References,
-    number: int,
-    answers: list[tuple[tuple[int, tuple[float, ...]], ...]],
-) -> None:
-    """Everything about the boxes of one image, against each of its truths."""
-    every = stack(box for boxes in answers for box in boxes)
-    merged = stack(union(answers))
-    tally.add(number, "images")
-    tally.add(number, "boxes", len(every.boxes))
-    for boxes in answers:
-        tally.add(number, "duplicates", count_duplicates(stack(boxes).boxes))
-    for truth in references.images[number].truths:
-        tally.add(number, "views")
-        if len(truth.boxes):
-            tally.add(number, "lesion/views")
-        else:
-            tally.add(number, "normal/views")
-            tally.add(number, "normal/boxes", len(merged.boxes))
-        _count_matches(tally, references.classes, number, merged, truth)
-        overlaps = count_any_overlap(every.boxes, truth.boxes, IOU)
-        for name, amount in zip(("hits", "misses", "found", "lost", "iou"), overlaps, strict=True):
-            tally.add(number, f"any/{name}", amount)
-        for protocol, predicted in (("paper", every), ("strict", merged)):
-            placed = localize(predicted.boxes, truth.boxes)
-            for name, amount in zip(("good", "acceptable", "iou", "boxes"), placed, strict=True):
-                tally.add(number, f"{protocol}/{name}", amount)
-                if protocol == "strict" and len(truth.boxes):
-                    tally.add(number, f"lesion/{name}", amount)
-
-
-def _count_matches(
-    tally: Tally,
-    classes: tuple[str, ...],
-    number: int,
-    predicted: LabelledBoxes,
-    truth: LabelledBoxes,
-) -> None:
-    """One-to-one matches, with classes and without."""
-    rows = count_one_to_one(
-        predicted.boxes, predicted.classes, truth.boxes, truth.classes, IOU, len(classes)
-    )
-    agnostic = count_one_to_one(
-        predicted.boxes,
-        np.zeros_like(predicted.classes),
-        truth.boxes,
-        np.zeros_like(truth.classes),
-        IOU,
-        1,
-    )
-    for name, total, without in zip(_BOX_COUNTS, rows.sum(axis=0), agnostic[0], strict=True):
-        tally.add(number, f"one_to_one/{name}", total)
-        tally.add(number, f"agnostic/{name}", without)
-    for index in np.flatnonzero(rows[:-1].any(axis=1)):
-        for name, amount in zip(_BOX_COUNTS, rows[index], strict=True):
-            tally.add(number, f"one_to_one/class/{classes[index]}/{name}", amount)
-
-
-def count_by_group(questions: Mapping[str, Question]) -> dict[str, Counter[str]]:
-    """How many questions ask about each class, and how many there are (and ask) of each kind."""
-    asking = [question for question in questions.values() if question.asked is not None]
+def _box_columns(references: References, answers: list[list[_Answer]]) -> Columns:
+    """Everything about boxes, against each of the images' truths."""
+    every = [stack(box for answer in given for box in answer.boxes) for given in answers]
+    merged = [stack(union(answer.boxes for answer in given)) for given in answers]
+    views = make_views(references)
+    paper = find_overlaps(views.predicted(every), views.truth)
+    strict = find_overlaps(views.predicted(merged), views.truth)
     return {
-        "class": Counter(str(question.asked) for question in asking),
-        "kind": Counter(question.kind for question in questions.values()),
-        "kind_asking": Counter(question.kind for question in asking),
+        **paper_columns(views, paper),
+        **strict_columns(views, strict, references.classes),
+        **localization_columns(views, paper, strict),
+        "images": np.ones(len(every)),
+        "images_with_truth": np.array([bool(i.truths) for i in references.images], np.float64),
+        "boxes": np.array([len(boxes.boxes) for boxes in every], np.float64),
+        "duplicates": _duplicates(answers),
     }
+
+
+def _duplicates(answers: list[list[_Answer]]) -> Float[np.ndarray, "images"]:
+    """Boxes that repeat an earlier one of their own answer."""
+    image = [number for number, given in enumerate(answers) for _ in given]
+    boxes = (stack(answer.boxes) for given in answers for answer in given)
+    given = join_images((one.boxes, one.classes) for one in boxes)
+    of_answer = np.bincount(given.image[find_duplicates(given)], minlength=given.images)
+    return np.bincount(image, weights=of_answer, minlength=len(answers))

@@ -29,12 +29,16 @@ the class that its answer names with it.
 otherwise (accuracy and its kin: questions that ask about a class).
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from cxrjax.benchmarks.breakdowns import JoinedColumns, break_down
+from cxrjax.benchmarks.calibration_figures import answer_calibration
+from cxrjax.benchmarks.formulas import named, of, quotient
 from cxrjax.benchmarks.predictions import PROBLEMS, Prediction, read_predictions
 from cxrjax.benchmarks.scores import (
     PAPER,
@@ -46,19 +50,20 @@ from cxrjax.benchmarks.scores import (
     make_scores,
 )
 from cxrjax.benchmarks.tables import table_metrics
-from cxrjax.benchmarks.vindr_counts import (
-    IOU,
-    SystemCounts,
-    ceiling_tally,
-    count_by_group,
-    count_system,
+from cxrjax.benchmarks.vindr_boxes import IOU, ceiling_columns, make_views
+from cxrjax.benchmarks.vindr_counts import SystemCounts, count_system
+from cxrjax.benchmarks.vindr_detection import (
+    detection_by_class,
+    paper_detection,
+    strict_detection,
+    sweep_curves,
 )
-from cxrjax.benchmarks.vindr_layout import TABLES, markdown, rows
+from cxrjax.benchmarks.vindr_layout import BY_IMAGE, IMAGE_ATTRIBUTES, TABLES, markdown, rows
 from cxrjax.benchmarks.vindr_truth import GT_MODES, References, read_references
 from cxrjax.codecs import Codec, get_codec
 from cxrjax.datasets.output import hash_lines
 from cxrjax.metrics import classification
-from cxrjax.metrics.bootstrap import Estimate, Figure, Formula, Sums
+from cxrjax.metrics.bootstrap import Columns, Estimate, Figure
 from cxrjax.records import read_records
 
 Named = dict[str, Figure]
@@ -83,12 +88,23 @@ def score(
     Raises:
         UserError: predictions for unknown questions, or without boxes and codec.
     """
-    ceiling = ceiling_tally(references)
+    ceiling = ceiling_columns(references, make_views(references))
+    attributes = _attributes(references)
     counted = {}
     for name, predictions in systems.items():
         counts = count_system(references, predictions, codec, (sources or {}).get(name, name))
-        columns = {**counts.tally.columns, **ceiling.columns}
-        counted[name] = Counted(columns, _figures(references, counts), dict(counts.problems))
+        counts.images |= ceiling
+        calibrated, calibration, curves = _calibration(references, counts)
+        figures = _figures(references, counts, attributes)
+        figures[STRICT] |= calibration
+        counted[name] = Counted(
+            JoinedColumns(counts.images, {**counts.questions, **calibrated}),
+            figures,
+            dict(counts.problems),
+            sweep_curves(counts.images) | curves,
+        )
+    clusters = [image.cluster for image in references.images]
+    clusters += [clusters[question.image] for question in references.questions.values()]
     settings = {
         "benchmark": "vindr_cxr_vqa",
         "datasets": references.datasets,
@@ -103,9 +119,10 @@ def score(
     }
     return make_scores(
         counted,
-        [image.cluster for image in references.images],
+        clusters,
         settings,
         options or ScoreOptions(gt_mode=references.gt_mode),
+        attributes,
         compared=table_metrics(TABLES),
     )
 
@@ -127,13 +144,43 @@ def score_files(references: Path, predictions: Mapping[str, Path], options: Scor
     return scores.with_files(references, predictions)
 
 
-def _figures(
+def _attributes(references: References) -> dict[str, list[str | None]]:
+    """Attribute -> its value for every image, then for every question."""
+    images, questions = references.images, references.questions.values()
+    attributes = {
+        name: [image.attributes[name] for image in images]
+        + [images[question.image].attributes[name] for question in questions]
+        for name in IMAGE_ATTRIBUTES
+    }
+    of_questions: dict[str, list[str | None]] = {
+        "question_type": [question.kind for question in questions],
+        "class": [question.asked for question in questions],
+        "difficulty": [question.difficulty for question in questions],
+    }
+    return attributes | {
+        name: [*([None] * len(images)), *values] for name, values in of_questions.items()
+    }
+
+
+def _calibration(
     references: References, counts: SystemCounts
+) -> tuple[Columns, dict[str, Figure | Estimate], dict[str, Any]]:
+    """How sure answers are against whether their set of classes is right."""
+    known = np.flatnonzero(np.isfinite(counts.confidence))
+    return answer_calibration(
+        counts.confidence[known],
+        counts.questions["exact_set"][known],
+        known,
+        len(references.questions),
+    )
+
+
+def _figures(
+    references: References, counts: SystemCounts, attributes: Mapping[str, Sequence[str | None]]
 ) -> dict[str, dict[str, Figure | Estimate]]:
-    asked = count_by_group(references.questions)
-    questions, images = len(references.questions), references.images_with_truth
+    questions = len(references.questions)
     shared: dict[str, Figure | Estimate] = {
-        "parse_failure_rate": Figure(_quotient("parse_failures", "questions"), questions),
+        "parse_failure_rate": Figure(quotient("parse_failures", "questions"), questions),
         **{
             f"parse_failure_rate/{name}": Estimate(count / questions, None, None, questions)
             for name, count in counts.parse_failures.items()
@@ -143,179 +190,87 @@ def _figures(
             for name in PROBLEMS
         },
     }
-    mentions = _mentions("", questions)
+    answers = named("vqa", {**_decisions(), **_exact(), **_mentions()})
+    mentions = named("vqa", _mentions())
     paper: dict[str, Figure | Estimate] = {
         "vqa/accuracy": Estimate(None, None, None, questions),
-        "vqa/accuracy_as_printed": mentions["f1"],
-        **_named("vqa", mentions),
-        **_paper_detection(references),
-        **_named("localization", _placed(PAPER, "views", images)),
+        "vqa/accuracy_as_printed": mentions["vqa/f1"],
+        **mentions,
+        **paper_detection(references),
         **shared,
     }
+    boxes = strict_detection(references)
+    failures = {"parse_failure_rate": Figure(quotient("parse_failures", "questions"), "questions")}
+    by_image = (
+        answers
+        | failures
+        | {
+            name: replace(figure, n="images_with_truth")
+            for name, figure in boxes.items()
+            if name in BY_IMAGE
+        }
+    )
     strict: dict[str, Figure | Estimate] = {
-        **_named("vqa", _decisions("", asked["class"].total())),
-        "vqa/exact_set": Figure(_quotient("exact_set", "questions"), questions),
-        **_named("vqa", mentions),
-        **_strict_detection(references),
-        **_named("localization", _placed(STRICT, "views", images)),
+        **answers,
+        **boxes,
         **shared,
-        **_by_class(references, asked["class"]),
-        **_by_question_type(asked),
+        **detection_by_class(references),
+        **break_down(
+            named("vqa", _decisions()), "class", attributes["class"], keys=references.classes
+        ),
+        **break_down(answers | failures, "question_type", attributes["question_type"]),
+        **break_down(answers | failures, "difficulty", attributes["difficulty"]),
     }
+    for name in IMAGE_ATTRIBUTES:
+        strict |= break_down(
+            {key: figure for key, figure in by_image.items() if key in BY_IMAGE},
+            name,
+            attributes[name],
+        )
     return {PAPER: paper, STRICT: strict}
 
 
-def _quotient(numerator: str, denominator: str) -> Formula:
-    return lambda sums: classification.ratio(sums[numerator], sums[denominator])
-
-
-def _of(function: Callable[..., np.ndarray], *columns: str) -> Formula:
-    return lambda sums: function(*(sums[column] for column in columns))
-
-
-def _named(prefix: str, figures: Named, suffix: str = "") -> Named:
-    return {f"{prefix}/{name}{suffix}": figure for name, figure in figures.items()}
-
-
-def _mentions(group: str, n: int) -> Named:
+def _mentions() -> Named:
     """Micro figures of the classes that answers say are there."""
-    tp, fp, fn = (f"mentions{group}/{count}" for count in ("tp", "fp", "fn"))
+    tp, fp, fn = (f"mentions/{count}" for count in ("tp", "fp", "fn"))
     return {
-        "precision": Figure(_of(classification.precision, tp, fp), n),
-        "recall": Figure(_of(classification.recall, tp, fn), n),
-        "f1": Figure(_of(classification.f1, tp, fp, fn), n),
+        "precision": Figure(of(classification.precision, tp, fp), "questions"),
+        "recall": Figure(of(classification.recall, tp, fn), "questions"),
+        "f1": Figure(of(classification.f1, tp, fp, fn), "questions"),
     }
 
 
-def _decisions(group: str, n: int) -> Named:
+def _exact() -> Named:
+    return {"exact_set": Figure(quotient("exact_set", "questions"), "questions")}
+
+
+def _decisions() -> Named:
     """Figures of there-or-not over the (image, class) pairs asked about."""
-    tp, fp, fn, tn = (f"asked{group}/{count}" for count in ("tp", "fp", "fn", "tn"))
+    tp, fp, fn, tn = (f"asked/{count}" for count in ("tp", "fp", "fn", "tn"))
     return {
-        "accuracy": Figure(_of(classification.accuracy, tp, fp, fn, tn), n),
-        "balanced_accuracy": Figure(_of(classification.balanced_accuracy, tp, fp, fn, tn), n),
-        "mcc": Figure(_of(classification.matthews, tp, fp, fn, tn), n),
-        "sensitivity": Figure(_of(classification.recall, tp, fn), n),
-        "specificity": Figure(_of(classification.specificity, tn, fp), n),
+        "accuracy": Figure(of(classification.accuracy, tp, fp, fn, tn), "asking"),
+        "balanced_accuracy": Figure(of(classification.balanced_accuracy, tp, fp, fn, tn), "asking"),
+        "mcc": Figure(of(classification.matthews, tp, fp, fn, tn), "asking"),
+        "sensitivity": Figure(of(classification.recall, tp, fn), "asking"),
+        "specificity": Figure(of(classification.specificity, tn, fp), "asking"),
     }
 
 
-def _matched(prefix: str, n: int) -> Named:
-    """Figures of one-to-one matched boxes."""
-    tp, fp, fn, iou = (f"{prefix}/{count}" for count in ("tp", "fp", "fn", "iou"))
-    return {
-        f"precision@{IOU}": Figure(_of(classification.precision, tp, fp), n),
-        f"recall@{IOU}": Figure(_of(classification.recall, tp, fn), n),
-        f"f1@{IOU}": Figure(_of(classification.f1, tp, fp, fn), n),
-        f"miou_tp@{IOU}": Figure(_above_threshold(_quotient(iou, tp)), n),
-    }
+# What a training run logs: the paper's figures and the strict headline.
+LOGGED = {
+    PAPER: ("vqa/f1", "vqa/precision", "vqa/recall"),
+    STRICT: (
+        "vqa/balanced_accuracy",
+        "detection/f1@0.3",
+        "detection/precision@0.3",
+        "detection/recall@0.3",
+        "detection/miou_tp@0.3",
+        "detection_agnostic/f1@0.3",
+        "localization/mean_iou",
+        "parse_failure_rate",
+    ),
+}
 
-
-def _above_threshold(mean: Formula) -> Formula:
-    """Refuses a mean over true positives that no true positives can have (A10): Table 5 has one."""
-
-    def checked(sums: Sums) -> np.ndarray:
-        values = mean(sums)
-        if (values <= IOU).any():
-            raise AssertionError(f"mean IoU of true positives {values.min()} is not above {IOU}")
-        return values
-
-    return checked
-
-
-def _strict_detection(references: References) -> Named:
-    images = references.images_with_truth
-    normal = sum(any(not len(t.boxes) for t in image.truths) for image in references.images)
-    lesion = sum(any(len(t.boxes) for t in image.truths) for image in references.images)
-    return {
-        **_named("detection", _matched("one_to_one", images)),
-        **_named("detection_agnostic", _matched("agnostic", images)),
-        **_named(
-            "detection",
-            {
-                f"recall_ceiling@{IOU}": Figure(
-                    _of(classification.recall, "ceiling/found", "ceiling/lost"), images
-                ),
-                "recall_ceiling_one_box": Figure(
-                    _quotient("ceiling_one_box/found", "truth_boxes"), images
-                ),
-                "boxes_per_image": Figure(_quotient("boxes", "images"), images),
-                "truth_boxes_per_image": Figure(_quotient("truth_boxes", "views"), images),
-                "duplicate_share": Figure(_quotient("duplicates", "boxes"), images),
-                "boxes_per_normal_image": Figure(_quotient("normal/boxes", "normal/views"), normal),
-            },
-        ),
-        **_named("localization_with_lesion", _placed("lesion", "lesion/views", lesion)),
-        "localization/ceiling": Figure(_quotient("lesion/views", "views"), images),
-    }
-
-
-def _paper_detection(references: References) -> Named:
-    images = references.images_with_truth
-
-    def f1(named: Sums) -> np.ndarray:
-        # Hits are predicted boxes and found are true boxes: their numbers differ, so that only the
-        # harmonic mean makes an F1 of the two. The paper's own figures agree with it.
-        return classification.harmonic_mean(
-            classification.precision(named["any/hits"], named["any/misses"]),
-            classification.recall(named["any/found"], named["any/lost"]),
-        )
-
-    return _named(
-        "detection",
-        {
-            f"precision@{IOU}": Figure(
-                _of(classification.precision, "any/hits", "any/misses"), images
-            ),
-            f"recall@{IOU}": Figure(_of(classification.recall, "any/found", "any/lost"), images),
-            f"f1@{IOU}": Figure(f1, images),
-            f"miou_tp@{IOU}": Figure(_above_threshold(_quotient("any/iou", "any/hits")), images),
-            f"recall_ceiling@{IOU}": Figure(
-                _of(classification.recall, "ceiling_any/found", "ceiling_any/lost"), images
-            ),
-            "boxes_per_image": Figure(_quotient("boxes", "images"), images),
-            "truth_boxes_per_image": Figure(_quotient("truth_boxes", "views"), images),
-        },
-    )
-
-
-def _placed(prefix: str, views: str, n: int) -> Named:
-    """The rows of Table 6."""
-    return {
-        "good@0.5": Figure(_quotient(f"{prefix}/good", views), n),
-        "acceptable@0.3": Figure(_quotient(f"{prefix}/acceptable", views), n),
-        "mean_iou": Figure(_quotient(f"{prefix}/iou", f"{prefix}/boxes"), n),
-    }
-
-
-def _by_class(references: References, asked: Mapping[str, int]) -> Named:
-    having = Counter(
-        number
-        for image in references.images
-        for number in {int(c) for truth in image.truths for c in truth.classes}
-    )
-    figures: Named = {}
-    for number, name in enumerate(references.classes):
-        matched = _matched(f"one_to_one/class/{name}", having[number])
-        decided = _decisions(f"/class/{name}", asked[name])
-        figures |= _named("by_class/detection", matched, suffix=f"/{name}")
-        figures |= _named("by_class/vqa", decided, suffix=f"/{name}")
-    return figures
-
-
-def _by_question_type(asked: Mapping[str, Mapping[str, int]]) -> Named:
-    figures: Named = {}
-    for kind, n in sorted(asked["kind"].items()):
-        group = f"/kind/{kind}"
-        here = {
-            **_decisions(group, asked["kind_asking"][kind]),
-            **_mentions(group, n),
-            "exact_set": Figure(_quotient(f"exact_set{group}", f"questions{group}"), n),
-        }
-        figures |= _named("by_question_type/vqa", here, suffix=f"/{kind}")
-        figures[f"by_question_type/parse_failure_rate/{kind}"] = Figure(
-            _quotient(f"parse_failures{group}", f"questions{group}"), n
-        )
-    return figures
-
-
-VINDR_CXR_VQA = Benchmark(score_files=score_files, gt_modes=GT_MODES, markdown=markdown, rows=rows)
+VINDR_CXR_VQA = Benchmark(
+    score_files=score_files, gt_modes=GT_MODES, markdown=markdown, rows=rows, logged=LOGGED
+)

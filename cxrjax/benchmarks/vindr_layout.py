@@ -1,6 +1,6 @@
 """The tables of VinDr-CXR-VQA as the paper prints them (arXiv 2511.00504v2, Tables 4 to 6)."""
 
-from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from cxrjax.benchmarks.predictions import PROBLEMS
@@ -94,12 +94,20 @@ TABLES = (
 )
 
 
-def _classes(scores: Scores) -> Sequence[str]:
-    return _keys(scores, "by_class/detection/f1@0.3/")
-
-
-def _types(scores: Scores) -> Sequence[str]:
-    return _keys(scores, "by_question_type/vqa/f1/")
+# Attributes of an image -> heading of their breakdown, and the metrics in it.
+IMAGE_ATTRIBUTES = {
+    "view": "view",
+    "sex": "sex",
+    "age": "age",
+    "true_boxes": "number of true boxes",
+}
+BY_IMAGE = {
+    "vqa/f1": "F1 of answers",
+    "vqa/balanced_accuracy": "Balanced accuracy",
+    "detection/f1@0.3": "F1 of boxes",
+    "localization/mean_iou": "Mean IoU",
+    "parse_failure_rate": "Parse failures",
+}
 
 
 def _keys(scores: Scores, prefix: str) -> list[str]:
@@ -118,14 +126,14 @@ BREAKDOWNS = (
             "f1@0.3": "F1",
             "miou_tp@0.3": "mIoU (TP)",
         },
-        keys=_classes,
+        keys=partial(_keys, prefix="by_class/detection/f1@0.3/"),
     ),
     Breakdown(
         key="by_class_vqa",
         title="There or not, by class (strict; n = questions that ask about the class)",
         prefix="by_class/vqa",
         metrics={"balanced_accuracy": "Balanced accuracy", "accuracy": "Accuracy"},
-        keys=_classes,
+        keys=partial(_keys, prefix="by_class/detection/f1@0.3/"),
     ),
     Breakdown(
         key="by_question_type",
@@ -137,7 +145,24 @@ BREAKDOWNS = (
             "vqa/exact_set": "Exact set",
             "parse_failure_rate": "Parse failures",
         },
-        keys=_types,
+        keys=partial(_keys, prefix="by_question_type/vqa/f1/"),
+    ),
+    Breakdown(
+        key="by_difficulty",
+        title="By difficulty (strict; n = questions)",
+        prefix="by_difficulty",
+        metrics={"vqa/f1": "F1", "vqa/balanced_accuracy": "Balanced accuracy"},
+        keys=partial(_keys, prefix="by_difficulty/vqa/f1/"),
+    ),
+    *(
+        Breakdown(
+            key=f"by_{attribute}",
+            title=f"By {heading} (strict; n = questions of answers, images of boxes)",
+            prefix=f"by_{attribute}",
+            metrics=BY_IMAGE,
+            keys=partial(_keys, prefix=f"by_{attribute}/vqa/f1/"),
+        )
+        for attribute, heading in IMAGE_ATTRIBUTES.items()
     ),
 )
 
@@ -147,6 +172,9 @@ _BESIDE = {
     "vqa/sensitivity": "Sensitivity",
     "vqa/specificity": "Specificity",
     "vqa/exact_set": "Exact set of classes",
+    "calibration/ece": "Calibration error of answers' probabilities (ECE, bins of equal mass)",
+    "calibration/brier": "Brier score of answers' probabilities",
+    "calibration/aurc": "Area under risk and coverage",
     "detection_agnostic/precision@0.3": "Detection without classes: precision",
     "detection_agnostic/recall@0.3": "Detection without classes: recall",
     "detection_agnostic/f1@0.3": "Detection without classes: F1",
@@ -176,7 +204,11 @@ def markdown(scores: Scores) -> str:
         *(table_markdown(table, scores, paper_row) for table in TABLES),
         _beside(scores),
         failures_markdown(scores, PROBLEMS),
-        *(breakdown_markdown(breakdown, scores) for breakdown in BREAKDOWNS),
+        *(
+            breakdown_markdown(breakdown, scores)
+            for breakdown in BREAKDOWNS
+            if breakdown.keys(scores)
+        ),
     ]
     return "\n".join(parts)
 

@@ -18,10 +18,11 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Int
 
+from cxrjax.benchmarks.breakdowns import boxes_band, image_attributes
 from cxrjax.datasets.vindr_cxr_vqa.readers import MODES, MergeMode, merge_readers, parse_mode
 from cxrjax.errors import UserError
-from cxrjax.metrics.detection import NO_CLASS
 from cxrjax.metrics.mentions import VINDR_VOCABULARY, MentionReader
+from cxrjax.metrics.overlaps import NO_CLASS
 from cxrjax.records import Answer, PixelBox, QARecord, ReaderBox
 
 # Boxes of the source lie within the image; this much (pixels) is rounding.
@@ -51,6 +52,7 @@ class Question:
         asked: the class it asks about; None for open questions ("What").
         present: classes that its reference answer says are there.
         has_boxes: whether its reference answer has boxes.
+        difficulty: as its source says; None where it does not.
     """
 
     question_id: str
@@ -59,6 +61,7 @@ class Question:
     asked: str | None
     present: frozenset[str]
     has_boxes: bool
+    difficulty: str | None = None
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,7 @@ class Image:
             mode's reader did not read the image.
         answered: boxes of the reference answers, for the recall ceiling.
         box_questions: how many questions have boxes in their reference answer.
+        attributes: of `breakdowns.image_attributes`, and `true_boxes`: how many there are.
     """
 
     image_id: str
@@ -80,6 +84,7 @@ class Image:
     truths: tuple[LabelledBoxes, ...]
     answered: LabelledBoxes
     box_questions: int
+    attributes: dict[str, str | None]
 
 
 @dataclass(frozen=True)
@@ -233,6 +238,7 @@ class _Builder:
         answered = union(answers)
         patients = sorted({record.patient_id for record in records if record.patient_id})
         truths = self._truths(answered, records, height, width)
+        most = max((len(truth) for truth in truths), default=None)
         return Image(
             image_id=image_id,
             cluster=("patient", patients[0]) if patients else ("image", image_id),
@@ -241,6 +247,10 @@ class _Builder:
             truths=tuple(stack(truth, height, width) for truth in truths),
             answered=stack(answered, height, width),
             box_questions=sum(bool(boxes) for boxes in answers),
+            attributes={
+                **image_attributes(records[0]),
+                "true_boxes": None if most is None else boxes_band(most),
+            },
         )
 
     def _add_question(
@@ -275,6 +285,7 @@ class _Builder:
             asked,
             frozenset(present),
             bool(boxes),
+            record.difficulty,
         )
         return boxes
 

@@ -3,9 +3,12 @@
 import difflib
 
 from cxrjax.codecs.base import Codec
+from cxrjax.codecs.chexagent import CheXagent
 from cxrjax.codecs.gemex import Gemex
+from cxrjax.codecs.maira2 import Maira2
 from cxrjax.codecs.medgemma_json import MedGemmaJson
 from cxrjax.codecs.paligemma import PaliGemma
+from cxrjax.codecs.radvlm import RadVlm
 from cxrjax.codecs.vindr_px import VinDrPixels
 from cxrjax.errors import UserError
 
@@ -14,6 +17,9 @@ CODECS: dict[str, Codec] = {
     "vindr_px": VinDrPixels(),
     "medgemma_json": MedGemmaJson(),
     "gemex": Gemex(),
+    "maira2": Maira2(),
+    "chexagent": CheXagent(),
+    "radvlm": RadVlm(),
 }
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from cxrjax.datasets.near_duplicates import (
     close_pairs,
     hash_images,
+    near_duplicate_texts,
     normalise,
     overlapping_texts,
 )
@@ -136,12 +137,17 @@ def _shared_text(first: list[QARecord], second: list[QARecord]) -> dict[str, flo
         for record in second
         if (own := _runs(record.answer_text))
     ]
+    distinct, alike, _ = near_duplicate_texts(
+        (record.question for record in first), (record.question for record in second)
+    )
     boxed = {record.question_id: record.answer_text for record in second if record.boxes}
     return {
         "questions": len(second),
         "same_question": len(
             overlapping_texts(texts(first, "question"), texts(second, "question"))
         ),
+        "distinct_questions": distinct,
+        "distinct_questions_nearly_the_same": alike,
         "answers": sum(bool(record.answer_text) for record in second),
         "same_answer": len(
             overlapping_texts(texts(first, "answer_text"), texts(second, "answer_text"))

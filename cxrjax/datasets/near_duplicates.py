@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Int, UInt8
+from scipy import sparse
 from tqdm import tqdm
 
 from cxrjax.datasets import workers
@@ -172,3 +173,42 @@ def overlapping_texts(
     for key, text in first.items():
         by_text[normalise(text)].append(key)
     return [(key, by_text[n]) for key, text in second.items() if (n := normalise(text)) in by_text]
+
+
+def near_duplicate_texts(
+    first: Iterable[str], second: Iterable[str]
+) -> tuple[int, int, list[tuple[str, str]]]:
+    """Texts of `second` that `first` has too, in nearly the same words (`similarity` >= SIMILAR).
+
+    Returns:
+        How many different (normalised) texts `second` has, how many of them are nearly the same as
+        one of `first`, and those that are not quite the same, with theirs of `first`.
+    """
+    ours, theirs = (sorted({normalise(text) for text in texts}) for texts in (first, second))
+    known = set(ours)
+    different = [text for text in theirs if text not in known]
+    pairs = []
+    if ours and different:
+        table = _runs_table([*ours, *different])
+        sizes = np.asarray(table.sum(axis=1)).ravel()
+        a, rest = table[: len(ours)], table[len(ours) :]
+        step = max(1, _CHUNK // len(ours))
+        for start in range(0, len(different), step):
+            common = (rest[start : start + step] @ a.T).tocoo()
+            union = sizes[len(ours) + start + common.row] + sizes[common.col] - common.data
+            for place in np.flatnonzero(common.data >= SIMILAR * union):
+                pairs.append((ours[common.col[place]], different[start + common.row[place]]))
+    alike = {text for _, text in pairs}
+    return len(theirs), len(theirs) - len(different) + len(alike), sorted(pairs)
+
+
+def _runs_table(texts: Sequence[str]) -> sparse.csr_matrix:
+    """Which runs of four characters each text has, as rows of 0 and 1."""
+    numbers: dict[str, int] = {}
+    starts, columns = [0], []
+    for text in texts:
+        runs = {text[start : start + _RUN] for start in range(max(len(text) - _RUN + 1, 1))}
+        columns += [numbers.setdefault(run, len(numbers)) for run in runs]
+        starts.append(len(columns))
+    shape = (len(texts), len(numbers))
+    return sparse.csr_matrix((np.ones(len(columns), np.int32), columns, starts), shape=shape)

@@ -7,6 +7,7 @@ from cxrjax.images.file import AnyFile, open_file
 from cxrjax.images.geometry import (
     IDENTITY,
     Geometry,
+    center_crop_geometry,
     is_resize,
     letterbox,
     letterbox_geometry,
@@ -22,6 +23,7 @@ __all__ = [
     "ImageError",
     "audit_header",
     "audit_image",
+    "center_crop_geometry",
     "image_size",
     "is_resize",
     "letterbox",

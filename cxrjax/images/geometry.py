@@ -136,6 +136,17 @@ def letterbox(
     return out, letterbox_geometry(height, width, out_height, out_width)
 
 
+def center_crop_geometry(height: int, width: int) -> Geometry:
+    """The geometry of cutting the largest square out of an image's middle, without pixels.
+
+    As MAIRA-2's processor does; of an odd number of rows or columns left over the smaller half
+    goes first.
+    """
+    side = min(height, width)
+    left, top = (width - side) // 2, (height - side) // 2
+    return Geometry(width / side, height / side, -left / side, -top / side)
+
+
 def _fit(height: int, width: int, out_height: int, out_width: int) -> tuple[int, int]:
     """Height and width, whole pixels, of the largest copy that fits: one side fills the output.
 

@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from cxrjax.errors import UserError
+from cxrjax.images import AnyFile
 from cxrjax.input_pipeline.stored_images import StoredImage, StoredImages
 from cxrjax.records import QARecord, parse_record
 
@@ -24,7 +25,7 @@ class ImageQuestions(NamedTuple):
         records: the records, in the same order.
     """
 
-    image_path: Path | StoredImage
+    image_path: AnyFile
     indices: tuple[int, ...]
     records: tuple[QARecord, ...]
 
@@ -140,11 +141,15 @@ class RecordSource:
 
     def without(self, indices: Collection[int]) -> "RecordSource":
         """The same file with these records left out as well."""
+        return self.regrouped(self.questions_per_image, indices)
+
+    def regrouped(self, questions_per_image: int, without: Collection[int] = ()) -> "RecordSource":
+        """The same file with other elements, and these records left out as well."""
         return RecordSource(
             self.path,
             self.image_root,
-            self.questions_per_image,
-            self.exclude | set(indices),
+            questions_per_image,
+            self.exclude | set(without),
             self.images,
         )
 

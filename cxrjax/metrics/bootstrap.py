@@ -196,7 +196,8 @@ def estimate(
         columns, clusters, attributes: as of `resample`.
         figures: {protocol: {metric: figure}}; what is an `Estimate` already stays as it is.
     """
-    return estimate_all(resample(columns, clusters, bootstrap, attributes), figures)
+    needed = needed_columns(figures, list(columns))
+    return estimate_all(resample(columns, clusters, bootstrap, attributes, needed), figures)
 
 
 def estimate_all(
@@ -212,11 +213,46 @@ def estimate_all(
     }
 
 
+class _Recorder(Mapping[str, Float[np.ndarray, "sums"]]):
+    """Sums of nothing that remember which of them were asked for."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.asked: set[str] = set()
+        self._names = names
+
+    def __getitem__(self, name: str) -> Float[np.ndarray, "sums"]:
+        self.asked.add(name)
+        return np.zeros(1)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+def needed_columns(
+    figures: Mapping[str, Mapping[str, Figure | Estimate]], names: Sequence[str]
+) -> dict[tuple[str, str] | None, set[str]]:
+    """Group -> the columns that its figures are made of; the others need no resampling."""
+    recorders: dict[tuple[str, str] | None, _Recorder] = {}
+    for named in figures.values():
+        for figure in named.values():
+            if isinstance(figure, Figure):
+                recorder = recorders.setdefault(figure.within, _Recorder(names))
+                with np.errstate(divide="ignore", invalid="ignore"):
+                    figure.formula(recorder)
+                if isinstance(figure.n, str):
+                    recorder.asked.add(figure.n)
+    return {within: recorder.asked for within, recorder in recorders.items()}
+
+
 def resample(
     columns: Columns,
     clusters: Sequence[Hashable],
     settings: Bootstrap,
     attributes: Attributes | None = None,
+    needed: Mapping[tuple[str, str] | None, set[str]] | None = None,
 ) -> Resampled:
     """Sums the columns over the units, as observed and in every resample of the clusters.
 
@@ -227,7 +263,8 @@ def resample(
             known.
         settings: how many resamples, from which seed.
         attributes: what figures may be broken down by. Each parts the units, so it costs as much as
-            the columns once more, however many values it has.
+            its columns once more, however many values it has.
+        needed: as of `needed_columns`; None: every column in every group.
 
     Returns:
         The sums. Without intervals where there are fewer than two clusters: one cluster says
@@ -238,32 +275,41 @@ def resample(
     """
     index = {cluster: row for row, cluster in enumerate(dict.fromkeys(clusters))}
     rows = np.asarray([index[cluster] for cluster in clusters], np.int64)
-    lengths = {*map(len, columns.values()), *map(len, (attributes or {}).values())}
+    lengths = {len(column) for column in columns.values()}
+    lengths |= {len(values) for values in (attributes or {}).values()}
     if lengths - {len(rows)}:
         raise ValueError(f"{len(rows)} clusters for {sorted(lengths)} units")
+    everything = set(columns)
+    whole = everything if needed is None else needed.get(None, set())
     blocks: dict[tuple[str, str] | None, Block] = {
-        None: _block(columns, np.arange(len(rows)), rows)
+        None: _block(columns, whole, np.arange(len(rows)), rows)
     }
     for attribute, values in (attributes or {}).items():
         members: dict[str, list[int]] = {}
         for unit, value in enumerate(values):
-            if value is not None:
+            if value is not None and (needed is None or (attribute, value) in needed):
                 members.setdefault(value, []).append(unit)
         for value, units in members.items():
-            blocks[attribute, value] = _block(columns, np.asarray(units), rows[units])
+            names = everything if needed is None else needed[attribute, value]
+            blocks[attribute, value] = _block(columns, names, np.asarray(units), rows[units])
     draws = settings.resamples if len(index) > 1 else 0
     _draw(list(blocks.values()), len(index), draws, settings.seed)
     return Resampled(settings, len(index), tuple(columns), blocks)
 
 
 def _block(
-    columns: Columns, units: Int[np.ndarray, "units"], clusters: Int[np.ndarray, "units"]
+    columns: Columns,
+    names: set[str],
+    units: Int[np.ndarray, "units"],
+    clusters: Int[np.ndarray, "units"],
 ) -> Block:
     present, rows = np.unique(clusters, return_inverse=True)
     kept: dict[str, int] = {}
     summed: list[np.ndarray] = []
-    for name, column in columns.items():
-        values = np.asarray(column, np.float64)[units]
+    for name in columns:
+        if name not in names:
+            continue
+        values = np.asarray(columns[name], np.float64)[units]
         if values.any():
             kept[name] = len(summed)
             summed.append(np.bincount(rows, weights=values, minlength=len(present)))

@@ -1,139 +1,135 @@
-"""Boxes against boxes at one IoU threshold, without confidences.
+"""Boxes against boxes, without confidences, at any number of IoU thresholds (H05).
 
-Two ways of counting (spec: V29 and A10 of arXiv 2511.00504v2, section 3.2):
+Two ways of counting (section 3.2 of arXiv 2511.00504v2; V29, A10):
 
-* one to one: every true box serves at most one predicted box, within its class. The pairs are
-  those of a matching with as many pairs as possible and, among such, the largest total IoU.
+* one to one: every true box serves at most one predicted box, within its class or with classes
+  ignored. The pairs are those of a matching with as many pairs as possible and, among such, the
+  largest total IoU.
 * any overlap: a predicted box is right if it overlaps any true box, class ignored, so that ten
-  copies of one good box are ten hits.
+  copies of one good box are ten hits. It needs no matching: a box is a hit at every threshold below
+  its highest IoU (`Overlaps.best_of_predicted`, `best_of_truth`).
 
-Counts are summed over images before anything is divided. What is defined when a side is empty,
-over all images together:
-
-| predicted | true | precision | recall | F1 | mean IoU of true positives |
-|---|---|---|---|---|---|
-| none | none | undefined | undefined | undefined | undefined |
-| none | some | undefined | 0 | 0 | undefined |
-| some | none | 0 | undefined | 0 | undefined |
-| some | some, no hit | 0 | 0 | 0 | undefined |
+Counts are summed over images before anything is divided. What is defined where a side is empty is
+tabled in `cxrjax.metrics`.
 """
 
-from typing import NamedTuple
-
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from scipy.optimize import linear_sum_assignment
 
-from cxrjax.boxes import pairwise_iou
+from cxrjax.metrics.classification import Count, Figure, ratio
+from cxrjax.metrics.overlaps import TOLERANCE, ImageBoxes, Overlaps, find_overlaps
 
-# Overlap counts when it is greater than the threshold. Rounding (float32 codecs, pixels divided by
-# a size) moves an IoU by some 1e-7; an IoU of exactly 0.3 must not become a hit by that.
-TOLERANCE = 1e-6
-
-# Class of a box whose class nobody knows: it matches nothing where classes count.
-NO_CLASS = -1
-
-
-class AnyOverlap(NamedTuple):
-    """Counts of one image when hits are many to one.
-
-    Attributes:
-        hits: predicted boxes that overlap some true box.
-        misses: predicted boxes that overlap none.
-        found: true boxes that some predicted box overlaps.
-        lost: true boxes that none overlaps.
-        iou_sum: sum over the hits of the highest IoU with a true box.
-    """
-
-    hits: int
-    misses: int
-    found: int
-    lost: int
-    iou_sum: float
+# From 0.10 to 0.75 in steps of 0.05.
+SWEEP = tuple(round(0.05 * step, 2) for step in range(2, 16))
 
 
 def match_one_to_one(
-    iou: Float[np.ndarray, "n m"], allowed: np.ndarray
-) -> tuple[Int[np.ndarray, "k"], Int[np.ndarray, "k"]]:
-    """Pairs (row, column), each row and column used once, all of them allowed.
+    overlaps: Overlaps, thresholds: tuple[float, ...], with_classes: bool = True
+) -> Bool[np.ndarray, "thresholds pairs"]:
+    """Which pairs are true positives at each threshold.
 
     Args:
-        iou: overlaps in [0, 1].
-        allowed: bool [n, m].
+        thresholds: rising; a pair may match where its IoU is above.
+        with_classes: whether only boxes of one class may match.
 
     Returns:
-        Rows and columns of a matching with the most pairs possible; among those with as many, the
-        one of the largest IoU in total. Both empty when nothing is allowed.
+        A row per threshold, in which no box is part of two pairs. (As many rows as thresholds;
+        columns as `Overlaps.rows`.)
     """
-    if not allowed.any():
-        empty = np.zeros(0, np.int64)
-        return empty, empty
-    # One more pair must outweigh any gain of IoU in the others, which is below min(n, m).
-    weight = np.where(allowed, min(iou.shape) + 1 + iou, 0.0)
-    rows, columns = linear_sum_assignment(weight, maximize=True)
-    kept = allowed[rows, columns]
-    return rows[kept], columns[kept]
+    matched = np.zeros((len(thresholds), len(overlaps.iou)), bool)
+    # Boxes that may match stand in one group; groups are solved one by one.
+    group = overlaps.image
+    if with_classes:
+        group = group * (overlaps.truth.classes.max(initial=0) + 1)
+        group = group + np.maximum(overlaps.truth.classes[overlaps.columns], 0)
+    allowed = overlaps.same_class if with_classes else np.ones(len(overlaps.iou), bool)
+    before = np.zeros(int(group.max(initial=-1)) + 1, np.int64)
+    for row, threshold in enumerate(thresholds):
+        pairs = np.flatnonzero(allowed & (overlaps.iou > threshold + TOLERANCE))
+        # With a rising threshold pairs only drop out: as many as before are the same as before.
+        count = np.bincount(group[pairs], minlength=len(before))
+        changed = count != before if row else count > 0
+        if row:
+            matched[row] = matched[row - 1] & ~changed[group]
+        todo = pairs[changed[group[pairs]]]
+        alone = _alone(overlaps.rows[todo]) & _alone(overlaps.columns[todo])
+        matched[row, todo[alone]] = True
+        rest = todo[~alone]
+        matched[row, rest] = _solve(
+            group[rest], overlaps.rows[rest], overlaps.columns[rest], overlaps.iou[rest]
+        )
+        before = count
+    return matched
 
 
-def count_one_to_one(
-    predicted: Float[np.ndarray, "n 4"],
-    predicted_classes: Int[np.ndarray, "n"],
-    truth: Float[np.ndarray, "m 4"],
-    truth_classes: Int[np.ndarray, "m"],
-    threshold: float,
-    num_classes: int,
-) -> Float[np.ndarray, "num_classes_and_unclassed 4"]:
-    """Counts of one image, by class: true positives, false positives, false negatives, IoU sum.
+def _alone(numbers: Int[np.ndarray, "n"]) -> Bool[np.ndarray, "n"]:
+    """Which of the numbers occur once."""
+    if not len(numbers):
+        return np.zeros(0, bool)
+    return np.bincount(numbers)[numbers] == 1
 
-    Args:
-        predicted, truth: boxes xyxy in one unit, with finite coordinates.
-        predicted_classes, truth_classes: 0 to num_classes - 1, or `NO_CLASS`.
-        threshold: IoU above which a pair of one class counts.
-        num_classes: 1 and all classes 0 to count without classes.
 
-    Returns:
-        A row per class and a last one for boxes of `NO_CLASS`, which are always wrong. The IoU sum
-        is over the true positives.
+def _solve(
+    group: Int[np.ndarray, "n"],
+    rows: Int[np.ndarray, "n"],
+    columns: Int[np.ndarray, "n"],
+    iou: Float[np.ndarray, "n"],
+) -> Bool[np.ndarray, "n"]:
+    """The pairs of the best matching of every group."""
+    chosen = np.zeros(len(group), bool)
+    if not len(group):
+        return chosen
+    order = np.argsort(group, kind="stable")
+    starts = np.flatnonzero(np.diff(group[order], prepend=-1))
+    stops = np.append(starts[1:], len(order))
+    local_rows = _places(group[order], rows[order], starts)
+    local_columns = _places(group[order], columns[order], starts)
+    values = iou[order]
+    for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
+        at = local_rows[start:stop], local_columns[start:stop]
+        shape = int(at[0].max()) + 1, int(at[1].max()) + 1
+        weight = np.zeros(shape)
+        # One more pair must outweigh any gain of IoU in the others, which is below min(shape).
+        weight[at] = min(shape) + 1 + values[start:stop]
+        pairs = np.zeros(shape, bool)
+        pairs[linear_sum_assignment(weight, maximize=True)] = True
+        chosen[order[start:stop]] = pairs[at]
+    return chosen
+
+
+def _places(
+    group: Int[np.ndarray, "n"], box: Int[np.ndarray, "n"], starts: Int[np.ndarray, "groups"]
+) -> Int[np.ndarray, "n"]:
+    """Each box's place among the boxes of its group, from 0; groups stand together, from `starts`
+    on."""
+    _, place = np.unique(group * (int(box.max()) + 1) + box, return_inverse=True)
+    first = np.minimum.reduceat(place, starts)
+    return place - np.repeat(first, np.diff(np.append(starts, len(group))))
+
+
+def mean_iou_of_hits(iou_sum: Count, hits: Count, threshold: float) -> Figure:
+    """Mean IoU of true positives at a threshold; elementwise, NaN where there are none.
+
+    Raises:
+        AssertionError: a mean is not above the threshold, as no mean of true positives can be (A10;
+            Table 5 of arXiv 2511.00504v2 prints one).
     """
-    counts = np.zeros((num_classes + 1, 4))
-    if len(predicted):
-        counts[:, 1] = np.bincount(predicted_classes % (num_classes + 1), minlength=num_classes + 1)
-    if len(truth):
-        counts[:, 2] = np.bincount(truth_classes % (num_classes + 1), minlength=num_classes + 1)
-    if not len(predicted) or not len(truth):
-        return counts
-    iou = np.asarray(pairwise_iou(predicted, truth), np.float64)
-    same_class = (predicted_classes[:, None] == truth_classes) & (truth_classes != NO_CLASS)
-    rows, columns = match_one_to_one(iou, same_class & (iou > threshold + TOLERANCE))
-    for row, column in zip(rows.tolist(), columns.tolist(), strict=True):
-        counts[predicted_classes[row]] += (1, -1, -1, iou[row, column])
-    return counts
+    mean = ratio(iou_sum, hits)
+    if (mean <= threshold).any():
+        raise AssertionError(
+            f"mean IoU of true positives {np.nanmin(mean)} is not above {threshold}"
+        )
+    return mean
 
 
-def count_any_overlap(
-    predicted: Float[np.ndarray, "n 4"], truth: Float[np.ndarray, "m 4"], threshold: float
-) -> AnyOverlap:
-    """Counts of one image when a predicted box is right as soon as it overlaps any true box."""
-    if not len(predicted) or not len(truth):
-        return AnyOverlap(0, len(predicted), 0, len(truth), 0.0)
-    iou = np.asarray(pairwise_iou(predicted, truth), np.float64)
-    overlaps = iou > threshold + TOLERANCE
-    hit, found = overlaps.any(axis=1), overlaps.any(axis=0)
-    return AnyOverlap(
-        hits=int(hit.sum()),
-        misses=int((~hit).sum()),
-        found=int(found.sum()),
-        lost=int((~found).sum()),
-        iou_sum=float(iou.max(axis=1)[hit].sum()),
-    )
-
-
-def count_duplicates(boxes: Float[np.ndarray, "n 4"], threshold: float = 0.9) -> int:
-    """How many boxes overlap an earlier one of the list with an IoU above the threshold (H21)."""
-    if len(boxes) < 2:
-        return 0
-    iou = np.asarray(pairwise_iou(boxes, boxes), np.float64)
-    return int(np.tril(iou > threshold, k=-1).any(axis=1).sum())
+def find_duplicates(boxes: ImageBoxes, threshold: float = 0.9) -> Bool[np.ndarray, "n"]:
+    """Which boxes overlap an earlier one of their image with an IoU above the threshold (H21)."""
+    pairs = find_overlaps(boxes, boxes)
+    later = (pairs.iou > threshold) & (pairs.columns < pairs.rows)
+    duplicate = np.zeros(len(boxes), bool)
+    duplicate[pairs.rows[later]] = True
+    return duplicate
 
 
 def one_box_recall_ceiling(questions: int | float, boxes: int | float) -> float:

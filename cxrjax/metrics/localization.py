@@ -1,18 +1,17 @@
-"""How well the boxes of one image lie on its lesions (V30, A11): Table 6 of arXiv 2511.00504v2."""
+"""How well predicted boxes lie on lesions (V30, A11): Table 6 of arXiv 2511.00504v2."""
 
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 
-from cxrjax.boxes import pairwise_iou
-from cxrjax.metrics.detection import TOLERANCE
+from cxrjax.metrics.overlaps import TOLERANCE, Overlaps
 
 GOOD, ACCEPTABLE = 0.5, 0.3
 
 
 class Localization(NamedTuple):
-    """One image's part of Table 6.
+    """Each image's part of Table 6.
 
     Attributes:
         good, acceptable: whether some predicted box has an IoU above 0.5, above 0.3, with a true
@@ -21,21 +20,20 @@ class Localization(NamedTuple):
         predictions: number of predicted boxes; `iou_sum` over all images is divided by their sum.
     """
 
-    good: bool
-    acceptable: bool
-    iou_sum: float
-    predictions: int
+    good: Bool[np.ndarray, "images"]
+    acceptable: Bool[np.ndarray, "images"]
+    iou_sum: Float[np.ndarray, "images"]
+    predictions: Int[np.ndarray, "images"]
 
 
-def localize(predicted: Float[np.ndarray, "n 4"], truth: Float[np.ndarray, "m 4"]) -> Localization:
-    """One image's part of Table 6; boxes xyxy in one unit, with finite coordinates."""
-    if not len(predicted) or not len(truth):
-        return Localization(False, False, 0.0, len(predicted))
-    best = np.asarray(pairwise_iou(predicted, truth), np.float64).max(axis=1)
-    highest = best.max()
+def localize(overlaps: Overlaps) -> Localization:
+    """Each image's part of Table 6."""
+    best, image = overlaps.best_of_predicted, overlaps.predicted.image
+    highest = np.zeros(overlaps.images)
+    np.maximum.at(highest, image, best)
     return Localization(
-        good=bool(highest > GOOD + TOLERANCE),
-        acceptable=bool(highest > ACCEPTABLE + TOLERANCE),
-        iou_sum=float(best.sum()),
-        predictions=len(predicted),
+        good=highest > GOOD + TOLERANCE,
+        acceptable=highest > ACCEPTABLE + TOLERANCE,
+        iou_sum=np.bincount(image, weights=best, minlength=overlaps.images),
+        predictions=overlaps.predicted.per_image,
     )

@@ -22,6 +22,7 @@ from cxrjax.errors import UserError
 from cxrjax.json_file import read_json_object
 from cxrjax.models import VLM, count_parameters, partition
 from cxrjax.models.presets import PRESETS, DecoderConfig, VisionConfig, VLMConfig
+from cxrjax.provenance import file_sha256
 from cxrjax.training import store
 from cxrjax.training.adapters import adapter_reference, add_adapters, fill_adapters
 from cxrjax.training.config import (
@@ -33,7 +34,7 @@ from cxrjax.training.config import (
     grammar_name,
 )
 from cxrjax.training.mixture_config import SOURCES
-from cxrjax.training.run_info import file_sha256, write_json
+from cxrjax.training.run_info import write_json
 from cxrjax.training.step import cast_params
 
 MODEL_FILE, TOKENIZER_FILE, PARAMS = "model.json", "tokenizer.model", "params"
@@ -79,6 +80,7 @@ _FREE_KEYS = (
     "training.max_in_flight",
     "mesh.",
     "decoding.",
+    "benchmark",
     "missing_data_help",
 )
 

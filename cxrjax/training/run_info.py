@@ -1,17 +1,15 @@
 """What a run was: `run.json`."""
 
-import hashlib
-import importlib.metadata
 import json
-import platform
 import resource
-import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
+
+from cxrjax.provenance import file_sha256, git_commit, package_versions
 
 PACKAGES = (
     "jax",
@@ -23,12 +21,6 @@ PACKAGES = (
     "numpy",
     "ml_collections",
 )
-
-
-def file_sha256(path: Path) -> str:
-    """SHA-256 of a file's bytes, hexadecimal."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def describe_run(
@@ -69,10 +61,7 @@ def describe_run(
         "data_sha256": {str(path): file_sha256(path) for path in files},
         "split_sha256": {str(path): _split_hashes(path) for path in files if path in manifests},
         "git_commit": git_commit(),
-        "versions": {
-            "python": platform.python_version(),
-            **{name: importlib.metadata.version(name) for name in PACKAGES},
-        },
+        "versions": package_versions(PACKAGES),
         "devices": {
             "kind": jax.devices()[0].device_kind,
             "count": jax.device_count(),
@@ -85,23 +74,6 @@ def _split_hashes(manifest: Path) -> dict[str, str]:
     """Split -> hash of its image ids, as the data set's manifest has them; empty without any."""
     splits = json.loads(manifest.read_text(encoding="utf-8")).get("splits", {})
     return {name: split["split_sha256"] for name, split in splits.items()}
-
-
-def git_commit() -> str | None:
-    """Commit of the source tree, `-dirty` if it was changed; None outside of a git checkout."""
-    root = Path(__file__).resolve().parents[2]
-    if not (root / ".git").exists():
-        return None
-
-    def git(*words: str) -> str:
-        command = ["git", "-C", str(root), *words]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-
-    try:
-        changed = git("status", "--porcelain", "--untracked-files=no")
-        return git("rev-parse", "HEAD") + ("-dirty" if changed else "")
-    except (OSError, subprocess.CalledProcessError):
-        return None
 
 
 def write_json(path: Path, content: Any) -> None:

@@ -43,8 +43,11 @@ def step(name, height, width, geometry):
         return max(height, width) / 1000 / np.array([width, height, width, height])
     if name == "gemex":
         return np.full(4, 1 / 224)
+    if name in ("chexagent", "radvlm"):
+        return np.full(4, 1 / 100)
     geometry = geometry or Geometry()
-    return 1 / (1024 * np.array([geometry.scale_x, geometry.scale_y] * 2))
+    bins = {"paligemma": 1024, "maira2": 100}[name]
+    return 1 / (bins * np.array([geometry.scale_x, geometry.scale_y] * 2))
 
 
 @each_codec
@@ -111,7 +114,14 @@ def test_find_is_decode_with_places(name, boxes, strict):
         | st.sampled_from(
             ["```json[", "]```", '{"box_2d":[1,2,3,4]}', '{"box_2d":', "[", "]", "}", '"label":"a"']
         )
-        | st.sampled_from(["<unused94>", "<unused95>", "Final Answer:", "[1, 2, 3, 4]", "box_2d"]),
+        | st.sampled_from(["<unused94>", "<unused95>", "Final Answer:", "[1, 2, 3, 4]", "box_2d"])
+        | st.sampled_from(
+            ["<box>", "</box>", "<x1>", "<y2>", "<x30><y40>", "<obj>", "</obj>", "<box><x1"]
+        )
+        | st.sampled_from(
+            ["<|box|>", "<|/box|>", "(1,2)", "(30,40)", "(", ")", "<|ref|>a<|/ref|>", "<|"]
+        )
+        | st.sampled_from(["[0.10, 0.20, 0.30, 0.40]", "[0.1,", "0.25", "1.00", "[1]", "-0.5"]),
         max_size=14,
     ).map("".join),
     st.booleans(),
@@ -264,6 +274,23 @@ HOSTILE = [
     "<unused94><unused95>",
     "Final Answer:",
     "final answer" + 10**5 * " ",
+    "<box>",
+    "<x1>",
+    "<box><x1><y2><x3><y4></box>",
+    "<obj>a ",
+    "<obj>" + 10**5 * "a",
+    "<box>" + 10**5 * " ",
+    "<|box|>",
+    "<|box|>(1,2),(3,4)<|/box|>",
+    "<|ref|>",
+    "<|ref|>a<|/ref|>",
+    "(1,2),",
+    "(1",
+    "(",
+    "(" + 10**5 * "1,",
+    "[0.10, 0.20, 0.30, 0.40]",
+    "[0.1,",
+    "[" + 10**5 * "0.1,",
     "i can ",
     "as an ",
     " ",
@@ -291,11 +318,13 @@ def test_boxes_survive_prose_and_case_in_lenient_reading_alone(name):
     codec = CODECS[name]
     box = np.array([[0.2, 0.3, 0.6, 0.9]])
     text = codec.encode(box, 800, 600)
-    changes = [("<", "< "), (">", " >")] if "<" in text else [("```json", "```"), ('"', "'")]
-    for written in (text.upper(), *(text.replace(*change) for change in changes)):
+    exact = codec.decode(text, 800, 600, strict=True)
+    assert iou(exact.boxes, box).min() > 0.95
+    changes = [("<", "< "), (">", " >"), ("```json", "```"), ('"', "'"), ("[0", "[ 0")]
+    for written in {text.upper(), *(text.replace(*change) for change in changes)} - {text}:
         lenient = codec.decode(f"See {written}.", 800, 600)
         assert lenient.failures == []
-        assert iou(lenient.boxes, box).min() > 0.98
+        np.testing.assert_allclose(lenient.boxes, exact.boxes)
         strict = codec.decode(f"See {written}.", 800, 600, strict=True)
         assert not len(strict.boxes)
         assert [failure.category for failure in strict.failures] == ["malformed"]

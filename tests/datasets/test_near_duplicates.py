@@ -9,6 +9,7 @@ from PIL import Image
 from cxrjax.datasets.near_duplicates import (
     close_pairs,
     hash_images,
+    near_duplicate_texts,
     normalise,
     overlapping_texts,
     question_variety,
@@ -119,3 +120,23 @@ def test_processes_give_the_same_hashes(pictures):
     shared, same_failures = hash_images(files, processes=2)
     assert failures == same_failures
     assert {k: v.tolist() for k, v in alone.items()} == {k: v.tolist() for k, v in shared.items()}
+
+
+def test_near_duplicates_across_splits():
+    first = ["Where is the pleural effusion?", "How many nodules?", "x"]
+    second = ["where is the pleural effusions", "How many nodules?", "how many nodules", "y", "y"]
+    distinct, alike, pairs = near_duplicate_texts(first, second)
+    assert (distinct, alike) == (3, 2)
+    assert pairs == [("where is the pleural effusion", "where is the pleural effusions")]
+    assert near_duplicate_texts([], second) == (3, 0, [])
+    assert near_duplicate_texts(first, []) == (0, 0, [])
+
+
+@given(st.lists(st.text("ab ", max_size=12)), st.lists(st.text("ab ", max_size=12)))
+def test_near_duplicates_are_those_of_the_similarity(first, second):
+    ours, theirs = ({normalise(text) for text in texts} for texts in (first, second))
+    expected = {(a, b) for a in ours for b in theirs if b not in ours and similarity(a, b) >= 0.8}
+    distinct, alike, pairs = near_duplicate_texts(first, second)
+    assert set(pairs) == expected
+    assert alike == len(theirs & ours) + len({b for _, b in expected})
+    assert distinct == len(theirs)

@@ -10,7 +10,7 @@ from cxrjax import evaluate, predict
 from cxrjax.decoding.strategy import Strategy, read_decoding
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.tokenizer import load_tokenizer
-from cxrjax.model_flags import add_model_flags, decoding_overrides
+from cxrjax.runners.model_flags import add_model_flags, decoding_overrides
 from cxrjax.training.checkpoint import base_config
 from cxrjax.training.config import default_config, from_json, to_json
 

@@ -10,12 +10,18 @@ from hypothesis import strategies as st
 from cxrjax.boxes import pairwise_iou
 from cxrjax.metrics import classification
 from cxrjax.metrics.detection import (
-    NO_CLASS,
-    count_any_overlap,
-    count_duplicates,
-    count_one_to_one,
+    SWEEP,
+    find_duplicates,
     match_one_to_one,
+    mean_iou_of_hits,
     one_box_recall_ceiling,
+)
+from cxrjax.metrics.overlaps import (
+    NO_CLASS,
+    TOLERANCE,
+    ImageBoxes,
+    find_overlaps,
+    join_images,
 )
 
 THRESHOLD = 0.3
@@ -35,14 +41,28 @@ def _arrays(items):
     return boxes, np.array([c for _, c in items], np.int64)
 
 
-def _count(predicted, truth):
-    (boxes, classes), (true_boxes, true_classes) = _arrays(predicted), _arrays(truth)
-    return count_one_to_one(boxes, classes, true_boxes, true_classes, THRESHOLD, CLASSES)
+def _overlaps(predicted, truth):
+    return find_overlaps(join_images([_arrays(predicted)]), join_images([_arrays(truth)]))
 
 
-def _f1(rows):
-    tp, fp, fn, _ = rows.sum(axis=0)
-    return classification.f1(tp, fp, fn)
+def _one_to_one(predicted, truth, threshold=THRESHOLD, with_classes=True):
+    """(true positives, false positives, false negatives, sum of IoU) of one image."""
+    overlaps = _overlaps(predicted, truth)
+    (pairs,) = match_one_to_one(overlaps, (threshold,), with_classes)
+    hits = int(pairs.sum())
+    return np.array([hits, len(predicted) - hits, len(truth) - hits, overlaps.iou[pairs].sum()])
+
+
+def _any_overlap(predicted, truth, threshold=THRESHOLD):
+    """(hits, found, sum of IoU) of one image."""
+    overlaps = _overlaps(predicted, truth)
+    hits = overlaps.best_of_predicted > threshold + TOLERANCE
+    found = overlaps.best_of_truth > threshold + TOLERANCE
+    return int(hits.sum()), int(found.sum()), overlaps.best_of_predicted[hits].sum()
+
+
+def _f1(counts):
+    return classification.f1(*counts[:3])
 
 
 def _plain_iou(a, b):
@@ -73,11 +93,57 @@ def _best_by_enumeration(predicted, truth):
 @settings(max_examples=150, deadline=None)
 @given(labelled, labelled)
 def test_matching_is_the_best_there_is(predicted, truth):
-    tp, fp, fn, iou_sum = _count(predicted, truth).sum(axis=0)
+    tp, fp, fn, iou_sum = _one_to_one(predicted, truth)
     pairs, total = _best_by_enumeration(predicted, truth)
     assert tp == pairs
     assert (fp, fn) == (len(predicted) - pairs, len(truth) - pairs)
     assert iou_sum == pytest.approx(total)
+
+
+@given(st.lists(st.tuples(labelled, labelled), max_size=4), st.booleans())
+@settings(deadline=None)
+def test_many_images_and_thresholds_at_once_are_as_one_by_one(images, with_classes):
+    overlaps = find_overlaps(
+        join_images(_arrays(p) for p, _ in images), join_images(_arrays(t) for _, t in images)
+    )
+    matched = match_one_to_one(overlaps, SWEEP, with_classes)
+    for threshold, pairs in zip(SWEEP, matched, strict=True):
+        kept = np.flatnonzero(pairs)
+        assert len(set(overlaps.rows[kept])) == len(set(overlaps.columns[kept])) == len(kept)
+        for number, (predicted, truth) in enumerate(images):
+            here = kept[overlaps.image[kept] == number]
+            alone = _one_to_one(predicted, truth, threshold, with_classes)
+            assert len(here) == alone[0]
+            assert overlaps.iou[here].sum() == pytest.approx(alone[3])
+
+
+@given(st.lists(st.tuples(labelled, labelled), max_size=4), st.integers(1, 7))
+@settings(deadline=None)
+def test_pairs_are_those_of_every_image(images, chunk):
+    expected = []
+    for number, (predicted, truth) in enumerate(images):
+        overlap = pairwise_iou(_arrays(predicted)[0], _arrays(truth)[0])
+        expected += [(number, *at, overlap[at]) for at in zip(*np.nonzero(overlap), strict=True)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("cxrjax.metrics.overlaps._CHUNK", chunk)
+        overlaps = find_overlaps(
+            join_images(_arrays(p) for p, _ in images), join_images(_arrays(t) for _, t in images)
+        )
+    first = [
+        np.cumsum(side.per_image) - side.per_image for side in (overlaps.predicted, overlaps.truth)
+    ]
+    found = [
+        (image, row - first[0][image], column - first[1][image], iou)
+        for image, row, column, iou in zip(
+            overlaps.image, overlaps.rows, overlaps.columns, overlaps.iou, strict=True
+        )
+    ]
+    assert found == expected
+
+
+def test_sides_of_different_images_are_refused():
+    with pytest.raises(ValueError, match="1 images against those of 2"):
+        find_overlaps(join_images([_arrays([])]), join_images([_arrays([])] * 2))
 
 
 @given(labelled, labelled)
@@ -86,150 +152,144 @@ def test_any_overlap_against_its_wording(predicted, truth):
     overlaps = np.array(
         [[10 * i > 3 * u for i, u in (_plain_iou(p, t) for t, _ in truth)] for p, _ in predicted]
     ).reshape(len(predicted), len(truth))
-    counted = count_any_overlap(_arrays(predicted)[0], _arrays(truth)[0], THRESHOLD)
-    assert counted.hits == overlaps.any(axis=1).sum()
-    assert counted.found == overlaps.any(axis=0).sum()
-    assert counted.hits + counted.misses == len(predicted)
-    assert counted.found + counted.lost == len(truth)
+    hits, found, _ = _any_overlap(predicted, truth)
+    assert hits == overlaps.any(axis=1).sum()
+    assert found == overlaps.any(axis=0).sum()
 
 
 def test_more_pairs_beat_a_better_pair():
-    # Box 0 fits truth 0 best, but then box 1 has nothing: the second pairing has two hits.
-    iou = np.array([[0.9, 0.4], [0.4, 0.0]])
-    rows, columns = match_one_to_one(iou, iou > THRESHOLD)
-    assert sorted(zip(rows.tolist(), columns.tolist(), strict=True)) == [(0, 1), (1, 0)]
+    # The first box fits the first truth best, but then the second has nothing: both the other way
+    # round are two hits.
+    truth = [((0.0, 0.0, 1.0, 1.0), 0), ((0.5, 0.0, 1.6, 1.0), 0)]
+    predicted = [((0.05, 0.0, 1.05, 1.0), 0), ((-0.5, 0.0, 0.5, 1.0), 0)]
+    overlap = pairwise_iou(_arrays(predicted)[0], _arrays(truth)[0])
+    assert overlap[0, 0] > overlap[0, 1] > THRESHOLD
+    assert overlap[1, 0] > THRESHOLD > overlap[1, 1]
+    tp, _, _, iou_sum = _one_to_one(predicted, truth)
+    assert (tp, iou_sum) == (2, pytest.approx(overlap[0, 1] + overlap[1, 0]))
 
 
 @given(some_labelled)
 @settings(deadline=None)
 def test_identity_is_the_maximum(items):
-    tp, fp, fn, iou_sum = _count(items, items).sum(axis=0)
-    assert (tp, fp, fn) == (len(items), 0, 0)
-    assert iou_sum == pytest.approx(len(items))
+    for with_classes in (True, False):
+        tp, fp, fn, iou_sum = _one_to_one(items, items, 0.75, with_classes)
+        assert (tp, fp, fn) == (len(items), 0, 0)
+        assert iou_sum == pytest.approx(len(items))
+    assert _any_overlap(items, items, 0.75) == (len(items), len(items), pytest.approx(len(items)))
 
 
 @given(labelled, labelled, st.randoms())
 @settings(deadline=None)
 def test_order_does_not_matter(predicted, truth, random):
-    shuffled, shuffled_truth = (
-        random.sample(predicted, len(predicted)),
-        random.sample(truth, len(truth)),
-    )
-    np.testing.assert_allclose(_count(predicted, truth), _count(shuffled, shuffled_truth))
+    shuffled = random.sample(predicted, len(predicted))
+    shuffled_truth = random.sample(truth, len(truth))
+    for count in (_one_to_one, _any_overlap):
+        np.testing.assert_allclose(count(predicted, truth), count(shuffled, shuffled_truth))
 
 
-@given(some_labelled, some_labelled)
+@given(some_labelled, some_labelled, st.sampled_from(SWEEP))
 @settings(deadline=None)
-def test_a_far_away_box_never_raises_precision(predicted, truth):
-    far = ((0.99, 0.99, 1.0, 1.0), 0)
-    before, after = _count(predicted, truth).sum(axis=0), _count([*predicted, far], truth).sum(0)
-    assert classification.precision(after[0], after[1]) <= classification.precision(*before[:2])
-    old = count_any_overlap(_arrays(predicted)[0], _arrays(truth)[0], THRESHOLD)
-    new = count_any_overlap(_arrays([*predicted, far])[0], _arrays(truth)[0], THRESHOLD)
-    assert classification.precision(new.hits, new.misses) <= classification.precision(
-        old.hits, old.misses
-    )
+def test_a_far_away_box_never_raises_precision(predicted, truth, threshold):
+    more = [*predicted, ((4.0, 4.0, 5.0, 5.0), 0)]
+    before = _one_to_one(predicted, truth, threshold)
+    after = _one_to_one(more, truth, threshold)
+    assert classification.precision(*after[:2]) <= classification.precision(*before[:2])
+    old, new = _any_overlap(predicted, truth, threshold), _any_overlap(more, truth, threshold)
+    assert new[0] / len(more) <= old[0] / len(predicted)
 
 
 @given(some_labelled, labelled, st.integers(0, 4))
 @settings(deadline=None)
 def test_a_copy_raises_f1_only_where_it_finds_another_lesion(predicted, truth, which):
     """A copy can be the second box of two lesions that lie together, but never a second hit of
-    one: where no lesion overlaps a second lesion, F1 falls."""
+    one: where it overlaps one lesion only, F1 falls."""
     copy = predicted[which % len(predicted)]
-    before, after = _count(predicted, truth), _count([*predicted, copy], truth)
-    apart = all(_plain_iou(a, b)[0] == 0 for (a, _), (b, _) in itertools.combinations(truth, 2))
-    if apart and truth:
-        rivals = [
-            t for t in truth if 10 * _plain_iou(copy[0], t[0])[0] > 3 * _plain_iou(copy[0], t[0])[1]
-        ]
-        if len(rivals) <= 1:
-            assert _f1(after) <= _f1(before)
+    before, after = _one_to_one(predicted, truth), _one_to_one([*predicted, copy], truth)
+    reached = [_plain_iou(copy[0], t) for t, _ in truth]
+    if truth and sum(10 * i > 3 * u for i, u in reached) <= 1:
+        assert _f1(after) <= _f1(before)
 
 
 def test_ten_copies_of_a_good_box():
     truth = [((0.1, 0.1, 0.3, 0.3), 0)]
-    assert _count(truth * 10, truth).sum(axis=0)[:3].tolist() == [1, 9, 0]
-    # ... and that the paper's wording rewards them.
-    assert count_any_overlap(_arrays(truth * 10)[0], _arrays(truth)[0], THRESHOLD)[:2] == (10, 0)
+    assert _one_to_one(truth * 10, truth)[:3].tolist() == [1, 9, 0]
+    # ... and the paper's wording rewards them.
+    assert _any_overlap(truth * 10, truth)[:2] == (10, 1)
 
 
 @given(labelled, labelled, st.sampled_from([0.001, 7.0, 3000.0]), st.sampled_from([0.5, 2200.0]))
 @settings(deadline=None)
 def test_scale_does_not_matter(predicted, truth, scale_x, scale_y):
     def scaled(items):
-        boxes, classes = _arrays(items)
-        return boxes * [scale_x, scale_y, scale_x, scale_y], classes
-
-    (boxes, classes), (true_boxes, true_classes) = scaled(predicted), scaled(truth)
-    there = count_one_to_one(boxes, classes, true_boxes, true_classes, THRESHOLD, CLASSES)
-    np.testing.assert_allclose(there, _count(predicted, truth), atol=1e-6)
-
-
-def test_empty_sides():
-    """H07: the table of the module's docstring."""
-    one = [((0.1, 0.1, 0.3, 0.3), 0)]
-    far = [((0.6, 0.6, 0.9, 0.9), 0)]
-    expected = {
-        "none/none": ([], [], [np.nan] * 4),
-        "none/some": ([], one, [np.nan, 0, 0, np.nan]),
-        "some/none": (one, [], [0, np.nan, 0, np.nan]),
-        "no hit": (far, one, [0, 0, 0, np.nan]),
-    }
-    for name, (predicted, truth, figures) in expected.items():
-        tp, fp, fn, iou = _count(predicted, truth).sum(axis=0)
-        strict = [
-            classification.precision(tp, fp),
-            classification.recall(tp, fn),
-            classification.f1(tp, fp, fn),
-            classification.ratio(iou, tp),
+        return [
+            ((x * scale_x, y * scale_y, z * scale_x, w * scale_y), c) for (x, y, z, w), c in items
         ]
-        np.testing.assert_array_equal(strict, figures, err_msg=name)
-        any_ = count_any_overlap(_arrays(predicted)[0], _arrays(truth)[0], THRESHOLD)
-        precision = classification.precision(any_.hits, any_.misses)
-        recall = classification.recall(any_.found, any_.lost)
-        paper = [
-            precision,
-            recall,
-            classification.harmonic_mean(precision, recall),
-            classification.ratio(any_.iou_sum, any_.hits),
-        ]
-        np.testing.assert_array_equal(paper, figures, err_msg=name)
+
+    for count in (_one_to_one, _any_overlap):
+        there = count(scaled(predicted), scaled(truth))
+        np.testing.assert_allclose(there, count(predicted, truth), atol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_an_iou_of_exactly_the_threshold_does_not_count(dtype):
     # 3 of 10 equal cells: IoU is 0.3, which floating point may make 0.30000001.
+    def count(right, scale):
+        image, zero = np.zeros(1, np.int64), np.zeros(1, np.int64)
+        truth, predicted = (
+            ImageBoxes(np.array([[0, 0, x, 1]], dtype) * dtype(scale), zero, image, 1)
+            for x in (10, right)
+        )
+        overlaps = find_overlaps(predicted, truth)
+        return (
+            match_one_to_one(overlaps, (THRESHOLD,)).sum(),
+            (overlaps.best_of_predicted > THRESHOLD + TOLERANCE).sum(),
+        )
+
     for scale in (1.0, 1 / 3, 1 / 2021, 7e-4):
-        truth = np.array([[0, 0, 10, 1]], dtype) * dtype(scale)
-        predicted = np.array([[0, 0, 3, 1]], dtype) * dtype(scale)
-        zero = np.zeros(1, np.int64)
-        assert count_one_to_one(predicted, zero, truth, zero, THRESHOLD, 1)[0, 0] == 0
-        assert count_any_overlap(predicted, truth, THRESHOLD).hits == 0
-        wider = np.array([[0, 0, 3.001, 1]], dtype) * dtype(scale)
-        assert count_one_to_one(wider, zero, truth, zero, THRESHOLD, 1)[0, 0] == 1
+        assert count(3, scale) == (0, 0)
+        assert count(3.001, scale) == (1, 1)
 
 
-def test_class_counts():
+def test_classes_keep_boxes_apart():
     here, there = (0.1, 0.1, 0.3, 0.3), (0.6, 0.6, 0.9, 0.9)
     predicted = [(here, 1), (there, 1), (there, NO_CLASS)]
     truth = [(here, 0), (there, 1)]
-    rows = _count(predicted, truth)
-    assert rows[:, :3].tolist() == [[0, 0, 1], [1, 1, 0], [0, 1, 0]]  # class 0, class 1, unclassed
+    assert _one_to_one(predicted, truth)[:3].tolist() == [1, 2, 1]
+    assert _one_to_one(predicted, truth, with_classes=False)[:3].tolist() == [2, 1, 0]
 
 
 def test_a_box_of_unknown_class_matches_nothing():
     items = [((0.1, 0.1, 0.3, 0.3), NO_CLASS)]
-    assert _count(items, items)[-1, :3].tolist() == [0, 1, 1]
+    assert _one_to_one(items, items)[:3].tolist() == [0, 1, 1]
+    assert _one_to_one(items, items, with_classes=False)[:3].tolist() == [1, 0, 0]
+
+
+@given(labelled, labelled)
+@settings(deadline=None)
+def test_hits_fall_and_their_mean_rises_with_the_threshold(predicted, truth):
+    overlaps = _overlaps(predicted, truth)
+    matched = match_one_to_one(overlaps, SWEEP)
+    hits = matched.sum(axis=1)
+    assert (np.diff(hits) <= 0).all()
+    for threshold, pairs, count in zip(SWEEP, matched, hits, strict=True):
+        mean = mean_iou_of_hits(overlaps.iou[pairs].sum(), count, threshold)
+        assert np.isnan(mean) if not count else mean > threshold
+
+
+def test_a_mean_of_hits_below_the_threshold_is_refused():
+    assert mean_iou_of_hits(np.array([0.9, 0.0]), np.array([1, 0]), 0.3)[0] == 0.9
+    with pytest.raises(AssertionError, match=r"0\.036 is not above 0\.3"):
+        mean_iou_of_hits(0.072, 2, 0.3)
 
 
 def test_duplicates_are_counted_within_one_list():
     box_ = [0.1, 0.1, 0.3, 0.3]
     nearly = [0.1, 0.1, 0.3, 0.305]
     other = [0.1, 0.1, 0.3, 0.4]
-    assert count_duplicates(np.array([box_, other, nearly, box_])) == 2
-    assert count_duplicates(np.array([box_])) == 0
-    assert count_duplicates(np.zeros((0, 4))) == 0
+    lists = [np.array([box_, other, nearly, box_]), np.array([box_]), np.zeros((0, 4))]
+    joined = join_images((boxes, np.zeros(len(boxes), np.int64)) for boxes in lists)
+    assert find_duplicates(joined).tolist() == [False, False, True, True, False]
     assert pairwise_iou(np.array([box_]), np.array([nearly]))[0, 0] > 0.9
 
 

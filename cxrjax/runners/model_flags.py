@@ -6,6 +6,7 @@ from typing import Any
 
 from cxrjax.decoding.answer_forms import ANSWER_FORMS
 from cxrjax.input_pipeline.prompts import PROMPTS
+from cxrjax.runners.stand_in_images import STAND_INS
 
 
 def _split(text: str) -> tuple[str, ...]:
@@ -23,7 +24,7 @@ _DECODING_FLAGS: dict[str, dict[str, Any]] = {
     "top_k": {"type": int, "help": "sample from the k likeliest tokens; 0: from all"},
     "top_p": {"type": float, "help": "sample from the likeliest tokens up to this probability"},
     "best_of": {"type": int, "help": "sample so many answers and keep the likeliest"},
-    "seed": {"type": int, "help": "of sampling"},
+    "seed": {"type": int, "help": "of sampling, --image and baselines"},
 }
 
 
@@ -37,6 +38,7 @@ def add_model_flags(parser: argparse.ArgumentParser) -> Any:
     model.add_argument("--workdir", type=Path, help="a training run: its best checkpoint")
     model.add_argument("--checkpoint", type=Path, help="a base model's directory")
     add = parser.add_argument
+    add("--step", type=int, help="of a training run, another checkpoint than the best")
     add("--image_root", type=Path, help="what image_path is relative to (data/README.md)")
     add("--prompt", choices=sorted(PROMPTS), help="prompt format (default: the model's own)")
     add(
@@ -44,6 +46,14 @@ def add_model_flags(parser: argparse.ArgumentParser) -> Any:
         metavar="NAME",
         help="of a run on a mixture: ask and read boxes as this source does (default: as `data`)",
     )
+    add(
+        "--image",
+        default="shown",
+        choices=STAND_INS,
+        help="show the model another image than the one asked about, to see what it knows without "
+        "looking (cxrjax/runners/stand_in_images.py); by --seed",
+    )
+    add("--images_per_batch", type=int, default=8)
     group = parser.add_argument_group(
         "decoding",
         "In place of the model's own; greedy by default (cxrjax/decoding/strategy.py and "

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from cxrjax.benchmarks.prior_box import PriorBox
 from cxrjax.errors import UserError
 from cxrjax.records import Answer, QARecord
+from cxrjax.runners.prior_box import PriorBox
 
 
 def _record(number, finding, boxes, image_hw=(100, 200)):

@@ -1,0 +1,134 @@
+"""Calibration as figures and curves, for any benchmark whose answers are right or wrong (H11)."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+from numpy.typing import ArrayLike
+
+from cxrjax.metrics import calibration
+from cxrjax.metrics.bootstrap import Estimate, Figure, Sums
+from cxrjax.metrics.classification import ratio
+
+# More points than a screen can show are only weight.
+_MOST_POINTS = 200
+NAMES = ("ece", "brier", "mean_confidence", "accuracy", "aurc")
+
+
+def answer_calibration(
+    confidence: ArrayLike,
+    right: ArrayLike,
+    units: ArrayLike,
+    count: int,
+) -> tuple[dict[str, np.ndarray], dict[str, Figure | Estimate], dict[str, dict[str, Any]]]:
+    """Columns, figures and curves of answers whose probability is known.
+
+    Args:
+        confidence: probability of each answer, 0 to 1.
+        right: 1 or 0 for each answer.
+        units: the unit (row of the benchmark's columns) that each answer is of.
+        count: how many units there are.
+
+    Returns:
+        Columns `calibration/...` over the units; figures `calibration/<NAMES>`; the curves
+        `reliability` and `risk_coverage`. ECE has the bins of the observed answers in all
+        resamples. AURC is no function of sums: it has no interval.
+    """
+    sure = np.asarray(confidence, np.float64)
+    correct = np.asarray(right, np.float64)
+    rows = np.asarray(units, np.int64)
+    if not len(sure):
+        return {}, {f"calibration/{name}": Estimate(None, None, None, 0) for name in NAMES}, {}
+    edges = calibration.equal_mass_edges(sure)
+    columns = {
+        "calibration/answers": _by_unit(np.ones(len(sure)), rows, count),
+        "calibration/squares": _by_unit((sure - correct) ** 2, rows, count),
+    }
+    numbers = calibration.bin_numbers(sure, edges)
+    for number in range(calibration.BINS):
+        here = numbers == number
+        for name, values in (("n", np.ones(len(sure))), ("confidence", sure), ("right", correct)):
+            columns[f"calibration/{number}/{name}"] = _by_unit(values[here], rows[here], count)
+    n = "calibration/answers"
+    figures: dict[str, Figure | Estimate] = {
+        "calibration/ece": Figure(_ece, n),
+        "calibration/brier": Figure(lambda sums: ratio(sums["calibration/squares"], sums[n]), n),
+        "calibration/mean_confidence": Figure(
+            lambda sums: ratio(_bins(sums, "confidence").sum(axis=0), sums[n]), n
+        ),
+        "calibration/accuracy": Figure(
+            lambda sums: ratio(_bins(sums, "right").sum(axis=0), sums[n]), n
+        ),
+        "calibration/aurc": Estimate(
+            calibration.area_under_risk_coverage(sure, correct), None, None, len(sure)
+        ),
+    }
+    coverage, risk = calibration.risk_coverage(sure, correct)
+    curves = {
+        "reliability": reliability_curve(sure, correct, "Confidence", "Share of right answers"),
+        "risk_coverage": {
+            **_thinned(coverage, risk),
+            "x_label": "Coverage (share of answers, the most confident first)",
+            "y_label": "Risk (share of wrong answers among them)",
+        },
+    }
+    return columns, figures, curves
+
+
+def box_calibration(
+    scores: ArrayLike, ious: ArrayLike
+) -> tuple[dict[str, Estimate], dict[str, dict[str, Any]]]:
+    """How a box's score goes with its IoU: `calibration/score_iou_correlation` and its curve."""
+    sure, iou = np.asarray(scores, np.float64), np.asarray(ious, np.float64)
+    known = np.isfinite(sure)
+    sure, iou = sure[known], iou[known]
+    value = calibration.rank_correlation(sure, iou)
+    figure = Estimate(value if np.isfinite(value) else None, None, None, len(sure))
+    curves = {}
+    if len(sure):
+        curves["iou_by_score"] = reliability_curve(
+            sure, iou, "Score of the box", "Mean of its highest IoU with a true box"
+        )
+    return {"calibration/score_iou_correlation": figure}, curves
+
+
+def reliability_curve(
+    confidence: Float[np.ndarray, "n"],
+    outcome: Float[np.ndarray, "n"],
+    x_label: str,
+    y_label: str,
+) -> dict[str, Any]:
+    """Mean outcome by mean confidence in bins of equally many; `n` in each."""
+    table = calibration.reliability(confidence, outcome)
+    filled = table.n > 0
+    return {
+        "x": table.confidence[filled].tolist(),
+        "y": table.outcome[filled].tolist(),
+        "n": table.n[filled].tolist(),
+        "x_label": x_label,
+        "y_label": y_label,
+    }
+
+
+def _by_unit(
+    values: Float[np.ndarray, "answers"], rows: Int[np.ndarray, "answers"], count: int
+) -> Float[np.ndarray, "units"]:
+    return np.bincount(rows, weights=values, minlength=count)
+
+
+def _bins(sums: Sums, name: str) -> Float[np.ndarray, "bins sums"]:
+    return np.stack([sums[f"calibration/{number}/{name}"] for number in range(calibration.BINS)])
+
+
+def _ece(sums: Sums) -> Float[np.ndarray, "sums"]:
+    return calibration.expected_calibration_error(
+        _bins(sums, "n"), _bins(sums, "confidence"), _bins(sums, "right")
+    )
+
+
+def _thinned(
+    x: Float[np.ndarray, "points"], y: Float[np.ndarray, "points"]
+) -> Mapping[str, list[float]]:
+    kept = np.unique(np.linspace(0, len(x) - 1, min(len(x), _MOST_POINTS)).round().astype(int))
+    return {"x": x[kept].tolist(), "y": y[kept].tolist()}

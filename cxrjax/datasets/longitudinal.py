@@ -1,0 +1,22 @@
+"""Wording that compares with an earlier examination, which one image cannot show (H19)."""
+
+from collections.abc import Iterable
+
+from cxrjax.datasets.gemex.vocabulary import load_vocabulary
+from cxrjax.records import QARecord
+
+
+def longitudinal_wording(records: Iterable[QARecord]) -> dict[str, int]:
+    """How many records there are, and in how many question or answer speaks of change over time.
+
+    The words are English ("unchanged", "compared", "again", ...): other languages count as free of
+    them.
+    """
+    cue = load_vocabulary().cues["longitudinal"]
+    counts = {"records": 0, "questions": 0, "answers": 0}
+    for record in records:
+        counts["records"] += 1
+        counts["questions"] += bool(cue.search(record.question.lower()))
+        said = " ".join([record.answer_text, record.reason or ""])
+        counts["answers"] += bool(cue.search(said.lower()))
+    return counts

@@ -1,0 +1,116 @@
+"""Whether a system knows when it is right (H11): confidence against correctness.
+
+A confidence is a probability in [0, 1]; what it is held against is 0 or 1 (an answer is right), or
+an IoU in [0, 1] (how well a box lies).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float, Int
+
+BINS = 10
+
+
+@dataclass(frozen=True)
+class Reliability:
+    """Answers in bins of about equally many, from the least to the most confident.
+
+    Attributes:
+        edges: ends of the bins; a confidence on an end belongs to the bin below it.
+        n: answers in each bin; bins with ties at their ends may have more, others none.
+        confidence, outcome: means in each bin, NaN where it is empty.
+    """
+
+    edges: Float[np.ndarray, "bins_and_one"]
+    n: Int[np.ndarray, "bins"]
+    confidence: Float[np.ndarray, "bins"]
+    outcome: Float[np.ndarray, "bins"]
+
+
+def equal_mass_edges(
+    confidence: Float[np.ndarray, "answers"], bins: int = BINS
+) -> Float[np.ndarray, "bins_and_one"]:
+    """Quantiles of the confidences."""
+    return np.quantile(confidence, np.linspace(0, 1, bins + 1))
+
+
+def bin_numbers(
+    confidence: Float[np.ndarray, "answers"], edges: Float[np.ndarray, "bins_and_one"]
+) -> Int[np.ndarray, "answers"]:
+    """Which bin each confidence is in. Equal confidences are in one bin."""
+    return np.searchsorted(edges[1:-1], confidence)
+
+
+def reliability(
+    confidence: Float[np.ndarray, "answers"],
+    outcome: Float[np.ndarray, "answers"],
+    bins: int = BINS,
+) -> Reliability:
+    """The reliability table; without answers, bins without any."""
+    if not len(confidence):
+        nothing = np.full(bins, np.nan)
+        return Reliability(np.linspace(0, 1, bins + 1), np.zeros(bins, np.int64), nothing, nothing)
+    edges = equal_mass_edges(confidence, bins)
+    numbers = bin_numbers(confidence, edges)
+    n = np.bincount(numbers, minlength=bins)
+    with np.errstate(invalid="ignore"):
+        means = [
+            np.bincount(numbers, weights=values, minlength=bins) / n
+            for values in (confidence, np.asarray(outcome, np.float64))
+        ]
+    return Reliability(edges, n, means[0], means[1])
+
+
+def expected_calibration_error(
+    n: Float[np.ndarray, "bins *sums"],
+    confidence: Float[np.ndarray, "bins *sums"],
+    outcome: Float[np.ndarray, "bins *sums"],
+) -> Float[np.ndarray, "*sums"]:
+    """Mean distance of confidence and outcome over bins, weighted by their answers.
+
+    Args:
+        n, confidence, outcome: sums over each bin's answers (not means), so that it is a figure
+            like any other: elementwise over resamples. NaN without answers.
+    """
+    total = np.sum(n, axis=0)
+    gaps = np.abs(np.asarray(confidence) - np.asarray(outcome)).sum(axis=0)
+    return np.divide(gaps, total, out=np.full(np.shape(total), np.nan), where=total > 0)
+
+
+def risk_coverage(
+    confidence: Float[np.ndarray, "answers"], right: Float[np.ndarray, "answers"]
+) -> tuple[Float[np.ndarray, "answers"], Float[np.ndarray, "answers"]]:
+    """Share of wrong answers among the k most confident ones, for every k.
+
+    Returns:
+        Coverage k / n and risk. Answers of equal confidence are in no order: the risk is what any
+        order of them gives on average.
+    """
+    order = np.argsort(-np.asarray(confidence, np.float64), kind="stable")
+    sure, wrong = np.asarray(confidence)[order], 1.0 - np.asarray(right, np.float64)[order]
+    _, group = np.unique(-sure, return_inverse=True)
+    counts = np.bincount(group)
+    expected = (np.bincount(group, weights=wrong) / counts)[group] if len(sure) else wrong
+    k = np.arange(1, len(sure) + 1)
+    return k / max(len(sure), 1), np.cumsum(expected) / k
+
+
+def area_under_risk_coverage(
+    confidence: Float[np.ndarray, "answers"], right: Float[np.ndarray, "answers"]
+) -> float:
+    """AURC (Geifman et al., ICLR 2019): mean risk over all coverages; NaN without answers."""
+    _, risk = risk_coverage(confidence, right)
+    return float(risk.mean()) if len(risk) else float("nan")
+
+
+def rank_correlation(confidence: Float[np.ndarray, "n"], outcome: Float[np.ndarray, "n"]) -> float:
+    """Spearman's correlation; NaN where one of the two never varies."""
+    ranks = []
+    for values in (confidence, outcome):
+        _, group, counts = np.unique(values, return_inverse=True, return_counts=True)
+        # The mean rank of equal values.
+        ranks.append((np.cumsum(counts) - (counts - 1) / 2)[group])
+    if len(confidence) < 2 or min(np.ptp(ranks[0]), np.ptp(ranks[1])) == 0:
+        return float("nan")
+    return float(np.corrcoef(ranks[0], ranks[1])[0, 1])

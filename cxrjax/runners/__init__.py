@@ -1,0 +1,17 @@
+"""Everything that answers questions: models of ours, of others, and baselines that do not look.
+
+Each is a module of its own that turns questions into lines of predictions; `table` lists them.
+"""
+
+from cxrjax.runners.base import Answer, Line, Runner, answer_all
+from cxrjax.runners.table import RUNNERS, add_runner_flags, start_runner
+
+__all__ = [
+    "RUNNERS",
+    "Answer",
+    "Line",
+    "Runner",
+    "add_runner_flags",
+    "answer_all",
+    "start_runner",
+]

@@ -1,0 +1,54 @@
+"""What all runners have in common: how they are started and asked, and what they leave."""
+
+import argparse
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tqdm
+
+from cxrjax.input_pipeline.dialogue import predict_in_turns
+from cxrjax.input_pipeline.sources import RecordSource
+
+# One line of predictions, in the form that `cxrjax.benchmarks.predictions` reads.
+Line = Mapping[str, Any]
+# Questions -> a line for each, in any order. A dialogue is asked in turns: one call for each turn.
+Answer = Callable[[RecordSource], Iterable[Line]]
+
+
+@dataclass(frozen=True)
+class Runner:
+    """One way to answer questions.
+
+    Attributes:
+        summary: what it is, a few words for `--help`.
+        start: the command's flags -> what answers. Called once; loads what there is to load.
+        needs: flags that it cannot run without.
+    """
+
+    summary: str
+    start: Callable[[argparse.Namespace], Answer]
+    needs: tuple[str, ...] = ()
+
+
+def answer_all(questions: RecordSource, answer: Answer, out: Path) -> int:
+    """Writes a line for each question, the whole file or none, and returns how many.
+
+    Args:
+        out: the predictions file. Questions of later turns are left in OUT.turns.jsonl, as asked.
+
+    Raises:
+        UserError: what the runner raises, or a question continues one that is not in the file.
+    """
+    out.parent.mkdir(parents=True, exist_ok=True)
+    lines = predict_in_turns(questions, answer, out.with_name(out.name + ".turns.jsonl"))
+    partial = out.with_name(out.name + ".partial")
+    count = 0
+    with open(partial, "w", encoding="utf-8") as file:
+        for line in tqdm.tqdm(lines, total=questions.num_questions, unit="question", desc=out.stem):
+            file.write(json.dumps(line, ensure_ascii=False) + "\n")
+            count += 1
+    partial.replace(out)
+    return count

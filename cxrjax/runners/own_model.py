@@ -1,0 +1,69 @@
+"""Our own models as a runner: a training run's checkpoint or a base."""
+
+import argparse
+from collections.abc import Iterable
+
+from cxrjax.cli import keep_compiled_programs
+from cxrjax.decoding.generate import Generator
+from cxrjax.decoding.predictor import predict_questions
+from cxrjax.decoding.strategy import read_decoding
+from cxrjax.errors import UserError
+from cxrjax.input_pipeline.prompts import PROMPTS
+from cxrjax.input_pipeline.sources import QuestionSource, RecordSource
+from cxrjax.runners.answer_lines import finding_of
+from cxrjax.runners.base import Answer, Line
+from cxrjax.runners.model_flags import decoding_overrides
+from cxrjax.runners.stand_in_images import OtherImages, StandInImages
+from cxrjax.training.checkpoint import load_model
+from cxrjax.training.data import example_config, open_tokenizer
+from cxrjax.training.mixture_config import source_config
+
+# Questions may be longer than those the model was trained on; none is cut.
+_LONGER = (32, 64, 128, 256, 512)
+
+
+def start_model(flags: argparse.Namespace) -> Answer:
+    """Loads the model that `--workdir` or `--checkpoint` names, to answer as the flags say.
+
+    Args:
+        flags: those of `model_flags.add_model_flags`.
+
+    Raises:
+        UserError: no such model, or options that do not go together.
+    """
+    if flags.images_per_batch < 1:
+        raise UserError(f"--images_per_batch={flags.images_per_batch}: expected at least 1")
+    keep_compiled_programs()
+    model, config, tokenizer_path = load_model(flags.workdir or flags.checkpoint, flags.step)
+    if flags.source is not None:
+        config = source_config(config, flags.source)
+    config.data.prompt = flags.prompt or config.data.prompt
+    config.decoding.update(decoding_overrides(flags))
+    buckets = config.data.prefix_buckets
+    config.data.prefix_buckets = buckets + tuple(n for n in _LONGER if n > max(buckets))
+    tokenizer = open_tokenizer(tokenizer_path, config)
+    strategy, grammar = read_decoding(config.decoding, tokenizer, config.data.codec)
+    generator = Generator(model, strategy, grammar)
+    examples = example_config(config)
+    needs_finding = PROMPTS[config.data.prompt].needs_finding
+
+    stand_ins: StandInImages | None = None
+
+    def answer(questions: RecordSource) -> Iterable[Line]:
+        nonlocal stand_ins
+        unasked = {
+            i for i, record in questions.records() if needs_finding and not finding_of(record)
+        }
+        source: QuestionSource = questions.regrouped(config.data.questions_per_image, unasked)
+        if flags.image != "shown":
+            if stand_ins is None:
+                everything = RecordSource(questions.path, questions.image_root)
+                stand_ins = StandInImages(
+                    flags.image, everything, examples.image_size, flags.seed or 0
+                )
+            source = OtherImages(source, stand_ins)
+        return predict_questions(
+            generator, source, tokenizer, examples, images_per_batch=flags.images_per_batch
+        )
+
+    return answer

@@ -1,0 +1,156 @@
+"""Images in the place of those that questions are about: what a model knows without looking (H14).
+
+    shown     the image itself
+    blind     mid-grey (128) everywhere
+    shuffled  another image of the same file; no image keeps its own
+    noise     every pixel drawn evenly from 0 to 255, the same value in all three channels
+
+Our models have a place for an image in every sequence, and were never trained without one. So "no
+image" is an image without content: 128 is what normalisation (x / 127.5 - 1) brings closest to 0,
+so that patches carry no more than their position. Dropping the image's tokens instead would move
+all positions and be a sequence that no training had. All stand-ins fill the model's input; boxes
+are read as places on the question's own image, of which nothing but its size was used.
+"""
+
+import dataclasses
+import io
+import random
+from collections.abc import Iterator
+from typing import BinaryIO, Literal, get_args
+
+import numpy as np
+from PIL import Image
+
+from cxrjax.errors import UserError
+from cxrjax.images import AnyFile
+from cxrjax.input_pipeline.sources import ImageQuestions, QuestionSource, RecordSource
+from cxrjax.records import QARecord
+
+StandIn = Literal["shown", "blind", "shuffled", "noise"]
+STAND_INS: tuple[str, ...] = get_args(StandIn)
+
+_GREY = 128
+_Key = tuple[str, str]  # image_id, image_path
+
+
+@dataclasses.dataclass(frozen=True)
+class DrawnImage:
+    """An image that is made when it is opened.
+
+    Attributes:
+        kind: `blind` or `noise`.
+        side: of the square, in pixels.
+        seed: of the noise, with the image's id.
+    """
+
+    kind: str
+    image_id: str
+    side: int
+    seed: int
+
+    def __str__(self) -> str:
+        return f"{self.kind} in the place of image {self.image_id}"
+
+    def open(self) -> BinaryIO:
+        """A PNG file's bytes."""
+        shape = (self.side, self.side)
+        if self.kind == "noise":
+            drawn = random.Random(f"{self.seed}/{self.image_id}/noise")
+            pixels = np.frombuffer(drawn.randbytes(self.side**2), np.uint8).reshape(shape)
+        else:
+            pixels = np.full(shape, _GREY, np.uint8)
+        file = io.BytesIO()
+        Image.fromarray(pixels).save(file, "PNG", compress_level=1)
+        file.seek(0)
+        return file
+
+
+class OtherImages:
+    """Questions with other images than their own; records and order stay. Can be pickled.
+
+    Attributes as of `cxrjax.input_pipeline.sources.QuestionSource`.
+    """
+
+    def __init__(self, source: QuestionSource, images: "StandInImages") -> None:
+        self._source = source
+        self._images = images
+        self.questions_per_image = source.questions_per_image
+        self.fingerprint = f"{source.fingerprint}/{images.kind}/{images.seed}"
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def __getitem__(self, element: int) -> ImageQuestions:
+        own = self._source[element]
+        return own._replace(image_path=self._images.of(own.records[0]))
+
+    @property
+    def num_records(self) -> int:
+        """All that are stored."""
+        return self._source.num_records
+
+    @property
+    def num_questions(self) -> int:
+        """Records that the elements hold."""
+        return self._source.num_questions
+
+    def record(self, index: int) -> QARecord:
+        """The record at this position of what is stored."""
+        return self._source.record(index)
+
+    def records(self) -> Iterator[tuple[int, QARecord]]:
+        """(position, record) of all, in the order of the elements."""
+        return self._source.records()
+
+
+class StandInImages:
+    """Which image is shown in whose place.
+
+    Args:
+        kind: `blind`, `shuffled` or `noise`.
+        questions: all questions, those of later turns too, so that an image is replaced by the
+            same one in every turn.
+        side: of the model's input in pixels.
+        seed: of the noise and of the order.
+
+    Raises:
+        UserError: images of one alone are to be shuffled.
+    """
+
+    def __init__(self, kind: str, questions: RecordSource, side: int, seed: int) -> None:
+        self.kind = kind
+        self.seed = seed
+        self._side = side
+        self._shuffled: dict[_Key, AnyFile] = {}
+        if kind != "shuffled":
+            return
+        files: dict[_Key, AnyFile] = {}
+        for _, record in questions.records():
+            files.setdefault(_key(record), questions.image_of(record))
+        if len(files) < 2:
+            raise UserError(
+                f"{questions.path}: questions about one image alone; --image=shuffled shows another"
+            )
+        keys = list(files)
+        order = derangement(len(keys), random.Random(f"{seed}/shuffled_images"))
+        self._shuffled = {key: files[keys[k]] for key, k in zip(keys, order, strict=True)}
+
+    def of(self, record: QARecord) -> AnyFile:
+        """What is shown in the place of the record's image."""
+        if self.kind == "shuffled":
+            return self._shuffled[_key(record)]
+        return DrawnImage(self.kind, record.image_id, self._side, self.seed)
+
+
+def derangement(n: int, drawn: random.Random) -> list[int]:
+    """An order of 0 to n - 1 in which no number keeps its place, drawn evenly from those that go
+    through all numbers in one cycle (Sattolo's algorithm)."""
+    order = list(range(n))
+    for last in range(n - 1, 0, -1):
+        other = drawn.randrange(last)
+        order[last], order[other] = order[other], order[last]
+    return order
+
+
+def _key(record: QARecord) -> _Key:
+    return record.image_id, record.image_path

@@ -1,0 +1,142 @@
+"""Calibration against scikit-learn and against sums by hand."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+from sklearn.calibration import calibration_curve
+from sklearn.metrics import brier_score_loss
+
+from cxrjax.benchmarks.calibration_figures import answer_calibration, box_calibration
+from cxrjax.metrics.bootstrap import Bootstrap, estimate
+from cxrjax.metrics.calibration import (
+    area_under_risk_coverage,
+    expected_calibration_error,
+    rank_correlation,
+    reliability,
+    risk_coverage,
+)
+
+SURE = st.lists(st.floats(0, 1), min_size=1, max_size=60)
+
+
+def _answers(seed, count=500):
+    rng = np.random.default_rng(seed)
+    confidence = rng.beta(2, 1, size=count)
+    return confidence, (rng.random(count) < confidence**2).astype(float)
+
+
+def _ece(confidence, right):
+    table = reliability(confidence, right)
+    filled = table.n > 0
+    sums = (table.n * np.nan_to_num(values) for values in (table.confidence, table.outcome))
+    assert table.n.sum() == len(confidence)
+    assert np.isnan(table.confidence[~filled]).all()
+    return float(expected_calibration_error(table.n, *sums))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_reliability_table_is_scikit_learns(seed):
+    confidence, right = _answers(seed)
+    theirs = calibration_curve(right, confidence, n_bins=10, strategy="quantile")
+    ours = reliability(confidence, right)
+    np.testing.assert_allclose(ours.outcome, theirs[0])
+    np.testing.assert_allclose(ours.confidence, theirs[1])
+    assert ours.n.tolist() == [50] * 10
+    assert _ece(confidence, right) == pytest.approx(np.abs(theirs[0] - theirs[1]).mean())
+
+
+def test_ties_share_a_bin():
+    confidence = np.array([0.2] * 7 + [0.9] * 3)
+    right = np.array([1, 0, 0, 0, 0, 0, 0, 1, 1, 1.0])
+    table = reliability(confidence, right)
+    assert sorted(table.n[table.n > 0]) == [3, 7]
+    # 7 answers are right 1/7 of the time, said 0.2; 3 always, said 0.9.
+    expected = (7 * abs(1 / 7 - 0.2) + 3 * 0.1) / 10
+    assert _ece(confidence, right) == pytest.approx(expected)
+
+
+def test_risk_and_coverage_by_hand():
+    # From the surest: right, wrong, right, wrong.
+    coverage, risk = risk_coverage(np.array([0.6, 0.9, 0.7, 0.1]), np.array([1, 1, 0, 0]))
+    assert coverage.tolist() == [0.25, 0.5, 0.75, 1]
+    assert risk == pytest.approx(np.array([0, 1 / 2, 1 / 3, 1 / 2]))
+    aurc = area_under_risk_coverage(np.array([0.6, 0.9, 0.7, 0.1]), np.array([1, 1, 0, 0]))
+    assert aurc == pytest.approx((1 / 2 + 1 / 3 + 1 / 2) / 4)
+
+
+def test_the_risk_of_ties_is_that_of_their_mean_order():
+    rng = np.random.default_rng(1)
+    confidence = rng.integers(0, 4, size=40) / 4
+    right = (rng.random(40) < 0.5).astype(float)
+    _, ours = risk_coverage(confidence, right)
+    drawn = []
+    for _ in range(3000):
+        jitter = confidence + rng.uniform(0, 0.1, size=40)
+        drawn.append(risk_coverage(jitter, right)[1])
+    np.testing.assert_allclose(ours, np.mean(drawn, axis=0), atol=0.03)
+
+
+@given(SURE, st.integers(0, 100))
+def test_no_order_is_better_than_the_truths_own(confidence, seed):
+    sure = np.array(confidence)
+    right = (np.random.default_rng(seed).random(len(sure)) < 0.5).astype(float)
+    aurc = area_under_risk_coverage(sure, right)
+    assert area_under_risk_coverage(right, right) - 1e-12 <= aurc
+    assert aurc <= area_under_risk_coverage(-right, right) + 1e-12
+    constant = area_under_risk_coverage(np.full(len(sure), 0.5), right)
+    assert constant == pytest.approx(1 - right.mean())
+    assert 0 <= _ece(sure, right) <= 1
+
+
+@given(SURE, SURE)
+def test_the_rank_correlation_is_scipys(first, second):
+    count = min(len(first), len(second))
+    one, two = np.array(first[:count]), np.array(second[:count])
+    ours = rank_correlation(one, two)
+    if count < 2 or np.ptp(one) == 0 or np.ptp(two) == 0:
+        assert np.isnan(ours)
+    else:
+        assert ours == pytest.approx(stats.spearmanr(one, two).statistic, abs=1e-9)
+
+
+def test_figures_and_intervals():
+    confidence, right = _answers(7)
+    images = np.random.default_rng(7).integers(0, 60, size=500)
+    columns, figures, curves = answer_calibration(confidence, right, images, 60)
+    named = estimate(columns, list(range(60)), {"strict": figures}, Bootstrap())["strict"]
+    assert named["calibration/brier"].value == pytest.approx(brier_score_loss(right, confidence))
+    assert named["calibration/ece"].value == pytest.approx(_ece(confidence, right))
+    assert named["calibration/accuracy"].value == pytest.approx(right.mean())
+    assert named["calibration/mean_confidence"].value == pytest.approx(confidence.mean())
+    for name in ("brier", "accuracy", "mean_confidence"):
+        figure = named[f"calibration/{name}"]
+        assert figure.ci_low < figure.value < figure.ci_high
+    assert {figure.n for figure in named.values()} == {500}
+    assert named["calibration/aurc"].value == area_under_risk_coverage(confidence, right)
+    assert named["calibration/aurc"].ci_low is None
+    assert curves["risk_coverage"]["x"][-1] == 1
+    assert curves["risk_coverage"]["y"][-1] == pytest.approx(1 - right.mean())
+    assert len(curves["risk_coverage"]["x"]) <= 200
+    assert sum(curves["reliability"]["n"]) == 500
+
+
+def test_a_model_that_says_nothing_of_its_confidence():
+    columns, figures, curves = answer_calibration([], [], [], 5)
+    assert (columns, curves) == ({}, {})
+    assert {(f.value, f.n) for f in figures.values()} == {(None, 0)}
+
+
+def test_boxes_that_lie_better_the_surer_they_are():
+    rng = np.random.default_rng(8)
+    iou = rng.random(300)
+    figures, curves = box_calibration([*(iou**2), np.nan], [*iou, 0.5])
+    figure = figures["calibration/score_iou_correlation"]
+    assert (figure.value, figure.n) == (pytest.approx(1), 300)
+    assert curves["iou_by_score"]["y"] == sorted(curves["iou_by_score"]["y"])
+    assert (
+        box_calibration([0.5] * 4, [0, 1, 0.5, 1])[0]["calibration/score_iou_correlation"].value
+        is None
+    )
+    assert box_calibration([], [])[1] == {}

@@ -1,0 +1,81 @@
+"""Images in the place of others."""
+
+import pickle
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from cxrjax.errors import UserError
+from cxrjax.images import read_image
+from cxrjax.input_pipeline.sources import RecordSource
+from cxrjax.records import write_records
+from cxrjax.runners.stand_in_images import OtherImages, StandInImages, derangement
+
+_SIDE = 32
+
+
+@pytest.fixture
+def questions(tmp_path, record):
+    """Two questions about each of six images, each image of its own grey."""
+    records = []
+    for number in range(12):
+        name = f"image{number // 2}"
+        Image.new("L", (20, 10), 10 + number // 2).save(tmp_path / f"{name}.png")
+        records.append(record(number, image_id=name))
+    write_records(tmp_path / "questions.jsonl", records)
+    return RecordSource(tmp_path / "questions.jsonl", questions_per_image=2)
+
+
+def _shown(questions, kind, seed=0):
+    source = OtherImages(questions, StandInImages(kind, questions, _SIDE, seed))
+    source = pickle.loads(pickle.dumps(source))
+    elements = [source[k] for k in range(len(source))]
+    # The questions are the same ones, in their order.
+    assert [e.records for e in elements] == [questions[k].records for k in range(len(questions))]
+    return [read_image(element.image_path) for element in elements]
+
+
+@given(st.integers(2, 40), st.integers())
+def test_nothing_keeps_its_place(n, seed):
+    order = derangement(n, random.Random(seed))
+    assert sorted(order) == list(range(n))
+    assert all(place != value for place, value in enumerate(order))
+
+
+def test_shuffled_shows_every_image_once_and_none_to_its_own_questions(questions):
+    greys = [int(image[0, 0, 0]) - 10 for image in _shown(questions, "shuffled")]
+    assert sorted(greys) == list(range(6))
+    assert all(grey != own for own, grey in enumerate(greys))
+    assert greys == [int(image[0, 0, 0]) - 10 for image in _shown(questions, "shuffled")]
+    orders = {
+        tuple(int(image[0, 0, 0]) for image in _shown(questions, "shuffled", seed))
+        for seed in range(8)
+    }
+    assert len(orders) > 1
+
+
+def test_blind_is_grey_and_nearly_zero_to_the_model(questions):
+    for image in _shown(questions, "blind"):
+        assert image.shape == (_SIDE, _SIDE, 3)
+        assert np.abs(image / 127.5 - 1).max() < 0.005
+
+
+def test_noise_is_of_the_seed_and_the_image(questions):
+    images = _shown(questions, "noise")
+    np.testing.assert_array_equal(images, _shown(questions, "noise"))
+    everything = [image.tobytes() for image in images + _shown(questions, "noise", seed=1)]
+    assert len(set(everything)) == len(everything)
+    levels = np.concatenate([image[..., 0].ravel() for image in images])
+    # 6,144 even draws: mean 127.5, standard error 0.94.
+    assert abs(levels.mean() - 127.5) < 4
+    assert (images[0][..., 0] == images[0][..., 1]).all()
+
+
+def test_one_image_alone_cannot_be_shuffled(tmp_path, record):
+    write_records(tmp_path / "questions.jsonl", [record(1), record(2)])
+    with pytest.raises(UserError, match="one image alone"):
+        StandInImages("shuffled", RecordSource(tmp_path / "questions.jsonl"), _SIDE, 0)
