@@ -94,6 +94,9 @@ def test_three_stages_are_trained_predicted_and_compared(data, tmp_path, monkeyp
         + [f"--out={tmp_path / 'scores'}"]
     )
     metrics = json.loads((tmp_path / "scores" / "metrics.json").read_text())
+    settings = json.loads((tmp_path / "scores" / "score.json").read_text())
+    said = {"stage1": None, "stage2": None, "self": "self", "gold": "gold"}
+    assert settings["histories"] == said
     assert metrics["self"]["paper"]["stage3/findings/minus_stage1/stage1/bleu_4"]["n"] == 2
     assert metrics["gold"]["paper"]["stage3/findings/bleu_4"]["n"] == 0
     evaluate.main(

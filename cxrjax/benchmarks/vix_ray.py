@@ -151,19 +151,6 @@ def score(
     )
 
 
-def score_records(
-    records: Iterable[QARecord],
-    predictions: Mapping[str, Iterable[Prediction]],
-    options: ScoreOptions,
-) -> Scores:
-    """`score` on records.
-
-    Raises:
-        UserError: as `score`, or a record of no stage or without an answer.
-    """
-    return _score(list(records), "references", predictions, {}, options)
-
-
 def score_files(references: Path, predictions: Mapping[str, Path], options: ScoreOptions) -> Scores:
     """`score` on files; the settings carry the files' hashes.
 
@@ -176,20 +163,8 @@ def score_files(references: Path, predictions: Mapping[str, Path], options: Scor
         raise UserError(
             f"--gt_mode={options.gt_mode}: expected '{GT_MODE}', the texts of the references"
         )
-    systems = {name: read_predictions(path) for name, path in predictions.items()}
-    sources = {name: str(path) for name, path in predictions.items()}
-    scores = _score(list(read_records(references)), str(references), systems, sources, options)
-    return scores.with_files(references, predictions)
-
-
-def _score(
-    records: Sequence[QARecord],
-    where: str,
-    systems: Mapping[str, Iterable[Prediction]],
-    sources: Mapping[str, str],
-    options: ScoreOptions,
-) -> Scores:
-    true = read_references(records, where)
+    records = list(read_records(references))
+    true = read_references(records, str(references))
     settings = {
         "benchmark": "vix_ray",
         "datasets": sorted({record.dataset for record in records}),
@@ -199,7 +174,10 @@ def _score(
         "gt_mode": GT_MODE,
         "words": "runs of letters and digits, lower case, NFC: syllables",
     }
-    return score(true, systems, options, sources, settings)
+    systems = {name: read_predictions(path) for name, path in predictions.items()}
+    sources = {name: str(path) for name, path in predictions.items()}
+    scores = score(true, systems, options, sources, settings)
+    return scores.with_files(references, predictions)
 
 
 def outcome(record: QARecord, prediction: Prediction, codec: Codec | None) -> Outcome:
@@ -348,6 +326,5 @@ VIX_RAY = Benchmark(
     rows=rows,
     outcome=outcome,
     uses_judge=True,
-    score_records=score_records,
     logged={PAPER: [f"{kind}/{metric}" for kind in KINDS for metric in ("rouge_l", "bleu_4")]},
 )
