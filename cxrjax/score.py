@@ -41,6 +41,7 @@ from cxrjax.benchmarks.split_check import check_split
 from cxrjax.cli import run
 from cxrjax.codecs import CODECS
 from cxrjax.datasets.output import write_json
+from cxrjax.datasets.vix_ray.segmentation import SEGMENTERS
 from cxrjax.errors import UserError
 from cxrjax.judges import flags as judge_flags
 from cxrjax.judges.language_model import LanguageModelJudge
@@ -105,6 +106,11 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         metavar="FILE",
         help="LAYER,P,R,F of the package bert-score: rescale by it, as papers mostly do",
     )
+    add(
+        "--segmenter",
+        choices=sorted(SEGMENTERS),
+        help="cuts Vietnamese words, for vix_ray (default pyvi)",
+    )
     add("--out", required=True, type=Path, metavar="DIR", help="folder to write to")
     judge_flags.add_flags(parser)
     flags = parser.parse_args(argv)
@@ -147,6 +153,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     if judge is not None and not benchmark.uses_judge:
         judging = ", ".join(name for name, other in BENCHMARKS.items() if other.uses_judge)
         raise UserError(f"--judge={flags.judge}: {flags.benchmark} has none; {judging} have")
+    if flags.segmenter is not None and flags.benchmark != "vix_ray":
+        raise UserError(f"--segmenter is for vix_ray; {flags.benchmark} is not in Vietnamese")
     bert_score = None
     if flags.bertscore_model is not None:
         if not benchmark.uses_bert_score:
@@ -162,6 +170,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             gt_mode=flags.gt_mode or benchmark.gt_modes[0],
             bootstrap=Bootstrap(resamples=flags.resamples, seed=flags.seed, method=flags.interval),
             judge=judge,
+            segmenter=flags.segmenter,
             bert_score=bert_score,
             compare_to=flags.compare_to,
         ),

@@ -25,11 +25,16 @@ A prediction that is missing is wrong everywhere. `n`: questions; of A-scores, t
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from cxrjax.benchmarks.bert_vectors import BertScorer
+from cxrjax.benchmarks.breakdowns import break_down
+from cxrjax.benchmarks.calibration_figures import answer_calibration
+from cxrjax.benchmarks.formulas import of, quotient
 from cxrjax.benchmarks.gemex_cases import outcome
 from cxrjax.benchmarks.gemex_counts import (
     BLEU_1,
@@ -38,7 +43,7 @@ from cxrjax.benchmarks.gemex_counts import (
     SystemCounts,
     count_system,
 )
-from cxrjax.benchmarks.gemex_layout import TABLES, markdown, rows
+from cxrjax.benchmarks.gemex_layout import BROKEN_DOWN_BY, TABLES, markdown, rows
 from cxrjax.benchmarks.gemex_truth import References, read_references
 from cxrjax.benchmarks.predictions import Prediction, read_predictions
 from cxrjax.benchmarks.scores import (
@@ -58,7 +63,7 @@ from cxrjax.datasets.output import hash_lines
 from cxrjax.errors import UserError
 from cxrjax.judges import metric_name
 from cxrjax.metrics import classification
-from cxrjax.metrics.bootstrap import Attributes, Estimate, Figure, Formula, Sums
+from cxrjax.metrics.bootstrap import Attributes, Columns, Estimate, Figure, Formula, Sums
 from cxrjax.metrics.text import bleu
 from cxrjax.records import read_records
 
@@ -115,12 +120,14 @@ def score(
             bert_score=bert_score,
         )
         figures = _figures(references, counts, attributes)
+        calibrated, calibration, curves = _calibration(counts)
+        figures[STRICT] |= calibration
         if judge is not None:
             ratings = _ratings(counts)
             for protocol, named in ratings.items():
                 figures[protocol] |= {metric_name(judge, n): f for n, f in named.items()}
         counted[name] = Counted(
-            counts.columns, figures, {n: counts.problems[n] for n in GEMEX_PROBLEMS}
+            {**counts.columns, **calibrated}, figures, dict(counts.problems), curves
         )
     settings = {
         "benchmark": "gemex",
@@ -158,27 +165,22 @@ def _attributes(references: References) -> Attributes:
     named = {region for question in questions for region in question.regions}
     return {
         "question_type": [question.kind for question in questions],
-        "content_type": [question.content_type for question in questions],
+        **{name: [q.attributes[name] for q in questions] for name in BROKEN_DOWN_BY},
         # A question may be about several regions, and then counts in each.
         **{
-            _region(region): ["yes" if region in q.regions else None for q in questions]
+            f"region/{region}": ["yes" if region in q.regions else None for q in questions]
             for region in load_regions().regions
             if region in named
         },
     }
 
 
-def _region(region: str) -> str:
-    return f"region/{region}"
-
-
 def _figures(
     references: References, counts: SystemCounts, attributes: Attributes
 ) -> dict[str, Named]:
     n = len(references.questions)
-    kinds = [kind for kind in QUESTION_TYPES if kind in attributes["question_type"]]
     shared: Named = {
-        "parse_failure_rate": Figure(_mean("failed"), "questions"),
+        "parse_failure_rate": Figure(quotient("failed", "questions"), "questions"),
         **{
             f"parse_failure_rate/{name}": Estimate(count / n, None, None, n)
             for name, count in counts.failures.items()
@@ -187,89 +189,92 @@ def _figures(
             f"problems/{name}": Estimate(counts.problems[name], None, None, n)
             for name in GEMEX_PROBLEMS
         },
-        "in_form_rate": Figure(_mean("in_form"), "questions"),
-        **{name: _NO_FIGURE for name in _rating_names()},
+        "in_form_rate": Figure(quotient("in_form", "questions"), "questions"),
+        **dict.fromkeys(_rating_names(), _NO_FIGURE),
     }
+    if "bert_score" not in counts.columns:
+        kinds = ["", *(f"/{kind}" for kind in QUESTION_TYPES)]
+        shared |= {f"{_by_type(kind)}bert_score{kind}": _NO_FIGURE for kind in kinds}
     figures: dict[str, Named] = {}
+    kinds_of = attributes["question_type"]
     for protocol in (PAPER, STRICT):
-        named = figures[protocol] = dict(shared)
-        named |= _group(protocol, counts, None)
-        for kind in QUESTION_TYPES:
-            within = ("question_type", kind) if kind in kinds else None
-            here = _group(protocol, counts, within)
-            if kind not in kinds:
-                here = dict.fromkeys(here, _NO_FIGURE)
-            if kind not in KEYED_TYPES:
-                here = {name: f for name, f in here.items() if name not in _KEYED_FIGURES}
-            named |= {f"by_question_type/{name}/{kind}": f for name, f in here.items()}
-    for attribute, prefix in (("content_type", "by_content_type"), ("region", "by_region")):
-        figures[STRICT] |= _breakdown(counts, attributes, attribute, prefix)
+        options, others = _option_figures(protocol), _other_figures(protocol, counts)
+        figures[protocol] = {
+            **shared,
+            **options,
+            **others,
+            **break_down(options, "question_type", kinds_of, keys=KEYED_TYPES),
+            **break_down(others, "question_type", kinds_of, keys=QUESTION_TYPES),
+        }
+    both = {"a_score": options["a_score"], "v_score": others["v_score"]}
+    for name in BROKEN_DOWN_BY:
+        figures[STRICT] |= break_down(both, name, attributes[name])
+    for attribute in attributes:
+        if attribute.startswith("region/"):
+            region = attribute.removeprefix("region/")
+            figures[STRICT] |= {
+                f"by_region/{name}/{region}": replace(figure, within=(attribute, "yes"))
+                for name, figure in both.items()
+            }
     return figures
 
 
-_KEYED_FIGURES = ("a_score", "jaccard", "micro_f1", "answer_failure_rate", "chance")
+def _by_type(kind: str) -> str:
+    return "by_question_type/" if kind else ""
 
 
-def _group(protocol: str, counts: SystemCounts, within: tuple[str, str] | None) -> Named:
-    """All figures of the questions that have this value, or of all."""
-
-    def of_keyed(formula: Formula) -> Figure:
-        return Figure(formula, "keyed", within)
-
-    def of_all(formula: Formula) -> Figure:
-        return Figure(formula, "questions", within)
-
-    lenient = _unless_none("boxed", _mean("v_lenient"))
-    return {
-        "a_score": of_keyed(
-            _unless_none("named", _quotient("right", "keyed"))
-            if protocol == PAPER
-            else _quotient("right", "keyed")
-        ),
-        "jaccard": of_keyed(_quotient("jaccard", "keyed")),
-        "micro_f1": of_keyed(
-            lambda sums: classification.f1(sums["found"], sums["wrong"], sums["missed"])
-        ),
-        "answer_failure_rate": of_keyed(lambda s: 1 - classification.ratio(s["named"], s["keyed"])),
-        "chance": of_keyed(_quotient("chance", "keyed")),
-        "v_score": of_all(lenient if protocol == PAPER else _mean("v_strict")),
-        "v_score_strict": of_all(_mean("v_strict")),
-        "v_score_lenient": of_all(_mean("v_lenient")),
-        "v_score_truth": of_all(_mean("v_truth")),
-        "boxes_on_neither_side": of_all(_mean("no_boxes_at_all")),
-        "parse_failure_rate": of_all(_mean("failed")),
-        "rouge_l": of_all(_mean("rouge_l")),
-        "bleu_1": of_all(lambda sums: bleu({name: sums[name] for name in BLEU_1}, order=1)),
-        "bert_score": of_all(_mean("bert_score")) if "bert_score" in counts.columns else _NO_FIGURE,
+def _option_figures(protocol: str) -> dict[str, Figure]:
+    """Of questions that have options, and references that name some of them."""
+    right = quotient("right", "keyed")
+    formulas: dict[str, Formula] = {
+        "a_score": _unless_none("named", right) if protocol == PAPER else right,
+        "jaccard": quotient("jaccard", "keyed"),
+        "micro_f1": of(classification.f1, "found", "wrong", "missed"),
+        "answer_failure_rate": lambda sums: 1 - classification.ratio(sums["named"], sums["keyed"]),
+        "chance": quotient("chance", "keyed"),
     }
+    return {name: Figure(formula, "keyed") for name, formula in formulas.items()}
 
 
-def _breakdown(counts: SystemCounts, attributes: Attributes, attribute: str, prefix: str) -> Named:
-    """A-score and V-score by content type or by region."""
-    if attribute == "region":
-        found = [name for name in attributes if name.startswith("region/")]
-        cells = {name.removeprefix("region/"): (name, "yes") for name in found}
-    else:
-        values = sorted({value for value in attributes[attribute] if value is not None})
-        cells = {value: (attribute, value) for value in values}
-    figures: Named = {}
-    for key, within in cells.items():
-        here = _group(STRICT, counts, within)
-        figures |= {f"{prefix}/{name}/{key}": here[name] for name in ("a_score", "v_score")}
-    return figures
+def _other_figures(protocol: str, counts: SystemCounts) -> dict[str, Figure]:
+    """Of all questions."""
+    strict, lenient = quotient("v_strict", "questions"), quotient("v_lenient", "questions")
+    formulas: dict[str, Formula] = {
+        "v_score": _unless_none("boxed", lenient) if protocol == PAPER else strict,
+        "v_score_strict": strict,
+        "v_score_lenient": lenient,
+        "v_score_truth": quotient("v_truth", "questions"),
+        "boxes_on_neither_side": quotient("no_boxes_at_all", "questions"),
+        "parse_failure_rate": quotient("failed", "questions"),
+        "rouge_l": quotient("rouge_l", "questions"),
+        "bleu_1": lambda sums: bleu({name: sums[name] for name in BLEU_1}, order=1),
+    }
+    if "bert_score" in counts.columns:
+        formulas["bert_score"] = quotient("bert_score", "questions")
+    return {name: Figure(formula, "questions") for name, formula in formulas.items()}
+
+
+def _calibration(counts: SystemCounts) -> tuple[Columns, Named, dict[str, Any]]:
+    """How sure answers with options are, by the probability of their whole text, against A."""
+    known = np.flatnonzero(np.isfinite(counts.confidence) & (counts.columns["keyed"] > 0))
+    return answer_calibration(
+        counts.confidence[known], counts.columns["right"][known], known, len(counts.confidence)
+    )
 
 
 def _ratings(counts: SystemCounts) -> dict[str, Named]:
     """What the judge said, by protocol."""
     figures: dict[str, Named] = {}
     for protocol, rating in zip((PAPER, STRICT), RATINGS, strict=True):
-        named = figures[protocol] = {"judge_failure_rate": Figure(_mean("unjudged"), "questions")}
+        named = figures[protocol] = {
+            "judge_failure_rate": Figure(quotient("unjudged", "questions"), "questions")
+        }
         for name, part in (("ar_score", "ratio"), ("ar_score_capped", "capped")):
             means = {}
             for kind in QUESTION_TYPES:
                 judged, total = f"{rating}/judged/{kind}", f"{rating}/{part}/{kind}"
                 if judged in counts.columns:
-                    means[kind] = _quotient(total, judged)
+                    means[kind] = quotient(total, judged)
                     named[f"by_question_type/{name}/{kind}"] = Figure(means[kind], judged)
             named[name] = (
                 Figure(_mean_of(list(means.values())), "questions")
@@ -291,14 +296,6 @@ def _rating_names() -> list[str]:
             *(f"by_question_type/{score_name}/{kind}" for kind in QUESTION_TYPES),
         )
     ]
-
-
-def _quotient(numerator: str, denominator: str) -> Formula:
-    return lambda sums: classification.ratio(sums[numerator], sums[denominator])
-
-
-def _mean(column: str) -> Formula:
-    return _quotient(column, "questions")
 
 
 def _unless_none(column: str, formula: Formula) -> Formula:

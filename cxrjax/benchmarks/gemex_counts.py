@@ -70,11 +70,13 @@ class SystemCounts:
 
     Attributes:
         columns: name -> a number for each question, in the references' order.
+        confidence: probability of each question's text, NaN where it is not known.
         problems: category of `GEMEX_PROBLEMS` -> how often.
         failures: category of `CATEGORIES` -> how many answers.
     """
 
     columns: Columns
+    confidence: Float[np.ndarray, "questions"]
     problems: Counter[str]
     failures: Counter[str]
 
@@ -174,11 +176,14 @@ def count_system(
     rows: dict[str, list[float]] = {}
     problems = Counter(dict.fromkeys(GEMEX_PROBLEMS, 0))
     failures = Counter(dict.fromkeys(CATEGORIES, 0))
+    confidence = np.full(len(asked), np.nan)
     pairs: list[tuple[str, str]] = []
-    for question in tqdm(asked, desc=f"scoring {source}", disable=None):
+    for row, question in enumerate(tqdm(asked, desc=f"scoring {source}", disable=None)):
         answer = _NOTHING
         if (prediction := by_id.get(question.question_id)) is not None:
             answer = read_answer(question, prediction, codec, source)
+            if prediction.answer_probability is not None:
+                confidence[row] = prediction.answer_probability
         problems["missing_prediction"] += answer.missing
         problems["blank_answer"] += not (
             answer.missing or answer.text.strip() or len(answer.boxes.boxes)
@@ -193,7 +198,7 @@ def count_system(
         columns["bert_score"] = np.array([score.f1 for score in bert_score(pairs)])
     if judge is not None:
         columns |= _ratings(judge, asked, pairs, system)
-    return SystemCounts(columns, problems, failures)
+    return SystemCounts(columns, confidence, problems, failures)
 
 
 def _counts(question: Question, answer: ReadAnswer) -> Mapping[str, float]:

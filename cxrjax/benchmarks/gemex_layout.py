@@ -196,6 +196,8 @@ def _all_types(scores: Scores) -> Sequence[str]:
     return list(QUESTION_TYPES)
 
 
+# Attributes of questions and their images -> headings.
+BROKEN_DOWN_BY = {"content_type": "content type", "view": "view", "sex": "sex", "age": "age"}
 _A_AND_V = {"a_score": "A-score", "v_score": "V-score"}
 BREAKDOWNS = (
     Breakdown(
@@ -223,12 +225,15 @@ BREAKDOWNS = (
         },
         keys=_all_types,
     ),
-    Breakdown(
-        key="by_content_type",
-        title="By content type (strict; n of A-scores = questions with options)",
-        prefix="by_content_type",
-        metrics=_A_AND_V,
-        keys=_keys("by_content_type/a_score/"),
+    *(
+        Breakdown(
+            key=f"by_{attribute}",
+            title=f"By {heading} (strict; n of A-scores = questions with options)",
+            prefix=f"by_{attribute}",
+            metrics=_A_AND_V,
+            keys=_keys(f"by_{attribute}/a_score/"),
+        )
+        for attribute, heading in BROKEN_DOWN_BY.items()
     ),
     Breakdown(
         key="by_region",
@@ -299,6 +304,9 @@ def _heading(scores: Scores) -> str:
 _BESIDE = {
     "a_score": "A-score, all types together",
     "v_score": "V-score, all types together",
+    "calibration/ece": "Calibration error of A-score by the text's probability (ECE)",
+    "calibration/brier": "Brier score of the same",
+    "calibration/aurc": "Area under risk and coverage of the same",
     "in_form_rate": "Answer, reason and location behind their tags",
     "boxes_on_neither_side": "Questions without true and predicted boxes (V-score 1)",
     "ar_score": "AR-score, mean of the types",

@@ -1,11 +1,12 @@
 """The questions of a GEMeX references file and what is true, ready to be scored."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float
 
+from cxrjax.benchmarks.breakdowns import image_attributes
 from cxrjax.codecs import CODECS
 from cxrjax.codecs.gemex import SIDE
 from cxrjax.datasets.gemex.dialogue import QUESTION_TYPES, human_text, parse_answer
@@ -31,6 +32,7 @@ class Question:
         image_hw: None where it is unknown: GEMeX's own boxes need none.
         cluster: what is resampled together.
         regions: names among GEMeX's 30, where the reference names them.
+        attributes: what figures are broken down by besides; None where the record does not say.
         report: the radiologist's, where the references keep it; "" otherwise.
     """
 
@@ -43,8 +45,8 @@ class Question:
     boxes: Float[np.ndarray, "n 4"]
     image_hw: tuple[int, int] | None
     cluster: tuple[str, str]
-    content_type: str | None
     regions: tuple[str, ...]
+    attributes: Mapping[str, str | None]
     report: str
 
     @property
@@ -128,8 +130,8 @@ def read_question(record: QARecord, source: str) -> Question:
         cluster=(
             ("patient", record.patient_id) if record.patient_id else ("image", record.image_id)
         ),
-        content_type=record.content_type,
         regions=tuple(dict.fromkeys(name for name in named if name)),
+        attributes={"content_type": record.content_type, **image_attributes(record)},
         report=str(extra.get(REPORT_FIELD, "")) if isinstance(extra, dict) else "",
     )
 

@@ -54,6 +54,7 @@ class ScoreOptions:
         codec: name of the convention in which predictions without boxes write them in their text.
         bootstrap: how intervals are made.
         judge: a language model or its stand-in, for benchmarks that ask one.
+        segmenter: cuts Vietnamese words, for benchmarks in that language; None: their own default.
         bert_score: the model that BERTScore is taken with, for benchmarks that have it.
         compare_to: the system that all others are compared with; None: the first.
     """
@@ -62,6 +63,7 @@ class ScoreOptions:
     codec: str | None = None
     bootstrap: Bootstrap = field(default_factory=Bootstrap)
     judge: Judge | None = None
+    segmenter: str | None = None
     bert_score: BertScoreSettings | None = None
     compare_to: str | None = None
 

@@ -54,6 +54,10 @@ _ADVICE = re.compile(
     r"kết hợp lâm sàng|recommend|suggest (?:clinical|follow)|please|consult|follow.?up|"
     r"clinical correlation|correlate)"
 )
+# "No acute, displaced fracture": what is denied is still to come.
+_UNFINISHED = re.compile(
+    r"(?i)\W*(?:there (?:is|are) )?no (?:acute|focal|large|definite|obvious)\W*"
+)
 _BARE_ANSWER = re.compile(r"(?i)\W*(?:yes|có|vâng|đúng)\W*")
 _REFUSALS = re.compile(
     r"(?i)xin lỗi|tôi (?:không thể|không có khả năng|rất tiếc)|"
@@ -212,6 +216,8 @@ def _pieces(
         words = text[begin:cut]
         lead = len(words) - len(words.lstrip(" \t,;:-"))
         stop = begin + len(words.rstrip(" \t,;.!"))
+        if cut < end and _UNFINISHED.fullmatch(words):
+            continue
         if begin + lead < stop:
             pieces.append((begin + lead, stop))
         begin = resume

@@ -133,6 +133,24 @@ def test_figures_by_hand():
     assert strict["by_region/v_score/left lung"] == strict["v_score"]
 
 
+def test_figures_are_broken_down_by_what_the_records_say():
+    records = [make(n, "single_choice", "B", sex="FM"[n % 2], age=30.0 + 40 * n) for n in range(3)]
+    found = figures(["B", "C", "B"], records)["strict"]
+    assert found["by_sex/a_score/F"] == 1 and found["by_sex/a_score/M"] == 0
+    assert found["by_age/a_score/20-39"] == 1 and found["by_age/a_score/60-79"] == 0
+    assert not any(name.startswith("by_view/") for name in found)
+
+
+def test_confidence_is_held_against_the_a_score():
+    records = [make(n, "single_choice", "B") for n in range(4)]
+    sure = figures(["B", "B", "C", "C"], records, answer_logprob=float(np.log(0.5)))["strict"]
+    assert sure["calibration/mean_confidence"] == pytest.approx(0.5)
+    assert sure["calibration/accuracy"] == pytest.approx(0.5)
+    assert sure["calibration/ece"] == pytest.approx(0)
+    assert sure["calibration/brier"] == pytest.approx(0.25)
+    assert figures(["B"] * 4, records)["strict"]["calibration/ece"] is None
+
+
 def test_who_names_no_option_at_all_has_the_papers_blank():
     texts = ["x", "Maybe.", "Perhaps.", "x", "x", "x"]
     found = figures(texts)

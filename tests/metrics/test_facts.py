@@ -45,6 +45,7 @@ FACTS = st.lists(
             ["Mild cardiomegaly", "a small left effusion", "no edema", "The lungs are clear"],
         ),
         ("en", "Yes, there is a 1.5 cm nodule. Recommend follow-up.", ["there is a 1.5 cm nodule"]),
+        ("en", "No acute, displaced rib fracture.", ["No acute, displaced rib fracture"]),
         ("en", "Yes.", ["Yes"]),
         ("en", "Is there an effusion? No.", ["No"]),
         (
