@@ -88,6 +88,8 @@ setup(
             "ruff>=0.14,<0.18",
             "scikit-learn>=1.5,<2",
         ],
+        # Running other people's models (`predict --runner=hf`).
+        "hf": ["torch>=2.9,<3"],
         "parity": ["bert-score>=0.3.13,<0.4", "peft>=0.17,<1", "torch>=2.9,<3"],
         "tpu": ["jax[tpu]>=0.10,<0.11"],
         "gpu": ["jax[cuda13]>=0.10,<0.11"],

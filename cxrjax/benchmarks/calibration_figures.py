@@ -68,7 +68,7 @@ def answer_calibration(
     curves = {
         "reliability": reliability_curve(sure, correct, "Confidence", "Share of right answers"),
         "risk_coverage": {
-            **_thinned(coverage, risk),
+            **thinned(coverage, risk),
             "x_label": "Coverage (share of answers, the most confident first)",
             "y_label": "Risk (share of wrong answers among them)",
         },
@@ -127,8 +127,9 @@ def _ece(sums: Sums) -> Float[np.ndarray, "sums"]:
     )
 
 
-def _thinned(
+def thinned(
     x: Float[np.ndarray, "points"], y: Float[np.ndarray, "points"]
 ) -> Mapping[str, list[float]]:
+    """Points of a curve, not more than a page has use for."""
     kept = np.unique(np.linspace(0, len(x) - 1, min(len(x), _MOST_POINTS)).round().astype(int))
     return {"x": x[kept].tolist(), "y": y[kept].tolist()}

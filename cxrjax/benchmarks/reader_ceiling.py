@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
+from cxrjax.benchmarks.labelled_boxes import LabelledBoxes, stack
 from cxrjax.benchmarks.scores import PAPER, STRICT
 from cxrjax.benchmarks.tables import UNDEFINED, grid
 from cxrjax.benchmarks.vindr_boxes import IOU, Views, join, paper_columns, strict_columns
 from cxrjax.benchmarks.vindr_detection import class_formulas, formulas
-from cxrjax.benchmarks.vindr_truth import LabelledBoxes, stack
 from cxrjax.datasets.vindr_cxr_vqa.classes import CLASSES
 from cxrjax.datasets.vindr_cxr_vqa.readers import LabelledBox, Readers, merge_readers, parse_mode
 from cxrjax.errors import UserError
@@ -171,7 +171,7 @@ def _count(
             np.array([index for index, _, _ in found]), join(t for _, _, t in found), len(images)
         )
         overlaps = find_overlaps(join(given for _, given, _ in found), views.truth)
-        counted = strict_columns(views, overlaps, CLASSES, (IOU,))
+        counted, _ = strict_columns(views, overlaps, CLASSES, (IOU,))
         counted |= paper_columns(views, overlaps, (IOU,))
         columns |= {f"{truth}/{name}": column for name, column in counted.items()}
     boxes = {name: {label: counts[label] for label in CLASSES} for name, counts in left.items()}

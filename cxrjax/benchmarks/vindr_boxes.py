@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from cxrjax.benchmarks.vindr_truth import LabelledBoxes, References
+from cxrjax.benchmarks.labelled_boxes import LabelledBoxes
+from cxrjax.benchmarks.vindr_truth import References
 from cxrjax.metrics.detection import SWEEP, match_one_to_one
 from cxrjax.metrics.localization import localize
 from cxrjax.metrics.overlaps import TOLERANCE, ImageBoxes, Overlaps, find_overlaps, join_images
@@ -71,23 +72,29 @@ def strict_columns(
     overlaps: Overlaps,
     classes: Sequence[str],
     thresholds: tuple[float, ...] = SWEEP,
-) -> Columns:
+) -> tuple[Columns, dict[float, Bool[np.ndarray, "pairs"]]]:
     """One-to-one counts of the union of an image's predicted boxes.
 
-    `one_to_one@T/{tp,iou}` and `agnostic@T/{tp,iou}` at every threshold T,
-    `one_to_one/class/NAME/{tp,iou,predicted,truth}` at IoU 0.3, `strict/{predicted,truth}`.
+    Returns:
+        `one_to_one@T/{tp,iou}` and `agnostic@T/{tp,iou}` at every threshold T,
+        `one_to_one/class/NAME/{tp,iou,predicted,truth}` at IoU 0.3, `strict/{predicted,truth}`; and
+        threshold -> which pairs are true positives, with classes.
     """
     columns = {
-        "strict/predicted": views.per_image(overlaps.predicted, np.ones(len(overlaps.predicted))),
-        "strict/truth": views.per_image(views.truth, np.ones(len(views.truth))),
+        "strict/predicted": views.sum_views(overlaps.predicted.per_image),
+        "strict/truth": views.sum_views(views.truth.per_image),
     }
-    for name, with_classes in (("one_to_one", True), ("agnostic", False)):
-        matched = match_one_to_one(overlaps, thresholds, with_classes)
-        for threshold, pairs in zip(thresholds, matched, strict=True):
+    matched = {
+        name: dict(
+            zip(thresholds, match_one_to_one(overlaps, thresholds, with_classes), strict=True)
+        )
+        for name, with_classes in (("one_to_one", True), ("agnostic", False))
+    }
+    for name, by_threshold in matched.items():
+        for threshold, pairs in by_threshold.items():
             columns |= _of_pairs(views, overlaps, pairs, f"{name}@{threshold}")
-            if with_classes and threshold == IOU:
-                columns |= _by_class(views, overlaps, pairs, classes)
-    return columns
+    columns |= _by_class(views, overlaps, matched["one_to_one"][IOU], classes)
+    return columns, matched["one_to_one"]
 
 
 def _of_pairs(
@@ -120,8 +127,8 @@ def paper_columns(
     threshold T, `paper/{predicted,truth}`."""
     predicted, truth = overlaps.predicted, views.truth
     columns = {
-        "paper/predicted": views.per_image(predicted, np.ones(len(predicted))),
-        "paper/truth": views.per_image(truth, np.ones(len(truth))),
+        "paper/predicted": views.sum_views(predicted.per_image),
+        "paper/truth": views.sum_views(truth.per_image),
     }
     best = overlaps.best_of_predicted
     for threshold in thresholds:

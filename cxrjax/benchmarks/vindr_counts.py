@@ -6,12 +6,13 @@ columns made here.
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from jaxtyping import Float
 from tqdm import tqdm
 
+from cxrjax.benchmarks.labelled_boxes import Labelled, stack, union
 from cxrjax.benchmarks.predictions import (
     PROBLEMS,
     Prediction,
@@ -20,23 +21,25 @@ from cxrjax.benchmarks.predictions import (
     read_boxes,
 )
 from cxrjax.benchmarks.vindr_boxes import (
+    IOU,
     Columns,
+    Views,
     localization_columns,
-    make_views,
     paper_columns,
     strict_columns,
 )
-from cxrjax.benchmarks.vindr_truth import Question, References, stack, union
+from cxrjax.benchmarks.vindr_true_boxes import BoxGroups, box_group_columns
+from cxrjax.benchmarks.vindr_truth import Question, References
 from cxrjax.codecs import FAILURE_CATEGORIES, Codec
 from cxrjax.metrics.classification import set_counts
 from cxrjax.metrics.detection import find_duplicates
 from cxrjax.metrics.mentions import MentionReader, Reading
-from cxrjax.metrics.overlaps import NO_CLASS, find_overlaps, join_images
+from cxrjax.metrics.overlaps import NO_CLASS, Overlaps, find_overlaps, join_images
 
 _ANSWER_COLUMNS = (
     *(f"mentions/{count}" for count in ("tp", "fp", "fn")),
-    *(f"asked/{count}" for count in ("tp", "fp", "fn", "tn")),
-    *("questions", "asking", "exact_set", "parse_failures"),
+    *(f"asked/{count}" for count in ("tp", "fp", "fn", "tn", "there", "yes", "boxes")),
+    *("questions", "asking", "exact_set", "hallucinated", "parse_failures"),
 )
 
 
@@ -50,6 +53,8 @@ class SystemCounts:
         confidence: probability of each question's answer, NaN where it is not known.
         problems: category of `PROBLEMS` -> how often.
         parse_failures: failure category -> how many answers.
+        boxes: the union of each image's boxes, for each of its views, against the true ones.
+        box_scores: confidence of each of those predicted boxes, NaN where it has none.
     """
 
     images: Columns
@@ -57,19 +62,24 @@ class SystemCounts:
     confidence: Float[np.ndarray, "questions"]
     problems: Counter[str]
     parse_failures: Counter[str]
+    boxes: Overlaps = field(init=False)
+    box_scores: Float[np.ndarray, "n"] = field(init=False)
 
 
 @dataclass(frozen=True)
 class _Answer:
     """A prediction (or none) with its boxes and what its text says."""
 
-    boxes: tuple[tuple[int, tuple[float, ...]], ...]
+    boxes: tuple[Labelled, ...]
+    scores: tuple[float, ...]  # NaN where a box has none
     reading: Reading
     parse: str | None  # None: no prediction
 
 
 def count_system(
     references: References,
+    views: Views,
+    groups: BoxGroups,
     predictions: Iterable[Prediction],
     codec: Codec | None,
     source: str,
@@ -78,6 +88,7 @@ def count_system(
 
     Args:
         references: what was asked and what is true.
+        views, groups: of the references.
         predictions: at most one for each question.
         codec: reads boxes from the text of lines without boxes.
         source: names the predictions, for error messages.
@@ -105,7 +116,7 @@ def count_system(
         _count_question(counts, number, question, answer)
         if prediction is not None and prediction.answer_probability is not None:
             counts.confidence[number] = prediction.answer_probability
-    counts.images |= _box_columns(references, answers)
+    _count_boxes(counts, references, views, groups, answers)
     return counts
 
 
@@ -121,7 +132,7 @@ def _answer(
     nothing = Reading(frozenset(), frozenset(), answered=False)
     if prediction is None:
         counts.problems["missing_prediction"] += 1
-        return _Answer((), nothing, None)
+        return _Answer((), (), nothing, None)
     image = references.images[question.image]
     given = read_boxes(prediction, codec, image.height, image.width, source)
     counts.problems.update(given.problems)
@@ -133,7 +144,10 @@ def _answer(
         reading = nothing
     classes = _classes(references, question, prediction, given, reading, counts)
     boxes = tuple(zip(classes, map(tuple, given.boxes.tolist()), strict=True))
-    return _Answer(boxes, reading, given.parse)
+    scores = prediction.box_scores
+    if scores is None:
+        scores = np.full(len(boxes), np.nan)
+    return _Answer(boxes, tuple(scores.tolist()), reading, given.parse)
 
 
 def _classes(
@@ -196,6 +210,7 @@ def _count_question(counts: SystemCounts, number: int, question: Question, answe
     for name, amount in zip(("tp", "fp", "fn"), found, strict=True):
         columns[f"mentions/{name}"][number] = amount
     columns["questions"][number] = 1
+    columns["hallucinated"][number] = found[1] > 0
     columns["exact_set"][number] = reading.answered and reading.present == question.present
     if _parse_failed(question, answer):
         columns["parse_failures"][number] = 1
@@ -204,11 +219,15 @@ def _count_question(counts: SystemCounts, number: int, question: Question, answe
     if question.asked is None:
         return
     truth = question.asked in question.present
+    yes = question.asked in reading.present
     # Who doesn't answer is wrong, also about a class that is absent.
-    said = question.asked in reading.present if reading.answered else not truth
+    said = yes if reading.answered else not truth
     cell = ("tp" if truth else "fp") if said else ("fn" if truth else "tn")
     columns[f"asked/{cell}"][number] = 1
     columns["asking"][number] = 1
+    columns["asked/there"][number] = truth
+    columns["asked/yes"][number] = yes
+    columns["asked/boxes"][number] = len(answer.boxes)
 
 
 def _parse_failed(question: Question, answer: _Answer) -> bool:
@@ -221,22 +240,43 @@ def _parse_failed(question: Question, answer: _Answer) -> bool:
     return True
 
 
-def _box_columns(references: References, answers: list[list[_Answer]]) -> Columns:
+def _count_boxes(
+    counts: SystemCounts,
+    references: References,
+    views: Views,
+    groups: BoxGroups,
+    answers: list[list[_Answer]],
+) -> None:
     """Everything about boxes, against each of the images' truths."""
     every = [stack(box for answer in given for box in answer.boxes) for given in answers]
-    merged = [stack(union(answer.boxes for answer in given)) for given in answers]
-    views = make_views(references)
+    merged = [union(answer.boxes for answer in given) for given in answers]
     paper = find_overlaps(views.predicted(every), views.truth)
-    strict = find_overlaps(views.predicted(merged), views.truth)
-    return {
+    strict = find_overlaps(views.predicted([stack(boxes) for boxes in merged]), views.truth)
+    columns, matched = strict_columns(views, strict, references.classes)
+    counts.images |= {
         **paper_columns(views, paper),
-        **strict_columns(views, strict, references.classes),
+        **columns,
         **localization_columns(views, paper, strict),
+        **box_group_columns(views, strict, matched[IOU], groups),
         "images": np.ones(len(every)),
-        "images_with_truth": np.array([bool(i.truths) for i in references.images], np.float64),
+        "images_with_truth": np.array(
+            [bool(image.truths) for image in references.images], np.float64
+        ),
         "boxes": np.array([len(boxes.boxes) for boxes in every], np.float64),
         "duplicates": _duplicates(answers),
     }
+    scores = [_scores(boxes, given) for boxes, given in zip(merged, answers, strict=True)]
+    counts.boxes = strict
+    counts.box_scores = np.array([s for image in views.image.tolist() for s in scores[image]])
+
+
+def _scores(boxes: list[Labelled], answers: list[_Answer]) -> list[float]:
+    """The confidence of each box of the union: the highest that some answer gives it."""
+    highest: dict[Labelled, float] = {}
+    for answer in answers:
+        for box, score in zip(answer.boxes, answer.scores, strict=True):
+            highest[box] = float(np.fmax(highest.get(box, np.nan), score))
+    return [highest[box] for box in boxes]
 
 
 def _duplicates(answers: list[list[_Answer]]) -> Float[np.ndarray, "images"]:

@@ -8,7 +8,10 @@ Question answering (V28, A9), over the classes that answers say are there:
 * `paper`: accuracy is null; `accuracy_as_printed` is F1, as in the paper's column;
 * `strict`: accuracy, balanced accuracy, Matthews correlation, sensitivity and specificity over the
   (image, class) pairs that questions ask about, absent ones too (a pair asked about twice counts
-  twice), and `exact_set`, the share of questions whose whole set is right.
+  twice), `exact_set`, the share of questions whose whole set is right, and `hallucination_rate`,
+  the share whose answer names a class that is not there. `yes_bias` is how much more often "yes" is
+  said than true (`yes_rate`, `prevalence`); `negative/...` are the questions about a class that is
+  absent, apart by whether the image has other findings (`absent_class`, `no_finding_image`).
 
 Boxes (V29, V30, A10, A11):
 
@@ -16,14 +19,16 @@ Boxes (V29, V30, A10, A11):
   ignored. Precision is of predicted boxes, recall of true ones, F1 the harmonic mean.
 * `strict`: their union (`vindr_truth.union`: a box that several answers give is one, copies within
   one answer are copies), matched one to one within a class; `detection_agnostic/...` ignores it.
+  `ap/...` and `froc/...` rank it by the boxes' scores (`vindr_ranking`).
 * localization, of all boxes or of their union: Table 6 over all images, class ignored. An image
   without true boxes cannot come out well there (`localization/ceiling`);
   `localization_with_lesion/...` (`strict`) leaves such images out.
 
-In both, negation is understood ("no pneumothorax" is no mention), overlap means IoU > 0.3, and a
-missing or blank answer is wrong, also about something absent. A failure to parse adds no box: what
-it should have found is missed. The class of a box is its label, else the class asked about, else
-the class that its answer names with it.
+In both, negation is understood ("no pneumothorax" is no mention), overlap means IoU > 0.3 unless a
+metric names another (`@0.5`; `f1_area` and the curves are of all: `vindr_detection`), and a missing
+or blank answer is wrong, also about something absent. A failure to parse adds no box: what it
+should have found is missed. The class of a box is its label, else the class asked about, else the
+class that its answer names with it.
 
 `n`: images for detection and localization (by class: images that have the class), questions
 otherwise (accuracy and its kin: questions that ask about a class).
@@ -59,7 +64,9 @@ from cxrjax.benchmarks.vindr_detection import (
     sweep_curves,
 )
 from cxrjax.benchmarks.vindr_layout import BY_IMAGE, IMAGE_ATTRIBUTES, TABLES, markdown, rows
-from cxrjax.benchmarks.vindr_truth import GT_MODES, References, read_references
+from cxrjax.benchmarks.vindr_ranking import ranked_figures
+from cxrjax.benchmarks.vindr_true_boxes import by_box_group, group_true_boxes
+from cxrjax.benchmarks.vindr_truth import GT_MODES, NEGATIVE_KINDS, References, read_references
 from cxrjax.codecs import Codec, get_codec
 from cxrjax.datasets.output import hash_lines
 from cxrjax.metrics import classification
@@ -88,20 +95,24 @@ def score(
     Raises:
         UserError: predictions for unknown questions, or without boxes and codec.
     """
-    ceiling = ceiling_columns(references, make_views(references))
+    views = make_views(references)
+    groups = group_true_boxes(views.truth)
+    ceiling = ceiling_columns(references, views)
     attributes = _attributes(references)
     counted = {}
     for name, predictions in systems.items():
-        counts = count_system(references, predictions, codec, (sources or {}).get(name, name))
+        source = (sources or {}).get(name, name)
+        counts = count_system(references, views, groups, predictions, codec, source)
         counts.images |= ceiling
         calibrated, calibration, curves = _calibration(references, counts)
         figures = _figures(references, counts, attributes)
-        figures[STRICT] |= calibration
+        ranked, ranking_curves = ranked_figures(references, counts.boxes, counts.box_scores)
+        figures[STRICT] |= {**calibration, **ranked, **by_box_group(groups)}
         counted[name] = Counted(
             JoinedColumns(counts.images, {**counts.questions, **calibrated}),
             figures,
             dict(counts.problems),
-            sweep_curves(counts.images) | curves,
+            sweep_curves(counts.images) | ranking_curves | curves,
         )
     clusters = [image.cluster for image in references.images]
     clusters += [clusters[question.image] for question in references.questions.values()]
@@ -115,6 +126,7 @@ def score(
         "images_with_truth": references.images_with_truth,
         "gt_mode": references.gt_mode,
         "iou_threshold": IOU,
+        "box_size_limits": groups.size_limits,
         "codec": codec.name if codec else None,
     }
     return make_scores(
@@ -156,6 +168,7 @@ def _attributes(references: References) -> dict[str, list[str | None]]:
         "question_type": [question.kind for question in questions],
         "class": [question.asked for question in questions],
         "difficulty": [question.difficulty for question in questions],
+        "negative": [question.negative_kind for question in questions],
     }
     return attributes | {
         name: [*([None] * len(images)), *values] for name, values in of_questions.items()
@@ -220,6 +233,9 @@ def _figures(
         ),
         **break_down(answers | failures, "question_type", attributes["question_type"]),
         **break_down(answers | failures, "difficulty", attributes["difficulty"]),
+        **break_down(
+            _of_absent_class(), "negative", attributes["negative"], NEGATIVE_KINDS, "negative"
+        ),
     }
     for name in IMAGE_ATTRIBUTES:
         strict |= break_down(
@@ -241,7 +257,10 @@ def _mentions() -> Named:
 
 
 def _exact() -> Named:
-    return {"exact_set": Figure(quotient("exact_set", "questions"), "questions")}
+    return {
+        "exact_set": Figure(quotient("exact_set", "questions"), "questions"),
+        "hallucination_rate": Figure(quotient("hallucinated", "questions"), "questions"),
+    }
 
 
 def _decisions() -> Named:
@@ -253,6 +272,23 @@ def _decisions() -> Named:
         "mcc": Figure(of(classification.matthews, tp, fp, fn, tn), "asking"),
         "sensitivity": Figure(of(classification.recall, tp, fn), "asking"),
         "specificity": Figure(of(classification.specificity, tn, fp), "asking"),
+        "yes_rate": Figure(quotient("asked/yes", "asking"), "asking"),
+        "prevalence": Figure(quotient("asked/there", "asking"), "asking"),
+        "yes_bias": Figure(
+            lambda sums: classification.ratio(
+                sums["asked/yes"] - sums["asked/there"], sums["asking"]
+            ),
+            "asking",
+        ),
+    }
+
+
+def _of_absent_class() -> Named:
+    """Of questions about a class that is absent: how often it is said to be there, and how many
+    boxes they are given (H08)."""
+    return {
+        "false_yes_rate": Figure(quotient("asked/yes", "asking"), "asking"),
+        "boxes_per_question": Figure(quotient("asked/boxes", "asking"), "asking"),
     }
 
 

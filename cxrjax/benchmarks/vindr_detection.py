@@ -70,17 +70,22 @@ def paper_detection(references: References) -> Named:
     }
 
 
-def detection_by_class(references: References) -> Named:
-    """One-to-one figures of each class; n: images that have the class."""
-    having = Counter(
-        number
+def images_by_class(references: References) -> Counter[str]:
+    """How many images have each class."""
+    return Counter(
+        references.classes[number]
         for image in references.images
         for number in {int(c) for truth in image.truths for c in truth.classes}
     )
+
+
+def detection_by_class(references: References) -> Named:
+    """One-to-one figures of each class; n: images that have the class."""
+    having = images_by_class(references)
     figures: Named = {}
-    for number, name in enumerate(references.classes):
+    for name in references.classes:
         here = {
-            f"{metric}@{IOU}": Figure(formula, having[number])
+            f"{metric}@{IOU}": Figure(formula, having[name])
             for metric, formula in class_formulas(name, IOU).items()
         }
         figures |= named("by_class/detection", here, suffix=f"/{name}")

@@ -119,12 +119,14 @@ BREAKDOWNS = (
     Breakdown(
         key="by_class_detection",
         title="Boxes by class (strict; n = images that have the class)",
-        prefix="by_class/detection",
+        prefix="by_class",
         metrics={
-            "precision@0.3": "Prec.",
-            "recall@0.3": "Recall",
-            "f1@0.3": "F1",
-            "miou_tp@0.3": "mIoU (TP)",
+            "detection/precision@0.3": "Prec.",
+            "detection/recall@0.3": "Recall",
+            "detection/f1@0.3": "F1",
+            "detection/miou_tp@0.3": "mIoU (TP)",
+            "ap/voc@0.4": "VOC AP at 0.4",
+            "ap/coco": "COCO AP",
         },
         keys=partial(_keys, prefix="by_class/detection/f1@0.3/"),
     ),
@@ -132,7 +134,11 @@ BREAKDOWNS = (
         key="by_class_vqa",
         title="There or not, by class (strict; n = questions that ask about the class)",
         prefix="by_class/vqa",
-        metrics={"balanced_accuracy": "Balanced accuracy", "accuracy": "Accuracy"},
+        metrics={
+            "balanced_accuracy": "Balanced accuracy",
+            "accuracy": "Accuracy",
+            "yes_bias": "Yes-bias",
+        },
         keys=partial(_keys, prefix="by_class/detection/f1@0.3/"),
     ),
     Breakdown(
@@ -143,6 +149,8 @@ BREAKDOWNS = (
             "vqa/f1": "F1",
             "vqa/balanced_accuracy": "Balanced accuracy",
             "vqa/exact_set": "Exact set",
+            "vqa/hallucination_rate": "Hallucinations",
+            "vqa/yes_bias": "Yes-bias",
             "parse_failure_rate": "Parse failures",
         },
         keys=partial(_keys, prefix="by_question_type/vqa/f1/"),
@@ -153,6 +161,19 @@ BREAKDOWNS = (
         prefix="by_difficulty",
         metrics={"vqa/f1": "F1", "vqa/balanced_accuracy": "Balanced accuracy"},
         keys=partial(_keys, prefix="by_difficulty/vqa/f1/"),
+    ),
+    *(
+        Breakdown(
+            key=f"by_{grouping}",
+            title=f"By {heading} (strict; n = images that have such a box)",
+            prefix=f"by_{grouping}/detection",
+            metrics={"recall@0.3": "Recall", "miou_tp@0.3": "mIoU (TP)"},
+            keys=partial(_keys, prefix=f"by_{grouping}/detection/recall@0.3/"),
+        )
+        for grouping, heading in {
+            "box_size": "size of the true box, from the smallest tenth",
+            "box_place": "place of the true box on the image as displayed",
+        }.items()
     ),
     *(
         Breakdown(
@@ -172,13 +193,31 @@ _BESIDE = {
     "vqa/sensitivity": "Sensitivity",
     "vqa/specificity": "Specificity",
     "vqa/exact_set": "Exact set of classes",
+    "vqa/hallucination_rate": "Answers that name a class that is not there",
+    "vqa/yes_rate": "Share of yes among questions that ask about a class",
+    "vqa/prevalence": "Share of yes in the reference answers to them",
+    "vqa/yes_bias": "Yes-bias: the one minus the other",
+    "negative/false_yes_rate/absent_class": "Class absent, other findings: share of yes",
+    "negative/boxes_per_question/absent_class": "Class absent, other findings: boxes per question",
+    "negative/false_yes_rate/no_finding_image": "Image without findings: share of yes",
+    "negative/boxes_per_question/no_finding_image": "Image without findings: boxes per question",
     "calibration/ece": "Calibration error of answers' probabilities (ECE, bins of equal mass)",
     "calibration/brier": "Brier score of answers' probabilities",
     "calibration/aurc": "Area under risk and coverage",
+    "detection/f1_area": "Detection: area under F1 over IoU 0.10 to 0.75",
+    "detection/f1@0.4": "Detection: F1 at IoU > 0.4",
+    "detection/f1@0.5": "Detection: F1 at IoU > 0.5",
+    "detection/f1@0.75": "Detection: F1 at IoU > 0.75",
+    "ap/voc@0.4": "VOC 2010 AP at 0.4, mean of classes (as on Kaggle)",
+    "ap/coco": "COCO AP at 0.50 to 0.95, mean of classes",
+    "ap/coco@0.5": "COCO AP at 0.50, mean of classes",
+    "froc/mean_sensitivity": "FROC: mean sensitivity at 1/8 to 8 false boxes per image",
+    "froc/sensitivity@1": "FROC: sensitivity at one false box per image",
     "detection_agnostic/precision@0.3": "Detection without classes: precision",
     "detection_agnostic/recall@0.3": "Detection without classes: recall",
     "detection_agnostic/f1@0.3": "Detection without classes: F1",
     "detection_agnostic/miou_tp@0.3": "Detection without classes: mIoU (TP)",
+    "detection_agnostic/f1_area": "Detection without classes: area under F1",
     "localization_with_lesion/good@0.5": "Images with true boxes: share with IoU > 0.5",
     "localization_with_lesion/acceptable@0.3": "Images with true boxes: share with IoU > 0.3",
     "localization_with_lesion/mean_iou": "Images with true boxes: mean IoU of all predictions",
@@ -186,6 +225,7 @@ _BESIDE = {
     "detection/boxes_per_image": "Predicted boxes per image",
     "detection/truth_boxes_per_image": "True boxes per image",
     "detection/boxes_per_normal_image": "Predicted boxes per image without true boxes",
+    "detection/normal_images_without_boxes": "Images without true boxes that are given none",
     "detection/duplicate_share": "Boxes that repeat one of their answer (IoU > 0.9)",
     "detection/recall_ceiling@0.3": "Recall ceiling: the reference answers themselves",
     "detection/recall_ceiling_one_box": "Recall ceiling: one box per question with boxes",
@@ -244,7 +284,13 @@ def _beside(scores: Scores) -> str:
     lines = [["Strict", *scores.figures]]
     for metric, title in _BESIDE.items():
         lines.append([title, *(_text(scores.figures[s][STRICT][metric]) for s in scores.figures)])
-    return f"## Beside the paper's tables\n\n{grid(lines)}"
+    unranked = [
+        f"{system}: all box scores are equal or there are none. They rank nothing, and AP and FROC "
+        "are those of a single cut (`constant_scores`).\n"
+        for system in scores.figures
+        if scores.figures[system][STRICT]["ap/constant_scores"].value
+    ]
+    return "\n".join([f"## Beside the paper's tables\n\n{grid(lines)}", *unranked])
 
 
 def _text(figure: Estimate) -> str:

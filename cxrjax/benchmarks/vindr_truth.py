@@ -12,13 +12,11 @@ differently against one lesion's box and against three readers' boxes of it):
   `cxrjax.datasets.vindr_cxr_vqa.readers` says.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-import numpy as np
-from jaxtyping import Float, Int
-
 from cxrjax.benchmarks.breakdowns import boxes_band, image_attributes
+from cxrjax.benchmarks.labelled_boxes import Labelled, LabelledBoxes, stack, union
 from cxrjax.datasets.vindr_cxr_vqa.readers import MODES, MergeMode, merge_readers, parse_mode
 from cxrjax.errors import UserError
 from cxrjax.metrics.mentions import VINDR_VOCABULARY, MentionReader
@@ -28,18 +26,11 @@ from cxrjax.records import Answer, PixelBox, QARecord, ReaderBox
 # Boxes of the source lie within the image; this much (pixels) is rounding.
 _BORDER = 1.0
 
+# Why a class that a question asks about is absent: the image has other findings, or none.
+NEGATIVE_KINDS = ("absent_class", "no_finding_image")
+
 # The default first.
 GT_MODES = ("exact", "per_reader", *MODES)
-
-_Labelled = tuple[int, tuple[float, ...]]  # class, box in pixels
-
-
-@dataclass(frozen=True)
-class LabelledBoxes:
-    """Boxes as float64 [n, 4] fractions of the original image, and the class number of each."""
-
-    boxes: Float[np.ndarray, "n 4"]
-    classes: Int[np.ndarray, "n"]
 
 
 @dataclass(frozen=True)
@@ -49,19 +40,22 @@ class Question:
     Attributes:
         image: index into `References.images`.
         kind: its `question_type`.
+        difficulty: as its record says; None where it does not.
         asked: the class it asks about; None for open questions ("What").
+        negative_kind: why the class asked about is absent: the image has no finding at all, or
+            others. None where it is there or none is asked about.
         present: classes that its reference answer says are there.
         has_boxes: whether its reference answer has boxes.
-        difficulty: as its source says; None where it does not.
     """
 
     question_id: str
     image: int
     kind: str
+    difficulty: str | None
     asked: str | None
+    negative_kind: str | None
     present: frozenset[str]
     has_boxes: bool
-    difficulty: str | None = None
 
 
 @dataclass(frozen=True)
@@ -84,7 +78,7 @@ class Image:
     truths: tuple[LabelledBoxes, ...]
     answered: LabelledBoxes
     box_questions: int
-    attributes: dict[str, str | None]
+    attributes: Mapping[str, str | None]
 
 
 @dataclass(frozen=True)
@@ -103,32 +97,6 @@ class References:
     def images_with_truth(self) -> int:
         """How many images boxes are scored on."""
         return sum(bool(image.truths) for image in self.images)
-
-
-def union(lists: Iterable[Iterable[_Labelled]]) -> list[_Labelled]:
-    """Boxes of several answers about one image as one list.
-
-    A box given in several answers (the same class, the same four numbers) is one box. Copies within
-    one answer stay copies: whoever repeats a box in one breath has predicted it that often.
-    """
-    counts: dict[_Labelled, int] = {}
-    for items in lists:
-        here: dict[_Labelled, int] = {}
-        for item in items:
-            here[item] = here.get(item, 0) + 1
-        for item, count in here.items():
-            counts[item] = max(count, counts.get(item, 0))
-    return [item for item, count in counts.items() for _ in range(count)]
-
-
-def stack(items: Iterable[_Labelled], height: int = 1, width: int = 1) -> LabelledBoxes:
-    """(class, box) pairs as arrays, divided by the image's size."""
-    pairs = list(items)
-    boxes = np.array([box for _, box in pairs], np.float64).reshape(-1, 4)
-    return LabelledBoxes(
-        boxes / np.array([width, height, width, height], np.float64),
-        np.array([number for number, _ in pairs], np.int64),
-    )
 
 
 def read_references(records: Iterable[QARecord], gt_mode: str, source: str) -> References:
@@ -238,7 +206,7 @@ class _Builder:
         answered = union(answers)
         patients = sorted({record.patient_id for record in records if record.patient_id})
         truths = self._truths(answered, records, height, width)
-        most = max((len(truth) for truth in truths), default=None)
+        most = max(map(len, truths), default=None)
         return Image(
             image_id=image_id,
             cluster=("patient", patients[0]) if patients else ("image", image_id),
@@ -255,14 +223,14 @@ class _Builder:
 
     def _add_question(
         self, image: int, record: QARecord, height: int, width: int
-    ) -> list[_Labelled]:
+    ) -> list[Labelled]:
         """Notes the question and returns the boxes of its reference answer."""
         if not record.answers:
             raise self._error(
                 record, "has no answers: score needs the records, not the questions without answers"
             )
         asked = self._asked(record)
-        boxes: list[_Labelled] = []
+        boxes: list[Labelled] = []
         present: set[str] = set()
         for answer in record.answers:
             labels = [self._class(record, label) for label in answer.labels]
@@ -278,14 +246,16 @@ class _Builder:
                 boxes += [self._boxed(record, named[0], box, height, width) for box in here]
         if not any(answer.labels for answer in record.answers):
             present |= self._present_by_text(record, asked)
+        absent = asked is not None and asked not in present
         self.questions[record.question_id] = Question(
-            record.question_id,
-            image,
-            record.question_type,
-            asked,
-            frozenset(present),
-            bool(boxes),
-            record.difficulty,
+            question_id=record.question_id,
+            image=image,
+            kind=record.question_type,
+            difficulty=record.difficulty,
+            asked=asked,
+            negative_kind=(record.negative_kind or "absent_class") if absent else None,
+            present=frozenset(present),
+            has_boxes=bool(boxes),
         )
         return boxes
 
@@ -309,8 +279,8 @@ class _Builder:
         return self._class(record, record.gt_finding) if record.gt_finding else None
 
     def _truths(
-        self, answered: list[_Labelled], records: list[QARecord], height: int, width: int
-    ) -> list[list[_Labelled]]:
+        self, answered: list[Labelled], records: list[QARecord], height: int, width: int
+    ) -> list[list[Labelled]]:
         """The sets of boxes to score against."""
         if self.gt_mode == "exact":
             return [answered]
@@ -344,7 +314,7 @@ class _Builder:
 
     def _boxed(
         self, record: QARecord, label: str, box: PixelBox, height: int, width: int
-    ) -> _Labelled:
+    ) -> Labelled:
         x0, y0, x1, y1 = box
         # Written so that NaN fails.
         if not (-_BORDER <= x0 < x1 <= width + _BORDER and -_BORDER <= y0 < y1 <= height + _BORDER):

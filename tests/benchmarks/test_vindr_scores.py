@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from sklearn import metrics as sklearn_metrics
 
+from cxrjax.benchmarks.labelled_boxes import union
 from cxrjax.benchmarks.predictions import parse_prediction
 from cxrjax.benchmarks.scores import ScoreOptions
 from cxrjax.benchmarks.vindr_cxr_vqa import score
-from cxrjax.benchmarks.vindr_truth import read_references, union
+from cxrjax.benchmarks.vindr_truth import read_references
 from cxrjax.codecs import CODECS
 from cxrjax.datasets.vindr_cxr_vqa.classes import CLASSES
 from cxrjax.errors import UserError
