@@ -26,7 +26,11 @@ them are 2,234.
     python -m cxrjax.build --dataset=gemex --source=runs/studies --out=runs/gemex_tiny/data
 
 Its base is `tiny`, which writes boxes as location tokens; the learning rate is 3e-3, as in
-configs/vindr_lora.py:demo, and 200 steps of 32 questions are all.
+configs/vindr_lora.py:demo, and 200 steps of 32 questions are all. It learns the form and where
+boxes lie, not to read: after 120 steps 70 % of the answers are in form, with a V-score of 0.13 and
+an A-score of 0.11 (a blind guess has 0.26, the mean box of a question's words a V-score of 0.36).
+
+    python -m cxrjax.evaluate --workdir=runs/gemex_tiny --benchmark=gemex
 """
 
 from ml_collections import ConfigDict

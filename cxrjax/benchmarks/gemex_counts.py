@@ -226,7 +226,7 @@ def _counts(question: Question, answer: ReadAnswer) -> Mapping[str, float]:
         "v_strict": 0.0 if answer.missing else placed.strict,
         "v_lenient": 0.0 if answer.missing else placed.lenient,
         "v_truth": 0.0 if answer.missing else placed.truth,
-        "rouge_l": rouge(answer.text, question.text)["rougeL"],
+        "rouge_l": rouge(answer.text, question.text, names=("rougeL",))["rougeL"],
         **{name: words[name] for name in BLEU_1},
     }
 

@@ -38,16 +38,25 @@ class _Tokenizer:
 
 
 @functools.cache
-def _scorer(tokenize: Tokenize) -> rouge_scorer.RougeScorer:
-    return rouge_scorer.RougeScorer(ROUGE, tokenizer=_Tokenizer(tokenize))
+def _scorer(tokenize: Tokenize, names: tuple[str, ...]) -> rouge_scorer.RougeScorer:
+    return rouge_scorer.RougeScorer(names, tokenizer=_Tokenizer(tokenize))
 
 
 _BLEU = BLEU(tokenize="none", max_ngram_order=BLEU_ORDER)
 
 
-def rouge(prediction: str, reference: str, tokenize: Tokenize = tokens) -> dict[str, float]:
-    """F-measures of ROUGE-1, ROUGE-2 and ROUGE-L, 0 to 1; 0 where a text has no words."""
-    scores = _scorer(tokenize).score(reference, prediction)
+def rouge(
+    prediction: str,
+    reference: str,
+    tokenize: Tokenize = tokens,
+    names: tuple[str, ...] = ROUGE,
+) -> dict[str, float]:
+    """F-measures of ROUGE-1, ROUGE-2 and ROUGE-L, 0 to 1; 0 where a text has no words.
+
+    Args:
+        names: which of them are computed.
+    """
+    scores = _scorer(tokenize, names).score(reference, prediction)
     return {name: float(score.fmeasure) for name, score in scores.items()}
 
 

@@ -31,6 +31,9 @@ def test_rouge_by_hand():
     found = rouge("bóng tim to", "bóng tim không to")
     # 3 of 3 and 3 of 4 words; 1 of 2 and 1 of 3 pairs; longest common subsequence 3.
     assert found == pytest.approx({"rouge1": 6 / 7, "rouge2": 2 / 5, "rougeL": 6 / 7})
+    assert rouge("bóng tim to", "bóng tim không to", names=("rougeL",)) == {
+        "rougeL": pytest.approx(6 / 7)
+    }
     assert rouge("", "bóng tim") == {"rouge1": 0, "rouge2": 0, "rougeL": 0}
 
 
