@@ -16,6 +16,7 @@ setup(
     package_data={
         "cxrjax": [
             "benchmarks/*.j2",
+            "datasets/*.j2",
             "datasets/*/*.json",
             "datasets/*/*/*.json",
             "datasets/*/*.toml",

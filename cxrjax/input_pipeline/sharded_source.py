@@ -35,11 +35,6 @@ EMPTY = "none"
 _INDEX = np.dtype("<i8")
 
 
-def is_sharded(directory: Path) -> bool:
-    """Whether a folder holds questions in shards."""
-    return next((directory / FOLDER).glob("*.array_record"), None) is not None
-
-
 class ShardedSource:
     """The questions of a split, grouped by image, as `RecordSource` has them of a file.
 

@@ -23,8 +23,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from array_record.python.array_record_module import ArrayRecordReader
-
 import cxrjax
 from cxrjax.datasets import output
 from cxrjax.datasets.cxr_qba.build import QBABuild, export
@@ -47,6 +45,7 @@ from cxrjax.datasets.record_shards import (
     RecordShard,
     describe_shard,
     describe_split,
+    read_elements,
     shard_name,
 )
 from cxrjax.datasets.split import validation_groups
@@ -304,16 +303,6 @@ def _refuse_missing(job: ShardedBuild, missing: Sequence[int]) -> None:
         f"{job.build.out}: {len(missing)} of {job.shards} shards are not done{why}; the others are "
         f"kept: run again, with --shards={','.join(map(str, missing))} or without"
     )
-
-
-def read_elements(path: Path) -> Iterator[bytes]:
-    """Elements of an ArrayRecord file, one at a time."""
-    reader = ArrayRecordReader(str(path))
-    try:
-        for index in range(reader.num_records()):
-            yield reader.read([index])[0]
-    finally:
-        reader.close()
 
 
 def _image_to_json(image: StudyImage) -> dict[str, Any]:
