@@ -89,8 +89,9 @@ def tiny(config: ConfigDict) -> None:
     config.trainable = ("/lora/", "/embedder/table$")
     config.data.train = "runs/cxr_qba_tiny/data/records/train.jsonl"
     config.data.image_root = "runs/cxr_qba_tiny/studies"
-    config.data.prefix_buckets = (48, 96)
+    config.data.prefix_buckets = (96,)
     config.data.answer_buckets = (96,)
+    config.data.packed_buckets = (384, 640, 1024)
     config.data.max_boxes = 8
     config.data.workers = 1
     config.optimizer.learning_rate = 2e-3
