@@ -6,8 +6,8 @@ Reads what pipeline.py or `build --dataset=shards` left, and writes where TFDS k
 
 An example is one image with its questions, as cxrjax/datasets/tfds_builders.py lists them; `index`
 is the question's position in all shards of its split together, and `image` is there only where
-there is a folder of images. Which process wrote what makes no difference to the examples and their order
-(their bytes may differ: protocol buffers keep fields in no order).
+there is a folder of images. Which process wrote what makes no difference to the examples and their
+order (their bytes may differ: protocol buffers keep fields in no order).
 """
 
 import itertools
