@@ -199,13 +199,13 @@ def _read_mimic(source: Path, quality: QualityLog, wanted: Wanted) -> Iterator[S
             continue
         except OSError as error:
             raise UserError(f"{path}: cannot read: {error.strerror}") from None
-        number = study_id.removeprefix("s")
+        plain = study_id.removeprefix("s")
         yield Study(
             patient_id,
             study_id,
             Report(parse_sections(text)),
-            tuple(_with_regions(source, path, one, quality) for one in images.get(number, [])),
-            splits.get(number, ""),
+            tuple(_with_regions(source, path, one, quality) for one in images.get(plain, [])),
+            splits.get(plain, ""),
         )
 
 
