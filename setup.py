@@ -86,7 +86,7 @@ setup(
             "ruff>=0.14,<0.18",
             "scikit-learn>=1.5,<2",
         ],
-        "parity": ["peft>=0.17,<1", "torch>=2.9,<3"],
+        "parity": ["peft>=0.17,<1", "sentence-transformers>=5,<7", "torch>=2.9,<3"],
         "tpu": ["jax[tpu]>=0.10,<0.11"],
         "gpu": ["jax[cuda13]>=0.10,<0.11"],
         "docs": ["ipykernel>=6.29,<8", "nbclient>=0.10,<1"],

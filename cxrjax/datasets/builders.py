@@ -74,6 +74,12 @@ def add_dataset_flags(parser: argparse.ArgumentParser) -> None:
         choices=("", "A++", "A+", "A", "B"),
         help="B, A: export filters",
     )
+    add(
+        "--entity_model",
+        type=Path,
+        help="map names of findings by this sentence-transformers model (a folder; default: by "
+        "wording)",
+    )
 
 
 def _build_phantom(flags: argparse.Namespace) -> None:
@@ -198,7 +204,9 @@ def _build_cxr_qba(flags: argparse.Namespace) -> str | None:
     from cxrjax.datasets.cxr_qba.build import QBABuild, build_cxr_qba
 
     surrogate = flags.rate_with == "surrogate"
-    build = QBABuild(flags.source, flags.out, flags.seed, surrogate, flags.least_grade)
+    build = QBABuild(
+        flags.source, flags.out, flags.seed, surrogate, flags.least_grade, flags.entity_model
+    )
     if "language_model" not in (flags.generator, flags.rate_with):
         build_cxr_qba(build)
         return None

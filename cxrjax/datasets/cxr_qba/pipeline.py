@@ -173,6 +173,7 @@ def parse_arguments(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]
     add("--seed", type=int, default=0, help="decides wordings and splits (default 0)")
     add("--rate_with", default="none", choices=("none", "surrogate"), help="surrogate: rules")
     add("--least_grade", default="", choices=("", "A++", "A+", "A", "B"), help="export filter")
+    add("--entity_model", type=Path, help="folder of a sentence-transformers model (see build)")
     add("--tfds", type=Path, help="write the questions as a TFDS data set into this folder too")
     add("--image_root", type=Path, help="of --tfds: folder of the images (default: without)")
     return parser.parse_known_args(argv)
@@ -193,7 +194,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     if flags.num_shards < 1 or flags.processes < 1:
         raise UserError("--num_shards and --processes: expected at least 1")
     surrogate = flags.rate_with == "surrogate"
-    build = QBABuild(flags.source, flags.out, flags.seed, surrogate, flags.least_grade)
+    build = QBABuild(
+        flags.source, flags.out, flags.seed, surrogate, flags.least_grade, flags.entity_model
+    )
     refuse_ungraded(build, surrogate)
     again = _shard_numbers(flags.shards, flags.num_shards)
     options = beam_flags(unknown, given[end + 1 :], flags.processes)

@@ -26,11 +26,7 @@ from typing import Any
 import cxrjax
 from cxrjax.datasets import output
 from cxrjax.datasets.cxr_qba.build import QBABuild, export
-from cxrjax.datasets.cxr_qba.construction import (
-    Construction,
-    construct_graph,
-    construct_questions,
-)
+from cxrjax.datasets.cxr_qba.construction import construct_graph, construct_questions
 from cxrjax.datasets.cxr_qba.corpus_facts import CorpusFacts, merge_facts
 from cxrjax.datasets.cxr_qba.metadata import MetadataWriter, write_quality_mappings
 from cxrjax.datasets.cxr_qba.record_conversion import to_records
@@ -73,6 +69,7 @@ class ShardedBuild:
             "seed": self.build.seed,
             "surrogate": self.build.surrogate,
             "least_grade": self.build.least_grade,
+            "entity_mapping": str(self.build.entity_model or ""),
             "shards": self.shards,
         }
 
@@ -95,10 +92,6 @@ class ShardedBuild:
         name = shard_name("shard", number, self.shards)
         return self.build.out / folder / f"{name}.array_record"
 
-    def construction(self) -> Construction:
-        """How to construct."""
-        return Construction(seed=self.build.seed, surrogate=self.build.surrogate)
-
 
 def build_graphs(job: ShardedBuild, number: int) -> CorpusFacts:
     """First pass over a shard: writes its scene graphs.
@@ -106,7 +99,7 @@ def build_graphs(job: ShardedBuild, number: int) -> CorpusFacts:
     Raises:
         UserError: the source cannot be read, or the folder cannot be written.
     """
-    build, how, quality, facts = job.build, job.construction(), QualityLog(), CorpusFacts()
+    build, how, quality, facts = job.build, job.build.construction(), QualityLog(), CorpusFacts()
     studies: dict[tuple[str, str], dict[str, Any]] = {}
     _begin(job, "graphs", number)
     with output.writing(build.out), ArrayRecordFile(job.file("scene_graphs", number)) as file:
@@ -156,7 +149,7 @@ def build_questions(job: ShardedBuild, number: int, facts: CorpusFacts) -> None:
     Raises:
         UserError: the folder cannot be written, or the first pass is not done.
     """
-    build, how, quality = job.build, job.construction(), QualityLog()
+    build, how, quality = job.build, job.build.construction(), QualityLog()
     first = _read_part(job, "graphs", number)
     if first is None:
         raise UserError(
@@ -264,6 +257,7 @@ def finish(job: ShardedBuild) -> None:
             "seed": build.seed,
             "source": {"path": build.source.name, "release": False},
             "grades": "surrogate" if build.surrogate else "unrated",
+            "entity_mapping": build.entity_mapping,
             "least_grade": build.least_grade or None,
             "splits": manifest,
         },
