@@ -91,12 +91,13 @@ def tiny(config: ConfigDict) -> None:
     config.data.image_root = "runs/cxr_qba_tiny/studies"
     config.data.prefix_buckets = (96,)
     config.data.answer_buckets = (96,)
-    config.data.packed_buckets = (384, 640, 1024)
+    config.data.packed_buckets = (256, 384, 640)
+    config.data.questions_per_image = 4
     config.data.max_boxes = 8
     config.data.workers = 1
     config.optimizer.learning_rate = 2e-3
     config.optimizer.warmup_steps = 20
     config.training.epochs = None
-    config.training.steps = 300
+    config.training.steps = 150
     config.training.checkpoint_every = 150
     config.decoding.max_answer_tokens = 96
