@@ -16,11 +16,18 @@ from the release (data/cxr_qba/README.md), with data.image_root where MIMIC-CXR-
 
 Not run here: neither the release nor the weights can be had. `plan` says what fits where.
 
-`:tiny` is the shipped base on phantom studies (two CPU cores, minutes), in float32:
+`:tiny` is the shipped base on phantom studies, all of its decoder and projector trained, in float32:
 
     python -m cxrjax.build --dataset=phantom_studies --studies=200 --out=runs/cxr_qba_tiny/studies
     python -m cxrjax.build --dataset=cxr_qba --source=runs/cxr_qba_tiny/studies \\
         --rate_with=surrogate --least_grade=A --out=runs/cxr_qba_tiny/data
+
+150 steps of 32 questions: 98 s of processor time, 5.5 minutes beside other work on two CPU cores,
+1.9 GB. Token accuracy while learning went from 0.16 to 0.47, the IoU of expected boxes from 0.26 to
+0.53. Of 120 validation questions every answer parsed; they are sentences with boxes, most of them
+not yet the right ones (mean IoU of a reference box with the best predicted one: 0.20). LoRA of rank
+16 instead had a token accuracy of 0.34 by then, and wrote no sentences. So this shows that the way
+is whole, and no more. Figures of phantoms.
 """
 
 from ml_collections import ConfigDict
