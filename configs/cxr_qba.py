@@ -16,7 +16,7 @@ from the release (data/cxr_qba/README.md), with data.image_root where MIMIC-CXR-
 
 Not run here: neither the release nor the weights can be had. `plan` says what fits where.
 
-`:tiny` is the shipped base on phantom studies, all of its decoder and projector trained, in float32:
+`:tiny` is the shipped base on phantom studies in float32, decoder and projector trained whole:
 
     python -m cxrjax.build --dataset=phantom_studies --studies=200 --out=runs/cxr_qba_tiny/studies
     python -m cxrjax.build --dataset=cxr_qba --source=runs/cxr_qba_tiny/studies \\
