@@ -16,6 +16,7 @@ setup(
     package_data={
         "cxrjax": [
             "benchmarks/*.j2",
+            "datasets/*.j2",
             "datasets/*/*.json",
             "datasets/*/*/*.json",
             "datasets/*/*.toml",
@@ -90,7 +91,12 @@ setup(
         ],
         # Running other people's models (`predict --runner=hf`).
         "hf": ["torch>=2.9,<3"],
-        "parity": ["bert-score>=0.3.13,<0.4", "peft>=0.17,<1", "torch>=2.9,<3"],
+        "parity": [
+            "bert-score>=0.3.13,<0.4",
+            "peft>=0.17,<1",
+            "sentence-transformers>=5,<7",
+            "torch>=2.9,<3",
+        ],
         "tpu": ["jax[tpu]>=0.10,<0.11"],
         "gpu": ["jax[cuda13]>=0.10,<0.11"],
         "docs": ["ipykernel>=6.29,<8", "nbclient>=0.10,<1"],
