@@ -55,6 +55,7 @@ setup(
         "sacrebleu>=2.5,<3",
         "safetensors>=0.5,<1",
         "scipy>=1.14,<2",
+        "threadpoolctl>=3.5,<4",
         "sentencepiece>=0.2,<0.3",
         "tenacity>=9,<10",
         # CLU's writers need TensorFlow and TensorBoard, and bring neither.
@@ -85,6 +86,8 @@ setup(
             "ruff>=0.14,<0.18",
             "scikit-learn>=1.5,<2",
         ],
+        # Running other people's models (`predict --runner=hf`).
+        "hf": ["torch>=2.9,<3"],
         "parity": ["peft>=0.17,<1", "torch>=2.9,<3"],
         "tpu": ["jax[tpu]>=0.10,<0.11"],
         "gpu": ["jax[cuda13]>=0.10,<0.11"],

@@ -17,7 +17,8 @@ Writes to --out:
     run.json       command, hashes, versions, and how `predict` made the predictions, where it did
 
 and, where there is something to write, comparisons.json (every system against the first: the
-difference with its interval, and p of a paired permutation test) and curves.json (for the page).
+difference with its interval, and p of a paired permutation test), curves.json (for the page) and
+spread.json (of sampled runs, p.seed0.jsonl, p.seed1.jsonl, ...: mean and spread over seeds).
 """
 
 import argparse
@@ -27,9 +28,11 @@ from pathlib import Path
 from cxrjax.benchmarks import BENCHMARKS
 from cxrjax.benchmarks.run_record import check_folder, write_score_record
 from cxrjax.benchmarks.scores import GT_MODE_HELP, ScoreOptions, full_markdown, write_scores
+from cxrjax.benchmarks.seed_spread import seed_spread, spread_markdown
 from cxrjax.benchmarks.split_check import check_split
-from cxrjax.cli import run
+from cxrjax.cli import garbage_collector_paused, run
 from cxrjax.codecs import CODECS
+from cxrjax.datasets.output import write_json
 from cxrjax.errors import UserError
 from cxrjax.metrics.bootstrap import Bootstrap
 
@@ -107,19 +110,25 @@ def main(argv: Sequence[str] | None = None) -> None:
     systems = system_names(flags.predictions, flags.name)
     check_folder(flags.out)
     check_split(flags.references, flags.split_sha256, flags.manifest)
-    scores = benchmark.score_files(
-        flags.references,
-        systems,
-        ScoreOptions(
-            codec=flags.codec,
-            gt_mode=flags.gt_mode or benchmark.gt_modes[0],
-            bootstrap=Bootstrap(resamples=flags.resamples, seed=flags.seed, method=flags.interval),
-            compare_to=flags.compare_to,
-        ),
-    )
+    with garbage_collector_paused():
+        scores = benchmark.score_files(
+            flags.references,
+            systems,
+            ScoreOptions(
+                codec=flags.codec,
+                gt_mode=flags.gt_mode or benchmark.gt_modes[0],
+                bootstrap=Bootstrap(
+                    resamples=flags.resamples, seed=flags.seed, method=flags.interval
+                ),
+                compare_to=flags.compare_to,
+            ),
+        )
     write_scores(flags.out, benchmark, scores)
     write_score_record(flags.out, flags.references, systems, scores)
     print(full_markdown(benchmark, scores))
+    if spread := seed_spread(scores.figures):
+        write_json(flags.out / "spread.json", spread)
+        print(spread_markdown(spread))
     print(f"{flags.out}: metrics.json, tables.md, tables.tex, tables.csv, score.json, run.json")
 
 

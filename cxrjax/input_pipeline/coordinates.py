@@ -3,7 +3,8 @@
 The loss reaches boxes by one of these routes (`training.box_route`):
 
     loc     a coordinate is one of 1,024 `<loc>` tokens (codec paligemma)
-    digits  a coordinate is a whole number in digits, a token each (vindr_px, medgemma_json)
+    digits  a coordinate is a whole number in digits, a token each (vindr_px, medgemma_json,
+            gemex, chexagent)
     head    a regression head reads the hidden state before a box's first coordinate
     none    cross-entropy alone
 

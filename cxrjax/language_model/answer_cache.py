@@ -28,6 +28,7 @@ class Completion:
         refusal: the model's words where it declines in a field of its own.
         model: the name that the server gives itself.
         input_tokens, output_tokens: as the server counts them; None where it doesn't.
+        logprob: sum over the answer's tokens, where it was asked for and the server told it.
     """
 
     text: str
@@ -36,6 +37,7 @@ class Completion:
     model: str
     input_tokens: int | None
     output_tokens: int | None
+    logprob: float | None = None
 
 
 class AnswerCache:
