@@ -57,6 +57,7 @@ setup(
         "sacrebleu>=2.5,<3",
         "safetensors>=0.5,<1",
         "scipy>=1.14,<2",
+        "threadpoolctl>=3.5,<4",
         "sentencepiece>=0.2,<0.3",
         "tenacity>=9,<10",
         # CLU's writers need TensorFlow and TensorBoard, and bring neither.
