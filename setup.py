@@ -16,9 +16,11 @@ setup(
     package_data={
         "cxrjax": [
             "benchmarks/*.j2",
+            "datasets/*.j2",
             "datasets/*/*.json",
             "datasets/*/*/*.json",
             "datasets/*/*.toml",
+            "judges/*.toml",
         ]
     },
     install_requires=[
@@ -68,6 +70,8 @@ setup(
         "transformers>=5,<6",
     ],
     extras_require={
+        # BERTScore, with a model from disk.
+        "bertscore": ["torch>=2.9,<3"],
         # JPEG inside DICOM. An extra, since pylibjpeg-libjpeg is under GPL v3.
         "dicom_jpeg": ["pylibjpeg-libjpeg>=2.3,<3"],
         # Reading llama.cpp's weight files.
@@ -88,7 +92,12 @@ setup(
         ],
         # Running other people's models (`predict --runner=hf`).
         "hf": ["torch>=2.9,<3"],
-        "parity": ["peft>=0.17,<1", "torch>=2.9,<3"],
+        "parity": [
+            "bert-score>=0.3.13,<0.4",
+            "peft>=0.17,<1",
+            "sentence-transformers>=5,<7",
+            "torch>=2.9,<3",
+        ],
         "tpu": ["jax[tpu]>=0.10,<0.11"],
         "gpu": ["jax[cuda13]>=0.10,<0.11"],
         "docs": ["ipykernel>=6.29,<8", "nbclient>=0.10,<1"],
