@@ -3,10 +3,11 @@
     python launch/gke.py --name=vindr --type=v5e-16 --image=REGISTRY/cxrjax:1 --claim=cxr-shared \\
         -- python -m cxrjax.train --config=configs/vindr_lora.py --workdir=/mnt/shared/runs/vindr
     python launch/gke.py --name=vindr --type=v5e-16 ... --dry_run      # prints the manifest
-    python launch/gke.py --name=vindr --type=v5e-16 ... --xpk=CLUSTER  # the same for xpk, to whose
-                                                                       # cluster the share is attached
-    kubectl logs -f -l jobset.sigs.k8s.io/jobset-name=vindr,batch.kubernetes.io/job-completion-index=0
+    python launch/gke.py --name=vindr --type=v5e-16 ... --xpk=CLUSTER  # prints the same for xpk
+    kubectl logs -f -l jobset.sigs.k8s.io/jobset-name=vindr --max-log-requests=64
     kubectl delete jobset vindr                                        # saves, then frees the nodes
+
+With xpk, attach the share to the cluster first (`xpk storage attach`).
 
 The cluster needs the JobSet controller, a node pool of that TPU type, and a volume claim that many
 nodes can write (Filestore): docs/pods.md. A pod that is told to go saves and ends with code 75
@@ -25,8 +26,8 @@ import yaml
 
 SHARED = "/mnt/shared"
 RESTARTS = 100
-# (accelerator label, chips of a node, cores of a chip that the type's number counts). A slice on one
-# v5e or v6e node may have 1, 4 or 8 chips; one of several nodes has 4 on each.
+# (accelerator label, chips of a node, cores of a chip that the type's number counts). A slice on
+# one v5e or v6e node may have 1, 4 or 8 chips; one of several nodes has 4 on each.
 GENERATIONS = {
     "v5e": ("tpu-v5-lite-podslice", 4, 1),
     "v5p": ("tpu-v5p-slice", 4, 2),

@@ -1,4 +1,4 @@
-"""A `gcloud` that stands for Google's: it notes what it is asked, and runs a worker's commands here."""
+"""A stand-in for Google's `gcloud`: notes what it is asked, runs a worker's commands here."""
 
 import os
 import subprocess
