@@ -149,5 +149,5 @@ def test_an_override_can_empty_a_key(spec):
     config = config_lib.load_config(spec, [*overrides, "--config.data.validation=None"])
     assert config.training.steps is None and config.training.epochs == 2.0
     assert config.data.validation is None
-    with pytest.raises(UserError, match="lora.rank"):
+    with pytest.raises(UserError, match=r"lora\.rank"):
         config_lib.load_config(spec, ["--config.lora.rank=None"])
