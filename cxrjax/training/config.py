@@ -425,7 +425,8 @@ def load_config(spec: str, overrides: Sequence[str] = ()) -> ConfigDict:
 
     Args:
         spec: a Python file with `get_config(variant="")`, and the variant to ask it for.
-        overrides: command-line words of the form `--config.key=value`.
+        overrides: command-line words of the form `--config.key=value`; `None` empties a key that
+            may be empty.
 
     Raises:
         UserError: no such file, an unknown key or variant, or a value of the wrong type.
@@ -435,7 +436,10 @@ def load_config(spec: str, overrides: Sequence[str] = ()) -> ConfigDict:
         raise UserError(f"--config={spec}: no file {path}; expected FILE.py[:VARIANT]")
     for word in overrides:
         _check_override(word)
-    argv = ["", f"--config={spec}", *overrides]
+    # To the flags a None is a text.
+    emptied = [_key(word) for word in overrides if word.endswith("=None") and _may_be_empty(word)]
+    kept = [word for word in overrides if _key(word) not in emptied]
+    argv = ["", f"--config={spec}", *kept]
     values = flags.FlagValues()
     try:
         config_flags.DEFINE_config_file("config", flag_values=values, sys_argv=argv)
@@ -448,15 +452,23 @@ def load_config(spec: str, overrides: Sequence[str] = ()) -> ConfigDict:
         if unknown:
             text = _suggestion(unknown[1])
         raise UserError(f"--config={spec}: {text}") from error
+    values.config.update_from_flattened_dict(dict.fromkeys(emptied))
     validate(values.config)
     return values.config
 
 
+def _key(override: str) -> str:
+    return override.split("=", 1)[0].removeprefix("--config.")
+
+
+def _may_be_empty(override: str) -> bool:
+    return flatten(default_config()).get(_key(override), "") is None
+
+
 def _check_override(word: str) -> None:
-    name = word.split("=", 1)[0]
+    name, key = word.split("=", 1)[0], _key(word)
     if not name.startswith("--config.") or "=" not in word:
         raise UserError(f"argument {word!r}: expected --config.key=value")
-    key = name.removeprefix("--config.")
     known = set(flatten(default_config()))
     if key.startswith(SOURCES):  # whether there is such a source, the file will tell
         known = {f"{SOURCES}{key.split('.')[2]}.{own}" for own in source_defaults()}
