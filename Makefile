@@ -72,7 +72,8 @@ $(VENV)-parity/.installed: setup.py constraints.txt
 	$(PYTHON) -m venv $(VENV)-parity
 	$(VENV)-parity/bin/pip install --quiet --upgrade pip
 	$(VENV)-parity/bin/pip install --quiet -c constraints.txt \
-	    "torch==2.13.0" "peft==0.21.2" -e ".[test,parity]"
+	    "torch==2.13.0" "peft==0.21.2" "bert-score==0.3.13" "sentence-transformers==6.2.0" \
+	    -e ".[test,parity]"
 	touch $@
 
 # Apache Beam 2.77 refuses the versions of these that everybody else installs.

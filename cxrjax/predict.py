@@ -5,13 +5,19 @@
     python -m cxrjax.predict --checkpoint=data/demo_base --prompt=detect --questions=... --out=...
     python -m cxrjax.predict --runner=prior_box --train=DIR/records/train.jsonl --questions=... \\
         --out=...
+    python -m cxrjax.predict --runner=openai --base_url=http://127.0.0.1:8000/v1 --model=NAME \\
+        --system=qwen2.5_vl --questions=... --out=...
+    python -m cxrjax.predict --runner=hf --folder=PATH/TO/medgemma-1.5-4b-it \\
+        --system=medgemma_1.5 --wording=locate --questions=... --out=...
 
 The questions file carries no answers (`build` writes it; a records file works too: its answers are
 not looked at, and a warning says that they are there). Where a question continues another one of
 the file and that one's answer is null in its history, the other goes first and its prediction
 becomes the history; what was asked then is
 left in OUT.turns.jsonl. A line has `question_id`, `text`, `boxes` (xyxy, fractions of the original
-image), `labels`, `box_scores`, `answer_logprob` and `parse` (`ok`, or why no box could be read).
+image), `labels`, `box_scores`, `answer_logprob` and `parse` (`ok`, or why no box could be read; of
+other people's models also `http_error`, `timeout`, `connection`, `unreadable_image` and `not_asked`
+where there is no answer, and `written`, all that was written, where the answer is a part of it).
 OUT.run.json says how they were made: hashes, versions and settings.
 """
 
@@ -22,7 +28,26 @@ from pathlib import Path
 from cxrjax.benchmarks.run_record import write_prediction_record
 from cxrjax.cli import run
 from cxrjax.input_pipeline.sources import RecordSource
-from cxrjax.runners import add_runner_flags, answer_all, start_runner
+from cxrjax.runners import (
+    add_runner_flags,
+    answer_all,
+    estimate_run,
+    start_runner,
+    start_sampler,
+)
+from cxrjax.runners.seeds import answer_seeds, describe_spread
+from cxrjax.runners.systems import describe_systems
+
+
+class _ListSystems(argparse.Action):
+    """As `--help`: prints and ends, whatever else is missing."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, help: str) -> None:
+        super().__init__(option_strings, dest, nargs=0, help=help)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        print(describe_systems())
+        parser.exit()
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -35,6 +60,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     )
     add = parser.add_argument
     add_runner_flags(parser)
+    add("--list_systems", action=_ListSystems, help="list what --system knows, and end")
     add("--questions", required=True, type=Path, metavar="FILE", help="questions (JSON Lines)")
     add("--out", required=True, type=Path, metavar="FILE", help="predictions to write")
     return parser.parse_args(argv)
@@ -44,9 +70,20 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Predicts what the flags ask for and says where it is."""
     flags = parse_arguments(argv)
     questions = RecordSource(flags.questions, flags.image_root)
-    count = answer_all(questions, start_runner(flags), flags.out)
+    if flags.dry_run:
+        print(estimate_run(flags, questions))
+        return
+    if flags.seeds:
+        files = answer_seeds(questions, start_sampler(flags), flags.out, flags.seeds)
+        for file in files:
+            write_prediction_record(file, flags.questions, flags)
+        print(describe_spread(files))
+        print(f"{', '.join(map(str, files))}: give all of them to score")
+        return
+    found = answer_all(questions, start_runner(flags), flags.out)
     write_prediction_record(flags.out, flags.questions, flags)
-    print(f"{flags.out}: {count:,} predictions")
+    faults = ", ".join(f"{n:,} {name}" for name, n in found.most_common() if name != "ok")
+    print(f"{flags.out}: {found.total():,} predictions" + f" ({faults})" * bool(faults))
 
 
 if __name__ == "__main__":

@@ -42,7 +42,8 @@ def write_prediction_record(predictions: Path, questions: Path, flags: Namespace
             "them, but give a file of questions/ to be sure",
             file=sys.stderr,
         )
-    folder = getattr(flags, "workdir", None) or getattr(flags, "checkpoint", None)
+    named = (getattr(flags, name, None) for name in ("workdir", "checkpoint", "folder"))
+    folder = next(filter(None, named), None)
     content = {
         "command": sys.argv,
         "predictions_sha256": file_sha256(predictions),

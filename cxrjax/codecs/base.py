@@ -278,7 +278,7 @@ class Codec(abc.ABC):
                 grids.append(grid)
                 places.append((start, end, label))
         if not grids and not failures:
-            fail("refusal" if _declines(text) else "no_box", 0, len(text))
+            fail("refusal" if declines(text) else "no_box", 0, len(text))
         # All boxes at once: a hostile text may hold tens of thousands.
         numbers = np.array(grids, np.float64).reshape(-1, 4)
         boxes, reasons = self._judge(numbers, height, width, geometry, strict)
@@ -375,7 +375,7 @@ def _format(row: np.ndarray) -> str:
     return "(" + ", ".join(f"{value:.6g}" for value in row) + ")"
 
 
-def _declines(text: str) -> bool:
+def declines(text: str) -> bool:
     return _REFUSAL.search(" ".join(text.replace("’", "'").split())) is not None
 
 

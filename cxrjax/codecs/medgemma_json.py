@@ -26,7 +26,7 @@ from jaxtyping import Float, Int
 
 from cxrjax.codecs.base import Candidate, Codec, Geometry
 
-_LARGEST = 1000
+LARGEST = 1000
 
 # Bounded repeats throughout: the time is linear in the text, whatever the text.
 _S = r"[ \t\r\n]{0,60}"
@@ -82,19 +82,19 @@ class MedGemmaJson(Codec):
         return f"[{y_min},{x_min},{y_max},{x_max}]"
 
     def _largest(self, height: int, width: int) -> Int[np.ndarray, "2"]:
-        return np.full(2, _LARGEST)
+        return np.full(2, LARGEST)
 
     def _to_grid(
         self, boxes: np.ndarray, height: int, width: int, geometry: Geometry | None
     ) -> Float[np.ndarray, "n 4"]:
-        size, padding, side = _square(height, width)
-        return (boxes * size + padding) / side * _LARGEST
+        size, padding, side = padded_square(height, width)
+        return (boxes * size + padding) / side * LARGEST
 
     def _from_grid(
         self, grid: np.ndarray, height: int, width: int, geometry: Geometry | None
     ) -> Float[np.ndarray, "n 4"]:
-        size, padding, side = _square(height, width)
-        return (grid / _LARGEST * side - padding) / size
+        size, padding, side = padded_square(height, width)
+        return (grid / LARGEST * side - padding) / size
 
     def _candidates(self, text: str) -> Iterator[Candidate]:
         text = text.rstrip()
@@ -115,7 +115,9 @@ class MedGemmaJson(Codec):
             yield Candidate(endless, len(text), "truncated")
 
 
-def _square(height: int, width: int) -> tuple[Float[np.ndarray, "4"], Float[np.ndarray, "4"], int]:
+def padded_square(
+    height: int, width: int
+) -> tuple[Float[np.ndarray, "4"], Float[np.ndarray, "4"], int]:
     """The image's size and its offset in the padded square, for xyxy; the side. All in pixels."""
     side = max(height, width)
     left, top = (side - width) // 2, (side - height) // 2
@@ -177,7 +179,7 @@ def _thousandths(parts: list[str]) -> list[float]:
     """Numbers as written; fractions of the square where they can be nothing else."""
     numbers = [float(part) for part in parts]
     fractions = all(0 <= x <= 1 for x in numbers) and not all(x.is_integer() for x in numbers)
-    return [x * _LARGEST for x in numbers] if fractions else numbers
+    return [x * LARGEST for x in numbers] if fractions else numbers
 
 
 def _printable(label: str | None) -> str | None:

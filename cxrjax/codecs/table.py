@@ -5,8 +5,12 @@ import difflib
 from cxrjax.codecs.base import Codec
 from cxrjax.codecs.chexagent import CheXagent
 from cxrjax.codecs.gemex import Gemex
+from cxrjax.codecs.gemini_json import GeminiJson
+from cxrjax.codecs.internvl import InternVl
+from cxrjax.codecs.llava import Llava
 from cxrjax.codecs.maira2 import Maira2
 from cxrjax.codecs.medgemma_json import MedGemmaJson
+from cxrjax.codecs.minigpt import MiniGpt
 from cxrjax.codecs.paligemma import PaliGemma
 from cxrjax.codecs.radvlm import RadVlm
 from cxrjax.codecs.vindr_px import VinDrPixels
@@ -20,6 +24,10 @@ CODECS: dict[str, Codec] = {
     "maira2": Maira2(),
     "chexagent": CheXagent(),
     "radvlm": RadVlm(),
+    "llava": Llava(),
+    "gemini_json": GeminiJson(),
+    "internvl": InternVl(),
+    "minigpt": MiniGpt(),
 }
 
 

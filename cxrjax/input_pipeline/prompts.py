@@ -234,8 +234,8 @@ def _chat_target(record: QARecord, box_text: BoxText) -> str:
 
 
 # MedGemma 1.5's (its public fine-tuning and localisation notebooks, Apache-2.0), with line breaks
-# within a paragraph taken out. It asks about one object.
-_MEDGEMMA_BOXES = """\
+# within a paragraph taken out. It asks about one object, named in the place of {finding}.
+MEDGEMMA_LOCATE = """\
 Instructions:
 The following user query will require outputting bounding boxes. The format of bounding boxes \
 coordinates is [y0, x0, y1, x1] where (y0, x0) must be top-left corner and (y1, x1) the \
@@ -250,17 +250,13 @@ Remember "left" refers to the patient's left side where the heart is and sometim
 in the upper right corner of the image.
 
 Query:
-"""
-_MEDGEMMA_QUERY = (
-    "Where is the {finding}? Don't give a final answer without reasoning. Output the final answer "
-    'in the format "Final Answer: X" where X is a JSON list of objects. The object needs a '
-    '"box_2d" and "label" key. Answer:'
-)
+Where is the {finding}? Don't give a final answer without reasoning. Output the final answer in \
+the format "Final Answer: X" where X is a JSON list of objects. The object needs a "box_2d" and \
+"label" key. Answer:"""
 
 
 def _medgemma_boxes_prefix(record: QARecord) -> str:
-    query = _MEDGEMMA_QUERY.format(finding=_finding(record))
-    return _chat_question(record, _MEDGEMMA_BOXES + query)
+    return _chat_question(record, MEDGEMMA_LOCATE.replace("{finding}", _finding(record)))
 
 
 def _medgemma_boxes_target(record: QARecord, box_text: BoxText) -> str:

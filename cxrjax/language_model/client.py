@@ -91,11 +91,13 @@ class Client:
             UserError: the run cannot go on (`Server.complete`; sending not allowed; too many
                 failures in a row).
         """
+        form = request.answer
+        assert form is not None, "a request for text has no form; see `complete`"
         current = request
         for left in range(self.settings.answers - 1, -1, -1):
-            completion = self._complete(current)
+            completion = self.complete(current)
             try:
-                return _read(completion, request.answer, check)
+                return _read(completion, form, check)
             except NoAnswer as failure:
                 if failure.category == "refusal" or not left:
                     raise
@@ -188,7 +190,13 @@ class Client:
             "else use a server on this machine"
         )
 
-    def _complete(self, request: Request) -> Completion:
+    def complete(self, request: Request) -> Completion:
+        """What the model says, unread: text of any form, refusals and cut-off answers too.
+
+        Raises:
+            NoAnswer: the service failed.
+            UserError: as `ask`.
+        """
         key = request.key(self.settings)
         completion = self._cache.get(key)
         if completion is not None:

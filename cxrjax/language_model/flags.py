@@ -17,8 +17,13 @@ PRICE_IN = "CXRJAX_LM_PRICE_IN"
 PRICE_OUT = "CXRJAX_LM_PRICE_OUT"
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Declares the flags, as a group of their own."""
+def add_flags(parser: argparse.ArgumentParser, text: bool = False) -> None:
+    """Declares the flags, as a group of their own.
+
+    Args:
+        text: answers are text of any form: without `--structured_output`, and without
+            `--temperature`, which the caller has.
+    """
     group = parser.add_argument_group(
         "language model",
         "An OpenAI-compatible server. Flags override the environment's CXRJAX_LM_BASE_URL, "
@@ -28,14 +33,15 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add = group.add_argument
     add("--base_url", metavar="URL", help="such as http://127.0.0.1:8000/v1")
     add("--model", metavar="NAME", help="the model's name, as the server knows it")
-    add("--temperature", type=_not_negative, help="of sampling (default: the server's own)")
-    add(
-        "--structured_output",
-        choices=get_args(StructuredOutput),
-        default="json_schema",
-        help="how answers are made to be JSON; `prompt` for servers that know neither of the "
-        "others (default json_schema)",
-    )
+    if not text:
+        add("--temperature", type=_not_negative, help="of sampling (default: the server's own)")
+        add(
+            "--structured_output",
+            choices=get_args(StructuredOutput),
+            default="json_schema",
+            help="how answers are made to be JSON; `prompt` for servers that know neither of the "
+            "others (default json_schema)",
+        )
     add(
         "--token_limit_field",
         choices=get_args(TokenLimitField),
@@ -59,11 +65,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def from_flags(flags: argparse.Namespace, cache: Path) -> Client:
+def from_flags(flags: argparse.Namespace, cache: Path, temperature: float | None = None) -> Client:
     """The client that the flags of `add_flags` describe.
 
     Args:
         cache: the file where `--cache` names none.
+        temperature: where the flags were declared for text.
 
     Raises:
         UserError: the address or the model is named nowhere, one price stands alone, a price in
@@ -76,8 +83,8 @@ def from_flags(flags: argparse.Namespace, cache: Path) -> Client:
         base_url=base_url,
         model=flags.model or os.environ.get(MODEL, ""),
         api_key=os.environ.get(API_KEY, ""),
-        temperature=flags.temperature,
-        structured_output=flags.structured_output,
+        temperature=flags.temperature if temperature is None else temperature,
+        structured_output=getattr(flags, "structured_output", "prompt"),
         token_limit_field=flags.token_limit_field,
         timeout=flags.timeout,
         requests_per_minute=flags.requests_per_minute,

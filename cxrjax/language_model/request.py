@@ -50,19 +50,23 @@ class Message:
 
 @dataclasses.dataclass(frozen=True)
 class Request(Generic[T]):
-    """A conversation to be continued by a JSON object.
+    """A conversation to be continued by a JSON object, or by text.
 
     Attributes:
-        answer: its form. For servers that hold a model to a schema all fields must be required and
-            others forbidden (`extra="forbid"`).
+        answer: the object's form. For servers that hold a model to a schema all fields must be
+            required and others forbidden (`extra="forbid"`). None: text, as the model likes.
         max_output_tokens: of the answer, a model's thinking included where it has any.
         usual_output_tokens: of a good answer without thinking, for estimates.
+        seed: of sampling, for servers that know the parameter; None leaves it out.
+        logprobs: ask for the answer's log-probability (`Completion.logprob`).
     """
 
     messages: tuple[Message, ...]
-    answer: type[T]
+    answer: type[T] | None
     max_output_tokens: int = 4096
     usual_output_tokens: int = 500
+    seed: int | None = None
+    logprobs: bool = False
 
     def then(self, said: str, user: str) -> "Request[T]":
         """The same conversation after the model said something and is asked again."""
@@ -77,7 +81,8 @@ class Request(Generic[T]):
     def text_bytes(self) -> int:
         """UTF-8 bytes of all texts and the schema. No byte-level tokenizer makes more tokens."""
         texts = [part for turn in self.messages for part in turn.parts if isinstance(part, str)]
-        texts.append(json.dumps(_schema(self.answer)) + _JSON_INSTRUCTION)
+        if self.answer is not None:
+            texts.append(json.dumps(_schema(self.answer)) + _JSON_INSTRUCTION)
         # Chat templates put a few tokens around each turn.
         return sum(len(text.encode()) for text in texts) + 16 * len(self.messages)
 
@@ -90,7 +95,6 @@ class Request(Generic[T]):
             image_url: how an image is written (default: as a data URL).
         """
         url = image_url or _data_url
-        schema = _schema(self.answer)
         body: dict[str, Any] = {
             "model": settings.model,
             "messages": [
@@ -100,6 +104,13 @@ class Request(Generic[T]):
         }
         if settings.temperature is not None:
             body["temperature"] = settings.temperature
+        if self.seed is not None:
+            body["seed"] = self.seed
+        if self.logprobs:
+            body["logprobs"] = True
+        if self.answer is None:
+            return body
+        schema = _schema(self.answer)
         if settings.structured_output == "json_schema":
             form = {"name": self.answer.__name__, "schema": schema, "strict": True}
             body["response_format"] = {"type": "json_schema", "json_schema": form}

@@ -149,6 +149,7 @@ class Server:
                 model=answer.model or self._settings.model,
                 input_tokens=usage.prompt_tokens if usage is not None else None,
                 output_tokens=spent,
+                logprob=_total_logprob(choice),
             )
         except (AttributeError, IndexError, TypeError):
             found = self._one_line(repr(answer))
@@ -178,6 +179,12 @@ class Server:
         if self._settings.api_key:
             text = text.replace(self._settings.api_key, "<key>")
         return " ".join(text.split())[:_DETAIL_LENGTH]
+
+
+def _total_logprob(choice: Any) -> float | None:
+    """Sum over the answer's tokens; None where the server tells none."""
+    tokens = getattr(choice.logprobs, "content", None)
+    return sum(token.logprob for token in tokens) if tokens else None
 
 
 class _Refused(Exception):  # noqa: N818 - carries what is raised in its place

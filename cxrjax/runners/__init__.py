@@ -4,7 +4,13 @@ Each is a module of its own that turns questions into lines of predictions; `tab
 """
 
 from cxrjax.runners.base import Answer, Line, Runner, answer_all
-from cxrjax.runners.table import RUNNERS, add_runner_flags, start_runner
+from cxrjax.runners.table import (
+    RUNNERS,
+    add_runner_flags,
+    estimate_run,
+    start_runner,
+    start_sampler,
+)
 
 __all__ = [
     "RUNNERS",
@@ -13,5 +19,7 @@ __all__ = [
     "Runner",
     "add_runner_flags",
     "answer_all",
+    "estimate_run",
     "start_runner",
+    "start_sampler",
 ]

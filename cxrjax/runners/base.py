@@ -1,6 +1,7 @@
 """What all runners have in common: how they are started and asked, and what they leave."""
 
 import argparse
+import collections
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -26,18 +27,25 @@ class Runner:
         summary: what it is, a few words for `--help`.
         start: the command's flags -> what answers. Called once; loads what there is to load.
         needs: flags that it cannot run without.
+        sample: the same for runners that can sample: flags -> seed -> what answers.
+        estimate: what a run would take, without running.
     """
 
     summary: str
     start: Callable[[argparse.Namespace], Answer]
     needs: tuple[str, ...] = ()
+    sample: Callable[[argparse.Namespace], Callable[[int | None], Answer]] | None = None
+    estimate: Callable[[argparse.Namespace, RecordSource], str] | None = None
 
 
-def answer_all(questions: RecordSource, answer: Answer, out: Path) -> int:
-    """Writes a line for each question, the whole file or none, and returns how many.
+def answer_all(questions: RecordSource, answer: Answer, out: Path) -> collections.Counter[str]:
+    """Writes a line for each question, the whole file or none.
 
     Args:
         out: the predictions file. Questions of later turns are left in OUT.turns.jsonl, as asked.
+
+    Returns:
+        How many lines have which `parse`.
 
     Raises:
         UserError: what the runner raises, or a question continues one that is not in the file.
@@ -45,10 +53,10 @@ def answer_all(questions: RecordSource, answer: Answer, out: Path) -> int:
     out.parent.mkdir(parents=True, exist_ok=True)
     lines = predict_in_turns(questions, answer, out.with_name(out.name + ".turns.jsonl"))
     partial = out.with_name(out.name + ".partial")
-    count = 0
+    found: collections.Counter[str] = collections.Counter()
     with open(partial, "w", encoding="utf-8") as file:
         for line in tqdm.tqdm(lines, total=questions.num_questions, unit="question", desc=out.stem):
             file.write(json.dumps(line, ensure_ascii=False) + "\n")
-            count += 1
+            found[line["parse"]] += 1
     partial.replace(out)
-    return count
+    return found

@@ -1,11 +1,19 @@
 """The runners by name, and the flags that choose one and belong to one or a few."""
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 
 from cxrjax.errors import UserError
+from cxrjax.input_pipeline.sources import RecordSource
+from cxrjax.language_model import flags as language_model
+from cxrjax.runners import other_model
 from cxrjax.runners.base import Answer, Runner
 from cxrjax.runners.model_flags import add_model_flags
+from cxrjax.runners.seeds import check_seeds, parse_seeds
+
+# Seed -> what answers with it; None: without one.
+Sampler = Callable[[int | None], Answer]
 
 
 def _model(flags: argparse.Namespace) -> Answer:
@@ -39,15 +47,58 @@ def _reader(flags: argparse.Namespace) -> Answer:
     return start_reader(flags.readers, flags.reader)
 
 
+def _sampled_model(flags: argparse.Namespace) -> Sampler:
+    check_seeds(flags.seeds, bool(flags.temperature))
+    return lambda seed: _model(_with_seed(flags, seed))
+
+
+def _with_seed(flags: argparse.Namespace, seed: int | None) -> argparse.Namespace:
+    return argparse.Namespace(**{**vars(flags), "seed": seed})
+
+
+def _openai(flags: argparse.Namespace) -> Sampler:
+    from cxrjax.runners.openai_runner import start_openai
+
+    return start_openai(flags)
+
+
+def _openai_estimate(flags: argparse.Namespace, questions: RecordSource) -> str:
+    from cxrjax.runners.openai_runner import estimate
+
+    return estimate(flags, questions)
+
+
+def _hf(flags: argparse.Namespace) -> Sampler:
+    from cxrjax.runners.hf_runner import start_hf
+
+    return start_hf(flags)
+
+
 # What --workdir and --checkpoint stand for.
 _OWN_MODEL = "model"
+_OTHER_MODELS = ("openai", "hf")
 
 RUNNERS: dict[str, Runner] = {
-    _OWN_MODEL: Runner("a model of ours; needs --workdir or --checkpoint", _model),
+    _OWN_MODEL: Runner(
+        "a model of ours; needs --workdir or --checkpoint", _model, sample=_sampled_model
+    ),
     "prior_box": Runner("each finding's mean box in training records", _prior_box, ("train",)),
     "majority": Runner("training records' most frequent answer", _majority, ("train",)),
-    "random": Runner("an answer drawn from those that the question leaves open", _random),
+    "random": Runner(
+        "an answer drawn from those that the question leaves open",
+        _random,
+        sample=lambda flags: lambda seed: _random(_with_seed(flags, seed)),
+    ),
     "reader": Runner("one radiologist's boxes", _reader, ("readers", "reader")),
+    "openai": Runner(
+        "any model behind an OpenAI-compatible server",
+        lambda flags: _openai(flags)(None),
+        sample=_openai,
+        estimate=_openai_estimate,
+    ),
+    "hf": Runner(
+        "a transformers model in a folder", lambda flags: _hf(flags)(None), ("folder",), sample=_hf
+    ),
 }
 
 
@@ -62,6 +113,14 @@ def add_runner_flags(parser: argparse.ArgumentParser) -> None:
     add("--train", type=Path, metavar="FILE", help="training records that a baseline learns from")
     add("--readers", type=Path, metavar="FILE", help="records with `readers`, of the images asked")
     add("--reader", metavar="ID", help="the reader who answers, such as R8")
+    add(
+        "--seeds",
+        type=parse_seeds,
+        metavar="0,1,2",
+        help="sample once for each, a file each (OUT.seed0.jsonl, ...), and print the spread",
+    )
+    other_model.add_flags(parser)
+    language_model.add_flags(parser, text=True)
 
 
 def start_runner(flags: argparse.Namespace) -> Answer:
@@ -70,8 +129,38 @@ def start_runner(flags: argparse.Namespace) -> Answer:
     Raises:
         UserError: a flag that it needs is missing, or what the runner raises.
     """
+    return _runner(flags).start(flags)
+
+
+def start_sampler(flags: argparse.Namespace) -> Sampler:
+    """The same for each of `--seeds`.
+
+    Raises:
+        UserError: as `start_runner`, or the runner never samples.
+    """
+    runner = _runner(flags)
+    if runner.sample is None:
+        raise UserError(f"--runner={flags.runner} does not sample; leave out --seeds")
+    return runner.sample(flags)
+
+
+def estimate_run(flags: argparse.Namespace, questions: RecordSource) -> str:
+    """What a run would send and cost, in words.
+
+    Raises:
+        UserError: as `start_runner`, or the runner sends nothing.
+    """
+    runner = _runner(flags)
+    if runner.estimate is None:
+        raise UserError("--dry_run is about what --runner=openai sends; leave it out")
+    return runner.estimate(flags, questions)
+
+
+def _runner(flags: argparse.Namespace) -> Runner:
     runner = RUNNERS[flags.runner or _OWN_MODEL]
     for name in runner.needs:
         if getattr(flags, name) is None:
             raise UserError(f"--runner={flags.runner} needs --{name}")
-    return runner.start(flags)
+    if flags.runner not in _OTHER_MODELS:
+        other_model.refuse_flags(flags)
+    return runner

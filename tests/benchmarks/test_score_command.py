@@ -318,3 +318,14 @@ def test_as_a_command(files):
     )
     assert done.returncode == 0, done.stderr
     assert (files / "out" / "tables.csv").exists()
+
+
+def test_runs_with_other_seeds_give_a_spread(files, capsys):
+    for seed, source in enumerate(("base", "tuned", "tuned")):
+        (files / f"m.seed{seed}.jsonl").write_text((files / f"{source}.jsonl").read_text())
+    main(_arguments(files, "m.seed0", "m.seed1", "m.seed2"))
+    found = json.loads((files / "out" / "spread.json").read_text())["m"]["strict"]["vqa/f1"]
+    figures = json.loads((files / "out" / "metrics.json").read_text())
+    values = [figures[f"m.seed{seed}"]["strict"]["vqa/f1"]["value"] for seed in range(3)]
+    assert found["low"] == min(values) < found["mean"] < found["high"] == max(values)
+    assert "### m: spread over seeds" in capsys.readouterr().out

@@ -39,11 +39,14 @@ def step(name, height, width, geometry):
     """A grid step in fractions of the original image, along x, y, x, y."""
     if name == "vindr_px":
         return 1 / np.array([width, height, width, height])
-    if name == "medgemma_json":
-        return max(height, width) / 1000 / np.array([width, height, width, height])
+    if name in ("medgemma_json", "llava"):
+        steps = 1000 if name == "medgemma_json" else 100
+        return max(height, width) / steps / np.array([width, height, width, height])
     if name == "gemex":
         return np.full(4, 1 / 224)
-    if name in ("chexagent", "radvlm"):
+    if name in ("gemini_json", "internvl"):
+        return np.full(4, 1 / 1000)
+    if name in ("chexagent", "radvlm", "minigpt"):
         return np.full(4, 1 / 100)
     geometry = geometry or Geometry()
     bins = {"paligemma": 1024, "maira2": 100}[name]
@@ -121,7 +124,10 @@ def test_find_is_decode_with_places(name, boxes, strict):
         | st.sampled_from(
             ["<|box|>", "<|/box|>", "(1,2)", "(30,40)", "(", ")", "<|ref|>a<|/ref|>", "<|"]
         )
-        | st.sampled_from(["[0.10, 0.20, 0.30, 0.40]", "[0.1,", "0.25", "1.00", "[1]", "-0.5"]),
+        | st.sampled_from(["[0.10, 0.20, 0.30, 0.40]", "[0.1,", "0.25", "1.00", "[1]", "-0.5"])
+        | st.sampled_from(
+            ["<box>", "<box>[[1, 2, 3, 4]", "]</box>", "<ref>a</ref>", "{<1><2>", "<30>", "}", "{"]
+        ),
         max_size=14,
     ).map("".join),
     st.booleans(),

@@ -15,7 +15,6 @@ from cxrjax.datasets.quality import QualityLog
 from cxrjax.datasets.vindr_cxr_vqa import language_model_writer
 from cxrjax.datasets.vindr_cxr_vqa.annotation import Finding, ImageAnnotation
 from cxrjax.datasets.vindr_cxr_vqa.language_model_writer import (
-    LONG_SIDE,
     NO_IMAGE,
     PROMPT_VERSION,
     REASON_LENGTH,
@@ -28,6 +27,7 @@ from cxrjax.datasets.vindr_cxr_vqa.plan import PlannedQuestion, Wording
 from cxrjax.datasets.vindr_cxr_vqa.templates import QUESTION_TYPES
 from cxrjax.datasets.vindr_cxr_vqa.wording_check import faults, written_boxes
 from cxrjax.errors import UserError
+from cxrjax.images.encode import LONG_SIDE
 from cxrjax.language_model import AnswerCache, Client, Prices, Settings
 from cxrjax.language_model.flags import add_flags
 

@@ -16,12 +16,13 @@ from collections.abc import Callable
 
 @dataclasses.dataclass(frozen=True)
 class Text:
-    """A completion; `usage` is (prompt, completion, total) tokens."""
+    """A completion; `usage` is (prompt, completion, total) tokens, `logprobs` one a token."""
 
     text: str | None
     finish_reason: str = "stop"
     refusal: str | None = None
     usage: tuple[int, int, int] | None = (100, 20, 120)
+    logprobs: tuple[float, ...] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,6 +135,11 @@ def _answer(handler, action, model: str) -> None:
 def _completion(answer: Text, model: str) -> dict:
     message = {"role": "assistant", "content": answer.text, "refusal": answer.refusal}
     choice = {"index": 0, "message": message, "finish_reason": answer.finish_reason}
+    if answer.logprobs is not None:
+        tokens = [
+            {"token": "t", "bytes": None, "logprob": p, "top_logprobs": []} for p in answer.logprobs
+        ]
+        choice["logprobs"] = {"content": tokens, "refusal": None}
     content = {"id": "1", "object": "chat.completion", "created": 0, "model": f"{model}-served"}
     content["choices"] = [choice]
     if answer.usage is not None:

@@ -9,13 +9,11 @@ import argparse
 import dataclasses
 import functools
 import importlib.resources
-import io
 import tomllib
 from collections.abc import Iterable, Iterator, Sized
 from pathlib import Path
 from typing import Any, Literal
 
-import PIL.Image
 import pydantic
 from tqdm import tqdm
 
@@ -30,7 +28,7 @@ from cxrjax.datasets.vindr_cxr_vqa.wording_check import (
     reason_words,
     written_boxes,
 )
-from cxrjax.images.decode import read_image
+from cxrjax.images.encode import encode_jpeg
 from cxrjax.images.error import ImageError
 from cxrjax.language_model import Client, Estimate, Image, Message, NoAnswer, Request
 from cxrjax.language_model.flags import from_flags
@@ -38,9 +36,6 @@ from cxrjax.language_model.flags import from_flags
 PROMPT_VERSION = "1"
 CACHE_NAME = "language_model_answers.jsonl"
 CONTENT = "annotations of VinDr-CXR (findings, boxes, numbers of readers)"
-# Longer side of the picture that is sent. Larger ones cost more and are scaled down by most models.
-LONG_SIDE = 1024
-JPEG_QUALITY = 90
 # 200 words are about 270 tokens, question, answer and JSON the rest.
 USUAL_OUTPUT_TOKENS = 400
 MAX_OUTPUT_TOKENS = 4096  # models that think before they answer need it
@@ -143,7 +138,7 @@ class LanguageModelWriter:
         path = self._image_root / annotation.image_path
         if not path.is_file():
             return None
-        return Image(functools.partial(encode_image, path), "image/jpeg")
+        return Image(functools.partial(encode_jpeg, path), "image/jpeg")
 
     def _word(self, item: tuple[PlannedQuestion, Image | None]) -> _Outcome:
         """Asks about one plan; runs in a thread."""
@@ -233,19 +228,6 @@ def plan_text(plan: PlannedQuestion, prompt: dict[str, Any]) -> str:
         votes = f" ({image.votes(label)} of {len(image.readers)} readers)" * bool(image.readers)
         lines.append(f"- {label}{votes}: {_written(image.boxes_of(label))}")
     return "\n".join(lines)
-
-
-def encode_image(path: Path) -> bytes:
-    """A radiograph as a grey JPEG file, its longer side at most `LONG_SIDE` pixels.
-
-    Raises:
-        ImageError: it cannot be decoded.
-    """
-    picture = PIL.Image.fromarray(read_image(path)).convert("L")
-    picture.thumbnail((LONG_SIDE, LONG_SIDE), PIL.Image.Resampling.LANCZOS)
-    out = io.BytesIO()
-    picture.save(out, "JPEG", quality=JPEG_QUALITY)
-    return out.getvalue()
 
 
 _NORMAL = "The annotation of the image has no finding."

@@ -1,0 +1,228 @@
+"""A transformers model in a folder on this machine (`AutoModelForImageTextToText`, a processor).
+
+Nothing is fetched, and no code of the folder's own is run. Questions go through in batches, padded
+on the left; the model's chat template is used where it has one, else one that is given. Greedy
+unless told otherwise: what the folder's generation settings say of sampling or beams does not
+count, what they say of end tokens does.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import PIL.Image
+
+from cxrjax.errors import UserError
+
+_EXTRA = "--runner=hf needs PyTorch: pip install -c constraints.txt -e .[hf]"
+
+
+class Sampling(NamedTuple):
+    """`temperature` 0: the likeliest token; `top_k` 0 and `top_p` 1: from all tokens."""
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
+
+
+class Written(NamedTuple):
+    """An answer. `logprob`: sum over its tokens, end token included; `ended`: it has one."""
+
+    text: str
+    logprob: float
+    tokens: int
+    ended: bool
+
+
+class FolderModel:
+    """The model and processor of a folder.
+
+    Args:
+        folder: as `save_pretrained` writes both.
+
+    Raises:
+        UserError: PyTorch is missing, or the folder holds no such model.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            import torch
+            import transformers
+        except ImportError:
+            raise UserError(_EXTRA) from None
+        if not (folder / "config.json").is_file():
+            raise UserError(
+                f"{folder}: no config.json in it; expected a folder as save_pretrained writes it"
+            )
+        self._torch = torch
+        try:
+            self.processor: Any = transformers.AutoProcessor.from_pretrained(
+                folder, local_files_only=True, trust_remote_code=False
+            )
+            model: Any = transformers.AutoModelForImageTextToText.from_pretrained(
+                folder, local_files_only=True, trust_remote_code=False, dtype="auto"
+            )
+        except (OSError, ValueError, KeyError, ImportError) as error:
+            reason = " ".join(str(error).split())[:200]
+            raise UserError(
+                f"{folder}: no image-text-to-text model with its processor ({reason}); a model "
+                "that needs code of its own can be asked through a server (--runner=openai)"
+            ) from None
+        self.model = model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
+        self.processor.tokenizer.padding_side = "left"
+        if self.processor.tokenizer.pad_token_id is None:
+            self.processor.tokenizer.pad_token = self.processor.tokenizer.eos_token
+        self._end_ids = _end_ids(self.model, self.processor.tokenizer)
+        self._skipped = {*self._end_ids, *_padding_ids(self.processor.tokenizer)}
+        self.fingerprint = _fingerprint(folder)
+
+    def write(
+        self,
+        conversations: Sequence[Sequence[tuple[str, str]]],
+        images: Sequence[PIL.Image.Image],
+        template: str,
+        max_answer_tokens: int,
+        sampling: Sampling = Sampling(),  # noqa: B008 - immutable
+    ) -> list[Written]:
+        """What the model answers, one batch.
+
+        Args:
+            conversations: (question, answer) of each turn; the last answer is "" and to be written.
+            images: one for each conversation, shown with its first question.
+            template: of a conversation where the model has none; {image} and {question}.
+            max_answer_tokens: end token included.
+        """
+        torch = self._torch
+        inputs = self._inputs(conversations, images, template).to(self.model.device)
+        start = inputs["input_ids"].shape[1]
+        chosen = _ChosenLogprobs(torch)
+        torch.manual_seed(sampling.seed)
+        with torch.inference_mode():
+            output = self.model.generate(
+                **inputs,
+                generation_config=self._generation(max_answer_tokens, sampling),
+                logits_processor=[chosen],
+            )
+        logprobs = chosen.of(output)
+        return [
+            self._read(output[row, start:].tolist(), logprobs[row].tolist())
+            for row in range(len(conversations))
+        ]
+
+    def _inputs(
+        self,
+        conversations: Sequence[Sequence[tuple[str, str]]],
+        images: Sequence[PIL.Image.Image],
+        template: str,
+    ) -> Any:
+        if getattr(self.processor, "chat_template", None):
+            chats = [
+                _chat(turns, image) for turns, image in zip(conversations, images, strict=True)
+            ]
+            return self.processor.apply_chat_template(
+                chats,
+                add_generation_prompt=True,
+                tokenize=True,
+                return_dict=True,
+                return_tensors="pt",
+                processor_kwargs={"padding": True},
+            )
+        token = getattr(self.processor, "image_token", None) or "<image>"
+        texts = []
+        for turns in conversations:
+            asked = "\n".join(part for turn in turns for part in turn if part)
+            texts.append(template.replace("{image}", token).replace("{question}", asked))
+        shown = [[image] for image in images]
+        return self.processor(text=texts, images=shown, return_tensors="pt", padding=True)
+
+    def _generation(self, max_answer_tokens: int, sampling: Sampling) -> Any:
+        from transformers import GenerationConfig
+
+        drawn: dict[str, Any] = {}
+        if sampling.temperature > 0:
+            drawn = {
+                "temperature": sampling.temperature,
+                "top_k": sampling.top_k,
+                "top_p": sampling.top_p,
+            }
+        return GenerationConfig(
+            max_new_tokens=max_answer_tokens,
+            do_sample=sampling.temperature > 0,
+            num_beams=1,
+            eos_token_id=sorted(self._end_ids) or None,
+            pad_token_id=self.processor.tokenizer.pad_token_id,
+            bos_token_id=self.processor.tokenizer.bos_token_id,
+            **drawn,
+        )
+
+    def _read(self, tokens: list[int], logprobs: list[float]) -> Written:
+        ends = [index for index, token in enumerate(tokens) if token in self._end_ids]
+        length = ends[0] + 1 if ends else len(tokens)
+        # Not the tokenizer's own skipping: boxes may be written in tokens that count as special.
+        kept = [token for token in tokens[:length] if token not in self._skipped]
+        text = self.processor.tokenizer.decode(kept, skip_special_tokens=False)
+        return Written(text, sum(logprobs[:length]), length, bool(ends))
+
+
+class _ChosenLogprobs:
+    """Notes the log-probability of each chosen token while `generate` runs, in little memory.
+
+    Called with what was chosen so far and the next token's scores, before temperature and the like.
+    """
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self._last: Any = None
+        self._found: list[Any] = []
+
+    def __call__(self, input_ids: Any, scores: Any) -> Any:
+        self._settle(input_ids)
+        self._last = self._torch.log_softmax(scores.float(), dim=-1)
+        return scores
+
+    def of(self, output: Any) -> Any:
+        """[rows, tokens written], once `generate` has returned its output."""
+        self._settle(output)
+        return self._torch.stack(self._found, dim=1)
+
+    def _settle(self, ids: Any) -> None:
+        if self._last is not None:
+            self._found.append(self._last.gather(1, ids[:, -1:])[:, 0])
+
+
+def _chat(turns: Sequence[tuple[str, str]], image: PIL.Image.Image) -> list[dict[str, Any]]:
+    messages: list[dict[str, Any]] = []
+    for asked, answered in turns:
+        messages.append({"role": "user", "content": [{"type": "text", "text": asked}]})
+        if answered:
+            said = [{"type": "text", "text": answered}]
+            messages.append({"role": "assistant", "content": said})
+    messages[0]["content"].insert(0, {"type": "image", "image": image})
+    return messages
+
+
+def _end_ids(model: Any, tokenizer: Any) -> set[int]:
+    """Tokens that end an answer: the folder's generation settings', else the tokenizer's."""
+    ids = model.generation_config.eos_token_id
+    if ids is None:
+        ids = tokenizer.eos_token_id
+    return set() if ids is None else {ids} if isinstance(ids, int) else set(ids)
+
+
+def _padding_ids(tokenizer: Any) -> set[int]:
+    ids = (tokenizer.pad_token_id, tokenizer.bos_token_id)
+    return {token for token in ids if token is not None}
+
+
+def _fingerprint(folder: Path) -> str:
+    """Tells folders' contents apart: by the small files, and size and time of the others."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.iterdir()):
+        if path.is_file():
+            stat = path.stat()
+            small = path.suffix in (".json", ".jinja", ".txt", ".model")
+            digest.update(f"{path.name} {stat.st_size} ".encode())
+            digest.update(path.read_bytes() if small else str(stat.st_mtime_ns).encode())
+    return digest.hexdigest()

@@ -1,0 +1,94 @@
+"""What another model wrote -> a line of predictions: the answer in its text, and the boxes in that.
+
+| reading     | what counts as the answer                                                         |
+|-------------|-----------------------------------------------------------------------------------|
+| `whole`     | all of the text                                                                   |
+| `final`     | what follows thinking and the last "Final Answer:"                                |
+| `turn`      | the text up to `###` or the next speaker's name, without the own one before it    |
+
+`parse` is `ok`, or the first that applies: why there is no answer (a failure of the service, the
+image, the question), `refusal`, `truncated`, or why a box in it could not be read.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from cxrjax.codecs import CODECS
+from cxrjax.codecs.base import declines
+from cxrjax.records import QARecord
+
+# Of several kinds of model: Gemma's, and those of most that think in public.
+_THINKING = re.compile(r"<unused94>.*?(?:<unused95>|\Z)|<think>.*?(?:</think>|\Z)", re.DOTALL)
+_FINAL = re.compile(r"\**final answer\**\s{0,9}:\**", re.IGNORECASE)
+_SPEAKER = "(?:Human|Patient|USER|User|Assistant|ASSISTANT|Doctor|AI)"
+_OWN_NAME = re.compile(rf"\s*(?:#{{2,3}}\s*)?{_SPEAKER}\s?:")
+_NEXT_TURN = re.compile(rf"#{{2,3}}|\n\s*{_SPEAKER}\s?:")
+
+
+def _whole(text: str) -> str:
+    return text.strip()
+
+
+def _final(text: str) -> str:
+    text = _THINKING.sub("", text)
+    return _FINAL.split(text)[-1].strip()
+
+
+def _turn(text: str) -> str:
+    own = _OWN_NAME.match(text)
+    text = text[own.end() :] if own else text
+    return _NEXT_TURN.split(text, maxsplit=1)[0].strip()
+
+
+READINGS: dict[str, Callable[[str], str]] = {"whole": _whole, "final": _final, "turn": _turn}
+
+
+def read_answer(
+    record: QARecord,
+    written: str,
+    reading: str,
+    codec: str | None,
+    *,
+    failure: str | None = None,
+    logprob: float | None = None,
+    box_score: float = 1.0,
+) -> dict[str, Any]:
+    """One line of predictions.
+
+    Args:
+        record: the question.
+        written: all that the model wrote.
+        reading: one of `READINGS`.
+        codec: how it writes boxes; None: it writes none.
+        failure: why there is no whole answer, for `parse`.
+        logprob: sum over the answer's tokens.
+        box_score: of every box; the same for all where a model tells none.
+    """
+    text = READINGS[reading](written)
+    line: dict[str, Any] = {"question_id": record.question_id, "text": text}
+    if text != written.strip():
+        line["written"] = written
+    finding = (record.variables or {}).get("finding")
+    boxes, labels = [], []
+    broken = ["refusal"] if codec is None and declines(text) else []
+    if codec is not None and text:
+        # Fractions are of the whole image; without any size they can only be of a square.
+        height, width = record.image_hw or (1000, 1000)
+        spans = CODECS[codec].find(text, height, width)
+        boxes = [[round(float(value), 6) for value in span.box] for span in spans]
+        labels = [span.label or finding for span in spans]
+        failures = CODECS[codec].decode(text, height, width).failures
+        broken = [found.category for found in failures if found.category != "no_box"]
+    return line | {
+        "boxes": boxes,
+        "labels": labels,
+        "box_scores": [round(box_score, 6)] * len(boxes),
+        "answer_logprob": None if logprob is None else round(logprob, 6),
+        "parse": failure or (broken[0] if broken else "ok"),
+    }
+
+
+def no_answer(record: QARecord, failure: str) -> dict[str, Any]:
+    """The line of a question that has no answer, and why."""
+    return read_answer(record, "", "whole", None, failure=failure)

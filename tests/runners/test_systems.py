@@ -1,0 +1,88 @@
+"""The presets hold together, and answers are found in what such systems write."""
+
+import pytest
+
+from cxrjax.codecs import CODECS
+from cxrjax.errors import UserError
+from cxrjax.runners.readings import READINGS, no_answer, read_answer
+from cxrjax.runners.systems import GEMEX, SYSTEMS, VIX_RAY, describe_systems, get_system
+from cxrjax.runners.wordings import WORDINGS, check_wording, default_wording, question_text
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_a_system_can_be_asked_and_read(name, record):
+    system = SYSTEMS[name]
+    assert system.runners and set(system.runners) <= {"openai", "hf"}
+    assert system.reading in READINGS
+    assert system.codec is None or system.codec in CODECS
+    assert system.locate.count("{finding}") in (0, 1)
+    assert system.template.count("{image}") == system.template.count("{question}") == 1
+    # What it can't be asked for, or what the words are not, is said.
+    assert system.unknown or system.source
+    # Boxes are asked for only where they can be read, and the other way round.
+    assert not (system.box_request or system.locate) or system.codec
+    check_wording(default_wording(system), system)
+    asked = question_text(record(1, finding="mass"), default_wording(system), system)
+    assert asked.startswith("What is seen?")
+    if system.locate:
+        located = question_text(record(1, finding="mass"), "locate", system)
+        assert "mass" in located and "{finding}" not in located
+        assert question_text(record(1), "locate", system) is None
+
+
+def test_the_papers_lists_are_whole():
+    """GEMeX, section 4.1; ViX-Ray, section 4.1 (Qwen2.5-VL twice, by size)."""
+    listed = [system.listed for system in SYSTEMS.values()]
+    assert listed.count(GEMEX) == 10
+    assert listed.count(VIX_RAY) == 7
+    for system in SYSTEMS.values():
+        assert system.title in describe_systems()
+
+
+def test_unknown_names_and_wordings():
+    with pytest.raises(UserError, match="did you mean radvlm"):
+        get_system("radvml")
+    for wording in WORDINGS[2:]:
+        with pytest.raises(UserError, match=r"use one of plain, typed$"):
+            check_wording(wording, SYSTEMS["xraygpt"])
+
+
+@pytest.mark.parametrize(
+    ("reading", "written", "answer"),
+    [
+        ("whole", " Yes.\n", "Yes."),
+        ("final", "<think>no, yes</think>\nYes.", "Yes."),
+        ("final", "<unused94>thought\nFinal Answer: no<unused95>Final Answer: yes", "yes"),
+        ("final", "**Final Answer:** B", "B"),
+        ("final", "<think>never ends", ""),
+        ("turn", "### Assistant: Yes, there is.### Human: and now?", "Yes, there is."),
+        ("turn", "Doctor: No effusion.###", "No effusion."),
+        ("turn", "No effusion.\nPatient: thanks", "No effusion."),
+        ("turn", "The user: a term that stays.", "The user: a term that stays."),
+    ],
+)
+def test_the_answer_in_what_was_written(reading, written, answer):
+    assert READINGS[reading](written) == answer
+
+
+def test_boxes_are_those_of_the_answer_alone(record):
+    written = "<think>[0.10, 0.10, 0.20, 0.20]</think>At [0.30, 0.30, 0.60, 0.60] and [0.1"
+    line = read_answer(record(1, finding="mass"), written, "final", "radvlm")
+    assert line["boxes"] == [pytest.approx([0.3, 0.3, 0.6, 0.6])]
+    assert line["labels"] == ["mass"] and line["box_scores"] == [1.0]
+    assert line["parse"] == "truncated" and line["written"] == written
+
+
+def test_a_label_of_the_systems_own_goes_before_the_findings_name(record):
+    written = "<ref>opacity</ref><box>[[1, 2, 30, 40]]</box>"
+    line = read_answer(record(1, finding="mass"), written, "whole", "internvl")
+    assert line["labels"] == ["opacity"]
+
+
+def test_a_declined_answer_and_none(record):
+    for codec in ("radvlm", None):
+        line = read_answer(record(1), "I'm sorry, but I can't help with that.", "whole", codec)
+        assert line["parse"] == "refusal" and line["boxes"] == []
+    assert no_answer(record(1), "timeout")["parse"] == "timeout"
+    # Without a form for boxes, numbers in brackets are words.
+    assert read_answer(record(1), "[0.1, 0.2, 0.3, 0.4]", "whole", None)["boxes"] == []
