@@ -9,7 +9,7 @@ another place for any of it:
     DIR/predictions/*.jsonl             --predictions   required; a system is called by the stem
     DIR/data/records/validation.jsonl   --references    required
     the folder above records/           --image_root    what image_path in the records starts from
-    tables.md, score.json, curves.json, comparisons.json beside metrics.json
+    tables.md, curves.json, comparisons.json, judgements.jsonl, score.json beside metrics.json
                                         --score         another score.json
     DIR/train/metrics.jsonl             --training_log  else DIR/metrics.jsonl
     DIR/train/run.json                  --run           else DIR/run.json
@@ -31,6 +31,7 @@ from typing import Any
 from cxrjax.benchmarks import BENCHMARKS
 from cxrjax.benchmarks.page import Inputs, write_page
 from cxrjax.benchmarks.page_pictures import PICTURES
+from cxrjax.benchmarks.page_studies import read_judgements
 from cxrjax.cli import run
 from cxrjax.codecs import CODECS, Codec
 from cxrjax.errors import UserError
@@ -104,6 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     score = read_json_object(score_file) if score_file else {}
     notes |= {"run": read_json_object(run_file) if run_file else {}, "score": score}
     comparisons = scored_in / "comparisons.json"  # not there of a single system
+    judged = scored_in / "judgements.jsonl"  # not there without a judge
     benchmark = str(flags.benchmark or score.get("benchmark") or "")
 
     page = write_page(
@@ -117,6 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             tables=tables,
             curves=curves,
             comparisons=read_json_list(comparisons) if comparisons.is_file() else [],
+            judgements=read_judgements(judged) if judged.is_file() else None,
             training_log=log,
             notes={**notes, "missing": missing},
         ),

@@ -18,6 +18,7 @@ from cxrjax.benchmarks.overlays import COLOURS, TRUTH, system_colours
 from cxrjax.benchmarks.page_cases import SAMPLE_SEED, Case, collect_cases, ranked_system
 from cxrjax.benchmarks.page_curves import charts
 from cxrjax.benchmarks.page_data import CaseData, script_json
+from cxrjax.benchmarks.page_marks import mark_facts, mark_words
 from cxrjax.benchmarks.page_pictures import (
     FOLDER,
     MOST_IN_ONE_FILE,
@@ -29,6 +30,7 @@ from cxrjax.benchmarks.page_pictures import (
     write_part,
 )
 from cxrjax.benchmarks.page_score_curves import system_charts
+from cxrjax.benchmarks.page_studies import Judgements, gemex_studies
 from cxrjax.benchmarks.scores import Benchmark
 from cxrjax.benchmarks.tables import FEW, UNDEFINED
 from cxrjax.codecs import Codec
@@ -41,10 +43,12 @@ CITATIONS = {
     "gemex": "Paper values: GEMeX (arXiv 2411.16778), Tables 5 and 6.",
     "vix_ray": "Paper values: ViX-Ray (arXiv 2603.15513), Table 6.",
 }
+# Benchmarks whose answers are compared fact by fact; of the others words are.
+FACTS = ("vix_ray",)
 # What a browser may load for the page: the file itself and, of the folder, scripts and pictures.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; "
 _FILE_POLICY = _POLICY + "script-src 'unsafe-inline'; img-src data:"
-_FOLDER_POLICY = _POLICY + "script-src 'unsafe-inline' 'self' file:; img-src 'self' file:"
+_FOLDER_POLICY = _POLICY + "script-src 'unsafe-inline' 'self' file:; img-src 'self' file: data:"
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,7 @@ class Inputs:
         tables: content of tables.md, by what it is headed with ("" for none).
         curves: content of curves.json.
         comparisons: content of comparisons.json.
+        judgements: a judge's marks of single answers, or None.
         training_log: metrics.jsonl of the training, or None (the page then says so).
         notes: what no file says: `classes_seen_by_base` (marked in tables by class), `remarks`
             (sentences printed under the title), `run` (content of run.json), `score` (of
@@ -73,6 +78,7 @@ class Inputs:
     tables: Mapping[str, str] = field(default_factory=dict)
     curves: Mapping[str, Any] = field(default_factory=dict)
     comparisons: Sequence[Mapping[str, Any]] = ()
+    judgements: Judgements | None = None
     training_log: Path | None = None
     notes: Mapping[str, Any] = field(default_factory=dict)
 
@@ -119,9 +125,21 @@ def write_page(
         raise UserError(f"pictures {pictures!r}: expected one of {', '.join(PICTURES)}")
     page_tables.check_metrics(inputs.metrics)
     figures = _figures(inputs, benchmark_name)
+    by_facts = benchmark_name in FACTS
     cases, overview = collect_cases(
-        inputs.references, inputs.predictions, max_images, benchmark, codec
+        inputs.references,
+        inputs.predictions,
+        max_images,
+        benchmark,
+        codec,
+        mark_facts if by_facts else mark_words,
     )
+    studies = []
+    if benchmark_name == "gemex":
+        root = None if pictures == "none" else inputs.image_root
+        studies = gemex_studies(
+            inputs.references, inputs.predictions, root, codec, inputs.judgements
+        )
     many = len(cases) > MOST_IN_ONE_FILE
     in_folder = pictures == "folder" or (many and pictures in ("auto", "none"))
     try:
@@ -134,6 +152,9 @@ def write_page(
             citation=CITATIONS.get(benchmark_name or "", ""),
             overview=overview,
             shown=len(cases),
+            by_facts=by_facts,
+            studies=studies,
+            score_name=inputs.judgements.name if inputs.judgements else "",
             pictures=pictures,
             policy=_FOLDER_POLICY if in_folder else _FILE_POLICY,
         )
@@ -151,10 +172,9 @@ def _figures(inputs: Inputs, benchmark: str | None) -> dict[str, Any]:
     by_name = {system.name: system for system in systems}
     seen = inputs.notes.get("classes_seen_by_base") or []
     parts: list[page_markdown.Section] = []
-    for heading, markdown in inputs.tables.items():
-        for part in page_markdown.sections(markdown, scored, seen):
+    for number, (heading, markdown) in enumerate(inputs.tables.items()):
+        for part in page_markdown.sections(markdown, f"tables-{number}", scored, seen):
             part.title = f"{heading}: {part.title}".rstrip(": ") if heading else part.title
-            part.key = f"{part.key}-{len(parts)}"
             parts.append(part)
     # comparisons.json has them too, and more exactly.
     parts = [part for part in parts if not part.title.endswith("Systems compared")]
@@ -164,6 +184,7 @@ def _figures(inputs: Inputs, benchmark: str | None) -> dict[str, Any]:
     notes = inputs.notes
     return {
         "by_name": by_name,
+        "by_name_and_truth": {**by_name, TRUTH: _TRUTH},
         "truth": _TRUTH,
         "scored": [by_name[name] for name in scored],
         "answering": [by_name[name] for name in inputs.predictions],

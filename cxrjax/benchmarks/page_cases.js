@@ -138,6 +138,8 @@
     const alone = card.node.querySelector('.ask[aria-pressed=true]')?.closest('tr').dataset.q, names = form.elements.labels.checked;
     svg.replaceChildren();
     const placed = [], named = [], texts = [], counts = [];
+    // Dark edges lie below all boxes, so that no system's hides another's box.
+    const edges = svg.appendChild(element('svg:g', { class: 'edges', 'aria-hidden': 'true' }));
     for (const system of [-1, ...systems.keys()]) {
       const look = system < 0 ? index.truth : systems[system];
       let count = 0;
@@ -150,8 +152,9 @@
           for (const [x0, y0, x1, y1, number] of boxes) {
             const label = index.labels[number], s = WIDTH / index.scale, t = height / index.scale;
             const box = [Math.min(x0, x1) * s, Math.min(y0, y1) * t, Math.max(x0, x1) * s, Math.max(y0, y1) * t];
-            const at = { x: box[0].toFixed(1), y: box[1].toFixed(1), width: (box[2] - box[0]).toFixed(1), height: (box[3] - box[1]).toFixed(1) };
-            layer.append(element('svg:g', {}, element('svg:title', {}, `${look.name}: ${label}`), element('svg:rect', { class: 'halo', ...at }), element('svg:rect', at)));
+            const rect = { x: box[0].toFixed(1), y: box[1].toFixed(1), width: (box[2] - box[0]).toFixed(1), height: (box[3] - box[1]).toFixed(1) };
+            edges.append(element('svg:rect', rect));
+            layer.append(element('svg:rect', rect, element('svg:title', {}, `${look.name}: ${label}`)));
             count += 1;
             if (!names || !label || named.some(other => other.label === label && overlap(other.box, box) > 0.3)) continue;
             const spot = place(label, box, height, placed);

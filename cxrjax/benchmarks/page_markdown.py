@@ -41,15 +41,18 @@ class Section:
     notes: list[Markup] = field(default_factory=list)
 
 
-def sections(markdown: str, systems: Sequence[str], marked: Collection[str] = ()) -> list[Section]:
+def sections(
+    markdown: str, key: str, systems: Sequence[str] = (), marked: Collection[str] = ()
+) -> list[Section]:
     """The sections of tables.md; the first, without a title, is what stands above all headings.
 
     Args:
+        key: what the sections' own keys begin with.
         systems: names that headings of columns may end in, as in "F1, tuned"; such columns are
             grouped.
         marked: rows of broken-down tables that get a mark: classes that the base had learnt.
     """
-    found = [Section("", "about")]
+    found = [Section("", key)]
     table: list[str] = []
     for line in [*markdown.splitlines(), ""]:
         if line.startswith("|"):
@@ -62,7 +65,7 @@ def sections(markdown: str, systems: Sequence[str], marked: Collection[str] = ()
         if line.startswith("## "):
             title = line.removeprefix("## ")
             by = re.search(r"\b[Bb]y\b", title) is not None
-            found.append(Section(title, f"section-{len(found)}", by))
+            found.append(Section(title, f"{key}-{len(found)}", by))
         elif note := _NOTE.fullmatch(line):
             here.notes.append(_inline(note[2]))
         elif line and not line.startswith("# "):

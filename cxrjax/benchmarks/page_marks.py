@@ -1,19 +1,25 @@
 """What differs between an answer and its reference, and where box notation stands in both (X14).
 
 A text becomes a list of pieces: plain strings, and (string, kind) where something is to be set
-apart. Differences are of words, whatever these mean: "effusion" beside "no effusion" differs by
-one word. Kinds after ViX-Ray's appendix D, whose colours the page has:
+apart. `mark_words` compares words, whatever these mean: "effusion" beside "no effusion" differs by
+one word. `mark_facts` compares facts, as rules tell them apart. Kinds after ViX-Ray's appendix D,
+whose colours the page has:
 
     incorrect   other words than the reference has in that place (in both texts)
     added       words that the reference does not have
     missing     words of the reference that the answer does not have
+    redundant   facts that the answer has said before
+    correct     facts that both have; only where facts are compared
     box         box notation, which is drawn on the picture and not compared as text
 """
 
 import difflib
 import re
+import unicodedata
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
+
+from cxrjax.metrics.phrase_alignment import Label, align
 
 INCORRECT, ADDED, MISSING, BOX = "incorrect", "added", "missing", "box"
 
@@ -61,6 +67,19 @@ def mark_words(answer: str, reference: str, lang: str = "en") -> tuple[list[Piec
                     kind = INCORRECT if tag == "replace" else alone
                     marked[place] += _runs(words[place][first:last], boxes[place], kind)
     return pieces(answer, marked[0]), pieces(reference, marked[1])
+
+
+def mark_facts(answer: str, reference: str, lang: str) -> tuple[list[Piece], list[Piece]]:
+    """Pieces of both texts by the facts in them (`phrase_alignment.align`), in Unicode's NFC."""
+    texts = [unicodedata.normalize("NFC", text) for text in (answer, reference)]
+    marked: list[list[Span]] = [[], []]
+    # Without an answer beside it, a reference has nothing to be marked for.
+    for fact in align(texts[0], texts[1], lang) if all(texts) else ():
+        kind = ADDED if fact.label is Label.HALLUCINATED else str(fact.label)
+        for spans, span in zip(marked, (fact.predicted_span, fact.reference_span), strict=True):
+            if span is not None:
+                spans.append(Span(*span, kind))
+    return pieces(texts[0], marked[0]), pieces(texts[1], marked[1])
 
 
 def pieces(text: str, spans: Iterable[Span]) -> list[Piece]:
