@@ -261,12 +261,13 @@
   const refresh = () => { page = 0; select(); render(); };
   let typing;
   form.addEventListener('change', event => {
-    if (['system', 'labels'].includes(event.target.name)) current.forEach(draw); else refresh();
+    if (['system', 'labels'].includes(event.target.name)) current.forEach(draw);
+    else if (event.target.name !== 'words') refresh();  // words are followed as they are typed
   });
   form.addEventListener('input', event => {
     if (event.target.name === 'words') { clearTimeout(typing); typing = setTimeout(refresh, 150); }
   });
-  byId('reset').addEventListener('click', () => { form.reset(); refresh(); });
+  byId('clear').addEventListener('click', () => { form.reset(); refresh(); });
   form.addEventListener('submit', event => { event.preventDefault(); refresh(); });
   for (const pager of document.querySelectorAll('.pager')) pager.addEventListener('click', event => {
     const step = { back: -1, on: 1 }[event.target.value];

@@ -1,4 +1,4 @@
-"""The page in a real browser: filters, order, pages of cards, links, and nothing asked of a network."""
+"""The page in a real browser: filters, order, pages of cards, links, and no request."""
 
 import shutil
 from pathlib import Path
@@ -43,7 +43,7 @@ class Opened:
     def settle(self):
         """Until what is drawn is what was asked for last."""
         self.tab.wait_for_selector("body[data-drawn]")
-        self.tab.wait_for_timeout(300)  # typing is waited for
+        self.tab.wait_for_timeout(250)  # typing is waited for
 
     def choose(self, name: str, label: str) -> None:
         self.tab.select_option(f"#toolbar [name={name}]", label=label)
@@ -102,9 +102,11 @@ def test_it_opens_from_a_disk_and_fits_the_screen(opened, pictures, viewport):
 def test_the_worst_come_first_and_can_come_last(opened):
     one = opened()
     worst = one.cards
-    assert worst[0] == "image-8", "names nothing where something is, and its box is far"
+    # Questions without a prediction; then the further the tuned box is, the worse.
+    assert set(worst[:3]) == {"image-3", "image-5", "image-6"}
+    assert worst[3:] == [f"image-{i}" for i in (9, 8, 7, 4, 2, 1, 0)]
     one.choose("order", "best first")
-    assert one.cards == worst[::-1] and one.cards[0] == "image-0"
+    assert one.cards == worst[::-1]
     one.choose("order", "as in the file")
     assert one.cards == [f"image-{i}" for i in range(10)]
 
@@ -119,7 +121,7 @@ def test_filters_by_type_class_words_and_outcome(opened):
     one.tab.fill("#toolbar [name=words]", "IMAGE-5")
     one.settle()
     assert one.cards == ["image-5"] and one.count == "1 images, 2 of 13 questions"
-    one.tab.click("#reset")
+    one.tab.click("#clear")
     one.settle()
     assert one.count == "10 images, 13 of 13 questions"
     one.choose("outcome-0", "wrong")
@@ -157,8 +159,9 @@ def test_names_of_boxes_lie_in_the_picture_and_apart(opened, page):
         frame = svg.bounding_box()
         names = [text.bounding_box() for text in svg.query_selector_all("text")]
         for number, a in enumerate(names):
-            assert a["x"] >= frame["x"] - 1 and a["y"] >= frame["y"] - 4
-            assert a["x"] + a["width"] <= frame["x"] + frame["width"] + 1
+            # Letters have an edge of some pixels.
+            assert a["x"] >= frame["x"] - 3 and a["y"] >= frame["y"] - 4
+            assert a["x"] + a["width"] <= frame["x"] + frame["width"] + 3
             for b in names[:number]:
                 across = a["x"] < b["x"] + b["width"] and b["x"] < a["x"] + a["width"]
                 assert not across or abs(a["y"] - b["y"]) >= 10
