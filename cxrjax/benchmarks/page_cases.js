@@ -234,7 +234,10 @@
         found.classList.add('wanted');
         const ask = found.querySelector('.ask');
         if (ask.getAttribute('aria-pressed') !== 'true') ask.click();
-        found.closest('.card').scrollIntoView({ block: 'start', behavior: 'instant' });
+        // Below the filters, where these stay in view.
+        const filters = byId('filters'), covered = getComputedStyle(filters).position === 'sticky' ? filters.offsetHeight : 0;
+        const { top } = found.closest('.card').getBoundingClientRect();
+        window.scrollTo({ top: top + window.scrollY - covered - 8, behavior: 'instant' });
         const list = found.closest('.answers');
         list.scrollTop = found.offsetTop - list.querySelector('thead').offsetHeight;
         ask.focus({ preventScroll: true });

@@ -175,6 +175,9 @@ def test_a_link_opens_its_question(opened):
     assert wanted.query_selector(".ask").get_attribute("aria-pressed") == "true"
     assert wanted.query_selector("a").get_attribute("href") == link
     assert one.tab.evaluate("document.activeElement.className") == "ask"
+    covered = one.tab.query_selector("#filters").bounding_box()
+    card = one.tab.query_selector(".card:has(tr.wanted)").bounding_box()
+    assert covered["y"] + covered["height"] <= card["y"] + 1, "the filters do not cover it"
     # Also where filters hide it.
     one.choose("type", "Where")
     one.tab.evaluate("location.hash = ''")
