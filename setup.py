@@ -15,7 +15,9 @@ setup(
     packages=find_packages(include=["cxrjax", "cxrjax.*"]),
     package_data={
         "cxrjax": [
+            "benchmarks/*.css",
             "benchmarks/*.j2",
+            "benchmarks/*.js",
             "datasets/*.j2",
             "datasets/*/*.json",
             "datasets/*/*/*.json",
@@ -81,6 +83,8 @@ setup(
         "test": [
             "beartype>=0.21,<1",
             "gguf>=0.17,<1",
+            # The results page: its HTML, and a Chromium that is installed already.
+            "html5lib>=1.1,<2",
             "hypothesis>=6.100,<7",
             "ipykernel>=6.29,<8",
             "jsonschema>=4.23,<5",
@@ -88,6 +92,7 @@ setup(
             "mypy>=1.18,<3",
             "nbclient>=0.10,<1",
             "nbformat>=5.10,<6",
+            "playwright>=1.50,<2",
             "pydicom-data==1.0.0",
             "pylibjpeg-libjpeg>=2.3,<3",
             "pytest>=8.4,<10",

@@ -70,6 +70,7 @@ from cxrjax.benchmarks.vindr_detection import (
     sweep_curves,
 )
 from cxrjax.benchmarks.vindr_layout import BY_IMAGE, IMAGE_ATTRIBUTES, TABLES, markdown, rows
+from cxrjax.benchmarks.vindr_outcome import outcome
 from cxrjax.benchmarks.vindr_ranking import ranked_figures
 from cxrjax.benchmarks.vindr_true_boxes import by_box_group, group_true_boxes
 from cxrjax.benchmarks.vindr_truth import GT_MODES, NEGATIVE_KINDS, References, read_references
@@ -315,5 +316,10 @@ LOGGED = {
 }
 
 VINDR_CXR_VQA = Benchmark(
-    score_files=score_files, gt_modes=GT_MODES, markdown=markdown, rows=rows, logged=LOGGED
+    score_files=score_files,
+    gt_modes=GT_MODES,
+    markdown=markdown,
+    rows=rows,
+    outcome=outcome,
+    logged=LOGGED,
 )

@@ -12,6 +12,7 @@ differently against one lesion's box and against three readers' boxes of it):
   `cxrjax.datasets.vindr_cxr_vqa.readers` says.
 """
 
+import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -151,6 +152,23 @@ def read_references(records: Iterable[QARecord], gt_mode: str, source: str) -> R
         datasets=tuple(sorted(datasets)),
         splits=tuple(sorted(splits)),
     )
+
+
+def read_question(record: QARecord, source: str) -> tuple[Question, MentionReader]:
+    """One record by itself, and what reads answers to it.
+
+    Raises:
+        UserError: as `read_references`.
+    """
+    names = tuple(_vocabulary([record]))
+    builder = _Builder(source, GT_MODES[0], None, names, _reader_of(names))
+    builder.add_image(0, record.image_id, [record])
+    return builder.questions[record.question_id], builder.reader
+
+
+@functools.lru_cache(maxsize=64)
+def _reader_of(names: tuple[str, ...]) -> MentionReader:
+    return MentionReader({name: VINDR_VOCABULARY.get(name, ()) for name in names})
 
 
 def _vocabulary(records: Iterable[QARecord]) -> dict[str, tuple[str, ...]]:
