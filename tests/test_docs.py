@@ -165,9 +165,7 @@ def test_false_commands_are_noticed(command, monkeypatch, capsys):
 
 
 def test_commands_are_found_in_either_kind_of_block():
-    text = (
-        "x\n\n    make demo # y\n\n```bash\npython -m a \\\n    --b && make c\n```\n\n    no it"
-    )
+    text = "x\n\n    make demo # y\n\n```bash\npython -m a \\\n    --b && make c\n```\n\n    no it"
     assert commands(text) == ["make demo # y", "python -m a      --b", "make c"]
     assert words_of("make demo # y") == ["make", "demo"]
     assert words_of("python [--a=b|c] --d=e|f [-g]") == ["python", "--a=b", "--d=e", "-g"]
