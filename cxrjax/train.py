@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import jax
+from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from cxrjax import cli
@@ -22,7 +23,7 @@ from cxrjax.errors import UserError
 from cxrjax.input_pipeline.loader import mixture_loader
 from cxrjax.input_pipeline.mixture import Mixture
 from cxrjax.input_pipeline.tokenizer import Tokenizer
-from cxrjax.training import checkpoint, loop
+from cxrjax.training import checkpoint, loop, sharding
 from cxrjax.training.config import batch_images, load_config, total_steps
 from cxrjax.training.data import (
     Features,
@@ -59,6 +60,9 @@ def train(config: ConfigDict, workdir: Path) -> None:
     tokenizer_file = checkpoint.tokenizer_path(config)
     tokenizer = open_tokenizer(tokenizer_file, config)
     loop.make_writable(workdir)
+    mesh = sharding.make_mesh(config.mesh)
+    sharding.check_batch_divides(mesh, batch_images(config), config.training.accumulation_steps)
+    sharding.check_heads_divide(mesh, checkpoint.model_sizes(config))
     model, base = checkpoint.build_model(config)
     features = make_features(config, model, base)
     mixture = make_mixture(config, sources, features)
@@ -80,7 +84,7 @@ def train(config: ConfigDict, workdir: Path) -> None:
             batches=batches,
             steps=total_steps(config, len(mixture)),
             tokenizer_file=tokenizer_file,
-            evaluate=make_evaluate(config, tokenizer, features),
+            evaluate=make_evaluate(config, tokenizer, features, mesh),
             quality=quality,
             data_files=[Path(p) for p in (*train_files(config), config.data.validation) if p],
         )
@@ -99,7 +103,7 @@ def describe(mixture: Mixture) -> str:
 
 
 def make_evaluate(
-    config: ConfigDict, tokenizer: Tokenizer, features: Features
+    config: ConfigDict, tokenizer: Tokenizer, features: Features, mesh: Mesh
 ) -> loop.Evaluate | None:
     """The evaluation during training; None where no validation records are configured."""
     if config.benchmark not in BENCHMARKS:
@@ -119,6 +123,7 @@ def make_evaluate(
         strategy=strategy,
         grammar=grammar,
         images_per_batch=batch_images(config),
+        mesh=mesh,
     )
 
 

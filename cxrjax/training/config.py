@@ -131,9 +131,14 @@ def default_config() -> ConfigDict:
     training.max_in_flight = 2  # steps dispatched ahead of the one whose metrics were read
 
     mesh = config.mesh = ConfigDict()
-    mesh.data = -1  # -1: all devices that the other two leave
+    # Devices along each axis; what the axes mean is told in cxrjax/training/sharding.py.
+    mesh.replica = 1  # slices of a pod: a multiple of their number
+    mesh.data = -1  # -1: all devices that the others leave
     mesh.fsdp = 1
     mesh.tensor = 1
+    # 'jit': XLA spreads the step over the mesh. 'pmap': every device runs the step on its part of
+    # the batch, with all parameters; the data axis alone.
+    mesh.strategy = "jit"
 
     decoding = config.decoding = ConfigDict()
     decoding.max_answer_tokens = 64
@@ -165,6 +170,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "model.frozen_dtype": ("float32", "bfloat16", *QUANTIZED_DTYPES),
     "data.geometry": ("resize", "letterbox"),
     "data.too_long": ("error", "set_aside"),
+    "mesh.strategy": ("jit", "pmap"),
     "optimizer.name": ("adamw",),
     "optimizer.schedule": ("cosine", "constant"),
     "training.box_route": BOX_ROUTES,
@@ -196,6 +202,7 @@ _POSITIVE = (
     "training.log_every",
     "training.keep_last",
     "training.max_in_flight",
+    "mesh.replica",
     "mesh.fsdp",
     "mesh.tensor",
     "decoding.max_answer_tokens",

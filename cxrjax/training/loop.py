@@ -31,6 +31,7 @@ from cxrjax.training import checkpoint, sharding, step
 from cxrjax.training.config import batch_images, to_json, validate
 from cxrjax.training.metric_log import MetricLog
 from cxrjax.training.optimizer import make_optimizer
+from cxrjax.training.parallel import make_parallel_step
 from cxrjax.training.progress import Progress
 from cxrjax.training.run_info import describe_run, peak_memory_gb, write_json
 from cxrjax.training.store import CheckpointStore
@@ -151,7 +152,6 @@ def train(
     )
     write_json(workdir / "run.json", run)
 
-    function = step.make_train_step(graphdef, config, steps, mesh)
     run_loop = _Loop(
         settings=config.training,
         workdir=workdir,
@@ -159,7 +159,7 @@ def train(
         graphdef=graphdef,
         frozen=frozen,
         base=base,
-        train_step=step.compile_train_step(function, mesh, state, frozen),
+        train_step=make_parallel_step(graphdef, config, steps, mesh, state, frozen),
         checkpoints=checkpoints,
         log=MetricLog(workdir, start),
         steps=steps,

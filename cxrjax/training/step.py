@@ -89,7 +89,11 @@ def cast_params(params: Any, dtype: str) -> Any:
 
 
 def make_train_step(
-    graphdef: Any, config: ConfigDict, steps: int, mesh: Mesh | None = None
+    graphdef: Any,
+    config: ConfigDict,
+    steps: int,
+    mesh: Mesh | None = None,
+    axis_name: str | None = None,
 ) -> StepFunction:
     """The pure step function of a configuration; not compiled.
 
@@ -97,7 +101,10 @@ def make_train_step(
         graphdef: of the model, from `cxrjax.models.partition`.
         config: a whole configuration.
         steps: updates of the whole run, for the schedule.
-        mesh: keeps the micro-batches spread over the devices; None on a single one.
+        mesh: keeps the micro-batches spread over the devices; None where a device sees its own
+            part of the batch alone.
+        axis_name: under `pmap`, the axis over which the parts are a batch: sums and counts are
+            added up over it. None: the function sees the whole batch.
 
     Returns:
         (state, frozen, batch) -> (state, metrics). The result does not depend on how the batch
@@ -125,8 +132,11 @@ def make_train_step(
 
         return jax.value_and_grad(loss, has_aux=True)(trainable)
 
+    def over_parts(sums: Any) -> Any:
+        return sums if axis_name is None else jax.lax.psum(sums, axis_name)
+
     def train_step(state: TrainState, frozen: Any, batch: Batch) -> tuple[TrainState, StepMetrics]:
-        denominators = batch_denominators(batch)
+        denominators = over_parts(batch_denominators(batch))
         key = dropout_key(training.seed, state.step) if config.lora.dropout > 0 else None
 
         def of(batch: Batch) -> tuple[tuple[Array, LossParts], Any]:
@@ -143,6 +153,7 @@ def make_train_step(
                 zeros,
                 micro_batches,
             )
+        (loss, parts), gradients = over_parts(((loss, parts), gradients))
         metrics = StepMetrics(
             loss=loss,
             parts=parts,
