@@ -303,7 +303,11 @@ class Embedder(nnx.Module):
 def _float32_logits(hidden: Float[Array, "*batch D"], rows: Float[Array, "v D"]) -> Array:
     # Flattened for the same reason as `matmul` in layers.py.
     flat = hidden.reshape(-1, hidden.shape[-1])
-    logits = jnp.matmul(flat, rows.T.astype(hidden.dtype), preferred_element_type=jnp.float32)
+    # The table as it lies: a transposed one would be another array of its size.
+    last = (((1,), (1,)), ((), ()))
+    logits = jax.lax.dot_general(
+        flat, rows.astype(hidden.dtype), last, preferred_element_type=jnp.float32
+    )
     return logits.reshape(*hidden.shape[:-1], -1)
 
 

@@ -8,7 +8,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Float, Int, Key, UInt32
 
 from cxrjax.models.quantize import QuantizedKernel
 
@@ -27,6 +27,7 @@ class TokenDropout:
         num_context: how many leading tokens of a sequence are context.
         num_slots: slots of a question, L.
         packing: where the text is packed, the slot in 0 .. Q * L - 1 of each packed token, [B, T].
+        stream: of this layer and map.
     """
 
     context_keys: Key[Array, " B"]
@@ -34,6 +35,7 @@ class TokenDropout:
     num_context: int = flax.struct.field(pytree_node=False)
     num_slots: int = flax.struct.field(pytree_node=False)
     packing: Int[Array, "B T"] | None = None
+    stream: UInt32[Array, ""] | int = 0
 
     @classmethod
     def of_questions(
@@ -65,27 +67,33 @@ class TokenDropout:
 
     def fold_in(self, data: int | Int[Array, ""]) -> "TokenDropout":
         """Another, independent noise: of another layer, or of another linear map."""
-        fold = jax.vmap(lambda k: jax.random.fold_in(k, data))
-        return self.replace(  # type: ignore[attr-defined]
-            context_keys=fold(self.context_keys), question_keys=jax.vmap(fold)(self.question_keys)
-        )
+        # Two rounds of MurmurHash3's finalizer: every bit of `data` reaches every bit.
+        x = jnp.uint32(self.stream) * jnp.uint32(5) + jnp.uint32(data) + jnp.uint32(0xE6546B64)
+        x = (x ^ (x >> 16)) * jnp.uint32(0x85EBCA6B)
+        x = (x ^ (x >> 13)) * jnp.uint32(0xC2B2AE35)
+        return self.replace(stream=x ^ (x >> 16))  # type: ignore[attr-defined]
 
     def __call__(self, x: Float[Array, "B S D"], rate: float) -> Float[Array, "B S D"]:
         """Zeroes entries with probability `rate` and scales the rest by 1 / (1 - rate)."""
         rows, length, width = x.shape
-        num_questions = self.question_keys.shape[1]
+        num_context = self.num_context if self.question_keys.shape[1] else length
 
-        def keep(keys: Key[Array, " n"], count: int) -> Array:
-            return jax.vmap(lambda k: jax.random.bernoulli(k, 1.0 - rate, (count, width)))(keys)
+        def words(keys: Key[Array, "B n"], count: int) -> UInt32[Array, "B m 2"]:
+            """Key words of `count` tokens to a key: its own, with the token and the stream."""
+            of_key = jax.random.key_data(keys)[:, :, None]
+            token = jnp.arange(count, dtype=jnp.uint32)
+            first = jnp.broadcast_to(of_key[..., 0] ^ self.stream, (*keys.shape, count))
+            return jnp.stack([first, of_key[..., 1] + token], axis=-1).reshape(rows, -1, 2)
 
-        if num_questions == 0:
-            kept = keep(self.context_keys, length)
-        else:
-            text = keep(self.question_keys.reshape(-1), self.num_slots).reshape(rows, -1, width)
+        of_tokens = [words(self.context_keys[:, None], num_context)]
+        if self.question_keys.shape[1]:
+            text = words(self.question_keys, self.num_slots)
             if self.packing is not None:
                 text = jnp.take_along_axis(text, self.packing[..., None], axis=1)
-            kept = jnp.concatenate([keep(self.context_keys, self.num_context), text], axis=1)
-        return jnp.where(kept, x / (1.0 - rate), jnp.zeros((), x.dtype))
+            of_tokens.append(text)
+        keys = jax.random.wrap_key_data(jnp.concatenate(of_tokens, axis=1))
+        draw = jax.vmap(jax.vmap(lambda key: jax.random.bernoulli(key, 1.0 - rate, (width,))))
+        return jnp.where(draw(keys), x / (1.0 - rate), jnp.zeros((), x.dtype))
 
 
 def matmul(x: Float[Array, "*batch i"], kernel: Float[Array, "i o"]) -> Float[Array, "*batch o"]:
