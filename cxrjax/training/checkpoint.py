@@ -206,6 +206,22 @@ def build_model(config: ConfigDict) -> tuple[VLM, dict[str, Any]]:
     return model, reference | adapter_reference(config)
 
 
+def abstract_model(config: ConfigDict) -> VLM:
+    """The model that `build_model` makes, shapes in the place of its parameters.
+
+    Raises:
+        UserError: no such preset, or adapters that do not fit the model.
+    """
+    sizes = model_sizes(config)
+
+    def build() -> VLM:
+        model = _new_model(config, sizes)
+        add_adapters(model, config)
+        return model
+
+    return nnx.eval_shape(build)
+
+
 def model_sizes(config: ConfigDict) -> VLMConfig:
     """The sizes of the configured model: a preset's, or with preset 'from_base' the base's own.
 
