@@ -190,6 +190,11 @@ _REMAT_POLICIES: dict[str, Callable[..., bool] | None] = {
 REMAT = ("none", *_REMAT_POLICIES)
 
 
+def recomputes(remat: str) -> bool:
+    """Whether a policy has matrix products done again in the backward pass."""
+    return remat in ("attention", "full")
+
+
 def stack_layers(make: Callable[[nnx.Rngs], nnx.Module], depth: int, rngs: nnx.Rngs) -> Any:
     """One module whose parameters carry a leading axis of `depth` layers."""
 
