@@ -49,12 +49,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--config", required=True, metavar="FILE[:VARIANT]")
     parser.add_argument("--workdir", required=True, type=Path, metavar="DIR")
+    parser.add_argument(
+        "--compile_only", type=Path, metavar="FILE", help="write the compiled step, train nothing"
+    )
+    parser.add_argument(
+        "--compiled", type=Path, metavar="FILE", help="a compiled step, from --compile_only"
+    )
     flags, overrides = parser.parse_known_args(arguments)
     cli.keep_compiled_programs()
-    train(load_config(flags.config, overrides), flags.workdir)
+    config = load_config(flags.config, overrides)
+    train(config, flags.workdir, compiled=flags.compiled, compile_only=flags.compile_only)
 
 
-def train(config: ConfigDict, workdir: Path) -> None:
+def train(
+    config: ConfigDict,
+    workdir: Path,
+    *,
+    compiled: Path | None = None,
+    compile_only: Path | None = None,
+) -> None:
     """Everything from the records to the last checkpoint."""
     sources, quality = open_training(config, KNOWN_CLASSES)
     tokenizer_file = checkpoint.tokenizer_path(config)
@@ -87,6 +100,8 @@ def train(config: ConfigDict, workdir: Path) -> None:
             evaluate=make_evaluate(config, tokenizer, features, mesh),
             quality=quality,
             data_files=[Path(p) for p in (*train_files(config), config.data.validation) if p],
+            compiled=compiled,
+            compile_only=compile_only,
         )
 
 

@@ -24,7 +24,13 @@ from cxrjax.decoding.sampling import filter_logits, sample_keys, sample_tokens
 from cxrjax.decoding.strategy import Strategy
 from cxrjax.models import VLM
 from cxrjax.models.vlm import DecodeState
-from cxrjax.training.sharding import batch_sharding, batch_shards, put_batch, tree_shardings
+from cxrjax.training.sharding import (
+    batch_sharding,
+    batch_shards,
+    mesh_of_kernels,
+    put_batch,
+    tree_shardings,
+)
 
 
 class Generation(NamedTuple):
@@ -278,19 +284,20 @@ def _answer_impl(
     seed: Array,
 ) -> Generation:
     images, prefix_tokens, prefix_mask, question_index, context_tokens, context_mask = inputs
-    answers = generate(
-        nnx.merge(graphdef, state),
-        images,
-        prefix_tokens,
-        prefix_mask,
-        question_index,
-        strategy,
-        grammar,
-        context_tokens,
-        context_mask,
-        seed,
-        mesh,
-    )
+    with mesh_of_kernels(mesh):
+        answers = generate(
+            nnx.merge(graphdef, state),
+            images,
+            prefix_tokens,
+            prefix_mask,
+            question_index,
+            strategy,
+            grammar,
+            context_tokens,
+            context_mask,
+            seed,
+            mesh,
+        )
     if mesh is None:
         return answers
     return jax.lax.with_sharding_constraint(answers, batch_sharding(mesh))

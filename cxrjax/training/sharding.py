@@ -8,6 +8,7 @@ tensor split; replica comes first, for slices of a pod that a slower network joi
 is then one sum of gradients a step.
 """
 
+import contextlib
 import math
 import re
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax.experimental import mesh_utils
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from ml_collections import ConfigDict
 
@@ -93,7 +94,7 @@ def batch_sharding(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, P(BATCH_AXES))
 
 
-def batch_shards(mesh: Mesh) -> int:
+def batch_shards(mesh: Mesh | AbstractMesh) -> int:
     """Parts that a batch is split into."""
     return math.prod(mesh.shape[axis] for axis in BATCH_AXES)
 
@@ -107,7 +108,14 @@ def cache_sharding(mesh: Mesh, kv_heads: int) -> NamedSharding:
     return NamedSharding(mesh, P(BATCH_AXES, heads))
 
 
-def check_batch_divides(mesh: Mesh, images: int, accumulation_steps: int) -> None:
+def mesh_of_kernels(mesh: Mesh | None) -> contextlib.AbstractContextManager[Any]:
+    """Tells the kernels of splash.py which devices to spread over: XLA cannot split them."""
+    if mesh is None:
+        return contextlib.nullcontext()
+    return jax.sharding.use_abstract_mesh(mesh.abstract_mesh)
+
+
+def check_batch_divides(mesh: Mesh | AbstractMesh, images: int, accumulation_steps: int) -> None:
     """Every device must get the same number of images of every micro-batch.
 
     Raises:

@@ -18,7 +18,12 @@ from cxrjax.models.layers import salt
 from cxrjax.models.quantize import QUANTIZED_DTYPES, quantize_params
 from cxrjax.training.loss import Denominators, LossParts, batch_denominators, multitask_loss
 from cxrjax.training.optimizer import learning_rate_schedule, make_optimizer
-from cxrjax.training.sharding import BATCH_AXES, batch_sharding, tree_shardings
+from cxrjax.training.sharding import (
+    BATCH_AXES,
+    batch_sharding,
+    mesh_of_kernels,
+    tree_shardings,
+)
 
 
 @struct.dataclass
@@ -120,15 +125,16 @@ def make_train_step(
     ) -> tuple[tuple[Array, LossParts], Any]:
         def loss(trainable: Any) -> tuple[Array, LossParts]:
             model = nnx.merge(graphdef, trainable, frozen)
-            return multitask_loss(
-                model,
-                batch,
-                training.lambda_box,
-                key,
-                denominators,
-                training.logit_chunk,
-                box_route,
-            )
+            with mesh_of_kernels(mesh):
+                return multitask_loss(
+                    model,
+                    batch,
+                    training.lambda_box,
+                    key,
+                    denominators,
+                    training.logit_chunk,
+                    box_route,
+                )
 
         return jax.value_and_grad(loss, has_aux=True)(trainable)
 
