@@ -19,7 +19,6 @@ from cxrjax.planning.estimate import Estimate, mfu, roofline
 from cxrjax.training import checkpoint
 from cxrjax.training.config import batch_images
 from cxrjax.training.run_info import write_json
-from cxrjax.training.sharding import AXES
 
 # What is kept of a compiled program: raise it when reading programs changes.
 _KEPT_VERSION = 1
@@ -84,8 +83,9 @@ class Plan:
 
     @property
     def memory(self) -> program.Memory | None:
-        source = self.guess or self.measured
-        return None if source is None else source.memory
+        if self.guess:
+            return self.guess.memory
+        return self.measured.memory if self.measured else None
 
     @property
     def limit(self) -> int:
@@ -258,7 +258,7 @@ def describe(plan: Plan) -> str:
         f"{topology.name} ({topology.vendor_name}), {topology.chips} chips, {by}",
         f"  batch of {batch_images(plan.config)} images in "
         f"{plan.config.training.accumulation_steps} micro-batches, mesh "
-        + " ".join(f"{axis}={plan.config.mesh[axis]}" for axis in AXES),
+        + " ".join(f"{axis}={size}" for axis, size in plan.config.mesh.items()),
         f"  fits: {'yes' if plan.fits else 'NO'}",
     ]
     memory = plan.memory

@@ -75,6 +75,9 @@ def make_mesh(config: ConfigDict, devices: Sequence[jax.Device] | None = None) -
     if devices[0].platform != "tpu" or whole_copies:
         return Mesh(np.asarray(devices).reshape(shape), AXES)
     slices = len({getattr(device, "slice_index", 0) for device in devices})
+    if slices == 1:
+        arranged = mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
+        return Mesh(arranged, AXES)
     if config.replica % slices:
         raise UserError(
             f"mesh.replica={config.replica} is not a multiple of the {slices} slices there are: a "

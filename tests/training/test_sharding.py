@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from flax import nnx
+from jax.experimental import topologies
 from jax.sharding import PartitionSpec as P
 
 from cxrjax.errors import UserError
@@ -155,3 +156,30 @@ def test_heads_must_divide(run_config):
         sharding.check_heads_divide(mesh, more)
     with pytest.raises(UserError, match=r"tensor=8 does not divide the 4 attention heads of the d"):
         sharding.check_heads_divide(mesh, PRESETS["tiny"])
+
+
+@pytest.mark.slow
+def test_a_copy_of_the_model_lies_on_one_slice(run_config, monkeypatch):
+    """As libtpu describes two slices of four chips that are not there."""
+    pytest.importorskip("libtpu")
+    for name, value in {
+        "TPU_SKIP_MDS_QUERY": "1",
+        "TPU_WORKER_HOSTNAMES": "localhost",
+        "TPU_ACCELERATOR_TYPE": "v5litepod-4",
+        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    slices = topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x2", num_slices=2)
+    run_config.mesh.update(replica=2, fsdp=2, tensor=2)
+    mesh = sharding.make_mesh(run_config.mesh, slices.devices)
+    for replica, devices in enumerate(mesh.devices):
+        assert {device.slice_index for device in devices.flat} == {replica}
+    run_config.mesh.update(replica=1, data=2)
+    with pytest.raises(UserError, match="replica=1 is not a multiple of the 2 slices"):
+        sharding.make_mesh(run_config.mesh, slices.devices)
+    # The four chips of a ring, in its order.
+    run_config.mesh.update(data=1, fsdp=4, tensor=1)
+    one = topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x2").devices
+    ring = [device.coords[:2] for device in sharding.make_mesh(run_config.mesh, one).devices.flat]
+    for here, there in zip(ring, ring[1:] + ring[:1], strict=True):
+        assert abs(here[0] - there[0]) + abs(here[1] - there[1]) == 1
