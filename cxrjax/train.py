@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import jax
+from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from cxrjax import cli
@@ -22,7 +23,7 @@ from cxrjax.errors import UserError
 from cxrjax.input_pipeline.loader import mixture_loader
 from cxrjax.input_pipeline.mixture import Mixture
 from cxrjax.input_pipeline.tokenizer import Tokenizer
-from cxrjax.training import checkpoint, loop
+from cxrjax.training import checkpoint, loop, sharding
 from cxrjax.training.config import batch_images, load_config, total_steps
 from cxrjax.training.data import (
     Features,
@@ -48,17 +49,33 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--config", required=True, metavar="FILE[:VARIANT]")
     parser.add_argument("--workdir", required=True, type=Path, metavar="DIR")
+    parser.add_argument(
+        "--compile_only", type=Path, metavar="FILE", help="write the compiled step, train nothing"
+    )
+    parser.add_argument(
+        "--compiled", type=Path, metavar="FILE", help="a compiled step, from --compile_only"
+    )
     flags, overrides = parser.parse_known_args(arguments)
     cli.keep_compiled_programs()
-    train(load_config(flags.config, overrides), flags.workdir)
+    config = load_config(flags.config, overrides)
+    train(config, flags.workdir, compiled=flags.compiled, compile_only=flags.compile_only)
 
 
-def train(config: ConfigDict, workdir: Path) -> None:
+def train(
+    config: ConfigDict,
+    workdir: Path,
+    *,
+    compiled: Path | None = None,
+    compile_only: Path | None = None,
+) -> None:
     """Everything from the records to the last checkpoint."""
     sources, quality = open_training(config, KNOWN_CLASSES)
     tokenizer_file = checkpoint.tokenizer_path(config)
     tokenizer = open_tokenizer(tokenizer_file, config)
     loop.make_writable(workdir)
+    mesh = sharding.make_mesh(config.mesh)
+    sharding.check_batch_divides(mesh, batch_images(config), config.training.accumulation_steps)
+    sharding.check_heads_divide(mesh, checkpoint.model_sizes(config))
     model, base = checkpoint.build_model(config)
     features = make_features(config, model, base)
     mixture = make_mixture(config, sources, features)
@@ -80,9 +97,11 @@ def train(config: ConfigDict, workdir: Path) -> None:
             batches=batches,
             steps=total_steps(config, len(mixture)),
             tokenizer_file=tokenizer_file,
-            evaluate=make_evaluate(config, tokenizer, features),
+            evaluate=make_evaluate(config, tokenizer, features, mesh),
             quality=quality,
             data_files=[Path(p) for p in (*train_files(config), config.data.validation) if p],
+            compiled=compiled,
+            compile_only=compile_only,
         )
 
 
@@ -99,7 +118,7 @@ def describe(mixture: Mixture) -> str:
 
 
 def make_evaluate(
-    config: ConfigDict, tokenizer: Tokenizer, features: Features
+    config: ConfigDict, tokenizer: Tokenizer, features: Features, mesh: Mesh
 ) -> loop.Evaluate | None:
     """The evaluation during training; None where no validation records are configured."""
     if config.benchmark not in BENCHMARKS:
@@ -119,6 +138,7 @@ def make_evaluate(
         strategy=strategy,
         grammar=grammar,
         images_per_batch=batch_images(config),
+        mesh=mesh,
     )
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jax.sharding import Mesh
 
 from cxrjax.benchmarks.overlays import overlay
 from cxrjax.benchmarks.scores import Benchmark, ScoreOptions
@@ -35,6 +36,7 @@ def make_evaluate(
     grammar: Grammar | None,
     images_per_batch: int,
     pictures: int = 4,
+    mesh: Mesh | None = None,
 ) -> Callable[[int, VLM], dict[str, Any]]:
     """The function that the training loop calls: (step, model) -> figures and pictures.
 
@@ -43,12 +45,13 @@ def make_evaluate(
         benchmark: whose figures these are.
         strategy, grammar: how answers are generated.
         pictures: radiographs drawn with true and predicted boxes, uint8 [n, H, W, 3].
+        mesh: the model's.
     """
     options = ScoreOptions(gt_mode=benchmark.gt_modes[0], bootstrap=Bootstrap(resamples=0))
 
     def evaluate(step: int, model: VLM) -> dict[str, Any]:
         del step
-        generator = Generator(model, strategy, grammar)
+        generator = Generator(model, strategy, grammar, mesh)
         lines = list(
             predict_questions(
                 generator, source, tokenizer, config, images_per_batch=images_per_batch

@@ -12,8 +12,9 @@ from cxrjax.input_pipeline.prompts import PROMPTS
 from cxrjax.input_pipeline.sources import QuestionSource, RecordSource
 from cxrjax.runners.answer_lines import finding_of
 from cxrjax.runners.base import Answer, Line
-from cxrjax.runners.model_flags import decoding_overrides
+from cxrjax.runners.model_flags import decoding_overrides, mesh_config
 from cxrjax.runners.stand_in_images import OtherImages, StandInImages
+from cxrjax.training import sharding
 from cxrjax.training.checkpoint import load_model
 from cxrjax.training.data import example_config, open_tokenizer
 from cxrjax.training.mixture_config import source_config
@@ -34,6 +35,7 @@ def start_model(flags: argparse.Namespace) -> Answer:
     if flags.images_per_batch < 1:
         raise UserError(f"--images_per_batch={flags.images_per_batch}: expected at least 1")
     keep_compiled_programs()
+    mesh = sharding.make_mesh(mesh_config(flags.mesh))
     model, config, tokenizer_path = load_model(flags.workdir or flags.checkpoint, flags.step)
     if flags.source is not None:
         config = source_config(config, flags.source)
@@ -43,7 +45,9 @@ def start_model(flags: argparse.Namespace) -> Answer:
     config.data.prefix_buckets = buckets + tuple(n for n in _LONGER if n > max(buckets))
     tokenizer = open_tokenizer(tokenizer_path, config)
     strategy, grammar = read_decoding(config.decoding, tokenizer, config.data.codec)
-    generator = Generator(model, strategy, grammar)
+    sharding.check_heads_divide(mesh, model.config)
+    generator = Generator(model, strategy, grammar, mesh)
+    images_per_batch = generator.whole_batch(flags.images_per_batch)
     examples = example_config(config)
     needs_finding = PROMPTS[config.data.prompt].needs_finding
 
@@ -63,7 +67,7 @@ def start_model(flags: argparse.Namespace) -> Answer:
                 )
             source = OtherImages(source, stand_ins)
         return predict_questions(
-            generator, source, tokenizer, examples, images_per_batch=flags.images_per_batch
+            generator, source, tokenizer, examples, images_per_batch=images_per_batch
         )
 
     return answer

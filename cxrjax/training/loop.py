@@ -27,10 +27,11 @@ from cxrjax.datasets.quality import QualityLog
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.batch import Batch, LoadedBatch
 from cxrjax.models import count_parameters, partition
-from cxrjax.training import checkpoint, sharding, step
+from cxrjax.training import checkpoint, executable, sharding, step
 from cxrjax.training.config import batch_images, to_json, validate
 from cxrjax.training.metric_log import MetricLog
 from cxrjax.training.optimizer import make_optimizer
+from cxrjax.training.parallel import make_parallel_step
 from cxrjax.training.progress import Progress
 from cxrjax.training.run_info import describe_run, peak_memory_gb, write_json
 from cxrjax.training.store import CheckpointStore
@@ -84,6 +85,8 @@ def train(
     evaluate: Evaluate | None = None,
     data_files: Iterable[Path] = (),
     quality: QualityLog | None = None,
+    compiled: Path | None = None,
+    compile_only: Path | None = None,
     log_line: Callable[[str], None] = print_at_once,
 ) -> None:
     """Trains, or goes on training, until step `steps`; leaves checkpoints in the workdir.
@@ -100,6 +103,8 @@ def train(
         data_files: hashed into run.json.
         quality: what was set aside before; the run adds what it must leave out, and writes
             quality.json.
+        compiled: a compiled step from a file (executable.py), for batches of its shape.
+        compile_only: compile the step for the first batch into this file, and do not train.
         log_line: where progress goes.
 
     Raises:
@@ -107,6 +112,8 @@ def train(
             the loss or the gradients are no longer finite.
     """
     validate(config)
+    if config.mesh.strategy == "pmap" and (compiled or compile_only):
+        raise UserError("a compiled step in a file needs mesh.strategy='jit', and it is 'pmap'")
     workdir = Path(workdir)
     make_writable(workdir)
     mesh = sharding.make_mesh(config.mesh)
@@ -151,7 +158,14 @@ def train(
     )
     write_json(workdir / "run.json", run)
 
-    function = step.make_train_step(graphdef, config, steps, mesh)
+    train_step = make_parallel_step(graphdef, config, steps, mesh, state, frozen)
+    if compile_only is not None:
+        batch = sharding.put_batch(next(batches).batch, mesh)
+        executable.save(compile_only, train_step, config, steps, (state, frozen, batch))
+        log_line(f"the compiled step is in {compile_only}")
+        return
+    if compiled is not None:
+        train_step = executable.CompiledStep(train_step, compiled, config, steps)
     run_loop = _Loop(
         settings=config.training,
         workdir=workdir,
@@ -159,7 +173,7 @@ def train(
         graphdef=graphdef,
         frozen=frozen,
         base=base,
-        train_step=step.compile_train_step(function, mesh, state, frozen),
+        train_step=train_step,
         checkpoints=checkpoints,
         log=MetricLog(workdir, start),
         steps=steps,
