@@ -11,17 +11,17 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-import jax
+from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from cxrjax import cli
+from cxrjax import cli, distributed
 from cxrjax.benchmarks import validation
 from cxrjax.datasets.vindr_cxr_vqa import CLASSES
 from cxrjax.decoding.strategy import read_decoding
 from cxrjax.input_pipeline.loader import mixture_loader
 from cxrjax.input_pipeline.mixture import Mixture
 from cxrjax.input_pipeline.tokenizer import Tokenizer
-from cxrjax.training import checkpoint, loop
+from cxrjax.training import checkpoint, loop, sharding
 from cxrjax.training.config import batch_images, load_config, total_steps
 from cxrjax.training.data import (
     Features,
@@ -33,6 +33,7 @@ from cxrjax.training.data import (
 )
 from cxrjax.training.features import make_features
 from cxrjax.training.mixture_config import train_files
+from cxrjax.training.placement import check_enough_images, host_rows
 
 # Records that name another finding are set aside.
 KNOWN_CLASSES = {"vindr_cxr_vqa": CLASSES, "synthetic": CLASSES}
@@ -47,13 +48,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--config", required=True, metavar="FILE[:VARIANT]")
     parser.add_argument("--workdir", required=True, type=Path, metavar="DIR")
+    distributed.add_flags(parser)
     flags, overrides = parser.parse_known_args(arguments)
+    config = load_config(flags.config, overrides)
     cli.keep_compiled_programs()
-    train(load_config(flags.config, overrides), flags.workdir)
+    distributed.initialize(flags)
+    train(config, flags.workdir)
 
 
 def train(config: ConfigDict, workdir: Path) -> None:
     """Everything from the records to the last checkpoint."""
+    mesh = sharding.make_mesh(config.mesh)
+    rows = host_rows(mesh, batch_images(config))
     sources, quality = open_training(config, KNOWN_CLASSES)
     tokenizer_file = checkpoint.tokenizer_path(config)
     tokenizer = open_tokenizer(tokenizer_file, config)
@@ -61,15 +67,16 @@ def train(config: ConfigDict, workdir: Path) -> None:
     model, base = checkpoint.build_model(config)
     features = make_features(config, model, base)
     mixture = make_mixture(config, sources, features)
-    print(describe(mixture))
+    check_enough_images(len(mixture), "training")
+    if distributed.is_first():
+        print(describe(mixture))
     with mixture_loader(
         mixture,
         tokenizer,
         global_batch_size=batch_images(config),
         seed=config.training.seed,
         workers=config.data.workers,
-        process_index=jax.process_index(),
-        process_count=jax.process_count(),
+        rows=rows,
     ) as batches:
         loop.train(
             config,
@@ -79,7 +86,7 @@ def train(config: ConfigDict, workdir: Path) -> None:
             batches=batches,
             steps=total_steps(config, len(mixture)),
             tokenizer_file=tokenizer_file,
-            evaluate=make_evaluate(config, tokenizer, features),
+            evaluate=make_evaluate(config, tokenizer, features, mesh),
             quality=quality,
             data_files=[Path(p) for p in (*train_files(config), config.data.validation) if p],
         )
@@ -98,14 +105,14 @@ def describe(mixture: Mixture) -> str:
 
 
 def make_evaluate(
-    config: ConfigDict, tokenizer: Tokenizer, features: Features
+    config: ConfigDict, tokenizer: Tokenizer, features: Features, mesh: Mesh
 ) -> loop.Evaluate | None:
     """The evaluation during training; None where no validation records are configured."""
     if config.data.validation is None:
         return None
     records = open_records(config, "validation", KNOWN_CLASSES)
     for reason, count in records.quality.counts().items():
-        if count:
+        if count and distributed.is_first():
             print(f"validation: {count} records set aside: {reason}")
     strategy, grammar = read_decoding(config.decoding, tokenizer, config.data.codec)
     return validation.make_evaluate(
@@ -115,6 +122,7 @@ def make_evaluate(
         strategy=strategy,
         grammar=grammar,
         images_per_batch=batch_images(config),
+        mesh=mesh,
     )
 
 

@@ -4,7 +4,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
+from jax.sharding import Mesh
 
+from cxrjax import distributed
 from cxrjax.benchmarks.overlays import overlay
 from cxrjax.benchmarks.predictions import parse_prediction
 from cxrjax.benchmarks.scores import PAPER, STRICT, ScoreOptions
@@ -47,13 +49,16 @@ def make_evaluate(
     grammar: Grammar | None,
     images_per_batch: int,
     pictures: int = 4,
+    mesh: Mesh | None = None,
 ) -> Callable[[int, VLM], dict[str, Any]]:
     """The function that the training loop calls: (step, model) -> figures and pictures.
 
     Args:
         source: validation records, with answers.
         strategy, grammar: how answers are generated.
-        pictures: radiographs drawn with true and predicted boxes, uint8 [n, H, W, 3].
+        pictures: radiographs drawn with true and predicted boxes, uint8 [n, H, W, 3]; of several
+            processes the first one draws.
+        mesh: the model's.
     """
     records = [record for _, record in source.records()]
     references = read_references(records, "exact", "validation")
@@ -63,21 +68,22 @@ def make_evaluate(
         generator = Generator(model, strategy, grammar)
         lines = list(
             predict_questions(
-                generator, source, tokenizer, config, images_per_batch=images_per_batch
+                generator, source, tokenizer, config, images_per_batch=images_per_batch, mesh=mesh
             )
         )
+        figures = distributed.from_first(figures_of(lines) if distributed.is_first() else None)
+        drawn = draw_predictions(source, lines, pictures) if distributed.is_first() else None
+        return {**figures, "overlays": drawn} if drawn is not None else figures
+
+    def figures_of(lines: list[dict[str, Any]]) -> dict[str, float | None]:
         predictions = [parse_prediction(line, line["question_id"]) for line in lines]
         scores = score(
             references,
             {"model": predictions},
             options=ScoreOptions(gt_mode="exact", bootstrap=Bootstrap(resamples=0)),
         )
-        figures: dict[str, Any] = {}
-        for protocol, names in LOGGED.items():
-            for name in names:
-                figures[name] = scores.figures["model"][protocol][name].value
-        drawn = draw_predictions(source, lines, pictures)
-        return {**figures, "overlays": drawn} if drawn is not None else figures
+        found = scores.figures["model"]
+        return {name: found[where][name].value for where, names in LOGGED.items() for name in names}
 
     return evaluate
 

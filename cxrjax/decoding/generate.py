@@ -209,7 +209,7 @@ class Generator:
         context_tokens: Any = None,
         context_mask: Any = None,
     ) -> Generation:
-        """Answers of one batch, as NumPy arrays.
+        """Answers of one batch, as NumPy arrays; of a batch over several processes as JAX's.
 
         Args:
             question_index: as in `generate`; only sampling needs it.
@@ -236,6 +236,8 @@ class Generator:
             # An argument: another seed compiles nothing anew.
             np.uint32(self.strategy.seed),
         )
+        if not answers.tokens.is_fully_addressable:
+            return answers
         return Generation(*(np.asarray(part) for part in answers))  # type: ignore[arg-type]
 
 

@@ -3,6 +3,9 @@
 import argparse
 from collections.abc import Iterable
 
+import jax
+from flax import nnx
+
 from cxrjax.cli import keep_compiled_programs
 from cxrjax.decoding.generate import Generator
 from cxrjax.decoding.predictor import predict_questions
@@ -15,8 +18,11 @@ from cxrjax.runners.base import Answer, Line
 from cxrjax.runners.model_flags import decoding_overrides
 from cxrjax.runners.stand_in_images import OtherImages, StandInImages
 from cxrjax.training.checkpoint import load_model
+from cxrjax.training.config import default_config
 from cxrjax.training.data import example_config, open_tokenizer
 from cxrjax.training.mixture_config import source_config
+from cxrjax.training.placement import check_enough_images, host_rows, put_tree
+from cxrjax.training.sharding import make_mesh
 
 # Questions may be longer than those the model was trained on; none is cut.
 _LONGER = (32, 64, 128, 256, 512)
@@ -43,6 +49,13 @@ def start_model(flags: argparse.Namespace) -> Answer:
     config.data.prefix_buckets = buckets + tuple(n for n in _LONGER if n > max(buckets))
     tokenizer = open_tokenizer(tokenizer_path, config)
     strategy, grammar = read_decoding(config.decoding, tokenizer, config.data.codec)
+    mesh = None
+    if jax.process_count() > 1:
+        # Every device has the whole model: processes share the questions.
+        mesh = make_mesh(default_config().mesh)
+        host_rows(mesh, flags.images_per_batch)
+        graphdef, params = nnx.split(model)
+        model = nnx.merge(graphdef, put_tree(params, mesh))
     generator = Generator(model, strategy, grammar)
     examples = example_config(config)
     needs_finding = PROMPTS[config.data.prompt].needs_finding
@@ -54,6 +67,7 @@ def start_model(flags: argparse.Namespace) -> Answer:
         unasked = {
             i for i, record in questions.records() if needs_finding and not finding_of(record)
         }
+        check_enough_images(len(questions), str(questions.path))
         source: QuestionSource = questions.regrouped(config.data.questions_per_image, unasked)
         if flags.image != "shown":
             if stand_ins is None:
@@ -63,7 +77,12 @@ def start_model(flags: argparse.Namespace) -> Answer:
                 )
             source = OtherImages(source, stand_ins)
         return predict_questions(
-            generator, source, tokenizer, examples, images_per_batch=flags.images_per_batch
+            generator,
+            source,
+            tokenizer,
+            examples,
+            images_per_batch=flags.images_per_batch,
+            mesh=mesh,
         )
 
     return answer
