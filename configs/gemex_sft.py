@@ -20,13 +20,20 @@ Warm-up: the paper's text says 0.03 epochs, its script a ratio of 0.03 of all st
 long. The script is followed: 74,483 steps of 64 are three epochs of 1,588,975 questions; 3 % of
 them are 2,234.
 
-`:tiny` goes the same way on phantoms, with what ships, on two CPU cores in some minutes:
+`:tiny` goes the same way on phantoms, with what ships:
 
     python -m cxrjax.build --dataset=phantom_studies --studies=200 --out=runs/studies
     python -m cxrjax.build --dataset=gemex --source=runs/studies --out=runs/gemex_tiny/data
 
 Its base is `tiny`, which writes boxes as location tokens; the learning rate is 3e-3, as in
-configs/vindr_lora.py:demo, and 200 steps of 32 questions are all.
+configs/vindr_lora.py:demo, and 200 steps of 32 questions are all: 464 s of processor time on two
+cores (40 minutes beside much other work), 1.85 GB. Token accuracy while learning went from 0.30
+(step 50) to 0.76, the IoU of expected boxes from 0.27 to 0.54. Of 60 validation questions every
+answer had the form asked for; what they say is not learnt by then (12 closed, 17 single-choice and
+15 multi-choice answers: 4, 3 and 1 right, which is chance or less), and the mean IoU of a reference
+box with the best predicted one is 0.19. Figures of phantoms.
+
+    python -m cxrjax.evaluate --workdir=runs/gemex_tiny --benchmark=gemex
 """
 
 from ml_collections import ConfigDict
@@ -61,8 +68,8 @@ def paper() -> ConfigDict:
     config.trainable = ("^projector", "^decoder/")  # G20
 
     config.data.train = "data/gemex/records/train.jsonl"
-    # Evaluations during training speak VinDr-CXR-VQA's metrics, which these answers have not.
-    config.data.validation = None
+    config.data.validation = "data/gemex/records/validation.jsonl"
+    config.benchmark = "gemex"
     config.data.prompt = "gemex_chat"  # G17, G18
     config.data.codec = config.data.record_codec = "gemex"  # G19
     config.data.questions_per_image = 1
@@ -80,6 +87,7 @@ def paper() -> ConfigDict:
     config.training.epochs = 3.0  # G21
     config.training.lambda_box = 0.0  # the paper's loss is of words alone
     config.training.checkpoint_every = 1000
+    config.training.best_metric = "a_score"
     config.mesh.fsdp = 4  # G21
     config.decoding.max_answer_tokens = 256
     config.decoding.grammar = "none"
@@ -95,11 +103,14 @@ def tiny(config: ConfigDict) -> None:
     config.model.dtype = config.model.frozen_dtype = "float32"
 
     config.data.train = "runs/gemex_tiny/data/records/train.jsonl"
+    config.data.validation = "runs/gemex_tiny/data/records/validation.jsonl"
     config.data.prompt = "gemex"
     config.data.codec = "paligemma"
     config.data.questions_per_image = 4
-    config.data.prefix_buckets = (96, 192)
-    config.data.answer_buckets = (96, 192)
+    config.data.prefix_buckets = (192,)
+    config.data.answer_buckets = (192,)
+    # Of the padding nothing is computed: questions with options are much longer than others.
+    config.data.packed_buckets = (384, 640, 1024)
 
     config.optimizer.learning_rate = 3e-3
     config.optimizer.warmup_from = 0.0

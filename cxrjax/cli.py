@@ -1,9 +1,11 @@
 """What entry points share: how they end, and where compiled programs are kept."""
 
+import contextlib
+import gc
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
 
@@ -66,3 +68,15 @@ def keep_compiled_programs() -> None:
     if _COMPILED_PROGRAMS not in os.environ:
         folder = Path.home() / ".cache" / "cxrjax" / "compiled"
         jax.config.update("jax_compilation_cache_dir", str(folder))
+
+
+@contextlib.contextmanager
+def garbage_collector_paused() -> Iterator[None]:
+    """For work on millions of small objects without cycles, whose time looking for some doubles."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

@@ -23,7 +23,7 @@ from cxrjax.benchmarks.run_record import (
 )
 from cxrjax.benchmarks.scores import GT_MODE_HELP, ScoreOptions, write_scores
 from cxrjax.benchmarks.split_check import check_split
-from cxrjax.benchmarks.validation import LOGGED, draw_predictions
+from cxrjax.benchmarks.validation import draw_predictions
 from cxrjax.cli import run
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.sources import RecordSource
@@ -103,11 +103,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     write_score_record(out, references, {name: predictions}, scores)
     if flags.workdir and looking:
         figures = {
-            f"evaluation/{protocol}/{metric}": figure.value
-            for protocol, named in scores.figures[name].items()
-            for metric, figure in named.items()
-            # VinDr-CXR-VQA has hundreds, by class and by type; of others all are logged.
-            if metric in LOGGED[protocol] or flags.benchmark != "vindr_cxr_vqa"
+            f"evaluation/{protocol}/{metric}": value
+            for protocol, metric, value in benchmark.logged_figures(scores.figures[name])
         }
         with open(predictions, encoding="utf-8") as lines:
             drawn = draw_predictions(

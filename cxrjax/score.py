@@ -7,6 +7,9 @@ Several predictions files are scored side by side, on the same resamples. A line
 `question_id`, `text` and `boxes` (xyxy fractions of the original image); for systems that give text
 alone, --codec names the convention in which it writes boxes.
 
+--benchmark=cxr_qba_tags and cxr_qba_boxes score scene graphs (--predictions=BUILD/native) against
+people's labels of the same studies (--references: a label table, MS-CXR or REFLACX).
+
 Writes to --out:
 
     metrics.json   {system: {protocol: {metric: {value, ci_low, ci_high, n}}}}, null where undefined
@@ -18,23 +21,33 @@ Writes to --out:
 
 and, where there is something to write, comparisons.json (every system against the first: the
 difference with its interval, and p of a paired permutation test), curves.json (for the page) and
-spread.json (of sampled runs, p.seed0.jsonl, p.seed1.jsonl, ...: mean and spread over seeds).
+spread.json (of sampled runs, p.seed0.jsonl, p.seed1.jsonl, ...: mean and spread over seeds);
+with --judge:
+
+    judgements.jsonl   marks and facts of each answer; judge.json: who judged and at what cost
+    verdicts.jsonl     a language model's verdicts, which --judge=replay takes in its place
 """
 
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from cxrjax.benchmarks import BENCHMARKS
+from cxrjax.benchmarks import BENCHMARKS, DATA_VALIDATIONS
+from cxrjax.benchmarks.bert_vectors import BertScoreSettings
 from cxrjax.benchmarks.run_record import check_folder, write_score_record
 from cxrjax.benchmarks.scores import GT_MODE_HELP, ScoreOptions, full_markdown, write_scores
 from cxrjax.benchmarks.seed_spread import seed_spread, spread_markdown
 from cxrjax.benchmarks.split_check import check_split
-from cxrjax.cli import run
+from cxrjax.cli import garbage_collector_paused, run
 from cxrjax.codecs import CODECS
 from cxrjax.datasets.output import write_json
+from cxrjax.datasets.vix_ray.segmentation import SEGMENTERS
 from cxrjax.errors import UserError
+from cxrjax.judges import flags as judge_flags
+from cxrjax.judges.language_model import LanguageModelJudge
 from cxrjax.metrics.bootstrap import Bootstrap
+
+_SCORED = {**BENCHMARKS, **DATA_VALIDATIONS}
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -46,7 +59,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("--benchmark", required=True, choices=sorted(BENCHMARKS), help="whose tables")
+    add("--benchmark", required=True, choices=sorted(_SCORED), help="whose tables")
     add("--references", required=True, type=Path, metavar="FILE", help="records with answers")
     add(
         "--predictions",
@@ -79,10 +92,32 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         metavar="NAME",
         help="the system that all others are compared with (default: the first)",
     )
+    add(
+        "--bertscore_model",
+        type=Path,
+        metavar="DIR",
+        help="folder of the encoder that BERTScore is taken with, such as roberta-large (needs "
+        "PyTorch: the extra bertscore)",
+    )
+    add("--bertscore_layer", type=int, metavar="N", help="its layer (default: the best known one)")
+    add(
+        "--bertscore_baseline",
+        type=Path,
+        metavar="FILE",
+        help="LAYER,P,R,F of the package bert-score: rescale by it, as papers mostly do",
+    )
+    add(
+        "--segmenter",
+        choices=sorted(SEGMENTERS),
+        help="cuts Vietnamese words, for vix_ray (default pyvi)",
+    )
     add("--out", required=True, type=Path, metavar="DIR", help="folder to write to")
+    judge_flags.add_flags(parser)
     flags = parser.parse_args(argv)
     if flags.resamples < 0 or flags.seed < 0:
         parser.error("--resamples and --seed must not be negative")
+    if flags.bertscore_model is None and (flags.bertscore_layer or flags.bertscore_baseline):
+        parser.error("--bertscore_layer and --bertscore_baseline are of --bertscore_model")
     return flags
 
 
@@ -106,27 +141,57 @@ def system_names(predictions: Sequence[Path], names: Sequence[str] | None) -> di
 def main(argv: Sequence[str] | None = None) -> None:
     """Scores what the flags name, writes the files and prints the tables."""
     flags = parse_arguments(argv)
-    benchmark = BENCHMARKS[flags.benchmark]
+    benchmark = _SCORED[flags.benchmark]
     systems = system_names(flags.predictions, flags.name)
     check_folder(flags.out)
-    check_split(flags.references, flags.split_sha256, flags.manifest)
-    scores = benchmark.score_files(
-        flags.references,
-        systems,
-        ScoreOptions(
-            codec=flags.codec,
-            gt_mode=flags.gt_mode or benchmark.gt_modes[0],
-            bootstrap=Bootstrap(resamples=flags.resamples, seed=flags.seed, method=flags.interval),
-            compare_to=flags.compare_to,
-        ),
-    )
+    of_records = flags.benchmark in BENCHMARKS
+    if of_records:
+        check_split(flags.references, flags.split_sha256, flags.manifest)
+    elif flags.split_sha256 or flags.manifest:
+        raise UserError(f"{flags.benchmark} compares with a table, which has no split to check")
+    judge = judge_flags.from_flags(flags, flags.out)
+    if judge is not None and not benchmark.uses_judge:
+        judging = ", ".join(name for name, other in BENCHMARKS.items() if other.uses_judge)
+        raise UserError(f"--judge={flags.judge}: {flags.benchmark} has none; {judging} have")
+    if flags.segmenter is not None and flags.benchmark != "vix_ray":
+        raise UserError(f"--segmenter is for vix_ray; {flags.benchmark} is not in Vietnamese")
+    bert_score = None
+    if flags.bertscore_model is not None:
+        if not benchmark.uses_bert_score:
+            raise UserError(f"--bertscore_model: {flags.benchmark} has no BERTScore; leave it out")
+        bert_score = BertScoreSettings(
+            flags.bertscore_model, flags.bertscore_layer, flags.bertscore_baseline
+        )
+    with garbage_collector_paused():
+        scores = benchmark.score_files(
+            flags.references,
+            systems,
+            ScoreOptions(
+                codec=flags.codec,
+                gt_mode=flags.gt_mode or benchmark.gt_modes[0],
+                bootstrap=Bootstrap(
+                    resamples=flags.resamples, seed=flags.seed, method=flags.interval
+                ),
+                judge=judge,
+                segmenter=flags.segmenter,
+                bert_score=bert_score,
+                compare_to=flags.compare_to,
+            ),
+        )
+    if isinstance(judge, LanguageModelJudge) and flags.dry_run:
+        print("\n".join(f"{task}: {estimate}" for task, estimate in judge.planned.items()))
+        return
+    if judge is not None:
+        judge_flags.write_judgements(flags.out, judge)
     write_scores(flags.out, benchmark, scores)
-    write_score_record(flags.out, flags.references, systems, scores)
+    if of_records:
+        write_score_record(flags.out, flags.references, systems, scores)
     print(full_markdown(benchmark, scores))
     if spread := seed_spread(scores.figures):
         write_json(flags.out / "spread.json", spread)
         print(spread_markdown(spread))
-    print(f"{flags.out}: metrics.json, tables.md, tables.tex, tables.csv, score.json, run.json")
+    written = "metrics.json, tables.md, tables.tex, tables.csv, score.json"
+    print(f"{flags.out}: {written}{', run.json' if of_records else ''}")
 
 
 if __name__ == "__main__":

@@ -15,9 +15,10 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from cxrjax import cli, distributed
-from cxrjax.benchmarks import validation
+from cxrjax.benchmarks import BENCHMARKS, validation
 from cxrjax.datasets.vindr_cxr_vqa import CLASSES
 from cxrjax.decoding.strategy import read_decoding
+from cxrjax.errors import UserError
 from cxrjax.input_pipeline.loader import mixture_loader
 from cxrjax.input_pipeline.mixture import Mixture
 from cxrjax.input_pipeline.tokenizer import Tokenizer
@@ -108,6 +109,8 @@ def make_evaluate(
     config: ConfigDict, tokenizer: Tokenizer, features: Features, mesh: Mesh
 ) -> loop.Evaluate | None:
     """The evaluation during training; None where no validation records are configured."""
+    if config.benchmark not in BENCHMARKS:
+        raise UserError(f"benchmark={config.benchmark!r}: expected one of {', '.join(BENCHMARKS)}")
     if config.data.validation is None:
         return None
     records = open_records(config, "validation", KNOWN_CLASSES)
@@ -119,6 +122,7 @@ def make_evaluate(
         records.source,
         tokenizer,
         example_config(config, features(records.source)),
+        benchmark=BENCHMARKS[config.benchmark],
         strategy=strategy,
         grammar=grammar,
         images_per_batch=batch_images(config),

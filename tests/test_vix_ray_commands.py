@@ -94,8 +94,11 @@ def test_three_stages_are_trained_predicted_and_compared(data, tmp_path, monkeyp
         + [f"--out={tmp_path / 'scores'}"]
     )
     metrics = json.loads((tmp_path / "scores" / "metrics.json").read_text())
-    assert metrics["self"]["paper"]["stage3/findings/minus_stage1/stage1/bleu"]["n"] == 2
-    assert metrics["gold"]["paper"]["stage3/findings/bleu"]["n"] == 0
+    settings = json.loads((tmp_path / "scores" / "score.json").read_text())
+    said = {"stage1": None, "stage2": None, "self": "self", "gold": "gold"}
+    assert settings["histories"] == said
+    assert metrics["self"]["paper"]["stage3/findings/minus_stage1/stage1/bleu_4"]["n"] == 2
+    assert metrics["gold"]["paper"]["stage3/findings/bleu_4"]["n"] == 0
     evaluate.main(
         [f"--workdir={tmp_path / 'stage3'}", "--benchmark=vix_ray", "--resamples=10"]
         + [f"--references={data / 'records' / 'test_stage3.jsonl'}"]

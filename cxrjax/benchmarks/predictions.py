@@ -5,8 +5,9 @@
 
 `boxes` are xyxy fractions of the original image. Without `boxes` (or with null) they are read from
 `text` by a codec. `labels` (a class or null per box), `box_scores` (a confidence or null per box,
-higher is surer), `answer_logprob` (natural logarithm of the answer's probability) and `parse` may
-be left out; other keys are ignored.
+higher is surer), `answer_logprob` (natural logarithm of the answer's probability), `history` (of a
+later turn: "gold", asked on the true earlier answers, or "self", on the system's own) and `parse`
+may be left out; other keys are ignored.
 
 What makes a file unusable is refused with its line: no JSON, a missing or repeated id, a field of
 another type, a line of absurd length. What a model can do wrong in a usable file is kept, scored as
@@ -66,6 +67,7 @@ class Prediction:
         box_scores: confidence of each box, NaN where it has no finite one; None where the line
             gives none.
         answer_logprob: as written, of the whole answer; None where the line gives none.
+        history: "gold" or "self", of a later turn of a dialogue; None where the line does not say.
     """
 
     question_id: str
@@ -75,6 +77,7 @@ class Prediction:
     parse: str | None
     box_scores: Float[np.ndarray, "n"] | None = None
     answer_logprob: float | None = None
+    history: str | None = None
 
     @property
     def answer_probability(self) -> float | None:
@@ -165,7 +168,9 @@ def parse_prediction(fields: Mapping[str, Any], where: str) -> Prediction:
     if logprob is not None and not _is_number(logprob):
         raise UserError(f"{where}: answer_logprob is {_show(logprob)}: expected a number or null")
     logprob = None if logprob is None else _to_float(logprob)
-    return Prediction(name, text or "", boxes, labels, parse, scores, logprob)
+    # Other people's lines may hold something else under this name.
+    history = fields.get("history") if fields.get("history") in ("gold", "self") else None
+    return Prediction(name, text or "", boxes, labels, parse, scores, logprob, history)
 
 
 def read_boxes(

@@ -9,11 +9,13 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from cxrjax.benchmarks.bert_vectors import BertScoreSettings
 from cxrjax.benchmarks.outcomes import Outcome
 from cxrjax.benchmarks.predictions import Prediction
 from cxrjax.benchmarks.text_tables import UNDEFINED, grid, to_latex
 from cxrjax.codecs import Codec
 from cxrjax.errors import UserError
+from cxrjax.judges.judge import Judge
 from cxrjax.metrics.bootstrap import (
     Attributes,
     Bootstrap,
@@ -52,13 +54,17 @@ class ScoreOptions:
         codec: name of the convention in which predictions without boxes write them in their text.
         bootstrap: how intervals are made.
         judge: a language model or its stand-in, for benchmarks that ask one.
+        segmenter: cuts Vietnamese words, for benchmarks in that language; None: their own default.
+        bert_score: the model that BERTScore is taken with, for benchmarks that have it.
         compare_to: the system that all others are compared with; None: the first.
     """
 
     gt_mode: str
     codec: str | None = None
     bootstrap: Bootstrap = field(default_factory=Bootstrap)
-    judge: Any | None = None
+    judge: Judge | None = None
+    segmenter: str | None = None
+    bert_score: BertScoreSettings | None = None
     compare_to: str | None = None
 
 
@@ -125,6 +131,9 @@ class Benchmark:
         gt_modes: ground-truth modes it knows, the default first.
         markdown: scores -> the tables for people.
         rows: scores -> the tables for programs, a mapping per cell.
+        uses_judge: whether it asks `ScoreOptions.judge`.
+        uses_bert_score: whether it takes BERTScores.
+        logged: protocol -> the metrics that a training run logs; None: all of `strict`.
         outcome: what came of one question, for the page: (record, prediction, codec or None) ->
             outcome. None where the benchmark has no such thing.
     """
@@ -134,6 +143,16 @@ class Benchmark:
     markdown: Callable[[Scores], str]
     rows: Callable[[Scores], list[dict[str, Any]]]
     outcome: Callable[[QARecord, Prediction, Codec | None], Outcome] | None = None
+    uses_judge: bool = False
+    uses_bert_score: bool = False
+    logged: Mapping[str, Sequence[str]] | None = None
+
+    def logged_figures(
+        self, figures: Mapping[str, Mapping[str, Estimate]]
+    ) -> list[tuple[str, str, float | None]]:
+        """(protocol, metric, value) of what a training run logs of one system's figures."""
+        logged = self.logged or {STRICT: list(figures[STRICT])}
+        return [(p, name, figures[p][name].value) for p, names in logged.items() for name in names]
 
 
 def make_scores(
@@ -179,10 +198,12 @@ def make_scores(
         if name != reference:
             for protocol, metrics in (compared or {}).items():
                 comparisons += _compared(systems, resampled, (name, reference), protocol, metrics)
+    judge = {} if options.judge is None else {"judge": options.judge.name}
+    bootstrap = _bootstrap(options.bootstrap, clusters, figures)
     return Scores(
         figures=figures,
         problems={name: counted.problems for name, counted in systems.items()},
-        settings={**settings, "bootstrap": _bootstrap(options.bootstrap, clusters, figures)},
+        settings={**settings, **judge, "bootstrap": bootstrap},
         curves={name: counted.curves for name, counted in systems.items() if counted.curves},
         comparisons=comparisons,
     )

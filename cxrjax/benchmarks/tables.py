@@ -18,11 +18,16 @@ FEW = 10
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a paper's table: its title there, and our metric under each protocol."""
+    """A column of a paper's table: its title there, and our metric under each protocol.
+
+    Attributes:
+        decimals: as the paper prints them; None: 1 of percentages, 3 of fractions.
+    """
 
     title: str
     metrics: Mapping[str, str]
     percent: bool = False
+    decimals: int | None = None
 
     def scale(self, value: float | None) -> float | None:
         """The value in the paper's unit."""
@@ -31,7 +36,8 @@ class Column:
     def format(self, value: float | None) -> str:
         if value is None:
             return UNDEFINED
-        return f"{value:.1f}" if self.percent else f"{value:.3f}"
+        decimals = (1 if self.percent else 3) if self.decimals is None else self.decimals
+        return f"{value:.{decimals}f}"
 
 
 @dataclass(frozen=True)
@@ -49,14 +55,14 @@ class PaperTable:
     """One table of a paper.
 
     Attributes:
-        printed: the paper's row -> its values as printed, one per column.
+        printed: the paper's row -> its values as printed, one per column; None where it has none.
         transposed: whether the paper has models as columns.
     """
 
     key: str
     title: str
     columns: tuple[Column, ...]
-    printed: Mapping[str, tuple[float, ...]]
+    printed: Mapping[str, tuple[float | None, ...]]
     notes: tuple[Note, ...] = ()
     transposed: bool = False
 
@@ -121,14 +127,14 @@ def table_markdown(table: PaperTable, scores: Scores, paper_row: Callable[[str],
             ours = [_figure(scores, system, protocol, column) for column in table.columns]
             failures = scores.figures[system][protocol]["parse_failure_rate"].value
             cells = [
-                _with_interval(column, figure)
+                with_interval(column, figure)
                 + (table.mark(None, column) if protocol == PAPER else "")
                 for column, figure in zip(table.columns, ours, strict=True)
             ]
             rate = UNDEFINED if failures is None else f"{100 * failures:.1f} %"
             lines.append([system, protocol, *cells, rate])
-            if protocol == STRICT:
-                continue  # another definition than the paper's: a difference would mean nothing
+            if protocol == STRICT or row not in table.printed:
+                continue  # nothing printed, or another definition than the paper's
             differences = [
                 _signed(column, _difference(column, figure, printed))
                 for column, figure, printed in zip(
@@ -157,6 +163,31 @@ def breakdown_markdown(breakdown: Breakdown, scores: Scores) -> str:
     return f"## {breakdown.title}\n\n{grid(lines)}\nIn italics: fewer than {FEW}.\n"
 
 
+def failures_markdown(scores: Scores, problems: Mapping[str, str]) -> str:
+    """What could not be read and what else was wrong, for all systems.
+
+    Args:
+        problems: category -> what it means.
+    """
+    prefix = "parse_failure_rate"
+    names = dict.fromkeys(
+        name
+        for protocols in scores.figures.values()
+        for name in protocols[STRICT]
+        if name.startswith(prefix)
+    )
+    plain = Column("", {})
+    lines = [["Answers that could not be read", *scores.figures]]
+    for name in names:
+        found = [protocols[STRICT].get(name) for protocols in scores.figures.values()]
+        title = name.removeprefix(prefix).lstrip("/") or "all"
+        lines.append([title, *(with_interval(plain, f) if f else "0.000" for f in found)])
+    for name, meaning in problems.items():
+        counts = [str(counted[name]) for counted in scores.problems.values()]
+        lines.append([f"{name}: {meaning} (count)", *counts])
+    return f"## Failures and problems\n\n{grid(lines)}"
+
+
 def table_rows(
     tables: Iterable[PaperTable],
     breakdowns: Iterable[Breakdown],
@@ -173,7 +204,9 @@ def table_rows(
         for system in scores.figures:
             row = paper_row(system)
             for protocol in (PAPER, STRICT):
-                for column, printed in zip(table.columns, table.printed[row], strict=True):
+                nothing = (None,) * len(table.columns)
+                values = table.printed.get(row, nothing)
+                for column, printed in zip(table.columns, values, strict=True):
                     figure = _figure(scores, system, protocol, column)
                     notes = [n for n in table.notes if n.column == column.title and row in n.rows]
                     rows.append(
@@ -226,9 +259,9 @@ def _figure(scores: Scores, system: str, protocol: str, column: Column) -> Estim
     return scores.figures[system][protocol][column.metrics[protocol]]
 
 
-def _difference(column: Column, figure: Estimate, printed: float) -> float | None:
+def _difference(column: Column, figure: Estimate, printed: float | None) -> float | None:
     ours = column.scale(figure.value)
-    return None if ours is None else ours - printed
+    return None if ours is None or printed is None else ours - printed
 
 
 def _signed(column: Column, value: float | None) -> str:
@@ -237,7 +270,8 @@ def _signed(column: Column, value: float | None) -> str:
     return ("+" if value >= 0 else "−") + column.format(abs(value))
 
 
-def _with_interval(column: Column, figure: Estimate) -> str:
+def with_interval(column: Column, figure: Estimate) -> str:
+    """A figure in the column's unit, with its interval where it has one."""
     text = column.format(column.scale(figure.value))
     if figure.ci_low is None or figure.ci_high is None:
         return text
@@ -246,5 +280,5 @@ def _with_interval(column: Column, figure: Estimate) -> str:
 
 
 def _cell_with_n(figure: Estimate) -> str:
-    text = f"{_with_interval(Column('', {}), figure)}; n = {figure.n:,}"
+    text = f"{with_interval(Column('', {}), figure)}; n = {figure.n:,}"
     return f"*{text}*" if figure.n < FEW else text

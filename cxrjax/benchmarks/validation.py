@@ -1,6 +1,9 @@
-"""A model's figures on records, without files in between: the evaluation during training."""
+"""A model's figures on a benchmark's records: the evaluation during training."""
 
+import json
+import tempfile
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,10 +11,7 @@ from jax.sharding import Mesh
 
 from cxrjax import distributed
 from cxrjax.benchmarks.overlays import overlay
-from cxrjax.benchmarks.predictions import parse_prediction
-from cxrjax.benchmarks.scores import PAPER, STRICT, ScoreOptions
-from cxrjax.benchmarks.vindr_cxr_vqa import score
-from cxrjax.benchmarks.vindr_truth import read_references
+from cxrjax.benchmarks.scores import Benchmark, ScoreOptions
 from cxrjax.decoding.generate import Generator
 from cxrjax.decoding.grammar import Grammar
 from cxrjax.decoding.predictor import predict_questions
@@ -22,21 +22,8 @@ from cxrjax.input_pipeline.sources import QuestionSource
 from cxrjax.input_pipeline.tokenizer import Tokenizer
 from cxrjax.metrics.bootstrap import Bootstrap
 from cxrjax.models import VLM
+from cxrjax.records import write_records
 
-# What a training run logs of a benchmark: the paper's figures and the strict headline.
-LOGGED = {
-    PAPER: ("vqa/f1", "vqa/precision", "vqa/recall"),
-    STRICT: (
-        "vqa/balanced_accuracy",
-        "detection/f1@0.3",
-        "detection/precision@0.3",
-        "detection/recall@0.3",
-        "detection/miou_tp@0.3",
-        "detection_agnostic/f1@0.3",
-        "localization/mean_iou",
-        "parse_failure_rate",
-    ),
-}
 _PICTURE_SIDE = 448
 
 
@@ -45,6 +32,7 @@ def make_evaluate(
     tokenizer: Tokenizer,
     config: ExampleConfig,
     *,
+    benchmark: Benchmark,
     strategy: Strategy,
     grammar: Grammar | None,
     images_per_batch: int,
@@ -55,35 +43,37 @@ def make_evaluate(
 
     Args:
         source: validation records, with answers.
+        benchmark: whose figures these are.
         strategy, grammar: how answers are generated.
         pictures: radiographs drawn with true and predicted boxes, uint8 [n, H, W, 3]; of several
             processes the first one draws.
         mesh: the model's.
     """
-    records = [record for _, record in source.records()]
-    references = read_references(records, "exact", "validation")
+    options = ScoreOptions(gt_mode=benchmark.gt_modes[0], bootstrap=Bootstrap(resamples=0))
 
     def evaluate(step: int, model: VLM) -> dict[str, Any]:
         del step
-        generator = Generator(model, strategy, grammar)
+        generator = Generator(model, strategy, grammar, mesh)
         lines = list(
             predict_questions(
-                generator, source, tokenizer, config, images_per_batch=images_per_batch, mesh=mesh
+                generator, source, tokenizer, config, images_per_batch=images_per_batch
             )
         )
-        figures = distributed.from_first(figures_of(lines) if distributed.is_first() else None)
+        figures: dict[str, Any] = distributed.from_first(
+            score(lines) if distributed.is_first() else None
+        )
         drawn = draw_predictions(source, lines, pictures) if distributed.is_first() else None
         return {**figures, "overlays": drawn} if drawn is not None else figures
 
-    def figures_of(lines: list[dict[str, Any]]) -> dict[str, float | None]:
-        predictions = [parse_prediction(line, line["question_id"]) for line in lines]
-        scores = score(
-            references,
-            {"model": predictions},
-            options=ScoreOptions(gt_mode="exact", bootstrap=Bootstrap(resamples=0)),
-        )
-        found = scores.figures["model"]
-        return {name: found[where][name].value for where, names in LOGGED.items() for name in names}
+    def score(lines: list[dict[str, Any]]) -> dict[str, Any]:
+        # By the same way as anybody's predictions: files. They hold what was evaluated, no more.
+        with tempfile.TemporaryDirectory() as folder:
+            references, predictions = Path(folder, "records.jsonl"), Path(folder, "model.jsonl")
+            write_records(references, (record for _, record in source.records()))
+            predictions.write_text("".join(json.dumps(line) + "\n" for line in lines))
+            scores = benchmark.score_files(references, {"model": predictions}, options)
+        logged = benchmark.logged_figures(scores.figures["model"])
+        return {name: value for _, name, value in logged}
 
     return evaluate
 

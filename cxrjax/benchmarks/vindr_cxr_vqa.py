@@ -30,6 +30,12 @@ or blank answer is wrong, also about something absent. A failure to parse adds n
 should have found is missed. The class of a box is its label, else the class asked about, else the
 class that its answer names with it.
 
+How sure a system is (H11, `strict`): answers' probabilities against whether their set of classes is
+right (`calibration/...`), boxes' scores against their highest IoU with a true box.
+
+Figures are broken down by class, question type and difficulty, and by view, sex, age and number of
+true boxes of the image, where records say (`by_.../<metric>/<value>`).
+
 `n`: images for detection and localization (by class: images that have the class), questions
 otherwise (accuracy and its kin: questions that ask about a class).
 """
@@ -42,7 +48,7 @@ from typing import Any
 import numpy as np
 
 from cxrjax.benchmarks.breakdowns import JoinedColumns, break_down
-from cxrjax.benchmarks.calibration_figures import answer_calibration
+from cxrjax.benchmarks.calibration_figures import answer_calibration, box_calibration
 from cxrjax.benchmarks.formulas import named, of, quotient
 from cxrjax.benchmarks.predictions import PROBLEMS, Prediction, read_predictions
 from cxrjax.benchmarks.scores import (
@@ -107,12 +113,13 @@ def score(
         calibrated, calibration, curves = _calibration(references, counts)
         figures = _figures(references, counts, attributes)
         ranked, ranking_curves = ranked_figures(references, counts.boxes, counts.box_scores)
-        figures[STRICT] |= {**calibration, **ranked, **by_box_group(groups)}
+        placed, score_curves = box_calibration(counts.box_scores, counts.boxes.best_of_predicted)
+        figures[STRICT] |= {**calibration, **placed, **ranked, **by_box_group(groups)}
         counted[name] = Counted(
             JoinedColumns(counts.images, {**counts.questions, **calibrated}),
             figures,
             dict(counts.problems),
-            sweep_curves(counts.images) | ranking_curves | curves,
+            sweep_curves(counts.images) | ranking_curves | curves | score_curves,
         )
     clusters = [image.cluster for image in references.images]
     clusters += [clusters[question.image] for question in references.questions.values()]
@@ -292,4 +299,21 @@ def _of_absent_class() -> Named:
     }
 
 
-VINDR_CXR_VQA = Benchmark(score_files=score_files, gt_modes=GT_MODES, markdown=markdown, rows=rows)
+# What a training run logs: the paper's figures and the strict headline.
+LOGGED = {
+    PAPER: ("vqa/f1", "vqa/precision", "vqa/recall"),
+    STRICT: (
+        "vqa/balanced_accuracy",
+        "detection/f1@0.3",
+        "detection/precision@0.3",
+        "detection/recall@0.3",
+        "detection/miou_tp@0.3",
+        "detection_agnostic/f1@0.3",
+        "localization/mean_iou",
+        "parse_failure_rate",
+    ),
+}
+
+VINDR_CXR_VQA = Benchmark(
+    score_files=score_files, gt_modes=GT_MODES, markdown=markdown, rows=rows, logged=LOGGED
+)

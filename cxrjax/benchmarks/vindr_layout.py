@@ -12,6 +12,7 @@ from cxrjax.benchmarks.tables import (
     Note,
     PaperTable,
     breakdown_markdown,
+    failures_markdown,
     grid,
     table_markdown,
     table_rows,
@@ -242,7 +243,7 @@ def markdown(scores: Scores) -> str:
         _heading(scores),
         *(table_markdown(table, scores, paper_row) for table in TABLES),
         _beside(scores),
-        _failures(scores),
+        failures_markdown(scores, PROBLEMS),
         *(
             breakdown_markdown(breakdown, scores)
             for breakdown in BREAKDOWNS
@@ -290,25 +291,6 @@ def _beside(scores: Scores) -> str:
         if scores.figures[system][STRICT]["ap/constant_scores"].value
     ]
     return "\n".join([f"## Beside the paper's tables\n\n{grid(lines)}", *unranked])
-
-
-def _failures(scores: Scores) -> str:
-    prefix = "parse_failure_rate"
-    names = dict.fromkeys(
-        name
-        for protocols in scores.figures.values()
-        for name in protocols[STRICT]
-        if name.startswith(prefix)
-    )
-    lines = [["Answers that could not be read", *scores.figures]]
-    for name in names:
-        found = [protocols[STRICT].get(name) for protocols in scores.figures.values()]
-        title = name.removeprefix(prefix).lstrip("/") or "all"
-        lines.append([title, *(_text(figure) if figure else "0.000" for figure in found)])
-    for name, meaning in PROBLEMS.items():
-        counts = [str(problems[name]) for problems in scores.problems.values()]
-        lines.append([f"{name}: {meaning} (count)", *counts])
-    return f"## Failures and problems\n\n{grid(lines)}"
 
 
 def _text(figure: Estimate) -> str:

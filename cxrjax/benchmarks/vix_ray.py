@@ -1,27 +1,35 @@
-"""ViX-Ray (arXiv 2603.15513): texts of the three stages beside the references (Tables 5, 6).
+"""ViX-Ray (arXiv 2603.15513): texts of the three stages beside the references (Tables 4 to 6).
 
 A predictions file may answer any of the four kinds of question (stage 1 findings, stage 2
 impression, stage 3 both); kinds that it answers none of are null for it, a question that it leaves
 out of a kind that it answers is scored as an empty text.
 
-The paper does not state how it cut words for ROUGE and BLEU, nor BLEU's order (A23): both protocols
-have one definition so far (cxrjax/metrics/text.py), ROUGE's F-measure as a mean over the reports
-and BLEU-4 over the corpus, on syllables. Fact precision and recall are not there yet.
+What the paper leaves open (A22 to A24), and what is done here:
+
+* Words and BLEU's order: ROUGE's F-measure as a mean over the reports, BLEU-1 to BLEU-4 over the
+  corpus (sacrebleu), on syllables and, under `words/`, on the words of a segmenter. One definition
+  for both protocols.
+* Facts, with a judge: matched one to one. Precision and recall are means over the reports (macro),
+  and, under `_micro`, of all facts together. What the judge failed at is left out under `paper`,
+  and is 0 under `strict`; `judge_failure_rate` says how often. Of a surrogate judge all of this is
+  called `surrogate/...`, as are the shares of facts by what is wrong with them (appendix D).
+* History of stage 3's second turn: predictions say whether it was gold or their own (self).
 
 Stages (Table 5): stage 3's findings minus stage 1's and its impressions minus stage 2's, for every
 two systems that answered them. Before and after fine-tuning (Tables 11, 12): every system minus the
 first one named, kind by kind. Intervals of differences are of the pair, resampled together.
 """
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
-from cxrjax.benchmarks.predictions import Prediction, check_known, read_predictions
+from cxrjax.benchmarks.outcomes import Outcome
+from cxrjax.benchmarks.predictions import Prediction, read_predictions
 from cxrjax.benchmarks.scores import (
     PAPER,
     STRICT,
@@ -31,26 +39,52 @@ from cxrjax.benchmarks.scores import (
     Scores,
     make_scores,
 )
-from cxrjax.benchmarks.vix_ray_layout import KINDS, METRICS, markdown, rows
+from cxrjax.benchmarks.vix_ray_counts import (
+    KINDS,
+    Reference,
+    SystemCounts,
+    count_system,
+    read_references,
+)
+from cxrjax.benchmarks.vix_ray_layout import METRICS, WORDS, markdown, rows
+from cxrjax.codecs import Codec
+from cxrjax.datasets.vix_ray.segmentation import load_segmenter, words
 from cxrjax.errors import UserError
+from cxrjax.judges import metric_name
 from cxrjax.metrics import text
 from cxrjax.metrics.bootstrap import Estimate, Figure, Formula, Sums
+from cxrjax.metrics.facts import VIETNAMESE, is_refusal
+from cxrjax.metrics.phrase_alignment import Label, align
 from cxrjax.records import QARecord, read_records
 
-Column = Float[np.ndarray, "images"]  # what a figure is a sum of, image by image
-
-# How a problem is counted in score.json.
-MISSING, BLANK = "missing_prediction", "blank_answer"
 GT_MODE = "report"
-
-
-@dataclass(frozen=True)
-class Reference:
-    """One question with its true text."""
-
-    image_id: str
-    kind: str
-    text: str
+SEGMENTER = "pyvi"
+NOTHING = Estimate(None, None, None, 0)
+# Metric -> the part whose mean over the questions it is.
+_MEANS = {
+    "rouge_1": "rouge1",
+    "rouge_2": "rouge2",
+    "rouge_l": "rougeL",
+    "parse_failure_rate": "blank",
+    "refusal_rate": "refusals",
+}
+# Metric -> (part, what it is a share of), by protocol.
+_FACTS = {
+    "fact_precision": {
+        PAPER: ("fact_precision", "judged"),
+        STRICT: ("fact_precision", "questions"),
+    },
+    "fact_recall": {PAPER: ("fact_recall", "judged"), STRICT: ("fact_recall", "questions")},
+    "fact_precision_micro": dict.fromkeys((PAPER, STRICT), ("facts_matched", "facts_predicted")),
+    "fact_recall_micro": dict.fromkeys((PAPER, STRICT), ("facts_matched", "facts_true")),
+}
+_ERRORS = {
+    Label.CORRECT: "said",
+    Label.INCORRECT: "said",
+    Label.HALLUCINATED: "said",
+    Label.REDUNDANT: "said",
+    Label.MISSING: "true",
+}
 
 
 def score(
@@ -69,48 +103,50 @@ def score(
         settings: what else is known of how the figures come about.
 
     Raises:
-        UserError: a prediction for a question that is not in the references.
+        UserError: a prediction for a question that is not in the references, or a judge that
+            cannot be asked.
     """
-    image_ids = dict.fromkeys(reference.image_id for reference in references.values())
-    images = {image_id: number for number, image_id in enumerate(image_ids)}
-    columns: dict[str, Column] = {}
-    problems, answered = {}, {}
-    for name, predictions in systems.items():
-        texts = _texts(references, predictions, (sources or {}).get(name, name))
-        kinds = {references[question_id].kind for question_id in texts}
-        answered[name] = kinds
-        problems[name] = {MISSING: 0, BLANK: 0}
-        for question_id, reference in references.items():
-            if reference.kind not in kinds:
-                continue
-            predicted = texts.get(question_id, "")
-            if question_id not in texts:
-                problems[name][MISSING] += 1
-            elif not predicted.strip():
-                problems[name][BLANK] += 1
-            for part, value in _parts(predicted, reference.text).items():
-                key = f"{name}/{reference.kind}/{part}"
-                column = columns.setdefault(key, np.zeros(len(images)))
-                column[images[reference.image_id]] += value
-    if not columns:
+    options = options or ScoreOptions(gt_mode=GT_MODE)
+    judge = options.judge
+    tokenizers = {"": text.tokens, WORDS: _word_tokenizer(options.segmenter or SEGMENTER)}
+    counts = {
+        name: count_system(
+            name, references, predictions, tokenizers, judge, (sources or {}).get(name, name)
+        )
+        for name, predictions in systems.items()
+    }
+    if not any(counted.kinds for counted in counts.values()):
         raise UserError("the predictions files hold no prediction")
-    counts = {kind: sum(r.kind == kind for r in references.values()) for kind in KINDS}
-    counted = {}
-    for name, named in _figures(answered, counts).items():
-        own = {
-            key.removeprefix(f"{name}/"): column
-            for key, column in columns.items()
-            if key.startswith(f"{name}/")
-        }
-        # Differences between systems need the columns of all of them.
-        counted[name] = Counted({**own, **columns}, {PAPER: named, STRICT: named}, problems[name])
-    clusters = [("image", image_id) for image_id in images]
+    asked = {kind: sum(r.kind == kind for r in references.values()) for kind in KINDS}
+    # Differences between systems need the columns of all of them.
+    every = {
+        f"{name}/{key}": column
+        for name, counted in counts.items()
+        for key, column in counted.columns.items()
+    }
+    counted = {
+        name: Counted(
+            {**own.columns, **every},
+            {
+                protocol: _figures(name, counts, asked, options, protocol)
+                for protocol in (PAPER, STRICT)
+            },
+            own.problems,
+        )
+        for name, own in counts.items()
+    }
+    images = dict.fromkeys(reference.image_id for reference in references.values())
     return make_scores(
         counted,
-        clusters,
-        settings or {},
-        options or ScoreOptions(gt_mode=GT_MODE),
-        # Both protocols have one definition.
+        [("image", image_id) for image_id in images],
+        {
+            **(settings or {}),
+            "segmenter": options.segmenter or SEGMENTER,
+            "surrogate_judge": judge is not None and judge.surrogate,
+            "histories": {name: own.history for name, own in counts.items()},
+        },
+        options,
+        # Both protocols have one definition of these.
         compared={PAPER: [f"{kind}/{metric}" for kind in KINDS for metric in METRICS]},
     )
 
@@ -144,119 +180,151 @@ def score_files(references: Path, predictions: Mapping[str, Path], options: Scor
     return scores.with_files(references, predictions)
 
 
-def read_references(records: Iterable[QARecord], where: str) -> dict[str, Reference]:
-    """Question id -> true text, of records of any stages.
-
-    Raises:
-        UserError: a record without an answer or of no stage, or none at all.
-    """
-    true = {}
-    for record in records:
-        kind = f"{record.question_strategy}/{record.question_type}"
-        if kind not in KINDS:
-            raise UserError(
-                f"{where}: question {record.question_id} is of {kind}, expected question_strategy "
-                f"and question_type among {', '.join(KINDS)}"
-            )
-        if not record.answers:
-            raise UserError(
-                f"{where}: question {record.question_id} has no answer; give a file of records/"
-            )
-        if record.question_id in true:
-            raise UserError(f"{where}: question_id {record.question_id} stands there twice")
-        true[record.question_id] = Reference(record.image_id, kind, record.answer_text)
-    if not true:
-        raise UserError(f"{where}: no records")
-    return true
+def outcome(record: QARecord, prediction: Prediction, codec: Codec | None) -> Outcome:
+    """What came of one question by its facts, told apart by rules: right if all of them are."""
+    if not prediction.text.strip():
+        return Outcome(False, None, "no answer")
+    if is_refusal(prediction.text):
+        return Outcome(False, None, "declines to answer")
+    labels = [part.label for part in align(prediction.text, record.answer_text, VIETNAMESE)]
+    counts = {label: labels.count(label) for label in Label}
+    right = counts.pop(Label.CORRECT)
+    true = right + counts[Label.INCORRECT] + counts[Label.MISSING]
+    wrong = ", ".join(f"{count} {label}" for label, count in counts.items() if count)
+    note = f"{right} of {true} facts by rules" + (f"; {wrong}" if wrong else "")
+    return Outcome(not wrong if labels else None, None, note)
 
 
-def _texts(
-    references: Mapping[str, Reference], predictions: Iterable[Prediction], where: str
-) -> dict[str, str]:
-    predictions = list(predictions)
-    check_known(predictions, references, where)
-    return {prediction.question_id: prediction.text for prediction in predictions}
+def _word_tokenizer(segmenter: str) -> text.Tokenize:
+    """Words of a segmenter in lower case, their syllables joined, marks left out."""
+    segment = load_segmenter(segmenter)
 
+    # Each text is cut for ROUGE and for BLEU, and a reference again for each system.
+    @functools.lru_cache(maxsize=1 << 14)
+    def tokenize(content: str) -> list[str]:
+        return [word.lower() for word in words(segment, content)]
 
-def _parts(predicted: str, reference: str) -> dict[str, float]:
-    """What the figures are sums of, of one question."""
-    blank = float(not predicted.strip())
-    return {
-        "questions": 1.0,
-        "blank": blank,
-        **text.rouge(predicted, reference),
-        **text.bleu_statistics(predicted, reference),
-    }
+    return tokenize
 
 
 def _figures(
-    answered: Mapping[str, set[str]], counts: Mapping[str, int]
-) -> dict[str, dict[str, Figure | Estimate]]:
-    first = next(iter(answered))
-    figures: dict[str, dict[str, Figure | Estimate]] = {}
-    for name, kinds in answered.items():
-        named = figures[name] = {}
-        for kind in KINDS:
-            for metric in (*METRICS, "parse_failure_rate"):
-                named[f"{kind}/{metric}"] = (
-                    Figure(_formula(metric, f"{kind}/"), counts[kind])
-                    if kind in kinds
-                    else Estimate(None, None, None, 0)
+    name: str,
+    counts: Mapping[str, SystemCounts],
+    asked: Mapping[str, int],
+    options: ScoreOptions,
+    protocol: str,
+) -> dict[str, Figure | Estimate]:
+    """One system's figures under a protocol."""
+    own = counts[name]
+    named: dict[str, Figure | Estimate] = {}
+    for kind in KINDS:
+        formulas = _formulas(options, protocol)
+        for metric, formula in formulas.items():
+            key = f"{kind}/{metric}"
+            named[key] = NOTHING
+            if kind in own.kinds:
+                named[key] = Figure(_at(formula, f"{kind}/"), asked[kind])
+        # What a surrogate judge leaves empty, and no judge at all.
+        for metric in METRICS:
+            named.setdefault(f"{kind}/{metric}", NOTHING)
+        for other, other_kind, label in _beside(name, kind, counts):
+            for metric, formula in formulas.items():
+                if metric not in METRICS and "fact_" not in metric:
+                    continue
+                difference = _difference(
+                    _at(formula, f"{name}/{kind}/"), _at(formula, f"{other}/{other_kind}/")
                 )
-                if kind in kinds and metric in METRICS:
-                    pairs = [(first, kind, f"minus/{first}")] if name != first else []
-                    pairs += _stages_before(kind, answered)
-                    for other, other_kind, label in pairs:
-                        if other_kind in answered[other]:
-                            formula = _difference(
-                                metric, f"{name}/{kind}/", f"{other}/{other_kind}/"
-                            )
-                            key = f"{kind}/{label}/{metric}"
-                            named[key] = Figure(formula, counts[kind])
-        named["parse_failure_rate"] = Figure(
-            _blank_share([f"{name}/{kind}/" for kind in kinds]),
-            sum(counts[kind] for kind in kinds),
-        )
-    return figures
+                named[f"{kind}/{label}/{metric}"] = Figure(difference, asked[kind])
+    kinds = [kind for kind in KINDS if kind in own.kinds]
+    blank = [_at(_sum_of("blank"), f"{kind}/") for kind in kinds]
+    questions = [_at(_sum_of("questions"), f"{kind}/") for kind in kinds]
+    named["parse_failure_rate"] = Figure(
+        _quotient(_total(blank), _total(questions)), sum(asked[kind] for kind in kinds)
+    )
+    return named
 
 
-def _stages_before(kind: str, answered: Mapping[str, set[str]]) -> list[tuple[str, str, str]]:
-    """(system, kind, label) of the single-turn answers that a stage-3 answer is compared with."""
-    earlier = {"stage3/findings": "stage1/findings", "stage3/impression": "stage2/impression"}
-    if kind not in earlier:
+def _beside(name: str, kind: str, counts: Mapping[str, SystemCounts]) -> list[tuple[str, str, str]]:
+    """(system, kind, label) of what this kind of a system's answers is compared with."""
+    if kind not in counts[name].kinds:
         return []
-    stage = earlier[kind].split("/")[0]
-    return [(other, earlier[kind], f"minus_{stage}/{other}") for other in answered]
+    first = next(iter(counts))
+    pairs = [(first, kind, f"minus/{first}")] if name != first else []
+    earlier = {"stage3/findings": "stage1/findings", "stage3/impression": "stage2/impression"}
+    if kind in earlier:
+        stage = earlier[kind].split("/")[0]
+        pairs += [(other, earlier[kind], f"minus_{stage}/{other}") for other in counts]
+    return [pair for pair in pairs if pair[1] in counts[pair[0]].kinds]
 
 
-def _formula(metric: str, prefix: str) -> Formula:
+def _formulas(options: ScoreOptions, protocol: str) -> dict[str, Formula]:
+    """Metric of one kind of question -> its formula, of sums without the kind in their names."""
+    formulas: dict[str, Formula] = {}
+    for prefix in ("", WORDS):
+        for order in range(1, text.BLEU_ORDER + 1):
+            formulas[f"{prefix}bleu_{order}"] = _at(_bleu(order), prefix)
+        for metric in ("rouge_1", "rouge_2", "rouge_l"):
+            formulas[prefix + metric] = _share(prefix + _MEANS[metric], "questions")
+    for metric in ("parse_failure_rate", "refusal_rate"):
+        formulas[metric] = _share(_MEANS[metric], "questions")
+    if (judge := options.judge) is not None:
+        for metric, parts in _FACTS.items():
+            formulas[metric_name(judge, metric)] = _share(*parts[protocol])
+        failed = _share("judged", "questions")
+        formulas[metric_name(judge, "judge_failure_rate")] = lambda sums: 1 - failed(sums)
+        if judge.surrogate:
+            for label, whole in _ERRORS.items():
+                formulas[f"surrogate/{label}_rate"] = _share(f"errors/{label}", f"errors/{whole}")
+    return formulas
+
+
+def _at(formula: Formula, prefix: str) -> Formula:
+    """The formula on the sums whose names begin so."""
+    if not prefix:
+        return formula
+
+    def inner(sums: Sums) -> Float[np.ndarray, "sums"]:
+        return formula(
+            {key.removeprefix(prefix): v for key, v in sums.items() if key.startswith(prefix)}
+        )
+
+    return inner
+
+
+def _bleu(order: int) -> Formula:
+    return lambda sums: text.bleu(sums, order)
+
+
+def _sum_of(part: str) -> Formula:
+    return lambda sums: sums[part]
+
+
+def _share(part: str, whole: str) -> Formula:
+    return _quotient(_sum_of(part), _sum_of(whole))
+
+
+def _total(formulas: Sequence[Formula]) -> Formula:
+    return lambda sums: np.sum([formula(sums) for formula in formulas], axis=0)
+
+
+def _quotient(above: Formula, below: Formula) -> Formula:
     def formula(sums: Sums) -> Float[np.ndarray, "sums"]:
-        here = {key.removeprefix(prefix): v for key, v in sums.items() if key.startswith(prefix)}
-        if metric == "bleu":
-            return text.bleu(here)
-        part = {"parse_failure_rate": "blank"}.get(metric, _ROUGE.get(metric, metric))
         with np.errstate(divide="ignore", invalid="ignore"):
-            return here[part] / here["questions"]
+            return above(sums) / below(sums)
 
     return formula
 
 
-_ROUGE = {"rouge_1": "rouge1", "rouge_2": "rouge2", "rouge_l": "rougeL"}
-
-
-def _difference(metric: str, prefix: str, other: str) -> Formula:
-    one, two = _formula(metric, prefix), _formula(metric, other)
+def _difference(one: Formula, two: Formula) -> Formula:
     return lambda sums: one(sums) - two(sums)
 
 
-def _blank_share(prefixes: Sequence[str]) -> Formula:
-    def formula(sums: Sums) -> Float[np.ndarray, "sums"]:
-        blank = np.sum([sums[f"{prefix}blank"] for prefix in prefixes], axis=0)
-        asked = np.sum([sums[f"{prefix}questions"] for prefix in prefixes], axis=0)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return blank / asked
-
-    return formula
-
-
-VIX_RAY = Benchmark(score_files=score_files, gt_modes=(GT_MODE,), markdown=markdown, rows=rows)
+VIX_RAY = Benchmark(
+    score_files=score_files,
+    gt_modes=(GT_MODE,),
+    markdown=markdown,
+    rows=rows,
+    outcome=outcome,
+    uses_judge=True,
+    logged={PAPER: [f"{kind}/{metric}" for kind in KINDS for metric in ("rouge_l", "bleu_4")]},
+)

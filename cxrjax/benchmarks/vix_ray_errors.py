@@ -5,11 +5,13 @@
 
 Writes to --out:
 
-    errors.html   phrase by phrase, as in appendix D: correct blue, incorrect red, missing purple,
-                  hallucinated and redundant orange; guessed from the words (a heuristic)
-    errors.csv    a line for each phrase with the guess, and columns to fill in by hand: `judged` as
+    errors.html   fact by fact, as in appendix D: correct blue, incorrect red, missing purple,
+                  hallucinated and redundant orange; guessed by rules
+    errors.csv    a line for each fact with the guess, and columns to fill in by hand: `judged` as
                   one of correct, incorrect, redundant (section 4.4), missing, refusal; `comment`
-    errors.json   how many of each
+    spans.jsonl   all answers: both texts (Unicode's form NFC), and where in each the words of each
+                  fact stand: [start, end, label]
+    errors.json   how many of each label
 """
 
 import argparse
@@ -17,6 +19,7 @@ import csv
 import io
 import json
 import random
+import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,10 +28,11 @@ from typing import Any, NamedTuple
 import jinja2
 
 from cxrjax.benchmarks.predictions import check_known, read_predictions
-from cxrjax.benchmarks.vix_ray import Reference, read_references
+from cxrjax.benchmarks.vix_ray_counts import Reference, read_references
 from cxrjax.cli import run
 from cxrjax.errors import UserError
-from cxrjax.metrics.phrase_alignment import Aligned, Label, align, is_refusal
+from cxrjax.metrics.facts import VIETNAMESE, is_refusal
+from cxrjax.metrics.phrase_alignment import Aligned, Label, align
 from cxrjax.records import read_records
 
 REFUSAL = "refusal"
@@ -57,12 +61,12 @@ class Example(NamedTuple):
 
 
 def examine(references: Mapping[str, Reference], texts: Mapping[str, str]) -> list[Example]:
-    """The answers, taken apart; an answer that refuses has every true phrase missing."""
+    """The answers, taken apart; an answer that refuses has every true fact missing."""
     examples = []
     for question_id, text in texts.items():
         reference = references[question_id]
         refused = is_refusal(text)
-        aligned = align("" if refused else text, reference.text)
+        aligned = align(text, reference.text, VIETNAMESE)
         examples.append(
             Example(question_id, reference.kind, text, reference.text, refused, aligned)
         )
@@ -70,7 +74,7 @@ def examine(references: Mapping[str, Reference], texts: Mapping[str, str]) -> li
 
 
 def count(examples: Sequence[Example]) -> dict[str, int]:
-    """Phrases by label, and answers that refuse."""
+    """Facts by label, and answers that refuse."""
     labels = Counter(part.label for example in examples for part in example.aligned)
     return {
         **{str(label): labels[label] for label in Label},
@@ -102,6 +106,23 @@ def to_csv(examples: Sequence[Example]) -> str:
     return "\ufeff" + sheet.getvalue()
 
 
+def spans(example: Example) -> dict[str, Any]:
+    """A line of spans.jsonl: what to colour in both texts."""
+    marked: dict[str, list[tuple[int, int, str]]] = {"predicted": [], "reference": []}
+    for part in example.aligned:
+        for side, span in zip(marked, (part.predicted_span, part.reference_span), strict=True):
+            if span is not None:
+                marked[side].append((*span, str(part.label)))
+    return {
+        "question_id": example.question_id,
+        "kind": example.kind,
+        "refused": example.refused,
+        "predicted_text": unicodedata.normalize("NFC", example.text),
+        "reference_text": unicodedata.normalize("NFC", example.reference),
+        **{side: sorted(found) for side, found in marked.items()},
+    }
+
+
 def to_html(examples: Sequence[Example], title: str) -> str:
     """The page."""
     environment = jinja2.Environment(
@@ -114,7 +135,7 @@ def to_html(examples: Sequence[Example], title: str) -> str:
 def write_errors(
     references: Path, predictions: Path, out: Path, examples: int = 50, seed: int = 0
 ) -> dict[str, int]:
-    """Writes the three files and returns the counts of errors.json, over all predictions.
+    """Writes the four files and returns the counts of errors.json, over all predictions.
 
     Args:
         examples: answers on the page and in the sheet, drawn from all.
@@ -132,6 +153,9 @@ def write_errors(
     contents: dict[str, Any] = {
         "errors.html": to_html(drawn, predictions.stem),
         "errors.csv": to_csv(drawn),
+        "spans.jsonl": "".join(
+            json.dumps(spans(example), ensure_ascii=False) + "\n" for example in found
+        ),
         "errors.json": json.dumps({**counts, "examples_drawn": len(drawn)}, indent=1) + "\n",
     }
     try:
@@ -164,7 +188,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         flags.references, flags.predictions, flags.out, flags.examples, flags.seed
     )
     print(", ".join(f"{name}: {number:,}" for name, number in counts.items()))
-    print(f"{flags.out}: errors.html, errors.csv, errors.json")
+    print(f"{flags.out}: errors.html, errors.csv, spans.jsonl, errors.json")
 
 
 if __name__ == "__main__":

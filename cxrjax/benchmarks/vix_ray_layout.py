@@ -1,89 +1,73 @@
-"""The tables of ViX-Ray (arXiv 2603.15513): Table 6, and Tables 5, 11 and 12 without the paper's.
+"""The tables of ViX-Ray (arXiv 2603.15513): 6, and 4, 5, 11 and 12 without the paper's values.
 
-The bodies of Tables 4, 5, 11 and 12 are not available; ours stand alone there.
+The bodies of Tables 4, 5, 11 and 12 are not available; ours stand alone there. Tables of our own
+follow: BLEU's orders and segmented words, facts, and what is wrong with them.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from cxrjax.benchmarks.scores import PAPER, STRICT, Scores
-from cxrjax.benchmarks.tables import UNDEFINED, Column, PaperTable, grid, table_markdown, table_rows
+from cxrjax.benchmarks.tables import (
+    Column,
+    PaperTable,
+    failures_markdown,
+    table_markdown,
+    table_rows,
+    with_interval,
+)
+from cxrjax.benchmarks.text_tables import UNDEFINED, grid
+from cxrjax.benchmarks.vix_ray_counts import BLANK, HISTORY_KIND, MISSING
+from cxrjax.benchmarks.vix_ray_paper import COLUMNS, SPLITS, TABLE_6, TUNED, notes
+from cxrjax.judges.judge import FAILURES
 from cxrjax.metrics.bootstrap import Estimate
 
-METRICS = {"rouge_1": "ROUGE-1", "rouge_2": "ROUGE-2", "rouge_l": "ROUGE-L", "bleu": "BLEU"}
-# What is asked for: stage/text -> heading in Table 6.
-KINDS = {
+# Metric -> heading, the columns of the paper's tables.
+METRICS = dict(
+    zip(
+        ("rouge_1", "rouge_2", "rouge_l", "bleu_4", "fact_precision", "fact_recall"),
+        COLUMNS,
+        strict=True,
+    )
+)
+# Before the names of metrics on a segmenter's words.
+WORDS = "words/"
+TITLES = {
     "stage1/findings": "Stage 1, findings",
     "stage2/impression": "Stage 2, impression",
     "stage3/findings": "Stage 3, findings",
     "stage3/impression": "Stage 3, impression",
 }
-_TUNED = "Qwen2.5VL-7B"
-# Table 6, ROUGE-1, ROUGE-2, ROUGE-L, BLEU: kind -> model -> split.
-_PRINTED: dict[str, dict[str, dict[str, tuple[float, ...]]]] = {
-    "stage1/findings": {
-        "Gemini": {
-            "validation": (44.07, 34.01, 34.49, 22.79),
-            "test": (62.51, 35.12, 44.12, 32.31),
-        },
-        "GPT-4v": {
-            "validation": (47.79, 17.57, 29.40, 11.54),
-            "test": (46.51, 18.54, 31.02, 15.21),
-        },
-        _TUNED: {
-            "validation": (84.09, 76.77, 81.11, 70.11),
-            "test": (84.30, 76.10, 81.21, 71.22),
-        },
-    },
-    "stage2/impression": {
-        "Gemini": {
-            "validation": (39.22, 14.16, 26.72, 30.76),
-            "test": (38.75, 15.13, 27.15, 31.54),
-        },
-        "GPT-4v": {
-            "validation": (35.83, 8.39, 23.35, 11.66),
-            "test": (35.54, 15.12, 25.41, 12.55),
-        },
-        _TUNED: {
-            "validation": (74.17, 65.75, 71.81, 60.11),
-            "test": (73.89, 64.66, 71.11, 59.56),
-        },
-    },
-    "stage3/findings": {
-        "Gemini": {
-            "validation": (60.97, 21.67, 35.99, 41.32),
-            "test": (61.25, 22.15, 33.25, 40.12),
-        },
-        "GPT-4v": {
-            "validation": (47.63, 13.50, 28.16, 34.52),
-            "test": (46.52, 11.25, 25.41, 31.52),
-        },
-        _TUNED: {
-            "validation": (84.81, 76.97, 80.47, 71.35),
-            "test": (84.40, 75.90, 79.60, 69.85),
-        },
-    },
-    "stage3/impression": {
-        "Gemini": {
-            "validation": (31.96, 10.03, 25.69, 42.21),
-            "test": (32.21, 9.51, 21.54, 42.51),
-        },
-        "GPT-4v": {
-            "validation": (31.75, 6.94, 18.59, 21.51),
-            "test": (32.15, 11.25, 20.12, 20.52),
-        },
-        _TUNED: {
-            "validation": (95.93, 94.34, 95.08, 92.04),
-            "test": (95.20, 93.80, 94.68, 89.75),
-        },
-    },
+_LOST = "the paper's values are not available"
+_UNIT = Column("", {}, percent=True, decimals=2)
+_ORDERS = {f"bleu_{n}": f"BLEU-{n}" for n in range(1, 5)}
+_LEXICAL = {
+    **_ORDERS,
+    **{f"{WORDS}{m}": f"{METRICS[m]}, words" for m in ("rouge_1", "rouge_2", "rouge_l")},
+    **{f"{WORDS}{metric}": f"{heading}, words" for metric, heading in _ORDERS.items()},
+    "refusal_rate": "Refusals",
+}
+_FACTS = {
+    "fact_precision": "Precision",
+    "fact_recall": "Recall",
+    "fact_precision_micro": "Precision, micro",
+    "fact_recall_micro": "Recall, micro",
+    "judge_failure_rate": "Judge failed",
+}
+_ERRORS = {
+    f"surrogate/{label}_rate": label.capitalize()
+    for label in ("correct", "incorrect", "hallucinated", "redundant", "missing")
+}
+_PROBLEMS = {
+    MISSING: "question without a line in the predictions file; scored as an empty text",
+    BLANK: "answer without text",
 }
 
 
 def paper_tables(split: str) -> tuple[PaperTable, ...]:
     """Table 6, one table for each kind of question; the test split's values but for validation."""
-    split = split if split == "validation" else "test"
+    split = split if split in SPLITS else SPLITS[-1]
     return tuple(
         PaperTable(
             key=f"table_6/{kind}",
@@ -93,88 +77,141 @@ def paper_tables(split: str) -> tuple[PaperTable, ...]:
                     heading,
                     {PAPER: f"{kind}/{metric}", STRICT: f"{kind}/{metric}"},
                     percent=True,
+                    decimals=2,
                 )
                 for metric, heading in METRICS.items()
             ),
-            printed={model: values[split] for model, values in _PRINTED[kind].items()},
+            printed={model: values[split] for model, values in TABLE_6[kind].items()},
+            notes=notes(kind, split),
         )
-        for kind, title in KINDS.items()
+        for kind, title in TITLES.items()
     )
 
 
 def markdown(scores: Scores) -> str:
     """tables.md."""
-    tables = [
-        table_markdown(table, _answering(scores, table.key), _paper_row)
-        for table in _tables(scores)
-        if _answering(scores, table.key).figures
-    ]
-    differences = [
-        _differences(scores, "minus_stage", "Table 5. Stage 3 against stages 1 and 2"),
-        _differences(scores, "minus", "Tables 11, 12. Against the first system named"),
-    ]
-    return "\n".join([_heading(scores), *tables, *filter(None, differences)])
+    stages = list(TITLES)
+    title = f"Table 4. Stages 1 and 2 ({_LOST})"
+    parts = [_heading(scores), _own_table(scores, title, METRICS, stages[:2])]
+    title = f"Table 5. Stage 3 beside stages 1 and 2 ({_LOST})"
+    parts.append(_differences(scores, "minus_stage", title, stages[2:]))
+    for table in paper_tables(scores.settings["splits"][0]):
+        answering = _answering(scores, table.key.removeprefix("table_6/"))
+        if answering.figures:
+            parts.append(table_markdown(table, answering, _paper_row))
+    parts.append(_histories(scores))
+    for number, kinds in (("11", stages[:1]), ("12", stages[1:2])):
+        title = f"Table {number}. {TITLES[kinds[0]]}: against the first system named ({_LOST})"
+        parts.append(_differences(scores, "minus", title, kinds))
+    title = "Table 6, stage 3: against the first system named"
+    parts.append(_differences(scores, "minus", title, stages[2:]))
+    segmenter = scores.settings["segmenter"]
+    title = f"BLEU of each order, and words cut by {segmenter} in place of syllables"
+    parts.append(_own_table(scores, title, _LEXICAL, stages))
+    if "judge" in scores.settings:
+        parts += _judged_tables(scores, stages)
+    parts.append(failures_markdown(scores, _problems(scores)))
+    return "\n".join(part for part in parts if part)
 
 
 def rows(scores: Scores) -> list[dict[str, Any]]:
     """The cells of tables.csv."""
-    listed = table_rows(_tables(scores), (), scores, _paper_row)
-    unit = Column("", {}, percent=True)
+    listed = table_rows(paper_tables(scores.settings["splits"][0]), (), scores, _paper_row)
+    tables = {"table_4": (METRICS, list(TITLES)[:2]), "words": (_LEXICAL, list(TITLES))}
+    facts = _named_facts(scores)
+    tables |= {"facts": (facts, list(TITLES)), "errors": (_ERRORS, list(TITLES))}
     for system, protocols in scores.figures.items():
+        for protocol, named in protocols.items():
+            for table, (metrics, kinds) in tables.items():
+                for metric, heading in metrics.items():
+                    for kind in kinds:
+                        if (figure := named.get(f"{kind}/{metric}")) is not None:
+                            cell = (table, system, protocol, f"{TITLES[kind]}, {heading}")
+                            listed.append(_row(listed[0], *cell, f"{kind}/{metric}", figure))
         for name, figure in protocols[PAPER].items():
             if "/minus" in name:
-                listed.append(
-                    dict.fromkeys(listed[0])
-                    | {
-                        "table": "differences",
-                        "system": system,
-                        "protocol": PAPER,
-                        "column": METRICS[name.rsplit("/", 1)[1]],
-                        "metric": name,
-                        "unit": "%",
-                        "ours": unit.scale(figure.value),
-                        "ci_low": unit.scale(figure.ci_low),
-                        "ci_high": unit.scale(figure.ci_high),
-                        "n": figure.n,
-                    }
-                )
+                heading = _heading_of(name, scores)
+                cell = ("differences", system, PAPER, heading)
+                listed.append(_row(listed[0], *cell, name, figure))
     return listed
+
+
+def _row(
+    like: Mapping[str, Any],
+    table: str,
+    system: str,
+    protocol: str,
+    column: str,
+    metric: str,
+    figure: Estimate,
+) -> dict[str, Any]:
+    return dict.fromkeys(like) | {
+        "table": table,
+        "system": system,
+        "protocol": protocol,
+        "column": column,
+        "metric": metric,
+        "unit": "%",
+        "ours": _UNIT.scale(figure.value),
+        "ci_low": _UNIT.scale(figure.ci_low),
+        "ci_high": _UNIT.scale(figure.ci_high),
+        "n": figure.n,
+        "small": str(figure.n < 10).lower(),
+    }
 
 
 def _paper_row(system: str) -> str:
     """The paper's row that a system is compared with: its fine-tuned model."""
-    return next(
-        (model for model in ("Gemini", "GPT-4v") if model.lower() in system.lower()), _TUNED
-    )
+    return next((model for model in ("Gemini", "GPT-4v") if model.lower() in system.lower()), TUNED)
 
 
-def _tables(scores: Scores) -> tuple[PaperTable, ...]:
-    return paper_tables(scores.settings["splits"][0])
-
-
-def _answering(scores: Scores, key: str) -> Scores:
-    """The systems that answered this table's questions."""
-    kind = key.removeprefix("table_6/")
+def _answering(scores: Scores, kind: str) -> Scores:
+    """The systems that answered this kind of question; second turns say on which history."""
     figures = {
-        name: protocols
+        _with_history(scores, name, kind): protocols
         for name, protocols in scores.figures.items()
-        if protocols[PAPER][f"{kind}/bleu"].n
+        if protocols[PAPER][f"{kind}/bleu_4"].n
     }
     return dataclasses.replace(scores, figures=figures)
+
+
+def _with_history(scores: Scores, system: str, kind: str) -> str:
+    if kind != HISTORY_KIND:
+        return system
+    return f"{system}, history={scores.settings['histories'][system] or 'not stated'}"
+
+
+def _histories(scores: Scores) -> str:
+    """Which systems had which history in stage 3's second turn, and which history nobody had."""
+    answering = [n for n, p in scores.figures.items() if p[PAPER][f"{HISTORY_KIND}/bleu_4"].n]
+    if not answering:
+        return ""
+    found = {scores.settings["histories"][name] for name in answering}
+    lines = [
+        f"No system with history={history} is here; both belong side by side (data/vix_ray)."
+        for history in ("gold", "self")
+        if history not in found
+    ]
+    return "\n".join([*lines, ""]) if lines else ""
 
 
 def _heading(scores: Scores) -> str:
     settings = scores.settings
     bootstrap = settings["bootstrap"]
+    judged = "none, since no judge was asked (--judge)"
+    if "judge" in settings:
+        judged = f"by {settings['judge']}"
+        if settings["surrogate_judge"]:
+            judged += ", in a judge's place: they are not the paper's precision and recall"
     text = (
         "# ViX-Ray\n\n"
         f"{settings['images']:,} images, {settings['questions']:,} questions; data set "
         f"{', '.join(settings['datasets'])}, split {', '.join(settings['splits'])}. Words: "
         f"{settings['words']}. The paper states neither its words nor BLEU's order, so that both "
-        "protocols have one definition. In brackets: "
+        f"protocols have one definition; BLEU is BLEU-4. Facts: {judged}. In brackets: "
         f"{100 * bootstrap['confidence']:g} % intervals ({bootstrap['method']} bootstrap, "
         f"{bootstrap['resamples']:,} resamples by image, seed {bootstrap['seed']}). {UNDEFINED}: "
-        "undefined. Parse failures: answers left out or empty.\n"
+        "undefined. Parse failures: answers left out or empty. All in per cent.\n"
     )
     if "vix_ray" not in settings["datasets"]:
         text += (
@@ -184,42 +221,121 @@ def _heading(scores: Scores) -> str:
     return text
 
 
-def _differences(scores: Scores, label: str, title: str) -> str:
-    """A table of the differences with this label; "" where there are none."""
-    lines = [["", *METRICS.values()]]
+def _own_table(
+    scores: Scores,
+    title: str,
+    metrics: Mapping[str, str],
+    kinds: Iterable[str],
+    protocol: str = PAPER,
+) -> str:
+    """A row for each system and kind that it answered; "" without any."""
+    lines = [["System", "Text", *metrics.values()]]
+    for kind in kinds:
+        for system, protocols in _answering(scores, kind).figures.items():
+            figures = (protocols[protocol].get(f"{kind}/{metric}") for metric in metrics)
+            cells = [with_interval(_UNIT, f) if f is not None else UNDEFINED for f in figures]
+            lines.append([system, TITLES[kind], *cells])
+    return f"## {title}\n\n{grid(lines)}" if len(lines) > 1 else ""
+
+
+def _judged_tables(scores: Scores, kinds: Sequence[str]) -> list[str]:
+    """Facts under both protocols and, of a surrogate, what is wrong with them."""
+    judge = scores.settings["judge"]
+    facts = _named_facts(scores)
+    tables = [
+        _own_table(scores, f"Facts, {how} ({judge})", facts, kinds, protocol)
+        for protocol, how in (
+            (PAPER, "what the judge failed at left out"),
+            (STRICT, "what the judge failed at counted as 0"),
+        )
+        # Rules do not fail.
+        if protocol == PAPER or not scores.settings["surrogate_judge"]
+    ]
+    if scores.settings["surrogate_judge"]:
+        title = f"What is wrong with the facts ({judge})"
+        about = (
+            "\nOf the answer's facts; missing: of the reference's. Guessed, where the paper marked "
+            "by hand (appendix D).\n"
+        )
+        table = _own_table(scores, title, _ERRORS, kinds)
+        tables.append(table and table + about)
+    return tables
+
+
+def _named_facts(scores: Scores) -> dict[str, str]:
+    prefix = "surrogate/" if scores.settings["surrogate_judge"] else ""
+    return {prefix + metric: heading for metric, heading in _FACTS.items()}
+
+
+def _problems(scores: Scores) -> dict[str, str]:
+    if "judge" not in scores.settings:
+        return _PROBLEMS
+    failures = {f"judge_failure/{name}": meaning for name, meaning in FAILURES.items()}
+    return {**_PROBLEMS, **failures}
+
+
+def _compared_metrics(scores: Scores) -> dict[str, str]:
+    """Metric -> heading, in tables of differences."""
+    if not scores.settings["surrogate_judge"]:
+        return METRICS
+    lexical = {metric: heading for metric, heading in METRICS.items() if "fact_" not in metric}
+    facts = {f"surrogate/{m}": f"{METRICS[m]} (surrogate)" for m in METRICS if "fact_" in m}
+    return lexical | facts
+
+
+def _heading_of(name: str, scores: Scores) -> str:
+    known = {**_compared_metrics(scores), **_named_facts(scores)}
+    metric = next(m for m in sorted(known, key=len, reverse=True) if name.endswith(f"/{m}"))
+    return known[metric]
+
+
+def _differences(scores: Scores, label: str, title: str, kinds: Sequence[str]) -> str:
+    """Both values and their difference, for each pair of this label; "" where there are none."""
+    metrics = _compared_metrics(scores)
+    lines = [["", *metrics.values()]]
     for system, protocols in scores.figures.items():
-        for row, named in _grouped(protocols[PAPER], label).items():
-            kind, other = row
-            what = f"{KINDS[kind]}: {system} − {other}"
-            lines.append([what, *(_arrow(named[metric]) for metric in METRICS)])
-    if len(lines) == 1:
-        return ""
-    return f"## {title} (the paper's is not available)\n\n{grid(lines)}"
+        named = protocols[PAPER]
+        for kind in kinds:
+            for other, other_kind, prefix in _pairs(scores, named, kind, label):
+                before = scores.figures[other][PAPER]
+                if system != other or kind != other_kind:
+                    cells = [_value(before, f"{other_kind}/{metric}") for metric in metrics]
+                    lines.append([_who(scores, other, other_kind), *cells])
+                    cells = [_value(named, f"{kind}/{metric}") for metric in metrics]
+                    lines.append([_who(scores, system, kind), *cells])
+                    differences = (named.get(f"{prefix}/{metric}") for metric in metrics)
+                    lines.append(["difference", *map(_arrow, differences)])
+    return f"## {title}\n\n{grid(lines)}" if len(lines) > 1 else ""
 
 
-def _grouped(
-    figures: Mapping[str, Estimate], label: str
-) -> dict[tuple[str, str], dict[str, Estimate]]:
-    """(kind, what is subtracted) -> metric -> difference, of names `kind/label.../other/metric`."""
-    groups: dict[tuple[str, str], dict[str, Estimate]] = {}
-    for name, figure in figures.items():
-        if "/minus" not in name:
-            continue
-        stage, text, found, *others, metric = name.split("/")
-        other = "/".join(others)
-        if label == "minus" and found == "minus":
-            groups.setdefault((f"{stage}/{text}", other), {})[metric] = figure
-        elif label == "minus_stage" and found.startswith("minus_stage"):
-            what = f"{other} (stage {found.removeprefix('minus_stage')})"
-            groups.setdefault((f"{stage}/{text}", what), {})[metric] = figure
-    return groups
+def _pairs(
+    scores: Scores, named: Mapping[str, Estimate], kind: str, label: str
+) -> list[tuple[str, str, str]]:
+    """(system, its kind, prefix of the differences' names) of those that are subtracted."""
+    if label == "minus":
+        found = [(other, kind, f"{kind}/minus/{other}") for other in scores.figures]
+    else:
+        earlier = {"stage3/findings": "stage1/findings", "stage3/impression": "stage2/impression"}
+        before = earlier[kind]
+        stage = before.split("/")[0]
+        found = [(other, before, f"{kind}/minus_{stage}/{other}") for other in scores.figures]
+    return [pair for pair in found if f"{pair[2]}/bleu_4" in named]
 
 
-def _arrow(figure: Estimate) -> str:
-    if figure.value is None:
+def _who(scores: Scores, system: str, kind: str) -> str:
+    return f"{TITLES[kind]}: {_with_history(scores, system, kind)}"
+
+
+def _value(named: Mapping[str, Estimate], name: str) -> str:
+    figure = named.get(name)
+    return UNDEFINED if figure is None else _UNIT.format(_UNIT.scale(figure.value))
+
+
+def _arrow(figure: Estimate | None) -> str:
+    if figure is None or figure.value is None:
         return UNDEFINED
     sign = "↑" if figure.value > 0 else "↓" if figure.value < 0 else "="
-    cell = f"{sign} {abs(100 * figure.value):.1f}"
+    cell = f"{sign} {abs(100 * figure.value):.2f}"
     if figure.ci_low is None or figure.ci_high is None:
         return cell
-    return f"{cell} ({100 * figure.ci_low:+.1f} to {100 * figure.ci_high:+.1f})"
+    return f"{cell} ({100 * figure.ci_low:+.2f} to {100 * figure.ci_high:+.2f})"

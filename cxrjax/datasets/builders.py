@@ -3,6 +3,7 @@
 import argparse
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 from cxrjax.errors import UserError
 from cxrjax.language_model.flags import add_flags, from_flags
@@ -46,6 +47,12 @@ def add_dataset_flags(parser: argparse.ArgumentParser) -> None:
     add("--keep_reports", action="store_true", help="keep ori_report, which is credentialed text")
     add("--test_images", type=int, default=300, help="most test images (default 300)")
     add_flags(parser)
+    tfds = parser.add_argument_group("tfds")
+    tfds.add_argument(
+        "--image_root",
+        type=Path,
+        help="folder of the images (default: the build; of one in shards: without images)",
+    )
     shards = parser.add_argument_group("shards")
     shards.add_argument("--num_shards", type=int, default=16, help="of each split (default 16)")
     vix_ray = parser.add_argument_group("vix_ray, vix_ray_synthetic")
@@ -66,6 +73,12 @@ def add_dataset_flags(parser: argparse.ArgumentParser) -> None:
         default="",
         choices=("", "A++", "A+", "A", "B"),
         help="B, A: export filters",
+    )
+    add(
+        "--entity_model",
+        type=Path,
+        help="map names of findings by this sentence-transformers model (a folder; default: by "
+        "wording)",
     )
 
 
@@ -191,7 +204,9 @@ def _build_cxr_qba(flags: argparse.Namespace) -> str | None:
     from cxrjax.datasets.cxr_qba.build import QBABuild, build_cxr_qba
 
     surrogate = flags.rate_with == "surrogate"
-    build = QBABuild(flags.source, flags.out, flags.seed, surrogate, flags.least_grade)
+    build = QBABuild(
+        flags.source, flags.out, flags.seed, surrogate, flags.least_grade, flags.entity_model
+    )
     if "language_model" not in (flags.generator, flags.rate_with):
         build_cxr_qba(build)
         return None
@@ -225,9 +240,14 @@ def _build_sizes(flags: argparse.Namespace) -> None:
 
 
 def _build_tfds(flags: argparse.Namespace) -> str:
+    from cxrjax.datasets.cxr_qba.tfds_builder import write_qba_tfds
+    from cxrjax.datasets.record_shards import is_sharded
     from cxrjax.datasets.tfds_builders import write_tfds
 
-    folder = write_tfds(flags.source, flags.out)
+    if is_sharded(flags.source):
+        folder = write_qba_tfds(flags.source, flags.out, flags.image_root)
+        return f"{folder}: for tfds.builder_from_directory"
+    folder = write_tfds(flags.source, flags.out, flags.image_root)
     return f"{folder}: for config.data.train and tfds.builder_from_directory"
 
 

@@ -8,13 +8,13 @@ Questions of one image stand together. A reader picks questions from the table a
 """
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from array_record.python.array_record_module import ArrayRecordWriter
+from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
 
 from cxrjax.datasets.output import hash_file, hash_lines
 from cxrjax.records import QARecord, format_record
@@ -32,6 +32,11 @@ COLUMNS = pa.schema(
 # sixteenth of the index that a reader keeps in memory; reading one costs no more.
 OPTIONS = "group_size:16"
 _BATCH = 50_000
+
+
+def is_sharded(directory: Path) -> bool:
+    """Whether a folder holds questions in shards."""
+    return next((directory / FOLDER).glob("*.array_record"), None) is not None
 
 
 def shard_name(prefix: str, number: int, shards: int) -> str:
@@ -58,6 +63,16 @@ class ArrayRecordFile:
         self._writer.close()
         if kind is None:
             self._part.replace(self._path)
+
+
+def read_elements(path: Path) -> Iterator[bytes]:
+    """Elements of an ArrayRecord file, one at a time."""
+    reader = ArrayRecordReader(str(path))
+    try:
+        for index in range(reader.num_records()):
+            yield reader.read([index])[0]
+    finally:
+        reader.close()
 
 
 class RecordShard:

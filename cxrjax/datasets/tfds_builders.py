@@ -18,7 +18,7 @@ and orders questions without reading a pixel (cxrjax.input_pipeline.stored_image
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ IMAGES_FILE = "images.json"
 MANIFEST = "manifest.json"
 # TFDS sorts by key within buckets that part the range of 128-bit keys. Keys spread over all of it
 # fill the buckets evenly; keys 0, 1, 2, ... would all fall into the first, and into memory.
-_KEY_RANGE = 2**128
+KEY_RANGE = 2**128
 
 
 class CxrRecords(tfds.core.GeneratorBasedBuilder):
@@ -44,32 +44,35 @@ class CxrRecords(tfds.core.GeneratorBasedBuilder):
 
     Args:
         source: folder of a finished build.
+        image_root: folder that `image_path` is relative to; by default the build's.
         kwargs: of `tfds.core.DatasetBuilder`, such as `data_dir`.
     """
 
     VERSION = tfds.core.Version("1.0.0")
     RELEASE_NOTES = {"1.0.0": "One image with its questions an example."}
 
-    def __init__(self, *, source: str, **kwargs: Any) -> None:
+    def __init__(self, *, source: str, image_root: str | None = None, **kwargs: Any) -> None:
         self._source = Path(source)
+        self._image_root = Path(source if image_root is None else image_root)
         super().__init__(**{"file_format": "array_record"} | kwargs)
 
     def _info(self) -> tfds.core.DatasetInfo:
-        text = tfds.features.Text()
-        question = {"index": np.int64, "question_id": text, "record": text}
         return tfds.core.DatasetInfo(
             builder=self,
             description=self.__doc__,
-            features=tfds.features.FeaturesDict(
-                {
-                    "image_id": text,
-                    "image_path": text,
-                    "image": tfds.features.Tensor(shape=(), dtype=np.object_),
-                    "questions": tfds.features.Sequence(question),
-                }
-            ),
+            features=tfds.features.FeaturesDict(self._features()),
             disable_shuffling=True,
         )
+
+    def _features(self) -> dict[str, Any]:
+        text = tfds.features.Text()
+        question = {"index": np.int64, "question_id": text, "record": text}
+        return {
+            "image_id": text,
+            "image_path": text,
+            "image": tfds.features.Tensor(shape=(), dtype=np.object_),
+            "questions": tfds.features.Sequence(question),
+        }
 
     def _split_generators(self, dl_manager: Any) -> dict[str, Iterator[tuple[int, Any]]]:
         del dl_manager
@@ -79,7 +82,7 @@ class CxrRecords(tfds.core.GeneratorBasedBuilder):
         splits, index = {}, {}
         for file in records_files(self._source):
             images = _by_image(file)
-            paths = [self._source / image_path for _, image_path in images]
+            paths = [self._image_root / image_path for _, image_path in images]
             index[file.stem] = [
                 [image_id, image_path, image_size(path)]
                 for (image_id, image_path), path in zip(images, paths, strict=True)
@@ -104,11 +107,11 @@ class CxrRecords(tfds.core.GeneratorBasedBuilder):
                 for index, record in asked
             ]
             yield (
-                number * (_KEY_RANGE // len(images)),
+                number * (KEY_RANGE // len(images)),
                 {
                     "image_id": image_id,
                     "image_path": image_path,
-                    "image": (self._source / image_path).read_bytes(),
+                    "image": (self._image_root / image_path).read_bytes(),
                     "questions": questions,
                 },
             )
@@ -126,11 +129,11 @@ class VixRay(CxrRecords):
 BUILDERS = {"vindr_cxr_vqa": VindrCxrVqa, "vix_ray": VixRay}
 
 
-def write_tfds(source: Path, out: Path) -> Path:
+def write_tfds(source: Path, out: Path, image_root: Path | None = None) -> Path:
     """Writes a build as a TFDS data set; does nothing where that was done before.
 
-    A run that is killed leaves a folder named `incomplete...`, which TFDS does not read and the
-    next run removes.
+    Args:
+        image_root: folder that `image_path` is relative to; by default the build's.
 
     Returns:
         The folder to read from, `OUT/<name>/1.0.0`.
@@ -145,18 +148,40 @@ def write_tfds(source: Path, out: Path) -> Path:
     builder_class = BUILDERS.get(names.pop(), CxrRecords) if len(names) == 1 else CxrRecords
     with output.writing(out):
         out.mkdir(parents=True, exist_ok=True)
-        builder = builder_class(source=str(source), data_dir=str(out))
-        folder = Path(builder.data_dir)
-        if folder.is_dir():
-            if read_json_object(folder / MANIFEST) != manifest:
-                raise UserError(f"{folder}: of another build; remove it or choose another --out")
-            return folder
-        for unfinished in folder.parent.glob(f"incomplete.*_{folder.name}"):
-            shutil.rmtree(unfinished)
-        tfds.disable_progress_bar()  # ours knows how much there is
-        # Nothing is downloaded; TFDS wants a folder for it all the same.
-        with tempfile.TemporaryDirectory() as downloads:
-            builder.download_and_prepare(download_dir=downloads)
+        root = None if image_root is None else str(image_root)
+        builder = builder_class(source=str(source), image_root=root, data_dir=str(out))
+        return generate(builder, manifest)
+
+
+def generate(builder: tfds.core.DatasetBuilder, manifest: Mapping[str, Any], **how: Any) -> Path:
+    """Has TFDS write a data set, unless it is there.
+
+    A run that is killed leaves a folder named `incomplete...`, which TFDS does not read and the
+    next run removes.
+
+    Args:
+        manifest: of the build, a copy of which the builder leaves beside its shards.
+        how: of `tfds.download.DownloadConfig`.
+
+    Returns:
+        The folder to read from.
+
+    Raises:
+        UserError: the folder holds another build.
+    """
+    folder = Path(builder.data_dir)
+    if folder.is_dir():
+        if read_json_object(folder / MANIFEST) != manifest:
+            raise UserError(f"{folder}: of another build; remove it or choose another --out")
+        return folder
+    for unfinished in folder.parent.glob(f"incomplete.*_{folder.name}"):
+        shutil.rmtree(unfinished)
+    tfds.disable_progress_bar()  # ours knows how much there is
+    # Nothing is downloaded; TFDS wants a folder for it all the same.
+    with tempfile.TemporaryDirectory() as downloads:
+        builder.download_and_prepare(
+            download_dir=downloads, download_config=tfds.download.DownloadConfig(**how)
+        )
     return folder
 
 

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, Key, UInt
 
 from cxrjax.decoding.beam import beam_search
@@ -23,6 +24,8 @@ from cxrjax.decoding.sampling import filter_logits, sample_keys, sample_tokens
 from cxrjax.decoding.strategy import Strategy
 from cxrjax.models import VLM
 from cxrjax.models.vlm import DecodeState
+from cxrjax.training.placement import fetch_whole
+from cxrjax.training.sharding import put_batch
 
 
 class Generation(NamedTuple):
@@ -185,18 +188,26 @@ class Generator:
     Args:
         model: parameters are read at construction; make a new Generator after training on.
         strategy, grammar: as in `generate`; `read_decoding` makes both of a configuration.
+        mesh: that the parameters are on; None: of one device.
 
     Raises:
         ValueError: no answer of the grammar fits into the slots.
     """
 
-    def __init__(self, model: VLM, strategy: Strategy, grammar: Grammar | None = None):
+    def __init__(
+        self,
+        model: VLM,
+        strategy: Strategy,
+        grammar: Grammar | None = None,
+        mesh: Mesh | None = None,
+    ):
         if grammar is not None and grammar.shortest[0] > strategy.max_answer_tokens:
             raise ValueError(
                 f"{strategy.max_answer_tokens} slots, and the grammar's shortest answer takes "
                 f"{grammar.shortest[0]} tokens"
             )
         self.strategy = strategy
+        self.mesh = mesh
         self._grammar = grammar
         self._graphdef, self._state = nnx.split(model)
 
@@ -209,7 +220,10 @@ class Generator:
         context_tokens: Any = None,
         context_mask: Any = None,
     ) -> Generation:
-        """Answers of one batch, as NumPy arrays; of a batch over several processes as JAX's.
+        """Answers of one batch, as NumPy arrays.
+
+        With a mesh over several processes each gives its rows of the batch and gets the answers of
+        the whole batch.
 
         Args:
             question_index: as in `generate`; only sampling needs it.
@@ -222,6 +236,10 @@ class Generator:
             if self.strategy.temperature > 0:
                 raise ValueError("sampling needs question_index: a draw belongs to its question")
             question_index = np.zeros(np.shape(prefix_tokens)[:2], np.int32)
+        inputs = (images, prefix_tokens, prefix_mask, question_index, context_tokens, context_mask)
+        if self.mesh is not None:
+            inputs = put_batch(inputs, self.mesh)
+        images, prefix_tokens, prefix_mask, question_index, context_tokens, context_mask = inputs
         answers = _answer(
             self._graphdef,
             dataclasses.replace(self.strategy, seed=0),
@@ -236,8 +254,8 @@ class Generator:
             # An argument: another seed compiles nothing anew.
             np.uint32(self.strategy.seed),
         )
-        if not answers.tokens.is_fully_addressable:
-            return answers
+        if self.mesh is not None:
+            answers = fetch_whole(answers, self.mesh)
         return Generation(*(np.asarray(part) for part in answers))  # type: ignore[arg-type]
 
 

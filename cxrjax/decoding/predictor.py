@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from jax.sharding import Mesh
 
 from cxrjax import distributed
 from cxrjax.codecs import CODECS
@@ -29,7 +28,6 @@ def predict_questions(
     *,
     images_per_batch: int,
     workers: int = 0,
-    mesh: Mesh | None = None,
 ) -> Iterator[dict[str, Any]]:
     """One prediction for every question of the source, also for those that could not be asked.
 
@@ -41,13 +39,14 @@ def predict_questions(
     gives reasons adds `reason`; boxes are those of the answer before it.
 
     Args:
+        generator: where it has a mesh, each process reads the batch's rows that are on its devices,
+            and all of them yield all predictions.
         images_per_batch: over all processes and devices.
-        mesh: that the generator's parameters are on; each process reads its rows of a batch, and
-            all of them yield all predictions. None: a model of this process alone.
 
     Raises:
         UserError: the mesh does not divide the batch.
     """
+    mesh = generator.mesh
     loader = eval_loader(
         source,
         tokenizer,
@@ -57,13 +56,12 @@ def predict_questions(
         rows=None if mesh is None else host_rows(mesh, images_per_batch),
     )
     for loaded in loader:
-        batch, problems = loaded.batch, loaded.problems
-        asked = (batch.images, batch.prefix_tokens, batch.prefix_mask, batch.question_index)
+        batch, problems, indices = loaded.batch, loaded.problems, loaded.batch.question_index
+        answers = generator(
+            batch.images, batch.prefix_tokens, batch.prefix_mask, batch.question_index
+        )
         if mesh is not None:
-            asked = put_batch(asked, mesh)
-        answers, indices = generator(*asked), asked[-1]
-        if mesh is not None:
-            answers, indices = fetch_whole((answers, indices), mesh)
+            indices = fetch_whole(put_batch(indices, mesh), mesh)
             problems = _of_all_processes(problems)
         for row, slot in np.argwhere(indices >= 0):
             record = source.record(int(indices[row, slot]))

@@ -10,6 +10,8 @@ from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.records import QARecord, strip_answers, write_records
 
 Line = Mapping[str, Any]
+# What a later turn was asked on: answers that the questions file has, or the model's own.
+GOLD, SELF = "gold", "self"
 Predict = Callable[[RecordSource], Iterable[Line]]
 
 
@@ -18,7 +20,8 @@ def predict_in_turns(source: RecordSource, predict: Predict, joined: Path) -> It
 
     A question whose history has an answer of null waits for the line of that earlier question, and
     is then asked with its text, the model's own, as the answer. So does one of a records file, with
-    answers, whatever its history says: they are not to be looked at.
+    answers, whatever its history says: they are not to be looked at. The line of a later turn says
+    under `history` which of the two it was asked on: "gold" or "self".
 
     Args:
         source: questions.
@@ -29,10 +32,24 @@ def predict_in_turns(source: RecordSource, predict: Predict, joined: Path) -> It
     Raises:
         UserError: a question continues one that is not in the file.
     """
+    yield from _in_turns(source, predict, joined, GOLD)
+
+
+def _in_turns(source: RecordSource, predict: Predict, joined: Path, history: str) -> Iterator[Line]:
+    """`predict_in_turns`; `history`: what closed histories of the source's questions are."""
     asked_as = ((i, strip_answers(r) if r.answers else r) for i, r in source.records())
-    waiting = {index: record for index, record in asked_as if _open_turns(record)}
+    waiting, later = {}, set()
+    for index, record in asked_as:
+        if _open_turns(record):
+            waiting[index] = record
+        elif record.history:
+            later.add(record.question_id)
+
+    def said(line: Line) -> Line:
+        return {**line, "history": history} if line["question_id"] in later else line
+
     if not waiting:
-        yield from predict(source)
+        yield from map(said, predict(source))
         return
     asked = {record.question_id for _, record in source.records()}
     for index, record in waiting.items():
@@ -47,12 +64,12 @@ def predict_in_turns(source: RecordSource, predict: Predict, joined: Path) -> It
     answers: dict[str, str] = {}
     for line in predict(source.without(waiting)):
         answers[line["question_id"]] = line["text"]
-        yield line
+        yield said(line)
     if distributed.is_first():
         write_records(joined, (join_answers(record, answers) for record in waiting.values()))
     distributed.wait_for_all(f"{joined.name} written")
-    later = RecordSource(joined, source.image_root, source.questions_per_image)
-    yield from predict_in_turns(later, predict, joined.with_suffix(".next.jsonl"))
+    rest = RecordSource(joined, source.image_root, source.questions_per_image)
+    yield from _in_turns(rest, predict, joined.with_suffix(".next.jsonl"), SELF)
 
 
 def join_answers(record: QARecord, answers: Mapping[str, str]) -> QARecord:

@@ -32,12 +32,9 @@ from cxrjax.records import QARecord, parse_record
 SELECTIONS = "selections"
 # What a value of a choice says of an empty cell.
 EMPTY = "none"
+# Not a column: how many of the questions to draw at random.
+SAMPLE = "sample"
 _INDEX = np.dtype("<i8")
-
-
-def is_sharded(directory: Path) -> bool:
-    """Whether a folder holds questions in shards."""
-    return next((directory / FOLDER).glob("*.array_record"), None) is not None
 
 
 class ShardedSource:
@@ -57,7 +54,9 @@ class ShardedSource:
         image_root: folder that `image_path` is relative to; by default the directory.
         questions_per_image: most questions in an element.
         select: conditions such as `grade=A++|A+|A` and `view=PA`, all of which must hold; columns
-            are those of `SELECTABLE`, `none` stands for an empty cell.
+            are those of `SELECTABLE`, `none` stands for an empty cell. `sample=1000000` draws so
+            many of the questions that the others leave (all, where there are no more): any as
+            likely as another, the same ones whenever shards and conditions are the same.
 
     Raises:
         UserError: no such split, column or file, or nothing is chosen.
@@ -77,13 +76,16 @@ class ShardedSource:
         self.image_root = self.directory if image_root is None else Path(image_root)
         self.questions_per_image = questions_per_image
         self._select = parse_selection(select)
+        identity: list[Any] = [sorted(self._select.items()), questions_per_image]
+        sample = self._select.pop(SAMPLE, None)
+        self._sample = None if sample is None else int(sample[0])
         splits = read_json_object(self.directory / "manifest.json").get("splits", {})
         if split not in splits:
             raise UserError(f"{directory}: no split {split!r}, found {sorted(splits)}")
         self._shards: Sequence[Mapping[str, Any]] = splits[split].get("shards", ())
         self._ends = list(itertools.accumulate(shard["questions"] for shard in self._shards))
         self.num_records = sum(shard["questions"] for shard in self._shards)
-        identity = [self._shards, sorted(self._select.items()), questions_per_image]
+        identity.insert(0, self._shards)
         self.fingerprint = hashlib.sha256(json.dumps(identity).encode()).hexdigest()
         self._folder = self._selection()
         counts = read_json_object(self._folder / "counts.json")
@@ -136,12 +138,16 @@ class ShardedSource:
 
     def _choose(self, folder: Path) -> None:
         first = chosen = elements = without_size = 0
+        rng = np.random.default_rng(int(self.fingerprint, 16))
+        drawn = self._drawn_of_shards(rng)
         with open(folder / "positions", "wb") as positions, open(folder / "starts", "wb") as starts:
-            for shard in self._shards:
+            for number, shard in enumerate(self._shards):
                 table = self._table(shard)
                 wanted, sized = self._matches(table), _valid(table["height"])
                 rows = np.flatnonzero(wanted & sized)
                 without_size += int(np.count_nonzero(wanted & ~sized))
+                if drawn is not None:
+                    rows = np.sort(rng.choice(rows, drawn[number], replace=False))
                 begins = _element_starts(table["image"].to_numpy()[rows], self.questions_per_image)
                 positions.write((rows + first).astype(_INDEX).tobytes())
                 starts.write((begins + chosen).astype(_INDEX).tobytes())
@@ -151,6 +157,15 @@ class ShardedSource:
             starts.write(np.array([chosen], _INDEX).tobytes())
         counts = {"questions": chosen, "elements": elements, "without_size": without_size}
         (folder / "counts.json").write_text(json.dumps(counts), encoding="utf-8")
+
+    def _drawn_of_shards(self, rng: np.random.Generator) -> np.ndarray | None:
+        """How many of each shard's questions are drawn; None where all are taken."""
+        if self._sample is None:
+            return None
+        tables = map(self._table, self._shards)
+        able = [int(np.sum(self._matches(table) & _valid(table["height"]))) for table in tables]
+        # As if drawn from all together.
+        return rng.multivariate_hypergeometric(able, min(self._sample, sum(able)))
 
     def _table(self, shard: Mapping[str, Any]) -> pa.Table:
         path = self._file(shard, "parquet")
@@ -246,11 +261,13 @@ def parse_selection(conditions: Collection[str]) -> dict[str, tuple[str, ...]]:
     selection: dict[str, tuple[str, ...]] = {}
     for condition in conditions:
         column, equals, values = condition.partition("=")
-        if not equals or column not in SELECTABLE or column in selection:
+        if not equals or column not in (*SELECTABLE, SAMPLE) or column in selection:
             raise UserError(
                 f"data.select: {condition!r}: expected COLUMN=VALUE|VALUE, each column once, of "
-                f"{', '.join(SELECTABLE)}"
+                f"{', '.join(SELECTABLE)}, or {SAMPLE}=NUMBER"
             )
+        if column == SAMPLE and not (values.isdecimal() and int(values)):
+            raise UserError(f"data.select: {condition!r}: expected a whole number above 0")
         selection[column] = tuple(sorted(values.split("|")))
     return selection
 

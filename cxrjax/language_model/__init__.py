@@ -2,6 +2,7 @@
 
 settings    which model, where, on what terms
 request     messages and images, and the form of the answer
+prompt_file instructions and demonstrations from files
 client      ask, check, ask again; many at a time, in order; may it be sent at all
 server      HTTP: retries, rate limit
 account     tokens, cost, the limit

@@ -7,7 +7,7 @@ question. How the paper read its answers is not published; these rules are ours.
 
 import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from cxrjax.negation import (
@@ -146,8 +146,18 @@ class MentionReader:
 
     def mentions(self, text: str) -> list[Mention]:
         """Every class named in the text, in order; box notation and repeated questions left out."""
-        plain = _plain(text)
+        plain = plain_text(text)
         found = []
+        for start, end, inside in self.named_by_clause(plain):
+            absent = denied(plain, start, end, [item[:2] for item in inside])
+            found += [
+                Mention(name, begin, stop, negated)
+                for (begin, stop, name), negated in zip(inside, absent, strict=True)
+            ]
+        return sorted(found, key=lambda mention: mention.start)
+
+    def named_by_clause(self, plain: str) -> Iterator[tuple[int, int, list[tuple[int, int, str]]]]:
+        """Clauses (start, end) of a plain text that name a class, with (start, end, class) each."""
         for sentence in SENTENCE.finditer(plain):
             if sentence.group().rstrip().endswith("?"):
                 continue
@@ -159,13 +169,8 @@ class MentionReader:
             if not named:
                 continue
             for start, end in clauses(plain, sentence.start(), sentence.end()):
-                inside = [item for item in named if start <= item[0] < end]
-                absent = denied(plain, start, end, [item[:2] for item in inside])
-                found += [
-                    Mention(name, begin, stop, negated)
-                    for (begin, stop, name), negated in zip(inside, absent, strict=True)
-                ]
-        return sorted(found, key=lambda mention: mention.start)
+                if inside := [item for item in named if start <= item[0] < end]:
+                    yield start, end, inside
 
     def read(self, text: str, asked: str | None = None, has_box: bool = False) -> Reading:
         """What an answer says.
@@ -184,7 +189,7 @@ class MentionReader:
         if not text.strip():
             here = frozenset([asked]) if asked and has_box else frozenset[str]()
             return Reading(here, frozenset(), answered=has_box)
-        plain = re.sub(r"[ \t]+", " ", _plain(text))
+        plain = re.sub(r"[ \t]+", " ", plain_text(text))
         present, absent = (set(names) for names in self._named_in(plain))
         if asked is not None:
             opening = _opening(plain)
@@ -204,13 +209,21 @@ class MentionReader:
         )
 
 
-def _plain(text: str) -> str:
+def plain_text(text: str) -> str:
     """Lower case without box notation, every character at its place."""
     lower = text.lower()
     if len(lower) != len(text):  # a few capitals lower to two characters
         lower = "".join(c.lower() if len(c.lower()) == 1 else c for c in text)
     lower = lower.replace("’", "'")
     return blank(_NOTATION, lower)
+
+
+def yes_or_no(text: str) -> bool | None:
+    """What an answer opens with: yes, no, or None where it opens with neither."""
+    opening = _opening(re.sub(r"[ \t]+", " ", plain_text(text)))
+    if _YES.match(opening):
+        return True
+    return False if _NO.match(opening) else None
 
 
 def _opening(plain: str) -> str:

@@ -56,7 +56,7 @@ def start_model(flags: argparse.Namespace) -> Answer:
         host_rows(mesh, flags.images_per_batch)
         graphdef, params = nnx.split(model)
         model = nnx.merge(graphdef, put_tree(params, mesh))
-    generator = Generator(model, strategy, grammar)
+    generator = Generator(model, strategy, grammar, mesh)
     examples = example_config(config)
     needs_finding = PROMPTS[config.data.prompt].needs_finding
 
@@ -77,12 +77,7 @@ def start_model(flags: argparse.Namespace) -> Answer:
                 )
             source = OtherImages(source, stand_ins)
         return predict_questions(
-            generator,
-            source,
-            tokenizer,
-            examples,
-            images_per_batch=flags.images_per_batch,
-            mesh=mesh,
+            generator, source, tokenizer, examples, images_per_batch=flags.images_per_batch
         )
 
     return answer

@@ -81,6 +81,7 @@ _FREE_KEYS = (
     "training.max_in_flight",
     "mesh.",
     "decoding.",
+    "benchmark",
     "missing_data_help",
 )
 

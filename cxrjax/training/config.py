@@ -153,6 +153,8 @@ def default_config() -> ConfigDict:
     decoding.length_normalised = False
     decoding.seed = 0
 
+    # Whose figures evaluations during training compute: a name in cxrjax.benchmarks.BENCHMARKS.
+    config.benchmark = "vindr_cxr_vqa"
     # Said, on one line, when the data or the weights named above are absent.
     config.missing_data_help = ""
     return config.lock()

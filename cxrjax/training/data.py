@@ -7,12 +7,13 @@ from typing import NamedTuple
 from ml_collections import ConfigDict
 
 from cxrjax.datasets.quality import QualityLog
+from cxrjax.datasets.record_shards import is_sharded
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.examples import ExampleConfig
 from cxrjax.input_pipeline.feature_cache import FeatureCache
 from cxrjax.input_pipeline.mixture import Mixture, MixtureSource
 from cxrjax.input_pipeline.quality import check_records
-from cxrjax.input_pipeline.sharded_source import ShardedSource, is_sharded
+from cxrjax.input_pipeline.sharded_source import ShardedSource
 from cxrjax.input_pipeline.sources import QuestionSource, RecordSource, open_tfds
 from cxrjax.input_pipeline.tokenizer import Tokenizer, check_vocabulary, load_tokenizer
 from cxrjax.training.checkpoint import model_sizes

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cxrjax.boxes import pairwise_iou
-from cxrjax.datasets.vindr_cxr_vqa.readers import fuse, merge_readers, parse_mode
+from cxrjax.datasets.vindr_cxr_vqa.readers import merge_readers, parse_mode
 from cxrjax.errors import UserError
 from cxrjax.records import ReaderBox
 
@@ -70,12 +70,6 @@ def test_the_threshold_can_be_given():
 def test_no_marks_give_no_boxes():
     for mode in ("raw", "majority", "lesion_majority", "wbf", "nms", "components"):
         assert _merged(mode, {"R1": [], "R2": [], "R3": []}) == []
-
-
-def test_fused_is_what_a_record_holds():
-    fused = fuse(READERS, parse_mode("wbf:0.5"))
-    assert fused.method == "wbf" and fused.params == {"iou": 0.5}
-    assert fused.labels == [HEART, FLUID, FLUID] and len(fused.boxes) == 3
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def main() -> None:
     with pytest.raises(UserError, match="process 1 of 2 does not see what process 0 writes"):
         distributed.check_shared(own)
 
-    with pytest.raises(UserError, match="a.jsonl: 1 images for 2 processes"):
+    with pytest.raises(UserError, match=r"a\.jsonl: 1 images for 2 processes"):
         check_enough_images(1, "a.jsonl")
     config = default_config().mesh
     with pytest.raises(UserError, match="6 images does not divide over 4 devices"):

@@ -68,7 +68,7 @@ def test_stripping_keeps_the_questions_of_a_history_and_no_answer():
 
 
 def run(tmp_path, records, strip=strip_answers):
-    """(lines, what was asked when)."""
+    """(id -> history said of its line, what was asked when)."""
     path = tmp_path / "questions" / "test.jsonl"
     write_records(path, map(strip, records))
     rounds = []
@@ -80,13 +80,13 @@ def run(tmp_path, records, strip=strip_answers):
         return [{"question_id": r.question_id, "text": f"said {r.question_id}"} for r in asked]
 
     lines = list(predict_in_turns(RecordSource(path), predict, tmp_path / "turns.jsonl"))
-    return [line["question_id"] for line in lines], rounds
+    return {line["question_id"]: line.get("history") for line in lines}, rounds
 
 
 def test_later_turns_are_asked_with_the_models_own_answers(tmp_path):
     records = [record("b", [("a", "true")]), record("a"), record("c", image="j")]
     lines, rounds = run(tmp_path, records)
-    assert sorted(lines) == ["a", "b", "c"]
+    assert lines == {"a": None, "b": "self", "c": None}
     assert rounds == [["a?\n", "c?\n"], ["a?\nsaid a\nb?\n"]]
     (asked,) = map(json.loads, (tmp_path / "turns.jsonl").read_text().splitlines())
     assert asked["history"][0]["answer"] == "said a"
@@ -100,7 +100,7 @@ def test_the_true_history_of_a_records_file_is_not_looked_at(tmp_path):
 def test_three_turns(tmp_path):
     records = [record("a"), record("b", [("a", "x")]), record("c", [("a", "x"), ("b", "x")])]
     lines, rounds = run(tmp_path, records)
-    assert lines == ["a", "b", "c"]
+    assert lines == {"a": None, "b": "self", "c": "self"}
     assert rounds[2] == ["a?\nsaid a\nb?\nsaid b\nc?\n"]
 
 
@@ -112,9 +112,10 @@ def test_a_gold_history_is_asked_at_once(tmp_path):
 
     def predict(source):
         asked.extend(PROMPTS["vqa"].prefix(r) for _, r in source.records())
-        return []
+        return [{"question_id": "b", "text": "said"}]
 
-    assert not list(predict_in_turns(RecordSource(path), predict, tmp_path / "turns.jsonl"))
+    (line,) = predict_in_turns(RecordSource(path), predict, tmp_path / "turns.jsonl")
+    assert line == {"question_id": "b", "text": "said", "history": "gold"}
     assert asked == ["a?\ngold\nb?\n"] and not (tmp_path / "turns.jsonl").exists()
 
 

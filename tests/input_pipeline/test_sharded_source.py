@@ -74,6 +74,26 @@ def test_one_shard_has_the_elements_of_the_file(built, sharded):
         stored[len(stored)]
 
 
+def test_a_sample_is_drawn_from_what_the_conditions_leave(sharded):
+    folder = sharded(3)
+    whole = ShardedSource(folder, "train", select=["view=PA"])
+    ids = [record.question_id for _, record in whole.records()]
+    drawn = ShardedSource(folder, "train", select=["view=PA", "sample=3"])
+    chosen = [record.question_id for _, record in drawn.records()]
+    assert drawn.num_questions == len(set(chosen)) == 3 < len(ids)
+    assert [one for one in ids if one in chosen] == chosen  # in the order of the shards
+    again = ShardedSource(folder, "train", select=["sample=3", "view=PA"])
+    assert elements(again) == elements(drawn) and again.fingerprint == drawn.fingerprint
+    more = ShardedSource(folder, "train", select=["view=PA", "sample=1000000"])
+    assert elements(more) == elements(whole) and more.fingerprint != whole.fingerprint
+    # Another choice is another draw: every question comes up.
+    seen = collections.Counter()
+    for questions_per_image in range(1, 40):
+        one = ShardedSource(folder, "train", None, questions_per_image, ["view=PA", "sample=3"])
+        seen.update(record.question_id for _, record in one.records())
+    assert seen.keys() == set(ids) and seen.total() == 3 * 39
+
+
 @pytest.mark.parametrize("questions_per_image", [1, 2, 8])
 def test_shards_have_the_same_elements_in_another_order(sharded, questions_per_image):
     one, four = (

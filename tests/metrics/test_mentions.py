@@ -8,7 +8,7 @@ from cxrjax.codecs import CODECS
 from cxrjax.datasets.vindr_cxr_vqa.classes import CLASSES
 from cxrjax.datasets.vindr_cxr_vqa.templates import load_templates
 from cxrjax.datasets.vindr_cxr_vqa.vocabulary import class_words
-from cxrjax.metrics.mentions import VINDR_VOCABULARY, MentionReader
+from cxrjax.metrics.mentions import VINDR_VOCABULARY, MentionReader, yes_or_no
 
 READER = MentionReader()
 
@@ -235,3 +235,19 @@ def test_own_vocabulary():
 )
 def test_rambling_is_read_in_time_that_grows_with_its_length(text):
     READER.read(text, "ILD")  # squared or worse, this would take minutes
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("Yes.", True),
+        ("Is there any? Yes, it is.", True),
+        ("No, there is none.", False),
+        ("Answer: no", False),
+        ("No effusion is seen.", None),
+        ("There is an effusion.", None),
+        ("", None),
+    ],
+)
+def test_what_an_answer_opens_with(text, said):
+    assert yes_or_no(text) is said

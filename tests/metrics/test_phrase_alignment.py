@@ -1,10 +1,13 @@
-"""Phrases right, wrong, missing, made up and repeated."""
+"""Facts right, wrong, missing, made up and repeated, and where their words stand."""
+
+import unicodedata
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cxrjax.metrics.phrase_alignment import Label, align, is_refusal, phrases
+from cxrjax.metrics.facts import decompose
+from cxrjax.metrics.phrase_alignment import Label, align
 
 _SENTENCES = (
     "Bóng tim to",
@@ -16,32 +19,54 @@ _SENTENCES = (
 _REPORT = st.lists(st.sampled_from(_SENTENCES), max_size=6).map(lambda s: ". ".join(s))
 
 
-def labels(prediction, reference):
-    return [(part.label, part.predicted or part.reference) for part in align(prediction, reference)]
+def labels(prediction, reference, lang="vi"):
+    aligned = align(prediction, reference, lang)
+    return [(part.label, part.predicted or part.reference) for part in aligned]
 
 
 def test_each_label():
     reference = "Bóng tim to. Tràn dịch màng phổi phải. Xơ phổi trái."
     prediction = "Bóng tim to. Tràn dịch màng phổi trái. Bóng tim to. Gãy xương đòn."
     assert labels(prediction, reference) == [
-        (Label.CORRECT, "Bóng tim to."),
-        (Label.INCORRECT, "Tràn dịch màng phổi trái."),
-        (Label.REDUNDANT, "Bóng tim to."),
-        (Label.HALLUCINATED, "Gãy xương đòn."),
-        (Label.MISSING, "Xơ phổi trái."),
+        (Label.CORRECT, "Bóng tim to"),
+        (Label.INCORRECT, "Tràn dịch màng phổi trái"),
+        (Label.REDUNDANT, "Bóng tim to"),
+        (Label.HALLUCINATED, "Gãy xương đòn"),
+        (Label.MISSING, "Xơ phổi trái"),
+    ]
+
+
+def test_spans_are_the_words_of_each_text():
+    reference = unicodedata.normalize(
+        "NFC", "Bóng tim to. Không thấy tràn dịch, tràn khí màng phổi."
+    )
+    prediction = "Không thấy tràn khí màng phổi. Bóng tim to."
+    cut = [
+        (
+            part.predicted_span and prediction[slice(*part.predicted_span)],
+            part.reference_span and reference[slice(*part.reference_span)],
+        )
+        for part in align(prediction, reference, "vi")
+    ]
+    assert cut == [
+        ("Không thấy tràn khí màng phổi", "tràn khí màng phổi"),
+        ("Bóng tim to", "Bóng tim to"),
+        (None, "Không thấy tràn dịch"),
     ]
 
 
 @pytest.mark.parametrize(
-    ("predicted", "true"),
+    ("predicted", "true", "lang"),
     [
-        ("Không thấy tràn dịch màng phổi", "Thấy tràn dịch màng phổi"),
-        ("Đám mờ 1/3 trên phổi phải", "Đám mờ 1/3 dưới phổi phải"),
-        ("Dày màng phổi hai bên", "Dày màng phổi trái"),
+        ("Không thấy tràn dịch màng phổi", "Thấy tràn dịch màng phổi", "vi"),
+        ("Đám mờ 1/3 trên phổi phải", "Đám mờ 1/3 dưới phổi phải", "vi"),
+        ("Dày màng phổi hai bên", "Dày màng phổi trái", "vi"),
+        ("No left pleural effusion", "Left pleural effusion", "en"),
+        ("Small left pleural effusion", "Large left pleural effusion", "en"),
     ],
 )
-def test_what_says_the_contrary_is_incorrect_however_alike(predicted, true):
-    ((label, _),) = labels(predicted, true)
+def test_what_says_the_contrary_is_incorrect_however_alike(predicted, true, lang):
+    ((label, _),) = labels(predicted, true, lang)
     assert label == Label.INCORRECT
 
 
@@ -53,32 +78,14 @@ def test_the_same_is_preferred_to_the_contrary():
     ]
 
 
-def test_phrases_end_at_points_and_commas_and_not_within_numbers():
-    assert phrases("Bóng tim to, chỉ số 0,55. Phổi sáng;\n") == [
-        "Bóng tim to",
-        "chỉ số 0,55.",
-        "Phổi sáng",
-    ]
-
-
 @given(_REPORT, _REPORT)
-def test_every_phrase_stands_there_once(prediction, reference):
-    aligned = align(prediction, reference)
-    assert [a.predicted for a in aligned if a.predicted] == phrases(prediction)
-    assert sorted(a.reference for a in aligned if a.reference) == sorted(phrases(reference))
+def test_every_fact_stands_there_once(prediction, reference):
+    aligned = align(prediction, reference, "vi")
+    predicted = [fact.text for fact in decompose(prediction, "vi")]
+    assert [a.predicted for a in aligned if a.predicted] == predicted
+    true = {fact.text for fact in decompose(reference, "vi")}
+    assert {a.reference for a in aligned if a.reference} == true
     for part in aligned:
         assert (part.label == Label.MISSING) == (not part.predicted)
-    assert {a.label for a in align(reference, reference)} <= {Label.CORRECT}
-
-
-@pytest.mark.parametrize(
-    ("text", "refused"),
-    [
-        ("Xin lỗi, tôi không thể chẩn đoán hình ảnh này.", True),
-        ("I'm sorry, but I can't help with that.", True),
-        ("Không thấy tổn thương.", False),
-        ("", False),
-    ],
-)
-def test_refusals(text, refused):
-    assert is_refusal(text) == refused
+        assert (part.predicted_span is None) == (not part.predicted)
+    assert {a.label for a in align(reference, reference, "vi")} <= {Label.CORRECT}

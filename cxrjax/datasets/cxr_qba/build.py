@@ -21,6 +21,7 @@ from cxrjax.datasets.cxr_qba.construction import (
     construct_graph,
     construct_questions,
 )
+from cxrjax.datasets.cxr_qba.entity_mapping import embedding_mapper
 from cxrjax.datasets.cxr_qba.extraction import Extractor, Report
 from cxrjax.datasets.cxr_qba.language_model_extractor import LanguageModelExtractor
 from cxrjax.datasets.cxr_qba.language_model_rater import LanguageModelRater
@@ -53,6 +54,8 @@ class QBABuild:
         least_grade: leave out of the records what is below it ("" takes all). Grades are the
             release's; of what is constructed here those of a language model's verdicts, or the
             surrogate's where `surrogate` is on.
+        entity_model: folder of a sentence-transformers model that maps names of findings; None: by
+            their wording.
     """
 
     source: Path
@@ -60,6 +63,23 @@ class QBABuild:
     seed: int = 0
     surrogate: bool = False
     least_grade: str = ""
+    entity_model: Path | None = None
+
+    def construction(self) -> Construction:
+        """How to construct.
+
+        Raises:
+            UserError: `entity_model` cannot be used.
+        """
+        how = Construction(seed=self.seed, surrogate=self.surrogate)
+        if self.entity_model:
+            how.mapper = embedding_mapper(self.entity_model)
+        return how
+
+    @property
+    def entity_mapping(self) -> str:
+        """What maps names of findings, for the manifest."""
+        return self.entity_model.name if self.entity_model else "wording"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,10 +135,11 @@ def build_cxr_qba(
     rated = build.surrogate or rater is not None
     if build.surrogate and rater is not None:
         raise UserError("rated by rules or by a language model, not by both")
-    if release and (extractor or rated):
+    if release and (extractor or rated or build.entity_model):
         raise UserError(
             f"{build.source}: the release is read as it is, with its own grades; leave out "
-            "--generator and --rate_with, which are for what is constructed from reports"
+            "--generator, --rate_with and --entity_model, which are for what is constructed from "
+            "reports"
         )
     if not release:
         refuse_ungraded(build, rated)
@@ -153,7 +174,7 @@ def _construct(
     extractor: LanguageModelExtractor | None,
     rater: LanguageModelRater | None,
 ) -> None:
-    how = Construction(seed=build.seed, surrogate=build.surrogate)
+    how = build.construction()
     if extractor:
         how.extractor = extractor
 
@@ -311,6 +332,7 @@ def _write(
             "seed": build.seed,
             "source": {"path": build.source.name, "release": release},
             **(made_by.to_json() if made_by else {"grades": "release"}),
+            **({"entity_mapping": build.entity_mapping} if made_by else {}),
             "least_grade": build.least_grade or None,
             "splits": manifest,
         },

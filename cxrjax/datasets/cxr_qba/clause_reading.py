@@ -78,15 +78,33 @@ def read_clause(
     spots += _statements(words, taken, language)
     spots.sort(key=lambda spot: spot.first)
     spots = _without_overlap(spots)
+    read_surroundings(text, start, end, words, spots, language, definitions)
+    return [spot for spot in spots if spot.names]
+
+
+def read_surroundings(
+    text: str,
+    start: int,
+    end: int,
+    words: Sequence[Word],
+    spots: Sequence[Spot],
+    language: Language,
+    definitions: Definitions,
+) -> None:
+    """Fills in what the words around a clause's spots say of them: place, side, modifiers,
+    polarity and certainty.
+
+    Args:
+        spots: in order, none overlapping another; what named them is the caller's.
+    """
     if not spots:
-        return []
+        return
     _divide_words(text, words, spots)
     _place(words, spots, language, definitions)
     _share_places(text, words, spots)
     ranges = [(words[spot.first].start, words[spot.last - 1].end) for spot in spots]
     flags = denied(text, start, end, ranges)
     _judge(words, spots, flags, language)
-    return [spot for spot in spots if spot.names]
 
 
 def _statements(words: Sequence[Word], taken: set[int], language: Language) -> list[Spot]:

@@ -81,7 +81,13 @@ class EmbeddingMapper:
             ) from None
         if not model.is_dir():
             raise UserError(f"{model}: not a folder; expected a sentence-transformers model")
-        self._encode = SentenceTransformer(str(model), local_files_only=True).encode
+        try:
+            self._encode = SentenceTransformer(str(model), local_files_only=True).encode
+        except (OSError, ValueError, KeyError) as error:
+            reason = " ".join(str(error).split())[:200]
+            raise UserError(
+                f"{model}: cannot be read as a sentence-transformers model: {reason}"
+            ) from None
         names = (definitions or load_definitions()).finding_names
         wordings = [" ".join(key) for key in names]
         self._findings = [names.get(wording) for wording in wordings]
@@ -94,3 +100,9 @@ class EmbeddingMapper:
         similarity = self._vectors @ vector
         best = int(similarity.argmax())
         return self._findings[best] if similarity[best] >= self._threshold else None
+
+
+@functools.lru_cache(maxsize=1)
+def embedding_mapper(model: Path) -> EmbeddingMapper:
+    """The mapper by this model, loaded once a process."""
+    return EmbeddingMapper(model)

@@ -3,16 +3,20 @@
     python -m cxrjax.datasets.cxr_qba.pipeline --source=REPORTS --out=DIR --num_shards=64
     python -m cxrjax.datasets.cxr_qba.pipeline ... --processes=8      this machine, 8 workers
     python -m cxrjax.datasets.cxr_qba.pipeline ... --shards=3,7       these again, whatever is there
+    python -m cxrjax.datasets.cxr_qba.pipeline ... --tfds=DIR2       as a TFDS data set as well
     python -m cxrjax.datasets.cxr_qba.pipeline ... --runner=FlinkRunner --flink_master=HOST:8081
 
 Needs an environment of its own (`make beam`; Apache Beam wants older versions of some libraries).
 What is done is not done again: a run that was stopped, or in which shards failed, goes on. Flags
-that are not listed go to Beam; data/cxr_qba/README.md has those of Dataflow, Flink and Spark.
+that are not listed go to Beam, if it knows them; those after `--` go there unasked, for options
+that only the engine knows. data/cxr_qba/README.md has those of Dataflow, Flink and Spark.
 SOURCE and DIR must be paths that all workers see.
 """
 
 import argparse
+import collections
 import contextlib
+import sys
 import threading
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
@@ -32,6 +36,7 @@ from cxrjax.datasets.cxr_qba.shards import (
     questions_done,
     read_facts,
 )
+from cxrjax.datasets.cxr_qba.tfds_builder import write_qba_tfds
 from cxrjax.errors import UserError
 
 # By name: "DirectRunner" may fetch a program from the internet.
@@ -63,31 +68,21 @@ def questions_of(
         note_failure(job, number, error)
 
 
-def run_pipeline(
-    job: ShardedBuild, again: Collection[int] = (), beam_options: Sequence[str] = ()
-) -> None:
+def run_pipeline(job: ShardedBuild, again: Collection[int], beam_options: Sequence[str]) -> None:
     """Builds all shards that are not done, and those in `again`; then merges what they counted.
 
     Args:
-        beam_options: flags of Beam; by default its local runner, one process.
+        beam_options: flags of Beam, with the runner.
 
     Raises:
-        UserError: Beam is not installed, or shards failed (the message names them).
+        UserError: shards failed (the message names them).
     """
-    try:
-        import apache_beam as beam
-        from apache_beam.options.pipeline_options import PipelineOptions
-    except ImportError:
-        raise UserError(
-            "apache_beam is not installed, and cannot be beside cxrjax's pinned versions: make an "
-            "environment for it with `make beam`"
-        ) from None
-    options = list(beam_options)
-    if not any(option.startswith("--runner") for option in options):
-        options.insert(0, f"--runner={LOCAL_RUNNER}")
+    import apache_beam as beam
+    from apache_beam.options.pipeline_options import PipelineOptions
+
     numbers = list(range(job.shards))
     prepare(job)
-    with _progress(job), beam.Pipeline(options=PipelineOptions(options)) as pipeline:
+    with _progress(job), beam.Pipeline(options=PipelineOptions(list(beam_options))) as pipeline:
         facts = (
             pipeline
             | "shards" >> beam.Create(numbers)
@@ -123,8 +118,46 @@ def _progress(job: ShardedBuild) -> Iterator[None]:
         watcher.join()
 
 
-def parse_arguments(argv: Sequence[str] | None = None) -> tuple[argparse.Namespace, list[str]]:
-    """Flags of the command, and those that are Beam's."""
+def beam_flags(unknown: Sequence[str], unasked: Sequence[str], processes: int) -> list[str]:
+    """The flags that Beam gets.
+
+    Args:
+        unknown: those that the command does not know.
+        unasked: those for the engine alone.
+        processes: workers of the local runner, which runs where no other is named.
+
+    Raises:
+        UserError: Beam is not installed, or has no such flag: it would pass over it in silence.
+    """
+    try:
+        from apache_beam.options.pipeline_options import PipelineOptions
+    except ImportError:
+        raise UserError(
+            "apache_beam is not installed, and cannot be beside cxrjax's pinned versions: make an "
+            "environment for it with `make beam`"
+        ) from None
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, conflict_handler="resolve")
+    groups = collections.deque(PipelineOptions.__subclasses__())
+    while groups:
+        group = groups.popleft()
+        group._add_argparse_args(parser)
+        groups += group.__subclasses__()
+    known, left = parser.parse_known_args(list(unknown))
+    if left:
+        raise UserError(
+            f"{left[0]}: neither this command nor Beam has such a flag; see --help (one that only "
+            "an engine's job server knows stands after --)"
+        )
+    flags = [*unknown, *unasked]
+    if known.runner is None:
+        flags.insert(0, f"--runner={LOCAL_RUNNER}")
+    if processes > 1:
+        flags += [f"--direct_num_workers={processes}", "--direct_running_mode=multi_processing"]
+    return flags
+
+
+def parse_arguments(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Flags of the command, and those that it does not know."""
     parser = argparse.ArgumentParser(
         prog="python -m cxrjax.datasets.cxr_qba.pipeline",
         description=__doc__,
@@ -140,12 +173,17 @@ def parse_arguments(argv: Sequence[str] | None = None) -> tuple[argparse.Namespa
     add("--seed", type=int, default=0, help="decides wordings and splits (default 0)")
     add("--rate_with", default="none", choices=("none", "surrogate"), help="surrogate: rules")
     add("--least_grade", default="", choices=("", "A++", "A+", "A", "B"), help="export filter")
+    add("--entity_model", type=Path, help="folder of a sentence-transformers model (see build)")
+    add("--tfds", type=Path, help="write the questions as a TFDS data set into this folder too")
+    add("--image_root", type=Path, help="of --tfds: folder of the images (default: without)")
     return parser.parse_known_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Builds what the flags ask for and prints where it is."""
-    flags, options = parse_arguments(argv)
+    given = list(sys.argv[1:] if argv is None else argv)
+    end = given.index("--") if "--" in given else len(given)
+    flags, unknown = parse_arguments(given[:end])
     if not flags.source.exists():
         raise UserError(f"--source={flags.source}: not there")
     if is_release(flags.source):
@@ -156,19 +194,20 @@ def main(argv: Sequence[str] | None = None) -> None:
     if flags.num_shards < 1 or flags.processes < 1:
         raise UserError("--num_shards and --processes: expected at least 1")
     surrogate = flags.rate_with == "surrogate"
-    build = QBABuild(flags.source, flags.out, flags.seed, surrogate, flags.least_grade)
+    build = QBABuild(
+        flags.source, flags.out, flags.seed, surrogate, flags.least_grade, flags.entity_model
+    )
     refuse_ungraded(build, surrogate)
     again = _shard_numbers(flags.shards, flags.num_shards)
-    if flags.processes > 1:
-        options += [
-            f"--direct_num_workers={flags.processes}",
-            "--direct_running_mode=multi_processing",
-        ]
+    options = beam_flags(unknown, given[end + 1 :], flags.processes)
     run_pipeline(ShardedBuild(build, flags.num_shards), again, options)
     print(
         f"{flags.out}: records/, qa/, scene_graphs/, metadata/, statistics.json, quality.json, "
         "manifest.json"
     )
+    if flags.tfds:
+        folder = write_qba_tfds(flags.out, flags.tfds, flags.image_root, options)
+        print(f"{folder}: for tfds.builder_from_directory")
 
 
 def _shard_numbers(text: str, shards: int) -> frozenset[int]:

@@ -23,16 +23,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from array_record.python.array_record_module import ArrayRecordReader
-
 import cxrjax
 from cxrjax.datasets import output
 from cxrjax.datasets.cxr_qba.build import QBABuild, export
-from cxrjax.datasets.cxr_qba.construction import (
-    Construction,
-    construct_graph,
-    construct_questions,
-)
+from cxrjax.datasets.cxr_qba.construction import construct_graph, construct_questions
 from cxrjax.datasets.cxr_qba.corpus_facts import CorpusFacts, merge_facts
 from cxrjax.datasets.cxr_qba.metadata import MetadataWriter, write_quality_mappings
 from cxrjax.datasets.cxr_qba.record_conversion import to_records
@@ -47,6 +41,7 @@ from cxrjax.datasets.record_shards import (
     RecordShard,
     describe_shard,
     describe_split,
+    read_elements,
     shard_name,
 )
 from cxrjax.datasets.split import validation_groups
@@ -74,6 +69,7 @@ class ShardedBuild:
             "seed": self.build.seed,
             "surrogate": self.build.surrogate,
             "least_grade": self.build.least_grade,
+            "entity_mapping": str(self.build.entity_model or ""),
             "shards": self.shards,
         }
 
@@ -96,10 +92,6 @@ class ShardedBuild:
         name = shard_name("shard", number, self.shards)
         return self.build.out / folder / f"{name}.array_record"
 
-    def construction(self) -> Construction:
-        """How to construct."""
-        return Construction(seed=self.build.seed, surrogate=self.build.surrogate)
-
 
 def build_graphs(job: ShardedBuild, number: int) -> CorpusFacts:
     """First pass over a shard: writes its scene graphs.
@@ -107,7 +99,7 @@ def build_graphs(job: ShardedBuild, number: int) -> CorpusFacts:
     Raises:
         UserError: the source cannot be read, or the folder cannot be written.
     """
-    build, how, quality, facts = job.build, job.construction(), QualityLog(), CorpusFacts()
+    build, how, quality, facts = job.build, job.build.construction(), QualityLog(), CorpusFacts()
     studies: dict[tuple[str, str], dict[str, Any]] = {}
     _begin(job, "graphs", number)
     with output.writing(build.out), ArrayRecordFile(job.file("scene_graphs", number)) as file:
@@ -157,7 +149,7 @@ def build_questions(job: ShardedBuild, number: int, facts: CorpusFacts) -> None:
     Raises:
         UserError: the folder cannot be written, or the first pass is not done.
     """
-    build, how, quality = job.build, job.construction(), QualityLog()
+    build, how, quality = job.build, job.build.construction(), QualityLog()
     first = _read_part(job, "graphs", number)
     if first is None:
         raise UserError(
@@ -265,6 +257,7 @@ def finish(job: ShardedBuild) -> None:
             "seed": build.seed,
             "source": {"path": build.source.name, "release": False},
             "grades": "surrogate" if build.surrogate else "unrated",
+            "entity_mapping": build.entity_mapping,
             "least_grade": build.least_grade or None,
             "splits": manifest,
         },
@@ -304,16 +297,6 @@ def _refuse_missing(job: ShardedBuild, missing: Sequence[int]) -> None:
         f"{job.build.out}: {len(missing)} of {job.shards} shards are not done{why}; the others are "
         f"kept: run again, with --shards={','.join(map(str, missing))} or without"
     )
-
-
-def read_elements(path: Path) -> Iterator[bytes]:
-    """Elements of an ArrayRecord file, one at a time."""
-    reader = ArrayRecordReader(str(path))
-    try:
-        for index in range(reader.num_records()):
-            yield reader.read([index])[0]
-    finally:
-        reader.close()
 
 
 def _image_to_json(image: StudyImage) -> dict[str, Any]:

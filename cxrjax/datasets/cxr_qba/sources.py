@@ -8,8 +8,7 @@ cxas/<dicom_id>.json                                 masks, COCO run lengths
 studies.jsonl                                        data/cxr_qba/README.md
 """
 
-import csv
-import gzip
+import dataclasses
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -20,10 +19,12 @@ import numpy as np
 import pydantic
 from pycocotools import mask as coco
 
+from cxrjax.datasets import mimic_tables
 from cxrjax.datasets.cxr_qba.extraction import Report
 from cxrjax.datasets.cxr_qba.study import Box, Study, StudyImage
+from cxrjax.datasets.gemex.scene_graph import box_on_image
 from cxrjax.datasets.openi import is_openi, read_openi
-from cxrjax.datasets.quality import QualityLog
+from cxrjax.datasets.quality import QualityLog, Unusable
 from cxrjax.errors import UserError
 
 JSONL = "studies.jsonl"
@@ -31,7 +32,6 @@ _HEADER = re.compile(r"^\s*([A-Z][A-Z /]{2,40}):", re.MULTILINE)
 _SECTIONS = {"INDICATION": "indication", "REASON FOR EXAM": "indication", "HISTORY": "indication",
              "CLINICAL INFORMATION": "indication", "FINDINGS": "findings",
              "IMPRESSION": "impression", "CONCLUSION": "impression"}  # fmt: skip
-_SPLITS = {"train": "train", "validate": "validation", "test": "test"}
 _MAX_REPORT = 1 << 20
 
 Wanted = Callable[[str], bool]
@@ -169,13 +169,22 @@ def parse_sections(text: str) -> dict[str, str]:
 
 
 def _read_mimic(source: Path, quality: QualityLog, wanted: Wanted) -> Iterator[Study]:
-    images: dict[str, list[dict[str, str]]] = {}
-    for row in _table(source / "mimic-cxr-2.0.0-metadata.csv.gz"):
-        if wanted(f"p{row.get('subject_id')}"):
-            images.setdefault(row["study_id"], []).append(row)
+    images: dict[str, list[StudyImage]] = {}
+    table = source / "mimic-cxr-2.0.0-metadata.csv.gz"
+    columns = ("dicom_id", "subject_id", "study_id", "Rows", "Columns")
+    for number, row in _table(table, columns):
+        if wanted(f"p{row['subject_id']}"):
+            image = StudyImage(
+                row["dicom_id"],
+                mimic_tables.size_of(row, f"{table}:{number}"),
+                row.get("ViewPosition") or "",
+                row.get("PatientOrientationCodeSequence_CodeMeaning") or "",
+            )
+            images.setdefault(row["study_id"], []).append(image)
+    table = source / "mimic-cxr-2.0.0-split.csv.gz"
     splits = {
-        row["study_id"]: _SPLITS.get(row["split"], row["split"])
-        for row in _table(source / "mimic-cxr-2.0.0-split.csv.gz")
+        row["study_id"]: mimic_tables.SPLIT_NAMES.get(row["split"], row["split"])
+        for _, row in _table(table, ("study_id", "split"))
     }
     folders = (f for f in (source / "files").glob("p*/p*") if wanted(f.name))
     for path in (report for f in sorted(folders) for report in sorted(f.glob("s*.txt"))):
@@ -190,62 +199,83 @@ def _read_mimic(source: Path, quality: QualityLog, wanted: Wanted) -> Iterator[S
             continue
         except OSError as error:
             raise UserError(f"{path}: cannot read: {error.strerror}") from None
-        rows = images.get(study_id.removeprefix("s"), [])
+        plain = study_id.removeprefix("s")
         yield Study(
             patient_id,
             study_id,
             Report(parse_sections(text)),
-            tuple(_mimic_image(source, path, row, quality) for row in rows),
-            splits.get(study_id.removeprefix("s"), ""),
+            tuple(_with_regions(source, path, one, quality) for one in images.get(plain, [])),
+            splits.get(plain, ""),
         )
 
 
-def _mimic_image(
-    source: Path, report: Path, row: dict[str, str], quality: QualityLog
-) -> StudyImage:
-    dicom_id = row["dicom_id"]
+def _with_regions(source: Path, report: Path, image: StudyImage, quality: QualityLog) -> StudyImage:
+    """The image with its path, boxes and masks."""
+    path = (report.parent / report.stem / f"{image.image_id}.jpg").relative_to(source)
     folder = source / "chest_imagenome" / "silver_dataset" / "scene_graph"
-    boxes: dict[str, tuple[Box, ...]] = {}
-    for entry in _json(folder / f"{dicom_id}_SceneGraph.json", quality).get("objects", []):
-        corners = [entry[f"original_{name}"] for name in ("x1", "y1", "x2", "y2")]
-        boxes[entry["bbox_name"]] = ((corners[0], corners[1], corners[2], corners[3]),)
-    path = (report.parent / report.stem / f"{dicom_id}.jpg").relative_to(source)
-    return StudyImage(
-        dicom_id,
-        (int(row["Rows"]), int(row["Columns"])),
-        row.get("ViewPosition", ""),
-        row.get("PatientOrientationCodeSequence_CodeMeaning", ""),
-        boxes,
-        _masks(_json(source / "cxas" / f"{dicom_id}.json", quality)),
-        path.as_posix(),
+    return dataclasses.replace(
+        image,
+        boxes=_graph_boxes(folder / f"{image.image_id}_SceneGraph.json", image, quality),
+        masks=_masks(source / "cxas" / f"{image.image_id}.json", image, quality),
+        path=path.as_posix(),
     )
 
 
-def _masks(content: dict[str, Any]) -> dict[str, np.ndarray]:
-    """Structure -> [height, width] bool, of a COCO file."""
-    names = {entry["id"]: entry["name"] for entry in content.get("categories", [])}
-    return {
-        names[entry["category_id"]]: coco.decode(entry["segmentation"]).astype(bool)
-        for entry in content.get("annotations", [])
-    }
+def _graph_boxes(path: Path, image: StudyImage, quality: QualityLog) -> dict[str, tuple[Box, ...]]:
+    """Region -> box in pixels, of a scene graph; boxes that fit no frame are set aside."""
+    boxes: dict[str, tuple[Box, ...]] = {}
+    for entry in _entries(path, image, "objects", quality):
+        name = str(entry.get("bbox_name"))
+        try:
+            if image.image_hw:
+                box_on_image(entry, image.image_hw)
+            x_min, y_min, x_max, y_max = (entry[f"original_{n}"] for n in ("x1", "y1", "x2", "y2"))
+        except Unusable as fault:
+            quality.set_aside(fault.reason, image.image_id, path.name, fault.found)
+            continue
+        except KeyError as missing:
+            found = f"{name}: without {missing}"
+            quality.set_aside("bad_box", image.image_id, path.name, found)
+            continue
+        boxes[name] = ((x_min, y_min, x_max, y_max),)
+    return boxes
 
 
-def _json(path: Path, quality: QualityLog) -> dict[str, Any]:
-    """A file's object; empty where there is none (lateral views have no regions)."""
+def _masks(path: Path, image: StudyImage, quality: QualityLog) -> dict[str, np.ndarray]:
+    """Structure -> [height, width] bool, of a COCO file; what is no mask is set aside."""
+    masks: dict[str, np.ndarray] = {}
+    names = {one.get("id"): one.get("name") for one in _entries(path, image, "categories", quality)}
+    for number, entry in enumerate(_entries(path, image, "annotations", quality)):
+        try:
+            lengths, name = entry["segmentation"], str(names[entry["category_id"]])
+            # Before they are decoded: lengths beyond the stated size end the process.
+            if tuple(lengths["size"]) != image.image_hw:
+                found = f"annotation {number}: {lengths['size']}; the image has {image.image_hw}"
+                quality.set_aside("wrong_frame", image.image_id, path.name, found)
+                continue
+            masks[name] = coco.decode(lengths).astype(bool)
+        except (KeyError, TypeError, ValueError) as error:
+            found = f"annotation {number} is no mask: {error!r}"
+            quality.set_aside("invalid_record", image.image_id, path.name, found)
+    return masks
+
+
+def _entries(path: Path, image: StudyImage, name: str, quality: QualityLog) -> list[dict[str, Any]]:
+    """A list of objects in a file; empty where there is no file (lateral views have no regions)."""
     if not path.is_file():
-        return {}
+        return []
     try:
-        return json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        quality.set_aside("invalid_graph", path.stem, path.name, f"not JSON: {error}")
-        return {}
+        content = json.loads(path.read_bytes())
+        entries = content[name]
+        if not isinstance(entries, list) or not all(isinstance(one, dict) for one in entries):
+            raise ValueError(f"{name} is no list of objects")
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        quality.set_aside("invalid_graph", image.image_id, path.name, f"not as expected: {error!r}")
+        return []
+    return entries
 
 
-def _table(path: Path) -> Iterator[dict[str, str]]:
-    try:
-        with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
-            yield from csv.DictReader(file)
-    except FileNotFoundError:
-        return
-    except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot read the table: {error}") from None
+def _table(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, dict[str, str]]]:
+    """(line, row) of a table; none where there is no such file."""
+    if path.is_file():
+        yield from mimic_tables.read_rows(path, columns)

@@ -174,7 +174,7 @@ def _letters(answer: str, choices: Sequence[str] | None) -> list[str]:
     if _LETTER_LIST.fullmatch(plain):
         named = re.findall(r"(?<![A-Za-z])[A-H](?![A-Za-z])", plain)
     elif re.match(r"[\[(]?['\"]?[A-H]\s?[:.)]\s?\w", plain):
-        named = re.findall(r"(?:\A[\[(]?|[,;]\s?|\band )['\"]?([A-H])\s?[:.)]", plain)
+        named = re.findall(r"(?:\A[\[(]?|[,;\n]\s?|\band )['\"]?([A-H])\s?[:.)]", plain)
     elif choices:
         words = {_words(choice.partition(":")[2]): choice[0] for choice in choices}
         whole = words.get(_words(plain))

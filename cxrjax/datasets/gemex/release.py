@@ -14,8 +14,8 @@ from typing import Any
 
 import tqdm
 
-from cxrjax.datasets import output
-from cxrjax.datasets.gemex import mimic_tables, native
+from cxrjax.datasets import mimic_tables, output
+from cxrjax.datasets.gemex import native
 from cxrjax.datasets.gemex.box_convention import BOX_FORMATS
 from cxrjax.datasets.gemex.construct import Construction, findings_of
 from cxrjax.datasets.gemex.curation import TEST_IMAGES, curate

@@ -13,6 +13,7 @@ import dataclasses
 import json
 import re
 import zipfile
+import zlib
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -94,8 +95,9 @@ def read_scene_graph(place: Path | tuple[Path, str]) -> SceneGraph:
         else:
             with zipfile.ZipFile(place[0]) as archive, archive.open(place[1]) as member:
                 content = member.read(MAX_BYTES + 1)
-    except (OSError, zipfile.BadZipFile) as error:
-        raise UserError(f"{place}: cannot be read: {error}") from None
+    except (OSError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:
+        where = place if isinstance(place, Path) else f"{place[0]}: {place[1]}"
+        raise UserError(f"{where}: cannot be read: {error}") from None
     return parse_scene_graph(content, name)
 
 
@@ -149,7 +151,7 @@ def to_report(graph: SceneGraph, image_hw: tuple[int, int] | None, quality: Qual
             quality.set_aside("unknown_region", graph.image_id, graph.where, repr(name)[:80])
             continue
         objects[str(entry.get("object_id"))] = name
-        boxes[name] = _box(entry, size)
+        boxes[name] = box_on_image(entry, size)
     sentences = _sentences(graph, objects, quality)
     total = sum(len(sentence.text) for sentence in sentences)
     if total > MAX_REPORT_CHARACTERS:
@@ -203,8 +205,13 @@ def _phrase_order(phrase_id: str) -> tuple[int, str]:
     return (int(number[1]) if number else -1, phrase_id)
 
 
-def _box(entry: Mapping[str, Any], size: tuple[float, float]) -> Box:
-    """An object's box as fractions of the image, checked against its other frame."""
+def box_on_image(entry: Mapping[str, Any], size: tuple[float, float]) -> Box:
+    """An object's box as fractions of the image of `size` (height, width).
+
+    Raises:
+        Unusable: it is no box (`bad_box`), or does not fit a frame or its own other frame
+            (`wrong_frame`).
+    """
     height, width = size
     small, original = _numbers(entry, ""), _numbers(entry, "original_")
     name = entry.get("bbox_name")

@@ -26,7 +26,7 @@ from scipy.sparse.csgraph import connected_components
 from cxrjax.boxes import pairwise_iou
 from cxrjax.datasets.quality import PixelBox
 from cxrjax.errors import UserError
-from cxrjax.records import Fused, ReaderBox
+from cxrjax.records import ReaderBox
 
 Readers = Mapping[str, Sequence[ReaderBox]]
 LabelledBox = tuple[str, PixelBox]
@@ -105,17 +105,6 @@ def merge_readers(readers: Readers, mode: MergeMode) -> list[LabelledBox]:
         ]
         merged += [(label, box) for box in _merge_class(lists, mode)]
     return merged
-
-
-def fuse(readers: Readers, mode: MergeMode) -> Fused:
-    """The merged boxes as a record's `fused`."""
-    merged = merge_readers(readers, mode)
-    return Fused(
-        method=mode.name if mode.rad_id is None else f"{mode.name}:{mode.rad_id}",
-        params={} if mode.iou is None else {"iou": mode.iou},
-        boxes=[list(box) for _, box in merged],
-        labels=[label for label, _ in merged],
-    )
 
 
 def _pixels(mark: ReaderBox) -> PixelBox:

@@ -6,7 +6,7 @@ the table.
 
 import collections
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from cxrjax.datasets.split import follow_manifest, read_split_manifest, stratifi
 from cxrjax.datasets.statistics import Published, RecordStatistics, compare
 from cxrjax.datasets.vindr_cxr_vqa import paper_tables
 from cxrjax.datasets.vindr_cxr_vqa.annotation import ImageAnnotation
-from cxrjax.datasets.vindr_cxr_vqa.assemble import Assembly, reader_boxes
+from cxrjax.datasets.vindr_cxr_vqa.assemble import Assembly
 from cxrjax.datasets.vindr_cxr_vqa.box_table import read_box_table
 from cxrjax.datasets.vindr_cxr_vqa.image_files import (
     ImageFiles,
@@ -44,6 +44,7 @@ from cxrjax.datasets.vindr_cxr_vqa.questions import (
     plan_splits,
 )
 from cxrjax.datasets.vindr_cxr_vqa.source import Source, find_source
+from cxrjax.datasets.vindr_cxr_vqa.source_join import join_table
 from cxrjax.datasets.vindr_cxr_vqa.statistics import (
     PAPER,
     SOURCE_TABLE,
@@ -53,7 +54,6 @@ from cxrjax.datasets.vindr_cxr_vqa.statistics import (
     table_values,
 )
 from cxrjax.datasets.vindr_cxr_vqa.template_writer import TemplateWriter
-from cxrjax.datasets.vindr_cxr_vqa.verify import contradiction
 from cxrjax.errors import UserError
 from cxrjax.records import Provenance, QARecord
 
@@ -389,31 +389,6 @@ def _keeping(records: Iterable[QARecord], kept: list[QARecord]) -> Iterable[QARe
     for record in records:
         kept.append(record)
         yield record
-
-
-def join_table(
-    records: Iterable[QARecord],
-    images: Sequence[ImageAnnotation],
-    where: str,
-    quality: QualityLog,
-) -> list[QARecord]:
-    """Release records with their image's readers; sets aside what the table contradicts.
-
-    Section 2.2 of the paper reports that labels and boxes agree with the source without exception;
-    a question whose finding or box is not one of its image's rows is set aside.
-    """
-    by_id = {image.image_id: image for image in images}
-    joined = []
-    for record in records:
-        image = by_id.get(record.image_id)
-        found = contradiction(record, image)
-        if found or image is None:
-            quality.set_aside("source_mismatch", record.question_id, where, found)
-            continue
-        joined.append(
-            record.model_copy(update={"readers": reader_boxes(image), "image_hw": image.image_hw})
-        )
-    return joined
 
 
 def _provenance(path: Path) -> Provenance:

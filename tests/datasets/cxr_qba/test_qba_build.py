@@ -122,6 +122,7 @@ def mimic(root):
     graphs = root / "chest_imagenome" / "silver_dataset" / "scene_graph"
     graphs.mkdir(parents=True)
     box = {"original_x1": 60, "original_y1": 120, "original_x2": 160, "original_y2": 240}
+    box |= {"x1": 67, "y1": 90, "x2": 179, "y2": 179}  # on the frame of 224
     (graphs / "d1_SceneGraph.json").write_text(
         json.dumps({"objects": [{"bbox_name": "cardiac silhouette", **box}]})
     )
@@ -163,6 +164,89 @@ def test_from_reports_scene_graphs_and_masks(tmp_path):
     assert place["localization_quality"] == "BBOX_AND_MASK_LOCALIZATION"
     (study,) = read_studies(tmp_path / "in", QualityLog())
     assert study.report.sections["findings"] == "Opacity in the left\n lung.  No effusion."
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"original_x2": 9000}, "wrong_frame"),
+        ({"x2": 300}, "wrong_frame"),
+        ({"x1": 60, "x2": 160}, "wrong_frame"),  # neither stretched nor centred
+        ({"original_x1": "60"}, "bad_box"),
+        ({"original_x1": 160}, "wrong_frame"),
+    ],
+)
+def test_boxes_in_a_wrong_frame(tmp_path, change, reason):
+    path = mimic(tmp_path) / "chest_imagenome/silver_dataset/scene_graph/d1_SceneGraph.json"
+    graph = json.loads(path.read_text())
+    graph["objects"].append({**graph["objects"][0], "bbox_name": "carina", **change})
+    path.write_text(json.dumps(graph))
+    quality = QualityLog()
+    (study,) = read_studies(tmp_path, quality)
+    assert [entry.reason for entry in quality.entries] == [reason]
+    assert list(study.images[0].boxes) == ["cardiac silhouette"]
+
+
+@pytest.mark.parametrize("name", ["chest_imagenome/silver_dataset/scene_graph", "cxas"])
+@pytest.mark.parametrize("raw", [b"\xff", b"[]", b"{", b"{}", b'{"objects": 1, "categories": [1]}'])
+def test_region_files_that_are_none(tmp_path, name, raw):
+    (path,) = (mimic(tmp_path) / name).glob("d1*")
+    path.write_bytes(raw)
+    quality = QualityLog()
+    (study,) = read_studies(tmp_path, quality)
+    assert {entry.reason for entry in quality.entries} == {"invalid_graph"}
+    assert not (study.images[0].masks if name == "cxas" else study.images[0].boxes)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"segmentation": {"size": [10**6, 10**6], "counts": "01"}}, "wrong_frame"),
+        ({"segmentation": {"size": [300, 200], "counts": "zz!"}}, "invalid_record"),
+        ({"segmentation": {"size": [300, 200], "counts": [1, 2]}}, "invalid_record"),
+        ({"segmentation": None}, "invalid_record"),
+        ({"category_id": 9}, "invalid_record"),
+    ],
+)
+def test_masks_that_are_none(tmp_path, change, reason):
+    path = mimic(tmp_path) / "cxas" / "d1.json"
+    content = json.loads(path.read_text())
+    content["annotations"].insert(0, {**content["annotations"][0], **change})
+    path.write_text(json.dumps(content))
+    quality = QualityLog()
+    (study,) = read_studies(tmp_path, quality)
+    assert [entry.reason for entry in quality.entries] == [reason]
+    assert list(study.images[0].masks) == ["left lung"]
+
+
+def test_reports_that_are_none(tmp_path):
+    folder = mimic(tmp_path) / "files" / "p19" / "p19990009"
+    (folder / "s59990010.txt").write_text("FINDINGS: " + "Clear lungs. " * 80_000)
+    (folder / "s59990011.txt").write_bytes(b"FINDINGS: \xff")
+    (folder / "s59990012.txt").write_text("FINDINGS:\n\nIMPRESSION:\n")
+    built(tmp_path, tmp_path / "out")
+    counts = json.loads((tmp_path / "out" / "quality.json").read_text())["counts"]
+    reasons = ("report_too_long", "bad_encoding", "empty_report")
+    assert [counts[reason] for reason in reasons] == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("table", "text", "message"),
+    [
+        ("metadata", "dicom_id,subject_id\nd1,1\n", "metadata.csv.gz:1: no column study_id"),
+        (
+            "metadata",
+            "dicom_id,subject_id,study_id,ViewPosition,Rows,Columns\nd1,1,2,PA,x,200\n",
+            "metadata.csv.gz:2: Rows 'x'",
+        ),
+        ("split", "study_id\n1\n", "split.csv.gz:1: no column split"),
+    ],
+)
+def test_tables_that_are_none(tmp_path, table, text, message):
+    with gzip.open(mimic(tmp_path) / f"mimic-cxr-2.0.0-{table}.csv.gz", "wt") as file:
+        file.write(text.replace("d1,1,2", "d1,19990009,2"))
+    with pytest.raises(UserError, match=message):
+        list(read_studies(tmp_path, QualityLog()))
 
 
 def test_sections_of_a_report():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cxrjax.datasets.cxr_qba.entity_mapping import EmbeddingMapper, LexicalMapper
+from cxrjax.datasets.cxr_qba.entity_mapping import LexicalMapper, embedding_mapper
 from cxrjax.datasets.cxr_qba.graph_checks import check_graph
 from cxrjax.datasets.quality import QualityLog
 from cxrjax.errors import UserError
@@ -118,7 +118,7 @@ def test_names_are_mapped_by_wording_then_spelling():
 
 def test_embeddings_say_what_they_need(tmp_path):
     with pytest.raises(UserError, match=r"sentence-transformers|not a folder"):
-        EmbeddingMapper(tmp_path / "none")
+        embedding_mapper(tmp_path / "none")
 
 
 def test_no_acute_abnormality_denies_nothing_chronic(graph_of):

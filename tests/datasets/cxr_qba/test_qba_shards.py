@@ -10,10 +10,11 @@ import pytest
 from cxrjax.datasets.cxr_qba import shards as construction
 from cxrjax.datasets.cxr_qba.build import QBABuild, build_cxr_qba
 from cxrjax.datasets.cxr_qba.corpus_facts import merge_facts
-from cxrjax.datasets.cxr_qba.pipeline import graphs_of, main, parse_arguments, questions_of
-from cxrjax.datasets.cxr_qba.shards import ShardedBuild, finish, prepare, read_elements
+from cxrjax.datasets.cxr_qba.pipeline import graphs_of, main, questions_of
+from cxrjax.datasets.cxr_qba.shards import ShardedBuild, finish, prepare
 from cxrjax.datasets.cxr_qba.sources import read_studies
 from cxrjax.datasets.quality import QualityLog
+from cxrjax.datasets.record_shards import read_elements
 from cxrjax.errors import UserError
 
 
@@ -169,11 +170,6 @@ def test_unusable_flags(sample, tmp_path, flags, message):
 def test_the_release_is_not_constructed(sample, tmp_path):
     with pytest.raises(UserError, match="is the release"):
         main([f"--source={sample / 'release'}", f"--out={tmp_path}"])
-
-
-def test_flags_of_the_engine_pass_through():
-    _, options = parse_arguments(["--source=a", "--out=b", "--runner=FlinkRunner", "--x=1"])
-    assert options == ["--runner=FlinkRunner", "--x=1"]
 
 
 def test_without_the_engine(sample, tmp_path):

@@ -6,9 +6,10 @@ import zipfile
 import numpy as np
 import pytest
 
-from cxrjax.datasets.gemex import mimic_tables
+from cxrjax.datasets import mimic_tables
 from cxrjax.datasets.gemex.regions import load_regions
 from cxrjax.datasets.gemex.scene_graph import (
+    MAX_BYTES,
     MAX_REPORT_CHARACTERS,
     find_scene_graphs,
     parse_scene_graph,
@@ -171,6 +172,32 @@ def test_files_and_zips_hold_the_same_and_are_written_back(sample, tmp_path):
         assert read_scene_graph(zipped[image_id]).content == one.content
         written = write_scene_graph(tmp_path, one)
         assert json.loads(written.read_bytes()) == json.loads(place.read_bytes())
+
+
+def test_a_zip_is_read_and_never_unpacked(sample, tmp_path):
+    """A path that leads out is a name alone; a bomb is read as far as a graph may be long."""
+    (place, *_) = find_scene_graphs(sample).values()
+    with zipfile.ZipFile(tmp_path / "scene_graph.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.write(place, "../../outside/d1_SceneGraph.json")
+        archive.writestr("d2_SceneGraph.json", b" " * (MAX_BYTES + 1))
+    before = {*tmp_path.parent.rglob("*")}
+    places = find_scene_graphs(tmp_path)
+    assert read_scene_graph(places["d1"]).content == json.loads(place.read_bytes())
+    with pytest.raises(Unusable, match="report_too_long"):
+        read_scene_graph(places["d2"])
+    assert {*tmp_path.parent.rglob("*")} == before
+
+
+def test_a_broken_zip(sample, tmp_path):
+    (place, *_) = find_scene_graphs(sample).values()
+    path = tmp_path / "scene_graph.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.write(place, "d1_SceneGraph.json")
+    content = bytearray(path.read_bytes())
+    content[60:90] = b"\xff" * 30  # in the compressed data
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=r"scene_graph\.zip: d1_SceneGraph\.json: cannot be read"):
+        read_scene_graph(find_scene_graphs(tmp_path)["d1"])
 
 
 def test_mimic_tables(tmp_path, sample):

@@ -6,7 +6,7 @@ mimic-cxr-2.0.0-metadata.csv.gz    dicom_id, subject_id, study_id, ViewPosition,
 
 import csv
 import gzip
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from cxrjax.errors import UserError
@@ -23,7 +23,7 @@ def read_splits(path: Path) -> dict[str, str]:
         UserError: the table cannot be read, or has another split.
     """
     splits = {}
-    for number, row in _rows(path, ("dicom_id", "split")):
+    for number, row in read_rows(path, ("dicom_id", "split")):
         if row["split"] not in SPLIT_NAMES:
             raise UserError(
                 f"{path}:{number}: split {row['split']!r}; expected one of {list(SPLIT_NAMES)}"
@@ -34,21 +34,33 @@ def read_splits(path: Path) -> dict[str, str]:
 
 def read_sizes(path: Path) -> dict[str, tuple[int, int]]:
     """dicom_id -> (height, width) in pixels, of the images whose size the table tells."""
-    sizes = {}
-    for number, row in _rows(path, ("dicom_id", "Rows", "Columns")):
-        try:
-            sizes[row["dicom_id"]] = (int(row["Rows"]), int(row["Columns"]))
-        except ValueError:
-            if row["Rows"] or row["Columns"]:
-                raise UserError(
-                    f"{path}:{number}: Rows {row['Rows']!r}, Columns {row['Columns']!r}; expected "
-                    "whole numbers"
-                ) from None
-    return sizes
+    rows = read_rows(path, ("dicom_id", "Rows", "Columns"))
+    found = ((row["dicom_id"], size_of(row, f"{path}:{number}")) for number, row in rows)
+    return {image_id: size for image_id, size in found if size}
 
 
-def _rows(path: Path, wanted: tuple[str, ...]) -> Iterator[tuple[int, dict[str, str]]]:
-    """(line, row) of a table, which may be compressed."""
+def size_of(row: Mapping[str, str], where: str) -> tuple[int, int] | None:
+    """(height, width) in pixels out of a row of the metadata; None where both cells are empty.
+
+    Raises:
+        UserError: they hold something else than whole numbers.
+    """
+    try:
+        return int(row["Rows"]), int(row["Columns"])
+    except ValueError:
+        if row["Rows"] or row["Columns"]:
+            raise UserError(
+                f"{where}: Rows {row['Rows']!r}, Columns {row['Columns']!r}; expected whole numbers"
+            ) from None
+    return None
+
+
+def read_rows(path: Path, wanted: tuple[str, ...]) -> Iterator[tuple[int, dict[str, str]]]:
+    """(line, row) of a table, which may be compressed.
+
+    Raises:
+        UserError: the table cannot be read, or lacks one of the columns `wanted`.
+    """
     opened = gzip.open if path.suffix == ".gz" else open
     try:
         with opened(path, "rt", encoding="utf-8-sig", newline="") as file:

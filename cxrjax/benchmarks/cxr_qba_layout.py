@@ -1,0 +1,162 @@
+"""The tables of our question-answering benchmark on CXR-QBA; the paper has none to stand beside."""
+
+from typing import Any
+
+from cxrjax.benchmarks.cxr_qba_claims import CLAIMS, STATEMENTS
+from cxrjax.benchmarks.cxr_qba_truth import ATTRIBUTES
+from cxrjax.benchmarks.predictions import PROBLEMS
+from cxrjax.benchmarks.scores import STRICT, Scores
+from cxrjax.benchmarks.tables import FEW
+from cxrjax.benchmarks.text_tables import UNDEFINED, grid
+from cxrjax.metrics.bootstrap import Estimate
+
+NOTE = (
+    "The paper publishes no benchmark of models: every figure here is of our own definition "
+    "(cxrjax/benchmarks/cxr_qba.py), and under `paper` all are null."
+)
+# Table -> metric -> what it is called.
+TABLES: dict[str, dict[str, str]] = {
+    "Findings": {
+        "findings/precision": "Precision: findings said to be there that are borne out",
+        "findings/recall": "Recall: stated findings that are named",
+        "findings/f1": "F1",
+        "findings/ceiling_f1": "F1 of the reference's own sentences (ceiling of reading by rules)",
+        "denials/precision": "Denials that the reference shares",
+        "sides/swapped": "Sides swapped, of those that both name (lower is better)",
+        "sides/partial": "One side for both or both for one",
+        "severity/accuracy": "Severity right, where both name one",
+        "certainty/accuracy": "Certainty right, of findings that both name",
+    },
+    "Yes or no": {
+        "yes_no/balanced_accuracy": "Balanced accuracy",
+        "yes_no/mcc": "Matthews correlation",
+        "yes_no/accuracy": "Accuracy",
+        "yes_no/predicted_yes": "Share of yes, predicted",
+        "yes_no/true_yes": "Share of yes, true",
+        "yes_no/undecided": "Neither yes nor no",
+        "yes_no/ceiling_balanced_accuracy": "Balanced accuracy of the reference's own sentences",
+    },
+    "Boxes": {
+        "boxes/f1@0.3": "F1, one to one, IoU > 0.3",
+        "boxes/precision@0.3": "Precision",
+        "boxes/recall@0.3": "Recall",
+        "boxes/miou_tp@0.3": "Mean IoU of true positives",
+        "boxes/f1@0.5": "F1, one to one, IoU > 0.5",
+        "boxes/iou": "Mean IoU of unions",
+        "boxes/iop": "Mean share of the predicted union that is right (IoP)",
+        "boxes/iot": "Mean share of the true union that is found (IoT)",
+        "boxes/iou@0.3": "Questions with IoU of unions > 0.3",
+        "boxes/per_question_without": "Boxes per question that has none",
+    },
+    "Text": {"text/rouge_l": "ROUGE-L", "text/bleu": "BLEU-4"},
+    "Errors, share of claims": {f"errors/{name}": text for name, text in CLAIMS.items()},
+    "Errors, share of statements": {
+        f"errors/statement_{name}": text for name, text in STATEMENTS.items()
+    },
+    "Where the reference finds nothing": {
+        "hallucination/rate": "Answers that claim something",
+        "hallucination/claims_per_question": "Claims per answer",
+    },
+}
+BREAKDOWN = {
+    "findings/f1": "findings F1",
+    "yes_no/balanced_accuracy": "yes or no, balanced accuracy",
+    "boxes/f1@0.3": "boxes F1@0.3",
+    "text/rouge_l": "ROUGE-L",
+}
+_ROWS = 40  # of a breakdown that people read; tables.csv has all
+
+
+def markdown(scores: Scores) -> str:
+    """tables.md."""
+    systems = list(scores.figures)
+    parts = [_heading(scores)]
+    for title, metrics in TABLES.items():
+        lines = [["Strict", *systems]]
+        for metric, name in metrics.items():
+            lines.append([name, *(_cell(scores.figures[s][STRICT][metric]) for s in systems)])
+        parts.append(f"## {title}\n\n{grid(lines)}")
+    parts += [_breakdown(scores, attribute) for attribute in ATTRIBUTES]
+    parts.append(_problems(scores))
+    return "\n".join(parts)
+
+
+def rows(scores: Scores) -> list[dict[str, Any]]:
+    """The cells of tables.csv."""
+    listed = []
+    for system, protocols in scores.figures.items():
+        for protocol, figures in protocols.items():
+            for metric, figure in figures.items():
+                listed.append(
+                    {
+                        "table": metric.split("/")[0],
+                        "system": system,
+                        "protocol": protocol,
+                        "metric": metric,
+                        **{"ours" if k == "value" else k: v for k, v in figure.to_json().items()},
+                        "paper": None,
+                    }
+                )
+    return listed
+
+
+def _heading(scores: Scores) -> str:
+    settings = scores.settings
+    bootstrap = settings["bootstrap"]
+    unknown = settings["findings_without_definition"]
+    return (
+        "# CXR-QBA, question answering\n\n"
+        f"{settings['images']:,} images, {settings['questions']:,} questions; data set "
+        f"{', '.join(settings['datasets'])}, split {', '.join(settings['splits'])}. {NOTE} In "
+        f"brackets: {100 * bootstrap['confidence']:g} % intervals ({bootstrap['method']} "
+        f"bootstrap, {bootstrap['resamples']:,} resamples of {bootstrap['clusters']:,} clusters by "
+        f"{' and '.join(bootstrap['clustered_by'])}, seed {bootstrap['seed']}). {UNDEFINED}: "
+        f"undefined. {unknown:,} tags of the references name findings that the definitions do not "
+        "have, which no answer can be read to name.\n"
+    )
+
+
+def _breakdown(scores: Scores, attribute: str) -> str:
+    systems = list(scores.figures)
+    values = scores.settings["breakdowns"][attribute]
+    first = scores.figures[systems[0]][STRICT]
+    size = {value: first[f"by_{attribute}/text/rouge_l/{value}"].n for value in values}
+    shown = sorted(values, key=lambda value: (-size[value], value))[:_ROWS]
+    heading = [f"{name}, {s}" for name in BREAKDOWN.values() for s in systems]
+    lines = [[ATTRIBUTES[attribute], "questions", *heading]]
+    for value in sorted(shown):
+        cells = [value, f"{size[value]:,}"]
+        for metric in BREAKDOWN:
+            for system in systems:
+                figure = scores.figures[system][STRICT][f"by_{attribute}/{metric}/{value}"]
+                cell = _cell(figure)
+                cells.append(f"*{cell}*" if figure.n < FEW else cell)
+        lines.append(cells)
+    left_out = len(values) - len(shown)
+    more = f" {left_out} smaller groups stand in tables.csv." if left_out else ""
+    return f"## By {ATTRIBUTES[attribute]}\n\n{grid(lines)}\nIn italics: fewer than {FEW}.{more}\n"
+
+
+def _problems(scores: Scores) -> str:
+    prefix = "parse_failure_rate"
+    lines = [["Answers that could not be read", *scores.figures]]
+    names = dict.fromkeys(
+        name for p in scores.figures.values() for name in p[STRICT] if name.startswith(prefix)
+    )
+    for name in names:
+        title = name.removeprefix(prefix).lstrip("/") or "all"
+        found = [protocols[STRICT].get(name) for protocols in scores.figures.values()]
+        lines.append([title, *(_cell(figure) if figure else "0.000" for figure in found)])
+    counted = dict.fromkeys(name for p in scores.problems.values() for name in p)
+    for name in counted:
+        counts = [str(problems[name]) for problems in scores.problems.values()]
+        lines.append([f"{name}: {PROBLEMS[name]} (count)", *counts])
+    return f"## Failures and problems\n\n{grid(lines)}"
+
+
+def _cell(figure: Estimate) -> str:
+    if figure.value is None:
+        return UNDEFINED
+    if figure.ci_low is None or figure.ci_high is None:
+        return f"{figure.value:.3f}"
+    return f"{figure.value:.3f} ({figure.ci_low:.3f} to {figure.ci_high:.3f})"

@@ -1,0 +1,213 @@
+"""What a judge is asked, and what it says.
+
+A judge rates an answer beside the reference (the relative score of LLaVA-Med, which GEMeX calls
+AR-score, section 4.2) and takes texts apart into facts (ViX-Ray, section 4.2). What it fails at is
+part of its result, with a category: it is counted, and never left out.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+LOWEST, HIGHEST = 1, 10  # marks
+
+# How judging can fail; what a language model's server does wrong is `service`.
+FAILURES = {
+    "refusal": "the judge declined, or a filter behind it",
+    "truncated": "the judge's answer ended at its token limit",
+    "invalid_json": "no JSON object in the judge's answer",
+    "invalid_content": "not what was asked for: a mark out of range, a fact that is not there",
+    "over_length": "more text than is sent to a judge; not asked",
+    "service": "no answer from the server, after all retries; asked again in the next run",
+    "not_asked": "a dry run",
+}
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One answer to be rated beside the reference.
+
+    Attributes:
+        system, question_id: whose answer to what; not shown to the judge.
+        context: what the judge may know besides the question, such as the report.
+        lang: language of the texts.
+    """
+
+    system: str
+    question_id: str
+    question: str
+    reference: str
+    answer: str
+    context: str = ""
+    lang: str = "en"
+
+
+@dataclass(frozen=True)
+class Marks:
+    """Overall marks, 1 to 10, of the reference and of the answer; None, None where it failed."""
+
+    reference: float | None
+    answer: float | None
+    failure: str | None = None
+
+
+@dataclass(frozen=True)
+class RelativeScore:
+    """Marks in both orders: a judge may favour what it reads first (or last).
+
+    Attributes:
+        reference_first: the order of the papers.
+        answer_first: the other one.
+    """
+
+    reference_first: Marks
+    answer_first: Marks
+
+    @property
+    def failure(self) -> str | None:
+        """Category of the first order that failed; None where both have marks."""
+        return self.reference_first.failure or self.answer_first.failure
+
+    @property
+    def ratio_reference_first(self) -> float | None:
+        """The answer's mark over the reference's, as the papers ask; above 1 where it is better."""
+        return _ratio(self.reference_first)
+
+    @property
+    def ratio(self) -> float | None:
+        """The answer's marks of both orders over the reference's; None where either failed."""
+        if self.failure is not None:
+            return None
+        one, two = self.reference_first, self.answer_first
+        return _ratio(Marks(_sum(one.reference, two.reference), _sum(one.answer, two.answer)))
+
+
+@dataclass(frozen=True)
+class FactPair:
+    """A predicted text and the true one; `system` and `question_id` as in `Sample`."""
+
+    system: str
+    question_id: str
+    predicted: str
+    reference: str
+    lang: str = "en"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Statements of one text, each understood by itself; none where `failure` says why."""
+
+    items: tuple[str, ...]
+    lang: str
+    failure: str | None = None
+
+
+@dataclass(frozen=True)
+class FactMatch:
+    """Which facts of two texts say the same.
+
+    Attributes:
+        pairs: (index of a predicted fact, index of a true one), no index twice.
+    """
+
+    predicted: Facts
+    true: Facts
+    pairs: tuple[tuple[int, int], ...]
+    failure: str | None = None
+
+
+class Judge(Protocol):
+    """Rates answers and takes texts apart.
+
+    Attributes:
+        name: what it is called beside its figures.
+        surrogate: rules in place of a model. Its figures are never called by the metric's own name.
+        judgements: what was judged, a line of JSON each: `score_line` and `fact_line`.
+    """
+
+    name: str
+    surrogate: bool
+    judgements: list[dict[str, Any]]
+
+    def to_json(self) -> dict[str, Any]:
+        """For the record: how it judged, and at what cost."""
+        ...
+
+    def relative_scores(self, samples: Sequence[Sample]) -> list[RelativeScore]:
+        """Marks of each sample, in order."""
+        ...
+
+    def facts(self, texts: Sequence[tuple[str, str]]) -> list[Facts]:
+        """Facts of each (text, language), in order; a blank text has none."""
+        ...
+
+    def match(self, pairs: Sequence[tuple[Facts, Facts]]) -> list[FactMatch]:
+        """Which of the predicted facts say what a true one says, one to one, in order."""
+        ...
+
+
+def compare_facts(judge: Judge, pairs: Sequence[FactPair]) -> list[FactMatch]:
+    """Facts of both texts of each pair, matched. Equal texts are taken apart once."""
+    texts = list(
+        dict.fromkeys(
+            (text, pair.lang) for pair in pairs for text in (pair.predicted, pair.reference)
+        )
+    )
+    found = dict(zip(texts, judge.facts(texts), strict=True))
+    matches = judge.match(
+        [(found[pair.predicted, pair.lang], found[pair.reference, pair.lang]) for pair in pairs]
+    )
+    for pair, match in zip(pairs, matches, strict=True):
+        judge.judgements.append(fact_line(judge, pair, match))
+    return matches
+
+
+def score_line(judge: Judge, sample: Sample, score: RelativeScore) -> dict[str, Any]:
+    """A rating for judgements.jsonl; marks are means over both orders."""
+    marks = (score.reference_first, score.answer_first)
+    return _line(judge, "relative_score", sample, score.failure) | {
+        "reference": _mean(mark.reference for mark in marks),
+        "answer": _mean(mark.answer for mark in marks),
+        "ratio": score.ratio,
+        "ratio_reference_first": score.ratio_reference_first,
+    }
+
+
+def fact_line(judge: Judge, pair: FactPair, match: FactMatch) -> dict[str, Any]:
+    """Facts of an answer and of the reference for judgements.jsonl, and which are the same."""
+    return _line(judge, "facts", pair, match.failure) | {
+        "predicted": list(match.predicted.items),
+        "true": list(match.true.items),
+        "same": [list(one) for one in match.pairs],
+    }
+
+
+def metric_name(judge: Judge, name: str) -> str:
+    """The name that a judge's figure goes by: a surrogate's says so."""
+    return f"surrogate/{name}" if judge.surrogate else name
+
+
+def _line(judge: Judge, task: str, of: Sample | FactPair, failure: str | None) -> dict[str, Any]:
+    return {
+        "task": task,
+        "judge": judge.name,
+        "surrogate": judge.surrogate,
+        "system": of.system,
+        "question_id": of.question_id,
+        "failure": failure,
+    }
+
+
+def _mean(marks: Iterable[float | None]) -> float | None:
+    known = [mark for mark in marks if mark is not None]
+    return sum(known) / len(known) if len(known) == 2 else None
+
+
+def _ratio(marks: Marks) -> float | None:
+    if marks.reference is None or marks.answer is None:
+        return None
+    return marks.answer / marks.reference  # a mark is at least 1
+
+
+def _sum(one: float | None, two: float | None) -> float | None:
+    return None if one is None or two is None else one + two

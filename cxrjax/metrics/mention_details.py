@@ -1,0 +1,200 @@
+"""What a text says of each finding it names: there or not, how sure, on which side, how severe.
+
+Rules and word lists, no model (H18). Two vocabularies in English: the reference definitions of
+CXR-QBA (cxrjax/datasets/cxr_qba/reference, the default), or the classes of a `MentionReader`.
+Vietnamese is read by cxrjax/metrics/vietnamese_mentions.py into the same form.
+"""
+
+import functools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from cxrjax.datasets.cxr_qba.clause_reading import Spot, read_clause, read_surroundings
+from cxrjax.datasets.cxr_qba.definitions import (
+    SIDES,
+    Definitions,
+    Language,
+    load_definitions,
+    load_language,
+)
+from cxrjax.datasets.cxr_qba.phrases import Word, split_words
+from cxrjax.datasets.cxr_qba.region_names import resolve_regions
+from cxrjax.metrics.mentions import MentionReader, plain_text
+from cxrjax.negation import SENTENCE, clauses
+
+CERTAIN, LIKELY, UNCERTAIN = "certain", "likely", "uncertain"
+BOTH = "both"
+# Models answer in templates, and reports repeat themselves.
+_KEPT_SENTENCES = 1 << 14
+_HEART = "cardiac silhouette"
+
+
+class DetailedMention(NamedTuple):
+    """A finding named in a text.
+
+    Attributes:
+        name: the finding, in the reader's vocabulary.
+        start, end: characters of the text (in Vietnamese, of its NFC form).
+        negated: said to be absent ("unlikely" too: then `certainty` is `likely`).
+        certainty: `certain`, `likely` or `uncertain`, of what is said.
+        side: `left`, `right`, `both`, or "" where the text names none.
+        severity: `mild`, `moderate`, `severe`, `small`, `large`, or "".
+        regions: names of the reference definitions; English only.
+        modifiers: (type, value) pairs of all kinds, severity among them; English only.
+    """
+
+    name: str
+    start: int
+    end: int
+    negated: bool
+    certainty: str = CERTAIN
+    side: str = ""
+    severity: str = ""
+    regions: tuple[str, ...] = ()
+    modifiers: tuple[tuple[str, str], ...] = ()
+
+
+class DetailedReader:
+    """Reads English text.
+
+    Args:
+        classes: names the findings; None for the findings of the reference definitions, organs'
+            states among them ("the heart is enlarged", "clear lungs").
+    """
+
+    def __init__(self, classes: MentionReader | None = None) -> None:
+        self._classes = classes
+        self._definitions = load_definitions()
+        self._language = load_language()
+        self._in_sentence = functools.lru_cache(maxsize=_KEPT_SENTENCES)(self._read_sentence)
+
+    def read(self, text: str) -> list[DetailedMention]:
+        """Every finding named, in order; questions and box notation are passed over."""
+        plain = plain_text(text)
+        found = []
+        for sentence in SENTENCE.finditer(plain):
+            if sentence.group().rstrip().endswith("?"):
+                continue
+            found += [
+                mention._replace(
+                    start=mention.start + sentence.start(), end=mention.end + sentence.start()
+                )
+                for mention in self._in_sentence(sentence.group())
+            ]
+        return found
+
+    def _read_sentence(self, sentence: str) -> tuple[DetailedMention, ...]:
+        words = split_words(sentence)
+        read = self._by_classes if self._classes is not None else self._by_definitions
+        mentions = [
+            mention
+            for spots, own in read(sentence, words)
+            for spot in spots
+            for mention in _mentions(spot, own, self._definitions, self._language)
+        ]
+        return tuple(sorted(mentions, key=lambda mention: mention.start))
+
+    def _by_definitions(
+        self, sentence: str, words: Sequence[Word]
+    ) -> Iterator[tuple[list[Spot], list[Word]]]:
+        if self._language.ignored_sentences.find(words):
+            return
+        ignored = self._language.ignored_after.find(words)
+        limit = words[ignored[0].first].start if ignored else len(sentence)
+        for start, end in clauses(sentence, 0, len(sentence)):
+            own = [word for word in words if start <= word.start < min(end, limit)]
+            if own:
+                yield (
+                    read_clause(sentence, start, end, own, self._language, self._definitions),
+                    own,
+                )
+
+    def _by_classes(
+        self, sentence: str, words: Sequence[Word]
+    ) -> Iterator[tuple[list[Spot], list[Word]]]:
+        assert self._classes is not None
+        for start, end, named in self._classes.named_by_clause(sentence):
+            own = [word for word in words if start <= word.start < end]
+            spots = []
+            for begin, stop, name in named:
+                covered = [n for n, word in enumerate(own) if begin <= word.start < stop]
+                if covered:
+                    spots.append(Spot(covered[0], covered[-1] + 1, (name,)))
+            read_surroundings(sentence, start, end, own, spots, self._language, self._definitions)
+            yield spots, own
+
+
+def _mentions(
+    spot: Spot, words: Sequence[Word], definitions: Definitions, language: Language
+) -> Iterator[DetailedMention]:
+    """A mention for each finding that a spot names; a normal organ denies several."""
+    named = [*spot.regions]
+    if spot.statement is not None and not named:
+        named = list(spot.statement.regions)
+    regions, _ = resolve_regions(named, spot.side, definitions)
+    # A ventricle is left whatever the side of what is said.
+    sides = {
+        definitions.regions[region].side
+        for region in regions
+        if region in definitions.regions and _HEART not in definitions.region_ancestors(region)
+    }
+    resolved = any(
+        match.payload == "resolved" and match.first in spot.own
+        for match in language.change.find(words)
+    )
+    severity = next((value for kind, value in spot.modifiers if kind == "severity"), "")
+    for name in spot.names:
+        yield DetailedMention(
+            name,
+            words[spot.first].start,
+            words[spot.last - 1].end,
+            not spot.positive or resolved,
+            spot.certainty,
+            joined_side([spot.side, *sides]),
+            severity,
+            tuple(regions),
+            tuple(spot.modifiers),
+        )
+
+
+def joined_side(sides: Iterable[str]) -> str:
+    """One side out of several: `both` where they differ; "" where none is named."""
+    named = {side for side in sides if side}
+    if len(named) > 1 or BOTH in named:
+        return BOTH
+    return named.pop() if named else ""
+
+
+class SideCounts(NamedTuple):
+    """Findings that prediction and reference both say are there.
+
+    Attributes:
+        compared: those with a side in both.
+        swapped: left here and right there.
+        partial: one side here and both there.
+    """
+
+    compared: int
+    swapped: int
+    partial: int
+
+
+def sides_by_finding(mentions: Iterable[DetailedMention]) -> dict[str, str]:
+    """Finding said to be there -> its side, joined over its mentions ("": none named)."""
+    sides: dict[str, list[str]] = {}
+    for mention in mentions:
+        if not mention.negated:
+            sides.setdefault(mention.name, []).append(mention.side)
+    return {name: joined_side(named) for name, named in sides.items()}
+
+
+def compare_sides(
+    predicted: Iterable[DetailedMention], reference: Iterable[DetailedMention]
+) -> SideCounts:
+    """How often a finding is there on both accounts, and on the other side (H18)."""
+    here, there = sides_by_finding(predicted), sides_by_finding(reference)
+    pairs = [(here[name], there[name]) for name in here.keys() & there.keys()]
+    compared = [pair for pair in pairs if all(pair)]
+    swapped = sum(one != two and {one, two} == set(SIDES) for one, two in compared)
+    partial = sum(one != two and BOTH in (one, two) for one, two in compared)
+    return SideCounts(len(compared), swapped, partial)
