@@ -20,7 +20,7 @@ def main() -> None:
     folder = Path(sys.argv[1])
     parser = argparse.ArgumentParser()
     distributed.add_flags(parser)
-    distributed.initialize(parser.parse_args([]))
+    distributed.initialize(parser.parse_args(sys.argv[2:]))
     me = jax.process_index()
     assert jax.process_count() == 2 and jax.local_device_count() == 2
 
@@ -33,6 +33,7 @@ def main() -> None:
     with pytest.raises(UserError, match="process 1 has another base than process 0: 'b' and 'a'"):
         distributed.check_same({"data": 1, "base": "ab"[me]})
     distributed.check_shared(folder)
+    distributed.wait_for_all("removed")
     assert not list(folder.iterdir())
     own = folder.with_name(f"own{me}")
     own.mkdir()

@@ -4,6 +4,7 @@ import json
 import re
 from pathlib import Path
 
+import jax
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
@@ -35,9 +36,16 @@ _RATES = {f"train/{n}" for n in ("questions_per_second", "tokens_per_second", "s
 
 
 def _parameters(workdir, step=_STEPS):
+    path = workdir.absolute() / "checkpoints" / str(step) / "parameters"
+    here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     with ocp.StandardCheckpointer() as checkpointer:
-        found = checkpointer.restore(workdir.absolute() / "checkpoints" / str(step) / "parameters")
-        return {name: np.asarray(value) for name, value in found.items()}
+        saved = checkpointer.metadata(path).item_metadata.tree
+        shapes = {
+            name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here)
+            for name, leaf in saved.items()
+        }
+        found = checkpointer.restore(path, shapes)
+    return {name: np.asarray(value) for name, value in found.items()}
 
 
 def _assert_same_parameters(ours, theirs):
