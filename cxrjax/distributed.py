@@ -8,6 +8,7 @@ this does nothing.
 import argparse
 import json
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from cxrjax.roll_call import roll_call
 ADDRESS, COUNT, INDEX = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
 # Variables of launchers that say how many tasks they have started.
 _TASK_COUNTS = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE")
+_SLURM_TASKS_PER_NODE = "SLURM_STEP_TASKS_PER_NODE"
 _TPU_HOSTS = "TPU_WORKER_HOSTNAMES"
 
 
@@ -48,6 +50,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="wait so long for all processes (default 300)",
     )
+    add(
+        "--host_timeout",
+        type=int,
+        default=100,
+        metavar="SECONDS",
+        help="a process that is not heard of for so long ends the run (default 100)",
+    )
 
 
 def initialize(flags: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> None:
@@ -61,7 +70,7 @@ def initialize(flags: argparse.Namespace, environment: Mapping[str, str] = os.en
         return
     local_devices = None
     if flags.distributed == "auto":
-        address, count, index, local_devices = _detect(flags.start_timeout)
+        address, count, index, local_devices = _detect(flags.start_timeout, environment)
     else:
         address = flags.coordinator or environment.get(ADDRESS)
         count = _number(flags.num_processes, COUNT, environment)
@@ -86,6 +95,7 @@ def initialize(flags: argparse.Namespace, environment: Mapping[str, str] = os.en
         local_device_ids=local_devices,
         cluster_detection_method="deactivate",
         initialization_timeout=flags.start_timeout,
+        heartbeat_timeout_seconds=flags.host_timeout,
     )
 
 
@@ -169,8 +179,10 @@ def check_shared(directory: Path) -> None:
         )
 
 
-def _detect(timeout: int) -> tuple[str | None, int | None, int | None, Any]:
-    """Coordinator, count, index and local devices as JAX finds them in the environment."""
+def _detect(
+    timeout: int, environment: Mapping[str, str]
+) -> tuple[str | None, int | None, int | None, Any]:
+    """Coordinator, count, index and local devices (None: all) as JAX finds them."""
     # JAX detects them nowhere that is public but inside of its start, which is too late to tell
     # who is missing.
     from jax._src.clusters import ClusterEnv
@@ -181,6 +193,9 @@ def _detect(timeout: int) -> tuple[str | None, int | None, int | None, Any]:
             "--distributed=auto: neither Cloud TPU nor GKE, Slurm or MPI has started this process; "
             "give --coordinator, --num_processes and --process_id, or leave the flag out"
         )
+    if re.fullmatch(r"1(\(x\d+\))?", environment.get(_SLURM_TASKS_PER_NODE, "")):
+        # JAX gives a task of Slurm one device, also where it has the node for itself.
+        return *found[:3], None
     return found
 
 

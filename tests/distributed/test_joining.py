@@ -52,6 +52,24 @@ def test_half_told_is_refused(words, environment, message):
         distributed.initialize(_flags(*words), environment)
 
 
+@pytest.mark.parametrize(
+    ("tasks_per_node", "devices"), [("1", None), ("1(x16)", None), ("8(x2)", [3]), ("16", [3])]
+)
+def test_a_task_alone_on_its_node_has_all_of_its_devices(tasks_per_node, devices, monkeypatch):
+    environment = {
+        "SLURM_JOB_ID": "7",
+        "SLURM_STEP_NODELIST": "tpu[3-4],x",
+        "SLURM_NTASKS": "16",
+        "SLURM_PROCID": "11",
+        "SLURM_LOCALID": "3",
+        "SLURM_STEP_TASKS_PER_NODE": tasks_per_node,
+    }
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    found = distributed._detect(5, environment)
+    assert found[0].startswith("tpu3:") and found[1:] == (16, 11, devices)
+
+
 def _finish(processes):
     outputs = [process.communicate(timeout=200)[0] for process in processes]
     assert all(process.returncode == 0 for process in processes), outputs
