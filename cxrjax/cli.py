@@ -4,12 +4,14 @@ import contextlib
 import gc
 import os
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
 
 from cxrjax.errors import UserError
 
+EXIT_BUG = 1
 EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 130
 # Where JAX itself looks for the setting; an empty value turns the cache off.
@@ -30,11 +32,30 @@ def run(main: Callable[[], object]) -> NoReturn:
         code = main()
     except UserError as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        sys.exit(EXIT_USER_ERROR)
+        _leave(EXIT_USER_ERROR)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
-        sys.exit(EXIT_INTERRUPTED)
-    sys.exit(code if isinstance(code, int) else 0)
+        _leave(EXIT_INTERRUPTED)
+    except Exception:
+        if not _is_one_of_several():
+            raise
+        traceback.print_exc()
+        _leave(EXIT_BUG)
+    _leave(code if isinstance(code, int) else 0)
+
+
+def _leave(code: int) -> NoReturn:
+    if code and _is_one_of_several():
+        # Without JAX's farewell: it waits minutes for the others, which wait for this one.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
+
+
+def _is_one_of_several() -> bool:
+    jax = sys.modules.get("jax")  # entry points without a model have not loaded it
+    return jax is not None and jax.distributed.is_initialized()
 
 
 def keep_compiled_programs() -> None:

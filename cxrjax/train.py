@@ -11,11 +11,10 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-import jax
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from cxrjax import cli
+from cxrjax import cli, distributed
 from cxrjax.benchmarks import BENCHMARKS, validation
 from cxrjax.datasets.vindr_cxr_vqa import CLASSES
 from cxrjax.decoding.strategy import read_decoding
@@ -35,6 +34,7 @@ from cxrjax.training.data import (
 )
 from cxrjax.training.features import make_features
 from cxrjax.training.mixture_config import train_files
+from cxrjax.training.placement import check_enough_images, host_rows
 
 # Records that name another finding are set aside.
 KNOWN_CLASSES = {"vindr_cxr_vqa": CLASSES, "synthetic": CLASSES}
@@ -55,9 +55,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--compiled", type=Path, metavar="FILE", help="a compiled step, from --compile_only"
     )
+    distributed.add_flags(parser)
     flags, overrides = parser.parse_known_args(arguments)
-    cli.keep_compiled_programs()
     config = load_config(flags.config, overrides)
+    cli.keep_compiled_programs()
+    distributed.initialize(flags)
     train(config, flags.workdir, compiled=flags.compiled, compile_only=flags.compile_only)
 
 
@@ -69,6 +71,8 @@ def train(
     compile_only: Path | None = None,
 ) -> None:
     """Everything from the records to the last checkpoint."""
+    mesh = sharding.make_mesh(config.mesh)
+    rows = host_rows(mesh, batch_images(config))
     sources, quality = open_training(config, KNOWN_CLASSES)
     tokenizer_file = checkpoint.tokenizer_path(config)
     tokenizer = open_tokenizer(tokenizer_file, config)
@@ -79,15 +83,16 @@ def train(
     model, base = checkpoint.build_model(config)
     features = make_features(config, model, base)
     mixture = make_mixture(config, sources, features)
-    print(describe(mixture))
+    check_enough_images(len(mixture), "training")
+    if distributed.is_first():
+        print(describe(mixture))
     with mixture_loader(
         mixture,
         tokenizer,
         global_batch_size=batch_images(config),
         seed=config.training.seed,
         workers=config.data.workers,
-        process_index=jax.process_index(),
-        process_count=jax.process_count(),
+        rows=rows,
     ) as batches:
         loop.train(
             config,
@@ -127,7 +132,7 @@ def make_evaluate(
         return None
     records = open_records(config, "validation", KNOWN_CLASSES)
     for reason, count in records.quality.counts().items():
-        if count:
+        if count and distributed.is_first():
             print(f"validation: {count} records set aside: {reason}")
     strategy, grammar = read_decoding(config.decoding, tokenizer, config.data.codec)
     return validation.make_evaluate(

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from jax.sharding import Mesh
 
+from cxrjax import distributed
 from cxrjax.benchmarks.overlays import overlay
 from cxrjax.benchmarks.scores import Benchmark, ScoreOptions
 from cxrjax.decoding.generate import Generator
@@ -44,7 +45,8 @@ def make_evaluate(
         source: validation records, with answers.
         benchmark: whose figures these are.
         strategy, grammar: how answers are generated.
-        pictures: radiographs drawn with true and predicted boxes, uint8 [n, H, W, 3].
+        pictures: radiographs drawn with true and predicted boxes, uint8 [n, H, W, 3]; of several
+            processes the first one draws.
         mesh: the model's.
     """
     options = ScoreOptions(gt_mode=benchmark.gt_modes[0], bootstrap=Bootstrap(resamples=0))
@@ -57,6 +59,13 @@ def make_evaluate(
                 generator, source, tokenizer, config, images_per_batch=images_per_batch
             )
         )
+        figures: dict[str, Any] = distributed.from_first(
+            score(lines) if distributed.is_first() else None
+        )
+        drawn = draw_predictions(source, lines, pictures) if distributed.is_first() else None
+        return {**figures, "overlays": drawn} if drawn is not None else figures
+
+    def score(lines: list[dict[str, Any]]) -> dict[str, Any]:
         # By the same way as anybody's predictions: files. They hold what was evaluated, no more.
         with tempfile.TemporaryDirectory() as folder:
             references, predictions = Path(folder, "records.jsonl"), Path(folder, "model.jsonl")
@@ -64,9 +73,7 @@ def make_evaluate(
             predictions.write_text("".join(json.dumps(line) + "\n" for line in lines))
             scores = benchmark.score_files(references, {"model": predictions}, options)
         logged = benchmark.logged_figures(scores.figures["model"])
-        figures: dict[str, Any] = {name: value for _, name, value in logged}
-        drawn = draw_predictions(source, lines, pictures)
-        return {**figures, "overlays": drawn} if drawn is not None else figures
+        return {name: value for _, name, value in logged}
 
     return evaluate
 

@@ -24,13 +24,8 @@ from cxrjax.decoding.sampling import filter_logits, sample_keys, sample_tokens
 from cxrjax.decoding.strategy import Strategy
 from cxrjax.models import VLM
 from cxrjax.models.vlm import DecodeState
-from cxrjax.training.sharding import (
-    batch_sharding,
-    batch_shards,
-    mesh_of_kernels,
-    put_batch,
-    tree_shardings,
-)
+from cxrjax.training.placement import fetch_whole, put_tree
+from cxrjax.training.sharding import batch_sharding, batch_shards, mesh_of_kernels, put_batch
 
 
 class Generation(NamedTuple):
@@ -220,7 +215,7 @@ class Generator:
         self._grammar = grammar
         self._graphdef, self._state = nnx.split(model)
         if mesh is not None:
-            self._state = jax.device_put(self._state, tree_shardings(mesh, self._state))
+            self._state = put_tree(self._state, mesh)
 
     def whole_batch(self, images: int) -> int:
         """So many images, or the next larger number that the devices can share."""
@@ -239,6 +234,7 @@ class Generator:
         """Answers of one batch, as NumPy arrays.
 
         With a mesh, of a batch of any size: rows that ask nothing fill up what devices share.
+        Of several processes each gives its rows of a whole batch and gets all answers.
 
         Args:
             question_index: as in `generate`; only sampling needs it.
@@ -252,10 +248,13 @@ class Generator:
                 raise ValueError("sampling needs question_index: a draw belongs to its question")
             question_index = np.zeros(np.shape(prefix_tokens)[:2], np.int32)
         inputs = (images, prefix_tokens, prefix_mask, question_index, context_tokens, context_mask)
-        rows = np.shape(prefix_tokens)[0]
+        rows = None
         if self.mesh is not None:
-            extra = self.whole_batch(rows) - rows
-            inputs = put_batch(jax.tree.map(lambda x: _with_rows(x, extra), inputs), self.mesh)
+            if jax.process_count() == 1:
+                rows = np.shape(prefix_tokens)[0]
+                extra = self.whole_batch(rows) - rows
+                inputs = jax.tree.map(lambda x: _with_rows(x, extra), inputs)
+            inputs = put_batch(inputs, self.mesh)
         answers = _answer(
             self._graphdef,
             dataclasses.replace(self.strategy, seed=0),
@@ -266,6 +265,8 @@ class Generator:
             # An argument: another seed compiles nothing anew.
             np.uint32(self.strategy.seed),
         )
+        if self.mesh is not None:
+            answers = fetch_whole(answers, self.mesh)
         return Generation(*(np.asarray(part)[:rows] for part in answers))  # type: ignore[arg-type]
 
 

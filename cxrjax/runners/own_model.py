@@ -18,6 +18,7 @@ from cxrjax.training import sharding
 from cxrjax.training.checkpoint import load_model
 from cxrjax.training.data import example_config, open_tokenizer
 from cxrjax.training.mixture_config import source_config
+from cxrjax.training.placement import check_enough_images
 
 # Questions may be longer than those the model was trained on; none is cut.
 _LONGER = (32, 64, 128, 256, 512)
@@ -58,6 +59,7 @@ def start_model(flags: argparse.Namespace) -> Answer:
         unasked = {
             i for i, record in questions.records() if needs_finding and not finding_of(record)
         }
+        check_enough_images(len(questions), str(questions.path))
         source: QuestionSource = questions.regrouped(config.data.questions_per_image, unasked)
         if flags.image != "shown":
             if stand_ins is None:

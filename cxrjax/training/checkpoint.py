@@ -75,6 +75,7 @@ _FREE_KEYS = (
     "data.workers",
     "training.logit_chunk",
     "training.log_every",
+    "training.log_examples",
     "training.eval_every",
     "training.checkpoint_every",
     "training.keep_last",
@@ -486,7 +487,7 @@ def _restore_params(path: Path, like: Any) -> Any:
         if metadata is None:
             raise UserError(f"{path}: no parameters there; the base directory is not complete")
         store.check_arrays(str(path), metadata.tree, like)
-        device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+        device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
         wanted = {
             name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device)
             for name, leaf in metadata.tree.items()

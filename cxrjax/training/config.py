@@ -135,6 +135,8 @@ def default_config() -> ConfigDict:
     training.checkpoint_every = 500  # steps; every evaluation and the last step are saved as well
     training.keep_last = 1  # checkpoints kept besides the best one
     training.best_metric = "vqa/f1"  # of the evaluation's figures, the one that picks the best
+    # examples/ in the workdir: which questions every step has read, and a hash of their images.
+    training.log_examples = False
     training.max_in_flight = 2  # steps dispatched ahead of the one whose metrics were read
 
     mesh = config.mesh = ConfigDict()

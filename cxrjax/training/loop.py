@@ -5,6 +5,10 @@ For step n = 1, 2, ...: take batch n; dispatch the step; read the metrics of the
 read first, then the evaluation runs, then step n's figures are written, then the checkpoint is
 begun: it holds parameters, optimiser and data position after step n, so that a resumed run takes
 batch n + 1 and goes on as if nothing had happened.
+
+Of several processes each loads its rows of a batch and saves its part of a checkpoint; the first
+one writes everything else, and says what there is to say. What only one of them knows (questions
+set aside, rates) is gathered where figures are logged, since they all come there at the same step.
 """
 
 import collections
@@ -23,17 +27,21 @@ from flax import nnx
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
+from cxrjax import distributed
 from cxrjax.datasets.quality import QualityLog
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.batch import Batch, LoadedBatch
 from cxrjax.models import count_parameters, partition
 from cxrjax.training import checkpoint, executable, sharding, step
 from cxrjax.training.config import batch_images, to_json, validate
-from cxrjax.training.metric_log import MetricLog
+from cxrjax.training.example_log import ExampleLog
+from cxrjax.training.metric_log import MetricLog, NoLog
 from cxrjax.training.optimizer import make_optimizer
 from cxrjax.training.parallel import make_parallel_step
+from cxrjax.training.placement import host_rows, put_tree
 from cxrjax.training.progress import Progress
 from cxrjax.training.run_info import describe_run, peak_memory_gb, write_json
+from cxrjax.training.set_aside import SetAside
 from cxrjax.training.store import CheckpointStore
 
 # (step, model) -> figures by name; arrays among them are pictures for the event files.
@@ -93,19 +101,21 @@ def train(
 
     Args:
         config: valid; a workdir with checkpoints must have been begun with the same one.
-        workdir: receives config.json, run.json, metrics.jsonl, event files and checkpoints.
+        workdir: receives config.json, run.json, metrics.jsonl, event files and checkpoints; the
+            same directory for all processes.
         model, base: from `checkpoint.build_model`.
         batches: this host's rows of every batch, from the first one on.
         steps: of the whole run, those before a resume included.
         tokenizer_file: copied into the workdir, so that the run can be used on its own.
-        evaluate: figures of the model after a step; `training.best_metric` must be among them.
-            None: no evaluation, and the last checkpoint counts as the best.
+        evaluate: figures of the model after a step, the same in every process;
+            `training.best_metric` must be among them. None: no evaluation, and the last checkpoint
+            counts as the best.
         data_files: hashed into run.json.
         quality: what was set aside before; the run adds what it must leave out, and writes
             quality.json.
         compiled: a compiled step from a file (executable.py), for batches of its shape.
         compile_only: compile the step for the first batch into this file, and do not train.
-        log_line: where progress goes.
+        log_line: where progress goes, in the first process.
 
     Raises:
         UserError: the workdir cannot be written or holds another run, the mesh does not fit, or
@@ -115,15 +125,19 @@ def train(
     if config.mesh.strategy == "pmap" and (compiled or compile_only):
         raise UserError("a compiled step in a file needs mesh.strategy='jit', and it is 'pmap'")
     workdir = Path(workdir)
+    if not distributed.is_first():
+        log_line = _say_nothing
     make_writable(workdir)
+    distributed.check_shared(workdir)
+    data = {name: value for name, value in batches.get_state().items() if name != "step"}
+    distributed.check_same({"configuration": to_json(config), "base": base, "data": data})
     mesh = sharding.make_mesh(config.mesh)
     sharding.check_batch_divides(mesh, batch_images(config), config.training.accumulation_steps)
 
     graphdef, trainable, frozen = partition(model, config.trainable)
     frozen = step.cast_params(frozen, config.model.frozen_dtype)
     state = step.init_state(trainable, make_optimizer(config.optimizer, steps))
-    state = jax.device_put(state, sharding.tree_shardings(mesh, state))
-    frozen = jax.device_put(frozen, sharding.tree_shardings(mesh, frozen))
+    state, frozen = put_tree(state, mesh), put_tree(frozen, mesh)
     parameters = {
         "total": count_parameters(state.trainable) + count_parameters(frozen),
         "trainable": count_parameters(state.trainable),
@@ -142,21 +156,25 @@ def train(
         batches.set_state(checkpoints.restore_json(start, "data"))
         log_line(f"resumed from the checkpoint of step {start:,}")
     quality = quality or QualityLog()
-    if start and (workdir / QUALITY_FILE).is_file():
-        quality.extend(json.loads((workdir / QUALITY_FILE).read_text(encoding="utf-8")))
-    write_json(workdir / QUALITY_FILE, quality.to_json())
-    if tokenizer_file is not None:
-        checkpoint.copy_tokenizer(tokenizer_file, workdir)
-    write_json(workdir / checkpoint.CONFIG_FILE, to_json(config))
-    run = describe_run(
-        seed=config.training.seed,
-        steps=steps,
-        resumed_from=start,
-        parameters=parameters,
-        base=base,
-        data_files=data_files,
-    )
-    write_json(workdir / "run.json", run)
+    if distributed.is_first():
+        if start and (workdir / QUALITY_FILE).is_file():
+            quality.extend(json.loads((workdir / QUALITY_FILE).read_text(encoding="utf-8")))
+        write_json(workdir / QUALITY_FILE, quality.to_json())
+        if tokenizer_file is not None:
+            checkpoint.copy_tokenizer(tokenizer_file, workdir)
+        write_json(workdir / checkpoint.CONFIG_FILE, to_json(config))
+        run = describe_run(
+            seed=config.training.seed,
+            steps=steps,
+            resumed_from=start,
+            parameters=parameters,
+            base=base,
+            data_files=data_files,
+        )
+        write_json(workdir / "run.json", run)
+    examples = None
+    if config.training.log_examples:
+        examples = ExampleLog(workdir, host_rows(mesh, batch_images(config)))
 
     train_step = make_parallel_step(graphdef, config, steps, mesh, state, frozen)
     if compile_only is not None:
@@ -175,10 +193,11 @@ def train(
         base=base,
         train_step=train_step,
         checkpoints=checkpoints,
-        log=MetricLog(workdir, start),
+        log=MetricLog(workdir, start) if distributed.is_first() else NoLog(),
+        examples=examples,
         steps=steps,
         evaluate=evaluate,
-        quality=quality,
+        set_aside=SetAside(quality, workdir / QUALITY_FILE, log_line),
         log_line=log_line,
     )
     begun = time.monotonic()
@@ -206,17 +225,17 @@ class _Loop:
     base: Mapping[str, Any]
     train_step: step.StepFunction
     checkpoints: CheckpointStore
-    log: MetricLog
+    log: MetricLog | NoLog
+    examples: ExampleLog | None
     steps: int
     evaluate: Evaluate | None
-    quality: QualityLog
+    set_aside: SetAside
     log_line: Callable[[str], None]
 
     def __post_init__(self) -> None:
         self.progress = Progress(self.steps)
         self.in_flight: collections.deque[_InFlight] = collections.deque()
         self.compiled_shapes: set[tuple[Any, ...]] = set()
-        self.set_aside: set[int] = set()
 
     def run(self, state: step.TrainState, batches: BatchIterator, start: int) -> None:
         self.progress.restart()
@@ -229,6 +248,7 @@ class _Loop:
             )
             if evaluation_due or self._due(number, self.settings.checkpoint_every):
                 self._read_metrics(0)
+                self.set_aside.share()
                 figures = self._evaluate(number, state) if evaluation_due else {}
                 self.log.flush()
                 self.checkpoints.save(number, state, batches.get_state(), self.base, figures)
@@ -241,7 +261,9 @@ class _Loop:
         self, number: int, state: step.TrainState, loaded: LoadedBatch
     ) -> step.TrainState:
         """Starts a step; waits for it only where its shapes are new and XLA must compile."""
-        self._note_problems(loaded)
+        self.set_aside.note(number, loaded.problems)
+        if self.examples is not None:
+            self.examples.write(number, loaded)
         batch = sharding.put_batch(loaded.batch, self.mesh)
         shapes = (jax.tree.structure(batch), *(x.shape for x in jax.tree.leaves(batch)))
         new = shapes not in self.compiled_shapes
@@ -272,7 +294,8 @@ class _Loop:
                 raise self._not_finite(done, values)
             self.progress.count(done.questions, done.tokens)
             if self._due(done.step, self.settings.log_every):
-                rates = self.progress.rates(done.step) if with_rates else {}
+                rates = _of_all(self.progress.rates(done.step)) if with_rates else {}
+                self.set_aside.share()
                 self.log_line(self.progress.line(done.step, values, rates))
                 named = {f"train/{name}": v for name, v in {**values, **rates}.items()}
                 named |= {f"train/images/{n}": c for n, c in done.images_by_source.items()}
@@ -298,34 +321,35 @@ class _Loop:
         self.log_line(f"step {number:,}: validation {best} {shown}")
         return figures
 
-    def _note_problems(self, loaded: LoadedBatch) -> None:
-        """Questions left out of a batch are counted and told once, never replaced."""
-        known = len(self.set_aside)
-        for problem in loaded.problems:
-            # By position: two files of a mixture may use the same id.
-            if problem.question_index not in self.set_aside:
-                self.set_aside.add(problem.question_index)
-                self.quality.set_aside(
-                    problem.reason, problem.question_id, "during training", problem.detail
-                )
-                self.log_line(f"set aside {problem.question_id}: {problem.detail}")
-        if len(self.set_aside) > known:
-            write_json(self.workdir / QUALITY_FILE, self.quality.to_json())
-
     def _not_finite(self, done: _InFlight, values: Mapping[str, float]) -> UserError:
         path = self.workdir / "nonfinite.json"
         finite = {name: _number(value) for name, value in values.items()}
-        report = {"step": done.step, "question_ids": done.question_ids, "values": finite}
-        write_json(path, report)
-        ids = ", ".join(done.question_ids[:_IDS_IN_MESSAGE])
-        if len(done.question_ids) > _IDS_IN_MESSAGE:
-            ids += f" and {len(done.question_ids) - _IDS_IN_MESSAGE} more (all in {path})"
+        found = [i for part in distributed.gather(done.question_ids) for i in part]
+        if distributed.is_first():
+            write_json(path, {"step": done.step, "question_ids": found, "values": finite})
+        distributed.wait_for_all("nonfinite.json written")
+        ids = ", ".join(found[:_IDS_IN_MESSAGE])
+        if len(found) > _IDS_IN_MESSAGE:
+            ids += f" and {len(found) - _IDS_IN_MESSAGE} more (all in {path})"
         last = self.checkpoints.latest_step()
         kept = "no checkpoint was made yet" if last is None else f"the last good one is step {last}"
         return UserError(
             f"step {done.step}: loss {values['loss']}, gradient norm {values['grad_norm']}; "
             f"stopped ({kept}); lower optimizer.learning_rate or look at these questions: {ids}"
         )
+
+
+def _say_nothing(line: str) -> None:
+    """`log_line` of every process but the first."""
+
+
+def _of_all(rates: dict[str, float]) -> dict[str, float]:
+    """Rates over all processes, of what each has counted; they take their steps together."""
+    if jax.process_count() == 1 or not rates:
+        return rates
+    found = distributed.gather(rates)
+    summed = {n: sum(part[n] for part in found) for n in rates if n.endswith("_per_second")}
+    return {**rates, **summed}
 
 
 def _count(batch: Batch) -> tuple[int, int]:
@@ -352,7 +376,8 @@ def make_writable(workdir: Path) -> None:
     """
     try:
         workdir.mkdir(parents=True, exist_ok=True)
-        probe = workdir / f".writable.{os.getpid()}"
+        # Hosts may have processes of the same number.
+        probe = workdir / f".writable.{jax.process_index()}.{os.getpid()}"
         probe.touch()
         probe.unlink()
     except OSError as error:

@@ -76,6 +76,16 @@ class MetricLog:
             self._values = {}
 
 
+class NoLog:
+    """The log of every process but the first: it writes nothing."""
+
+    def write(self, *_: Any) -> None: ...
+
+    def flush(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
 def write_figures(
     workdir: Path,
     step: int,
