@@ -5,6 +5,10 @@
 The workdir receives config.json, run.json, quality.json (records set aside, by reason),
 metrics.jsonl, event files for TensorBoard, the tokenizer and checkpoints/. Every key of a
 configuration is in cxrjax/training/config.py; configs/ holds the experiments.
+
+SIGTERM (a preemption, a time limit) or Ctrl-C: saves after the step in work, also out of an
+evaluation, and leaves with exit code 75, which means: start the same command again, it goes on
+where it stopped. A second signal leaves at once. What else may happen to a run is in docs/runs.md.
 """
 
 import argparse
@@ -33,6 +37,8 @@ from cxrjax.training.data import (
 )
 from cxrjax.training.features import make_features
 from cxrjax.training.mixture_config import train_files
+from cxrjax.training.preemption import Preemption
+from cxrjax.training.workdir import make_writable
 
 # Records that name another finding are set aside.
 KNOWN_CLASSES = {"vindr_cxr_vqa": CLASSES, "synthetic": CLASSES}
@@ -49,15 +55,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--workdir", required=True, type=Path, metavar="DIR")
     flags, overrides = parser.parse_known_args(arguments)
     cli.keep_compiled_programs()
-    train(load_config(flags.config, overrides), flags.workdir)
+    with Preemption() as preemption:
+        train(load_config(flags.config, overrides), flags.workdir, preemption)
 
 
-def train(config: ConfigDict, workdir: Path) -> None:
+def train(config: ConfigDict, workdir: Path, preemption: Preemption | None = None) -> None:
     """Everything from the records to the last checkpoint."""
     sources, quality = open_training(config, KNOWN_CLASSES)
     tokenizer_file = checkpoint.tokenizer_path(config)
     tokenizer = open_tokenizer(tokenizer_file, config)
-    loop.make_writable(workdir)
+    make_writable(workdir)
     model, base = checkpoint.build_model(config)
     features = make_features(config, model, base)
     mixture = make_mixture(config, sources, features)
@@ -79,9 +86,10 @@ def train(config: ConfigDict, workdir: Path) -> None:
             batches=batches,
             steps=total_steps(config, len(mixture)),
             tokenizer_file=tokenizer_file,
-            evaluate=make_evaluate(config, tokenizer, features),
+            evaluate=make_evaluate(config, tokenizer, features, preemption),
             quality=quality,
             data_files=[Path(p) for p in (*train_files(config), config.data.validation) if p],
+            preemption=preemption,
         )
 
 
@@ -98,7 +106,10 @@ def describe(mixture: Mixture) -> str:
 
 
 def make_evaluate(
-    config: ConfigDict, tokenizer: Tokenizer, features: Features
+    config: ConfigDict,
+    tokenizer: Tokenizer,
+    features: Features,
+    preemption: Preemption | None = None,
 ) -> loop.Evaluate | None:
     """The evaluation during training; None where no validation records are configured."""
     if config.data.validation is None:
@@ -115,6 +126,7 @@ def make_evaluate(
         strategy=strategy,
         grammar=grammar,
         images_per_batch=batch_images(config),
+        each_answer=preemption.check if preemption is not None else None,
     )
 
 

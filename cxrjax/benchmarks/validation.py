@@ -47,6 +47,7 @@ def make_evaluate(
     grammar: Grammar | None,
     images_per_batch: int,
     pictures: int = 4,
+    each_answer: Callable[[], None] | None = None,
 ) -> Callable[[int, VLM], dict[str, Any]]:
     """The function that the training loop calls: (step, model) -> figures and pictures.
 
@@ -54,6 +55,7 @@ def make_evaluate(
         source: validation records, with answers.
         strategy, grammar: how answers are generated.
         pictures: radiographs drawn with true and predicted boxes, uint8 [n, H, W, 3].
+        each_answer: called at each, and may raise to abandon the evaluation.
     """
     records = [record for _, record in source.records()]
     references = read_references(records, "exact", "validation")
@@ -61,11 +63,13 @@ def make_evaluate(
     def evaluate(step: int, model: VLM) -> dict[str, Any]:
         del step
         generator = Generator(model, strategy, grammar)
-        lines = list(
-            predict_questions(
-                generator, source, tokenizer, config, images_per_batch=images_per_batch
-            )
-        )
+        lines = []
+        for line in predict_questions(
+            generator, source, tokenizer, config, images_per_batch=images_per_batch
+        ):
+            lines.append(line)
+            if each_answer is not None:
+                each_answer()
         predictions = [parse_prediction(line, line["question_id"]) for line in lines]
         scores = score(
             references,

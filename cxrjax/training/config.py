@@ -126,7 +126,8 @@ def default_config() -> ConfigDict:
     training.log_every = 50  # steps
     training.eval_every = 0  # steps; 0: after the last one alone
     training.checkpoint_every = 500  # steps; every evaluation and the last step are saved as well
-    training.keep_last = 1  # checkpoints kept besides the best one
+    # Checkpoints kept besides the best one; a resume takes the one before if the last is damaged.
+    training.keep_last = 2
     training.best_metric = "vqa/f1"  # of the evaluation's figures, the one that picks the best
     training.max_in_flight = 2  # steps dispatched ahead of the one whose metrics were read
 

@@ -4,14 +4,15 @@ For step n = 1, 2, ...: take batch n; dispatch the step; read the metrics of the
 `max_in_flight` behind. Where an evaluation or a checkpoint is due, all metrics up to step n are
 read first, then the evaluation runs, then step n's figures are written, then the checkpoint is
 begun: it holds parameters, optimiser and data position after step n, so that a resumed run takes
-batch n + 1 and goes on as if nothing had happened.
+batch n + 1 and goes on as if nothing had happened. Told to stop, the loop saves after step n
+without the evaluation that may be due then; the resumed run makes up for it first.
 """
 
 import collections
+import contextlib
 import dataclasses
 import json
 import math
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -24,16 +25,18 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from cxrjax.datasets.quality import QualityLog
-from cxrjax.errors import UserError
+from cxrjax.errors import Preempted, UserError
 from cxrjax.input_pipeline.batch import Batch, LoadedBatch
 from cxrjax.models import count_parameters, partition
 from cxrjax.training import checkpoint, sharding, step
 from cxrjax.training.config import batch_images, to_json, validate
 from cxrjax.training.metric_log import MetricLog
 from cxrjax.training.optimizer import make_optimizer
+from cxrjax.training.preemption import Preemption
 from cxrjax.training.progress import Progress
 from cxrjax.training.run_info import describe_run, peak_memory_gb, write_json
 from cxrjax.training.store import CheckpointStore
+from cxrjax.training.workdir import check_present, make_writable
 
 # (step, model) -> figures by name; arrays among them are pictures for the event files.
 Evaluate = Callable[[int, Any], Mapping[str, Any]]
@@ -85,6 +88,7 @@ def train(
     data_files: Iterable[Path] = (),
     quality: QualityLog | None = None,
     log_line: Callable[[str], None] = print_at_once,
+    preemption: Preemption | None = None,
 ) -> None:
     """Trains, or goes on training, until step `steps`; leaves checkpoints in the workdir.
 
@@ -101,10 +105,12 @@ def train(
         quality: what was set aside before; the run adds what it must leave out, and writes
             quality.json.
         log_line: where progress goes.
+        preemption: asked after each step whether to save and stop. None: never.
 
     Raises:
         UserError: the workdir cannot be written or holds another run, the mesh does not fit, or
             the loss or the gradients are no longer finite.
+        Preempted: told to stop; everything is saved.
     """
     validate(config)
     workdir = Path(workdir)
@@ -126,7 +132,9 @@ def train(
         f"({parameters['trainable'] / parameters['total']:.2%})"
     )
 
-    checkpoints = CheckpointStore(workdir, config.training.best_metric, config.training.keep_last)
+    checkpoints = CheckpointStore(
+        workdir, config.training.best_metric, config.training.keep_last, log_line=log_line
+    )
     start = checkpoints.latest_step() or 0
     if start:
         checkpoint.check_same_run(workdir, config)
@@ -166,18 +174,20 @@ def train(
         evaluate=evaluate,
         quality=quality,
         log_line=log_line,
+        preemption=preemption,
     )
     begun = time.monotonic()
-    try:
+    with (
+        preemption.deferred() if preemption is not None else contextlib.nullcontext(),
+        # Also after an error: a checkpoint that is being written gets finished.
+        contextlib.closing(checkpoints),
+        contextlib.closing(run_loop.log),
+    ):
         run_loop.run(state, batches, start)
-        log_line(
-            f"{steps - start:,} steps in {time.monotonic() - begun:,.0f} s, compilation, "
-            f"evaluations and checkpoints included; peak memory {peak_memory_gb():.2f} GB"
-        )
-    finally:
-        # Also on Ctrl-C: a checkpoint that is being written gets finished.
-        checkpoints.close()
-        run_loop.log.close()
+    log_line(
+        f"{steps - start:,} steps in {time.monotonic() - begun:,.0f} s, compilation, "
+        f"evaluations and checkpoints included; peak memory {peak_memory_gb():.2f} GB"
+    )
 
 
 @dataclasses.dataclass
@@ -197,6 +207,7 @@ class _Loop:
     evaluate: Evaluate | None
     quality: QualityLog
     log_line: Callable[[str], None]
+    preemption: Preemption | None
 
     def __post_init__(self) -> None:
         self.progress = Progress(self.steps)
@@ -205,20 +216,43 @@ class _Loop:
         self.set_aside: set[int] = set()
 
     def run(self, state: step.TrainState, batches: BatchIterator, start: int) -> None:
+        if start and self._evaluates_after(start) and not self.checkpoints.metrics(start):
+            self.log.reopen()
+            self._save(start, state, batches, self._evaluate(start, state))
         self.progress.restart()
         for number in range(start + 1, self.steps + 1):
-            loaded = next(batches)
-            state = self._dispatch(number, state, loaded)
+            state = self._dispatch(number, state, next(batches))
             self._read_metrics(self.settings.max_in_flight)
-            evaluation_due = self.evaluate is not None and self._due(
-                number, self.settings.eval_every
-            )
-            if evaluation_due or self._due(number, self.settings.checkpoint_every):
+            stop = self.preemption is not None and self.preemption.reached(number)
+            evaluates = not stop and self._evaluates_after(number)
+            if stop or evaluates or self._due(number, self.settings.checkpoint_every):
                 self._read_metrics(0)
-                figures = self._evaluate(number, state) if evaluation_due else {}
-                self.log.flush()
-                self.checkpoints.save(number, state, batches.get_state(), self.base, figures)
+                figures: dict[str, float | None] = {}
+                if evaluates:
+                    try:
+                        figures = self._evaluate(number, state)
+                    except Preempted:
+                        self.log_line(f"step {number:,}: the evaluation is put off to the restart")
+                        stop = True
+                self._save(number, state, batches, figures)
                 self.progress.restart()
+            if stop:
+                assert self.preemption is not None
+                raise Preempted(f"{self.preemption.reason}: saved step {number:,} and stopped")
+
+    def _save(
+        self,
+        number: int,
+        state: step.TrainState,
+        batches: BatchIterator,
+        figures: Mapping[str, float | None],
+    ) -> None:
+        check_present(self.workdir, checkpoint.CONFIG_FILE)
+        self.log.flush()
+        self.checkpoints.save(number, state, batches.get_state(), self.base, figures)
+
+    def _evaluates_after(self, number: int) -> bool:
+        return self.evaluate is not None and self._due(number, self.settings.eval_every)
 
     def _due(self, number: int, every: int) -> bool:
         return number == self.steps or (every > 0 and number % every == 0)
@@ -328,18 +362,3 @@ def _shape_text(batch: Batch) -> str:
 
 def _number(value: Any) -> float | None:
     return None if value is None or not math.isfinite(value) else float(value)
-
-
-def make_writable(workdir: Path) -> None:
-    """Creates the workdir.
-
-    Raises:
-        UserError: it cannot be created or written.
-    """
-    try:
-        workdir.mkdir(parents=True, exist_ok=True)
-        probe = workdir / f".writable.{os.getpid()}"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise UserError(f"--workdir={workdir}: cannot be written: {error.strerror}") from None
