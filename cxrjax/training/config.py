@@ -129,6 +129,9 @@ def default_config() -> ConfigDict:
     # Checkpoints kept besides the best one; a resume takes the one before if the last is damaged.
     training.keep_last = 2
     training.best_metric = "vqa/f1"  # of the evaluation's figures, the one that picks the best
+    # Without progress for so long, the run leaves and names the process it waits for, with the exit
+    # code that means 'resume me'; longer than the longest compilation. 0: it waits for ever.
+    training.stall_seconds = 1800.0
     training.max_in_flight = 2  # steps dispatched ahead of the one whose metrics were read
 
     mesh = config.mesh = ConfigDict()
@@ -213,6 +216,7 @@ _NOT_NEGATIVE = (
     "training.lambda_box",
     "training.eval_every",
     "training.checkpoint_every",
+    "training.stall_seconds",
 )
 
 

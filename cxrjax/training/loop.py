@@ -36,6 +36,7 @@ from cxrjax.training.preemption import Preemption
 from cxrjax.training.progress import Progress
 from cxrjax.training.run_info import describe_run, peak_memory_gb, write_json
 from cxrjax.training.store import CheckpointStore
+from cxrjax.training.watchdog import EVALUATING, Watchdog
 from cxrjax.training.workdir import check_present, make_writable
 
 # (step, model) -> figures by name; arrays among them are pictures for the event files.
@@ -160,6 +161,7 @@ def train(
     write_json(workdir / "run.json", run)
 
     function = step.make_train_step(graphdef, config, steps, mesh)
+    watchdog = Watchdog(workdir, config.training.stall_seconds)
     run_loop = _Loop(
         settings=config.training,
         workdir=workdir,
@@ -175,15 +177,21 @@ def train(
         quality=quality,
         log_line=log_line,
         preemption=preemption,
+        watchdog=watchdog,
     )
     begun = time.monotonic()
     with (
+        watchdog,
         preemption.deferred() if preemption is not None else contextlib.nullcontext(),
         # Also after an error: a checkpoint that is being written gets finished.
         contextlib.closing(checkpoints),
         contextlib.closing(run_loop.log),
     ):
-        run_loop.run(state, batches, start)
+        try:
+            run_loop.run(state, batches, start)
+        except Exception as error:
+            watchdog.blame(error)
+            raise
     log_line(
         f"{steps - start:,} steps in {time.monotonic() - begun:,.0f} s, compilation, "
         f"evaluations and checkpoints included; peak memory {peak_memory_gb():.2f} GB"
@@ -208,6 +216,7 @@ class _Loop:
     quality: QualityLog
     log_line: Callable[[str], None]
     preemption: Preemption | None
+    watchdog: Watchdog
 
     def __post_init__(self) -> None:
         self.progress = Progress(self.steps)
@@ -221,7 +230,10 @@ class _Loop:
             self._save(start, state, batches, self._evaluate(start, state))
         self.progress.restart()
         for number in range(start + 1, self.steps + 1):
-            state = self._dispatch(number, state, next(batches))
+            self.watchdog.beat(number, "reading data")
+            loaded = next(batches)
+            self.watchdog.beat(number, "waiting for the step")
+            state = self._dispatch(number, state, loaded)
             self._read_metrics(self.settings.max_in_flight)
             stop = self.preemption is not None and self.preemption.reached(number)
             evaluates = not stop and self._evaluates_after(number)
@@ -247,6 +259,7 @@ class _Loop:
         batches: BatchIterator,
         figures: Mapping[str, float | None],
     ) -> None:
+        self.watchdog.beat(number, "saving a checkpoint")
         check_present(self.workdir, checkpoint.CONFIG_FILE)
         self.log.flush()
         self.checkpoints.save(number, state, batches.get_state(), self.base, figures)
@@ -300,6 +313,7 @@ class _Loop:
 
     def _evaluate(self, number: int, state: step.TrainState) -> dict[str, float | None]:
         assert self.evaluate is not None
+        self.watchdog.beat(number, EVALUATING)
         found = self.evaluate(number, nnx.merge(self.graphdef, state.trainable, self.frozen))
         pictures = {n: v for n, v in found.items() if isinstance(v, np.ndarray) and v.ndim > 1}
         figures = {n: _number(v) for n, v in found.items() if n not in pictures}

@@ -8,6 +8,7 @@ whoever wrote it. `checksums.json` is written before the checkpoint counts, and 
 anything of it is used.
 """
 
+import shutil
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from cxrjax.training.workdir import silence_writers, storage_errors
 DIRECTORY = "checkpoints"
 # Where damaged checkpoints go when a run goes on without them.
 DAMAGED = "damaged_checkpoints"
+_DELETED = "deleted"
 _JSON = ("data", "base", "metrics")
 
 
@@ -58,9 +60,11 @@ class CheckpointStore:
         log_line: Callable[[str], None] = print,
     ) -> None:
         self._workdir = workdir
+        self._writing = writing
         self._whole: set[int] = set()  # steps whose files were compared with their checksums
         self._saving: int | None = None
         if writing and jax.process_index() == 0:
+            self._remove_deleted()
             self._move_damaged(log_line)
         if writing and jax.process_count() > 1:
             multihost_utils.sync_global_devices("checkpoints compared with their checksums")
@@ -83,6 +87,8 @@ class CheckpointStore:
                 ),
                 create=writing,
                 cleanup_tmp_directories=writing,
+                # Renamed there, so that a killed run leaves no half of an old one either.
+                todelete_subdir=_DELETED if writing else None,
                 # When all files are there, and before the checkpoint counts.
                 async_options=ocp.AsyncOptions(post_finalization_callback=self._write_checksums),
             ),
@@ -116,6 +122,7 @@ class CheckpointStore:
         optimizer = {"step": state.step, "opt_state": state.opt_state}
         with storage_errors(self._what()):
             self._manager.wait_until_finished()
+            self._remove_deleted()
         self._saving = step
         with storage_errors(self._what()):
             if step in self._manager.all_steps():  # saved without its figures
@@ -195,7 +202,13 @@ class CheckpointStore:
         """
         with storage_errors(self._what()):
             self._manager.wait_until_finished()
+            self._remove_deleted()
             self._manager.close()
+
+    def _remove_deleted(self) -> None:
+        """Frees the room of what Orbax has put out of the way."""
+        if self._writing and jax.process_index() == 0:
+            shutil.rmtree(self._workdir / DIRECTORY / _DELETED, ignore_errors=True)
 
     def _what(self) -> str:
         return f"{self._workdir / DIRECTORY}: the checkpoint of step {self._saving}"

@@ -76,7 +76,7 @@ def test_killed_at_thirty_moments_ends_with_the_same_parameters(tmp_path, saved_
         # Slow enough that the kill comes in the middle; the pause is no part of the arithmetic.
         process = _start(killed, pause=0.1)
         if attempt % 3 == 0:  # from the very start on: imports, the restore, compilation
-            time.sleep(rng.uniform(0.0, 10.0))
+            time.sleep(rng.uniform(0.0, 6.0))
         else:
             _wait(process, lambda before=before: _last_checkpoint(killed) > before)
         if attempt % 3 == 1:  # inside a save
