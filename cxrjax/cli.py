@@ -9,11 +9,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
 
-from cxrjax.errors import UserError
+from cxrjax.errors import Preempted, UserError
 
 EXIT_BUG = 1
 EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 130
+# EX_TEMPFAIL of sysexits.h: start the same command again, and it goes on where it stopped.
+EXIT_RESUME = 75
 # Where JAX itself looks for the setting; an empty value turns the cache off.
 _COMPILED_PROGRAMS = "JAX_COMPILATION_CACHE_DIR"
 
@@ -25,14 +27,18 @@ def run(main: Callable[[], object]) -> NoReturn:
         main: parses its own arguments (argparse leaves with code 2 on unusable ones) and does the
             work. An int it returns is the exit code; anything else means success.
 
-    The process ends with 0 on success, 2 on a `UserError` (its message on stderr, one line) and 130
-    on Ctrl-C. Any other exception is a bug of ours and keeps its traceback.
+    The process ends with 0 on success, 2 on a `UserError` (its message on stderr, one line), 75
+    when it was told to stop and can go on later (`Preempted`), and 130 on Ctrl-C where there is
+    nothing to go on with. Any other exception is a bug of ours and keeps its traceback.
     """
     try:
         code = main()
     except UserError as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         _leave(EXIT_USER_ERROR)
+    except Preempted as stopped:
+        print(f"{stopped}; the same command goes on (exit code {EXIT_RESUME})", file=sys.stderr)
+        _leave(EXIT_RESUME)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         _leave(EXIT_INTERRUPTED)

@@ -5,6 +5,10 @@
 The workdir receives config.json, run.json, quality.json (records set aside, by reason),
 metrics.jsonl, event files for TensorBoard, the tokenizer and checkpoints/. Every key of a
 configuration is in cxrjax/training/config.py; configs/ holds the experiments.
+
+SIGTERM (a preemption, a time limit) or Ctrl-C: saves after the step in work, also out of an
+evaluation, and leaves with exit code 75, which means: start the same command again, it goes on
+where it stopped. A second signal leaves at once. What else may happen to a run is in docs/runs.md.
 """
 
 import argparse
@@ -35,6 +39,8 @@ from cxrjax.training.data import (
 from cxrjax.training.features import make_features
 from cxrjax.training.mixture_config import train_files
 from cxrjax.training.placement import check_enough_images, host_rows
+from cxrjax.training.preemption import Preemption
+from cxrjax.training.workdir import make_writable
 
 # Records that name another finding are set aside.
 KNOWN_CLASSES = {"vindr_cxr_vqa": CLASSES, "synthetic": CLASSES}
@@ -60,12 +66,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     config = load_config(flags.config, overrides)
     cli.keep_compiled_programs()
     distributed.initialize(flags)
-    train(config, flags.workdir, compiled=flags.compiled, compile_only=flags.compile_only)
+    with Preemption() as preemption:
+        train(
+            config,
+            flags.workdir,
+            preemption,
+            compiled=flags.compiled,
+            compile_only=flags.compile_only,
+        )
 
 
 def train(
     config: ConfigDict,
     workdir: Path,
+    preemption: Preemption | None = None,
     *,
     compiled: Path | None = None,
     compile_only: Path | None = None,
@@ -76,8 +90,7 @@ def train(
     sources, quality = open_training(config, KNOWN_CLASSES)
     tokenizer_file = checkpoint.tokenizer_path(config)
     tokenizer = open_tokenizer(tokenizer_file, config)
-    loop.make_writable(workdir)
-    mesh = sharding.make_mesh(config.mesh)
+    make_writable(workdir)
     sharding.check_batch_divides(mesh, batch_images(config), config.training.accumulation_steps)
     sharding.check_heads_divide(mesh, checkpoint.model_sizes(config))
     model, base = checkpoint.build_model(config)
@@ -102,11 +115,12 @@ def train(
             batches=batches,
             steps=total_steps(config, len(mixture)),
             tokenizer_file=tokenizer_file,
-            evaluate=make_evaluate(config, tokenizer, features, mesh),
+            evaluate=make_evaluate(config, tokenizer, features, mesh, preemption),
             quality=quality,
             data_files=[Path(p) for p in (*train_files(config), config.data.validation) if p],
             compiled=compiled,
             compile_only=compile_only,
+            preemption=preemption,
         )
 
 
@@ -123,7 +137,11 @@ def describe(mixture: Mixture) -> str:
 
 
 def make_evaluate(
-    config: ConfigDict, tokenizer: Tokenizer, features: Features, mesh: Mesh
+    config: ConfigDict,
+    tokenizer: Tokenizer,
+    features: Features,
+    mesh: Mesh,
+    preemption: Preemption | None = None,
 ) -> loop.Evaluate | None:
     """The evaluation during training; None where no validation records are configured."""
     if config.benchmark not in BENCHMARKS:
@@ -144,6 +162,7 @@ def make_evaluate(
         grammar=grammar,
         images_per_batch=batch_images(config),
         mesh=mesh,
+        each_answer=preemption.check if preemption is not None else None,
     )
 
 

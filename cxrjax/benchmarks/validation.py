@@ -38,6 +38,7 @@ def make_evaluate(
     images_per_batch: int,
     pictures: int = 4,
     mesh: Mesh | None = None,
+    each_answer: Callable[[], None] | None = None,
 ) -> Callable[[int, VLM], dict[str, Any]]:
     """The function that the training loop calls: (step, model) -> figures and pictures.
 
@@ -48,17 +49,20 @@ def make_evaluate(
         pictures: radiographs drawn with true and predicted boxes, uint8 [n, H, W, 3]; of several
             processes the first one draws.
         mesh: the model's.
+        each_answer: called at each, and may raise to abandon the evaluation.
     """
     options = ScoreOptions(gt_mode=benchmark.gt_modes[0], bootstrap=Bootstrap(resamples=0))
 
     def evaluate(step: int, model: VLM) -> dict[str, Any]:
         del step
         generator = Generator(model, strategy, grammar, mesh)
-        lines = list(
-            predict_questions(
-                generator, source, tokenizer, config, images_per_batch=images_per_batch
-            )
-        )
+        lines = []
+        for line in predict_questions(
+            generator, source, tokenizer, config, images_per_batch=images_per_batch
+        ):
+            lines.append(line)
+            if each_answer is not None:
+                each_answer()
         figures: dict[str, Any] = distributed.from_first(
             score(lines) if distributed.is_first() else None
         )

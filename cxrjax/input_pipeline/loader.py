@@ -401,8 +401,10 @@ def _own(loaded: LoadedBatch) -> LoadedBatch:
 def _set_up_worker(worker: int, workers: int) -> None:
     """Runs first in every worker process."""
     del worker, workers
-    # Ctrl-C goes to the whole group: the run's own process ends its workers, without tracebacks.
+    # Ctrl-C, and many a scheduler's SIGTERM, go to the whole group: the run's own process needs its
+    # workers up to the end of the step in work, and ends them itself, without tracebacks.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     threading.Thread(target=_end_with_the_run, daemon=True).start()
 
 

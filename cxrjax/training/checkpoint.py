@@ -81,6 +81,7 @@ _FREE_KEYS = (
     "training.keep_last",
     "training.best_metric",
     "training.max_in_flight",
+    "training.stall_seconds",
     "mesh.",
     "decoding.",
     "benchmark",

@@ -133,10 +133,14 @@ def default_config() -> ConfigDict:
     training.log_every = 50  # steps
     training.eval_every = 0  # steps; 0: after the last one alone
     training.checkpoint_every = 500  # steps; every evaluation and the last step are saved as well
-    training.keep_last = 1  # checkpoints kept besides the best one
+    # Checkpoints kept besides the best one; a resume takes the one before if the last is damaged.
+    training.keep_last = 2
     training.best_metric = "vqa/f1"  # of the evaluation's figures, the one that picks the best
     # examples/ in the workdir: which questions every step has read, and a hash of their images.
     training.log_examples = False
+    # Without progress for so long, the run leaves and names the process it waits for, with the exit
+    # code that means 'resume me'; longer than the longest compilation. 0: it waits for ever.
+    training.stall_seconds = 1800.0
     training.max_in_flight = 2  # steps dispatched ahead of the one whose metrics were read
 
     mesh = config.mesh = ConfigDict()
@@ -232,6 +236,7 @@ _NOT_NEGATIVE = (
     "training.lambda_box",
     "training.eval_every",
     "training.checkpoint_every",
+    "training.stall_seconds",
 )
 
 

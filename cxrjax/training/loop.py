@@ -4,7 +4,8 @@ For step n = 1, 2, ...: take batch n; dispatch the step; read the metrics of the
 `max_in_flight` behind. Where an evaluation or a checkpoint is due, all metrics up to step n are
 read first, then the evaluation runs, then step n's figures are written, then the checkpoint is
 begun: it holds parameters, optimiser and data position after step n, so that a resumed run takes
-batch n + 1 and goes on as if nothing had happened.
+batch n + 1 and goes on as if nothing had happened. Told to stop, the loop saves after step n
+without the evaluation that may be due then; the resumed run makes up for it first.
 
 Of several processes each loads its rows of a batch and saves its part of a checkpoint; the first
 one writes everything else, and says what there is to say. What only one of them knows (questions
@@ -12,10 +13,10 @@ set aside, rates) is gathered where figures are logged, since they all come ther
 """
 
 import collections
+import contextlib
 import dataclasses
 import json
 import math
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -29,7 +30,7 @@ from ml_collections import ConfigDict
 
 from cxrjax import distributed
 from cxrjax.datasets.quality import QualityLog
-from cxrjax.errors import UserError
+from cxrjax.errors import Preempted, UserError
 from cxrjax.input_pipeline.batch import Batch, LoadedBatch
 from cxrjax.models import count_parameters, partition
 from cxrjax.training import checkpoint, executable, sharding, step
@@ -39,10 +40,13 @@ from cxrjax.training.metric_log import MetricLog, NoLog
 from cxrjax.training.optimizer import make_optimizer
 from cxrjax.training.parallel import make_parallel_step
 from cxrjax.training.placement import host_rows, put_tree
+from cxrjax.training.preemption import Preemption
 from cxrjax.training.progress import Progress
 from cxrjax.training.run_info import describe_run, peak_memory_gb, write_json
 from cxrjax.training.set_aside import SetAside
 from cxrjax.training.store import CheckpointStore
+from cxrjax.training.watchdog import EVALUATING, Watchdog
+from cxrjax.training.workdir import check_present, make_writable
 
 # (step, model) -> figures by name; arrays among them are pictures for the event files.
 Evaluate = Callable[[int, Any], Mapping[str, Any]]
@@ -96,6 +100,7 @@ def train(
     compiled: Path | None = None,
     compile_only: Path | None = None,
     log_line: Callable[[str], None] = print_at_once,
+    preemption: Preemption | None = None,
 ) -> None:
     """Trains, or goes on training, until step `steps`; leaves checkpoints in the workdir.
 
@@ -116,10 +121,12 @@ def train(
         compiled: a compiled step from a file (executable.py), for batches of its shape.
         compile_only: compile the step for the first batch into this file, and do not train.
         log_line: where progress goes, in the first process.
+        preemption: asked after each step whether to save and stop. None: never.
 
     Raises:
         UserError: the workdir cannot be written or holds another run, the mesh does not fit, or
             the loss or the gradients are no longer finite.
+        Preempted: told to stop; everything is saved.
     """
     validate(config)
     if config.mesh.strategy == "pmap" and (compiled or compile_only):
@@ -147,7 +154,9 @@ def train(
         f"({parameters['trainable'] / parameters['total']:.2%})"
     )
 
-    checkpoints = CheckpointStore(workdir, config.training.best_metric, config.training.keep_last)
+    checkpoints = CheckpointStore(
+        workdir, config.training.best_metric, config.training.keep_last, log_line=log_line
+    )
     start = checkpoints.latest_step() or 0
     if start:
         checkpoint.check_same_run(workdir, config)
@@ -184,6 +193,7 @@ def train(
         return
     if compiled is not None:
         train_step = executable.CompiledStep(train_step, compiled, config, steps)
+    watchdog = Watchdog(workdir, config.training.stall_seconds)
     run_loop = _Loop(
         settings=config.training,
         workdir=workdir,
@@ -199,18 +209,26 @@ def train(
         evaluate=evaluate,
         set_aside=SetAside(quality, workdir / QUALITY_FILE, log_line),
         log_line=log_line,
+        preemption=preemption,
+        watchdog=watchdog,
     )
     begun = time.monotonic()
-    try:
-        run_loop.run(state, batches, start)
-        log_line(
-            f"{steps - start:,} steps in {time.monotonic() - begun:,.0f} s, compilation, "
-            f"evaluations and checkpoints included; peak memory {peak_memory_gb():.2f} GB"
-        )
-    finally:
-        # Also on Ctrl-C: a checkpoint that is being written gets finished.
-        checkpoints.close()
-        run_loop.log.close()
+    with (
+        watchdog,
+        preemption.deferred() if preemption is not None else contextlib.nullcontext(),
+        # Also after an error: a checkpoint that is being written gets finished.
+        contextlib.closing(checkpoints),
+        contextlib.closing(run_loop.log),
+    ):
+        try:
+            run_loop.run(state, batches, start)
+        except Exception as error:
+            watchdog.blame(error)
+            raise
+    log_line(
+        f"{steps - start:,} steps in {time.monotonic() - begun:,.0f} s, compilation, "
+        f"evaluations and checkpoints included; peak memory {peak_memory_gb():.2f} GB"
+    )
 
 
 @dataclasses.dataclass
@@ -231,6 +249,8 @@ class _Loop:
     evaluate: Evaluate | None
     set_aside: SetAside
     log_line: Callable[[str], None]
+    preemption: Preemption | None
+    watchdog: Watchdog
 
     def __post_init__(self) -> None:
         self.progress = Progress(self.steps)
@@ -238,21 +258,48 @@ class _Loop:
         self.compiled_shapes: set[tuple[Any, ...]] = set()
 
     def run(self, state: step.TrainState, batches: BatchIterator, start: int) -> None:
+        if start and self._evaluates_after(start) and not self.checkpoints.metrics(start):
+            self.log.reopen()
+            self._save(start, state, batches, self._evaluate(start, state))
         self.progress.restart()
         for number in range(start + 1, self.steps + 1):
+            self.watchdog.beat(number, "reading data")
             loaded = next(batches)
+            self.watchdog.beat(number, "waiting for the step")
             state = self._dispatch(number, state, loaded)
             self._read_metrics(self.settings.max_in_flight)
-            evaluation_due = self.evaluate is not None and self._due(
-                number, self.settings.eval_every
-            )
-            if evaluation_due or self._due(number, self.settings.checkpoint_every):
+            stop = self.preemption is not None and self.preemption.reached(number)
+            evaluates = not stop and self._evaluates_after(number)
+            if stop or evaluates or self._due(number, self.settings.checkpoint_every):
                 self._read_metrics(0)
                 self.set_aside.share()
-                figures = self._evaluate(number, state) if evaluation_due else {}
-                self.log.flush()
-                self.checkpoints.save(number, state, batches.get_state(), self.base, figures)
+                figures: dict[str, float | None] = {}
+                if evaluates:
+                    try:
+                        figures = self._evaluate(number, state)
+                    except Preempted:
+                        self.log_line(f"step {number:,}: the evaluation is put off to the restart")
+                        stop = True
+                self._save(number, state, batches, figures)
                 self.progress.restart()
+            if stop:
+                assert self.preemption is not None
+                raise Preempted(f"{self.preemption.reason}: saved step {number:,} and stopped")
+
+    def _save(
+        self,
+        number: int,
+        state: step.TrainState,
+        batches: BatchIterator,
+        figures: Mapping[str, float | None],
+    ) -> None:
+        self.watchdog.beat(number, "saving a checkpoint")
+        check_present(self.workdir, checkpoint.CONFIG_FILE)
+        self.log.flush()
+        self.checkpoints.save(number, state, batches.get_state(), self.base, figures)
+
+    def _evaluates_after(self, number: int) -> bool:
+        return self.evaluate is not None and self._due(number, self.settings.eval_every)
 
     def _due(self, number: int, every: int) -> bool:
         return number == self.steps or (every > 0 and number % every == 0)
@@ -303,6 +350,7 @@ class _Loop:
 
     def _evaluate(self, number: int, state: step.TrainState) -> dict[str, float | None]:
         assert self.evaluate is not None
+        self.watchdog.beat(number, EVALUATING)
         found = self.evaluate(number, nnx.merge(self.graphdef, state.trainable, self.frozen))
         pictures = {n: v for n, v in found.items() if isinstance(v, np.ndarray) and v.ndim > 1}
         figures = {n: _number(v) for n, v in found.items() if n not in pictures}
@@ -366,19 +414,3 @@ def _shape_text(batch: Batch) -> str:
 
 def _number(value: Any) -> float | None:
     return None if value is None or not math.isfinite(value) else float(value)
-
-
-def make_writable(workdir: Path) -> None:
-    """Creates the workdir.
-
-    Raises:
-        UserError: it cannot be created or written.
-    """
-    try:
-        workdir.mkdir(parents=True, exist_ok=True)
-        # Hosts may have processes of the same number.
-        probe = workdir / f".writable.{jax.process_index()}.{os.getpid()}"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise UserError(f"--workdir={workdir}: cannot be written: {error.strerror}") from None

@@ -127,7 +127,7 @@ def test_best_and_last_checkpoints_are_kept_and_everything_is_written(
     lines = run(batch_stream(), steps=8, evaluate=evaluate, data_files=[records])
     workdir = tmp_path / "run"
     store = CheckpointStore(workdir, "vqa/f1", writing=False)
-    assert store.all_steps() == [4, 8]
+    assert store.all_steps() == [4, 6, 8]
     assert store.best_step() == 4
     assert store.restore_json(4, "data") == {"step": 4}
     assert store.restore_json(4, "base") == BASE
