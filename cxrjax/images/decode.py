@@ -1,4 +1,4 @@
-"""Image files of any kind that radiographs come in -> uint8 [H, W, 3].
+"""Image files of any kind that radiographs come in -> uint8 [H, W, 3], or [H, W] of grey ones.
 
 PNG and JPEG here, DICOM in `cxrjax.images.dicom`; the kind is told by the file's first bytes, not
 by its name. What a file doesn't hold in full is refused: a radiograph with a grey lower half is a
@@ -68,6 +68,16 @@ def read_image(path: AnyFile, target: tuple[int, int] | None = None) -> UInt8[np
             `MAX_PIXELS`, animated, or (DICOM) without pixel data, with several frames or without
             an installed decoder.
     """
+    return three_channels(read_grey_or_rgb(path, target))
+
+
+def read_grey_or_rgb(
+    path: AnyFile, target: tuple[int, int] | None = None
+) -> UInt8[np.ndarray, "h w *channels"]:
+    """`read_image`, but [height, width] where the file is grey: a third of the work to resize.
+
+    A file that has colour channels comes with them, whether they differ or not.
+    """
     if _kind(path) == "DICOM":
         return read_dicom(path)
     with _open(path) as image:
@@ -78,7 +88,15 @@ def read_image(path: AnyFile, target: tuple[int, int] | None = None) -> UInt8[np
         if image.format != "PNG":
             _refuse_filled(path, image)
         upright = image.transpose(_TURNS[turn]) if turn in _TURNS else image
-        return _to_rgb(upright)
+        return _to_grey_or_rgb(upright)
+
+
+def three_channels(image: UInt8[np.ndarray, "h w *channels"]) -> UInt8[np.ndarray, "h w 3"]:
+    """A grey image with three equal channels; one that has channels as it is."""
+    if image.ndim == 3:
+        return image
+    # Pillow writes pixels at a time, NumPy's repeat bytes: a third of the time.
+    return np.array(Image.fromarray(image).convert("RGB"))
 
 
 def image_size(path: AnyFile) -> tuple[int, int]:
@@ -210,10 +228,10 @@ def _refuse_filled(path: AnyFile, image: Image.Image) -> None:
         )
 
 
-def _to_rgb(image: Image.Image) -> UInt8[np.ndarray, "h w 3"]:
+def _to_grey_or_rgb(image: Image.Image) -> UInt8[np.ndarray, "h w *channels"]:
     if image.mode.startswith("I"):
-        return np.repeat(auto_exposed(np.asarray(image))[..., None], 3, axis=2)
+        return auto_exposed(np.asarray(image))
     if image.has_transparency_data:
         black = Image.new("RGBA", image.size, (0, 0, 0, 255))
         image = Image.alpha_composite(black, image.convert("RGBA"))
-    return np.array(image.convert("RGB"))
+    return np.array(image.convert("L" if image.mode in ("1", "L") else "RGB"))
