@@ -78,6 +78,8 @@ _FREE_KEYS = (
     "training.keep_last",
     "training.best_metric",
     "training.max_in_flight",
+    "training.profile_steps",
+    "training.peak_flops",
     "mesh.",
     "decoding.",
     "benchmark",

@@ -129,6 +129,10 @@ def default_config() -> ConfigDict:
     training.keep_last = 1  # checkpoints kept besides the best one
     training.best_metric = "vqa/f1"  # of the evaluation's figures, the one that picks the best
     training.max_in_flight = 2  # steps dispatched ahead of the one whose metrics were read
+    training.profile_steps = ()  # first and last step of a trace in WORKDIR/profile; empty: none
+    # Operations per second of one device, for MFU; null: its maker's figure for bfloat16, and no
+    # MFU where none is known, as of CPUs.
+    training.peak_flops = placeholder(float)
 
     mesh = config.mesh = ConfigDict()
     mesh.data = -1  # -1: all devices that the other two leave
@@ -179,6 +183,7 @@ _EMPTY_TUPLES: dict[str, type] = {
     "data.packed_buckets": int,
     "decoding.names": str,
     "decoding.stop_tokens": str,
+    "training.profile_steps": int,
 }
 # What a rule must match for the regression head to train.
 _HEAD_PARAMETER = "box_head/out/kernel"
@@ -196,6 +201,7 @@ _POSITIVE = (
     "training.log_every",
     "training.keep_last",
     "training.max_in_flight",
+    "training.peak_flops",
     "mesh.fsdp",
     "mesh.tensor",
     "decoding.max_answer_tokens",
@@ -388,6 +394,11 @@ def _check_one_of(config: ConfigDict) -> None:
         raise UserError("set either training.batch_images or training.batch_questions")
     if (config.training.steps is None) == (config.training.epochs is None):
         raise UserError("set either training.steps or training.epochs")
+    profile = config.training.profile_steps
+    if profile and not (len(profile) == 2 and 1 <= profile[0] <= profile[1]):
+        raise UserError(
+            f"training.profile_steps={profile}: expected the first and the last step, as (10, 15)"
+        )
     images = batch_images(config)
     if images % config.training.accumulation_steps:
         raise UserError(

@@ -29,11 +29,15 @@ from cxrjax.input_pipeline.batch import Batch, LoadedBatch
 from cxrjax.models import count_parameters, partition
 from cxrjax.training import checkpoint, sharding, step
 from cxrjax.training.config import batch_images, to_json, validate
+from cxrjax.training.input_limit import InputLimit
 from cxrjax.training.metric_log import MetricLog
 from cxrjax.training.optimizer import make_optimizer
-from cxrjax.training.progress import Progress
+from cxrjax.training.profiling import StepProfiler
+from cxrjax.training.progress import Load, Progress, load_of
 from cxrjax.training.run_info import describe_run, peak_memory_gb, write_json
+from cxrjax.training.step_clock import RunningStep, StepClock
 from cxrjax.training.store import CheckpointStore
+from cxrjax.training.utilization import StepFlops, memory_figures, peak_flops
 
 # (step, model) -> figures by name; arrays among them are pictures for the event files.
 Evaluate = Callable[[int, Any], Mapping[str, Any]]
@@ -62,8 +66,9 @@ class _InFlight(NamedTuple):
     step: int
     metrics: step.StepMetrics
     question_ids: list[str]
-    questions: int
-    tokens: int
+    load: Load
+    flops: float | None
+    running: RunningStep
     images_by_source: Mapping[str, int]
 
 
@@ -166,6 +171,10 @@ def train(
         evaluate=evaluate,
         quality=quality,
         log_line=log_line,
+        progress=Progress(steps, peak_flops(config, mesh)),
+        step_flops=StepFlops(model, config, jax.process_count()),
+        input_limit=InputLimit(config),
+        profiler=StepProfiler(workdir, config.training.profile_steps),
     )
     begun = time.monotonic()
     try:
@@ -176,6 +185,8 @@ def train(
         )
     finally:
         # Also on Ctrl-C: a checkpoint that is being written gets finished.
+        run_loop.profiler.stop()
+        run_loop.clock.close()
         checkpoints.close()
         run_loop.log.close()
 
@@ -197,19 +208,33 @@ class _Loop:
     evaluate: Evaluate | None
     quality: QualityLog
     log_line: Callable[[str], None]
+    progress: Progress
+    step_flops: StepFlops
+    input_limit: InputLimit
+    profiler: StepProfiler
 
     def __post_init__(self) -> None:
-        self.progress = Progress(self.steps)
+        self.clock = StepClock()
         self.in_flight: collections.deque[_InFlight] = collections.deque()
         self.compiled_shapes: set[tuple[Any, ...]] = set()
         self.set_aside: set[int] = set()
 
     def run(self, state: step.TrainState, batches: BatchIterator, start: int) -> None:
-        self.progress.restart()
+        self._restart_clock()
         for number in range(start + 1, self.steps + 1):
-            loaded = next(batches)
+            if self.profiler.begins(number):
+                self._read_metrics(0)
+                self.profiler.start()
+                self._restart_clock()
+            with self.clock.waiting_for_data():
+                loaded = next(batches)
             state = self._dispatch(number, state, loaded)
             self._read_metrics(self.settings.max_in_flight)
+            if self.profiler.ends(number, number == self.steps):
+                self._read_metrics(0)
+                self.profiler.stop()
+                self.log_line(f"step {number:,}: profile written to {self.profiler.folder}")
+                self._restart_clock()
             evaluation_due = self.evaluate is not None and self._due(
                 number, self.settings.eval_every
             )
@@ -218,7 +243,12 @@ class _Loop:
                 figures = self._evaluate(number, state) if evaluation_due else {}
                 self.log.flush()
                 self.checkpoints.save(number, state, batches.get_state(), self.base, figures)
-                self.progress.restart()
+                self._restart_clock()
+
+    def _restart_clock(self) -> None:
+        """Nothing is in flight, and what was done since the last step is none's time."""
+        self.clock.restart()
+        self.progress.restart()
 
     def _due(self, number: int, every: int) -> bool:
         return number == self.steps or (every > 0 and number % every == 0)
@@ -234,21 +264,27 @@ class _Loop:
         if new:
             self._read_metrics(0)
             self.log_line(f"step {number:,}: compiling for {_shape_text(loaded.batch)}")
-        with jax.transfer_guard("disallow"):
+        with jax.transfer_guard("disallow"), self.profiler.step(number):
+            self.clock.dispatching()
             state, metrics = self.train_step(state, self.frozen, batch)
-        questions, tokens = _count(loaded.batch)
+            running = self.clock.watch(metrics.loss)
+        load = load_of(loaded.batch)
+        flops = self.step_flops.of(loaded.batch, load.answer_tokens)
         ids = [i for row in loaded.question_ids for i in row if i is not None]
         self.in_flight.append(
-            _InFlight(number, metrics, ids, questions, tokens, loaded.images_by_source)
+            _InFlight(number, metrics, ids, load, flops, running, loaded.images_by_source)
         )
         if new:
             self.compiled_shapes.add(shapes)
-            self._read_metrics(0, with_rates=False)
-            self.progress.restart()
+            self._read_metrics(0, compiled=True)
+            self._restart_clock()
         return state
 
-    def _read_metrics(self, leave: int, with_rates: bool = True) -> None:
-        """Waits for steps until `leave` are in flight; checks them, and logs where it is due."""
+    def _read_metrics(self, leave: int, compiled: bool = False) -> None:
+        """Waits for steps until `leave` are in flight; checks them, and logs where it is due.
+
+        Of a step that was `compiled` on the way, the time says nothing.
+        """
         while len(self.in_flight) > leave:
             done = self.in_flight.popleft()
             # Divided on the host: on the device it would queue behind the steps dispatched since.
@@ -256,9 +292,12 @@ class _Loop:
                 values = {n: float(v) for n, v in jax.device_get(done.metrics).values().items()}
             if not (math.isfinite(values["loss"]) and math.isfinite(values["grad_norm"])):
                 raise self._not_finite(done, values)
-            self.progress.count(done.questions, done.tokens)
+            times = self.clock.times(done.running)
+            self.progress.count(done.load, times, done.flops)
+            if not compiled and (warning := self.input_limit.check(times)):
+                self.log_line(f"warning: step {done.step:,}: {warning}")
             if self._due(done.step, self.settings.log_every):
-                rates = self.progress.rates(done.step) if with_rates else {}
+                rates = {} if compiled else self.progress.rates(done.step) | memory_figures()
                 self.log_line(self.progress.line(done.step, values, rates))
                 named = {f"train/{name}": v for name, v in {**values, **rates}.items()}
                 named |= {f"train/images/{n}": c for n, c in done.images_by_source.items()}
@@ -312,12 +351,6 @@ class _Loop:
             f"step {done.step}: loss {values['loss']}, gradient norm {values['grad_norm']}; "
             f"stopped ({kept}); lower optimizer.learning_rate or look at these questions: {ids}"
         )
-
-
-def _count(batch: Batch) -> tuple[int, int]:
-    """Questions and text tokens of a batch on the host."""
-    tokens = int(np.sum(batch.prefix_mask)) + int(np.sum(batch.answer_mask))
-    return int(np.sum(np.asarray(batch.question_index) >= 0)), tokens
 
 
 def _shape_text(batch: Batch) -> str:
