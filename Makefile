@@ -4,6 +4,7 @@
 # make parity: the tests that compare with PyTorch, in a second environment that has it.
 # make beam: an environment with Apache Beam, and the tests of the pipeline in it.
 # make bench:  training and generation beside transformers and PEFT, in that environment.
+# make bench_input: reading images beside torch's DataLoader and transformers' image processor.
 PYTHON ?= python3
 VENV ?= .venv
 PY = $(VENV)/bin/python
@@ -18,7 +19,7 @@ export GLIBC_TUNABLES = glibc.malloc.hugetlb=1
 export JAX_PLATFORMS = cpu
 export TF_CPP_MIN_LOG_LEVEL = 2
 
-.PHONY: demo test lint fast parity beam bench clean
+.PHONY: demo test lint fast parity beam bench bench_input clean
 
 # The held-out phantoms are of the same build, from a stream of seeds that training never draws on.
 demo: $(VENV)/.installed
@@ -55,6 +56,9 @@ beam: $(VENV)-beam/.installed
 
 bench: $(VENV)-parity/.installed
 	$(VENV)-parity/bin/python tests/bench/run.py
+
+bench_input: $(VENV)-parity/.installed
+	$(VENV)-parity/bin/python tests/bench/input_pipeline.py
 
 lint: $(VENV)/.installed
 	$(VENV)/bin/ruff check .

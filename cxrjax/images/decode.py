@@ -24,7 +24,7 @@ from PIL import ExifTags, Image, ImageFile
 
 from cxrjax.images.dicom import MARKER, MARKER_START, dicom_notes, dicom_size, read_dicom
 from cxrjax.images.error import MAX_PIXELS, ImageError, check_size, one_line
-from cxrjax.images.file import AnyFile, open_file
+from cxrjax.images.file import AnyFile, open_file, read_once
 from cxrjax.images.intensity import auto_exposed
 
 # Sizes are judged by `check_size`; Pillow's warning would be a second line beside that error.
@@ -78,6 +78,8 @@ def read_grey_or_rgb(
 
     A file that has colour channels comes with them, whether they differ or not.
     """
+    with contextlib.suppress(OSError):  # `_kind` tells what is wrong with it
+        path = read_once(path)
     if _kind(path) == "DICOM":
         return read_dicom(path)
     with _open(path) as image:

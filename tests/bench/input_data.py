@@ -1,4 +1,4 @@
-"""Images for the benchmark of input pipelines: phantoms 1024 x 1024, one question each."""
+"""Images for the benchmark of input pipelines: phantoms 1024 x 1024, with questions."""
 
 import shutil
 import subprocess
@@ -18,6 +18,9 @@ SIDE = 1024
 # Of the large files that hospitals have; detectors give 12 bits.
 DICOM_SIDE, DICOM_BITS = 2048, 12
 JPEG_QUALITY = 95
+# Each of its own element, so that the order is one of some thousand elements: Grain shuffles a few
+# dozen a hundred times slower than as many as there are in training.
+QUESTIONS = 100
 KINDS = ("jpeg", "colour_jpeg", "dicom")
 
 
@@ -42,7 +45,8 @@ def make(folder: Path, count: int) -> None:
                     image.convert("L"), folder / kind / "images" / f"{number:03d}.{suffix}", kind
                 )
         side = DICOM_SIDE if kind == "dicom" else SIDE
-        records = (_record(number, suffix, side) for number in range(len(files)))
+        numbers = [(n, question) for n in range(len(files)) for question in range(QUESTIONS)]
+        records = (_record(n, question, suffix, side) for n, question in numbers)
         write_records(folder / kind / "records" / "train.jsonl", records)
         (folder / kind / "manifest.json").write_text("{}", encoding="utf-8")
     builder = CxrRecords(source=str(folder / "jpeg"), data_dir=str(folder / "tfds"))
@@ -77,14 +81,14 @@ def _write(image: Image.Image, file: Path, kind: str) -> None:
     dataset.save_as(file, enforce_file_format=True)
 
 
-def _record(number: int, suffix: str, side: int) -> QARecord:
+def _record(number: int, question: int, suffix: str, side: int) -> QARecord:
     return QARecord(
         dataset="synthetic",
         split="train",
         image_id=f"{number:03d}",
         image_path=f"images/{number:03d}.{suffix}",
         image_hw=(side, side),
-        question_id=f"q{number:03d}",
+        question_id=f"q{number:03d}-{question}",
         question="Is there a nodule?",
         question_type="presence",
         answers=[Answer(answer_id="a", text="No.", polarity="neg")],

@@ -5,7 +5,7 @@
 Ours is the loader of training, with its questions in tokens, and the normalisation of the model,
 which runs where the model does. The other is torch's DataLoader with the image processor of SigLIP
 (PaliGemma's too) in transformers, of one of its two backends, without any text. All of it in one
-process; torch with one thread.
+process, torch with one thread.
 """
 
 import importlib.util
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from input_data import QUESTIONS
 from process import HERE, reply
 
 from cxrjax.input_pipeline.sources import open_tfds
@@ -84,7 +85,7 @@ class Theirs:
             images = sorted((self.data / source / "images").iterdir())
         processor = self.processors[size]
         loader = DataLoader(
-            Pictures(images),
+            Pictures(images * QUESTIONS),
             batch_size=BATCH,
             shuffle=True,
             drop_last=True,
