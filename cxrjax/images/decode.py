@@ -74,9 +74,9 @@ def read_image(path: AnyFile, target: tuple[int, int] | None = None) -> UInt8[np
 def read_grey_or_rgb(
     path: AnyFile, target: tuple[int, int] | None = None
 ) -> UInt8[np.ndarray, "h w *channels"]:
-    """`read_image`, but [height, width] where the file is grey: a third of the work to resize.
+    """`read_image`, but [height, width] of a grey image: a third of the work to resize.
 
-    A file that has colour channels comes with them, whether they differ or not.
+    A file with colour channels is grey if they are equal in every pixel.
     """
     with contextlib.suppress(OSError):  # `_kind` tells what is wrong with it
         path = read_once(path)
@@ -236,4 +236,10 @@ def _to_grey_or_rgb(image: Image.Image) -> UInt8[np.ndarray, "h w *channels"]:
     if image.has_transparency_data:
         black = Image.new("RGBA", image.size, (0, 0, 0, 255))
         image = Image.alpha_composite(black, image.convert("RGBA"))
-    return np.array(image.convert("L" if image.mode in ("1", "L") else "RGB"))
+    if image.mode in ("1", "L"):
+        return np.asarray(image.convert("L"))
+    rgb = image.convert("RGB")
+    red = np.asarray(rgb.getchannel("R"))
+    if all(np.array_equal(red, np.asarray(rgb.getchannel(other))) for other in "GB"):
+        return red
+    return np.array(rgb)

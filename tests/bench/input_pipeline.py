@@ -1,7 +1,7 @@
 """Reading images beside torch's DataLoader with the Hugging Face processor, in one run.
 
     make bench_input
-    python tests/bench/input_pipeline.py [--rounds 5] [--images 24] [--data DIR]
+    python tests/bench/input_pipeline.py [--rounds 5] [--images 24] [--data DIR] [--sources jpeg]
 
 Grey and colour JPEG 1024 x 1024 (a grey picture in three channels), DICOM 2048 x 2048 of 12 bits
 uncompressed with a window, and the grey JPEG out of ArrayRecord; decoded, shown in 8 bits, resized
@@ -61,6 +61,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--images", type=int, default=24, help="files of each kind")
     parser.add_argument("--data", type=Path, help="keep the files there")
+    parser.add_argument("--sources", nargs="+", default=SOURCES, choices=SOURCES)
     flags = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         data = flags.data or Path(directory)
@@ -75,7 +76,7 @@ def main() -> None:
                 print(difference(sides, file, size), flush=True)
         print(f"| images/s of a core | pixels | {' | '.join(sides)} | ours / fastest |")
         print(f"|---|---|{'---|' * len(sides)}---|")
-        for source in SOURCES:
+        for source in flags.sources:
             for size in SIZES:
                 line = compare(sides, source, size, flags.rounds, flags.images // 8)
                 print(line, flush=True)

@@ -398,9 +398,15 @@ def test_a_channel_resized_and_repeated_is_three_channels_resized(tmp_path, kind
         np.testing.assert_array_equal(repeated, transform(colour, *size)[0])
 
 
-def test_colour_stays_colour_even_where_it_is_grey(tmp_path, gradient):
-    path = write(tmp_path, encoded(Image.fromarray(gradient).convert("RGB"), "PNG"))
-    assert read_grey_or_rgb(path).shape == (40, 60, 3)
+def test_channels_that_are_equal_everywhere_are_grey(tmp_path, gradient):
+    channels = np.repeat(gradient[..., None], 3, axis=2)
+    path = write(tmp_path, encoded(Image.fromarray(channels), "PNG"))
+    assert (read_grey_or_rgb(path) == gradient).all()
+    for channel in range(3):
+        spot = channels.copy()
+        spot[39, 59, channel] ^= 1
+        path = write(tmp_path, encoded(Image.fromarray(spot), "PNG"))
+        assert (read_grey_or_rgb(path) == spot).all()
 
 
 def test_a_stored_file_is_read_once(gradient):
