@@ -1,7 +1,13 @@
 """Image files as uint8 RGB, and where boxes go when an image is resized."""
 
 from cxrjax.images.audit import audit_image
-from cxrjax.images.decode import audit_header, image_size, read_image
+from cxrjax.images.decode import (
+    audit_header,
+    image_size,
+    read_grey_or_rgb,
+    read_image,
+    three_channels,
+)
 from cxrjax.images.error import MAX_PIXELS, ImageError
 from cxrjax.images.file import AnyFile, open_file
 from cxrjax.images.geometry import (
@@ -29,7 +35,9 @@ __all__ = [
     "letterbox",
     "letterbox_geometry",
     "open_file",
+    "read_grey_or_rgb",
     "read_image",
     "resize",
     "resize_geometry",
+    "three_channels",
 ]

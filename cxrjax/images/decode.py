@@ -1,4 +1,4 @@
-"""Image files of any kind that radiographs come in -> uint8 [H, W, 3].
+"""Image files of any kind that radiographs come in -> uint8 [H, W, 3], or [H, W] of grey ones.
 
 PNG and JPEG here, DICOM in `cxrjax.images.dicom`; the kind is told by the file's first bytes, not
 by its name. What a file doesn't hold in full is refused: a radiograph with a grey lower half is a
@@ -24,7 +24,7 @@ from PIL import ExifTags, Image, ImageFile
 
 from cxrjax.images.dicom import MARKER, MARKER_START, dicom_notes, dicom_size, read_dicom
 from cxrjax.images.error import MAX_PIXELS, ImageError, check_size, one_line
-from cxrjax.images.file import AnyFile, open_file
+from cxrjax.images.file import AnyFile, open_file, read_once
 from cxrjax.images.intensity import auto_exposed
 
 # Sizes are judged by `check_size`; Pillow's warning would be a second line beside that error.
@@ -68,6 +68,18 @@ def read_image(path: AnyFile, target: tuple[int, int] | None = None) -> UInt8[np
             `MAX_PIXELS`, animated, or (DICOM) without pixel data, with several frames or without
             an installed decoder.
     """
+    return three_channels(read_grey_or_rgb(path, target))
+
+
+def read_grey_or_rgb(
+    path: AnyFile, target: tuple[int, int] | None = None
+) -> UInt8[np.ndarray, "h w *channels"]:
+    """`read_image`, but [height, width] of a grey image: a third of the work to resize.
+
+    A file with colour channels is grey if they are equal in every pixel.
+    """
+    with contextlib.suppress(OSError):  # `_kind` tells what is wrong with it
+        path = read_once(path)
     if _kind(path) == "DICOM":
         return read_dicom(path)
     with _open(path) as image:
@@ -78,7 +90,15 @@ def read_image(path: AnyFile, target: tuple[int, int] | None = None) -> UInt8[np
         if image.format != "PNG":
             _refuse_filled(path, image)
         upright = image.transpose(_TURNS[turn]) if turn in _TURNS else image
-        return _to_rgb(upright)
+        return _to_grey_or_rgb(upright)
+
+
+def three_channels(image: UInt8[np.ndarray, "h w *channels"]) -> UInt8[np.ndarray, "h w 3"]:
+    """A grey image with three equal channels; one that has channels as it is."""
+    if image.ndim == 3:
+        return image
+    # Pillow writes pixels at a time, NumPy's repeat bytes: a third of the time.
+    return np.array(Image.fromarray(image).convert("RGB"))
 
 
 def image_size(path: AnyFile) -> tuple[int, int]:
@@ -210,10 +230,16 @@ def _refuse_filled(path: AnyFile, image: Image.Image) -> None:
         )
 
 
-def _to_rgb(image: Image.Image) -> UInt8[np.ndarray, "h w 3"]:
+def _to_grey_or_rgb(image: Image.Image) -> UInt8[np.ndarray, "h w *channels"]:
     if image.mode.startswith("I"):
-        return np.repeat(auto_exposed(np.asarray(image))[..., None], 3, axis=2)
+        return auto_exposed(np.asarray(image))
     if image.has_transparency_data:
         black = Image.new("RGBA", image.size, (0, 0, 0, 255))
         image = Image.alpha_composite(black, image.convert("RGBA"))
-    return np.array(image.convert("RGB"))
+    if image.mode in ("1", "L"):
+        return np.asarray(image.convert("L"))
+    rgb = image.convert("RGB")
+    red = np.asarray(rgb.getchannel("R"))
+    if all(np.array_equal(red, np.asarray(rgb.getchannel(other))) for other in "GB"):
+        return red
+    return np.array(rgb)

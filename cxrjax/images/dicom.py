@@ -7,6 +7,8 @@ neither a VOI LUT nor a usable window, the percentiles of `cxrjax.images.intensi
 Pixels are never flipped or turned: boxes in datasets refer to rows and columns as stored.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 import pydicom
 from jaxtyping import Bool, Float, Int, UInt8
@@ -17,7 +19,7 @@ from pydicom.uid import UID, JPEGTransferSyntaxes
 
 from cxrjax.images.error import ImageError, check_size, one_line
 from cxrjax.images.file import AnyFile, open_file
-from cxrjax.images.intensity import levels_of, percentile_range, stretch, to_uint8
+from cxrjax.images.intensity import Levels, percentile_range, stretch, to_uint8
 
 # The four bytes after a 128-byte preamble that make a file DICOM (PS3.10, 7.1).
 MARKER = b"DICM"
@@ -36,10 +38,10 @@ def dicom_size(path: AnyFile) -> tuple[int, int]:
     return _size(path, _read(path, header_only=True))
 
 
-def read_dicom(path: AnyFile) -> UInt8[np.ndarray, "h w 3"]:
-    """The picture of a single-frame DICOM file, uint8 RGB, rows and columns as stored.
+def read_dicom(path: AnyFile) -> UInt8[np.ndarray, "h w *channels"]:
+    """The picture of a single-frame DICOM file, rows and columns as stored.
 
-    Grey images of 1 to 16 bits stored, and colour (RGB, YBR) of 8 bits.
+    Grey images of 1 to 16 bits stored as uint8 [h, w], colour (RGB, YBR) of 8 bits as [h, w, 3].
 
     Raises:
         ImageError: no pixel data, several frames, a size beyond `MAX_PIXELS`, an encoding without
@@ -67,13 +69,12 @@ def read_dicom(path: AnyFile) -> UInt8[np.ndarray, "h w 3"]:
     if stored.ndim == 3:
         return np.array(stored)
     try:
-        grey = _present(dataset, stored)
+        return _present(dataset, stored)
     except Exception as error:  # pydicom raises whatever a malformed table leads it to
         raise ImageError(
             f"{path}: unusable rescale, window or LUT in the DICOM header ({one_line(error)}): "
             "mend the header, or export the image as PNG"
         ) from error
-    return np.repeat(grey[..., None], 3, axis=2)
 
 
 def dicom_notes(path: AnyFile) -> list[str]:
@@ -179,15 +180,15 @@ def _refuse_cut_jpeg(path: AnyFile, dataset: Dataset) -> None:
 
 def _present(dataset: Dataset, stored: Int[np.ndarray, "h w"]) -> UInt8[np.ndarray, "h w"]:
     """Stored values -> what is displayed, through a table over the levels that occur."""
-    levels = levels_of(stored)
+    levels = Levels(stored)
     values = apply_modality_lut(levels.values, dataset)
     padding = _is_padding(dataset, levels.values)
-    fractions = _values_of_interest(dataset, values, np.where(padding, 0, levels.counts))
+    fractions = _values_of_interest(dataset, values, lambda: np.where(padding, 0, levels.counts()))
     if dataset.PhotometricInterpretation == "MONOCHROME1":
         fractions = 1 - fractions
     # Padding is outside the exposed area; black as air, not the white that inversion would make.
     fractions = np.where(padding, 0.0, fractions)
-    return to_uint8(fractions)[levels.places]
+    return levels.paint(to_uint8(fractions))
 
 
 def _is_padding(
@@ -205,11 +206,11 @@ def _is_padding(
 def _values_of_interest(
     dataset: Dataset,
     values: Float[np.ndarray, " levels"] | Int[np.ndarray, " levels"],
-    counts: Int[np.ndarray, " levels"],
+    counts: Callable[[], Int[np.ndarray, " levels"]],
 ) -> Float[np.ndarray, " levels"]:
     """Fraction of white for each modality value: VOI LUT, else window, else percentiles.
 
-    Of several LUTs or windows the first, as viewers do.
+    Of several LUTs or windows the first, as viewers do. Pixels are counted for percentiles alone.
     """
     if dataset.get("VOILUTSequence"):
         depth = int(dataset.VOILUTSequence[0].LUTDescriptor[2])
@@ -217,7 +218,7 @@ def _values_of_interest(
         return apply_voi(whole, dataset) / (2.0**depth - 1)
     window = _window(dataset)
     if window is None:
-        return stretch(values, *percentile_range(values, counts))
+        return stretch(values, *percentile_range(values, counts()))
     centre, width = window
     function = str(dataset.get("VOILUTFunction") or "LINEAR")
     if function == "SIGMOID":

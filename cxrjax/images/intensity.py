@@ -4,8 +4,6 @@ An image of up to 16 bits has at most 65,536 levels, so everything here works on
 levels and how often each occurs, never on the pixels; the pixels go through the table once.
 """
 
-from typing import NamedTuple
-
 import numpy as np
 from jaxtyping import Float, Int, Integer, UInt8
 
@@ -17,22 +15,31 @@ BLACK_PERCENTILE = 0.5
 WHITE_PERCENTILE = 99.5
 
 
-class Levels(NamedTuple):
-    """The levels of an image: `values` ascending without gaps, `counts` of pixels that have each,
-    and `places`, where each pixel's level stands in `values`."""
+class Levels:
+    """The levels of an integer image of at most 16 bits.
+
+    Attributes:
+        values: ascending without gaps, from 0 or the lowest negative one to the highest.
+        places: where each pixel's level stands in `values`.
+    """
 
     values: Int[np.ndarray, " levels"]
-    counts: Int[np.ndarray, " levels"]
     places: Integer[np.ndarray, "h w"]
 
+    def __init__(self, stored: Integer[np.ndarray, "h w"]) -> None:
+        lowest = min(int(stored.min()), 0)
+        self.values = np.arange(lowest, int(stored.max()) + 1)
+        # int32 holds the difference of any two 16-bit values, signed ones too. Without negative
+        # ones the pixels themselves will do, and no copy is made.
+        self.places = stored.astype(np.int32) - lowest if lowest else stored
 
-def levels_of(stored: Integer[np.ndarray, "h w"]) -> Levels:
-    """The levels of an integer image of at most 16 bits."""
-    lowest = int(stored.min())
-    # int32 holds the difference of any two 16-bit values, signed ones too.
-    places = stored.astype(np.int32) - lowest
-    counts = np.bincount(places.ravel())
-    return Levels(np.arange(len(counts)) + lowest, counts, places)
+    def counts(self) -> Int[np.ndarray, " levels"]:
+        """Pixels that have each level. Costs as much as all the rest of showing an image."""
+        return np.bincount(self.places.ravel(), minlength=len(self.values))
+
+    def paint(self, shades: UInt8[np.ndarray, " levels"]) -> UInt8[np.ndarray, "h w"]:
+        """The image with each level shown as its shade."""
+        return np.take(shades, self.places)
 
 
 def percentile_range(
@@ -74,6 +81,6 @@ def to_uint8(fractions: Float[np.ndarray, "*shape"]) -> UInt8[np.ndarray, "*shap
 
 def auto_exposed(stored: Integer[np.ndarray, "h w"]) -> UInt8[np.ndarray, "h w"]:
     """An image of at most 16 bits without a window, between its percentiles."""
-    levels = levels_of(stored)
-    low, high = percentile_range(levels.values, levels.counts)
-    return to_uint8(stretch(levels.values, low, high))[levels.places]
+    levels = Levels(stored)
+    low, high = percentile_range(levels.values, levels.counts())
+    return levels.paint(to_uint8(stretch(levels.values, low, high)))

@@ -23,8 +23,9 @@ from cxrjax.images import (
     Geometry,
     letterbox,
     letterbox_geometry,
-    read_image,
+    read_grey_or_rgb,
     resize,
+    three_channels,
 )
 from cxrjax.input_pipeline.coordinates import (
     BOX_ROUTES,
@@ -153,7 +154,9 @@ def load_image(path: AnyFile, config: ExampleConfig) -> UInt8[np.ndarray, "H W 3
     """
     transform = resize if config.geometry == "resize" else letterbox
     side = config.image_size
-    return transform(read_image(path, target=(side, side)), side, side)[0]
+    # Resized before its channel is repeated: the same pixels for a third of the work.
+    image = read_grey_or_rgb(path, target=(side, side))
+    return three_channels(transform(image, side, side)[0])
 
 
 def load_input(path: AnyFile, config: ExampleConfig) -> np.ndarray:

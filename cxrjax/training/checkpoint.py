@@ -82,6 +82,8 @@ _FREE_KEYS = (
     "training.best_metric",
     "training.max_in_flight",
     "training.stall_seconds",
+    "training.profile_steps",
+    "training.peak_flops",
     "mesh.",
     "decoding.",
     "benchmark",

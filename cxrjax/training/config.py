@@ -142,6 +142,10 @@ def default_config() -> ConfigDict:
     # code that means 'resume me'; longer than the longest compilation. 0: it waits for ever.
     training.stall_seconds = 1800.0
     training.max_in_flight = 2  # steps dispatched ahead of the one whose metrics were read
+    training.profile_steps = ()  # first and last step of a trace in WORKDIR/profile; empty: none
+    # Operations per second of one device, for MFU; null: its maker's figure for bfloat16, and no
+    # MFU where none is known, as of CPUs.
+    training.peak_flops = placeholder(float)
 
     mesh = config.mesh = ConfigDict()
     # Devices along each axis; what the axes mean is told in cxrjax/training/sharding.py.
@@ -200,6 +204,7 @@ _EMPTY_TUPLES: dict[str, type] = {
     "data.packed_buckets": int,
     "decoding.names": str,
     "decoding.stop_tokens": str,
+    "training.profile_steps": int,
 }
 # What a rule must match for the regression head to train.
 _HEAD_PARAMETER = "box_head/out/kernel"
@@ -218,6 +223,7 @@ _POSITIVE = (
     "training.keep_last",
     "training.max_in_flight",
     "mesh.replica",
+    "training.peak_flops",
     "mesh.fsdp",
     "mesh.tensor",
     "decoding.max_answer_tokens",
@@ -422,6 +428,11 @@ def _check_one_of(config: ConfigDict) -> None:
         raise UserError("set either training.batch_images or training.batch_questions")
     if (config.training.steps is None) == (config.training.epochs is None):
         raise UserError("set either training.steps or training.epochs")
+    profile = config.training.profile_steps
+    if profile and not (len(profile) == 2 and 1 <= profile[0] <= profile[1]):
+        raise UserError(
+            f"training.profile_steps={profile}: expected the first and the last step, as (10, 15)"
+        )
     images = batch_images(config)
     if images % config.training.accumulation_steps:
         raise UserError(

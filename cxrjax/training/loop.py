@@ -36,15 +36,19 @@ from cxrjax.models import count_parameters, partition
 from cxrjax.training import checkpoint, executable, sharding, step
 from cxrjax.training.config import batch_images, to_json, validate
 from cxrjax.training.example_log import ExampleLog
+from cxrjax.training.input_limit import InputLimit
 from cxrjax.training.metric_log import MetricLog, NoLog
 from cxrjax.training.optimizer import make_optimizer
 from cxrjax.training.parallel import make_parallel_step
 from cxrjax.training.placement import host_rows, put_tree
 from cxrjax.training.preemption import Preemption
-from cxrjax.training.progress import Progress
+from cxrjax.training.profiling import StepProfiler
+from cxrjax.training.progress import Load, Progress, load_of
 from cxrjax.training.run_info import describe_run, peak_memory_gb, write_json
 from cxrjax.training.set_aside import SetAside
+from cxrjax.training.step_clock import RunningStep, StepClock
 from cxrjax.training.store import CheckpointStore
+from cxrjax.training.utilization import StepFlops, memory_figures, peak_flops
 from cxrjax.training.watchdog import EVALUATING, Watchdog
 from cxrjax.training.workdir import check_present, make_writable
 
@@ -75,8 +79,9 @@ class _InFlight(NamedTuple):
     step: int
     metrics: step.StepMetrics
     question_ids: list[str]
-    questions: int
-    tokens: int
+    load: Load
+    flops: float | None
+    running: RunningStep
     images_by_source: Mapping[str, int]
 
 
@@ -211,6 +216,10 @@ def train(
         log_line=log_line,
         preemption=preemption,
         watchdog=watchdog,
+        progress=Progress(steps, peak_flops(config, mesh)),
+        step_flops=StepFlops(model, config, jax.process_count()),
+        input_limit=InputLimit(config),
+        profiler=StepProfiler(workdir, config.training.profile_steps),
     )
     begun = time.monotonic()
     with (
@@ -219,12 +228,15 @@ def train(
         # Also after an error: a checkpoint that is being written gets finished.
         contextlib.closing(checkpoints),
         contextlib.closing(run_loop.log),
+        contextlib.closing(run_loop.clock),
     ):
         try:
             run_loop.run(state, batches, start)
         except Exception as error:
             watchdog.blame(error)
             raise
+        finally:
+            run_loop.profiler.stop()
     log_line(
         f"{steps - start:,} steps in {time.monotonic() - begun:,.0f} s, compilation, "
         f"evaluations and checkpoints included; peak memory {peak_memory_gb():.2f} GB"
@@ -251,9 +263,13 @@ class _Loop:
     log_line: Callable[[str], None]
     preemption: Preemption | None
     watchdog: Watchdog
+    progress: Progress
+    step_flops: StepFlops
+    input_limit: InputLimit
+    profiler: StepProfiler
 
     def __post_init__(self) -> None:
-        self.progress = Progress(self.steps)
+        self.clock = StepClock()
         self.in_flight: collections.deque[_InFlight] = collections.deque()
         self.compiled_shapes: set[tuple[Any, ...]] = set()
 
@@ -261,13 +277,23 @@ class _Loop:
         if start and self._evaluates_after(start) and not self.checkpoints.metrics(start):
             self.log.reopen()
             self._save(start, state, batches, self._evaluate(start, state))
-        self.progress.restart()
+        self._restart_clock()
         for number in range(start + 1, self.steps + 1):
+            if self.profiler.begins(number):
+                self._read_metrics(0)
+                self.profiler.start()
+                self._restart_clock()
             self.watchdog.beat(number, "reading data")
-            loaded = next(batches)
+            with self.clock.waiting_for_data():
+                loaded = next(batches)
             self.watchdog.beat(number, "waiting for the step")
             state = self._dispatch(number, state, loaded)
             self._read_metrics(self.settings.max_in_flight)
+            if self.profiler.ends(number, number == self.steps):
+                self._read_metrics(0)
+                self.profiler.stop()
+                self.log_line(f"step {number:,}: profile written to {self.profiler.folder}")
+                self._restart_clock()
             stop = self.preemption is not None and self.preemption.reached(number)
             evaluates = not stop and self._evaluates_after(number)
             if stop or evaluates or self._due(number, self.settings.checkpoint_every):
@@ -281,7 +307,7 @@ class _Loop:
                         self.log_line(f"step {number:,}: the evaluation is put off to the restart")
                         stop = True
                 self._save(number, state, batches, figures)
-                self.progress.restart()
+                self._restart_clock()
             if stop:
                 assert self.preemption is not None
                 raise Preempted(f"{self.preemption.reason}: saved step {number:,} and stopped")
@@ -301,6 +327,11 @@ class _Loop:
     def _evaluates_after(self, number: int) -> bool:
         return self.evaluate is not None and self._due(number, self.settings.eval_every)
 
+    def _restart_clock(self) -> None:
+        """Nothing is in flight, and what was done since the last step is none's time."""
+        self.clock.restart()
+        self.progress.restart()
+
     def _due(self, number: int, every: int) -> bool:
         return number == self.steps or (every > 0 and number % every == 0)
 
@@ -317,21 +348,27 @@ class _Loop:
         if new:
             self._read_metrics(0)
             self.log_line(f"step {number:,}: compiling for {_shape_text(loaded.batch)}")
-        with jax.transfer_guard("disallow"):
+        with jax.transfer_guard("disallow"), self.profiler.step(number):
+            self.clock.dispatching()
             state, metrics = self.train_step(state, self.frozen, batch)
-        questions, tokens = _count(loaded.batch)
+            running = self.clock.watch(metrics.loss)
+        load = load_of(loaded.batch)
+        flops = self.step_flops.of(loaded.batch, load.answer_tokens)
         ids = [i for row in loaded.question_ids for i in row if i is not None]
         self.in_flight.append(
-            _InFlight(number, metrics, ids, questions, tokens, loaded.images_by_source)
+            _InFlight(number, metrics, ids, load, flops, running, loaded.images_by_source)
         )
         if new:
             self.compiled_shapes.add(shapes)
-            self._read_metrics(0, with_rates=False)
-            self.progress.restart()
+            self._read_metrics(0, compiled=True)
+            self._restart_clock()
         return state
 
-    def _read_metrics(self, leave: int, with_rates: bool = True) -> None:
-        """Waits for steps until `leave` are in flight; checks them, and logs where it is due."""
+    def _read_metrics(self, leave: int, compiled: bool = False) -> None:
+        """Waits for steps until `leave` are in flight; checks them, and logs where it is due.
+
+        Of a step that was `compiled` on the way, the time says nothing.
+        """
         while len(self.in_flight) > leave:
             done = self.in_flight.popleft()
             # Divided on the host: on the device it would queue behind the steps dispatched since.
@@ -339,9 +376,14 @@ class _Loop:
                 values = {n: float(v) for n, v in jax.device_get(done.metrics).values().items()}
             if not (math.isfinite(values["loss"]) and math.isfinite(values["grad_norm"])):
                 raise self._not_finite(done, values)
-            self.progress.count(done.questions, done.tokens)
+            times = self.clock.times(done.running)
+            self.progress.count(done.load, times, done.flops)
+            if not compiled and (warning := self.input_limit.check(times)):
+                self.log_line(f"warning: step {done.step:,}: {warning}")
             if self._due(done.step, self.settings.log_every):
-                rates = _of_all(self.progress.rates(done.step)) if with_rates else {}
+                rates = (
+                    {} if compiled else _of_all(self.progress.rates(done.step) | memory_figures())
+                )
                 self.set_aside.share()
                 self.log_line(self.progress.line(done.step, values, rates))
                 named = {f"train/{name}": v for name, v in {**values, **rates}.items()}
@@ -398,12 +440,6 @@ def _of_all(rates: dict[str, float]) -> dict[str, float]:
     found = distributed.gather(rates)
     summed = {n: sum(part[n] for part in found) for n in rates if n.endswith("_per_second")}
     return {**rates, **summed}
-
-
-def _count(batch: Batch) -> tuple[int, int]:
-    """Questions and text tokens of a batch on the host."""
-    tokens = int(np.sum(batch.prefix_mask)) + int(np.sum(batch.answer_mask))
-    return int(np.sum(np.asarray(batch.question_index) >= 0)), tokens
 
 
 def _shape_text(batch: Batch) -> str:

@@ -14,7 +14,6 @@ Where questions share an image, theirs takes a row a question; ours takes a row 
 """
 
 import argparse
-import json
 import os
 import subprocess
 import sys
@@ -25,57 +24,20 @@ from statistics import median
 from typing import Any
 
 from cases import CASES, Case
+from process import ENVIRONMENT, HERE, Worker
 from worker import request
 
-HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-ENVIRONMENT = {
-    "JAX_PLATFORMS": "cpu",
-    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
-    "TOKENIZERS_PARALLELISM": "false",
-    "HF_HUB_OFFLINE": "1",
-}
-
-
-class Worker:
-    """One side in a process of its own."""
-
-    def __init__(self, script: str, shape: str, checkpoint: Path, variant: str) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, str(HERE / script), shape, str(checkpoint), variant],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            env=os.environ | ENVIRONMENT,
-        )
-        self.load_seconds = self._reply()["load_seconds"]
-
-    def ask(self, case: Case) -> dict[str, Any]:
-        assert self._process.stdin is not None
-        self._process.stdin.write(request(case) + "\n")
-        self._process.stdin.flush()
-        return self._reply()
-
-    def close(self) -> None:
-        self._process.communicate()
-
-    def _reply(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            if line.startswith("REPLY "):
-                return json.loads(line.removeprefix("REPLY "))
-        raise SystemExit(f"{self._process.args}: ended with code {self._process.wait()}")
 
 
 def compare(sides: dict[str, Worker], case: Case, rounds: int) -> dict[str, float]:
     """Median seconds of each side; says where their results differ."""
-    first = {name: worker.ask(case) for name, worker in sides.items()}
+    first = {name: worker.ask(request(case)) for name, worker in sides.items()}
     check_equal(first, case)
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     for _ in range(rounds):
         for name, worker in sides.items():
-            seconds[name].append(worker.ask(case)["seconds"])
+            seconds[name].append(worker.ask(request(case))["seconds"])
     return {name: median(values) for name, values in seconds.items()}
 
 
@@ -97,7 +59,7 @@ def peak_memory(script: str, shape: str, checkpoint: Path, variant: str) -> floa
     """GB that a fresh process holds at most over three training steps of four questions."""
     worker = Worker(script, shape, checkpoint, variant)
     case = next(case for case in CASES if case.kind == "train" and case.questions == 4)
-    peak = max(worker.ask(case)["peak_gb"] for _ in range(3))
+    peak = max(worker.ask(request(case))["peak_gb"] for _ in range(3))
     worker.close()
     return peak
 
@@ -145,7 +107,7 @@ def run_shape(shape: str, rounds: int, compiled: bool, directory: Path) -> list[
             )
             print("    " + lines[-1], flush=True)
     for name, side in sides.items():
-        value, reference = side.load_seconds, sides["theirs"].load_seconds
+        value, reference = side.ready["load_seconds"], sides["theirs"].ready["load_seconds"]
         lines.append(
             f"| {shape} | import | {name} | {1000 * value:,.0f} | {reference / value:.2f} | |"
         )

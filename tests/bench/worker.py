@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 from cases import PROMPT_TOKENS, SHAPES, TEXT_IDS, Case
+from process import reply
 
 
 class Side(Protocol):
@@ -35,16 +36,13 @@ def examples(shape: str, case: Case) -> dict[str, np.ndarray]:
 def serve(side: Side) -> None:
     """Reads a case a line, does it, writes a line; ends with the input."""
 
-    def reply(content: dict[str, Any]) -> None:
-        # Kilobytes on Linux.
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024**2
-        sys.stdout.write("REPLY " + json.dumps(content | {"peak_gb": peak}) + "\n")
-        sys.stdout.flush()
-
     reply({"load_seconds": side.load_seconds})
     for line in sys.stdin:
         case = Case(**json.loads(line))
-        reply(side.train(case) if case.kind == "train" else side.generate(case))
+        found = side.train(case) if case.kind == "train" else side.generate(case)
+        # Kilobytes on Linux.
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024**2
+        reply(found | {"peak_gb": peak})
 
 
 def request(case: Case) -> str:

@@ -9,7 +9,17 @@ import pytest
 from PIL import Image, ImageFile
 
 from cxrjax.errors import UserError
-from cxrjax.images import MAX_PIXELS, ImageError, audit_header, image_size, read_image
+from cxrjax.images import (
+    MAX_PIXELS,
+    ImageError,
+    audit_header,
+    image_size,
+    letterbox,
+    read_grey_or_rgb,
+    read_image,
+    resize,
+    three_channels,
+)
 
 
 @pytest.fixture
@@ -368,3 +378,59 @@ def test_target_is_as_displayed(tmp_path):
 def test_target_does_not_touch_png(tmp_path, gradient):
     path = write(tmp_path, encoded(Image.fromarray(gradient), "PNG"))
     assert (read_image(path, (2, 2)) == read_image(path)).all()
+
+
+@pytest.mark.parametrize("transform", [resize, letterbox])
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "16-bit PNG"])
+def test_a_channel_resized_and_repeated_is_three_channels_resized(tmp_path, kind, transform):
+    """Bit for bit: training resizes one channel, and nothing it sees may change by that."""
+    rng = np.random.default_rng(0)
+    noise = rng.integers(0, 256, (601, 503), np.uint8)
+    data = encoded(Image.fromarray(noise), "JPEG" if kind == "JPEG" else "PNG")
+    if kind == "16-bit PNG":
+        data = encoded(Image.fromarray(noise.astype(np.uint16) * 200), "PNG")
+    path = write(tmp_path, data)
+    grey, colour = read_grey_or_rgb(path), read_image(path)
+    assert grey.ndim == 2 and colour.ndim == 3
+    for size in ((224, 224), (448, 448), (97, 61), (700, 601)):
+        repeated = three_channels(transform(grey, *size)[0])
+        assert repeated.flags.writeable
+        np.testing.assert_array_equal(repeated, transform(colour, *size)[0])
+
+
+def test_channels_that_are_equal_everywhere_are_grey(tmp_path, gradient):
+    channels = np.repeat(gradient[..., None], 3, axis=2)
+    path = write(tmp_path, encoded(Image.fromarray(channels), "PNG"))
+    assert (read_grey_or_rgb(path) == gradient).all()
+    for channel in range(3):
+        spot = channels.copy()
+        spot[39, 59, channel] ^= 1
+        path = write(tmp_path, encoded(Image.fromarray(spot), "PNG"))
+        assert (read_grey_or_rgb(path) == spot).all()
+
+
+def test_a_stored_file_is_read_once(gradient):
+    class Stored:
+        opened = 0
+
+        def __str__(self):
+            return "shard[3]"
+
+        def open(self):
+            self.opened += 1
+            return io.BytesIO(encoded(Image.fromarray(gradient), "PNG"))
+
+    stored = Stored()
+    assert read_image(stored).shape == (40, 60, 3)
+    assert stored.opened == 1
+
+
+def test_a_stored_file_that_cannot_be_read():
+    class Gone:
+        def __str__(self):
+            return "shard[3]"
+
+        def open(self):
+            raise OSError(5, "Input/output error")
+
+    assert "cannot be read: Input/output error" in refusal(Gone())

@@ -53,6 +53,7 @@ def test_variant_and_overrides(spec):
             "--config.model.init_from=some/base",
             "--config.trainable=('.*/kernel','decoder/(a|b)$')",
             "--config.data.answer_buckets=(8,16)",
+            "--config.training.profile_steps=(10,15)",
             "--config.decoding.grammar=none",
         ],
     )
@@ -61,6 +62,7 @@ def test_variant_and_overrides(spec):
     assert config.model.init_from == "some/base"
     assert config.trainable == (".*/kernel", "decoder/(a|b)$")
     assert config.data.answer_buckets == (8, 16)
+    assert config.training.profile_steps == (10, 15)
     assert config.decoding.grammar == "none"
 
 
@@ -80,6 +82,9 @@ def test_variant_and_overrides(spec):
         ("", "--config.training.epochs=2", "training.steps or training.epochs"),
         ("", "--config.training.batch_questions=2", "batch_images or training.batch_questions"),
         ("", "--config.training.accumulation_steps=3", "does not divide"),
+        ("", "--config.training.profile_steps=(15,10)", "the first and the last step"),
+        ("", "--config.training.profile_steps=(5,)", "the first and the last step"),
+        ("", "--config.training.peak_flops=0", "above 0"),
         ("", "--learning_rate=1", "--config.key=value"),
     ],
 )

@@ -5,13 +5,19 @@ import json
 import jax
 import numpy as np
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from cxrjax.errors import UserError
-from cxrjax.training import loop, sharding
+from cxrjax.training import input_limit, loop, sharding
 from cxrjax.training.store import CheckpointStore
 
 BASE = {"kind": "random", "seed": 0, "sha256": "abc"}
-TIMING = ("questions_per_second", "tokens_per_second", "seconds_left")
+TIMING = (
+    "_per_second",
+    "_seconds",
+    "seconds_left",
+    "memory_gb",
+)
 
 
 @pytest.fixture
@@ -215,3 +221,37 @@ def test_steps_in_flight_are_bounded(run, batch_stream, monkeypatch):
     monkeypatch.setattr(loop._Loop, "_read_metrics", watched)
     run(batch_stream(), steps=8)
     assert max(most) == 4  # three, and the one just dispatched
+
+
+def test_figures_of_a_slow_loader(run, batch_stream, monkeypatch, tmp_path):
+    """In metrics.jsonl and the event files, on the step line, and in one warning."""
+    monkeypatch.setattr(loop, "InputLimit", lambda config: input_limit.InputLimit(config, 5))
+    run.config.training.checkpoint_every = 0
+    lines = run(batch_stream(pause=0.2), steps=8)
+    warnings = [line for line in lines if line.startswith("warning: step 6: the input pipeline")]
+    assert len(warnings) == 1 == sum("input pipeline" in line for line in lines)
+    assert any("data wait" in line and "s a step" in line for line in lines)
+    found = [line for line in _metrics(tmp_path / "run") if "train/step_seconds" in line]
+    assert [line["step"] for line in found] == [2, 3, 4, 5, 6, 7, 8]  # 1 was compiled
+    for line in found:
+        parts = [line[f"train/{name}_seconds"] for name in ("device", "data_wait", "host")]
+        assert sum(parts) == pytest.approx(line["train/step_seconds"])
+        assert line["train/host_peak_memory_gb"] > 0
+        assert "train/mfu" not in line
+    assert np.median([line["train/data_wait_seconds"] for line in found]) > 0.1
+    accumulator = EventAccumulator(str(tmp_path / "run"))
+    accumulator.Reload()
+    assert {"train/step_seconds", "train/data_wait_seconds"} <= set(accumulator.Tags()["tensors"])
+
+
+def test_a_profile_of_some_steps(run, batch_stream, tmp_path):
+    run.config.training.profile_steps = (3, 4)
+    lines = run(batch_stream(), steps=5)
+    assert sum("step 4: profile written to" in line for line in lines) == 1
+    (trace,) = (tmp_path / "run/profile").rglob("*.xplane.pb")
+    planes = jax.profiler.ProfileData.from_file(str(trace)).planes
+    events = [event for plane in planes for line in plane.lines for event in line.events]
+    steps = [dict(event.stats)["step_num"] for event in events if event.name == "train"]
+    assert sorted(steps) == [3, 4]
+    # A finished range is not traced again.
+    assert not any("profile" in line for line in run(batch_stream(), steps=6))
