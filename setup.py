@@ -88,6 +88,9 @@ setup(
         # Running other people's models (`predict --runner=hf`).
         "hf": ["torch>=2.9,<3"],
         "parity": ["peft>=0.17,<1", "torch>=2.9,<3"],
+        # The TPU's compiler, for `plan` on machines without one. Not part of `test`: where it is
+        # installed, JAX looks for TPUs first.
+        "plan": ["libtpu>=0.0.42,<0.0.43"],
         "tpu": ["jax[tpu]>=0.10,<0.11"],
         "gpu": ["jax[cuda13]>=0.10,<0.11"],
         "docs": ["ipykernel>=6.29,<8", "nbclient>=0.10,<1"],

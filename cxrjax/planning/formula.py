@@ -43,7 +43,7 @@ def guess(
     Raises:
         UserError: the mesh does not fit the slice.
     """
-    mesh = abstract_mesh(config, topology)
+    mesh: Any = abstract_mesh(config, topology)
     sharding.check_batch_divides(mesh, shape.images, config.training.accumulation_steps)
     trained = _bytes(mesh, inputs.state.trainable)
     state, frozen = _bytes(mesh, inputs.state), _bytes(mesh, inputs.frozen)

@@ -472,7 +472,7 @@ def _group_size(attributes: str, devices: int) -> int:
     `{{0,1},{2,3}}`; `[2,4]<=[8]` for two groups of four; `mesh['a'=2,'b'=4] {'b'}` for groups along
     axis b, where `'b':(1)2` would be two of its four.
     """
-    if meshed := re.search(r"replica_groups=@?\w*mesh\w*\[([^\]]*)\] ?\{([^}]*)\}", attributes):
+    if meshed := re.search(r"replica_groups=@?\w*mesh\w*\[([^\]]*)\][^{]*\{([^}]*)\}", attributes):
         sizes = dict(re.findall(r"'(\w+)'=(\d+)", meshed[1]))
         axes = re.findall(r"'(\w+)'(?::\(\d+\)(\d+))?", meshed[2])
         return math.prod(int(part or sizes[axis]) for axis, part in axes)

@@ -12,6 +12,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from cxrjax.hardware import GIB, Topology
+from cxrjax.input_pipeline.coordinates import resolve_box_route
 from cxrjax.models.flops import Flops, step_flops, total
 from cxrjax.planning import formula, hlo, program
 from cxrjax.planning.estimate import Estimate, mfu, roofline
@@ -82,7 +83,9 @@ class Plan:
 
     @property
     def memory(self) -> program.Memory | None:
-        return self.guess.memory if self.guess else self.measured and self.measured.memory
+        if self.guess:
+            return self.guess.memory
+        return self.measured.memory if self.measured else None
 
     @property
     def limit(self) -> int:
@@ -140,8 +143,8 @@ class Plan:
             "remat": self.config.model.remat,
             "source": "formula" if self.guess else "compiler",
             "compiler": {
-                "memory": memory and not self.guess and dataclasses.asdict(memory),
-                "collectives": sent if not self.guess else None,
+                "memory": dataclasses.asdict(memory) if memory and not self.guess else None,
+                "collectives": None if self.guess else sent,
                 "flops_per_chip": compiled and compiled.flops,
                 "hbm_traffic_per_chip": compiled and compiled.hbm_bytes,
                 "unknown_loops": compiled and compiled.unknown_loops,
@@ -212,8 +215,6 @@ def make_plan(
 
 
 def _loc_loss(config: ConfigDict) -> bool:
-    from cxrjax.input_pipeline.coordinates import resolve_box_route
-
     return resolve_box_route(config.training.box_route, config.data.codec) == "loc"
 
 

@@ -72,8 +72,8 @@ def tables(plan: Planner, log_line: Callable[[str], None]) -> str:
             plans[recipe.config, name] = plan(recipe_config(recipe, topology), topology=topology)
     lines = [
         "| recipe | slice | images a step | mesh | fits | peak GiB of a chip | limit | sent MB a "
-        "chip and step | step s, at least | MFU, at most | limited by |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
+        "chip and step | step s, at least | MFU, at most | limited by | said by |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for (config, name), found in plans.items():
         lines.append(_row(config, name, found))
@@ -105,6 +105,7 @@ def _row(config: str, name: str, plan: Plan) -> str:
         "" if plan.estimate is None else f"{plan.estimate.step:.2f}",
         "" if plan.mfu is None else f"{plan.mfu:.0%}",
         "" if plan.estimate is None else plan.estimate.limit,
+        said["source"],
     ]
     return f"| {' | '.join(cells)} |"
 

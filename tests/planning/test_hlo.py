@@ -78,6 +78,7 @@ ENTRY %main (p0: f32[8,16], p1: bf16[7,16,16]) -> f32[16,16] {
         ("mesh['axis_0'=2,'axis_1'=2] {'axis_0','axis_1'}", 4),
         ("mesh['axis_0'=2,'axis_1'=2] {'axis_1'}", 2),
         ("mesh['axis_0'=4] {'axis_0':(1)2}", 2),
+        ("mesh['axis_0'=1,'axis_1'=2,'axis_2'=2], device_ids=([2,2]T(1,0)) {'axis_1'}", 2),
     ],
 )
 def test_loops_fusions_and_collectives(groups, size):
@@ -104,7 +105,8 @@ def test_traffic_is_of_the_slice_and_of_main_memory_alone():
     """One layer of seven is read; what is kept in S(1), on the chip itself, is not counted."""
     program = read_program(TEXT.replace("GROUPS", "{{0,1,2,3}}"), 4)
     work = {w.name: w for w in program.work}
-    assert work["made"].hbm_bytes == 16 * 16 * 2 + 8 * 16 * 4
+    index = 4
+    assert work["made"].hbm_bytes == 16 * 16 * 2 + index + 8 * 16 * 4
     assert work["dot"].hbm_bytes == 2 * 8 * 16 * 4 + 16 * 16 * 2
     assert work["dot"].times == 5
 

@@ -63,13 +63,14 @@ def test_full_fine_tuning_needs_several_gpus(capsys):
         ([f"--config={VINDR}", "--topology=h100-8", "--config.mesh.fsdp=3"], "does not fill the 8"),
         ([f"--config={VINDR}", "--topology=h100-8"], "16 images does not divide into 4"),
         ([f"--config={VINDR}", "--topology=h100-8", "--config.lora.rnk=3"], "did you mean"),
-        ([f"--config={VINDR}", "--topology=h100-8", "--sweep"], "no mesh over 8 chips divides"),
+        ([f"--config={VINDR}", "--topology=h100-16", "--sweep"], "no mesh over 16 chips divides"),
         ([f"--config={VINDR}", "--topology=h100-8", "--compiles=0"], "expected 1 or more"),
     ],
 )
 def test_unusable_arguments(arguments, told):
     if "--sweep" in arguments:  # fewer images than any mesh can share out
-        arguments = [*arguments, "--config.training.batch_questions=4"]
+        one = ("batch_questions=1", "accumulation_steps=1")
+        arguments = [*arguments, *(f"--config.training.{key}" for key in one)]
     with pytest.raises(UserError) as error:
         plan_command.main(arguments)
     assert told in str(error.value) and "\n" not in str(error.value)
