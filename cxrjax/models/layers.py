@@ -11,6 +11,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int, Key, UInt32
 
 from cxrjax.models.quantize import QuantizedKernel
+from cxrjax.models.splash import SAVED
 
 
 @flax.struct.dataclass
@@ -175,6 +176,25 @@ class LayerNorm(nnx.Module):
         return (normed * self.scale[...] + self.bias[...]).astype(x.dtype)
 
 
+_KEEP_ATTENTION = jax.checkpoint_policies.save_only_these_names(SAVED)
+_REMAT_POLICIES: dict[str, Callable[..., bool] | None] = {
+    "products": jax.checkpoint_policies.save_from_both_policies(
+        jax.checkpoint_policies.dots_with_no_batch_dims_saveable, _KEEP_ATTENTION
+    ),
+    "attention": _KEEP_ATTENTION,
+    "full": None,
+}
+# What of a layer is kept for the backward pass, from most memory to least: everything; what comes
+# out of matrix products and the attention; what comes out of the attention; the layer's input
+# alone. The rest is computed again.
+REMAT = ("none", *_REMAT_POLICIES)
+
+
+def recomputes(remat: str) -> bool:
+    """Whether a policy has matrix products done again in the backward pass."""
+    return remat in ("attention", "full")
+
+
 def stack_layers(make: Callable[[nnx.Rngs], nnx.Module], depth: int, rngs: nnx.Rngs) -> Any:
     """One module whose parameters carry a leading axis of `depth` layers."""
 
@@ -191,7 +211,7 @@ def scan_layers(
     apply: Callable[[Any, Array, Int[Array, ""]], tuple[Array, Any]],
     x: Array,
     *,
-    remat: bool,
+    remat: str,
     unroll: bool,
 ) -> tuple[Array, Any]:
     """Applies stacked layers one after the other.
@@ -200,7 +220,7 @@ def scan_layers(
         layers: what `stack_layers` returned.
         apply: (layer, x, layer index) -> (x, output of that layer).
         x: the residual stream.
-        remat: recompute each layer's activations in the backward pass instead of keeping them.
+        remat: a name in `REMAT`: what is kept for the backward pass.
         unroll: write the loop out; on a CPU a rolled scan costs about a fifth more time.
 
     Returns:
@@ -213,10 +233,12 @@ def scan_layers(
         layer_state, index = scanned
         return apply(nnx.merge(graphdef, layer_state), x, index)
 
-    if remat:
+    if remat not in REMAT:
+        raise ValueError(f"remat {remat!r} is unknown: expected one of {', '.join(REMAT)}")
+    if remat != "none":
         # A scan body is never merged with its neighbours, so the barrier against common
         # subexpression elimination would only cost time.
-        body = jax.checkpoint(body, prevent_cse=unroll)
+        body = jax.checkpoint(body, prevent_cse=unroll, policy=_REMAT_POLICIES[remat])
     return jax.lax.scan(body, x, (state, jnp.arange(depth)), unroll=unroll)
 
 

@@ -15,6 +15,7 @@ from ml_collections import ConfigDict
 from cxrjax.errors import UserError
 from cxrjax.hardware import Topology
 from cxrjax.models.flops import BatchShape, Flops
+from cxrjax.models.layers import recomputes
 from cxrjax.models.presets import VLMConfig
 from cxrjax.planning.estimate import Estimate, collective_seconds
 from cxrjax.planning.program import Memory, StepInputs
@@ -54,7 +55,7 @@ def guess(
     arguments = state + frozen + batch
     memory = Memory(arguments, state, state, temporaries, arguments + temporaries)
 
-    passes = config.training.accumulation_steps * (3 if config.model.remat else 2)
+    passes = config.training.accumulation_steps * (3 if recomputes(config.model.remat) else 2)
     whole = _bytes(mesh, (inputs.state.trainable, inputs.frozen), over=("tensor",))
     collectives = _collectives(config, mesh, inputs, passes, sizes, shape)
     chip = topology.chip
@@ -112,7 +113,11 @@ def _temporaries(config: ConfigDict, sizes: VLMConfig, shape: BatchShape, mesh: 
     decoder = sizes.decoder
     inner = (decoder.num_heads + decoder.num_kv_heads) * decoder.head_dim * 2
     layer = tokens * (4 * decoder.width + inner + 3 * decoder.mlp_dim) * item
-    kept = tokens * decoder.width * item if config.model.remat else layer
+    kept = layer
+    if recomputes(config.model.remat):
+        attended = decoder.num_heads * decoder.head_dim
+        width = decoder.width + (attended if config.model.remat == "attention" else 0)
+        kept = tokens * width * item
     total = decoder.depth * kept + layer
     total += (
         3
@@ -149,6 +154,6 @@ def _collectives(
         item = jnp.dtype(config.model.dtype).itemsize
         # A sum behind attention and one behind the MLP, forward and backward.
         one = 2.0 * tokens * sizes.decoder.width * item * (tensor - 1) / tensor
-        repeats = 6 if config.model.remat else 4
+        repeats = 6 if recomputes(config.model.remat) else 4
         found["all-reduce"] = found.get("all-reduce", 0.0) + repeats * sizes.decoder.depth * one
     return found

@@ -14,6 +14,7 @@ from ml_collections import ConfigDict
 from cxrjax.hardware import GIB, Topology
 from cxrjax.input_pipeline.coordinates import resolve_box_route
 from cxrjax.models.flops import Flops, step_flops, total
+from cxrjax.models.layers import recomputes
 from cxrjax.planning import formula, hlo, program
 from cxrjax.planning.estimate import Estimate, mfu, roofline
 from cxrjax.training import checkpoint
@@ -197,7 +198,7 @@ def make_plan(
         model,
         tuple(config.trainable),
         shape,
-        remat=bool(config.model.remat),
+        remat=recomputes(config.model.remat),
         loc_loss=_loc_loss(config),
     )
     if topology.chip.kind == "gpu" or not compiled:

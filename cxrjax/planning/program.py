@@ -25,6 +25,7 @@ from cxrjax.input_pipeline.batch import Batch, empty_batch
 from cxrjax.input_pipeline.coordinates import resolve_box_route
 from cxrjax.models import VLM, partition
 from cxrjax.models.flops import BatchShape
+from cxrjax.models.splash import resolve_attention
 from cxrjax.training import checkpoint, sharding, step
 from cxrjax.training.config import batch_images
 from cxrjax.training.mixture_config import source_config
@@ -162,6 +163,7 @@ def lower_step(config: ConfigDict, devices: Sequence[Any]) -> Any:
     mesh = sharding.make_mesh(config.mesh, devices)
     accumulation = config.training.accumulation_steps
     sharding.check_batch_divides(mesh, batch_images(config), accumulation)
+    config = _with_kernels_of(config, devices)
     inputs = step_inputs(config)
     function = step.make_train_step(inputs.graphdef, config, _ANY_STEPS, mesh)
     compiled = step.compile_train_step(function, mesh, inputs.state, inputs.frozen)
@@ -178,7 +180,7 @@ def lower_decode(config: ConfigDict, devices: Sequence[Any]) -> Any:
         UserError: the batch does not divide.
     """
     mesh = Mesh(np.asarray(devices), ("data",))
-    inputs = step_inputs(config)
+    inputs = step_inputs(_with_kernels_of(config, devices))
     images = batch_images(config)
     if images % len(devices):
         raise UserError(f"a batch of {images} images does not divide over {len(devices)} devices")
@@ -190,18 +192,26 @@ def lower_decode(config: ConfigDict, devices: Sequence[Any]) -> Any:
 
     def answer(trainable: Any, frozen: Any, batch: Batch) -> Any:
         model: VLM = nnx.merge(inputs.graphdef, trainable, frozen)
-        return generate(
-            model,
-            jnp.asarray(batch.images),
-            jnp.asarray(batch.prefix_tokens),
-            jnp.asarray(batch.prefix_mask),
-            jnp.asarray(batch.question_index),
-            strategy,
-        )
+        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):  # splash.py splits rows by it
+            return generate(
+                model,
+                jnp.asarray(batch.images),
+                jnp.asarray(batch.prefix_tokens),
+                jnp.asarray(batch.prefix_mask),
+                jnp.asarray(batch.question_index),
+                strategy,
+            )
 
     compiled = jax.jit(answer, in_shardings=(whole, whole, rows), out_shardings=rows)
     with _quiet():
         return compiled.lower(trained, inputs.frozen, inputs.batch)
+
+
+def _with_kernels_of(config: ConfigDict, devices: Sequence[Any]) -> ConfigDict:
+    """The configuration with the attention that 'auto' means on these devices."""
+    config = config.copy_and_resolve_references()
+    config.model.attention = resolve_attention(config.model.attention, devices[0].platform)
+    return config
 
 
 def compile_program(lowered: Any) -> Any:

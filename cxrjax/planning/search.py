@@ -3,12 +3,12 @@
 import dataclasses
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from ml_collections import ConfigDict
 
 from cxrjax.errors import UserError
 from cxrjax.hardware import Topology
+from cxrjax.models.layers import REMAT
 from cxrjax.planning import formula
 from cxrjax.planning.plans import Plan
 from cxrjax.training import sharding
@@ -97,10 +97,10 @@ def meshes(config: ConfigDict, chips: int) -> Iterator[dict[str, int]]:
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """One of a sweep: a mesh, whether layers are recomputed, and its plans."""
+    """One of a sweep: a mesh, what layers keep, and its plans."""
 
     mesh: dict[str, int]
-    remat: Any
+    remat: str
     guessed: Plan
     compiled: Plan | None = None
 
@@ -122,7 +122,7 @@ def sweep(
     """
     found = []
     for mesh in meshes(config, topology.chips):
-        for remat in (False, True):
+        for remat in REMAT:
             other = with_mesh(config, mesh)
             other.model.remat = remat
             try:
@@ -155,12 +155,12 @@ def _rank(choice: Choice) -> tuple[bool, bool, float]:
 
 def sweep_table(choices: list[Choice], shown: int = 12) -> str:
     """A line a choice."""
-    lines = [f"{'mesh':34} {'remat':6} {'fits':5} {'peak GiB':>9} {'step s':>8} {'MFU':>6}  by"]
+    lines = [f"{'mesh':34} {'remat':9} {'fits':5} {'peak GiB':>9} {'step s':>8} {'MFU':>6}  by"]
     for choice in choices[:shown]:
         plan, memory, estimate = choice.plan, choice.plan.memory, choice.plan.estimate
         mesh = " ".join(f"{axis}={size}" for axis, size in choice.mesh.items() if size > 1)
         lines.append(
-            f"{mesh or 'one chip':34} {choice.remat!s:6} {'yes' if plan.fits else 'no':5} "
+            f"{mesh or 'one chip':34} {choice.remat:9} {'yes' if plan.fits else 'no':5} "
             f"{memory.peak / 2**30 if memory else float('nan'):9.2f} "
             f"{estimate.step if estimate else float('nan'):8.3f} "
             f"{plan.mfu if plan.mfu else float('nan'):6.1%}  "

@@ -405,7 +405,7 @@ def _scan_chunks(
 
     start = (zeros[0], None if zeros[1] is None else zeros[1][1])
     (found, of_parameters), of_states = jax.lax.scan(add_chunk, start, (states, rest))
-    if wanted is None:
+    if of_parameters is None:
         return found, None
     of_closed_over: list[Any] = [None] * len(closed_over)
     for i, gradient in zip(number, of_parameters, strict=True):

@@ -1,5 +1,6 @@
 """One optimiser step as one pure function, and the state it moves on."""
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -113,15 +114,16 @@ def make_train_step(
     ) -> tuple[tuple[Array, LossParts], Any]:
         def loss(trainable: Any) -> tuple[Array, LossParts]:
             model = nnx.merge(graphdef, trainable, frozen)
-            return multitask_loss(
-                model,
-                batch,
-                training.lambda_box,
-                key,
-                denominators,
-                training.logit_chunk,
-                box_route,
-            )
+            with _mesh_of_kernels(mesh):
+                return multitask_loss(
+                    model,
+                    batch,
+                    training.lambda_box,
+                    key,
+                    denominators,
+                    training.logit_chunk,
+                    box_route,
+                )
 
         return jax.value_and_grad(loss, has_aux=True)(trainable)
 
@@ -154,6 +156,13 @@ def make_train_step(
         return TrainState(state.step + 1, trainable, opt_state), metrics
 
     return train_step
+
+
+def _mesh_of_kernels(mesh: Mesh | None) -> contextlib.AbstractContextManager[Any]:
+    """Tells the kernels of splash.py which devices to spread over: XLA cannot split them."""
+    if mesh is None:
+        return contextlib.nullcontext()
+    return jax.sharding.use_abstract_mesh(mesh.abstract_mesh)
 
 
 def dropout_key(seed: int, step: Int[Array, ""]) -> Key[Array, ""]:

@@ -46,7 +46,13 @@ def _loss(sizes, share, remat, rules, shape, rank=4):
     """Gradients of a loss of all answer logits in what trains, and what it takes."""
 
     def make():
-        model = VLM(sizes, rngs=nnx.Rngs(0), share=share, remat=remat, dtype="bfloat16")
+        model = VLM(
+            sizes,
+            rngs=nnx.Rngs(0),
+            share=share,
+            remat="full" if remat else "none",
+            dtype="bfloat16",
+        )
         if rank:
             targets = ("decoder/layers/attn/.*", "projector")
             apply_lora(model, LoRAConfig(rank=rank, targets=targets), nnx.Rngs(1))
