@@ -25,7 +25,8 @@ from cxrjax import cli
 from cxrjax.errors import UserError
 from cxrjax.hardware import parse_topology
 from cxrjax.planning import search, table
-from cxrjax.planning.plans import KEPT, describe, make_plan
+from cxrjax.planning.describe import describe
+from cxrjax.planning.plans import KEPT, make_plan
 from cxrjax.training.config import batch_images, load_config
 
 

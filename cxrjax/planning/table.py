@@ -71,15 +71,15 @@ def tables(plan: Planner, log_line: Callable[[str], None]) -> str:
             log_line(f"{recipe.config} on {name}")
             plans[recipe.config, name] = plan(recipe_config(recipe, topology), topology=topology)
     lines = [
-        "| recipe | slice | images a step | mesh | fits | peak GiB of a chip | limit | sent MB a "
-        "chip and step | step s, at least | MFU, at most | limited by | said by |",
+        "| recipe | slice | images a step | mesh | fits | peak GiB of a chip | limit | "
+        "collectives MB a chip and step | step s, at least | MFU, at most | limited by | said by |",
         "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for (config, name), found in plans.items():
         lines.append(_row(config, name, found))
     lines += [
         "",
-        f"| recipe | sent MB a chip, {SCALING[0]} | {SCALING[1]} | grows by | weak-scaling "
+        f"| recipe | collectives MB a chip, {SCALING[0]} | {SCALING[1]} | grows by | weak-scaling "
         "efficiency, estimated |",
         "|---|---|---|---|---|",
     ]

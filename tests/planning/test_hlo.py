@@ -98,7 +98,8 @@ def test_loops_fusions_and_collectives(groups, size):
         True,
     )
     assert gather.bytes == 16 * 16 * 4 and gather.sent_bytes == 8 * 16 * 4
-    assert program.collective_bytes()["all-reduce"] == 5 * reduce.sent_bytes
+    assert program.collective_bytes() == {"all-reduce": 5 * reduce.bytes, "all-gather": 16 * 16 * 4}
+    assert program.sent_bytes == 5 * reduce.sent_bytes + gather.sent_bytes
 
 
 def test_traffic_is_of_the_slice_and_of_main_memory_alone():
@@ -141,6 +142,12 @@ def test_early_end_counts_to_its_limit_and_unknown_loops_are_told():
     program = read_program(unknown, 4)
     assert program.unknown_loops == 1
     assert program.flops == 2 * 2 * 8 * 16 * 16
+
+
+def test_kernels_are_counted():
+    line = '  %k = f32[8,16] custom-call(%x), custom_call_target="tpu_custom_call"\n  %dot = '
+    program = read_program(TEXT.replace("GROUPS", "{{0,1}}").replace("  %dot = ", line), 4)
+    assert program.kernels == 5
 
 
 def test_not_a_program():

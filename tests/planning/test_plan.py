@@ -116,6 +116,14 @@ def test_roofline_takes_the_slower_of_work_and_memory_and_adds_what_is_awaited()
         assert found.step == pytest.approx(step, abs=1e-4) and found.limit == "links"
 
 
+def test_products_in_kernels_are_taken_from_the_formula():
+    topology = parse_topology("v5e-8")
+    work = (Work("product", 1, topology.chip.flops * 0.3, 0),)
+    for kernels, step in ((0, 0.3), (4, 0.5)):
+        found = roofline(Program(work, (), 0, kernels), topology, topology.chip.flops * 0.5)
+        assert found.step == pytest.approx(step)
+
+
 def test_small_messages_take_their_hops():
     near, far = parse_topology("v5e-16"), parse_topology("v5e-256")
     assert collective_seconds(0, 256, far) == pytest.approx(5 * collective_seconds(0, 16, near))
