@@ -9,17 +9,15 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 
-from cxrjax.planning.hlo_text import Array, Instruction, convolution_flops, parse_text
-
-COLLECTIVES = (
-    "all-reduce",
-    "all-gather",
-    "reduce-scatter",
-    "all-to-all",
-    "collective-permute",
-    "ragged-all-to-all",
-    "collective-broadcast",
+from cxrjax.planning.hlo_text import (
+    Array,
+    Instruction,
+    collective_kind,
+    convolution_flops,
+    group_size,
+    parse_text,
 )
+
 # They move no data themselves.
 _FREE = {
     *("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "iota"),
@@ -127,7 +125,7 @@ class _Reader:
         computation = self.computations[name]
         for instruction in computation.values():
             opcode = instruction.opcode
-            kind = _collective_kind(opcode)
+            kind = collective_kind(opcode)
             if kind is None and opcode in ("async-start", "fusion"):
                 kind = self._wrapped_collective(instruction)
             if opcode == "while":
@@ -221,7 +219,7 @@ class _Reader:
         """Of an async wrapper, or of a fusion around a collective."""
         for _, name in instruction.called():
             for inner in self.computations.get(name, {}).values():
-                if kind := _collective_kind(inner.opcode):
+                if kind := collective_kind(inner.opcode):
                     return kind
         return None
 
@@ -232,10 +230,10 @@ class _Reader:
         if found.opcode in ("async-start", "fusion"):
             for _, name in found.called():
                 inner = next(
-                    i for i in self.computations[name].values() if _collective_kind(i.opcode)
+                    i for i in self.computations[name].values() if collective_kind(i.opcode)
                 )
                 computation = self.computations[name]
-        group = _group_size(inner.attributes, self.devices)
+        group = group_size(inner.attributes, self.devices)
         if group < 2:
             return
         given = sum(a.bytes for name in inner.operands for a in computation[name].arrays)
@@ -367,27 +365,3 @@ def _through(computation: dict[str, Instruction], name: str) -> Instruction:
 def _constant(instruction: Instruction) -> int | None:
     match = re.match(r"\((-?\d+)\)", instruction.attributes)
     return int(match[1]) if instruction.opcode == "constant" and match else None
-
-
-def _collective_kind(opcode: str) -> str | None:
-    name = opcode.removesuffix("-start")
-    return name if name in COLLECTIVES else None
-
-
-def _group_size(attributes: str, devices: int) -> int:
-    """Devices of one group, in each of the ways that XLA writes groups.
-
-    `{{0,1},{2,3}}`; `[2,4]<=[8]` for two groups of four; `mesh['a'=2,'b'=4] {'b'}` for groups along
-    axis b, where `'b':(1)2` would be two of its four.
-    """
-    if meshed := re.search(r"replica_groups=@?\w*mesh\w*\[([^\]]*)\][^{]*\{([^}]*)\}", attributes):
-        sizes = dict(re.findall(r"'(\w+)'=(\d+)", meshed[1]))
-        axes = re.findall(r"'(\w+)'(?::\(\d+\)(\d+))?", meshed[2])
-        return math.prod(int(part or sizes[axis]) for axis, part in axes)
-    if iota := re.search(r"replica_groups=\[(\d+),(\d+)\]<=", attributes):
-        return int(iota[2])
-    if listed := re.search(r"replica_groups=\{\{([\d,]*)\}", attributes):
-        return len(listed[1].split(","))
-    if "source_target_pairs=" in attributes:
-        return 2
-    return devices

@@ -10,6 +10,15 @@ _ITEM_BITS = {
     **{"s32": 32, "u32": 32, "f32": 32, "s64": 64, "u64": 64, "f64": 64, "c64": 64, "c128": 128},
     **{"f8e4m3fn": 8, "f8e5m2": 8, "f8e4m3": 8, "s2": 2, "u2": 2},
 }
+COLLECTIVES = (
+    "all-reduce",
+    "all-gather",
+    "reduce-scatter",
+    "all-to-all",
+    "collective-permute",
+    "ragged-all-to-all",
+    "collective-broadcast",
+)
 _CALLING = ("calls", "to_apply", "condition", "body", "true_computation", "false_computation")
 _HEAD = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\) -> .*\{$")
 _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.\-]+) = (.*)$")
@@ -154,3 +163,28 @@ def convolution_flops(computation: dict[str, Instruction], instruction: Instruct
             for place in (out * stride + k * spread - before for k in range(kernel[axis]))
         )
     return 2.0 * products
+
+
+def collective_kind(opcode: str) -> str | None:
+    """One of `COLLECTIVES`, also of an instruction that begins one."""
+    name = opcode.removesuffix("-start")
+    return name if name in COLLECTIVES else None
+
+
+def group_size(attributes: str, devices: int) -> int:
+    """Devices of one group, in each of the ways that XLA writes groups.
+
+    `{{0,1},{2,3}}`; `[2,4]<=[8]` for two groups of four; `mesh['a'=2,'b'=4] {'b'}` for groups along
+    axis b, where `'b':(1)2` would be two of its four.
+    """
+    if meshed := re.search(r"replica_groups=@?\w*mesh\w*\[([^\]]*)\][^{]*\{([^}]*)\}", attributes):
+        sizes = dict(re.findall(r"'(\w+)'=(\d+)", meshed[1]))
+        axes = re.findall(r"'(\w+)'(?::\(\d+\)(\d+))?", meshed[2])
+        return math.prod(int(part or sizes[axis]) for axis, part in axes)
+    if iota := re.search(r"replica_groups=\[(\d+),(\d+)\]<=", attributes):
+        return int(iota[2])
+    if listed := re.search(r"replica_groups=\{\{([\d,]*)\}", attributes):
+        return len(listed[1].split(","))
+    if "source_target_pairs=" in attributes:
+        return 2
+    return devices
