@@ -181,7 +181,8 @@ def test_compiled_for_a_slice_that_is_not_there(capsys, tmp_path):
     """The tiny model's step for eight v5e chips; a second look compiles nothing."""
     arguments = [
         *("--config=configs/vindr_lora.py:demo", "--topology=v5e-8", f"--kept={tmp_path}"),
-        *("--config.model.unroll=False", "--config.mesh.fsdp=2"),
+        *("--config.model.unroll=False", "--config.model.attention=dense"),
+        "--config.mesh.fsdp=2",
     ]
     said = _json(capsys, *arguments)
     assert set(KEYS) <= said.keys() and said["fits"] and said["source"] == "compiler"
@@ -200,7 +201,8 @@ def test_compiled_for_a_slice_that_is_not_there(capsys, tmp_path):
 def test_what_does_not_fit_is_told_with_sizes(capsys, tmp_path):
     arguments = [
         *("--config=configs/vindr_lora.py:demo", "--topology=v5e-1", f"--kept={tmp_path}"),
-        *("--config.model.unroll=False", "--config.training.batch_images=8192"),
+        *("--config.model.unroll=False", "--config.model.attention=dense"),
+        "--config.training.batch_images=8192",
         "--config.training.logit_chunk=1000000",
     ]
     said = _json(capsys, *arguments)
