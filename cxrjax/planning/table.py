@@ -7,6 +7,7 @@ from typing import NamedTuple
 from ml_collections import ConfigDict
 
 from cxrjax.hardware import Topology, parse_topology
+from cxrjax.planning import formula
 from cxrjax.planning.plans import Plan
 from cxrjax.planning.search import Planner, with_batch
 from cxrjax.training.config import load_config
@@ -91,13 +92,14 @@ def tables(plan: Planner, log_line: Callable[[str], None]) -> str:
 
 def _row(config: str, name: str, plan: Plan) -> str:
     said = plan.to_json()
-    mesh = " ".join(f"{axis}={size}" for axis, size in plan.config.mesh.items() if size != 1)
+    shape = formula.abstract_mesh(plan.config, plan.topology).shape
+    mesh = " ".join(f"{axis}={size}" for axis, size in shape.items() if size != 1)
     needed, sent = said["hbm_bytes_per_chip"], said["collective_bytes_per_chip"]
     cells = [
         config.removeprefix("configs/").removesuffix(".py"),
         name,
         str(said["batch_images"]),
-        mesh.replace("data=-1", f"data={plan.topology.chips // plan.config.mesh.fsdp}"),
+        mesh,
         "yes" if plan.fits else "no",
         "?" if needed is None else f"{needed / 2**30:.2f}",
         f"{plan.limit / 2**30:.2f}",
