@@ -110,6 +110,9 @@ setup(
             "sentence-transformers>=5,<7",
             "torch>=2.9,<3",
         ],
+        # The TPU's compiler, for `plan` on machines without one. Not part of `test`: where it is
+        # installed, JAX looks for TPUs first.
+        "plan": ["libtpu>=0.0.42,<0.0.43"],
         "tpu": ["jax[tpu]>=0.10,<0.11"],
         "gpu": ["jax[cuda13]>=0.10,<0.11"],
         "notebooks": ["ipykernel>=6.29,<8", "jupyterlab>=4,<5"],

@@ -19,11 +19,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import jax
+
 from cxrjax import cli
 from cxrjax.errors import UserError
 from cxrjax.hardware import parse_topology
 from cxrjax.planning import search, table
-from cxrjax.planning.plans import KEPT, describe, make_plan
+from cxrjax.planning.describe import describe
+from cxrjax.planning.plans import KEPT, make_plan
 from cxrjax.training.config import batch_images, load_config
 
 
@@ -49,7 +52,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--kept", type=Path, default=KEPT, metavar="DIR", help="where compiled figures are kept"
     )
     flags, overrides = parser.parse_known_args(arguments)
+    # Whatever this machine has: programs are made for the devices of the slice.
+    jax.config.update("jax_platforms", "cpu")
     make = functools.partial(make_plan, kept=flags.kept, log_line=_log)
+    if flags.formula:
+        make = functools.partial(make, compiled=False)
     if flags.table:
         print(table.tables(make, _log))
         return
@@ -60,16 +67,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise UserError(f"--compiles={flags.compiles}: expected 1 or more")
     topology, config = parse_topology(flags.topology), load_config(flags.config, overrides)
     plan = functools.partial(make, topology=topology)
-    if flags.formula:
-        plan = functools.partial(plan, compiled=False)
     if flags.sweep:
-        choices = search.sweep(
-            config,
-            topology,
-            functools.partial(make, topology=topology),
-            (0 if flags.formula else flags.compiles),
-        )
-        print(search.sweep_table(choices))
+        compiles = 0 if flags.formula else flags.compiles
+        print(search.sweep_table(search.sweep(config, topology, plan, compiles)))
         return
     if flags.find_batch:
         found, too_large = search.find_batch(config, topology, plan, flags.compiles)

@@ -36,7 +36,7 @@ def test_every_slice_has_two_names_of_its_own(chip):
     ("name", "told"),
     [
         ("v9x:2x2", "known are v5e, v5p, v6e, a100-80, h100"),
-        ("v5e", "written as v5e:2x4 or v5e-8"),
+        ("v5e", "v5e:2x4 (v5e-8)"),
         ("v5e:3x3", "v5e:2x4 (v5e-8)"),
         ("v5e-7", "v5e:4x4 (v5e-16)"),
         ("v5p-4", "v5p:2x2x1 (v5p-8)"),

@@ -34,15 +34,21 @@ class Estimate:
         return max(("compute", "hbm", "links"), key=lambda name: getattr(self, name))
 
 
-def roofline(program: Program, topology: Topology) -> Estimate:
+def roofline(program: Program, topology: Topology, needed_flops: float = 0.0) -> Estimate:
     """Of a program that runs on every chip of a slice.
 
     Collectives that are begun and awaited apart run beside the work; the others stop it.
+
+    Args:
+        needed_flops: of one chip by formula; what of them the program does not show is taken to be
+            in its hand-written kernels, if it has any.
     """
     chip = topology.chip
     busy = sum(
         w.times * max(w.flops / chip.flops, w.hbm_bytes / chip.hbm_bandwidth) for w in program.work
     )
+    hidden = max(0.0, needed_flops - program.flops) if program.kernels else 0.0
+    busy += hidden / chip.flops
     beside = alone = 0.0
     for one in program.collectives:
         seconds = one.times * collective_seconds(one.sent_bytes, one.group, topology)
@@ -50,7 +56,7 @@ def roofline(program: Program, topology: Topology) -> Estimate:
         alone += 0.0 if one.overlapped else seconds
     return Estimate(
         step=max(busy, beside) + alone,
-        compute=program.flops / chip.flops,
+        compute=(program.flops + hidden) / chip.flops,
         hbm=program.hbm_bytes / chip.hbm_bandwidth,
         links=beside + alone,
     )

@@ -24,7 +24,7 @@ from cxrjax.training import sharding
 
 @dataclasses.dataclass(frozen=True)
 class Guess:
-    """Of one chip and step. `collectives`: bytes that a chip sends, by kind."""
+    """Of one chip and step. `collectives`: bytes of arrays gathered or summed, by kind."""
 
     memory: Memory
     collectives: dict[str, float]
@@ -44,7 +44,7 @@ def guess(
     Raises:
         UserError: the mesh does not fit the slice.
     """
-    mesh = abstract_mesh(config, topology)
+    mesh: Any = abstract_mesh(config, topology)
     sharding.check_batch_divides(mesh, shape.images, config.training.accumulation_steps)
     trained = _bytes(mesh, inputs.state.trainable)
     state, frozen = _bytes(mesh, inputs.state), _bytes(mesh, inputs.frozen)
@@ -139,21 +139,22 @@ def _collectives(
     sizes: VLMConfig,
     shape: BatchShape,
 ) -> dict[str, float]:
-    """Bytes that one chip sends, rings throughout."""
+    """Bytes of the arrays that one chip takes part in gathering or summing."""
     found: dict[str, float] = {}
     shards, fsdp, tensor = _shards(mesh), mesh.shape["fsdp"], mesh.shape["tensor"]
     gradients = _bytes(mesh, inputs.state.trainable)
     if shards > 1:
-        found["all-reduce"] = 2.0 * gradients * (shards - 1) / shards
+        found["all-reduce"] = float(gradients)
     if fsdp > 1:
         parameters = (inputs.state.trainable, inputs.frozen)
-        found["all-gather"] = float(passes * _bytes(mesh, parameters) * (fsdp - 1))
+        whole = _bytes(mesh, parameters, over=("tensor",))
+        found["all-gather"] = float(passes * whole)
     if tensor > 1:
         images = shape.images / shards
         tokens = images * (sizes.num_context + shape.questions * (shape.prefix + shape.answer))
         item = jnp.dtype(config.model.dtype).itemsize
         # A sum behind attention and one behind the MLP, forward and backward.
-        one = 2.0 * tokens * sizes.decoder.width * item * (tensor - 1) / tensor
+        one = tokens * sizes.decoder.width * item
         repeats = 6 if recomputes(config.model.remat) else 4
         found["all-reduce"] = found.get("all-reduce", 0.0) + repeats * sizes.decoder.depth * one
     return found

@@ -11,7 +11,8 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from cxrjax.hardware import GIB, Topology
+from cxrjax.hardware import Topology
+from cxrjax.input_pipeline.coordinates import resolve_box_route
 from cxrjax.models.flops import Flops, step_flops, total
 from cxrjax.models.layers import recomputes
 from cxrjax.planning import formula, hlo, program
@@ -21,7 +22,7 @@ from cxrjax.training.config import batch_images
 from cxrjax.training.run_info import write_json
 
 # What is kept of a compiled program: raise it when reading programs changes.
-_KEPT_VERSION = 1
+_KEPT_VERSION = 2
 # Where compiled programs' figures are kept; compiling one takes minutes.
 KEPT = Path.home() / ".cache" / "cxrjax" / "plans"
 
@@ -57,6 +58,7 @@ class Measured:
                 tuple(hlo.Work(**one) for one in found["work"]),
                 tuple(hlo.Collective(**one) for one in found["collectives"]),
                 found["unknown_loops"],
+                found["kernels"],
             )
         return cls(memory, kept["limit"], kept["needed"], found, kept["seconds"])
 
@@ -102,11 +104,15 @@ class Plan:
             return self.guess.estimate
         if self.measured is None or self.measured.program is None:
             return None
-        return roofline(self.measured.program, self.topology)
+        return roofline(self.measured.program, self.topology, self._flops_per_chip)
+
+    @property
+    def _flops_per_chip(self) -> float:
+        return total(self.flops).computed / self.topology.chips
 
     @property
     def collectives(self) -> dict[str, float] | None:
-        """Bytes that a chip sends in a step, by kind."""
+        """Bytes of the arrays that a chip takes part in gathering or summing in a step, by kind."""
         if self.guess:
             return self.guess.collectives
         if self.measured is None or self.measured.program is None:
@@ -143,11 +149,13 @@ class Plan:
             "remat": self.config.model.remat,
             "source": "formula" if self.guess else "compiler",
             "compiler": {
-                "memory": memory and not self.guess and dataclasses.asdict(memory),
-                "collectives": sent if not self.guess else None,
+                "memory": dataclasses.asdict(memory) if memory and not self.guess else None,
+                "collectives": None if self.guess else sent,
                 "flops_per_chip": compiled and compiled.flops,
                 "hbm_traffic_per_chip": compiled and compiled.hbm_bytes,
+                "sent_bytes_per_chip": compiled and compiled.sent_bytes,
                 "unknown_loops": compiled and compiled.unknown_loops,
+                "kernels": compiled and compiled.kernels,
                 "decode": self.decode and _decode_json(self.decode, self.topology),
             },
             "model": {
@@ -215,8 +223,6 @@ def make_plan(
 
 
 def _loc_loss(config: ConfigDict) -> bool:
-    from cxrjax.input_pipeline.coordinates import resolve_box_route
-
     return resolve_box_route(config.training.box_route, config.data.codec) == "loc"
 
 
@@ -248,74 +254,3 @@ def _measure(
         file.parent.mkdir(parents=True, exist_ok=True)
         write_json(file, found.to_json())
     return found
-
-
-def describe(plan: Plan) -> str:
-    """A page for people."""
-    topology, flops = plan.topology, total(plan.flops)
-    by = "by formula alone: nothing was compiled" if plan.guess else "compiled"
-    lines = [
-        f"{topology.name} ({topology.vendor_name}), {topology.chips} chips, {by}",
-        f"  batch of {batch_images(plan.config)} images in "
-        f"{plan.config.training.accumulation_steps} micro-batches, mesh "
-        + " ".join(f"{axis}={size}" for axis, size in plan.config.mesh.items()),
-        f"  fits: {'yes' if plan.fits else 'NO'}",
-    ]
-    memory = plan.memory
-    says = "the formula says" if plan.guess else "the compiler says"
-    if memory is None:
-        needed = plan.measured.needed if plan.measured else None
-        lines.append(f"HBM of a chip, {says}: needs {_gib(needed)} of {_gib(plan.limit)}")
-    else:
-        lines += [
-            f"HBM of a chip, {says}: peak {_gib(memory.peak)} of {_gib(plan.limit)}",
-            f"  arguments {_gib(memory.arguments)}, outputs {_gib(memory.outputs)}, of these in "
-            f"place {_gib(memory.aliased)}, temporaries {_gib(memory.temporaries)}",
-        ]
-    sent = plan.collectives
-    if sent is not None:
-        listed = ", ".join(f"{kind} {value / 1e6:,.1f} MB" for kind, value in sent.items())
-        lines.append(f"Sent by a chip in a step, {says}: {listed or 'nothing'}")
-    lines.append(
-        f"Operations of a step, by formula: {flops.model:.4g}, and {flops.recompute:.4g} again "
-        "to save memory"
-    )
-    for name, part in plan.flops.items():
-        lines.append(
-            f"  {name}: forward {part.forward:.3g}, backward {part.backward:.3g}, again "
-            f"{part.recompute:.3g}"
-        )
-    compiled = plan.measured.program if plan.measured else None
-    if compiled is not None:
-        lines.append(
-            f"  the compiled program has {compiled.flops * topology.chips:.4g} in its products, "
-            f"and moves {compiled.hbm_bytes / 1e9:,.1f} GB through a chip's HBM"
-        )
-        if compiled.unknown_loops:
-            lines.append(f"  {compiled.unknown_loops} loops of unknown length were counted once")
-    if estimate := plan.estimate:
-        lines += [
-            f"A step takes at least {estimate.step:.3f} s, a model estimates (MFU at most "
-            f"{plan.mfu:.1%}); limited by {estimate.limit}",
-            f"  alone: compute {estimate.compute:.3f} s, HBM {estimate.hbm:.3f} s, links "
-            f"{estimate.links:.4f} s",
-        ]
-    if plan.decode is not None:
-        lines.append(_describe_decode(plan.decode, topology))
-    lines.append(f"Figures of the chip: {topology.chip.source}")
-    return "\n".join(lines)
-
-
-def _describe_decode(decode: Measured, topology: Topology) -> str:
-    if decode.memory is None or decode.program is None:
-        return f"Answering a batch: does not fit, needs {_gib(decode.needed)}"
-    # The loop ends early where all answers have ended.
-    seconds = roofline(decode.program, topology).step
-    return (
-        f"Answering a batch: peak {_gib(decode.memory.peak)}, at least {seconds:.3f} s where the "
-        "longest answer fills its slots"
-    )
-
-
-def _gib(value: int | None) -> str:
-    return "an unknown amount" if value is None else f"{value / GIB:.2f} GiB"

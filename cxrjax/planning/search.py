@@ -1,6 +1,7 @@
 """Which batch, which mesh: several plans compared."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator
 
 from ml_collections import ConfigDict
@@ -49,9 +50,7 @@ def find_batch(
         the smallest found not to.
     """
     mesh = formula.abstract_mesh(config, topology)
-    shards = 1
-    for axis in sharding.BATCH_AXES:
-        shards *= mesh.shape[axis]
+    shards = math.prod(mesh.shape[axis] for axis in sharding.BATCH_AXES)
     unit = shards * config.training.accumulation_steps
     made: dict[int, Plan] = {}
 
@@ -72,24 +71,19 @@ def find_batch(
 
 def _next(made: dict[int, Plan], good: int, bad: int | None) -> int:
     """What to try after these plans: where the line meets the limit, between what is known."""
-    known = sorted(
-        (units, p.memory.peak if p.memory else (p.measured and p.measured.needed) or 0)
-        for units, p in made.items()
+    peaks = sorted(
+        (units, plan.memory.peak if plan.memory else (plan.measured and plan.measured.needed) or 0)
+        for units, plan in made.items()
     )
-    known = [(units, peak) for units, peak in known if peak]
-    low, high = good + 1, (2 * max(good, 1) if len(known) < 2 else 64 * max(good, 1))
-    if bad is not None:
-        high = bad - 1
-    middle = max(1, (good + (bad if bad is not None else high)) // 2)
-    guess = middle if bad is not None else high
-    if len(known) >= 2:
-        (x0, y0), (x1, y1) = known[-2:]
+    peaks = [(units, peak) for units, peak in peaks if peak]
+    top = bad - 1 if bad is not None else good * (2 if len(peaks) < 2 else 64)
+    guess = top if bad is None else (good + bad) // 2
+    if len(peaks) >= 2:
+        (x0, y0), (x1, y1) = peaks[-2:]
         limit = next(iter(made.values())).limit
         if y1 > y0:
             guess = int(x0 + (limit - y0) * (x1 - x0) / (y1 - y0))
-            if guess in made:
-                guess = middle
-    return min(max(guess, low), max(high, low))
+    return min(max(guess, good + 1), max(top, good + 1))
 
 
 def meshes(config: ConfigDict, chips: int) -> Iterator[dict[str, int]]:

@@ -7,10 +7,10 @@ from typing import NamedTuple
 from ml_collections import ConfigDict
 
 from cxrjax.hardware import Topology, parse_topology
+from cxrjax.planning import formula
 from cxrjax.planning.plans import Plan
 from cxrjax.planning.search import Planner, with_batch
 from cxrjax.training.config import load_config
-from cxrjax.training.sharding import AXES
 
 SLICES = ("v5e-8", "v5e-16", "v5e-256", "v5p-8", "v6e-8", "v6e-256")
 
@@ -72,15 +72,15 @@ def tables(plan: Planner, log_line: Callable[[str], None]) -> str:
             log_line(f"{recipe.config} on {name}")
             plans[recipe.config, name] = plan(recipe_config(recipe, topology), topology=topology)
     lines = [
-        "| recipe | slice | images a step | mesh | fits | peak GiB of a chip | limit | sent MB a "
-        "chip and step | step s, at least | MFU, at most | limited by |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
+        "| recipe | slice | images a step | mesh | fits | peak GiB of a chip | limit | "
+        "collectives MB a chip and step | step s, at least | MFU, at most | limited by | said by |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for (config, name), found in plans.items():
         lines.append(_row(config, name, found))
     lines += [
         "",
-        f"| recipe | sent MB a chip, {SCALING[0]} | {SCALING[1]} | grows by | weak-scaling "
+        f"| recipe | collectives MB a chip, {SCALING[0]} | {SCALING[1]} | grows by | weak-scaling "
         "efficiency, estimated |",
         "|---|---|---|---|---|",
     ]
@@ -92,14 +92,14 @@ def tables(plan: Planner, log_line: Callable[[str], None]) -> str:
 
 def _row(config: str, name: str, plan: Plan) -> str:
     said = plan.to_json()
-    sizes = {axis: plan.config.mesh[axis] for axis in AXES}
-    mesh = " ".join(f"{axis}={size}" for axis, size in sizes.items() if size != 1)
+    shape = formula.abstract_mesh(plan.config, plan.topology).shape
+    mesh = " ".join(f"{axis}={size}" for axis, size in shape.items() if size != 1)
     needed, sent = said["hbm_bytes_per_chip"], said["collective_bytes_per_chip"]
     cells = [
         config.removeprefix("configs/").removesuffix(".py"),
         name,
         str(said["batch_images"]),
-        mesh.replace("data=-1", f"data={plan.topology.chips // plan.config.mesh.fsdp}"),
+        mesh,
         "yes" if plan.fits else "no",
         "?" if needed is None else f"{needed / 2**30:.2f}",
         f"{plan.limit / 2**30:.2f}",
@@ -107,6 +107,7 @@ def _row(config: str, name: str, plan: Plan) -> str:
         "" if plan.estimate is None else f"{plan.estimate.step:.2f}",
         "" if plan.mfu is None else f"{plan.mfu:.0%}",
         "" if plan.estimate is None else plan.estimate.limit,
+        said["source"],
     ]
     return f"| {' | '.join(cells)} |"
 

@@ -78,6 +78,7 @@ ENTRY %main (p0: f32[8,16], p1: bf16[7,16,16]) -> f32[16,16] {
         ("mesh['axis_0'=2,'axis_1'=2] {'axis_0','axis_1'}", 4),
         ("mesh['axis_0'=2,'axis_1'=2] {'axis_1'}", 2),
         ("mesh['axis_0'=4] {'axis_0':(1)2}", 2),
+        ("mesh['axis_0'=1,'axis_1'=2,'axis_2'=2], device_ids=([2,2]T(1,0)) {'axis_1'}", 2),
     ],
 )
 def test_loops_fusions_and_collectives(groups, size):
@@ -97,14 +98,16 @@ def test_loops_fusions_and_collectives(groups, size):
         True,
     )
     assert gather.bytes == 16 * 16 * 4 and gather.sent_bytes == 8 * 16 * 4
-    assert program.collective_bytes()["all-reduce"] == 5 * reduce.sent_bytes
+    assert program.collective_bytes() == {"all-reduce": 5 * reduce.bytes, "all-gather": 16 * 16 * 4}
+    assert program.sent_bytes == 5 * reduce.sent_bytes + gather.sent_bytes
 
 
 def test_traffic_is_of_the_slice_and_of_main_memory_alone():
     """One layer of seven is read; what is kept in S(1), on the chip itself, is not counted."""
     program = read_program(TEXT.replace("GROUPS", "{{0,1,2,3}}"), 4)
     work = {w.name: w for w in program.work}
-    assert work["made"].hbm_bytes == 16 * 16 * 2 + 8 * 16 * 4
+    index = 4
+    assert work["made"].hbm_bytes == 16 * 16 * 2 + index + 8 * 16 * 4
     assert work["dot"].hbm_bytes == 2 * 8 * 16 * 4 + 16 * 16 * 2
     assert work["dot"].times == 5
 
@@ -139,6 +142,12 @@ def test_early_end_counts_to_its_limit_and_unknown_loops_are_told():
     program = read_program(unknown, 4)
     assert program.unknown_loops == 1
     assert program.flops == 2 * 2 * 8 * 16 * 16
+
+
+def test_kernels_are_counted():
+    line = '  %k = f32[8,16] custom-call(%x), custom_call_target="tpu_custom_call"\n  %dot = '
+    program = read_program(TEXT.replace("GROUPS", "{{0,1}}").replace("  %dot = ", line), 4)
+    assert program.kernels == 5
 
 
 def test_not_a_program():

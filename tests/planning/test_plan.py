@@ -63,13 +63,14 @@ def test_full_fine_tuning_needs_several_gpus(capsys):
         ([f"--config={VINDR}", "--topology=h100-8", "--config.mesh.fsdp=3"], "does not fill the 8"),
         ([f"--config={VINDR}", "--topology=h100-8"], "16 images does not divide into 4"),
         ([f"--config={VINDR}", "--topology=h100-8", "--config.lora.rnk=3"], "did you mean"),
-        ([f"--config={VINDR}", "--topology=h100-8", "--sweep"], "no mesh over 8 chips divides"),
+        ([f"--config={VINDR}", "--topology=h100-16", "--sweep"], "no mesh over 16 chips divides"),
         ([f"--config={VINDR}", "--topology=h100-8", "--compiles=0"], "expected 1 or more"),
     ],
 )
 def test_unusable_arguments(arguments, told):
     if "--sweep" in arguments:  # fewer images than any mesh can share out
-        arguments = [*arguments, "--config.training.batch_questions=4"]
+        one = ("batch_questions=1", "accumulation_steps=1")
+        arguments = [*arguments, *(f"--config.training.{key}" for key in one)]
     with pytest.raises(UserError) as error:
         plan_command.main(arguments)
     assert told in str(error.value) and "\n" not in str(error.value)
@@ -113,6 +114,14 @@ def test_roofline_takes_the_slower_of_work_and_memory_and_adds_what_is_awaited()
         collective = Collective("all-reduce", 1, 0, 8, sent, overlapped)
         found = roofline(Program(work, (collective,), 0), topology)
         assert found.step == pytest.approx(step, abs=1e-4) and found.limit == "links"
+
+
+def test_products_in_kernels_are_taken_from_the_formula():
+    topology = parse_topology("v5e-8")
+    work = (Work("product", 1, topology.chip.flops * 0.3, 0),)
+    for kernels, step in ((0, 0.3), (4, 0.5)):
+        found = roofline(Program(work, (), 0, kernels), topology, topology.chip.flops * 0.5)
+        assert found.step == pytest.approx(step)
 
 
 def test_small_messages_take_their_hops():
@@ -172,7 +181,8 @@ def test_compiled_for_a_slice_that_is_not_there(capsys, tmp_path):
     """The tiny model's step for eight v5e chips; a second look compiles nothing."""
     arguments = [
         *("--config=configs/vindr_lora.py:demo", "--topology=v5e-8", f"--kept={tmp_path}"),
-        *("--config.model.unroll=False", "--config.mesh.fsdp=2"),
+        *("--config.model.unroll=False", "--config.model.attention=dense"),
+        "--config.mesh.fsdp=2",
     ]
     said = _json(capsys, *arguments)
     assert set(KEYS) <= said.keys() and said["fits"] and said["source"] == "compiler"
@@ -191,7 +201,8 @@ def test_compiled_for_a_slice_that_is_not_there(capsys, tmp_path):
 def test_what_does_not_fit_is_told_with_sizes(capsys, tmp_path):
     arguments = [
         *("--config=configs/vindr_lora.py:demo", "--topology=v5e-1", f"--kept={tmp_path}"),
-        *("--config.model.unroll=False", "--config.training.batch_images=8192"),
+        *("--config.model.unroll=False", "--config.model.attention=dense"),
+        "--config.training.batch_images=8192",
         "--config.training.logit_chunk=1000000",
     ]
     said = _json(capsys, *arguments)
