@@ -140,6 +140,21 @@ def test_json_round_trip_keeps_tuples_and_nulls():
     assert again.training.epochs is None
 
 
+def test_json_from_when_remat_was_a_switch():
+    for switch, name in ((True, "full"), (False, "none")):
+        assert config_lib.from_json({"model": {"remat": switch}}, "x").model.remat == name
+
+
+def test_kernels_do_not_take_packed_questions():
+    config = config_lib.default_config()
+    config.training.batch_images, config.training.steps = 1, 1
+    config.model.share, config.data.packed_buckets = "image", (64,)
+    config_lib.validate(config)
+    config.model.attention = "splash"
+    with pytest.raises(UserError, match="packed_buckets"):
+        config_lib.validate(config)
+
+
 def test_json_of_another_version_is_refused():
     with pytest.raises(
         UserError, match=r"config\.json: unknown configuration key 'model\.presset'"

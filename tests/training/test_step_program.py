@@ -1,0 +1,99 @@
+"""What the step's program holds and does not, read off its jaxpr: nothing is compiled."""
+
+import collections
+from typing import Any
+
+import jax
+import pytest
+
+from cxrjax.planning import program
+from cxrjax.training import step
+from cxrjax.training.config import default_config
+
+
+def _config(**lora):
+    config = default_config()
+    config.model.preset, config.model.init = "tiny", "random"
+    config.model.share = "image"
+    config.model.remat = "full"
+    config.lora.rank, config.lora.alpha = 2, 4.0
+    config.lora.update(lora)
+    config.data.prefix_buckets, config.data.answer_buckets = (8,), (64,)
+    config.training.batch_images, config.training.steps = 2, 10
+    config.training.logit_chunk = 16
+    return config
+
+
+def _jaxpr(config):
+    inputs = program.step_inputs(config)
+    function = step.make_train_step(inputs.graphdef, config, 10)
+    return inputs, jax.make_jaxpr(function)(inputs.state, inputs.frozen, inputs.batch)
+
+
+def _equations(jaxpr: Any):
+    """Every equation, inner ones too."""
+    for equation in jaxpr.eqns:
+        yield equation
+        for value in equation.params.values():
+            for inner in value if isinstance(value, tuple | list) else (value,):
+                if hasattr(inner, "eqns") or hasattr(inner, "jaxpr"):
+                    yield from _equations(getattr(inner, "jaxpr", inner))
+
+
+def _products_with(jaxpr: Any, shapes: set[tuple[int, ...]]) -> int:
+    """Matrix products of which one side has such a shape."""
+    return sum(
+        equation.primitive.name == "dot_general"
+        and any(tuple(v.aval.shape) in shapes for v in equation.invars)
+        for equation in _equations(jaxpr.jaxpr)
+    )
+
+
+def test_a_frozen_tower_has_no_backward_pass():
+    inputs, jaxpr = _jaxpr(_config())
+    mlp = inputs.frozen["vision"]["layers"]["mlp"]
+    kernels = {tuple(mlp[name]["kernel"].shape[1:]) for name in ("fc1", "fc2")}
+    # One equation a map, for the layers are scanned: forward alone, once.
+    assert _products_with(jaxpr, kernels) == 2
+    # The count sees a backward pass where there is one.
+    both = _config(targets=("vision/layers/attn/(q|v)_proj",))
+    # Forward, fc1 again for the activation behind it, and the gradients of both inputs.
+    assert _products_with(_jaxpr(both)[1], kernels) == 2 + 1 + 2
+
+
+def test_a_chunk_of_logits_is_all_that_there_is_of_the_vocabulary():
+    config = _config()
+    inputs, jaxpr = _jaxpr(config)
+    vocabulary, width = inputs.frozen["decoder"]["embedder"]["table"].shape
+    sizes = collections.Counter(
+        v.aval.size
+        for e in _equations(jaxpr.jaxpr)
+        for v in e.outvars
+        if vocabulary in getattr(v.aval, "shape", ()) and width not in v.aval.shape
+    )
+    assert max(sizes) == 16 * vocabulary
+    # Logits once and their gradient once: not again in the backward pass. The table is frozen
+    # and has no gradient.
+    assert _products_with(jaxpr, {(vocabulary, width)}) == 2
+    assert not any(
+        e.primitive.name in ("dot_general", "transpose", "add")
+        and tuple(v.aval.shape) in ((vocabulary, width), (width, vocabulary))
+        for e in _equations(jaxpr.jaxpr)
+        for v in e.outvars
+    )
+
+
+@pytest.mark.parametrize(("remat", "times"), [("products", 1), ("full", 2)])
+def test_remat_names_what_is_computed_again(remat, times):
+    config = _config()
+    config.model.remat = remat
+    inputs, jaxpr = _jaxpr(config)
+    mlp = inputs.frozen["decoder"]["layers"]["mlp"]
+    kernel = tuple(mlp["gate_proj"]["kernel"].shape[1:])
+    forward = sum(
+        equation.primitive.name == "dot_general"
+        and tuple(equation.invars[1].aval.shape) == kernel
+        and equation.outvars[0].aval.shape[-1] == kernel[1]
+        for equation in _equations(jaxpr.jaxpr)
+    )
+    assert forward == 2 * times  # gate and up are alike
