@@ -5,6 +5,7 @@ from cxrjax.models.flops import total
 from cxrjax.planning.estimate import roofline
 from cxrjax.planning.plans import Measured, Plan
 from cxrjax.training.config import batch_images
+from cxrjax.training.sharding import AXES
 
 
 def describe(plan: Plan) -> str:
@@ -15,7 +16,7 @@ def describe(plan: Plan) -> str:
         f"{topology.name} ({topology.vendor_name}), {topology.chips} chips, {by}",
         f"  batch of {batch_images(plan.config)} images in "
         f"{plan.config.training.accumulation_steps} micro-batches, mesh "
-        + " ".join(f"{axis}={size}" for axis, size in plan.config.mesh.items()),
+        + " ".join(f"{axis}={plan.config.mesh[axis]}" for axis in AXES),
         f"  fits: {'yes' if plan.fits else 'NO'}",
     ]
     memory = plan.memory
