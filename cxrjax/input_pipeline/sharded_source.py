@@ -213,14 +213,25 @@ class ShardedSource:
         return self.image_root / record.image_path
 
     def record(self, index: int) -> QARecord:
-        """The record at this position of all shards together."""
+        """The record at this position of all shards together.
+
+        Raises:
+            UserError: the shard is damaged, by its own checksums.
+        """
         shard, position = self._place(index)
-        if shard not in self._readers:
-            path = self._file(self._shards[shard], "array_record")
-            self._readers[shard] = ArrayRecordReader(
-                str(path), options="readahead_buffer_size:0", file_reader_buffer_size=1 << 15
-            )
-        return parse_record(self._readers[shard].read([position])[0], self.where(index))
+        try:
+            if shard not in self._readers:
+                path = self._file(self._shards[shard], "array_record")
+                self._readers[shard] = ArrayRecordReader(
+                    str(path), options="readahead_buffer_size:0", file_reader_buffer_size=1 << 15
+                )
+            line = self._readers[shard].read([position])[0]
+        except (RuntimeError, ValueError) as error:
+            problem = (str(error).splitlines() or [repr(error)])[0]
+            raise UserError(
+                f"{self.where(index)}: damaged ({problem}); bring this shard back or build it again"
+            ) from error
+        return parse_record(line, self.where(index))
 
     def where(self, index: int) -> str:
         """File and position of a record, for messages."""

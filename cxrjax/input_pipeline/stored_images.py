@@ -1,6 +1,7 @@
 """Images out of a TFDS data set that `cxrjax.datasets.tfds_builders` wrote, by random access."""
 
 import dataclasses
+import errno
 import io
 from collections.abc import Mapping
 from pathlib import Path
@@ -83,14 +84,26 @@ class StoredImages:
         return self._images[key]
 
     def read(self, number: int) -> bytes:
-        """The bytes of the image of this example."""
+        """The bytes of the image of this example.
+
+        Raises:
+            OSError: the shard is damaged there, by its own checksums.
+        """
         if self._source is None:
             # Not at the top: it loads TensorFlow, and most runs read image files.
             import tensorflow_datasets as tfds
 
             builder = tfds.builder_from_directory(str(self.directory))
             self._source = builder.as_data_source(self.split)
-        return self._source[number]["image"]
+        try:
+            return self._source[number]["image"]
+        except (RuntimeError, ValueError) as error:
+            problem = f"the shard is damaged ({_first_line(error)})"
+            raise OSError(errno.EIO, problem) from error
 
     def __getstate__(self) -> Mapping[str, Any]:
         return {**self.__dict__, "_source": None}
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [repr(error)])[0]

@@ -154,6 +154,18 @@ def test_batches(built, sharded, tokenizer, config):
             np.testing.assert_array_equal(expected.batch.answer_tokens, batch.batch.answer_tokens)
 
 
+def test_a_damaged_shard_is_named(sharded):
+    out = sharded(1)
+    (shard,) = out.glob("records/*.array_record")
+    content = bytearray(shard.read_bytes())
+    content[200:240] = bytes(40)
+    shard.write_bytes(content)
+    source = ShardedSource(out, "train")
+    with pytest.raises(UserError, match=r"\.array_record:0: damaged \(.*build it again") as caught:
+        elements(source)
+    assert "\n" not in str(caught.value)
+
+
 def test_training_opens_them(built, sharded):
     config = default_config()
     config.data.train = str(sharded(2))

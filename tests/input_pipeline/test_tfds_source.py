@@ -228,3 +228,22 @@ def test_a_killed_run_leaves_nothing_that_looks_whole(built, tmp_path):
     folder = _convert(built, out)
     assert list(folder.parent.iterdir()) == [folder]
     assert len(open_tfds(folder, "train")) == 5
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_damaged_shard_loses_questions_that_are_told_by_id(
+    built, tmp_path, tokenizer, config, workers
+):
+    folder = _convert(built, tmp_path / "tfds")
+    (shard,) = folder.glob("*train.array_record*")
+    content = bytearray(shard.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    shard.write_bytes(content)
+    source = open_tfds(folder, "train", 3)
+    settings = {"global_batch_size": 2, "seed": 5, "workers": workers}
+    with train_loader(source, tokenizer, config, **settings) as loader:
+        problems = [each for loaded in itertools.islice(loader, 4) for each in loaded.problems]
+    assert problems
+    for problem in problems:
+        assert problem.reason == "unreadable_image" and problem.question_id
+        assert "the shard is damaged" in problem.detail and "\n" not in problem.detail
