@@ -1,6 +1,7 @@
 # make demo: installs, then trains, evaluates and shows the embedded example (about 8 minutes after
 #            installation on two cores).
 # make test: installs, then runs lint, types and every test but the parity ones.
+# make coverage: the quick tests, and how much of the package they run.
 # make parity: the tests that compare with PyTorch, in a second environment that has it.
 # make beam: an environment with Apache Beam, and the tests of the pipeline in it.
 # make bench:  training and generation beside transformers and PEFT, in that environment.
@@ -20,7 +21,7 @@ export GLIBC_TUNABLES = glibc.malloc.hugetlb=1
 export JAX_PLATFORMS = cpu
 export TF_CPP_MIN_LOG_LEVEL = 2
 
-.PHONY: demo test lint fast parity beam bench bench_scoring bench_input clean
+.PHONY: demo test lint fast coverage parity beam bench bench_scoring bench_input clean
 
 # The held-out phantoms are of the same build, from a stream of seeds that training never draws on.
 demo: $(VENV)/.installed
@@ -45,6 +46,11 @@ demo: $(VENV)/.installed
 
 test: $(VENV)/.installed lint
 	$(PY) -m pytest -n $(TEST_PROCESSES) -m "not parity"
+
+# What the tests cover of the package, per file that they do not cover whole.
+coverage: $(VENV)/.installed
+	$(PY) -m pytest -n $(TEST_PROCESSES) -m "not slow and not parity" \
+	    --cov=cxrjax --cov-report=term:skip-covered
 
 fast: $(VENV)/.installed
 	$(PY) -m pytest -n $(TEST_PROCESSES) -m "not slow and not parity"

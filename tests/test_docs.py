@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from cxrjax.datasets.builders import WITHOUT_SOURCE
 from cxrjax.errors import UserError
@@ -169,6 +170,15 @@ def test_commands_are_found_in_either_kind_of_block():
     assert commands(text) == ["make demo # y", "python -m a      --b", "make c"]
     assert words_of("make demo # y") == ["make", "demo"]
     assert words_of("python [--a=b|c] --d=e|f [-g]") == ["python", "--a=b", "--d=e", "-g"]
+
+
+def test_hooks_run_what_lint_runs():
+    (repo,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+    makefile = (ROOT / "Makefile").read_text()
+    recipe = makefile.split("\nlint:")[1].split("\n\n")[0].replace("$(VENV)", ".venv")
+    linted = [line.strip().removesuffix(" .") for line in recipe.splitlines()[1:]]
+    assert [hook["entry"] for hook in repo["hooks"]] == linted
+    assert all(hook["language"] == "system" for hook in repo["hooks"])
 
 
 def slug(heading: str) -> str:
