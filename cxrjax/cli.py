@@ -1,15 +1,21 @@
 """What entry points share: how they end, and where compiled programs are kept."""
 
+import contextlib
+import gc
 import os
 import sys
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
 
-from cxrjax.errors import UserError
+from cxrjax.errors import Preempted, UserError
 
+EXIT_BUG = 1
 EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 130
+# EX_TEMPFAIL of sysexits.h: start the same command again, and it goes on where it stopped.
+EXIT_RESUME = 75
 # Where JAX itself looks for the setting; an empty value turns the cache off.
 _COMPILED_PROGRAMS = "JAX_COMPILATION_CACHE_DIR"
 
@@ -21,18 +27,41 @@ def run(main: Callable[[], object]) -> NoReturn:
         main: parses its own arguments (argparse leaves with code 2 on unusable ones) and does the
             work. An int it returns is the exit code; anything else means success.
 
-    The process ends with 0 on success, 2 on a `UserError` (its message on stderr, one line) and 130
-    on Ctrl-C. Any other exception is a bug of ours and keeps its traceback.
+    The process ends with 0 on success, 2 on a `UserError` (its message on stderr, one line), 75
+    when it was told to stop and can go on later (`Preempted`), and 130 on Ctrl-C where there is
+    nothing to go on with. Any other exception is a bug of ours and keeps its traceback.
     """
     try:
         code = main()
     except UserError as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        sys.exit(EXIT_USER_ERROR)
+        _leave(EXIT_USER_ERROR)
+    except Preempted as stopped:
+        print(f"{stopped}; the same command goes on (exit code {EXIT_RESUME})", file=sys.stderr)
+        _leave(EXIT_RESUME)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
-        sys.exit(EXIT_INTERRUPTED)
-    sys.exit(code if isinstance(code, int) else 0)
+        _leave(EXIT_INTERRUPTED)
+    except Exception:
+        if not _is_one_of_several():
+            raise
+        traceback.print_exc()
+        _leave(EXIT_BUG)
+    _leave(code if isinstance(code, int) else 0)
+
+
+def _leave(code: int) -> NoReturn:
+    if code and _is_one_of_several():
+        # Without JAX's farewell: it waits minutes for the others, which wait for this one.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
+
+
+def _is_one_of_several() -> bool:
+    jax = sys.modules.get("jax")  # entry points without a model have not loaded it
+    return jax is not None and jax.distributed.is_initialized()
 
 
 def keep_compiled_programs() -> None:
@@ -45,3 +74,15 @@ def keep_compiled_programs() -> None:
     if _COMPILED_PROGRAMS not in os.environ:
         folder = Path.home() / ".cache" / "cxrjax" / "compiled"
         jax.config.update("jax_compilation_cache_dir", str(folder))
+
+
+@contextlib.contextmanager
+def garbage_collector_paused() -> Iterator[None]:
+    """For work on millions of small objects without cycles, whose time looking for some doubles."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

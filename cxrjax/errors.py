@@ -1,4 +1,4 @@
-"""The one exception class that means: the user can mend this."""
+"""Ends of a program that are no bugs: what the user can mend, and what a restart takes up."""
 
 
 class UserError(Exception):
@@ -6,4 +6,11 @@ class UserError(Exception):
 
     The message names the file, the line or the id, what was found, what was expected and what to
     do. Entry points print it without a traceback and exit with code 2.
+    """
+
+
+class Preempted(BaseException):
+    """The run was told to stop, has saved what it had to, and can be taken up again.
+
+    Like KeyboardInterrupt no `Exception`, so that nothing on its way mistakes it for an error.
     """

@@ -14,6 +14,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from cxrjax import distributed
 from cxrjax.benchmarks import BENCHMARKS
 from cxrjax.benchmarks.run_record import (
     check_folder,
@@ -52,6 +53,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("--split_sha256", metavar="HASH", help="refuse references whose image ids hash otherwise")
     add("--manifest", type=Path, metavar="FILE", help="a build's manifest.json, to check that hash")
     add("--out", type=Path, metavar="DIR", help="folder to write to")
+    distributed.add_flags(parser)
     flags = parser.parse_args(argv)
     if flags.checkpoint and not (flags.references and flags.out):
         parser.error("--checkpoint needs --references and --out")
@@ -61,6 +63,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> None:
     """Evaluates, writes and prints the tables."""
     flags = parse_arguments(argv)
+    distributed.initialize(flags)
     references, image_root = flags.references, flags.image_root
     if flags.workdir:
         data = read_config(flags.workdir).data
@@ -75,9 +78,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     check_split(references, flags.split_sha256, flags.manifest)
     # The model is given the questions alone: answers cannot leak into its prompt (H24).
     questions = out / "questions.jsonl"
-    write_records(questions, map(strip_answers, read_records(references)))
+    if distributed.is_first():
+        write_records(questions, map(strip_answers, read_records(references)))
+    distributed.wait_for_all("questions written")
     predictions = out / "predictions.jsonl"
     answer_all(RecordSource(questions, image_root), start_model(flags), predictions)
+    step = flags.step
+    if flags.workdir and step is None:
+        step = best_step(flags.workdir)
+    if not distributed.is_first():
+        return
     write_prediction_record(predictions, questions, flags)
     benchmark = BENCHMARKS[flags.benchmark]
     name = (flags.workdir or flags.checkpoint).name if looking else flags.image
@@ -101,7 +111,7 @@ def main(argv: Sequence[str] | None = None) -> None:
                 RecordSource(references, image_root, 64), map(json.loads, lines), count=4
             )
         pictures = {"evaluation/overlays": drawn} if drawn is not None else {}
-        step = best_step(flags.workdir) if flags.step is None else flags.step
+        assert step is not None
         write_figures(flags.workdir, step, figures, pictures)
     print(benchmark.markdown(scores))
     print(f"{out}: predictions.jsonl, metrics.json, tables.md, tables.csv, score.json, run.json")

@@ -25,8 +25,10 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from cxrjax import distributed
 from cxrjax.benchmarks.run_record import write_prediction_record
 from cxrjax.cli import run
+from cxrjax.errors import UserError
 from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.runners import (
     add_runner_flags,
@@ -63,24 +65,31 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("--list_systems", action=_ListSystems, help="list what --system knows, and end")
     add("--questions", required=True, type=Path, metavar="FILE", help="questions (JSON Lines)")
     add("--out", required=True, type=Path, metavar="FILE", help="predictions to write")
+    distributed.add_flags(parser)
     return parser.parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Predicts what the flags ask for and says where it is."""
     flags = parse_arguments(argv)
+    distributed.initialize(flags)
+    if not (distributed.alone() or flags.workdir or flags.checkpoint):
+        raise UserError("several processes: only our own models (--workdir, --checkpoint) use them")
     questions = RecordSource(flags.questions, flags.image_root)
     if flags.dry_run:
         print(estimate_run(flags, questions))
         return
     if flags.seeds:
         files = answer_seeds(questions, start_sampler(flags), flags.out, flags.seeds)
-        for file in files:
-            write_prediction_record(file, flags.questions, flags)
-        print(describe_spread(files))
-        print(f"{', '.join(map(str, files))}: give all of them to score")
+        if distributed.is_first():
+            for file in files:
+                write_prediction_record(file, flags.questions, flags)
+            print(describe_spread(files))
+            print(f"{', '.join(map(str, files))}: give all of them to score")
         return
     found = answer_all(questions, start_runner(flags), flags.out)
+    if not distributed.is_first():
+        return
     write_prediction_record(flags.out, flags.questions, flags)
     faults = ", ".join(f"{n:,} {name}" for name, n in found.most_common() if name != "ok")
     print(f"{flags.out}: {found.total():,} predictions" + f" ({faults})" * bool(faults))

@@ -17,6 +17,7 @@ import pydantic
 from cxrjax.errors import UserError
 
 SCHEMA_VERSION = 1
+FIELDS_HELP = "data/README.md lists the fields of a record"
 
 PixelBox = Annotated[list[float], pydantic.Field(min_length=4, max_length=4)]
 DatasetName = Literal["vindr_cxr_vqa", "gemex", "cxr_qba", "vix_ray", "synthetic", "custom"]
@@ -183,11 +184,24 @@ def parse_record(line: str | bytes, where: str) -> QARecord:
     try:
         return QARecord.model_validate_json(line)
     except pydantic.ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"]) or "line"
-        raise UserError(
-            f"{where}: {field}: {first['msg']} (data/README.md lists the fields of a record)"
-        ) from None
+        field, found = _wrong_fields(error)[0]
+        raise UserError(f"{where}: {field}: {found} ({FIELDS_HELP})") from None
+
+
+def wrong_fields(line: str | bytes) -> list[tuple[str, str]]:
+    """(field, what is wrong with it) of every field that keeps a line from being a record."""
+    try:
+        QARecord.model_validate_json(line)
+    except pydantic.ValidationError as error:
+        return _wrong_fields(error)
+    return []
+
+
+def _wrong_fields(error: pydantic.ValidationError) -> list[tuple[str, str]]:
+    return [
+        (".".join(str(part) for part in one["loc"]) or "line", one["msg"])
+        for one in error.errors(include_url=False)
+    ]
 
 
 def read_records(path: str | Path) -> Iterator[QARecord]:

@@ -1,4 +1,4 @@
-"""The results page: tables, loss curves and radiographs with boxes, in one HTML file.
+"""The results page: tables, curves and every single answer with its picture, for people to look at.
 
     python -m cxrjax.report --workdir=runs/demo --out=runs/demo
 
@@ -9,26 +9,33 @@ another place for any of it:
     DIR/predictions/*.jsonl             --predictions   required; a system is called by the stem
     DIR/data/records/validation.jsonl   --references    required
     the folder above records/           --image_root    what image_path in the records starts from
+    tables.md, curves.json, comparisons.json, judgements.jsonl, score.json beside metrics.json
+                                        --score         another score.json
     DIR/train/metrics.jsonl             --training_log  else DIR/metrics.jsonl
     DIR/train/run.json                  --run           else DIR/run.json
     DIR/notes.json                      --notes         keys: classes_seen_by_base, remarks
 
-    DIR/score.json                      --score         beside metrics.json: how score worked
+What of the last six lines is not there is said on the page. score.json says which benchmark it is.
 
-Of the last four, what is not there is said on the page. With --compare the systems of a second
-work directory, scored on the same references, stand beside the first's as `<its name>/<system>`.
+Up to 300 images the page is one file, beyond that a file and a folder beside it (--pictures). It
+opens from a disk and loads nothing else; `#q=QUESTION_ID` behind its address opens one answer. With
+--compare the systems of a second work directory, scored on the same references, stand beside the
+first's as `<its name>/<system>`.
 """
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cxrjax.benchmarks.page import write_page
+from cxrjax.benchmarks import BENCHMARKS
+from cxrjax.benchmarks.page import Inputs, write_page
+from cxrjax.benchmarks.page_pictures import PICTURES
+from cxrjax.benchmarks.page_studies import read_judgements
 from cxrjax.cli import run
-from cxrjax.codecs import CODECS
+from cxrjax.codecs import CODECS, Codec
 from cxrjax.errors import UserError
-from cxrjax.json_file import read_json_object
+from cxrjax.json_file import read_json_list, read_json_object
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -55,49 +62,101 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--codec", choices=sorted(CODECS), help="reads boxes of predictions that are text alone"
     )
-    parser.add_argument("--max_images", type=int, default=48, help="radiographs shown (48)")
+    parser.add_argument(
+        "--benchmark", choices=sorted(BENCHMARKS), help="default: the one that score.json names"
+    )
+    parser.add_argument(
+        "--max_images", type=int, default=5000, help="radiographs shown at most (5000)"
+    )
+    parser.add_argument(
+        "--pictures",
+        choices=PICTURES,
+        default="auto",
+        help="in the page's file, in a folder beside it, or none: boxes alone (no image is read)",
+    )
     flags = parser.parse_args(arguments)
     if flags.max_images < 1:
         parser.error(f"--max_images={flags.max_images}: expected at least 1")
 
     workdir: Path = flags.workdir
     metrics_file: Path = flags.metrics or workdir / "metrics.json"
+    scored_in = metrics_file.parent
     metrics = _metrics(metrics_file)
     predictions = _predictions(workdir, flags.predictions)
+    missing: list[str] = []
+    tables = _tables(scored_in, "", missing)
+    curves = _curves(scored_in)
     if flags.compare is not None:
         name = flags.compare.resolve().name
         metrics |= {f"{name}/{k}": v for k, v in _metrics(flags.compare / "metrics.json").items()}
         predictions |= {f"{name}/{k}": v for k, v in _predictions(flags.compare, None).items()}
+        tables |= _tables(flags.compare, name, missing)
+        curves |= {f"{name}/{k}": v for k, v in _curves(flags.compare).items()}
     references = flags.references or workdir / "data" / "records" / "validation.jsonl"
     if not references.is_file():
         raise UserError(f"{references}: no such file: give the records with --references=FILE")
 
-    missing: list[str] = []
     folders = (workdir / "train", workdir)
     log = _optional(flags.training_log, folders, "metrics.jsonl", "training log", missing)
     run_file = _optional(flags.run, folders, "run.json", "what was run", missing)
-    score_file = _optional(
-        flags.score, (metrics_file.parent,), "score.json", "how score worked", missing
-    )
+    score_file = _optional(flags.score, (scored_in,), "score.json", "how score worked", missing)
     notes_file = flags.notes or workdir / "notes.json"
     notes = read_json_object(notes_file) if flags.notes or notes_file.is_file() else {}
-    notes["run"] = read_json_object(run_file) if run_file else {}
-    notes["score"] = read_json_object(score_file) if score_file else {}
-    notes["missing"] = missing
+    score = read_json_object(score_file) if score_file else {}
+    notes |= {"run": read_json_object(run_file) if run_file else {}, "score": score}
+    comparisons = scored_in / "comparisons.json"  # not there of a single system
+    judged = scored_in / "judgements.jsonl"  # not there without a judge
+    benchmark = str(flags.benchmark or score.get("benchmark") or "")
 
     page = write_page(
-        out_dir=flags.out,
-        title=flags.title or f"VinDr-CXR-VQA results: {workdir.resolve().name}",
-        metrics=metrics,
-        references=references,
-        predictions=predictions,
-        image_root=flags.image_root or _image_root(references),
-        training_log=log,
-        notes=notes,
+        flags.out,
+        flags.title or f"{TITLES.get(benchmark, 'Results')}: {workdir.resolve().name}",
+        Inputs(
+            metrics=metrics,
+            references=references,
+            predictions=predictions,
+            image_root=flags.image_root or _image_root(references),
+            tables=tables,
+            curves=curves,
+            comparisons=read_json_list(comparisons) if comparisons.is_file() else [],
+            judgements=read_judgements(judged) if judged.is_file() else None,
+            training_log=log,
+            notes={**notes, "missing": missing},
+        ),
+        benchmark=BENCHMARKS.get(benchmark),
+        benchmark_name=benchmark,
+        codec=_codec(flags.codec, score),
         max_images=flags.max_images,
-        codec=CODECS[flags.codec] if flags.codec else None,
+        pictures=flags.pictures,
     )
     print(page)
+
+
+TITLES = {
+    "vindr_cxr_vqa": "VinDr-CXR-VQA results",
+    "gemex": "GEMeX results",
+    "cxr_qba": "CXR-QBA results",
+    "vix_ray": "ViX-Ray results",
+}
+
+
+def _tables(folder: Path, heading: str, missing: list[str]) -> dict[str, str]:
+    path = folder / "tables.md"
+    if not path.is_file():
+        missing.append(f"the benchmark's tables ({path})")
+        return {}
+    return {heading: path.read_text(encoding="utf-8")}
+
+
+def _curves(folder: Path) -> dict[str, Any]:
+    path = folder / "curves.json"  # not every benchmark has curves
+    return read_json_object(path) if path.is_file() else {}
+
+
+def _codec(given: str | None, score: Mapping[str, Any]) -> Codec | None:
+    """The codec asked for, else the one that score read boxes with."""
+    name = given or str(score.get("codec")).partition(",")[0]
+    return CODECS.get(name)
 
 
 def _metrics(path: Path) -> dict[str, Any]:

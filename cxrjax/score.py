@@ -38,7 +38,7 @@ from cxrjax.benchmarks.run_record import check_folder, write_score_record
 from cxrjax.benchmarks.scores import GT_MODE_HELP, ScoreOptions, full_markdown, write_scores
 from cxrjax.benchmarks.seed_spread import seed_spread, spread_markdown
 from cxrjax.benchmarks.split_check import check_split
-from cxrjax.cli import run
+from cxrjax.cli import garbage_collector_paused, run
 from cxrjax.codecs import CODECS
 from cxrjax.datasets.output import write_json
 from cxrjax.datasets.vix_ray.segmentation import SEGMENTERS
@@ -162,19 +162,22 @@ def main(argv: Sequence[str] | None = None) -> None:
         bert_score = BertScoreSettings(
             flags.bertscore_model, flags.bertscore_layer, flags.bertscore_baseline
         )
-    scores = benchmark.score_files(
-        flags.references,
-        systems,
-        ScoreOptions(
-            codec=flags.codec,
-            gt_mode=flags.gt_mode or benchmark.gt_modes[0],
-            bootstrap=Bootstrap(resamples=flags.resamples, seed=flags.seed, method=flags.interval),
-            judge=judge,
-            segmenter=flags.segmenter,
-            bert_score=bert_score,
-            compare_to=flags.compare_to,
-        ),
-    )
+    with garbage_collector_paused():
+        scores = benchmark.score_files(
+            flags.references,
+            systems,
+            ScoreOptions(
+                codec=flags.codec,
+                gt_mode=flags.gt_mode or benchmark.gt_modes[0],
+                bootstrap=Bootstrap(
+                    resamples=flags.resamples, seed=flags.seed, method=flags.interval
+                ),
+                judge=judge,
+                segmenter=flags.segmenter,
+                bert_score=bert_score,
+                compare_to=flags.compare_to,
+            ),
+        )
     if isinstance(judge, LanguageModelJudge) and flags.dry_run:
         print("\n".join(f"{task}: {estimate}" for task, estimate in judge.planned.items()))
         return

@@ -5,16 +5,20 @@
 The workdir receives config.json, run.json, quality.json (records set aside, by reason),
 metrics.jsonl, event files for TensorBoard, the tokenizer and checkpoints/. Every key of a
 configuration is in cxrjax/training/config.py; configs/ holds the experiments.
+
+SIGTERM (a preemption, a time limit) or Ctrl-C: saves after the step in work, also out of an
+evaluation, and leaves with exit code 75, which means: start the same command again, it goes on
+where it stopped. A second signal leaves at once. What else may happen to a run is in docs/runs.md.
 """
 
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-import jax
+from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from cxrjax import cli
+from cxrjax import cli, distributed
 from cxrjax.benchmarks import BENCHMARKS, validation
 from cxrjax.datasets.vindr_cxr_vqa import CLASSES
 from cxrjax.decoding.strategy import read_decoding
@@ -22,7 +26,7 @@ from cxrjax.errors import UserError
 from cxrjax.input_pipeline.loader import mixture_loader
 from cxrjax.input_pipeline.mixture import Mixture
 from cxrjax.input_pipeline.tokenizer import Tokenizer
-from cxrjax.training import checkpoint, loop
+from cxrjax.training import checkpoint, loop, sharding
 from cxrjax.training.config import batch_images, load_config, total_steps
 from cxrjax.training.data import (
     Features,
@@ -34,6 +38,9 @@ from cxrjax.training.data import (
 )
 from cxrjax.training.features import make_features
 from cxrjax.training.mixture_config import train_files
+from cxrjax.training.placement import check_enough_images, host_rows
+from cxrjax.training.preemption import Preemption
+from cxrjax.training.workdir import make_writable
 
 # Records that name another finding are set aside.
 KNOWN_CLASSES = {"vindr_cxr_vqa": CLASSES, "synthetic": CLASSES}
@@ -48,29 +55,57 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--config", required=True, metavar="FILE[:VARIANT]")
     parser.add_argument("--workdir", required=True, type=Path, metavar="DIR")
+    parser.add_argument(
+        "--compile_only", type=Path, metavar="FILE", help="write the compiled step, train nothing"
+    )
+    parser.add_argument(
+        "--compiled", type=Path, metavar="FILE", help="a compiled step, from --compile_only"
+    )
+    distributed.add_flags(parser)
     flags, overrides = parser.parse_known_args(arguments)
+    config = load_config(flags.config, overrides)
     cli.keep_compiled_programs()
-    train(load_config(flags.config, overrides), flags.workdir)
+    distributed.initialize(flags)
+    with Preemption() as preemption:
+        train(
+            config,
+            flags.workdir,
+            preemption,
+            compiled=flags.compiled,
+            compile_only=flags.compile_only,
+        )
 
 
-def train(config: ConfigDict, workdir: Path) -> None:
+def train(
+    config: ConfigDict,
+    workdir: Path,
+    preemption: Preemption | None = None,
+    *,
+    compiled: Path | None = None,
+    compile_only: Path | None = None,
+) -> None:
     """Everything from the records to the last checkpoint."""
+    mesh = sharding.make_mesh(config.mesh)
+    rows = host_rows(mesh, batch_images(config))
     sources, quality = open_training(config, KNOWN_CLASSES)
     tokenizer_file = checkpoint.tokenizer_path(config)
     tokenizer = open_tokenizer(tokenizer_file, config)
-    loop.make_writable(workdir)
+    make_writable(workdir)
+    sharding.check_batch_divides(mesh, batch_images(config), config.training.accumulation_steps)
+    sharding.check_heads_divide(mesh, checkpoint.model_sizes(config))
     model, base = checkpoint.build_model(config)
     features = make_features(config, model, base)
     mixture = make_mixture(config, sources, features)
-    print(describe(mixture))
+    check_enough_images(len(mixture), "training")
+    if distributed.is_first():
+        print(describe(mixture))
     with mixture_loader(
         mixture,
         tokenizer,
         global_batch_size=batch_images(config),
         seed=config.training.seed,
         workers=config.data.workers,
-        process_index=jax.process_index(),
-        process_count=jax.process_count(),
+        rows=rows,
     ) as batches:
         loop.train(
             config,
@@ -80,9 +115,12 @@ def train(config: ConfigDict, workdir: Path) -> None:
             batches=batches,
             steps=total_steps(config, len(mixture)),
             tokenizer_file=tokenizer_file,
-            evaluate=make_evaluate(config, tokenizer, features),
+            evaluate=make_evaluate(config, tokenizer, features, mesh, preemption),
             quality=quality,
             data_files=[Path(p) for p in (*train_files(config), config.data.validation) if p],
+            compiled=compiled,
+            compile_only=compile_only,
+            preemption=preemption,
         )
 
 
@@ -99,7 +137,11 @@ def describe(mixture: Mixture) -> str:
 
 
 def make_evaluate(
-    config: ConfigDict, tokenizer: Tokenizer, features: Features
+    config: ConfigDict,
+    tokenizer: Tokenizer,
+    features: Features,
+    mesh: Mesh,
+    preemption: Preemption | None = None,
 ) -> loop.Evaluate | None:
     """The evaluation during training; None where no validation records are configured."""
     if config.benchmark not in BENCHMARKS:
@@ -108,7 +150,7 @@ def make_evaluate(
         return None
     records = open_records(config, "validation", KNOWN_CLASSES)
     for reason, count in records.quality.counts().items():
-        if count:
+        if count and distributed.is_first():
             print(f"validation: {count} records set aside: {reason}")
     strategy, grammar = read_decoding(config.decoding, tokenizer, config.data.codec)
     return validation.make_evaluate(
@@ -119,6 +161,8 @@ def make_evaluate(
         strategy=strategy,
         grammar=grammar,
         images_per_batch=batch_images(config),
+        mesh=mesh,
+        each_answer=preemption.check if preemption is not None else None,
     )
 
 

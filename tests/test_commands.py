@@ -122,6 +122,25 @@ def test_evaluate_equals_predict_then_score(demo, tmp_path):
     assert "train" in json.loads((tmp_path / "metrics.json").read_text())
 
 
+def test_devices_share_the_work_of_predict_as_the_mesh_says(demo, tmp_path):
+    """A batch of five, raised to six for the two that share it; the last one is not full."""
+    words = [f"--workdir={demo / 'train'}", "--mesh=data=2,tensor=4", "--images_per_batch=5"]
+    questions = demo / "data" / "questions" / "validation.jsonl"
+    predict.main([*words, f"--questions={questions}", f"--out={tmp_path / 'spread.jsonl'}"])
+    lines = zip(_lines(tmp_path / "spread.jsonl"), _lines(demo / "tuned.jsonl"), strict=True)
+    for ours, theirs in lines:
+        logprob = ours.pop("answer_logprob")
+        assert logprob == pytest.approx(theirs.pop("answer_logprob"), abs=1e-3)
+        assert ours.pop("box_scores") == pytest.approx(theirs.pop("box_scores"), abs=1e-3)
+        assert ours == theirs
+    with pytest.raises(UserError, match="tensor=8 does not divide the 4 attention heads"):
+        predict.main([words[0], "--mesh=tensor=8", f"--questions={questions}", "--out=none"])
+
+
+def _lines(path):
+    return sorted(map(json.loads, path.read_text().splitlines()), key=lambda x: x["question_id"])
+
+
 def test_a_blind_model_answers_as_on_grey_images(demo, tmp_path):
     """--image=blind against images that are grey on the disk, whatever else they were."""
     for image in (demo / "data" / "images").iterdir():

@@ -1,12 +1,23 @@
-"""Every experiment in configs/ can be read, and the demo's names what the paper has."""
+"""Every experiment in configs/ can be read and its step traced; the papers' values are theirs."""
 
+import ast
 from pathlib import Path
 
+import jax
+import numpy as np
 import pytest
+from flax import nnx
 
+from cxrjax.codecs import get_codec
 from cxrjax.errors import UserError
-from cxrjax.models import PRESETS
-from cxrjax.training.config import load_config
+from cxrjax.input_pipeline.batch import empty_batch
+from cxrjax.input_pipeline.coordinates import resolve_box_route
+from cxrjax.models import PRESETS, partition
+from cxrjax.training import checkpoint, step
+from cxrjax.training.adapters import add_adapters
+from cxrjax.training.config import batch_images, load_config
+from cxrjax.training.mixture_config import source_config
+from cxrjax.training.optimizer import make_optimizer
 
 _CONFIGS = Path(__file__).parents[1] / "configs"
 
@@ -30,22 +41,79 @@ def test_the_papers_values():
     assert config.training.best_metric == "vqa/f1"
 
 
-@pytest.mark.parametrize(
-    "spec",
-    [
-        "vindr_lora.py:demo",
-        "vindr_lora.py:paligemma",
-        "vindr_lora.py:paper_mix",
-        "demo_base.py:decoder",
-        "gemex_sft.py:tiny",
-        "cxr_qba.py:tiny",
-        "mixture.py:tiny",
-    ],
-)
+def variants(file: Path) -> list[str]:
+    """FILE and FILE:VARIANT of every variant that the file's source asks for."""
+    tree = ast.parse(file.read_text())
+    found = {
+        constant.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Compare) and getattr(node.left, "id", "") == "variant"
+        for comparator in node.comparators
+        for constant in ast.walk(comparator)
+        if isinstance(constant, ast.Constant) and constant.value
+    }
+    return [file.name, *(f"{file.name}:{name}" for name in sorted(found))]
+
+
+SPECS = [spec for file in sorted(_CONFIGS.glob("*.py")) for spec in variants(file)]
+
+
+def test_variants_are_found():
+    assert {"vindr_lora.py:paper_mix", "demo_base.py:decoder", "mixture.py:tiny"} <= set(SPECS)
+
+
+@pytest.mark.parametrize("spec", SPECS)
 def test_every_variant_is_whole(spec):
     config = load_config(str(_CONFIGS / spec))
     assert config.model.preset in PRESETS
-    assert config.model.init_from or config.model.tower_from
+    assert config.model.init_from or config.model.init == "random"
+    assert f"--config=configs/{spec}" in (_CONFIGS / spec.split(":")[0]).read_text() or (
+        f"`:{spec.split(':')[1]}`" in (_CONFIGS / spec.split(":")[0]).read_text()
+    )
+
+
+def abstract_step(config):
+    """What a step takes and gives, in shapes: the largest batch of the configuration."""
+    sizes = PRESETS[config.model.preset]
+
+    def build():
+        model = checkpoint._new_model(config, sizes)
+        add_adapters(model, config)
+        return model
+
+    graphdef, trainable, frozen = partition(nnx.eval_shape(build), config.trainable)
+    frozen = jax.eval_shape(lambda f: step.cast_params(f, config.model.frozen_dtype), frozen)
+    optimizer = make_optimizer(config.optimizer, 10)
+    state = jax.eval_shape(lambda t: step.init_state(t, optimizer), trainable)
+    sources = [source_config(config, name).data for name in config.mixture.sources]
+    codec = get_codec(config.data.codec)
+    route = resolve_box_route(config.training.box_route, config.data.codec)
+    digits = codec.max_digits if route == "digits" else 0
+    empty = empty_batch(
+        1,
+        np.zeros((sizes.vision.image_size, sizes.vision.image_size, 3), np.uint8),
+        max(data.questions_per_image for data in sources or [config.data]),
+        config.data.prefix_buckets[-1],
+        config.data.answer_buckets[-1],
+        config.data.max_boxes,
+        config.data.packed_buckets[-1] if config.data.packed_buckets else None,
+        digits,
+        tuple(range(10)) if digits else (),
+    )
+    images = batch_images(config)
+    batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((images, *x.shape[1:]), x.dtype), empty)
+    function = step.make_train_step(graphdef, config, 10)
+    return state, *jax.eval_shape(function, state, frozen, batch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spec", SPECS)
+def test_a_step_of_every_variant_traces(spec):
+    state, after, metrics = abstract_step(load_config(str(_CONFIGS / spec)))
+    shapes = jax.tree.map(lambda x: (x.shape, x.dtype), (state, after))
+    assert shapes[0] == shapes[1]
+    assert jax.tree.leaves(state.trainable), "nothing is trained"
+    assert (metrics.loss.shape, metrics.loss.dtype) == ((), np.float32)
 
 
 def test_gemex_recipe():
@@ -57,4 +125,4 @@ def test_gemex_recipe():
     assert (config.training.batch_questions, config.training.epochs) == (64, 3.0)
     steps = 3 * 1_588_975 / 64
     assert config.optimizer.warmup_steps == round(0.03 * steps)
-    assert (config.model.dtype, config.model.remat, config.mesh.fsdp) == ("bfloat16", True, 4)
+    assert (config.model.dtype, config.model.remat, config.mesh.fsdp) == ("bfloat16", "full", 4)

@@ -47,7 +47,8 @@ def workdir(tmp_path: Path) -> Path:
         line = {"question_id": "a-0", "text": f"{system} says", "boxes": [], "parse": "ok"}
         (root / f"predictions/{system}.jsonl").write_text(json.dumps(line))
     (root / "metrics.json").write_text(json.dumps({"base": _scores(0.3), "tuned": _scores(0.7)}))
-    (root / "score.json").write_text('{"gt_mode": "exact"}')
+    (root / "score.json").write_text('{"benchmark": "vindr_cxr_vqa", "gt_mode": "exact"}')
+    (root / "tables.md").write_text("# A\n\n## Table 5\n\n| a | b |\n|---|---|\n| c | 0.5 |\n")
     (root / "train/metrics.jsonl").write_text('{"step": 1, "loss": 2.5}\n{"step": 2, "loss": 1.5}')
     (root / "train/run.json").write_text('{"seed": 1234}')
     (root / "notes.json").write_text('{"remarks": ["A remark."]}')
@@ -71,6 +72,7 @@ def test_the_demos_layout_is_found_without_options(workdir, capsys):
         "1234",
         "A remark.",
         "Ground truth: exact.",
+        "Table 5",
         "data:image/jpeg",
         "first 2.5, last 1.5",
     ):
@@ -89,10 +91,13 @@ def test_what_is_optional_and_missing_is_said_on_the_page(workdir):
     shutil.rmtree(workdir / "train")
     (workdir / "notes.json").unlink()
     (workdir / "score.json").unlink()
+    (workdir / "tables.md").unlink()
     html = _page(workdir)
+    assert "<h1>Results: demo</h1>" in html
     assert "Not found, so not shown: training log" in html
     assert "Not found, so not shown: what was run" in html
     assert "Not found, so not shown: how score worked" in html
+    assert "Not found, so not shown: the benchmark&#39;s tables" in html
     assert "No training log was given" in html and "No run.json was given" in html
 
 
@@ -165,6 +170,34 @@ def test_a_second_workdir_stands_beside_the_first(workdir):
     assert "0.123" in html and "0.700" in html
 
 
+def test_what_score_left_beside_the_metrics_is_drawn(workdir):
+    curve = {"x": [0, 1], "y": [0.5, 1], "x_label": "false boxes", "y_label": "sensitivity"}
+    (workdir / "curves.json").write_text(json.dumps({"tuned": {"froc": curve}}))
+    compared = {"system": "tuned", "compared_to": "base", "protocol": "strict", "n": 1}
+    compared |= dict.fromkeys(("difference", "ci_low", "ci_high", "p", "p_holm"), 0.125)
+    (workdir / "comparisons.json").write_text(json.dumps([compared | {"metric": "vqa/f1"}]))
+    html = _page(workdir)
+    assert "FROC. tuned: from (0, 0.5) to (1, 1)." in html and "+0.125" in html
+    second = workdir.parent / "other-run"
+    shutil.copytree(workdir, second)
+    html = _page(workdir, f"--compare={second}")
+    assert "other-run/tuned: from (0, 0.5)" in html and "other-run: Table 5" in html
+    (workdir / "comparisons.json").write_text("{}")
+    with pytest.raises(UserError, match=r"comparisons\.json: expected a JSON list"):
+        _page(workdir)
+
+
+def test_pictures_can_stand_in_a_folder_or_be_left_out(workdir):
+    html = _page(workdir, "--pictures=folder")
+    files = workdir / "page" / "index_files"
+    assert sorted(path.name for path in files.iterdir()) == ["image-0.jpg", "part-0.js"]
+    assert "data:image" not in html and "tuned says" not in html
+    assert "tuned says" in (files / "part-0.js").read_text(encoding="utf-8")
+    (workdir / "data/images/a.png").unlink()
+    html = _page(workdir, "--pictures=none")
+    assert "data:image" not in html and "tuned says" in html and not files.exists()
+
+
 def test_two_systems_of_one_name_are_refused(workdir):
     twice = workdir / "predictions" / "tuned.jsonl"
     with pytest.raises(UserError, match="is called tuned too"):
@@ -181,7 +214,13 @@ def test_files_that_are_no_objects_are_named(workdir, content, message):
 
 
 def test_unusable_flags_leave_with_two(workdir):
-    for flags in ([], ["--max_images=0"], ["--no-such-flag"], ["--codec=none"]):
+    for flags in (
+        [],
+        ["--max_images=0"],
+        ["--no-such-flag"],
+        ["--codec=none"],
+        ["--benchmark=none"],
+    ):
         with pytest.raises(SystemExit) as caught:
             report.main([f"--workdir={workdir}", "--out=x", *flags] if flags else [])
         assert caught.value.code == 2

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Int
 
+from cxrjax.metrics.overlaps import ImageBoxes
+
 Labelled = tuple[int, tuple[float, ...]]  # class number, box xyxy
 
 
@@ -40,4 +42,16 @@ def stack(items: Iterable[Labelled], height: int = 1, width: int = 1) -> Labelle
     return LabelledBoxes(
         boxes / np.array([width, height, width, height], np.float64),
         np.array([number for number, _ in pairs], np.int64),
+    )
+
+
+def join_lists(lists: Iterable[Iterable[Labelled]]) -> ImageBoxes:
+    """The (class, box) pairs of one image after another, boxes as they are."""
+    kept = [list(pairs) for pairs in lists]
+    flat = [pair for pairs in kept for pair in pairs]
+    return ImageBoxes(
+        np.array([box for _, box in flat], np.float64).reshape(-1, 4),
+        np.array([number for number, _ in flat], np.int64),
+        np.repeat(np.arange(len(kept)), [len(pairs) for pairs in kept]),
+        len(kept),
     )

@@ -64,14 +64,22 @@ def overlay(
     return np.array(canvas)
 
 
-def jpeg_data_uri(
+def jpeg(
     image: UInt8[np.ndarray, "H W"] | UInt8[np.ndarray, "H W 3"], long_side: int = 512
-) -> str:
-    """The image as a JPEG `data:` address, shrunk to `long_side` pixels if it is larger."""
+) -> bytes:
+    """The image as a JPEG file, shrunk to `long_side` pixels if it is larger."""
     picture = Image.fromarray(image)
     if image.ndim == 3 and (image == image[..., :1]).all():
         picture = picture.convert("L")  # a radiograph: a third of the pixels to compress
     picture.thumbnail((long_side, long_side), Image.Resampling.LANCZOS)
     buffer = io.BytesIO()
     picture.save(buffer, "JPEG", quality=82, optimize=True)
-    return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
+    return buffer.getvalue()
+
+
+def jpeg_data_uri(
+    image: UInt8[np.ndarray, "H W"] | UInt8[np.ndarray, "H W 3"], long_side: int = 512
+) -> str:
+    """The same as a `data:` address."""
+    encoded = base64.b64encode(jpeg(image, long_side)).decode("ascii")
+    return "data:image/jpeg;base64," + encoded

@@ -1,41 +1,86 @@
-"""The results page of VinDr-CXR-VQA: one HTML file with tables, curves and radiographs (V31).
+"""The results page of a benchmark: tables, curves, and every single answer (V31, G28, X14).
 
-Everything is inside the file: pictures as JPEG `data:` addresses, boxes as SVG over them, style and
-script inline. It opens from a disk, an e-mail or a web server alike, and loads nothing.
+One HTML file with everything in it, or, where pictures are many, that file and a folder beside it.
+It opens from a disk, an e-mail or a web server alike, and asks nothing of any other place.
 """
 
 import json
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import jinja2
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
-from cxrjax.benchmarks import page_tables
-from cxrjax.benchmarks.overlays import COLOURS, TRUTH, jpeg_data_uri, system_colours
-from cxrjax.benchmarks.page_cases import (
-    BEST,
-    RANDOM,
-    SAMPLE_SEED,
-    WORST,
-    Case,
-    Overview,
-    collect_cases,
+from cxrjax.benchmarks import page_markdown, page_tables
+from cxrjax.benchmarks.overlays import COLOURS, TRUTH, system_colours
+from cxrjax.benchmarks.page_cases import SAMPLE_SEED, Case, collect_cases, ranked_system
+from cxrjax.benchmarks.page_curves import charts
+from cxrjax.benchmarks.page_data import CaseData, script_json
+from cxrjax.benchmarks.page_marks import mark_facts, mark_words
+from cxrjax.benchmarks.page_pictures import (
+    FOLDER,
+    MOST_IN_ONE_FILE,
+    PICTURES,
+    empty_folder,
+    inline_pictures,
+    no_pictures,
+    picture_files,
+    write_part,
 )
-from cxrjax.benchmarks.page_curves import Chart, charts
-from cxrjax.benchmarks.page_pictures import VIEW_WIDTH, BoxView, box_layers
+from cxrjax.benchmarks.page_score_curves import system_charts
+from cxrjax.benchmarks.page_studies import Judgements, gemex_studies
+from cxrjax.benchmarks.scores import Benchmark
 from cxrjax.benchmarks.tables import FEW, UNDEFINED
 from cxrjax.codecs import Codec
 from cxrjax.errors import UserError
-from cxrjax.images import read_image
 
 # Keys of `notes`; all are optional.
 NOTE_KEYS = ("classes_seen_by_base", "remarks", "run", "score", "missing")
-_GROUP_TITLES = {RANDOM: "random sample", WORST: "among the worst", BEST: "among the best"}
-_BOX_TEXT = re.compile(r"(?:<loc[0-9_]+>)+")
+CITATIONS = {
+    "vindr_cxr_vqa": "Paper values: VinDr-CXR-VQA (arXiv 2511.00504), Tables 4 to 6.",
+    "gemex": "Paper values: GEMeX (arXiv 2411.16778), Tables 5 and 6.",
+    "vix_ray": "Paper values: ViX-Ray (arXiv 2603.15513), Table 6.",
+}
+# Benchmarks whose answers are compared fact by fact; of the others words are.
+FACTS = ("vix_ray",)
+# What a browser may load for the page: the file itself and, of the folder, scripts and pictures.
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; "
+_FILE_POLICY = _POLICY + "script-src 'unsafe-inline'; img-src data:"
+_FOLDER_POLICY = _POLICY + "script-src 'unsafe-inline' 'self' file:; img-src 'self' file: data:"
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What the page is made of.
+
+    Attributes:
+        metrics: content of metrics.json: `{system: {protocol: {metric: {value, ...}}}}`.
+        references: records with answers (JSON Lines).
+        predictions: system -> its predictions file.
+        image_root: folder that the records' `image_path` starts from.
+        tables: content of tables.md, by what it is headed with ("" for none).
+        curves: content of curves.json.
+        comparisons: content of comparisons.json.
+        judgements: a judge's marks of single answers, or None.
+        training_log: metrics.jsonl of the training, or None (the page then says so).
+        notes: what no file says: `classes_seen_by_base` (marked in tables by class), `remarks`
+            (sentences printed under the title), `run` (content of run.json), `score` (of
+            score.json: how the figures came about), `missing` (optional files that were looked for
+            and not found).
+    """
+
+    metrics: Mapping[str, Any]
+    references: Path
+    predictions: Mapping[str, Path]
+    image_root: Path
+    tables: Mapping[str, str] = field(default_factory=dict)
+    curves: Mapping[str, Any] = field(default_factory=dict)
+    comparisons: Sequence[Mapping[str, Any]] = ()
+    judgements: Judgements | None = None
+    training_log: Path | None = None
+    notes: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -47,92 +92,164 @@ class _SystemView:
     style: int
 
 
-@dataclass(frozen=True)
-class _CaseView:
-    case: Case
-    uri: str
-    height: float
-    layers: dict[str, list[BoxView]]
+_TRUTH = _SystemView(TRUTH, COLOURS[TRUTH], 0)
 
 
 def write_page(
-    out_dir: str | Path,
+    out_dir: Path,
     title: str,
-    metrics: Mapping[str, Any],
-    references: str | Path,
-    predictions: Mapping[str, str | Path],
-    image_root: str | Path,
-    training_log: str | Path | None,
-    notes: Mapping[str, Any],
-    max_images: int = 48,
+    inputs: Inputs,
+    *,
+    benchmark: Benchmark | None = None,
+    benchmark_name: str | None = None,
     codec: Codec | None = None,
+    max_images: int = 5000,
+    pictures: str = "auto",
 ) -> Path:
-    """Writes `out_dir/index.html` and returns its path.
+    """Writes `out_dir/index.html`, and the folder beside it if one is used; returns its path.
 
     Args:
-        title: heading of the page.
-        metrics: content of metrics.json: `{system: {protocol: {metric: {value, ...}}}}`.
-        references: records with answers (JSON Lines); only the lines shown are kept in memory.
-        predictions: system -> its predictions file. `tuned` ranks the pictures, else the last one.
-        image_root: folder that the records' `image_path` starts from.
-        training_log: metrics.jsonl of the training, or None (the page then says so).
-        notes: what no file says: `classes_seen_by_base` (marked in the table per class),
-            `remarks` (sentences printed under the title), `run` (content of run.json), `score` (of
-            score.json: how the figures came about), `missing` (optional files that were looked for
-            and not found).
-        max_images: radiographs at most; half of them are a random sample.
+        benchmark: says what came of each question; None: nobody does.
         codec: reads boxes from the text of predictions that have none of their own.
+        max_images: images at most.
+        pictures: one of `PICTURES`: everything in the file, or in a folder beside it, or no
+            pictures; `auto` takes the folder for more than MOST_IN_ONE_FILE images.
 
     Raises:
         UserError: a file is missing or not what the contract says, an image cannot be read, or
             `notes` has an unknown key.
     """
-    if unknown := sorted(set(notes) - set(NOTE_KEYS)):
+    if unknown := sorted(set(inputs.notes) - set(NOTE_KEYS)):
         raise UserError(f"notes: unknown key {unknown[0]!r}: expected {', '.join(NOTE_KEYS)}")
-    page_tables.check_metrics(metrics)
-    scored = page_tables.ordered_systems(metrics)
-    files = {name: Path(path) for name, path in predictions.items()}
-    cases, overview, ranked_system = collect_cases(Path(references), files, max_images, codec)
-    drawn, absent = charts(training_log) if training_log is not None else ([], [])
-    html = _render(
-        title=title,
-        systems=_system_views([*scored, *(name for name in files if name not in scored)]),
-        scored=scored,
-        metrics=metrics,
-        cases=[_case_view(case, Path(image_root), list(files)) for case in cases],
-        answering=list(files),
-        overview=overview,
-        ranked_system=ranked_system,
-        curves=drawn,
-        curves_absent=absent,
-        has_log=training_log is not None,
-        notes=notes,
+    if pictures not in PICTURES:
+        raise UserError(f"pictures {pictures!r}: expected one of {', '.join(PICTURES)}")
+    page_tables.check_metrics(inputs.metrics)
+    figures = _figures(inputs, benchmark_name)
+    by_facts = benchmark_name in FACTS
+    cases, overview = collect_cases(
+        inputs.references,
+        inputs.predictions,
+        max_images,
+        benchmark,
+        codec,
+        mark_facts if by_facts else mark_words,
     )
-    path = Path(out_dir) / "index.html"
+    studies = []
+    if benchmark_name == "gemex":
+        root = None if pictures == "none" else inputs.image_root
+        studies = gemex_studies(
+            inputs.references, inputs.predictions, root, codec, inputs.judgements
+        )
+    many = len(cases) > MOST_IN_ONE_FILE
+    in_folder = pictures == "folder" or (many and pictures in ("auto", "none"))
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        out_dir.mkdir(parents=True, exist_ok=True)
+        content = _case_content(inputs, cases, figures["answering"], out_dir, pictures, in_folder)
+        html = _render(
+            **figures,
+            **content,
+            title=title,
+            citation=CITATIONS.get(benchmark_name or "", ""),
+            overview=overview,
+            shown=len(cases),
+            by_facts=by_facts,
+            studies=studies,
+            score_name=inputs.judgements.name if inputs.judgements else "",
+            pictures=pictures,
+            policy=_FOLDER_POLICY if in_folder else _FILE_POLICY,
+        )
+        path = out_dir / "index.html"
         path.write_text(html, encoding="utf-8")
     except OSError as error:
-        raise UserError(f"{path}: cannot write the page: {error.strerror}") from None
+        raise UserError(f"{out_dir}: cannot write the page: {error.strerror}") from None
     return path
 
 
-def _render(
-    *,
-    title: str,
+def _figures(inputs: Inputs, benchmark: str | None) -> dict[str, Any]:
+    """Everything on the page that is of all questions together."""
+    scored = page_tables.ordered_systems(inputs.metrics)
+    systems = _system_views([*scored, *(n for n in inputs.predictions if n not in scored)])
+    by_name = {system.name: system for system in systems}
+    seen = inputs.notes.get("classes_seen_by_base") or []
+    parts: list[page_markdown.Section] = []
+    for number, (heading, markdown) in enumerate(inputs.tables.items()):
+        for part in page_markdown.sections(markdown, f"tables-{number}", scored, seen):
+            part.title = f"{heading}: {part.title}".rstrip(": ") if heading else part.title
+            parts.append(part)
+    # comparisons.json has them too, and more exactly.
+    parts = [part for part in parts if not part.title.endswith("Systems compared")]
+    first, further = system_charts(inputs.curves)
+    log = inputs.training_log
+    training, absent = charts(log) if log is not None else ([], [])
+    notes = inputs.notes
+    return {
+        "by_name": by_name,
+        "by_name_and_truth": {**by_name, TRUTH: _TRUTH},
+        "truth": _TRUTH,
+        "scored": [by_name[name] for name in scored],
+        "answering": [by_name[name] for name in inputs.predictions],
+        "ranked": ranked_system(list(inputs.predictions)),
+        "headlines": page_tables.headlines(benchmark, inputs.metrics, scored),
+        "tables": [part for part in parts if not part.broken_down],
+        "breakdowns": [part for part in parts if part.broken_down],
+        "comparisons": page_tables.comparisons(inputs.comparisons),
+        "all_metrics": page_tables.all_metrics(inputs.metrics, scored),
+        "score_curves": first,
+        "more_curves": further,
+        "training": training,
+        "training_absent": absent,
+        "has_log": log is not None,
+        "seen": seen,
+        "remarks": notes.get("remarks") or [],
+        "missing": notes.get("missing") or [],
+        "run": _rows(notes.get("run") or {}),
+        "score": _rows(notes.get("score") or {}),
+        "method": _method(notes.get("score") or {}),
+    }
+
+
+def _case_content(
+    inputs: Inputs,
+    cases: Sequence[Case],
     systems: Sequence[_SystemView],
-    scored: Sequence[str],
-    metrics: Mapping[str, Any],
-    cases: Sequence[_CaseView],
-    answering: Sequence[str],
-    overview: Overview,
-    ranked_system: str | None,
-    curves: Sequence[Chart],
-    curves_absent: Sequence[str],
-    has_log: bool,
-    notes: Mapping[str, Any],
-) -> str:
-    seen = notes.get("classes_seen_by_base") or []
+    out_dir: Path,
+    pictures: str,
+    in_folder: bool,
+) -> dict[str, Any]:
+    """Everything on the page that is of single questions; writes the folder, if one is used."""
+    folder = empty_folder(out_dir, in_folder)
+    if pictures == "none":
+        drawn = no_pictures(cases)
+    elif in_folder:
+        drawn = picture_files(cases, inputs.image_root, folder)
+    else:
+        drawn = inline_pictures(cases, inputs.image_root)
+    data = CaseData(cases, list(inputs.predictions))
+    parts: list[Markup] = []
+    for number, part in enumerate(data.parts(drawn)):
+        if in_folder:
+            write_part(folder, number, part)
+        else:
+            parts.append(Markup(script_json(part)))
+    answers = [a for case in cases for q in case.questions for a in q.answers.values()]
+    judged = any(answer.outcome.right is not None for answer in answers)
+    index = data.index() | {
+        "judged": judged,
+        "folder": FOLDER if in_folder else None,
+        "truth": asdict(_TRUTH),
+        "systems": [asdict(system) for system in systems],
+    }
+    return {
+        "index": Markup(script_json(index)),
+        "parts": parts,
+        "judged": judged,
+        "boxed": any(answer.boxes for answer in answers),
+        "types": index["types"],
+        "subjects": index["subjects"],
+    }
+
+
+def _render(**values: Any) -> str:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -140,39 +257,15 @@ def _render(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["mark_boxes"] = _mark_boxes
-    questions = [question for view in cases for question in view.case.questions]
-    by_name = {system.name: system for system in systems}
+    here = Path(__file__).parent
     html = environment.get_template("page.html.j2").render(
-        title=title,
-        by_name=by_name,
-        truth=_SystemView(TRUTH, COLOURS[TRUTH], 0),
-        scored=[by_name[name] for name in scored],
-        answering=[by_name[name] for name in answering],
-        headlines=page_tables.headlines(metrics, scored),
-        tables=page_tables.paper_tables(metrics, scored),
-        parse_table=page_tables.parse_table(metrics, scored),
-        breakdowns=page_tables.breakdowns(metrics, scored, seen),
-        all_metrics=page_tables.all_metrics(metrics, scored),
+        **values,
+        style=Markup((here / "page.css").read_text(encoding="utf-8")),
+        script=Markup((here / "page_cases.js").read_text(encoding="utf-8")),
         few=FEW,
         undefined=UNDEFINED,
-        cases=cases,
-        classes=sorted({name for question in questions for name in question.classes}),
-        types=sorted({question.question_type for question in questions}),
-        groups=_GROUP_TITLES,
-        overview=overview,
-        ranked_system=ranked_system,
+        significant=page_tables.SIGNIFICANT,
         sample_seed=SAMPLE_SEED,
-        curves=curves,
-        curves_absent=curves_absent,
-        has_log=has_log,
-        seen=seen,
-        remarks=notes.get("remarks") or [],
-        missing=notes.get("missing") or [],
-        run=_rows(notes.get("run") or {}),
-        score=_rows(notes.get("score") or {}),
-        method=_method(notes.get("score") or {}),
-        view_width=VIEW_WIDTH,
     )
     return html.lstrip() + "\n"
 
@@ -180,21 +273,6 @@ def _render(
 def _system_views(names: Sequence[str]) -> list[_SystemView]:
     colours = system_colours(names)
     return [_SystemView(name, colours[name], 1 + i % 3) for i, name in enumerate(names)]
-
-
-def _case_view(case: Case, image_root: Path, systems: Sequence[str]) -> _CaseView:
-    image = read_image(image_root / case.image_path)
-    height = round(VIEW_WIDTH * image.shape[0] / image.shape[1], 1)
-    return _CaseView(case, jpeg_data_uri(image), height, box_layers(case, systems, height))
-
-
-def _mark_boxes(text: str) -> Markup:
-    """The text, escaped, with its box notation set apart so that the words stand out."""
-    pieces, end = [], 0
-    for match in _BOX_TEXT.finditer(text):
-        pieces += [escape(text[end : match.start()]), Markup("<code>{}</code>").format(match[0])]
-        end = match.end()
-    return Markup("").join([*pieces, escape(text[end:])])
 
 
 def _rows(content: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:

@@ -1,27 +1,27 @@
-"""Which radiographs the page shows, and the questions, answers and boxes of each.
+"""What the page shows of single questions: texts, boxes and outcomes, image by image.
 
-The references are streamed twice: once to rank every image by its boxes alone, once to take the
-text of the chosen images. Only boxes and ids are kept of the rest, since references may be large.
+The references are streamed: once to count them and, where there are more images than are to be
+shown, to rank those; once to take the texts of the images chosen.
 """
 
 import random
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
-from jaxtyping import Float
+from tqdm import tqdm
 
-from cxrjax.benchmarks.overlays import TRUTH, TUNED
+from cxrjax.benchmarks.outcomes import Outcome
+from cxrjax.benchmarks.overlays import TUNED
+from cxrjax.benchmarks.page_marks import Marker, Piece, mark_words
 from cxrjax.benchmarks.predictions import Prediction, read_boxes, read_predictions
-from cxrjax.boxes import pairwise_iou
+from cxrjax.benchmarks.scores import Benchmark
 from cxrjax.codecs import Codec
 from cxrjax.errors import UserError
 from cxrjax.records import QARecord, read_records
 
 SAMPLE_SEED = 0
-RANDOM, WORST, BEST = "random", "worst", "best"
 
 
 @dataclass(frozen=True)
@@ -34,33 +34,38 @@ class LabelledBox:
 
 @dataclass(frozen=True)
 class SystemAnswer:
-    """What one system said; `text` is None where its file has no line for the question."""
+    """What one system said, and the reference with what this answer lacks set apart."""
 
-    text: str | None
-    parse: str = "ok"
+    text: list[Piece]
+    reference: list[Piece]
+    parse: str
+    outcome: Outcome
+    boxes: list[LabelledBox]
 
 
 @dataclass
 class Question:
-    """One question with its reference, the systems' answers, and boxes by system and TRUTH."""
+    """One question; `answers` has no entry for a system without a prediction for it."""
 
     question_id: str
     text: str
     question_type: str
-    classes: list[str]
-    reference: str
+    subjects: list[str]
+    choices: list[str]
+    reference: list[Piece]
+    boxes: list[LabelledBox]
     answers: dict[str, SystemAnswer] = field(default_factory=dict)
-    boxes: dict[str, list[LabelledBox]] = field(default_factory=dict)
 
 
 @dataclass
 class Case:
-    """One radiograph to show. `agreement` is None where nobody, truth included, has a box."""
+    """One image with its questions; `about`: view, sex and age, where they are known."""
 
     image_id: str
     image_path: str
-    groups: list[str]
-    agreement: float | None
+    image_hw: tuple[int, int] | None
+    about: str
+    sampled: bool
     questions: list[Question] = field(default_factory=list)
 
 
@@ -77,130 +82,196 @@ class Overview:
 
     def add(self, record: QARecord) -> None:
         self.questions += 1
+        self.boxes += len(record.boxes)
         self.datasets[record.dataset] += 1
         self.splits[record.split] += 1
         if record.generator is not None:
             self.generators[f"{record.generator.name} {record.generator.version}"] += 1
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """What reading an answer needs of its question; `size` is (height, width) of the image."""
-
-    image_id: str
-    finding: str | None
-    size: tuple[int, int]
-
-
-def agreement(truth: Iterable[LabelledBox], predicted: Iterable[LabelledBox]) -> float | None:
-    """How well two sets of boxes cover each other, in [0, 1].
-
-    The mean, over all boxes of both sides, of the highest IoU with a box of the same class on the
-    other side. It only orders the pictures; it is no metric of the benchmark.
-    """
-    sides = list(truth), list(predicted)
-    best: list[float] = []
-    for mine, other in (sides, sides[::-1]):
-        for box in mine:
-            rivals = [o.box for o in other if o.label == box.label]
-            overlaps = pairwise_iou(_array([box.box]), _array(rivals)) if rivals else np.zeros(1)
-            best.append(float(np.max(overlaps)))
-    return sum(best) / len(best) if best else None
+def ranked_system(systems: Sequence[str]) -> str | None:
+    """The system whose worst cases come first: `tuned`, else the last one."""
+    return TUNED if TUNED in systems else (systems[-1] if systems else None)
 
 
 def collect_cases(
-    references: Path, predictions: Mapping[str, Path], max_images: int, codec: Codec | None
-) -> tuple[list[Case], Overview, str | None]:
-    """Chooses at most `max_images` radiographs and gathers what is shown of them.
+    references: Path,
+    predictions: Mapping[str, Path],
+    max_images: int,
+    benchmark: Benchmark | None,
+    codec: Codec | None,
+    marker: Marker = mark_words,
+) -> tuple[list[Case], Overview]:
+    """Gathers what is shown of at most `max_images` images, in the order of the references.
 
-    Half are a random sample of all images (SAMPLE_SEED), a quarter each the images on which the
-    ranked system agrees least and most with the truth; an image can be in several groups.
+    Where there are more, half of those shown are a random sample of all (SAMPLE_SEED), and half the
+    images on which the ranked system does worst.
 
     Args:
+        benchmark: says what came of each question; None: nobody does.
         codec: reads boxes from the text of predictions that have none of their own.
-
-    Returns:
-        The cases (random sample first, then worst, then best), an overview of the references, and
-        the name of the ranked system (`tuned`, else the last one; None without predictions).
+        marker: sets apart what differs between an answer and its reference.
 
     Raises:
-        UserError: a file cannot be read, a line is not what the contract says, `image_hw` is null,
-            or a system answers none of the questions.
+        UserError: a file cannot be read, a line is not what the contract says, boxes of an image
+            whose `image_hw` is null, or a system that answers none of the questions.
     """
-    ranked_system = TUNED if TUNED in predictions else next(reversed(list(predictions)), None)
-    truth: dict[str, set[LabelledBox]] = {}
-    asked: dict[str, _Asked] = {}
-    overview = Overview()
+    answers = {
+        system: {line.question_id: line for line in read_predictions(path)}
+        for system, path in predictions.items()
+    }
+    judge = _Judge(references, predictions, benchmark, codec)
+    overview, known = Overview(), Counter[str]()
+    images: dict[str, None] = {}
     for record in read_records(references):
-        truth.setdefault(record.image_id, set()).update(_truth(record, references))
-        asked[record.question_id] = _Asked(
-            record.image_id, _finding(record), _size(record, references)
-        )
         overview.add(record)
-    overview.images = len(truth)
-    overview.boxes = sum(len(boxes) for boxes in truth.values())
-
-    scores: dict[str, float | None] = dict.fromkeys(truth)
-    if ranked_system is not None:
-        predicted: dict[str, list[LabelledBox]] = {name: [] for name in truth}
-        file = predictions[ranked_system]
-        for prediction, boxes, _ in _answers(file, asked, references, codec):
-            predicted[asked[prediction.question_id].image_id] += boxes
-        scores = {name: agreement(truth[name], predicted[name]) for name in truth}
-    groups = _choose(scores, max_images, ranked_system is not None)
+        images[record.image_id] = None
+        known.update(system for system, lines in answers.items() if record.question_id in lines)
+    overview.images = len(images)
+    for system, path in predictions.items():
+        if not known[system]:
+            raise UserError(
+                f"{path}: answers none of the {overview.questions} questions of {references}: give "
+                "the predictions and the references of one split"
+            )
+    # Where nothing has boxes, predictions need none either.
+    judge.text_alone = not overview.boxes
+    sampled = set(images)
+    chosen = set(images)
+    if len(images) > max_images:
+        sampled, chosen = _choose(judge, references, answers, images, max_images)
 
     cases: dict[str, Case] = {}
-    questions: dict[str, Question] = {}
-    for record in read_records(references):
+    progress = tqdm(
+        read_records(references),
+        desc="page",
+        total=overview.questions,
+        unit=" questions",
+        disable=None,
+    )
+    for record in progress:
         name = record.image_id
-        if name in groups:
-            new = Case(name, record.image_path, groups[name], scores[name])
-            question = _question(record, references)
-            cases.setdefault(name, new).questions.append(question)
-            questions[record.question_id] = question
-    for system, path in predictions.items():
-        for question in questions.values():
-            question.answers[system] = SystemAnswer(text=None)
-        for prediction, boxes, parse in _answers(path, asked, references, codec):
-            if (shown := questions.get(prediction.question_id)) is not None:
-                shown.boxes[system] = boxes
-                shown.answers[system] = SystemAnswer(prediction.text, parse)
-    for case in cases.values():
-        # Questions with boxes first: they are what the picture is about.
-        case.questions.sort(key=lambda question: not any(question.boxes.values()))
-    return [cases[name] for name in groups], overview, ranked_system
+        if name in chosen:
+            case = cases.setdefault(
+                name,
+                Case(name, record.image_path, record.image_hw, _about(record), name in sampled),
+            )
+            case.questions.append(judge.question(record, answers, marker))
+    return list(cases.values()), overview
 
 
 def _choose(
-    scores: Mapping[str, float | None], max_images: int, ranked: bool
-) -> dict[str, list[str]]:
-    """image_id -> its groups, in the order of showing."""
-    names = sorted(scores)
-    # Without predictions there is nothing to rank by: all that is shown is the random sample.
-    size = min(len(names), (max_images + 1) // 2 if ranked else max_images)
-    chosen: dict[str, list[str]] = {
-        name: [RANDOM] for name in random.Random(SAMPLE_SEED).sample(names, size)
-    }
-    if ranked:
-        order = sorted((score, name) for name, score in scores.items() if score is not None)
-        extreme = min(max_images // 4, len(order) // 2)
-        for group, members in ((WORST, order[:extreme]), (BEST, order[::-1][:extreme])):
-            for _, name in members:
-                chosen.setdefault(name, []).append(group)
-    return chosen
+    judge: "_Judge",
+    references: Path,
+    answers: Mapping[str, Mapping[str, Prediction]],
+    images: Mapping[str, None],
+    max_images: int,
+) -> tuple[set[str], set[str]]:
+    """The random sample, and all that is shown: the sample and the worst."""
+    system = ranked_system(list(answers))
+    size = max_images if system is None else (max_images + 1) // 2
+    sampled = set(random.Random(f"{SAMPLE_SEED}/page/images").sample(sorted(images), size))
+    if system is None:
+        return sampled, sampled
+    goodness: dict[str, list[float]] = {}
+    for record in read_records(references):
+        prediction = answers[system].get(record.question_id)
+        if prediction is None:
+            goodness.setdefault(record.image_id, []).append(0.0)
+        elif (value := _goodness(judge.outcome(record, prediction))) is not None:
+            goodness.setdefault(record.image_id, []).append(value)
+    order = sorted((sum(v) / len(v), name) for name, v in goodness.items() if name not in sampled)
+    return sampled, sampled | {name for _, name in order[: max_images - size]}
 
 
-def _question(record: QARecord, references: Path) -> Question:
-    finding = _finding(record)
-    named = {label for answer in record.answers for label in answer.labels}
-    return Question(
-        question_id=record.question_id,
-        text=record.question,
-        question_type=record.question_type,
-        classes=sorted(named | ({finding} if finding else set())),
-        reference=record.answer_text,
-        boxes={TRUTH: _truth(record, references)},
-    )
+def _goodness(outcome: Outcome) -> float | None:
+    """Of one answer, 0 to 1: the mean of right or wrong and its IoU, of what there is of them."""
+    parts = [float(value) for value in (outcome.right, outcome.iou) if value is not None]
+    return sum(parts) / len(parts) if parts else None
+
+
+class _Judge:
+    """Makes `Question`s; knows what to call the files in errors."""
+
+    def __init__(
+        self,
+        references: Path,
+        predictions: Mapping[str, Path],
+        benchmark: Benchmark | None,
+        codec: Codec | None,
+    ) -> None:
+        self.references = references
+        self.predictions = predictions
+        self.codec = codec
+        self.text_alone = False
+        self._outcome = benchmark.outcome if benchmark else None
+
+    def outcome(self, record: QARecord, prediction: Prediction) -> Outcome:
+        if self._outcome is None:
+            return Outcome(None, None, "")
+        return self._outcome(record, prediction, self.codec)
+
+    def question(
+        self,
+        record: QARecord,
+        answers: Mapping[str, Mapping[str, Prediction]],
+        marker: Marker,
+    ) -> Question:
+        question = Question(
+            question_id=record.question_id,
+            text=record.question,
+            question_type=record.question_type,
+            subjects=_subjects(record),
+            choices=record.choices or [],
+            reference=marker(record.answer_text, "", record.lang)[0],
+            boxes=self._truth(record),
+        )
+        for system, lines in answers.items():
+            if (prediction := lines.get(record.question_id)) is not None:
+                boxes, parse = self._boxes(record, prediction, self.predictions[system])
+                text, reference = marker(prediction.text, record.answer_text, record.lang)
+                outcome = self.outcome(record, prediction)
+                question.answers[system] = SystemAnswer(text, reference, parse, outcome, boxes)
+        return question
+
+    def _truth(self, record: QARecord) -> list[LabelledBox]:
+        """The boxes of the reference answer: each with its label, else the class asked about."""
+        found = []
+        for answer in record.answers:
+            boxes = answer.boxes_by_image.get(record.image_id, [])
+            if not boxes:
+                continue
+            height, width = self._size(record)
+            labels: Sequence[str | None] = answer.labels
+            if len(labels) != len(boxes):
+                named = ", ".join(answer.labels or answer.regions)
+                labels = [_finding(record) or record.gt_finding or named] * len(boxes)
+            for label, (x0, y0, x1, y1) in zip(labels, boxes, strict=True):
+                box = x0 / width, y0 / height, x1 / width, y1 / height
+                found.append(LabelledBox(label or "", box))
+        return found
+
+    def _boxes(
+        self, record: QARecord, prediction: Prediction, path: Path
+    ) -> tuple[list[LabelledBox], str]:
+        """The boxes of an answer, with the class as for truth, and how its parsing ended."""
+        if self.text_alone and not (prediction.boxes is not None and len(prediction.boxes)):
+            return [], prediction.parse or "ok"
+        read = read_boxes(prediction, self.codec, *self._size(record), where=str(path))
+        labels = prediction.labels or [None] * len(read.boxes)
+        boxes = [
+            LabelledBox(label or _finding(record) or "", (box[0], box[1], box[2], box[3]))
+            for label, box in zip(labels, read.boxes.tolist(), strict=True)
+        ]
+        return boxes, read.parse
+
+    def _size(self, record: QARecord) -> tuple[int, int]:
+        if record.image_hw is None:
+            raise UserError(
+                f"{self.references}: question {record.question_id}: image_hw is null, so its boxes "
+                "cannot be drawn: join the image sizes to the records first"
+            )
+        return record.image_hw
 
 
 def _finding(record: QARecord) -> str | None:
@@ -208,54 +279,14 @@ def _finding(record: QARecord) -> str | None:
     return (record.variables or {}).get("finding")
 
 
-def _size(record: QARecord, references: Path) -> tuple[int, int]:
-    if record.image_hw is None:
-        raise UserError(
-            f"{references}: question {record.question_id}: image_hw is null, so its boxes cannot "
-            "be drawn: join the image sizes to the records first"
-        )
-    return record.image_hw
+def _subjects(record: QARecord) -> list[str]:
+    """What a question can be found by: its classes, else its regions."""
+    named = {label for answer in record.answers for label in answer.labels}
+    if (finding := _finding(record)) is not None:
+        named.add(str(finding))
+    return sorted(named or {region for answer in record.answers for region in answer.regions})
 
 
-def _truth(record: QARecord, references: Path) -> list[LabelledBox]:
-    """The boxes of the reference answer: each with its label, else the class asked about."""
-    height, width = _size(record, references)
-    found = []
-    for answer in record.answers:
-        boxes = answer.boxes_by_image.get(record.image_id, [])
-        labels: Sequence[str | None] = answer.labels
-        if len(labels) != len(boxes):
-            finding = _finding(record) or record.gt_finding or ", ".join(answer.labels)
-            labels = [finding] * len(boxes)
-        for label, (x0, y0, x1, y1) in zip(labels, boxes, strict=True):
-            box = x0 / width, y0 / height, x1 / width, y1 / height
-            found.append(LabelledBox(label or "", box))
-    return found
-
-
-def _answers(
-    path: Path, asked: Mapping[str, _Asked], references: Path, codec: Codec | None
-) -> Iterator[tuple[Prediction, list[LabelledBox], str]]:
-    """A system's predictions for questions of the references: boxes with the class as for truth,
-    and how the parsing ended."""
-    known = 0
-    for prediction in read_predictions(path):
-        if (question := asked.get(prediction.question_id)) is None:
-            continue
-        known += 1
-        read = read_boxes(prediction, codec, *question.size, where=str(path))
-        labels = prediction.labels or [None] * len(read.boxes)
-        boxes = [
-            LabelledBox(label or question.finding or "", (box[0], box[1], box[2], box[3]))
-            for label, box in zip(labels, read.boxes.tolist(), strict=True)
-        ]
-        yield prediction, boxes, read.parse
-    if not known:
-        raise UserError(
-            f"{path}: answers none of the {len(asked)} questions of {references}: give the "
-            "predictions and the references of one split"
-        )
-
-
-def _array(boxes: Sequence[tuple[float, float, float, float]]) -> Float[np.ndarray, "n 4"]:
-    return np.asarray(boxes, dtype=np.float32).reshape(-1, 4)
+def _about(record: QARecord) -> str:
+    age = None if record.age is None else f"{record.age:g} years"
+    return ", ".join(filter(None, [record.view, record.sex, age]))

@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -94,37 +94,71 @@ def chart(title: str, name: str, points: Sequence[tuple[int, float]]) -> Chart:
     """Lays out one series of at least one point."""
     binned = _bin(points)
     steps = [step for step, _ in points]
-    values = [value for _, value in binned]
-    y_ticks = _ticks(min(values), max(values))
-    low, high = min(y_ticks[0], *values), max(y_ticks[-1], *values)
-    first, last = steps[0], max(steps[-1], steps[0] + 1)
-    x_values = [tick for tick in _ticks(first, last, 4) if first <= tick <= last]
-
-    def x(step: float) -> float:
-        return round(_LEFT + (step - first) / (last - first) * (WIDTH - _LEFT - _RIGHT), 1)
-
-    def y(value: float) -> float:
-        share = (value - low) / (high - low)
-        return round(HEIGHT - _BOTTOM - share * (HEIGHT - _TOP - _BOTTOM), 1)
-
-    def line(series: Sequence[tuple[float, float]]) -> str:
-        return " ".join(f"{x(step)},{y(value)}" for step, value in series)
-
+    axes = Axes.around(
+        (steps[0], max(steps[-1], steps[0] + 1)),
+        [value for _, value in binned],
+    )
     few = len(points) <= 24
     return Chart(
         title=title,
         name=name,
-        line=line(binned),
-        smooth="" if few else line(_smooth(binned)),
-        dots=[(x(s), y(v), f"step {s:,}: {v:.4g}") for s, v in points] if few else [],
-        x_ticks=[(x(tick), f"{tick:,.0f}") for tick in x_values],
-        y_ticks=[(y(tick), f"{tick:.6g}") for tick in y_ticks],
+        line=axes.line(binned),
+        smooth="" if few else axes.line(_smooth(binned)),
+        dots=[(axes.x(s), axes.y(v), f"step {s:,}: {v:.4g}") for s, v in points] if few else [],
+        x_ticks=[(place, f"{tick:,.0f}") for place, tick in axes.x_ticks if tick == int(tick)],
+        y_ticks=[(place, f"{tick:.6g}") for place, tick in axes.y_ticks],
         summary=(
-            f"{title} over steps {first:,} to {steps[-1]:,}: first {points[0][1]:.4g}, "
+            f"{title} over steps {steps[0]:,} to {steps[-1]:,}: first {points[0][1]:.4g}, "
             f"last {points[-1][1]:.4g}, lowest {min(v for _, v in points):.4g}, "
             f"highest {max(v for _, v in points):.4g}."
         ),
     )
+
+
+@dataclass(frozen=True)
+class Axes:
+    """From values to places in a WIDTH x HEIGHT view box.
+
+    Attributes:
+        x_range, y_range: values at the ends of the axes.
+        x_ticks, y_ticks: (place, value).
+    """
+
+    x_range: tuple[float, float]
+    y_range: tuple[float, float]
+
+    @classmethod
+    def around(cls, x_range: tuple[float, float], values: Sequence[float]) -> "Axes":
+        """Axes of this width, high enough for the values and for round numbers around them."""
+        ticks = _ticks(min(values), max(values))
+        return cls(x_range, (min(ticks[0], *values), max(ticks[-1], *values)))
+
+    def x(self, value: float) -> float:
+        low, high = self.x_range
+        return round(_LEFT + (value - low) / (high - low) * (WIDTH - _LEFT - _RIGHT), 1)
+
+    def y(self, value: float) -> float:
+        low, high = self.y_range
+        share = (value - low) / (high - low)
+        return round(HEIGHT - _BOTTOM - share * (HEIGHT - _TOP - _BOTTOM), 1)
+
+    def line(self, points: Iterable[tuple[float, float]]) -> str:
+        """`points` of an SVG polyline."""
+        return " ".join(f"{self.x(x)},{self.y(y)}" for x, y in points)
+
+    @property
+    def x_ticks(self) -> list[tuple[float, float]]:
+        return [(self.x(tick), tick) for tick in _inside(self.x_range)]
+
+    @property
+    def y_ticks(self) -> list[tuple[float, float]]:
+        return [(self.y(tick), tick) for tick in _inside(self.y_range)]
+
+
+def _inside(ends: tuple[float, float]) -> list[float]:
+    low, high = ends
+    slack = 1e-9 * (high - low)
+    return [tick for tick in _ticks(low, high) if low - slack <= tick <= high + slack]
 
 
 def _bin(points: Sequence[tuple[int, float]]) -> list[tuple[float, float]]:

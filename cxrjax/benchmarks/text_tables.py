@@ -63,10 +63,16 @@ def to_latex(markdown: str) -> str:
     return re.sub(r"\n{3,}", "\n\n", "\n".join(parts)).strip() + "\n"
 
 
-def _latex_table(lines: Sequence[str]) -> str:
+def split_rows(lines: Sequence[str]) -> list[list[str]]:
+    """The cells of a table of `grid`, its header first, without the rule below it."""
     header, _, *body = [
         [cell.strip().replace(r"\|", "|") for cell in _CELLS.split(line)[1:-1]] for line in lines
     ]
+    return [header, *body]
+
+
+def _latex_table(lines: Sequence[str]) -> str:
+    header, *body = split_rows(lines)
     rows = [" & ".join(_cell(cell) for cell in line) + r" \\" for line in [header, *body]]
     columns = "l" * len(header)
     return "\n".join(

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jax.sharding import Mesh
 
+from cxrjax import distributed
 from cxrjax.benchmarks.overlays import overlay
 from cxrjax.benchmarks.scores import Benchmark, ScoreOptions
 from cxrjax.decoding.generate import Generator
@@ -35,6 +37,8 @@ def make_evaluate(
     grammar: Grammar | None,
     images_per_batch: int,
     pictures: int = 4,
+    mesh: Mesh | None = None,
+    each_answer: Callable[[], None] | None = None,
 ) -> Callable[[int, VLM], dict[str, Any]]:
     """The function that the training loop calls: (step, model) -> figures and pictures.
 
@@ -42,18 +46,30 @@ def make_evaluate(
         source: validation records, with answers.
         benchmark: whose figures these are.
         strategy, grammar: how answers are generated.
-        pictures: radiographs drawn with true and predicted boxes, uint8 [n, H, W, 3].
+        pictures: radiographs drawn with true and predicted boxes, uint8 [n, H, W, 3]; of several
+            processes the first one draws.
+        mesh: the model's.
+        each_answer: called at each, and may raise to abandon the evaluation.
     """
     options = ScoreOptions(gt_mode=benchmark.gt_modes[0], bootstrap=Bootstrap(resamples=0))
 
     def evaluate(step: int, model: VLM) -> dict[str, Any]:
         del step
-        generator = Generator(model, strategy, grammar)
-        lines = list(
-            predict_questions(
-                generator, source, tokenizer, config, images_per_batch=images_per_batch
-            )
+        generator = Generator(model, strategy, grammar, mesh)
+        lines = []
+        for line in predict_questions(
+            generator, source, tokenizer, config, images_per_batch=images_per_batch
+        ):
+            lines.append(line)
+            if each_answer is not None:
+                each_answer()
+        figures: dict[str, Any] = distributed.from_first(
+            score(lines) if distributed.is_first() else None
         )
+        drawn = draw_predictions(source, lines, pictures) if distributed.is_first() else None
+        return {**figures, "overlays": drawn} if drawn is not None else figures
+
+    def score(lines: list[dict[str, Any]]) -> dict[str, Any]:
         # By the same way as anybody's predictions: files. They hold what was evaluated, no more.
         with tempfile.TemporaryDirectory() as folder:
             references, predictions = Path(folder, "records.jsonl"), Path(folder, "model.jsonl")
@@ -61,9 +77,7 @@ def make_evaluate(
             predictions.write_text("".join(json.dumps(line) + "\n" for line in lines))
             scores = benchmark.score_files(references, {"model": predictions}, options)
         logged = benchmark.logged_figures(scores.figures["model"])
-        figures: dict[str, Any] = {name: value for _, name, value in logged}
-        drawn = draw_predictions(source, lines, pictures)
-        return {**figures, "overlays": drawn} if drawn is not None else figures
+        return {name: value for _, name, value in logged}
 
     return evaluate
 

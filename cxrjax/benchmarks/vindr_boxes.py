@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from cxrjax.benchmarks.labelled_boxes import LabelledBoxes
+from cxrjax.benchmarks.labelled_boxes import Labelled, LabelledBoxes, join_lists
 from cxrjax.benchmarks.vindr_truth import References
 from cxrjax.metrics.detection import SWEEP, match_one_to_one
 from cxrjax.metrics.localization import localize
@@ -47,9 +47,9 @@ class Views:
         """Sums over the views of each image, one amount a view."""
         return np.bincount(self.image, weights=amount.astype(np.float64), minlength=self.images)
 
-    def predicted(self, of_image: Sequence[LabelledBoxes]) -> ImageBoxes:
+    def predicted(self, of_image: Sequence[Iterable[Labelled]]) -> ImageBoxes:
         """An image's boxes once for each of its views."""
-        return join(of_image[image] for image in self.image.tolist())
+        return join_lists(of_image[image] for image in self.image.tolist())
 
 
 def make_views(references: References) -> Views:
@@ -169,8 +169,8 @@ def ceiling_columns(references: References, views: Views) -> Columns:
     `ceiling/found` (one to one, with classes), `ceiling_any/found` (any overlap), and
     `ceiling_one_box/found`: true boxes within reach of one box per question; all of `strict/truth`.
     """
-    answered = views.predicted([image.answered for image in references.images])
-    overlaps = find_overlaps(answered, views.truth)
+    answered = [references.images[image].answered for image in views.image.tolist()]
+    overlaps = find_overlaps(join(answered), views.truth)
     (pairs,) = match_one_to_one(overlaps, (IOU,))
     found = overlaps.best_of_truth > IOU + TOLERANCE
     asked = np.array([image.box_questions for image in references.images])[views.image]

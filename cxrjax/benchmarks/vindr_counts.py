@@ -4,6 +4,7 @@ Everything that a figure of VinDr-CXR-VQA needs is a sum over images, or over qu
 columns made here.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ import numpy as np
 from jaxtyping import Float
 from tqdm import tqdm
 
-from cxrjax.benchmarks.labelled_boxes import Labelled, stack, union
+from cxrjax.benchmarks.labelled_boxes import Labelled, join_lists, union
 from cxrjax.benchmarks.predictions import (
     PROBLEMS,
     Prediction,
@@ -34,7 +35,7 @@ from cxrjax.codecs import FAILURE_CATEGORIES, Codec
 from cxrjax.metrics.classification import set_counts
 from cxrjax.metrics.detection import find_duplicates
 from cxrjax.metrics.mentions import MentionReader, Reading
-from cxrjax.metrics.overlaps import NO_CLASS, Overlaps, find_overlaps, join_images
+from cxrjax.metrics.overlaps import NO_CLASS, Overlaps, find_overlaps
 
 _ANSWER_COLUMNS = (
     *(f"mentions/{count}" for count in ("tp", "fp", "fn")),
@@ -248,10 +249,10 @@ def _count_boxes(
     answers: list[list[_Answer]],
 ) -> None:
     """Everything about boxes, against each of the images' truths."""
-    every = [stack(box for answer in given for box in answer.boxes) for given in answers]
+    every = [[box for answer in given for box in answer.boxes] for given in answers]
     merged = [union(answer.boxes for answer in given) for given in answers]
     paper = find_overlaps(views.predicted(every), views.truth)
-    strict = find_overlaps(views.predicted([stack(boxes) for boxes in merged]), views.truth)
+    strict = find_overlaps(views.predicted(merged), views.truth)
     columns, matched = strict_columns(views, strict, references.classes)
     counts.images |= {
         **paper_columns(views, paper),
@@ -262,7 +263,7 @@ def _count_boxes(
         "images_with_truth": np.array(
             [bool(image.truths) for image in references.images], np.float64
         ),
-        "boxes": np.array([len(boxes.boxes) for boxes in every], np.float64),
+        "boxes": np.array([len(boxes) for boxes in every], np.float64),
         "duplicates": _duplicates(answers),
     }
     scores = [_scores(boxes, given) for boxes, given in zip(merged, answers, strict=True)]
@@ -275,14 +276,14 @@ def _scores(boxes: list[Labelled], answers: list[_Answer]) -> list[float]:
     highest: dict[Labelled, float] = {}
     for answer in answers:
         for box, score in zip(answer.boxes, answer.scores, strict=True):
-            highest[box] = float(np.fmax(highest.get(box, np.nan), score))
-    return [highest[box] for box in boxes]
+            if score > highest.get(box, -math.inf):  # never for NaN
+                highest[box] = score
+    return [highest.get(box, math.nan) for box in boxes]
 
 
 def _duplicates(answers: list[list[_Answer]]) -> Float[np.ndarray, "images"]:
     """Boxes that repeat an earlier one of their own answer."""
     image = [number for number, given in enumerate(answers) for _ in given]
-    boxes = (stack(answer.boxes) for given in answers for answer in given)
-    given = join_images((one.boxes, one.classes) for one in boxes)
+    given = join_lists(answer.boxes for given in answers for answer in given)
     of_answer = np.bincount(given.image[find_duplicates(given)], minlength=given.images)
     return np.bincount(image, weights=of_answer, minlength=len(answers))

@@ -30,6 +30,12 @@ or blank answer is wrong, also about something absent. A failure to parse adds n
 should have found is missed. The class of a box is its label, else the class asked about, else the
 class that its answer names with it.
 
+How sure a system is (H11, `strict`): answers' probabilities against whether their set of classes is
+right (`calibration/...`), boxes' scores against their highest IoU with a true box.
+
+Figures are broken down by class, question type and difficulty, and by view, sex, age and number of
+true boxes of the image, where records say (`by_.../<metric>/<value>`).
+
 `n`: images for detection and localization (by class: images that have the class), questions
 otherwise (accuracy and its kin: questions that ask about a class).
 """
@@ -42,7 +48,7 @@ from typing import Any
 import numpy as np
 
 from cxrjax.benchmarks.breakdowns import JoinedColumns, break_down
-from cxrjax.benchmarks.calibration_figures import answer_calibration
+from cxrjax.benchmarks.calibration_figures import answer_calibration, box_calibration
 from cxrjax.benchmarks.formulas import named, of, quotient
 from cxrjax.benchmarks.predictions import PROBLEMS, Prediction, read_predictions
 from cxrjax.benchmarks.scores import (
@@ -64,6 +70,7 @@ from cxrjax.benchmarks.vindr_detection import (
     sweep_curves,
 )
 from cxrjax.benchmarks.vindr_layout import BY_IMAGE, IMAGE_ATTRIBUTES, TABLES, markdown, rows
+from cxrjax.benchmarks.vindr_outcome import outcome
 from cxrjax.benchmarks.vindr_ranking import ranked_figures
 from cxrjax.benchmarks.vindr_true_boxes import by_box_group, group_true_boxes
 from cxrjax.benchmarks.vindr_truth import GT_MODES, NEGATIVE_KINDS, References, read_references
@@ -107,12 +114,13 @@ def score(
         calibrated, calibration, curves = _calibration(references, counts)
         figures = _figures(references, counts, attributes)
         ranked, ranking_curves = ranked_figures(references, counts.boxes, counts.box_scores)
-        figures[STRICT] |= {**calibration, **ranked, **by_box_group(groups)}
+        placed, score_curves = box_calibration(counts.box_scores, counts.boxes.best_of_predicted)
+        figures[STRICT] |= {**calibration, **placed, **ranked, **by_box_group(groups)}
         counted[name] = Counted(
             JoinedColumns(counts.images, {**counts.questions, **calibrated}),
             figures,
             dict(counts.problems),
-            sweep_curves(counts.images) | ranking_curves | curves,
+            sweep_curves(counts.images) | ranking_curves | curves | score_curves,
         )
     clusters = [image.cluster for image in references.images]
     clusters += [clusters[question.image] for question in references.questions.values()]
@@ -308,5 +316,10 @@ LOGGED = {
 }
 
 VINDR_CXR_VQA = Benchmark(
-    score_files=score_files, gt_modes=GT_MODES, markdown=markdown, rows=rows, logged=LOGGED
+    score_files=score_files,
+    gt_modes=GT_MODES,
+    markdown=markdown,
+    rows=rows,
+    outcome=outcome,
+    logged=LOGGED,
 )

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from cxrjax.benchmarks.calibration_figures import box_calibration, thinned
+from cxrjax.benchmarks.calibration_figures import thinned
 from cxrjax.benchmarks.vindr_boxes import IOU
 from cxrjax.benchmarks.vindr_detection import images_by_class
 from cxrjax.benchmarks.vindr_truth import References
@@ -51,7 +51,6 @@ def ranked_figures(
     """
     classes, images = references.classes, references.images_with_truth
     having = images_by_class(references)
-    figures, curves = box_calibration(scores, overlaps.best_of_predicted)
     scores = rank_last_where_missing(scores)
     voc = voc_average_precision(overlaps, scores, len(classes))
     coco = coco_average_precision(overlaps, scores, len(classes))
@@ -68,13 +67,14 @@ def ranked_figures(
         },
         "froc/mean_sensitivity": float(sensitivity.mean()),
     }
-    figures |= {name: _estimate(value, images) for name, value in values.items()}
+    figures = {name: _estimate(value, images) for name, value in values.items()}
     for number, name in enumerate(classes):
         for metric, value in (
             (f"voc@{VOC_THRESHOLD}", voc[number]),
             ("coco", coco[:, number].mean()),
         ):
             figures[f"by_class/ap/{metric}/{name}"] = _estimate(float(value), having[name])
+    curves: dict[str, dict[str, Any]] = {}
     if curve.truths and len(curve.hits):
         curves["froc"] = {
             **thinned(curve.misses / overlaps.images, curve.recall),

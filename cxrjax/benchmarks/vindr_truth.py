@@ -12,6 +12,7 @@ differently against one lesion's box and against three readers' boxes of it):
   `cxrjax.datasets.vindr_cxr_vqa.readers` says.
 """
 
+import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -118,25 +119,29 @@ def read_references(records: Iterable[QARecord], gt_mode: str, source: str) -> R
     mode = None if gt_mode in ("exact", "per_reader") else parse_mode(gt_mode)
     by_image: dict[str, list[QARecord]] = {}
     seen: set[str] = set()
+    readers: set[str] = set()
+    datasets, splits = set(), set()
     for record in records:
         if record.question_id in seen:
             raise UserError(f"{source}: question_id {record.question_id!r} stands there twice")
         seen.add(record.question_id)
+        readers.update(record.readers or ())
+        datasets.add(record.dataset)
+        splits.add(record.split)
         by_image.setdefault(record.image_id, []).append(record)
     if not by_image:
         raise UserError(f"{source}: holds no records: nothing to score against")
-    everything = [record for group in by_image.values() for record in group]
-    vocabulary = _vocabulary(everything)
+    vocabulary = _vocabulary(record for group in by_image.values() for record in group)
     builder = _Builder(source, gt_mode, mode, tuple(vocabulary), MentionReader(vocabulary))
     images = [
-        builder.add_image(number, image_id, group)
-        for number, (image_id, group) in enumerate(by_image.items())
+        # A record is several times as large as what is kept of it: they go one by one.
+        builder.add_image(number, image_id, by_image.pop(image_id))
+        for number, image_id in enumerate(list(by_image))
     ]
     if not any(image.truths for image in images):
-        readers = sorted({rad_id for record in everything for rad_id in record.readers or ()})
         raise UserError(
             f"{source}: no image was read by the reader of gt_mode {gt_mode!r}: expected one of "
-            f"{', '.join(readers)}"
+            f"{', '.join(sorted(readers))}"
         )
     return References(
         gt_mode=gt_mode,
@@ -144,9 +149,26 @@ def read_references(records: Iterable[QARecord], gt_mode: str, source: str) -> R
         questions=builder.questions,
         images=tuple(images),
         reader=builder.reader,
-        datasets=tuple(sorted({record.dataset for record in everything})),
-        splits=tuple(sorted({record.split for record in everything})),
+        datasets=tuple(sorted(datasets)),
+        splits=tuple(sorted(splits)),
     )
+
+
+def read_question(record: QARecord, source: str) -> tuple[Question, MentionReader]:
+    """One record by itself, and what reads answers to it.
+
+    Raises:
+        UserError: as `read_references`.
+    """
+    names = tuple(_vocabulary([record]))
+    builder = _Builder(source, GT_MODES[0], None, names, _reader_of(names))
+    builder.add_image(0, record.image_id, [record])
+    return builder.questions[record.question_id], builder.reader
+
+
+@functools.lru_cache(maxsize=64)
+def _reader_of(names: tuple[str, ...]) -> MentionReader:
+    return MentionReader({name: VINDR_VOCABULARY.get(name, ()) for name in names})
 
 
 def _vocabulary(records: Iterable[QARecord]) -> dict[str, tuple[str, ...]]:

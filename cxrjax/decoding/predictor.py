@@ -6,14 +6,18 @@ from typing import Any
 
 import numpy as np
 
+from cxrjax import distributed
 from cxrjax.codecs import CODECS
 from cxrjax.decoding.generate import Generator
+from cxrjax.input_pipeline.batch import Problem
 from cxrjax.input_pipeline.examples import ExampleConfig, image_geometry
 from cxrjax.input_pipeline.loader import eval_loader
 from cxrjax.input_pipeline.prompts import PROMPTS, REASONING
 from cxrjax.input_pipeline.sources import QuestionSource
 from cxrjax.input_pipeline.tokenizer import Tokenizer
 from cxrjax.records import QARecord
+from cxrjax.training.placement import fetch_whole, host_rows
+from cxrjax.training.sharding import put_batch
 
 
 def predict_questions(
@@ -33,21 +37,38 @@ def predict_questions(
     tokens, geometric; 0..1), `answer_logprob` (sum over the answer's tokens), `parse` (`ok`, the
     first failure's category, or the reason why the question was left out). A prompt format that
     gives reasons adds `reason`; boxes are those of the answer before it.
+
+    Args:
+        generator: where it has a mesh, each process reads the batch's rows that are on its devices,
+            and all of them yield all predictions.
+        images_per_batch: over all processes and devices.
+
+    Raises:
+        UserError: the mesh does not divide the batch.
     """
+    mesh = generator.mesh
     loader = eval_loader(
-        source, tokenizer, config, global_batch_size=images_per_batch, workers=workers
+        source,
+        tokenizer,
+        config,
+        global_batch_size=images_per_batch,
+        workers=workers,
+        rows=None if mesh is None else host_rows(mesh, images_per_batch),
     )
     for loaded in loader:
-        batch = loaded.batch
+        batch, problems, indices = loaded.batch, loaded.problems, loaded.batch.question_index
         answers = generator(
             batch.images, batch.prefix_tokens, batch.prefix_mask, batch.question_index
         )
-        for row, slot in np.argwhere(batch.question_index >= 0):
-            record = source.record(int(batch.question_index[row, slot]))
+        if mesh is not None:
+            indices = fetch_whole(put_batch(indices, mesh), mesh)
+            problems = _of_all_processes(problems)
+        for row, slot in np.argwhere(indices >= 0):
+            record = source.record(int(indices[row, slot]))
             tokens, logprobs = (np.asarray(part[row, slot]) for part in answers)
             stop_ids = generator.strategy.stop_ids
             yield prediction(record, tokens, logprobs, tokenizer, config, stop_ids)
-        for problem in loaded.problems:
+        for problem in problems:
             yield {
                 "question_id": problem.question_id,
                 "text": "",
@@ -57,6 +78,12 @@ def predict_questions(
                 "answer_logprob": None,
                 "parse": problem.reason,
             }
+
+
+def _of_all_processes(problems: list[Problem]) -> list[Problem]:
+    """Each question once, also where several processes have read the same rows."""
+    found = (Problem(*each) for part in distributed.gather(problems) for each in part)
+    return list({problem.question_index: problem for problem in found}.values())
 
 
 def prediction(

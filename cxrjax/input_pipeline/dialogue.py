@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from cxrjax import distributed
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.records import QARecord, strip_answers, write_records
@@ -25,7 +26,8 @@ def predict_in_turns(source: RecordSource, predict: Predict, joined: Path) -> It
     Args:
         source: questions.
         predict: source -> a line with `question_id` and `text` for each of its questions.
-        joined: where to write the questions that had waited, as they were asked.
+        joined: where to write the questions that had waited, as they were asked; on storage that
+            all processes share.
 
     Raises:
         UserError: a question continues one that is not in the file.
@@ -63,7 +65,9 @@ def _in_turns(source: RecordSource, predict: Predict, joined: Path, history: str
     for line in predict(source.without(waiting)):
         answers[line["question_id"]] = line["text"]
         yield said(line)
-    write_records(joined, (join_answers(record, answers) for record in waiting.values()))
+    if distributed.is_first():
+        write_records(joined, (join_answers(record, answers) for record in waiting.values()))
+    distributed.wait_for_all(f"{joined.name} written")
     rest = RecordSource(joined, source.image_root, source.questions_per_image)
     yield from _in_turns(rest, predict, joined.with_suffix(".next.jsonl"), SELF)
 

@@ -1,9 +1,9 @@
 """Grain loaders: what step N reads is a pure function of (seed, N).
 
 The order of the elements is a permutation per epoch, or several of them mixed (mixture.py); step N
-takes the next `global_batch_size` of them whatever the epoch; host p of P loads rows p * B / P to
-(p + 1) * B / P of that batch. So the position of a loader is one number, and a run goes on exactly
-where it stopped, with as many hosts and worker processes as it likes.
+takes the next `global_batch_size` of them whatever the epoch; each host loads some of that batch's
+rows. So the position of a loader is one number, and a run goes on exactly where it stopped, with as
+many hosts and worker processes as it likes.
 """
 
 import collections
@@ -12,7 +12,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import grain
@@ -72,22 +72,20 @@ class BatchBuilder:
         mixture: Mixture,
         tokenizer: Tokenizer,
         with_answers: bool,
-        process_index: int,
-        process_count: int,
+        rows: Sequence[int],
     ) -> None:
         self.mixture = mixture
         self.encoders = [QuestionEncoder(tokenizer, s.config) for s in mixture.sources]
         self.config = mixture.config
         self.with_answers = with_answers
-        self.process_index = process_index
-        self.process_count = process_count
+        self.rows = rows
         # Asked for now, so that a tokenizer that does not fit is told before the first batch.
         # All sources have the same tokens for digits, if any; the longest numbers need the room.
         self._digits = max(e.digit_shape for e in self.encoders) if with_answers else (0, ())
         self._cache: dict[int, _Element] = {}
 
     def __call__(self, elements: np.ndarray) -> LoadedBatch:
-        mine = local_rows(len(elements), self.process_index, self.process_count)
+        mine = self.rows
         config = self.config
         one_shape = len(config.prefix_buckets) == len(config.answer_buckets) == 1
         one_shape = one_shape and not config.packed_buckets
@@ -286,8 +284,7 @@ def train_loader(
     global_batch_size: int,
     seed: int,
     workers: int = 0,
-    process_index: int = 0,
-    process_count: int = 1,
+    rows: Sequence[int] | None = None,
 ) -> TrainLoader:
     """Shuffled batches for training, without end.
 
@@ -295,10 +292,7 @@ def train_loader(
         global_batch_size: images in a step over all hosts.
         seed: of the order; any integer from 0.
         workers: processes that read and decode; 0 does it in this one.
-        process_index, process_count: this host and how many there are.
-
-    Raises:
-        UserError: the hosts do not divide the batch.
+        rows: of each global batch, those that this host loads, ascending; None: all of them.
     """
     return mixture_loader(
         _alone(source, config),
@@ -306,8 +300,7 @@ def train_loader(
         global_batch_size=global_batch_size,
         seed=seed,
         workers=workers,
-        process_index=process_index,
-        process_count=process_count,
+        rows=rows,
     )
 
 
@@ -318,27 +311,22 @@ def mixture_loader(
     global_batch_size: int,
     seed: int,
     workers: int = 0,
-    process_index: int = 0,
-    process_count: int = 1,
+    rows: Sequence[int] | None = None,
 ) -> TrainLoader:
     """`train_loader` of several sources; its batches count the images of each.
 
     Args:
         mixture: of one source or more.
-        global_batch_size, seed, workers, process_index, process_count: as in `train_loader`.
-
-    Raises:
-        UserError: the hosts do not divide the batch.
+        global_batch_size, seed, workers, rows: as in `train_loader`.
     """
-    local_rows(global_batch_size, process_index, process_count)
-    builder = BatchBuilder(mixture, tokenizer, True, process_index, process_count)
+    builder = BatchBuilder(mixture, tokenizer, True, _or_all(rows, global_batch_size))
     identity = {
         "seed": seed,
         "global_batch_size": global_batch_size,
         "source": mixture.fingerprint,
     }
-    rows = mixture.order(seed).batch(global_batch_size, drop_remainder=True)
-    return TrainLoader(rows, builder, identity, workers)
+    elements = mixture.order(seed).batch(global_batch_size, drop_remainder=True)
+    return TrainLoader(elements, builder, identity, workers)
 
 
 def _alone(source: QuestionSource, config: ExampleConfig) -> Mixture:
@@ -353,8 +341,7 @@ def eval_loader(
     global_batch_size: int,
     with_answers: bool = False,
     workers: int = 0,
-    process_index: int = 0,
-    process_count: int = 1,
+    rows: Sequence[int] | None = None,
 ) -> EvalLoader:
     """Each question exactly once, in order; the last batch is filled up with empty slots.
 
@@ -362,15 +349,11 @@ def eval_loader(
         global_batch_size: images in a batch over all hosts.
         with_answers: also tokenize the answers (for a validation loss). Without them the
             records need none and answer slots are all masked.
-        workers, process_index, process_count: as in `train_loader`.
-
-    Raises:
-        UserError: the hosts do not divide the batch.
+        workers, rows: as in `train_loader`.
     """
-    local_rows(global_batch_size, process_index, process_count)
     batches = -(-len(source) // global_batch_size)
     builder = BatchBuilder(
-        _alone(source, config), tokenizer, with_answers, process_index, process_count
+        _alone(source, config), tokenizer, with_answers, _or_all(rows, global_batch_size)
     )
     dataset = (
         grain.MapDataset.range(batches * global_batch_size)
@@ -385,21 +368,8 @@ def _none_after(count: int) -> Callable[[int], int]:
     return lambda element: element if element < count else NO_ELEMENT
 
 
-def local_rows(global_batch_size: int, process_index: int, process_count: int) -> range:
-    """Rows of the global batch that this host loads.
-
-    Raises:
-        UserError: the hosts do not divide the batch, or there is no such host.
-    """
-    if not 0 <= process_index < process_count:
-        raise UserError(f"process_index is {process_index} of {process_count} processes")
-    if global_batch_size < 1 or global_batch_size % process_count:
-        raise UserError(
-            f"global_batch_size is {global_batch_size}, expected a multiple of the "
-            f"{process_count} processes"
-        )
-    local = global_batch_size // process_count
-    return range(process_index * local, (process_index + 1) * local)
+def _or_all(rows: Sequence[int] | None, global_batch_size: int) -> Sequence[int]:
+    return range(global_batch_size) if rows is None else rows
 
 
 def _iterate(dataset: grain.MapDataset, workers: int) -> grain.DatasetIterator:
@@ -431,8 +401,10 @@ def _own(loaded: LoadedBatch) -> LoadedBatch:
 def _set_up_worker(worker: int, workers: int) -> None:
     """Runs first in every worker process."""
     del worker, workers
-    # Ctrl-C goes to the whole group: the run's own process ends its workers, without tracebacks.
+    # Ctrl-C, and many a scheduler's SIGTERM, go to the whole group: the run's own process needs its
+    # workers up to the end of the step in work, and ends them itself, without tracebacks.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     threading.Thread(target=_end_with_the_run, daemon=True).start()
 
 

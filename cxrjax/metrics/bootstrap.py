@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from jaxtyping import Float, Int
+from threadpoolctl import threadpool_limits
 
 from cxrjax.metrics.intervals import Method, interval
 
@@ -317,6 +318,7 @@ def _block(
     return Block(kept, present, table)
 
 
+@threadpool_limits.wrap(limits=1, user_api="blas")  # on a busy machine threads wait for each other
 def _draw(blocks: Sequence[Block], count: int, resamples: int, seed: int) -> None:
     """Fills in the blocks' sums: the same draws of clusters for all of them."""
     rng = np.random.default_rng(seed)

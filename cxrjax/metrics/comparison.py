@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Float
+from threadpoolctl import threadpool_limits
 
 from cxrjax.metrics.bootstrap import Figure, Resampled, Sums, chunks
 from cxrjax.metrics.intervals import ROUNDING, interval
@@ -100,6 +101,7 @@ def _compare_within(
     return results
 
 
+@threadpool_limits.wrap(limits=1, user_api="blas")  # as in bootstrap
 def _swapped_sums(
     first: Resampled, second: Resampled, within: tuple[str, str] | None
 ) -> tuple[Sums, Sums]:

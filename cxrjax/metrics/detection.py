@@ -85,14 +85,15 @@ def _solve(
     stops = np.append(starts[1:], len(order))
     local_rows = _places(group[order], rows[order], starts)
     local_columns = _places(group[order], columns[order], starts)
-    values = iou[order]
-    for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
+    shapes = np.stack(
+        [np.maximum.reduceat(local, starts) + 1 for local in (local_rows, local_columns)], axis=1
+    )
+    # One more pair must outweigh any gain of IoU in the others, which is below the shorter side.
+    weights = iou[order] + 1 + np.repeat(shapes.min(axis=1), stops - starts)
+    for start, stop, shape in zip(starts.tolist(), stops.tolist(), shapes.tolist(), strict=True):
         at = local_rows[start:stop], local_columns[start:stop]
-        shape = int(at[0].max()) + 1, int(at[1].max()) + 1
-        weight = np.zeros(shape)
-        # One more pair must outweigh any gain of IoU in the others, which is below min(shape).
-        weight[at] = min(shape) + 1 + values[start:stop]
-        pairs = np.zeros(shape, bool)
+        weight, pairs = np.zeros(shape), np.zeros(shape, bool)
+        weight[at] = weights[start:stop]
         pairs[linear_sum_assignment(weight, maximize=True)] = True
         chosen[order[start:stop]] = pairs[at]
     return chosen

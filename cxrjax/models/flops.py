@@ -139,11 +139,11 @@ def step_flops(
         answer_tokens = shape.images * shape.questions * shape.answer
     width, vocabulary = sizes.decoder.width, sizes.decoder.vocab_size
     gradients = hidden_backward + trains("decoder/embedder/table")
-    # The loss keeps no logits: they are made again for the gradient.
-    add("logits", 2.0 * answer_tokens * width * vocabulary, gradients, hidden_backward)
+    # The loss takes the gradient together with the logits, and makes nothing again.
+    add("logits", 2.0 * answer_tokens * width * vocabulary, gradients, False)
     if loc_loss:
         coordinates = 4 * shape.images * shape.questions * shape.boxes
-        add("logits", 2.0 * coordinates * width * 1024, gradients, hidden_backward)
+        add("logits", 2.0 * coordinates * width * 1024, gradients, False)
     return parts
 
 

@@ -10,12 +10,14 @@ from typing import Any
 
 import tqdm
 
+from cxrjax import distributed
 from cxrjax.input_pipeline.dialogue import predict_in_turns
 from cxrjax.input_pipeline.sources import RecordSource
 
 # One line of predictions, in the form that `cxrjax.benchmarks.predictions` reads.
 Line = Mapping[str, Any]
-# Questions -> a line for each, in any order. A dialogue is asked in turns: one call for each turn.
+# Questions -> a line for each, in any order; every process gives all. A dialogue is asked in
+# turns: one call for each turn.
 Answer = Callable[[RecordSource], Iterable[Line]]
 
 
@@ -39,7 +41,7 @@ class Runner:
 
 
 def answer_all(questions: RecordSource, answer: Answer, out: Path) -> collections.Counter[str]:
-    """Writes a line for each question, the whole file or none.
+    """Writes a line for each question, the whole file or none; of several processes the first.
 
     Args:
         out: the predictions file. Questions of later turns are left in OUT.turns.jsonl, as asked.
@@ -50,8 +52,10 @@ def answer_all(questions: RecordSource, answer: Answer, out: Path) -> collection
     Raises:
         UserError: what the runner raises, or a question continues one that is not in the file.
     """
-    out.parent.mkdir(parents=True, exist_ok=True)
     lines = predict_in_turns(questions, answer, out.with_name(out.name + ".turns.jsonl"))
+    if not distributed.is_first():
+        return collections.Counter(line["parse"] for line in lines)
+    out.parent.mkdir(parents=True, exist_ok=True)
     partial = out.with_name(out.name + ".partial")
     found: collections.Counter[str] = collections.Counter()
     with open(partial, "w", encoding="utf-8") as file:

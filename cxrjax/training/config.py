@@ -19,8 +19,10 @@ from cxrjax.decoding.answer_forms import ANSWER_FORMS
 from cxrjax.decoding.strategy import read_strategy
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.coordinates import BOX_ROUTES, resolve_box_route
+from cxrjax.models.layers import REMAT
 from cxrjax.models.presets import PRESETS, VLMConfig
 from cxrjax.models.quantize import QUANTIZED_DTYPES
+from cxrjax.models.splash import ATTENTION
 from cxrjax.training.mixture_config import (
     SOURCES,
     add_source,
@@ -45,7 +47,12 @@ def default_config() -> ConfigDict:
     model.tower_from = placeholder(str)
     model.tokenizer = placeholder(str)  # SentencePiece file; null: the one beside the base model
     model.share = "tower"  # what an image's questions share: the 'tower', or its 'image' tokens too
-    model.remat = False  # recompute every layer's activations in the backward pass
+    # What of every layer is kept for the backward pass: 'none': all (no recomputation);
+    # 'products': what leaves matrix products and attention; 'attention': what leaves the
+    # attention; 'full': the layer's input alone, the rest is computed again.
+    model.remat = "none"
+    # 'dense'; 'splash': TPU kernels that keep no scores; 'auto': splash on a TPU, else dense.
+    model.attention = "auto"
     model.unroll = False  # write the loop over layers out: faster on CPUs, slower to compile
     model.box_head = False  # an auxiliary head that regresses boxes, for box_route='head'
     model.dtype = "float32"  # of the activations and matrix products
@@ -126,8 +133,14 @@ def default_config() -> ConfigDict:
     training.log_every = 50  # steps
     training.eval_every = 0  # steps; 0: after the last one alone
     training.checkpoint_every = 500  # steps; every evaluation and the last step are saved as well
-    training.keep_last = 1  # checkpoints kept besides the best one
+    # Checkpoints kept besides the best one; a resume takes the one before if the last is damaged.
+    training.keep_last = 2
     training.best_metric = "vqa/f1"  # of the evaluation's figures, the one that picks the best
+    # examples/ in the workdir: which questions every step has read, and a hash of their images.
+    training.log_examples = False
+    # Without progress for so long, the run leaves and names the process it waits for, with the exit
+    # code that means 'resume me'; longer than the longest compilation. 0: it waits for ever.
+    training.stall_seconds = 1800.0
     training.max_in_flight = 2  # steps dispatched ahead of the one whose metrics were read
     training.profile_steps = ()  # first and last step of a trace in WORKDIR/profile; empty: none
     # Operations per second of one device, for MFU; null: its maker's figure for bfloat16, and no
@@ -135,9 +148,14 @@ def default_config() -> ConfigDict:
     training.peak_flops = placeholder(float)
 
     mesh = config.mesh = ConfigDict()
-    mesh.data = -1  # -1: all devices that the other two leave
+    # Devices along each axis; what the axes mean is told in cxrjax/training/sharding.py.
+    mesh.replica = 1  # slices of a pod: a multiple of their number
+    mesh.data = -1  # -1: all devices that the others leave
     mesh.fsdp = 1
     mesh.tensor = 1
+    # 'jit': XLA spreads the step over the mesh. 'pmap': every device runs the step on its part of
+    # the batch, with all parameters; the data axis alone.
+    mesh.strategy = "jit"
 
     decoding = config.decoding = ConfigDict()
     decoding.max_answer_tokens = 64
@@ -166,9 +184,12 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "model.init": ("checkpoint", "random"),
     "model.share": ("image", "tower"),
     "model.dtype": ("float32", "bfloat16"),
+    "model.remat": REMAT,
+    "model.attention": ATTENTION,
     "model.frozen_dtype": ("float32", "bfloat16", *QUANTIZED_DTYPES),
     "data.geometry": ("resize", "letterbox"),
     "data.too_long": ("error", "set_aside"),
+    "mesh.strategy": ("jit", "pmap"),
     "optimizer.name": ("adamw",),
     "optimizer.schedule": ("cosine", "constant"),
     "training.box_route": BOX_ROUTES,
@@ -202,6 +223,7 @@ _POSITIVE = (
     "training.keep_last",
     "training.max_in_flight",
     "training.peak_flops",
+    "mesh.replica",
     "mesh.fsdp",
     "mesh.tensor",
     "decoding.max_answer_tokens",
@@ -220,6 +242,7 @@ _NOT_NEGATIVE = (
     "training.lambda_box",
     "training.eval_every",
     "training.checkpoint_every",
+    "training.stall_seconds",
 )
 
 
@@ -261,6 +284,7 @@ def from_json(nested: Mapping[str, Any], where: str) -> ConfigDict:
         try:
             node = config[group] if group else config
             value = grammar_name(value) if key == "decoding.grammar" else value
+            value = remat_name(value) if key == "model.remat" else value
             node[name] = tuple(value) if isinstance(value, list) else value
         except (TypeError, ValueError) as error:
             raise UserError(f"{where}: {key}={value!r}: {_last_line(error)}") from error
@@ -282,6 +306,11 @@ def _default_of(nested: Mapping[str, Any] | ConfigDict) -> ConfigDict:
 def grammar_name(value: Any) -> Any:
     """`decoding.grammar` of files from when it was true or false."""
     return {True: "boxes", False: "none"}[value] if isinstance(value, bool) else value
+
+
+def remat_name(value: Any) -> Any:
+    """`model.remat` of files from when it was true or false."""
+    return {True: "full", False: "none"}[value] if isinstance(value, bool) else value
 
 
 def _suggestion(key: str) -> str:
@@ -379,6 +408,11 @@ def _check_one_of(config: ConfigDict) -> None:
             "data.packed_buckets needs model.share='image': with 'tower' each question is its own "
             "sequence"
         )
+    if config.data.packed_buckets and config.model.attention == "splash":
+        raise UserError(
+            "model.attention='splash' cannot tell packed questions apart: leave "
+            "data.packed_buckets empty, or set model.attention='auto'"
+        )
     route = resolve_box_route(config.training.box_route, config.data.codec)
     if config.model.box_head != (route == "head"):
         raise UserError(
@@ -436,7 +470,8 @@ def load_config(spec: str, overrides: Sequence[str] = ()) -> ConfigDict:
 
     Args:
         spec: a Python file with `get_config(variant="")`, and the variant to ask it for.
-        overrides: command-line words of the form `--config.key=value`.
+        overrides: command-line words of the form `--config.key=value`; `None` empties a key that
+            may be empty.
 
     Raises:
         UserError: no such file, an unknown key or variant, or a value of the wrong type.
@@ -446,7 +481,10 @@ def load_config(spec: str, overrides: Sequence[str] = ()) -> ConfigDict:
         raise UserError(f"--config={spec}: no file {path}; expected FILE.py[:VARIANT]")
     for word in overrides:
         _check_override(word)
-    argv = ["", f"--config={spec}", *overrides]
+    # To the flags a None is a text.
+    emptied = [_key(word) for word in overrides if word.endswith("=None") and _may_be_empty(word)]
+    kept = [word for word in overrides if _key(word) not in emptied]
+    argv = ["", f"--config={spec}", *kept]
     values = flags.FlagValues()
     try:
         config_flags.DEFINE_config_file("config", flag_values=values, sys_argv=argv)
@@ -459,15 +497,23 @@ def load_config(spec: str, overrides: Sequence[str] = ()) -> ConfigDict:
         if unknown:
             text = _suggestion(unknown[1])
         raise UserError(f"--config={spec}: {text}") from error
+    values.config.update_from_flattened_dict(dict.fromkeys(emptied))
     validate(values.config)
     return values.config
 
 
+def _key(override: str) -> str:
+    return override.split("=", 1)[0].removeprefix("--config.")
+
+
+def _may_be_empty(override: str) -> bool:
+    return flatten(default_config()).get(_key(override), "") is None
+
+
 def _check_override(word: str) -> None:
-    name = word.split("=", 1)[0]
+    name, key = word.split("=", 1)[0], _key(word)
     if not name.startswith("--config.") or "=" not in word:
         raise UserError(f"argument {word!r}: expected --config.key=value")
-    key = name.removeprefix("--config.")
     known = set(flatten(default_config()))
     if key.startswith(SOURCES):  # whether there is such a source, the file will tell
         known = {f"{SOURCES}{key.split('.')[2]}.{own}" for own in source_defaults()}

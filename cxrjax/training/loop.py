@@ -4,14 +4,19 @@ For step n = 1, 2, ...: take batch n; dispatch the step; read the metrics of the
 `max_in_flight` behind. Where an evaluation or a checkpoint is due, all metrics up to step n are
 read first, then the evaluation runs, then step n's figures are written, then the checkpoint is
 begun: it holds parameters, optimiser and data position after step n, so that a resumed run takes
-batch n + 1 and goes on as if nothing had happened.
+batch n + 1 and goes on as if nothing had happened. Told to stop, the loop saves after step n
+without the evaluation that may be due then; the resumed run makes up for it first.
+
+Of several processes each loads its rows of a batch and saves its part of a checkpoint; the first
+one writes everything else, and says what there is to say. What only one of them knows (questions
+set aside, rates) is gathered where figures are logged, since they all come there at the same step.
 """
 
 import collections
+import contextlib
 import dataclasses
 import json
 import math
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -23,21 +28,29 @@ from flax import nnx
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
+from cxrjax import distributed
 from cxrjax.datasets.quality import QualityLog
-from cxrjax.errors import UserError
+from cxrjax.errors import Preempted, UserError
 from cxrjax.input_pipeline.batch import Batch, LoadedBatch
 from cxrjax.models import count_parameters, partition
-from cxrjax.training import checkpoint, sharding, step
+from cxrjax.training import checkpoint, executable, sharding, step
 from cxrjax.training.config import batch_images, to_json, validate
+from cxrjax.training.example_log import ExampleLog
 from cxrjax.training.input_limit import InputLimit
-from cxrjax.training.metric_log import MetricLog
+from cxrjax.training.metric_log import MetricLog, NoLog
 from cxrjax.training.optimizer import make_optimizer
+from cxrjax.training.parallel import make_parallel_step
+from cxrjax.training.placement import host_rows, put_tree
+from cxrjax.training.preemption import Preemption
 from cxrjax.training.profiling import StepProfiler
 from cxrjax.training.progress import Load, Progress, load_of
 from cxrjax.training.run_info import describe_run, peak_memory_gb, write_json
+from cxrjax.training.set_aside import SetAside
 from cxrjax.training.step_clock import RunningStep, StepClock
 from cxrjax.training.store import CheckpointStore
 from cxrjax.training.utilization import StepFlops, memory_figures, peak_flops
+from cxrjax.training.watchdog import EVALUATING, Watchdog
+from cxrjax.training.workdir import check_present, make_writable
 
 # (step, model) -> figures by name; arrays among them are pictures for the event files.
 Evaluate = Callable[[int, Any], Mapping[str, Any]]
@@ -89,39 +102,54 @@ def train(
     evaluate: Evaluate | None = None,
     data_files: Iterable[Path] = (),
     quality: QualityLog | None = None,
+    compiled: Path | None = None,
+    compile_only: Path | None = None,
     log_line: Callable[[str], None] = print_at_once,
+    preemption: Preemption | None = None,
 ) -> None:
     """Trains, or goes on training, until step `steps`; leaves checkpoints in the workdir.
 
     Args:
         config: valid; a workdir with checkpoints must have been begun with the same one.
-        workdir: receives config.json, run.json, metrics.jsonl, event files and checkpoints.
+        workdir: receives config.json, run.json, metrics.jsonl, event files and checkpoints; the
+            same directory for all processes.
         model, base: from `checkpoint.build_model`.
         batches: this host's rows of every batch, from the first one on.
         steps: of the whole run, those before a resume included.
         tokenizer_file: copied into the workdir, so that the run can be used on its own.
-        evaluate: figures of the model after a step; `training.best_metric` must be among them.
-            None: no evaluation, and the last checkpoint counts as the best.
+        evaluate: figures of the model after a step, the same in every process;
+            `training.best_metric` must be among them. None: no evaluation, and the last checkpoint
+            counts as the best.
         data_files: hashed into run.json.
         quality: what was set aside before; the run adds what it must leave out, and writes
             quality.json.
-        log_line: where progress goes.
+        compiled: a compiled step from a file (executable.py), for batches of its shape.
+        compile_only: compile the step for the first batch into this file, and do not train.
+        log_line: where progress goes, in the first process.
+        preemption: asked after each step whether to save and stop. None: never.
 
     Raises:
         UserError: the workdir cannot be written or holds another run, the mesh does not fit, or
             the loss or the gradients are no longer finite.
+        Preempted: told to stop; everything is saved.
     """
     validate(config)
+    if config.mesh.strategy == "pmap" and (compiled or compile_only):
+        raise UserError("a compiled step in a file needs mesh.strategy='jit', and it is 'pmap'")
     workdir = Path(workdir)
+    if not distributed.is_first():
+        log_line = _say_nothing
     make_writable(workdir)
+    distributed.check_shared(workdir)
+    data = {name: value for name, value in batches.get_state().items() if name != "step"}
+    distributed.check_same({"configuration": to_json(config), "base": base, "data": data})
     mesh = sharding.make_mesh(config.mesh)
     sharding.check_batch_divides(mesh, batch_images(config), config.training.accumulation_steps)
 
     graphdef, trainable, frozen = partition(model, config.trainable)
     frozen = step.cast_params(frozen, config.model.frozen_dtype)
     state = step.init_state(trainable, make_optimizer(config.optimizer, steps))
-    state = jax.device_put(state, sharding.tree_shardings(mesh, state))
-    frozen = jax.device_put(frozen, sharding.tree_shardings(mesh, frozen))
+    state, frozen = put_tree(state, mesh), put_tree(frozen, mesh)
     parameters = {
         "total": count_parameters(state.trainable) + count_parameters(frozen),
         "trainable": count_parameters(state.trainable),
@@ -131,7 +159,9 @@ def train(
         f"({parameters['trainable'] / parameters['total']:.2%})"
     )
 
-    checkpoints = CheckpointStore(workdir, config.training.best_metric, config.training.keep_last)
+    checkpoints = CheckpointStore(
+        workdir, config.training.best_metric, config.training.keep_last, log_line=log_line
+    )
     start = checkpoints.latest_step() or 0
     if start:
         checkpoint.check_same_run(workdir, config)
@@ -140,23 +170,35 @@ def train(
         batches.set_state(checkpoints.restore_json(start, "data"))
         log_line(f"resumed from the checkpoint of step {start:,}")
     quality = quality or QualityLog()
-    if start and (workdir / QUALITY_FILE).is_file():
-        quality.extend(json.loads((workdir / QUALITY_FILE).read_text(encoding="utf-8")))
-    write_json(workdir / QUALITY_FILE, quality.to_json())
-    if tokenizer_file is not None:
-        checkpoint.copy_tokenizer(tokenizer_file, workdir)
-    write_json(workdir / checkpoint.CONFIG_FILE, to_json(config))
-    run = describe_run(
-        seed=config.training.seed,
-        steps=steps,
-        resumed_from=start,
-        parameters=parameters,
-        base=base,
-        data_files=data_files,
-    )
-    write_json(workdir / "run.json", run)
+    if distributed.is_first():
+        if start and (workdir / QUALITY_FILE).is_file():
+            quality.extend(json.loads((workdir / QUALITY_FILE).read_text(encoding="utf-8")))
+        write_json(workdir / QUALITY_FILE, quality.to_json())
+        if tokenizer_file is not None:
+            checkpoint.copy_tokenizer(tokenizer_file, workdir)
+        write_json(workdir / checkpoint.CONFIG_FILE, to_json(config))
+        run = describe_run(
+            seed=config.training.seed,
+            steps=steps,
+            resumed_from=start,
+            parameters=parameters,
+            base=base,
+            data_files=data_files,
+        )
+        write_json(workdir / "run.json", run)
+    examples = None
+    if config.training.log_examples:
+        examples = ExampleLog(workdir, host_rows(mesh, batch_images(config)))
 
-    function = step.make_train_step(graphdef, config, steps, mesh)
+    train_step = make_parallel_step(graphdef, config, steps, mesh, state, frozen)
+    if compile_only is not None:
+        batch = sharding.put_batch(next(batches).batch, mesh)
+        executable.save(compile_only, train_step, config, steps, (state, frozen, batch))
+        log_line(f"the compiled step is in {compile_only}")
+        return
+    if compiled is not None:
+        train_step = executable.CompiledStep(train_step, compiled, config, steps)
+    watchdog = Watchdog(workdir, config.training.stall_seconds)
     run_loop = _Loop(
         settings=config.training,
         workdir=workdir,
@@ -164,31 +206,40 @@ def train(
         graphdef=graphdef,
         frozen=frozen,
         base=base,
-        train_step=step.compile_train_step(function, mesh, state, frozen),
+        train_step=train_step,
         checkpoints=checkpoints,
-        log=MetricLog(workdir, start),
+        log=MetricLog(workdir, start) if distributed.is_first() else NoLog(),
+        examples=examples,
         steps=steps,
         evaluate=evaluate,
-        quality=quality,
+        set_aside=SetAside(quality, workdir / QUALITY_FILE, log_line),
         log_line=log_line,
         progress=Progress(steps, peak_flops(config, mesh)),
         step_flops=StepFlops(model, config, jax.process_count()),
         input_limit=InputLimit(config),
         profiler=StepProfiler(workdir, config.training.profile_steps),
+        preemption=preemption,
+        watchdog=watchdog,
     )
     begun = time.monotonic()
-    try:
-        run_loop.run(state, batches, start)
-        log_line(
-            f"{steps - start:,} steps in {time.monotonic() - begun:,.0f} s, compilation, "
-            f"evaluations and checkpoints included; peak memory {peak_memory_gb():.2f} GB"
-        )
-    finally:
-        # Also on Ctrl-C: a checkpoint that is being written gets finished.
-        run_loop.profiler.stop()
-        run_loop.clock.close()
-        checkpoints.close()
-        run_loop.log.close()
+    with (
+        watchdog,
+        preemption.deferred() if preemption is not None else contextlib.nullcontext(),
+        # Also after an error: a checkpoint that is being written gets finished.
+        contextlib.closing(checkpoints),
+        contextlib.closing(run_loop.log),
+        contextlib.closing(run_loop.clock),
+        contextlib.closing(run_loop.profiler),
+    ):
+        try:
+            run_loop.run(state, batches, start)
+        except Exception as error:
+            watchdog.blame(error)
+            raise
+    log_line(
+        f"{steps - start:,} steps in {time.monotonic() - begun:,.0f} s, compilation, "
+        f"evaluations and checkpoints included; peak memory {peak_memory_gb():.2f} GB"
+    )
 
 
 @dataclasses.dataclass
@@ -203,47 +254,77 @@ class _Loop:
     base: Mapping[str, Any]
     train_step: step.StepFunction
     checkpoints: CheckpointStore
-    log: MetricLog
+    log: MetricLog | NoLog
+    examples: ExampleLog | None
     steps: int
     evaluate: Evaluate | None
-    quality: QualityLog
+    set_aside: SetAside
     log_line: Callable[[str], None]
     progress: Progress
     step_flops: StepFlops
     input_limit: InputLimit
     profiler: StepProfiler
+    preemption: Preemption | None
+    watchdog: Watchdog
 
     def __post_init__(self) -> None:
         self.clock = StepClock()
         self.in_flight: collections.deque[_InFlight] = collections.deque()
         self.compiled_shapes: set[tuple[Any, ...]] = set()
-        self.set_aside: set[int] = set()
 
     def run(self, state: step.TrainState, batches: BatchIterator, start: int) -> None:
+        if start and self._evaluates_after(start) and not self.checkpoints.metrics(start):
+            self.log.reopen()
+            self._save(start, state, batches, self._evaluate(start, state))
         self._restart_clock()
         for number in range(start + 1, self.steps + 1):
             if self.profiler.begins(number):
                 self._read_metrics(0)
                 self.profiler.start()
                 self._restart_clock()
+            self.watchdog.beat(number, "reading data")
             with self.clock.waiting_for_data():
                 loaded = next(batches)
+            self.watchdog.beat(number, "waiting for the step")
             state = self._dispatch(number, state, loaded)
             self._read_metrics(self.settings.max_in_flight)
             if self.profiler.ends(number, number == self.steps):
                 self._read_metrics(0)
-                self.profiler.stop()
+                self.profiler.close()
                 self.log_line(f"step {number:,}: profile written to {self.profiler.folder}")
                 self._restart_clock()
-            evaluation_due = self.evaluate is not None and self._due(
-                number, self.settings.eval_every
-            )
-            if evaluation_due or self._due(number, self.settings.checkpoint_every):
+            stop = self.preemption is not None and self.preemption.reached(number)
+            evaluates = not stop and self._evaluates_after(number)
+            if stop or evaluates or self._due(number, self.settings.checkpoint_every):
                 self._read_metrics(0)
-                figures = self._evaluate(number, state) if evaluation_due else {}
-                self.log.flush()
-                self.checkpoints.save(number, state, batches.get_state(), self.base, figures)
+                self.set_aside.share()
+                figures: dict[str, float | None] = {}
+                if evaluates:
+                    try:
+                        figures = self._evaluate(number, state)
+                    except Preempted:
+                        self.log_line(f"step {number:,}: the evaluation is put off to the restart")
+                        stop = True
+                self._save(number, state, batches, figures)
                 self._restart_clock()
+            if stop:
+                assert self.preemption is not None
+                raise Preempted(f"{self.preemption.reason}: saved step {number:,} and stopped")
+
+    def _save(
+        self,
+        number: int,
+        state: step.TrainState,
+        batches: BatchIterator,
+        figures: Mapping[str, float | None],
+    ) -> None:
+        self.watchdog.beat(number, "saving a checkpoint")
+        check_present(self.workdir, checkpoint.CONFIG_FILE)
+        self.log.flush()
+        self.checkpoints.save(number, state, batches.get_state(), self.base, figures)
+
+    def _evaluates_after(self, number: int) -> bool:
+        return self.evaluate is not None and self._due(number, self.settings.eval_every)
 
     def _restart_clock(self) -> None:
         """Nothing is in flight, and what was done since the last step is none's time."""
@@ -257,7 +338,9 @@ class _Loop:
         self, number: int, state: step.TrainState, loaded: LoadedBatch
     ) -> step.TrainState:
         """Starts a step; waits for it only where its shapes are new and XLA must compile."""
-        self._note_problems(loaded)
+        self.set_aside.note(number, loaded.problems)
+        if self.examples is not None:
+            self.examples.write(number, loaded)
         batch = sharding.put_batch(loaded.batch, self.mesh)
         shapes = (jax.tree.structure(batch), *(x.shape for x in jax.tree.leaves(batch)))
         new = shapes not in self.compiled_shapes
@@ -297,7 +380,10 @@ class _Loop:
             if not compiled and (warning := self.input_limit.check(times)):
                 self.log_line(f"warning: step {done.step:,}: {warning}")
             if self._due(done.step, self.settings.log_every):
-                rates = {} if compiled else self.progress.rates(done.step) | memory_figures()
+                rates = {}
+                if not compiled:
+                    rates = _of_all(self.progress.rates(done.step)) | memory_figures()
+                self.set_aside.share()
                 self.log_line(self.progress.line(done.step, values, rates))
                 named = {f"train/{name}": v for name, v in {**values, **rates}.items()}
                 named |= {f"train/images/{n}": c for n, c in done.images_by_source.items()}
@@ -305,6 +391,7 @@ class _Loop:
 
     def _evaluate(self, number: int, state: step.TrainState) -> dict[str, float | None]:
         assert self.evaluate is not None
+        self.watchdog.beat(number, EVALUATING)
         found = self.evaluate(number, nnx.merge(self.graphdef, state.trainable, self.frozen))
         pictures = {n: v for n, v in found.items() if isinstance(v, np.ndarray) and v.ndim > 1}
         figures = {n: _number(v) for n, v in found.items() if n not in pictures}
@@ -323,34 +410,35 @@ class _Loop:
         self.log_line(f"step {number:,}: validation {best} {shown}")
         return figures
 
-    def _note_problems(self, loaded: LoadedBatch) -> None:
-        """Questions left out of a batch are counted and told once, never replaced."""
-        known = len(self.set_aside)
-        for problem in loaded.problems:
-            # By position: two files of a mixture may use the same id.
-            if problem.question_index not in self.set_aside:
-                self.set_aside.add(problem.question_index)
-                self.quality.set_aside(
-                    problem.reason, problem.question_id, "during training", problem.detail
-                )
-                self.log_line(f"set aside {problem.question_id}: {problem.detail}")
-        if len(self.set_aside) > known:
-            write_json(self.workdir / QUALITY_FILE, self.quality.to_json())
-
     def _not_finite(self, done: _InFlight, values: Mapping[str, float]) -> UserError:
         path = self.workdir / "nonfinite.json"
         finite = {name: _number(value) for name, value in values.items()}
-        report = {"step": done.step, "question_ids": done.question_ids, "values": finite}
-        write_json(path, report)
-        ids = ", ".join(done.question_ids[:_IDS_IN_MESSAGE])
-        if len(done.question_ids) > _IDS_IN_MESSAGE:
-            ids += f" and {len(done.question_ids) - _IDS_IN_MESSAGE} more (all in {path})"
+        found = [i for part in distributed.gather(done.question_ids) for i in part]
+        if distributed.is_first():
+            write_json(path, {"step": done.step, "question_ids": found, "values": finite})
+        distributed.wait_for_all("nonfinite.json written")
+        ids = ", ".join(found[:_IDS_IN_MESSAGE])
+        if len(found) > _IDS_IN_MESSAGE:
+            ids += f" and {len(found) - _IDS_IN_MESSAGE} more (all in {path})"
         last = self.checkpoints.latest_step()
         kept = "no checkpoint was made yet" if last is None else f"the last good one is step {last}"
         return UserError(
             f"step {done.step}: loss {values['loss']}, gradient norm {values['grad_norm']}; "
             f"stopped ({kept}); lower optimizer.learning_rate or look at these questions: {ids}"
         )
+
+
+def _say_nothing(line: str) -> None:
+    """`log_line` of every process but the first."""
+
+
+def _of_all(rates: dict[str, float]) -> dict[str, float]:
+    """Rates over all processes, of what each has counted; they take their steps together."""
+    if jax.process_count() == 1 or not rates:
+        return rates
+    found = distributed.gather(rates)
+    summed = {n: sum(part[n] for part in found) for n in rates if n.endswith("_per_second")}
+    return {**rates, **summed}
 
 
 def _shape_text(batch: Batch) -> str:
@@ -361,18 +449,3 @@ def _shape_text(batch: Batch) -> str:
 
 def _number(value: Any) -> float | None:
     return None if value is None or not math.isfinite(value) else float(value)
-
-
-def make_writable(workdir: Path) -> None:
-    """Creates the workdir.
-
-    Raises:
-        UserError: it cannot be created or written.
-    """
-    try:
-        workdir.mkdir(parents=True, exist_ok=True)
-        probe = workdir / f".writable.{os.getpid()}"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise UserError(f"--workdir={workdir}: cannot be written: {error.strerror}") from None

@@ -1,5 +1,6 @@
 """Where a run's figures go: `metrics.jsonl` and CLU event files."""
 
+import contextlib
 import json
 import math
 import os
@@ -10,6 +11,7 @@ from typing import Any, SupportsFloat
 import numpy as np
 
 from cxrjax.errors import UserError
+from cxrjax.training.workdir import storage_errors
 
 FILE_NAME = "metrics.jsonl"
 
@@ -51,29 +53,51 @@ class MetricLog:
         """
         if step < self._step or (step == self._step and not self._values):
             raise ValueError(f"step {step} was written already")
-        if step > self._step:
-            self._write_line()
-        self._step = step
         clean = {name: _finite(value) for name, value in values.items()}
-        self._values.update(clean)
-        _write_events(self._events, step, clean, images or {})
+        with storage_errors(str(self._path)):
+            if step > self._step:
+                self._write_line()
+            self._step = step
+            self._values.update(clean)
+            _write_events(self._events, step, clean, images or {})
+
+    def reopen(self) -> None:
+        """Takes the line of the step that the run resumes from back, to add values to it."""
+        lines = self._path.read_bytes().splitlines(keepends=True)
+        last = json.loads(lines[-1]) if lines else {}
+        if last.pop("step", None) == self._step:
+            self._values = last
+            os.truncate(self._path, sum(map(len, lines[:-1])))
 
     def flush(self) -> None:
         """Writes everything to the files; the step is closed."""
-        self._write_line()
-        self._file.flush()
-        self._events.flush()
+        with storage_errors(str(self._path)):
+            self._write_line()
+            self._file.flush()
+            self._events.flush()
 
     def close(self) -> None:
-        self.flush()
-        self._file.close()
-        self._events.close()
+        with storage_errors(str(self._path)), contextlib.closing(self._file):
+            self.flush()
+            self._events.close()
 
     def _write_line(self) -> None:
         if self._values:
             line = json.dumps({"step": self._step, **self._values}, allow_nan=False)
             self._file.write(line + "\n")
             self._values = {}
+
+
+class NoLog:
+    """The log of every process but the first: it writes nothing."""
+
+    def write(self, *_: Any) -> None: ...
+
+    def reopen(self) -> None: ...
+
+    def flush(self) -> None: ...
+
+    def close(self) -> None: ...
 
 
 def write_figures(

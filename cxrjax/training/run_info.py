@@ -10,6 +10,7 @@ from typing import Any
 import jax
 
 from cxrjax.provenance import file_sha256, git_commit, package_versions
+from cxrjax.training.workdir import storage_errors
 
 PACKAGES = (
     "jax",
@@ -79,8 +80,9 @@ def _split_hashes(manifest: Path) -> dict[str, str]:
 def write_json(path: Path, content: Any) -> None:
     """Replaces a JSON file in one move, so that a killed run leaves the old or the new one."""
     temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(content, indent=2, default=str) + "\n", encoding="utf-8")
-    temporary.replace(path)
+    with storage_errors(str(path)):
+        temporary.write_text(json.dumps(content, indent=2, default=str) + "\n", encoding="utf-8")
+        temporary.replace(path)
 
 
 def peak_memory_gb() -> float:

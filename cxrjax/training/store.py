@@ -3,21 +3,31 @@
 A checkpoint of step n holds what training changes and nothing that it does not: the trainable
 parameters, the optimiser's state, where the data stands, and which frozen base they belong to.
 Arrays are kept flat by dotted parameter path, so that the format does not depend on how a library
-nests its containers.
+nests its containers. All of it is tensors (OCDBT) and JSON: to read a checkpoint runs no code of
+whoever wrote it. `checksums.json` is written before the checkpoint counts, and compared before
+anything of it is used.
 """
 
-from collections.abc import Mapping
+import shutil
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
 import orbax.checkpoint as ocp
+from jax.experimental import multihost_utils
 
 from cxrjax.errors import UserError
+from cxrjax.training.checksums import find_damage, write_checksums
 from cxrjax.training.paths import named_leaves
 from cxrjax.training.step import TrainState
+from cxrjax.training.workdir import silence_writers, storage_errors
 
 DIRECTORY = "checkpoints"
+# Where damaged checkpoints go when a run goes on without them.
+DAMAGED = "damaged_checkpoints"
+_DELETED = "deleted"
+_JSON = ("data", "base", "metrics")
 
 
 class CheckpointStore:
@@ -31,12 +41,38 @@ class CheckpointStore:
         best_metric: the evaluation figure whose largest value marks the best checkpoint; of
             equals, the last.
         keep_last: checkpoints kept besides the best one.
-        writing: False reads a finished or running run and touches nothing.
+        writing: False reads a finished or running run and touches nothing. True goes on with a run:
+            checkpoints that are damaged are moved to `workdir/damaged_checkpoints`, from the last
+            one down to one that is not.
+        log_line: told of every checkpoint that is moved.
+
+    Raises:
+        UserError: there are checkpoints, and every one is damaged; when reading, the figures of one
+            are.
     """
 
     def __init__(
-        self, workdir: Path, best_metric: str, keep_last: int = 1, writing: bool = True
+        self,
+        workdir: Path,
+        best_metric: str,
+        keep_last: int = 1,
+        writing: bool = True,
+        log_line: Callable[[str], None] = print,
     ) -> None:
+        self._workdir = workdir
+        self._writing = writing
+        self._whole: set[int] = set()  # steps whose files were compared with their checksums
+        self._saving: int | None = None
+        if writing and jax.process_index() == 0:
+            self._remove_deleted()
+            self._move_damaged(log_line)
+        if writing and jax.process_count() > 1:
+            multihost_utils.sync_global_devices("checkpoints compared with their checksums")
+        if not writing:
+            for step in _steps(workdir):  # Orbax reads the figures of all of them
+                self._refuse_damage(step, ("metrics",))
+        silence_writers()
+
         def score(metrics: Mapping[str, float | None]) -> float:
             value = metrics.get(best_metric)
             return float("-inf") if value is None else value
@@ -51,6 +87,10 @@ class CheckpointStore:
                 ),
                 create=writing,
                 cleanup_tmp_directories=writing,
+                # Renamed there, so that a killed run leaves no half of an old one either.
+                todelete_subdir=_DELETED if writing else None,
+                # When all files are there, and before the checkpoint counts.
+                async_options=ocp.AsyncOptions(post_finalization_callback=self._write_checksums),
             ),
             # Told up front, so that a new process can read what another one saved.
             item_handlers={
@@ -75,19 +115,29 @@ class CheckpointStore:
             data_state: of the data iterator after this step's batch; fit for JSON.
             base: which frozen parameters belong to it; fit for JSON.
             metrics: the evaluation's figures at this step; empty if there was none.
+
+        Raises:
+            UserError: this one, or the one before it, cannot be written (a full disk).
         """
         optimizer = {"step": state.step, "opt_state": state.opt_state}
-        self._manager.save(
-            step,
-            args=ocp.args.Composite(
-                parameters=ocp.args.StandardSave(flat_arrays(state.trainable)),
-                optimizer=ocp.args.StandardSave(flat_arrays(optimizer)),
-                data=ocp.args.JsonSave(dict(data_state)),
-                base=ocp.args.JsonSave(dict(base)),
-            ),
-            metrics=dict(metrics),
-            force=True,
-        )
+        with storage_errors(self._what()):
+            self._manager.wait_until_finished()
+            self._remove_deleted()
+        self._saving = step
+        with storage_errors(self._what()):
+            if step in self._manager.all_steps():  # saved without its figures
+                self._manager.delete(step)
+            self._manager.save(
+                step,
+                args=ocp.args.Composite(
+                    parameters=ocp.args.StandardSave(flat_arrays(state.trainable)),
+                    optimizer=ocp.args.StandardSave(flat_arrays(optimizer)),
+                    data=ocp.args.JsonSave(dict(data_state)),
+                    base=ocp.args.JsonSave(dict(base)),
+                ),
+                metrics=dict(metrics),
+                force=True,
+            )
 
     def all_steps(self) -> list[int]:
         return sorted(self._manager.all_steps())
@@ -99,6 +149,10 @@ class CheckpointStore:
         """The best checkpoint's step; the last one's where no evaluation has scored any."""
         return self._manager.best_step()
 
+    def metrics(self, step: int) -> Mapping[str, float | None]:
+        """The figures it was saved with; empty if there were none."""
+        return self._manager.metrics(step) or {}
+
     def restore_state(self, step: int, like: TrainState) -> TrainState:
         """The state of a checkpoint.
 
@@ -106,7 +160,7 @@ class CheckpointStore:
             like: a state, or its shapes and shardings.
 
         Raises:
-            UserError: it holds other parameters.
+            UserError: it is damaged or holds other parameters.
         """
         optimizer = {"step": like.step, "opt_state": like.opt_state}
         restored = self._restore(step, optimizer=optimizer)
@@ -121,12 +175,18 @@ class CheckpointStore:
         return self._restore(step, parameters=like)
 
     def restore_json(self, step: int, item: str) -> dict[str, Any]:
-        """Item `data` or `base` of a checkpoint."""
+        """Item `data` or `base` of a checkpoint.
+
+        Raises:
+            UserError: the checkpoint is damaged.
+        """
+        self._check_whole(step)
         args = ocp.args.Composite(**{item: ocp.args.JsonRestore()})
         return self._manager.restore(step, args=args)[item]
 
     def _restore(self, step: int, **item: Any) -> Any:
         ((name, like),) = item.items()
+        self._check_whole(step)
         where = f"{self._manager.directory}/{step}/{name}"
         metadata = self._manager.item_metadata(step)[name]
         check_arrays(where, metadata.tree, like)
@@ -135,9 +195,94 @@ class CheckpointStore:
         return unflatten(restored, like)
 
     def close(self) -> None:
-        """Waits for what is being saved."""
-        self._manager.wait_until_finished()
-        self._manager.close()
+        """Waits for what is being saved.
+
+        Raises:
+            UserError: it cannot be written.
+        """
+        with storage_errors(self._what()):
+            self._manager.wait_until_finished()
+            self._remove_deleted()
+            self._manager.close()
+
+    def _remove_deleted(self) -> None:
+        """Frees the room of what Orbax has put out of the way."""
+        if self._writing and jax.process_index() == 0:
+            shutil.rmtree(self._workdir / DIRECTORY / _DELETED, ignore_errors=True)
+
+    def _what(self) -> str:
+        return f"{self._workdir / DIRECTORY}: the checkpoint of step {self._saving}"
+
+    def _write_checksums(self) -> None:
+        """On the first process, in the thread that saves; an error there fails the save."""
+        begun = [
+            path
+            for path in (self._workdir / DIRECTORY).iterdir()
+            if path.name.startswith(f"{self._saving}.")
+        ]
+        if len(begun) != 1:
+            raise FileNotFoundError(f"checkpoint of step {self._saving} in writing: {begun}")
+        write_checksums(begun[0])
+
+    def _check_whole(self, step: int) -> None:
+        """Compares a checkpoint with its checksums, once.
+
+        Raises:
+            UserError: it is damaged.
+        """
+        if step in self._whole or jax.process_index() != 0:
+            return
+        self._refuse_damage(step)
+        self._whole.add(step)
+
+    def _refuse_damage(self, step: int, parts: Collection[str] | None = None) -> None:
+        damage = find_damage(self._workdir / DIRECTORY / str(step), parts)
+        if damage is not None:
+            others = [each for each in _steps(self._workdir) if each != step]
+            raise UserError(
+                f"the checkpoint of step {step} is damaged: {damage}; move it away to use another "
+                f"({', '.join(map(str, others)) or 'there is none'}), or bring back the file"
+            )
+
+    def _move_damaged(self, log_line: Callable[[str], None]) -> None:
+        """Sets aside damaged checkpoints that are newer than the last whole one.
+
+        Of older ones only what is read at the start is compared.
+        """
+        steps = _steps(self._workdir)
+        damaged: dict[int, str] = {}
+        for step in reversed(steps):
+            found = find_damage(
+                self._workdir / DIRECTORY / str(step), _JSON if self._whole else None
+            )
+            if found is not None:
+                damaged[step] = found
+            elif not self._whole:
+                self._whole.add(step)
+        if steps and not self._whole:
+            raise UserError(
+                f"{self._workdir / DIRECTORY}: no checkpoint is whole: "
+                f"{'; '.join(damaged.values())}; bring back the files, or remove the folder to "
+                "begin again"
+            )
+        for step, found in damaged.items():
+            target = self._workdir / DAMAGED / str(step)
+            number = 0
+            while target.exists():
+                number += 1
+                target = target.with_name(f"{step}.{number}")
+            target.parent.mkdir(exist_ok=True)
+            (self._workdir / DIRECTORY / str(step)).rename(target)
+            log_line(
+                f"the checkpoint of step {step:,} is damaged and was moved to {target}: {found}"
+            )
+
+
+def _steps(workdir: Path) -> list[int]:
+    """Of checkpoints that were written to their end."""
+    directory = workdir / DIRECTORY
+    found = directory.iterdir() if directory.is_dir() else ()
+    return sorted(int(path.name) for path in found if path.name.isdigit())
 
 
 def flat_arrays(tree: Any) -> dict[str, Any]:

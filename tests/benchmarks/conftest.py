@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from cxrjax.benchmarks.page import write_page
+from cxrjax.benchmarks import BENCHMARKS
+from cxrjax.benchmarks.page import Inputs, write_page
 from cxrjax.records import Answer, Generator, QARecord, write_records
 
 VOID = {"meta", "img", "input", "br"}
@@ -181,30 +182,47 @@ class Page:
                 for i in range(IMAGES)
             ],
         }
+        # Of `Inputs`, and of `write_page`.
+        self.inputs: dict = {"metrics": copy.deepcopy(METRICS), "image_root": root}
         self.arguments: dict = {
             "title": "Run A",
-            "metrics": copy.deepcopy(METRICS),
-            "image_root": root,
-            "training_log": None,
-            "notes": {},
+            "benchmark": BENCHMARKS["vindr_cxr_vqa"],
+            "benchmark_name": "vindr_cxr_vqa",
         }
 
-    def read(self, **changes) -> Node:
+    def write(self, **changes) -> Path:
+        """Writes the page; changes are of `Inputs` where it has such a field."""
         references = self.root / "records.jsonl"
         write_records(references, self.records)
         files = {
             name: write_lines(self.root / f"{name}.jsonl", lines)
             for name, lines in self.predictions.items()
         }
+        fields = Inputs.__dataclass_fields__
+        given = self.inputs | {name: value for name, value in changes.items() if name in fields}
+        how = {name: value for name, value in changes.items() if name not in fields}
         path = write_page(
             self.root / "out",
-            references=references,
-            predictions=files,
-            **(self.arguments | changes),
+            inputs=Inputs(**{"references": references, "predictions": files} | given),
+            **(self.arguments | how),
         )
         assert path == self.root / "out" / "index.html"
         self.html = path.read_text(encoding="utf-8")
+        return path
+
+    def read(self, **changes) -> Node:
+        self.write(**changes)
         return Tree(self.html).root
+
+    @staticmethod
+    def cases(root: Node) -> dict:
+        """Index and images of a page that is one file, as the page's script reads them."""
+        data = {
+            node["id"]: json.loads(node.text)
+            for node in root.all("script", type="application/json")
+        }
+        index = data.pop("case-index")
+        return index | {"cases": [image for part in data.values() for image in part]}
 
     def log(self) -> Path:
         """A training log of 100 steps with three validations."""
@@ -214,23 +232,6 @@ class Page:
         ]
         lines += [{"step": s, "validation/vqa/f1": 0.5 + s / 400} for s in (0, 50, 99)]
         return write_lines(self.root / "metrics.jsonl", lines)
-
-    @staticmethod
-    def table(root: Node, key: str) -> Node:
-        """The table under the heading with that id."""
-        (region,) = root.all("div", "scroll", aria_labelledby=key)
-        return next(region.all("table"))
-
-    @staticmethod
-    def row(table: Node, section: str, label: str) -> list[Node]:
-        """The cells of a row of a section; the row's heading without its footnote marks."""
-        for body in table.all("tbody"):
-            if section in next(body.all("tr")).text:
-                for row in body.all("tr"):
-                    heading = next(row.all("th"))
-                    if "".join(c for c in heading.children if isinstance(c, str)) == label:
-                        return list(row.all("td"))
-        raise AssertionError(f"no row {section}, {label}")
 
 
 @pytest.fixture

@@ -147,6 +147,25 @@ def test_how_sure_answers_are_is_held_against_whether_they_are_right():
     assert not {"reliability", "risk_coverage"} & silent.curves["s"].keys()
 
 
+def test_how_sure_boxes_are_is_held_against_how_well_they_lie():
+    records = _records()
+    lines = []
+    for number, line in enumerate(_lines(records)):
+        if line["boxes"]:  # the further off, the less sure
+            shift = 0.01 * number
+            line["boxes"] = [[0.1 + shift, 0.1, 0.5 + shift, 0.5]]
+            line["box_scores"] = [1 / (1 + shift)]
+        lines.append(line)
+    scores = _score(
+        [r for r in records if r.view == "PA"],
+        [line for line, r in zip(lines, records, strict=True) if r.view == "PA"],
+    )
+    figure = scores.figures["s"]["strict"]["calibration/score_iou_correlation"]
+    assert figure.value == pytest.approx(1)
+    assert figure.n == sum(bool(r.boxes) for r in records if r.view == "PA")
+    assert "iou_by_score" in scores.curves["s"]
+
+
 def test_answers_without_a_probability_stay_out():
     records = _records()
     lines = [

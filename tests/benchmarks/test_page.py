@@ -1,44 +1,126 @@
 """The page says what the files say: its tables, its curves, its words."""
 
+import html5lib
 import pytest
 
 from cxrjax.errors import UserError
 from cxrjax.records import Answer
 
+TABLES = """# VinDr-CXR-VQA
 
-def test_figures_stand_as_in_the_metrics_base_before_tuned(page):
-    root = page.read()
-    base, tuned, _, n, *paper = page.row(page.table(root, "table_4"), "Paper", "F1")
-    assert [next(cell.all("b")).text for cell in (base, tuned)] == ["0.551", "0.842"]
-    assert next(tuned.all("small")).text == "0.822 to 0.862"
-    assert tuned["title"].startswith("0.84217")
-    assert n.text == "1,200"
-    assert [cell.text for cell in paper] == ["0.558", "0.624"]
+300 images. –: undefined.
 
-    strict = page.row(page.table(root, "table_5"), "Strict", "F1")
-    assert [next(cell.all("b")).text for cell in strict[:2]] == ["0.224", "0.666"]
-    assert [cell.text for cell in strict[4:]] == ["", ""], "the paper has no strict figures"
-    further = page.row(page.table(root, "table_4"), "Strict", "Balanced accuracy")
-    assert "0.913" in further[1].text
+## Table 5. Bounding box detection (IoU > 0.3)
+
+| Model | Protocol | Prec. | F1 |
+|---|---|---|---|
+| Pretrained (the paper) | as printed | 0.096 | 0.070 [1] |
+| tuned | paper | 0.812 (0.790 to 0.834) | – |
+| tuned − Fine-tuned | difference | −0.117 |  |
+
+[1] The paper prints 0.070; `0.080` it is.
+
+## Table 6. Localization
+
+| Metric | Pretrained (the paper) | tuned | tuned − Fine-tuned |
+|---|---|---|---|
+| Protocol | as printed | paper | difference |
+| IoU>0.5 (%) | 1.1 | 57.7 (55.7 to 59.7) | +56.6 |
+
+## Boxes by class (strict)
+
+|  | F1, base | F1, tuned | Recall, base | Recall, tuned |
+|---|---|---|---|---|
+| Nodule/Mass | –; n = 55 | 0.414 (0.394 to 0.434); n = 55 | 0.500; n = 55 | 0.250; n = 55 |
+| Atelectasis | *0.732; n = 4* | *0.100; n = 4* | *0.000; n = 4* | *–; n = 4* |
+
+## Systems compared
+
+| System | Difference |
+|---|---|
+| tuned − base | +0.1 |
+"""
+COMPARISONS = [
+    {
+        "system": "tuned",
+        "compared_to": "base",
+        "protocol": "strict",
+        "metric": name,
+        "difference": difference,
+        "ci_low": low,
+        "ci_high": high,
+        "p": p,
+        "p_holm": holm,
+        "n": 300,
+    }
+    for name, difference, low, high, p, holm in (
+        ("detection/f1@0.3", 0.25, 0.2, 0.3, 0.001, 0.004),
+        ("vqa/f1", -0.01, -0.05, 0.03, 0.6, 1.0),
+        ("vqa/mcc", None, None, None, None, None),
+    )
+]
 
 
-def test_table_6_is_in_per_cent_as_in_the_paper(page):
-    good = page.row(page.table(page.read(), "table_6"), "Paper", "IoU>0.5 (%)")
-    assert next(good[1].all("b")).text == "57.7" and good[1]["title"].startswith("0.57721")
-    assert next(good[1].all("small")).text == "55.7 to 59.7"
-    assert [cell.text for cell in good[4:]] == ["1.1", "22.8"]
+def _cells(root, key, row):
+    (region,) = [r for r in root.all("div", "scroll") if r.attributes.get("aria-labelledby") == key]
+    (found,) = [r for r in region.all("tr") if next(r.all("th")).text == row]
+    return list(found.all("td"))
 
 
-def test_the_papers_errors_are_noted(page):
-    root = page.read()
-    (region,) = root.all("div", "scroll", aria_labelledby="table_5")
-    marked = {next(row.all("th")).text for row in region.all("tr") if list(row.all("sup"))}
-    assert marked == {"F11", "mIoU (TP)2"}
-    assert "0.080" in root.text and "cannot be a mean over boxes" in root.text
+def _key(root, title):
+    (found,) = [n for n in root.all() if n.tag in ("h3", "summary") and n.text == title]
+    return found["id"]
+
+
+def test_the_benchmarks_tables_stand_with_intervals_paper_and_difference(page):
+    root = page.read(tables={"": TABLES})
+    key = _key(root, "Table 5. Bounding box detection (IoU > 0.3)")
+    protocol, precision, f1 = _cells(root, key, "tuned")
+    assert protocol.text == "paper" and next(precision.all("b")).text == "0.812"
+    assert next(precision.all("small")).text == "0.790 to 0.834"
+    assert next(f1.all("span", "none")).text == "–"
+    printed = _cells(root, key, "Pretrained (the paper)")
+    assert next(printed[2].all("sup")).text == "1"
+    rows = {next(r.all("th")).text: r.classes for r in root.all("tr") if list(r.all("th"))}
+    assert rows["Pretrained (the paper)"] == ["printed"]
+    assert rows["tuned − Fine-tuned"] == ["difference"] and rows["tuned"] == []
+    assert [note.text for note in root.all("li")] == ["The paper prints 0.070; 0.080 it is."]
+    assert "300 images" in root.text and "Systems compared" not in root.text
+
+
+def test_a_table_with_models_as_columns_marks_its_columns(page):
+    root = page.read(tables={"": TABLES})
+    printed, ours, difference = _cells(root, _key(root, "Table 6. Localization"), "IoU>0.5 (%)")
+    assert printed.classes == ["num", "printed"] and difference.classes == ["num", "difference"]
+    assert ours.classes == ["num"] and next(ours.all("b")).text == "57.7"
+
+
+def test_breakdowns_are_grouped_by_metric_and_small_cells_are_grey(page):
+    root = page.read(tables={"": TABLES}, notes={"classes_seen_by_base": ["Nodule/Mass"]})
+    key = _key(root, "Boxes by class (strict)")
+    (region,) = [r for r in root.all("div", "scroll") if r.attributes.get("aria-labelledby") == key]
+    groups = {th.text: th["colspan"] for th in region.all("th", "group")}
+    assert groups == {"F1": "2", "Recall": "2"}
+    assert [th.text for th in region.all("th", scope="col")] == ["", *["base", "tuned"] * 2]
+    seen = _cells(root, key, "Nodule/Mass seen by base")
+    assert [small.text for small in seen[1].all("small")] == ["0.394 to 0.434", "n = 55"]
+    assert not any("few" in cell.classes for cell in seen)
+    assert all("few" in cell.classes for cell in _cells(root, key, "Atelectasis"))
+
+
+def test_without_tables_the_page_says_so(page):
+    assert "No tables.md was given." in page.read().text
+
+
+def test_headlines_show_base_before_tuned(page):
+    (tile,) = [t for t in page.read().all("div", "tile") if "Detection F1" in t.text]
+    assert [dt.text.strip() for dt in tile.all("dt")] == ["base", "tuned"]
+    figures = [dd.text for dd in tile.all("dd")]
+    assert figures == ["0.224", "0.204 to 0.244", "0.666", "0.646 to 0.686"]
 
 
 def test_every_metric_of_the_file_is_on_the_page(page):
-    everything = page.table(page.read(), "all_metrics").text
+    everything = " ".join(table.text for table in page.read().all("table", "dense"))
     for protocols in page.metrics.values():
         for named in protocols.values():
             for metric, entry in named.items():
@@ -46,62 +128,107 @@ def test_every_metric_of_the_file_is_on_the_page(page):
                 assert entry["value"] is None or f"{entry['value']:.3f}" in everything
 
 
+def _figure(root, protocol, metric):
+    (table,) = root.all("table", "dense", data_protocol=protocol)
+    (row,) = [r for r in table.all("tr") if next(r.all("th")).text == metric]
+    return list(row.all("td"))
+
+
 def test_undefined_and_unmeasured_are_a_dash_and_zero_is_zero(page):
+    page.inputs["metrics"]["tuned"]["strict"]["detection/f1@0.3"]["value"] = float("nan")
     root = page.read()
-    base, tuned, *_ = page.row(page.table(root, "table_4"), "Paper", "Acc.")
-    assert base.text == "–" and "0.842" in tuned.text
-    undefined, measured, *_ = page.row(page.table(root, "table_5"), "Strict", "mIoU (TP)")
-    assert undefined.text == "–" and "0.693" in measured.text
-    assert undefined["title"] == "undefined or not measured, n = 300"
-    accuracy = page.row(page.table(root, "all_metrics"), "Paper", "vqa/accuracy")
-    assert [cell.text for cell in accuracy[:2]] == ["–", "–"]
-    _, tuned, *_ = page.row(page.table(root, "parse_failures"), "All answers", "Any failure")
-    assert next(tuned.all("b")).text == "0.000"
+    base, tuned = _figure(root, "strict", "detection/miou_tp@0.3")
+    assert base.text == "–" and "0.693" in tuned.text
+    assert base["title"] == "undefined or not measured, n = 300"
+    assert [cell.text for cell in _figure(root, "paper", "vqa/accuracy")] == ["–", "–"]
+    assert next(_figure(root, "strict", "parse_failure_rate")[1].all("b")).text == "0.000"
+    assert _figure(root, "strict", "detection/f1@0.3")[1].text == "–"
+    (few,) = [
+        c for c in _figure(root, "strict", "by_class/detection/f1@0.3/Atelectasis") if c.text != "–"
+    ]
+    assert "few" in few.classes, "n = 4 is few"
 
 
-def test_nan_is_undefined_too(page):
-    page.arguments["metrics"]["tuned"]["strict"]["detection/f1@0.3"]["value"] = float("nan")
-    _, tuned, *_ = page.row(page.table(page.read(), "table_5"), "Strict", "F1")
-    assert tuned.text == "–" and "nan" not in tuned["title"]
+def test_systems_are_compared_with_intervals_and_corrected_p(page):
+    root = page.read(comparisons=COMPARISONS)
+    assert "tuned − base, strict protocol" in root.text
+    (table,) = [t for t in root.all("table", "figures") if "dense" not in t.classes]
+    rows = {next(r.all("th")).text: r for r in table.all("tr")}
+    better = rows["detection/f1@0.3"]
+    assert "+0.250" in better.text and "+0.200 to +0.300" in better.text
+    assert "0.004" in better.text and better.classes == ["significant"]
+    assert rows["vqa/f1"].classes == [] and "-0.010" in rows["vqa/f1"].text
+    assert next(rows["vqa/mcc"].all("span", "none")).text == "–"
+    # The plot reaches 0.3 to each side of the middle, 66: 0.25 is at 116.
+    (dot,) = better.all("circle")
+    assert float(dot["cx"]) == pytest.approx(66 + 60 * 0.25 / 0.3, abs=0.1)
 
 
-def test_the_papers_rows_stand_even_if_nothing_was_measured(page):
-    page.arguments["metrics"] = {"tuned": {}}
-    table = page.table(page.read(), "table_4")
-    assert page.row(table, "Paper", "Recall")[0].text == "–"
-    with pytest.raises(AssertionError, match="no row"):
-        page.row(table, "Strict", "Balanced accuracy")
+def test_curves_of_all_systems_share_a_chart(page):
+    curve = {"x": [0.1, 0.3, 0.5], "y": [0.8, None, 0.2], "x_label": "IoU", "y_label": "F1"}
+    other = curve | {"y": [0.4, 0.4, 0.4]}
+    curves = {
+        "base": {"sweep/strict/f1": curve, "own": curve},
+        "tuned": {"sweep/strict/f1": other, "empty": {"x": [], "y": []}},
+    }
+    root = page.read(curves=curves)
+    charts = {next(c.all("code")).text: c for c in root.all("figure", "curve")}
+    assert list(charts) == ["sweep/strict/f1", "own"], "a curve without points is not drawn"
+    sweep = charts["sweep/strict/f1"]
+    assert (
+        "IoU" in sweep.text
+        and "tuned: from (0.1, 0.4) to (0.5, 0.4)." in next(sweep.all("svg"))["aria-label"]
+    )
+    base, tuned = sweep.all("g", "of-system")
+    assert list(base.all("polyline")) == [], "points with a gap between them are not joined"
+    assert [next(d.all("title")).text for d in base.all("circle")] == [
+        "base: 0.1, 0.8",
+        "base: 0.5, 0.2",
+    ]
+    (line,) = tuned.all("polyline")
+    xs, ys = zip(*(map(float, p.split(",")) for p in line["points"].split()), strict=True)
+    assert xs == (44, 188, 332) and len(set(ys)) == 1
 
 
-def test_classes_are_listed_with_their_marks(page):
-    root = page.read(notes={"classes_seen_by_base": ["Nodule/Mass"]})
-    (region,) = root.all("div", "scroll", data_key="by_class")
-    rows = {next(r.all("th")).text: r for r in region.all("tr")}
-    nodule, rare = rows["Nodule/Mass seen by base"], rows["Atelectasis"]
-    assert "0.414" in nodule.text and "55" in nodule.text
-    cells = [cell for cell in rare.all("td", "num") if "title" in cell.attributes]
-    (f1,) = [cell for cell in cells if "0.732" in cell.text]
-    assert "few" in f1.classes, "n = 4 is few"
-    assert not any("few" in cell.classes for cell in nodule.all("td"))
-    # The base has no figures by class: dashes, as has the undefined mean IoU.
-    assert [cell.text for cell in cells if cell is not f1] == ["–"] * 3
-    (region,) = root.all("div", "scroll", data_key="by_question_type")
-    assert "Where" in region.text and "0.809" in region.text
+@pytest.mark.parametrize(
+    ("curves", "message"),
+    [
+        ([], "expected {system"),
+        ({"base": 3}, "base: expected"),
+        ({"base": {"froc": {"x": [1]}}}, "base/froc: expected"),
+        ({"base": {"froc": {"x": [1], "y": [1, 2]}}}, "1 x and 2 y"),
+        ({"base": {"froc": {"x": ["a"], "y": [1]}}}, "froc/x: expected a list of numbers"),
+    ],
+)
+def test_curves_of_another_layout_are_refused(page, curves, message):
+    with pytest.raises(UserError, match=message):
+        page.read(curves=curves)
 
 
-def test_parse_failures_by_category(page):
-    never = page.entry(0.0, 1200)
-    page.arguments["metrics"]["tuned"]["strict"]["parse_failure_rate/refusal"] = never
-    _, tuned, *_ = page.row(page.table(page.read(), "parse_failures"), "All answers", "wrong arity")
-    assert "0.001" in tuned.text
-    assert "refusal" not in page.table(page.read(), "parse_failures").text
+def test_a_comparison_of_another_layout_is_refused(page):
+    with pytest.raises(UserError, match="comparisons: entry 1: expected system"):
+        page.read(comparisons=[{"system": "tuned"}])
+
+
+def test_the_page_is_valid_html(page):
+    page.write(
+        tables={"": TABLES},
+        comparisons=COMPARISONS,
+        training_log=page.log(),
+        notes={"remarks": ["<b>"], "run": {"a": 1}},
+    )
+    parser = html5lib.HTMLParser(strict=True)
+    parser.parse(page.html)
+    ids = [node["id"] for node in page.read(tables={"": TABLES}).all() if "id" in node.attributes]
+    assert len(ids) == len(set(ids))
 
 
 def test_all_text_is_escaped(page):
-    evil = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'&"
+    evil = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'&<!--"
     page.records = [
         page.record(
             i,
+            dataset="custom",
             question=evil,
             question_type=evil,
             variables={"finding": evil},
@@ -112,9 +239,15 @@ def test_all_text_is_escaped(page):
         for i in range(page.images)
     ]
     page.predictions["tuned"] = [page.prediction(i, [], text=evil) for i in range(page.images)]
-    page.arguments["metrics"][evil] = {evil: {evil: page.entry(0.5)}}
+    page.inputs["metrics"][evil] = {evil: {evil: page.entry(0.5)}}
+    curve = {"x": [0, 1], "y": [0, 1], "x_label": evil, "y_label": evil}
     root = page.read(
         title=evil,
+        tables={
+            "": f"## {evil}\n\n| {evil} | {evil} |\n|---|---|\n| {evil} | {evil} |\n\n{evil}\n"
+        },
+        curves={evil: {evil: curve}},
+        comparisons=[COMPARISONS[0] | {"metric": evil, "system": evil}],
         notes={
             "remarks": [evil],
             "missing": [evil],
@@ -122,16 +255,21 @@ def test_all_text_is_escaped(page):
             "classes_seen_by_base": [evil],
         },
     )
-    assert len(list(root.all("script"))) == 1
-    assert not [image for image in root.all("img") if "onerror" in image.attributes]
+    scripts = [node.attributes.get("id") for node in root.all("script")]
+    assert scripts == ["case-index", "part-0", None, None]
+    assert not [image for image in root.all("img")]
     assert next(root.all("h1")).text == evil
-    assert next(root.all("button", "ask")).text == evil
     assert evil in next(root.all("dl", "run")).text
+    cases = page.cases(root)
+    assert cases["texts"] == cases["types"] == cases["subjects"] == [evil]
+    assert (
+        "".join(p if isinstance(p, str) else p[0] for p in cases["cases"][0]["q"][0]["ref"]) == evil
+    )
 
 
 def test_nothing_is_loaded_from_anywhere(page):
-    page.arguments["training_log"] = page.log()
-    root = page.read()
+    page.inputs["training_log"] = page.log()
+    root = page.read(tables={"": TABLES})
     for node in root.all():
         for name in ("src", "href", "xlink:href", "action", "srcset", "data", "poster"):
             value = node.attributes.get(name)
@@ -140,8 +278,12 @@ def test_nothing_is_loaded_from_anywhere(page):
         assert node.tag not in ("link", "iframe", "object", "embed", "base")
     style = next(root.all("style")).text
     assert "url(" not in style and "@import" not in style
-    script = next(root.all("script")).text
-    assert not any(word in script for word in ("fetch(", "XMLHttp", "import(", "http", ".src"))
+    for node in root.all("script"):
+        if "id" not in node.attributes:
+            assert not any(word in node.text for word in ("fetch(", "XMLHttp", "import("))
+            assert "http" not in node.text.replace("http://www.w3.org/2000/svg", "")
+    (policy,) = [m["content"] for m in root.all("meta") if "http-equiv" in m.attributes]
+    assert "default-src 'none'" in policy and "img-src data:" in policy and "http" not in policy
 
 
 def test_curves_are_drawn(page):
@@ -190,8 +332,6 @@ def test_what_is_missing_is_said(page):
     log = page.write_lines(page.root / "short.jsonl", [{"step": 1, "loss": 1.0}])
     root = page.read(training_log=log)
     assert "no values for: Cross-entropy of answer tokens; Box part, 1 − GIoU; Val" in root.text
-    page.arguments["metrics"] = {"tuned": {"strict": {}}}
-    assert "The metrics hold no figures by class." in page.read().text
 
 
 def test_what_was_run_is_printed(page):

@@ -1,6 +1,7 @@
 """The evaluation during training picks its benchmark; only the generating is played here."""
 
 import types
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -87,7 +88,7 @@ def test_figures_are_the_benchmarks_own(evaluated):
 def test_benchmarks_that_log_nothing_in_particular_log_all_that_is_strict():
     figures = {"paper": {"a": types.SimpleNamespace(value=1)}}
     figures["strict"] = {n: types.SimpleNamespace(value=v) for n, v in (("a", 2), ("b", None))}
-    found = BENCHMARKS["vix_ray"].logged_figures(figures)
+    found = replace(BENCHMARKS["vix_ray"], logged=None).logged_figures(figures)
     assert found == [("strict", "a", 2), ("strict", "b", None)]
 
 

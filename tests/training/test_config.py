@@ -147,3 +147,12 @@ def test_json_of_another_version_is_refused():
         config_lib.from_json({"model": {"presset": "tiny"}}, "config.json")
     with pytest.raises(UserError, match=r"config\.json: training\.seed"):
         config_lib.from_json({"training": {"seed": "zero"}}, "config.json")
+
+
+def test_an_override_can_empty_a_key(spec):
+    overrides = ["--config.training.steps=None", "--config.training.epochs=2.0"]
+    config = config_lib.load_config(spec, [*overrides, "--config.data.validation=None"])
+    assert config.training.steps is None and config.training.epochs == 2.0
+    assert config.data.validation is None
+    with pytest.raises(UserError, match=r"lora\.rank"):
+        config_lib.load_config(spec, ["--config.lora.rank=None"])

@@ -12,8 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cxrjax.training.checksums import find_damage
+from cxrjax.training.store import DAMAGED
+
 _SCRIPT = Path(__file__).with_name("killed_run.py")
-_STEPS = 40
+_STEPS, _KILLS = 300, 30
 
 
 def _start(workdir, pause=0.0):
@@ -43,29 +46,60 @@ def _last_checkpoint(workdir):
     return max((int(name) for name in names if name.isdigit()), default=0)
 
 
+def _wait(process, condition, seconds=120.0):
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.002)
+
+
+def _in_a_save(workdir):
+    """Whether a checkpoint is being written right now."""
+    return any("tmp" in path.name for path in (workdir / "checkpoints").glob("*"))
+
+
+def _kill(process):
+    process.send_signal(signal.SIGKILL)
+    output, _ = process.communicate()
+    assert process.returncode == -signal.SIGKILL, output
+    return output
+
+
 @pytest.mark.slow
-def test_killed_at_any_moment_ends_with_the_same_parameters(tmp_path, saved_arrays):
-    _finish(tmp_path / "whole")
+def test_killed_at_thirty_moments_ends_with_the_same_parameters(tmp_path, saved_arrays):
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    _finish(whole)
     rng = random.Random(time.time_ns())
-    for _ in range(3):
+    inside = 0
+    for attempt in range(_KILLS):
+        before = _last_checkpoint(killed)
         # Slow enough that the kill comes in the middle; the pause is no part of the arithmetic.
-        process = _start(tmp_path / "killed", pause=0.1)
-        before = _last_checkpoint(tmp_path / "killed")
-        deadline = time.monotonic() + 120
-        while _last_checkpoint(tmp_path / "killed") <= before and time.monotonic() < deadline:
-            assert process.poll() is None, process.communicate()[0]
-            time.sleep(0.02)
-        time.sleep(rng.uniform(0.0, 0.6))
-        process.send_signal(signal.SIGKILL)
-        output, _ = process.communicate()
-        assert process.returncode == -signal.SIGKILL, output
-        assert f"resumed from the checkpoint of step {before}" in output or before == 0
-    assert "resumed from the checkpoint" in _finish(tmp_path / "killed")
-    assert _losses(tmp_path / "killed") == _losses(tmp_path / "whole")
-    assert [step for step, *_ in _losses(tmp_path / "killed")] == list(range(1, _STEPS + 1))
+        process = _start(killed, pause=0.1)
+        if attempt % 3 == 0:  # from the very start on: imports, the restore, compilation
+            time.sleep(rng.uniform(0.0, 6.0))
+        else:
+            _wait(process, lambda before=before: _last_checkpoint(killed) > before)
+        if attempt % 3 == 1:  # inside a save
+            _wait(process, lambda: _in_a_save(killed))
+            time.sleep(rng.uniform(0.0, 0.05))
+        elif attempt % 3 == 2:
+            time.sleep(rng.uniform(0.0, 0.6))
+        output = _kill(process)
+        inside += _in_a_save(killed)
+        if "resumed" in output:
+            assert f"resumed from the checkpoint of step {before:,}" in output
+        assert _last_checkpoint(killed) >= before
+        for path in (killed / "checkpoints").glob("*"):
+            assert not path.name.isdigit() or find_damage(path) is None
+    print(f"{inside} of {_KILLS} kills were inside a save")
+    assert inside >= 3
+    assert _last_checkpoint(killed) < _STEPS
+    assert "resumed from the checkpoint" in _finish(killed)
+    assert not (killed / DAMAGED).exists()
+    assert _losses(killed) == _losses(whole)
+    assert [step for step, *_ in _losses(killed)] == list(range(1, _STEPS + 1))
     for item in ("parameters", "optimizer"):
-        ours = saved_arrays(tmp_path / "killed", _STEPS, item)
-        theirs = saved_arrays(tmp_path / "whole", _STEPS, item)
+        ours, theirs = saved_arrays(killed, _STEPS, item), saved_arrays(whole, _STEPS, item)
         assert ours.keys() == theirs.keys() and len(ours) >= 3
         for name in ours:
             np.testing.assert_array_equal(ours[name], theirs[name], err_msg=name)

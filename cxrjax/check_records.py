@@ -1,0 +1,73 @@
+"""What is wrong with your records and images, and what the model would see of them.
+
+    python -m cxrjax.check_records FILE [--config=configs/records_lora.py] [--out=DIR]
+
+FILE is a records or questions file, or a folder with a records.jsonl (data/README.md). Every
+problem is printed with its line, its field and what to do; DIR gets check.json, which has them all,
+and index.html: 20 of the usable records as the configured model is given them, with the image at
+its size, the prompt and the target as their tokens say them, and the boxes read back from the
+tokens. Exit code 2 where anything cannot be used.
+"""
+
+import argparse
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from cxrjax.cli import EXIT_USER_ERROR, run
+from cxrjax.errors import UserError
+
+DEFAULT_CONFIG = "configs/records_lora.py"
+
+
+def parse_arguments(argv: Sequence[str] | None = None) -> tuple[argparse.Namespace, list[str]]:
+    """Flags of the command, and the words that override the configuration."""
+    parser = argparse.ArgumentParser(
+        prog="python -m cxrjax.check_records",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("file", type=Path, metavar="FILE", help="records, questions, or a folder")
+    add("--config", default=DEFAULT_CONFIG, metavar="FILE[:VARIANT]", help="whose eyes to use")
+    add("--source", metavar="NAME", help="of a mixture: whose settings these records have")
+    add("--out", type=Path, default=Path("runs/check_records"), metavar="DIR")
+    add("--image_root", type=Path, metavar="DIR", help="what image_path is relative to")
+    add("--samples", type=int, default=20, metavar="N", help="records on the page (default 20)")
+    add("--seed", type=int, default=0, help="decides which (default 0)")
+    add("--processes", type=int, default=os.cpu_count() or 1, help="workers for images")
+    flags, overrides = parser.parse_known_args(argv)
+    if flags.samples < 1 or flags.seed < 0 or flags.processes < 1:
+        parser.error("--samples and --processes must be at least 1, --seed at least 0")
+    return flags, overrides
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Checks, writes and prints; the exit code."""
+    flags, overrides = parse_arguments(argv)
+
+    from cxrjax.benchmarks import record_check, record_check_page  # --help stays quick
+    from cxrjax.training.config import load_config
+    from cxrjax.training.mixture_config import source_config
+
+    config = load_config(flags.config, overrides)
+    if config.mixture.sources and not flags.source:
+        raise UserError(
+            f"--config={flags.config} is a mixture: say with --source=NAME whose settings these "
+            f"records have, one of {', '.join(config.mixture.sources)}"
+        )
+    if flags.source:
+        config = source_config(config, flags.source)
+    check = record_check.check_file(
+        flags.file, config, flags.out, image_root=flags.image_root, processes=flags.processes
+    )
+    page = record_check_page.write_page(check, flags.out, flags.samples, flags.seed)
+    record_check.write_result(check, flags.out)
+    print(record_check.describe(check))
+    print(page)
+    return EXIT_USER_ERROR if check.problems else 0
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,37 @@
+"""An entry point with the preset `tiny` made smaller: `python small_run.py train --config=...`.
+
+Where STOP_BEFORE_STEP is set, training is interrupted there, after the checkpoint of the step
+before.
+"""
+
+import dataclasses
+import importlib
+import os
+import sys
+
+from cxrjax import cli
+from cxrjax.input_pipeline.loader import TrainLoader
+from cxrjax.models import PRESETS
+
+_TINY = PRESETS["tiny"]
+PRESETS["tiny"] = dataclasses.replace(
+    _TINY,
+    vision=dataclasses.replace(_TINY.vision, width=16, depth=1, num_heads=2, mlp_dim=16),
+    decoder=dataclasses.replace(
+        _TINY.decoder, width=16, depth=1, num_heads=2, head_dim=8, mlp_dim=16
+    ),
+)
+_next_batch = TrainLoader.__next__
+
+
+def _next_or_stop(loader):
+    if loader.get_state()["step"] + 1 == int(os.environ.get("STOP_BEFORE_STEP", 0)):
+        raise KeyboardInterrupt
+    return _next_batch(loader)
+
+
+TrainLoader.__next__ = _next_or_stop
+
+if __name__ == "__main__":
+    entry_point = importlib.import_module(f"cxrjax.{sys.argv[1]}")
+    cli.run(lambda: entry_point.main(sys.argv[2:]))

@@ -1,0 +1,178 @@
+"""Several real processes do what one does: training, evaluation, prediction, resuming."""
+
+import json
+import re
+from pathlib import Path
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+
+_STEPS = 6
+_FILES = ("config.json", "quality.json", "run.json", "tokenizer.model")
+
+
+def _examples(workdir, read_lines):
+    """(step, row) -> what was read there; whoever has read it twice has read the same."""
+    found = {}
+    for path in (workdir / "examples").iterdir():
+        for line in read_lines(path):
+            key = line.pop("step"), line.pop("row")
+            assert found.setdefault(key, line) == line
+    return found
+
+
+def _assert_same_figures(ours, theirs):
+    assert [line["step"] for line in ours] == [line["step"] for line in theirs]
+    for a, b in zip(ours, theirs, strict=True):
+        assert a.keys() | _RATES == b.keys() | _RATES
+        for name in b.keys() - _RATES:
+            expected = b[name] and pytest.approx(b[name], rel=2e-4, abs=1e-5)  # null stays null
+            assert a[name] == expected, (a["step"], name)
+
+
+_RATES = {f"train/{n}" for n in ("questions_per_second", "tokens_per_second", "seconds_left")}
+
+
+def _parameters(workdir, step=_STEPS):
+    path = workdir.absolute() / "checkpoints" / str(step) / "parameters"
+    here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    with ocp.StandardCheckpointer() as checkpointer:
+        saved = checkpointer.metadata(path).item_metadata.tree
+        shapes = {
+            name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here)
+            for name, leaf in saved.items()
+        }
+        found = checkpointer.restore(path, shapes)
+    return {name: np.asarray(value) for name, value in found.items()}
+
+
+def _assert_same_parameters(ours, theirs):
+    ours, theirs = _parameters(ours), _parameters(theirs)
+    assert ours.keys() == theirs.keys()
+    for name in theirs:
+        np.testing.assert_allclose(ours[name], theirs[name], rtol=2e-3, atol=2e-4, err_msg=name)
+
+
+@pytest.fixture(scope="module")
+def alone(experiment, start_small, finish):
+    """The workdir of the run in one process."""
+    workdir = experiment / "alone"
+    config = f"--config={experiment / 'experiment.py'}"
+    finish(start_small(1, "train", config, f"--workdir={workdir}"))
+    return workdir
+
+
+@pytest.fixture
+def train(experiment, start_small, tmp_path):
+    """`train(processes, name, *settings, ...)` starts it and gives process and workdir."""
+
+    def start(processes, name, *settings, **options):
+        arguments = [f"--config={experiment / 'experiment.py'}", f"--workdir={tmp_path / name}"]
+        return start_small(processes, "train", *arguments, *settings, **options), tmp_path / name
+
+    return start
+
+
+def test_two_processes_train_and_evaluate_as_one(alone, train, finish, read_lines):
+    process, workdir = train(2, "two")
+    output = finish(process)
+    assert _examples(workdir, read_lines) == _examples(alone, read_lines)
+    assert len(_examples(workdir, read_lines)) == _STEPS * 8
+    _assert_same_figures(read_lines(workdir / "metrics.jsonl"), read_lines(alone / "metrics.jsonl"))
+    assert "validation/vqa/f1" in read_lines(workdir / "metrics.jsonl")[-1]
+    _assert_same_parameters(workdir, alone)
+    # Each rows' process sets aside what it cannot read; it is counted once, over all of them.
+    quality = json.loads((workdir / "quality.json").read_text())
+    assert quality == json.loads((alone / "quality.json").read_text())
+    assert quality["counts"]["unreadable_image"] == 2
+    assert output.count("set aside train12_0") == output.count("set aside train12_1") == 1
+    assert json.loads((workdir / "run.json").read_text())["devices"]["processes"] == 2
+    lines = [re.sub(r"^\[\d\] ", "", line) for line in output.splitlines()]
+    assert sum(line.startswith("step 6/6") for line in lines) == 1, "only the first one talks"
+    assert len(list(workdir.glob("events.out.tfevents.*"))) == 1
+
+
+@pytest.mark.slow
+def test_resumes_with_another_number_of_processes(alone, train, finish, read_lines):
+    process, workdir = train(2, "changing", stop_before=3)
+    finish(process, 130)
+    process, _ = train(4, "changing", stop_before=5)
+    assert "resumed from the checkpoint of step 2" in finish(process, 130)
+    process, _ = train(1, "changing")
+    assert "resumed from the checkpoint of step 4" in finish(process)
+    names = {path.name for path in (workdir / "examples").iterdir()}
+    assert names == {"0_of_1.jsonl", "0_of_2.jsonl", "1_of_2.jsonl"} | {
+        f"{i}_of_4.jsonl" for i in range(4)
+    }
+    assert _examples(workdir, read_lines) == _examples(alone, read_lines)
+    _assert_same_figures(read_lines(workdir / "metrics.jsonl"), read_lines(alone / "metrics.jsonl"))
+    _assert_same_parameters(workdir, alone)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("processes", "devices", "settings"),
+    [
+        (4, 1, ()),
+        (2, 2, ("--config.mesh.fsdp=4", "--config.training.accumulation_steps=2")),
+        (2, 1, ("--config.mesh.tensor=2",)),  # both processes have all rows
+    ],
+)
+def test_meshes_over_processes_train_as_one_device(
+    processes, devices, settings, alone, train, finish, read_lines
+):
+    process, workdir = train(processes, "mesh", *settings, devices=devices)
+    finish(process)
+    assert _examples(workdir, read_lines) == _examples(alone, read_lines)
+    _assert_same_figures(read_lines(workdir / "metrics.jsonl"), read_lines(alone / "metrics.jsonl"))
+    _assert_same_parameters(workdir, alone)
+
+
+def _same_predictions(ours, theirs):
+    assert [line["question_id"] for line in ours] == [line["question_id"] for line in theirs]
+    for a, b in zip(ours, theirs, strict=True):
+        assert (a["text"], a["parse"]) == (b["text"], b["parse"])
+        assert a["answer_logprob"] == pytest.approx(b["answer_logprob"], rel=1e-3, abs=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [2, 4])
+def test_prediction_and_evaluation_answer_every_question_once(
+    processes, alone, experiment, start_small, finish, read_lines, tmp_path
+):
+    questions = experiment / "questions/validation.jsonl"  # 11 images: 8 and an uneven rest
+    arguments = [f"--workdir={alone}", f"--questions={questions}", f"--image_root={experiment}"]
+    one = start_small(1, "predict", *arguments, f"--out={tmp_path / 'one.jsonl'}")
+    output = finish(start_small(processes, "predict", *arguments, f"--out={tmp_path / 'n.jsonl'}"))
+    finish(one)
+    assert output.count("22 predictions (2 unreadable_image)") == 1
+    _same_predictions(read_lines(tmp_path / "n.jsonl"), read_lines(tmp_path / "one.jsonl"))
+
+    benchmark = ["--benchmark=vindr_cxr_vqa", "--resamples=20"]
+    arguments = [f"--workdir={alone}", *benchmark, f"--image_root={experiment}"]
+    one = start_small(1, "evaluate", *arguments, f"--out={tmp_path / 'one'}")
+    finish(start_small(processes, "evaluate", *arguments, f"--out={tmp_path / 'n'}"))
+    finish(one)
+    ours, theirs = (
+        json.loads((tmp_path / name / "metrics.json").read_text()) for name in ("n", "one")
+    )
+    assert ours == theirs
+
+
+def test_unusable_numbers_of_processes_are_refused_in_one_line(
+    train, experiment, finish, start_small, tmp_path
+):
+    process, _ = train(3, "three")
+    output = finish(process, 2)
+    assert "error: a batch of 8 images does not divide over 3 devices" in output
+    assert "Traceback" not in output and "Check failure" not in output
+    lines = (experiment / "records/train.jsonl").read_text().splitlines()[:2]
+    few = Path(tmp_path / "records/few.jsonl")
+    few.parent.mkdir()
+    few.write_text("\n".join(lines) + "\n")
+    process, _ = train(
+        2, "few", f"--config.data.train={few}", f"--config.data.image_root={experiment}"
+    )
+    assert "error: training: 1 images for 2 processes" in finish(process, 2)

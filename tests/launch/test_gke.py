@@ -1,0 +1,125 @@
+"""launch/gke.py: manifests that Kubernetes and JobSet take."""
+
+import importlib.util
+
+import jsonschema
+import kubernetes_validate
+import pytest
+import yaml
+
+from tests.launch.conftest import LAUNCH
+
+_spec = importlib.util.spec_from_file_location("gke", LAUNCH / "gke.py")
+gke = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(gke)
+
+FLAGS = ["--name=vindr", "--image=r/cxrjax:1", "--claim=shared"]
+COMMAND = ["--", "python", "-m", "cxrjax.train", "--config=configs/vindr_lora.py"]
+
+
+def closed(required, **properties):
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": required,
+        "additionalProperties": False,
+    }
+
+
+# Of JobSet's v1alpha2 what the manifest uses; Kubernetes' own Job is checked apart.
+JOBSET = closed(
+    ["apiVersion", "kind", "metadata", "spec"],
+    apiVersion={"const": "jobset.x-k8s.io/v1alpha2"},
+    kind={"const": "JobSet"},
+    metadata={"type": "object", "required": ["name"]},
+    spec=closed(
+        ["replicatedJobs"],
+        failurePolicy=closed(
+            [],
+            maxRestarts={"type": "integer"},
+            rules={
+                "type": "array",
+                "items": closed(
+                    ["action", "name"],
+                    name={"type": "string"},
+                    action={"enum": ["FailJobSet", "RestartJobSet"]},
+                    onJobFailureReasons={
+                        "type": "array",
+                        "items": {
+                            "enum": [
+                                "BackoffLimitExceeded",
+                                "DeadlineExceeded",
+                                "FailedIndexes",
+                                "MaxFailedIndexesExceeded",
+                                "PodFailurePolicy",
+                            ]
+                        },
+                    },
+                ),
+            },
+        ),
+        replicatedJobs={
+            "type": "array",
+            "items": closed(
+                ["name", "template"],
+                name={"type": "string"},
+                replicas={"type": "integer"},
+                template=closed(["spec"], spec={"type": "object"}),
+            ),
+        },
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("tpu_type", "topology", "nodes", "chips"),
+    [
+        ("v5e-1", "1x1", 1, 1),
+        ("v5e-8", "2x4", 1, 8),
+        ("v5e-16", "4x4", 4, 4),
+        ("v5e-256", "16x16", 64, 4),
+        ("v5p-8", "2x2x1", 1, 4),
+        ("v5p-16", "2x2x2", 2, 4),
+        ("v6e-256", "16x16", 64, 4),
+    ],
+)
+def test_manifests_are_valid_and_have_a_pod_for_each_node(capsys, tpu_type, topology, nodes, chips):
+    assert gke.main([*FLAGS, f"--type={tpu_type}", "--dry_run", "--spot", *COMMAND]) == 0
+    manifest = yaml.safe_load(capsys.readouterr().out)
+    jsonschema.validate(manifest, JOBSET)
+    spec = manifest["spec"]["replicatedJobs"][0]["template"]["spec"]
+    job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "x"}, "spec": spec}
+    kubernetes_validate.validate(job, "1.31", strict=True)
+    assert spec["parallelism"] == spec["completions"] == nodes
+    pod = spec["template"]["spec"]
+    assert pod["nodeSelector"]["cloud.google.com/gke-tpu-topology"] == topology
+    assert pod["containers"][0]["resources"]["limits"] == {"google.com/tpu": str(chips)}
+    assert pod["containers"][0]["command"] == COMMAND[1:]
+
+
+def test_the_checks_of_manifests_find_what_is_wrong(capsys):
+    manifest = gke.manifest("a", "v5e-16", "i", "c", ["true"])
+    manifest["spec"]["failurePolicy"]["rules"][0]["action"] = "GiveUp"
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(manifest, JOBSET)
+    spec = manifest["spec"]["replicatedJobs"][0]["template"]["spec"]
+    spec["completionsMode"] = "Indexed"
+    job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "x"}, "spec": spec}
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(job, "1.31", strict=True)
+
+
+def test_xpk_is_told_the_same(capsys):
+    assert gke.main([*FLAGS, "--type=v5e-16", "--xpk=big", *COMMAND]) == 0
+    line = capsys.readouterr().out
+    assert "--tpu-type=v5litepod-16" in line
+    assert "--restart-on-exit-codes=75" in line
+    assert "cxrjax.train --config=configs/vindr_lora.py" in line
+
+
+@pytest.mark.parametrize("tpu_type", ["v5e-3", "v5p-7", "h100-8", "v5e"])
+def test_unknown_types_name_the_known_ones(capsys, tpu_type):
+    with pytest.raises(SystemExit) as stopped:
+        gke.main([*FLAGS, f"--type={tpu_type}", *COMMAND])
+    assert stopped.value.code == 2
+    assert "expected" in capsys.readouterr().err

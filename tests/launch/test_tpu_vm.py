@@ -1,0 +1,95 @@
+"""launch/tpu_vm.sh against a gcloud that notes its calls and runs a worker's commands here."""
+
+import time
+
+import pytest
+
+TYPE = "--type=v5e-16"
+
+
+def wait_for(condition, seconds=20):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "did not happen in time"
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def ready(pod):
+    """A worker with the code installed."""
+    (pod.worker / "cxrjax").mkdir()
+    return pod
+
+
+def log_of(pod):
+    file = pod.worker / "cxrjax" / "runs" / "r.log"
+    return file.read_text() if file.exists() else ""
+
+
+def test_a_pod_is_made_once_and_deleted_once(pod):
+    assert pod("create", TYPE, "--spot").returncode == 0
+    assert "there already" in pod("create", TYPE, "--spot").stdout
+    (call,) = pod.calls("queued-resources create")
+    assert "--accelerator-type=v5litepod-16" in call
+    assert "--runtime-version=v2-alpha-tpuv5-lite" in call
+    assert "--spot" in call and "--zone=z" in call
+    assert pod("delete").returncode == 0
+    assert "gone already" in pod("delete").stdout
+    assert len(pod.calls("queued-resources delete")) == 1
+
+
+def test_a_dry_run_asks_for_nothing(pod):
+    for verb, *flags in (
+        ("create", TYPE),
+        ("install", "--share=10.0.0.2:/cxr"),
+        ("run", "--run=r", "--", "python", "-m", "cxrjax.train", "--config=a b.py"),
+        ("logs", "--run=r"),
+        ("stop", "--run=r"),
+        ("delete",),
+    ):
+        done = pod(verb, "--dry_run", *flags)
+        assert done.returncode == 0, done.stderr
+        assert "gcloud compute tpus" in done.stdout
+    assert not pod.calls("")
+
+
+def test_a_run_goes_on_when_its_code_says_resume_me(ready):
+    script = 'echo "try $1"; [ -e second ] && exit 3; touch second; exit 75'
+    assert ready("run", "--run=r", "--", "bash", "-c", script, "bash", "it's one").returncode == 0
+    wait_for(lambda: "ended with code" in log_of(ready))
+    assert log_of(ready) == "try it's one\ntry it's one\nended with code 3\n"
+
+
+def test_a_run_is_started_once_and_saves_when_it_is_stopped(ready):
+    program = (
+        "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(75)); "
+        "print('up', flush=True); time.sleep(60)"
+    )
+    command = ("--run=r", "--", "python3", "-c", program)
+    assert ready("run", *command).returncode == 0
+    wait_for(lambda: "up" in log_of(ready))
+    assert "running already" in ready("run", *command).stdout
+    assert ready("stop", "--run=r").returncode == 0
+    wait_for(lambda: "ended with code 75" in log_of(ready))
+    assert log_of(ready).count("up") == 1
+    assert "not running" in ready("stop", "--run=r").stdout
+
+
+@pytest.mark.parametrize(
+    ("verb", "flags", "words"),
+    [
+        ("fly", [], "expected create, install, run"),
+        ("create", [], "needs --type"),
+        ("create", ["--type=v9-16"], "expected v5e-N, v5p-N or v6e-N"),
+        ("create", ["--typo=1"], "unknown flag '--typo=1'"),
+        ("install", [], "needs --share"),
+        ("install", ["--share=10.0.0.2:/a;reboot"], "expected SERVER:/FOLDER"),
+        ("run", ["--run=a/b", "--", "true"], "needs --run=NAME"),
+        ("run", ["--run=r"], "needs a command"),
+    ],
+)
+def test_unusable_flags_end_in_one_line(pod, verb, flags, words):
+    done = pod(verb, *flags)
+    assert done.returncode == 2
+    assert words in done.stderr and done.stderr.count("\n") == 1
+    assert not pod.calls("create")

@@ -1,0 +1,136 @@
+"""The drawing is of the code: every part is in it, and imports point down."""
+
+import ast
+import collections
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "cxrjax"
+
+
+def _drawing():
+    spec = importlib.util.spec_from_file_location("drawing", ROOT / "docs" / "draw_architecture.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+DRAWING = _drawing()
+# Part (folder or module, without ending) -> floor, 0 at the bottom.
+FLOOR_OF = {
+    part.rstrip("/").removesuffix(".py"): height
+    for height, floor in enumerate(reversed(DRAWING.FLOORS))
+    for part in floor.parts
+}
+TOP = len(DRAWING.FLOORS) - 1
+
+
+def parts() -> set[str]:
+    """What the package consists of."""
+    folders = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    return folders | {path.stem for path in PACKAGE.glob("*.py") if path.stem != "__init__"}
+
+
+def is_command(part: str) -> bool:
+    file = PACKAGE / f"{part}.py"
+    return file.is_file() and '__name__ == "__main__"' in file.read_text(encoding="utf-8")
+
+
+def floor_of(part: str) -> int:
+    """Commands that the drawing has no room for are on the top floor too."""
+    return TOP if is_command(part) else FLOOR_OF[part]
+
+
+def imports(source: str) -> set[str]:
+    """Parts of the package that a module's source imports, at the top or within functions."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        split = [name.split(".") for name in names]
+        found |= {name[1] for name in split if name[0] == "cxrjax" and len(name) > 1}
+    return found
+
+
+def edges() -> dict[tuple[str, str], str]:
+    """(part, part that it imports) -> a file that does."""
+    found = {}
+    for file in sorted(PACKAGE.rglob("*.py")):
+        part = file.relative_to(PACKAGE).parts[0].removesuffix(".py")
+        for other in imports(file.read_text(encoding="utf-8")):
+            if other != part and other in parts():
+                found[part, other] = str(file.relative_to(ROOT))
+    return found
+
+
+def test_every_part_that_is_drawn_exists():
+    for floor in DRAWING.FLOORS:
+        for part in floor.parts:
+            path = PACKAGE / part
+            assert path.is_dir() if part.endswith("/") else path.is_file(), part
+
+
+def test_every_part_is_drawn():
+    left_out = {part for part in parts() - set(FLOOR_OF) if not is_command(part)}
+    assert not left_out, f"put {left_out} on a floor in docs/draw_architecture.py"
+
+
+def test_entry_points_and_nothing_else_are_on_the_top_floor():
+    assert all(is_command(part) == (floor == TOP) for part, floor in FLOOR_OF.items())
+
+
+def test_imports_point_down():
+    up = {edge: file for edge, file in edges().items() if floor_of(edge[0]) < floor_of(edge[1])}
+    assert not up, f"these import from a floor above: {up}"
+
+
+def test_a_floor_has_no_circle():
+    below = collections.defaultdict(set)
+    for part, other in edges():
+        if floor_of(part) == floor_of(other):
+            below[part].add(other)
+
+    def reached(part, seen):
+        for other in below[part] - seen:
+            seen.add(other)
+            reached(other, seen)
+        return seen
+
+    for part in list(below):
+        assert part not in reached(part, set()), f"{part} imports itself through {below[part]}"
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("import cxrjax.models.vlm", {"models"}),
+        ("from cxrjax import boxes", {"boxes"}),
+        ("def f():\n    from cxrjax.training.loop import train", {"training"}),
+        ("import numpy", set()),
+    ],
+)
+def test_imports_are_found_wherever_they_stand(source, found):
+    assert imports(source) == found
+
+
+def test_the_drawing_is_up_to_date():
+    assert DRAWING.SVG.read_text(encoding="utf-8") == DRAWING.draw(), (
+        "run python docs/draw_architecture.py"
+    )
+
+
+@pytest.mark.parametrize("page", ["docs/architecture.md", "CONTRIBUTING.md"])
+def test_files_that_the_pages_name_exist(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    named = set(re.findall(r"`((?:cxrjax|tests|docs|configs|launch|data)/[\w./]*)`", text))
+    assert named
+    for name in named:
+        assert (ROOT / name).exists(), f"{page} names {name}"

@@ -1,0 +1,308 @@
+"""`python -m cxrjax.check_records`: every problem by line and field, and a page of true samples."""
+
+import json
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import PIL.Image
+import pytest
+
+from cxrjax import check_records
+from cxrjax.benchmarks import record_check, record_check_page
+from cxrjax.boxes import iou
+from cxrjax.datasets.quality import REASONS
+from cxrjax.errors import UserError
+from cxrjax.training.config import load_config
+
+ROOT = Path(__file__).parents[1]
+CONFIG = str(ROOT / "configs" / "records_lora.py")
+SIZE = (60, 80)
+
+
+def record(number: int, **fields) -> dict:
+    """A record about image <number>.png, 60 high and 80 wide."""
+    image_id = f"image-{number}"
+    answer = {
+        "text": "Yes, there is ILD at <loc_10_20_40_50>.",
+        "labels": ["ILD"],
+        "boxes_by_image": {image_id: [[10.2, 19.7, 40.0, 50.0]]},
+    }
+    return {
+        "dataset": "custom",
+        "image_id": image_id,
+        "image_path": f"images/{number}.png",
+        "question_id": f"q{number}",
+        "question": "Is there any ILD?",
+        "question_type": "Is_there",
+        "answers": [answer],
+    } | fields
+
+
+def answered(text: str, boxes: list, **fields) -> list:
+    return [{"text": text, "boxes_by_image": {"image-0": boxes}} | fields]
+
+
+@pytest.fixture
+def source(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(ROOT)  # the configuration's base is named from there
+    folder = tmp_path / "source"
+    (folder / "images").mkdir(parents=True)
+    rows = np.arange(SIZE[0], dtype=np.uint8)[:, None] * 4
+    for number in range(6):
+        pixels = np.broadcast_to(rows, SIZE)
+        PIL.Image.fromarray(np.ascontiguousarray(pixels)).save(folder / "images" / f"{number}.png")
+    return folder
+
+
+def check(source: Path, lines: list, *flags: str) -> tuple[int, dict]:
+    """Exit code and content of check.json."""
+    text = "\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines)
+    (source / "records.jsonl").write_text(text + "\n", encoding="utf-8")
+    out = source.parent / "out"
+    words = [str(source), f"--config={CONFIG}", f"--out={out}", "--processes=1", *flags]
+    return check_records.main(words), json.loads((out / "check.json").read_text())
+
+
+def test_sound_records_end_with_0_and_nothing_needs_to_be_built(source, capsys):
+    code, result = check(source, [record(n) for n in range(6)])
+    assert code == 0
+    assert (result["questions"], result["images"], result["usable"]) == (6, 6, 6)
+    assert result["problems"] == [] and result["warnings"] == {}
+    assert "6 of 6 questions usable, on 6 images" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason", "field", "found"),
+    [
+        ("{", "invalid_record", "line", "Invalid JSON"),
+        (record(0, colour="red"), "invalid_record", "colour", "Extra inputs"),
+        (record(0, question_id="q4"), "duplicate_id", "question_id", "records.jsonl:2"),
+        (record(0, image_path="images/none.png"), "missing_image", "image_path", "not there"),
+        (record(0, image_path="records.jsonl"), "unreadable_image", "image_path", "records.jsonl"),
+        (record(0, image_hw=[80, 60]), "size_mismatch", "image_hw", "no resize"),
+        (
+            record(0, answers=answered("Yes.", [[1, 2, 81, 4]])),
+            "box_outside_image",
+            "answers.0.boxes_by_image.image-0.0",
+            "81",
+        ),
+        (
+            record(0, answers=answered("Yes.", [[1, 2, 9, 9], [5, 2, 5, 4]])),
+            "bad_box",
+            "answers.0.boxes_by_image.image-0.1",
+            "no area",
+        ),
+        (
+            record(0, answers=answered("At <loc_1_2_3>.", [])),
+            "box_text",
+            "answers.text",
+            "wrong_arity",
+        ),
+        (
+            record(0, answers=answered("At <loc_1_2_3_4>.", [])),
+            "box_mismatch",
+            "answers",
+            "1 boxes in the text, 0",
+        ),
+        (
+            record(0, dataset="vindr_cxr_vqa", answers=answered("Yes.", [], labels=["heart"])),
+            "unknown_class",
+            "answers.0.labels",
+            "'heart'",
+        ),
+        (
+            record(0, question="Is there any ILD? " * 20),
+            "prefix_too_long",
+            "question",
+            "expected at most 24",
+        ),
+        (
+            record(0, answers=answered("Yes, there is ILD. " * 20, [])),
+            "answer_too_long",
+            "answers",
+            "expected at most 48",
+        ),
+        (
+            record(0, history=[{"question_id": "q9", "question": "Is there any ILD?"}]),
+            "not_encodable",
+            "question",
+            "whose answer is null",
+        ),
+    ],
+)
+def test_each_problem_has_line_field_and_remedy(source, capsys, bad, reason, field, found):
+    code, result = check(source, [record(2), record(4), bad])
+    assert code == 2 and result["usable"] == 2 and result["counts"] == {reason: 1}
+    (problem,) = result["problems"]
+    assert (problem["where"], problem["field"]) == ("records.jsonl:3", field)
+    assert found in problem["found"], problem
+    assert problem["remedy"]
+    printed = capsys.readouterr().out
+    assert f"records.jsonl:3: {field}: {reason}" in printed and problem["remedy"] in printed
+
+
+def test_all_problems_of_a_record_are_told_at_once(source):
+    fields = record(0, colour="red", image_hw=[0, 4])
+    del fields["question"]
+    boxes = [[1, 2, 81, 4], [5, 2, 5, 4]]
+    _, result = check(source, [fields, record(1), record(0, answers=answered("Yes.", boxes))])
+    found = [(problem["where"], problem["field"]) for problem in result["problems"]]
+    assert sorted(found) == [
+        ("records.jsonl:1", "colour"),
+        ("records.jsonl:1", "image_hw"),
+        ("records.jsonl:1", "question"),
+        ("records.jsonl:3", "answers.0.boxes_by_image.image-0.0"),
+        ("records.jsonl:3", "answers.0.boxes_by_image.image-0.1"),
+    ]
+    assert (result["questions"], result["usable"]) == (3, 1)
+
+
+def test_splits_that_cannot_be(source):
+    lines = [
+        record(0, split="train", patient_id="p"),
+        record(1, split="test", patient_id="p"),
+        record(2),
+    ]
+    code, result = check(source, lines)
+    assert code == 2 and result["counts"] == {"split_conflict": 2}
+    assert [problem["where"][-1] for problem in result["problems"]] == ["2", "3"]
+
+
+def test_what_is_odd_is_counted_and_no_error(source):
+    question = record(0, answers=[])
+    unwritten = record(1)
+    unwritten["answers"][0]["text"] = "Yes, there is ILD."
+    code, result = check(source, [question, unwritten])
+    assert code == 0 and result["usable"] == 2
+    assert sorted(text.split(":")[0] for text in result["warnings"]) == [
+        "answers whose boxes the model does not learn",
+        "questions without an answer",
+    ]
+
+
+def test_every_reason_is_one_of_quality_json_and_has_a_remedy():
+    assert set(record_check.REMEDIES) <= set(REASONS)
+    source = (ROOT / "cxrjax" / "datasets" / "record_problems.py").read_text()
+    named = set(re.findall(r'"(\w+)"', source)) & set(REASONS)
+    assert named and named <= set(record_check.REMEDIES)
+
+
+class _Page(HTMLParser):
+    """Rectangles by class, pictures, texts of <pre>."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.boxes, self.pictures, self.texts, self._inside = {}, [], [], False
+        self.feed(html)
+
+    def handle_starttag(self, tag, attrs):
+        found = dict(attrs)
+        if tag == "rect":
+            corners = [float(found[name]) for name in ("x", "y", "width", "height")]
+            self.boxes.setdefault(found["class"], []).append(corners)
+        if tag == "image":
+            self.pictures.append(found["href"])
+        self._inside = tag == "pre"
+        if self._inside:
+            self.texts.append("")
+
+    def handle_endtag(self, tag):
+        self._inside = False
+
+    def handle_data(self, data):
+        if self._inside:
+            self.texts[-1] += data
+
+
+def test_the_page_shows_what_the_tokens_say(source):
+    check(source, [record(0)])
+    page = _Page((source.parent / "out" / "index.html").read_text())
+    prompt, target = page.texts
+    assert prompt.strip() == "Is there any ILD?"
+    assert re.fullmatch(r"Yes, there is ILD at (<loc\d{4}>){4}\s?\.", target)
+    assert len(page.pictures) == 1 and page.pictures[0].startswith("data:image/jpeg;base64,")
+    (read,), (true,) = page.boxes["tokens"], page.boxes["record"]
+    # Pixels over the image's size; the tokens have 1024 bins of the whole pixels in the text.
+    np.testing.assert_allclose(true, [10.2 / 80, 19.7 / 60, 29.8 / 80, 30.3 / 60], atol=1e-6)
+    np.testing.assert_allclose(read, [10 / 80, 20 / 60, 30 / 80, 30 / 60], atol=2 / 1024)
+
+
+def test_boxes_of_a_letterboxed_image_are_moved_with_it(source, tmp_path):
+    (source / "records.jsonl").write_text(json.dumps(record(0)) + "\n")
+    config = load_config(CONFIG, ["--config.data.geometry=letterbox"])
+    checked = record_check.check_file(source, config, tmp_path / "out")
+    view = record_check_page.model_view(checked.usable[0], checked.encoder)
+    (box,) = view["boxes"]
+    # 60 x 80 in a square: a border of 10 / 80 above and below.
+    expected = (10 / 80, (20 + 10) / 80, 30 / 80, 30 / 80)
+    np.testing.assert_allclose(list(box.values()), expected, atol=2 / 1024)
+    assert view["lowest_iou"] > 0.95
+
+
+def test_samples_are_drawn_by_seed_and_number(source):
+    def ids(*flags):
+        check(source, [record(n) for n in range(6)], *flags)
+        html = (source.parent / "out" / "index.html").read_text()
+        return re.findall(r"<h3>(q\d)", html)
+
+    assert len(set(ids())) == 6
+    assert ids("--samples=3") == ids("--samples=3") and len(ids("--samples=3")) == 3
+    assert ids("--samples=3") != ids("--samples=3", "--seed=1")
+
+
+def test_texts_cannot_break_the_page(source):
+    bad = record(0, question="<script>alert(1)</script>")
+    check(source, [bad, record(1, image_path="<script>")])
+    assert "<script>" not in (source.parent / "out" / "index.html").read_text()
+
+
+def test_a_mixture_needs_a_source_and_takes_its_prompt(source):
+    (source / "records.jsonl").write_text(json.dumps(record(0)) + "\n")
+    words = [str(source), f"--config={ROOT / 'configs' / 'mixture.py'}:tiny", "--processes=1"]
+    words.append(f"--out={source.parent / 'out'}")
+    with pytest.raises(UserError, match=r"--source=NAME.* one of cxr_qba, gemex, vindr"):
+        check_records.main(words)
+    assert check_records.main([*words, "--source=vindr"]) == 0
+    # GEMeX's prompt begins with an instruction that this record does not have.
+    assert check_records.main([*words, "--source=gemex"]) == 2
+    (problem,) = json.loads((source.parent / "out" / "check.json").read_text())["problems"]
+    assert (problem["reason"], problem["field"]) == ("not_encodable", "question")
+
+
+@pytest.mark.parametrize(("text", "says"), [("", "no records in it"), ("\n\n", "no records in it")])
+def test_a_file_without_records(source, text, says):
+    (source / "records.jsonl").write_text(text)
+    with pytest.raises(UserError, match=says):
+        check_records.main([str(source), f"--config={CONFIG}", f"--out={source.parent / 'out'}"])
+
+
+def test_the_process_ends_with_2_and_one_line_for_what_is_not_there(tmp_path):
+    command = [sys.executable, "-m", "cxrjax.check_records", str(tmp_path / "none.jsonl")]
+    done = subprocess.run(
+        [*command, f"--out={tmp_path}"], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].startswith("error: ") and "none.jsonl" in done.stderr
+
+
+def test_unusable_flags_end_with_2(capsys):
+    with pytest.raises(SystemExit) as end:
+        check_records.main(["x.jsonl", "--samples=0"])
+    assert end.value.code == 2 and "--samples" in capsys.readouterr().err
+
+
+def test_the_read_back_boxes_do_not_come_from_the_record(source, tmp_path):
+    """Where the text says another place than boxes_by_image, within rounding, the page shows it."""
+    lines = [record(0, answers=answered("At <loc_10_20_40_50>.", [[10.4, 20.4, 40.4, 50.4]]))]
+    (source / "records.jsonl").write_text(json.dumps(lines[0]) + "\n")
+    checked = record_check.check_file(source, load_config(CONFIG), tmp_path / "out")
+    view = record_check_page.model_view(checked.usable[0], checked.encoder)
+    pair = [
+        np.array([[b["x"], b["y"], b["x"] + b["width"], b["y"] + b["height"]] for b in view[name]])
+        for name in ("boxes", "record_boxes")
+    ]
+    assert 0.9 < float(iou(*pair)[0]) < 0.999

@@ -1,0 +1,275 @@
+"""The pages are true: links lead somewhere, commands have the flags they are given."""
+
+import argparse
+import ast
+import importlib
+import importlib.util
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cxrjax.datasets.builders import WITHOUT_SOURCE
+from cxrjax.errors import UserError
+from cxrjax.training.config import default_config, flatten, load_config
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted(
+    path
+    for pattern in ("*.md", "docs/**/*.md", "data/**/*.md", "launch/*.md")
+    for path in ROOT.glob(pattern)
+    if "downloads" not in path.parts
+)
+# First words of commands that nothing here can run, and why.
+NOT_RUN = {
+    "pip": "installs from the network; what it installs is in setup.py",
+    "pre-commit": "changes the hooks of the checkout; its file is tested below",
+    "gcloud": "needs Google's machines",
+    "sky": "needs a cloud",
+    "launch/tpu_vm.sh": "needs Google's machines; tests/launch runs it against a stand-in",
+    ".venv-beam/bin/python": "needs Apache Beam's environment; `make beam` tests it there",
+}
+# What stands for a value that the parser would look at.
+PLACEHOLDERS = {"--max_cost=C": "--max_cost=1", "--codec=NAME": "--codec=paligemma"}
+# Commands that pages may name before they are there.
+AWAITED = ("cxrjax.plan",)
+_COMMAND = re.compile(r"^(python|make|pytest|" + "|".join(map(re.escape, NOT_RUN)) + r") ")
+
+
+def text_of(path: Path) -> str:
+    """A page, or the docstring of a configuration."""
+    text = path.read_text(encoding="utf-8")
+    return ast.get_docstring(ast.parse(text)) or "" if path.suffix == ".py" else text
+
+
+def commands(text: str) -> list[str]:
+    """Shell commands of ```bash blocks and of indented blocks; continued lines are joined."""
+    found: list[str] = []
+    fence = None
+    for line in text.replace("\\\n", " ").splitlines():
+        if line.startswith("```"):
+            fence = line.removeprefix("```") if fence is None else None
+            continue
+        shown = fence == "bash" or (fence is None and line.startswith("    "))
+        if shown and _COMMAND.match(line.strip() + " "):
+            found += re.split(r" && ", line.strip())
+    return found
+
+
+ALL_COMMANDS = [
+    pytest.param(command, id=f"{path.relative_to(ROOT)}: {command[:70]}")
+    for path in [*PAGES, *sorted((ROOT / "configs").glob("*.py"))]
+    for command in dict.fromkeys(commands(text_of(path)))
+]
+
+
+def words_of(command: str) -> list[str]:
+    """Arguments; of what is optional all, of alternatives the first."""
+    words = shlex.split(re.sub(r"[\[\]](?=\s|$)|(?<=\s)\[", "", command), comments=True)
+    words = [re.sub(r"^(--\w+=[^|]+)\|.*", r"\1", word) for word in words]
+    return [PLACEHOLDERS.get(word, word) for word in words]
+
+
+class Parsed(Exception):  # noqa: N818 - how the test gets out of a command that does not begin
+    def __init__(self, flags: argparse.Namespace, rest: list[str]) -> None:
+        super().__init__(flags, rest)
+        self.flags, self.rest = flags, rest
+
+
+def parse(module: str, words: list[str], monkeypatch) -> tuple[argparse.Namespace, list[str]]:
+    """What a command's own parser makes of its words, without doing what they say.
+
+    Returns:
+        The flags, and the words that were no flags.
+    """
+    command = importlib.import_module(module)
+    if hasattr(command, "parse_arguments"):
+        parsed = command.parse_arguments(words)
+        return parsed if isinstance(parsed, tuple) else (parsed, [])
+    whole, known = argparse.ArgumentParser.parse_args, argparse.ArgumentParser.parse_known_args
+
+    def parse_args(self, args=None, namespace=None):
+        with monkeypatch.context() as inner:
+            inner.setattr(argparse.ArgumentParser, "parse_known_args", known)
+            flags = whole(self, args, namespace)
+        raise Parsed(flags, [])
+
+    def parse_known_args(self, args=None, namespace=None):
+        raise Parsed(*known(self, args, namespace))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "argv", [module, *words])
+        patch.setattr(argparse.ArgumentParser, "parse_args", parse_args)
+        patch.setattr(argparse.ArgumentParser, "parse_known_args", parse_known_args)
+        with pytest.raises(Parsed) as end:
+            command.main()
+    return end.value.flags, end.value.rest
+
+
+def check(command: str, monkeypatch) -> None:
+    """Fails where a command cannot be what its tool understands."""
+    monkeypatch.chdir(ROOT)
+    first, *words = words_of(command)
+    if first in NOT_RUN:
+        return
+    if first == "make":
+        targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.M)
+        assert set(words) <= set(targets)
+    elif first == "pytest":
+        assert all((ROOT / word).exists() for word in words if not word.startswith("-"))
+    elif words[0] != "-m":
+        assert (ROOT / words[0]).is_file()
+    elif words[1] in AWAITED and importlib.util.find_spec(words[1]) is None:
+        pytest.skip(f"{words[1]} is not there yet")
+    elif "--list_systems" in words:
+        with pytest.raises(SystemExit) as end:
+            importlib.import_module(words[1]).parse_arguments(words[2:])
+        assert end.value.code == 0
+    else:
+        flags, rest = parse(words[1], words[2:], monkeypatch)
+        config = getattr(flags, "config", None)
+        if isinstance(config, str):
+            load_config(config, rest)
+        else:
+            assert not rest
+        if words[1] == "cxrjax.build":
+            assert flags.source or flags.dataset in WITHOUT_SOURCE
+
+
+@pytest.mark.parametrize("command", ALL_COMMANDS)
+def test_commands_are_understood(command, monkeypatch):
+    check(command, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "python -m cxrjax.build --dataset=phantom --no_such_flag --out=x",
+        "python -m cxrjax.build --dataset=no_such_set --out=x",
+        "python -m cxrjax.build --dataset=gemex --out=x",
+        "python -m cxrjax.train --config=configs/records_lora.py --workdir=x --config.no.such=1",
+        "python -m cxrjax.train --config=configs/no_such.py --workdir=x",
+        "python -m cxrjax.report --workdir=x",
+        "python -m cxrjax.no_such_command",
+        "python docs/no_such_script.py",
+        "make no_such_target",
+    ],
+)
+def test_false_commands_are_noticed(command, monkeypatch, capsys):
+    with pytest.raises((AssertionError, SystemExit, UserError, ModuleNotFoundError)):
+        check(command, monkeypatch)
+
+
+def test_commands_are_found_in_either_kind_of_block():
+    text = "x\n\n    make demo # y\n\n```bash\npython -m a \\\n    --b && make c\n```\n\n    no it"
+    assert commands(text) == ["make demo # y", "python -m a      --b", "make c"]
+    assert words_of("make demo # y") == ["make", "demo"]
+    assert words_of("python [--a=b|c] --d=e|f [-g]") == ["python", "--a=b", "--d=e", "-g"]
+
+
+def slug(heading: str) -> str:
+    """The anchor that GitHub gives a heading."""
+    plain = re.sub(r"[^\w\- ]", "", heading.strip().lower().replace("`", ""))
+    return plain.replace(" ", "-")
+
+
+def without_code(text: str) -> str:
+    return re.sub(r"`[^`\n]*`", "", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S))
+
+
+def anchors(page: Path) -> set[str]:
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    return {slug(heading) for heading in re.findall(r"^#+ (.+)$", text, re.M)}
+
+
+def broken_links(page: Path) -> list[str]:
+    """Targets on this machine that are not there, or without that anchor."""
+    broken = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", without_code(page.read_text(encoding="utf-8"))):
+        if re.match(r"(https?|mailto):", link):
+            continue
+        name, _, anchor = link.partition("#")
+        target = (page.parent / name).resolve() if name else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            broken.append(link)
+    return broken
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page):
+    assert broken_links(page) == []
+
+
+def test_broken_links_are_noticed(tmp_path):
+    page = tmp_path / "a.md"
+    page.write_text("# One `two`, three\n[a](a.md#one-two-three) [b](b.md) [c](#no) [d](a.md)\n")
+    assert broken_links(page) == ["b.md", "#no"]
+
+
+def _script(name: str):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_reference_of_keys_is_up_to_date_and_whole():
+    reference = _script("config_reference")
+    page = reference.PAGE.read_text(encoding="utf-8")
+    assert page == reference.page(), "run python docs/config_reference.py"
+    # The keys of a mixture's sources stand there without dots.
+    listed = re.findall(r"^\| `(\w+\.\w+|benchmark|trainable|missing_data_help)` \|", page, re.M)
+    assert sorted(listed) == sorted(flatten(default_config()))
+
+
+@pytest.fixture(scope="module")
+def patched(tmp_path_factory):
+    """A copy of the package with CONTRIBUTING.md's diffs applied."""
+    folder = tmp_path_factory.mktemp("patched")
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "cxrjax", folder / "cxrjax", ignore=ignored)
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    diffs = re.findall(r"^```diff\n(.*?)^```", text, re.M | re.S)
+    assert len(diffs) == 3
+    for diff in diffs:
+        done = subprocess.run(
+            ["git", "apply", "-"], input=diff, text=True, capture_output=True, cwd=folder
+        )
+        assert done.returncode == 0, f"CONTRIBUTING.md: {done.stderr}\n{diff}"
+    return folder
+
+
+def _python(folder: Path, *words: str) -> str:
+    command = [sys.executable, *words]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_data_set_of_contributing_builds(patched):
+    import PIL.Image
+
+    source = patched / "source"
+    source.mkdir()
+    PIL.Image.new("L", (80, 60)).save(source / "one.png")
+    (source / "findings.csv").write_text("image,patient,finding\none.png,p,ILD\ntwo.png,q,ILD\n")
+    out = patched / "out"
+    words = ["-m", "cxrjax.build", "--dataset=clinic", f"--source={source}", f"--out={out}"]
+    _python(patched, *words)
+    (line,) = (out / "records" / "test.jsonl").read_text().splitlines()
+    assert '"image_hw": [60, 80]' in line
+    assert '"where": "findings.csv:3"' in (out / "quality.json").read_text()
+
+
+def test_the_model_and_the_metric_of_contributing_are_known(patched):
+    said = _python(
+        patched,
+        "-c",
+        "from cxrjax.models import PRESETS; from cxrjax.benchmarks import vindr_detection as v;"
+        "print(PRESETS['gemma3_12b'].decoder.width, *v._placed('localization', 'p', 'v', 1))",
+    )
+    assert said.startswith("3840 ") and "localization/iou_per_image" in said

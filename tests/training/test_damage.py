@@ -1,0 +1,163 @@
+"""Checkpoints whose files are no longer what was written: never loaded, told by name."""
+
+import json
+import shutil
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from cxrjax.errors import UserError
+from cxrjax.training import loop
+from cxrjax.training.checksums import FILE_NAME, find_damage, write_checksums
+from cxrjax.training.store import DAMAGED, CheckpointStore
+
+# Whatever a pickle, or another format that can run code, would begin with.
+_CODE = (b"\x80\x04", b"\x80\x05", b"PK\x03\x04", b"cposix", b"#!")
+
+
+@pytest.fixture
+def run(run_config, tiny_model, batch_stream):
+    """`run(workdir)`: six steps with a checkpoint at every second one, the last two kept."""
+    run_config.training.checkpoint_every = 2
+    run_config.optimizer.learning_rate = 0.01
+
+    def train(workdir):
+        lines = []
+        loop.train(
+            run_config,
+            workdir,
+            model=tiny_model(),
+            base={"kind": "random", "seed": 0, "sha256": "abc"},
+            batches=batch_stream(),
+            steps=6,
+            log_line=lines.append,
+        )
+        return lines
+
+    return train
+
+
+def _files(checkpoint):
+    return sorted(path for path in checkpoint.rglob("*") if path.is_file() and path.stat().st_size)
+
+
+def _flip(path, position):
+    content = bytearray(path.read_bytes())
+    content[position % len(content)] ^= 1
+    path.write_bytes(content)
+
+
+def _truncate(path, position):
+    path.write_bytes(path.read_bytes()[: position % path.stat().st_size])
+
+
+def _remove(path, position):
+    del position
+    path.unlink()
+
+
+def _open(workdir, **options):
+    return CheckpointStore(workdir, "vqa/f1", keep_last=2, **options)
+
+
+def test_any_damage_to_any_file_is_refused_and_the_one_before_taken(run, tmp_path, saved_arrays):
+    whole = tmp_path / "whole"
+    run(whole)
+    files = [path.relative_to(whole) for path in _files(whole / "checkpoints/6")]
+    # Times, and the mark that it counts, which Orbax writes last.
+    names = ("_CHECKPOINT_METADATA", "commit_success.txt")
+    later = [Path("checkpoints/6") / name for name in names]
+    assert all(path in files for path in later)
+    files = [path for path in files if path not in later]
+    assert len(files) > 15 and any(path.name == FILE_NAME for path in files)
+    rng = np.random.default_rng(0)
+    for number, file in enumerate(files):
+        damage = (_flip, _truncate, _remove)[number % 3] if number % 4 else _flip
+        if damage is _flip and file.name == FILE_NAME:
+            damage = _remove  # a flip in its white space would change nothing
+        cut = tmp_path / f"cut{number}"
+        shutil.copytree(whole, cut)
+        damage(cut / file, int(rng.integers(1, 1_000_000)))
+        with pytest.raises(
+            UserError, match=r"step 6 is damaged: .*; move it away to use another \(4\)"
+        ):
+            _open(cut, writing=False).restore_json(6, "base")
+        lines = []
+        store = _open(cut, log_line=lines.append)
+        assert store.latest_step() == 4, file
+        assert store.restore_json(4, "data") == {"step": 4}
+        store.close()
+        assert (cut / DAMAGED / "6").is_dir()
+        assert len(lines) == 1 and lines[0].startswith("the checkpoint of step 6 is damaged")
+        assert file.name in lines[0]
+    # The last of them goes on, to the same end.
+    assert "resumed from the checkpoint of step 4" in run(cut)
+    ours, theirs = saved_arrays(cut, 6), saved_arrays(whole, 6)
+    assert all(np.array_equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_damage_that_leaves_no_checkpoint_stops_the_run(run, tmp_path):
+    run(tmp_path)
+    for step in (4, 6):
+        (tmp_path / f"checkpoints/{step}" / FILE_NAME).unlink()
+    with pytest.raises(UserError, match=r"no checkpoint is whole: .*6/checksums\.json is missing"):
+        run(tmp_path)
+    assert (tmp_path / "checkpoints/4").is_dir() and not (tmp_path / DAMAGED).exists()
+
+
+def test_an_older_damaged_checkpoint_is_found_when_it_is_asked_for(run, tmp_path):
+    run(tmp_path)
+    _flip(max(_files(tmp_path / "checkpoints/4/parameters"), key=lambda p: p.stat().st_size), 100)
+    store = _open(tmp_path)
+    assert store.all_steps() == [4, 6]
+    with pytest.raises(UserError, match="step 4 is damaged"):
+        store.restore_parameters(4, None)
+    store.close()
+
+
+def test_a_checkpoint_is_tensors_and_json(run, tmp_path):
+    """Nothing in it is a pickle or a program: reading one from elsewhere runs none of its code."""
+    run(tmp_path)
+    for path in _files(tmp_path / "checkpoints/6"):
+        content = path.read_bytes()
+        assert not content.startswith(_CODE), path
+        inside = path.relative_to(tmp_path / "checkpoints/6").parts
+        if "d" in inside or path.name == "manifest.ocdbt":  # TensorStore's database
+            assert "parameters" in inside or "optimizer" in inside
+        elif path.name != "commit_success.txt":
+            json.loads(content)
+
+
+def test_a_pickle_in_a_checkpoint_is_not_opened(run, tiny_model, tmp_path):
+    """Also where whoever sends it has made fitting checksums."""
+    trap = b"cposix\nsystem\n(S'touch %s'\ntR." % str(tmp_path / "sprung").encode()
+    run(tmp_path / "run")
+    checkpoint = tmp_path / "run/checkpoints/6"
+    for item in ("data/metadata", "metrics/metrics", "parameters/_METADATA"):
+        target = tmp_path / item.split("/")[0]
+        shutil.copytree(tmp_path / "run", target)
+        path = target / "checkpoints/6" / item
+        path.write_bytes(trap)
+        write_checksums(target / "checkpoints/6")
+        with pytest.raises(Exception):  # noqa: B017 - whatever the reader says, it ran nothing
+            store = _open(target, writing=False)
+            store.restore_json(6, "data")
+            store.restore_parameters(6, jax.tree.map(lambda x: x, {"a": np.zeros(1)}))
+    assert not (tmp_path / "sprung").exists()
+    assert find_damage(checkpoint) is None
+
+
+def test_checksums_of_a_directory(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/x").write_text("1")
+    (tmp_path / "b").write_text("2")
+    assert find_damage(tmp_path) == f"{tmp_path / FILE_NAME} is missing"
+    write_checksums(tmp_path)
+    assert find_damage(tmp_path) is None
+    (tmp_path / "b").write_text("3")
+    assert find_damage(tmp_path) == f"{tmp_path / 'b'} is not what was written"
+    assert find_damage(tmp_path, ["a"]) is None
+    (tmp_path / FILE_NAME).write_text('{"sha256": []}')
+    assert find_damage(tmp_path) == f"{tmp_path / FILE_NAME} cannot be read"

@@ -1,0 +1,158 @@
+"""Full, read-only and vanished storage: one line, and the last whole checkpoint stays."""
+
+import contextlib
+import os
+import resource
+import shutil
+import subprocess
+
+import pytest
+
+from cxrjax.errors import UserError
+from cxrjax.training import loop
+from cxrjax.training.store import CheckpointStore
+from cxrjax.training.workdir import storage_errors
+
+
+@pytest.fixture
+def run(run_config, tiny_model, batch_stream):
+    """`run(workdir, before_batch={step: function})`: six steps, a checkpoint at every second."""
+    run_config.training.log_every = 1
+    run_config.training.checkpoint_every = 2
+
+    def train(workdir, before_batch=None):
+        loop.train(
+            run_config,
+            workdir,
+            model=tiny_model(),
+            base={"kind": "random", "seed": 0, "sha256": "abc"},
+            batches=_Stream(batch_stream(), before_batch or {}),
+            steps=6,
+        )
+
+    return train
+
+
+class _Stream:
+    def __init__(self, stream, before_batch):
+        self._stream, self._before = stream, before_batch
+
+    def __next__(self):
+        self._before.get(self._stream.step + 1, lambda: None)()
+        return next(self._stream)
+
+    def __getattr__(self, name):
+        return getattr(self._stream, name)
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """A file system of 4 MB of its own."""
+    mount = tmp_path / "disk"
+    mount.mkdir()
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(mount)], capture_output=True
+    )
+    if made.returncode:
+        pytest.skip("mounting a file system needs to be root")
+    yield mount
+    subprocess.run(["umount", "--lazy", str(mount)], check=True)
+
+
+def _fill(disk):
+    with open(disk / "ballast", "wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(4096))
+
+
+def _latest(workdir):
+    return CheckpointStore(workdir, "vqa/f1", writing=False).latest_step()
+
+
+def _wait_for_checkpoint(workdir, step):
+    """Its writing goes on while the next steps run."""
+    for _ in range(600):
+        if (workdir / "checkpoints" / str(step)).is_dir():
+            return
+        subprocess.run(["sleep", "0.05"], check=True)
+    raise AssertionError(f"no checkpoint {step}")
+
+
+def test_a_full_disk_stops_in_one_line_and_the_run_goes_on_when_there_is_room(run, disk, caplog):
+    workdir = disk / "run"
+
+    def fill():
+        _wait_for_checkpoint(workdir, 2)
+        _fill(disk)
+
+    with pytest.raises(UserError, match="No space left on device") as caught:
+        run(workdir, {4: fill})
+    assert str(caught.value).startswith(str(workdir)) and "\n" not in str(caught.value)
+    assert not [record for record in caplog.records if record.exc_info]
+    (disk / "ballast").unlink()
+    assert _latest(workdir) == 2
+    run(workdir)
+    assert _latest(workdir) == 6
+
+
+def test_a_disk_that_becomes_read_only(run, disk):
+    workdir = disk / "run"
+
+    def remount():
+        _wait_for_checkpoint(workdir, 2)
+        # A file open for writing would keep it writable: `ro` of one mount refuses new ones alone.
+        subprocess.run(["mount", "--bind", str(disk), str(disk)], check=True)
+        subprocess.run(["mount", "-o", "remount,bind,ro", str(disk)], check=True)
+
+    try:
+        with pytest.raises(UserError, match=r"checkpoint of step 4 .*Read-only file system"):
+            run(workdir, {4: remount})
+        with pytest.raises(UserError, match="cannot be written: Read-only file system"):
+            run(workdir)
+        assert _latest(workdir) == 2
+    finally:
+        subprocess.run(["umount", "--lazy", str(disk)], check=True)
+    run(workdir)
+    assert _latest(workdir) == 6
+
+
+def test_a_limit_on_file_sizes_is_told_as_what_it_is(run, tmp_path):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        with pytest.raises(UserError, match=r"the checkpoint of step 2 .*File too large"):
+            run(tmp_path, {2: lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, -1))})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert _latest(tmp_path) is None
+
+
+@pytest.mark.parametrize("how", [shutil.rmtree, lambda path: os.rename(path, f"{path}.moved")])
+def test_a_workdir_that_goes_away(run, tmp_path, how):
+    workdir = tmp_path / "run"
+
+    def leave():
+        _wait_for_checkpoint(workdir, 2)
+        how(workdir)
+
+    with pytest.raises(UserError, match=r"config\.json is no longer there"):
+        run(workdir, {4: leave})
+    assert not (workdir / "checkpoints").exists()
+
+
+def test_what_libraries_make_of_a_full_disk():
+    """TensorFlow's event writer knows no OSError, and CLU's thread hides what it raised."""
+    with (
+        pytest.raises(UserError, match=r"^events cannot be written: No space left on device;"),
+        storage_errors("events"),
+    ):
+        try:
+            raise RuntimeError("{{node}} /x/events.out; No space left on device")
+        except RuntimeError as error:
+            raise KeyError("thread") from error
+
+
+def test_errors_that_are_not_the_storage_s_stay_what_they_are():
+    with pytest.raises(ValueError, match="of ours"), storage_errors("x"):
+        raise ValueError("of ours")
+    with pytest.raises(UserError, match="x cannot be written: Is a directory"), storage_errors("x"):
+        open("/", "w")  # noqa: SIM115
