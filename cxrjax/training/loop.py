@@ -214,12 +214,12 @@ def train(
         evaluate=evaluate,
         set_aside=SetAside(quality, workdir / QUALITY_FILE, log_line),
         log_line=log_line,
-        preemption=preemption,
-        watchdog=watchdog,
         progress=Progress(steps, peak_flops(config, mesh)),
         step_flops=StepFlops(model, config, jax.process_count()),
         input_limit=InputLimit(config),
         profiler=StepProfiler(workdir, config.training.profile_steps),
+        preemption=preemption,
+        watchdog=watchdog,
     )
     begun = time.monotonic()
     with (
@@ -229,14 +229,13 @@ def train(
         contextlib.closing(checkpoints),
         contextlib.closing(run_loop.log),
         contextlib.closing(run_loop.clock),
+        contextlib.closing(run_loop.profiler),
     ):
         try:
             run_loop.run(state, batches, start)
         except Exception as error:
             watchdog.blame(error)
             raise
-        finally:
-            run_loop.profiler.stop()
     log_line(
         f"{steps - start:,} steps in {time.monotonic() - begun:,.0f} s, compilation, "
         f"evaluations and checkpoints included; peak memory {peak_memory_gb():.2f} GB"
@@ -261,12 +260,12 @@ class _Loop:
     evaluate: Evaluate | None
     set_aside: SetAside
     log_line: Callable[[str], None]
-    preemption: Preemption | None
-    watchdog: Watchdog
     progress: Progress
     step_flops: StepFlops
     input_limit: InputLimit
     profiler: StepProfiler
+    preemption: Preemption | None
+    watchdog: Watchdog
 
     def __post_init__(self) -> None:
         self.clock = StepClock()
@@ -291,7 +290,7 @@ class _Loop:
             self._read_metrics(self.settings.max_in_flight)
             if self.profiler.ends(number, number == self.steps):
                 self._read_metrics(0)
-                self.profiler.stop()
+                self.profiler.close()
                 self.log_line(f"step {number:,}: profile written to {self.profiler.folder}")
                 self._restart_clock()
             stop = self.preemption is not None and self.preemption.reached(number)
@@ -381,9 +380,9 @@ class _Loop:
             if not compiled and (warning := self.input_limit.check(times)):
                 self.log_line(f"warning: step {done.step:,}: {warning}")
             if self._due(done.step, self.settings.log_every):
-                rates = (
-                    {} if compiled else _of_all(self.progress.rates(done.step) | memory_figures())
-                )
+                rates: dict[str, float] = {}
+                if not compiled:
+                    rates = _of_all(self.progress.rates(done.step)) | memory_figures()
                 self.set_aside.share()
                 self.log_line(self.progress.line(done.step, values, rates))
                 named = {f"train/{name}": v for name, v in {**values, **rates}.items()}

@@ -12,7 +12,7 @@ FOLDER = "profile"
 class StepProfiler:
     """Traces the steps of `training.profile_steps`, the first and the last included.
 
-    The caller sees to it that no other step is in flight when it calls `start` and `stop`.
+    The caller sees to it that no other step is in flight when it calls `start` and `close`.
 
     Args:
         workdir: receives `profile/`.
@@ -29,14 +29,14 @@ class StepProfiler:
         return bool(self._steps) and not self._running and self._steps[0] <= step <= self._steps[1]
 
     def ends(self, step: int, last_of_run: bool) -> bool:
-        """Whether to `stop` after this step."""
+        """Whether to `close` after this step."""
         return self._running and (step >= self._steps[1] or last_of_run)
 
     def start(self) -> None:
         jax.profiler.start_trace(self.folder)
         self._running = True
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """Writes the trace; nothing where none is running."""
         if self._running:
             self._running = False

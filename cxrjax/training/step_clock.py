@@ -104,8 +104,8 @@ class StepClock:
         return found
 
     def close(self) -> None:
-        """Returns once the steps on their way have ended."""
-        self._watcher.shutdown()
+        """Steps on their way are not waited for: after an error they may never end."""
+        self._watcher.shutdown(wait=False)
 
     def _end_of(self, result: Any) -> float:
         jax.block_until_ready(result)
