@@ -182,7 +182,7 @@ def test_compiled_for_a_slice_that_is_not_there(capsys, tmp_path):
     arguments = [
         *("--config=configs/vindr_lora.py:demo", "--topology=v5e-8", f"--kept={tmp_path}"),
         *("--config.model.unroll=False", "--config.model.attention=dense"),
-        "--config.mesh.fsdp=2",
+        *("--config.mesh.fsdp=2", "--config.training.batch_images=64"),
     ]
     said = _json(capsys, *arguments)
     assert set(KEYS) <= said.keys() and said["fits"] and said["source"] == "compiler"
@@ -191,7 +191,7 @@ def test_compiled_for_a_slice_that_is_not_there(capsys, tmp_path):
     assert said["collective_bytes_per_chip"] > 0 and said["compiler"]["unknown_loops"] == 0
     computed = 8 * said["compiler"]["flops_per_chip"]
     needed = said["flops_per_step"] + said["model"]["flops_recomputed"]
-    assert computed == pytest.approx(needed, rel=0.25)  # the demo's adapters are folded or not
+    assert computed == pytest.approx(needed, rel=0.25)  # the smallest become no products
     plan_command.main(arguments)
     assert "compiling" not in capsys.readouterr().err
 
