@@ -57,7 +57,7 @@ def large() -> ConfigDict:
     config.model.share = "tower"
     config.model.dtype = "bfloat16"
     config.model.frozen_dtype = "bfloat16"
-    config.model.remat = True
+    config.model.remat = "full"
 
     config.lora.rank = 16
     config.lora.alpha = 32.0
@@ -92,7 +92,7 @@ def tiny(config: ConfigDict) -> None:
     config.model.init_from = "data/demo_base"
     config.model.share = "image"
     config.model.unroll = True
-    config.model.remat = False
+    config.model.remat = "none"
     config.model.dtype = config.model.frozen_dtype = "float32"
     # The shipped base has never read most words: adapters alone do not learn sentences.
     config.lora.rank = 0

@@ -64,7 +64,7 @@ def paper() -> ConfigDict:
     config.model.share = "image"  # exact where attention is causal
     config.model.dtype = "bfloat16"  # G21
     config.model.frozen_dtype = "bfloat16"
-    config.model.remat = True  # G21: gradient checkpointing
+    config.model.remat = "full"  # G21: gradient checkpointing
     config.trainable = ("^projector", "^decoder/")  # G20
 
     config.data.train = "data/gemex/records/train.jsonl"
@@ -99,7 +99,7 @@ def tiny(config: ConfigDict) -> None:
     config.model.preset = "tiny"
     config.model.init_from = "data/demo_base"
     config.model.unroll = True
-    config.model.remat = False
+    config.model.remat = "none"
     config.model.dtype = config.model.frozen_dtype = "float32"
 
     config.data.train = "runs/gemex_tiny/data/records/train.jsonl"

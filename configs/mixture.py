@@ -70,7 +70,7 @@ def large() -> ConfigDict:
     config.model.share = "image"
     config.model.dtype = "bfloat16"
     config.model.frozen_dtype = "bfloat16"
-    config.model.remat = True
+    config.model.remat = "full"
 
     config.lora.rank = 16
     config.lora.alpha = 32.0

@@ -69,7 +69,7 @@ def paper() -> ConfigDict:
     config.model.share = "image"  # exact where attention is causal
     config.model.dtype = "bfloat16"  # V24 has fp16; bfloat16 needs no loss scaling
     config.model.frozen_dtype = "bfloat16"
-    config.model.remat = True  # ours
+    config.model.remat = "full"  # ours
 
     config.lora.rank = 16  # V20
     config.lora.alpha = 32.0  # V20
@@ -124,7 +124,7 @@ def demo(config: ConfigDict) -> None:
     config.model.init_from = "data/demo_base"
     config.model.share = "image"
     config.model.unroll = True
-    config.model.remat = False
+    config.model.remat = "none"
     config.model.dtype = config.model.frozen_dtype = "float32"
 
     config.lora.targets = (r"decoder/layers/(attn|mlp)/.*", "projector")

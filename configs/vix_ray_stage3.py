@@ -64,7 +64,7 @@ def paper() -> ConfigDict:
     config.model.share = "image"
     config.model.dtype = "bfloat16"
     config.model.frozen_dtype = "bfloat16"
-    config.model.remat = True
+    config.model.remat = "full"
 
     config.lora.rank = 16
     config.lora.alpha = 32.0
@@ -100,7 +100,7 @@ def tiny(config: ConfigDict) -> None:
     config.model.tokenizer = "data/vix_ray/tokenizer.model"
     config.model.share = "tower"
     config.model.unroll = True
-    config.model.remat = False
+    config.model.remat = "none"
     config.model.dtype = config.model.frozen_dtype = "float32"
 
     config.lora.rank = 0

@@ -50,14 +50,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--config", required=True, metavar="FILE[:VARIANT]")
     parser.add_argument("--workdir", required=True, type=Path, metavar="DIR")
     distributed.add_flags(parser)
+    parser.add_argument(
+        "--compile_only", type=Path, metavar="FILE", help="write the compiled step, train nothing"
+    )
+    parser.add_argument(
+        "--compiled", type=Path, metavar="FILE", help="a compiled step, from --compile_only"
+    )
     flags, overrides = parser.parse_known_args(arguments)
     config = load_config(flags.config, overrides)
     cli.keep_compiled_programs()
     distributed.initialize(flags)
-    train(config, flags.workdir)
+    train(config, flags.workdir, compiled=flags.compiled, compile_only=flags.compile_only)
 
 
-def train(config: ConfigDict, workdir: Path) -> None:
+def train(
+    config: ConfigDict,
+    workdir: Path,
+    *,
+    compiled: Path | None = None,
+    compile_only: Path | None = None,
+) -> None:
     """Everything from the records to the last checkpoint."""
     mesh = sharding.make_mesh(config.mesh)
     rows = host_rows(mesh, batch_images(config))
@@ -65,6 +77,9 @@ def train(config: ConfigDict, workdir: Path) -> None:
     tokenizer_file = checkpoint.tokenizer_path(config)
     tokenizer = open_tokenizer(tokenizer_file, config)
     loop.make_writable(workdir)
+    mesh = sharding.make_mesh(config.mesh)
+    sharding.check_batch_divides(mesh, batch_images(config), config.training.accumulation_steps)
+    sharding.check_heads_divide(mesh, checkpoint.model_sizes(config))
     model, base = checkpoint.build_model(config)
     features = make_features(config, model, base)
     mixture = make_mixture(config, sources, features)
@@ -90,6 +105,8 @@ def train(config: ConfigDict, workdir: Path) -> None:
             evaluate=make_evaluate(config, tokenizer, features, mesh),
             quality=quality,
             data_files=[Path(p) for p in (*train_files(config), config.data.validation) if p],
+            compiled=compiled,
+            compile_only=compile_only,
         )
 
 

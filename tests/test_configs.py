@@ -57,4 +57,4 @@ def test_gemex_recipe():
     assert (config.training.batch_questions, config.training.epochs) == (64, 3.0)
     steps = 3 * 1_588_975 / 64
     assert config.optimizer.warmup_steps == round(0.03 * steps)
-    assert (config.model.dtype, config.model.remat, config.mesh.fsdp) == ("bfloat16", True, 4)
+    assert (config.model.dtype, config.model.remat, config.mesh.fsdp) == ("bfloat16", "full", 4)

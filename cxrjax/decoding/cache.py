@@ -9,13 +9,24 @@ answer's are each candidate's own, and beam search gathers those, and those alon
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 from jaxtyping import Array, Int
 
 from cxrjax.models.gemma import LayerCache
 from cxrjax.models.vlm import DecodeState
+from cxrjax.training.sharding import batch_sharding, cache_sharding
 
 # The axis of questions: [B, K, Q, P, H] and [B, K, Q, A, H]; the context has none.
 _QUESTIONS = 2
+
+
+def spread_cache(state: DecodeState, mesh: Mesh) -> DecodeState:
+    """Keeps the cache split over the mesh through the decode loop. Traceable."""
+    heads = cache_sharding(mesh, state.layers[0].prefix_k.shape[1])
+    layers = jax.lax.with_sharding_constraint(state.layers, heads)
+    rest = state._replace(layers=[])
+    rest = jax.lax.with_sharding_constraint(rest, batch_sharding(mesh))
+    return rest._replace(layers=layers)
 
 
 def repeat_questions(state: DecodeState, count: int) -> DecodeState:

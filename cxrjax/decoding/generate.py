@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, Key, UInt
 
 from cxrjax.decoding.beam import beam_search
-from cxrjax.decoding.cache import repeat_questions
+from cxrjax.decoding.cache import repeat_questions, spread_cache
 from cxrjax.decoding.grammar import (
     Grammar,
     GrammarState,
@@ -24,8 +24,8 @@ from cxrjax.decoding.sampling import filter_logits, sample_keys, sample_tokens
 from cxrjax.decoding.strategy import Strategy
 from cxrjax.models import VLM
 from cxrjax.models.vlm import DecodeState
-from cxrjax.training.placement import fetch_whole
-from cxrjax.training.sharding import put_batch
+from cxrjax.training.placement import fetch_whole, put_tree
+from cxrjax.training.sharding import batch_sharding, batch_shards, mesh_of_kernels, put_batch
 
 
 class Generation(NamedTuple):
@@ -64,8 +64,9 @@ def generate(
     context_tokens: Int[Array, "B C"] | None = None,
     context_mask: Bool[Array, "B C"] | None = None,
     seed: UInt[Array, ""] | None = None,
+    mesh: Mesh | None = None,
 ) -> Generation:
-    """An answer to every question. Traceable, with `strategy` static.
+    """An answer to every question. Traceable, with `strategy` and `mesh` static.
 
     Image and prompts are read once, whatever the number of beams or samples; cache.py says what of
     the cache is copied for them. Empty questions (no prefix token) are done from the start.
@@ -78,6 +79,7 @@ def generate(
         grammar: what answers may be, from `answer_grammar`; None: anything.
         context_tokens, context_mask: as in `VLM.__call__`, for rows with several images.
         seed: of sampling, where it is not to be compiled in; None: the strategy's.
+        mesh: that model and batch are spread over, and the key-value cache then as well.
     """
     config = model.config
     vocabulary = Vocabulary(config.decoder.vocab_size, config.loc_token_start, strategy.stop_ids)
@@ -90,6 +92,8 @@ def generate(
         context_tokens,
         context_mask,
     )
+    if mesh is not None:
+        decode = spread_cache(decode, mesh)
     hidden, decode = jnp.repeat(hidden, count, axis=1), repeat_questions(decode, count)
     asked = jnp.any(prefix_mask, axis=-1)
     if strategy.beams > 1:
@@ -188,7 +192,7 @@ class Generator:
     Args:
         model: parameters are read at construction; make a new Generator after training on.
         strategy, grammar: as in `generate`; `read_decoding` makes both of a configuration.
-        mesh: that the parameters are on; None: of one device.
+        mesh: devices that share the work, see `cxrjax.training.sharding`; None: where the model is.
 
     Raises:
         ValueError: no answer of the grammar fits into the slots.
@@ -210,6 +214,13 @@ class Generator:
         self.mesh = mesh
         self._grammar = grammar
         self._graphdef, self._state = nnx.split(model)
+        if mesh is not None:
+            self._state = put_tree(self._state, mesh)
+
+    def whole_batch(self, images: int) -> int:
+        """So many images, or the next larger number that the devices can share."""
+        shards = 1 if self.mesh is None else batch_shards(self.mesh)
+        return -(-images // shards) * shards
 
     def __call__(
         self,
@@ -222,8 +233,8 @@ class Generator:
     ) -> Generation:
         """Answers of one batch, as NumPy arrays.
 
-        With a mesh over several processes each gives its rows of the batch and gets the answers of
-        the whole batch.
+        With a mesh, of a batch of any size: rows that ask nothing fill up what devices share. Of
+        several processes each gives its rows of a whole batch and gets the answers of all rows.
 
         Args:
             question_index: as in `generate`; only sampling needs it.
@@ -237,54 +248,61 @@ class Generator:
                 raise ValueError("sampling needs question_index: a draw belongs to its question")
             question_index = np.zeros(np.shape(prefix_tokens)[:2], np.int32)
         inputs = (images, prefix_tokens, prefix_mask, question_index, context_tokens, context_mask)
+        rows = np.shape(prefix_tokens)[0]
+        several = jax.process_count() > 1
         if self.mesh is not None:
+            if not several:
+                extra = self.whole_batch(rows) - rows
+                inputs = jax.tree.map(lambda x: _with_rows(x, extra), inputs)
             inputs = put_batch(inputs, self.mesh)
-        images, prefix_tokens, prefix_mask, question_index, context_tokens, context_mask = inputs
         answers = _answer(
             self._graphdef,
             dataclasses.replace(self.strategy, seed=0),
+            self.mesh,
             self._state,
-            images,
-            prefix_tokens,
-            prefix_mask,
-            question_index,
+            inputs,
             self._grammar,
-            context_tokens,
-            context_mask,
             # An argument: another seed compiles nothing anew.
             np.uint32(self.strategy.seed),
         )
-        if self.mesh is not None:
-            answers = fetch_whole(answers, self.mesh)
-        return Generation(*(np.asarray(part) for part in answers))  # type: ignore[arg-type]
+        if self.mesh is not None and several:
+            return fetch_whole(answers, self.mesh)
+        return Generation(*(np.asarray(part)[:rows] for part in answers))  # type: ignore[arg-type]
+
+
+def _with_rows(x: Any, count: int) -> np.ndarray:
+    """Rows of zeros at the end: without a prompt, a row asks nothing."""
+    return np.pad(x, [(0, count)] + [(0, 0)] * (np.ndim(x) - 1))
 
 
 def _answer_impl(
     graphdef: Any,
     strategy: Strategy,
+    mesh: Mesh | None,
     state: Any,
-    images: Array,
-    prefix_tokens: Array,
-    prefix_mask: Array,
-    question_index: Array,
+    inputs: tuple[Any, ...],
     grammar: Grammar | None,
-    context_tokens: Array | None,
-    context_mask: Array | None,
     seed: Array,
 ) -> Generation:
-    return generate(
-        nnx.merge(graphdef, state),
-        images,
-        prefix_tokens,
-        prefix_mask,
-        question_index,
-        strategy,
-        grammar,
-        context_tokens,
-        context_mask,
-        seed,
-    )
+    images, prefix_tokens, prefix_mask, question_index, context_tokens, context_mask = inputs
+    with mesh_of_kernels(mesh):
+        answers = generate(
+            nnx.merge(graphdef, state),
+            images,
+            prefix_tokens,
+            prefix_mask,
+            question_index,
+            strategy,
+            grammar,
+            context_tokens,
+            context_mask,
+            seed,
+            mesh,
+        )
+    if mesh is None:
+        return answers
+    return jax.lax.with_sharding_constraint(answers, batch_sharding(mesh))
 
 
 # One cache of compiled programs for all generators: validation makes a new one each time.
-_answer = jax.jit(_answer_impl, static_argnums=(0, 1))
+_answer = jax.jit(_answer_impl, static_argnums=(0, 1, 2))

@@ -9,12 +9,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Bool, Float, Int
 
 from cxrjax.models.attention import KeySection, apply_rope, attend, rope_frequencies
 from cxrjax.models.layers import Linear, RMSNorm, TokenDropout, salt, scan_layers, stack_layers
 from cxrjax.models.layout import SequenceLayout
 from cxrjax.models.presets import NUM_LOC_TOKENS, DecoderConfig
+from cxrjax.models.splash import SAVED, attend_by_rule
 
 
 class LayerCache(NamedTuple):
@@ -103,12 +105,18 @@ class Attention(nnx.Module):
         n, questions = layout.num_context, seen.text.shape[1]
         q, k, v = self.project(x, layout.positions, is_local, dropout)
         group = config.num_heads // config.num_kv_heads
+        noise = dropout.fold_in(salt("o_proj")) if dropout else None
 
         context_k, context_v = (y[:, :n].transpose(0, 2, 1, 3) for y in (k, v))
         text_k, text_v = (
             y[:, n:].reshape(rows, questions, -1, *y.shape[2:]).transpose(0, 3, 1, 2, 4)
             for y in (k, v)
         )
+
+        if layout.splash is not None:
+            out = attend_by_rule(q, k, v, layout.splash, is_local, config.attn_softcap)
+            out = self.o_proj(out.reshape(rows, length, -1), noise)
+            return out, (context_k, context_v, text_k, text_v)
 
         def grouped(y: Array, questions: int) -> Array:
             """[B, Q*R, heads, H] to [B, K, Q, G, R, H]."""
@@ -134,8 +142,7 @@ class Attention(nnx.Module):
                 sections.insert(0, KeySection(context_k, context_v, seen.text_to_context))
             text = attend(grouped(q[:, n:], questions), sections, config.attn_softcap)
             parts.append(flat(text))
-        out = jnp.concatenate(parts, axis=1)
-        noise = dropout.fold_in(salt("o_proj")) if dropout else None
+        out = checkpoint_name(jnp.concatenate(parts, axis=1), SAVED)
         return self.o_proj(out, noise), (context_k, context_v, text_k, text_v)
 
     def decode(
@@ -303,7 +310,11 @@ class Embedder(nnx.Module):
 def _float32_logits(hidden: Float[Array, "*batch D"], rows: Float[Array, "v D"]) -> Array:
     # Flattened for the same reason as `matmul` in layers.py.
     flat = hidden.reshape(-1, hidden.shape[-1])
-    logits = jnp.matmul(flat, rows.T.astype(hidden.dtype), preferred_element_type=jnp.float32)
+    # The table as it lies: a transposed one would be another array of its size.
+    last = (((1,), (1,)), ((), ()))
+    logits = jax.lax.dot_general(
+        flat, rows.astype(hidden.dtype), last, preferred_element_type=jnp.float32
+    )
     return logits.reshape(*hidden.shape[:-1], -1)
 
 
@@ -316,7 +327,7 @@ class Decoder(nnx.Module):
         loc_token_start: int,
         rngs: nnx.Rngs,
         *,
-        remat: bool,
+        remat: str,
         unroll: bool,
     ):
         self.config = config

@@ -8,9 +8,10 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Float, Int, Key, UInt32
 
 from cxrjax.models.quantize import QuantizedKernel
+from cxrjax.models.splash import SAVED
 
 
 @flax.struct.dataclass
@@ -27,6 +28,7 @@ class TokenDropout:
         num_context: how many leading tokens of a sequence are context.
         num_slots: slots of a question, L.
         packing: where the text is packed, the slot in 0 .. Q * L - 1 of each packed token, [B, T].
+        stream: of this layer and map.
     """
 
     context_keys: Key[Array, " B"]
@@ -34,6 +36,7 @@ class TokenDropout:
     num_context: int = flax.struct.field(pytree_node=False)
     num_slots: int = flax.struct.field(pytree_node=False)
     packing: Int[Array, "B T"] | None = None
+    stream: UInt32[Array, ""] | int = 0
 
     @classmethod
     def of_questions(
@@ -65,27 +68,33 @@ class TokenDropout:
 
     def fold_in(self, data: int | Int[Array, ""]) -> "TokenDropout":
         """Another, independent noise: of another layer, or of another linear map."""
-        fold = jax.vmap(lambda k: jax.random.fold_in(k, data))
-        return self.replace(  # type: ignore[attr-defined]
-            context_keys=fold(self.context_keys), question_keys=jax.vmap(fold)(self.question_keys)
-        )
+        # Two rounds of MurmurHash3's finalizer: every bit of `data` reaches every bit.
+        x = jnp.uint32(self.stream) * jnp.uint32(5) + jnp.uint32(data) + jnp.uint32(0xE6546B64)
+        x = (x ^ (x >> 16)) * jnp.uint32(0x85EBCA6B)
+        x = (x ^ (x >> 13)) * jnp.uint32(0xC2B2AE35)
+        return self.replace(stream=x ^ (x >> 16))  # type: ignore[attr-defined]
 
     def __call__(self, x: Float[Array, "B S D"], rate: float) -> Float[Array, "B S D"]:
         """Zeroes entries with probability `rate` and scales the rest by 1 / (1 - rate)."""
         rows, length, width = x.shape
-        num_questions = self.question_keys.shape[1]
+        num_context = self.num_context if self.question_keys.shape[1] else length
 
-        def keep(keys: Key[Array, " n"], count: int) -> Array:
-            return jax.vmap(lambda k: jax.random.bernoulli(k, 1.0 - rate, (count, width)))(keys)
+        def words(keys: Key[Array, "B n"], count: int) -> UInt32[Array, "B m 2"]:
+            """Key words of `count` tokens to a key: its own, with the token and the stream."""
+            of_key = jax.random.key_data(keys)[:, :, None]
+            token = jnp.arange(count, dtype=jnp.uint32)
+            first = jnp.broadcast_to(of_key[..., 0] ^ self.stream, (*keys.shape, count))
+            return jnp.stack([first, of_key[..., 1] + token], axis=-1).reshape(rows, -1, 2)
 
-        if num_questions == 0:
-            kept = keep(self.context_keys, length)
-        else:
-            text = keep(self.question_keys.reshape(-1), self.num_slots).reshape(rows, -1, width)
+        of_tokens = [words(self.context_keys[:, None], num_context)]
+        if self.question_keys.shape[1]:
+            text = words(self.question_keys, self.num_slots)
             if self.packing is not None:
                 text = jnp.take_along_axis(text, self.packing[..., None], axis=1)
-            kept = jnp.concatenate([keep(self.context_keys, self.num_context), text], axis=1)
-        return jnp.where(kept, x / (1.0 - rate), jnp.zeros((), x.dtype))
+            of_tokens.append(text)
+        keys = jax.random.wrap_key_data(jnp.concatenate(of_tokens, axis=1))
+        draw = jax.vmap(jax.vmap(lambda key: jax.random.bernoulli(key, 1.0 - rate, (width,))))
+        return jnp.where(draw(keys), x / (1.0 - rate), jnp.zeros((), x.dtype))
 
 
 def matmul(x: Float[Array, "*batch i"], kernel: Float[Array, "i o"]) -> Float[Array, "*batch o"]:
@@ -167,6 +176,25 @@ class LayerNorm(nnx.Module):
         return (normed * self.scale[...] + self.bias[...]).astype(x.dtype)
 
 
+_KEEP_ATTENTION = jax.checkpoint_policies.save_only_these_names(SAVED)
+_REMAT_POLICIES: dict[str, Callable[..., bool] | None] = {
+    "products": jax.checkpoint_policies.save_from_both_policies(
+        jax.checkpoint_policies.dots_with_no_batch_dims_saveable, _KEEP_ATTENTION
+    ),
+    "attention": _KEEP_ATTENTION,
+    "full": None,
+}
+# What of a layer is kept for the backward pass, from most memory to least: everything; what comes
+# out of matrix products and the attention; what comes out of the attention; the layer's input
+# alone. The rest is computed again.
+REMAT = ("none", *_REMAT_POLICIES)
+
+
+def recomputes(remat: str) -> bool:
+    """Whether a policy has matrix products done again in the backward pass."""
+    return remat in ("attention", "full")
+
+
 def stack_layers(make: Callable[[nnx.Rngs], nnx.Module], depth: int, rngs: nnx.Rngs) -> Any:
     """One module whose parameters carry a leading axis of `depth` layers."""
 
@@ -183,7 +211,7 @@ def scan_layers(
     apply: Callable[[Any, Array, Int[Array, ""]], tuple[Array, Any]],
     x: Array,
     *,
-    remat: bool,
+    remat: str,
     unroll: bool,
 ) -> tuple[Array, Any]:
     """Applies stacked layers one after the other.
@@ -192,7 +220,7 @@ def scan_layers(
         layers: what `stack_layers` returned.
         apply: (layer, x, layer index) -> (x, output of that layer).
         x: the residual stream.
-        remat: recompute each layer's activations in the backward pass instead of keeping them.
+        remat: a name in `REMAT`: what is kept for the backward pass.
         unroll: write the loop out; on a CPU a rolled scan costs about a fifth more time.
 
     Returns:
@@ -205,10 +233,12 @@ def scan_layers(
         layer_state, index = scanned
         return apply(nnx.merge(graphdef, layer_state), x, index)
 
-    if remat:
+    if remat not in REMAT:
+        raise ValueError(f"remat {remat!r} is unknown: expected one of {', '.join(REMAT)}")
+    if remat != "none":
         # A scan body is never merged with its neighbours, so the barrier against common
         # subexpression elimination would only cost time.
-        body = jax.checkpoint(body, prevent_cse=unroll)
+        body = jax.checkpoint(body, prevent_cse=unroll, policy=_REMAT_POLICIES[remat])
     return jax.lax.scan(body, x, (state, jnp.arange(depth)), unroll=unroll)
 
 

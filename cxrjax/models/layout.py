@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
 from cxrjax.models.presets import DecoderConfig
+from cxrjax.models.splash import SplashLayout
 
 
 class Visibility(NamedTuple):
@@ -39,6 +40,7 @@ class SequenceLayout(NamedTuple):
         seen: in the global layers.
         seen_locally: in the layers with a sliding window; None where the window holds everything
             or no layer has one.
+        splash: the same by rules, for the kernels of splash.py; None: masks alone tell.
     """
 
     num_context: int
@@ -46,6 +48,7 @@ class SequenceLayout(NamedTuple):
     positions: Int[Array, "B S"]
     seen: Visibility
     seen_locally: Visibility | None
+    splash: SplashLayout | None = None
 
 
 class Context(NamedTuple):

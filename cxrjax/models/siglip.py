@@ -3,17 +3,20 @@
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int
 
 from cxrjax.models.attention import KeySection, attend
 from cxrjax.models.layers import LayerNorm, Linear, TokenDropout, salt, scan_layers, stack_layers
 from cxrjax.models.presets import VisionConfig
+from cxrjax.models.splash import SAVED, AttentionKind, attend_to_all
 
 
 class VisionAttention(nnx.Module):
     """Full self-attention with biases."""
 
-    def __init__(self, config: VisionConfig, rngs: nnx.Rngs):
+    def __init__(self, config: VisionConfig, rngs: nnx.Rngs, attention: AttentionKind):
+        self.attention = attention
         self.num_heads = config.num_heads
         width = config.width
         self.q_proj = Linear(width, width, use_bias=True, rngs=rngs)
@@ -28,16 +31,19 @@ class VisionAttention(nnx.Module):
         drop = (lambda name: dropout.fold_in(salt(name))) if dropout else (lambda name: None)
 
         def heads(y: Array) -> Array:
-            return y.reshape(rows, length, self.num_heads, -1).transpose(0, 2, 1, 3)
+            return y.reshape(rows, length, self.num_heads, -1)
 
         q = heads(self.q_proj(x, drop("q_proj")))
         k = heads(self.k_proj(x, drop("k_proj")))
         v = heads(self.v_proj(x, drop("v_proj")))
         q = q * q.shape[-1] ** -0.5
-        out = attend(q[:, :, None, None], [KeySection(k, v)])[:, :, 0, 0]
-        return self.out_proj(
-            out.transpose(0, 2, 1, 3).reshape(rows, length, width), drop("out_proj")
-        )
+        if self.attention == "dense":
+            q, k, v = (y.transpose(0, 2, 1, 3) for y in (q, k, v))
+            out = attend(q[:, :, None, None], [KeySection(k, v)])[:, :, 0, 0]
+            out = checkpoint_name(out.transpose(0, 2, 1, 3), SAVED)
+        else:
+            out = attend_to_all(q, k, v, interpret=self.attention == "splash_interpreted")
+        return self.out_proj(out.reshape(rows, length, width), drop("out_proj"))
 
 
 class VisionMLP(nnx.Module):
@@ -58,9 +64,9 @@ class VisionMLP(nnx.Module):
 class VisionBlock(nnx.Module):
     """Pre-norm transformer block."""
 
-    def __init__(self, config: VisionConfig, rngs: nnx.Rngs):
+    def __init__(self, config: VisionConfig, rngs: nnx.Rngs, attention: AttentionKind):
         self.norm1 = LayerNorm(config.width)
-        self.attn = VisionAttention(config, rngs)
+        self.attn = VisionAttention(config, rngs, attention)
         self.norm2 = LayerNorm(config.width)
         self.mlp = VisionMLP(config, rngs)
 
@@ -77,7 +83,15 @@ class VisionTower(nnx.Module):
     Source: SigLIP (arXiv 2303.15343) without its pooling head, as PaliGemma (arXiv 2407.07726).
     """
 
-    def __init__(self, config: VisionConfig, rngs: nnx.Rngs, *, remat: bool, unroll: bool):
+    def __init__(
+        self,
+        config: VisionConfig,
+        rngs: nnx.Rngs,
+        *,
+        remat: str,
+        unroll: bool,
+        attention: AttentionKind,
+    ):
         if config.image_size % config.patch_size:
             raise ValueError(
                 f"image size {config.image_size} is no multiple of patch {config.patch_size}"
@@ -90,7 +104,7 @@ class VisionTower(nnx.Module):
             config.width**-0.5
             * jax.random.normal(rngs.params(), (config.num_patches, config.width))
         )
-        self.layers = stack_layers(lambda r: VisionBlock(config, r), config.depth, rngs)
+        self.layers = stack_layers(lambda r: VisionBlock(config, r, attention), config.depth, rngs)
         self.final_norm = LayerNorm(config.width)
 
     def __call__(

@@ -13,6 +13,7 @@ from cxrjax.models.layers import Linear, RMSNorm, TokenDropout
 from cxrjax.models.layout import Context, SequenceLayout, image_of_token, make_layout
 from cxrjax.models.presets import IMAGE, VLMConfig
 from cxrjax.models.siglip import VisionTower, normalize_images
+from cxrjax.models.splash import AttentionKind, image_spans, make_splash_layout
 
 ShareMode = Literal["tower", "image"]
 
@@ -43,9 +44,13 @@ class VLM(nnx.Module):
             causal (Gemma 3, MedGemma) the two give the same. With PaliGemma's full prefix
             attention "tower" is exactly PaliGemma, whose image tokens see the prompt; with
             "image" they see each other alone, which is another model.
-        remat: recompute every layer's activations in the backward pass.
+        remat: a name in `layers.REMAT`: what of every layer is kept for the backward pass.
         unroll: write the loop over layers out (see `scan_layers`).
         dtype: of the activations.
+        attention: "splash" by TPU kernels that keep no scores, in the tower and in the decoder
+            where slots tell who sees whom; that is not so in packed sequences, with contexts that
+            differ by row, and in a few under a window (`make_splash_layout`). Those, and decoding
+            token by token, are dense all the same.
     """
 
     def __init__(
@@ -54,18 +59,22 @@ class VLM(nnx.Module):
         *,
         rngs: nnx.Rngs,
         share: ShareMode = "tower",
-        remat: bool = False,
+        remat: str = "none",
         unroll: bool = False,
         dtype: str = "float32",
+        attention: AttentionKind = "dense",
     ):
         if share not in ("tower", "image"):
             raise ValueError(f"share {share!r} is unknown: expected 'tower' or 'image'")
         self.config = config
         self.share = share
         self.dtype = dtype
+        self.attention = attention
         vision, width = config.vision, config.decoder.width
         self.vision = nnx.data(
-            None if vision is None else VisionTower(vision, rngs, remat=remat, unroll=unroll)
+            None
+            if vision is None
+            else VisionTower(vision, rngs, remat=remat, unroll=unroll, attention=attention)
         )
         normed = config.projector == "normed"
         self.projector_norm = nnx.data(
@@ -177,7 +186,15 @@ class VLM(nnx.Module):
         embedded, context = self._context(rows, images, context_tokens, context_mask, vision_noise)
         if self.share == "tower":
             embedded, context, tokens, mask = _one_question_a_row(embedded, context, tokens, mask)
-        x, layout = self._sequence(embedded, context, tokens, mask, num_prefix, packing)
+        x, layout = self._sequence(
+            embedded,
+            context,
+            tokens,
+            mask,
+            num_prefix,
+            packing,
+            is_preset_context=context_tokens is None,
+        )
         x, _ = self.decoder(x, layout, noise)
         text = x[:, num_context:]
         if packing is not None:
@@ -219,7 +236,9 @@ class VLM(nnx.Module):
         embedded, context = self._context(rows, images, context_tokens, context_mask, None)
         if self.share == "tower":
             embedded, context, tokens, mask = _one_question_a_row(embedded, context, tokens, mask)
-        x, layout = self._sequence(embedded, context, tokens, mask, num_prefix)
+        x, layout = self._sequence(
+            embedded, context, tokens, mask, num_prefix, is_preset_context=context_tokens is None
+        )
         x, stacked = self.decoder(x, layout, return_keys=True)
         assert stacked is not None
         layers = []
@@ -340,6 +359,8 @@ class VLM(nnx.Module):
         mask: Array,
         num_prefix: int,
         packing: Int[Array, "B T"] | None = None,
+        *,
+        is_preset_context: bool,
     ) -> tuple[Array, SequenceLayout]:
         """The embedded sequence [context | questions] and its layout."""
         layout = make_layout(
@@ -350,6 +371,18 @@ class VLM(nnx.Module):
             context_sees_prefix=self.share == "tower",
             packing=packing,
         )
+        if self.attention != "dense" and packing is None and is_preset_context:
+            splash = make_splash_layout(
+                self.config.decoder,
+                context.mask,
+                image_spans(self._preset_context() == IMAGE),
+                context.num_tokens,
+                mask,
+                num_prefix,
+                context_sees_prefix=self.share == "tower",
+                interpret=self.attention == "splash_interpreted",
+            )
+            layout = layout._replace(splash=splash)
         tokens = tokens.reshape(tokens.shape[0], -1)
         if packing is not None:
             tokens = jnp.take_along_axis(tokens, packing, axis=1)

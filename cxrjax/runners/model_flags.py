@@ -1,12 +1,18 @@
 """The flags of `predict` and `evaluate` that say which model answers, and how."""
 
 import argparse
+import re
 from pathlib import Path
 from typing import Any
 
+from ml_collections import ConfigDict
+
 from cxrjax.decoding.answer_forms import ANSWER_FORMS
+from cxrjax.errors import UserError
 from cxrjax.input_pipeline.prompts import PROMPTS
 from cxrjax.runners.stand_in_images import STAND_INS
+from cxrjax.training.config import default_config
+from cxrjax.training.sharding import AXES
 
 
 def _split(text: str) -> tuple[str, ...]:
@@ -53,7 +59,19 @@ def add_model_flags(parser: argparse.ArgumentParser) -> Any:
         help="show the model another image than the one asked about, to see what it knows without "
         "looking (cxrjax/runners/stand_in_images.py); by --seed",
     )
-    add("--images_per_batch", type=int, default=8)
+    add(
+        "--images_per_batch",
+        type=int,
+        default=8,
+        help="at a time, over all devices (default 8); raised to what they can share equally",
+    )
+    add(
+        "--mesh",
+        default="",
+        metavar="AXIS=N,...",
+        help="how devices share the work, such as fsdp=4,tensor=2 (cxrjax/training/sharding.py); "
+        "by default each of them takes a part of the images",
+    )
     group = parser.add_argument_group(
         "decoding",
         "In place of the model's own; greedy by default (cxrjax/decoding/strategy.py and "
@@ -62,6 +80,24 @@ def add_model_flags(parser: argparse.ArgumentParser) -> Any:
     for name, settings in _DECODING_FLAGS.items():
         group.add_argument(f"--{name}", **settings)
     return model
+
+
+def mesh_config(text: str) -> ConfigDict:
+    """The `mesh` group that `--mesh` describes; what it leaves out is as by default.
+
+    Raises:
+        UserError: it is not AXIS=N,... of axes that there are.
+    """
+    mesh = default_config().mesh
+    for word in filter(None, text.split(",")):
+        axis, _, size = (part.strip() for part in word.partition("="))
+        rest = axis == "data" and size == "-1"
+        if axis not in AXES or not (rest or re.fullmatch("[1-9][0-9]*", size)):
+            raise UserError(
+                f"--mesh={text}: expected {'=N,'.join(AXES)}=N or some of them, found {word!r}"
+            )
+        mesh[axis] = int(size)
+    return mesh
 
 
 def decoding_overrides(flags: argparse.Namespace) -> dict[str, Any]:

@@ -3,9 +3,6 @@
 import argparse
 from collections.abc import Iterable
 
-import jax
-from flax import nnx
-
 from cxrjax.cli import keep_compiled_programs
 from cxrjax.decoding.generate import Generator
 from cxrjax.decoding.predictor import predict_questions
@@ -15,14 +12,13 @@ from cxrjax.input_pipeline.prompts import PROMPTS
 from cxrjax.input_pipeline.sources import QuestionSource, RecordSource
 from cxrjax.runners.answer_lines import finding_of
 from cxrjax.runners.base import Answer, Line
-from cxrjax.runners.model_flags import decoding_overrides
+from cxrjax.runners.model_flags import decoding_overrides, mesh_config
 from cxrjax.runners.stand_in_images import OtherImages, StandInImages
+from cxrjax.training import sharding
 from cxrjax.training.checkpoint import load_model
-from cxrjax.training.config import default_config
 from cxrjax.training.data import example_config, open_tokenizer
 from cxrjax.training.mixture_config import source_config
-from cxrjax.training.placement import check_enough_images, host_rows, put_tree
-from cxrjax.training.sharding import make_mesh
+from cxrjax.training.placement import check_enough_images
 
 # Questions may be longer than those the model was trained on; none is cut.
 _LONGER = (32, 64, 128, 256, 512)
@@ -40,6 +36,7 @@ def start_model(flags: argparse.Namespace) -> Answer:
     if flags.images_per_batch < 1:
         raise UserError(f"--images_per_batch={flags.images_per_batch}: expected at least 1")
     keep_compiled_programs()
+    mesh = sharding.make_mesh(mesh_config(flags.mesh))
     model, config, tokenizer_path = load_model(flags.workdir or flags.checkpoint, flags.step)
     if flags.source is not None:
         config = source_config(config, flags.source)
@@ -49,14 +46,9 @@ def start_model(flags: argparse.Namespace) -> Answer:
     config.data.prefix_buckets = buckets + tuple(n for n in _LONGER if n > max(buckets))
     tokenizer = open_tokenizer(tokenizer_path, config)
     strategy, grammar = read_decoding(config.decoding, tokenizer, config.data.codec)
-    mesh = None
-    if jax.process_count() > 1:
-        # Every device has the whole model: processes share the questions.
-        mesh = make_mesh(default_config().mesh)
-        host_rows(mesh, flags.images_per_batch)
-        graphdef, params = nnx.split(model)
-        model = nnx.merge(graphdef, put_tree(params, mesh))
+    sharding.check_heads_divide(mesh, model.config)
     generator = Generator(model, strategy, grammar, mesh)
+    images_per_batch = generator.whole_batch(flags.images_per_batch)
     examples = example_config(config)
     needs_finding = PROMPTS[config.data.prompt].needs_finding
 
@@ -77,7 +69,7 @@ def start_model(flags: argparse.Namespace) -> Answer:
                 )
             source = OtherImages(source, stand_ins)
         return predict_questions(
-            generator, source, tokenizer, examples, images_per_batch=flags.images_per_batch
+            generator, source, tokenizer, examples, images_per_batch=images_per_batch
         )
 
     return answer

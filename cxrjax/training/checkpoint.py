@@ -22,6 +22,7 @@ from cxrjax.errors import UserError
 from cxrjax.json_file import read_json_object
 from cxrjax.models import VLM, count_parameters, partition
 from cxrjax.models.presets import PRESETS, DecoderConfig, VisionConfig, VLMConfig
+from cxrjax.models.splash import resolve_attention
 from cxrjax.provenance import file_sha256
 from cxrjax.training import store
 from cxrjax.training.adapters import adapter_reference, add_adapters, fill_adapters
@@ -66,6 +67,7 @@ _FREE_KEYS = (
     "lora.init_from",
     "model.remat",
     "model.unroll",
+    "model.attention",
     "data.train",
     "data.validation",
     "data.image_root",
@@ -135,6 +137,7 @@ def _load_run(workdir: Path, step: int | None) -> LoadedModel:
     if config.model.init_from is not None and not Path(config.model.init_from).is_dir():
         config.model.init_from = base["path"]  # absolute: the run was started elsewhere
     config.lora.init_from = None  # the checkpoint has what became of it
+    config.model.attention = "auto"  # by the machine that it runs on now
     model, found = build_model(config)
     check_same_base(workdir, base, found)
     graphdef, trainable, frozen = partition(model, config.trainable)
@@ -169,9 +172,15 @@ def build_model(config: ConfigDict) -> tuple[VLM, dict[str, Any]]:
 
     Raises:
         UserError: no such preset, no base where one is asked for, or a base of another preset; an
-            adapter to start from that is not of this base or not what is configured.
+            adapter to start from that is not of this base or not what is configured; kernels that
+            this machine cannot run.
     """
     settings, seed = config.model, config.training.seed
+    if settings.attention == "splash" and jax.default_backend() != "tpu":
+        raise UserError(
+            f"model.attention='splash' needs a TPU, and this is a {jax.default_backend()}; set "
+            "'auto' or 'dense'"
+        )
     if settings.init == "random":
         sizes = model_sizes(config)
         model = _new_model(config, sizes)
@@ -197,6 +206,22 @@ def build_model(config: ConfigDict) -> tuple[VLM, dict[str, Any]]:
     reference = {"kind": "checkpoint", "path": path, "sha256": base_sha256(directory)}
     fill_adapters(model, config, reference["sha256"], lambda: _new_model(config, sizes))
     return model, reference | adapter_reference(config)
+
+
+def abstract_model(config: ConfigDict) -> VLM:
+    """The model that `build_model` makes, shapes in the place of its parameters.
+
+    Raises:
+        UserError: no such preset, or adapters that do not fit the model.
+    """
+    sizes = model_sizes(config)
+
+    def build() -> VLM:
+        model = _new_model(config, sizes)
+        add_adapters(model, config)
+        return model
+
+    return nnx.eval_shape(build)
 
 
 def model_sizes(config: ConfigDict) -> VLMConfig:
@@ -440,6 +465,7 @@ def _new_model(config: ConfigDict, sizes: VLMConfig) -> VLM:
         remat=settings.remat,
         unroll=settings.unroll,
         dtype=settings.dtype,
+        attention=resolve_attention(settings.attention, jax.default_backend()),
     )
 
 

@@ -19,8 +19,10 @@ from cxrjax.decoding.answer_forms import ANSWER_FORMS
 from cxrjax.decoding.strategy import read_strategy
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.coordinates import BOX_ROUTES, resolve_box_route
+from cxrjax.models.layers import REMAT
 from cxrjax.models.presets import PRESETS, VLMConfig
 from cxrjax.models.quantize import QUANTIZED_DTYPES
+from cxrjax.models.splash import ATTENTION
 from cxrjax.training.mixture_config import (
     SOURCES,
     add_source,
@@ -45,7 +47,12 @@ def default_config() -> ConfigDict:
     model.tower_from = placeholder(str)
     model.tokenizer = placeholder(str)  # SentencePiece file; null: the one beside the base model
     model.share = "tower"  # what an image's questions share: the 'tower', or its 'image' tokens too
-    model.remat = False  # recompute every layer's activations in the backward pass
+    # What of every layer is kept for the backward pass: 'none': all (no recomputation);
+    # 'products': what leaves matrix products and attention; 'attention': what leaves the
+    # attention; 'full': the layer's input alone, the rest is computed again.
+    model.remat = "none"
+    # 'dense'; 'splash': TPU kernels that keep no scores; 'auto': splash on a TPU, else dense.
+    model.attention = "auto"
     model.unroll = False  # write the loop over layers out: faster on CPUs, slower to compile
     model.box_head = False  # an auxiliary head that regresses boxes, for box_route='head'
     model.dtype = "float32"  # of the activations and matrix products
@@ -133,9 +140,14 @@ def default_config() -> ConfigDict:
     training.max_in_flight = 2  # steps dispatched ahead of the one whose metrics were read
 
     mesh = config.mesh = ConfigDict()
-    mesh.data = -1  # -1: all devices that the other two leave
+    # Devices along each axis; what the axes mean is told in cxrjax/training/sharding.py.
+    mesh.replica = 1  # slices of a pod: a multiple of their number
+    mesh.data = -1  # -1: all devices that the others leave
     mesh.fsdp = 1
     mesh.tensor = 1
+    # 'jit': XLA spreads the step over the mesh. 'pmap': every device runs the step on its part of
+    # the batch, with all parameters; the data axis alone.
+    mesh.strategy = "jit"
 
     decoding = config.decoding = ConfigDict()
     decoding.max_answer_tokens = 64
@@ -164,9 +176,12 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "model.init": ("checkpoint", "random"),
     "model.share": ("image", "tower"),
     "model.dtype": ("float32", "bfloat16"),
+    "model.remat": REMAT,
+    "model.attention": ATTENTION,
     "model.frozen_dtype": ("float32", "bfloat16", *QUANTIZED_DTYPES),
     "data.geometry": ("resize", "letterbox"),
     "data.too_long": ("error", "set_aside"),
+    "mesh.strategy": ("jit", "pmap"),
     "optimizer.name": ("adamw",),
     "optimizer.schedule": ("cosine", "constant"),
     "training.box_route": BOX_ROUTES,
@@ -198,6 +213,7 @@ _POSITIVE = (
     "training.log_every",
     "training.keep_last",
     "training.max_in_flight",
+    "mesh.replica",
     "mesh.fsdp",
     "mesh.tensor",
     "decoding.max_answer_tokens",
@@ -257,6 +273,7 @@ def from_json(nested: Mapping[str, Any], where: str) -> ConfigDict:
         try:
             node = config[group] if group else config
             value = grammar_name(value) if key == "decoding.grammar" else value
+            value = remat_name(value) if key == "model.remat" else value
             node[name] = tuple(value) if isinstance(value, list) else value
         except (TypeError, ValueError) as error:
             raise UserError(f"{where}: {key}={value!r}: {_last_line(error)}") from error
@@ -278,6 +295,11 @@ def _default_of(nested: Mapping[str, Any] | ConfigDict) -> ConfigDict:
 def grammar_name(value: Any) -> Any:
     """`decoding.grammar` of files from when it was true or false."""
     return {True: "boxes", False: "none"}[value] if isinstance(value, bool) else value
+
+
+def remat_name(value: Any) -> Any:
+    """`model.remat` of files from when it was true or false."""
+    return {True: "full", False: "none"}[value] if isinstance(value, bool) else value
 
 
 def _suggestion(key: str) -> str:
@@ -374,6 +396,11 @@ def _check_one_of(config: ConfigDict) -> None:
         raise UserError(
             "data.packed_buckets needs model.share='image': with 'tower' each question is its own "
             "sequence"
+        )
+    if config.data.packed_buckets and config.model.attention == "splash":
+        raise UserError(
+            "model.attention='splash' cannot tell packed questions apart: leave "
+            "data.packed_buckets empty, or set model.attention='auto'"
         )
     route = resolve_box_route(config.training.box_route, config.data.codec)
     if config.model.box_head != (route == "head"):

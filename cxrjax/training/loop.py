@@ -32,15 +32,16 @@ from cxrjax.datasets.quality import QualityLog
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.batch import Batch, LoadedBatch
 from cxrjax.models import count_parameters, partition
-from cxrjax.training import checkpoint, sharding, step
+from cxrjax.training import checkpoint, executable, sharding, step
 from cxrjax.training.config import batch_images, to_json, validate
 from cxrjax.training.example_log import ExampleLog
 from cxrjax.training.metric_log import MetricLog, NoLog
 from cxrjax.training.optimizer import make_optimizer
+from cxrjax.training.parallel import make_parallel_step
 from cxrjax.training.placement import host_rows, put_tree
 from cxrjax.training.progress import Progress
 from cxrjax.training.run_info import describe_run, peak_memory_gb, write_json
-from cxrjax.training.set_aside import SetAside
+from cxrjax.training.set_aside import SetAsideQuestions
 from cxrjax.training.store import CheckpointStore
 
 # (step, model) -> figures by name; arrays among them are pictures for the event files.
@@ -92,6 +93,8 @@ def train(
     evaluate: Evaluate | None = None,
     data_files: Iterable[Path] = (),
     quality: QualityLog | None = None,
+    compiled: Path | None = None,
+    compile_only: Path | None = None,
     log_line: Callable[[str], None] = print_at_once,
 ) -> None:
     """Trains, or goes on training, until step `steps`; leaves checkpoints in the workdir.
@@ -110,6 +113,8 @@ def train(
         data_files: hashed into run.json.
         quality: what was set aside before; the run adds what it must leave out, and writes
             quality.json.
+        compiled: a compiled step from a file (executable.py), for batches of its shape.
+        compile_only: compile the step for the first batch into this file, and do not train.
         log_line: where progress goes, in the first process.
 
     Raises:
@@ -117,6 +122,8 @@ def train(
             the loss or the gradients are no longer finite.
     """
     validate(config)
+    if config.mesh.strategy == "pmap" and (compiled or compile_only):
+        raise UserError("a compiled step in a file needs mesh.strategy='jit', and it is 'pmap'")
     workdir = Path(workdir)
     if not distributed.is_first():
         log_line = _say_nothing
@@ -141,12 +148,14 @@ def train(
     )
 
     checkpoints = CheckpointStore(workdir, config.training.best_metric, config.training.keep_last)
-    start = checkpoints.latest_step() or 0
+    start, left_out = checkpoints.latest_step() or 0, []
     if start:
         checkpoint.check_same_run(workdir, config)
         checkpoint.check_same_base(workdir, checkpoints.restore_json(start, "base"), base)
         state = checkpoints.restore_state(start, state)
-        batches.set_state(checkpoints.restore_json(start, "data"))
+        saved = checkpoints.restore_json(start, "data")
+        batches.set_state(saved)
+        left_out = saved.get("set_aside", [])
         log_line(f"resumed from the checkpoint of step {start:,}")
     quality = quality or QualityLog()
     if distributed.is_first():
@@ -169,7 +178,14 @@ def train(
     if config.training.log_examples:
         examples = ExampleLog(workdir, host_rows(mesh, batch_images(config)))
 
-    function = step.make_train_step(graphdef, config, steps, mesh)
+    train_step = make_parallel_step(graphdef, config, steps, mesh, state, frozen)
+    if compile_only is not None:
+        batch = sharding.put_batch(next(batches).batch, mesh)
+        executable.save(compile_only, train_step, config, steps, (state, frozen, batch))
+        log_line(f"the compiled step is in {compile_only}")
+        return
+    if compiled is not None:
+        train_step = executable.CompiledStep(train_step, compiled, config, steps)
     run_loop = _Loop(
         settings=config.training,
         workdir=workdir,
@@ -177,13 +193,13 @@ def train(
         graphdef=graphdef,
         frozen=frozen,
         base=base,
-        train_step=step.compile_train_step(function, mesh, state, frozen),
+        train_step=train_step,
         checkpoints=checkpoints,
         log=MetricLog(workdir, start) if distributed.is_first() else NoLog(),
         examples=examples,
         steps=steps,
         evaluate=evaluate,
-        set_aside=SetAside(quality, workdir / QUALITY_FILE, log_line),
+        set_aside=SetAsideQuestions(quality, workdir / QUALITY_FILE, log_line, left_out),
         log_line=log_line,
     )
     begun = time.monotonic()
@@ -215,7 +231,7 @@ class _Loop:
     examples: ExampleLog | None
     steps: int
     evaluate: Evaluate | None
-    set_aside: SetAside
+    set_aside: SetAsideQuestions
     log_line: Callable[[str], None]
 
     def __post_init__(self) -> None:
@@ -237,7 +253,8 @@ class _Loop:
                 self.set_aside.share()
                 figures = self._evaluate(number, state) if evaluation_due else {}
                 self.log.flush()
-                self.checkpoints.save(number, state, batches.get_state(), self.base, figures)
+                position = {**batches.get_state(), "set_aside": self.set_aside.state()}
+                self.checkpoints.save(number, state, position, self.base, figures)
                 self.progress.restart()
 
     def _due(self, number: int, every: int) -> bool:

@@ -8,7 +8,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from cxrjax.errors import UserError
-from cxrjax.training.sharding import BATCH_AXES, batch_sharding, tree_shardings
+from cxrjax.training.sharding import BATCH_AXES, batch_sharding, batch_shards, tree_shardings
 
 
 def host_rows(mesh: Mesh, batch_size: int) -> list[int]:
@@ -19,7 +19,7 @@ def host_rows(mesh: Mesh, batch_size: int) -> list[int]:
     Raises:
         UserError: the mesh does not divide the batch.
     """
-    shards = int(np.prod([mesh.shape[axis] for axis in BATCH_AXES]))
+    shards = batch_shards(mesh)
     if batch_size < 1 or batch_size % shards:
         raise UserError(
             f"a batch of {batch_size} images does not divide over {shards} devices "
@@ -50,7 +50,7 @@ def put_tree(tree: Any, mesh: Mesh) -> Any:
     """Parameters or a train state on the mesh by the sharding rules.
 
     Args:
-        tree: of whole arrays, the same in every process.
+        tree: of whole arrays, the same in every process, or on a mesh of all of them already.
     """
     shardings = tree_shardings(mesh, tree)
     if jax.process_count() == 1:
@@ -60,6 +60,8 @@ def put_tree(tree: Any, mesh: Mesh) -> Any:
 
 
 def _put_whole(x: Any, sharding: NamedSharding) -> jax.Array:
+    if isinstance(x, jax.Array) and not x.is_fully_addressable:
+        return jax.device_put(x, sharding)
     whole = np.asarray(x)
     return jax.make_array_from_callback(whole.shape, sharding, lambda index: whole[index])
 

@@ -1,10 +1,14 @@
-"""Where arrays live on a (data, fsdp, tensor) mesh.
+"""Where arrays live on a (replica, data, fsdp, tensor) mesh.
 
-A batch is split over data and fsdp. A parameter is split over tensor by a rule on its path, and
-over fsdp along its largest dimension that divides; small ones are on every device. The same rules
-hold for the optimiser's moments, whose paths end like their parameters'.
+A batch, and the key-value cache of the questions in it, is split over replica, data and fsdp. A
+parameter is split over tensor by a rule on its path, and over fsdp along its largest dimension that
+divides; small ones are on every device. The same rules hold for the optimiser's moments, whose
+paths end like their parameters'. `replica` and `data` both hold whole copies of what fsdp and
+tensor split; replica comes first, for slices of a pod that a slower network joins: what crosses it
+is then one sum of gradients a step.
 """
 
+import contextlib
 import math
 import re
 from collections.abc import Sequence
@@ -12,15 +16,17 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding
+from jax.experimental import mesh_utils
+from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from ml_collections import ConfigDict
 
 from cxrjax.errors import UserError
+from cxrjax.models.presets import VLMConfig
 from cxrjax.training.paths import path_name
 
-AXES = ("data", "fsdp", "tensor")
-BATCH_AXES = ("data", "fsdp")
+AXES = ("replica", "data", "fsdp", "tensor")
+BATCH_AXES = ("replica", "data", "fsdp")
 
 # (path, dimension split over `tensor`): the first rule found in a path holds. Maps that widen are
 # split by columns and maps that narrow by rows, so that a block needs one sum over devices for its
@@ -46,38 +52,98 @@ _FSDP_MIN_SIZE = 2**16
 def make_mesh(config: ConfigDict, devices: Sequence[jax.Device] | None = None) -> Mesh:
     """The mesh of the `mesh` group over all devices, or over those given.
 
+    Devices of a TPU are arranged so that the axes to the right, which talk most, are neighbours.
+
     Raises:
-        UserError: the sizes do not multiply to the number of devices.
+        UserError: the sizes do not multiply to the number of devices, a copy of the model would
+            lie on several slices, or the strategy has no use for an axis.
     """
     devices = jax.devices() if devices is None else devices
-    sizes = [config.data, config.fsdp, config.tensor]
-    if config.data == -1:
-        sizes[0] = max(1, len(devices) // (config.fsdp * config.tensor))
-    if math.prod(sizes) != len(devices):
+    sizes = {axis: config[axis] for axis in AXES}
+    named = " ".join(f"{axis}={size}" for axis, size in sizes.items())
+    whole_copies = config.strategy == "pmap"
+    if whole_copies and any(sizes[axis] > 1 for axis in AXES if axis != "data"):
         raise UserError(
-            f"mesh data={config.data} fsdp={config.fsdp} tensor={config.tensor} does not fill "
-            f"the {len(devices)} devices there are"
+            f"mesh {named}: strategy 'pmap' keeps everything on every device and has the data axis "
+            "alone; set the others to 1, or mesh.strategy=jit"
         )
-    return Mesh(np.asarray(devices).reshape(sizes), AXES)
+    if config.data == -1:
+        sizes["data"] = max(1, len(devices) // (config.replica * config.fsdp * config.tensor))
+    if math.prod(sizes.values()) != len(devices):
+        raise UserError(f"mesh {named} does not fill the {len(devices)} devices there are")
+    shape = tuple(sizes.values())
+    if devices[0].platform != "tpu" or whole_copies:
+        return Mesh(np.asarray(devices).reshape(shape), AXES)
+    slices = len({getattr(device, "slice_index", 0) for device in devices})
+    if config.replica % slices:
+        raise UserError(
+            f"mesh.replica={config.replica} is not a multiple of the {slices} slices there are: a "
+            "copy of the model would lie on several of them"
+        )
+    arranged = mesh_utils.create_hybrid_device_mesh(
+        (config.replica // slices, *shape[1:]),
+        (slices, 1, 1, 1),
+        devices,
+        allow_split_physical_axes=True,
+    )
+    return Mesh(arranged, AXES)
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
-    """The first axis over data and fsdp."""
+    """The first axis over replica, data and fsdp."""
     return NamedSharding(mesh, P(BATCH_AXES))
 
 
-def check_batch_divides(mesh: Mesh, images: int, accumulation_steps: int) -> None:
+def batch_shards(mesh: Mesh | AbstractMesh) -> int:
+    """Parts that a batch is split into."""
+    return math.prod(mesh.shape[axis] for axis in BATCH_AXES)
+
+
+def cache_sharding(mesh: Mesh, kv_heads: int) -> NamedSharding:
+    """Of a key-value cache [B, K, ...]: rows as the batch, heads over tensor where it divides them.
+
+    Where it does not, as with PaliGemma's one head, each device of a tensor group has all heads.
+    """
+    heads = "tensor" if kv_heads % mesh.shape["tensor"] == 0 else None
+    return NamedSharding(mesh, P(BATCH_AXES, heads))
+
+
+def mesh_of_kernels(mesh: Mesh | None) -> contextlib.AbstractContextManager[Any]:
+    """Tells the kernels of splash.py which devices to spread over: XLA cannot split them."""
+    if mesh is None:
+        return contextlib.nullcontext()
+    return jax.sharding.use_abstract_mesh(mesh.abstract_mesh)
+
+
+def check_batch_divides(mesh: Mesh | AbstractMesh, images: int, accumulation_steps: int) -> None:
     """Every device must get the same number of images of every micro-batch.
 
     Raises:
         UserError: it would not.
     """
-    shards = mesh.shape["data"] * mesh.shape["fsdp"]
+    shards = batch_shards(mesh)
     if images % (shards * accumulation_steps):
         raise UserError(
             f"a batch of {images} images does not divide into {accumulation_steps} micro-batches "
-            f"over {shards} devices (mesh data x fsdp)"
+            f"over {shards} devices (mesh {' x '.join(BATCH_AXES)})"
         )
+
+
+def check_heads_divide(mesh: Mesh, sizes: VLMConfig) -> None:
+    """Every device of a tensor group must get the same number of whole attention heads.
+
+    Raises:
+        UserError: it would not.
+    """
+    heads = {"decoder": sizes.decoder.num_heads}
+    if sizes.vision is not None:
+        heads["vision tower"] = sizes.vision.num_heads
+    for part, count in heads.items():
+        if count % mesh.shape["tensor"]:
+            raise UserError(
+                f"mesh.tensor={mesh.shape['tensor']} does not divide the {count} attention heads "
+                f"of the {part}"
+            )
 
 
 def put_batch(batch: Any, mesh: Mesh) -> Any:
@@ -108,13 +174,15 @@ def _spec(
     axes: list[str | None] = [None] * len(shape)
     dimension = _tensor_dimension(path, rules)
     tensor, fsdp = mesh.shape["tensor"], mesh.shape["fsdp"]
-    # A dimension of 1 is one scale for all rows of a quantised kernel, whole on every device.
-    if dimension is not None and tensor > 1 and shape[dimension] > 1:
-        if shape[dimension] % tensor:
+    if dimension is not None and tensor > 1:
+        # The scales of a quantised kernel's rows are few, and need not divide as its rows do.
+        may_stay_whole = path.endswith("/kernel/scale") and dimension == -2
+        if shape[dimension] % tensor == 0:
+            axes[dimension] = "tensor"
+        elif not may_stay_whole:
             raise UserError(
                 f"mesh.tensor={tensor} does not divide dimension {dimension} of {path} {shape}"
             )
-        axes[dimension] = "tensor"
     if fsdp > 1 and math.prod(shape) >= _FSDP_MIN_SIZE:
         # The last two dimensions: a leading one counts layers, which a scan takes one by one.
         free = [d for d in (-2, -1) if -d <= len(shape) and axes[d] is None]

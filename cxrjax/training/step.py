@@ -18,7 +18,12 @@ from cxrjax.models.layers import salt
 from cxrjax.models.quantize import QUANTIZED_DTYPES, quantize_params
 from cxrjax.training.loss import Denominators, LossParts, batch_denominators, multitask_loss
 from cxrjax.training.optimizer import learning_rate_schedule, make_optimizer
-from cxrjax.training.sharding import BATCH_AXES, batch_sharding, tree_shardings
+from cxrjax.training.sharding import (
+    BATCH_AXES,
+    batch_sharding,
+    mesh_of_kernels,
+    tree_shardings,
+)
 
 
 @struct.dataclass
@@ -89,7 +94,11 @@ def cast_params(params: Any, dtype: str) -> Any:
 
 
 def make_train_step(
-    graphdef: Any, config: ConfigDict, steps: int, mesh: Mesh | None = None
+    graphdef: Any,
+    config: ConfigDict,
+    steps: int,
+    mesh: Mesh | None = None,
+    axis_name: str | None = None,
 ) -> StepFunction:
     """The pure step function of a configuration; not compiled.
 
@@ -97,7 +106,10 @@ def make_train_step(
         graphdef: of the model, from `cxrjax.models.partition`.
         config: a whole configuration.
         steps: updates of the whole run, for the schedule.
-        mesh: keeps the micro-batches spread over the devices; None on a single one.
+        mesh: keeps the micro-batches spread over the devices; None where a device sees its own
+            part of the batch alone.
+        axis_name: under `pmap`, the axis over which the parts are a batch: sums and counts are
+            added up over it. None: the function sees the whole batch.
 
     Returns:
         (state, frozen, batch) -> (state, metrics). The result does not depend on how the batch
@@ -113,20 +125,24 @@ def make_train_step(
     ) -> tuple[tuple[Array, LossParts], Any]:
         def loss(trainable: Any) -> tuple[Array, LossParts]:
             model = nnx.merge(graphdef, trainable, frozen)
-            return multitask_loss(
-                model,
-                batch,
-                training.lambda_box,
-                key,
-                denominators,
-                training.logit_chunk,
-                box_route,
-            )
+            with mesh_of_kernels(mesh):
+                return multitask_loss(
+                    model,
+                    batch,
+                    training.lambda_box,
+                    key,
+                    denominators,
+                    training.logit_chunk,
+                    box_route,
+                )
 
         return jax.value_and_grad(loss, has_aux=True)(trainable)
 
+    def over_parts(sums: Any) -> Any:
+        return sums if axis_name is None else jax.lax.psum(sums, axis_name)
+
     def train_step(state: TrainState, frozen: Any, batch: Batch) -> tuple[TrainState, StepMetrics]:
-        denominators = batch_denominators(batch)
+        denominators = over_parts(batch_denominators(batch))
         key = dropout_key(training.seed, state.step) if config.lora.dropout > 0 else None
 
         def of(batch: Batch) -> tuple[tuple[Array, LossParts], Any]:
@@ -143,6 +159,7 @@ def make_train_step(
                 zeros,
                 micro_batches,
             )
+        (loss, parts), gradients = over_parts(((loss, parts), gradients))
         metrics = StepMetrics(
             loss=loss,
             parts=parts,

@@ -133,8 +133,10 @@ class Towers(nnx.Module):
         def apply(layer, x, _):
             return jnp.tanh(layer(x)), ()
 
-        x, _ = scan_layers(self.vision.fc1, apply, x, remat=False, unroll=False)
-        x, _ = scan_layers(self.decoder.q_proj, apply, self.projector(x), remat=True, unroll=False)
+        x, _ = scan_layers(self.vision.fc1, apply, x, remat="none", unroll=False)
+        x, _ = scan_layers(
+            self.decoder.q_proj, apply, self.projector(x), remat="full", unroll=False
+        )
         return self.decoder.embedder.decode(x)
 
 

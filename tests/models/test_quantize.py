@@ -74,7 +74,7 @@ class Blocks(nnx.Module):
             return jnp.tanh(layer(x)), ()
 
         x = x * self.norm.scale[...].astype(x.dtype)
-        return self.projector(scan_layers(self.layers, apply, x, remat=False, unroll=False)[0])
+        return self.projector(scan_layers(self.layers, apply, x, remat="none", unroll=False)[0])
 
 
 @pytest.fixture(scope="module")

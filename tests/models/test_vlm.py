@@ -226,7 +226,9 @@ def test_padding_and_empty_slots_change_nothing_and_are_finite():
     np.testing.assert_allclose(with_empty[1], hidden[1], atol=1e-6)
 
 
-@pytest.mark.parametrize("kwargs", [{"remat": True}, {"unroll": True}])
+@pytest.mark.parametrize(
+    "kwargs", [{"remat": "full"}, {"remat": "attention"}, {"remat": "products"}, {"unroll": True}]
+)
 def test_remat_and_unroll_change_neither_values_nor_gradients(kwargs):
     inputs = _inputs()
 

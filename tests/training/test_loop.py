@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from cxrjax.errors import UserError
-from cxrjax.training import loop
+from cxrjax.training import loop, sharding
 from cxrjax.training.store import CheckpointStore
 
 BASE = {"kind": "random", "seed": 0, "sha256": "abc"}
@@ -69,6 +69,41 @@ def test_interrupted_and_resumed_equals_uninterrupted_bit_for_bit(
     assert all(np.array_equal(ours[name], theirs[name]) for name in ours)
     assert "loss" in lines[-2] and "questions/s" in lines[-2] and "left" in lines[-2]
     assert "peak memory" in lines[-1]
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [{"data": 2, "fsdp": 2, "tensor": 2}, {"data": 8, "strategy": "pmap"}],
+    ids=["all axes", "pmap"],
+)
+def test_a_checkpoint_of_one_mesh_goes_on_under_another_and_back(
+    run, batch_stream, saved_arrays, tmp_path, monkeypatch, sizes
+):
+    """The same batches and, to rounding, the same figures and parameters."""
+    monkeypatch.setattr(sharding, "_FSDP_MIN_SIZE", 16)
+    run.config.optimizer.schedule = "constant"  # whatever the number of steps
+    run(batch_stream(), "whole")
+    before = dict(run.config.mesh)
+    run(batch_stream(), "moved", steps=2)
+    run.config.mesh.update(sizes)
+    lines = run(batch_stream(), "moved", steps=4, seed=1)
+    assert "resumed from the checkpoint of step 2" in lines
+    run.config.mesh.update(before)
+    run(batch_stream(), "moved", seed=1)
+    for ours, theirs in zip(_losses(tmp_path / "moved"), _losses(tmp_path / "whole"), strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-3, abs=1e-5)
+    ours, theirs = saved_arrays(tmp_path / "moved", 6), saved_arrays(tmp_path / "whole", 6)
+    assert ours.keys() == theirs.keys()
+    for name, array in theirs.items():
+        off = np.linalg.norm(ours[name] - array)
+        assert off <= 1e-4 * np.linalg.norm(array), name
+
+
+def test_a_checkpoint_of_another_model_is_refused(run, batch_stream, tmp_path):
+    run(batch_stream(), steps=2)
+    run.config.mesh.update(data=2, fsdp=2, tensor=2)
+    with pytest.raises(UserError, match=r"belong to base random with hash abc.* has hash other"):
+        run(batch_stream(), base={**BASE, "sha256": "other"})
 
 
 def test_best_and_last_checkpoints_are_kept_and_everything_is_written(

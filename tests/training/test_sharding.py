@@ -1,5 +1,8 @@
 """Rules cover every parameter, split what they say, and refuse what does not divide."""
 
+import dataclasses
+import re
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -8,7 +11,11 @@ from jax.sharding import PartitionSpec as P
 
 from cxrjax.errors import UserError
 from cxrjax.models import PRESETS, VLM, LoRAConfig, apply_lora, partition
+from cxrjax.models.box_head import BoxHead
+from cxrjax.models.partition import parameter_shapes
+from cxrjax.models.quantize import quantize_kernel
 from cxrjax.training import sharding, step
+from cxrjax.training.config import validate
 from cxrjax.training.optimizer import make_optimizer
 from cxrjax.training.paths import named_leaves
 
@@ -79,14 +86,72 @@ def test_a_dimension_that_tensor_does_not_divide_is_an_error(run_config):
         sharding.tree_shardings(mesh, {"attn": {"q_proj": {"kernel": jnp.zeros((8, 12))}}})
 
 
+def test_scales_of_row_blocks_that_tensor_does_not_divide_stay_whole(run_config):
+    """SigLIP's 4,304 rows are 68 blocks of nf4: eight devices split the codes alone."""
+    kernel = quantize_kernel(jnp.ones((4304, 64)), "nf4")
+    assert kernel.scale.shape == (68, 64)
+    found = sharding.tree_shardings(
+        _mesh(run_config, tensor=8), {"vision": {"layers": {"fc2": {"kernel": kernel}}}}
+    )
+    spread = found["vision"]["layers"]["fc2"]["kernel"]
+    assert (spread.codes.spec, spread.scale.spec) == (P("tensor", None), P(None, None))
+
+
+def test_every_rule_is_for_some_parameter():
+    """A rule that no published model needs, or that one before it hides, is a mistake."""
+    used = set()
+    for sizes in PRESETS.values():
+
+        def make(sizes=sizes):
+            model = VLM(sizes, rngs=nnx.Rngs(0))
+            targets = ("decoder/.*_proj", "vision/layers/.*", "projector")
+            targets = targets if sizes.vision else targets[:1]
+            lora = LoRAConfig(rank=4, targets=targets, use_dora=True)
+            apply_lora(model, lora, nnx.Rngs(1))
+            if sizes.loc_token_start >= 0:
+                model.decoder.embedder.add_loc_delta()
+                model.box_head = BoxHead(sizes.decoder.width, nnx.Rngs(2))
+            return model
+
+        for path in parameter_shapes(nnx.eval_shape(make)):
+            used.add(next(r for r, _ in sharding.TENSOR_RULES if re.search(r, path)))
+    assert used == {rule for rule, _ in sharding.TENSOR_RULES}
+
+
 def test_mesh_must_fill_the_devices(run_config):
-    assert dict(_mesh(run_config, data=-1, fsdp=4).shape) == {"data": 2, "fsdp": 4, "tensor": 1}
-    with pytest.raises(UserError, match="8 devices"):
+    shape = dict(_mesh(run_config, data=-1, fsdp=4).shape)
+    assert shape == {"replica": 1, "data": 2, "fsdp": 4, "tensor": 1}
+    with pytest.raises(UserError, match="replica=1 data=3 fsdp=1 tensor=1 does not fill the 8 dev"):
         _mesh(run_config, data=3, fsdp=1)
+    with pytest.raises(UserError, match=r"replica=16 .* does not fill the 8 devices"):
+        _mesh(run_config, data=-1, replica=16)
+
+
+def test_pmap_has_the_data_axis_alone(run_config):
+    assert _mesh(run_config, strategy="pmap").shape["data"] == 8
+    with pytest.raises(UserError, match=r"fsdp=2 tensor=1: strategy 'pmap' .* data axis alone"):
+        _mesh(run_config, fsdp=2)
+    run_config.mesh.strategy = "pjit"
+    with pytest.raises(UserError, match=r"mesh\.strategy='pjit': expected one of jit, pmap"):
+        validate(run_config)
 
 
 def test_batch_must_divide(run_config):
-    mesh = _mesh(run_config, data=4, fsdp=2)
+    mesh = _mesh(run_config, replica=2, data=2, fsdp=2)
     sharding.check_batch_divides(mesh, 16, 2)
     with pytest.raises(UserError, match="12 images"):
         sharding.check_batch_divides(mesh, 12, 1)
+
+
+def test_heads_must_divide(run_config):
+    """PaliGemma has 8 query heads and one of keys, its tower 16."""
+    sizes = PRESETS["paligemma_3b_224"]
+    mesh = _mesh(run_config, tensor=8)
+    sharding.check_heads_divide(mesh, sizes)
+    assert sharding.cache_sharding(mesh, sizes.decoder.num_kv_heads).spec[1] is None
+    assert sharding.cache_sharding(mesh, 8).spec[1] == "tensor"
+    more = dataclasses.replace(sizes, vision=dataclasses.replace(sizes.vision, num_heads=12))
+    with pytest.raises(UserError, match=r"tensor=8 does not divide the 12 .* of the vision tower"):
+        sharding.check_heads_divide(mesh, more)
+    with pytest.raises(UserError, match=r"tensor=8 does not divide the 4 attention heads of the d"):
+        sharding.check_heads_divide(mesh, PRESETS["tiny"])

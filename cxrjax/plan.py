@@ -1,0 +1,93 @@
+"""Says what a training run takes of a TPU or GPU slice, without the slice, data or weights.
+
+    python -m cxrjax.plan --config=FILE[:VARIANT] --topology=v5e:4x4 [--json] [--config.key=value]
+
+For TPUs (v5e, v5p, v6e) the very step of `train` is compiled by the TPU's own compiler (extra
+`plan`; no TPU needed, some minutes): memory of a chip by kind, whether it fits, what the chips send
+one another. For GPUs (a100-80, h100) nothing is compiled, and formulas stand in. Step times and MFU
+are a model's in both cases, and upper bounds of what a chip can do.
+
+--find_batch looks for the largest batch that fits; --sweep compares meshes and remat policies;
+--decode compiles generation as well; --table makes the tables of docs/planning.md. Figures of
+compiled programs are kept in ~/.cache/cxrjax/plans, so that a second look costs seconds.
+"""
+
+import argparse
+import functools
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from cxrjax import cli
+from cxrjax.errors import UserError
+from cxrjax.hardware import parse_topology
+from cxrjax.planning import search, table
+from cxrjax.planning.plans import KEPT, describe, make_plan
+from cxrjax.training.config import batch_images, load_config
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m cxrjax.plan",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--config", metavar="FILE[:VARIANT]")
+    parser.add_argument("--topology", metavar="NAME", help="v5e:2x4, v5e-8, v5p-8, v6e-256, h100-8")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--formula", action="store_true", help="compile nothing, for TPUs either")
+    parser.add_argument("--decode", action="store_true", help="also the decode loop")
+    parser.add_argument("--find_batch", action="store_true", help="search the largest batch")
+    parser.add_argument("--sweep", action="store_true", help="compare meshes and remat policies")
+    parser.add_argument(
+        "--compiles", type=int, default=5, metavar="N", help="at most, for the two searches"
+    )
+    parser.add_argument("--table", action="store_true", help="the tables of docs/planning.md")
+    parser.add_argument(
+        "--kept", type=Path, default=KEPT, metavar="DIR", help="where compiled figures are kept"
+    )
+    flags, overrides = parser.parse_known_args(arguments)
+    make = functools.partial(make_plan, kept=flags.kept, log_line=_log)
+    if flags.table:
+        print(table.tables(make, _log))
+        return
+    for name in ("config", "topology"):
+        if getattr(flags, name) is None:
+            raise UserError(f"--{name} is missing; see python -m cxrjax.plan --help")
+    if flags.compiles < 1:
+        raise UserError(f"--compiles={flags.compiles}: expected 1 or more")
+    topology, config = parse_topology(flags.topology), load_config(flags.config, overrides)
+    plan = functools.partial(make, topology=topology)
+    if flags.formula:
+        plan = functools.partial(plan, compiled=False)
+    if flags.sweep:
+        choices = search.sweep(
+            config,
+            topology,
+            functools.partial(make, topology=topology),
+            (0 if flags.formula else flags.compiles),
+        )
+        print(search.sweep_table(choices))
+        return
+    if flags.find_batch:
+        found, too_large = search.find_batch(config, topology, plan, flags.compiles)
+        if found is None:
+            assert too_large is not None
+            smallest = batch_images(too_large.config)
+            raise UserError(f"{topology.name}: not even a batch of {smallest} images fits")
+        if not flags.json:
+            more = "" if too_large is None else f"; {batch_images(too_large.config)} do not"
+            print(f"a batch of {batch_images(found.config)} images fits{more}")
+    else:
+        found = plan(config, decode=flags.decode)
+    print(json.dumps(found.to_json(), indent=2) if flags.json else describe(found))
+
+
+def _log(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    cli.run(main)

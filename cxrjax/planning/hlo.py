@@ -1,0 +1,522 @@
+"""What a compiled program does, read from its text: operations, memory traffic, collectives.
+
+XLA's own cost analysis counts the body of a loop once; here every loop's trip count multiplies. A
+program is the work of one device, so everything here is per chip.
+"""
+
+import dataclasses
+import math
+import re
+from collections.abc import Iterator, Sequence
+
+_ITEM_BITS = {
+    **{"pred": 8, "s4": 4, "u4": 4, "s8": 8, "u8": 8, "s16": 16, "u16": 16, "bf16": 16, "f16": 16},
+    **{"s32": 32, "u32": 32, "f32": 32, "s64": 64, "u64": 64, "f64": 64, "c64": 64, "c128": 128},
+    **{"f8e4m3fn": 8, "f8e5m2": 8, "f8e4m3": 8, "s2": 2, "u2": 2},
+}
+COLLECTIVES = (
+    "all-reduce",
+    "all-gather",
+    "reduce-scatter",
+    "all-to-all",
+    "collective-permute",
+    "ragged-all-to-all",
+    "collective-broadcast",
+)
+# They move no data themselves.
+_FREE = {
+    *("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "iota"),
+    *("partition-id", "replica-id", "opt-barrier", "add-dependency", "domain"),
+}
+_CALLING = ("calls", "to_apply", "condition", "body", "true_computation", "false_computation")
+_HEAD = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\) -> .*\{$")
+_INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.\-]+) = (.*)$")
+_ARRAY = re.compile(r"([a-z]\w*)\[([\d,]*)\](?:\{([^{}]*)\})?")
+
+
+@dataclasses.dataclass(frozen=True)
+class Array:
+    """An array in the memory of a device."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    in_hbm: bool
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def bytes(self) -> int:
+        """In its own layout's count of bits, without the padding of tiles."""
+        return -(-self.size * _ITEM_BITS.get(self.dtype, 0) // 8)
+
+    @property
+    def hbm_bytes(self) -> int:
+        return self.bytes if self.in_hbm else 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Instruction:
+    """One line of a computation.
+
+    Attributes:
+        arrays: of the result; those of a tuple one after the other.
+        operands: names.
+        attributes: everything behind the operands.
+    """
+
+    name: str
+    opcode: str
+    arrays: tuple[Array, ...]
+    operands: tuple[str, ...]
+    attributes: str
+    is_root: bool
+
+    def called(self) -> Iterator[tuple[str, str]]:
+        """(role, computation) of what it calls."""
+        for role in _CALLING:
+            for found in re.finditer(rf"[, ]{role}=%?([\w.\-]+)", self.attributes):
+                yield role, found[1]
+        if branches := re.search(r"branch_computations=\{([^}]*)\}", self.attributes):
+            for name in branches[1].split(","):
+                yield "branch", name.strip().lstrip("%")
+
+
+@dataclasses.dataclass(frozen=True)
+class Collective:
+    """A collective operation of a program.
+
+    Attributes:
+        kind: one of `COLLECTIVES`.
+        times: how often a step runs it.
+        bytes: of the whole (unsharded) array that it gathers, sums or moves, each time.
+        group: devices that take part together.
+        sent_bytes: what one chip sends each time, on a ring.
+        overlapped: begun by one instruction and awaited by another, so that work goes on beside.
+    """
+
+    kind: str
+    times: int
+    bytes: int
+    group: int
+    sent_bytes: float
+    overlapped: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """One instruction's products and memory traffic, and how often it runs in a step."""
+
+    name: str
+    times: int
+    flops: float
+    hbm_bytes: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """What `read_program` found.
+
+    Attributes:
+        work: of every instruction that runs on its own; matrix products of fused ones counted in.
+        collectives: likewise.
+        unknown_loops: loops whose trip count the text does not tell; their bodies count once.
+    """
+
+    work: tuple[Work, ...]
+    collectives: tuple[Collective, ...]
+    unknown_loops: int
+
+    @property
+    def flops(self) -> float:
+        return sum(w.times * w.flops for w in self.work)
+
+    @property
+    def hbm_bytes(self) -> float:
+        return sum(w.times * w.hbm_bytes for w in self.work)
+
+    def collective_bytes(self) -> dict[str, float]:
+        """Bytes that one chip sends in a step, by kind."""
+        found: dict[str, float] = {}
+        for one in self.collectives:
+            found[one.kind] = found.get(one.kind, 0.0) + one.times * one.sent_bytes
+        return found
+
+
+def read_program(text: str, devices: int) -> Program:
+    """Reads `compiled.as_text()`.
+
+    Of a conditional the branch with the most work counts: what a full batch takes.
+
+    Args:
+        devices: that the program runs on; the group of a collective that names none.
+    """
+    computations, entry = _parse(text)
+    reader = _Reader(computations, devices)
+    reader.visit(entry, 1)
+    return Program(tuple(reader.work), tuple(reader.collectives), reader.unknown_loops)
+
+
+def _parse(text: str) -> tuple[dict[str, dict[str, Instruction]], str]:
+    computations: dict[str, dict[str, Instruction]] = {}
+    current: dict[str, Instruction] = {}
+    entry = ""
+    for line in text.splitlines():
+        if head := _HEAD.match(line):
+            current = computations[head[2]] = {}
+            entry = head[2] if head[1] else entry
+        elif (match := _INSTRUCTION.match(line)) and " = " in line:
+            found = _instruction(match[1], match[2], line.lstrip().startswith("ROOT "))
+            current[found.name] = found
+    if not entry:
+        raise ValueError("no ENTRY computation: not the text of a compiled program")
+    return computations, entry
+
+
+def _instruction(name: str, rest: str, is_root: bool) -> Instruction:
+    end = _closing(rest, 0) + 1 if rest.startswith("(") else rest.index(" ")
+    result, rest = rest[:end], rest[end:].lstrip()
+    start = rest.index("(")
+    stop = _closing(rest, start)
+    body = rest[start + 1 : stop]
+    opcode = rest[:start]
+    operands = tuple(re.findall(r"%([\w.\-]+)", body))
+    attributes = rest[stop + 1 :]
+    if opcode in ("constant", "parameter"):
+        attributes = f"({body}){attributes}"
+    return Instruction(name, opcode, _arrays(result), operands, attributes, is_root)
+
+
+def _arrays(text: str) -> tuple[Array, ...]:
+    found = []
+    for dtype, shape, layout in _ARRAY.findall(re.sub(r"/\*.*?\*/", "", text)):
+        if dtype in _ITEM_BITS:
+            sides = tuple(int(side.lstrip("<=")) for side in shape.split(",") if side)
+            # S(n) is another memory than the device's main one: VMEM, SMEM, semaphores.
+            found.append(Array(dtype, sides, "S(" not in layout or "S(0)" in layout))
+    return tuple(found)
+
+
+def _closing(text: str, start: int) -> int:
+    depth = 0
+    for index in range(start, len(text)):
+        depth += {"(": 1, ")": -1}.get(text[index], 0)
+        if depth == 0:
+            return index
+    raise ValueError(f"unbalanced parentheses: {text[:80]}")
+
+
+class _Reader:
+    """Walks a program from its entry, multiplying by trip counts."""
+
+    def __init__(self, computations: dict[str, dict[str, Instruction]], devices: int) -> None:
+        self.computations = computations
+        self.devices = devices
+        self.work: list[Work] = []
+        self.collectives: list[Collective] = []
+        self.unknown_loops = 0
+        self._users_of: dict[str, dict[str, list[Instruction]]] = {}
+
+    def visit(self, name: str, times: int) -> None:
+        computation = self.computations[name]
+        for instruction in computation.values():
+            opcode = instruction.opcode
+            kind = _collective_kind(opcode)
+            if kind is None and opcode in ("async-start", "fusion"):
+                kind = self._wrapped_collective(instruction)
+            if opcode == "while":
+                called = dict(instruction.called())
+                count = self._trip_count(computation, instruction, called["condition"])
+                if count is None:
+                    self.unknown_loops += 1
+                self.visit(called["body"], times * (1 if count is None else count))
+            elif opcode == "conditional":
+                self._visit_largest([name for _, name in instruction.called()], times)
+            elif opcode == "call":
+                for _, called_name in instruction.called():
+                    self.visit(called_name, times)
+            elif kind is not None:
+                self._add_collective(computation, instruction, kind, times)
+            elif opcode.endswith(("-start", "-update")) or opcode in _FREE:
+                continue
+            else:
+                flops = self._flops(computation, instruction)
+                moved = self._hbm_bytes(computation, instruction)
+                if flops or moved:
+                    self.work.append(Work(instruction.name, times, flops, moved))
+
+    def _visit_largest(self, names: Sequence[str], times: int) -> None:
+        best, largest = None, -1.0
+        for name in names:
+            reader = _Reader(self.computations, self.devices)
+            reader.visit(name, times)
+            program = Program(tuple(reader.work), (), 0)
+            if program.flops + program.hbm_bytes > largest:
+                best, largest = reader, program.flops + program.hbm_bytes
+        if best is not None:
+            self.work += best.work
+            self.collectives += best.collectives
+            self.unknown_loops += best.unknown_loops
+
+    def _trip_count(
+        self, computation: dict[str, Instruction], loop: Instruction, condition: str
+    ) -> int | None:
+        """Told by the compiler, else read from `counter < limit` and the counter's start."""
+        if known := re.search(r'known_trip_count"?:\{"n":"(\d+)"', loop.attributes):
+            return int(known[1])
+        found = list(self._limits(condition, {}))
+        if len(found) != 1:
+            return None
+        counter, bound = found[0]
+        index = int(re.search(r"index=(\d+)", counter.attributes)[1])  # type: ignore[index]
+        start = self._tuple_constant(computation, loop.operands[0], index)
+        return None if start is None else max(0, bound - start)
+
+    def _limits(
+        self, name: str, given: dict[int, Instruction]
+    ) -> Iterator[tuple[Instruction, int]]:
+        """(counter, limit) of every `counter < limit` in a condition, also within its fusions.
+
+        A condition that may also end the loop early, as of decoding, has its limit counted.
+
+        Args:
+            given: what stands for the parameters, in a fusion.
+        """
+        inside = self.computations[name]
+
+        def made_by(operand: str) -> Instruction:
+            found = _through(inside, operand)
+            if found.opcode == "parameter":
+                return given.get(_parameter_number(found), found)
+            return found
+
+        for one in inside.values():
+            if one.opcode == "fusion":
+                called = next(called for _, called in one.called())
+                yield from self._limits(called, dict(enumerate(map(made_by, one.operands))))
+            if one.opcode == "compare" and "direction=LT" in one.attributes:
+                counter, limit = map(made_by, one.operands)
+                bound = _constant(limit)
+                if bound is not None and counter.opcode == "get-tuple-element":
+                    yield counter, bound
+
+    def _tuple_constant(
+        self, computation: dict[str, Instruction], name: str, index: int
+    ) -> int | None:
+        made = computation.get(name)
+        if made is None or made.opcode != "tuple":
+            return None
+        return _constant(_through(computation, made.operands[index]))
+
+    def _wrapped_collective(self, instruction: Instruction) -> str | None:
+        """Of an async wrapper, or of a fusion around a collective."""
+        for _, name in instruction.called():
+            for inner in self.computations.get(name, {}).values():
+                if kind := _collective_kind(inner.opcode):
+                    return kind
+        return None
+
+    def _add_collective(
+        self, computation: dict[str, Instruction], found: Instruction, kind: str, times: int
+    ) -> None:
+        inner = found
+        if found.opcode in ("async-start", "fusion"):
+            for _, name in found.called():
+                inner = next(
+                    i for i in self.computations[name].values() if _collective_kind(i.opcode)
+                )
+                computation = self.computations[name]
+        group = _group_size(inner.attributes, self.devices)
+        if group < 2:
+            return
+        given = sum(a.bytes for name in inner.operands for a in computation[name].arrays)
+        if kind == "all-gather":
+            whole, sent = given * group, given * (group - 1.0)
+        elif kind == "all-reduce":
+            whole, sent = given, 2.0 * given * (group - 1) / group
+        elif kind == "reduce-scatter":
+            whole, sent = given, given * (group - 1.0) / group
+        elif kind == "collective-permute":
+            whole, sent = given, float(given)
+        else:
+            whole, sent = given * group, given * (group - 1.0) / group
+        overlapped = found.opcode.endswith("-start") and found.opcode != "fusion"
+        self.collectives.append(Collective(kind, times, whole, group, sent, overlapped))
+
+    def _flops(self, computation: dict[str, Instruction], instruction: Instruction) -> float:
+        """Of the products in an instruction and in what it fuses."""
+        opcode = instruction.opcode
+        if opcode == "dot":
+            left = computation[instruction.operands[0]].arrays[0].shape
+            dims = re.search(r"lhs_contracting_dims=\{([\d,]*)\}", instruction.attributes)
+            inner = math.prod(left[int(d)] for d in dims[1].split(",") if d) if dims else 1
+            return 2.0 * instruction.arrays[0].size * inner
+        if opcode == "convolution":
+            return _convolution_flops(computation, instruction)
+        if opcode in ("fusion", "call", "map", "async-start"):
+            return sum(
+                self._flops(self.computations[name], inner)
+                for _, name in instruction.called()
+                for inner in self.computations[name].values()
+            )
+        return 0.0
+
+    def _hbm_bytes(self, computation: dict[str, Instruction], instruction: Instruction) -> float:
+        """Read from and written to the device's main memory.
+
+        What is sliced out of an operand is read, not the operand; what is put into an array in
+        place is written, not the array.
+        """
+        written = float(sum(a.hbm_bytes for a in instruction.arrays))
+        operands = [
+            [a for a in computation[name].arrays] if name in computation else []
+            for name in instruction.operands
+        ]
+        opcode = instruction.opcode
+        if opcode in ("dynamic-slice", "slice", "gather"):
+            return written + sum(a.bytes for a in instruction.arrays if operands[0][0].in_hbm)
+        if opcode == "dynamic-update-slice":
+            update = operands[1][0]
+            return float(update.hbm_bytes + (update.bytes if instruction.arrays[0].in_hbm else 0))
+        if opcode.endswith("-done"):
+            # The copy between memories that its start began; both ends in main memory: two ways.
+            started = computation.get(instruction.operands[0])
+            ends = [a for a in (started.arrays if started else ()) if a.size > 1][:2]
+            moved = sum(a.bytes for a in instruction.arrays)
+            return float(moved * max(1, sum(a.in_hbm for a in ends)))
+        if opcode == "custom-call" and re.search(
+            "ConcatBitcast|AllocateBuffer", instruction.attributes
+        ):
+            return 0.0
+        if opcode != "fusion":
+            return written + sum(a.hbm_bytes for arrays in operands for a in arrays)
+        called = next(name for _, name in instruction.called())
+        return self._fusion_bytes(called, operands, written)
+
+    def _fusion_bytes(self, name: str, operands: list[list[Array]], written: float) -> float:
+        total = written
+        for one in self.computations[name].values():
+            if one.opcode != "parameter":
+                continue
+            whole = sum(a.hbm_bytes for a in operands[_parameter_number(one)])
+            if not whole:
+                continue
+            read, in_place = self._read_of(name, one.name, whole)
+            total += min(read, whole)
+            if in_place:  # of the result, what was put in is written, not the rest
+                total -= min(written, whole)
+        return max(total, 0.0)
+
+    def _read_of(self, computation: str, value: str, whole: int) -> tuple[int, bool]:
+        """Bytes of a value that a fused computation touches, and whether it updates it in place."""
+        inner, read, in_place = self.computations[computation], 0, False
+        for user in self._users(computation, value):
+            if user.opcode in ("dynamic-slice", "slice", "gather"):
+                read += sum(a.bytes for a in user.arrays)
+            elif user.opcode == "dynamic-update-slice" and user.operands[0] == value:
+                read += inner[user.operands[1]].arrays[0].bytes
+                in_place = True
+            elif user.opcode == "bitcast" or user.opcode == "fusion":
+                if user.opcode == "bitcast":
+                    part = self._read_of(computation, user.name, whole)
+                else:
+                    called = next(name for _, name in user.called())
+                    number = user.operands.index(value)
+                    parameter = next(
+                        p.name
+                        for p in self.computations[called].values()
+                        if p.opcode == "parameter" and _parameter_number(p) == number
+                    )
+                    part = self._read_of(called, parameter, whole)
+                read, in_place = read + part[0], in_place or part[1]
+            else:
+                return whole, in_place
+        return read, in_place
+
+    def _users(self, computation: str, value: str) -> list[Instruction]:
+        if computation not in self._users_of:
+            found: dict[str, list[Instruction]] = {}
+            for one in self.computations[computation].values():
+                for operand in set(one.operands):
+                    found.setdefault(operand, []).append(one)
+            self._users_of[computation] = found
+        return self._users_of[computation].get(value, [])
+
+
+def _parameter_number(parameter: Instruction) -> int:
+    return int(parameter.attributes[1 : parameter.attributes.index(")")])
+
+
+def _through(computation: dict[str, Instruction], name: str) -> Instruction:
+    """The instruction that makes a value, seen through copies."""
+    found = computation[name]
+    while found.opcode in ("copy", "bitcast", "convert") and found.operands[0] in computation:
+        found = computation[found.operands[0]]
+    return found
+
+
+def _constant(instruction: Instruction) -> int | None:
+    match = re.match(r"\((-?\d+)\)", instruction.attributes)
+    return int(match[1]) if instruction.opcode == "constant" and match else None
+
+
+def _collective_kind(opcode: str) -> str | None:
+    name = opcode.removesuffix("-start")
+    return name if name in COLLECTIVES else None
+
+
+def _group_size(attributes: str, devices: int) -> int:
+    """Devices of one group, in each of the ways that XLA writes groups.
+
+    `{{0,1},{2,3}}`; `[2,4]<=[8]` for two groups of four; `mesh['a'=2,'b'=4] {'b'}` for groups along
+    axis b, where `'b':(1)2` would be two of its four.
+    """
+    if meshed := re.search(r"replica_groups=@?\w*mesh\w*\[([^\]]*)\] ?\{([^}]*)\}", attributes):
+        sizes = dict(re.findall(r"'(\w+)'=(\d+)", meshed[1]))
+        axes = re.findall(r"'(\w+)'(?::\(\d+\)(\d+))?", meshed[2])
+        return math.prod(int(part or sizes[axis]) for axis, part in axes)
+    if iota := re.search(r"replica_groups=\[(\d+),(\d+)\]<=", attributes):
+        return int(iota[2])
+    if listed := re.search(r"replica_groups=\{\{([\d,]*)\}", attributes):
+        return len(listed[1].split(","))
+    if "source_target_pairs=" in attributes:
+        return 2
+    return devices
+
+
+def _convolution_flops(computation: dict[str, Instruction], instruction: Instruction) -> float:
+    """Products of a convolution, those with padding and with the gaps of dilation left out.
+
+    TPUs write every matrix product as one, with batch dimensions as windows that see one element.
+    """
+    labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", instruction.attributes)
+    assert labels is not None
+    window = re.search(r"window=\{([^}]*)\}", instruction.attributes)
+    settings = dict(part.split("=") for part in window[1].split()) if window else {}
+    shapes = [computation[name].arrays[0].shape for name in instruction.operands[:2]]
+    given, kernel, result = (
+        dict(zip(names, shape, strict=True))
+        for names, shape in zip(
+            labels.groups(), (*shapes, instruction.arrays[0].shape), strict=True
+        )
+    )
+    products = float(result["b"] * result["f"] * kernel["i"])
+    for axis in (label for label in labels[3] if label.isdigit()):
+
+        def of(key: str, default: str, axis: str = axis) -> str:
+            return settings[key].split("x")[int(axis)] if key in settings else default
+
+        stride, spread, gaps = (
+            int(of("stride", "1")),
+            int(of("rhs_dilate", "1")),
+            int(of("lhs_dilate", "1")),
+        )
+        before = int(of("pad", "0_0").split("_")[0])
+        last = (given[axis] - 1) * gaps
+        products *= sum(
+            0 <= place <= last and place % gaps == 0
+            for out in range(result[axis])
+            for place in (out * stride + k * spread - before for k in range(kernel[axis]))
+        )
+    return 2.0 * products

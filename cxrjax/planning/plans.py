@@ -1,0 +1,321 @@
+"""A plan: what one configuration takes on one slice."""
+
+import dataclasses
+import hashlib
+import importlib.metadata
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from cxrjax.hardware import GIB, Topology
+from cxrjax.models.flops import Flops, step_flops, total
+from cxrjax.models.layers import recomputes
+from cxrjax.planning import formula, hlo, program
+from cxrjax.planning.estimate import Estimate, mfu, roofline
+from cxrjax.training import checkpoint
+from cxrjax.training.config import batch_images
+from cxrjax.training.run_info import write_json
+from cxrjax.training.sharding import AXES
+
+# What is kept of a compiled program: raise it when reading programs changes.
+_KEPT_VERSION = 1
+# Where compiled programs' figures are kept; compiling one takes minutes.
+KEPT = Path.home() / ".cache" / "cxrjax" / "plans"
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """What compiling a program gave.
+
+    Attributes:
+        memory: None where the program does not fit.
+        limit: bytes of a chip's memory by the compiler; None where it did not say.
+        needed: bytes that a program that does not fit would need; None likewise.
+        program: None where it does not fit.
+        seconds: that compiling took.
+    """
+
+    memory: program.Memory | None
+    limit: int | None
+    needed: int | None
+    program: hlo.Program | None
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, kept: dict[str, Any]) -> "Measured":
+        memory, found = kept["memory"], kept["program"]
+        if memory is not None:
+            memory = program.Memory(**memory)
+        if found is not None:
+            found = hlo.Program(
+                tuple(hlo.Work(**one) for one in found["work"]),
+                tuple(hlo.Collective(**one) for one in found["collectives"]),
+                found["unknown_loops"],
+            )
+        return cls(memory, kept["limit"], kept["needed"], found, kept["seconds"])
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """One configuration on one slice.
+
+    Attributes:
+        config: as planned.
+        topology: of the slice.
+        flops: of a step, by part, all chips together.
+        measured: by the compiler; None of a GPU.
+        guess: by formula; None where it was compiled.
+        decode: by the compiler, of prefill and decode loop; None where nobody asked.
+    """
+
+    config: ConfigDict
+    topology: Topology
+    flops: dict[str, Flops]
+    measured: Measured | None
+    guess: formula.Guess | None
+    decode: Measured | None = None
+
+    @property
+    def memory(self) -> program.Memory | None:
+        source = self.guess or self.measured
+        return None if source is None else source.memory
+
+    @property
+    def limit(self) -> int:
+        """Bytes of a chip that a program may have."""
+        return (self.measured and self.measured.limit) or self.topology.chip.hbm_bytes
+
+    @property
+    def fits(self) -> bool:
+        return self.memory is not None and self.memory.peak <= self.limit
+
+    @property
+    def estimate(self) -> Estimate | None:
+        if self.guess:
+            return self.guess.estimate
+        if self.measured is None or self.measured.program is None:
+            return None
+        return roofline(self.measured.program, self.topology)
+
+    @property
+    def collectives(self) -> dict[str, float] | None:
+        """Bytes that a chip sends in a step, by kind."""
+        if self.guess:
+            return self.guess.collectives
+        if self.measured is None or self.measured.program is None:
+            return None
+        return self.measured.program.collective_bytes()
+
+    @property
+    def mfu(self) -> float | None:
+        if self.estimate is None:
+            return None
+        needed = total(self.flops).model
+        return mfu(needed, self.estimate.step, self.topology.chip, self.topology.chips)
+
+    def to_json(self) -> dict[str, Any]:
+        """The contract's keys, then everything by who says it."""
+        memory, estimate, flops = self.memory, self.estimate, total(self.flops)
+        needed = self.measured.needed if self.measured else None
+        sent = self.collectives
+        compiled = self.measured.program if self.measured else None
+        return {
+            "topology": self.topology.name,
+            "fits": self.fits,
+            "chips": self.topology.chips,
+            "hbm_bytes_per_chip": memory.peak if memory else needed,
+            "hbm_limit_bytes": self.limit,
+            "flops_per_step": flops.model,
+            "collective_bytes_per_chip": None if sent is None else sum(sent.values()),
+            "step_seconds_estimate": estimate and estimate.step,
+            "mfu_estimate": self.mfu,
+            "limited_by": estimate and estimate.limit,
+            "batch_images": batch_images(self.config),
+            "accumulation_steps": self.config.training.accumulation_steps,
+            "mesh": dict(self.config.mesh),
+            "remat": self.config.model.remat,
+            "source": "formula" if self.guess else "compiler",
+            "compiler": {
+                "memory": memory and not self.guess and dataclasses.asdict(memory),
+                "collectives": sent if not self.guess else None,
+                "flops_per_chip": compiled and compiled.flops,
+                "hbm_traffic_per_chip": compiled and compiled.hbm_bytes,
+                "unknown_loops": compiled and compiled.unknown_loops,
+                "decode": self.decode and _decode_json(self.decode, self.topology),
+            },
+            "model": {
+                "flops": {name: dataclasses.asdict(f) for name, f in self.flops.items()},
+                "flops_recomputed": flops.recompute,
+                "seconds": estimate and dataclasses.asdict(estimate),
+                "memory": self.guess and dataclasses.asdict(self.guess.memory),
+                "collectives": sent if self.guess else None,
+                "chip": {**dataclasses.asdict(self.topology.chip), "shapes": None},
+            },
+        }
+
+
+def _decode_json(decode: Measured, topology: Topology) -> dict[str, Any]:
+    found = decode.program and roofline(decode.program, topology)
+    return {
+        "fits": decode.memory is not None,
+        "memory": decode.memory and dataclasses.asdict(decode.memory),
+        "seconds_estimate": found and found.step,
+    }
+
+
+def make_plan(
+    config: ConfigDict,
+    topology: Topology,
+    *,
+    compiled: bool = True,
+    decode: bool = False,
+    kept: Path | None = KEPT,
+    log_line: Callable[[str], None] = lambda line: None,
+) -> Plan:
+    """Plans a configuration for a slice.
+
+    Args:
+        config: valid; needs neither data nor weights.
+        compiled: False plans by formula alone, as of a GPU.
+        decode: also the decode loop, for as many images as a batch has.
+        kept: where figures of compiled programs are kept; None: nowhere.
+        log_line: told when a compilation begins.
+
+    Raises:
+        UserError: the mesh does not fit the slice, or libtpu is absent.
+    """
+    inputs, shape = program.step_inputs(config), program.batch_shape(config)
+    model = checkpoint.abstract_model(config)
+    flops = step_flops(
+        model,
+        tuple(config.trainable),
+        shape,
+        remat=recomputes(config.model.remat),
+        loc_loss=_loc_loss(config),
+    )
+    if topology.chip.kind == "gpu" or not compiled:
+        found = formula.guess(config, inputs, model.config, shape, total(flops), topology)
+        return Plan(config, topology, flops, None, found)
+    formula.abstract_mesh(config, topology)  # a mesh that does not fit is told at once
+    devices = program.tpu_devices(topology)
+    lowered = program.lower_step(config, devices)
+    measured = _measure(lowered, topology, "the training step", kept, log_line)
+    answered = None
+    if decode:
+        lowered = program.lower_decode(config, devices)
+        answered = _measure(lowered, topology, "the decode loop", kept, log_line)
+    return Plan(config, topology, flops, measured, None, answered)
+
+
+def _loc_loss(config: ConfigDict) -> bool:
+    from cxrjax.input_pipeline.coordinates import resolve_box_route
+
+    return resolve_box_route(config.training.box_route, config.data.codec) == "loc"
+
+
+def _measure(
+    lowered: Any,
+    topology: Topology,
+    what: str,
+    kept: Path | None,
+    log_line: Callable[[str], None],
+) -> Measured:
+    """Compiles a program and reads it, or takes up what was found of the very same one before."""
+    file = None
+    if kept is not None:
+        versions = [importlib.metadata.version(name) for name in ("jax", "jaxlib", "libtpu")]
+        key = [str(_KEPT_VERSION), topology.name, *versions, lowered.as_text()]
+        file = kept / f"{hashlib.sha256(chr(0).join(key).encode()).hexdigest()}.json"
+        if file.is_file():
+            return Measured.from_json(json.loads(file.read_text(encoding="utf-8")))
+    log_line(f"{topology.name}: compiling {what}, some minutes")
+    begun = time.monotonic()
+    try:
+        compiled = program.compile_program(lowered)
+        read = hlo.read_program(compiled.as_text(), topology.chips)
+        memory = program.memory_of(compiled)
+        found = Measured(memory, None, None, read, time.monotonic() - begun)
+    except program.DoesNotFitError as error:
+        found = Measured(None, error.limit, error.needed, None, time.monotonic() - begun)
+    if file is not None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_json(file, found.to_json())
+    return found
+
+
+def describe(plan: Plan) -> str:
+    """A page for people."""
+    topology, flops = plan.topology, total(plan.flops)
+    by = "by formula alone: nothing was compiled" if plan.guess else "compiled"
+    lines = [
+        f"{topology.name} ({topology.vendor_name}), {topology.chips} chips, {by}",
+        f"  batch of {batch_images(plan.config)} images in "
+        f"{plan.config.training.accumulation_steps} micro-batches, mesh "
+        + " ".join(f"{axis}={plan.config.mesh[axis]}" for axis in AXES),
+        f"  fits: {'yes' if plan.fits else 'NO'}",
+    ]
+    memory = plan.memory
+    says = "the formula says" if plan.guess else "the compiler says"
+    if memory is None:
+        needed = plan.measured.needed if plan.measured else None
+        lines.append(f"HBM of a chip, {says}: needs {_gib(needed)} of {_gib(plan.limit)}")
+    else:
+        lines += [
+            f"HBM of a chip, {says}: peak {_gib(memory.peak)} of {_gib(plan.limit)}",
+            f"  arguments {_gib(memory.arguments)}, outputs {_gib(memory.outputs)}, of these in "
+            f"place {_gib(memory.aliased)}, temporaries {_gib(memory.temporaries)}",
+        ]
+    sent = plan.collectives
+    if sent is not None:
+        listed = ", ".join(f"{kind} {value / 1e6:,.1f} MB" for kind, value in sent.items())
+        lines.append(f"Sent by a chip in a step, {says}: {listed or 'nothing'}")
+    lines.append(
+        f"Operations of a step, by formula: {flops.model:.4g}, and {flops.recompute:.4g} again "
+        "to save memory"
+    )
+    for name, part in plan.flops.items():
+        lines.append(
+            f"  {name}: forward {part.forward:.3g}, backward {part.backward:.3g}, again "
+            f"{part.recompute:.3g}"
+        )
+    compiled = plan.measured.program if plan.measured else None
+    if compiled is not None:
+        lines.append(
+            f"  the compiled program has {compiled.flops * topology.chips:.4g} in its products, "
+            f"and moves {compiled.hbm_bytes / 1e9:,.1f} GB through a chip's HBM"
+        )
+        if compiled.unknown_loops:
+            lines.append(f"  {compiled.unknown_loops} loops of unknown length were counted once")
+    if estimate := plan.estimate:
+        lines += [
+            f"A step takes at least {estimate.step:.3f} s, a model estimates (MFU at most "
+            f"{plan.mfu:.1%}); limited by {estimate.limit}",
+            f"  alone: compute {estimate.compute:.3f} s, HBM {estimate.hbm:.3f} s, links "
+            f"{estimate.links:.4f} s",
+        ]
+    if plan.decode is not None:
+        lines.append(_describe_decode(plan.decode, topology))
+    lines.append(f"Figures of the chip: {topology.chip.source}")
+    return "\n".join(lines)
+
+
+def _describe_decode(decode: Measured, topology: Topology) -> str:
+    if decode.memory is None or decode.program is None:
+        return f"Answering a batch: does not fit, needs {_gib(decode.needed)}"
+    # The loop ends early where all answers have ended.
+    seconds = roofline(decode.program, topology).step
+    return (
+        f"Answering a batch: peak {_gib(decode.memory.peak)}, at least {seconds:.3f} s where the "
+        "longest answer fills its slots"
+    )
+
+
+def _gib(value: int | None) -> str:
+    return "an unknown amount" if value is None else f"{value / GIB:.2f} GiB"

@@ -1,0 +1,261 @@
+"""Rules against the masks of layout.py, and the kernels, interpreted, against dense attention."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cxrjax.models import PRESETS, VLM
+from cxrjax.models.layout import Context, image_of_token, make_layout
+from cxrjax.models.presets import DecoderConfig
+from cxrjax.models.splash import (
+    attend_by_rule,
+    attend_to_all,
+    image_spans,
+    make_splash_layout,
+    resolve_attention,
+)
+
+PLAIN = DecoderConfig(
+    vocab_size=16, width=8, depth=2, num_heads=2, num_kv_heads=1, head_dim=4, mlp_dim=8
+)
+
+
+def layouts(config, is_image, mask, num_prefix, context_mask=None, *, context_sees_prefix):
+    """Both layouts of the same batch."""
+    num_context = len(is_image)
+    context = Context(num_context, image_of_token(jnp.asarray(is_image)[None]), context_mask)
+    by_mask = make_layout(
+        config, context, mask, num_prefix, context_sees_prefix=context_sees_prefix
+    )
+    by_rule = make_splash_layout(
+        config,
+        context_mask,
+        image_spans(is_image),
+        num_context,
+        mask,
+        num_prefix,
+        context_sees_prefix=context_sees_prefix,
+        interpret=True,
+    )
+    return by_mask, by_rule
+
+
+def masks_in_full(layout, local, row):
+    """The masks of one row as one [S, S] array."""
+    seen = layout.seen_locally if local and layout.seen_locally is not None else layout.seen
+    c, (_, questions, slots, _) = layout.num_context, seen.text.shape
+
+    def of_row(mask):
+        return np.asarray(mask)[row if mask.shape[0] > 1 else 0]
+
+    full = np.zeros((c + questions * slots,) * 2, bool)
+    full[:c, :c] = True if seen.context is None else of_row(seen.context)[0]
+    for i in range(questions):
+        own = slice(c + i * slots, c + (i + 1) * slots)
+        full[own, own] = np.asarray(seen.text)[row, i]
+        to = seen.text_to_context
+        full[own, :c] = True if to is None else of_row(to)[min(i, to.shape[1] - 1)]
+    if seen.context_to_prefix is not None:
+        prefix = of_row(seen.context_to_prefix)[0]
+        full[:c, c : c + prefix.shape[-1]] = prefix
+    return full
+
+
+def random_mask(rng, rows, questions, num_prefix, num_answer):
+    slot = np.arange(num_prefix + num_answer)
+    first = rng.integers(0, num_prefix, (rows, questions, 1))
+    last = num_prefix + rng.integers(1, num_answer + 1, (rows, questions, 1))
+    return jnp.asarray((slot >= first) & (slot < last))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    causal=st.booleans(),
+    window=st.sampled_from([None, 3, 5, 40]),
+    kinds=st.lists(st.booleans(), min_size=1, max_size=7),
+    questions=st.integers(1, 3),
+    shared=st.booleans(),
+    context_padding=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_rules_say_what_masks_say(causal, window, kinds, questions, shared, context_padding, seed):
+    config = dataclasses.replace(
+        PLAIN,
+        prefix_attention="causal" if causal else "full",
+        window=window,
+        global_every=2 if window else 1,
+    )
+    rng = np.random.default_rng(seed)
+    rows, questions = 2, questions if shared else 1
+    is_image = np.array(kinds)
+    mask = random_mask(rng, rows, questions, 3, 4)
+    there = None
+    if context_padding:
+        there = jnp.asarray(np.arange(len(kinds)) >= rng.integers(0, len(kinds), (rows, 1)))
+    by_mask, by_rule = layouts(config, is_image, mask, 3, there, context_sees_prefix=not shared)
+    if by_rule is None:  # slots do not tell
+        assert window is not None
+        assert context_padding or (shared and not causal)
+        return
+    present = np.asarray(by_rule.present)
+    assert (by_rule.local_rule is None) == (by_mask.seen_locally is None)
+    for local, rule in ((False, by_rule.rule), (True, by_rule.local_rule)):
+        if rule is None:
+            continue
+        slot = np.arange(rule.length)
+        found = np.broadcast_to(rule(slot[:, None], slot[None, :]), (rule.length,) * 2)
+        assert found.diagonal().all()  # no softmax over nothing
+        for row in range(rows):
+            order = slot if by_rule.order is None else np.asarray(by_rule.order)[row]
+            assert sorted(order) == list(slot)
+            expected = masks_in_full(by_mask, local, row)[np.ix_(order, order)]
+            valid = present[row][order]
+            np.testing.assert_array_equal(
+                found[np.ix_(valid, valid)], expected[np.ix_(valid, valid)]
+            )
+
+
+def dense(q, k, v, seen, softcap):
+    """Attention with the mask written out, [B, S, heads, H], in float32."""
+    k, v = (jnp.repeat(x, q.shape[2] // x.shape[2], axis=2) for x in (k, v))
+    scores = jnp.einsum("bqnh,bknh->bnqk", q, k)
+    if softcap is not None:
+        scores = softcap * jnp.tanh(scores / softcap)
+    weights = jax.nn.softmax(jnp.where(seen[:, None], scores, -1e30), axis=-1)
+    return jnp.einsum("bnqk,bknh->bqnh", weights, v)
+
+
+def normal(seed, *shape):
+    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
+
+
+def check_equal(attend, expected, arrays, valid):
+    """Values and gradients, where queries are no padding."""
+    weights = normal(9, *arrays[0].shape) * valid[..., None, None]
+
+    def run(function):
+        def loss(*arrays):
+            out = function(*arrays)
+            return jnp.sum(out * weights), out * valid[..., None, None]
+
+        return jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2), has_aux=True))(*arrays)
+
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, atol=3e-5), run(attend), run(expected)
+    )
+
+
+KINDS = {
+    # name: prefix attention, window, softcap, questions, images in the context
+    "prefix_lm": ("full", None, None, 1, 20),
+    "shared_context": ("full", None, None, 3, 20),
+    "sliding_window_behind_a_prefix": ("full", 24, 30.0, 1, 20),
+    "image_bidirectional": ("causal", None, None, 2, 20),
+    "image_bidirectional_sliding_window": ("causal", 24, None, 2, 20),
+}
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, marks=() if kind == "prefix_lm" else pytest.mark.slow) for kind in KINDS],
+)
+@pytest.mark.parametrize("is_local", [False, True])
+def test_kernels_equal_dense_attention(kind, is_local):
+    prefix_attention, window, softcap, questions, num_image = KINDS[kind]
+    if is_local and window is None:
+        pytest.skip("no local layers")
+    config = dataclasses.replace(
+        PLAIN, prefix_attention=prefix_attention, window=window, global_every=2 if window else 1
+    )
+    is_image = np.array([False] * 2 + [True] * num_image + [False] * 3)
+    mask = random_mask(np.random.default_rng(0), 2, questions, 10, 12)
+    by_mask, by_rule = layouts(config, is_image, mask, 10, context_sees_prefix=questions == 1)
+    assert by_rule is not None
+    seen = jnp.asarray(np.stack([masks_in_full(by_mask, is_local, row) for row in range(2)]))
+    length = seen.shape[1]
+    arrays = [normal(i, 2, length, heads, 8) for i, heads in enumerate((4, 2, 2))]
+
+    def attend(q, k, v):
+        return attend_by_rule(q, k, v, by_rule, jnp.asarray(is_local), softcap)
+
+    def expected(q, k, v):
+        return dense(q, k, v, seen, softcap)
+
+    check_equal(attend, expected, arrays, by_rule.present)
+
+
+@pytest.mark.slow
+def test_several_blocks_equal_dense_attention():
+    """More tokens than a block has; one key-value head for all query heads."""
+    config = dataclasses.replace(PLAIN, prefix_attention="full")
+    mask = random_mask(np.random.default_rng(1), 1, 1, 64, 64)
+    by_mask, by_rule = layouts(config, np.ones(500, bool), mask, 64, context_sees_prefix=True)
+    assert by_rule is not None
+    seen = jnp.asarray(masks_in_full(by_mask, False, 0))[None]
+    arrays = [normal(i, 1, 628, heads, 8) for i, heads in enumerate((2, 1, 1))]
+    check_equal(
+        lambda q, k, v: attend_by_rule(q, k, v, by_rule, False),
+        lambda q, k, v: dense(q, k, v, seen, None),
+        arrays,
+        by_rule.present,
+    )
+
+
+@pytest.mark.slow
+def test_the_tower_equals_dense_attention():
+    arrays = [normal(i, 2, 150, 2, 9) for i in range(3)]
+    everything = jnp.ones((2, 150), bool)
+    check_equal(
+        lambda q, k, v: attend_to_all(q, k, v, interpret=True),
+        lambda q, k, v: dense(q, k, v, jnp.ones((2, 150, 150), bool), None),
+        arrays,
+        everything,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("remat", ["none", "attention"])
+def test_a_model_by_kernels_equals_the_dense_one(remat):
+    config = dataclasses.replace(
+        PRESETS["tiny"],
+        vision=dataclasses.replace(
+            PRESETS["tiny"].vision, image_size=24, patch_size=8, width=24, depth=1, mlp_dim=40
+        ),
+        decoder=dataclasses.replace(
+            PRESETS["tiny"].decoder, vocab_size=1100, width=20, depth=2, head_dim=6, mlp_dim=28
+        ),
+    )
+    rng = np.random.default_rng(0)
+    mask = np.asarray(random_mask(rng, 2, 2, 7, 5))
+    tokens = rng.integers(0, 1100, mask.shape)
+    images = rng.integers(0, 256, (2, 24, 24, 3)).astype(np.uint8)
+    inputs = images, tokens[..., :7], mask[..., :7], tokens[..., 7:], mask[..., 7:]
+
+    def value_and_grad(**kwargs):
+        graphdef, state = nnx.split(VLM(config, rngs=nnx.Rngs(0), **kwargs))
+
+        def loss(state):
+            hidden = nnx.merge(graphdef, state)(*inputs)
+            return jnp.mean(jnp.where(inputs[4][..., None], hidden, 0) ** 3)
+
+        return jax.jit(jax.value_and_grad(loss))(state)
+
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5),
+        value_and_grad(attention="splash_interpreted", remat=remat),
+        value_and_grad(),
+    )
+
+
+def test_auto_is_what_the_platform_has():
+    assert resolve_attention("auto", "tpu") == "splash"
+    assert resolve_attention("auto", "cpu") == "dense"
+    assert resolve_attention("splash", "cpu") == "splash"
+    with pytest.raises(ValueError, match="'flash' is unknown"):
+        resolve_attention("flash", "tpu")
