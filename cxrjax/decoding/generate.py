@@ -248,10 +248,10 @@ class Generator:
                 raise ValueError("sampling needs question_index: a draw belongs to its question")
             question_index = np.zeros(np.shape(prefix_tokens)[:2], np.int32)
         inputs = (images, prefix_tokens, prefix_mask, question_index, context_tokens, context_mask)
-        rows = None
+        rows = np.shape(prefix_tokens)[0]
+        several = jax.process_count() > 1
         if self.mesh is not None:
-            if jax.process_count() == 1:
-                rows = np.shape(prefix_tokens)[0]
+            if not several:
                 extra = self.whole_batch(rows) - rows
                 inputs = jax.tree.map(lambda x: _with_rows(x, extra), inputs)
             inputs = put_batch(inputs, self.mesh)
@@ -265,8 +265,8 @@ class Generator:
             # An argument: another seed compiles nothing anew.
             np.uint32(self.strategy.seed),
         )
-        if self.mesh is not None:
-            answers = fetch_whole(answers, self.mesh)
+        if self.mesh is not None and several:
+            return fetch_whole(answers, self.mesh)
         return Generation(*(np.asarray(part)[:rows] for part in answers))  # type: ignore[arg-type]
 
 

@@ -39,14 +39,15 @@ def predict_questions(
     gives reasons adds `reason`; boxes are those of the answer before it.
 
     Args:
-        generator: where it has a mesh, each process reads the batch's rows that are on its devices,
-            and all of them yield all predictions.
+        generator: where its mesh is of several processes, each reads the batch's rows that are on
+            its devices, and all of them yield all predictions.
         images_per_batch: over all processes and devices.
 
     Raises:
         UserError: the mesh does not divide the batch.
     """
-    mesh = generator.mesh
+    # Of one process the generator itself deals a batch out to devices.
+    mesh = None if distributed.alone() else generator.mesh
     loader = eval_loader(
         source,
         tokenizer,

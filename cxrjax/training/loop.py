@@ -45,7 +45,7 @@ from cxrjax.training.preemption import Preemption
 from cxrjax.training.profiling import StepProfiler
 from cxrjax.training.progress import Load, Progress, load_of
 from cxrjax.training.run_info import describe_run, peak_memory_gb, write_json
-from cxrjax.training.set_aside import SetAside
+from cxrjax.training.set_aside import SetAsideQuestions
 from cxrjax.training.step_clock import RunningStep, StepClock
 from cxrjax.training.store import CheckpointStore
 from cxrjax.training.utilization import StepFlops, memory_figures, peak_flops
@@ -162,12 +162,14 @@ def train(
     checkpoints = CheckpointStore(
         workdir, config.training.best_metric, config.training.keep_last, log_line=log_line
     )
-    start = checkpoints.latest_step() or 0
+    start, left_out = checkpoints.latest_step() or 0, []
     if start:
         checkpoint.check_same_run(workdir, config)
         checkpoint.check_same_base(workdir, checkpoints.restore_json(start, "base"), base)
         state = checkpoints.restore_state(start, state)
-        batches.set_state(checkpoints.restore_json(start, "data"))
+        saved = checkpoints.restore_json(start, "data")
+        batches.set_state(saved)
+        left_out = saved.get("set_aside", [])
         log_line(f"resumed from the checkpoint of step {start:,}")
     quality = quality or QualityLog()
     if distributed.is_first():
@@ -212,7 +214,7 @@ def train(
         examples=examples,
         steps=steps,
         evaluate=evaluate,
-        set_aside=SetAside(quality, workdir / QUALITY_FILE, log_line),
+        set_aside=SetAsideQuestions(quality, workdir / QUALITY_FILE, log_line, left_out),
         log_line=log_line,
         progress=Progress(steps, peak_flops(config, mesh)),
         step_flops=StepFlops(model, config, jax.process_count()),
@@ -258,7 +260,7 @@ class _Loop:
     examples: ExampleLog | None
     steps: int
     evaluate: Evaluate | None
-    set_aside: SetAside
+    set_aside: SetAsideQuestions
     log_line: Callable[[str], None]
     progress: Progress
     step_flops: StepFlops
@@ -321,7 +323,8 @@ class _Loop:
         self.watchdog.beat(number, "saving a checkpoint")
         check_present(self.workdir, checkpoint.CONFIG_FILE)
         self.log.flush()
-        self.checkpoints.save(number, state, batches.get_state(), self.base, figures)
+        position = {**batches.get_state(), "set_aside": self.set_aside.state()}
+        self.checkpoints.save(number, state, position, self.base, figures)
 
     def _evaluates_after(self, number: int) -> bool:
         return self.evaluate is not None and self._due(number, self.settings.eval_every)

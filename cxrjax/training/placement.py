@@ -50,7 +50,7 @@ def put_tree(tree: Any, mesh: Mesh) -> Any:
     """Parameters or a train state on the mesh by the sharding rules.
 
     Args:
-        tree: of whole arrays, the same in every process, or of arrays that are on the mesh.
+        tree: of whole arrays, the same in every process, or on a mesh of all of them already.
     """
     shardings = tree_shardings(mesh, tree)
     if jax.process_count() == 1:
@@ -60,8 +60,8 @@ def put_tree(tree: Any, mesh: Mesh) -> Any:
 
 
 def _put_whole(x: Any, sharding: NamedSharding) -> jax.Array:
-    if isinstance(x, jax.Array) and not x.is_fully_addressable:  # on the mesh already
-        return x
+    if isinstance(x, jax.Array) and not x.is_fully_addressable:
+        return jax.device_put(x, sharding)
     whole = np.asarray(x)
     return jax.make_array_from_callback(whole.shape, sharding, lambda index: whole[index])
 

@@ -8,25 +8,38 @@ from cxrjax.datasets.quality import QualityLog
 from cxrjax.input_pipeline.batch import Problem
 from cxrjax.training.run_info import write_json
 
+_WHERE = "during training"
 
-class SetAside:
+
+class SetAsideQuestions:
     """Counts and tells each question once, over all processes; none is replaced.
 
     Args:
-        quality: what was set aside before the run.
+        quality: what was set aside before the run, and before a resume.
         file: quality.json, which the first process writes.
         log_line: where each is told.
+        known: what `state` gave where the run resumes.
     """
 
-    def __init__(self, quality: QualityLog, file: Path, log_line: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        quality: QualityLog,
+        file: Path,
+        log_line: Callable[[str], None],
+        known: Iterable[int] = (),
+    ) -> None:
         self._quality = quality
         self._file = file
         self._log_line = log_line
-        self._indices: set[int] = set()
+        self._indices = set(known)
         self._waiting: list[tuple[int, Problem]] = []
 
     def __len__(self) -> int:
         return len(self._indices)
+
+    def state(self) -> list[int]:
+        """Positions of the questions, for a checkpoint."""
+        return sorted(self._indices)
 
     def note(self, step: int, problems: Iterable[Problem]) -> None:
         """Problems of this process's rows; other processes hear of them at the next `share`."""
@@ -41,14 +54,16 @@ class SetAside:
         found = distributed.gather(self._waiting)
         self._waiting = []
         known = len(self._indices)
+        # A run that was killed has told of some that its last checkpoint does not know.
+        told = {(entry.item, entry.where, entry.found) for entry in self._quality.entries}
         # As one process would have met them: step by step, and rows in order within a step.
         for _, fields in sorted((each for part in found for each in part), key=lambda e: e[0]):
             problem = Problem(*fields)
             if problem.question_index not in self._indices:
                 self._indices.add(problem.question_index)
-                self._quality.set_aside(
-                    problem.reason, problem.question_id, "during training", problem.detail
-                )
+                if (problem.question_id, _WHERE, problem.detail) in told:
+                    continue
+                self._quality.set_aside(problem.reason, problem.question_id, _WHERE, problem.detail)
                 self._log_line(f"set aside {problem.question_id}: {problem.detail}")
         if len(self._indices) > known and distributed.is_first():
             write_json(self._file, self._quality.to_json())

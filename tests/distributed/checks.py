@@ -49,22 +49,22 @@ def main() -> None:
     dealt = np.asarray(jax.devices())[[0, 2, 1, 3]]  # as a pod may number its devices
     for mesh, mine in (
         (make_mesh(config), [[0, 1, 2, 3], [4, 5, 6, 7]]),
-        (Mesh(dealt.reshape(4, 1, 1), AXES), [[0, 1, 4, 5], [2, 3, 6, 7]]),
-        (Mesh(dealt.reshape(2, 2, 1), AXES), [[0, 1, 4, 5], [2, 3, 6, 7]]),
+        (Mesh(dealt.reshape(1, 4, 1, 1), AXES), [[0, 1, 4, 5], [2, 3, 6, 7]]),
+        (Mesh(dealt.reshape(2, 1, 2, 1), AXES), [[0, 1, 4, 5], [2, 3, 6, 7]]),
         # `tensor` goes over both processes: they load the same rows.
-        (Mesh(dealt.reshape(2, 1, 2), AXES), [[*range(8)], [*range(8)]]),
-        (Mesh(dealt.reshape(1, 1, 4), AXES), [[*range(8)], [*range(8)]]),
+        (Mesh(dealt.reshape(1, 2, 1, 2), AXES), [[*range(8)], [*range(8)]]),
+        (Mesh(dealt.reshape(1, 1, 1, 4), AXES), [[*range(8)], [*range(8)]]),
     ):
         assert host_rows(mesh, 8) == mine[me]
         placed = put_batch({"rows": rows[mine[me]]}, mesh)
         assert placed["rows"].sharding == batch_sharding(mesh)
         np.testing.assert_array_equal(fetch_whole(placed, mesh)["rows"], rows)
     kernel = np.arange(512 * 256, dtype=np.float32).reshape(512, 256)
-    for shape in ((4, 1, 1), (1, 4, 1), (1, 1, 4), (1, 2, 2)):
+    for shape in ((1, 4, 1, 1), (1, 1, 4, 1), (1, 1, 1, 4), (1, 1, 2, 2)):
         mesh = Mesh(np.asarray(jax.devices()).reshape(shape), AXES)
         tree = put_tree({"decoder": {"layers": {"mlp": {"up_proj": {"kernel": kernel}}}}}, mesh)
         (leaf,) = jax.tree.leaves(tree)
-        assert leaf.addressable_data(0).size == kernel.size // (shape[1] * shape[2])
+        assert leaf.addressable_data(0).size == kernel.size // (shape[2] * shape[3])
         np.testing.assert_array_equal(jax.tree.leaves(fetch_whole(tree, mesh))[0], kernel)
     print(f"process {me} has seen it all")
 

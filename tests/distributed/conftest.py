@@ -35,7 +35,6 @@ def get_config(variant=""):
     config.training.log_every = 1
     config.training.log_examples = True
     config.training.checkpoint_every = 2
-    config.training.keep_last = 3
     config.decoding.max_answer_tokens = 16
     config.missing_data_help = "None."
     return config

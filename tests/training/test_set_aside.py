@@ -1,0 +1,41 @@
+"""Questions left out of batches: counted once, whatever a run is made of."""
+
+import json
+
+from cxrjax.datasets.quality import QualityLog
+from cxrjax.input_pipeline.batch import Problem
+from cxrjax.training.set_aside import SetAsideQuestions
+
+
+def _problem(index, question_id=None):
+    name = question_id or f"q{index}"
+    return Problem(index, name, "unreadable_image", f"{index}.png: truncated")
+
+
+def test_each_question_is_counted_and_told_once(tmp_path):
+    told, file = [], tmp_path / "quality.json"
+    questions = SetAsideQuestions(QualityLog(), file, told.append)
+    questions.note(1, [_problem(5)])
+    # Two files of a mixture may have the same id.
+    questions.note(2, [_problem(5), _problem(3, "q5")])
+    assert len(questions) == 2 and questions.state() == [3, 5]
+    assert told == ["set aside q5: 5.png: truncated", "set aside q5: 3.png: truncated"]
+    assert json.loads(file.read_text())["total"] == 2
+
+
+def test_a_resumed_run_counts_on_and_repeats_nothing_of_quality_json(tmp_path):
+    file = tmp_path / "quality.json"
+    first = SetAsideQuestions(QualityLog(), file, lambda _: None)
+    first.note(1, [_problem(5)])
+    saved = first.state()
+    first.note(2, [_problem(6)])  # after the checkpoint: the run is killed
+    quality, told = QualityLog(), []
+    quality.extend(json.loads(file.read_text()))
+    resumed = SetAsideQuestions(quality, file, told.append, saved)
+    assert len(resumed) == 1
+    resumed.note(2, [_problem(6), _problem(5)])
+    assert told == [] and len(resumed) == 2
+    resumed.note(3, [_problem(7)])
+    assert len(resumed) == 3 and len(told) == 1
+    content = json.loads(file.read_text())
+    assert [entry["item"] for entry in content["set_aside"]] == ["q5", "q6", "q7"]
