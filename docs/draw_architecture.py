@@ -32,11 +32,15 @@ FLOORS = (
         ENTRY_POINTS,
         (
             *("build.py", "check_records.py", "train.py", "predict.py", "score.py"),
-            *("evaluate.py", "report.py", "convert.py", "review.py"),
+            *("evaluate.py", "report.py", "convert.py", "review.py", "plan.py"),
         ),
         "flags in, one call, exit code out",
     ),
-    Floor("results", ("benchmarks/", "runners/"), "a paper's tables; whoever answers questions"),
+    Floor(
+        "results",
+        ("benchmarks/", "runners/", "planning/"),
+        "tables; whoever answers; what a pod will take",
+    ),
     Floor("measures", ("metrics/", "judges/"), "pure functions of arrays and strings; verdicts"),
     Floor("runs", ("training/", "decoding/"), "loss, step, loop, checkpoints; sampling, grammar"),
     Floor("model", ("models/",), "vision tower, decoder, LoRA, weights in and out"),
@@ -51,7 +55,8 @@ FLOORS = (
         "ground",
         (
             *("boxes.py", "records.py", "errors.py", "cli.py", "json_file.py"),
-            *("keyed_lines.py", "negation.py", "provenance.py"),
+            *("keyed_lines.py", "negation.py", "provenance.py", "hardware.py"),
+            *("distributed.py", "roll_call.py"),
         ),
         "the box, the record, how commands end",
     ),
