@@ -19,6 +19,7 @@ import pytest
 from PIL import Image
 
 from cxrjax import review
+from cxrjax.datasets.review.sheet import read_sheet
 from cxrjax.errors import UserError
 from cxrjax.records import Answer, QARecord, write_records
 
@@ -354,3 +355,30 @@ def test_clicks_while_the_server_is_gone_are_saved_when_it_is_back(opened, serve
         "major",
         "minor",
     ]
+
+
+@pytest.mark.slow
+def test_the_page_without_a_server_saves_the_same_sheet(browser, tmp_path):
+    records = Served(tmp_path).flags[0]
+    flags = [records, "--sample=4", f"--image_root={tmp_path}", f"--out={tmp_path / 'page'}"]
+    review.main(flags)
+    tab = browser.new_context(viewport=PHONE).new_page()
+    tab.goto((tmp_path / "page" / "index.html").as_uri())
+    tab.keyboard.press("1")
+    assert not tab.query_selector("input[type=radio]:checked"), "nobody has said who rates"
+    tab.fill("#reader", "chi")
+    tab.keyboard.press("Enter")
+    tab.keyboard.press("Escape")
+    for _ in range(11):
+        tab.keyboard.press("2")
+    tab.reload()
+    assert tab.input_value("#reader") == "chi"
+    assert tab.inner_text("#progress") == "all rated"
+    with tab.expect_download() as download:
+        tab.click("#save")
+    assert download.value.suggested_filename == "chi.csv"
+    download.value.save_as(tmp_path / "chi.csv")
+    ratings = read_sheet(tmp_path / "chi.csv")
+    assert sorted(ratings.levels) == ["q0", "q1", "q2", "q3"]
+    assert {level for levels in ratings.levels.values() for level in levels.values()} == {1}
+    tab.context.close()
