@@ -2,20 +2,23 @@
 
     python -m cxrjax.review --check --records=DIR [--source=TABLE] --out=OUT
     python -m cxrjax.review --records=DIR/records/validation.jsonl --out=OUT [--sample=100]
+    python -m cxrjax.review --serve --records=... --reader=anna --reader=bao --out=OUT [--port=8765]
     python -m cxrjax.review --sheets=A.csv --sheets=B.csv [--consensus=FILE] --out=OUT
     python -m cxrjax.review --readers=TABLE --out=OUT
 
 --check verifies structure, compares findings and boxes with the source table, counts the words of
 reasons, finds repeated questions and what splits share: OUT/check.json. Exit code 1 where a check
 failed. Without it, --records draws a stratified sample: OUT/sheet.csv to fill in, OUT/index.html to
-fill in beside the pictures. --sheets computes the agreement of two filled sheets:
-OUT/agreement.json, agreement.md, consensus.csv; with the filled consensus file consensus.json.
---readers scores every radiologist of a box table, or of records, against the others:
-OUT/readers.json, readers.md.
+fill in beside the pictures. With --serve two readers do so at a link each instead, every click kept
+in OUT/review.sqlite; once both have handed in, their sheets and what --sheets writes are written.
+--sheets computes the agreement of two filled sheets: OUT/agreement.json, agreement.md,
+consensus.csv; with the filled consensus file consensus.json. --readers scores every radiologist of
+a box table, or of records, against the others: OUT/readers.json, readers.md.
 """
 
 import argparse
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -47,6 +50,10 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add = parser.add_argument
     add("--out", required=True, type=Path, metavar="DIR", help="folder to write to")
     add("--check", action="store_true", help="check the records instead of drawing a sample")
+    add("--serve", action="store_true", help="serve the sample to two readers")
+    add("--reader", action="append", metavar="NAME", help="who reads, for --serve; give two")
+    add("--host", default="127.0.0.1", help="of --serve (default 127.0.0.1: this machine alone)")
+    add("--port", type=int, default=8765, help="of --serve (default 8765; 0: any free one)")
     add("--source", type=Path, metavar="TABLE", help="box table that findings and boxes come from")
     add("--allow_leakage", action="store_true", help="report what splits share without failing")
     add("--sample", type=int, default=100, metavar="N", help="questions to review (default 100)")
@@ -63,12 +70,28 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         ("--source", "--check", flags.check),
         ("--allow_leakage", "--check", flags.check),
         ("--consensus", "--sheets", flags.sheets),
+        ("--serve", "--records", flags.records and not flags.check),
+        ("--reader", "--serve", flags.serve),
     ):
         if getattr(flags, name.lstrip("-")) and not there:
             parser.error(f"{name} needs {needs}")
+    if flags.serve:
+        _check_readers(parser, flags.reader or [])
     if flags.resamples < 0 or flags.seed < 0 or flags.processes < 1 or flags.sample < 1:
         parser.error("--resamples, --seed, --processes and --sample must not be negative")
     return flags
+
+
+def _check_readers(parser: argparse.ArgumentParser, names: list[str]) -> None:
+    """Names become names of files, beside those that a review has of its own."""
+    if len({name.lower() for name in names}) != 2 or len(names) != 2:
+        parser.error(f"{len(names)} --reader: expected two different names")
+    for name in names:
+        if not re.fullmatch(r"\w[\w.-]*", name) or name.lower() in ("sheet", "consensus"):
+            parser.error(
+                f"--reader={name}: expected letters, digits, '.', '_' and '-', and neither 'sheet' "
+                "nor 'consensus'"
+            )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -78,7 +101,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     flags = parse_arguments(argv)
     if flags.check:
         return 0 if quality_control.check(flags) else EXIT_CHECKS_FAILED
-    if flags.records:
+    if flags.serve:
+        quality_control.serve_review(flags)
+    elif flags.records:
         quality_control.draw_sample(flags)
     elif flags.sheets:
         quality_control.compare_sheets(flags)

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from cxrjax.benchmarks import reader_ceiling, review_agreement
-from cxrjax.benchmarks.review_page import render_review_page
+from cxrjax.benchmarks.review_page import render_agreement, render_review_page
+from cxrjax.benchmarks.review_server import ReviewServer
 from cxrjax.datasets.leakage import find_leakage
 from cxrjax.datasets.longitudinal import longitudinal_wording
 from cxrjax.datasets.near_duplicates import question_variety
@@ -16,6 +17,7 @@ from cxrjax.datasets.quality import QualityLog
 from cxrjax.datasets.review import consensus
 from cxrjax.datasets.review.sample import stratified_sample
 from cxrjax.datasets.review.sheet import COLUMNS, format_csv, read_sheet, sheet_rows
+from cxrjax.datasets.review.store import ReviewStore
 from cxrjax.datasets.vindr_cxr_vqa.annotation import ImageAnnotation
 from cxrjax.datasets.vindr_cxr_vqa.assemble import reader_boxes
 from cxrjax.datasets.vindr_cxr_vqa.box_table import read_box_table
@@ -130,11 +132,7 @@ def _print_check(result: dict, log: QualityLog) -> None:
 
 def draw_sample(flags: Namespace) -> None:
     """sheet.csv and index.html of a stratified sample."""
-    log = QualityLog()
-    files = list(record_files(flags.records))
-    records = itertools.chain.from_iterable(_read(file, log) for file in files)
-    sample = stratified_sample(records, flags.sample, flags.seed)
-    root = flags.image_root or default_image_root(files[0])
+    sample, root = _sample(flags)
     page, without = render_review_page(sample, root)
     with writing(flags.out):
         flags.out.mkdir(parents=True, exist_ok=True)
@@ -142,15 +140,64 @@ def draw_sample(flags: Namespace) -> None:
             format_csv(COLUMNS, sheet_rows(sample)), encoding="utf-8"
         )
         (flags.out / "index.html").write_text(page, encoding="utf-8")
+    print(f"{flags.out}: sheet.csv, index.html ({without} of {len(sample)} without a picture)")
+
+
+def _sample(flags: Namespace) -> tuple[list[QARecord], Path]:
+    """The questions to review, and what their image paths are relative to."""
+    log = QualityLog()
+    files = list(record_files(flags.records))
+    records = itertools.chain.from_iterable(_read(file, log) for file in files)
+    sample = stratified_sample(records, flags.sample, flags.seed)
     if log.entries:
         print(
             f"{len(log.entries)} questions could not be read and were not drawn from: see --check"
         )
-    print(f"{flags.out}: sheet.csv, index.html ({without} of {len(sample)} without a picture)")
+    return sample, flags.image_root or default_image_root(files[0])
 
 
-def compare_sheets(flags: Namespace) -> None:
-    """Agreement of two sheets, and what they settled."""
+def serve_review(flags: Namespace) -> None:
+    """A review that two readers fill in at links of their own, until interrupted."""
+    sample, root = _sample(flags)
+    with writing(flags.out):
+        flags.out.mkdir(parents=True, exist_ok=True)
+    store = ReviewStore(flags.out / "review.sqlite", sheet_rows(sample), flags.reader)
+    page, without = render_review_page(sample, root, served=True)
+    with ReviewServer(
+        (flags.host, flags.port), store, page, lambda: _handed_in(store, flags)
+    ) as server:
+        if store.complete():
+            server.agreement()  # its files may be missing, if an earlier server was stopped
+        print(f"{len(sample)} questions, {without} without a picture; ratings: {store.path}")
+        for name, token in store.tokens().items():
+            print(f"{name}: http://{flags.host}:{server.server_port}/{token}/")
+        print(
+            "Give each reader their own link. Ctrl-C stops; the same command goes on.", flush=True
+        )
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            print(f"stopped; what was rated is in {store.path}")
+        finally:
+            store.close()
+
+
+def _handed_in(store: ReviewStore, flags: Namespace) -> str:
+    """Both sheets, their agreement and the consensus file; the page that shows them."""
+    sheets = [flags.out / f"{name}.csv" for name in store.tokens()]
+    with writing(flags.out):
+        for sheet in sheets:
+            text = format_csv(COLUMNS, store.filled_rows(sheet.stem))
+            sheet.write_text(text, encoding="utf-8")
+    settings = Namespace(**{**vars(flags), "sheets": sheets, "consensus": None})
+    result, text = compare_sheets(settings)
+    return render_agreement(
+        result, text, [sheet.name for sheet in sheets] + ["agreement.json", "consensus.csv"]
+    )
+
+
+def compare_sheets(flags: Namespace) -> tuple[dict[str, object], str]:
+    """Agreement of two sheets, and what they settled; agreement.json and agreement.md."""
     first, second = map(read_sheet, flags.sheets)
     if first.reader == second.reader:
         raise UserError(f"both sheets are called {first.reader!r}: name each after its reader")
@@ -189,7 +236,8 @@ def compare_sheets(flags: Namespace) -> None:
             "{questions_accepted_on_all_dimensions} of {questions} questions were accepted on all "
             "dimensions".format(**settled)
         )
-    print(f"{flags.out}: {', '.join(written)}")
+    print(f"{flags.out}: {', '.join(written)}", flush=True)
+    return result, text
 
 
 def compare_readers(flags: Namespace) -> None:

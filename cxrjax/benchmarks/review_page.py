@@ -1,4 +1,4 @@
-"""The review sheet as one page that needs no server: pictures with boxes, buttons, a saved CSV."""
+"""The review sheet as one page: pictures with boxes, buttons, keys; with or without server."""
 
 import hashlib
 import json
@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+from markupsafe import Markup
 from tqdm import tqdm
 
 from cxrjax.benchmarks.overlays import COLOURS, TRUTH, jpeg_data_uri
+from cxrjax.benchmarks.page_markdown import sections
 from cxrjax.datasets.review.sheet import COLUMNS, DIMENSIONS, LEVELS, NOT_APPLICABLE, sheet_rows
 from cxrjax.images import ImageError, read_image
 from cxrjax.records import QARecord
@@ -18,13 +20,17 @@ from cxrjax.records import QARecord
 _LONG_SIDE = 1000
 
 
-def render_review_page(sample: Sequence[QARecord], image_root: Path) -> tuple[str, int]:
+def render_review_page(
+    sample: Sequence[QARecord], image_root: Path, served: bool = False
+) -> tuple[str, int]:
     """The page, and how many of its questions have no picture.
 
     Args:
         sample: the questions, in the order of the sheet.
         image_root: what `image_path` is relative to. A picture that is not there or cannot be read
             is replaced by a line that says so.
+        served: the page belongs to a review server, which keeps the ratings; else the browser does,
+            and saves a CSV.
     """
     rows = sheet_rows(sample)
     pictures: dict[str, dict[str, Any]] = {}
@@ -49,26 +55,59 @@ def render_review_page(sample: Sequence[QARecord], image_root: Path) -> tuple[st
         "columns": COLUMNS,
         "dimensions": list(DIMENSIONS),
         "rows": rows,
-        "notApplicable": NOT_APPLICABLE,
+        "served": served,
     }
-    environment = jinja2.Environment(
+    without = sum(not pictures[record.image_id]["uri"] for record in sample)
+    html = (
+        _environment()
+        .get_template("review.html.j2")
+        .render(
+            items=items,
+            served=served,
+            script=_beside("review_page.js"),
+            dimensions=DIMENSIONS,
+            levels=LEVELS,
+            not_applicable=NOT_APPLICABLE,
+            colour=COLOURS[TRUTH],
+            # "<" would end the script where a text holds a tag.
+            data=json.dumps(data, ensure_ascii=False).replace("<", "\\u003c"),
+        )
+    )
+    return html, without
+
+
+def render_agreement(result: dict[str, Any], text: str, written: Sequence[str]) -> str:
+    """The agreement of two sheets as a page.
+
+    Args:
+        result, text: agreement.json and agreement.md.
+        written: names of the files that hold the review.
+    """
+    return (
+        _environment()
+        .get_template("review_agreement.html.j2")
+        .render(
+            style=Markup(_beside("page.css")),
+            sections=sections(text, "agreement"),
+            readers=result["readers"],
+            disagreements=result["disagreements"],
+            written=written,
+        )
+    )
+
+
+def _environment() -> jinja2.Environment:
+    return jinja2.Environment(
         loader=jinja2.PackageLoader("cxrjax.benchmarks", ""),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    without = sum(not pictures[record.image_id]["uri"] for record in sample)
-    html = environment.get_template("review.html.j2").render(
-        items=items,
-        dimensions=DIMENSIONS,
-        levels=LEVELS,
-        not_applicable=NOT_APPLICABLE,
-        colour=COLOURS[TRUTH],
-        # "<" would end the script where a text holds a tag.
-        data=json.dumps(data, ensure_ascii=False).replace("<", "\\u003c"),
-    )
-    return html, without
+
+
+def _beside(name: str) -> str:
+    return (Path(__file__).parent / name).read_text(encoding="utf-8")
 
 
 def _picture(path: Path) -> dict[str, Any]:
