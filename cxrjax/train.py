@@ -22,11 +22,13 @@ from cxrjax import cli, distributed
 from cxrjax.benchmarks import BENCHMARKS, validation
 from cxrjax.datasets.vindr_cxr_vqa import CLASSES
 from cxrjax.decoding.strategy import read_decoding
+from cxrjax.devices import sharding
+from cxrjax.devices.placement import check_enough_images, host_rows
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.loader import mixture_loader
 from cxrjax.input_pipeline.mixture import Mixture
 from cxrjax.input_pipeline.tokenizer import Tokenizer
-from cxrjax.training import checkpoint, loop, sharding
+from cxrjax.training import checkpoint, loop
 from cxrjax.training.config import batch_images, load_config, total_steps
 from cxrjax.training.data import (
     Features,
@@ -38,7 +40,6 @@ from cxrjax.training.data import (
 )
 from cxrjax.training.features import make_features
 from cxrjax.training.mixture_config import train_files
-from cxrjax.training.placement import check_enough_images, host_rows
 from cxrjax.training.preemption import Preemption
 from cxrjax.training.workdir import make_writable
 

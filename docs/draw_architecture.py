@@ -43,7 +43,7 @@ FLOORS = (
     ),
     Floor("measures", ("metrics/", "judges/"), "pure functions of arrays and strings; verdicts"),
     Floor("runs", ("training/", "decoding/"), "loss, step, loop, checkpoints; sampling, grammar"),
-    Floor("model", ("models/",), "vision tower, decoder, LoRA, weights in and out"),
+    Floor("model", ("models/", "devices/"), "tower, decoder, LoRA, weights in and out; meshes"),
     Floor("examples", ("input_pipeline/",), "prompts, tokens, batches, mixtures"),
     Floor("records", ("datasets/",), "native formats, construction, quality control"),
     Floor(

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Int
 
+from cxrjax.devices.sharding import batch_sharding, cache_sharding
 from cxrjax.models.gemma import LayerCache
 from cxrjax.models.vlm import DecodeState
-from cxrjax.training.sharding import batch_sharding, cache_sharding
 
 # The axis of questions: [B, K, Q, P, H] and [B, K, Q, A, H]; the context has none.
 _QUESTIONS = 2

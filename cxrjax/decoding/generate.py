@@ -22,10 +22,10 @@ from cxrjax.decoding.grammar import (
 )
 from cxrjax.decoding.sampling import filter_logits, sample_keys, sample_tokens
 from cxrjax.decoding.strategy import Strategy
+from cxrjax.devices.placement import fetch_whole, put_tree
+from cxrjax.devices.sharding import batch_sharding, batch_shards, mesh_of_kernels, put_batch
 from cxrjax.models import VLM
 from cxrjax.models.vlm import DecodeState
-from cxrjax.training.placement import fetch_whole, put_tree
-from cxrjax.training.sharding import batch_sharding, batch_shards, mesh_of_kernels, put_batch
 
 
 class Generation(NamedTuple):
@@ -192,7 +192,7 @@ class Generator:
     Args:
         model: parameters are read at construction; make a new Generator after training on.
         strategy, grammar: as in `generate`; `read_decoding` makes both of a configuration.
-        mesh: devices that share the work, see `cxrjax.training.sharding`; None: where the model is.
+        mesh: devices that share the work, see `cxrjax.devices.sharding`; None: where the model is.
 
     Raises:
         ValueError: no answer of the grammar fits into the slots.

@@ -9,6 +9,8 @@ import numpy as np
 from cxrjax import distributed
 from cxrjax.codecs import CODECS
 from cxrjax.decoding.generate import Generator
+from cxrjax.devices.placement import fetch_whole, host_rows
+from cxrjax.devices.sharding import put_batch
 from cxrjax.input_pipeline.batch import Problem
 from cxrjax.input_pipeline.examples import ExampleConfig, image_geometry
 from cxrjax.input_pipeline.loader import eval_loader
@@ -16,8 +18,6 @@ from cxrjax.input_pipeline.prompts import PROMPTS, REASONING
 from cxrjax.input_pipeline.sources import QuestionSource
 from cxrjax.input_pipeline.tokenizer import Tokenizer
 from cxrjax.records import QARecord
-from cxrjax.training.placement import fetch_whole, host_rows
-from cxrjax.training.sharding import put_batch
 
 
 def predict_questions(

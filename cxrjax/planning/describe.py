@@ -1,11 +1,11 @@
 """A plan in words."""
 
+from cxrjax.devices.sharding import AXES
 from cxrjax.hardware import GIB, Topology
 from cxrjax.models.flops import total
 from cxrjax.planning.estimate import roofline
 from cxrjax.planning.plans import Measured, Plan
 from cxrjax.training.config import batch_images
-from cxrjax.training.sharding import AXES
 
 
 def describe(plan: Plan) -> str:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax.sharding import AbstractMesh
 from ml_collections import ConfigDict
 
+from cxrjax.devices import sharding
 from cxrjax.errors import UserError
 from cxrjax.hardware import Topology
 from cxrjax.models.flops import BatchShape, Flops
@@ -19,7 +20,6 @@ from cxrjax.models.layers import recomputes
 from cxrjax.models.presets import VLMConfig
 from cxrjax.planning.estimate import Estimate, collective_seconds
 from cxrjax.planning.program import Memory, StepInputs
-from cxrjax.training import sharding
 
 
 @dataclasses.dataclass(frozen=True)

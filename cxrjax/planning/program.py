@@ -19,6 +19,7 @@ from ml_collections import ConfigDict
 from cxrjax.codecs import get_codec
 from cxrjax.decoding.generate import generate
 from cxrjax.decoding.strategy import read_strategy
+from cxrjax.devices import sharding
 from cxrjax.errors import UserError
 from cxrjax.hardware import Topology
 from cxrjax.input_pipeline.batch import Batch, empty_batch
@@ -26,7 +27,7 @@ from cxrjax.input_pipeline.coordinates import resolve_box_route
 from cxrjax.models import VLM, partition
 from cxrjax.models.flops import BatchShape
 from cxrjax.models.splash import resolve_attention
-from cxrjax.training import checkpoint, sharding, step
+from cxrjax.training import checkpoint, step
 from cxrjax.training.config import batch_images
 from cxrjax.training.mixture_config import source_config
 from cxrjax.training.optimizer import make_optimizer

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 
 from ml_collections import ConfigDict
 
+from cxrjax.devices import sharding
 from cxrjax.errors import UserError
 from cxrjax.hardware import Topology
 from cxrjax.models.layers import REMAT
 from cxrjax.planning import formula
 from cxrjax.planning.plans import Plan
-from cxrjax.training import sharding
 from cxrjax.training.config import batch_images
 
 # Makes a plan of a configuration; compiled or not.

@@ -7,6 +7,8 @@ from cxrjax.cli import keep_compiled_programs
 from cxrjax.decoding.generate import Generator
 from cxrjax.decoding.predictor import predict_questions
 from cxrjax.decoding.strategy import read_decoding
+from cxrjax.devices import sharding
+from cxrjax.devices.placement import check_enough_images
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.prompts import PROMPTS
 from cxrjax.input_pipeline.sources import QuestionSource, RecordSource
@@ -14,11 +16,9 @@ from cxrjax.runners.answer_lines import finding_of
 from cxrjax.runners.base import Answer, Line
 from cxrjax.runners.model_flags import decoding_overrides, mesh_config
 from cxrjax.runners.stand_in_images import OtherImages, StandInImages
-from cxrjax.training import sharding
 from cxrjax.training.checkpoint import load_model
 from cxrjax.training.data import example_config, open_tokenizer
 from cxrjax.training.mixture_config import source_config
-from cxrjax.training.placement import check_enough_images
 
 # Questions may be longer than those the model was trained on; none is cut.
 _LONGER = (32, 64, 128, 256, 512)

@@ -148,7 +148,7 @@ def default_config() -> ConfigDict:
     training.peak_flops = placeholder(float)
 
     mesh = config.mesh = ConfigDict()
-    # Devices along each axis; what the axes mean is told in cxrjax/training/sharding.py.
+    # Devices along each axis; what the axes mean is told in cxrjax/devices/sharding.py.
     mesh.replica = 1  # slices of a pod: a multiple of their number
     mesh.data = -1  # -1: all devices that the others leave
     mesh.fsdp = 1

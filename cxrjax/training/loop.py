@@ -30,17 +30,18 @@ from ml_collections import ConfigDict
 
 from cxrjax import distributed
 from cxrjax.datasets.quality import QualityLog
+from cxrjax.devices import sharding
+from cxrjax.devices.placement import host_rows, put_tree
 from cxrjax.errors import Preempted, UserError
 from cxrjax.input_pipeline.batch import Batch, LoadedBatch
 from cxrjax.models import count_parameters, partition
-from cxrjax.training import checkpoint, executable, sharding, step
+from cxrjax.training import checkpoint, executable, step
 from cxrjax.training.config import batch_images, to_json, validate
 from cxrjax.training.example_log import ExampleLog
 from cxrjax.training.input_limit import InputLimit
 from cxrjax.training.metric_log import MetricLog, NoLog
 from cxrjax.training.optimizer import make_optimizer
 from cxrjax.training.parallel import make_parallel_step
-from cxrjax.training.placement import host_rows, put_tree
 from cxrjax.training.preemption import Preemption
 from cxrjax.training.profiling import StepProfiler
 from cxrjax.training.progress import Load, Progress, load_of

@@ -12,18 +12,18 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Int, Key
 from ml_collections import ConfigDict
 
+from cxrjax.devices.sharding import (
+    BATCH_AXES,
+    batch_sharding,
+    mesh_of_kernels,
+    tree_shardings,
+)
 from cxrjax.input_pipeline.batch import Batch
 from cxrjax.input_pipeline.coordinates import resolve_box_route
 from cxrjax.models.layers import salt
 from cxrjax.models.quantize import QUANTIZED_DTYPES, quantize_params
 from cxrjax.training.loss import Denominators, LossParts, batch_denominators, multitask_loss
 from cxrjax.training.optimizer import learning_rate_schedule, make_optimizer
-from cxrjax.training.sharding import (
-    BATCH_AXES,
-    batch_sharding,
-    mesh_of_kernels,
-    tree_shardings,
-)
 
 
 @struct.dataclass

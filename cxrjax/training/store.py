@@ -18,8 +18,8 @@ import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
 from cxrjax.errors import UserError
+from cxrjax.models.paths import named_leaves
 from cxrjax.training.checksums import find_damage, write_checksums
-from cxrjax.training.paths import named_leaves
 from cxrjax.training.step import TrainState
 from cxrjax.training.workdir import silence_writers, storage_errors
 

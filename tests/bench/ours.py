@@ -21,12 +21,12 @@ from flax import nnx
 
 from cxrjax.decoding.generate import Generator
 from cxrjax.decoding.strategy import Strategy
+from cxrjax.devices import sharding
 from cxrjax.input_pipeline.batch import Batch
 from cxrjax.models import LoRAConfig, apply_lora, partition
 from cxrjax.models.hf_import import make_model, open_checkpoint, read_config, read_parameters
 from cxrjax.models.hf_layout import vlm_config
 from cxrjax.models.presets import IMAGE
-from cxrjax.training import sharding
 from cxrjax.training.config import default_config
 from cxrjax.training.optimizer import make_optimizer
 from cxrjax.training.step import compile_train_step, init_state, make_train_step

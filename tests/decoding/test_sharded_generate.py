@@ -12,8 +12,8 @@ from flax import nnx
 from cxrjax.decoding.cache import spread_cache
 from cxrjax.decoding.generate import Generator, generate
 from cxrjax.decoding.strategy import Strategy
+from cxrjax.devices import sharding
 from cxrjax.models import PRESETS, VLM
-from cxrjax.training import sharding
 from cxrjax.training.config import default_config
 
 SLOTS, VOCAB, ROWS = 5, 40, 5

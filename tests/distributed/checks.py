@@ -10,10 +10,10 @@ import pytest
 from jax.sharding import Mesh
 
 from cxrjax import cli, distributed
+from cxrjax.devices.placement import check_enough_images, fetch_whole, host_rows, put_tree
+from cxrjax.devices.sharding import AXES, batch_sharding, make_mesh, put_batch
 from cxrjax.errors import UserError
 from cxrjax.training.config import default_config
-from cxrjax.training.placement import check_enough_images, fetch_whole, host_rows, put_tree
-from cxrjax.training.sharding import AXES, batch_sharding, make_mesh, put_batch
 
 
 def main() -> None:

@@ -6,6 +6,7 @@ import json
 import pytest
 
 from cxrjax import plan as plan_command
+from cxrjax.devices import sharding
 from cxrjax.errors import UserError
 from cxrjax.hardware import GIB, parse_topology
 from cxrjax.models.flops import Flops
@@ -14,7 +15,6 @@ from cxrjax.planning.estimate import Estimate, collective_seconds, roofline
 from cxrjax.planning.hlo import Collective, Program, Work
 from cxrjax.planning.plans import Plan
 from cxrjax.planning.program import Memory, batch_shape, step_inputs
-from cxrjax.training import sharding
 from cxrjax.training.config import batch_images, load_config
 
 KEYS = (

@@ -2,9 +2,9 @@
 
 import pytest
 
+from cxrjax.devices.sharding import make_mesh
 from cxrjax.errors import UserError
 from cxrjax.runners.model_flags import mesh_config
-from cxrjax.training.sharding import make_mesh
 
 
 def test_axes_left_out_are_as_by_default():

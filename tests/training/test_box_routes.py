@@ -11,6 +11,7 @@ from flax import nnx
 from PIL import Image
 
 from cxrjax import boxes
+from cxrjax.devices import sharding
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.batch import DigitTokens
 from cxrjax.input_pipeline.loader import train_loader
@@ -21,7 +22,7 @@ from cxrjax.models import VLM, partition
 from cxrjax.models.box_head import BoxHead
 from cxrjax.models.presets import DecoderConfig, VisionConfig, VLMConfig
 from cxrjax.records import Answer, QARecord, write_records
-from cxrjax.training import checkpoint, sharding
+from cxrjax.training import checkpoint
 from cxrjax.training import config as config_lib
 from cxrjax.training.data import example_config
 from cxrjax.training.loss import HEAD_L1_WEIGHT, expected_digits, multitask_loss

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from cxrjax.devices import sharding
 from cxrjax.errors import UserError
-from cxrjax.training import input_limit, loop, sharding
+from cxrjax.training import input_limit, loop
 from cxrjax.training.store import CheckpointStore
 
 BASE = {"kind": "random", "seed": 0, "sha256": "abc"}

@@ -6,8 +6,8 @@ import numpy as np
 from flax import nnx
 
 from cxrjax.models import LoRAConfig, apply_lora, partition
+from cxrjax.models.paths import named_leaves
 from cxrjax.training.optimizer import decay_mask, learning_rate_schedule, make_optimizer
-from cxrjax.training.paths import named_leaves
 
 
 def test_warmup_then_cosine_to_the_last_step(run_config):

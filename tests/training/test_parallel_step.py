@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from cxrjax.devices import sharding
 from cxrjax.models import PRESETS, VLM, LoRAConfig, apply_lora, partition
-from cxrjax.training import sharding, step
+from cxrjax.models.paths import named_leaves
+from cxrjax.training import step
 from cxrjax.training.config import default_config
 from cxrjax.training.optimizer import make_optimizer
 from cxrjax.training.parallel import make_parallel_step
-from cxrjax.training.paths import named_leaves
 
 VOCAB = 1024 + 16
 STEPS = 3

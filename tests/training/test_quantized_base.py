@@ -8,10 +8,10 @@ from flax import nnx
 
 from cxrjax.decoding.generate import Generator
 from cxrjax.decoding.strategy import Strategy
+from cxrjax.devices import sharding
 from cxrjax.models import LoRAConfig, apply_lora, partition
 from cxrjax.models.layers import Linear
 from cxrjax.models.quantize import TILE, QuantizedKernel, quantize_kernel
-from cxrjax.training import sharding
 from cxrjax.training.checkpoint import arrays_sha256
 from cxrjax.training.config import default_config, validate
 from cxrjax.training.optimizer import make_optimizer

@@ -10,15 +10,16 @@ from flax import nnx
 from jax.experimental import topologies
 from jax.sharding import PartitionSpec as P
 
+from cxrjax.devices import sharding
 from cxrjax.errors import UserError
 from cxrjax.models import PRESETS, VLM, LoRAConfig, apply_lora, partition
 from cxrjax.models.box_head import BoxHead
 from cxrjax.models.partition import parameter_shapes
+from cxrjax.models.paths import named_leaves
 from cxrjax.models.quantize import quantize_kernel
-from cxrjax.training import sharding, step
+from cxrjax.training import step
 from cxrjax.training.config import validate
 from cxrjax.training.optimizer import make_optimizer
-from cxrjax.training.paths import named_leaves
 
 
 def _mesh(config, **sizes):

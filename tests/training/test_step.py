@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from cxrjax.devices import sharding
 from cxrjax.models import LoRAConfig, apply_lora, partition
-from cxrjax.training import sharding, step
+from cxrjax.models.paths import named_leaves
+from cxrjax.training import step
 from cxrjax.training.optimizer import make_optimizer
-from cxrjax.training.paths import named_leaves
 
 
 def _one_step(config, model, batch, mesh):

@@ -6,8 +6,9 @@ import jax
 import numpy as np
 import pytest
 
+from cxrjax.devices import sharding
 from cxrjax.models.flops import BatchShape, step_flops, total
-from cxrjax.training import sharding, utilization
+from cxrjax.training import utilization
 from cxrjax.training.input_limit import InputLimit
 from cxrjax.training.progress import Load, Progress, load_of
 from cxrjax.training.step_clock import StepTimes

@@ -7,8 +7,8 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from cxrjax.devices.sharding import BATCH_AXES, batch_sharding, batch_shards, tree_shardings
 from cxrjax.errors import UserError
-from cxrjax.training.sharding import BATCH_AXES, batch_sharding, batch_shards, tree_shardings
 
 
 def host_rows(mesh: Mesh, batch_size: int) -> list[int]:

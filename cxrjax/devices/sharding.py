@@ -22,8 +22,8 @@ from jax.sharding import PartitionSpec as P
 from ml_collections import ConfigDict
 
 from cxrjax.errors import UserError
+from cxrjax.models.paths import path_name
 from cxrjax.models.presets import VLMConfig
-from cxrjax.training.paths import path_name
 
 AXES = ("replica", "data", "fsdp", "tensor")
 BATCH_AXES = ("replica", "data", "fsdp")
