@@ -136,7 +136,7 @@ def test_best_and_last_checkpoints_are_kept_and_everything_is_written(
     store = CheckpointStore(workdir, "vqa/f1", writing=False)
     assert store.all_steps() == [4, 6, 8]
     assert store.best_step() == 4
-    assert store.restore_json(4, "data") == {"step": 4}
+    assert store.restore_json(4, "data") == {"step": 4, "set_aside": []}
     assert store.restore_json(4, "base") == BASE
     kernel = saved_arrays(workdir, 4)["projector.kernel"]
     np.testing.assert_allclose(np.abs(kernel).sum(), seen[4])
