@@ -1,6 +1,7 @@
 # make demo: installs, then trains, evaluates and shows the embedded example (about 8 minutes after
 #            installation on two cores).
-# make test: installs, then runs lint, types and every test but the parity ones.
+# make test: installs, then runs lint, types and every test but the parity and the heavy ones.
+# make heavy: the tests that take many minutes each.
 # make coverage: the quick tests, and how much of the package they run.
 # make parity: the tests that compare with PyTorch, in a second environment that has it.
 # make beam: an environment with Apache Beam, and the tests of the pipeline in it.
@@ -21,7 +22,7 @@ export GLIBC_TUNABLES = glibc.malloc.hugetlb=1
 export JAX_PLATFORMS = cpu
 export TF_CPP_MIN_LOG_LEVEL = 2
 
-.PHONY: demo test lint fast coverage parity beam bench bench_scoring bench_input clean
+.PHONY: demo test lint fast heavy coverage parity beam bench bench_scoring bench_input clean
 
 # The held-out phantoms are of the same build, from a stream of seeds that training never draws on.
 demo: $(VENV)/.installed
@@ -45,7 +46,11 @@ demo: $(VENV)/.installed
 	    --title="LoRA on phantom VinDr-CXR-VQA: base and tuned"
 
 test: $(VENV)/.installed lint
-	$(PY) -m pytest -n $(TEST_PROCESSES) -m "not parity"
+	$(PY) -m pytest -n $(TEST_PROCESSES) -m "not parity and not heavy"
+
+# Thirty kills, meshes and processes in every combination, kernels in interpret mode: an hour.
+heavy: $(VENV)/.installed
+	$(PY) -m pytest -m "heavy and not parity"
 
 # What the tests cover of the package, per file that they do not cover whole.
 coverage: $(VENV)/.installed

@@ -22,6 +22,14 @@ if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", "")
     ).strip()
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
+def pytest_collection_modifyitems(items):
+    """What is heavy is slow as well."""
+    for item in items:
+        if item.get_closest_marker("heavy"):
+            item.add_marker("slow")
+
+
 @pytest.fixture(scope="session")
 def chat():
     """tests/language_model/server.py: `with chat.Server(script) as server: ...`."""

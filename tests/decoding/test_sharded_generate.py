@@ -104,7 +104,7 @@ def test_eight_devices_write_the_tokens_of_one(model, inputs, sizes, monkeypatch
     _assert_same(Generator(model("image"), GREEDY, mesh=_mesh(**sizes))(*inputs), alone)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("share", ["image", "tower"])
 @pytest.mark.parametrize("strategy", OTHERS.values(), ids=OTHERS)
 def test_beams_and_draws_too(model, inputs, share, strategy):

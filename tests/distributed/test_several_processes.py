@@ -97,7 +97,7 @@ def test_two_processes_train_and_evaluate_as_one(alone, train, finish, read_line
     assert len(list(workdir.glob("events.out.tfevents.*"))) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_resumes_with_another_number_of_processes(alone, train, finish, read_lines):
     process, workdir = train(2, "changing", stop_before=3)
     finish(process, 130)
@@ -114,7 +114,7 @@ def test_resumes_with_another_number_of_processes(alone, train, finish, read_lin
     _assert_same_parameters(workdir, alone)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("processes", "devices", "settings"),
     [
@@ -143,7 +143,7 @@ def _same_predictions(ours, theirs):
             assert a["answer_logprob"] == pytest.approx(b["answer_logprob"], rel=1e-3, abs=1e-3)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("processes", [2, 4])
 def test_prediction_and_evaluation_answer_every_question_once(
     processes, alone, experiment, start_small, finish, read_lines, tmp_path

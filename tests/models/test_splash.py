@@ -163,7 +163,7 @@ KINDS = {
 
 @pytest.mark.parametrize(
     "kind",
-    [pytest.param(kind, marks=() if kind == "prefix_lm" else pytest.mark.slow) for kind in KINDS],
+    [pytest.param(kind, marks=() if kind == "prefix_lm" else pytest.mark.heavy) for kind in KINDS],
 )
 @pytest.mark.parametrize("is_local", [False, True])
 def test_kernels_equal_dense_attention(kind, is_local):
@@ -190,7 +190,7 @@ def test_kernels_equal_dense_attention(kind, is_local):
     check_equal(attend, expected, arrays, by_rule.present)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_several_blocks_equal_dense_attention():
     """More tokens than a block has; one key-value head for all query heads."""
     config = dataclasses.replace(PLAIN, prefix_attention="full")
@@ -207,7 +207,7 @@ def test_several_blocks_equal_dense_attention():
     )
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_the_tower_equals_dense_attention():
     arrays = [normal(i, 2, 150, 2, 9) for i in range(3)]
     everything = jnp.ones((2, 150), bool)
@@ -219,7 +219,7 @@ def test_the_tower_equals_dense_attention():
     )
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("remat", ["none", "attention"])
 def test_a_model_by_kernels_equals_the_dense_one(remat):
     config = dataclasses.replace(

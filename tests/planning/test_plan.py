@@ -176,7 +176,7 @@ def test_sweep_prefers_what_fits_and_is_fast(capsys):
 
 
 @needs_libtpu
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_compiled_for_a_slice_that_is_not_there(capsys, tmp_path):
     """The tiny model's step for eight v5e chips; a second look compiles nothing."""
     arguments = [
@@ -198,7 +198,7 @@ def test_compiled_for_a_slice_that_is_not_there(capsys, tmp_path):
 
 
 @needs_libtpu
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_what_does_not_fit_is_told_with_sizes(capsys, tmp_path):
     arguments = [
         *("--config=configs/vindr_lora.py:demo", "--topology=v5e-1", f"--kept={tmp_path}"),

@@ -65,7 +65,7 @@ def _kill(process):
     return output
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_killed_at_thirty_moments_ends_with_the_same_parameters(tmp_path, saved_arrays):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     _finish(whole)

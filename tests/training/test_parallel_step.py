@@ -36,7 +36,7 @@ KINDS = {
 # A step takes ten seconds to compile: one kind in every run of the tests, the rest are slow.
 FAST = {(mesh, "int8, accumulated") for mesh in ("all", "pmap")}
 CASES = [
-    pytest.param(mesh, kind, marks=[] if (mesh, kind) in FAST else pytest.mark.slow)
+    pytest.param(mesh, kind, marks=[] if (mesh, kind) in FAST else pytest.mark.heavy)
     for mesh in MESHES
     for kind in KINDS
 ]
