@@ -19,7 +19,7 @@ from cxrjax.training.preemption import Preemption
 from cxrjax.training.store import CheckpointStore
 
 _SCRIPT = Path(__file__).with_name("killed_run.py")
-_CLOCK = ("questions_per_second", "tokens_per_second", "seconds_left")
+_CLOCK = ("_per_second", "_seconds", "_gb", "seconds_left", "mfu")
 
 
 @pytest.fixture
