@@ -1,6 +1,7 @@
 """Scripts pass shellcheck, and the SkyPilot task holds together."""
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,8 @@ import yaml
 from tests.launch.conftest import LAUNCH
 
 ROOT = LAUNCH.parent
+# Beside the interpreter, which need not be on PATH.
+SHELLCHECK = Path(sys.executable).with_name("shellcheck")
 SCRIPTS = [
     *LAUNCH.glob("*.sh"),
     *LAUNCH.glob("*.sbatch"),
@@ -19,7 +22,7 @@ SCRIPTS = [
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
 def test_shellcheck(script):
-    done = subprocess.run(["shellcheck", script], capture_output=True, text=True)
+    done = subprocess.run([SHELLCHECK, script], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
 
 
@@ -31,7 +34,7 @@ def test_the_skypilot_task_uses_only_known_keys():
     assert set(task["resources"]) <= {"accelerators", "use_spot", "disk_size", "job_recovery"}
     for script in (task["setup"], task["run"]):
         done = subprocess.run(
-            ["shellcheck", "-s", "bash", "-"], input=script, capture_output=True, text=True
+            [SHELLCHECK, "-s", "bash", "-"], input=script, capture_output=True, text=True
         )
         assert done.returncode == 0, done.stdout
     assert set(task["envs"]) == {"CONFIG", "RUN"}
