@@ -96,4 +96,4 @@ def test_an_unknown_benchmark_is_refused():
     config = default_config()
     config.benchmark = "gemx"
     with pytest.raises(UserError, match="benchmark='gemx': expected one of vindr_cxr_vqa, gemex"):
-        train.make_evaluate(config, None, None)
+        train.make_evaluate(config, None, None, None)
