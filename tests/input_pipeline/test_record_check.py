@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from cxrjax.input_pipeline.quality import check_records
+from cxrjax.input_pipeline.record_check import check_records
 from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.records import read_records, write_records
 
