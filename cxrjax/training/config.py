@@ -403,6 +403,11 @@ def _check_one_of(config: ConfigDict) -> None:
         raise UserError(
             f"model.preset={FROM_BASE!r} needs a base, and model.init is 'random'; name a preset"
         )
+    if config.lora.rank > 0 and config.lora.alpha == 0 and not config.lora.alpha_pattern:
+        raise UserError(
+            f"lora.rank={config.lora.rank} and lora.alpha=0: adapters are scaled by alpha / rank "
+            "and would change nothing; set lora.alpha, such as twice the rank"
+        )
     if config.data.packed_buckets and config.model.share != "image":
         raise UserError(
             "data.packed_buckets needs model.share='image': with 'tower' each question is its own "

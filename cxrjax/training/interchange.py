@@ -22,7 +22,7 @@ from cxrjax.input_pipeline.tokenizer import Tokenizer, check_vocabulary, load_to
 from cxrjax.json_file import read_json_object
 from cxrjax.models import partition
 from cxrjax.models.gguf import GGUFFile
-from cxrjax.models.hf_export import MAX_SHARD_BYTES, hf_tensors, write_shards
+from cxrjax.models.hf_export import hf_tensors, write_shards
 from cxrjax.models.hf_import import (
     complete_config,
     make_model,
@@ -154,6 +154,7 @@ def import_peft(adapter: str | Path, base: str | Path, out: str | Path) -> list[
         UserError: an adapter that cannot be read, or of another base.
     """
     out, base = Path(out), Path(base)
+    _refuse_file(out)
     if out.exists() and any(out.iterdir()):
         raise UserError(f"{out}: not empty; write elsewhere")
     config = base_config(base)
@@ -210,7 +211,6 @@ def export_hf(
     *,
     merge: bool = False,
     dtype: str | None = None,
-    max_shard_bytes: int = MAX_SHARD_BYTES,
 ) -> list[str]:
     """A base or a run as a Hugging Face directory.
 
@@ -218,7 +218,6 @@ def export_hf(
         source: whose base came from Hugging Face or GGUF.
         merge: fold adapters and trained `<loc>` rows in; without, a model that has some is refused.
         dtype: of the tensors; None: of a base as it is stored, of a run as it computes.
-        max_shard_bytes: of one file; larger models become several and an index.
 
     Returns:
         The paths of the maps whose adapter was merged.
@@ -242,7 +241,7 @@ def export_hf(
     merged = merge_lora(model) if merge else []
     tensors = hf_tensors(model, model.config, notes["prefixes"], dtype)
     _copy_files(base, out, (*_SIDE_FILES, *_TOKENIZERS))
-    write_shards(out, tensors, max_shard_bytes)
+    write_shards(out, tensors)
     kinds = {tensor.dtype for tensor in tensors}
     config = {key: value for key, value in notes["config"].items() if key != "torch_dtype"}
     config["dtype"] = kinds.pop() if len(kinds) == 1 else "float32"
@@ -262,6 +261,7 @@ def export_peft(source: str | Path, out: str | Path) -> list[str]:
         UserError: not a run with adapters, or one that trained other parameters as well.
     """
     source, out = Path(source), Path(out)
+    _refuse_file(out)
     if (out / ADAPTER_CONFIG).exists():
         raise UserError(f"{out}: holds an adapter already; remove it or write elsewhere")
     if kind_of(source) != "run":
@@ -361,6 +361,12 @@ def _copy_files(source: Path, out: Path, names: Iterable[str]) -> None:
 
 
 def _refuse_existing(out: Path) -> None:
+    _refuse_file(out)
     for name in (MODEL_FILE, CONFIG_FILE):
         if (out / name).exists():
             raise UserError(f"{out}: holds a model already ({name}); remove it or write elsewhere")
+
+
+def _refuse_file(out: Path) -> None:
+    if out.exists() and not out.is_dir():
+        raise UserError(f"{out}: is a file, expected a folder to write to; choose another --out")

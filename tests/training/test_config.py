@@ -116,6 +116,17 @@ def test_a_base_brings_its_own_tower():
         config_lib.validate(config)
 
 
+def test_adapters_without_effect_are_refused():
+    config = _valid()
+    config.lora.rank = 8
+    with pytest.raises(UserError, match=r"lora\.alpha=0.*would change nothing"):
+        config_lib.validate(config)
+    config.lora.alpha_pattern = ("q_proj=16",)
+    config_lib.validate(config)
+    config.lora.alpha, config.lora.alpha_pattern = 16.0, ()
+    config_lib.validate(config)
+
+
 def test_batch_in_questions_and_length_in_epochs():
     config = config_lib.default_config()
     config.training.batch_questions = 32
