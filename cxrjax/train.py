@@ -29,7 +29,8 @@ from cxrjax.input_pipeline.loader import mixture_loader
 from cxrjax.input_pipeline.mixture import Mixture
 from cxrjax.input_pipeline.tokenizer import Tokenizer
 from cxrjax.training import checkpoint, loop
-from cxrjax.training.config import batch_images, load_config, total_steps
+from cxrjax.training.config import batch_images, total_steps
+from cxrjax.training.config_file import load_config
 from cxrjax.training.data import (
     Features,
     example_config,

@@ -15,7 +15,8 @@ from cxrjax.input_pipeline.coordinates import resolve_box_route
 from cxrjax.models import PRESETS, partition
 from cxrjax.training import checkpoint, step
 from cxrjax.training.adapters import add_adapters
-from cxrjax.training.config import batch_images, load_config
+from cxrjax.training.config import batch_images
+from cxrjax.training.config_file import load_config
 from cxrjax.training.mixture_config import source_config
 from cxrjax.training.optimizer import make_optimizer
 

@@ -15,7 +15,9 @@ from cxrjax.input_pipeline.tokenizer import load_tokenizer
 from cxrjax.models import partition
 from cxrjax.models.presets import DecoderConfig, VisionConfig, VLMConfig
 from cxrjax.training import checkpoint, interchange
-from cxrjax.training.config import default_config, to_json, validate
+from cxrjax.training.config import default_config
+from cxrjax.training.config_check import validate
+from cxrjax.training.config_file import to_json
 from cxrjax.training.data import example_config, open_tokenizer
 from cxrjax.training.optimizer import make_optimizer
 from cxrjax.training.step import init_state

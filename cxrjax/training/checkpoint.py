@@ -26,14 +26,9 @@ from cxrjax.models.splash import resolve_attention
 from cxrjax.provenance import file_sha256
 from cxrjax.training import store
 from cxrjax.training.adapters import adapter_reference, add_adapters, fill_adapters
-from cxrjax.training.config import (
-    FROM_BASE,
-    default_config,
-    find_preset,
-    flatten,
-    from_json,
-    grammar_name,
-)
+from cxrjax.training.config import FROM_BASE, default_config, flatten
+from cxrjax.training.config_check import find_preset
+from cxrjax.training.config_file import from_json, grammar_name
 from cxrjax.training.mixture_config import SOURCES
 from cxrjax.training.run_info import write_json
 from cxrjax.training.step import cast_params

@@ -56,7 +56,8 @@ from cxrjax.training.checkpoint import (
     save_base,
     tokenizer_path,
 )
-from cxrjax.training.config import default_config, to_json
+from cxrjax.training.config import default_config
+from cxrjax.training.config_file import to_json
 from cxrjax.training.mixture_config import train_files
 from cxrjax.training.optimizer import make_optimizer
 from cxrjax.training.run_info import write_json

@@ -36,7 +36,9 @@ from cxrjax.errors import Preempted, UserError
 from cxrjax.input_pipeline.batch import Batch, LoadedBatch
 from cxrjax.models import count_parameters, partition
 from cxrjax.training import checkpoint, executable, step
-from cxrjax.training.config import batch_images, to_json, validate
+from cxrjax.training.config import batch_images
+from cxrjax.training.config_check import validate
+from cxrjax.training.config_file import to_json
 from cxrjax.training.example_log import ExampleLog
 from cxrjax.training.input_limit import InputLimit
 from cxrjax.training.metric_log import MetricLog, NoLog

@@ -12,7 +12,7 @@ from flax import nnx
 from cxrjax.errors import UserError
 from cxrjax.models import PRESETS, partition
 from cxrjax.training import checkpoint, step
-from cxrjax.training.config import to_json
+from cxrjax.training.config_file import to_json
 from cxrjax.training.optimizer import make_optimizer
 from cxrjax.training.store import CheckpointStore, flat_arrays
 

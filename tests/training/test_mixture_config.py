@@ -6,7 +6,9 @@ import pytest
 
 from cxrjax.errors import UserError
 from cxrjax.training.checkpoint import check_same_run
-from cxrjax.training.config import default_config, from_json, load_config, to_json, validate
+from cxrjax.training.config import default_config
+from cxrjax.training.config_check import validate
+from cxrjax.training.config_file import from_json, load_config, to_json
 from cxrjax.training.data import example_config, open_training
 from cxrjax.training.mixture_config import add_source, source_config, train_files
 from cxrjax.training.run_info import write_json

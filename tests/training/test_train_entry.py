@@ -18,7 +18,7 @@ from cxrjax.errors import UserError
 from cxrjax.models import PRESETS
 from cxrjax.records import Answer, QARecord, write_records
 from cxrjax.training import checkpoint
-from cxrjax.training.config import load_config
+from cxrjax.training.config_file import load_config
 from cxrjax.training.data import open_records
 from cxrjax.training.run_info import describe_run
 
