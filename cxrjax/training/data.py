@@ -12,11 +12,11 @@ from cxrjax.errors import UserError
 from cxrjax.input_pipeline.examples import ExampleConfig
 from cxrjax.input_pipeline.feature_cache import FeatureCache
 from cxrjax.input_pipeline.mixture import Mixture, MixtureSource
-from cxrjax.input_pipeline.record_check import RecordCheck, check_records
 from cxrjax.input_pipeline.sharded_source import ShardedSource
 from cxrjax.input_pipeline.sources import QuestionSource, RecordSource, open_tfds
 from cxrjax.input_pipeline.tokenizer import Tokenizer, check_vocabulary, load_tokenizer
-from cxrjax.training.checkpoint import model_sizes
+from cxrjax.input_pipeline.usable_records import RecordCheck, check_records
+from cxrjax.training.base_model import model_sizes
 from cxrjax.training.mixture_config import source_config
 
 

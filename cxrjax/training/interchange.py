@@ -41,21 +41,20 @@ from cxrjax.models.peft import (
     save_peft,
 )
 from cxrjax.models.presets import IMAGE, VLMConfig
-from cxrjax.training import checkpoint
-from cxrjax.training.checkpoint import (
-    CONFIG_FILE,
+from cxrjax.training.base_model import (
     MODEL_FILE,
     TOKENIZER_FILE,
     TOKENIZER_JSON,
     base_config,
     base_sha256,
-    build_model,
     copy_tokenizer,
-    load_model,
+    model_sizes,
     preset_of,
+    read_model_json,
     save_base,
     tokenizer_path,
 )
+from cxrjax.training.checkpoint import build_model, load_model
 from cxrjax.training.config import default_config
 from cxrjax.training.config_file import to_json
 from cxrjax.training.mixture_config import train_files
@@ -63,6 +62,7 @@ from cxrjax.training.optimizer import make_optimizer
 from cxrjax.training.run_info import write_json
 from cxrjax.training.step import init_state
 from cxrjax.training.store import CheckpointStore
+from cxrjax.training.workdir import CONFIG_FILE
 
 Kind = Literal["base", "run", "hf", "gguf", "peft"]
 HF_FILE = "hf.json"
@@ -159,7 +159,7 @@ def import_peft(adapter: str | Path, base: str | Path, out: str | Path) -> list[
     if out.exists() and any(out.iterdir()):
         raise UserError(f"{out}: not empty; write elsewhere")
     config = base_config(base)
-    sizes = checkpoint.model_sizes(config)
+    sizes = model_sizes(config)
     found = read_peft(adapter, sizes)
     lora = dataclasses.asdict(found.config)
     for key in ("rank_pattern", "alpha_pattern"):
@@ -202,7 +202,7 @@ def export_base(source: str | Path, out: str | Path, dtype: str = "float32") -> 
         _copy_files(Path(base), out, (HF_FILE, *_SIDE_FILES, *_TOKENIZERS))
     notes = {"data": ", ".join(train_files(config)) or None, "findings": list(config.data.findings)}
     if is_base:
-        notes = checkpoint.read_model_json(source)["notes"]
+        notes = read_model_json(source)["notes"]
     save_base(out, model, config, tokenizer, dtype=dtype, notes=notes)
 
 
