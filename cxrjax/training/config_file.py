@@ -38,6 +38,7 @@ def load_config(spec: str, overrides: Sequence[str] = ()) -> ConfigDict:
     try:
         config_flags.DEFINE_config_file("config", flag_values=values, sys_argv=argv)
         values(argv)
+        values.config.update_from_flattened_dict(dict.fromkeys(emptied))
     except flags.Error as error:
         raise UserError(f"--config={spec}: {_last_line(error)}") from error
     except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -45,8 +46,10 @@ def load_config(spec: str, overrides: Sequence[str] = ()) -> ConfigDict:
         unknown = re.search(r'Key "(\w+)" does not exist', text)  # a locked ConfigDict's words
         if unknown:
             text = unknown_key(unknown[1])
+        for source in filter(None, map(_source, overrides)):
+            if isinstance(error, KeyError) and source in text:
+                text = f"{source!r} is no source of the file's mixture; add_source makes one"
         raise UserError(f"--config={spec}: {text}") from error
-    values.config.update_from_flattened_dict(dict.fromkeys(emptied))
     validate(values.config)
     return values.config
 
@@ -55,8 +58,15 @@ def _key(override: str) -> str:
     return override.split("=", 1)[0].removeprefix("--config.")
 
 
+def _source(override: str) -> str | None:
+    """The source of a mixture that an override is about; None: another key."""
+    key = _key(override)
+    return key.removeprefix(SOURCES).split(".")[0] if key.startswith(SOURCES) else None
+
+
 def _may_be_empty(override: str) -> bool:
-    return flatten(default_config()).get(_key(override), "") is None
+    # All that a source may say is null by default.
+    return bool(_source(override)) or flatten(default_config()).get(_key(override), "") is None
 
 
 def _check_override(word: str) -> None:
@@ -65,7 +75,7 @@ def _check_override(word: str) -> None:
         raise UserError(f"argument {word!r}: expected --config.key=value")
     known = set(flatten(default_config()))
     if key.startswith(SOURCES):  # whether there is such a source, the file will tell
-        known = {f"{SOURCES}{key.split('.')[2]}.{own}" for own in source_defaults()}
+        known = {f"{SOURCES}{_source(word)}.{own}" for own in source_defaults()}
     if key not in known:
         raise UserError(f"{name}: {unknown_key(key)}")
 
