@@ -30,7 +30,6 @@ from cxrjax.training.optimizer import make_optimizer
 from cxrjax.training.step import init_state, make_train_step
 
 DIGIT_IDS = tuple(range(1028, 1038))
-PLACES = np.array([100, 10, 1], np.float32)
 
 
 @pytest.fixture
