@@ -50,7 +50,7 @@ def default_config() -> ConfigDict:
 
     lora = config.lora = ConfigDict()
     lora.rank = 0  # 0: no adapters
-    lora.alpha = 0.0  # the update is scaled by alpha / rank
+    lora.alpha = 0.0  # the update is scaled by alpha / rank; with adapters above 0
     lora.use_rslora = False  # by alpha / sqrt(rank) instead
     lora.use_dora = False  # a trained magnitude for every output feature
     lora.dropout = 0.0  # on the adapter's input, in training alone
