@@ -2,6 +2,7 @@
 
 import argparse
 import collections
+import contextlib
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -62,13 +63,16 @@ def answer_all(questions: RecordSource, answer: Answer, out: Path) -> collection
     with writing(out):
         out.parent.mkdir(parents=True, exist_ok=True)
         file = open(partial, "w", encoding="utf-8")  # noqa: SIM115 - closed below
-    with file:
+    try:
         for line in tqdm.tqdm(lines, total=questions.num_questions, unit="question", desc=out.stem):
             with writing(out):
                 file.write(json.dumps(line, ensure_ascii=False) + "\n")
             found[line["parse"]] += 1
         with writing(out):
             file.flush()
+    finally:
+        with contextlib.suppress(OSError):  # which closing repeats
+            file.close()
     with writing(out):
         partial.replace(out)
     return found

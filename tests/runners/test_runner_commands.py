@@ -96,3 +96,13 @@ def test_an_out_that_cannot_be_written_is_told_in_one_line(files, capsys):
         run(lambda: predict.main(["--runner=random", *where]))
     assert ended.value.code == 2
     assert "taken: cannot write: " in capsys.readouterr().err
+
+
+def test_a_full_disk_is_told_in_one_line_and_leaves_no_predictions(files, capsys):
+    (files / "p.jsonl.partial").symlink_to("/dev/full")
+    where = [f"--questions={files / 'questions.jsonl'}", f"--out={files / 'p.jsonl'}"]
+    with pytest.raises(SystemExit) as ended:
+        run(lambda: predict.main(["--runner=random", *where]))
+    assert ended.value.code == 2
+    assert "p.jsonl: cannot write: No space left on device" in capsys.readouterr().err
+    assert not (files / "p.jsonl").exists()
