@@ -27,7 +27,8 @@ from cxrjax.hardware import parse_topology
 from cxrjax.planning import search, table
 from cxrjax.planning.describe import describe
 from cxrjax.planning.plans import KEPT, make_plan
-from cxrjax.training.config import batch_images, load_config
+from cxrjax.training.config import batch_images
+from cxrjax.training.config_file import load_config
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -10,7 +10,7 @@ from cxrjax.hardware import Topology, parse_topology
 from cxrjax.planning import formula
 from cxrjax.planning.plans import Plan
 from cxrjax.planning.search import Planner, with_batch
-from cxrjax.training.config import load_config
+from cxrjax.training.config_file import load_config
 
 SLICES = ("v5e-8", "v5e-16", "v5e-256", "v5p-8", "v6e-8", "v6e-256")
 

@@ -24,7 +24,8 @@ from jax.experimental.compilation_cache import compilation_cache
 from ml_collections import ConfigDict
 
 from cxrjax.errors import UserError
-from cxrjax.training.config import flatten, to_json
+from cxrjax.training.config import flatten
+from cxrjax.training.config_file import to_json
 from cxrjax.training.step import StepFunction
 
 _FORMAT = 1

@@ -36,7 +36,10 @@ from cxrjax.errors import Preempted, UserError
 from cxrjax.input_pipeline.batch import Batch, LoadedBatch
 from cxrjax.models import count_parameters, partition
 from cxrjax.training import checkpoint, executable, step
-from cxrjax.training.config import batch_images, to_json, validate
+from cxrjax.training.base_model import copy_tokenizer
+from cxrjax.training.config import batch_images
+from cxrjax.training.config_check import validate
+from cxrjax.training.config_file import to_json
 from cxrjax.training.example_log import ExampleLog
 from cxrjax.training.input_limit import InputLimit
 from cxrjax.training.metric_log import MetricLog, NoLog
@@ -51,7 +54,7 @@ from cxrjax.training.step_clock import RunningStep, StepClock
 from cxrjax.training.store import CheckpointStore
 from cxrjax.training.utilization import StepFlops, memory_figures, peak_flops
 from cxrjax.training.watchdog import EVALUATING, Watchdog
-from cxrjax.training.workdir import check_present, make_writable
+from cxrjax.training.workdir import CONFIG_FILE, check_present, make_writable
 
 # (step, model) -> figures by name; arrays among them are pictures for the event files.
 Evaluate = Callable[[int, Any], Mapping[str, Any]]
@@ -178,8 +181,8 @@ def train(
             quality.extend(json.loads((workdir / QUALITY_FILE).read_text(encoding="utf-8")))
         write_json(workdir / QUALITY_FILE, quality.to_json())
         if tokenizer_file is not None:
-            checkpoint.copy_tokenizer(tokenizer_file, workdir)
-        write_json(workdir / checkpoint.CONFIG_FILE, to_json(config))
+            copy_tokenizer(tokenizer_file, workdir)
+        write_json(workdir / CONFIG_FILE, to_json(config))
         run = describe_run(
             seed=config.training.seed,
             steps=steps,
@@ -322,7 +325,7 @@ class _Loop:
         figures: Mapping[str, float | None],
     ) -> None:
         self.watchdog.beat(number, "saving a checkpoint")
-        check_present(self.workdir, checkpoint.CONFIG_FILE)
+        check_present(self.workdir, CONFIG_FILE)
         self.log.flush()
         position = {**batches.get_state(), "set_aside": self.set_aside.state()}
         self.checkpoints.save(number, state, position, self.base, figures)

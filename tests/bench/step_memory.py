@@ -25,7 +25,8 @@ from cxrjax.hardware import GIB, parse_topology
 from cxrjax.models import attention
 from cxrjax.planning import program
 from cxrjax.training import loss
-from cxrjax.training.config import batch_images, load_config
+from cxrjax.training.config import batch_images
+from cxrjax.training.config_file import load_config
 
 
 def plain_token_sums(sums: Any, items: Any, mask: Any, chunk: int) -> Any:

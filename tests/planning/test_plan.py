@@ -15,7 +15,8 @@ from cxrjax.planning.estimate import Estimate, collective_seconds, roofline
 from cxrjax.planning.hlo import Collective, Program, Work
 from cxrjax.planning.plans import Plan
 from cxrjax.planning.program import Memory, batch_shape, step_inputs
-from cxrjax.training.config import batch_images, load_config
+from cxrjax.training.config import batch_images
+from cxrjax.training.config_file import load_config
 
 KEYS = (
     *("fits", "chips", "hbm_bytes_per_chip", "hbm_limit_bytes", "flops_per_step"),
