@@ -13,6 +13,7 @@ import re
 import tarfile
 import xml.etree.ElementTree as ElementTree
 import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -124,7 +125,7 @@ def _files(path: Path) -> Iterator[tuple[str, bytes]]:
                 yield from _members(archive)
     except OSError as error:
         raise UserError(f"{path}: cannot read reports: {error.strerror or error}") from None
-    except (tarfile.TarError, zipfile.BadZipFile, EOFError) as error:
+    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError) as error:
         raise UserError(f"{path}: not a whole archive ({error}); fetch it again") from None
 
 

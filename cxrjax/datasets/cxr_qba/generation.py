@@ -69,14 +69,11 @@ class _Generator(QuestionMaker):
         given = self.graph.indication
         if given is None or given.answer_for_indication is None or not given.indication_summary:
             return
-        parts = [
-            from_observation(self.graph, self.graph.observations[obs_id], "details", 0)
+        answer = from_observation(self.graph, given.answer_for_indication, "main_answer")
+        answer.sub_answers = [
+            from_observation(self.graph, self.graph.observations[obs_id], "details", level=1)
             for obs_id in given.associated_obs_ids
         ]
-        answer = from_observation(self.graph, given.answer_for_indication, "main_answer")
-        answer.sub_answers = parts
-        for part in parts:
-            part.answer_level = 1
         values = {"indication": given.indication_summary.rstrip(". ")}
         yield self.question("A_indication", [answer], values, given.associated_obs_ids)
 
@@ -188,7 +185,7 @@ class _Generator(QuestionMaker):
                 inside.append(node)
             elif overlap(names, [region], self.definitions):
                 around.append(node)
-        are = "are" if region.endswith("s") and region != "pericardium" else "is"
+        are = "are" if wording.is_plural(region) else "is"
         values = {"region": region, "are": are, "Are": are.capitalize()}
         about = [o for o in inside if _of(o, "abnormality", "acquisition")]
         open_question = any(o.positive and _of(o, "abnormality") for o in around)

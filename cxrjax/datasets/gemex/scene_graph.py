@@ -240,6 +240,17 @@ def box_on_image(entry: Mapping[str, Any], size: tuple[float, float]) -> Box:
     return x_min, y_min, x_max, y_max
 
 
+def original_box(entry: Mapping[str, Any]) -> Box:
+    """An object's box in pixels of the image, whole numbers as such.
+
+    Raises:
+        Unusable: `bad_box`, four numbers are missing.
+    """
+    _numbers(entry, "original_")
+    x_min, y_min, x_max, y_max = (entry[f"original_{corner}"] for corner in _CORNERS)
+    return x_min, y_min, x_max, y_max
+
+
 def _numbers(entry: Mapping[str, Any], prefix: str) -> list[float]:
     values = [entry.get(prefix + corner) for corner in _CORNERS]
     if not all(type(value) in (int, float) for value in values):

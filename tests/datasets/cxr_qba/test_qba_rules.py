@@ -101,6 +101,18 @@ def test_interpretations_are_children(rules):
     assert opacity.modifiers == (("texture", "hazy"),)
 
 
+def test_what_is_named_before_an_interpretation_makes_no_difference(rules):
+    # "Not normal" names nothing that is there or not; what follows must not be counted from it.
+    found = facts(rules, "The heart is not normal with an opacity likely representing pneumonia.")
+    assert found == {"lung opacity": (True, "certain"), "pneumonia": (True, "likely")}
+
+
+def test_an_interpretation_may_be_interpreted(rules):
+    (opacity,) = rules.read_sentence("Opacity may represent pneumonia, possibly due to aspiration.")
+    (pneumonia,) = opacity.children
+    assert [child.entity for child in pneumonia.children] == [("aspiration",)]
+
+
 def test_findings_and_impression_are_merged(rules):
     report = Report({"findings": "Small left effusion.", "impression": "Effusion. Effusion."})
     extraction = rules.extract(report)

@@ -208,9 +208,9 @@ def test_mimic_tables(tmp_path, sample):
     assert len(mimic_tables.read_sizes(sample / "mimic-cxr-2.0.0-metadata.csv")) == 2
     table = tmp_path / "mimic-cxr-2.0.0-split.csv"
     for text, message in (
-        ("dicom_id,study_id\n1,2\n", "no column split"),
+        ("dicom_id,study_id\n1,2\n", "column split is missing"),
         ("dicom_id,split\na,dev\n", "split.csv:2: split 'dev'"),
-        ("dicom_id,split\na\n", "short row"),
+        ("dicom_id,split\na\n", "split.csv:2: 1 cells, expected 2"),
     ):
         table.write_text(text)
         with pytest.raises(UserError, match=message):
