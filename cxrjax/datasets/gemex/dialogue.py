@@ -21,10 +21,12 @@ AnswerFailure = Literal[
 
 @dataclasses.dataclass(frozen=True)
 class QuestionType:
-    """Attributes:
-    native: the type's name in the released training rows.
-    test_name: its part of the released test files' names.
-    instruction: X_type, the words before a question (G17).
+    """A kind of question.
+
+    Attributes:
+        native: the type's name in the released training rows.
+        test_name: its part of the released test files' names.
+        instruction: X_type, the words before a question (G17).
     """
 
     native: str

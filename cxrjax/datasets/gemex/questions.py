@@ -18,6 +18,7 @@ QUESTIONS_PER_REPORT: Mapping[str, int] = {
     "single_choice": 3,
     "multi_choice": 3,
 }
+MAX_QUESTIONS = sum(QUESTIONS_PER_REPORT.values())
 CONTENT_TYPES = ("abnormality", "disease", "location", "severity", "cause", "size", "implication")
 
 

@@ -20,9 +20,11 @@ SEVERITY_OF_SIZE = {"minimal": "tiny", "mild": "small", "moderate": "moderate", 
 
 
 class Refinement(NamedTuple):
-    """Attributes:
-    sentences: in the report's order.
-    left_out: reason of `quality.REASONS` -> how many of the report's sentences.
+    """What refining made of a report.
+
+    Attributes:
+        sentences: in the report's order.
+        left_out: reason of `quality.REASONS` -> how many of the report's sentences.
     """
 
     sentences: list[RefinedSentence]
@@ -159,7 +161,11 @@ def write_facts(facts: Sequence[Fact], region: str) -> list[str]:
 
 
 BY_PLACE = ("lung", "side", "effusion", "hilar")
-_REGION_SUBJECTS = {"mediastinum": "mediastinal silhouette", "cardiac silhouette": "heart"}
+# Of the cardiomediastinum each part is spoken of by itself.
+_PART_SUBJECTS = {
+    "mediastinum": "mediastinal silhouette",
+    "cardiac silhouette": "cardiac silhouette",
+}
 
 
 def _normal_sentence(fact: Fact, region: str) -> str:
@@ -168,8 +174,7 @@ def _normal_sentence(fact: Fact, region: str) -> str:
     structure = load_vocabulary().structures[fact.subject]
     subject, verb = structure.subject, structure.verb
     if fact.subject == "cardiomediastinum":
-        subject, verb = _REGION_SUBJECTS[region], "is"
-        subject = "cardiac silhouette" if region == "cardiac silhouette" else subject
+        subject = _PART_SUBJECTS.get(region, subject)
     elif fact.subject == "lungs" and region != "bilateral lung":
         subject, verb = region, "is"
     elif fact.subject in ("diaphragm", "hila") and not region.startswith("bilateral"):
