@@ -13,6 +13,7 @@ from cxrjax.datasets.cxr_qba.negative_sampling import MentionCounts, sample, unm
 from cxrjax.datasets.cxr_qba.question_parts import QuestionMaker
 from cxrjax.datasets.cxr_qba.questions import Question, StudyQuestions
 from cxrjax.datasets.cxr_qba.scene_graph import Observation, SceneGraph
+from cxrjax.datasets.english import join
 
 # Asked about in every study (Q13); ours.
 DEFAULT_REGIONS = (
@@ -264,7 +265,7 @@ class _Generator(QuestionMaker):
         placed = [o for o in present if o.regions and not o.default_regions]
         if placed:
             regions = list(dict.fromkeys(r for o in placed for r in o.region_names))
-            where = wording.join(["the " + region for region in regions])
+            where = join(["the " + region for region in regions])
             answer = self.template(
                 kinds[2],
                 "finding_where",
@@ -277,7 +278,7 @@ class _Generator(QuestionMaker):
         graded = [o for o in present if o.modifiers.get("severity")]
         if graded and not device:
             kind = "D04_how_severe_is_finding"
-            severity = wording.join(
+            severity = join(
                 list(dict.fromkeys(value for o in graded for value in o.modifiers["severity"]))
             )
             answer = self.template(

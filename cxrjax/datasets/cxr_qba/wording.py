@@ -7,6 +7,7 @@ change or of earlier studies (Q06).
 from collections.abc import Sequence
 
 from cxrjax.datasets.cxr_qba.definitions import Definitions, Finding
+from cxrjax.datasets.english import capital, join
 
 _MODIFIER_ORDER = ("severity", "temporal", "spread", "texture")
 ACUTE = ("temporal", "acute")
@@ -21,16 +22,6 @@ _CHANGES = {
 
 # Plurals of regions that do not end in s.
 _PLURALS = ("axillae", "bronchi", "hila", "humeri", "scapulae")
-
-
-def join(parts: Sequence[str], word: str = "and") -> str:
-    """`a`, `a and b`, `a, b and c`."""
-    return f" {word} ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
-
-
-def capital(text: str) -> str:
-    """The text with a capital first letter."""
-    return text[:1].upper() + text[1:]
 
 
 def noun(

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
+from cxrjax.datasets.english import capital, join
 from cxrjax.datasets.gemex.facts import CHEST, Fact, find_facts
 from cxrjax.datasets.gemex.regions import load_regions
 from cxrjax.datasets.gemex.report import RefinedSentence, Report, ReportSentence
@@ -122,7 +123,7 @@ def _is_complete(text: str) -> bool:
 
 def _tidy(text: str) -> str:
     text = text.strip().rstrip(".;,: ")
-    return text[:1].upper() + text[1:] + "."
+    return capital(text) + "."
 
 
 def _complete(text: str) -> str | None:
@@ -156,7 +157,7 @@ def write_facts(facts: Sequence[Fact], region: str) -> list[str]:
             sentences.append(f"{start} {phrase(fact)}{place}{cause}.")
     absent = [words.findings[fact.subject].noun for fact in facts if fact.polarity == "neg"]
     if absent:
-        sentences.append(f"There is no {join_or(list(dict.fromkeys(absent)))}.")
+        sentences.append(f"There is no {join(list(dict.fromkeys(absent)), 'or')}.")
     return list(dict.fromkeys(sentences))
 
 
@@ -210,8 +211,3 @@ def severity_word(fact: Fact) -> str | None:
         return None
     sized = load_vocabulary().findings[fact.subject].sized
     return SEVERITY_OF_SIZE[fact.severity] if sized else fact.severity
-
-
-def join_or(parts: Sequence[str]) -> str:
-    """`a`, `a or b`, `a, b or c`."""
-    return " or ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)

@@ -14,10 +14,11 @@ from typing import Any, Literal
 
 from tqdm import tqdm
 
+from cxrjax.datasets.english import join
 from cxrjax.datasets.quality import QualityLog
 from cxrjax.datasets.vindr_cxr_vqa.annotation import ImageAnnotation
 from cxrjax.datasets.vindr_cxr_vqa.plan import PlannedQuestion, Wording
-from cxrjax.datasets.vindr_cxr_vqa.templates import format_box, join
+from cxrjax.datasets.vindr_cxr_vqa.templates import format_box
 from cxrjax.datasets.vindr_cxr_vqa.wording_check import (
     REASON_WORDS,
     faults,

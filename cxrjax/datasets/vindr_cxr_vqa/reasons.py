@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Sequence
 from random import Random
 
+from cxrjax.datasets.english import join
 from cxrjax.datasets.quality import PixelBox
 from cxrjax.datasets.vindr_cxr_vqa.annotation import ImageAnnotation
 from cxrjax.datasets.vindr_cxr_vqa.box_words import (
@@ -22,7 +23,7 @@ from cxrjax.datasets.vindr_cxr_vqa.box_words import (
 )
 from cxrjax.datasets.vindr_cxr_vqa.classes import CLASSES
 from cxrjax.datasets.vindr_cxr_vqa.plan import PlannedQuestion
-from cxrjax.datasets.vindr_cxr_vqa.templates import Templates, format_box, join
+from cxrjax.datasets.vindr_cxr_vqa.templates import Templates, format_box
 from cxrjax.datasets.vindr_cxr_vqa.vocabulary import class_words, reading_remarks
 
 FEWEST_WORDS, MOST_WORDS = 150, 250  # Table 2
