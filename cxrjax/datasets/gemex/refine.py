@@ -157,7 +157,8 @@ def write_facts(facts: Sequence[Fact], region: str) -> list[str]:
             sentences.append(f"{start} {phrase(fact)}{place}{cause}.")
     absent = [words.findings[fact.subject].noun for fact in facts if fact.polarity == "neg"]
     if absent:
-        sentences.append(f"There is no {join(list(dict.fromkeys(absent)), 'or')}.")
+        listed = join(list(dict.fromkeys(absent)), "or")
+        sentences.append(f"There is no {listed}.")
     return list(dict.fromkeys(sentences))
 
 

@@ -17,12 +17,11 @@ from tqdm import tqdm
 from cxrjax.datasets.english import join
 from cxrjax.datasets.quality import QualityLog
 from cxrjax.datasets.vindr_cxr_vqa.annotation import ImageAnnotation
-from cxrjax.datasets.vindr_cxr_vqa.plan import PlannedQuestion, Wording
+from cxrjax.datasets.vindr_cxr_vqa.plan import REASON_WORDS, PlannedQuestion, Wording
 from cxrjax.datasets.vindr_cxr_vqa.templates import format_box
 from cxrjax.datasets.vindr_cxr_vqa.wording_check import (
-    REASON_WORDS,
     faults,
-    reason_is_long_enough,
+    reason_length_fits,
     reason_words,
     written_boxes,
 )
@@ -162,9 +161,9 @@ class LanguageModelWriter:
             return _Outcome(set_aside=("generator_failed", f"{failure.category}: {failure.detail}"))
         except ImageError as error:
             return _Outcome(set_aside=("unreadable_image", str(error)))
-        if not reason_is_long_enough(answer.reason):
+        if not reason_length_fits(answer.reason):
             answer = self._with_better_reason(request, answer, check)
-        if not reason_is_long_enough(answer.reason):
+        if not reason_length_fits(answer.reason):
             warnings.append(REASON_LENGTH)
         return _Outcome(answer.to_wording(), warnings=tuple(warnings))
 
