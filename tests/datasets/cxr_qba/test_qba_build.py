@@ -238,7 +238,11 @@ def test_reports_that_are_none(tmp_path):
 @pytest.mark.parametrize(
     ("table", "text", "message"),
     [
-        ("metadata", "subject_id\nd1\n", "metadata.csv.gz:1: column study_id is missing"),
+        (
+            "metadata",
+            "dicom_id,subject_id\nd1,1\n",
+            "metadata.csv.gz:1: column study_id is missing",
+        ),
         (
             "metadata",
             "dicom_id,subject_id,study_id,ViewPosition,Rows,Columns\nd1,1,2,PA,x,200\n",
