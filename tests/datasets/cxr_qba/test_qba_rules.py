@@ -62,6 +62,9 @@ def facts(rules, sentence):
             {"pleural effusion": (True, "certain"), "pneumothorax": (False, "certain")},
         ),
         ("The right pneumothorax has resolved.", {"pneumothorax": (False, "certain")}),
+        # Neither in the heart nor free air.
+        ("A spinal cord stimulator is seen.", {"support device": (True, "certain")}),
+        ("There is free fluid.", {}),
         ("CT is recommended to evaluate for a mass.", {}),
         ("Findings were discussed with the ward; pneumothorax.", {}),
         ("", {}),

@@ -121,6 +121,7 @@ def test_metadata_tables_read_back(built, tmp_path, suffix):
         ("x_metadata.csv.gz", gzip.compress(b"view_position\n\xff\n")),
         ("x_metadata.csv.gz", gzip.compress(bytes(range(256)))[:10] + b"\xff" * 40),
     ],
+    ids=["no gzip", "no parquet", "no number", "no UTF-8", "damaged"],
 )
 def test_broken_tables(tmp_path, name, content):
     (tmp_path / name).write_bytes(content)
