@@ -12,6 +12,7 @@ first that failed, 128 + the signal's number where a signal ended it. Ctrl-C and
 import argparse
 import contextlib
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -44,6 +45,8 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         del flags.command[0]
     if not flags.command:
         parser.error("no command; give it after --")
+    if shutil.which(flags.command[0]) is None:
+        parser.error(f"{flags.command[0]}: no such program")
     if flags.processes < 1 or flags.devices_per_process < 1:
         parser.error("--processes and --devices_per_process: expected 1 or more")
     return flags

@@ -100,6 +100,7 @@ def test_a_signal_goes_to_all_and_they_end_as_they_like(number):
         (["--processes=2"], "no command"),
         (["--processes=0", "--", "true"], "expected 1 or more"),
         (["--", "true"], "--processes"),
+        (["--processes=2", "--", "no_such_program"], "no_such_program: no such program"),
     ],
 )
 def test_unusable_arguments_are_refused(arguments, message):
