@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Float, Num
 
 from cxrjax import boxes as box_arithmetic
-from cxrjax.codecs.base import Geometry
+from cxrjax.codecs.frames import Geometry
 from cxrjax.codecs.table import get_codec
 from cxrjax.errors import UserError
 

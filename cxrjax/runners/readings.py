@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cxrjax.codecs import CODECS
-from cxrjax.codecs.base import declines
+from cxrjax.codecs.refusal import declines
 from cxrjax.records import QARecord
 
 # Of several kinds of model: Gemma's, and those of most that think in public.
