@@ -30,7 +30,8 @@ _ITEM = re.compile(
     # What begins like a number: letters in brackets are the options of an answer.
     r"\[\s{0,9}(?:(?=[-+.0-9])|(?=\Z))(?P<body>[-+0-9.,;\s]{0,200})(?P<end>\])?"
     rf"(?P<close>\s{{0,9}}\]?\s{{0,9}}{_CLOSE})?"
-    rf"|{_OPEN}\s{{0,9}}\[{{0,2}}\Z)",
+    # The end of the text before a number.
+    rf"|{_OPEN}\s{{0,9}}\[{{0,2}}\Z|<(?:b(?:ox?)?)?\Z)",
     re.IGNORECASE,
 )
 
