@@ -223,6 +223,13 @@ class Codec(abc.ABC):
         read = self.frame.from_grid(np.asarray(numbers, np.float64), height, width, geometry)
         return np.asarray(read, np.float64)
 
+    def makers_geometry(self, height: int, width: int) -> Geometry | None:
+        """How the model that the convention comes from places an image into its input.
+
+        For reading what that model wrote; None: as a plain resize, or the frame does not ask.
+        """
+        return None
+
     def _write_all(self, boxes: list[tuple[list[int], str | None]]) -> str:
         """Boxes on the grid, each with its label, as text."""
         return self.separator.join(self._write(grid) for grid, _ in boxes)

@@ -15,7 +15,8 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from cxrjax.codecs.base import Candidate, Codec, FailureCategory
-from cxrjax.codecs.frames import Frame, InputBins
+from cxrjax.codecs.frames import Frame, Geometry, InputBins
+from cxrjax.images import center_crop_geometry
 
 # Bounded repeats throughout: the time is linear in the text, whatever the text.
 _OPEN, _CLOSE = r"<\s{0,3}box\s{0,3}>", r"<\s{0,3}/\s{0,3}box\s{0,3}>"
@@ -40,6 +41,9 @@ class Maira2(Codec):
     name: ClassVar[str] = "maira2"
     frame: ClassVar[Frame] = InputBins(100)
     separator: ClassVar[str] = ""
+
+    def makers_geometry(self, height: int, width: int) -> Geometry:
+        return center_crop_geometry(height, width)
 
     def _write(self, grid: list[int]) -> str:
         x_min, y_min, x_max, y_max = grid
