@@ -307,11 +307,10 @@ def common_dtype(files: SafetensorsFiles) -> str:
     return "bfloat16" if found == {"bfloat16"} else "float32"
 
 
-def shortened(names: Iterable[str], most: int = 4) -> str:
-    """A list for an error message."""
-    names = list(names)
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+def shortened(names: Sequence[str]) -> str:
+    """A list for an error message, of which it has the first four."""
+    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+    return ", ".join(names[:4]) + more
 
 
 def _check_names(found: Iterable[str], config: VLMConfig, where: str) -> None:
