@@ -66,6 +66,8 @@ def test_full_fine_tuning_needs_several_gpus(capsys):
         ([f"--config={VINDR}", "--topology=h100-8", "--config.lora.rnk=3"], "did you mean"),
         ([f"--config={VINDR}", "--topology=h100-16", "--sweep"], "no mesh over 16 chips divides"),
         ([f"--config={VINDR}", "--topology=h100-8", "--compiles=0"], "expected 1 or more"),
+        (["--table", "--json"], "--json is of a single plan: leave it or --table out"),
+        (["--find_batch", "--decode"], "--decode is of a single plan: leave it or --find_batch"),
     ],
 )
 def test_unusable_arguments(arguments, told):
