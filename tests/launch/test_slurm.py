@@ -102,7 +102,7 @@ def test_a_job_told_to_go_saves_and_goes_on(slurm, tmp_path):
 
 
 def test_two_tasks_train_as_one_run_and_go_on_after_they_were_told_to_go(slurm, tmp_path):
-    steps = 120
+    steps = 40
     experiment = write_experiment(tmp_path)
     root = str(LAUNCH.parent)
     settings = {"training.steps": steps, "training.checkpoint_every": 0}
