@@ -113,7 +113,9 @@ def make_train_step(
 
     Returns:
         (state, frozen, batch) -> (state, metrics). The result does not depend on how the batch
-        is cut into micro-batches or devices, to float32 rounding.
+        is cut into micro-batches or devices, to float32 rounding. With `training.skip_nonfinite`,
+        a loss or gradients that are not finite leave the state as it was, the schedule's count
+        included.
     """
     optimizer = make_optimizer(config.optimizer, steps)
     schedule = learning_rate_schedule(config.optimizer, steps)
@@ -168,7 +170,11 @@ def make_train_step(
         )
         updates, opt_state = optimizer.update(gradients, state.opt_state, state.trainable)
         trainable = optax.apply_updates(state.trainable, updates)
-        return TrainState(state.step + 1, trainable, opt_state), metrics
+        updated = TrainState(state.step + 1, trainable, opt_state)
+        if training.skip_nonfinite:
+            finite = jnp.isfinite(metrics.loss) & jnp.isfinite(metrics.grad_norm)
+            updated = jax.tree.map(lambda new, old: jnp.where(finite, new, old), updated, state)
+        return updated, metrics
 
     return train_step
 
