@@ -117,7 +117,7 @@ def default_config() -> ConfigDict:
     # How it reaches boxes: 'loc', 'digits', 'head' or 'none' (input_pipeline/coordinates.py);
     # 'auto': by the codec, <loc> tokens or digits.
     training.box_route = "auto"
-    training.logit_chunk = 512  # answer tokens whose logits exist at a time
+    training.logit_chunk = 512  # answer tokens whose logits exist at a time, on each device
     training.log_every = 50  # steps
     training.eval_every = 0  # steps; 0: after the last one alone
     training.checkpoint_every = 500  # steps; every evaluation and the last step are saved as well

@@ -15,6 +15,8 @@ from ml_collections import ConfigDict
 from cxrjax.devices.sharding import (
     BATCH_AXES,
     batch_sharding,
+    batch_shards,
+    holds_whole_copies,
     mesh_of_kernels,
     tree_shardings,
 )
@@ -98,7 +100,7 @@ def make_train_step(
     config: ConfigDict,
     steps: int,
     mesh: Mesh | None = None,
-    axis_name: str | None = None,
+    axis_name: str | tuple[str, ...] | None = None,
 ) -> StepFunction:
     """The pure step function of a configuration; not compiled.
 
@@ -108,8 +110,8 @@ def make_train_step(
         steps: updates of the whole run, for the schedule.
         mesh: keeps the micro-batches spread over the devices; None where a device sees its own
             part of the batch alone.
-        axis_name: under `pmap`, the axis over which the parts are a batch: sums and counts are
-            added up over it. None: the function sees the whole batch.
+        axis_name: under `pmap` and `shard_map`, the axes over which the parts are a batch: sums
+            and counts are added up over them. None: the function sees the whole batch.
 
     Returns:
         (state, frozen, batch) -> (state, metrics). The result does not depend on how the batch
@@ -117,9 +119,20 @@ def make_train_step(
         a loss or gradients that are not finite leave the state as it was, the schedule's count
         included.
     """
+    if mesh is not None and mesh.size > 1 and holds_whole_copies(mesh):
+        # XLA would sum the gradients of every layer of every micro-batch; here it is once a step.
+        return jax.shard_map(
+            make_train_step(graphdef, config, steps, axis_name=BATCH_AXES),
+            mesh=mesh,
+            in_specs=(P(), P(), P(BATCH_AXES)),
+            out_specs=P(),
+            check_vma=False,
+        )
     optimizer = make_optimizer(config.optimizer, steps)
     schedule = learning_rate_schedule(config.optimizer, steps)
     training = config.training
+    # Of one device: a chunk of a whole batch would be the smaller, the more devices there are.
+    logit_chunk = training.logit_chunk * (1 if mesh is None else batch_shards(mesh))
     box_route = resolve_box_route(training.box_route, config.data.codec)
 
     def loss_and_gradients(
@@ -134,7 +147,7 @@ def make_train_step(
                     training.lambda_box,
                     key,
                     denominators,
-                    training.logit_chunk,
+                    logit_chunk,
                     box_route,
                 )
 
