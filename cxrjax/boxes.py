@@ -8,8 +8,8 @@ vmap as well); JAX is not imported for users of NumPy.
 What holds for every function:
 
 - **Precision**: inputs are promoted to float32 at least, so half-precision and integer boxes are
-  computed and returned in float32 or wider. (A gradient with respect to float16 boxes is float16
-  again and can overflow there: cast the boxes first.)
+  computed and returned in float32 or wider; `canonical` alone keeps the dtype. (A gradient with
+  respect to float16 boxes is float16 again and can overflow there: cast the boxes first.)
 - **Swapped corners are sorted** before anything is computed, as in Algorithm 1 of the GIoU paper
   (Rezatofighi et al., CVPR 2019, arXiv 1902.09630). The loss feeds expected coordinates, which can
   be swapped; unsorted, such a box would have no extent and often no gradient. Where two corners
@@ -107,11 +107,6 @@ def giou(a: Num[Any, "... 4"], b: Num[Any, "... 4"]) -> Float[Any, "..."]:
 def pairwise_iou(a: Num[Any, "n 4"], b: Num[Any, "m 4"]) -> Float[Any, "n m"]:
     """`iou` of every box of `a` with every box of `b`."""
     return iou(a[:, None, :], b[None, :, :])
-
-
-def pairwise_giou(a: Num[Any, "n 4"], b: Num[Any, "m 4"]) -> Float[Any, "n m"]:
-    """`giou` of every box of `a` with every box of `b`."""
-    return giou(a[:, None, :], b[None, :, :])
 
 
 def _namespace(*arrays: Any) -> ModuleType:

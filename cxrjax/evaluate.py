@@ -26,7 +26,7 @@ from cxrjax.benchmarks.split_check import check_split
 from cxrjax.benchmarks.validation import draw_predictions
 from cxrjax.cli import run
 from cxrjax.errors import UserError
-from cxrjax.input_pipeline.sources import RecordSource
+from cxrjax.input_pipeline.sources import RecordSource, default_image_root
 from cxrjax.metrics.bootstrap import Bootstrap
 from cxrjax.records import read_records, strip_answers, write_records
 from cxrjax.runners.base import answer_all
@@ -57,6 +57,8 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     flags = parser.parse_args(argv)
     if flags.checkpoint and not (flags.references and flags.out):
         parser.error("--checkpoint needs --references and --out")
+    if flags.resamples < 0:
+        parser.error("--resamples must not be negative")
     return flags
 
 
@@ -73,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise UserError(f"{flags.workdir}: the run names no validation records; give --references")
     looking = flags.image == "shown"
     out = flags.out or flags.workdir / ("evaluation" if looking else f"evaluation_{flags.image}")
-    image_root = image_root or RecordSource(references, None, 1).image_root
+    image_root = image_root or default_image_root(references)
     check_folder(out)
     check_split(references, flags.split_sha256, flags.manifest)
     # The model is given the questions alone: answers cannot leak into its prompt (H24).
@@ -114,7 +116,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         assert step is not None
         write_figures(flags.workdir, step, figures, pictures)
     print(benchmark.markdown(scores))
-    print(f"{out}: predictions.jsonl, metrics.json, tables.md, tables.csv, score.json, run.json")
+    written = (
+        "predictions.jsonl, metrics.json, tables.md, tables.tex, tables.csv, score.json, run.json"
+    )
+    print(f"{out}: {written}")
 
 
 if __name__ == "__main__":

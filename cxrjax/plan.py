@@ -50,12 +50,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--table", action="store_true", help="the tables of docs/planning.md")
     parser.add_argument(
+        "--kept_only", action="store_true", help="compile nothing; by formula what is not kept"
+    )
+    parser.add_argument(
         "--kept", type=Path, default=KEPT, metavar="DIR", help="where compiled figures are kept"
     )
     flags, overrides = parser.parse_known_args(arguments)
+    several = [f"--{name}" for name in ("find_batch", "sweep", "table") if getattr(flags, name)]
+    if flags.decode and several:
+        raise UserError(f"--decode is of a single plan: leave it or {several[0]} out")
+    if flags.json and (flags.sweep or flags.table):
+        raise UserError(f"--json is of a single plan: leave it or {several[-1]} out")
     # Whatever this machine has: programs are made for the devices of the slice.
     jax.config.update("jax_platforms", "cpu")
     make = functools.partial(make_plan, kept=flags.kept, log_line=_log)
+    if flags.kept_only:
+        make = functools.partial(make, kept_only=True)
     if flags.formula:
         make = functools.partial(make, compiled=False)
     if flags.table:

@@ -13,12 +13,13 @@
 The questions file carries no answers (`build` writes it; a records file works too: its answers are
 not looked at, and a warning says that they are there). Where a question continues another one of
 the file and that one's answer is null in its history, the other goes first and its prediction
-becomes the history; what was asked then is
-left in OUT.turns.jsonl. A line has `question_id`, `text`, `boxes` (xyxy, fractions of the original
-image), `labels`, `box_scores`, `answer_logprob` and `parse` (`ok`, or why no box could be read; of
-other people's models also `http_error`, `timeout`, `connection`, `unreadable_image` and `not_asked`
-where there is no answer, and `written`, all that was written, where the answer is a part of it).
-OUT.run.json says how they were made: hashes, versions and settings.
+becomes the history; what was asked then is left in OUT.turns.jsonl.
+
+A line of predictions has `question_id`, `text`, `boxes` (xyxy, fractions of the original image),
+`labels`, `box_scores`, `answer_logprob` and `parse`: `ok`, or why no box could be read. Of other
+people's models `parse` can also be `http_error`, `timeout`, `connection`, `unreadable_image` or
+`not_asked`, where there is no answer, and `written` is all that was written, where the answer is a
+part of it. OUT.run.json says how they were made: hashes, versions and settings.
 """
 
 import argparse

@@ -126,6 +126,16 @@ class QARecord(_Strict):
     generator: Generator | None = None
     provenance: Provenance | None = None
 
+    @pydantic.field_validator("schema_version")
+    @classmethod
+    def _known_version(cls, value: int) -> int:
+        if value != SCHEMA_VERSION:
+            raise ValueError(
+                f"{value} is not the version of records that this code reads: expected "
+                f"{SCHEMA_VERSION}; build them again, or update cxrjax"
+            )
+        return value
+
     @pydantic.field_validator("image_hw")
     @classmethod
     def _positive_size(cls, value: tuple[int, int] | None) -> tuple[int, int] | None:

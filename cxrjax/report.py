@@ -35,49 +35,56 @@ from cxrjax.benchmarks.page_studies import read_judgements
 from cxrjax.cli import run
 from cxrjax.codecs import CODECS, Codec
 from cxrjax.errors import UserError
+from cxrjax.input_pipeline.sources import default_image_root
 from cxrjax.json_file import read_json_list, read_json_object
 
+_TITLES = {
+    "vindr_cxr_vqa": "VinDr-CXR-VQA results",
+    "gemex": "GEMeX results",
+    "cxr_qba": "CXR-QBA results",
+    "vix_ray": "ViX-Ray results",
+}
 
-def main(arguments: Sequence[str] | None = None) -> None:
+
+def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Flags of the command; leaves with code 2 where they are unusable."""
     parser = argparse.ArgumentParser(
         prog="python -m cxrjax.report",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--workdir", type=Path, required=True, metavar="DIR")
-    parser.add_argument("--compare", type=Path, metavar="DIR2", help="a second work directory")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="for index.html")
-    parser.add_argument("--title", help="default: the work directory's name")
-    parser.add_argument("--metrics", type=Path, metavar="FILE")
-    parser.add_argument(
-        "--predictions", type=Path, action="append", metavar="FILE", help="may be repeated"
-    )
-    parser.add_argument("--references", type=Path, metavar="FILE")
-    parser.add_argument("--image_root", type=Path, metavar="DIR")
-    parser.add_argument("--training_log", type=Path, metavar="FILE")
-    parser.add_argument("--run", type=Path, metavar="FILE")
-    parser.add_argument("--score", type=Path, metavar="FILE")
-    parser.add_argument("--notes", type=Path, metavar="FILE")
-    parser.add_argument(
-        "--codec", choices=sorted(CODECS), help="reads boxes of predictions that are text alone"
-    )
-    parser.add_argument(
-        "--benchmark", choices=sorted(BENCHMARKS), help="default: the one that score.json names"
-    )
-    parser.add_argument(
-        "--max_images", type=int, default=5000, help="radiographs shown at most (5000)"
-    )
-    parser.add_argument(
+    add = parser.add_argument
+    add("--workdir", type=Path, required=True, metavar="DIR")
+    add("--compare", type=Path, metavar="DIR2", help="a second work directory")
+    add("--out", type=Path, required=True, metavar="DIR", help="for index.html")
+    add("--title", help="default: the work directory's name")
+    add("--metrics", type=Path, metavar="FILE")
+    add("--predictions", type=Path, action="append", metavar="FILE", help="may be repeated")
+    add("--references", type=Path, metavar="FILE")
+    add("--image_root", type=Path, metavar="DIR")
+    add("--training_log", type=Path, metavar="FILE")
+    add("--run", type=Path, metavar="FILE")
+    add("--score", type=Path, metavar="FILE")
+    add("--notes", type=Path, metavar="FILE")
+    add("--codec", choices=sorted(CODECS), help="reads boxes of predictions that are text alone")
+    add("--benchmark", choices=sorted(BENCHMARKS), help="default: the one that score.json names")
+    add("--max_images", type=int, default=5000, help="radiographs shown at most (5000)")
+    add(
         "--pictures",
         choices=PICTURES,
         default="auto",
         help="in the page's file, in a folder beside it, or none: boxes alone (no image is read)",
     )
-    flags = parser.parse_args(arguments)
+    flags = parser.parse_args(argv)
     if flags.max_images < 1:
         parser.error(f"--max_images={flags.max_images}: expected at least 1")
+    return flags
 
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Collects what there is and writes the page."""
+    flags = parse_arguments(argv)
     workdir: Path = flags.workdir
     metrics_file: Path = flags.metrics or workdir / "metrics.json"
     scored_in = metrics_file.parent
@@ -110,12 +117,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     page = write_page(
         flags.out,
-        flags.title or f"{TITLES.get(benchmark, 'Results')}: {workdir.resolve().name}",
+        flags.title or f"{_TITLES.get(benchmark, 'Results')}: {workdir.resolve().name}",
         Inputs(
             metrics=metrics,
             references=references,
             predictions=predictions,
-            image_root=flags.image_root or _image_root(references),
+            image_root=flags.image_root or default_image_root(references.resolve()),
             tables=tables,
             curves=curves,
             comparisons=read_json_list(comparisons) if comparisons.is_file() else [],
@@ -130,14 +137,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         pictures=flags.pictures,
     )
     print(page)
-
-
-TITLES = {
-    "vindr_cxr_vqa": "VinDr-CXR-VQA results",
-    "gemex": "GEMeX results",
-    "cxr_qba": "CXR-QBA results",
-    "vix_ray": "ViX-Ray results",
-}
 
 
 def _tables(folder: Path, heading: str, missing: list[str]) -> dict[str, str]:
@@ -166,7 +165,7 @@ def _metrics(path: Path) -> dict[str, Any]:
 
 
 def _predictions(workdir: Path, given: Sequence[Path] | None) -> dict[str, Path]:
-    """System -> predictions file; `base` before `tuned`, because so the alphabet has it."""
+    """System -> predictions file, in the order given, else of their names."""
     folder = workdir / "predictions"
     found = list(given) if given else sorted(folder.glob("*.jsonl"))
     if not found:
@@ -197,11 +196,6 @@ def _optional(
     if found is None:
         missing.append(f"{what} ({', '.join(map(str, places))})")
     return found
-
-
-def _image_root(references: Path) -> Path:
-    folder = references.resolve().parent
-    return folder.parent if folder.name == "records" else folder
 
 
 if __name__ == "__main__":

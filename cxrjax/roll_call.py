@@ -30,8 +30,10 @@ def roll_call(address: str, process: int, count: int, timeout: float) -> None:
             or whose port is taken.
     """
     host, colon, port = address.rpartition(":")
-    if not colon or not port.isdigit():
-        raise UserError(f"coordinator address {address!r}: expected HOST:PORT")
+    if not colon or not port.isdigit() or not 0 < int(port) < 2**16:
+        raise UserError(
+            f"coordinator address {address!r}: expected HOST:PORT, the port from 1 to {2**16 - 1}"
+        )
     if count == 1:
         return
     if process == 0:

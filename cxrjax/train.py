@@ -96,7 +96,8 @@ def train(
     make_writable(workdir)
     sharding.check_batch_divides(mesh, batch_images(config), config.training.accumulation_steps)
     sharding.check_heads_divide(mesh, model_sizes(config))
-    model, base = checkpoint.build_model(config)
+    # A tower whose features are cached runs in each process for itself.
+    model, base = checkpoint.build_model(config, None if config.data.feature_cache else mesh)
     features = make_features(config, model, base)
     mixture = make_mixture(config, sources, features)
     check_enough_images(len(mixture), "training")

@@ -64,7 +64,7 @@ def write_hf():
         tensors = {}
         for rule in tensor_rules(sizes):
             shape = shapes[rule.path]
-            for name in rule.names(shape[0]):
+            for name in rule.names(sizes):
                 values = rng.normal(size=rule.their_shape(shape, patch))
                 tensors[with_prefix(name, prefixes)] = values.astype(kind)
         if edit is not None:

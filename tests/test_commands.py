@@ -123,6 +123,12 @@ def test_evaluate_equals_predict_then_score(demo, tmp_path):
     assert "train" in json.loads((tmp_path / "metrics.json").read_text())
 
 
+def test_evaluate_refuses_a_negative_number_of_resamples(capsys):
+    with pytest.raises(SystemExit) as end:
+        evaluate.main(["--workdir=x", "--benchmark=vindr_cxr_vqa", "--resamples=-1"])
+    assert end.value.code == 2 and "must not be negative" in capsys.readouterr().err
+
+
 def test_devices_share_the_work_of_predict_as_the_mesh_says(demo, tmp_path):
     """A batch of five, raised to six for the two that share it; the last one is not full."""
     words = [f"--workdir={demo / 'train'}", "--mesh=data=2,tensor=4", "--images_per_batch=5"]

@@ -195,13 +195,14 @@ def read_boxes(
                 f"{where}: question {prediction.question_id} has no boxes: give --codec=NAME to "
                 'read them from the text, or write "boxes": [] for an answer without'
             )
-        spans = codec.find(prediction.text, height, width)
-        failures = codec.decode(prediction.text, height, width).failures
+        geometry = codec.makers_geometry(height, width)
+        spans = codec.find(prediction.text, height, width, geometry)
+        failures = codec.decode(prediction.text, height, width, geometry).failures
         boxes = np.array([span.box for span in spans], np.float64).reshape(-1, 4)
         places = tuple((span.start, span.end) for span in spans)
         if parse is None or parse == "ok":
             parse = failures[0].category if failures else "ok"
-        exact = codec.find(prediction.text, height, width, strict=True)
+        exact = codec.find(prediction.text, height, width, geometry, strict=True)
         repaired = len(spans) - len(exact)
     else:
         boxes = prediction.boxes

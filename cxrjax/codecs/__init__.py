@@ -1,7 +1,7 @@
 """Box <-> text, in every convention that a dataset or a model uses.
 
-`base` says what decoding accepts and how it counts failures; each codec is a module of its own,
-with its grammar and its frame; `table` lists them.
+`base` says what decoding accepts and how it counts failures, `frames` what numbers can count; each
+codec is a module of its own, with its grammar; `table` lists them.
 """
 
 from cxrjax.codecs.base import (
@@ -10,10 +10,10 @@ from cxrjax.codecs.base import (
     Decoded,
     Failure,
     FailureCategory,
-    Geometry,
     Span,
 )
 from cxrjax.codecs.convert import codec_iou_ceiling, transcode
+from cxrjax.codecs.frames import Geometry
 from cxrjax.codecs.table import CODECS, get_codec
 
 __all__ = [

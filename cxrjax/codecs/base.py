@@ -1,8 +1,8 @@
 """What every box codec shares: the verdict on what was read, and the grid coordinates live on.
 
 A codec writes boxes into text in one convention and reads them back. It owns two things, its
-grammar and its grid: how the numbers it writes stand for places (bins of the model's input, pixels
-of the original image). This module does the rest, the same way for all of them.
+grammar and its frame: what the numbers that it writes count (bins of the model's input, pixels of
+the original image). This module does the rest, the same way for all of them.
 
 Reading never raises on what a model wrote and never guesses. Each box begun in the text is either
 read or counted as one failure, with the reason:
@@ -31,12 +31,14 @@ wrong: "No pleural effusion." should have none, and only a scorer knows.
 import abc
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, get_args, runtime_checkable
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
 from jaxtyping import Float, Int, Num
 
 from cxrjax import boxes as box_arithmetic
+from cxrjax.codecs.frames import Frame, Geometry
+from cxrjax.codecs.refusal import declines
 from cxrjax.errors import UserError
 
 FailureCategory = Literal[
@@ -51,17 +53,6 @@ _ROUNDING = 1e-4
 # In grid steps: a box at the image's border may reach half a step beyond it when it is read back.
 _BORDER = 0.5 + 1e-3
 _MIN_SHARE_INSIDE = 0.5
-
-
-@runtime_checkable
-class Geometry(Protocol):
-    """How an image was placed into the model's input; `cxrjax.images.Geometry` is one."""
-
-    def apply(self, boxes: Any) -> Any:
-        """Boxes [n, 4], fractions of the original image -> fractions of the model's input."""
-
-    def invert(self, boxes: Any) -> Any:
-        """Boxes [n, 4], fractions of the model's input -> fractions of the original image."""
 
 
 class Failure(NamedTuple):
@@ -124,6 +115,8 @@ class Codec(abc.ABC):
     """Boxes <-> text in one convention. Stateless; `cxrjax.codecs.CODECS` holds one of each."""
 
     name: ClassVar[str]
+    # The grid that its numbers are on.
+    frame: ClassVar[Frame]
     # What `encode` puts between two boxes.
     separator: ClassVar[str]
     # Where each coordinate is a token of its own: the k-th one written is entry
@@ -161,14 +154,14 @@ class Codec(abc.ABC):
         """
         _check_size(height, width)
         inside = _check_boxes(boxes)
-        units = self._to_grid(inside, height, width, geometry)
-        largest = np.tile(self._largest(height, width), 2)
+        units = self.frame.to_grid(inside, height, width, geometry)
+        largest = np.tile(self.frame.largest(height, width), 2)
         outside = np.any((units[:, 2:] <= -0.5) | (units[:, :2] >= largest[:2] + 0.5), axis=1)
         if outside.any():
             row = inside[int(np.argmax(outside))]
             raise UserError(f"box {_format(row)} lies outside the model's input: drop it there")
         # Where a letterbox leaves a margin, no box may be widened into it.
-        image = self._to_grid(np.array([[0.0, 0.0, 1.0, 1.0]]), height, width, geometry)[0]
+        image = self.frame.to_grid(np.array([[0.0, 0.0, 1.0, 1.0]]), height, width, geometry)[0]
         low, high = np.split(np.clip(np.floor(image + 0.5), 0, largest), 2)
         grid = quantise(units, low, high).tolist()
         if labels is None:
@@ -227,8 +220,15 @@ class Codec(abc.ABC):
             float64 fractions of the original image, not clipped.
         """
         _check_size(height, width)
-        read = self._from_grid(np.asarray(numbers, np.float64), height, width, geometry)
+        read = self.frame.from_grid(np.asarray(numbers, np.float64), height, width, geometry)
         return np.asarray(read, np.float64)
+
+    def makers_geometry(self, height: int, width: int) -> Geometry | None:
+        """How the model that the convention comes from places an image into its input.
+
+        For reading what that model wrote; None: as a plain resize, or the frame does not ask.
+        """
+        return None
 
     def _write_all(self, boxes: list[tuple[list[int], str | None]]) -> str:
         """Boxes on the grid, each with its label, as text."""
@@ -236,27 +236,15 @@ class Codec(abc.ABC):
 
     @abc.abstractmethod
     def _candidates(self, text: str) -> Iterator[Candidate]:
-        """Every box begun in the text, in order. Linear time, whatever the text."""
+        """Every box begun in the text, in order. Linear time, whatever the text.
+
+        Args:
+            text: without white space at its end, so that what reaches its end was cut off there.
+        """
 
     @abc.abstractmethod
     def _write(self, grid: list[int]) -> str:
         """One box (x_min, y_min, x_max, y_max on the grid) as text."""
-
-    @abc.abstractmethod
-    def _largest(self, height: int, width: int) -> Int[np.ndarray, "2"]:
-        """The largest number on the grid along x and y; the smallest is 0."""
-
-    @abc.abstractmethod
-    def _to_grid(
-        self, boxes: np.ndarray, height: int, width: int, geometry: Geometry | None
-    ) -> Float[np.ndarray, "n 4"]:
-        """Fractions of the original image in grid steps, unrounded; whole numbers are on it."""
-
-    @abc.abstractmethod
-    def _from_grid(
-        self, grid: np.ndarray, height: int, width: int, geometry: Geometry | None
-    ) -> Float[np.ndarray, "n 4"]:
-        """The inverse of `_to_grid`."""
 
     def _read(
         self, text: str, height: int, width: int, geometry: Geometry | None, strict: bool
@@ -269,7 +257,7 @@ class Codec(abc.ABC):
         def fail(category: FailureCategory, start: int, end: int) -> None:
             failures.append(Failure(category, text[start : min(end, start + _QUOTE_LENGTH)], start))
 
-        for start, end, failure, grid, exact, label in self._candidates(text):
+        for start, end, failure, grid, exact, label in self._candidates(text.rstrip()):
             if grid is None or failure is not None:
                 fail(failure or "malformed", start, end)
             elif strict and not exact:
@@ -288,7 +276,7 @@ class Codec(abc.ABC):
                 spans.append(Span(start, end, box, label))
             else:
                 fail(reason, start, end)
-        return spans, sorted(failures, key=_start)
+        return spans, sorted(failures, key=lambda failure: failure.start)
 
     def _judge(
         self,
@@ -303,12 +291,12 @@ class Codec(abc.ABC):
         if not strict:
             grid = box_arithmetic.canonical(grid)
             degenerate = np.any(grid[:, 2:] == grid[:, :2], axis=1)
-        read = np.asarray(self._from_grid(grid, height, width, geometry), np.float64)
+        read = np.asarray(self.frame.from_grid(grid, height, width, geometry), np.float64)
         boxes = np.clip(read, 0.0, 1.0)
         outside = np.any(boxes[:, 2:] <= boxes[:, :2], axis=1)
         if strict:
-            off_grid = (grid < 0) | (grid > np.tile(self._largest(height, width), 2))
-            moved = np.abs(self._to_grid(boxes, height, width, geometry) - grid)
+            off_grid = (grid < 0) | (grid > np.tile(self.frame.largest(height, width), 2))
+            moved = np.abs(self.frame.to_grid(boxes, height, width, geometry) - grid)
             outside |= np.any(off_grid | (moved > _BORDER), axis=1)
         else:
             inside, whole = box_arithmetic.area(boxes), box_arithmetic.area(read)
@@ -340,10 +328,6 @@ def quantise(
     return np.concatenate([first - (flat & ~up), second + up], axis=-1)
 
 
-def _start(failure: Failure) -> int:
-    return failure.start
-
-
 def _check_size(height: int, width: int) -> None:
     if not (height and width and height > 0 and width > 0):
         raise UserError(
@@ -373,22 +357,3 @@ def _check_boxes(boxes: Any) -> Float[np.ndarray, "n 4"]:
 
 def _format(row: np.ndarray) -> str:
     return "(" + ", ".join(f"{value:.6g}" for value in row) + ")"
-
-
-def declines(text: str) -> bool:
-    return _REFUSAL.search(" ".join(text.replace("’", "'").split())) is not None
-
-
-# Someone who declines speaks of themselves and of the task; a report that says "unable to exclude
-# pneumonia" or "I cannot see an effusion" answers.
-_TASK = (
-    r"(?:help|assist|comply|answer|respond|interpret|diagnose|analy[sz]e|process|provide|offer"
-    r"|give|perform|view|open|access|see (?:the|this|any|an|your) (?:image|x-?ray|radiograph))\b"
-)
-_REFUSAL = re.compile(
-    rf"\b(?:i|we) (?:cannot|can't|can not|won't|will not|do not|don't) {_TASK}"
-    rf"|\b(?:i'm|i am|we're|we are) (?:unable|not able) to {_TASK}"
-    r"|\b(?:i'm|i am) (?:very )?sorry\b"
-    r"|\bas an? (?:ai|(?:large )?language model)\b",
-    re.IGNORECASE,
-)

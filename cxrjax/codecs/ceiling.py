@@ -79,7 +79,7 @@ def distinct_boxes(
     for image_id, ((height, width), known, pixels) in seen.items():
         found = list(pixels)
         fractions = np.array(found, np.float64).reshape(-1, 4) / [width, height, width, height]
-        inside = (fractions[:, 2:] <= 1).all(axis=1)
+        inside = ((fractions >= 0) & (fractions <= 1)).all(axis=1)
         if known and not inside.all():
             worst = found[int(np.argmin(inside))]
             raise UserError(

@@ -13,22 +13,17 @@ import re
 from collections.abc import Iterator
 from typing import ClassVar
 
-import numpy as np
-from jaxtyping import Float, Int
-
-from cxrjax.codecs.base import Candidate, Codec, Geometry
-
-_LARGEST = 100
+from cxrjax.codecs.base import Candidate, Codec
+from cxrjax.codecs.frames import Frame, ImageSteps
+from cxrjax.codecs.reading import WHOLE, four_numbers
 
 # Bounded repeats throughout: the time is linear in the text, whatever the text.
 _OPEN, _CLOSE = r"<\s{0,3}\|?box\|?\s{0,3}>", r"<\s{0,3}\|?/\s{0,3}box\|?\s{0,3}>"
 _INSIDE = r"[-+0-9.,;\s]"
-# The sign is for `out_of_range`, as in vindr_px.
-_WHOLE = r"(?:0|-?[1-9][0-9]{0,8})"
 _NUMBERS = re.compile(
-    rf"\((?P<x_min>{_WHOLE}),(?P<y_min>{_WHOLE})\),\((?P<x_max>{_WHOLE}),(?P<y_max>{_WHOLE})\)"
+    rf"\((?P<x_min>{WHOLE}),(?P<y_min>{WHOLE})\),\((?P<x_max>{WHOLE}),(?P<y_max>{WHOLE})\)"
 )
-_EXACT = re.compile(rf"<\|box\|>\({_WHOLE},{_WHOLE}\),\({_WHOLE},{_WHOLE}\)<\|/box\|>")
+_EXACT = re.compile(rf"<\|box\|>\({WHOLE},{WHOLE}\),\({WHOLE},{WHOLE}\)<\|/box\|>")
 _ITEM = re.compile(
     r"(?:<\|ref\|>(?P<label>[^<>]{0,300})<\|/ref\|>\s{0,3})?"
     rf"(?P<box>(?P<open>{_OPEN})(?P<tagged>[-+0-9.,;()\[\]\s]{{0,120}})"
@@ -40,14 +35,13 @@ _ITEM = re.compile(
     re.IGNORECASE,
 )
 _SEPARATOR = re.compile(r"[,;()\[\]\s]+")
-# Longer ones are no coordinates, and parsing them would take more than linear time.
-_NUMBER = re.compile(r"[-+]?(?:[0-9]{1,9}(?:\.[0-9]{0,9})?|\.[0-9]{1,9})")
 
 
 class CheXagent(Codec):
     """The `chexagent` codec. The grid is hundredths of the image, its far edges included."""
 
     name: ClassVar[str] = "chexagent"
+    frame: ClassVar[Frame] = ImageSteps(100)
     separator: ClassVar[str] = ""
     number_pattern: ClassVar[re.Pattern[str]] = _NUMBERS
     max_digits: ClassVar[int] = 3
@@ -56,21 +50,7 @@ class CheXagent(Codec):
         x_min, y_min, x_max, y_max = grid
         return f"<|box|>({x_min},{y_min}),({x_max},{y_max})<|/box|>"
 
-    def _largest(self, height: int, width: int) -> Int[np.ndarray, "2"]:
-        return np.full(2, _LARGEST)
-
-    def _to_grid(
-        self, boxes: np.ndarray, height: int, width: int, geometry: Geometry | None
-    ) -> Float[np.ndarray, "n 4"]:
-        return boxes * float(_LARGEST)
-
-    def _from_grid(
-        self, grid: np.ndarray, height: int, width: int, geometry: Geometry | None
-    ) -> Float[np.ndarray, "n 4"]:
-        return grid / float(_LARGEST)
-
     def _candidates(self, text: str) -> Iterator[Candidate]:
-        text = text.rstrip()
         for item in _ITEM.finditer(text):
             start, end = item.span("box")
             body = item["tagged"]
@@ -82,13 +62,11 @@ class CheXagent(Codec):
             ):
                 yield Candidate(start, end, "truncated")
                 continue
-            numbers = [part for part in _SEPARATOR.split(body) if part]
-            if not numbers or not all(map(_NUMBER.fullmatch, numbers)):
-                yield Candidate(start, end, "malformed")
-            elif len(numbers) != 4:
-                cut = not closed and end == len(text)
-                yield Candidate(start, end, "truncated" if cut else "wrong_arity")
+            numbers = four_numbers(body, _SEPARATOR)
+            if isinstance(numbers, str):
+                cut = numbers == "wrong_arity" and not closed and end == len(text)
+                yield Candidate(start, end, "truncated" if cut else numbers)
             else:
                 exact = _EXACT.fullmatch(text, start, end) is not None
                 label = (item["label"] or "").strip() or None
-                yield Candidate(start, end, None, tuple(map(float, numbers)), exact, label)
+                yield Candidate(start, end, None, numbers, exact, label)

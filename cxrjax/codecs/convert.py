@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Float, Num
 
 from cxrjax import boxes as box_arithmetic
-from cxrjax.codecs.base import Geometry
+from cxrjax.codecs.frames import Geometry
 from cxrjax.codecs.table import get_codec
 from cxrjax.errors import UserError
 
@@ -53,20 +53,20 @@ def codec_iou_ceiling(
     boxes: Num[Any, "n 4"],
     height: int,
     width: int,
-    geometry: Geometry | None = None,
 ) -> Float[np.ndarray, "n"]:
     """IoU of each box with itself after writing and reading: the most a perfect answer can score.
+
+    Of a model whose input is the whole image, resized.
 
     Args:
         codec: its name.
         boxes: xyxy, fractions of the original image.
         height: of the original image, pixels. width: likewise.
-        geometry: how the image was placed into the model's input; None is a plain resize.
 
     Raises:
         UserError: as `Codec.encode`, or there is no such codec.
     """
     convention = get_codec(codec)
-    text = convention.encode(boxes, height, width, geometry)
-    read = convention.decode(text, height, width, geometry, strict=True).boxes
+    text = convention.encode(boxes, height, width)
+    read = convention.decode(text, height, width, strict=True).boxes
     return box_arithmetic.iou(np.asarray(boxes), read)

@@ -8,10 +8,7 @@ documentation of bounding boxes). `geometry` changes nothing.
 
 from typing import ClassVar
 
-import numpy as np
-from jaxtyping import Float
-
-from cxrjax.codecs.base import Geometry
+from cxrjax.codecs.frames import Frame, ImageSteps
 from cxrjax.codecs.medgemma_json import LARGEST, MedGemmaJson
 
 
@@ -19,13 +16,4 @@ class GeminiJson(MedGemmaJson):
     """The `gemini_json` codec. The grid is thousandths of the image, its far edges included."""
 
     name: ClassVar[str] = "gemini_json"
-
-    def _to_grid(
-        self, boxes: np.ndarray, height: int, width: int, geometry: Geometry | None
-    ) -> Float[np.ndarray, "n 4"]:
-        return boxes * float(LARGEST)
-
-    def _from_grid(
-        self, grid: np.ndarray, height: int, width: int, geometry: Geometry | None
-    ) -> Float[np.ndarray, "n 4"]:
-        return grid / float(LARGEST)
+    frame: ClassVar[Frame] = ImageSteps(LARGEST)

@@ -10,27 +10,12 @@ changes nothing.
 
 from typing import ClassVar
 
-import numpy as np
-from jaxtyping import Float
-
-from cxrjax.codecs.base import Geometry
-from cxrjax.codecs.medgemma_json import padded_square
-from cxrjax.codecs.radvlm import RadVlm
+from cxrjax.codecs.frames import Frame, PaddedSquareSteps
+from cxrjax.codecs.radvlm import STEPS, RadVlm
 
 
 class Llava(RadVlm):
     """The `llava` codec. The grid is hundredths of the padded square."""
 
     name: ClassVar[str] = "llava"
-
-    def _to_grid(
-        self, boxes: np.ndarray, height: int, width: int, geometry: Geometry | None
-    ) -> Float[np.ndarray, "n 4"]:
-        size, padding, side = padded_square(height, width)
-        return super()._to_grid((boxes * size + padding) / side, height, width, geometry)
-
-    def _from_grid(
-        self, grid: np.ndarray, height: int, width: int, geometry: Geometry | None
-    ) -> Float[np.ndarray, "n 4"]:
-        size, padding, side = padded_square(height, width)
-        return (super()._from_grid(grid, height, width, geometry) * side - padding) / size
+    frame: ClassVar[Frame] = PaddedSquareSteps(STEPS)

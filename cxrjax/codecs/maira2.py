@@ -14,12 +14,9 @@ import re
 from collections.abc import Iterator
 from typing import ClassVar
 
-import numpy as np
-from jaxtyping import Float, Int
-
-from cxrjax.codecs.base import Candidate, Codec, FailureCategory, Geometry
-
-NUM_BINS = 100
+from cxrjax.codecs.base import Candidate, Codec, FailureCategory
+from cxrjax.codecs.frames import Frame, Geometry, InputBins
+from cxrjax.images import center_crop_geometry
 
 # Bounded repeats throughout: the time is linear in the text, whatever the text.
 _OPEN, _CLOSE = r"<\s{0,3}box\s{0,3}>", r"<\s{0,3}/\s{0,3}box\s{0,3}>"
@@ -42,29 +39,17 @@ class Maira2(Codec):
     """The `maira2` codec. The grid is the bins; whole numbers are their middles."""
 
     name: ClassVar[str] = "maira2"
+    frame: ClassVar[Frame] = InputBins(100)
     separator: ClassVar[str] = ""
+
+    def makers_geometry(self, height: int, width: int) -> Geometry:
+        return center_crop_geometry(height, width)
 
     def _write(self, grid: list[int]) -> str:
         x_min, y_min, x_max, y_max = grid
         return f"<box><x{x_min}><y{y_min}><x{x_max}><y{y_max}></box>"
 
-    def _largest(self, height: int, width: int) -> Int[np.ndarray, "2"]:
-        return np.full(2, NUM_BINS - 1)
-
-    def _to_grid(
-        self, boxes: np.ndarray, height: int, width: int, geometry: Geometry | None
-    ) -> Float[np.ndarray, "n 4"]:
-        placed = boxes if geometry is None else geometry.apply(boxes)
-        return np.asarray(placed, np.float64) * NUM_BINS - 0.5
-
-    def _from_grid(
-        self, grid: np.ndarray, height: int, width: int, geometry: Geometry | None
-    ) -> Float[np.ndarray, "n 4"]:
-        boxes = (grid + 0.5) / NUM_BINS
-        return boxes if geometry is None else geometry.invert(boxes)
-
     def _candidates(self, text: str) -> Iterator[Candidate]:
-        text = text.rstrip()
         label = None
         for item in _ITEM.finditer(text):
             start, end = item.span()

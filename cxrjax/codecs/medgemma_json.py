@@ -21,20 +21,17 @@ import re
 from collections.abc import Iterator
 from typing import ClassVar
 
-import numpy as np
-from jaxtyping import Float, Int
-
-from cxrjax.codecs.base import Candidate, Codec, Geometry
+from cxrjax.codecs.base import Candidate, Codec
+from cxrjax.codecs.frames import Frame, PaddedSquareSteps
+from cxrjax.codecs.reading import WHOLE, four_numbers, lists_of, unclosed
 
 LARGEST = 1000
 
 # Bounded repeats throughout: the time is linear in the text, whatever the text.
 _S = r"[ \t\r\n]{0,60}"
-# The sign is for `out_of_range`, as in vindr_px.
-_WHOLE = r"(?:0|-?[1-9][0-9]{0,8})"
 _STRING = r'"(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4}){0,200}"'
 _LABEL = rf'"label"{_S}:{_S}{_STRING}'
-_BOX = rf'"box_2d"{_S}:{_S}\[' + rf"{_S},".join([rf"{_S}{_WHOLE}"] * 4) + rf"{_S}\]"
+_BOX = rf'"box_2d"{_S}:{_S}\[' + rf"{_S},".join([rf"{_S}{WHOLE}"] * 4) + rf"{_S}\]"
 _EXACT = rf"\{{{_S}(?:{_LABEL}{_S},{_S}{_BOX}|{_BOX}(?:{_S},{_S}{_LABEL})?){_S}\}}"
 _OPEN, _CLOSE = rf"```json{_S}\[{_S}", rf"{_S}\]{_S}```"
 _ITEM = re.compile(
@@ -47,14 +44,10 @@ _ITEM = re.compile(
     r"|\{\s{0,60}[\"']b(?:o(?:x(?:_2?)?)?)?)\Z"
 )
 _NUMBERS = re.compile(
-    rf'"box_2d"{_S}:{_S}\[{_S}(?P<y_min>{_WHOLE}){_S},{_S}(?P<x_min>{_WHOLE}){_S},'
-    rf"{_S}(?P<y_max>{_WHOLE}){_S},{_S}(?P<x_max>{_WHOLE}){_S}\]"
+    rf'"box_2d"{_S}:{_S}\[{_S}(?P<y_min>{WHOLE}){_S},{_S}(?P<x_min>{WHOLE}){_S},'
+    rf"{_S}(?P<y_max>{WHOLE}){_S},{_S}(?P<x_max>{WHOLE}){_S}\]"
 )
-_SEPARATOR = re.compile(r"[,;\s]+")
-# Longer ones are no coordinates, and parsing them would take more than linear time.
-_NUMBER = re.compile(r"[-+]?(?:[0-9]{1,9}(?:\.[0-9]{0,9})?|\.[0-9]{1,9})")
 _LABEL_TEXT = re.compile(r"label[\"']?\s{0,60}[:=]\s{0,60}[\"']([^\"']{1,200})[\"']", re.IGNORECASE)
-_BETWEEN = re.compile(rf"{_S},{_S}")
 _THINKING = re.compile(r"<unused94>.*?(?:<unused95>|(?P<endless>\Z))", re.DOTALL)
 _FINAL = re.compile(r"final answer\s{0,9}:", re.IGNORECASE)
 
@@ -63,6 +56,7 @@ class MedGemmaJson(Codec):
     """The `medgemma_json` codec. The grid is thousandths of the padded square."""
 
     name: ClassVar[str] = "medgemma_json"
+    frame: ClassVar[Frame] = PaddedSquareSteps(LARGEST)
     # Between the objects of one list.
     separator: ClassVar[str] = ", "
     number_pattern: ClassVar[re.Pattern[str]] = _NUMBERS
@@ -81,48 +75,12 @@ class MedGemmaJson(Codec):
         x_min, y_min, x_max, y_max = grid
         return f"[{y_min},{x_min},{y_max},{x_max}]"
 
-    def _largest(self, height: int, width: int) -> Int[np.ndarray, "2"]:
-        return np.full(2, LARGEST)
-
-    def _to_grid(
-        self, boxes: np.ndarray, height: int, width: int, geometry: Geometry | None
-    ) -> Float[np.ndarray, "n 4"]:
-        size, padding, side = padded_square(height, width)
-        return (boxes * size + padding) / side * LARGEST
-
-    def _from_grid(
-        self, grid: np.ndarray, height: int, width: int, geometry: Geometry | None
-    ) -> Float[np.ndarray, "n 4"]:
-        size, padding, side = padded_square(height, width)
-        return (grid / LARGEST * side - padding) / size
-
     def _candidates(self, text: str) -> Iterator[Candidate]:
-        text = text.rstrip()
         answer, endless = _answer(text)
-        listed: list[re.Match[str]] = []
-        for item in _ITEM.finditer(answer):
-            if item["body"] is None and item["exact"] is None:
-                yield from _read_list(answer, listed)
-                listed = []
-                yield Candidate(*item.span(), "truncated")
-                continue
-            if listed and not _continues(answer, listed[-1], item):
-                yield from _read_list(answer, listed)
-                listed = []
-            listed.append(item)
-        yield from _read_list(answer, listed)
+        for listed in lists_of(answer, _ITEM.finditer(answer)):
+            yield from _read_list(answer, listed)
         if endless is not None:
             yield Candidate(endless, len(text), "truncated")
-
-
-def padded_square(
-    height: int, width: int
-) -> tuple[Float[np.ndarray, "4"], Float[np.ndarray, "4"], int]:
-    """The image's size and its offset in the padded square, for xyxy; the side. All in pixels."""
-    side = max(height, width)
-    left, top = (side - width) // 2, (side - height) // 2
-    size = np.array([width, height, width, height], np.float64)
-    return size, np.array([left, top, left, top], np.float64), side
 
 
 def _answer(text: str) -> tuple[str, int | None]:
@@ -141,17 +99,8 @@ def _answer(text: str) -> tuple[str, int | None]:
     return (" " * ends[-1] + text[ends[-1] :] if ends else text), endless
 
 
-def _continues(text: str, before: re.Match[str], item: re.Match[str]) -> bool:
-    """Whether two objects stand in one list."""
-    if before["close"] is not None or item["open"] is not None:
-        return False
-    return _BETWEEN.fullmatch(text, before.end(), item.start()) is not None
-
-
 def _read_list(text: str, items: list[re.Match[str]]) -> Iterator[Candidate]:
     """The boxes of neighbouring objects; exact where all of them and the fence around them are."""
-    if not items:
-        return
     fenced = items[0]["open"] is not None and items[-1]["close"] is not None
     exact = fenced and all(item["exact"] is not None for item in items)
     for item in items:
@@ -161,23 +110,19 @@ def _read_list(text: str, items: list[re.Match[str]]) -> Iterator[Candidate]:
             label = _printable(fields.get("label"))
             yield Candidate(start, end, None, _xyxy(fields["box_2d"]), exact, label)
         elif not (item["list"] and item["end"]):
-            yield Candidate(start, end, "truncated" if end == len(text) else "malformed")
+            yield unclosed(text, start, end)
         else:
-            parts = [part for part in _SEPARATOR.split(item["body"]) if part]
-            if not parts or not all(map(_NUMBER.fullmatch, parts)):
-                yield Candidate(start, end, "malformed")
-            elif len(parts) != 4:
-                yield Candidate(start, end, "wrong_arity")
+            numbers = four_numbers(item["body"])
+            if isinstance(numbers, str):
+                yield Candidate(start, end, numbers)
             else:
+                grid = _xyxy(_thousandths(numbers))
                 named = _LABEL_TEXT.search(item[0])
-                yield Candidate(
-                    start, end, None, _xyxy(_thousandths(parts)), False, named and named[1]
-                )
+                yield Candidate(start, end, None, grid, False, named and named[1])
 
 
-def _thousandths(parts: list[str]) -> list[float]:
+def _thousandths(numbers: list[float]) -> list[float]:
     """Numbers as written; fractions of the square where they can be nothing else."""
-    numbers = [float(part) for part in parts]
     fractions = all(0 <= x <= 1 for x in numbers) and not all(x.is_integer() for x in numbers)
     return [x * LARGEST for x in numbers] if fractions else numbers
 

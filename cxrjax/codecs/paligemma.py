@@ -17,9 +17,10 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import numpy as np
-from jaxtyping import Float, Int, Num
+from jaxtyping import Float, Int
 
-from cxrjax.codecs.base import Candidate, Codec, FailureCategory, Geometry, quantise
+from cxrjax.codecs.base import Candidate, Codec, FailureCategory
+from cxrjax.codecs.frames import Frame, InputBins
 
 NUM_BINS = 1024
 
@@ -44,23 +45,10 @@ class PaliGemma(Codec):
     """The `paligemma` codec. The grid is the bins; whole numbers are their middles."""
 
     name: ClassVar[str] = "paligemma"
+    frame: ClassVar[Frame] = InputBins(NUM_BINS)
     # As between the boxes of PaliGemma's own detection answers.
     separator: ClassVar[str] = " ; "
-    num_bins: ClassVar[int] = NUM_BINS
     coordinate_order: ClassVar[tuple[int, int, int, int]] = (1, 0, 3, 2)
-
-    def to_bins(self, boxes: Num[Any, "*batch 4"]) -> Int[np.ndarray, "*batch 4"]:
-        """Bins that `encode` writes for boxes in fractions of the model's input.
-
-        Args:
-            boxes: xyxy, clipped to [0, 1].
-
-        Returns:
-            int32 in [0, 1023], still in the order x_min, y_min, x_max, y_max. A box within one bin
-            along x or y gets the neighbouring bin as well.
-        """
-        units = np.asarray(boxes, np.float64) * NUM_BINS - 0.5
-        return quantise(units, np.zeros(2), np.full(2, NUM_BINS - 1))
 
     def from_bins(self, bins: Int[Any, "*any"]) -> Float[np.ndarray, "*any"]:
         """Bins' middles, float32 fractions of the model's input, in the order given."""
@@ -69,23 +57,7 @@ class PaliGemma(Codec):
     def _write(self, grid: list[int]) -> str:
         return "".join(f"<loc{grid[k]:04d}>" for k in self.coordinate_order)
 
-    def _largest(self, height: int, width: int) -> Int[np.ndarray, "2"]:
-        return np.full(2, NUM_BINS - 1)
-
-    def _to_grid(
-        self, boxes: np.ndarray, height: int, width: int, geometry: Geometry | None
-    ) -> Float[np.ndarray, "n 4"]:
-        placed = boxes if geometry is None else geometry.apply(boxes)
-        return np.asarray(placed, np.float64) * NUM_BINS - 0.5
-
-    def _from_grid(
-        self, grid: np.ndarray, height: int, width: int, geometry: Geometry | None
-    ) -> Float[np.ndarray, "n 4"]:
-        boxes = (grid + 0.5) / NUM_BINS
-        return boxes if geometry is None else geometry.invert(boxes)
-
     def _candidates(self, text: str) -> Iterator[Candidate]:
-        text = text.rstrip()
         run: list[re.Match[str]] = []
         end = 0
         for item in _ITEM.finditer(text):

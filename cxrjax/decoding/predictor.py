@@ -27,7 +27,6 @@ def predict_questions(
     config: ExampleConfig,
     *,
     images_per_batch: int,
-    workers: int = 0,
 ) -> Iterator[dict[str, Any]]:
     """One prediction for every question of the source, also for those that could not be asked.
 
@@ -53,7 +52,6 @@ def predict_questions(
         tokenizer,
         config,
         global_batch_size=images_per_batch,
-        workers=workers,
         rows=None if mesh is None else host_rows(mesh, images_per_batch),
     )
     for loaded in loader:

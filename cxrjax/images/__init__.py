@@ -18,7 +18,6 @@ from cxrjax.images.geometry import (
     letterbox,
     letterbox_geometry,
     resize,
-    resize_geometry,
 )
 
 __all__ = [
@@ -38,6 +37,5 @@ __all__ = [
     "read_grey_or_rgb",
     "read_image",
     "resize",
-    "resize_geometry",
     "three_channels",
 ]

@@ -7,7 +7,8 @@ neither a VOI LUT nor a usable window, the percentiles of `cxrjax.images.intensi
 Pixels are never flipped or turned: boxes in datasets refer to rows and columns as stored.
 """
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pydicom
@@ -35,7 +36,8 @@ def dicom_size(path: AnyFile) -> tuple[int, int]:
     Raises:
         ImageError: the header cannot be read or has no usable size.
     """
-    return _size(path, _read(path, header_only=True))
+    with _header(path, header_only=True) as dataset:
+        return _size(path, dataset)
 
 
 def read_dicom(path: AnyFile) -> UInt8[np.ndarray, "h w *channels"]:
@@ -45,9 +47,13 @@ def read_dicom(path: AnyFile) -> UInt8[np.ndarray, "h w *channels"]:
 
     Raises:
         ImageError: no pixel data, several frames, a size beyond `MAX_PIXELS`, an encoding without
-            a decoder, or data that don't decode in full.
+            a decoder, data that don't decode in full, or a malformed value in the header.
     """
-    dataset = _read(path, header_only=False)
+    with _header(path, header_only=False) as dataset:
+        return _picture(path, dataset)
+
+
+def _picture(path: AnyFile, dataset: Dataset) -> UInt8[np.ndarray, "h w *channels"]:
     height, width = _size(path, dataset)
     frames = int(dataset.get("NumberOfFrames") or 1)
     if frames > 1:
@@ -66,15 +72,7 @@ def read_dicom(path: AnyFile) -> UInt8[np.ndarray, "h w *channels"]:
             f"{path}: the pixel data are {stored.shape[0]} x {stored.shape[1]}, the header says "
             f"{height} x {width}: {_DAMAGED}"
         )
-    if stored.ndim == 3:
-        return np.array(stored)
-    try:
-        return _present(dataset, stored)
-    except Exception as error:  # pydicom raises whatever a malformed table leads it to
-        raise ImageError(
-            f"{path}: unusable rescale, window or LUT in the DICOM header ({one_line(error)}): "
-            "mend the header, or export the image as PNG"
-        ) from error
+    return np.array(stored) if stored.ndim == 3 else _present(dataset, stored)
 
 
 def dicom_notes(path: AnyFile) -> list[str]:
@@ -83,8 +81,12 @@ def dicom_notes(path: AnyFile) -> list[str]:
     Raises:
         ImageError: as `dicom_size`.
     """
-    dataset = _read(path, header_only=True)
-    _size(path, dataset)
+    with _header(path, header_only=True) as dataset:
+        _size(path, dataset)
+        return _notes(dataset)
+
+
+def _notes(dataset: Dataset) -> list[str]:
     notes = []
     bits = dataset.get("BitsStored")
     if bits and bits > 8:
@@ -92,9 +94,13 @@ def dicom_notes(path: AnyFile) -> list[str]:
     grey = str(dataset.get("PhotometricInterpretation", "")).startswith("MONOCHROME")
     if grey and not dataset.get("VOILUTSequence") and _window(dataset) is None:
         notes.append("no usable window: exposed by percentiles")
-    aspect = dataset.get("PixelAspectRatio")
-    if aspect and float(aspect[0]) != float(aspect[1]):
-        notes.append(f"pixels are not square (aspect {aspect[0]}:{aspect[1]}), shown as stored")
+    try:
+        down, across = map(float, dataset.get("PixelAspectRatio") or (1, 1))
+    except (TypeError, ValueError):  # shown as stored in any case
+        notes.append("pixel aspect ratio cannot be read, shown as stored")
+    else:
+        if down != across:
+            notes.append(f"pixels are not square (aspect {down:g}:{across:g}), shown as stored")
     row, column = (*(dataset.get("PatientOrientation") or ()), "", "")[:2]
     if str(row).startswith("R"):
         notes.append("columns run to the patient's right: mirrored against the usual display")
@@ -103,14 +109,25 @@ def dicom_notes(path: AnyFile) -> list[str]:
     return notes
 
 
-def _read(path: AnyFile, header_only: bool) -> Dataset:
+@contextlib.contextmanager
+def _header(path: AnyFile, header_only: bool) -> Iterator[Dataset]:
+    """A file's elements; what pydicom raises in the block on a malformed one becomes ImageError."""
     try:
         with open_file(path) as file:
-            return pydicom.dcmread(file, stop_before_pixels=header_only)
+            dataset = pydicom.dcmread(file, stop_before_pixels=header_only)
     except OSError as error:
         raise ImageError(f"{path}: cannot be read: {error.strerror or one_line(error)}") from None
     except Exception as error:  # struct.error, EOFError, KeyError and more, by where it was cut
         raise ImageError(f"{path}: unreadable DICOM ({one_line(error)}): {_DAMAGED}") from error
+    try:
+        yield dataset
+    except (ImageError, MemoryError):
+        raise
+    except Exception as error:  # whatever a malformed value or table leads it to
+        raise ImageError(
+            f"{path}: unusable size, rescale, window or LUT in the DICOM header "
+            f"({one_line(error)}): mend the header, or export the image as PNG"
+        ) from error
 
 
 def _size(path: AnyFile, dataset: Dataset) -> tuple[int, int]:

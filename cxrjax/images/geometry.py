@@ -51,15 +51,6 @@ class Geometry:
         """
         return (boxes - self._offset()) / self._scale()
 
-    def then(self, other: "Geometry") -> "Geometry":
-        """This transform followed by `other`, as one."""
-        return Geometry(
-            self.scale_x * other.scale_x,
-            self.scale_y * other.scale_y,
-            self.offset_x * other.scale_x + other.offset_x,
-            self.offset_y * other.scale_y + other.offset_y,
-        )
-
     # NumPy arrays of float32: they leave float32 boxes of either kind float32.
     def _scale(self) -> Float[np.ndarray, "4"]:
         return np.array([self.scale_x, self.scale_y] * 2, np.float32)
@@ -71,19 +62,12 @@ class Geometry:
 IDENTITY = Geometry()
 
 
-def resize_geometry(height: int, width: int) -> Geometry:
-    """The geometry of `resize` to any height and width, without pixels.
-
-    Always `IDENTITY`: a plain resize, squeezed or not, leaves every fraction what it was.
-    """
-    del height, width
-    return IDENTITY
-
-
 def resize(
     image: UInt8[np.ndarray, "h w *channels"], height: int, width: int
 ) -> tuple[UInt8[np.ndarray, "height width *channels"], Geometry]:
     """The whole image at another size, antialiased; the aspect ratio is not kept.
+
+    The geometry is always `IDENTITY`: squeezed or not, every fraction stays what it was.
 
     Args:
         image: uint8 [h, w] or [h, w, 3].
@@ -91,7 +75,7 @@ def resize(
         width: columns wanted, pixels.
     """
     resized = Image.fromarray(image).resize((width, height), _FILTER, reducing_gap=_REDUCING_GAP)
-    return np.array(resized), resize_geometry(height, width)
+    return np.array(resized), IDENTITY
 
 
 def is_resize(size: tuple[int, int], original: tuple[int, int]) -> bool:
@@ -100,7 +84,8 @@ def is_resize(size: tuple[int, int], original: tuple[int, int]) -> bool:
     Each side may be off by less than a pixel, as rounding leaves it. Boxes as fractions of the
     original then fit the copy; they would not fit one that was cropped, padded or squeezed.
     """
-    scales = [((side - 1) / whole, (side + 1) / whole) for side, whole in zip(size, original)]  # noqa: B905
+    sides = zip(size, original, strict=True)
+    scales = [((side - 1) / whole, (side + 1) / whole) for side, whole in sides]
     (least_h, most_h), (least_w, most_w) = scales
     return max(least_h, least_w) < min(most_h, most_w)
 
@@ -118,20 +103,19 @@ def letterbox_geometry(height: int, width: int, out_height: int, out_width: int)
 
 
 def letterbox(
-    image: UInt8[np.ndarray, "h w *channels"], out_height: int, out_width: int, fill: int = 0
+    image: UInt8[np.ndarray, "h w *channels"], out_height: int, out_width: int
 ) -> tuple[UInt8[np.ndarray, "out_height out_width *channels"], Geometry]:
-    """The image as large as it fits with its aspect ratio kept, centred on `fill`.
+    """The image as large as it fits with its aspect ratio kept, centred on black, as air is.
 
     Args:
         image: uint8 [h, w] or [h, w, 3].
         out_height: rows wanted, pixels.
         out_width: columns wanted, pixels.
-        fill: grey level of the padding; 0 is black, as air is on a radiograph.
     """
     height, width = image.shape[:2]
     new_height, new_width = _fit(height, width, out_height, out_width)
     top, left = (out_height - new_height) // 2, (out_width - new_width) // 2
-    out = np.full((out_height, out_width, *image.shape[2:]), fill, np.uint8)
+    out = np.zeros((out_height, out_width, *image.shape[2:]), np.uint8)
     out[top : top + new_height, left : left + new_width] = resize(image, new_height, new_width)[0]
     return out, letterbox_geometry(height, width, out_height, out_width)
 

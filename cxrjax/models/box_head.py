@@ -1,7 +1,8 @@
 """A regression head: a box out of the hidden state that predicts its first coordinate.
 
-The third route of A8 (spec of VinDr-CXR-VQA): an auxiliary beside the text, which stays the answer.
-It is DETR's (arXiv 2005.12872, section 3.2): three layers, then sigmoids for centre and size.
+The third of the routes from the loss to boxes (cxrjax/input_pipeline/coordinates.py): an auxiliary
+beside the text, which stays the answer. It is DETR's (arXiv 2005.12872, section 3.2): three layers,
+then sigmoids for centre and size.
 """
 
 import jax

@@ -13,7 +13,7 @@ from flax import nnx
 
 from cxrjax.models.layers import Linear
 from cxrjax.models.partition import parameter_shapes, path_of
-from cxrjax.models.presets import VLMConfig
+from cxrjax.models.presets import NUM_LOC_TOKENS, VLMConfig
 from cxrjax.models.vlm import VLM
 
 
@@ -143,7 +143,7 @@ def step_flops(
     add("logits", 2.0 * answer_tokens * width * vocabulary, gradients, False)
     if loc_loss:
         coordinates = 4 * shape.images * shape.questions * shape.boxes
-        add("logits", 2.0 * coordinates * width * 1024, gradients, False)
+        add("logits", 2.0 * coordinates * width * NUM_LOC_TOKENS, gradients, False)
     return parts
 
 

@@ -58,22 +58,6 @@ _LAYER_TENSORS = {
 }
 
 
-def read_gguf(path: str | Path) -> tuple[dict[str, Any], Iterator[tuple[str, np.ndarray]]]:
-    """Configuration and weights of a Gemma 3 GGUF file.
-
-    Returns:
-        The configuration, as Hugging Face's `config.json` of `Gemma3ForCausalLM` states it, and the
-        tensors as (Hugging Face name, float32 array), dequantised one at a time as they are asked
-        for.
-
-    Raises:
-        UserError: as `GGUFFile`; while iterating, a tensor that Gemma 3 has not, or one in a type
-            that the package cannot dequantise.
-    """
-    file = GGUFFile(path)
-    return file.config(), file.tensors()
-
-
 class GGUFFile:
     """An open Gemma 3 GGUF file. Opening reads the metadata; tensors stay on disk.
 

@@ -130,7 +130,7 @@ def hf_tensors(
         own = "float32" if not isinstance(array, jax.Array) else str(array.dtype)
         kind = dtype or own
         shape = rule.their_shape(tuple(array.shape), patch_size)
-        for layer, name in enumerate(rule.names(array.shape[0])):
+        for layer, name in enumerate(rule.names(config)):
 
             def make(
                 array: Any = array,

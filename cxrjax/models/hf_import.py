@@ -26,7 +26,7 @@ from cxrjax.models.hf_layout import (
     tensor_rules,
     to_ours,
 )
-from cxrjax.models.partition import parameter_shapes
+from cxrjax.models.partition import parameter_shapes, path_of
 from cxrjax.models.presets import VLMConfig
 from cxrjax.models.vlm import VLM
 
@@ -190,7 +190,7 @@ def complete_config(config: Mapping[str, Any], where: str) -> dict[str, Any]:
         return AutoConfig.for_model(config["model_type"], **values).to_dict()
     # Each check of the library's raises something of its own.
     except Exception as error:
-        line = str(error).strip().splitlines()[-1]
+        line = (str(error).strip() or type(error).__name__).splitlines()[-1]
         raise UserError(f"{where}: not a configuration that transformers reads: {line}") from None
 
 
@@ -224,7 +224,7 @@ def read_parameters(
     arrays = {}
     for rule in tensor_rules(config):
         shape = shapes[rule.path]
-        names = rule.names(shape[0])
+        names = rule.names(config)
         wanted = rule.their_shape(shape, _patch_size(config))
         for name in names:
             _check_shape(files.tensors[name].name, files.tensors[name].shape, wanted, where)
@@ -265,7 +265,7 @@ def parameters_of_stream(
     places = {
         name: (rule, layer)
         for rule in tensor_rules(config)
-        for layer, name in enumerate(rule.names(shapes[rule.path][0]))
+        for layer, name in enumerate(rule.names(config))
     }
     arrays: dict[str, np.ndarray] = {}
     head = None
@@ -297,10 +297,7 @@ def make_model(config: VLMConfig, arrays: Mapping[str, Any], **settings: Any) ->
     """
     model = nnx.eval_shape(lambda: VLM(config, rngs=nnx.Rngs(0), **settings))
     graphdef, state = nnx.split(model)
-    flat = [
-        (path, leaf.replace(arrays["/".join(map(str, path))]))
-        for path, leaf in nnx.to_flat_state(state)
-    ]
+    flat = [(path, leaf.replace(arrays[path_of(path)])) for path, leaf in nnx.to_flat_state(state)]
     return nnx.merge(graphdef, nnx.from_flat_state(flat))
 
 
@@ -310,21 +307,15 @@ def common_dtype(files: SafetensorsFiles) -> str:
     return "bfloat16" if found == {"bfloat16"} else "float32"
 
 
-def shortened(names: Iterable[str], most: int = 4) -> str:
-    """A list for an error message."""
-    names = list(names)
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+def shortened(names: Sequence[str]) -> str:
+    """A list for an error message, of which it has the first four."""
+    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+    return ", ".join(names[:4]) + more
 
 
 def _check_names(found: Iterable[str], config: VLMConfig, where: str) -> None:
     """Whether the tensors are exactly those that the model has places for."""
-    depths = {"text": config.decoder.depth, "vision": config.vision and config.vision.depth}
-    wanted = {
-        name
-        for rule in tensor_rules(config)
-        for name in rule.names(depths.get(rule.name.split(".", 1)[0]) or 0)
-    }
+    wanted = {name for rule in tensor_rules(config) for name in rule.names(config)}
     found = set(found) - {_LM_HEAD}
     unused, missing = sorted(found - wanted), sorted(wanted - found)
     said = [

@@ -97,11 +97,13 @@ class TensorRule:
     def stacked(self) -> bool:
         return "{layer}" in self.name
 
-    def names(self, depth: int) -> list[str]:
-        """Canonical names of its tensors: one, or one of each of `depth` layers."""
+    def names(self, config: VLMConfig) -> list[str]:
+        """Canonical names of its tensors: one, or one of each layer of the decoder or the tower."""
         if not self.stacked:
             return [self.name]
-        return [self.name.format(layer=layer) for layer in range(depth)]
+        layers = config.vision if self.name.startswith("vision.") else config.decoder
+        assert layers is not None
+        return [self.name.format(layer=layer) for layer in range(layers.depth)]
 
     def their_shape(self, shape: tuple[int, ...], patch_size: int) -> tuple[int, ...]:
         """Shape of one of its tensors in a checkpoint.

@@ -58,7 +58,7 @@ def write_synthetic(directory: Path, sizes: VLMConfig, dtype: str) -> None:
     tensors = []
     for rule in tensor_rules(sizes):
         shape = rule.their_shape(shapes[rule.path], sizes.vision.patch_size)
-        for name in rule.names(shapes[rule.path][0]):
+        for name in rule.names(sizes):
 
             def make(shape: tuple[int, ...] = shape) -> np.ndarray:
                 return np.resize(values, shape)

@@ -130,9 +130,8 @@ class Linear(nnx.Module):
         *,
         rngs: nnx.Rngs,
         use_bias: bool = False,
-        scale: float = 1.0,
     ):
-        stddev = scale * in_features**-0.5
+        stddev = in_features**-0.5
         self.kernel = nnx.Param(
             stddev * jax.random.normal(rngs.params(), (in_features, out_features))
         )

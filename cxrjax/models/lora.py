@@ -14,6 +14,7 @@ from jaxtyping import Array, Float
 from cxrjax.errors import UserError
 from cxrjax.models.gemma import Embedder
 from cxrjax.models.layers import Linear, TokenDropout, matmul, stored_matmul
+from cxrjax.models.partition import path_of
 from cxrjax.models.quantize import QuantizedKernel
 
 
@@ -193,7 +194,7 @@ def apply_lora(model: nnx.Module, config: LoRAConfig, rngs: nnx.Rngs) -> list[st
             or a rank below 1.
     """
     linears = {
-        "/".join(map(str, path)): module
+        path_of(path): module
         for path, module in nnx.iter_modules(model)
         if isinstance(module, Linear)
     }
@@ -297,7 +298,7 @@ def merge_lora(model: nnx.Module) -> list[str]:
         if isinstance(module, Linear) and module.lora is not None:
             module.kernel = nnx.Param(_merge(*nnx.split(module.lora), module.kernel.get_value()))
             module.lora = None
-            paths.append("/".join(map(str, path)))
+            paths.append(path_of(path))
         elif isinstance(module, Embedder) and module.loc_delta is not None:
             table, delta = module.table[...], module.loc_delta[...]
             start = module.loc_token_start

@@ -9,7 +9,7 @@ magnitude is the same. Trained `<loc>` rows are PEFT's `trainable_token_indices`
 import dataclasses
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,8 @@ from cxrjax.models.hf_export import LazyTensor, write_safetensors
 from cxrjax.models.hf_import import SafetensorsFiles, shortened
 from cxrjax.models.hf_layout import canonical_name, module_prefixes, tensor_rules, with_prefix
 from cxrjax.models.layers import Linear
-from cxrjax.models.lora import LoRAConfig
+from cxrjax.models.lora import LoRA, LoRAConfig
+from cxrjax.models.partition import path_of
 from cxrjax.models.presets import NUM_LOC_TOKENS, VLMConfig
 from cxrjax.models.vlm import VLM
 
@@ -97,70 +98,37 @@ def save_peft(
     """
     directory = Path(directory)
     loras = {
-        "/".join(map(str, path)): module.lora
+        path_of(path): module.lora
         for path, module in nnx.iter_modules(model)
         if isinstance(module, Linear) and module.lora is not None
     }
     if not loras:
         raise UserError("the model has no adapters to write; use --to=hf for all its parameters")
-    kinds = {(lora.dropout, lora.magnitude is not None) for lora in loras.values()}
-    if len(kinds) > 1:
-        raise UserError(
-            f"adapters of {len(kinds)} kinds (dropout, DoRA: {sorted(kinds)}); PEFT has "
-            "one for all of them"
-        )
-    ((dropout, use_dora),) = kinds
-    rules = {rule.path: rule for rule in tensor_rules(model.config)}
-    prefixes = module_prefixes(model.config)
-    modules: dict[str, list[str]] = {}
-    tensors: list[LazyTensor] = []
-    for path, lora in loras.items():
-        kernel = rules[f"{path}/kernel"]
-        if not kernel.name.endswith(".weight") or kernel.transform != "transposed":
-            raise UserError(
-                f"{path} has an adapter, and in Hugging Face's model it is no linear map"
-            )
-        a, b = lora.a[...], lora.b[...]
-        depth = a.shape[0] if kernel.stacked else 1
-        names = [name.removesuffix(".weight") for name in kernel.names(depth)]
-        modules[path] = [with_prefix(name, prefixes) for name in names]
-        parts = {"lora_A.weight": a, "lora_B.weight": b}
-        if use_dora:
-            parts["lora_magnitude_vector"] = lora.magnitude[...]
-        for layer, module in enumerate(modules[path]):
-            for suffix, array in parts.items():
-                one = np.asarray(array[layer] if kernel.stacked else array, np.float32).T
-                tensors.append(_whole(f"{_PREFIX}{module}.{suffix}", one))
-    embedder = model.decoder.embedder
+    dropout, use_dora = _kind_of_all(loras)
+    modules = {path: _module_names(path, model.config) for path in loras}
+    tensors = [
+        tensor for path, lora in loras.items() for tensor in _lora_tensors(lora, modules[path])
+    ]
     indices = None
+    embedder = model.decoder.embedder
     if embedder.loc_delta is not None:
         start = embedder.loc_token_start
-        ids = list(range(start, start + NUM_LOC_TOKENS))
         rows = np.asarray(embedder.table[start : start + NUM_LOC_TOKENS], np.float32)
         rows = rows + np.asarray(embedder.loc_delta[...], np.float32)
-        name = with_prefix(_EMBEDDING, prefixes)
+        name = with_prefix(_EMBEDDING, module_prefixes(model.config))
         tensors.append(_whole(f"{_PREFIX}{name}.{_TOKENS}", rows))
-        indices = {name.rsplit(".", 1)[1]: ids}
-
-    ranks = {path: lora.a.shape[-1] for path, lora in loras.items()}
-    alphas = {path: _alpha(lora, use_rslora) for path, lora in loras.items()}
-    rank, alpha = _commonest(ranks), _commonest(alphas)
-    patterns = {path: _module_pattern(names) for path, names in modules.items()}
+        indices = {name.rsplit(".", 1)[1]: list(range(start, start + NUM_LOC_TOKENS))}
     described = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
         "base_model_name_or_path": base_model,
         "inference_mode": True,
-        "r": rank,
-        "lora_alpha": alpha,
         "lora_dropout": dropout,
         "bias": "none",
-        "target_modules": "|".join(patterns[path] for path in sorted(patterns)),
-        "rank_pattern": {patterns[path]: r for path, r in sorted(ranks.items()) if r != rank},
-        "alpha_pattern": {patterns[path]: a for path, a in sorted(alphas.items()) if a != alpha},
         "use_rslora": use_rslora,
         "use_dora": use_dora,
         "trainable_token_indices": indices,
+        **_describe_targets(loras, modules, use_rslora),
     }
     directory.mkdir(parents=True, exist_ok=True)
     metadata = {} if base_sha256 is None else {_BASE_KEY: base_sha256}
@@ -182,6 +150,11 @@ def read_peft(directory: str | Path, config: VLMConfig) -> PeftAdapter:
     stated = read_json_object(path)
     if stated.get("peft_type") != "LORA":
         raise UserError(f"{path}: peft_type is {stated.get('peft_type')!r}, expected 'LORA'")
+    for key in ("r", "lora_alpha"):
+        if not isinstance(stated.get(key), int | float):
+            raise UserError(
+                f"{path}: {key} is {stated.get(key)!r}, expected a number; save the adapter again"
+            )
     for key, off in _OFF.items():
         if key in stated and stated[key] not in off:
             raise UserError(f"{path}: {key} is {stated[key]!r}; adapters with it are not supported")
@@ -222,11 +195,59 @@ def adapter_parameters(model: VLM, adapter: PeftAdapter) -> dict[str, np.ndarray
     return arrays
 
 
+def _kind_of_all(loras: Mapping[str, LoRA]) -> tuple[float, bool]:
+    """Dropout of the adapters, and whether they are DoRA's."""
+    kinds = {(lora.dropout, lora.magnitude is not None) for lora in loras.values()}
+    if len(kinds) > 1:
+        raise UserError(
+            f"adapters of {len(kinds)} kinds (dropout, DoRA: {sorted(kinds)}); PEFT has "
+            "one for all of them"
+        )
+    return kinds.pop()
+
+
+def _module_names(path: str, config: VLMConfig) -> list[str]:
+    """What transformers calls a linear map of ours: one module, or one a layer."""
+    rule = next(rule for rule in tensor_rules(config) if rule.path == f"{path}/kernel")
+    if not rule.name.endswith(".weight") or rule.transform != "transposed":
+        raise UserError(f"{path} has an adapter, and in Hugging Face's model it is no linear map")
+    prefixes = module_prefixes(config)
+    return [with_prefix(name.removesuffix(".weight"), prefixes) for name in rule.names(config)]
+
+
+def _lora_tensors(lora: LoRA, modules: list[str]) -> Iterator[LazyTensor]:
+    parts = {"lora_A.weight": lora.a[...], "lora_B.weight": lora.b[...]}
+    if lora.magnitude is not None:
+        parts["lora_magnitude_vector"] = lora.magnitude[...]
+    stacked = lora.a.ndim == 3
+    for layer, module in enumerate(modules):
+        for suffix, array in parts.items():
+            one = np.asarray(array[layer] if stacked else array, np.float32).T
+            yield _whole(f"{_PREFIX}{module}.{suffix}", one)
+
+
+def _describe_targets(
+    loras: Mapping[str, LoRA], modules: Mapping[str, list[str]], use_rslora: bool
+) -> dict[str, Any]:
+    """The modules with adapters, the commonest rank and alpha, and who has another."""
+    ranks = {path: lora.a.shape[-1] for path, lora in loras.items()}
+    alphas = {path: _alpha(lora, use_rslora) for path, lora in loras.items()}
+    rank, alpha = _commonest(ranks), _commonest(alphas)
+    patterns = {path: _module_pattern(names) for path, names in modules.items()}
+    return {
+        "r": rank,
+        "lora_alpha": alpha,
+        "target_modules": "|".join(patterns[path] for path in sorted(patterns)),
+        "rank_pattern": {patterns[path]: r for path, r in sorted(ranks.items()) if r != rank},
+        "alpha_pattern": {patterns[path]: a for path, a in sorted(alphas.items()) if a != alpha},
+    }
+
+
 def _whole(name: str, array: np.ndarray) -> LazyTensor:
     return LazyTensor(name, array.shape, str(array.dtype), lambda: np.ascontiguousarray(array))
 
 
-def _alpha(lora: Any, use_rslora: bool) -> float:
+def _alpha(lora: LoRA, use_rslora: bool) -> float:
     rank = lora.a.shape[-1]
     alpha = lora.scale * (rank**0.5 if use_rslora else rank)
     # The scale is a quotient: what it came from is the nearest short number.
@@ -261,14 +282,12 @@ def _stacked(
 ) -> tuple[dict[str, np.ndarray], set[str]]:
     """LoRA's parameters by our paths, and the keys that are none."""
     unused = set(files.tensors)
-    depths = {"text": config.decoder.depth, "vision": config.vision and config.vision.depth}
     arrays: dict[str, np.ndarray] = {}
     for rule in tensor_rules(config):
         if rule.transform != "transposed":
             continue
         path = rule.path.removesuffix("/kernel")
-        names = rule.names(depths.get(rule.name.split(".", 1)[0]) or 1)
-        modules = [name.removesuffix(".weight") for name in names]
+        modules = [name.removesuffix(".weight") for name in rule.names(config)]
         for suffix, ours in (
             ("lora_A.weight", "a"),
             ("lora_B.weight", "b"),
@@ -318,7 +337,9 @@ def _lora_config(
     ranks, alphas = {}, {}
     for path in paths:
         found = arrays[f"{path}/lora/a"].shape[-1]
-        module = with_prefix(rules[f"{path}/kernel"].names(1)[0], prefixes).removesuffix(".weight")
+        module = with_prefix(rules[f"{path}/kernel"].names(config)[0], prefixes).removesuffix(
+            ".weight"
+        )
         expected = _by_pattern(stated.get("rank_pattern"), module, rank)
         if found != expected:
             raise UserError(

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cxrjax.codecs import CODECS
-from cxrjax.codecs.base import declines
+from cxrjax.codecs.refusal import declines
 from cxrjax.records import QARecord
 from cxrjax.runners.answer_lines import finding_of
 
@@ -76,10 +76,12 @@ def read_answer(
     if codec is not None and text:
         # Fractions are of the whole image; without any size they can only be of a square.
         height, width = record.image_hw or (1000, 1000)
-        spans = CODECS[codec].find(text, height, width)
+        notation = CODECS[codec]
+        geometry = notation.makers_geometry(height, width)
+        spans = notation.find(text, height, width, geometry)
         boxes = [[round(float(value), 6) for value in span.box] for span in spans]
         labels = [span.label or finding for span in spans]
-        failures = CODECS[codec].decode(text, height, width).failures
+        failures = notation.decode(text, height, width, geometry).failures
         broken = [found.category for found in failures if found.category != "no_box"]
     return line | {
         "boxes": boxes,

@@ -265,7 +265,7 @@ SYSTEMS: dict[str, System] = {
         _SERVER,
         codec="maira2",
         unknown="the prompt belongs to its own processor, under a research licence, and is not "
-        "repeated here; reads boxes as of the whole image, though it sees a square cut from it",
+        "repeated here",
     ),
     "chexagent": System(
         "CheXagent",

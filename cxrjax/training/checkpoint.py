@@ -13,8 +13,10 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 from flax import nnx
+from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
+from cxrjax.devices.sharding import tree_shardings
 from cxrjax.errors import UserError
 from cxrjax.json_file import read_json_object
 from cxrjax.models import VLM, partition
@@ -61,6 +63,7 @@ _FREE_KEYS = (
     "training.best_metric",
     "training.max_in_flight",
     "training.stall_seconds",
+    "training.skip_nonfinite",  # up to where it stopped, a run without it has skipped nothing
     "training.profile_steps",
     "training.peak_flops",
     "mesh.",
@@ -84,11 +87,14 @@ class LoadedModel(NamedTuple):
     tokenizer_path: Path
 
 
-def load_model(directory: str | Path, step: int | None = None) -> LoadedModel:
+def load_model(
+    directory: str | Path, step: int | None = None, mesh: Mesh | None = None
+) -> LoadedModel:
     """Reads a model from a run's workdir or from a base directory.
 
     Args:
         step: checkpoint of a run; None: the best one, the last one where none was scored.
+        mesh: as in `build_model`.
 
     Raises:
         UserError: the directory is neither, or the run's base is absent or not the same.
@@ -96,18 +102,18 @@ def load_model(directory: str | Path, step: int | None = None) -> LoadedModel:
     directory = Path(directory)
     if (directory / MODEL_FILE).is_file():
         config = base_config(directory)
-        graphdef, params = nnx.split(build_model(config)[0])
+        graphdef, params = nnx.split(build_model(config, mesh)[0])
         model = nnx.merge(graphdef, cast_params(params, config.model.frozen_dtype))
         return LoadedModel(model, config, tokenizer_path(config))
     if (directory / CONFIG_FILE).is_file():
-        return _load_run(directory, step)
+        return _load_run(directory, step, mesh)
     raise UserError(
         f"{directory}: no model here; expected a base directory with {MODEL_FILE} or a training "
         f"workdir with {CONFIG_FILE}"
     )
 
 
-def _load_run(workdir: Path, step: int | None) -> LoadedModel:
+def _load_run(workdir: Path, step: int | None, mesh: Mesh | None) -> LoadedModel:
     config = read_config(workdir)
     if not (workdir / store.DIRECTORY).is_dir():
         raise UserError(f"{workdir}: the run has no checkpoint yet")
@@ -120,7 +126,7 @@ def _load_run(workdir: Path, step: int | None) -> LoadedModel:
         config.model.init_from = base["path"]  # absolute: the run was started elsewhere
     config.lora.init_from = None  # the checkpoint has what became of it
     config.model.attention = "auto"  # by the machine that it runs on now
-    model, found = build_model(config)
+    model, found = build_model(config, mesh)
     check_same_base(workdir, base, found)
     graphdef, trainable, frozen = partition(model, config.trainable)
     trainable = checkpoints.restore_parameters(step, cast_params(trainable, "float32"))
@@ -144,8 +150,13 @@ def best_step(workdir: Path) -> int:
     return step
 
 
-def build_model(config: ConfigDict) -> tuple[VLM, dict[str, Any]]:
+def build_model(config: ConfigDict, mesh: Mesh | None = None) -> tuple[VLM, dict[str, Any]]:
     """The model a run starts from: base or random parameters, adapters as configured.
+
+    Args:
+        mesh: every device reads its own part of a base, as sharding.py says, so that no device
+            needs room for all of it; called by all processes of the mesh. None: one device of
+            this process reads all.
 
     Returns:
         The model (a base's parameters in the dtype they are stored in), and a reference to what
@@ -182,7 +193,7 @@ def build_model(config: ConfigDict) -> tuple[VLM, dict[str, Any]]:
         )
     sizes = model_sizes(config)
     graphdef, shapes = nnx.split(nnx.eval_shape(lambda: new_model(config, sizes)))
-    model = nnx.merge(graphdef, _restore_params(directory / PARAMS, shapes))
+    model = nnx.merge(graphdef, _restore_params(directory / PARAMS, shapes, mesh))
     add_adapters(model, config)
     path = str(directory.resolve())
     reference = {"kind": "checkpoint", "path": path, "sha256": base_sha256(directory)}
@@ -282,16 +293,19 @@ def _take_tower(model: VLM, directory: str) -> None:
     nnx.update(model.vision, nnx.state(theirs.vision))
 
 
-def _restore_params(path: Path, like: Any) -> Any:
-    """Parameters of a base in the dtype they are stored in."""
+def _restore_params(path: Path, like: Any, mesh: Mesh | None) -> Any:
+    """Parameters of a base in the dtype they are stored in, on a mesh or on one device."""
     with ocp.StandardCheckpointer() as checkpointer:
         metadata = checkpointer.metadata(path.absolute()).item_metadata
         if metadata is None:
             raise UserError(f"{path}: no parameters there; the base directory is not complete")
         store.check_arrays(str(path), metadata.tree, like)
+        shardings = {}
+        if mesh is not None:
+            shardings = store.flat_arrays(tree_shardings(mesh, like))
         device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
         wanted = {
-            name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device)
+            name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=shardings.get(name, device))
             for name, leaf in metadata.tree.items()
         }
         return store.unflatten(checkpointer.restore(path.absolute(), wanted), like)

@@ -117,7 +117,7 @@ def default_config() -> ConfigDict:
     # How it reaches boxes: 'loc', 'digits', 'head' or 'none' (input_pipeline/coordinates.py);
     # 'auto': by the codec, <loc> tokens or digits.
     training.box_route = "auto"
-    training.logit_chunk = 512  # answer tokens whose logits exist at a time
+    training.logit_chunk = 512  # answer tokens whose logits exist at a time, on each device
     training.log_every = 50  # steps
     training.eval_every = 0  # steps; 0: after the last one alone
     training.checkpoint_every = 500  # steps; every evaluation and the last step are saved as well
@@ -129,6 +129,9 @@ def default_config() -> ConfigDict:
     # Without progress for so long, the run leaves and names the process it waits for, with the exit
     # code that means 'resume me'; longer than the longest compilation. 0: it waits for ever.
     training.stall_seconds = 1800.0
+    # Steps in a row whose loss or gradients are not finite that are left out, without an update and
+    # counted; one more stops the run. 0: the first one does.
+    training.skip_nonfinite = 0
     training.max_in_flight = 2  # steps dispatched ahead of the one whose metrics were read
     training.profile_steps = ()  # first and last step of a trace in WORKDIR/profile; empty: none
     # Operations per second of one device, for MFU; null: its maker's figure for bfloat16, and no
@@ -229,6 +232,7 @@ NOT_NEGATIVE = (
     "training.eval_every",
     "training.checkpoint_every",
     "training.stall_seconds",
+    "training.skip_nonfinite",
 )
 
 

@@ -61,6 +61,7 @@ def test_the_command_says_what_it_left_out(tmp_path, capsys):
     [
         (_record(1, [[1, 1, 5, 5]], None), None, "q1: image_hw is null"),
         (_record(1, [[1, 1, 5000, 5]]), None, "image i: box .* is not inside 1000 x 1000"),
+        (_record(1, [[-1, 1, 5, 5]]), None, "image i: box .* is not inside 1000 x 1000"),
         (_record(1, []), None, "no boxes"),
         (_record(1, [[1, 1, 5, 5]]), "12", "expected HEIGHTxWIDTH"),
     ],

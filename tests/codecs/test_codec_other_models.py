@@ -51,6 +51,7 @@ def test_boxes_of_one_phrase():
     [
         ("internvl", "<box>[[1, 2, 3", "truncated"),
         ("internvl", "at <box>[[", "truncated"),
+        ("internvl", "at <bo", "truncated"),
         ("internvl", "<box>[[1, 2, 3]]</box>", "wrong_arity"),
         ("internvl", "<box>[[30, 2, 30, 9]]</box>", "degenerate"),
         ("internvl", "<box>[[100, 2000, 300, 4000]]</box>", "out_of_range"),

@@ -44,6 +44,11 @@ def test_alone_nothing_is_asked_of_anybody():
             {},
             "process_id 2 of 2 processes: expected 0 to 1",
         ),
+        (
+            ("--coordinator=h:99999", "--num_processes=2", "--process_id=1"),
+            {},
+            "'h:99999': expected HOST:PORT, the port from 1 to 65535",
+        ),
         (("--distributed=auto",), {}, "neither Cloud TPU nor GKE, Slurm or MPI"),
     ],
 )

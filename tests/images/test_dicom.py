@@ -435,6 +435,30 @@ def test_transfer_syntax_without_images(tmp_path):
     assert "MPEG2" in refusal(path)
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "damaged", "readers"),
+    [
+        ("WindowCenter", "1234", "12x4", (read_image, audit_header)),
+        ("RescaleSlope", "1234", "12x4", (read_image,)),
+        ("NumberOfFrames", "77", "7x", (read_image,)),
+    ],
+)
+def test_malformed_numbers(tmp_path, name, value, damaged, readers):
+    given = {"WindowWidth": 4096, "RescaleIntercept": 0, name: value}
+    path = save(tmp_path, dataset_of(ramp(12), 12, **given))
+    content = path.read_bytes()
+    assert content.count(value.encode()) == 1
+    path.write_bytes(content.replace(value.encode(), damaged.encode()))
+    for reader in readers:
+        assert "in the DICOM header" in refusal(path, reader)
+
+
+@pytest.mark.parametrize("ratio", [[17], [1, 2, 3]])
+def test_an_aspect_ratio_that_is_none_is_noted(tmp_path, ratio):
+    path = save(tmp_path, dataset_of(ramp(8), 8, PixelAspectRatio=ratio))
+    assert "aspect ratio cannot be read" in " / ".join(audit_header(path))
+
+
 def test_malformed_lut(tmp_path):
     dataset = dataset_of(ramp(12), 12)
     dataset.VOILUTSequence = lut_sequence(0, [1, 2, 3], 5)

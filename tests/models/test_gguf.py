@@ -12,7 +12,7 @@ from sentencepiece import sentencepiece_model_pb2
 
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.tokenizer import GEMMA3_LOC_START, Tokenizer, load_tokenizer
-from cxrjax.models.gguf import GGUFFile, read_gguf
+from cxrjax.models.gguf import GGUFFile
 
 WIDTH, HEADS, HEAD_DIM, MLP, LAYERS = 64, 3, 32, 96, 7
 SHIPPED = Path(__file__).parents[2] / "data/demo_base/tokenizer.model"
@@ -110,8 +110,9 @@ def tiny(tmp_path_factory):
 
 def test_tensors_come_under_their_hugging_face_names(tiny):
     path, _ = tiny
-    config, tensors = read_gguf(path)
-    shapes = {name: tensor.shape for name, tensor in tensors}
+    file = GGUFFile(path)
+    config = file.config()
+    shapes = {name: tensor.shape for name, tensor in file.tensors()}
     expected = {"model.embed_tokens.weight": (2048, WIDTH), "model.norm.weight": (WIDTH,)}
     for layer in range(config["num_hidden_layers"]):
         for name, shape in LAYER.values():
@@ -137,7 +138,7 @@ def test_weights_are_those_that_were_written_and_norms_lose_the_one(tiny):
 
 
 def test_configuration_has_the_keys_and_values_of_config_json(tiny):
-    config, _ = read_gguf(tiny[0])
+    config = GGUFFile(tiny[0]).config()
     assert config == {
         "architectures": ["Gemma3ForCausalLM"],
         "model_type": "gemma3_text",
@@ -173,10 +174,11 @@ def test_rope_scaling_and_an_output_matrix_are_read_where_there_are_any(tmp_path
     output = np.ones((2048, WIDTH), np.float32)
     changes = {"rope.scaling.type": "linear", "rope.scaling.factor": 8.0}
     write(path, changes, {"output.weight": output}, tokenizer=False)
-    config, tensors = read_gguf(path)
+    file = GGUFFile(path)
+    config = file.config()
     assert config["rope_scaling"] == {"rope_type": "linear", "factor": 8.0}
     assert config["tie_word_embeddings"] is False
-    np.testing.assert_array_equal(dict(tensors)["lm_head.weight"], output)
+    np.testing.assert_array_equal(dict(file.tensors())["lm_head.weight"], output)
 
 
 def test_the_file_s_tokenizer_is_the_one_it_was_made_from(tiny):
@@ -192,7 +194,8 @@ def test_the_file_s_tokenizer_is_the_one_it_was_made_from(tiny):
 def refusal(path) -> str:
     """The one line that reading the whole file ends with."""
     with pytest.raises(UserError) as raised:
-        list(read_gguf(path)[1])
+        file = GGUFFile(path)
+        assert file.config() and list(file.tensors())
     message = str(raised.value)
     assert message.startswith(f"{path}: ") and "\n" not in message
     return message

@@ -315,3 +315,15 @@ def test_configurations_of_others_are_refused(tmp_path, content, said):
     with pytest.raises(UserError, match=said) as caught:
         read_config(tmp_path)
     assert "config.json" in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_refusal_of_transformers_without_words_is_told_too(tmp_path, monkeypatch):
+    transformers = pytest.importorskip("transformers")
+
+    def refuse(*_, **__):
+        raise NotImplementedError
+
+    monkeypatch.setattr(transformers.AutoConfig, "for_model", refuse)
+    (tmp_path / "config.json").write_text('{"model_type": "gemma3_text"}')
+    with pytest.raises(UserError, match="transformers reads: NotImplementedError"):
+        read_config(tmp_path)

@@ -148,6 +148,8 @@ _QUERY = f"{_NAMES}.language_model.layers.1.self_attn.q_proj"
     ("stated", "edit", "said"),
     [
         ({"peft_type": "IA3"}, None, "peft_type is 'IA3', expected 'LORA'"),
+        ({"r": None}, None, "r is None, expected a number"),
+        ({"lora_alpha": "6"}, None, "lora_alpha is '6', expected a number"),
         ({"bias": "all"}, None, "bias is 'all'"),
         ({"modules_to_save": ["lm_head"]}, None, "modules_to_save is"),
         ({"rank_pattern": {}}, None, "fc1 has rank 3, and adapter_config.json says 2"),

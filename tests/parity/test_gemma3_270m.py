@@ -12,7 +12,7 @@ import pytest
 from cxrjax.decoding.generate import Generator
 from cxrjax.decoding.strategy import Strategy
 from cxrjax.input_pipeline.tokenizer import BOS_ID, load_tokenizer
-from cxrjax.models.gguf import read_gguf
+from cxrjax.models.gguf import GGUFFile
 from cxrjax.training.checkpoint import load_model
 from cxrjax.training.interchange import import_gguf
 
@@ -35,9 +35,9 @@ def _transformers_model():
     """On the same dequantised weights, put in without any of our layout."""
     from transformers import Gemma3ForCausalLM, Gemma3TextConfig
 
-    config, tensors = read_gguf(_FILE)
-    state = {name: torch.from_numpy(array) for name, array in tensors}
-    config = Gemma3TextConfig(**config)
+    file = GGUFFile(_FILE)
+    state = {name: torch.from_numpy(array) for name, array in file.tensors()}
+    config = Gemma3TextConfig(**file.config())
     return Gemma3ForCausalLM.from_pretrained(None, config=config, state_dict=state).eval()
 
 

@@ -79,6 +79,12 @@ def test_a_label_of_the_systems_own_goes_before_the_findings_name(record):
     assert line["labels"] == ["opacity"]
 
 
+def test_boxes_of_a_model_that_crops_are_of_the_whole_image(record):
+    """MAIRA-2 sees the middle square: of 200 columns those from 50 to 150."""
+    line = read_answer(record(1), "<box><x0><y0><x49><y99></box>", "whole", "maira2")
+    assert line["boxes"] == [pytest.approx([0.2525, 0.005, 0.4975, 0.995])]
+
+
 def test_a_declined_answer_and_none(record):
     for codec in ("radvlm", None):
         line = read_answer(record(1), "I'm sorry, but I can't help with that.", "whole", codec)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from cxrjax.devices import sharding
 from cxrjax.errors import UserError
 from cxrjax.models import PRESETS, partition
 from cxrjax.training import checkpoint, step
@@ -83,6 +84,30 @@ def test_base_round_trip(base):
     described = json.loads((directory / "model.json").read_text())
     assert described["preset"] == "small" and described["notes"] == {"seeds": [1]}
     assert described["parameters"] == sum(x.size for x in ours.values())
+
+
+def test_every_device_reads_its_own_part_of_a_base_and_of_a_run(
+    base, config, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(sharding, "_FSDP_MIN_SIZE", 16)
+    config.mesh.update(data=2, fsdp=2, tensor=2)
+    mesh = sharding.make_mesh(config.mesh)
+    directory, model = base
+    run, reference = checkpoint.build_model(_with_lora(config, directory), mesh)
+    _save_run(tmp_path / "run", config, run, reference, [0.5])
+    for found in (directory, tmp_path / "run"):
+        loaded = checkpoint.load_model(found, mesh=mesh).model
+        there = flat_arrays(nnx.state(loaded))
+        wanted = flat_arrays(sharding.tree_shardings(mesh, nnx.state(model)))
+        for name, array in _arrays(model).items():
+            assert there[name].sharding.is_equivalent_to(wanted[name], array.ndim), name
+            np.testing.assert_array_equal(np.asarray(there[name]), array, err_msg=name)
+        parts = {name: leaf.addressable_shards[0].data.size for name, leaf in there.items()}
+        assert parts["decoder.embedder.table"] * 4 == there["decoder.embedder.table"].size
+        assert (
+            parts["decoder.layers.attn.q_proj.kernel"] * 4
+            == there["decoder.layers.attn.q_proj.kernel"].size
+        )
 
 
 def test_base_in_bfloat16_takes_half_the_room_and_is_read_as_configured(

@@ -1,0 +1,135 @@
+"""Frames: what the numbers of a convention count, and of what.
+
+A frame maps boxes as fractions of the original image onto a grid, where whole numbers are what a
+codec can write, and back. Several conventions share one, and differ in their grammar alone.
+"""
+
+import abc
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from jaxtyping import Float, Int
+
+
+@runtime_checkable
+class Geometry(Protocol):
+    """How an image was placed into the model's input; `cxrjax.images.Geometry` is one."""
+
+    def apply(self, boxes: Any) -> Any:
+        """Boxes [n, 4], fractions of the original image -> fractions of the model's input."""
+
+    def invert(self, boxes: Any) -> Any:
+        """Boxes [n, 4], fractions of the model's input -> fractions of the original image."""
+
+
+class Frame(abc.ABC):
+    """Boxes xyxy to and from a grid whose smallest number is 0; `height` and `width` are pixels of
+    the original image. Frames other than `InputBins` leave `geometry` aside."""
+
+    @abc.abstractmethod
+    def largest(self, height: int, width: int) -> Int[np.ndarray, "2"]:
+        """The largest number on the grid along x and y."""
+
+    @abc.abstractmethod
+    def to_grid(
+        self, boxes: np.ndarray, height: int, width: int, geometry: Geometry | None
+    ) -> Float[np.ndarray, "n 4"]:
+        """Fractions of the original image in grid steps, unrounded."""
+
+    @abc.abstractmethod
+    def from_grid(
+        self, grid: np.ndarray, height: int, width: int, geometry: Geometry | None
+    ) -> Float[np.ndarray, "n 4"]:
+        """The inverse of `to_grid`."""
+
+
+class ImagePixels(Frame):
+    """Corners of the original image's pixels, its far edges included."""
+
+    def largest(self, height: int, width: int) -> Int[np.ndarray, "2"]:
+        return np.array([width, height])
+
+    def to_grid(
+        self, boxes: np.ndarray, height: int, width: int, geometry: Geometry | None
+    ) -> Float[np.ndarray, "n 4"]:
+        return boxes * np.array([width, height, width, height], np.float64)
+
+    def from_grid(
+        self, grid: np.ndarray, height: int, width: int, geometry: Geometry | None
+    ) -> Float[np.ndarray, "n 4"]:
+        return grid / np.array([width, height, width, height], np.float64)
+
+
+class ImageSteps(Frame):
+    """Equal steps over the whole image, however it is stretched, its far edges included."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+
+    def largest(self, height: int, width: int) -> Int[np.ndarray, "2"]:
+        return np.full(2, self.steps)
+
+    def to_grid(
+        self, boxes: np.ndarray, height: int, width: int, geometry: Geometry | None
+    ) -> Float[np.ndarray, "n 4"]:
+        return boxes * float(self.steps)
+
+    def from_grid(
+        self, grid: np.ndarray, height: int, width: int, geometry: Geometry | None
+    ) -> Float[np.ndarray, "n 4"]:
+        return grid / float(self.steps)
+
+
+class PaddedSquareSteps(Frame):
+    """Equal steps over the square that the image is padded to, centred; of an odd number of missing
+    rows or columns the smaller half comes first."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+
+    def largest(self, height: int, width: int) -> Int[np.ndarray, "2"]:
+        return np.full(2, self.steps)
+
+    def to_grid(
+        self, boxes: np.ndarray, height: int, width: int, geometry: Geometry | None
+    ) -> Float[np.ndarray, "n 4"]:
+        size, padding, side = _padded_square(height, width)
+        return (boxes * size + padding) / side * self.steps
+
+    def from_grid(
+        self, grid: np.ndarray, height: int, width: int, geometry: Geometry | None
+    ) -> Float[np.ndarray, "n 4"]:
+        size, padding, side = _padded_square(height, width)
+        return (grid / self.steps * side - padding) / size
+
+
+class InputBins(Frame):
+    """Bins of the model's input, read as their middles: bin b of n holds b/n up to (b+1)/n."""
+
+    def __init__(self, bins: int) -> None:
+        self.bins = bins
+
+    def largest(self, height: int, width: int) -> Int[np.ndarray, "2"]:
+        return np.full(2, self.bins - 1)
+
+    def to_grid(
+        self, boxes: np.ndarray, height: int, width: int, geometry: Geometry | None
+    ) -> Float[np.ndarray, "n 4"]:
+        placed = boxes if geometry is None else geometry.apply(boxes)
+        return np.asarray(placed, np.float64) * self.bins - 0.5
+
+    def from_grid(
+        self, grid: np.ndarray, height: int, width: int, geometry: Geometry | None
+    ) -> Float[np.ndarray, "n 4"]:
+        boxes = (grid + 0.5) / self.bins
+        return boxes if geometry is None else geometry.invert(boxes)
+
+
+def _padded_square(
+    height: int, width: int
+) -> tuple[Float[np.ndarray, "4"], Float[np.ndarray, "4"], int]:
+    """The image's size and its offset in the padded square, for xyxy; the side. All in pixels."""
+    side = max(height, width)
+    left, top = (side - width) // 2, (side - height) // 2
+    size = np.array([width, height, width, height], np.float64)
+    return size, np.array([left, top, left, top], np.float64), side
