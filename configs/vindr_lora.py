@@ -90,6 +90,7 @@ def paper() -> ConfigDict:
     config.training.batch_questions = 16  # V22: 4 x 4
     config.training.accumulation_steps = 4  # V22
     config.training.epochs = 3.0  # V23
+    config.training.logit_chunk = 256  # ours; 512 take 0.25 GiB more (docs/planning.md)
     config.training.lambda_box = 0.5  # V26
     config.training.eval_every = 934  # V25: each epoch; 14,940 questions are 934 steps
     config.training.checkpoint_every = 934

@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     flags, overrides = parse_arguments(argv)
 
     from cxrjax.benchmarks import record_check, record_check_page  # --help stays quick
-    from cxrjax.training.config import load_config
+    from cxrjax.training.config_file import load_config
     from cxrjax.training.mixture_config import source_config
 
     config = load_config(flags.config, overrides)

@@ -14,3 +14,8 @@ class Preempted(BaseException):
 
     Like KeyboardInterrupt no `Exception`, so that nothing on its way mistakes it for an error.
     """
+
+
+def first_line(error: BaseException) -> str:
+    """What a library's error says first, for a message of one line."""
+    return (str(error).splitlines() or [repr(error)])[0]

@@ -27,7 +27,8 @@ from cxrjax.hardware import parse_topology
 from cxrjax.planning import search, table
 from cxrjax.planning.describe import describe
 from cxrjax.planning.plans import KEPT, make_plan
-from cxrjax.training.config import batch_images, load_config
+from cxrjax.training.config import batch_images
+from cxrjax.training.config_file import load_config
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -49,6 +50,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--table", action="store_true", help="the tables of docs/planning.md")
     parser.add_argument(
+        "--kept_only", action="store_true", help="compile nothing; by formula what is not kept"
+    )
+    parser.add_argument(
         "--kept", type=Path, default=KEPT, metavar="DIR", help="where compiled figures are kept"
     )
     flags, overrides = parser.parse_known_args(arguments)
@@ -60,6 +64,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # Whatever this machine has: programs are made for the devices of the slice.
     jax.config.update("jax_platforms", "cpu")
     make = functools.partial(make_plan, kept=flags.kept, log_line=_log)
+    if flags.kept_only:
+        make = functools.partial(make, kept_only=True)
     if flags.formula:
         make = functools.partial(make, compiled=False)
     if flags.table:

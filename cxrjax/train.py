@@ -29,7 +29,9 @@ from cxrjax.input_pipeline.loader import mixture_loader
 from cxrjax.input_pipeline.mixture import Mixture
 from cxrjax.input_pipeline.tokenizer import Tokenizer
 from cxrjax.training import checkpoint, loop
-from cxrjax.training.config import batch_images, load_config, total_steps
+from cxrjax.training.base_model import model_sizes, tokenizer_path
+from cxrjax.training.config import batch_images, total_steps
+from cxrjax.training.config_file import load_config
 from cxrjax.training.data import (
     Features,
     example_config,
@@ -89,12 +91,13 @@ def train(
     mesh = sharding.make_mesh(config.mesh)
     rows = host_rows(mesh, batch_images(config))
     sources, quality = open_training(config, KNOWN_CLASSES)
-    tokenizer_file = checkpoint.tokenizer_path(config)
+    tokenizer_file = tokenizer_path(config)
     tokenizer = open_tokenizer(tokenizer_file, config)
     make_writable(workdir)
     sharding.check_batch_divides(mesh, batch_images(config), config.training.accumulation_steps)
-    sharding.check_heads_divide(mesh, checkpoint.model_sizes(config))
-    model, base = checkpoint.build_model(config)
+    sharding.check_heads_divide(mesh, model_sizes(config))
+    # A tower whose features are cached runs in each process for itself.
+    model, base = checkpoint.build_model(config, None if config.data.feature_cache else mesh)
     features = make_features(config, model, base)
     mixture = make_mixture(config, sources, features)
     check_enough_images(len(mixture), "training")

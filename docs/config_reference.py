@@ -62,7 +62,7 @@ def table(node: ConfigDict, group: str, said: dict[str, str]) -> list[str]:
             meaning = f"as `data.{key}`"
         if not meaning and group == "decoding":
             meaning = "see cxrjax/decoding/strategy.py"
-        choices = config_module._CHOICES.get(f"{prefix}{key}")
+        choices = config_module.CHOICES.get(f"{prefix}{key}")
         if choices and not all(choice in meaning for choice in choices):
             meaning = f"{meaning}{'; ' if meaning else ''}one of {', '.join(choices)}"
         meaning = meaning.replace("|", "\\|")

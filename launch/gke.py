@@ -17,6 +17,7 @@ nodes can write (Filestore): docs/pods.md. A pod that is told to go saves and en
 import argparse
 import math
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -162,6 +163,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if flags.dry_run:
         print(text, end="")
         return 0
+    if shutil.which("kubectl") is None:
+        parser.error("kubectl is not installed; --dry_run prints the manifest without it")
     # Applying what is there already changes nothing.
     return subprocess.run(["kubectl", "apply", "-f", "-"], input=text, text=True).returncode
 

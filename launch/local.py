@@ -7,18 +7,20 @@ What a pod does with hosts, with processes: each has its own devices (simulated 
 they exchange arrays over Gloo. Every line they write begins with the number of its process. When
 one fails, the others get a few seconds to end and are then killed; the exit code is that of the
 first that failed, 128 + the signal's number where a signal ended it. Ctrl-C and SIGTERM go to all.
+However this process ends, kill -9 included, it leaves none of the others behind.
 """
 
 import argparse
 import contextlib
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import IO
 
 _DEVICE_COUNT = "--xla_force_host_platform_device_count"
@@ -44,6 +46,8 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         del flags.command[0]
     if not flags.command:
         parser.error("no command; give it after --")
+    if shutil.which(flags.command[0]) is None:
+        parser.error(f"{flags.command[0]}: no such program")
     if flags.processes < 1 or flags.devices_per_process < 1:
         parser.error("--processes and --devices_per_process: expected 1 or more")
     return flags
@@ -52,34 +56,64 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     flags = parse_arguments(argv)
     port = flags.port or _free_port()
-    processes = [
-        subprocess.Popen(
-            flags.command,
-            env=process_environment(flags, port, index),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            # Signals come through this process alone, and end the workers of each as well.
-            start_new_session=True,
-        )
-        for index in range(flags.processes)
-    ]
-    readers = [
-        threading.Thread(target=_copy_lines, args=(index, process.stdout))
-        for index, process in enumerate(processes)
-    ]
-    for reader in readers:
-        reader.start()
-    for number in _FORWARDED:
-        signal.signal(number, lambda received, _: _signal_all(processes, received))
-    try:
+    with _killed_at_the_end() as announce:
+        processes = [
+            subprocess.Popen(
+                flags.command,
+                env=process_environment(flags, port, index),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                # Signals come through this process alone, and end the workers of each as well.
+                start_new_session=True,
+                preexec_fn=announce,  # no thread has been started yet
+            )
+            for index in range(flags.processes)
+        ]
+        readers = [
+            threading.Thread(target=_copy_lines, args=(index, process.stdout))
+            for index, process in enumerate(processes)
+        ]
+        for reader in readers:
+            reader.start()
+        for number in _FORWARDED:
+            signal.signal(number, lambda received, _: _signal_all(processes, received))
         code = _wait(processes, flags.grace)
-    finally:
-        # Also what a process has left behind, such as its data workers.
-        _signal_all(processes, signal.SIGKILL, ended_too=True)
     for reader in readers:
         reader.join(timeout=5)
     return code
+
+
+@contextlib.contextmanager
+def _killed_at_the_end() -> Iterator[Callable[[], None]]:
+    """What calls the function given is killed with its whole process group after the `with`.
+
+    Also where this process is killed within: another one, which this one's end wakes, does it. So
+    nothing stays of a process either that has ended, such as its data workers.
+    """
+    reader, writer = os.pipe()
+    killer = os.fork()
+    if killer == 0:
+        try:
+            os.setsid()  # out of reach of Ctrl-C
+            os.close(writer)
+            with os.fdopen(reader) as announced:
+                groups = [int(line) for line in announced]  # up to this process's end
+            for group in groups:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(group, signal.SIGKILL)
+        finally:
+            os._exit(0)
+    os.close(reader)
+
+    def announce() -> None:
+        os.write(writer, b"%d\n" % os.getpid())
+
+    try:
+        yield announce
+    finally:
+        os.close(writer)
+        os.waitpid(killer, 0)
 
 
 def process_environment(flags: argparse.Namespace, port: int, index: int) -> dict[str, str]:
@@ -118,11 +152,9 @@ def _wait(processes: Sequence[subprocess.Popen[bytes]], grace: float) -> int:
     return code
 
 
-def _signal_all(
-    processes: Sequence[subprocess.Popen[bytes]], number: int, ended_too: bool = False
-) -> None:
+def _signal_all(processes: Sequence[subprocess.Popen[bytes]], number: int) -> None:
     for process in processes:
-        if ended_too or process.poll() is None:
+        if process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, number)
 

@@ -16,7 +16,7 @@ from cxrjax.benchmarks import record_check, record_check_page
 from cxrjax.boxes import iou
 from cxrjax.datasets.quality import REASONS
 from cxrjax.errors import UserError
-from cxrjax.training.config import load_config
+from cxrjax.training.config_file import load_config
 
 ROOT = Path(__file__).parents[1]
 CONFIG = str(ROOT / "configs" / "records_lora.py")

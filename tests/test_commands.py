@@ -14,8 +14,9 @@ from cxrjax import build, convert, evaluate, predict, report, score, train
 from cxrjax.errors import UserError
 from cxrjax.models import PRESETS, VLM
 from cxrjax.records import read_records
-from cxrjax.training.checkpoint import load_model, save_base
-from cxrjax.training.config import load_config
+from cxrjax.training.base_model import save_base
+from cxrjax.training.checkpoint import load_model
+from cxrjax.training.config_file import load_config
 
 pytestmark = pytest.mark.slow
 _ROOT = Path(__file__).parents[1]

@@ -6,7 +6,6 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from flax import nnx
 
 from cxrjax.codecs import get_codec
 from cxrjax.errors import UserError
@@ -14,8 +13,8 @@ from cxrjax.input_pipeline.batch import empty_batch
 from cxrjax.input_pipeline.coordinates import resolve_box_route
 from cxrjax.models import PRESETS, partition
 from cxrjax.training import checkpoint, step
-from cxrjax.training.adapters import add_adapters
-from cxrjax.training.config import batch_images, load_config
+from cxrjax.training.config import batch_images
+from cxrjax.training.config_file import load_config
 from cxrjax.training.mixture_config import source_config
 from cxrjax.training.optimizer import make_optimizer
 
@@ -75,13 +74,7 @@ def test_every_variant_is_whole(spec):
 def abstract_step(config):
     """What a step takes and gives, in shapes: the largest batch of the configuration."""
     sizes = PRESETS[config.model.preset]
-
-    def build():
-        model = checkpoint._new_model(config, sizes)
-        add_adapters(model, config)
-        return model
-
-    graphdef, trainable, frozen = partition(nnx.eval_shape(build), config.trainable)
+    graphdef, trainable, frozen = partition(checkpoint.abstract_model(config), config.trainable)
     frozen = jax.eval_shape(lambda f: step.cast_params(f, config.model.frozen_dtype), frozen)
     optimizer = make_optimizer(config.optimizer, 10)
     state = jax.eval_shape(lambda t: step.init_state(t, optimizer), trainable)

@@ -14,8 +14,10 @@ from cxrjax.errors import UserError
 from cxrjax.input_pipeline.tokenizer import load_tokenizer
 from cxrjax.models import partition
 from cxrjax.models.presets import DecoderConfig, VisionConfig, VLMConfig
-from cxrjax.training import checkpoint, interchange
-from cxrjax.training.config import default_config, to_json, validate
+from cxrjax.training import base_model, checkpoint, interchange
+from cxrjax.training.config import default_config
+from cxrjax.training.config_check import validate
+from cxrjax.training.config_file import to_json
 from cxrjax.training.data import example_config, open_tokenizer
 from cxrjax.training.optimizer import make_optimizer
 from cxrjax.training.step import init_state
@@ -90,7 +92,7 @@ def _arrays(model):
 @pytest.fixture
 def run(base, tmp_path):
     """A workdir whose adapters and <loc> rows have been trained on the base."""
-    config = checkpoint.base_config(base)
+    config = base_model.base_config(base)
     config.lora.update({"rank": 2, "alpha": 3.0, "dropout": 0.1, "loc_rows": True})
     config.trainable = ("/lora/", "loc_delta")
     config.training.batch_images = config.training.steps = 1
@@ -224,6 +226,9 @@ def test_what_cannot_be_converted(hf, base, tmp_path, write_hf):
         _convert(base, tmp_path / "x", "--to=peft")
     with pytest.raises(UserError, match="holds a model already"):
         _convert(hf[0], base)
+    (tmp_path / "taken").write_text("a file")
+    with pytest.raises(UserError, match="taken: is a file, expected a folder"):
+        _convert(hf[0], tmp_path / "taken")
     with pytest.raises(UserError, match="it was not imported from Hugging Face"):
         _convert(_TOKENIZER.parent, tmp_path / "x", "--to=hf")
     with pytest.raises(UserError, match="not a GGUF file"):
@@ -245,12 +250,12 @@ def test_sizes_of_a_base_need_a_base(base):
         validate(config)
     config.model.update({"init": "checkpoint", "init_from": str(base)})
     validate(config)
-    assert checkpoint.model_sizes(config) == SIZES
+    assert base_model.model_sizes(config) == SIZES
     described = json.loads((base / "model.json").read_text())
     del described["sizes"]["decoder"]
     (base / "model.json").write_text(json.dumps(described))
     with pytest.raises(UserError, match=r"sizes cannot be read \('decoder'\)"):
-        checkpoint.model_sizes(config)
+        base_model.model_sizes(config)
 
 
 def test_kinds_are_told_apart(hf, base, run):

@@ -16,7 +16,8 @@ import yaml
 
 from cxrjax.datasets.builders import WITHOUT_SOURCE
 from cxrjax.errors import UserError
-from cxrjax.training.config import default_config, flatten, load_config
+from cxrjax.training.config import default_config, flatten
+from cxrjax.training.config_file import load_config
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(

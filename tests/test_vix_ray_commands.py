@@ -10,7 +10,7 @@ from cxrjax import build, evaluate, predict, score, train
 from cxrjax.input_pipeline.examples import QuestionEncoder
 from cxrjax.input_pipeline.tokenizer import load_tokenizer
 from cxrjax.records import read_records
-from cxrjax.training.config import load_config
+from cxrjax.training.config_file import load_config
 from cxrjax.training.data import example_config
 
 _ROOT = Path(__file__).parents[1]

@@ -24,7 +24,7 @@ from cxrjax.datasets.record_problems import (
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.examples import EncodedQuestion, QuestionEncoder, TooLongError
 from cxrjax.input_pipeline.sources import default_image_root
-from cxrjax.training.checkpoint import tokenizer_path
+from cxrjax.training.base_model import tokenizer_path
 from cxrjax.training.data import example_config, open_tokenizer
 
 RESULT_FILE = "check.json"

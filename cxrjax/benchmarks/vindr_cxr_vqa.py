@@ -102,6 +102,7 @@ def score(
     Raises:
         UserError: predictions for unknown questions, or without boxes and codec.
     """
+    options = options or ScoreOptions(gt_mode=references.gt_mode)
     views = make_views(references)
     groups = group_true_boxes(views.truth)
     ceiling = ceiling_columns(references, views)
@@ -113,7 +114,9 @@ def score(
         counts.images |= ceiling
         calibrated, calibration, curves = _calibration(references, counts)
         figures = _figures(references, counts, attributes)
-        ranked, ranking_curves = ranked_figures(references, counts.boxes, counts.box_scores)
+        ranked, ranking_curves = ranked_figures(
+            references, counts.boxes, counts.box_scores, options.bootstrap
+        )
         placed, score_curves = box_calibration(counts.box_scores, counts.boxes.best_of_predicted)
         figures[STRICT] |= {**calibration, **placed, **ranked, **by_box_group(groups)}
         counted[name] = Counted(
@@ -141,7 +144,7 @@ def score(
         counted,
         clusters,
         settings,
-        options or ScoreOptions(gt_mode=references.gt_mode),
+        options,
         attributes,
         compared=table_metrics(TABLES),
     )

@@ -5,6 +5,7 @@ import csv
 import gzip
 import io
 import zipfile
+import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, TextIO, cast
@@ -55,7 +56,7 @@ def read_table(
                     cells = dict.fromkeys(header, "") | dict(zip(header, values, strict=False))
                     printable = {name: _printable(cell) for name, cell in cells.items()}
                     yield TableRow(printable, where, _fault(header, values))
-    except (OSError, EOFError, zipfile.BadZipFile, csv.Error) as error:
+    except (OSError, EOFError, zipfile.BadZipFile, zlib.error, csv.Error) as error:
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"{path}: cannot read the table: {reason}") from None
 

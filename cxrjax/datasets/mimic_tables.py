@@ -4,11 +4,10 @@ mimic-cxr-2.0.0-split.csv.gz       dicom_id, study_id, subject_id, split (train,
 mimic-cxr-2.0.0-metadata.csv.gz    dicom_id, subject_id, study_id, ViewPosition, Rows, Columns
 """
 
-import csv
-import gzip
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from cxrjax.datasets.csv_table import read_table
 from cxrjax.errors import UserError
 
 SPLIT_PATTERN = "mimic-cxr-*-split.csv*"
@@ -23,11 +22,9 @@ def read_splits(path: Path) -> dict[str, str]:
         UserError: the table cannot be read, or has another split.
     """
     splits = {}
-    for number, row in read_rows(path, ("dicom_id", "split")):
+    for where, row in read_rows(path, ("dicom_id", "split")):
         if row["split"] not in SPLIT_NAMES:
-            raise UserError(
-                f"{path}:{number}: split {row['split']!r}; expected one of {list(SPLIT_NAMES)}"
-            )
+            raise UserError(f"{where}: split {row['split']!r}; expected one of {list(SPLIT_NAMES)}")
         splits[row["dicom_id"]] = SPLIT_NAMES[row["split"]]
     return splits
 
@@ -35,7 +32,7 @@ def read_splits(path: Path) -> dict[str, str]:
 def read_sizes(path: Path) -> dict[str, tuple[int, int]]:
     """dicom_id -> (height, width) in pixels, of the images whose size the table tells."""
     rows = read_rows(path, ("dicom_id", "Rows", "Columns"))
-    found = ((row["dicom_id"], size_of(row, f"{path}:{number}")) for number, row in rows)
+    found = ((row["dicom_id"], size_of(row, where)) for where, row in rows)
     return {image_id: size for image_id, size in found if size}
 
 
@@ -55,26 +52,14 @@ def size_of(row: Mapping[str, str], where: str) -> tuple[int, int] | None:
     return None
 
 
-def read_rows(path: Path, wanted: tuple[str, ...]) -> Iterator[tuple[int, dict[str, str]]]:
-    """(line, row) of a table, which may be compressed.
+def read_rows(path: Path, wanted: tuple[str, ...]) -> Iterator[tuple[str, Mapping[str, str]]]:
+    """(file and line, row) of a table, which may be compressed.
 
     Raises:
-        UserError: the table cannot be read, or lacks one of the columns `wanted`.
+        UserError: the table or a row cannot be read, or a column of `wanted` is missing.
     """
-    opened = gzip.open if path.suffix == ".gz" else open
-    try:
-        with opened(path, "rt", encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file)
-            missing = [name for name in wanted if name not in (reader.fieldnames or ())]
-            if missing:
-                raise UserError(
-                    f"{path}:1: no column {missing[0]}; found {list(reader.fieldnames or ())}"
-                )
-            for number, row in enumerate(reader, start=2):
-                if any(row[name] is None for name in wanted):
-                    raise UserError(f"{path}:{number}: a short row; fetch the table again")
-                yield number, row
-    except (OSError, EOFError) as error:
-        raise UserError(f"{path}: cannot be read: {error}") from None
-    except UnicodeDecodeError:
-        raise UserError(f"{path}: not UTF-8 text; expected a table") from None
+    for row in read_table(path, wanted):
+        where = str(path.parent / row.where)
+        if row.fault is not None:
+            raise UserError(f"{where}: {row.fault.found}; fetch the table again")
+        yield where, row.cells

@@ -8,11 +8,13 @@ The folder, the archive NLMCXR_reports.tgz, or the wheel of torchxrayvision, whi
 """
 
 import dataclasses
+import gzip
 import io
 import re
 import tarfile
 import xml.etree.ElementTree as ElementTree
 import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -122,10 +124,10 @@ def _files(path: Path) -> Iterator[tuple[str, bytes]]:
         else:
             with open(path, "rb") as archive:
                 yield from _members(archive)
+    except (tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, EOFError) as error:
+        raise UserError(f"{path}: not a whole archive ({error}); fetch it again") from None
     except OSError as error:
         raise UserError(f"{path}: cannot read reports: {error.strerror or error}") from None
-    except (tarfile.TarError, zipfile.BadZipFile, EOFError) as error:
-        raise UserError(f"{path}: not a whole archive ({error}); fetch it again") from None
 
 
 def _head(file: Path) -> bytes:
@@ -136,12 +138,16 @@ def _head(file: Path) -> bytes:
 def _members(archive: io.BufferedIOBase | io.BytesIO | io.BufferedReader) -> Iterator[tuple]:
     # Read from front to back (gzip cannot go back cheaply), then put in order.
     contents = {}
-    with tarfile.open(fileobj=archive, mode="r:gz") as tar:
-        for member in tar:
-            if member.isfile() and member.name.endswith(".xml"):
-                file = tar.extractfile(member)
-                assert file is not None  # a regular file
-                contents[Path(member.name).name] = file.read(MAX_BYTES + 1)
+    with gzip.open(archive) as unpacked:
+        with tarfile.open(fileobj=unpacked, mode="r:") as tar:
+            for member in tar:
+                if member.isfile() and member.name.endswith(".xml"):
+                    file = tar.extractfile(member)
+                    assert file is not None  # a regular file
+                    contents[Path(member.name).name] = file.read(MAX_BYTES + 1)
+        # A damaged header looks like the archive's end; the checksum at the file's end tells.
+        while unpacked.read(1 << 20):
+            pass
     for name in sorted(contents, key=_by_number):
         yield name, contents[name]
 

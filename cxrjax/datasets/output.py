@@ -105,6 +105,18 @@ def finish(
         write_json(out / "manifest.json", {"cxrjax_version": cxrjax.__version__, **manifest})
 
 
+def records_files(build: Path) -> list[Path]:
+    """The records files of a build that hold any, a split each.
+
+    Raises:
+        UserError: there are none.
+    """
+    files = [file for file in sorted((build / "records").glob("*.jsonl")) if file.stat().st_size]
+    if not files:
+        raise UserError(f"{build}: no records in records/*.jsonl; expected the folder of a build")
+    return files
+
+
 def hash_lines(lines: Iterable[str]) -> str:
     """SHA-256 over the sorted lines: the same for the same set."""
     return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()

@@ -30,9 +30,9 @@ def shard_build(source: Path, out: Path, shards: int) -> None:
         UserError: the source is no finished build, or the folder cannot be written.
     """
     manifest = read_json_object(source / "manifest.json")
-    files = [file for file in sorted((source / "records").glob("*.jsonl")) if file.stat().st_size]
-    if not files or shards < 1:
-        raise UserError(f"{source}: expected records/*.jsonl that hold any, and at least 1 shard")
+    files = output.records_files(source)
+    if shards < 1:
+        raise UserError(f"--num_shards={shards}: expected at least 1")
     splits: dict[str, Any] = {}
     with output.writing(out):
         (out / "manifest.json").unlink(missing_ok=True)

@@ -61,17 +61,22 @@ def stratified_validation(label_sets: Mapping[str, Collection[str]], seed: int) 
     return chosen
 
 
-def read_split_manifest(path: Path) -> dict[str, str]:
-    """Image id -> split, from a JSON object {split: [image ids]} with at least "train".
+def read_split_manifest(path: Path, allowed: Collection[str] | None = None) -> dict[str, str]:
+    """Image id -> split, from a JSON object {split: [image ids]}.
+
+    Args:
+        allowed: splits that it may have; None: any, with at least "train".
 
     Raises:
         UserError: the file is not that, or an image stands there twice.
     """
     splits: dict[str, str] = {}
     content = read_json_object(path)
-    if "train" not in content:
+    if allowed is None and "train" not in content:
         raise UserError(f"{path}: found splits {sorted(content)}, expected at least 'train'")
     for split, ids in content.items():
+        if allowed is not None and split not in allowed:
+            raise UserError(f"{path}: split {split!r}: expected one of {list(allowed)}")
         if not re.fullmatch(r"[a-z][a-z0-9_]*", split):
             raise UserError(f"{path}: split {split!r}: expected lower-case letters, digits and _")
         if not isinstance(ids, list) or not all(isinstance(one, str) for one in ids):

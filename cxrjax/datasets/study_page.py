@@ -81,10 +81,7 @@ def write_page(
 def _gemex_questions(build: Path) -> dict[str, list[QARecord]]:
     """Study id -> its questions."""
     asked: dict[str, list[QARecord]] = {}
-    files = sorted((build / "records").glob("*.jsonl"))
-    if not files:
-        raise UserError(f"--gemex={build}: no records/*.jsonl; expected the folder of a build")
-    for file in files:
+    for file in output.records_files(build):
         for record in read_records(file):
             asked.setdefault(record.study_id or record.image_id, []).append(record)
     return asked
@@ -115,7 +112,6 @@ def _section(
     """What the template shows of a study."""
     return {
         "id": study.study_id,
-        "patient_id": study.patient_id,
         "views": ", ".join(image.view for image in study.images if image.view),
         "report": study.report.sections,
         "graph": graph,

@@ -80,7 +80,7 @@ class CxrRecords(tfds.core.GeneratorBasedBuilder):
         folder = Path(self.data_dir)
         (folder / "records").mkdir()
         splits, index = {}, {}
-        for file in records_files(self._source):
+        for file in output.records_files(self._source):
             images = _by_image(file)
             paths = [self._image_root / image_path for _, image_path in images]
             index[file.stem] = [
@@ -143,7 +143,7 @@ def write_tfds(source: Path, out: Path, image_root: Path | None = None) -> Path:
             the data set from another build.
     """
     manifest = read_json_object(source / MANIFEST)
-    files = records_files(source)
+    files = output.records_files(source)
     names = {record.dataset for file in files for record in read_records(file)}
     builder_class = BUILDERS.get(names.pop(), CxrRecords) if len(names) == 1 else CxrRecords
     with output.writing(out):
@@ -183,18 +183,6 @@ def generate(builder: tfds.core.DatasetBuilder, manifest: Mapping[str, Any], **h
             download_dir=downloads, download_config=tfds.download.DownloadConfig(**how)
         )
     return folder
-
-
-def records_files(source: Path) -> list[Path]:
-    """The records files of a build that hold any, a split each.
-
-    Raises:
-        UserError: there are none.
-    """
-    files = [file for file in sorted((source / "records").glob("*.jsonl")) if file.stat().st_size]
-    if not files:
-        raise UserError(f"{source}: no records in records/*.jsonl; expected the folder of a build")
-    return files
 
 
 def _by_image(file: Path) -> dict[tuple[str, str], list[tuple[int, QARecord]]]:

@@ -102,6 +102,11 @@ def batch_shards(mesh: Mesh | AbstractMesh) -> int:
     return math.prod(mesh.shape[axis] for axis in BATCH_AXES)
 
 
+def holds_whole_copies(mesh: Mesh) -> bool:
+    """Whether every device has all parameters, and the mesh splits batches alone."""
+    return mesh.shape["fsdp"] == mesh.shape["tensor"] == 1
+
+
 def cache_sharding(mesh: Mesh, kv_heads: int) -> NamedSharding:
     """Of a key-value cache [B, K, ...]: rows as the batch, heads over tensor where it divides them.
 

@@ -10,9 +10,9 @@ google/gemma-3-4b-it; `Gemma3Processor` in transformers). An image is `<start_of
 template's text, and then two newlines, `<start_of_image>`, 256 times `<image_soft_token>`,
 `<end_of_image>`, two newlines.
 
-Our decoders take everything up to the last image as the context that all questions of an image
-share, so that a conversation is also offered in two parts: `context_ids` up to there, `question`
-from there. Tokenized apart they have the ids of the whole.
+Our decoders take everything up to the image as the context that all its questions share, so that a
+conversation is also offered in two parts: `context_ids` up to there, `question` from there.
+Tokenized apart they have the ids of the whole.
 """
 
 import re
@@ -75,23 +75,18 @@ def expand_images(text: str, tokens_per_image: int = TOKENS_PER_IMAGE) -> str:
     return text.replace(START_OF_IMAGE, image)
 
 
-def context_ids(
-    tokenizer: Tokenizer, image: int, images: int = 1, before: str = "", system: str = ""
-) -> tuple[int, ...]:
-    """Ids of what stands before a question: all up to the last image and its two newlines.
+def context_ids(tokenizer: Tokenizer, image: int) -> tuple[int, ...]:
+    """Ids of what stands before a question: all up to the image and its two newlines.
 
     Args:
         tokenizer: Gemma 3's.
-        image: what to put for each image, in place of its 256 ids.
-        images: how many images the turn begins with.
-        before: text of the user in front of the images.
-        system: as in `chat_text`.
+        image: what to put for the image, in place of its 256 ids.
 
     Raises:
-        UserError: a text contains a control token, or the tokenizer has no image tokens.
+        UserError: the tokenizer has no image tokens.
     """
-    turn = Turn("user", (before, *[START_OF_IMAGE] * images))
-    text = chat_text([turn], system, generate=False).removesuffix(f"{END_OF_TURN}\n")
+    turn = Turn("user", (START_OF_IMAGE,))
+    text = chat_text([turn], generate=False).removesuffix(f"{END_OF_TURN}\n")
     soft_token = tokenizer.piece_id(IMAGE_SOFT_TOKEN)
     ids = tokenizer.encode(expand_images(text, tokens_per_image=1))
     return (tokenizer.bos_id, *(image if i == soft_token else i for i in ids))

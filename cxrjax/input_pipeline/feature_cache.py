@@ -59,7 +59,7 @@ class FeatureCache:
             features = np.load(file)
         except FileNotFoundError:
             return None
-        except ValueError as error:
+        except (ValueError, EOFError) as error:
             raise UserError(f"{file}: damaged ({error}); remove it and start again") from None
         # NumPy's format has no name for bfloat16: its files hold plain 16-bit numbers.
         features = features.view(jnp.dtype(self.dtype))

@@ -339,21 +339,20 @@ def eval_loader(
     config: ExampleConfig,
     *,
     global_batch_size: int,
-    with_answers: bool = False,
     workers: int = 0,
     rows: Sequence[int] | None = None,
 ) -> EvalLoader:
     """Each question exactly once, in order; the last batch is filled up with empty slots.
 
+    Answers are not looked at: the records need none, and answer slots are all masked.
+
     Args:
         global_batch_size: images in a batch over all hosts.
-        with_answers: also tokenize the answers (for a validation loss). Without them the
-            records need none and answer slots are all masked.
         workers, rows: as in `train_loader`.
     """
     batches = -(-len(source) // global_batch_size)
     builder = BatchBuilder(
-        _alone(source, config), tokenizer, with_answers, _or_all(rows, global_batch_size)
+        _alone(source, config), tokenizer, False, _or_all(rows, global_batch_size)
     )
     dataset = (
         grain.MapDataset.range(batches * global_batch_size)

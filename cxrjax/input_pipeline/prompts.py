@@ -82,15 +82,17 @@ REASONING = "\nReasoning: "
 
 @dataclasses.dataclass(frozen=True)
 class PromptFormat:
-    """Attributes:
-    prefix: text that the model is given after what all questions of an image share, newline
-        included.
-    target: text that it should answer, without end marker.
-    begins: whether the prefix begins with `<bos>`; in a conversation the image stands before the
-        question, and `<bos>` before the image.
-    end: the piece that ends the answer; None: the tokenizer's end of sequence.
-    needs_finding: whether it can only ask questions that are about one finding.
-    gives_reason: whether `REASONING` and a reason follow the answer.
+    """How a question is asked, and what should be answered.
+
+    Attributes:
+        prefix: text that the model is given after what all questions of an image share, newline
+            included.
+        target: text that it should answer, without end marker.
+        begins: whether the prefix begins with `<bos>`; in a conversation the image stands before
+            the question, and `<bos>` before the image.
+        end: the piece that ends the answer; None: the tokenizer's end of sequence.
+        needs_finding: whether it can only ask questions that are about one finding.
+        gives_reason: whether `REASONING` and a reason follow the answer.
     """
 
     prefix: Callable[[QARecord], str]
@@ -144,8 +146,9 @@ def _finding(record: QARecord) -> str:
     finding = (record.variables or {}).get("finding")
     if not finding:
         raise UserError(
-            f"question {record.question_id}: variables.finding is null, and the prompt format "
-            "'detect' asks about one finding; leave such records out or use the format 'vqa'"
+            f"question {record.question_id}: variables.finding is null, and the prompt formats "
+            "'detect', 'grounding' and 'medgemma_boxes' ask about one finding; leave such records "
+            "out or use the format 'vqa'"
         )
     return str(finding)
 

@@ -22,6 +22,7 @@ from tqdm import tqdm
 from cxrjax.cli import run
 from cxrjax.datasets import output
 from cxrjax.datasets.record_shards import RecordShard, describe_shard, describe_split, shard_name
+from cxrjax.input_pipeline.sharded_source import ShardedSource
 from cxrjax.records import Answer, QARecord, format_record
 
 SHARD_QUESTIONS = 100_000
@@ -98,8 +99,6 @@ def _write(shard: RecordShard, index: int, rng: random.Random) -> None:
 
 def measure(directory: Path, reads: int, select: tuple[str, ...]) -> dict[str, float]:
     """Opens a data set in this process, and reads elements of one question at random."""
-    from cxrjax.input_pipeline.sharded_source import ShardedSource
-
     before, start = _anonymous_megabytes(), time.perf_counter()
     source = ShardedSource(directory, "train", questions_per_image=1, select=select)
     source[0]

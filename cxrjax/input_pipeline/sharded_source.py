@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from array_record.python.array_record_module import ArrayRecordReader
 
 from cxrjax.datasets.record_shards import FOLDER, SELECTABLE
-from cxrjax.errors import UserError
+from cxrjax.errors import UserError, first_line
 from cxrjax.input_pipeline.sources import ImageQuestions
 from cxrjax.json_file import read_json_object
 from cxrjax.records import QARecord, parse_record
@@ -227,9 +227,9 @@ class ShardedSource:
                 )
             line = self._readers[shard].read([position])[0]
         except (RuntimeError, ValueError) as error:
-            problem = (str(error).splitlines() or [repr(error)])[0]
             raise UserError(
-                f"{self.where(index)}: damaged ({problem}); bring this shard back or build it again"
+                f"{self.where(index)}: damaged ({first_line(error)}); bring this shard back or "
+                "build it again"
             ) from error
         return parse_record(line, self.where(index))
 

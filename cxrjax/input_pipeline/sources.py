@@ -76,7 +76,7 @@ class RecordSource:
         image_root: folder that `image_path` is relative to; by default the one that holds the
             file's `records/` or `questions/` folder, else the file's own.
         questions_per_image: most questions in an element.
-        exclude: positions of records to leave out (`quality.RecordCheck.indices`).
+        exclude: positions of records to leave out (`usable_records.RecordCheck.indices`).
         images: read images from here instead of files.
 
     Raises:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from cxrjax.errors import UserError
+from cxrjax.errors import UserError, first_line
 from cxrjax.json_file import read_json_object
 
 IMAGES_FILE = "images.json"
@@ -98,12 +98,8 @@ class StoredImages:
         try:
             return self._source[number]["image"]
         except (RuntimeError, ValueError) as error:
-            problem = f"the shard is damaged ({_first_line(error)})"
+            problem = f"the shard is damaged ({first_line(error)})"
             raise OSError(errno.EIO, problem) from error
 
     def __getstate__(self) -> Mapping[str, Any]:
         return {**self.__dict__, "_source": None}
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [repr(error)])[0]

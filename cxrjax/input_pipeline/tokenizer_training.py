@@ -190,15 +190,14 @@ def _strings(value: object) -> Iterator[str]:
             yield from _strings(item)
 
 
-def train_tokenizer(corpus: Iterable[str], vocab_size: int = VOCAB_SIZE) -> bytes:
-    """A serialised SentencePiece model (BPE) with PaliGemma's special pieces.
+def train_tokenizer(corpus: Iterable[str]) -> bytes:
+    """A serialised SentencePiece model (BPE) of 2,048 pieces, PaliGemma's special ones among them.
 
     Text comes back from its ids unchanged: nothing is normalised, digits stand alone, unknown
     characters are spelled in bytes.
 
     Args:
         corpus: lines of text.
-        vocab_size: pieces in all.
 
     Raises:
         UserError: the corpus is too small for so many pieces.
@@ -210,7 +209,7 @@ def train_tokenizer(corpus: Iterable[str], vocab_size: int = VOCAB_SIZE) -> byte
             sentence_iterator=iter(corpus),
             model_writer=model,
             model_type="bpe",
-            vocab_size=vocab_size,
+            vocab_size=VOCAB_SIZE,
             pad_id=PAD_ID,
             eos_id=EOS_ID,
             bos_id=BOS_ID,
@@ -232,7 +231,7 @@ def train_tokenizer(corpus: Iterable[str], vocab_size: int = VOCAB_SIZE) -> byte
         )
     except RuntimeError as error:
         raise UserError(
-            f"tokenizer: SentencePiece finds no {vocab_size} pieces in this corpus ({error}); "
+            f"tokenizer: SentencePiece finds no {VOCAB_SIZE} pieces in this corpus ({error}); "
             "give it more text"
         ) from None
     return model.getvalue()

@@ -62,10 +62,7 @@ class SurrogateJudge:
 
     def facts(self, texts: Sequence[tuple[str, str]]) -> list[Facts]:
         """Facts by `cxrjax.metrics.facts.decompose`, each once."""
-        return [
-            Facts(tuple(dict.fromkeys(fact.text for fact in decompose(text, lang))), lang)
-            for text, lang in texts
-        ]
+        return [_facts(text, lang) for text, lang in texts]
 
     def match(self, pairs: Sequence[tuple[Facts, Facts]]) -> list[FactMatch]:
         """Pairs of `cxrjax.metrics.facts.pair_up` that say the same."""
@@ -85,15 +82,16 @@ def mark(sample: Sample) -> float:
     lang = sample.lang
     said = _findings(sample.answer, sample.question, lang)
     true = _findings(sample.reference, sample.question, lang)
-    facts = [
-        Facts(tuple(dict.fromkeys(fact.text for fact in decompose(text, lang))), lang)
-        for text in (sample.answer, sample.reference)
-    ]
+    facts = [_facts(text, lang) for text in (sample.answer, sample.reference)]
     total = sum(len(one.items) for one in facts)
     agreed = [2 * len(_same_pairs(*facts)) / total if total else 1.0]
     if named := said.keys() | true.keys():
         agreed.append(sum(_credit(said.get(n), true.get(n)) for n in named) / len(named))
     return LOWEST + (HIGHEST - LOWEST) * sum(agreed) / len(agreed)
+
+
+def _facts(text: str, lang: str) -> Facts:
+    return Facts(tuple(dict.fromkeys(fact.text for fact in decompose(text, lang))), lang)
 
 
 def _same_pairs(predicted: Facts, true: Facts) -> tuple[tuple[int, int], ...]:

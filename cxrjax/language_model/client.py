@@ -15,7 +15,7 @@ from cxrjax.language_model.account import Account
 from cxrjax.language_model.answer_cache import AnswerCache, Completion
 from cxrjax.language_model.failure import SERVICE_FAILURES, NoAnswer
 from cxrjax.language_model.request import Request
-from cxrjax.language_model.server import Server, Stopped
+from cxrjax.language_model.server import Server
 from cxrjax.language_model.settings import Settings
 
 T = TypeVar("T", bound=pydantic.BaseModel)
@@ -259,6 +259,3 @@ def _read(completion: Completion, form: type[T], check: Callable[[T], None] | No
 
 def _shortened(text: str) -> str:
     return " ".join(text.split())[:200]
-
-
-__all__ = ["Client", "Estimate", "Stopped"]

@@ -1,6 +1,7 @@
 """A language model from flags and the environment."""
 
 import argparse
+import math
 import os
 from pathlib import Path
 from typing import get_args
@@ -113,28 +114,34 @@ def _price(flag: float | None, variable: str) -> float | None:
         return flag
     try:
         return _not_negative(text)
-    except ValueError:
-        raise UserError(
-            f"{variable}={text!r}: expected a number, a million tokens' price"
-        ) from None
+    except argparse.ArgumentTypeError as error:
+        raise UserError(f"{variable}={error}, a million tokens' price") from None
 
 
 def _positive(text: str) -> float:
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise ValueError(text)
+    value = _number(text)
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a number above 0")
     return value
 
 
 def _not_negative(text: str) -> float:
-    value = float(text)
-    if not 0 <= value < float("inf"):
-        raise ValueError(text)
+    value = _number(text)
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a number, 0 or more")
     return value
 
 
 def _count(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise ValueError(text)
-    return value
+    value = _number(text)
+    if not (value.is_integer() and value >= 1):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number from 1 on")
+    return int(value)
+
+
+def _number(text: str) -> float:
+    """NaN of what is none, which no range holds."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan

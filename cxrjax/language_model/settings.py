@@ -72,8 +72,12 @@ class Settings:
         Raises:
             UserError: no URL, no model, or a cost limit without prices.
         """
-        parts = urlsplit(self.base_url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        try:
+            parts = urlsplit(self.base_url)
+            usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        except ValueError:  # brackets of an IPv6 address, or a port that is none
+            usable = False
+        if not usable:
             raise UserError(
                 f"base URL {self.base_url!r}: expected http(s)://HOST[:PORT]/PATH, most often "
                 "ending in /v1"

@@ -274,8 +274,7 @@ def resample(
     Raises:
         ValueError: columns, clusters and attributes of different lengths.
     """
-    index = {cluster: row for row, cluster in enumerate(dict.fromkeys(clusters))}
-    rows = np.asarray([index[cluster] for cluster in clusters], np.int64)
+    rows, count = number_clusters(clusters)
     lengths = {len(column) for column in columns.values()}
     lengths |= {len(values) for values in (attributes or {}).values()}
     if lengths - {len(rows)}:
@@ -293,9 +292,15 @@ def resample(
         for value, units in members.items():
             names = everything if needed is None else needed[attribute, value]
             blocks[attribute, value] = _block(columns, names, np.asarray(units), rows[units])
-    draws = settings.resamples if len(index) > 1 else 0
-    _draw(list(blocks.values()), len(index), draws, settings.seed)
-    return Resampled(settings, len(index), tuple(columns), blocks)
+    draws = settings.resamples if count > 1 else 0
+    _draw(list(blocks.values()), count, draws, settings.seed)
+    return Resampled(settings, count, tuple(columns), blocks)
+
+
+def number_clusters(clusters: Sequence[Hashable]) -> tuple[Int[np.ndarray, "units"], int]:
+    """Each unit's cluster as a number from 0, by first appearance; how many there are."""
+    index = {cluster: row for row, cluster in enumerate(dict.fromkeys(clusters))}
+    return np.asarray([index[cluster] for cluster in clusters], np.int64), len(index)
 
 
 def _block(
@@ -321,20 +326,27 @@ def _block(
 @threadpool_limits.wrap(limits=1, user_api="blas")  # on a busy machine threads wait for each other
 def _draw(blocks: Sequence[Block], count: int, resamples: int, seed: int) -> None:
     """Fills in the blocks' sums: the same draws of clusters for all of them."""
-    rng = np.random.default_rng(seed)
     for block in blocks:
         block.sums = np.empty((1 + resamples, block.rows.shape[1]))
         block.sums[0] = block.rows.sum(axis=0)
-    for part in chunks(resamples, count):
-        rows = part.stop - part.start
-        drawn = rng.integers(0, count, size=(rows, count))
-        # How often each cluster was drawn, counted for all rows of the chunk in one pass.
-        drawn += np.arange(rows)[:, None] * count
-        weights = np.bincount(drawn.ravel(), minlength=rows * count).reshape(rows, count)
-        weights = weights.astype(np.float64)
+    for part, weights in draw_clusters(count, resamples, seed):
         for block in blocks:
             here = weights if len(block.clusters) == count else weights[:, block.clusters]
             block.sums[1 + part.start : 1 + part.stop] = here @ block.rows
+
+
+def draw_clusters(
+    count: int, resamples: int, seed: int
+) -> Iterator[tuple[slice, Float[np.ndarray, "part clusters"]]]:
+    """How often each cluster is drawn in each resample, some resamples at a time."""
+    rng = np.random.default_rng(seed)
+    for part in chunks(resamples, count):
+        rows = part.stop - part.start
+        drawn = rng.integers(0, count, size=(rows, count))
+        # Counted for all rows of the chunk in one pass.
+        drawn += np.arange(rows)[:, None] * count
+        weights = np.bincount(drawn.ravel(), minlength=rows * count).reshape(rows, count)
+        yield part, weights.astype(np.float64)
 
 
 def chunks(resamples: int, clusters: int) -> Iterator[slice]:

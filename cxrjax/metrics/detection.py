@@ -131,16 +131,3 @@ def find_duplicates(boxes: ImageBoxes, threshold: float = 0.9) -> Bool[np.ndarra
     duplicate = np.zeros(len(boxes), bool)
     duplicate[pairs.rows[later]] = True
     return duplicate
-
-
-def one_box_recall_ceiling(questions: int | float, boxes: int | float) -> float:
-    """Highest recall within reach of one box per question, on average numbers (H20, A11).
-
-    Args:
-        questions: questions, or questions per image.
-        boxes: true boxes, or true boxes per image.
-
-    Returns:
-        min(1, questions / boxes); NaN without boxes.
-    """
-    return min(1.0, questions / boxes) if boxes else float("nan")

@@ -11,15 +11,16 @@ Sensitivity is NaN without true boxes, 0 without predictions.
 import numpy as np
 from jaxtyping import Float
 
-from cxrjax.metrics.average_precision import Curve, make_curve, rank_by_score, take_best_free
+from cxrjax.metrics.classification import ratio
 from cxrjax.metrics.overlaps import TOLERANCE, Overlaps
+from cxrjax.metrics.ranking import Curve, Ranking, make_ranking, rank_by_score, take_best_free
 
 # As in LUNA16 and its kin: false boxes per image.
 RATES = (1 / 8, 1 / 4, 1 / 2, 1, 2, 4, 8)
 
 
-def froc_curve(overlaps: Overlaps, scores: Float[np.ndarray, "n"], threshold: float) -> Curve:
-    """Hits and false boxes by falling score, classes pooled.
+def froc_ranking(overlaps: Overlaps, scores: Float[np.ndarray, "n"], threshold: float) -> Ranking:
+    """All boxes, classes pooled.
 
     Args:
         scores: of each predicted box, finite; higher is surer.
@@ -27,22 +28,31 @@ def froc_curve(overlaps: Overlaps, scores: Float[np.ndarray, "n"], threshold: fl
     """
     rank = rank_by_score(overlaps.predicted, scores)
     hits = take_best_free(overlaps, rank, threshold + TOLERANCE)
-    return make_curve(scores, hits, len(overlaps.truth))
+    all_boxes = np.ones(len(overlaps.predicted), bool), np.ones(len(overlaps.truth), bool)
+    return make_ranking(overlaps, scores, hits[None], *all_boxes)
 
 
-def sensitivity_at(curve: Curve, images: int, rates: tuple[float, ...] = RATES) -> np.ndarray:
+def sensitivity_at(
+    curve: Curve,
+    images: int | Float[np.ndarray, "*draws"],
+    rates: tuple[float, ...] = RATES,
+) -> Float[np.ndarray, "*draws rates"]:
     """Sensitivity at each of the rates.
 
     Args:
+        curve: of `froc_ranking`.
         images: how many images the boxes are of.
         rates: false boxes per image.
 
     Returns:
-        float64 [rates], the highest sensitivity of a cut with at most that many; 0 where every cut
-        has more.
+        The highest sensitivity of a cut with at most that many; 0 where every cut has more.
     """
-    if not curve.truths:
-        return np.full(len(rates), np.nan)
+    allowed = np.asarray(images)[..., None] * np.array(rates)
     # Misses never fall along the curve, and neither do hits.
-    steps = np.searchsorted(curve.misses, np.array(rates) * images, side="right")
-    return np.concatenate([[0.0], curve.recall])[steps]
+    steps = np.stack(
+        [(curve.misses <= most[..., None]).sum(axis=-1) for most in np.moveaxis(allowed, -1, 0)],
+        axis=-1,
+    )
+    nothing = np.zeros((*curve.hits.shape[:-1], 1))
+    found = np.take_along_axis(np.concatenate([nothing, curve.hits], axis=-1), steps, axis=-1)
+    return ratio(found, curve.truths[..., None])

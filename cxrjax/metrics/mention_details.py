@@ -1,17 +1,16 @@
 """What a text says of each finding it names: there or not, how sure, on which side, how severe.
 
-Rules and word lists, no model (H18). Two vocabularies in English: the reference definitions of
-CXR-QBA (cxrjax/datasets/cxr_qba/reference, the default), or the classes of a `MentionReader`.
-Vietnamese is read by cxrjax/metrics/vietnamese_mentions.py into the same form.
+Rules and word lists, no model (H18). English has the vocabulary of CXR-QBA's reference definitions
+(cxrjax/datasets/cxr_qba/reference). Vietnamese is read by cxrjax/metrics/vietnamese_mentions.py
+into the same form.
 """
 
 import functools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from cxrjax.datasets.cxr_qba.clause_reading import Spot, read_clause, read_surroundings
+from cxrjax.datasets.cxr_qba.clause_reading import Spot, read_clause
 from cxrjax.datasets.cxr_qba.definitions import (
-    SIDES,
     Definitions,
     Language,
     load_definitions,
@@ -19,7 +18,7 @@ from cxrjax.datasets.cxr_qba.definitions import (
 )
 from cxrjax.datasets.cxr_qba.phrases import Word, split_words
 from cxrjax.datasets.cxr_qba.region_names import resolve_regions
-from cxrjax.metrics.mentions import MentionReader, plain_text
+from cxrjax.metrics.mentions import plain_text
 from cxrjax.negation import SENTENCE, clauses
 
 CERTAIN, LIKELY, UNCERTAIN = "certain", "likely", "uncertain"
@@ -55,15 +54,9 @@ class DetailedMention(NamedTuple):
 
 
 class DetailedReader:
-    """Reads English text.
+    """Reads English text. Organs' states are read too: "the heart is enlarged", "clear lungs"."""
 
-    Args:
-        classes: names the findings; None for the findings of the reference definitions, organs'
-            states among them ("the heart is enlarged", "clear lungs").
-    """
-
-    def __init__(self, classes: MentionReader | None = None) -> None:
-        self._classes = classes
+    def __init__(self) -> None:
         self._definitions = load_definitions()
         self._language = load_language()
         self._in_sentence = functools.lru_cache(maxsize=_KEPT_SENTENCES)(self._read_sentence)
@@ -84,19 +77,17 @@ class DetailedReader:
         return found
 
     def _read_sentence(self, sentence: str) -> tuple[DetailedMention, ...]:
-        words = split_words(sentence)
-        read = self._by_classes if self._classes is not None else self._by_definitions
         mentions = [
             mention
-            for spots, own in read(sentence, words)
+            for spots, own in self._spots_by_clause(sentence)
             for spot in spots
             for mention in _mentions(spot, own, self._definitions, self._language)
         ]
         return tuple(sorted(mentions, key=lambda mention: mention.start))
 
-    def _by_definitions(
-        self, sentence: str, words: Sequence[Word]
-    ) -> Iterator[tuple[list[Spot], list[Word]]]:
+    def _spots_by_clause(self, sentence: str) -> Iterator[tuple[list[Spot], list[Word]]]:
+        """What each clause names, and the clause's words."""
+        words = split_words(sentence)
         if self._language.ignored_sentences.find(words):
             return
         ignored = self._language.ignored_after.find(words)
@@ -108,20 +99,6 @@ class DetailedReader:
                     read_clause(sentence, start, end, own, self._language, self._definitions),
                     own,
                 )
-
-    def _by_classes(
-        self, sentence: str, words: Sequence[Word]
-    ) -> Iterator[tuple[list[Spot], list[Word]]]:
-        assert self._classes is not None
-        for start, end, named in self._classes.named_by_clause(sentence):
-            own = [word for word in words if start <= word.start < end]
-            spots = []
-            for begin, stop, name in named:
-                covered = [n for n, word in enumerate(own) if begin <= word.start < stop]
-                if covered:
-                    spots.append(Spot(covered[0], covered[-1] + 1, (name,)))
-            read_surroundings(sentence, start, end, own, spots, self._language, self._definitions)
-            yield spots, own
 
 
 def _mentions(
@@ -163,38 +140,3 @@ def joined_side(sides: Iterable[str]) -> str:
     if len(named) > 1 or BOTH in named:
         return BOTH
     return named.pop() if named else ""
-
-
-class SideCounts(NamedTuple):
-    """Findings that prediction and reference both say are there.
-
-    Attributes:
-        compared: those with a side in both.
-        swapped: left here and right there.
-        partial: one side here and both there.
-    """
-
-    compared: int
-    swapped: int
-    partial: int
-
-
-def sides_by_finding(mentions: Iterable[DetailedMention]) -> dict[str, str]:
-    """Finding said to be there -> its side, joined over its mentions ("": none named)."""
-    sides: dict[str, list[str]] = {}
-    for mention in mentions:
-        if not mention.negated:
-            sides.setdefault(mention.name, []).append(mention.side)
-    return {name: joined_side(named) for name, named in sides.items()}
-
-
-def compare_sides(
-    predicted: Iterable[DetailedMention], reference: Iterable[DetailedMention]
-) -> SideCounts:
-    """How often a finding is there on both accounts, and on the other side (H18)."""
-    here, there = sides_by_finding(predicted), sides_by_finding(reference)
-    pairs = [(here[name], there[name]) for name in here.keys() & there.keys()]
-    compared = [pair for pair in pairs if all(pair)]
-    swapped = sum(one != two and {one, two} == set(SIDES) for one, two in compared)
-    partial = sum(one != two and BOTH in (one, two) for one, two in compared)
-    return SideCounts(len(compared), swapped, partial)

@@ -148,7 +148,7 @@ class MentionReader:
         """Every class named in the text, in order; box notation and repeated questions left out."""
         plain = plain_text(text)
         found = []
-        for start, end, inside in self.named_by_clause(plain):
+        for start, end, inside in self._named_by_clause(plain):
             absent = denied(plain, start, end, [item[:2] for item in inside])
             found += [
                 Mention(name, begin, stop, negated)
@@ -156,7 +156,7 @@ class MentionReader:
             ]
         return sorted(found, key=lambda mention: mention.start)
 
-    def named_by_clause(self, plain: str) -> Iterator[tuple[int, int, list[tuple[int, int, str]]]]:
+    def _named_by_clause(self, plain: str) -> Iterator[tuple[int, int, list[tuple[int, int, str]]]]:
         """Clauses (start, end) of a plain text that name a class, with (start, end, class) each."""
         for sentence in SENTENCE.finditer(plain):
             if sentence.group().rstrip().endswith("?"):

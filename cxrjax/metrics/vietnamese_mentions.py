@@ -10,7 +10,7 @@ import functools
 import itertools
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from cxrjax.metrics.mention_details import CERTAIN, LIKELY, UNCERTAIN, DetailedMention, joined_side
@@ -143,16 +143,13 @@ class _Spot(NamedTuple):
 
 
 class VietnameseReader:
-    """Reads Vietnamese text; see the module.
+    """Reads Vietnamese text; see the module."""
 
-    Args:
-        vocabulary: class -> regular expressions. Organs' states are read for VinDr's classes.
-    """
-
-    def __init__(self, vocabulary: Mapping[str, Sequence[str]] = VINDR_VOCABULARY) -> None:
-        names = list(vocabulary)
-        alternatives = [rf"(?P<c{n}>{'|'.join(vocabulary[name])})" for n, name in enumerate(names)]
-        self._names = names
+    def __init__(self) -> None:
+        self._names = list(VINDR_VOCABULARY)
+        alternatives = [
+            rf"(?P<c{n}>{'|'.join(words)})" for n, words in enumerate(VINDR_VOCABULARY.values())
+        ]
         self._pattern = phrase_pattern(rf"\b(?:{'|'.join(alternatives)})\b")
         self._statements = [
             (
@@ -164,7 +161,6 @@ class VietnameseReader:
                 ),
             )
             for organ, name, ill, well in _STATEMENTS
-            if name in vocabulary
         ]
         self._in_sentence = functools.lru_cache(maxsize=_KEPT_SENTENCES)(self._read_sentence)
 

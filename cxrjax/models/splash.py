@@ -243,8 +243,8 @@ def _splash(
     attend = functools.partial(_on_device, rule=rule, softcap=softcap, interpret=interpret)
     mesh = jax.sharding.get_abstract_mesh()
     row_axes = tuple(name for name in mesh.axis_names if name in _ROW_AXES)
-    # Under pmap the function is on one device already, and the mesh has an axis of another name.
-    if mesh.size == 1 or not (row_axes or _HEAD_AXIS in mesh.axis_names):
+    # Under pmap and shard_map the function is on one device already; pmap's axis has another name.
+    if mesh.size == 1 or mesh.manual_axes or not (row_axes or _HEAD_AXIS in mesh.axis_names):
         return attend(q, k, v, segments)
     ways, kv_heads = mesh.shape.get(_HEAD_AXIS, 1), k.shape[2]
     splits = ways > 1 and q.shape[2] % ways == 0 and (kv_heads == 1 or kv_heads % ways == 0)

@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import importlib.metadata
 import json
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +26,8 @@ from cxrjax.training.run_info import write_json
 _KEPT_VERSION = 2
 # Where compiled programs' figures are kept; compiling one takes minutes.
 KEPT = Path.home() / ".cache" / "cxrjax" / "plans"
+# What compilers read from the environment.
+_FLAGS = ("LIBTPU_INIT_ARGS", "XLA_FLAGS")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,6 +186,7 @@ def make_plan(
     topology: Topology,
     *,
     compiled: bool = True,
+    kept_only: bool = False,
     decode: bool = False,
     kept: Path | None = KEPT,
     log_line: Callable[[str], None] = lambda line: None,
@@ -192,6 +196,7 @@ def make_plan(
     Args:
         config: valid; needs neither data nor weights.
         compiled: False plans by formula alone, as of a GPU.
+        kept_only: compile nothing: a step of which no figures are kept is planned by formula.
         decode: also the decode loop, for as many images as a batch has.
         kept: where figures of compiled programs are kept; None: nowhere.
         log_line: told when a compilation begins.
@@ -208,17 +213,21 @@ def make_plan(
         remat=recomputes(config.model.remat),
         loc_loss=_loc_loss(config),
     )
-    if topology.chip.kind == "gpu" or not compiled:
-        found = formula.guess(config, inputs, model.config, shape, total(flops), topology)
-        return Plan(config, topology, flops, None, found)
     formula.abstract_mesh(config, topology)  # a mesh that does not fit is told at once
-    devices = program.tpu_devices(topology)
-    lowered = program.lower_step(config, devices)
-    measured = _measure(lowered, topology, "the training step", kept, log_line)
-    answered = None
-    if decode:
-        lowered = program.lower_decode(config, devices)
-        answered = _measure(lowered, topology, "the decode loop", kept, log_line)
+    measured = answered = None
+    if topology.chip.kind == "tpu" and compiled:
+        devices = program.tpu_devices(topology)
+        lowered = program.lower_step(config, devices)
+        file = _file_of(lowered, topology, kept)
+        if not kept_only or (file is not None and file.is_file()):
+            measured = _measure(lowered, topology, "the training step", file, log_line)
+        if measured and decode:
+            lowered = program.lower_decode(config, devices)
+            file = _file_of(lowered, topology, kept)
+            answered = _measure(lowered, topology, "the decode loop", file, log_line)
+    if measured is None:
+        guess = formula.guess(config, inputs, model.config, shape, total(flops), topology)
+        return Plan(config, topology, flops, None, guess)
     return Plan(config, topology, flops, measured, None, answered)
 
 
@@ -226,21 +235,26 @@ def _loc_loss(config: ConfigDict) -> bool:
     return resolve_box_route(config.training.box_route, config.data.codec) == "loc"
 
 
+def _file_of(lowered: Any, topology: Topology, kept: Path | None) -> Path | None:
+    """Where the figures of a program are kept, by all that decides them."""
+    if kept is None:
+        return None
+    versions = [importlib.metadata.version(name) for name in ("jax", "jaxlib", "libtpu")]
+    told = [f"{name}={os.environ[name]}" for name in _FLAGS if os.environ.get(name)]
+    key = [str(_KEPT_VERSION), topology.name, *versions, *told, lowered.as_text()]
+    return kept / f"{hashlib.sha256(chr(0).join(key).encode()).hexdigest()}.json"
+
+
 def _measure(
     lowered: Any,
     topology: Topology,
     what: str,
-    kept: Path | None,
+    file: Path | None,
     log_line: Callable[[str], None],
 ) -> Measured:
     """Compiles a program and reads it, or takes up what was found of the very same one before."""
-    file = None
-    if kept is not None:
-        versions = [importlib.metadata.version(name) for name in ("jax", "jaxlib", "libtpu")]
-        key = [str(_KEPT_VERSION), topology.name, *versions, lowered.as_text()]
-        file = kept / f"{hashlib.sha256(chr(0).join(key).encode()).hexdigest()}.json"
-        if file.is_file():
-            return Measured.from_json(json.loads(file.read_text(encoding="utf-8")))
+    if file is not None and file.is_file():
+        return Measured.from_json(json.loads(file.read_text(encoding="utf-8")))
     log_line(f"{topology.name}: compiling {what}, some minutes")
     begun = time.monotonic()
     try:

@@ -10,9 +10,10 @@ from cxrjax.hardware import Topology, parse_topology
 from cxrjax.planning import formula
 from cxrjax.planning.plans import Plan
 from cxrjax.planning.search import Planner, with_batch
-from cxrjax.training.config import load_config
+from cxrjax.training.config_file import load_config
 
-SLICES = ("v5e-8", "v5e-16", "v5e-256", "v5p-8", "v6e-8", "v6e-256")
+# In the order in which they are compiled.
+SLICES = ("v5e-8", "v5e-256", "v5e-16", "v6e-8", "v5p-8", "v6e-256")
 
 
 class Recipe(NamedTuple):
@@ -66,8 +67,8 @@ def tables(plan: Planner, log_line: Callable[[str], None]) -> str:
         log_line: told what is planned.
     """
     plans: dict[tuple[str, str], Plan] = {}
-    for recipe in RECIPES:
-        for name in SLICES:
+    for name in SLICES:  # all recipes on one, then on the next: what tells most comes first
+        for recipe in RECIPES:
             topology = parse_topology(name)
             log_line(f"{recipe.config} on {name}")
             plans[recipe.config, name] = plan(recipe_config(recipe, topology), topology=topology)
@@ -76,18 +77,26 @@ def tables(plan: Planner, log_line: Callable[[str], None]) -> str:
         "collectives MB a chip and step | step s, at least | MFU, at most | limited by | said by |",
         "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
-    for (config, name), found in plans.items():
-        lines.append(_row(config, name, found))
+    for recipe in RECIPES:
+        for name in sorted(SLICES, key=_by_generation):
+            lines.append(_row(recipe.config, name, plans[recipe.config, name]))
     lines += [
         "",
         f"| recipe | collectives MB a chip, {SCALING[0]} | {SCALING[1]} | grows by | weak-scaling "
-        "efficiency, estimated |",
-        "|---|---|---|---|---|",
+        "efficiency, estimated | said by |",
+        "|---|---|---|---|---|---|",
     ]
     for recipe in RECIPES:
-        small, large = (plans[recipe.config, name] for name in SCALING)
-        lines.append(_scaling_row(recipe.config, small, large))
+        ends = [plans[recipe.config, name] for name in SCALING]
+        if len({end.guess is None for end in ends}) > 1:  # compiler and formula do not compare
+            ends = [plan(end.config, topology=end.topology, compiled=False) for end in ends]
+        lines.append(_scaling_row(recipe.config, *ends))
     return "\n".join(lines)
+
+
+def _by_generation(name: str) -> tuple[str, int]:
+    generation, _, count = name.partition("-")
+    return generation, int(count)
 
 
 def _row(config: str, name: str, plan: Plan) -> str:
@@ -115,11 +124,11 @@ def _row(config: str, name: str, plan: Plan) -> str:
 def _scaling_row(config: str, small: Plan, large: Plan) -> str:
     name = config.removeprefix("configs/").removesuffix(".py")
     if small.estimate is None or large.estimate is None:
-        return f"| {name} | does not fit | | | |"
+        return f"| {name} | does not fit | | | | |"
     sent = [sum((plan.collectives or {}).values()) for plan in (small, large)]
     growth = sent[1] / sent[0] - 1 if sent[0] else 0.0
     efficiency = small.estimate.step / large.estimate.step
     return (
         f"| {name} | {sent[0] / 1e6:,.1f} | {sent[1] / 1e6:,.1f} | {growth:.1%} | "
-        f"{efficiency:.1%} |"
+        f"{efficiency:.1%} | {'formula' if small.guess else 'compiler'} |"
     )

@@ -11,6 +11,7 @@ from typing import Any
 import tqdm
 
 from cxrjax import distributed
+from cxrjax.datasets.output import writing
 from cxrjax.input_pipeline.dialogue import predict_in_turns
 from cxrjax.input_pipeline.sources import RecordSource
 
@@ -50,17 +51,24 @@ def answer_all(questions: RecordSource, answer: Answer, out: Path) -> collection
         How many lines have which `parse`.
 
     Raises:
-        UserError: what the runner raises, or a question continues one that is not in the file.
+        UserError: what the runner raises, a question continues one that is not in the file, or
+            `out` cannot be written.
     """
     lines = predict_in_turns(questions, answer, out.with_name(out.name + ".turns.jsonl"))
     if not distributed.is_first():
         return collections.Counter(line["parse"] for line in lines)
-    out.parent.mkdir(parents=True, exist_ok=True)
     partial = out.with_name(out.name + ".partial")
     found: collections.Counter[str] = collections.Counter()
-    with open(partial, "w", encoding="utf-8") as file:
+    with writing(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        file = open(partial, "w", encoding="utf-8")  # noqa: SIM115 - closed below
+    with file:
         for line in tqdm.tqdm(lines, total=questions.num_questions, unit="question", desc=out.stem):
-            file.write(json.dumps(line, ensure_ascii=False) + "\n")
+            with writing(out):
+                file.write(json.dumps(line, ensure_ascii=False) + "\n")
             found[line["parse"]] += 1
-    partial.replace(out)
+        with writing(out):
+            file.flush()
+    with writing(out):
+        partial.replace(out)
     return found

@@ -75,7 +75,7 @@ def read_setup(flags: argparse.Namespace, runner: str) -> Setup:
 
     Raises:
         UserError: an unknown name, a wording that the system lacks, a runner that cannot run it,
-            or flags that are of no use here.
+            a number out of range, or flags that are of no use here.
     """
     for name in _OURS:
         if getattr(flags, name, None) is not None:
@@ -96,6 +96,10 @@ def read_setup(flags: argparse.Namespace, runner: str) -> Setup:
     temperature = flags.temperature or 0.0
     if temperature < 0:
         raise UserError(f"--temperature={temperature:g}: expected 0 or more")
+    if flags.top_k is not None and flags.top_k < 0:
+        raise UserError(f"--top_k={flags.top_k}: expected 0 or more")
+    if flags.top_p is not None and not 0 < flags.top_p <= 1:
+        raise UserError(f"--top_p={flags.top_p:g}: expected above 0 and at most 1")
     narrowed = flags.top_k is not None or flags.top_p is not None
     if narrowed and (runner != "hf" or not temperature):
         raise UserError("--top_k and --top_p are about sampling by --runner=hf; leave them out")

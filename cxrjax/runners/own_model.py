@@ -37,7 +37,8 @@ def start_model(flags: argparse.Namespace) -> Answer:
         raise UserError(f"--images_per_batch={flags.images_per_batch}: expected at least 1")
     keep_compiled_programs()
     mesh = sharding.make_mesh(mesh_config(flags.mesh))
-    model, config, tokenizer_path = load_model(flags.workdir or flags.checkpoint, flags.step)
+    directory = flags.workdir or flags.checkpoint
+    model, config, tokenizer_path = load_model(directory, flags.step, mesh)
     if flags.source is not None:
         config = source_config(config, flags.source)
     config.data.prompt = flags.prompt or config.data.prompt

@@ -19,7 +19,7 @@ def start_prior_box(train: Path) -> Answer:
     """The baseline, learnt from training records.
 
     Raises:
-        UserError: they cannot be read, or lack image sizes.
+        UserError: there are none, they cannot be read, or lack image sizes.
     """
     baseline = PriorBox(read_records(train))
 
@@ -40,7 +40,7 @@ class PriorBox:
         records: training records with answers and image sizes.
 
     Raises:
-        UserError: a record without an image size.
+        UserError: no record, or one without an image size.
     """
 
     def __init__(self, records: Iterable[QARecord]) -> None:
@@ -49,6 +49,8 @@ class PriorBox:
             if record.image_hw is None:
                 raise UserError(f"question {record.question_id}: image_hw is null; join the sizes")
             seen[_subject(record)].add(box_fractions(record))
+        if not seen:
+            raise UserError("no training records: there are no boxes to take the mean of")
         self._boxes = {subject: boxes.most_frequent() for subject, boxes in seen.items()}
 
     def predict(self, questions: Iterable[QARecord]) -> Iterator[Line]:

@@ -9,7 +9,13 @@ from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.language_model import flags as language_model
 from cxrjax.runners import other_model
 from cxrjax.runners.base import Answer, Runner
+from cxrjax.runners.hf_runner import start_hf
+from cxrjax.runners.majority import start_majority
 from cxrjax.runners.model_flags import add_model_flags
+from cxrjax.runners.openai_runner import estimate, start_openai
+from cxrjax.runners.prior_box import start_prior_box
+from cxrjax.runners.random_answer import start_random
+from cxrjax.runners.reader import start_reader
 from cxrjax.runners.seeds import check_seeds, parse_seeds
 
 # Seed -> what answers with it; None: without one.
@@ -17,61 +23,15 @@ Sampler = Callable[[int | None], Answer]
 
 
 def _model(flags: argparse.Namespace) -> Answer:
-    # Not at the top: it loads JAX, and the others do without.
+    # Not at the top: half a second for checkpoints and decoding that the others do without.
     from cxrjax.runners.own_model import start_model
 
     return start_model(flags)
 
 
-def _prior_box(flags: argparse.Namespace) -> Answer:
-    from cxrjax.runners.prior_box import start_prior_box
-
-    return start_prior_box(flags.train)
-
-
-def _majority(flags: argparse.Namespace) -> Answer:
-    from cxrjax.runners.majority import start_majority
-
-    return start_majority(flags.train)
-
-
-def _random(flags: argparse.Namespace) -> Answer:
-    from cxrjax.runners.random_answer import start_random
-
-    return start_random(flags.seed or 0)
-
-
-def _reader(flags: argparse.Namespace) -> Answer:
-    from cxrjax.runners.reader import start_reader
-
-    return start_reader(flags.readers, flags.reader)
-
-
 def _sampled_model(flags: argparse.Namespace) -> Sampler:
     check_seeds(flags.seeds, bool(flags.temperature))
-    return lambda seed: _model(_with_seed(flags, seed))
-
-
-def _with_seed(flags: argparse.Namespace, seed: int | None) -> argparse.Namespace:
-    return argparse.Namespace(**{**vars(flags), "seed": seed})
-
-
-def _openai(flags: argparse.Namespace) -> Sampler:
-    from cxrjax.runners.openai_runner import start_openai
-
-    return start_openai(flags)
-
-
-def _openai_estimate(flags: argparse.Namespace, questions: RecordSource) -> str:
-    from cxrjax.runners.openai_runner import estimate
-
-    return estimate(flags, questions)
-
-
-def _hf(flags: argparse.Namespace) -> Sampler:
-    from cxrjax.runners.hf_runner import start_hf
-
-    return start_hf(flags)
+    return lambda seed: _model(argparse.Namespace(**{**vars(flags), "seed": seed}))
 
 
 # What --workdir and --checkpoint stand for.
@@ -82,22 +42,37 @@ RUNNERS: dict[str, Runner] = {
     _OWN_MODEL: Runner(
         "a model of ours; needs --workdir or --checkpoint", _model, sample=_sampled_model
     ),
-    "prior_box": Runner("each finding's mean box in training records", _prior_box, ("train",)),
-    "majority": Runner("training records' most frequent answer", _majority, ("train",)),
+    "prior_box": Runner(
+        "each finding's mean box in training records",
+        lambda flags: start_prior_box(flags.train),
+        ("train",),
+    ),
+    "majority": Runner(
+        "training records' most frequent answer",
+        lambda flags: start_majority(flags.train),
+        ("train",),
+    ),
     "random": Runner(
         "an answer drawn from those that the question leaves open",
-        _random,
-        sample=lambda flags: lambda seed: _random(_with_seed(flags, seed)),
+        lambda flags: start_random(flags.seed or 0),
+        sample=lambda flags: lambda seed: start_random(seed or 0),
     ),
-    "reader": Runner("one radiologist's boxes", _reader, ("readers", "reader")),
+    "reader": Runner(
+        "one radiologist's boxes",
+        lambda flags: start_reader(flags.readers, flags.reader),
+        ("readers", "reader"),
+    ),
     "openai": Runner(
         "any model behind an OpenAI-compatible server",
-        lambda flags: _openai(flags)(None),
-        sample=_openai,
-        estimate=_openai_estimate,
+        lambda flags: start_openai(flags)(None),
+        sample=start_openai,
+        estimate=estimate,
     ),
     "hf": Runner(
-        "a transformers model in a folder", lambda flags: _hf(flags)(None), ("folder",), sample=_hf
+        "a transformers model in a folder",
+        lambda flags: start_hf(flags)(None),
+        ("folder",),
+        sample=start_hf,
     ),
 }
 

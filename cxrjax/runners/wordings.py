@@ -10,6 +10,7 @@
 
 from cxrjax.errors import UserError
 from cxrjax.records import QARecord
+from cxrjax.runners.answer_lines import finding_of
 from cxrjax.runners.systems import System
 
 WORDINGS = ("plain", "typed", "grounded", "locate")
@@ -38,8 +39,8 @@ def check_wording(wording: str, system: System) -> None:
 def question_text(record: QARecord, wording: str, system: System) -> str | None:
     """What is asked; None where the record cannot be asked in this wording."""
     if wording == "locate":
-        finding = (record.variables or {}).get("finding")
-        return system.locate.replace("{finding}", str(finding)) if finding else None
+        finding = finding_of(record)
+        return system.locate.replace("{finding}", finding) if finding else None
     question = record.question
     if record.choices:
         question += f" <choices>: [{', '.join(record.choices)}]"

@@ -1,13 +1,10 @@
-"""Models on disk: the base that a run starts from, and the model that a run has made.
+"""Models of runs: the one that a run starts from, and the one that it has made.
 
-A base directory holds `model.json` (what the model is and how it wants to be asked), a tokenizer,
-and `params/` (Orbax). A run's workdir holds its `config.json`, the tokenizer
-and checkpoints of what was trained; the frozen base stays where it is, known by path and hash.
+A run's workdir holds its `config.json`, the tokenizer and checkpoints of what was trained (store.py
+has their files); the frozen base stays where it is (base_model.py), known by path and hash.
 """
 
-import dataclasses
 import hashlib
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,48 +13,32 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 from flax import nnx
+from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
+from cxrjax.devices.sharding import tree_shardings
 from cxrjax.errors import UserError
 from cxrjax.json_file import read_json_object
-from cxrjax.models import VLM, count_parameters, partition
-from cxrjax.models.presets import PRESETS, DecoderConfig, VisionConfig, VLMConfig
-from cxrjax.models.splash import resolve_attention
-from cxrjax.provenance import file_sha256
+from cxrjax.models import VLM, partition
 from cxrjax.training import store
 from cxrjax.training.adapters import adapter_reference, add_adapters, fill_adapters
-from cxrjax.training.config import (
-    FROM_BASE,
-    default_config,
-    find_preset,
-    flatten,
-    from_json,
-    grammar_name,
+from cxrjax.training.base_model import (
+    MODEL_FILE,
+    PARAMS,
+    base_config,
+    base_directory,
+    base_sha256,
+    model_sizes,
+    new_model,
+    read_model_json,
+    tokenizer_in,
+    tokenizer_path,
 )
+from cxrjax.training.config import FROM_BASE, flatten
+from cxrjax.training.config_file import from_json
 from cxrjax.training.mixture_config import SOURCES
-from cxrjax.training.run_info import write_json
 from cxrjax.training.step import cast_params
-
-MODEL_FILE, TOKENIZER_FILE, PARAMS = "model.json", "tokenizer.model", "params"
-TOKENIZER_JSON = "tokenizer.json"
-CONFIG_FILE = "config.json"
-FORMAT = 1
-
-# What of a configuration goes with a base model, by its name in `model.json`.
-_MODEL_KEYS = {
-    "preset": "model.preset",
-    "share": "model.share",
-    "prompt": "data.prompt",
-    "codec": "data.codec",
-    "geometry": "data.geometry",
-    "questions_per_image": "data.questions_per_image",
-    "prefix_buckets": "data.prefix_buckets",
-    "answer_buckets": "data.answer_buckets",
-    "max_answer_tokens": "decoding.max_answer_tokens",
-    "grammar": "decoding.grammar",
-    "names": "decoding.names",
-    "stop_tokens": "decoding.stop_tokens",
-}
+from cxrjax.training.workdir import CONFIG_FILE
 
 # Keys that a resumed run may change: none of them changes what is learnt, but for rounding.
 # Paths may move: the data's and the base's hashes are compared instead.
@@ -82,6 +63,7 @@ _FREE_KEYS = (
     "training.best_metric",
     "training.max_in_flight",
     "training.stall_seconds",
+    "training.skip_nonfinite",  # up to where it stopped, a run without it has skipped nothing
     "training.profile_steps",
     "training.peak_flops",
     "mesh.",
@@ -105,11 +87,14 @@ class LoadedModel(NamedTuple):
     tokenizer_path: Path
 
 
-def load_model(directory: str | Path, step: int | None = None) -> LoadedModel:
+def load_model(
+    directory: str | Path, step: int | None = None, mesh: Mesh | None = None
+) -> LoadedModel:
     """Reads a model from a run's workdir or from a base directory.
 
     Args:
         step: checkpoint of a run; None: the best one, the last one where none was scored.
+        mesh: as in `build_model`.
 
     Raises:
         UserError: the directory is neither, or the run's base is absent or not the same.
@@ -117,18 +102,18 @@ def load_model(directory: str | Path, step: int | None = None) -> LoadedModel:
     directory = Path(directory)
     if (directory / MODEL_FILE).is_file():
         config = base_config(directory)
-        graphdef, params = nnx.split(build_model(config)[0])
+        graphdef, params = nnx.split(build_model(config, mesh)[0])
         model = nnx.merge(graphdef, cast_params(params, config.model.frozen_dtype))
         return LoadedModel(model, config, tokenizer_path(config))
     if (directory / CONFIG_FILE).is_file():
-        return _load_run(directory, step)
+        return _load_run(directory, step, mesh)
     raise UserError(
         f"{directory}: no model here; expected a base directory with {MODEL_FILE} or a training "
         f"workdir with {CONFIG_FILE}"
     )
 
 
-def _load_run(workdir: Path, step: int | None) -> LoadedModel:
+def _load_run(workdir: Path, step: int | None, mesh: Mesh | None) -> LoadedModel:
     config = read_config(workdir)
     if not (workdir / store.DIRECTORY).is_dir():
         raise UserError(f"{workdir}: the run has no checkpoint yet")
@@ -141,7 +126,7 @@ def _load_run(workdir: Path, step: int | None) -> LoadedModel:
         config.model.init_from = base["path"]  # absolute: the run was started elsewhere
     config.lora.init_from = None  # the checkpoint has what became of it
     config.model.attention = "auto"  # by the machine that it runs on now
-    model, found = build_model(config)
+    model, found = build_model(config, mesh)
     check_same_base(workdir, base, found)
     graphdef, trainable, frozen = partition(model, config.trainable)
     trainable = checkpoints.restore_parameters(step, cast_params(trainable, "float32"))
@@ -165,8 +150,13 @@ def best_step(workdir: Path) -> int:
     return step
 
 
-def build_model(config: ConfigDict) -> tuple[VLM, dict[str, Any]]:
+def build_model(config: ConfigDict, mesh: Mesh | None = None) -> tuple[VLM, dict[str, Any]]:
     """The model a run starts from: base or random parameters, adapters as configured.
+
+    Args:
+        mesh: every device reads its own part of a base, as sharding.py says, so that no device
+            needs room for all of it; called by all processes of the mesh. None: one device of
+            this process reads all.
 
     Returns:
         The model (a base's parameters in the dtype they are stored in), and a reference to what
@@ -186,13 +176,13 @@ def build_model(config: ConfigDict) -> tuple[VLM, dict[str, Any]]:
         )
     if settings.init == "random":
         sizes = model_sizes(config)
-        model = _new_model(config, sizes)
+        model = new_model(config, sizes)
         if settings.tower_from is not None:
             _take_tower(model, settings.tower_from)
         add_adapters(model, config)
         frozen = partition(model, config.trainable)[2]
         reference = {"kind": "random", "seed": seed, "sha256": arrays_sha256(frozen)}
-        fill_adapters(model, config, reference["sha256"], lambda: _new_model(config, sizes))
+        fill_adapters(model, config, reference["sha256"], lambda: new_model(config, sizes))
         return model, reference | adapter_reference(config)
     directory = base_directory(config)
     found = read_model_json(directory)["preset"]
@@ -202,12 +192,12 @@ def build_model(config: ConfigDict) -> tuple[VLM, dict[str, Any]]:
             "them to match the other"
         )
     sizes = model_sizes(config)
-    graphdef, shapes = nnx.split(nnx.eval_shape(lambda: _new_model(config, sizes)))
-    model = nnx.merge(graphdef, _restore_params(directory / PARAMS, shapes))
+    graphdef, shapes = nnx.split(nnx.eval_shape(lambda: new_model(config, sizes)))
+    model = nnx.merge(graphdef, _restore_params(directory / PARAMS, shapes, mesh))
     add_adapters(model, config)
     path = str(directory.resolve())
     reference = {"kind": "checkpoint", "path": path, "sha256": base_sha256(directory)}
-    fill_adapters(model, config, reference["sha256"], lambda: _new_model(config, sizes))
+    fill_adapters(model, config, reference["sha256"], lambda: new_model(config, sizes))
     return model, reference | adapter_reference(config)
 
 
@@ -220,166 +210,11 @@ def abstract_model(config: ConfigDict) -> VLM:
     sizes = model_sizes(config)
 
     def build() -> VLM:
-        model = _new_model(config, sizes)
+        model = new_model(config, sizes)
         add_adapters(model, config)
         return model
 
     return nnx.eval_shape(build)
-
-
-def model_sizes(config: ConfigDict) -> VLMConfig:
-    """The sizes of the configured model: a preset's, or with preset 'from_base' the base's own.
-
-    Raises:
-        UserError: no such preset, no base, or a base that does not carry its sizes.
-    """
-    if config.model.preset != FROM_BASE:
-        return find_preset(config.model.preset)
-    directory = base_directory(config)
-    described = read_model_json(directory)
-    if described["preset"] != FROM_BASE:
-        return find_preset(described["preset"])
-    try:
-        sizes = described["sizes"]
-        vision = None if sizes["vision"] is None else VisionConfig(**sizes["vision"])
-        rest = {"decoder": DecoderConfig(**sizes["decoder"]), "context": tuple(sizes["context"])}
-        return VLMConfig(**{**sizes, "vision": vision, **rest})
-    except (KeyError, TypeError) as error:
-        raise UserError(
-            f"{directory / MODEL_FILE}: sizes cannot be read ({error}); convert the model again"
-        ) from None
-
-
-def preset_of(sizes: VLMConfig) -> str:
-    """The name of the preset with these sizes; 'from_base' where there is none."""
-    return next((name for name, preset in PRESETS.items() if preset == sizes), FROM_BASE)
-
-
-def save_base(
-    directory: str | Path,
-    model: VLM,
-    config: ConfigDict,
-    tokenizer_file: str | Path,
-    dtype: str | None = "float32",
-    notes: Mapping[str, Any] | None = None,
-) -> None:
-    """Writes a model as a base directory, for `model.init_from` and `load_model`.
-
-    Args:
-        directory: must not hold a base yet.
-        model: without adapters; merge them first.
-        config: of the run that made it; says how it wants to be asked.
-        tokenizer_file: copied into the directory.
-        dtype: of the parameters on disk; bfloat16 takes half the room; None: as they are.
-        notes: more to keep in `model.json`, such as what the model was trained on.
-
-    Raises:
-        UserError: the directory holds a base already, or the model is not of its preset.
-    """
-    directory = Path(directory)
-    if (directory / MODEL_FILE).exists():
-        raise UserError(f"{directory}: holds a base model already; remove it or write elsewhere")
-    params = nnx.state(model)
-    if dtype is not None:
-        params = cast_params(params, dtype)
-    sizes = model.config if config.model.preset == FROM_BASE else find_preset(config.model.preset)
-    fresh = nnx.state(nnx.eval_shape(lambda: _new_model(config, sizes)))
-    store.check_arrays("the model to save", store.flat_arrays(params), fresh)
-    directory.mkdir(parents=True, exist_ok=True)
-    copy_tokenizer(tokenizer_file, directory)
-    with ocp.StandardCheckpointer() as checkpointer:
-        checkpointer.save((directory / PARAMS).absolute(), store.flat_arrays(params), force=True)
-    marker = directory / PARAMS / "commit_success.txt"
-    if marker.is_file():
-        # Orbax writes this machine's path into it: a base is to be the same wherever it is made.
-        marker.write_text("committed\n", encoding="utf-8")
-    values = flatten(config)
-    described = {name: values[key] for name, key in _MODEL_KEYS.items()}
-    if config.model.preset == FROM_BASE:
-        described["sizes"] = dataclasses.asdict(sizes)
-    # Last, since it is what makes the directory a base.
-    write_json(
-        directory / MODEL_FILE,
-        {
-            "format": FORMAT,
-            **described,
-            "dtype": dtype or str(jax.tree.leaves(params)[0].dtype),
-            "parameters": count_parameters(params),
-            "notes": dict(notes or {}),
-        },
-    )
-
-
-def base_directory(config: ConfigDict) -> Path:
-    """The base model's directory.
-
-    Raises:
-        UserError: none is configured, or it is not there; says what to put where.
-    """
-    path, hint = config.model.init_from, config.missing_data_help
-    if path is None:
-        raise UserError(
-            "model.init_from is not set: name a base model's directory, or ask for "
-            f"model.init='random'. {hint}"
-        )
-    if not (Path(path) / MODEL_FILE).is_file():
-        kind = "is a training workdir" if (Path(path) / CONFIG_FILE).is_file() else "has none"
-        raise UserError(
-            f"model.init_from={path}: expected a base model there ({MODEL_FILE}, "
-            f"{TOKENIZER_FILE}, {PARAMS}/), and it {kind}. {hint}"
-        )
-    return Path(path)
-
-
-def tokenizer_path(config: ConfigDict) -> Path:
-    """The tokenizer's file: as configured, else the one beside the base model."""
-    if config.model.tokenizer is not None:
-        return Path(config.model.tokenizer)
-    if config.model.init == "random":
-        raise UserError("model.tokenizer is not set, and model.init='random' brings none")
-    return tokenizer_in(base_directory(config))
-
-
-def tokenizer_in(directory: Path) -> Path:
-    """The tokenizer's file in a base directory or a workdir."""
-    has_json = (directory / TOKENIZER_JSON).is_file()
-    return directory / (TOKENIZER_JSON if has_json else TOKENIZER_FILE)
-
-
-def copy_tokenizer(file: str | Path, directory: Path) -> None:
-    """Puts a tokenizer's file where `tokenizer_in` finds it."""
-    is_json = Path(file).name == TOKENIZER_JSON
-    copy = directory / (TOKENIZER_JSON if is_json else TOKENIZER_FILE)
-    if Path(file).resolve() != copy.resolve():
-        shutil.copyfile(file, copy)
-
-
-def base_config(directory: Path) -> ConfigDict:
-    """The default configuration with a base's own settings, ready for `build_model`."""
-    described = read_model_json(directory)
-    config = default_config()
-    for name, key in _MODEL_KEYS.items():
-        group, _, leaf = key.rpartition(".")
-        value = grammar_name(described[name]) if name == "grammar" else described[name]
-        config[group][leaf] = tuple(value) if isinstance(value, list) else value
-    config.model.init_from = str(directory)
-    return config
-
-
-def read_model_json(directory: Path) -> dict[str, Any]:
-    """`model.json` of a base directory.
-
-    Raises:
-        UserError: unreadable, of another format, or without one of its keys.
-    """
-    path = directory / MODEL_FILE
-    content = read_json_object(path)
-    if content.get("format") != FORMAT:
-        raise UserError(f"{path}: format is {content.get('format')!r}, expected {FORMAT}")
-    missing = [name for name in _MODEL_KEYS if name not in content]
-    if missing:
-        raise UserError(f"{path}: lacks {', '.join(missing)}; write it with save_base again")
-    return content
 
 
 def read_config(workdir: Path) -> ConfigDict:
@@ -438,17 +273,6 @@ def check_same_base(workdir: Path, saved: Mapping[str, Any], now: Mapping[str, A
             )
 
 
-def base_sha256(directory: Path) -> str:
-    """One hash over the files that make a base directory."""
-    parts = sorted(p for p in (directory / PARAMS).rglob("*") if p.is_file())
-    digest = hashlib.sha256()
-    tokenizers = (directory / TOKENIZER_FILE, directory / TOKENIZER_JSON)
-    for path in (directory / MODEL_FILE, *tokenizers, *parts):
-        if path.is_file():
-            digest.update(f"{path.relative_to(directory)} {file_sha256(path)}\n".encode())
-    return digest.hexdigest()
-
-
 def arrays_sha256(tree: Any) -> str:
     """One hash over the names and bytes of a tree's arrays."""
     digest = hashlib.sha256()
@@ -456,20 +280,6 @@ def arrays_sha256(tree: Any) -> str:
         digest.update(name.encode())
         digest.update(np.asarray(leaf).tobytes())
     return digest.hexdigest()
-
-
-def _new_model(config: ConfigDict, sizes: VLMConfig) -> VLM:
-    """A model with random parameters."""
-    settings = config.model
-    return VLM(
-        sizes,
-        rngs=nnx.Rngs(config.training.seed),
-        share=settings.share,
-        remat=settings.remat,
-        unroll=settings.unroll,
-        dtype=settings.dtype,
-        attention=resolve_attention(settings.attention, jax.default_backend()),
-    )
 
 
 def _take_tower(model: VLM, directory: str) -> None:
@@ -483,16 +293,19 @@ def _take_tower(model: VLM, directory: str) -> None:
     nnx.update(model.vision, nnx.state(theirs.vision))
 
 
-def _restore_params(path: Path, like: Any) -> Any:
-    """Parameters of a base in the dtype they are stored in."""
+def _restore_params(path: Path, like: Any, mesh: Mesh | None) -> Any:
+    """Parameters of a base in the dtype they are stored in, on a mesh or on one device."""
     with ocp.StandardCheckpointer() as checkpointer:
         metadata = checkpointer.metadata(path.absolute()).item_metadata
         if metadata is None:
             raise UserError(f"{path}: no parameters there; the base directory is not complete")
         store.check_arrays(str(path), metadata.tree, like)
+        shardings = {}
+        if mesh is not None:
+            shardings = store.flat_arrays(tree_shardings(mesh, like))
         device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
         wanted = {
-            name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device)
+            name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=shardings.get(name, device))
             for name, leaf in metadata.tree.items()
         }
         return store.unflatten(checkpointer.restore(path.absolute(), wanted), like)

@@ -1,34 +1,22 @@
-"""Every key of an experiment, in one place.
+"""Every key of an experiment and what it may be, in one place.
 
 `configs/*.py` start from `default_config()` and change what they mean to change; the command line
 changes single keys (`--config.optimizer.learning_rate=1e-3`). A key that is not listed here is an
-error wherever it comes from.
+error wherever it comes from (config_check.py), be it a file or an override (config_file.py).
 """
 
-import difflib
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from absl import flags
-from ml_collections import ConfigDict, config_flags
+from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
 from cxrjax.decoding.answer_forms import ANSWER_FORMS
-from cxrjax.decoding.strategy import read_strategy
 from cxrjax.errors import UserError
-from cxrjax.input_pipeline.coordinates import BOX_ROUTES, resolve_box_route
+from cxrjax.input_pipeline.coordinates import BOX_ROUTES
 from cxrjax.models.layers import REMAT
-from cxrjax.models.presets import PRESETS, VLMConfig
 from cxrjax.models.quantize import QUANTIZED_DTYPES
 from cxrjax.models.splash import ATTENTION
-from cxrjax.training.mixture_config import (
-    SOURCES,
-    add_source,
-    check_mixture,
-    source_defaults,
-)
 
 # `model.preset` of a base whose sizes are no preset's: it carries them itself.
 FROM_BASE = "from_base"
@@ -62,7 +50,7 @@ def default_config() -> ConfigDict:
 
     lora = config.lora = ConfigDict()
     lora.rank = 0  # 0: no adapters
-    lora.alpha = 0.0  # the update is scaled by alpha / rank
+    lora.alpha = 0.0  # the update is scaled by alpha / rank; with adapters above 0
     lora.use_rslora = False  # by alpha / sqrt(rank) instead
     lora.use_dora = False  # a trained magnitude for every output feature
     lora.dropout = 0.0  # on the adapter's input, in training alone
@@ -129,7 +117,7 @@ def default_config() -> ConfigDict:
     # How it reaches boxes: 'loc', 'digits', 'head' or 'none' (input_pipeline/coordinates.py);
     # 'auto': by the codec, <loc> tokens or digits.
     training.box_route = "auto"
-    training.logit_chunk = 512  # answer tokens whose logits exist at a time
+    training.logit_chunk = 512  # answer tokens whose logits exist at a time, on each device
     training.log_every = 50  # steps
     training.eval_every = 0  # steps; 0: after the last one alone
     training.checkpoint_every = 500  # steps; every evaluation and the last step are saved as well
@@ -141,6 +129,9 @@ def default_config() -> ConfigDict:
     # Without progress for so long, the run leaves and names the process it waits for, with the exit
     # code that means 'resume me'; longer than the longest compilation. 0: it waits for ever.
     training.stall_seconds = 1800.0
+    # Steps in a row whose loss or gradients are not finite that are left out, without an update and
+    # counted; one more stops the run. 0: the first one does.
+    training.skip_nonfinite = 0
     training.max_in_flight = 2  # steps dispatched ahead of the one whose metrics were read
     training.profile_steps = ()  # first and last step of a trace in WORKDIR/profile; empty: none
     # Operations per second of one device, for MFU; null: its maker's figure for bfloat16, and no
@@ -180,7 +171,7 @@ def default_config() -> ConfigDict:
     return config.lock()
 
 
-_CHOICES: dict[str, tuple[str, ...]] = {
+CHOICES: dict[str, tuple[str, ...]] = {
     "model.init": ("checkpoint", "random"),
     "model.share": ("image", "tower"),
     "model.dtype": ("float32", "bfloat16"),
@@ -196,7 +187,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "decoding.grammar": ANSWER_FORMS,
 }
 # What tuples hold that are empty by default.
-_EMPTY_TUPLES: dict[str, type] = {
+EMPTY_TUPLES: dict[str, type] = {
     "lora.rank_pattern": str,
     "lora.alpha_pattern": str,
     "data.findings": str,
@@ -206,9 +197,7 @@ _EMPTY_TUPLES: dict[str, type] = {
     "decoding.stop_tokens": str,
     "training.profile_steps": int,
 }
-# What a rule must match for the regression head to train.
-_HEAD_PARAMETER = "box_head/out/kernel"
-_POSITIVE = (
+POSITIVE = (
     "data.questions_per_image",
     "data.max_boxes",
     "mixture.temperature",
@@ -228,7 +217,7 @@ _POSITIVE = (
     "mesh.tensor",
     "decoding.max_answer_tokens",
 )
-_NOT_NEGATIVE = (
+NOT_NEGATIVE = (
     "lora.rank",
     "lora.alpha",
     "lora.dropout",
@@ -243,6 +232,7 @@ _NOT_NEGATIVE = (
     "training.eval_every",
     "training.checkpoint_every",
     "training.stall_seconds",
+    "training.skip_nonfinite",
 )
 
 
@@ -257,188 +247,6 @@ def flatten(config: Mapping[str, Any] | ConfigDict) -> dict[str, Any]:
                 yield f"{path}{key}", value
 
     return dict(walk(config, ""))
-
-
-def to_json(config: ConfigDict) -> dict[str, Any]:
-    """The configuration as nested dicts and lists, as `config.json` holds it."""
-    return {
-        key: to_json(value) if isinstance(value, ConfigDict) else value
-        for key, value in config.items()
-    }
-
-
-def from_json(nested: Mapping[str, Any], where: str) -> ConfigDict:
-    """What `to_json` wrote.
-
-    Args:
-        where: file, for error messages.
-
-    Raises:
-        UserError: a key this version does not have, or a value of the wrong type.
-    """
-    config = _default_of(nested)
-    for key, value in flatten(nested).items():
-        if key not in flatten(config):
-            raise UserError(f"{where}: {_suggestion(key)}")
-        group, _, name = key.rpartition(".")
-        try:
-            node = config[group] if group else config
-            value = grammar_name(value) if key == "decoding.grammar" else value
-            value = remat_name(value) if key == "model.remat" else value
-            node[name] = tuple(value) if isinstance(value, list) else value
-        except (TypeError, ValueError) as error:
-            raise UserError(f"{where}: {key}={value!r}: {_last_line(error)}") from error
-    return config
-
-
-def _default_of(nested: Mapping[str, Any] | ConfigDict) -> ConfigDict:
-    """The default configuration with the sources that this one has."""
-    config = default_config()
-    for name, source in nested.get("mixture", {}).get("sources", {}).items():
-        if not isinstance(source, Mapping | ConfigDict):
-            raise UserError(f"mixture.sources.{name}={source!r}: expected keys; use add_source")
-        if not name or "." in name:
-            raise UserError(f"mixture.sources: {name!r} is no name: expected one without dots")
-        add_source(config, name, "")
-    return config
-
-
-def grammar_name(value: Any) -> Any:
-    """`decoding.grammar` of files from when it was true or false."""
-    return {True: "boxes", False: "none"}[value] if isinstance(value, bool) else value
-
-
-def remat_name(value: Any) -> Any:
-    """`model.remat` of files from when it was true or false."""
-    return {True: "full", False: "none"}[value] if isinstance(value, bool) else value
-
-
-def _suggestion(key: str) -> str:
-    """What to say about a key that does not exist, dotted or bare."""
-    known = {name: name for name in flatten(default_config())}
-    if key.startswith(SOURCES):
-        source = key.removeprefix(SOURCES).split(".")[0]
-        known = {name: name for name in (f"{SOURCES}{source}.{k}" for k in source_defaults())}
-    if "." not in key:
-        known = {name.rpartition(".")[2]: name for name in known}
-    near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-    hint = f"did you mean {known[near[0]]!r}?" if near else "see cxrjax/training/config.py"
-    return f"unknown configuration key {key!r}; {hint}"
-
-
-def validate(config: ConfigDict) -> None:
-    """Checks keys, types, choices and ranges.
-
-    Raises:
-        UserError: names the first key that is wrong, its value and what is expected.
-    """
-    found, expected = flatten(config), flatten(_default_of(config))
-    for key in found:
-        if key not in expected:
-            raise UserError(_suggestion(key))
-    for key, default in expected.items():
-        if key not in found:
-            raise UserError(f"configuration key {key!r} is missing; start from default_config()")
-        _check_type(key, found[key], default)
-    for key, choices in _CHOICES.items():
-        if found[key] not in choices:
-            raise UserError(f"{key}={found[key]!r}: expected one of {', '.join(choices)}")
-    for key in _POSITIVE:
-        if found[key] is not None and not found[key] > 0:
-            raise UserError(f"{key}={found[key]!r}: expected a number above 0")
-    for key in _NOT_NEGATIVE:
-        if not found[key] >= 0:
-            raise UserError(f"{key}={found[key]!r}: expected 0 or more")
-    if config.model.preset != FROM_BASE:
-        find_preset(config.model.preset)
-    if config.lora.dropout >= 1:
-        raise UserError(f"lora.dropout={config.lora.dropout}: expected a fraction below 1")
-    if config.mesh.data == 0 or config.mesh.data < -1:
-        raise UserError(f"mesh.data={config.mesh.data}: expected -1 or a number above 0")
-    _check_one_of(config)
-    check_mixture(config)
-    read_strategy(config.decoding)
-
-
-def find_preset(name: str) -> VLMConfig:
-    """`PRESETS[name]`.
-
-    Raises:
-        UserError: no such preset; suggests the nearest.
-    """
-    if name not in PRESETS:
-        near = difflib.get_close_matches(name, PRESETS, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(PRESETS)}"
-        raise UserError(f"model.preset={name!r} is unknown; {hint}")
-    return PRESETS[name]
-
-
-def _check_type(key: str, value: Any, default: Any) -> None:
-    if isinstance(default, tuple):
-        kind = type(default[0]) if default else _EMPTY_TUPLES[key]
-        fits = isinstance(value, tuple) and all(type(item) is kind for item in value)
-        wanted = f"a tuple of {kind.__name__}"
-    elif default is None:  # a placeholder; ConfigDict itself checks what is assigned to it
-        return
-    elif isinstance(default, float):
-        fits, wanted = type(value) in (float, int), "a number"
-    else:
-        fits, wanted = type(value) is type(default), f"{type(default).__name__}"
-    if not fits:
-        raise UserError(f"{key}={value!r}: expected {wanted}")
-
-
-def _check_one_of(config: ConfigDict) -> None:
-    """The keys that exclude or need one another."""
-    if config.model.init == "random" and config.model.init_from is not None:
-        raise UserError(
-            f"model.init='random' and model.init_from={config.model.init_from!r} exclude each other"
-        )
-    if config.model.init != "random" and config.model.tower_from is not None:
-        raise UserError(
-            f"model.tower_from={config.model.tower_from!r} needs model.init='random': a base "
-            "brings its own tower"
-        )
-    if config.model.init == "random" and config.model.preset == FROM_BASE:
-        raise UserError(
-            f"model.preset={FROM_BASE!r} needs a base, and model.init is 'random'; name a preset"
-        )
-    if config.data.packed_buckets and config.model.share != "image":
-        raise UserError(
-            "data.packed_buckets needs model.share='image': with 'tower' each question is its own "
-            "sequence"
-        )
-    if config.data.packed_buckets and config.model.attention == "splash":
-        raise UserError(
-            "model.attention='splash' cannot tell packed questions apart: leave "
-            "data.packed_buckets empty, or set model.attention='auto'"
-        )
-    route = resolve_box_route(config.training.box_route, config.data.codec)
-    if config.model.box_head != (route == "head"):
-        raise UserError(
-            f"model.box_head={config.model.box_head} and training.box_route="
-            f"{config.training.box_route!r}: set both or neither, for only box_route='head' "
-            "trains the head"
-        )
-    if route == "head" and not any(re.search(rule, _HEAD_PARAMETER) for rule in config.trainable):
-        raise UserError(
-            "training.box_route='head' needs the head to train: add 'box_head/' to trainable"
-        )
-    if (config.training.batch_images is None) == (config.training.batch_questions is None):
-        raise UserError("set either training.batch_images or training.batch_questions")
-    if (config.training.steps is None) == (config.training.epochs is None):
-        raise UserError("set either training.steps or training.epochs")
-    profile = config.training.profile_steps
-    if profile and not (len(profile) == 2 and 1 <= profile[0] <= profile[1]):
-        raise UserError(
-            f"training.profile_steps={profile}: expected the first and the last step, as (10, 15)"
-        )
-    images = batch_images(config)
-    if images % config.training.accumulation_steps:
-        raise UserError(
-            f"training.accumulation_steps={config.training.accumulation_steps} does not divide "
-            f"the batch of {images} images"
-        )
 
 
 def batch_images(config: ConfigDict) -> int:
@@ -463,66 +271,3 @@ def total_steps(config: ConfigDict, images_per_epoch: int) -> int:
     if config.training.steps is not None:
         return config.training.steps
     return max(1, round(config.training.epochs * images_per_epoch / batch_images(config)))
-
-
-def load_config(spec: str, overrides: Sequence[str] = ()) -> ConfigDict:
-    """Reads `FILE[:VARIANT]`, applies overrides, checks everything.
-
-    Args:
-        spec: a Python file with `get_config(variant="")`, and the variant to ask it for.
-        overrides: command-line words of the form `--config.key=value`; `None` empties a key that
-            may be empty.
-
-    Raises:
-        UserError: no such file, an unknown key or variant, or a value of the wrong type.
-    """
-    path = spec.split(":", 1)[0]
-    if not Path(path).is_file():
-        raise UserError(f"--config={spec}: no file {path}; expected FILE.py[:VARIANT]")
-    for word in overrides:
-        _check_override(word)
-    # To the flags a None is a text.
-    emptied = [_key(word) for word in overrides if word.endswith("=None") and _may_be_empty(word)]
-    kept = [word for word in overrides if _key(word) not in emptied]
-    argv = ["", f"--config={spec}", *kept]
-    values = flags.FlagValues()
-    try:
-        config_flags.DEFINE_config_file("config", flag_values=values, sys_argv=argv)
-        values(argv)
-    except flags.Error as error:
-        raise UserError(f"--config={spec}: {_last_line(error)}") from error
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        text = _last_line(error)
-        unknown = re.search(r'Key "(\w+)" does not exist', text)  # a locked ConfigDict's words
-        if unknown:
-            text = _suggestion(unknown[1])
-        raise UserError(f"--config={spec}: {text}") from error
-    values.config.update_from_flattened_dict(dict.fromkeys(emptied))
-    validate(values.config)
-    return values.config
-
-
-def _key(override: str) -> str:
-    return override.split("=", 1)[0].removeprefix("--config.")
-
-
-def _may_be_empty(override: str) -> bool:
-    return flatten(default_config()).get(_key(override), "") is None
-
-
-def _check_override(word: str) -> None:
-    name, key = word.split("=", 1)[0], _key(word)
-    if not name.startswith("--config.") or "=" not in word:
-        raise UserError(f"argument {word!r}: expected --config.key=value")
-    known = set(flatten(default_config()))
-    if key.startswith(SOURCES):  # whether there is such a source, the file will tell
-        known = {f"{SOURCES}{key.split('.')[2]}.{own}" for own in source_defaults()}
-    if key not in known:
-        raise UserError(f"{name}: {_suggestion(key)}")
-
-
-def _last_line(error: BaseException) -> str:
-    text = str(error).strip()
-    if text[:1] == text[-1:] == '"':  # KeyError and ConfigDict's errors are repr()s
-        text = text[1:-1]
-    return (text.splitlines() or [repr(error)])[-1].strip()

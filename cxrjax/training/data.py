@@ -12,11 +12,11 @@ from cxrjax.errors import UserError
 from cxrjax.input_pipeline.examples import ExampleConfig
 from cxrjax.input_pipeline.feature_cache import FeatureCache
 from cxrjax.input_pipeline.mixture import Mixture, MixtureSource
-from cxrjax.input_pipeline.quality import check_records
 from cxrjax.input_pipeline.sharded_source import ShardedSource
 from cxrjax.input_pipeline.sources import QuestionSource, RecordSource, open_tfds
 from cxrjax.input_pipeline.tokenizer import Tokenizer, check_vocabulary, load_tokenizer
-from cxrjax.training.checkpoint import model_sizes
+from cxrjax.input_pipeline.usable_records import RecordCheck, check_records
+from cxrjax.training.base_model import model_sizes
 from cxrjax.training.mixture_config import source_config
 
 
@@ -107,11 +107,24 @@ def open_records(
         source = RecordSource(path, data.image_root, data.questions_per_image)
     check = check_records(source, data.record_codec, classes)
     left_out = set(check.indices)
-    if key == "train" and data.findings:
-        left_out |= _about_others(source, data.findings)
+    wanted = data.findings if key == "train" else ()
+    if wanted:
+        left_out |= _about_others(source, wanted)
     if len(left_out) == source.num_records:
-        raise UserError(f"{path}: no record left to learn from; data.findings={data.findings}")
+        raise UserError(f"{path}: no record left to read: {_why_none(check, wanted)}")
     return OpenedRecords(source.without(left_out) if left_out else source, check.quality)
+
+
+def _why_none(check: RecordCheck, findings: Collection[str]) -> str:
+    """What left the records of a file out, the first of those that were set aside among them."""
+    if not check.quality.entries:
+        return f"none asks about data.findings={tuple(findings)}"
+    first = check.quality.entries[0]
+    rest = f"; of the others none asks about data.findings={tuple(findings)}" if findings else ""
+    return (
+        f"{len(check.quality.entries)} set aside, the first for {first.reason} ({first.where}: "
+        f"{first.found}){rest}"
+    )
 
 
 def _open_shards(config: ConfigDict, key: str) -> OpenedRecords:

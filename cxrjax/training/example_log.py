@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from cxrjax.input_pipeline.batch import LoadedBatch
+from cxrjax.training.workdir import storage_errors
 
 DIRECTORY = "examples"
 
@@ -32,9 +33,13 @@ class ExampleLog:
         self._rows = rows
 
     def write(self, step: int, loaded: LoadedBatch) -> None:
-        """Adds the rows of a batch."""
+        """Adds the rows of a batch.
+
+        Raises:
+            UserError: they cannot be written (a full disk).
+        """
         arrays = [np.asarray(x) for x in jax.tree.leaves(loaded.batch)]
-        with open(self._path, "a", encoding="utf-8") as file:
+        with storage_errors(str(self._path)), open(self._path, "a", encoding="utf-8") as file:
             for local, row in enumerate(self._rows):
                 digest = hashlib.sha256()
                 for array in arrays:

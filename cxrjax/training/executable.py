@@ -7,7 +7,7 @@ A line of JSON, then the entry of JAX's compilation cache: the compiler's own by
 Trees, shapes and shardings are not in it; they come from the configuration, by tracing the step
 again, and the program that results must be the one that was compiled. The bytes are machine code
 all the same, and run as such: load files that you made yourself. Their hash is verified, which
-finds damage, not malice.
+finds damage, not malice. Several processes share one file, which the first of them writes.
 """
 
 import contextlib
@@ -17,14 +17,16 @@ import json
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 from jax.experimental.compilation_cache import compilation_cache
 from ml_collections import ConfigDict
 
+from cxrjax import distributed
 from cxrjax.errors import UserError
-from cxrjax.training.config import flatten, to_json
+from cxrjax.training.config import flatten
+from cxrjax.training.config_file import to_json
 from cxrjax.training.step import StepFunction
 
 _FORMAT = 1
@@ -34,7 +36,7 @@ _COMPILED_KEYS = (
     *("data.questions_per_image", "data.max_boxes", "data.codec"),
     *("data.prefix_buckets", "data.answer_buckets", "data.packed_buckets"),
     *("training.batch_", "training.accumulation_steps", "training.seed", "training.lambda_box"),
-    *("training.box_route", "training.logit_chunk"),
+    *("training.box_route", "training.logit_chunk", "training.skip_nonfinite"),
 )
 _PATHS = ("model.init", "model.tower_from", "model.tokenizer", "lora.init_from")
 
@@ -53,26 +55,40 @@ def save(
         UserError: the file cannot be written.
     """
     lowered = train_step.lower(*arguments)
+    problem = None
     with _cache_in_folder() as folder:
         lowered.compile()
-        entry = _only_entry(folder)
-        payload = entry.read_bytes()
-    header = {
-        "format": _FORMAT,
-        **_environment(),
-        "steps": steps,
-        "config": _compiled_values(config),
-        "batch": _shapes(arguments[-1]),
-        "program": _program_hash(lowered),
-        "entry": entry.name,
-        "sha256": hashlib.sha256(payload).hexdigest(),
-    }
+        if distributed.is_first():  # JAX writes the entry there alone
+            header = {
+                "format": _FORMAT,
+                **_environment(),
+                "steps": steps,
+                "config": _compiled_values(config),
+                "batch": _shapes(arguments[-1]),
+                "program": _program_hash(lowered),
+            }
+            problem = _write(path, header, list(folder.glob("*-cache")))
+    problem = distributed.from_first(problem)
+    if problem is not None:
+        raise UserError(problem)
+
+
+def _write(path: Path, header: dict[str, Any], entries: list[Path]) -> str | None:
+    """Writes the only entry of the cache; what is wrong, if it cannot."""
+    if len(entries) != 1:
+        return (
+            "--compile_only: this device's programs cannot be written to a file "
+            f"({len(entries)} entries of the compilation cache)"
+        )
+    payload = entries[0].read_bytes()
+    header |= {"entry": entries[0].name, "sha256": hashlib.sha256(payload).hexdigest()}
     try:
         temporary = path.with_name(path.name + ".tmp")
         temporary.write_bytes(json.dumps(header).encode() + b"\n" + payload)
         temporary.replace(path)
     except OSError as error:
-        raise UserError(f"--compile_only={path}: cannot be written: {error.strerror}") from None
+        return f"--compile_only={path}: cannot be written: {error.strerror}"
+    return None
 
 
 class CompiledStep:
@@ -114,17 +130,25 @@ class CompiledStep:
                 self._refuse(f"made with {key}={there.get(key)!r}, here it is {now.get(key)!r}")
 
     def _load(self, lowered: Any) -> StepFunction:
+        """The step from the file; all processes refuse what one of them finds wrong."""
+        problem = compiled = None
         if _program_hash(lowered) != self._header["program"]:
-            self._refuse("made of another program: the code has changed since, or the tokenizer")
-        with _cache_in_folder() as folder:
-            (folder / self._header["entry"]).write_bytes(self._payload)
-            compiled = lowered.compile()
-            if len(list(folder.glob("*-cache"))) != 1:  # it was compiled anew
-                self._refuse("made with other flags of the compiler (XLA_FLAGS, LIBTPU_INIT_ARGS)")
+            problem = "made of another program: the code has changed since, or the tokenizer"
+        else:
+            with _cache_in_folder() as folder:
+                (folder / self._header["entry"]).write_bytes(self._payload)
+                compiled = lowered.compile()
+                if len(list(folder.glob("*-cache"))) != 1:  # it was compiled anew
+                    problem = "made with other flags of the compiler (XLA_FLAGS, LIBTPU_INIT_ARGS)"
+        with jax.transfer_guard("allow"):
+            problems = [found for found in distributed.gather(problem) if found is not None]
+        if problems:
+            self._refuse(problems[0])
+        assert compiled is not None
         self._payload = b""
         return compiled
 
-    def _refuse(self, why: str) -> None:
+    def _refuse(self, why: str) -> NoReturn:
         raise UserError(f"--compiled={self._path}: {why}; make it again with --compile_only")
 
 
@@ -201,13 +225,3 @@ def _cache_in_folder() -> Iterator[Path]:
             for name, value in before.items():
                 jax.config.update(name, value)
             compilation_cache.reset_cache()
-
-
-def _only_entry(folder: Path) -> Path:
-    entries = list(folder.glob("*-cache"))
-    if len(entries) != 1:
-        raise UserError(
-            "--compile_only: this device's programs cannot be written to a file "
-            f"({len(entries)} entries of the compilation cache)"
-        )
-    return entries[0]

@@ -13,9 +13,9 @@ import jax
 import numpy as np
 import tqdm
 from flax import nnx
-from jax.experimental import multihost_utils
 from ml_collections import ConfigDict
 
+from cxrjax import distributed
 from cxrjax.errors import UserError
 from cxrjax.images import ImageError
 from cxrjax.input_pipeline.examples import load_image
@@ -26,6 +26,7 @@ from cxrjax.models.partition import path_of
 from cxrjax.training.config import batch_images
 from cxrjax.training.data import Features, example_config
 from cxrjax.training.step import cast_params
+from cxrjax.training.workdir import storage_errors
 
 
 def make_features(config: ConfigDict, model: VLM, base: Mapping[str, Any]) -> Features:
@@ -70,6 +71,9 @@ def _fill(cache: FeatureCache, model: VLM, config: ConfigDict, source: QuestionS
     """Makes the features that are not there yet; each host those of its share of the images.
 
     An image that does not decode gets none: the loader meets it again and sets its questions aside.
+
+    Raises:
+        UserError: the features cannot be written (a full disk).
     """
     examples, size = example_config(config), batch_images(config)
     graphdef, tower, *others = nnx.split(model, lambda path, _: path[0] == "vision", ...)
@@ -89,7 +93,8 @@ def _fill(cache: FeatureCache, model: VLM, config: ConfigDict, source: QuestionS
             images[row] = image
         features = np.asarray(features_of(tower, others[0], images))
         for (file, _), made in zip(waiting, features, strict=False):
-            cache.write(file, made)
+            with storage_errors(str(file)):
+                cache.write(file, made)
         waiting.clear()
 
     for path in tqdm.tqdm(mine, desc="features of images", unit="image", disable=None):
@@ -103,5 +108,4 @@ def _fill(cache: FeatureCache, model: VLM, config: ConfigDict, source: QuestionS
             write_waiting()
     if waiting:
         write_waiting()
-    if jax.process_count() > 1:
-        multihost_utils.sync_global_devices("feature cache")
+    distributed.wait_for_all("feature cache")

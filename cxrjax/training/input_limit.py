@@ -9,6 +9,7 @@ from cxrjax.training.step_clock import StepTimes
 
 # Shorter waits are what a full batch of large images, or a slow moment of a disk, makes.
 STEPS = 50
+# Of the time of the last steps, spent on waiting for data, above which there is something to say.
 SHARE = 0.1
 
 
@@ -18,12 +19,10 @@ class InputLimit:
     Args:
         config: a whole configuration; its settings are named in the remedy.
         steps: that must have been seen, the last ones.
-        share: of their time, spent on waiting for data, above which there is something to say.
     """
 
-    def __init__(self, config: ConfigDict, steps: int = STEPS, share: float = SHARE) -> None:
+    def __init__(self, config: ConfigDict, steps: int = STEPS) -> None:
         self._config = config
-        self._share = share
         self._times: collections.deque[StepTimes] = collections.deque(maxlen=steps)
         self._told = False
 
@@ -34,7 +33,7 @@ class InputLimit:
             return None
         waited = sum(times.data_wait for times in self._times)
         total = sum(times.total for times in self._times)
-        if waited <= self._share * total:
+        if waited <= SHARE * total:
             return None
         self._told = True
         steps = len(self._times)

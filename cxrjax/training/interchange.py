@@ -22,7 +22,7 @@ from cxrjax.input_pipeline.tokenizer import Tokenizer, check_vocabulary, load_to
 from cxrjax.json_file import read_json_object
 from cxrjax.models import partition
 from cxrjax.models.gguf import GGUFFile
-from cxrjax.models.hf_export import MAX_SHARD_BYTES, hf_tensors, write_shards
+from cxrjax.models.hf_export import hf_tensors, write_shards
 from cxrjax.models.hf_import import (
     complete_config,
     make_model,
@@ -41,27 +41,28 @@ from cxrjax.models.peft import (
     save_peft,
 )
 from cxrjax.models.presets import IMAGE, VLMConfig
-from cxrjax.training import checkpoint
-from cxrjax.training.checkpoint import (
-    CONFIG_FILE,
+from cxrjax.training.base_model import (
     MODEL_FILE,
     TOKENIZER_FILE,
     TOKENIZER_JSON,
     base_config,
     base_sha256,
-    build_model,
     copy_tokenizer,
-    load_model,
+    model_sizes,
     preset_of,
+    read_model_json,
     save_base,
     tokenizer_path,
 )
-from cxrjax.training.config import default_config, to_json
+from cxrjax.training.checkpoint import build_model, load_model
+from cxrjax.training.config import default_config
+from cxrjax.training.config_file import to_json
 from cxrjax.training.mixture_config import train_files
 from cxrjax.training.optimizer import make_optimizer
 from cxrjax.training.run_info import write_json
 from cxrjax.training.step import init_state
 from cxrjax.training.store import CheckpointStore
+from cxrjax.training.workdir import CONFIG_FILE
 
 Kind = Literal["base", "run", "hf", "gguf", "peft"]
 HF_FILE = "hf.json"
@@ -154,10 +155,11 @@ def import_peft(adapter: str | Path, base: str | Path, out: str | Path) -> list[
         UserError: an adapter that cannot be read, or of another base.
     """
     out, base = Path(out), Path(base)
+    _refuse_file(out)
     if out.exists() and any(out.iterdir()):
         raise UserError(f"{out}: not empty; write elsewhere")
     config = base_config(base)
-    sizes = checkpoint.model_sizes(config)
+    sizes = model_sizes(config)
     found = read_peft(adapter, sizes)
     lora = dataclasses.asdict(found.config)
     for key in ("rank_pattern", "alpha_pattern"):
@@ -200,7 +202,7 @@ def export_base(source: str | Path, out: str | Path, dtype: str = "float32") -> 
         _copy_files(Path(base), out, (HF_FILE, *_SIDE_FILES, *_TOKENIZERS))
     notes = {"data": ", ".join(train_files(config)) or None, "findings": list(config.data.findings)}
     if is_base:
-        notes = checkpoint.read_model_json(source)["notes"]
+        notes = read_model_json(source)["notes"]
     save_base(out, model, config, tokenizer, dtype=dtype, notes=notes)
 
 
@@ -210,7 +212,6 @@ def export_hf(
     *,
     merge: bool = False,
     dtype: str | None = None,
-    max_shard_bytes: int = MAX_SHARD_BYTES,
 ) -> list[str]:
     """A base or a run as a Hugging Face directory.
 
@@ -218,7 +219,6 @@ def export_hf(
         source: whose base came from Hugging Face or GGUF.
         merge: fold adapters and trained `<loc>` rows in; without, a model that has some is refused.
         dtype: of the tensors; None: of a base as it is stored, of a run as it computes.
-        max_shard_bytes: of one file; larger models become several and an index.
 
     Returns:
         The paths of the maps whose adapter was merged.
@@ -242,7 +242,7 @@ def export_hf(
     merged = merge_lora(model) if merge else []
     tensors = hf_tensors(model, model.config, notes["prefixes"], dtype)
     _copy_files(base, out, (*_SIDE_FILES, *_TOKENIZERS))
-    write_shards(out, tensors, max_shard_bytes)
+    write_shards(out, tensors)
     kinds = {tensor.dtype for tensor in tensors}
     config = {key: value for key, value in notes["config"].items() if key != "torch_dtype"}
     config["dtype"] = kinds.pop() if len(kinds) == 1 else "float32"
@@ -262,6 +262,7 @@ def export_peft(source: str | Path, out: str | Path) -> list[str]:
         UserError: not a run with adapters, or one that trained other parameters as well.
     """
     source, out = Path(source), Path(out)
+    _refuse_file(out)
     if (out / ADAPTER_CONFIG).exists():
         raise UserError(f"{out}: holds an adapter already; remove it or write elsewhere")
     if kind_of(source) != "run":
@@ -361,6 +362,12 @@ def _copy_files(source: Path, out: Path, names: Iterable[str]) -> None:
 
 
 def _refuse_existing(out: Path) -> None:
+    _refuse_file(out)
     for name in (MODEL_FILE, CONFIG_FILE):
         if (out / name).exists():
             raise UserError(f"{out}: holds a model already ({name}); remove it or write elsewhere")
+
+
+def _refuse_file(out: Path) -> None:
+    if out.exists() and not out.is_dir():
+        raise UserError(f"{out}: is a file, expected a folder to write to; choose another --out")

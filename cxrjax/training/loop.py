@@ -36,10 +36,14 @@ from cxrjax.errors import Preempted, UserError
 from cxrjax.input_pipeline.batch import Batch, LoadedBatch
 from cxrjax.models import count_parameters, partition
 from cxrjax.training import checkpoint, executable, step
-from cxrjax.training.config import batch_images, to_json, validate
+from cxrjax.training.base_model import copy_tokenizer
+from cxrjax.training.config import batch_images
+from cxrjax.training.config_check import validate
+from cxrjax.training.config_file import to_json
 from cxrjax.training.example_log import ExampleLog
 from cxrjax.training.input_limit import InputLimit
 from cxrjax.training.metric_log import MetricLog, NoLog
+from cxrjax.training.nonfinite import NonFiniteSteps
 from cxrjax.training.optimizer import make_optimizer
 from cxrjax.training.parallel import make_parallel_step
 from cxrjax.training.preemption import Preemption
@@ -51,14 +55,12 @@ from cxrjax.training.step_clock import RunningStep, StepClock
 from cxrjax.training.store import CheckpointStore
 from cxrjax.training.utilization import StepFlops, memory_figures, peak_flops
 from cxrjax.training.watchdog import EVALUATING, Watchdog
-from cxrjax.training.workdir import check_present, make_writable
+from cxrjax.training.workdir import CONFIG_FILE, check_present, make_writable
 
 # (step, model) -> figures by name; arrays among them are pictures for the event files.
 Evaluate = Callable[[int, Any], Mapping[str, Any]]
 
 QUALITY_FILE = "quality.json"
-# Question ids told on the one line of an error; all of them are in nonfinite.json.
-_IDS_IN_MESSAGE = 20
 
 
 @runtime_checkable
@@ -131,7 +133,7 @@ def train(
 
     Raises:
         UserError: the workdir cannot be written or holds another run, the mesh does not fit, or
-            the loss or the gradients are no longer finite.
+            the loss or the gradients are no longer finite, more often than may be left out.
         Preempted: told to stop; everything is saved.
     """
     validate(config)
@@ -163,14 +165,14 @@ def train(
     checkpoints = CheckpointStore(
         workdir, config.training.best_metric, config.training.keep_last, log_line=log_line
     )
-    start, left_out = checkpoints.latest_step() or 0, []
+    start, left_out, skipped = checkpoints.latest_step() or 0, [], 0
     if start:
         checkpoint.check_same_run(workdir, config)
         checkpoint.check_same_base(workdir, checkpoints.restore_json(start, "base"), base)
         state = checkpoints.restore_state(start, state)
         saved = checkpoints.restore_json(start, "data")
         batches.set_state(saved)
-        left_out = saved.get("set_aside", [])
+        left_out, skipped = saved.get("set_aside", []), saved.get("skipped_steps", 0)
         log_line(f"resumed from the checkpoint of step {start:,}")
     quality = quality or QualityLog()
     if distributed.is_first():
@@ -178,8 +180,8 @@ def train(
             quality.extend(json.loads((workdir / QUALITY_FILE).read_text(encoding="utf-8")))
         write_json(workdir / QUALITY_FILE, quality.to_json())
         if tokenizer_file is not None:
-            checkpoint.copy_tokenizer(tokenizer_file, workdir)
-        write_json(workdir / checkpoint.CONFIG_FILE, to_json(config))
+            copy_tokenizer(tokenizer_file, workdir)
+        write_json(workdir / CONFIG_FILE, to_json(config))
         run = describe_run(
             seed=config.training.seed,
             steps=steps,
@@ -216,6 +218,7 @@ def train(
         steps=steps,
         evaluate=evaluate,
         set_aside=SetAsideQuestions(quality, workdir / QUALITY_FILE, log_line, left_out),
+        nonfinite=NonFiniteSteps(workdir, config.training.skip_nonfinite, log_line, skipped),
         log_line=log_line,
         progress=Progress(steps, peak_flops(config, mesh)),
         step_flops=StepFlops(model, config, jax.process_count()),
@@ -262,6 +265,7 @@ class _Loop:
     steps: int
     evaluate: Evaluate | None
     set_aside: SetAsideQuestions
+    nonfinite: NonFiniteSteps
     log_line: Callable[[str], None]
     progress: Progress
     step_flops: StepFlops
@@ -322,9 +326,13 @@ class _Loop:
         figures: Mapping[str, float | None],
     ) -> None:
         self.watchdog.beat(number, "saving a checkpoint")
-        check_present(self.workdir, checkpoint.CONFIG_FILE)
+        check_present(self.workdir, CONFIG_FILE)
         self.log.flush()
-        position = {**batches.get_state(), "set_aside": self.set_aside.state()}
+        position = {
+            **batches.get_state(),
+            "set_aside": self.set_aside.state(),
+            "skipped_steps": self.nonfinite.skipped,
+        }
         self.checkpoints.save(number, state, position, self.base, figures)
 
     def _evaluates_after(self, number: int) -> bool:
@@ -377,8 +385,7 @@ class _Loop:
             # Divided on the host: on the device it would queue behind the steps dispatched since.
             with np.errstate(invalid="ignore"):
                 values = {n: float(v) for n, v in jax.device_get(done.metrics).values().items()}
-            if not (math.isfinite(values["loss"]) and math.isfinite(values["grad_norm"])):
-                raise self._not_finite(done, values)
+            self.nonfinite.check(done.step, values, done.question_ids, self.checkpoints.latest_step)
             times = self.clock.times(done.running)
             self.progress.count(done.load, times, done.flops)
             if not compiled and (warning := self.input_limit.check(times)):
@@ -391,7 +398,10 @@ class _Loop:
                 self.log_line(self.progress.line(done.step, values, rates))
                 named = {f"train/{name}": v for name, v in {**values, **rates}.items()}
                 named |= {f"train/images/{n}": c for n, c in done.images_by_source.items()}
-                self.log.write(done.step, {**named, "train/set_aside": len(self.set_aside)})
+                named["train/set_aside"] = len(self.set_aside)
+                if self.nonfinite.limit:
+                    named["train/skipped_steps"] = self.nonfinite.skipped
+                self.log.write(done.step, named)
 
     def _evaluate(self, number: int, state: step.TrainState) -> dict[str, float | None]:
         assert self.evaluate is not None
@@ -413,23 +423,6 @@ class _Loop:
         shown = "undefined" if figures[best] is None else f"{figures[best]:.4f}"
         self.log_line(f"step {number:,}: validation {best} {shown}")
         return figures
-
-    def _not_finite(self, done: _InFlight, values: Mapping[str, float]) -> UserError:
-        path = self.workdir / "nonfinite.json"
-        finite = {name: _number(value) for name, value in values.items()}
-        found = [i for part in distributed.gather(done.question_ids) for i in part]
-        if distributed.is_first():
-            write_json(path, {"step": done.step, "question_ids": found, "values": finite})
-        distributed.wait_for_all("nonfinite.json written")
-        ids = ", ".join(found[:_IDS_IN_MESSAGE])
-        if len(found) > _IDS_IN_MESSAGE:
-            ids += f" and {len(found) - _IDS_IN_MESSAGE} more (all in {path})"
-        last = self.checkpoints.latest_step()
-        kept = "no checkpoint was made yet" if last is None else f"the last good one is step {last}"
-        return UserError(
-            f"step {done.step}: loss {values['loss']}, gradient norm {values['grad_norm']}; "
-            f"stopped ({kept}); lower optimizer.learning_rate or look at these questions: {ids}"
-        )
 
 
 def _say_nothing(line: str) -> None:

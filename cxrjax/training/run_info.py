@@ -72,9 +72,15 @@ def describe_run(
 
 
 def _split_hashes(manifest: Path) -> dict[str, str]:
-    """Split -> hash of its image ids, as the data set's manifest has them; empty without any."""
-    splits = json.loads(manifest.read_text(encoding="utf-8")).get("splits", {})
-    return {name: split["split_sha256"] for name, split in splits.items()}
+    """Split -> hash of its image ids, as the data set's manifest has them; empty without any.
+
+    A file of this name beside records that `build` did not write may say anything.
+    """
+    try:
+        splits = json.loads(manifest.read_text(encoding="utf-8"))["splits"]
+        return {name: split["split_sha256"] for name, split in splits.items()}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return {}
 
 
 def write_json(path: Path, content: Any) -> None:

@@ -15,6 +15,8 @@ from ml_collections import ConfigDict
 from cxrjax.devices.sharding import (
     BATCH_AXES,
     batch_sharding,
+    batch_shards,
+    holds_whole_copies,
     mesh_of_kernels,
     tree_shardings,
 )
@@ -98,7 +100,7 @@ def make_train_step(
     config: ConfigDict,
     steps: int,
     mesh: Mesh | None = None,
-    axis_name: str | None = None,
+    axis_name: str | tuple[str, ...] | None = None,
 ) -> StepFunction:
     """The pure step function of a configuration; not compiled.
 
@@ -108,16 +110,29 @@ def make_train_step(
         steps: updates of the whole run, for the schedule.
         mesh: keeps the micro-batches spread over the devices; None where a device sees its own
             part of the batch alone.
-        axis_name: under `pmap`, the axis over which the parts are a batch: sums and counts are
-            added up over it. None: the function sees the whole batch.
+        axis_name: under `pmap` and `shard_map`, the axes over which the parts are a batch: sums
+            and counts are added up over them. None: the function sees the whole batch.
 
     Returns:
         (state, frozen, batch) -> (state, metrics). The result does not depend on how the batch
-        is cut into micro-batches or devices, to float32 rounding.
+        is cut into micro-batches or devices, to float32 rounding. With `training.skip_nonfinite`,
+        a loss or gradients that are not finite leave the state as it was, the schedule's count
+        included.
     """
+    if mesh is not None and mesh.size > 1 and holds_whole_copies(mesh):
+        # XLA would sum the gradients of every layer of every micro-batch; here it is once a step.
+        return jax.shard_map(
+            make_train_step(graphdef, config, steps, axis_name=BATCH_AXES),
+            mesh=mesh,
+            in_specs=(P(), P(), P(BATCH_AXES)),
+            out_specs=P(),
+            check_vma=False,
+        )
     optimizer = make_optimizer(config.optimizer, steps)
     schedule = learning_rate_schedule(config.optimizer, steps)
     training = config.training
+    # Of one device: a chunk of a whole batch would be the smaller, the more devices there are.
+    logit_chunk = training.logit_chunk * (1 if mesh is None else batch_shards(mesh))
     box_route = resolve_box_route(training.box_route, config.data.codec)
 
     def loss_and_gradients(
@@ -132,7 +147,7 @@ def make_train_step(
                     training.lambda_box,
                     key,
                     denominators,
-                    training.logit_chunk,
+                    logit_chunk,
                     box_route,
                 )
 
@@ -168,7 +183,11 @@ def make_train_step(
         )
         updates, opt_state = optimizer.update(gradients, state.opt_state, state.trainable)
         trainable = optax.apply_updates(state.trainable, updates)
-        return TrainState(state.step + 1, trainable, opt_state), metrics
+        updated = TrainState(state.step + 1, trainable, opt_state)
+        if training.skip_nonfinite:
+            finite = jnp.isfinite(metrics.loss) & jnp.isfinite(metrics.grad_norm)
+            updated = jax.tree.map(lambda new, old: jnp.where(finite, new, old), updated, state)
+        return updated, metrics
 
     return train_step
 

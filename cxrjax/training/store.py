@@ -15,8 +15,8 @@ from typing import Any
 
 import jax
 import orbax.checkpoint as ocp
-from jax.experimental import multihost_utils
 
+from cxrjax import distributed
 from cxrjax.errors import UserError
 from cxrjax.models.paths import named_leaves
 from cxrjax.training.checksums import find_damage, write_checksums
@@ -66,9 +66,9 @@ class CheckpointStore:
         if writing and jax.process_index() == 0:
             self._remove_deleted()
             self._move_damaged(log_line)
-        if writing and jax.process_count() > 1:
-            multihost_utils.sync_global_devices("checkpoints compared with their checksums")
-        if not writing:
+        if writing:
+            distributed.wait_for_all("checkpoints compared with their checksums")
+        else:
             for step in _steps(workdir):  # Orbax reads the figures of all of them
                 self._refuse_damage(step, ("metrics",))
         silence_writers()

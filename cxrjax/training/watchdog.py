@@ -19,7 +19,7 @@ import jax
 from jax.experimental import multihost_utils
 
 from cxrjax import cli
-from cxrjax.errors import UserError
+from cxrjax.errors import UserError, first_line
 
 DIRECTORY = "processes"
 EVALUATING = "evaluating"
@@ -94,7 +94,7 @@ class Watchdog:
         while time.monotonic() < deadline:
             silent = self._silent(heard, 4 * self._interval)
             if silent:
-                self._end(f"{silent} is not heard of any more ({_first_line(error)})")
+                self._end(f"{silent} is not heard of any more ({first_line(error)[:200]})")
             time.sleep(self._interval / 2)
 
     def _watch(self) -> None:
@@ -199,7 +199,3 @@ def _describe(process: int, word: str) -> str:
         f"process {process} (host {found.get('host')}, pid {found.get('pid')}, at step "
         f"{found.get('step')}, {found.get('doing')} for {found.get('seconds')} s)"
     )
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [repr(error)])[0][:200]

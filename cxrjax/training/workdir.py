@@ -16,6 +16,8 @@ import jax
 
 from cxrjax.errors import UserError
 
+# The run's configuration.
+CONFIG_FILE = "config.json"
 # As TensorStore, which writes the arrays, tells what the operating system said.
 _OS_ERROR_CODE = re.compile(r"os_error_code='(\d+)'")
 # As TensorFlow, which writes the event files, does: in words alone.

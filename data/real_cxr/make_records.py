@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from cxrjax.cli import run
+from cxrjax.datasets.english import join
 from cxrjax.datasets.split import validation_groups
-from cxrjax.datasets.vindr_cxr_vqa.templates import format_box, join
+from cxrjax.datasets.vindr_cxr_vqa.templates import format_box
 from cxrjax.errors import UserError
 from cxrjax.images import image_size
 from cxrjax.records import Answer, QARecord, write_records

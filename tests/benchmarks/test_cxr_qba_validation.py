@@ -292,6 +292,7 @@ def test_reflacx_readings(tmp_path):
         table = folder / f"metadata_phase_{phase}.csv"
         write_csv(table, ["id", "dicom_id", "image"], readings)
     first = [[0, 0, 10, 10, 3, "True", "False"], [0, 0, 9, 9, 2, "True", "False"]]
+    first += [[0, 0, 8, 8, "", "True", "False"], [0, 0, 7, 7, 5, "True"]]
     write_csv(
         folder / "P1" / "anomaly_location_ellipses.csv",
         [*corners, "Mass", "Pleural effusion"],
@@ -312,6 +313,8 @@ def test_reflacx_readings(tmp_path):
             }
         }
     assert quality.counts()["bad_box"] == quality.counts()["dangling_id"] == 2
+    # Without a certainty, and a cell short: of both folders.
+    assert quality.counts()["malformed_row"] == 4
     write_graph(tmp_path / "g", 1, [("lung nodule", True, {"a": [[5, 5, 20, 20]]})])
     scores = score_boxes(tmp_path, {"x": tmp_path / "g"}, options("exact"))
     assert scores.settings["labels"] == "REFLACX"

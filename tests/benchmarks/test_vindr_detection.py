@@ -274,3 +274,21 @@ def test_every_metric_of_the_tables_exists():
     for heading in ("By difficulty", "By size of the true box", "By view", "By age"):
         assert f"## {heading}" in text
     assert {row["table"] for row in rows(scores)} >= {"by_box_size", "by_box_place", "by_view"}
+
+
+def test_ranked_figures_have_intervals_unless_that_takes_too_long(monkeypatch):
+    records = [_record(f"i{number}", boxes=[BOX]) for number in range(8)]
+    found = [BOX, BOX, [60, 60, 90, 90], BOX, BOX, [60, 60, 90, 90], BOX, BOX]
+    lines = [
+        _said(record, boxes=[box], box_scores=[0.9 - 0.1 * rank])
+        for rank, (record, box) in enumerate(zip(records, found, strict=True))
+    ]
+    named = ("ap/voc@0.4", "ap/coco", "froc/mean_sensitivity", "by_class/ap/coco/ILD")
+    strict = _scores(records, lines).figures["s"]["strict"]
+    for name in named:
+        assert strict[name].ci_low < strict[name].value < strict[name].ci_high <= 1
+    monkeypatch.setattr("cxrjax.benchmarks.vindr_ranking.MOST_WORK", 8 * (20 + 8) - 1)
+    without = _scores(records, lines).figures["s"]["strict"]
+    for name in named:
+        assert without[name].value == strict[name].value
+        assert without[name].ci_low is without[name].ci_high is None

@@ -15,6 +15,8 @@ from cxrjax.datasets.vindr_cxr_vqa.box_table import (
     read_rows,
     write_box_table,
 )
+from cxrjax.datasets.vindr_cxr_vqa.mix import Mix
+from cxrjax.datasets.vindr_cxr_vqa.questions import pick_normal
 from cxrjax.errors import UserError
 
 SAMPLE = Path(__file__).parents[2] / "data" / "vindr_cxr_vqa" / "sample"
@@ -156,6 +158,16 @@ def test_consensus_without_readers(tmp_path):
     assert quality.counts()["class_not_selected"] == len(quality.entries) == 1
 
 
+def test_an_image_with_other_findings_alone_is_not_normal(tmp_path):
+    rows = ("a,Rib fracture,,R1,1,1,2,2,,", "a,No finding,14,R2,,,,,,", "b,No finding,14,R1,,,,,,")
+    images = read_box_table(_table(tmp_path, *rows), QualityLog())
+    assert [(image.image_id, image.findings, image.normal) for image in images] == [
+        ("a", [], False),
+        ("b", [], True),
+    ]
+    assert [image.image_id for image in pick_normal(images, Mix(), seed=0)] == ["b"]
+
+
 def test_box_on_the_border_is_inside(tmp_path):
     path = _table(tmp_path, "a,Cardiomegaly,3,R1,0,0,10,20,10,20")
     assert len(read_box_table(path)[0].findings) == 1
@@ -172,6 +184,11 @@ def test_broken_files(tmp_path):
         read_box_table(tmp_path / "missing.csv")
     broken = tmp_path / "broken.csv.gz"
     broken.write_bytes(gzip.compress((SAMPLE / "train.csv").read_bytes())[:-20])
+    with pytest.raises(UserError, match=r"broken\.csv\.gz: cannot read the table"):
+        read_box_table(broken)
+    damaged = bytearray(gzip.compress((SAMPLE / "train.csv").read_bytes()))
+    damaged[30:60] = b"\xff" * 30
+    broken.write_bytes(damaged)
     with pytest.raises(UserError, match=r"broken\.csv\.gz: cannot read the table"):
         read_box_table(broken)
     wheel = tmp_path / "other.whl"

@@ -9,6 +9,7 @@ import re
 import pytest
 
 from cxrjax.codecs import CODECS
+from cxrjax.datasets.english import join
 from cxrjax.datasets.vindr_cxr_vqa import CLASSES, Finding, ImageAnnotation
 from cxrjax.datasets.vindr_cxr_vqa.assemble import Assembly
 from cxrjax.datasets.vindr_cxr_vqa.construct import (
@@ -25,7 +26,6 @@ from cxrjax.datasets.vindr_cxr_vqa.template_writer import EASY_BOXES, TemplateWr
 from cxrjax.datasets.vindr_cxr_vqa.templates import (
     QUESTION_TYPES,
     format_box,
-    join,
     load_templates,
 )
 from cxrjax.records import format_record

@@ -120,13 +120,13 @@ def test_warnings(tmp_path):
 
 def test_unreadable_files(tmp_path):
     path = tmp_path / "data_v1.json"
-    with pytest.raises(UserError, match="cannot read"):
+    with pytest.raises(UserError, match="cannot be read"):
         read_native(path, QualityLog())
     path.write_text("[{")
     with pytest.raises(UserError, match="not JSON"):
         read_native(path, QualityLog())
     path.write_text("{}")
-    with pytest.raises(UserError, match="found a JSON dict"):
+    with pytest.raises(UserError, match="expected a JSON list, found dict"):
         read_native(path, QualityLog())
 
 

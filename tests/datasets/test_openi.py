@@ -88,9 +88,11 @@ def test_unusable_paths(tmp_path):
         list(read_openi(tmp_path, QualityLog()))
     with pytest.raises(UserError, match="No such file"):
         list(read_openi(tmp_path / "missing.tgz", QualityLog()))
-    (tmp_path / "broken.tgz").write_bytes(archive({"1.xml": xml(1)})[:40])
-    with pytest.raises(UserError, match="not a whole archive"):
-        list(read_openi(tmp_path / "broken.tgz", QualityLog()))
+    whole = archive({f"{number}.xml": xml(number) for number in range(50)})
+    for broken in (whole[:40], whole[:-40], whole[:600] + b"\xff" * 40 + whole[640:]):
+        (tmp_path / "broken.tgz").write_bytes(broken)
+        with pytest.raises(UserError, match="not a whole archive"):
+            list(read_openi(tmp_path / "broken.tgz", QualityLog()))
 
 
 def test_the_real_collection():

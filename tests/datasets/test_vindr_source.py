@@ -20,8 +20,8 @@ from cxrjax.datasets.vindr_cxr_vqa.image_labels import check_image_labels
 from cxrjax.datasets.vindr_cxr_vqa.official_test import read_official_test, sample_test300
 from cxrjax.datasets.vindr_cxr_vqa.source import find_source
 from cxrjax.errors import UserError
-from cxrjax.input_pipeline.quality import check_records
 from cxrjax.input_pipeline.sources import RecordSource
+from cxrjax.input_pipeline.usable_records import check_records
 from cxrjax.records import read_records
 
 SAMPLE = Path(__file__).parents[2] / "data" / "vindr_cxr_vqa" / "sample"

@@ -11,8 +11,9 @@ from cxrjax.decoding.strategy import Strategy, read_decoding
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.tokenizer import load_tokenizer
 from cxrjax.runners.model_flags import add_model_flags, decoding_overrides
-from cxrjax.training.checkpoint import base_config
-from cxrjax.training.config import default_config, from_json, to_json
+from cxrjax.training.base_model import base_config
+from cxrjax.training.config import default_config
+from cxrjax.training.config_file import from_json, to_json
 
 _BASE = Path(__file__).parents[2] / "data" / "demo_base"
 _TOKENIZER = load_tokenizer(_BASE / "tokenizer.model")

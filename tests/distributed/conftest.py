@@ -77,10 +77,11 @@ def _records(folder, split, images):
     return str(path)
 
 
-@pytest.fixture(scope="module")
-def experiment(tmp_path_factory):
-    """A folder with experiment.py, records/ and questions/: 13 images to train on, 11 held out."""
-    folder = tmp_path_factory.mktemp("experiment")
+def write_experiment(folder):
+    """Fills a folder with experiment.py, records/ and questions/.
+
+    There are 13 images to train on, and 11 held out.
+    """
     (folder / "experiment.py").write_text(
         _CONFIG.format(
             tokenizer=str(_ROOT / "data/demo_base/tokenizer.model"),
@@ -89,6 +90,12 @@ def experiment(tmp_path_factory):
         )
     )
     return folder
+
+
+@pytest.fixture(scope="module")
+def experiment(tmp_path_factory):
+    """What `write_experiment` writes."""
+    return write_experiment(tmp_path_factory.mktemp("experiment"))
 
 
 @pytest.fixture(scope="session")

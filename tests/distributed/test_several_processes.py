@@ -121,6 +121,7 @@ def test_resumes_with_another_number_of_processes(alone, train, finish, read_lin
         (4, 1, ()),
         (2, 2, ("--config.mesh.fsdp=4", "--config.training.accumulation_steps=2")),
         (2, 1, ("--config.mesh.tensor=2",)),  # both processes have all rows
+        (2, 2, ("--config.mesh.strategy=pmap",)),
     ],
 )
 def test_meshes_over_processes_train_as_one_device(
@@ -131,6 +132,46 @@ def test_meshes_over_processes_train_as_one_device(
     assert _examples(workdir, read_lines) == _examples(alone, read_lines)
     _assert_same_figures(read_lines(workdir / "metrics.jsonl"), read_lines(alone / "metrics.jsonl"))
     _assert_same_parameters(workdir, alone)
+
+
+@pytest.mark.slow
+def test_a_step_that_several_processes_compiled_is_loaded_by_them(
+    alone, train, finish, read_lines, tmp_path
+):
+    file = tmp_path / "step"
+    process, _ = train(2, "compiling", f"--compile_only={file}")
+    assert finish(process).count("the compiled step is in") == 1
+    process, workdir = train(2, "compiled", f"--compiled={file}")
+    finish(process)
+    _assert_same_figures(read_lines(workdir / "metrics.jsonl"), read_lines(alone / "metrics.jsonl"))
+    process, _ = train(4, "refused", f"--compiled={file}")
+    assert f"error: --compiled={file}: made with devices 2, here is 4" in finish(process, 2)
+
+
+@pytest.mark.heavy
+def test_every_process_reads_its_part_of_a_base(
+    alone, train, experiment, start_small, finish, read_lines, tmp_path
+):
+    base = tmp_path / "base"
+    finish(start_small(1, "convert", f"--checkpoint={alone}", f"--out={base}"))
+    settings = {"model.init": "checkpoint", "model.init_from": base, "lora.rank": 2}
+    settings |= {"lora.alpha": 4.0, "model.frozen_dtype": "int8"}
+    lora = [f"--config.{key}={value}" for key, value in settings.items()]
+    lora.append("--config.trainable=('/lora/',)")
+    one, alone_on_base = train(1, "one", *lora)
+    finish(one)
+    process, workdir = train(2, "two", *lora, "--config.mesh.tensor=2")
+    finish(process)
+    _assert_same_figures(
+        read_lines(workdir / "metrics.jsonl"), read_lines(alone_on_base / "metrics.jsonl")
+    )
+    _assert_same_parameters(workdir, alone_on_base)
+    questions = experiment / "questions/validation.jsonl"
+    arguments = [f"--workdir={workdir}", f"--questions={questions}", f"--image_root={experiment}"]
+    finish(start_small(1, "predict", *arguments, f"--out={tmp_path / 'one.jsonl'}"))
+    arguments.append("--mesh=tensor=2")
+    finish(start_small(2, "predict", *arguments, f"--out={tmp_path / 'two.jsonl'}"))
+    _same_predictions(read_lines(tmp_path / "two.jsonl"), read_lines(tmp_path / "one.jsonl"))
 
 
 def _same_predictions(ours, theirs):

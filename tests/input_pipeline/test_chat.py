@@ -115,17 +115,13 @@ def test_the_published_template_gives_the_same_text(real):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("system", ["", "You are an expert radiologist."])
-@pytest.mark.parametrize("before", ["", "What is there to see?"])
-@pytest.mark.parametrize("images", [1, 2])
-def test_tokenized_in_two_parts_it_has_the_ids_of_the_whole(real, system, before, images):
+def test_tokenized_in_two_parts_it_has_the_ids_of_the_whole(real):
     asked = "Where is the <loc0012> 1. nodule?\n\nAnswer briefly."
-    turn = Turn("user", (before, *[START_OF_IMAGE] * images, asked))
-    whole = real.encode(expand_images(chat_text([turn], system), 1))
+    whole = real.encode(expand_images(chat_text([Turn("user", (START_OF_IMAGE, asked))]), 1))
     image = real.piece_id("<image_soft_token>")
-    context = context_ids(real, image, images, before, system)
+    context = context_ids(real, image)
     assert [*context, *real.encode(question(asked))] == [real.bos_id, *whole]
-    assert context.count(image) == images
+    assert context.count(image) == 1
 
 
 @pytest.mark.slow

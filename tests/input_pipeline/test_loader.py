@@ -349,13 +349,6 @@ def test_evaluation_sees_every_question_once_and_needs_no_answers(
             assert_equal(a, b)
 
 
-def test_evaluation_with_answers_gives_a_validation_loss_its_targets(source, tokenizer, config):
-    loader = eval_loader(source, tokenizer, config, global_batch_size=4, with_answers=True)
-    asked = sum(int((b.batch.question_index >= 0).sum()) for b in loader)
-    answered = sum(int(b.batch.answer_mask.any(-1).sum()) for b in loader)
-    assert asked == answered == source.num_records
-
-
 def test_evaluation_shards_over_hosts(source, tokenizer, config):
     seen = []
     for rows in (range(2), range(2, 4)):

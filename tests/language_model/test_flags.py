@@ -65,18 +65,21 @@ def test_a_price_that_is_no_number(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "flag",
+    ("flag", "told"),
     [
-        "--concurrency=0",
-        "--requests_per_minute=0",
-        "--price_in=-1",
-        "--max_cost=nan",
-        "--timeout=inf",
-        "--api_key=x",
+        ("--concurrency=0", "'0': expected a whole number from 1 on"),
+        ("--image_tokens=1.5", "'1.5': expected a whole number from 1 on"),
+        ("--requests_per_minute=0", "'0': expected a number above 0"),
+        ("--price_in=-1", "'-1': expected a number, 0 or more"),
+        ("--max_cost=nan", "'nan': expected a number, 0 or more"),
+        ("--timeout=inf", "'inf': expected a number above 0"),
+        ("--timeout=long", "'long': expected a number above 0"),
+        ("--api_key=x", ""),
     ],
 )
-def test_unusable_values_end_with_code_2(tmp_path, flag, capsys):
+def test_unusable_values_end_with_code_2(tmp_path, flag, told, capsys):
     with pytest.raises(SystemExit) as end:
         _client(tmp_path, LOCAL, "--model=m", flag)
     assert end.value.code == 2
-    assert flag.split("=")[0] in capsys.readouterr().err
+    message = capsys.readouterr().err
+    assert flag.split("=")[0] in message and told in message

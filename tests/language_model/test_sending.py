@@ -83,6 +83,9 @@ def test_redirections_are_not_followed(chat, client):
     ("settings", "message"),
     [
         ({"base_url": "api.openai.com/v1"}, "expected http"),
+        ({"base_url": "http://[::1/v1"}, "expected http"),
+        ({"base_url": "http://127.0.0.1:port/v1"}, "expected http"),
+        ({"base_url": "http://127.0.0.1:99999/v1"}, "expected http"),
         ({"base_url": "https://user:pw@host/v1"}, "holds a password"),
         ({"model": ""}, "no language model named"),
         ({"max_cost": 1.0}, "--price_in"),

@@ -117,6 +117,14 @@ def test_xpk_is_told_the_same(capsys):
     assert "cxrjax.train --config=configs/vindr_lora.py" in line
 
 
+def test_without_kubectl(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SystemExit) as stopped:
+        gke.main([*FLAGS, "--type=v5e-16", *COMMAND])
+    assert stopped.value.code == 2
+    assert "kubectl is not installed" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("tpu_type", ["v5e-3", "v5p-7", "h100-8", "v5e"])
 def test_unknown_types_name_the_known_ones(capsys, tpu_type):
     with pytest.raises(SystemExit) as stopped:

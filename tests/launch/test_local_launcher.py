@@ -73,6 +73,25 @@ def test_when_one_fails_the_others_may_end_and_are_then_killed():
     assert not any(_alive(int(pid)) for pid in lines[0].split()[1:])
 
 
+def test_a_launcher_that_is_killed_leaves_nothing_behind():
+    code = (
+        "import os, signal, subprocess, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "child = subprocess.Popen(['sleep', '600'])\n"  # as a data worker
+        "print(os.getpid(), child.pid, flush=True); time.sleep(600)"
+    )
+    process = _start(code, "--processes=3")
+    lines = [process.stdout.readline().split() for _ in range(3)]
+    pids = [int(pid) for _, *both in lines for pid in both]
+    assert len(pids) == 6 and all(map(_alive, pids))
+    process.kill()
+    # Waits for the one that kills as well, which has the same output.
+    process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGKILL
+    time.sleep(0.2)
+    assert not any(map(_alive, pids))
+
+
 def test_a_signal_that_ends_one_shows_in_the_exit_code():
     code, _, err = _run("import os; os.kill(os.getpid(), 9)", "--processes=2")
     assert code == 128 + signal.SIGKILL
@@ -100,6 +119,7 @@ def test_a_signal_goes_to_all_and_they_end_as_they_like(number):
         (["--processes=2"], "no command"),
         (["--processes=0", "--", "true"], "expected 1 or more"),
         (["--", "true"], "--processes"),
+        (["--processes=2", "--", "no_such_program"], "no_such_program: no such program"),
     ],
 )
 def test_unusable_arguments_are_refused(arguments, message):

@@ -1,14 +1,17 @@
 """launch/slurm.sbatch under a real Slurm of one machine; needs root and Debian's slurm-wlm."""
 
+import json
 import os
 import re
 import shutil
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from tests.distributed.conftest import write_experiment
 from tests.launch.conftest import LAUNCH
 
 pytestmark = [
@@ -64,25 +67,71 @@ time.sleep(60)
 """
 
 
+def wait_for_text(log, text, count=1, seconds=60):
+    """Until a job's log says it often enough."""
+    end = time.monotonic() + seconds
+    while not (log.exists() and log.read_text().count(text) >= count):
+        assert time.monotonic() < end, log.read_text() if log.exists() else "no log"
+        time.sleep(0.2)
+
+
+def read_lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
 def start_tasks(slurm, folder):
     (folder / "program.py").write_text(_PROGRAM)
     job = submit(slurm, folder, "python3", "program.py")
     log = folder / f"cxrjax-{job}.log"
-    end = time.monotonic() + 60
-    while not (log.exists() and log.read_text().count("of 2") == 2):
-        assert time.monotonic() < end
-        time.sleep(0.2)
+    wait_for_text(log, "of 2", count=2)
     return job, log
+
+
+def tell_to_go(slurm, job, seconds=60):
+    """As before the time limit; the job is then started again without Slurm's wait of minutes."""
+    run(slurm, "scancel", "--signal=TERM", "--batch", job)
+    wait_for_state(slurm, job, "PENDING", seconds=seconds)
+    run(slurm, "scontrol", "update", f"JobId={job}", "StartTime=now")
 
 
 def test_a_job_told_to_go_saves_and_goes_on(slurm, tmp_path):
     job, log = start_tasks(slurm, tmp_path)
-    run(slurm, "scancel", "--signal=TERM", "--batch", job)
-    wait_for_state(slurm, job, "PENDING")
-    # Slurm waits two minutes before it starts a requeued job.
-    run(slurm, "scontrol", "update", f"JobId={job}", "StartTime=now")
+    tell_to_go(slurm, job)
     wait_for_state(slurm, job, "COMPLETED", seconds=200)
     assert log.read_text().count("of 2") == 4
+
+
+def test_two_tasks_train_as_one_run_and_go_on_after_they_were_told_to_go(slurm, tmp_path):
+    steps = 40
+    experiment = write_experiment(tmp_path)
+    root = str(LAUNCH.parent)
+    settings = {"training.steps": steps, "training.checkpoint_every": 0}
+    job = submit(
+        {**slurm, "PYTHONPATH": root, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""},
+        tmp_path,
+        *(sys.executable, "-m", "cxrjax.train", "--distributed=auto"),
+        *(f"--config={experiment / 'experiment.py'}", f"--workdir={tmp_path / 'run'}"),
+        *(f"--config.{key}={value}" for key, value in settings.items()),
+    )
+    log = tmp_path / f"cxrjax-{job}.log"
+    wait_for_text(log, f"step 3/{steps}", seconds=240)
+    tell_to_go(slurm, job, seconds=120)
+    saved = int(re.search(r"saved step ([\d,]+) and stopped", log.read_text()).group(1))
+    assert 3 <= saved < steps
+    wait_for_state(slurm, job, "COMPLETED", seconds=400)
+    text = log.read_text()
+    assert text.count("back into the queue") == 1
+    assert text.count(f"resumed from the checkpoint of step {saved}") == 1  # the first task's
+    lines = read_lines(tmp_path / "run/metrics.jsonl")
+    assert [line["step"] for line in lines] == list(range(1, steps + 1))
+    assert lines[-1]["train/loss"] < lines[0]["train/loss"]
+    assert "validation/vqa/f1" in lines[-1]
+    devices = json.loads((tmp_path / "run/run.json").read_text())["devices"]
+    assert devices["processes"] == 2
+    read = {path.name: read_lines(path) for path in (tmp_path / "run/examples").iterdir()}
+    rows = {(line["step"], line["row"]) for lines in read.values() for line in lines}
+    assert read.keys() == {"0_of_2.jsonl", "1_of_2.jsonl"}
+    assert rows == {(step, row) for step in range(1, steps + 1) for row in range(8)}
 
 
 def test_a_job_that_a_person_stops_is_not_started_again(slurm, tmp_path):

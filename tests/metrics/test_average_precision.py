@@ -15,14 +15,13 @@ from cxrjax.metrics.average_precision import (
     COCO_THRESHOLDS,
     VOC_THRESHOLD,
     coco_average_precision,
-    constant_scores,
-    make_curve,
-    rank_by_score,
-    take_best_free,
+    coco_rankings,
     voc_average_precision,
+    voc_rankings,
 )
-from cxrjax.metrics.froc import RATES, froc_curve, sensitivity_at
+from cxrjax.metrics.froc import RATES, froc_ranking, sensitivity_at
 from cxrjax.metrics.overlaps import NO_CLASS, TOLERANCE, ImageBoxes, find_overlaps
+from cxrjax.metrics.ranking import Ranking, constant_scores, rank_by_score, take_best_free
 
 CLASSES = 3
 VOC_GRID = 100_001
@@ -46,6 +45,19 @@ def _boxes(items, images=3):
 
 def _overlaps(predicted, truth):
     return find_overlaps(_boxes(predicted), _boxes(truth))
+
+
+def _voc(overlaps, scores, classes, threshold=VOC_THRESHOLD, weights=None):
+    return voc_average_precision(voc_rankings(overlaps, scores, classes, threshold), weights)
+
+
+def _coco(overlaps, scores, classes, weights=None):
+    return coco_average_precision(coco_rankings(overlaps, scores, classes), weights)
+
+
+def _froc(overlaps, scores, threshold, weights=None):
+    (curve,) = froc_ranking(overlaps, scores, threshold).curves(weights)
+    return curve
 
 
 def _distinct(count, seed):
@@ -120,7 +132,7 @@ def test_coco_on_random_sets_is_pycocotools(seed):
     predicted, truth = _random_set(rng, 40)
     scores = _distinct(len(predicted), seed)
     overlaps = find_overlaps(_boxes(predicted, 40), _boxes(truth, 40))
-    ours = coco_average_precision(overlaps, scores, CLASSES)
+    ours = _coco(overlaps, scores, CLASSES)
     theirs = _pycocotools(predicted, scores, truth, images=40)
     assert 0.05 < np.nanmean(theirs) < 0.95
     np.testing.assert_allclose(ours, theirs, atol=1e-12)
@@ -130,7 +142,7 @@ def test_coco_on_random_sets_is_pycocotools(seed):
 @given(labelled.filter(len), labelled.filter(len), seeds)
 def test_coco_on_crowded_grids_is_pycocotools(predicted, truth, seed):
     scores = _distinct(len(predicted), seed)
-    ours = coco_average_precision(_overlaps(predicted, truth), scores, CLASSES)
+    ours = _coco(_overlaps(predicted, truth), scores, CLASSES)
     # A hair below, as ours: an IoU of exactly 0.6 is at its threshold, whatever rounding says.
     theirs = _pycocotools(predicted, scores, truth, np.array(COCO_THRESHOLDS) - 1e-9)
     np.testing.assert_allclose(ours, theirs, atol=1e-12)
@@ -142,7 +154,7 @@ def test_voc_is_pycocotools_on_a_fine_grid_where_no_box_has_a_choice(seed):
     predicted, truth = _random_set(np.random.default_rng(seed), 30, apart=True)
     scores = _distinct(len(predicted), seed)
     overlaps = find_overlaps(_boxes(predicted, 30), _boxes(truth, 30))
-    ours = voc_average_precision(overlaps, scores, CLASSES)
+    ours = _voc(overlaps, scores, CLASSES)
     theirs = _pycocotools(
         predicted, scores, truth, [VOC_THRESHOLD + 1e-9], np.linspace(0, 1, VOC_GRID), 30
     )[0]
@@ -177,7 +189,7 @@ def _voc_in_words(predicted, scores, truth, label):
 @given(labelled, labelled, seeds)
 def test_voc_against_its_wording_and_scikit_learns_curve(predicted, truth, seed):
     scores = _distinct(len(predicted), seed)
-    ours = voc_average_precision(_overlaps(predicted, truth), scores, CLASSES)
+    ours = _voc(_overlaps(predicted, truth), scores, CLASSES)
     for label in range(CLASSES):
         hits, truths = _voc_in_words(predicted, scores, truth, label)
         if not truths:
@@ -198,14 +210,14 @@ def test_identity_is_the_maximum(items):
     overlaps = _overlaps(items, items)
     scores = _distinct(len(items), 1)
     present = np.isin(np.arange(CLASSES), [c for _, _, c in items])
-    coco = coco_average_precision(overlaps, scores, CLASSES)
+    coco = _coco(overlaps, scores, CLASSES)
     assert (coco[:, present] == 1).all() and np.isnan(coco[:, ~present]).all()
     np.testing.assert_array_equal(np.isnan(coco[0]), ~present)
-    curve = froc_curve(overlaps, scores, 0.3)
+    curve = _froc(overlaps, scores, 0.3)
     assert curve.recall[-1] == 1
     # Identical true boxes are one best box to VOC: only the first on it is a hit.
     if len(set(items)) == len(items):
-        assert (voc_average_precision(overlaps, scores, CLASSES)[present] == 1).all()
+        assert (_voc(overlaps, scores, CLASSES)[present] == 1).all()
         assert (sensitivity_at(curve, 3) == 1).all()
 
 
@@ -225,9 +237,9 @@ def test_order_and_scale_do_not_matter(predicted, truth, seed, levels):
         true = [(i, tuple(np.array(b) * scale), c) for i, b, c in truth]
         overlaps = _overlaps(scaled, true)
         return [
-            voc_average_precision(overlaps, points, CLASSES),
-            coco_average_precision(overlaps, points, CLASSES),
-            sensitivity_at(froc_curve(overlaps, points, 0.3), 3),
+            _voc(overlaps, points, CLASSES),
+            _coco(overlaps, points, CLASSES),
+            sensitivity_at(_froc(overlaps, points, 0.3), 3),
         ]
 
     here = figures(predicted, scores, 1)
@@ -243,21 +255,21 @@ def test_a_far_away_box_never_raises_a_figure(predicted, truth, seed):
     predicted.sort(key=lambda item: item[0])
     far = [*predicted, (2, (900, 900, 950, 950), truth[0][2])]
     before, after = _overlaps(predicted, truth), _overlaps(far, truth)
-    for metric in (voc_average_precision, coco_average_precision):
+    for metric in (_voc, _coco):
         old, new = metric(before, scores[:-1], CLASSES), metric(after, scores, CLASSES)
         assert not (new > old + 1e-12).any()
-    curves = froc_curve(before, scores[:-1], 0.3), froc_curve(after, scores, 0.3)
+    curves = _froc(before, scores[:-1], 0.3), _froc(after, scores, 0.3)
     assert not (sensitivity_at(curves[1], 3) > sensitivity_at(curves[0], 3) + 1e-12).any()
 
 
 def test_copies_are_false_boxes():
     truth = [(0, (0, 0, 10, 10), 0)]
     once, twice = _overlaps(truth, truth), _overlaps(truth * 2, truth)
-    assert voc_average_precision(once, np.array([0.5]), CLASSES)[0] == 1
-    assert voc_average_precision(twice, np.array([0.5, 0.5]), CLASSES)[0] == 0.5
-    assert (coco_average_precision(twice, np.array([0.5, 0.5]), CLASSES)[:, 0] == 0.5).all()
-    curve = froc_curve(twice, np.array([0.9, 0.8]), 0.3)
-    assert (curve.hits.tolist(), curve.misses.tolist()) == ([1, 1], [0, 1])
+    assert _voc(once, np.array([0.5]), CLASSES)[0] == 1
+    assert _voc(twice, np.array([0.5, 0.5]), CLASSES)[0] == 0.5
+    assert (_coco(twice, np.array([0.5, 0.5]), CLASSES)[:, 0] == 0.5).all()
+    curve = _froc(twice, np.array([0.9, 0.8]), 0.3)
+    assert (curve.hits.tolist(), curve.misses.tolist()) == ([1], [0])
 
 
 @settings(deadline=None)
@@ -267,7 +279,7 @@ def test_equal_scores_give_precision_times_recall(predicted, truth):
     assert constant_scores(scores)
     overlaps = _overlaps(predicted, truth)
     hits = take_best_free(overlaps, rank_by_score(overlaps.predicted, scores), 0.5 - TOLERANCE)
-    ours = coco_average_precision(overlaps, scores, CLASSES)[0]
+    ours = _coco(overlaps, scores, CLASSES)[0]
     for label in range(CLASSES):
         of_class = overlaps.predicted.classes == label
         truths = (overlaps.truth.classes == label).sum()
@@ -289,7 +301,7 @@ def test_tied_scores_are_read_in_the_least_favourable_order():
     predicted = list(cells.values())
     overlaps = find_overlaps(_boxes(predicted, 20), _boxes(truth, 20))
     coarse = rng.integers(0, 4, len(predicted)) / 4
-    ours = coco_average_precision(overlaps, coarse, CLASSES)
+    ours = _coco(overlaps, coarse, CLASSES)
     assert not constant_scores(coarse)
     rank = rank_by_score(overlaps.predicted, coarse)
     for row, threshold in enumerate(COCO_THRESHOLDS):
@@ -304,18 +316,21 @@ def test_at_most_a_hundred_boxes_of_a_class_count_on_an_image():
     many = [(0, (20 + i, 0, 25 + i, 5), 0) for i in range(100)]
     scores = np.append(np.linspace(1, 0.5, 100), 0.1)
     overlaps = _overlaps([*many, truth[0]], truth)
-    assert voc_average_precision(overlaps, scores, CLASSES)[0] == 0
-    assert voc_average_precision(_overlaps([*many[1:], truth[0]], truth), scores[1:], 1)[0] == 0.01
+    assert _voc(overlaps, scores, CLASSES)[0] == 0
+    assert _voc(_overlaps([*many[1:], truth[0]], truth), scores[1:], 1)[0] == 0.01
     assert (_pycocotools([*many, truth[0]], scores, truth)[:, 0] == 0).all()
-    assert (coco_average_precision(overlaps, scores, CLASSES)[:, 0] == 0).all()
+    assert (_coco(overlaps, scores, CLASSES)[:, 0] == 0).all()
 
 
-def test_curve_has_a_step_for_each_score():
-    curve = make_curve(np.array([0.2, 0.9, 0.2, 0.5]), np.array([True, True, False, False]), 4)
-    assert curve.scores.tolist() == [0.9, 0.5, 0.2]
-    assert (curve.hits.tolist(), curve.misses.tolist()) == ([1, 1, 2], [0, 1, 2])
-    assert curve.recall.tolist() == [0.25, 0.25, 0.5]
-    assert curve.precision.tolist() == [1, 0.5, 0.5]
+def test_curve_has_a_step_for_each_score_with_a_hit():
+    scores, hits = (
+        np.array([0.9, 0.5, 0.2, 0.2, 0.1]),
+        np.array([[True, False, True, False, False]]),
+    )
+    (curve,) = Ranking(scores, hits, np.zeros(5, int), np.array([4])).curves()
+    assert (curve.hits.tolist(), curve.misses.tolist()) == ([1, 2], [0, 2])
+    assert curve.recall.tolist() == [0.25, 0.5]
+    assert curve.precision.tolist() == [1, 0.5]
 
 
 def test_froc_by_hand():
@@ -328,11 +343,11 @@ def test_froc_by_hand():
         (1, (0, 0, 10, 9), 1),
     ]
     overlaps = find_overlaps(_boxes(predicted, 2), _boxes(truth, 2))
-    curve = froc_curve(overlaps, np.array([0.9, 0.7, 0.6, 0.4]), 0.3)
+    curve = _froc(overlaps, np.array([0.9, 0.7, 0.6, 0.4]), 0.3)
     assert sensitivity_at(curve, 2).tolist() == [0.5, 0.5, 0.5, 1, 1, 1, 1]
     assert sensitivity_at(curve, 2, (0.99, 1.0)).tolist() == [0.5, 1]
     # One score for all is one cut: nothing is found at fewer than one false box an image.
-    constant = froc_curve(overlaps, np.ones(4), 0.3)
+    constant = _froc(overlaps, np.ones(4), 0.3)
     assert sensitivity_at(constant, 2).tolist() == [0, 0, 0, 1, 1, 1, 1]
 
 
@@ -340,10 +355,10 @@ def test_froc_by_hand():
 @given(labelled, labelled.filter(len), seeds)
 def test_froc_rises_and_ends_at_the_recall(predicted, truth, seed):
     overlaps = _overlaps(predicted, truth)
-    curve = froc_curve(overlaps, _distinct(len(predicted), seed), 0.3)
+    curve = _froc(overlaps, _distinct(len(predicted), seed), 0.3)
     reached = sensitivity_at(curve, 3, (*RATES, 100))
     assert (np.diff(reached) >= 0).all()
-    assert reached[-1] == (curve.recall[-1] if len(predicted) else 0)
+    assert reached[-1] == (curve.recall[-1] if curve.hits.size else 0)
 
 
 def test_an_iou_at_the_threshold_is_a_hit_of_coco_and_none_of_voc():
@@ -354,8 +369,8 @@ def test_an_iou_at_the_threshold_is_a_hit_of_coco_and_none_of_voc():
             )
             overlaps = find_overlaps(predicted, true)
             score = np.array([0.5])
-            assert coco_average_precision(overlaps, score, 1)[0, 0] == (width == 5)
-            assert voc_average_precision(overlaps, score, 1, threshold)[0] == 0
+            assert _coco(overlaps, score, 1)[0, 0] == (width == 5)
+            assert _voc(overlaps, score, 1, threshold)[0] == 0
 
 
 def test_constant_scores():
@@ -363,3 +378,44 @@ def test_constant_scores():
     assert constant_scores(np.array([0.3]))
     assert constant_scores(np.array([0.3, 0.3]))
     assert not constant_scores(np.array([0.3, 0.31]))
+
+
+@settings(deadline=None)
+@given(labelled, labelled, seeds, st.lists(st.integers(0, 3), min_size=3, max_size=3))
+def test_a_weight_is_so_many_copies_of_the_image(predicted, truth, seed, copies):
+    scores = np.random.default_rng(seed).integers(0, 4, len(predicted)) / 4
+    order = sorted(range(len(predicted)), key=lambda row: predicted[row][0])
+    predicted, scores = [predicted[row] for row in order], scores[: len(order)]
+    sources = [image for image, number in enumerate(copies) for _ in range(number)]
+
+    def copied(items):
+        return [(new, *items[row][1:]) for new, row in _rows_of(sources, items)]
+
+    rows = [row for _, row in _rows_of(sources, predicted)]
+    again = find_overlaps(
+        _boxes(copied(predicted), len(sources)), _boxes(copied(truth), len(sources))
+    )
+    before, weights = _overlaps(predicted, truth), np.array([copies, [1, 1, 1]], float)
+    for measure in (_voc, _coco):
+        found = measure(before, scores, CLASSES, weights=weights)
+        np.testing.assert_allclose(found[0], measure(again, scores[rows], CLASSES), atol=1e-12)
+        np.testing.assert_array_equal(found[1], measure(before, scores, CLASSES))
+    both = _froc(before, scores, 0.3, weights)
+    np.testing.assert_allclose(
+        sensitivity_at(both, weights.sum(axis=1)),
+        [
+            sensitivity_at(_froc(again, scores[rows], 0.3), len(sources)),
+            sensitivity_at(_froc(before, scores, 0.3), 3),
+        ],
+        atol=1e-12,
+    )
+
+
+def _rows_of(sources, items):
+    """(new image, row of `items`) of every copy."""
+    return [
+        (new, row)
+        for new, source in enumerate(sources)
+        for row, item in enumerate(items)
+        if item[0] == source
+    ]

@@ -14,7 +14,6 @@ from cxrjax.metrics.detection import (
     find_duplicates,
     match_one_to_one,
     mean_iou_of_hits,
-    one_box_recall_ceiling,
 )
 from cxrjax.metrics.overlaps import (
     NO_CLASS,
@@ -291,10 +290,3 @@ def test_duplicates_are_counted_within_one_list():
     joined = join_images((boxes, np.zeros(len(boxes), np.int64)) for boxes in lists)
     assert find_duplicates(joined).tolist() == [False, False, True, True, False]
     assert pairwise_iou(np.array([box_]), np.array([nearly]))[0, 0] > 0.9
-
-
-def test_recall_ceiling_of_one_box_per_question():
-    """A11: about 2,639 questions on 659 validation images with 5,471 boxes."""
-    assert one_box_recall_ceiling(17597 * 659 / 4394, 5471) == pytest.approx(0.482, abs=5e-4)
-    assert one_box_recall_ceiling(4, 2) == 1
-    assert np.isnan(one_box_recall_ceiling(4, 0))

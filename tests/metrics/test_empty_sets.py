@@ -5,9 +5,14 @@ import pytest
 
 import cxrjax.metrics
 from cxrjax.metrics import classification
-from cxrjax.metrics.average_precision import coco_average_precision, voc_average_precision
+from cxrjax.metrics.average_precision import (
+    coco_average_precision,
+    coco_rankings,
+    voc_average_precision,
+    voc_rankings,
+)
 from cxrjax.metrics.detection import find_duplicates, match_one_to_one, mean_iou_of_hits
-from cxrjax.metrics.froc import froc_curve, sensitivity_at
+from cxrjax.metrics.froc import froc_ranking, sensitivity_at
 from cxrjax.metrics.localization import localize
 from cxrjax.metrics.overlaps import TOLERANCE, find_overlaps, join_images
 from cxrjax.metrics.region_overlap import region_areas, region_iop, region_iot, region_iou
@@ -65,8 +70,12 @@ def _scores(predicted):
     return np.linspace(1, 0.5, len(predicted))
 
 
+def _scored(predicted, truth):
+    return _overlaps(predicted, truth), _scores(predicted), 1
+
+
 def _froc(predicted, truth):
-    curve = froc_curve(_overlaps(predicted, truth), _scores(predicted), 0.3)
+    (curve,) = froc_ranking(_overlaps(predicted, truth), _scores(predicted), 0.3).curves()
     (sensitivity,) = set(np.nan_to_num(sensitivity_at(curve, 1), nan=-1).tolist())
     return np.nan if sensitivity == -1 else sensitivity
 
@@ -90,8 +99,8 @@ FIGURES = {
     "share of images well localized": lambda p, t: localize(_overlaps(p, t)).acceptable.mean(),
     "mean IoU of all predictions": _mean_iou_of_all,
     "share of duplicates": _duplicates,
-    "VOC AP": lambda p, t: voc_average_precision(_overlaps(p, t), _scores(p), 1)[0],
-    "COCO AP": lambda p, t: coco_average_precision(_overlaps(p, t), _scores(p), 1).mean(),
+    "VOC AP": lambda p, t: voc_average_precision(voc_rankings(*_scored(p, t)))[0],
+    "COCO AP": lambda p, t: coco_average_precision(coco_rankings(*_scored(p, t))).mean(),
     "FROC sensitivity": _froc,
     "V-score, strict": lambda p, t: v_score(p, t).strict,
     "V-score, lenient": lambda p, t: v_score(p, t).lenient,

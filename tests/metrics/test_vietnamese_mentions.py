@@ -2,13 +2,13 @@
 
 import json
 import pathlib
+import time
 import unicodedata
 
 import pytest
 
 import cxrjax.datasets.vix_ray
 from cxrjax.datasets.vindr_cxr_vqa.classes import CLASSES
-from cxrjax.metrics.mention_details import SideCounts, compare_sides
 from cxrjax.metrics.vietnamese_mentions import VINDR_VOCABULARY, VietnameseReader
 
 READER = VietnameseReader()
@@ -104,12 +104,6 @@ def test_a_list_shares_its_side():
     assert sides == ["right", "left"]
 
 
-def test_a_swap_is_counted():
-    left, right = READER.read(f"{EFFUSION} trái"), READER.read(f"{EFFUSION} phải")
-    assert compare_sides(left, right) == SideCounts(1, 1, 0)
-    assert compare_sides(left, left) == SideCounts(1, 0, 0)
-
-
 def test_decomposed_text_reads_the_same():
     text = f"Không có {EFFUSION} trái"
     assert _read(unicodedata.normalize("NFD", text)) == _read(text)
@@ -140,4 +134,6 @@ def test_sentences_of_our_reports():
 
 @pytest.mark.parametrize("text", [f"không có {EFFUSION}, " * 3000, "không " * 20_000])
 def test_rambling_is_read_in_time_that_grows_with_its_length(text):
+    start = time.process_time()
     READER.read(text)
+    assert time.process_time() - start < 30

@@ -23,7 +23,9 @@ def _all_logits(model, given, context):
     embedded, front = model._context(prefix.shape[0], images, context, None, None)
     tokens = jnp.concatenate([prefix, answers], axis=2)
     mask = jnp.concatenate([prefix_mask, answer_mask], axis=2)
-    x, layout = model._sequence(embedded, front, tokens, mask, prefix.shape[2])
+    x, layout = model._sequence(
+        embedded, front, tokens, mask, prefix.shape[2], is_preset_context=context is None
+    )
     x, _ = model.decoder(x, layout)
     hidden = model(*given, context_tokens=context)
     return model.logits(model.decoder.final_norm(x)), hidden

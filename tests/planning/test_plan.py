@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,12 +11,13 @@ from cxrjax.devices import sharding
 from cxrjax.errors import UserError
 from cxrjax.hardware import GIB, parse_topology
 from cxrjax.models.flops import Flops
-from cxrjax.planning import formula, search
+from cxrjax.planning import formula, plans, search, table
 from cxrjax.planning.estimate import Estimate, collective_seconds, roofline
 from cxrjax.planning.hlo import Collective, Program, Work
-from cxrjax.planning.plans import Plan
+from cxrjax.planning.plans import Measured, Plan, make_plan
 from cxrjax.planning.program import Memory, batch_shape, step_inputs
-from cxrjax.training.config import batch_images, load_config
+from cxrjax.training.config import batch_images
+from cxrjax.training.config_file import load_config
 
 KEYS = (
     *("fits", "chips", "hbm_bytes_per_chip", "hbm_limit_bytes", "flops_per_step"),
@@ -177,6 +179,57 @@ def test_sweep_prefers_what_fits_and_is_fast(capsys):
     assert len(lines) >= 8 and seconds == sorted(seconds)
 
 
+def _compiled(topology, config, collective_bytes):
+    """A plan as if its program had been compiled."""
+    work = (Work("product", 1, topology.chip.flops, 0),)
+    ring = Collective("all-reduce", 1, collective_bytes, topology.chips, 0.0, False)
+    measured = Measured(Memory(0, 0, 0, GIB, GIB), None, None, Program(work, (ring,), 0), 1.0)
+    return Plan(config, topology, {"all": Flops(1.0)}, measured, None)
+
+
+@pytest.mark.parametrize("of_compiler", [{"v5e-8", "v5e-16"}, {"v5e-16", "v5e-256"}])
+def test_table_says_who_says_what_and_compares_no_formula_with_a_compiler(monkeypatch, of_compiler):
+    def plan(config, topology, compiled=True):
+        if compiled and topology.vendor_name in of_compiler:
+            return _compiled(topology, config, 10**6 * topology.chips)
+        return make_plan(config, topology, compiled=False)
+
+    monkeypatch.setattr(table, "RECIPES", table.RECIPES[:1])
+    told = []
+    tabled = table.tables(plan, told.append)
+    rows, scaling = (part.splitlines()[2:] for part in tabled.split("\n\n"))
+    assert len(told) == len(rows) == 6
+    for row in rows:
+        cells = [cell.strip() for cell in row.strip("|").split("|")]
+        assert cells[-1] == ("compiler" if cells[1] in of_compiler else "formula")
+    cells = [cell.strip() for cell in scaling[0].strip("|").split("|")]
+    if "v5e-256" in of_compiler:  # 16 MB and 256 MB
+        assert cells[1:4] == ["16.0", "256.0", "1500.0%"] and cells[-1] == "compiler"
+    else:
+        assert cells[3] == "0.0%" and cells[-1] == "formula"
+
+
+def test_flags_of_compilers_tell_kept_figures_apart(monkeypatch, tmp_path):
+    pytest.importorskip("libtpu")  # its version is told apart as well
+    lowered = SimpleNamespace(as_text=lambda: "the program")
+    topology = parse_topology("v5e-8")
+    files = set()
+    for value in ("", "--xla_tpu_some_flag=true"):
+        monkeypatch.setenv("LIBTPU_INIT_ARGS", value)
+        files.add(plans._file_of(lowered, topology, tmp_path))
+    assert len(files) == 2 and plans._file_of(lowered, topology, None) is None
+
+
+@needs_libtpu
+@pytest.mark.slow
+def test_kept_only_compiles_nothing(capsys, tmp_path):
+    arguments = [
+        *("--config=configs/vindr_lora.py:demo", "--topology=v5e-1", f"--kept={tmp_path}"),
+        *("--config.model.attention=dense", "--kept_only"),
+    ]
+    assert _json(capsys, *arguments)["source"] == "formula" and not list(tmp_path.iterdir())
+
+
 @needs_libtpu
 @pytest.mark.heavy
 def test_compiled_for_a_slice_that_is_not_there(capsys, tmp_path):
@@ -195,8 +248,9 @@ def test_compiled_for_a_slice_that_is_not_there(capsys, tmp_path):
     needed = said["flops_per_step"] + said["model"]["flops_recomputed"]
     # Of a model this small 0.47 was found, of vindr_lora 1.007 (docs/planning.md); why is open.
     assert 0.3 * needed < computed < 1.1 * needed
-    plan_command.main(arguments)
-    assert "compiling" not in capsys.readouterr().err
+    for look in ([], ["--kept_only"]):
+        assert _json(capsys, *arguments, *look)["source"] == "compiler"
+        assert "compiling" not in capsys.readouterr().err
 
 
 @needs_libtpu

@@ -184,6 +184,8 @@ def test_sampling_takes_three_seeds_and_prints_the_spread(chat, predict, lines, 
         (["--long_side=0"], "at least 1 pixel"),
         (["--max_answer_tokens=-1"], "1 or more"),
         (["--temperature=-1"], "0 or more"),
+        (["--temperature=1", "--seeds=0,1,2", "--top_k=-1"], "top_k=-1: expected 0 or more"),
+        (["--temperature=1", "--seeds=0,1,2", "--top_p=1.5"], "top_p=1.5: expected above 0"),
     ],
 )
 def test_flags_that_do_not_go_together(predict, flags, message):

@@ -43,6 +43,11 @@ def test_it_answers_with_the_mean_box_of_the_most_frequent_count():
     assert heart["labels"] == ["heart"] and none["text"] == "There is no ILD."
 
 
+def test_nothing_is_learnt_from_no_records():
+    with pytest.raises(UserError, match="no training records"):
+        PriorBox([])
+
+
 def test_a_record_without_size_is_refused():
     with pytest.raises(UserError, match="q1: image_hw is null"):
         PriorBox([_record(1, "heart", [], image_hw=None)])

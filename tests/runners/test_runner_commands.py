@@ -87,3 +87,12 @@ def test_unusable_flags_end_with_code_2(files, flags, message, capsys):
         run(lambda: predict.main([*flags, *where]))
     assert ended.value.code == 2
     assert message in capsys.readouterr().err
+
+
+def test_an_out_that_cannot_be_written_is_told_in_one_line(files, capsys):
+    (files / "taken").write_text("a file")
+    where = [f"--questions={files / 'questions.jsonl'}", f"--out={files / 'taken/p.jsonl'}"]
+    with pytest.raises(SystemExit) as ended:
+        run(lambda: predict.main(["--runner=random", *where]))
+    assert ended.value.code == 2
+    assert "taken: cannot write: " in capsys.readouterr().err

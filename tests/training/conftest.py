@@ -132,13 +132,17 @@ class TinyModel(nnx.Module):
 
 
 class BatchStream:
-    """Batch n is a function of n, as the loader's is; `poison` puts NaN into one of them."""
+    """Batch n is a function of n, as the loader's is.
 
-    def __init__(self, stop_before=None, poison=None, pause=0.0):
+    `poison` puts NaN into one of them, or several; `without` passes one over.
+    """
+
+    def __init__(self, stop_before=None, poison=(), pause=0.0, without=None):
         self.step = 0
         self.stop_before = stop_before
-        self.poison = poison
+        self.poison = poison if isinstance(poison, tuple) else (poison,)
         self.pause = pause
+        self.without = without
 
     def __iter__(self):
         return self
@@ -148,9 +152,10 @@ class BatchStream:
         self.step += 1
         if self.step == self.stop_before:
             raise KeyboardInterrupt
-        batch = _random_batch(seed=self.step)
+        late = self.without is not None and self.step >= self.without
+        batch = _random_batch(seed=self.step + late)
         images = batch.images.astype(np.float32)
-        if self.step == self.poison:
+        if self.step in self.poison:
             images[3] = np.nan
         ids = [[None if i < 0 else f"q{i}" for i in row] for row in batch.question_index]
         return LoadedBatch(batch.replace(images=images), ids, [])

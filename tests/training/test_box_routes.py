@@ -23,14 +23,13 @@ from cxrjax.models.box_head import BoxHead
 from cxrjax.models.presets import DecoderConfig, VisionConfig, VLMConfig
 from cxrjax.records import Answer, QARecord, write_records
 from cxrjax.training import checkpoint
-from cxrjax.training import config as config_lib
+from cxrjax.training.config_check import validate
 from cxrjax.training.data import example_config
 from cxrjax.training.loss import HEAD_L1_WEIGHT, expected_digits, multitask_loss
 from cxrjax.training.optimizer import make_optimizer
 from cxrjax.training.step import init_state, make_train_step
 
 DIGIT_IDS = tuple(range(1028, 1038))
-PLACES = np.array([100, 10, 1], np.float32)
 
 
 @pytest.fixture
@@ -204,7 +203,7 @@ def _head_config(run_config):
 
 def test_the_head_is_there_where_it_is_asked_for_and_trains_by_its_name(run_config):
     config = _head_config(run_config)
-    config_lib.validate(config)
+    validate(config)
     model, _ = checkpoint.build_model(config)
     _, trainable, frozen = partition(model, config.trainable)
     paths = ["/".join(map(str, path)) for path, _ in nnx.to_flat_state(trainable)]
@@ -237,7 +236,7 @@ def test_contradictions_are_refused(run_config, changes, message):
         group, _, leaf = key.rpartition(".")
         (run_config[group] if group else run_config)[leaf] = value
     with pytest.raises(UserError, match=message):
-        config_lib.validate(run_config)
+        validate(run_config)
 
 
 def _small_model(tokenizer: Tokenizer) -> VLM:
@@ -302,7 +301,7 @@ def test_records_to_a_falling_box_loss(run_config, source, tokenizer, codec, rou
     config.training.batch_images, config.training.lambda_box = 2, 1.0
     config.optimizer.learning_rate = 1e-2
     config.optimizer.schedule = "constant"
-    config_lib.validate(config)
+    validate(config)
     examples = dataclasses.replace(example_config(config), image_size=16)
     batch = next(train_loader(source, tokenizer, examples, global_batch_size=2, seed=0)).batch
     assert batch.box_mask.sum() == 2

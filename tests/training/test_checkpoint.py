@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from cxrjax.devices import sharding
 from cxrjax.errors import UserError
 from cxrjax.models import PRESETS, partition
 from cxrjax.training import checkpoint, step
-from cxrjax.training.config import to_json
+from cxrjax.training.base_model import base_sha256, save_base
+from cxrjax.training.config_file import to_json
 from cxrjax.training.optimizer import make_optimizer
 from cxrjax.training.store import CheckpointStore, flat_arrays
 
@@ -39,7 +41,7 @@ def base(config, tokenizer_file, tmp_path):
     """A base directory, and the model in it."""
     model, _ = checkpoint.build_model(config)
     directory = tmp_path / "base"
-    checkpoint.save_base(directory, model, config, tokenizer_file, notes={"seeds": [1]})
+    save_base(directory, model, config, tokenizer_file, notes={"seeds": [1]})
     return directory, model
 
 
@@ -84,11 +86,35 @@ def test_base_round_trip(base):
     assert described["parameters"] == sum(x.size for x in ours.values())
 
 
+def test_every_device_reads_its_own_part_of_a_base_and_of_a_run(
+    base, config, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(sharding, "_FSDP_MIN_SIZE", 16)
+    config.mesh.update(data=2, fsdp=2, tensor=2)
+    mesh = sharding.make_mesh(config.mesh)
+    directory, model = base
+    run, reference = checkpoint.build_model(_with_lora(config, directory), mesh)
+    _save_run(tmp_path / "run", config, run, reference, [0.5])
+    for found in (directory, tmp_path / "run"):
+        loaded = checkpoint.load_model(found, mesh=mesh).model
+        there = flat_arrays(nnx.state(loaded))
+        wanted = flat_arrays(sharding.tree_shardings(mesh, nnx.state(model)))
+        for name, array in _arrays(model).items():
+            assert there[name].sharding.is_equivalent_to(wanted[name], array.ndim), name
+            np.testing.assert_array_equal(np.asarray(there[name]), array, err_msg=name)
+        parts = {name: leaf.addressable_shards[0].data.size for name, leaf in there.items()}
+        assert parts["decoder.embedder.table"] * 4 == there["decoder.embedder.table"].size
+        assert (
+            parts["decoder.layers.attn.q_proj.kernel"] * 4
+            == there["decoder.layers.attn.q_proj.kernel"].size
+        )
+
+
 def test_base_in_bfloat16_takes_half_the_room_and_is_read_as_configured(
     base, config, tokenizer_file, tmp_path
 ):
     _, model = base
-    checkpoint.save_base(tmp_path / "half", model, config, tokenizer_file, dtype="bfloat16")
+    save_base(tmp_path / "half", model, config, tokenizer_file, dtype="bfloat16")
     loaded = _arrays(checkpoint.load_model(tmp_path / "half").model)
     rounded = _arrays(
         nnx.merge(nnx.graphdef(model), step.cast_params(nnx.state(model), "bfloat16"))
@@ -121,7 +147,7 @@ def test_a_run_starts_from_its_base_with_adapters_that_change_nothing(base, conf
     directory, base_model = base
     model, reference = checkpoint.build_model(_with_lora(config, directory))
     assert reference["kind"] == "checkpoint"
-    assert reference["sha256"] == checkpoint.base_sha256(directory)
+    assert reference["sha256"] == base_sha256(directory)
     ours, theirs = _arrays(model), _arrays(base_model)
     assert all(np.array_equal(ours[name], theirs[name]) for name in theirs)
     added = ours.keys() - theirs.keys()
@@ -201,10 +227,10 @@ def test_absent_weights_are_told_in_a_line_with_the_config_s_hint(config, change
 def test_a_base_is_not_overwritten_and_holds_no_adapters(base, config, tokenizer_file, tmp_path):
     directory, model = base
     with pytest.raises(UserError, match="already"):
-        checkpoint.save_base(directory, model, config, tokenizer_file)
+        save_base(directory, model, config, tokenizer_file)
     adapted, _ = checkpoint.build_model(_with_lora(config, directory))
     with pytest.raises(UserError, match="absent in the configured model"):
-        checkpoint.save_base(tmp_path / "new", adapted, config, tokenizer_file)
+        save_base(tmp_path / "new", adapted, config, tokenizer_file)
     assert not (tmp_path / "new").exists()
 
 

@@ -5,7 +5,9 @@ import json
 import pytest
 
 from cxrjax.errors import UserError
-from cxrjax.training import config as config_lib
+from cxrjax.training.config import batch_images, default_config, flatten, total_steps
+from cxrjax.training.config_check import validate
+from cxrjax.training.config_file import from_json, load_config, to_json
 
 _FILE = '''
 """A test's experiment."""
@@ -35,18 +37,18 @@ def spec(tmp_path):
 
 
 def _valid():
-    config = config_lib.default_config()
+    config = default_config()
     config.training.batch_images = 4
     config.training.steps = 10
     return config
 
 
 def test_defaults_are_valid_once_batch_and_length_are_given():
-    config_lib.validate(_valid())
+    validate(_valid())
 
 
 def test_variant_and_overrides(spec):
-    config = config_lib.load_config(
+    config = load_config(
         f"{spec}:fast",
         [
             "--config.optimizer.warmup_steps=7",
@@ -90,14 +92,14 @@ def test_variant_and_overrides(spec):
 )
 def test_mistakes_are_one_line_errors(spec, variant, override, said):
     with pytest.raises(UserError) as caught:
-        config_lib.load_config(spec + variant, [override] if override else [])
+        load_config(spec + variant, [override] if override else [])
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_missing_file():
     with pytest.raises(UserError, match="no file nowhere"):
-        config_lib.load_config("nowhere.py:demo")
+        load_config("nowhere.py:demo")
 
 
 def test_random_initialisation_excludes_a_base():
@@ -105,7 +107,7 @@ def test_random_initialisation_excludes_a_base():
     config.model.init = "random"
     config.model.init_from = "some/base"
     with pytest.raises(UserError, match="exclude each other"):
-        config_lib.validate(config)
+        validate(config)
 
 
 def test_a_base_brings_its_own_tower():
@@ -113,61 +115,72 @@ def test_a_base_brings_its_own_tower():
     config.model.init_from = "some/base"
     config.model.tower_from = "another"
     with pytest.raises(UserError, match="a base brings its own tower"):
-        config_lib.validate(config)
+        validate(config)
+
+
+def test_adapters_without_effect_are_refused():
+    config = _valid()
+    config.lora.rank = 8
+    with pytest.raises(UserError, match=r"lora\.alpha=0.*would change nothing"):
+        validate(config)
+    config.lora.alpha_pattern = ("q_proj=16",)
+    validate(config)
+    config.lora.alpha, config.lora.alpha_pattern = 16.0, ()
+    validate(config)
 
 
 def test_batch_in_questions_and_length_in_epochs():
-    config = config_lib.default_config()
+    config = default_config()
     config.training.batch_questions = 32
     config.data.questions_per_image = 8
     config.training.epochs = 2.0
-    config_lib.validate(config)
-    assert config_lib.batch_images(config) == 4
-    assert config_lib.total_steps(config, images_per_epoch=100) == 50
+    validate(config)
+    assert batch_images(config) == 4
+    assert total_steps(config, images_per_epoch=100) == 50
     config.training.batch_questions = 33
     with pytest.raises(UserError, match="multiple"):
-        config_lib.validate(config)
+        validate(config)
 
 
 def test_json_round_trip_keeps_tuples_and_nulls():
     config = _valid()
     config.data.answer_buckets = (8, 16)
     config.model.init_from = "some/base"
-    text = json.dumps(config_lib.to_json(config))
-    again = config_lib.from_json(json.loads(text), "config.json")
-    assert config_lib.flatten(again) == config_lib.flatten(config)
+    text = json.dumps(to_json(config))
+    again = from_json(json.loads(text), "config.json")
+    assert flatten(again) == flatten(config)
     assert again.data.answer_buckets == (8, 16)
     assert again.training.epochs is None
 
 
 def test_json_from_when_remat_was_a_switch():
     for switch, name in ((True, "full"), (False, "none")):
-        assert config_lib.from_json({"model": {"remat": switch}}, "x").model.remat == name
+        assert from_json({"model": {"remat": switch}}, "x").model.remat == name
 
 
 def test_kernels_do_not_take_packed_questions():
-    config = config_lib.default_config()
+    config = default_config()
     config.training.batch_images, config.training.steps = 1, 1
     config.model.share, config.data.packed_buckets = "image", (64,)
-    config_lib.validate(config)
+    validate(config)
     config.model.attention = "splash"
     with pytest.raises(UserError, match="packed_buckets"):
-        config_lib.validate(config)
+        validate(config)
 
 
 def test_json_of_another_version_is_refused():
     with pytest.raises(
         UserError, match=r"config\.json: unknown configuration key 'model\.presset'"
     ):
-        config_lib.from_json({"model": {"presset": "tiny"}}, "config.json")
+        from_json({"model": {"presset": "tiny"}}, "config.json")
     with pytest.raises(UserError, match=r"config\.json: training\.seed"):
-        config_lib.from_json({"training": {"seed": "zero"}}, "config.json")
+        from_json({"training": {"seed": "zero"}}, "config.json")
 
 
 def test_an_override_can_empty_a_key(spec):
     overrides = ["--config.training.steps=None", "--config.training.epochs=2.0"]
-    config = config_lib.load_config(spec, [*overrides, "--config.data.validation=None"])
+    config = load_config(spec, [*overrides, "--config.data.validation=None"])
     assert config.training.steps is None and config.training.epochs == 2.0
     assert config.data.validation is None
     with pytest.raises(UserError, match=r"lora\.rank"):
-        config_lib.load_config(spec, ["--config.lora.rank=None"])
+        load_config(spec, ["--config.lora.rank=None"])

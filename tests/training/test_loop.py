@@ -136,7 +136,7 @@ def test_best_and_last_checkpoints_are_kept_and_everything_is_written(
     store = CheckpointStore(workdir, "vqa/f1", writing=False)
     assert store.all_steps() == [4, 6, 8]
     assert store.best_step() == 4
-    assert store.restore_json(4, "data") == {"step": 4, "set_aside": []}
+    assert store.restore_json(4, "data") == {"step": 4, "set_aside": [], "skipped_steps": 0}
     assert store.restore_json(4, "base") == BASE
     kernel = saved_arrays(workdir, 4)["projector.kernel"]
     np.testing.assert_allclose(np.abs(kernel).sum(), seen[4])
@@ -164,7 +164,7 @@ def test_stops_on_nan_naming_step_and_questions(run, batch_stream, saved_arrays,
     assert message.startswith("step 5: loss nan")
     assert "the last good one is step 4" in message
     assert "\n" not in message
-    report = json.loads((tmp_path / "run/nonfinite.json").read_text())
+    report = json.loads((tmp_path / "run/nonfinite.jsonl").read_text())
     assert report["step"] == 5
     assert report["question_ids"][0] in message
     assert report["values"]["loss"] is None
@@ -172,6 +172,43 @@ def test_stops_on_nan_naming_step_and_questions(run, batch_stream, saved_arrays,
     assert CheckpointStore(tmp_path / "run", "vqa/f1", writing=False).latest_step() == 4
     assert [line["step"] for line in _metrics(tmp_path / "run")] == [1, 2, 3, 4]
     assert all(np.isfinite(x).all() for x in saved_arrays(tmp_path / "run", 4).values())
+
+
+def test_a_stopped_run_may_go_on_without_the_step_that_is_not_finite(
+    run, batch_stream, saved_arrays, tmp_path
+):
+    """Its batch changes nothing: the run ends as one that never met it."""
+    run.config.optimizer.schedule = "constant"  # else the learning rate is one update behind
+    with pytest.raises(UserError, match=r"stopped .* set training\.skip_nonfinite"):
+        run(batch_stream(poison=5), "poisoned")
+    run.config.training.skip_nonfinite = 1
+    lines = run(batch_stream(poison=5), "poisoned", steps=7)
+    assert any(line.startswith("step 5: loss nan, gradient norm nan; left out") for line in lines)
+    at_5, *after = _metrics(tmp_path / "poisoned")[4:]
+    assert at_5["train/loss"] is None and at_5["train/skipped_steps"] == 1
+    assert [line["train/skipped_steps"] for line in after] == [1, 1]
+    store = CheckpointStore(tmp_path / "poisoned", "vqa/f1", writing=False)
+    assert store.restore_json(7, "data")["skipped_steps"] == 1
+    run(batch_stream(without=5), "without", steps=6)
+    assert [line["train/loss"] for line in after] == [
+        line["train/loss"] for line in _metrics(tmp_path / "without")[4:]
+    ]
+    for item in ("parameters", "optimizer"):
+        ours = saved_arrays(tmp_path / "poisoned", 7, item)
+        theirs = saved_arrays(tmp_path / "without", 6, item)
+        assert ours.keys() == theirs.keys()
+        for name in theirs:
+            np.testing.assert_array_equal(ours[name], theirs[name], err_msg=name)
+
+
+def test_more_steps_in_a_row_than_may_be_left_out_stop_the_run(run, batch_stream, tmp_path):
+    run.config.training.skip_nonfinite = 2
+    run(batch_stream(poison=(2, 3, 5, 6)), "apart")
+    assert _metrics(tmp_path / "apart")[-1]["train/skipped_steps"] == 4
+    with pytest.raises(UserError, match=r"^step 5: .* after 2 in a row .* good one is step 4"):
+        run(batch_stream(poison=(3, 4, 5)), "in_a_row")
+    file = tmp_path / "in_a_row/nonfinite.jsonl"
+    assert [json.loads(line)["step"] for line in file.read_text().splitlines()] == [3, 4, 5]
 
 
 def test_a_workdir_of_another_run_is_refused(run, batch_stream, tmp_path):

@@ -6,7 +6,9 @@ import pytest
 
 from cxrjax.errors import UserError
 from cxrjax.training.checkpoint import check_same_run
-from cxrjax.training.config import default_config, from_json, load_config, to_json, validate
+from cxrjax.training.config import default_config
+from cxrjax.training.config_check import validate
+from cxrjax.training.config_file import from_json, load_config, to_json
 from cxrjax.training.data import example_config, open_training
 from cxrjax.training.mixture_config import add_source, source_config, train_files
 from cxrjax.training.run_info import write_json
@@ -58,7 +60,8 @@ def test_command_lines_change_single_keys():
     ("word", "message"),
     [
         ("mixture.sources.vindr.wieght=2", "did you mean 'mixture.sources.vindr.weight'"),
-        ("mixture.sources.nobody.weight=2", "nobody"),
+        ("mixture.sources.nobody.weight=2", "'nobody' is no source of the file's mixture"),
+        ("mixture.sources.nobody.weight=None", "'nobody' is no source of the file's mixture"),
         ("mixture.temprature=2", "did you mean 'mixture.temperature'"),
         ("mixture.temperature=0", "mixture.temperature=0.0: expected a number above 0"),
         ("mixture.sources.vindr.weight=-1", "weight of vindr is -1.0"),
@@ -72,6 +75,14 @@ def test_wrong_keys_end_in_one_line(word, message):
     with pytest.raises(UserError, match=message) as error:
         load_config(f"{_CONFIG}:tiny", [f"--config.{word}"])
     assert "\n" not in str(error.value)
+
+
+def test_what_a_source_says_can_be_emptied():
+    words = [f"--config.mixture.sources.vindr.{word}" for word in ("prompt=detect", "codec=None")]
+    vindr = load_config(f"{_CONFIG}:tiny", words).mixture.sources.vindr
+    assert (vindr.prompt, vindr.codec) == ("detect", None)
+    words = [*words, "--config.mixture.sources.vindr.prompt=None"]
+    assert load_config(f"{_CONFIG}:tiny", words).mixture.sources.vindr.prompt is None
 
 
 def test_contradictions_are_refused():

@@ -13,7 +13,8 @@ from cxrjax.models import LoRAConfig, apply_lora, partition
 from cxrjax.models.layers import Linear
 from cxrjax.models.quantize import TILE, QuantizedKernel, quantize_kernel
 from cxrjax.training.checkpoint import arrays_sha256
-from cxrjax.training.config import default_config, validate
+from cxrjax.training.config import default_config
+from cxrjax.training.config_check import validate
 from cxrjax.training.optimizer import make_optimizer
 from cxrjax.training.step import cast_params, init_state, make_train_step
 

@@ -18,7 +18,7 @@ from cxrjax.models.partition import parameter_shapes
 from cxrjax.models.paths import named_leaves
 from cxrjax.models.quantize import quantize_kernel
 from cxrjax.training import step
-from cxrjax.training.config import validate
+from cxrjax.training.config_check import validate
 from cxrjax.training.optimizer import make_optimizer
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import pytest
 
+from cxrjax.devices import sharding
 from cxrjax.planning import program
 from cxrjax.training import step
 from cxrjax.training.config import default_config
@@ -24,9 +25,9 @@ def _config(**lora):
     return config
 
 
-def _jaxpr(config):
+def _jaxpr(config, mesh=None):
     inputs = program.step_inputs(config)
-    function = step.make_train_step(inputs.graphdef, config, 10)
+    function = step.make_train_step(inputs.graphdef, config, 10, mesh)
     return inputs, jax.make_jaxpr(function)(inputs.state, inputs.frozen, inputs.batch)
 
 
@@ -81,6 +82,44 @@ def test_a_chunk_of_logits_is_all_that_there_is_of_the_vocabulary():
         for e in _equations(jaxpr.jaxpr)
         for v in e.outvars
     )
+
+
+def _mesh(**sizes):
+    config = default_config()
+    config.mesh.update(sizes)
+    return sharding.make_mesh(config.mesh, jax.devices()[:4])
+
+
+@pytest.mark.parametrize(("sizes", "devices_seen"), [({"data": 4}, 1), ({"fsdp": 4}, 4)])
+def test_a_chunk_is_as_large_on_each_of_several_devices(sizes, devices_seen):
+    """With `fsdp` the program is about all devices' rows, with `data` about one's own."""
+    config = _config()
+    config.training.batch_images = 8
+    inputs, jaxpr = _jaxpr(config, _mesh(**sizes))
+    vocabulary, width = inputs.frozen["decoder"]["embedder"]["table"].shape
+    largest = max(
+        v.aval.size
+        for e in _equations(jaxpr.jaxpr)
+        for v in e.outvars
+        if vocabulary in getattr(v.aval, "shape", ()) and width not in v.aval.shape
+    )
+    assert largest == devices_seen * 16 * vocabulary
+
+
+def test_gradients_are_summed_once_a_step_where_copies_are_whole():
+    config = _config()
+    config.training.batch_images, config.training.accumulation_steps = 8, 2
+    inputs, jaxpr = _jaxpr(config, _mesh(data=2, replica=2))
+    gradients = sum(x.size for x in jax.tree.leaves(inputs.state.trainable))
+
+    def summed(equations):
+        found = (e for e in equations if e.primitive.name.startswith("psum"))
+        return sum(v.aval.size for e in found for v in e.invars)
+
+    loops = [e for e in _equations(jaxpr.jaxpr) if e.primitive.name == "scan"]
+    assert len(loops) >= 3  # micro-batches, layers, chunks of logits
+    assert all(summed(_equations(e.params["jaxpr"].jaxpr)) == 0 for e in loops)
+    assert gradients < summed(_equations(jaxpr.jaxpr)) < gradients + 20  # and some counts
 
 
 @pytest.mark.parametrize(("remat", "times"), [("products", 1), ("full", 2)])

@@ -10,6 +10,7 @@ import pytest
 
 from cxrjax.errors import UserError
 from cxrjax.training import loop
+from cxrjax.training.example_log import ExampleLog
 from cxrjax.training.store import CheckpointStore
 from cxrjax.training.workdir import storage_errors
 
@@ -124,6 +125,13 @@ def test_a_limit_on_file_sizes_is_told_as_what_it_is(run, tmp_path):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert _latest(tmp_path) is None
+
+
+def test_a_log_of_examples_that_cannot_be_written(tmp_path, batch_stream):
+    log = ExampleLog(tmp_path, range(8))
+    (tmp_path / "examples/0_of_1.jsonl").mkdir()
+    with pytest.raises(UserError, match=r"0_of_1\.jsonl cannot be written: Is a directory"):
+        log.write(1, next(batch_stream()))
 
 
 @pytest.mark.parametrize("how", [shutil.rmtree, lambda path: os.rename(path, f"{path}.moved")])

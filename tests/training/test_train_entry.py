@@ -18,7 +18,7 @@ from cxrjax.errors import UserError
 from cxrjax.models import PRESETS
 from cxrjax.records import Answer, QARecord, write_records
 from cxrjax.training import checkpoint
-from cxrjax.training.config import load_config
+from cxrjax.training.config_file import load_config
 from cxrjax.training.data import open_records
 from cxrjax.training.run_info import describe_run
 
@@ -152,6 +152,47 @@ def test_a_tfds_data_set_is_opened_and_hashed_as_its_records_are(spec, tmp_path)
     hashes = [describe_run(**run, data_files=[path])["data_sha256"] for path in (stored, records)]
     assert list(hashes[0]) == [str(stored / "records/train.jsonl"), str(stored / "manifest.json")]
     assert list(hashes[0].values()) == list(hashes[1].values())
+
+
+@pytest.mark.parametrize(
+    ("content", "hashes"),
+    [
+        ('{"splits": {"train": {"split_sha256": "abc"}}}', {"train": "abc"}),
+        ('{"splits": {"train": 800}}', {}),
+        ('["image.png"]', {}),
+        ("not JSON", {}),
+    ],
+)
+def test_a_manifest_of_the_users_own_stops_no_run(tmp_path, content, hashes):
+    (tmp_path / "records").mkdir()
+    (tmp_path / "records/train.jsonl").write_text("{}\n")
+    (tmp_path / "manifest.json").write_text(content)
+    run = {"seed": 0, "steps": 1, "resumed_from": 0, "parameters": {}, "base": {}}
+    told = describe_run(**run, data_files=[tmp_path / "records/train.jsonl"])
+    assert told["split_sha256"] == {str(tmp_path / "manifest.json"): hashes}
+
+
+def test_no_record_left_is_told_with_the_reason(spec, tmp_path):
+    none_left = load_config(spec, ("--config.data.findings=('ILD',)",))
+    with pytest.raises(UserError, match=r"1 set aside, the first for missing_image .*\('ILD',\)"):
+        open_records(none_left, "train")
+    records = tmp_path / "data/records/train.jsonl"
+    write_records(records, (_record(i, 2.0 * i) for i in range(16)))
+    with pytest.raises(UserError, match=r"none asks about data.findings=\('ILD',\)"):
+        open_records(none_left, "train")
+    for image in (tmp_path / "data/images").iterdir():
+        image.unlink()
+    with pytest.raises(UserError, match=r"16 set aside, the first for missing_image .*jsonl:1:"):
+        open_records(load_config(spec), "train")
+
+
+@pytest.mark.usefixtures("smaller_tiny")
+def test_features_that_cannot_be_written_are_told_in_one_line(spec, tmp_path):
+    (tmp_path / "taken").write_text("a file")
+    settings = ("--config.trainable=('decoder/', 'projector/')",)
+    config = load_config(spec, (*settings, f"--config.data.feature_cache={tmp_path / 'taken'}"))
+    with pytest.raises(UserError, match=r"\.npy cannot be written: "):
+        train.train(config, tmp_path / "run")
 
 
 @pytest.mark.usefixtures("smaller_tiny")

@@ -43,6 +43,7 @@ from cxrjax.errors import UserError
 from cxrjax.records import Generator, QARecord
 
 NATIVE = "native"
+SPLIT_NOT_FOLLOWED = "studies whose own split is not followed, since others have none"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -205,6 +206,8 @@ def _construct(
     if not entries:
         reasons = {reason: n for reason, n in quality.counts().items() if n}
         raise UserError(f"{build.source}: no study left to use; set aside: {reasons or 'none'}")
+    with output.writing(build.out):
+        output.write_json(build.out / "sampling_weights.json", counts.to_json())
 
     def unrated(key: Key, files: StudyFiles) -> tuple[SceneGraph, StudyQuestions]:
         graph, _ = files.read(key)
@@ -225,7 +228,6 @@ def _construct(
             rater.require_permission(unrated(key, files) for key in entries)
     with StudyFiles(build.out / NATIVE, quality) as files:
         _write(build, entries, lambda key: questions(key, files), quality, made_by)
-    output.write_json(build.out / "sampling_weights.json", counts.to_json())
 
 
 def _read_release(build: QBABuild, quality: QualityLog) -> None:
@@ -291,7 +293,7 @@ def _write(
 ) -> None:
     """Both kinds of source, from here on alike; `made_by` is None for the release."""
     release = made_by is None
-    splits = _divide(entries, build.seed)
+    splits = _divide(entries, build.seed, quality)
     output.prepare(build.out, splits)
     statistics, records = StudyStatistics(), RecordStatistics()
     # The release's own generator is not ours to name.
@@ -368,13 +370,16 @@ def _exported(question: Question, build: QBABuild) -> bool:
     return at_least(grade, build.least_grade)
 
 
-def _divide(entries: Mapping[Key, _Entry], seed: int) -> dict[str, list[Key]]:
-    """Keys by split: the source's own, or 15 % of the patients for validation."""
-    if entries and all(entry.split for entry in entries.values()):
+def _divide(entries: Mapping[Key, _Entry], seed: int, quality: QualityLog) -> dict[str, list[Key]]:
+    """Keys by split: the source's own where all have one, else 15 % of the patients held out."""
+    stated = sum(bool(entry.split) for entry in entries.values())
+    if entries and stated == len(entries):
         splits: dict[str, list[Key]] = collections.defaultdict(list)
         for key, entry in entries.items():
             splits[entry.split].append(key)
         return dict(sorted(splits.items()))
+    if stated:
+        quality.warnings[SPLIT_NOT_FOLLOWED] += stated
     validation = validation_groups({patient for patient, _ in entries}, seed)
     divided: dict[str, list[Key]] = {"train": [], "validation": []}
     for key in entries:

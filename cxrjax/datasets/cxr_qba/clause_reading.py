@@ -7,7 +7,7 @@ these come its regions, its side and its modifiers.
 import dataclasses
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cxrjax.datasets.cxr_qba.definitions import Definitions, Language, Statement
@@ -22,6 +22,8 @@ _PREPOSITION = re.compile(
     r"\b(?:in|at|of|within|along|involving|overlying|over|projecting|to|near|throughout|on|"
     r"adjacent|through|from)\b"
 )
+# Index of a state's first word -> where it stands.
+_States = Mapping[int, Match[str]]
 
 
 @dataclasses.dataclass
@@ -35,6 +37,7 @@ class Spot:
         statement: the organ, where the spot is a statement on one.
         normal: whether the statement says that the organ is normal.
         own: indices of words that belong to it, its own included.
+        parent: the spot that is taken for this one ("opacity, likely pneumonia").
     """
 
     first: int
@@ -50,7 +53,7 @@ class Spot:
     positive: bool = True
     certainty: str = "certain"
     probability: str = ""
-    parent: int | None = None
+    parent: "Spot | None" = None
     changes: list[str] = dataclasses.field(default_factory=list)
 
 
@@ -143,7 +146,10 @@ def _statements(words: Sequence[Word], taken: set[int], language: Language) -> l
     return found
 
 
-def _after(subject, length, normal, abnormal, passed):
+def _after(
+    subject: Match[Statement], length: int, normal: _States, abnormal: _States, passed: set[int]
+) -> Match[str] | None:
+    """The state behind an organ, over words that may stand between the two."""
     for index in range(subject.last, min(length, subject.last + _STATE_REACH)):
         if index in abnormal:
             return abnormal[index]
@@ -154,7 +160,10 @@ def _after(subject, length, normal, abnormal, passed):
     return None
 
 
-def _before(subject, normal, abnormal, passed):
+def _before(
+    subject: Match[Statement], normal: _States, abnormal: _States, passed: set[int]
+) -> Match[str] | None:
+    """The state right before an organ."""
     states = {match.last: match for match in (*normal.values(), *abnormal.values())}
     for index in range(subject.first, max(0, subject.first - 5), -1):
         if index in states:
@@ -221,8 +230,10 @@ def _place(
     modifiers = language.modifiers.find(words)
     for spot in spots:
         for region in regions:
-            if region.last - 1 not in spot.own or _names_statement(region, spot):
+            if region.last - 1 not in spot.own:
                 continue
+            if spot.statement is not None and region.payload in spot.statement.regions:
+                continue  # the organ that the statement is about
             if region.payload not in spot.regions:
                 spot.regions.append(region.payload)
             spot.trailing_regions |= region.first >= spot.last
@@ -234,13 +245,6 @@ def _place(
         for modifier in modifiers:
             if modifier.first in spot.own and modifier.payload not in spot.modifiers:
                 spot.modifiers.append(modifier.payload)
-
-
-def _names_statement(region: Match[str], spot: Spot) -> bool:
-    """Whether a region is only the organ that a statement is about, or part of a finding's name."""
-    if spot.statement is not None:
-        return region.payload in spot.statement.regions
-    return False
 
 
 def _share_places(text: str, words: Sequence[Word], spots: Sequence[Spot]) -> None:
@@ -290,7 +294,7 @@ def _judge(
             previous = spots[number - 1]
             between = [c for c in reads_as if previous.last <= c.first and c.last <= spot.first]
             if between and previous.positive and previous.names:
-                spot.parent = number - 1
+                spot.parent = previous
             elif previous.parent is not None and spot.certainty == previous.certainty:
                 spot.parent = previous.parent  # "... may represent atelectasis or pneumonia"
 

@@ -144,7 +144,14 @@ class Language:
         modifiers: word -> (type, value).
         uncertain_before: cue -> certainty of what follows.
         uncertain_after: cue -> certainty of what stands before.
+        uncertain_negation: denials that leave some doubt ("no definite").
+        interpretation: words between a finding and what it is taken for.
         change: word -> what changed.
+        change_context: words that speak of an earlier study.
+        ignored_after: words after which a sentence observes nothing more (advice, history).
+        ignored_sentences: words of sentences that observe nothing.
+        sides: word -> left, right or both.
+        not_sides: phrases in which "left" or "right" is no side of a finding.
         subjects: wording -> statement.
         normal_states: words that say an organ is normal.
         linked: words that may stand between an organ and its state, or in a list of organs.

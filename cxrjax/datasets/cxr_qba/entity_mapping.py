@@ -42,7 +42,7 @@ class LexicalMapper:
     ) -> None:
         self._names = (definitions or load_definitions()).finding_names
         self._threshold = threshold
-        self._spellings = {" ".join(key): key for key in self._names}
+        self._spellings = [" ".join(key) for key in self._names]
         self.map = functools.lru_cache(maxsize=65536)(self._map)
 
     def _map(self, name: str) -> str | None:

@@ -13,6 +13,7 @@ from cxrjax.datasets.cxr_qba.negative_sampling import MentionCounts, sample, unm
 from cxrjax.datasets.cxr_qba.question_parts import QuestionMaker
 from cxrjax.datasets.cxr_qba.questions import Question, StudyQuestions
 from cxrjax.datasets.cxr_qba.scene_graph import Observation, SceneGraph
+from cxrjax.datasets.english import join
 
 # Asked about in every study (Q13); ours.
 DEFAULT_REGIONS = (
@@ -69,14 +70,11 @@ class _Generator(QuestionMaker):
         given = self.graph.indication
         if given is None or given.answer_for_indication is None or not given.indication_summary:
             return
-        parts = [
-            from_observation(self.graph, self.graph.observations[obs_id], "details", 0)
+        answer = from_observation(self.graph, given.answer_for_indication, "main_answer")
+        answer.sub_answers = [
+            from_observation(self.graph, self.graph.observations[obs_id], "details", level=1)
             for obs_id in given.associated_obs_ids
         ]
-        answer = from_observation(self.graph, given.answer_for_indication, "main_answer")
-        answer.sub_answers = parts
-        for part in parts:
-            part.answer_level = 1
         values = {"indication": given.indication_summary.rstrip(". ")}
         yield self.question("A_indication", [answer], values, given.associated_obs_ids)
 
@@ -188,7 +186,7 @@ class _Generator(QuestionMaker):
                 inside.append(node)
             elif overlap(names, [region], self.definitions):
                 around.append(node)
-        are = "are" if region.endswith("s") and region != "pericardium" else "is"
+        are = "are" if wording.is_plural(region) else "is"
         values = {"region": region, "are": are, "Are": are.capitalize()}
         about = [o for o in inside if _of(o, "abnormality", "acquisition")]
         open_question = any(o.positive and _of(o, "abnormality") for o in around)
@@ -267,7 +265,7 @@ class _Generator(QuestionMaker):
         placed = [o for o in present if o.regions and not o.default_regions]
         if placed:
             regions = list(dict.fromkeys(r for o in placed for r in o.region_names))
-            where = wording.join(["the " + region for region in regions])
+            where = join(["the " + region for region in regions])
             answer = self.template(
                 kinds[2],
                 "finding_where",
@@ -280,7 +278,7 @@ class _Generator(QuestionMaker):
         graded = [o for o in present if o.modifiers.get("severity")]
         if graded and not device:
             kind = "D04_how_severe_is_finding"
-            severity = wording.join(
+            severity = join(
                 list(dict.fromkeys(value for o in graded for value in o.modifiers["severity"]))
             )
             answer = self.template(

@@ -45,7 +45,7 @@ def check_questions(questions: StudyQuestions, key: tuple[str, str], sizes: Size
     """Checks ids and boxes.
 
     Raises:
-        Unusable: `invalid_graph`, `duplicate_id`, `bad_box`, `box_outside_image`.
+        Unusable: `invalid_graph`, `duplicate_id`, `bad_box`, `box_outside_image`, `wrong_frame`.
     """
     _check_key(questions.patient_id, questions.study_id, key)
     seen: set[str] = set()
@@ -65,7 +65,7 @@ def check_localization(places: Mapping[str, Localization], sizes: Sizes, owner: 
     """
     for image_id, place in places.items():
         for box in place.bboxes:
-            if max(box) <= 1 and sizes.get(image_id, (2, 2)) > (1, 1):
+            if max(box) <= 1:
                 raise Unusable(
                     "wrong_frame",
                     f"{owner}: {box} on {image_id} looks like fractions; expected pixels",

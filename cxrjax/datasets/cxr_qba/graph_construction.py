@@ -54,47 +54,17 @@ def build_scene_graph(
         images: regions of each image that has any.
         mapper: free names to findings.
     """
-    nodes: list[Observation] = []
-    edges: list[ObservationRelation] = []
-    spoken: list[SentenceRelation] = []
     resolver = _Resolver(definitions, mapper)
-
-    def add(observed: read.Observation, level: int) -> str:
-        node = resolver.node(f"O{len(nodes) + 1:02d}", observed, level)
-        nodes.append(node)
-        spoken.extend(
-            SentenceRelation(observation_id=node.obs_id, sentence_id=sent_id)
-            for sent_id in observed.sentence_ids
-        )
-        for child in observed.children:
-            child_id = add(child, level + 1)
-            edges.append(
-                ObservationRelation(
-                    parent_observation_id=node.obs_id,
-                    child_observation_id=child_id,
-                    child_type=CHILD_TYPE,
-                )
-            )
-        return node.obs_id
-
-    for observed in extraction.observations:
-        add(observed, 0)
-    nodes, contradictions = drop_contradicted(nodes, definitions)
-    # A child whose parent was dropped stands on its own.
+    every, parents, spoken = _read_nodes(extraction, resolver)
+    nodes, contradictions = drop_contradicted(every, definitions)
     kept = {node.obs_id for node in nodes}
-    edges = [e for e in edges if {e.parent_observation_id, e.child_observation_id} <= kept]
-    below = {edge.child_observation_id for edge in edges}
-    for node in nodes:
-        if node.obs_id not in below:
-            node.child_level, node.child_type = 0, None
+    # A child whose parent was dropped stands on its own.
+    parents = {child: parent for child, parent in parents.items() if {child, parent} <= kept}
+    _set_levels(nodes, parents)
     nodes += _default_negatives(nodes, definitions, resolver)
     for node in nodes:
         _locate(node, images, definitions)
-        node.obs_quality.update(
-            {"localization_quality": quality}
-            if (quality := _over_images(node.localization)) is not None
-            else {"localization_quality": "NO_LOCALIZATION"}
-        )
+        node.obs_quality["localization_quality"] = _over_images(node.localization)
     graph = SceneGraph(
         patient_id=study.patient_id,
         study_id=study.study_id,
@@ -104,7 +74,7 @@ def build_scene_graph(
             )
             for s in extraction.sentences
         },
-        top_level_obs_ids=[node.obs_id for node in nodes if node.obs_id not in below],
+        top_level_obs_ids=[node.obs_id for node in nodes if node.obs_id not in parents],
         observations={node.obs_id: node for node in nodes},
         located_at_relations=[
             LocatedAt(
@@ -116,7 +86,12 @@ def build_scene_graph(
             for node in nodes
             for entry in node.regions
         ],
-        obs_relations=edges,
+        obs_relations=[
+            ObservationRelation(
+                parent_observation_id=parent, child_observation_id=child, child_type=CHILD_TYPE
+            )
+            for child, parent in parents.items()
+        ],
         obs_sent_relations=[edge for edge in spoken if edge.observation_id in kept],
     )
     graph.regions, graph.region_region_relations = _region_tree(nodes, images, definitions)
@@ -133,6 +108,40 @@ def build_scene_graph(
     return BuiltGraph(graph, contradictions)
 
 
+def _read_nodes(
+    extraction: read.Extraction, resolver: "_Resolver"
+) -> tuple[list[Observation], dict[str, str], list[SentenceRelation]]:
+    """(nodes, parents before their children; child's id -> parent's; which sentence says which)."""
+    nodes: list[Observation] = []
+    parents: dict[str, str] = {}
+    spoken: list[SentenceRelation] = []
+
+    def add(observed: read.Observation, parent: str | None) -> None:
+        node = resolver.node(f"O{len(nodes) + 1:02d}", observed)
+        nodes.append(node)
+        if parent is not None:
+            parents[node.obs_id] = parent
+        spoken.extend(
+            SentenceRelation(observation_id=node.obs_id, sentence_id=sent_id)
+            for sent_id in observed.sentence_ids
+        )
+        for child in observed.children:
+            add(child, node.obs_id)
+
+    for observed in extraction.observations:
+        add(observed, None)
+    return nodes, parents, spoken
+
+
+def _set_levels(nodes: Sequence[Observation], parents: Mapping[str, str]) -> None:
+    levels: dict[str, int] = {}
+    for node in nodes:
+        parent = parents.get(node.obs_id)
+        node.child_level = 0 if parent is None else levels[parent] + 1
+        node.child_type = None if parent is None else CHILD_TYPE
+        levels[node.obs_id] = node.child_level
+
+
 class _Resolver:
     """Free values of observations into nodes."""
 
@@ -140,7 +149,7 @@ class _Resolver:
         self.definitions = definitions
         self.mapper = mapper
 
-    def node(self, obs_id: str, observed: read.Observation, level: int) -> Observation:
+    def node(self, obs_id: str, observed: read.Observation) -> Observation:
         mapped = {name: self.mapper.map(name) for name in observed.entity}
         names = list(dict.fromkeys(found for found in mapped.values() if found))
         findings = [self.definitions.findings[name] for name in names]
@@ -158,8 +167,6 @@ class _Resolver:
             regions or defaults,
             name=observed.name,
             summary_sentence=observed.summary_sentence,
-            child_type=CHILD_TYPE if level else None,
-            child_level=level,
             non_resolved_regions=unknown,
             default_regions=defaults,
             non_resolved_obs_entities=[name for name, found in mapped.items() if not found],
@@ -253,11 +260,12 @@ def _locate(node: Observation, images: LocalizedImages, definitions: Definitions
         node.localization[image_id] = place
 
 
-def _over_images(localization: Mapping[str, Localization]) -> str | None:
+def _over_images(localization: Mapping[str, Localization]) -> str:
+    """The worst over all images."""
     worst = worst_values(
         {"localization_quality": place.localization_quality} for place in localization.values()
     )
-    return worst.get("localization_quality")
+    return worst.get("localization_quality", "NO_LOCALIZATION")
 
 
 def _region_tree(
@@ -291,7 +299,7 @@ def _region_tree(
             region=name,
             laterality=region.side or None,
             localization=places,
-            region_localization_quality=_over_images(places) or "NO_LOCALIZATION",
+            region_localization_quality=_over_images(places),
         )
         if region.parent:
             edges.append(

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cxrjax.datasets.csv_table import read_table
-from cxrjax.datasets.quality import PixelBox, QualityLog
+from cxrjax.datasets.csv_table import TableRow, read_table
+from cxrjax.datasets.quality import PixelBox, QualityLog, Unusable
 from cxrjax.errors import UserError
 
 STUDY = "study_id"
@@ -215,7 +215,6 @@ def read_reflacx(folder: Path, quality: QualityLog) -> ImageBoxes:
 def _reflacx_marks(
     tables: Sequence[Path], quality: QualityLog
 ) -> Iterator[tuple[str, str, PixelBox | None, str]]:
-    known = load_label_classes().boxes["REFLACX"]
     for table in tables:
         for reading in read_table(table, ("id", "dicom_id")):
             if reading.fault is not None:
@@ -227,14 +226,29 @@ def _reflacx_marks(
                 quality.set_aside("dangling_id", reading.cells["id"], reading.where, f"no {file}")
                 continue
             for row in read_table(file, (*_CORNERS, "certainty")):
-                if _number(row.cells["certainty"]) < LEAST_CERTAINTY:
-                    continue
-                corners = [_number(row.cells[name]) for name in _CORNERS]
-                box = (corners[0], corners[1], corners[2], corners[3])
-                for name in known:
-                    if row.cells.get(name, "").strip().lower() in ("true", "1", "1.0"):
-                        where = f"{reading.cells['id']}/{row.where}"
-                        yield reading.cells["dicom_id"], name, box, where
+                where = f"{reading.cells['id']}/{row.where}"
+                yield from _ellipse_marks(row, reading.cells["dicom_id"], where, quality)
+
+
+def _ellipse_marks(
+    row: TableRow, image_id: str, where: str, quality: QualityLog
+) -> Iterator[tuple[str, str, PixelBox | None, str]]:
+    names = [
+        name
+        for name in load_label_classes().boxes["REFLACX"]
+        if row.cells.get(name, "").strip().lower() in ("true", "1", "1.0")
+    ]
+    certainty = _number(row.cells["certainty"])
+    fault = row.fault
+    if fault is None and names and math.isnan(certainty):
+        found = f"certainty is {row.cells['certainty']!r}; expected 1 to 5"
+        fault = Unusable("malformed_row", found)
+    if fault is not None:
+        quality.set_aside(fault.reason, image_id, where, fault.found)
+    elif certainty >= LEAST_CERTAINTY:
+        corners = [_number(row.cells[name]) for name in _CORNERS]
+        for name in names:
+            yield image_id, name, (corners[0], corners[1], corners[2], corners[3]), where
 
 
 def _collect(

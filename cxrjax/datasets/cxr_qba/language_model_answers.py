@@ -3,17 +3,16 @@
 Checks raise ValueError in words for the model, which is asked again.
 """
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal
 
 from cxrjax.datasets.cxr_qba.extraction import OBSERVED_SECTIONS, Report, Sentence
 from cxrjax.datasets.cxr_qba.observation_quality import mentions_change
 from cxrjax.datasets.cxr_qba.prompts import Strict
+from cxrjax.datasets.english import plain_words
 
 SECTIONS = ("indication", *OBSERVED_SECTIONS)
 MAX_DEPTH = 3
-_WORD = re.compile(r"[a-z0-9]+")
 
 
 class ReadSentence(Strict):
@@ -73,7 +72,7 @@ class ReadObservations(Strict):
 
 def words_of(text: str) -> str:
     """Its words with a blank around each: " no pneumothorax "."""
-    return f" {' '.join(_WORD.findall(text.lower()))} "
+    return f" {plain_words(text)} "
 
 
 def joined(text: str) -> str:

@@ -9,6 +9,7 @@ import contextlib
 import csv
 import gzip
 import io
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -103,8 +104,8 @@ class MetadataWriter:
                 {
                     **ids,
                     "image_id": image.image_id,
-                    "view_position": image.view,
-                    "patient_orientation": image.orientation,
+                    "view_position": image.view or None,
+                    "patient_orientation": image.orientation or None,
                     "frontal": image.frontal,
                     "height": height,
                     "width": width,
@@ -220,7 +221,8 @@ def read_table(path: Path, columns: Sequence[str] | None = None) -> Iterator[dic
             yield {name: row[name] for name in columns} if columns else row
     except KeyError as error:
         raise UserError(f"{path}: has no column {error.args[0]!r}") from None
-    except (OSError, EOFError, UnicodeDecodeError, pa.ArrowException) as error:
+    # ValueError: a cell that is no number, or text that is not UTF-8.
+    except (OSError, EOFError, zlib.error, csv.Error, ValueError, pa.ArrowException) as error:
         raise UserError(f"{path}: cannot read the table: {error}") from None
 
 

@@ -35,7 +35,6 @@ QUESTION_TYPES = {
     "D06_has_device": "finding",
     "D07_where_is_device": "finding",
 }
-ANSWER_TYPES = ("main_answer", "details", "related_information")
 
 
 class Answer(Native):

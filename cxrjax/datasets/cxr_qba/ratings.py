@@ -191,12 +191,3 @@ def overall_grade(question: Question, study_quality: Mapping[str, Any] | None = 
                 return UNRATED
         grades += ratings_of(answer.answer_quality, answer.answer_type)
     return lowest(grades) or UNRATED
-
-
-def exported(grade: str | None, least: str, frontal_images: int) -> bool:
-    """Whether a question goes into an export (Q19): good enough, and its study has a frontal image.
-
-    Args:
-        least: `PRETRAINING` or `FINETUNING`.
-    """
-    return frontal_images > 0 and at_least(grade, least)

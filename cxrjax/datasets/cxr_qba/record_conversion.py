@@ -4,8 +4,6 @@ Fields that records have no place for are kept under `quality`, which no model s
 back gives the same JSON up to the order of keys.
 """
 
-import collections
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -77,7 +75,7 @@ def to_records(
 
 def from_records(records: Iterable[QARecord]) -> list[native.StudyQuestions]:
     """Question files again, studies and questions in order of first appearance."""
-    studies: dict[tuple[str, str], dict[str, Any]] = collections.OrderedDict()
+    studies: dict[tuple[str, str], dict[str, Any]] = {}
     seen: set[tuple[str, str, str]] = set()
     for record in records:
         patient, study = record.patient_id or "", record.study_id or ""
@@ -166,8 +164,3 @@ def _without(content: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
     if "sub_answers" in names and "sub_answers" not in content:
         left["has_sub_answers"] = False
     return left
-
-
-def same_content(first: Any, second: Any) -> bool:
-    """Whether two JSON values are byte-equal up to the order of keys."""
-    return json.dumps(first, sort_keys=True) == json.dumps(second, sort_keys=True)

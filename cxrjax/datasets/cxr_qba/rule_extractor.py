@@ -110,19 +110,10 @@ class RuleExtractor:
         return observations
 
     def _observations(self, spots: Sequence[Spot]) -> list[Observation]:
-        made = {number: self._observe(spot) for number, spot in enumerate(spots)}
-        top = []
-        for number, spot in enumerate(spots):
-            children = tuple(
-                made[child] for child, other in enumerate(spots) if other.parent == number
-            )
-            if children:
-                made[number] = dataclasses.replace(made[number], children=children)
-            if spot.parent is None:
-                top.append(number)
-        return [made[number] for number in top]
+        return [self._observe(spot, spots) for spot in spots if spot.parent is None]
 
-    def _observe(self, spot: Spot) -> Observation:
+    def _observe(self, spot: Spot, spots: Sequence[Spot]) -> Observation:
+        """What a spot says, with what it is taken for below it."""
         findings = [self.definitions.findings[name] for name in spot.names]
         positive = spot.positive and "resolved" not in spot.changes
         changes = tuple(spot.changes) if spot.positive else ()
@@ -148,6 +139,7 @@ class RuleExtractor:
             modifiers=tuple(m for m in spot.modifiers if positive or m == wording.ACUTE),
             change=changes,
             change_sentence=wording.describe_change(findings, changes),
+            children=tuple(self._observe(other, spots) for other in spots if other.parent is spot),
         )
 
     def _defaults_on_side(self, spot: Spot) -> list[str]:

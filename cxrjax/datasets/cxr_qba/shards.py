@@ -25,7 +25,7 @@ from typing import Any
 
 import cxrjax
 from cxrjax.datasets import output
-from cxrjax.datasets.cxr_qba.build import QBABuild, export
+from cxrjax.datasets.cxr_qba.build import SPLIT_NOT_FOLLOWED, QBABuild, export
 from cxrjax.datasets.cxr_qba.construction import construct_graph, construct_questions
 from cxrjax.datasets.cxr_qba.corpus_facts import CorpusFacts, merge_facts
 from cxrjax.datasets.cxr_qba.metadata import MetadataWriter, write_quality_mappings
@@ -177,6 +177,8 @@ def build_questions(job: ShardedBuild, number: int, facts: CorpusFacts) -> None:
             images = [_image_from_json(image) for image in entry["images"]]
             split = entry["split"]
             if facts.without_split:
+                if split:
+                    quality.warnings[SPLIT_NOT_FOLLOWED] += 1
                 split = "validation" if graph.patient_id in validation else "train"
             if split not in shards:
                 shard = RecordShard(build.out, shard_name(split, number, job.shards))

@@ -2,7 +2,7 @@
 
 *.xml, NLMCXR_reports.tgz, torchxrayvision-*.whl     OpenI: reports, and the names of images
 files/p1x/p1xxxxxxx/sxxxxxxxx.txt                    MIMIC-CXR: reports
-mimic-cxr-2.0.0-metadata.csv.gz, -split.csv.gz       views, sizes, splits
+mimic-cxr-*-metadata.csv.gz, -split.csv.gz           views, sizes, splits
 chest_imagenome/silver_dataset/scene_graph/<dicom_id>_SceneGraph.json    boxes of 29 regions
 cxas/<dicom_id>.json                                 masks, COCO run lengths
 studies.jsonl                                        data/cxr_qba/README.md
@@ -11,7 +11,7 @@ studies.jsonl                                        data/cxr_qba/README.md
 import dataclasses
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from pycocotools import mask as coco
 from cxrjax.datasets import mimic_tables
 from cxrjax.datasets.cxr_qba.extraction import Report
 from cxrjax.datasets.cxr_qba.study import Box, Study, StudyImage
-from cxrjax.datasets.gemex.scene_graph import box_on_image
+from cxrjax.datasets.gemex.scene_graph import box_on_image, original_box
 from cxrjax.datasets.openi import is_openi, read_openi
 from cxrjax.datasets.quality import QualityLog, Unusable
 from cxrjax.errors import UserError
@@ -170,21 +170,20 @@ def parse_sections(text: str) -> dict[str, str]:
 
 def _read_mimic(source: Path, quality: QualityLog, wanted: Wanted) -> Iterator[Study]:
     images: dict[str, list[StudyImage]] = {}
-    table = source / "mimic-cxr-2.0.0-metadata.csv.gz"
     columns = ("dicom_id", "subject_id", "study_id", "Rows", "Columns")
-    for number, row in _table(table, columns):
+    for where, row in _table(source, mimic_tables.METADATA_PATTERN, columns):
         if wanted(f"p{row['subject_id']}"):
             image = StudyImage(
                 row["dicom_id"],
-                mimic_tables.size_of(row, f"{table}:{number}"),
+                mimic_tables.size_of(row, where),
                 row.get("ViewPosition") or "",
                 row.get("PatientOrientationCodeSequence_CodeMeaning") or "",
             )
             images.setdefault(row["study_id"], []).append(image)
-    table = source / "mimic-cxr-2.0.0-split.csv.gz"
+    split_columns = ("study_id", "split")
     splits = {
         row["study_id"]: mimic_tables.SPLIT_NAMES.get(row["split"], row["split"])
-        for _, row in _table(table, ("study_id", "split"))
+        for _, row in _table(source, mimic_tables.SPLIT_PATTERN, split_columns)
     }
     folders = (f for f in (source / "files").glob("p*/p*") if wanted(f.name))
     for path in (report for f in sorted(folders) for report in sorted(f.glob("s*.txt"))):
@@ -224,28 +223,25 @@ def _with_regions(source: Path, report: Path, image: StudyImage, quality: Qualit
 def _graph_boxes(path: Path, image: StudyImage, quality: QualityLog) -> dict[str, tuple[Box, ...]]:
     """Region -> box in pixels, of a scene graph; boxes that fit no frame are set aside."""
     boxes: dict[str, tuple[Box, ...]] = {}
-    for entry in _entries(path, image, "objects", quality):
-        name = str(entry.get("bbox_name"))
+    (objects,) = _lists(path, image, ("objects",), quality)
+    for entry in objects:
         try:
+            box = original_box(entry)
             if image.image_hw:
                 box_on_image(entry, image.image_hw)
-            x_min, y_min, x_max, y_max = (entry[f"original_{n}"] for n in ("x1", "y1", "x2", "y2"))
         except Unusable as fault:
             quality.set_aside(fault.reason, image.image_id, path.name, fault.found)
             continue
-        except KeyError as missing:
-            found = f"{name}: without {missing}"
-            quality.set_aside("bad_box", image.image_id, path.name, found)
-            continue
-        boxes[name] = ((x_min, y_min, x_max, y_max),)
+        boxes[str(entry.get("bbox_name"))] = (box,)
     return boxes
 
 
 def _masks(path: Path, image: StudyImage, quality: QualityLog) -> dict[str, np.ndarray]:
     """Structure -> [height, width] bool, of a COCO file; what is no mask is set aside."""
     masks: dict[str, np.ndarray] = {}
-    names = {one.get("id"): one.get("name") for one in _entries(path, image, "categories", quality)}
-    for number, entry in enumerate(_entries(path, image, "annotations", quality)):
+    categories, annotations = _lists(path, image, ("categories", "annotations"), quality)
+    names = {one.get("id"): one.get("name") for one in categories}
+    for number, entry in enumerate(annotations):
         try:
             lengths, name = entry["segmentation"], str(names[entry["category_id"]])
             # Before they are decoded: lengths beyond the stated size end the process.
@@ -260,22 +256,30 @@ def _masks(path: Path, image: StudyImage, quality: QualityLog) -> dict[str, np.n
     return masks
 
 
-def _entries(path: Path, image: StudyImage, name: str, quality: QualityLog) -> list[dict[str, Any]]:
-    """A list of objects in a file; empty where there is no file (lateral views have no regions)."""
+def _lists(
+    path: Path, image: StudyImage, names: tuple[str, ...], quality: QualityLog
+) -> list[list[dict[str, Any]]]:
+    """Lists of objects in a file, by name.
+
+    Empty where there is no file (lateral views have no regions) or where it is set aside.
+    """
     if not path.is_file():
-        return []
+        return [[] for _ in names]
     try:
         content = json.loads(path.read_bytes())
-        entries = content[name]
-        if not isinstance(entries, list) or not all(isinstance(one, dict) for one in entries):
-            raise ValueError(f"{name} is no list of objects")
+        lists = [content[name] for name in names]
+        for name, entries in zip(names, lists, strict=True):
+            if not isinstance(entries, list) or not all(isinstance(one, dict) for one in entries):
+                raise ValueError(f"{name} is no list of objects")
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         quality.set_aside("invalid_graph", image.image_id, path.name, f"not as expected: {error!r}")
-        return []
-    return entries
+        return [[] for _ in names]
+    return lists
 
 
-def _table(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, dict[str, str]]]:
-    """(line, row) of a table; none where there is no such file."""
-    if path.is_file():
+def _table(
+    source: Path, pattern: str, columns: tuple[str, ...]
+) -> Iterator[tuple[str, Mapping[str, str]]]:
+    """(file and line, row) of the table of this name; none where there is no such file."""
+    for path in sorted(source.glob(pattern))[:1]:
         yield from mimic_tables.read_rows(path, columns)

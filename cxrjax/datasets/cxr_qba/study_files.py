@@ -12,6 +12,7 @@ import dataclasses
 import json
 import re
 import zipfile
+import zlib
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -30,6 +31,11 @@ MAX_BYTES = 64 << 20
 MAX_RATIO = 200
 _SMALL = 1 << 20
 _NAME = re.compile(r"(?:^|/)(?P<patient>[^/]+)/(?P<study>[^/]+?)(?:\.scene_graph|\.qa)\.json$")
+
+# What the libraries raise on damaged, encrypted or strangely packed members.
+_UNREADABLE = (
+    OSError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError
+)  # fmt: skip
 
 Key = tuple[str, str]
 
@@ -53,7 +59,7 @@ class Member:
             if self.archive is None:
                 return self._read_file()
             return self._read_member(self.archive)
-        except (OSError, zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:
+        except _UNREADABLE as error:
             raise UserError(f"{self.root}: {self.name}: cannot read: {error}") from None
 
     def _read_file(self) -> bytes:

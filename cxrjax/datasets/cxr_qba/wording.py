@@ -7,6 +7,7 @@ change or of earlier studies (Q06).
 from collections.abc import Sequence
 
 from cxrjax.datasets.cxr_qba.definitions import Definitions, Finding
+from cxrjax.datasets.english import capital, join
 
 _MODIFIER_ORDER = ("severity", "temporal", "spread", "texture")
 ACUTE = ("temporal", "acute")
@@ -19,15 +20,8 @@ _CHANGES = {
     "resolved": "has resolved",
 }
 
-
-def join(parts: Sequence[str], word: str = "and") -> str:
-    """`a`, `a and b`, `a, b and c`."""
-    return f" {word} ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
-
-
-def capital(text: str) -> str:
-    """The text with a capital first letter."""
-    return text[:1].upper() + text[1:]
+# Plurals of regions that do not end in s.
+_PLURALS = ("axillae", "bronchi", "hila", "humeri", "scapulae")
 
 
 def noun(
@@ -64,6 +58,12 @@ def plural(name: str) -> str:
     if name.endswith(("ss", "x")):
         return name + "es"
     return name if name.endswith("s") else name + "s"
+
+
+def is_plural(name: str) -> bool:
+    """Whether the name of a region or an organ takes "are"."""
+    last = name.split()[-1]
+    return last in _PLURALS or (last.endswith("s") and not last.endswith(("ss", "us", "is")))
 
 
 def place(regions: Sequence[str]) -> str:
@@ -112,7 +112,7 @@ def _side_and_place(
 
 def describe_normal(organ: str) -> tuple[str, str]:
     """(name, summary sentence) of an organ that is normal."""
-    verb = "are" if organ.endswith("s") and not organ.endswith("ss") else "is"
+    verb = "are" if is_plural(organ) else "is"
     return f"Normal {organ}", f"The {organ} {verb} normal."
 
 

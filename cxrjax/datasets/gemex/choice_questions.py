@@ -7,6 +7,7 @@ and resembles nothing that is; regions do not overlap. Their order is drawn.
 import random
 from collections.abc import Iterable, Iterator, Sequence
 
+from cxrjax.datasets.english import capital
 from cxrjax.datasets.gemex.dialogue import LETTERS
 from cxrjax.datasets.gemex.facts import Fact
 from cxrjax.datasets.gemex.pool import Pool, words_of
@@ -15,7 +16,6 @@ from cxrjax.datasets.gemex.refine import BY_PLACE, severity_word, spoken, write_
 from cxrjax.datasets.gemex.regions import load_regions
 from cxrjax.datasets.gemex.vocabulary import load_vocabulary
 from cxrjax.datasets.gemex.wording import (
-    capital,
     finding_values,
     is_many,
     question,
@@ -98,7 +98,7 @@ def single_choice(pool: Pool, rng: random.Random) -> Iterator[Draft]:
 
 def multi_choice(pool: Pool, rng: random.Random) -> Iterator[Draft]:
     """Every multi-choice question that the report can answer; statements three times."""
-    there = [name for name in pool.present]
+    there = list(pool.present)
     away = _not_there(pool, rng)
     if there and away:
         yield _several(

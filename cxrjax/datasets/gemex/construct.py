@@ -12,7 +12,13 @@ from cxrjax.codecs.gemex import SIDE
 from cxrjax.datasets.gemex.curation import classes_of
 from cxrjax.datasets.gemex.dialogue import QUESTION_TYPES, assistant_text
 from cxrjax.datasets.gemex.native import locate, location_text
-from cxrjax.datasets.gemex.questions import Draft, Generator, RefinedReport, check
+from cxrjax.datasets.gemex.questions import (
+    MAX_QUESTIONS,
+    Draft,
+    Generator,
+    RefinedReport,
+    check,
+)
 from cxrjax.datasets.gemex.refine import Refiner
 from cxrjax.datasets.gemex.report import Report
 from cxrjax.datasets.quality import QualityLog, Unusable
@@ -20,7 +26,6 @@ from cxrjax.records import Answer, QARecord
 from cxrjax.records import Generator as Maker
 
 MIN_SENTENCES = 2
-MAX_QUESTIONS = 11
 
 
 @dataclasses.dataclass

@@ -12,6 +12,8 @@ import re
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
+from cxrjax.datasets.english import plain_words
+
 LETTERS = "ABCDEFGH"
 
 AnswerFailure = Literal[
@@ -21,10 +23,12 @@ AnswerFailure = Literal[
 
 @dataclasses.dataclass(frozen=True)
 class QuestionType:
-    """Attributes:
-    native: the type's name in the released training rows.
-    test_name: its part of the released test files' names.
-    instruction: X_type, the words before a question (G17).
+    """A kind of question.
+
+    Attributes:
+        native: the type's name in the released training rows.
+        test_name: its part of the released test files' names.
+        instruction: X_type, the words before a question (G17).
     """
 
     native: str
@@ -176,13 +180,9 @@ def _letters(answer: str, choices: Sequence[str] | None) -> list[str]:
     elif re.match(r"[\[(]?['\"]?[A-H]\s?[:.)]\s?\w", plain):
         named = re.findall(r"(?:\A[\[(]?|[,;\n]\s?|\band )['\"]?([A-H])\s?[:.)]", plain)
     elif choices:
-        words = {_words(choice.partition(":")[2]): choice[0] for choice in choices}
-        whole = words.get(_words(plain))
+        words = {plain_words(choice.partition(":")[2]): choice[0] for choice in choices}
+        whole = words.get(plain_words(plain))
         parts = [plain] if whole else re.split(r",|;|\band\b", plain.strip("[] "))
-        found = [words.get(_words(part)) for part in parts]
+        found = [words.get(plain_words(part)) for part in parts]
         named = [letter for letter in found if letter] if all(found) else []
     return sorted({letter for letter in named if letter in offered})
-
-
-def _words(text: str) -> str:
-    return " ".join(re.findall(r"[a-z0-9]+", text.lower()))

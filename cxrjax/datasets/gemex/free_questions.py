@@ -3,15 +3,14 @@
 import random
 from collections.abc import Iterator
 
+from cxrjax.datasets.english import capital, join
 from cxrjax.datasets.gemex.facts import Fact
 from cxrjax.datasets.gemex.pool import Pool, words_of
 from cxrjax.datasets.gemex.questions import Draft
 from cxrjax.datasets.gemex.refine import BY_PLACE, severity_word, spoken
 from cxrjax.datasets.gemex.regions import load_regions
 from cxrjax.datasets.gemex.wording import (
-    capital,
     finding_values,
-    join_and,
     places,
     question,
     reason_absent,
@@ -43,7 +42,7 @@ def open_ended(pool: Pool, rng: random.Random) -> Iterator[Draft]:
             "open_ended",
             content,
             text,
-            capital(join_and(names)) + ".",
+            capital(join(names)) + ".",
             " ".join(reason_present(fact, rng, "severity") for fact in facts[:2]),
             (region,),
             finding=facts[0].subject,

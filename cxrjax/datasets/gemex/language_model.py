@@ -7,14 +7,9 @@ which has it answer again, and each question by the same filters as the template
 
 import argparse
 import collections
-import functools
-import importlib.resources
 import random
-import tomllib
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal
-
-import pydantic
 
 from cxrjax.datasets.gemex.dialogue import LETTERS
 from cxrjax.datasets.gemex.questions import (
@@ -28,8 +23,9 @@ from cxrjax.datasets.gemex.regions import load_regions
 from cxrjax.datasets.gemex.report import RefinedSentence, Report
 from cxrjax.datasets.gemex.vocabulary import load_vocabulary
 from cxrjax.datasets.quality import QualityLog
-from cxrjax.language_model import Client, Estimate, Message, NoAnswer, Request
+from cxrjax.language_model import Client, Estimate, NoAnswer, Request, prompt_file
 from cxrjax.language_model.flags import from_flags
+from cxrjax.language_model.prompt_file import Form, Strict
 
 PROMPT_VERSION = "1"
 CACHE_NAME = "language_model_answers.jsonl"
@@ -39,11 +35,7 @@ _USUAL_REFINING, _USUAL_QUESTIONS = 400, 1500
 FAILED = "generator_failed"
 
 
-class _Form(pydantic.BaseModel):
-    model_config = pydantic.ConfigDict(extra="forbid")
-
-
-class Pair(_Form):
+class Pair(Strict):
     """A refined sentence; `source` is the number of the report's sentence, from 1."""
 
     source: int
@@ -51,13 +43,13 @@ class Pair(_Form):
     region: str
 
 
-class Pairs(_Form):
+class Pairs(Strict):
     """What the refiner's model returns."""
 
     pairs: list[Pair]
 
 
-class Asked(_Form):
+class Asked(Strict):
     """One question; `answer` holds the right choices word for word, or the one answer."""
 
     question_type: Literal["open_ended", "closed_ended", "single_choice", "multi_choice"]
@@ -69,7 +61,7 @@ class Asked(_Form):
     regions: list[str]
 
 
-class AskedQuestions(_Form):
+class AskedQuestions(Strict):
     """What the generator's model returns."""
 
     questions: list[Asked]
@@ -192,12 +184,9 @@ def make_stages(
     )
 
 
-@functools.cache
-def load_prompt(version: str = PROMPT_VERSION) -> dict[str, Any]:
-    """The prompts of a version, from the package's data file."""
-    name = f"language_model_prompt_v{version}.toml"
-    file = importlib.resources.files(__package__).joinpath(name)
-    return tomllib.loads(file.read_text(encoding="utf-8"))
+def load_prompt() -> dict[str, Any]:
+    """The prompts, from the package's data file."""
+    return prompt_file.load_prompt(str(__package__), f"language_model_prompt_v{PROMPT_VERSION}")
 
 
 def refining_request(report: Report) -> Request[Pairs]:
@@ -293,6 +282,7 @@ def _known_region(name: str) -> str:
     return region
 
 
-def _request(system: str, user: str, form: type, usual: int) -> Request:
-    messages = (Message("system", (system.strip(),)), Message("user", (user,)))
-    return Request(messages, form, MAX_OUTPUT_TOKENS, usual)
+def _request(system: str, user: str, form: type[Form], usual: int) -> Request[Form]:
+    # The demonstrations are in the instruction.
+    stage = {"system": system, "demonstrations": ()}
+    return prompt_file.make_request(stage, user, form, usual, MAX_OUTPUT_TOKENS)

@@ -22,7 +22,7 @@ _TOKEN = re.compile(
     r"|costophrenic|retrocardiac|infrahilar)"
     r"|(?P<hilar>(?:peri)?hil(?:um|a|ar))))",
 )
-_JOINED = re.compile(r"\W*(?:and|or|,|greater than|more than|than|worse than|-|sided|\W)*\W*")
+_JOINED = re.compile(r"(?:and|or|greater than|more than|worse than|than|sided|\W)*")
 
 
 def find_places(text: str) -> list[Place]:

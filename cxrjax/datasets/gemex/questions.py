@@ -1,10 +1,10 @@
 """A question before it is a record, who makes them, and the checks that each has to pass (G09)."""
 
 import dataclasses
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, Protocol
 
+from cxrjax.datasets.english import plain_words
 from cxrjax.datasets.gemex.dialogue import LETTERS
 from cxrjax.datasets.gemex.refine import Refinement
 from cxrjax.datasets.gemex.report import Report
@@ -18,6 +18,7 @@ QUESTIONS_PER_REPORT: Mapping[str, int] = {
     "single_choice": 3,
     "multi_choice": 3,
 }
+MAX_QUESTIONS = sum(QUESTIONS_PER_REPORT.values())
 CONTENT_TYPES = ("abnormality", "disease", "location", "severity", "cause", "size", "implication")
 
 
@@ -124,16 +125,16 @@ def _check_leakage(draft: Draft) -> None:
     """No answer may stand in its own question; of a list, none that the others do not."""
     if draft.question_type == "closed_ended":
         return
-    asked = f" {_plain(draft.question)} "
-    named = [option for option in draft.choices if f" {_plain(option)} " in asked]
+    asked = f" {plain_words(draft.question)} "
+    named = [option for option in draft.choices if f" {plain_words(option)} " in asked]
     for answer in draft.answer_words:
-        inside = f" {_plain(answer)} " in asked
+        inside = f" {plain_words(answer)} " in asked
         if inside and set(named) != set(draft.choices):
             raise Unusable("answer_leakage", f"{draft.question_type} {draft.template_id}")
 
 
 def _check_exclusive(draft: Draft) -> None:
-    plain = [_plain(option) for option in draft.choices]
+    plain = [plain_words(option) for option in draft.choices]
     for k, option in enumerate(plain):
         for other in plain[k + 1 :]:
             if not option or option == other:
@@ -141,7 +142,3 @@ def _check_exclusive(draft: Draft) -> None:
             held = f" {option} " in f" {other} " or f" {other} " in f" {option} "
             if held and not {"normal", "abnormal", "absent"} & {option, other}:
                 raise Unusable("choices_not_exclusive", "one option holds another")
-
-
-def _plain(text: str) -> str:
-    return " ".join(re.findall(r"[a-z0-9]+", text.lower()))

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
+from cxrjax.datasets.english import capital, join
 from cxrjax.datasets.gemex.facts import CHEST, Fact, find_facts
 from cxrjax.datasets.gemex.regions import load_regions
 from cxrjax.datasets.gemex.report import RefinedSentence, Report, ReportSentence
@@ -20,9 +21,11 @@ SEVERITY_OF_SIZE = {"minimal": "tiny", "mild": "small", "moderate": "moderate", 
 
 
 class Refinement(NamedTuple):
-    """Attributes:
-    sentences: in the report's order.
-    left_out: reason of `quality.REASONS` -> how many of the report's sentences.
+    """What refining made of a report.
+
+    Attributes:
+        sentences: in the report's order.
+        left_out: reason of `quality.REASONS` -> how many of the report's sentences.
     """
 
     sentences: list[RefinedSentence]
@@ -120,7 +123,7 @@ def _is_complete(text: str) -> bool:
 
 def _tidy(text: str) -> str:
     text = text.strip().rstrip(".;,: ")
-    return text[:1].upper() + text[1:] + "."
+    return capital(text) + "."
 
 
 def _complete(text: str) -> str | None:
@@ -154,12 +157,17 @@ def write_facts(facts: Sequence[Fact], region: str) -> list[str]:
             sentences.append(f"{start} {phrase(fact)}{place}{cause}.")
     absent = [words.findings[fact.subject].noun for fact in facts if fact.polarity == "neg"]
     if absent:
-        sentences.append(f"There is no {join_or(list(dict.fromkeys(absent)))}.")
+        listed = join(list(dict.fromkeys(absent)), "or")
+        sentences.append(f"There is no {listed}.")
     return list(dict.fromkeys(sentences))
 
 
 BY_PLACE = ("lung", "side", "effusion", "hilar")
-_REGION_SUBJECTS = {"mediastinum": "mediastinal silhouette", "cardiac silhouette": "heart"}
+# Of the cardiomediastinum each part is spoken of by itself.
+_PART_SUBJECTS = {
+    "mediastinum": "mediastinal silhouette",
+    "cardiac silhouette": "cardiac silhouette",
+}
 
 
 def _normal_sentence(fact: Fact, region: str) -> str:
@@ -168,8 +176,7 @@ def _normal_sentence(fact: Fact, region: str) -> str:
     structure = load_vocabulary().structures[fact.subject]
     subject, verb = structure.subject, structure.verb
     if fact.subject == "cardiomediastinum":
-        subject, verb = _REGION_SUBJECTS[region], "is"
-        subject = "cardiac silhouette" if region == "cardiac silhouette" else subject
+        subject = _PART_SUBJECTS.get(region, subject)
     elif fact.subject == "lungs" and region != "bilateral lung":
         subject, verb = region, "is"
     elif fact.subject in ("diaphragm", "hila") and not region.startswith("bilateral"):
@@ -205,8 +212,3 @@ def severity_word(fact: Fact) -> str | None:
         return None
     sized = load_vocabulary().findings[fact.subject].sized
     return SEVERITY_OF_SIZE[fact.severity] if sized else fact.severity
-
-
-def join_or(parts: Sequence[str]) -> str:
-    """`a`, `a or b`, `a, b or c`."""
-    return " or ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)

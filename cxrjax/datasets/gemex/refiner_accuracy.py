@@ -13,10 +13,11 @@ where its set of regions is; the interval is Wilson's, 95 %. The paper reached a
 import argparse
 import collections
 import json
-import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
+
+from scipy.stats import binomtest
 
 from cxrjax.cli import run
 from cxrjax.datasets.gemex.refine import Refiner, RuleRefiner
@@ -33,7 +34,6 @@ RULES = {
     5: "pulmonary veins",
     6: "atria and ventricles",
 }
-_Z = 1.959964
 
 
 class Label(NamedTuple):
@@ -61,10 +61,8 @@ class Accuracy(NamedTuple):
         """(low, high), None of nothing."""
         if not self.total:
             return None
-        n, share = self.total, self.right / self.total
-        middle = (share + _Z**2 / (2 * n)) / (1 + _Z**2 / n)
-        half = _Z / (1 + _Z**2 / n) * math.sqrt(share * (1 - share) / n + _Z**2 / (4 * n**2))
-        return middle - half, middle + half
+        found = binomtest(self.right, self.total).proportion_ci(method="wilson")
+        return found.low, found.high
 
 
 def measure(

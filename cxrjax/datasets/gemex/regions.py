@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import importlib.resources
 import json
-import re
 from collections.abc import Iterable, Mapping
 
 from cxrjax.errors import UserError
@@ -18,9 +17,11 @@ _ZONES = ("upper lung zone", "mid lung zone", "lower lung zone")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RegionMap:
-    """Attributes:
-    keep, merge, remove, add: the data file's table, names in lower case.
-    alias: other spellings of a region -> its name.
+    """How the 30 are composed of the 29.
+
+    Attributes:
+        keep, merge, remove, add: the data file's table, names in lower case.
+        alias: other spellings of a region -> its name.
     """
 
     keep: tuple[str, ...]
@@ -75,10 +76,6 @@ class RegionMap:
                 left = (left - parts) | {whole}
         return [region for region in self.regions if region in left]
 
-    def within(self, region: str, other: str) -> bool:
-        """Whether a region is a part of another one, and not that one itself."""
-        return region != other and self.atoms(region) < self.atoms(other)
-
     def overlap(self, region: str, other: str) -> bool:
         """Whether a place may lie in both regions."""
         return bool(self.atoms(region) & self.atoms(other))
@@ -122,11 +119,6 @@ def enclosing(boxes: Iterable[Box]) -> Box:
     """The smallest box around all, xyxy."""
     x_min, y_min, x_max, y_max = zip(*boxes, strict=True)
     return min(x_min), min(y_min), max(x_max), max(y_max)
-
-
-def slug(region: str) -> str:
-    """A region's name for identifiers and file names."""
-    return re.sub(r"[^a-z0-9]+", "_", region)
 
 
 @functools.cache

@@ -23,7 +23,12 @@ from cxrjax.datasets.gemex.figures import draw_figures
 from cxrjax.datasets.gemex.questions import Generator, RefinedReport
 from cxrjax.datasets.gemex.refine import Refiner, RuleRefiner
 from cxrjax.datasets.gemex.report import Report, ReportSentence, split_sentences
-from cxrjax.datasets.gemex.scene_graph import find_scene_graphs, read_reports, read_scene_graph
+from cxrjax.datasets.gemex.scene_graph import (
+    GraphFile,
+    find_scene_graphs,
+    read_reports,
+    read_scene_graph,
+)
 from cxrjax.datasets.gemex.statistics import PAPER, GemexStatistics
 from cxrjax.datasets.gemex.template_generator import TemplateGenerator
 from cxrjax.datasets.image_check import check_images
@@ -335,7 +340,7 @@ def _sizes(source: Path) -> dict[str, tuple[int, int]]:
     return mimic_tables.read_sizes(tables[0]) if tables else {}
 
 
-def _graph_splits(build: GemexBuild, graphs: Mapping[str, Any]) -> dict[str, list[str]]:
+def _graph_splits(build: GemexBuild, graphs: Mapping[str, GraphFile]) -> dict[str, list[str]]:
     """split -> image ids: by MIMIC-CXR's table, else 15 % of the patients for validation."""
     source = build.source
     tables = sorted(source.rglob(mimic_tables.SPLIT_PATTERN)) if source.is_dir() else []
@@ -354,7 +359,7 @@ def _graph_splits(build: GemexBuild, graphs: Mapping[str, Any]) -> dict[str, lis
     }
 
 
-def _patient(place: Any, image_id: str) -> str:
+def _patient(place: GraphFile, image_id: str) -> str:
     """Whose image it is; of an unreadable graph, which is set aside later, the image itself."""
     try:
         return read_scene_graph(place).patient_id

@@ -66,13 +66,17 @@ class SceneGraph:
         return f"files/{patient[:3]}/{patient}/{self.study_id}/{self.image_id}.jpg"
 
 
-def find_scene_graphs(source: Path) -> dict[str, Path | tuple[Path, str]]:
-    """DICOM id -> its file, or (zip, member), at a folder or in a zip."""
+# A file, or a member of an archive. Archives stay open: to open one is to read its whole directory.
+GraphFile = Path | tuple[zipfile.ZipFile, str]
+
+
+def find_scene_graphs(source: Path) -> dict[str, GraphFile]:
+    """DICOM id -> where its graph is, at a folder or in a zip."""
     if source.suffix == ".zip" and source.is_file():
         return _in_zip(source)
     if not source.is_dir():
         return {}
-    found: dict[str, Path | tuple[Path, str]] = {}
+    found: dict[str, GraphFile] = {}
     for archive in sorted(source.rglob("*scene_graph*.zip")):
         found.update(_in_zip(archive))
     for file in sorted(source.rglob(f"*{SUFFIX}")):
@@ -80,7 +84,7 @@ def find_scene_graphs(source: Path) -> dict[str, Path | tuple[Path, str]]:
     return found
 
 
-def read_scene_graph(place: Path | tuple[Path, str]) -> SceneGraph:
+def read_scene_graph(place: GraphFile) -> SceneGraph:
     """The graph of a file.
 
     Raises:
@@ -93,10 +97,10 @@ def read_scene_graph(place: Path | tuple[Path, str]) -> SceneGraph:
             with open(place, "rb") as file:
                 content = file.read(MAX_BYTES + 1)
         else:
-            with zipfile.ZipFile(place[0]) as archive, archive.open(place[1]) as member:
+            with place[0].open(place[1]) as member:
                 content = member.read(MAX_BYTES + 1)
     except (OSError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:
-        where = place if isinstance(place, Path) else f"{place[0]}: {place[1]}"
+        where = place if isinstance(place, Path) else f"{place[0].filename}: {place[1]}"
         raise UserError(f"{where}: cannot be read: {error}") from None
     return parse_scene_graph(content, name)
 
@@ -240,6 +244,17 @@ def box_on_image(entry: Mapping[str, Any], size: tuple[float, float]) -> Box:
     return x_min, y_min, x_max, y_max
 
 
+def original_box(entry: Mapping[str, Any]) -> Box:
+    """An object's box in pixels of the image, whole numbers as such.
+
+    Raises:
+        Unusable: `bad_box`, four numbers are missing.
+    """
+    _numbers(entry, "original_")
+    x_min, y_min, x_max, y_max = (entry[f"original_{corner}"] for corner in _CORNERS)
+    return x_min, y_min, x_max, y_max
+
+
 def _numbers(entry: Mapping[str, Any], prefix: str) -> list[float]:
     values = [entry.get(prefix + corner) for corner in _CORNERS]
     if not all(type(value) in (int, float) for value in values):
@@ -274,12 +289,12 @@ def _estimate_size(graph: SceneGraph) -> tuple[float, float]:
     return sides[0], sides[1]
 
 
-def _in_zip(archive: Path) -> dict[str, Path | tuple[Path, str]]:
+def _in_zip(path: Path) -> dict[str, GraphFile]:
     try:
-        with zipfile.ZipFile(archive) as opened:
-            names = [name for name in opened.namelist() if name.endswith(SUFFIX)]
+        archive = zipfile.ZipFile(path)
     except (OSError, zipfile.BadZipFile) as error:
-        raise UserError(f"{archive}: cannot be read: {error}") from None
+        raise UserError(f"{path}: cannot be read: {error}") from None
+    names = [name for name in archive.namelist() if name.endswith(SUFFIX)]
     return {PurePosixPath(name).name.removesuffix(SUFFIX): (archive, name) for name in names}
 
 
@@ -288,7 +303,7 @@ def _text(value: Any) -> str | None:
 
 
 def read_reports(
-    places: Mapping[str, Path | tuple[Path, str]],
+    places: Mapping[str, GraphFile],
     chosen: Collection[str],
     sizes: Mapping[str, tuple[int, int]],
     quality: QualityLog,

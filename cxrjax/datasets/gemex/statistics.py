@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from cxrjax.datasets.gemex.curation import TARGET_MIX
 from cxrjax.datasets.gemex.dialogue import QUESTION_TYPES
+from cxrjax.datasets.gemex.questions import MAX_QUESTIONS
 from cxrjax.datasets.gemex.vocabulary import load_vocabulary
 from cxrjax.datasets.statistics import Published, ratio
 from cxrjax.records import QARecord
@@ -18,7 +19,6 @@ _COUNTS = {
     "test": ((1_144, 1_189), (543, 552), (1_300, 1_310), (973, 1_870)),
 }
 _IMAGES = {"train": 149_535, "validation": 1_190, "test": 300}
-MAX_PER_IMAGE = 11
 
 
 def _published() -> dict[str, Published]:
@@ -134,7 +134,7 @@ class GemexStatistics:
         fitting = sum(count for length, count in lengths.items() if 60 <= length <= 150)
         values["reason_characters_60_to_150_percent"] = ratio(100 * fitting, lengths.total())
         values["images_with_more_than_11_questions"] = sum(
-            count > MAX_PER_IMAGE for count in self._per_image.values()
+            count > MAX_QUESTIONS for count in self._per_image.values()
         )
         values |= _percent("test_class_percent", self.classes)
         values |= _percent("region_percent", self.regions)

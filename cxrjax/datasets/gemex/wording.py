@@ -7,12 +7,12 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
+from cxrjax.datasets.english import capital, join
 from cxrjax.datasets.gemex.facts import Fact
 from cxrjax.datasets.gemex.pool import Pool, words_of
 from cxrjax.datasets.gemex.refine import (
     BY_PLACE,
     is_plural,
-    join_or,
     phrase,
     severity_word,
     spoken,
@@ -52,7 +52,7 @@ def with_article(finding: str) -> str:
 
 def places(fact: Fact) -> str:
     """The fact's regions, joined: "the left upper lung zone and the spine"."""
-    return join_and([spoken(region) for region in fact.regions])
+    return join([spoken(region) for region in fact.regions])
 
 
 def is_many(spoken_region: str) -> bool:
@@ -90,7 +90,7 @@ def reason_absent(findings: Sequence[str], region: str, rng: random.Random) -> s
     return _reason(
         "neg",
         rng,
-        names=join_or([words_of(name).noun for name in findings]),
+        names=join([words_of(name).noun for name in findings], "or"),
         region=spoken(region),
         region_start=capital(spoken(region)),
         shows="show" if is_many(spoken(region)) else "shows",
@@ -101,16 +101,6 @@ def reason_normal(pool: Pool, region: str, rng: random.Random) -> str:
     """Why: the region is normal."""
     text = pool.normal[region].rstrip(".")
     return _reason("normal", rng, normal=text, normal_low=text[:1].lower() + text[1:])
-
-
-def join_and(parts: Sequence[str]) -> str:
-    """`a`, `a and b`, `a, b and c`."""
-    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
-
-
-def capital(text: str) -> str:
-    """The text with a capital first letter."""
-    return text[:1].upper() + text[1:]
 
 
 def _reason(name: str, rng: random.Random, **values: str) -> str:

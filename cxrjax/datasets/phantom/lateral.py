@@ -14,13 +14,11 @@ import numpy as np
 from jaxtyping import UInt8
 
 from cxrjax.datasets.phantom.anatomy import LEFT, RIGHT, Patient
-from cxrjax.datasets.phantom.canvas import Canvas, Points, ellipse, ribbon, spline
+from cxrjax.datasets.phantom.canvas import Canvas, Field, Points, ellipse, ribbon, spline
 from cxrjax.datasets.phantom.render import Painting, develop
-from cxrjax.datasets.phantom.signs import Field
 from cxrjax.datasets.phantom.texture import fractal_noise
 
 _ASPECT = 0.82  # width over height of the picture
-_DEPTH = 0.72  # half the chest's depth over half its width
 
 # (x, v) of the lung's outline: apex, down the front to the anterior angle; the dome; up the back.
 _FRONT = np.array(
@@ -90,7 +88,7 @@ def render_lateral(
     )
     rng = np.random.default_rng((seed, index, 100))
     density = _body(patient, canvas)
-    lung = canvas.mask([(_lung(patient, RIGHT), 1.0)], 0.014)
+    lung = canvas.mask([(_lung(patient), 1.0)], 0.014)
     density = density - np.float32(0.40 - 0.05 * patient.habitus) * lung
     density += _left_dome(patient, canvas, lung)
     density += _mediastinum(patient, canvas, lung)
@@ -104,12 +102,11 @@ def render_lateral(
     return develop(Painting(film, canvas, empty, empty, []), density, height, width, seed, index)
 
 
-def _lung(patient: Patient, side: int) -> Points:
-    """Both lungs as they overlap; their floor is the given side's dome."""
+def _lung(patient: Patient) -> Points:
+    """Both lungs as they overlap; their floor is the right dome."""
     dome = _DOME.copy()
-    dome[:, 1] = 1 - (1 - dome[:, 1]) * (0.55 + 0.45 * patient.dome_scale(side))
-    back = _BACK.copy()
-    outline = np.concatenate([spline(_FRONT), spline(np.concatenate([dome, back]))])
+    dome[:, 1] = 1 - (1 - dome[:, 1]) * (0.55 + 0.45 * patient.dome_scale(RIGHT))
+    outline = np.concatenate([spline(_FRONT), spline(np.concatenate([dome, _BACK]))])
     return patient.place(outline)
 
 

@@ -5,8 +5,6 @@ above the collar bone, the upper zone down to the top of the hilum, the mid zone
 the lower zone below.
 """
 
-from collections.abc import Mapping
-
 import numpy as np
 from jaxtyping import Bool, Float
 
@@ -161,11 +159,3 @@ def region_boxes(patient: Patient, canvas: Canvas) -> dict[str, Float[np.ndarray
 def hard_mask(canvas: Canvas, shapes: Shapes) -> Bool[np.ndarray, "h w"]:
     """The pixels that lie inside, by their centres or, on small pictures, mostly."""
     return canvas.mask(shapes) > 0.5
-
-
-def region_masks(
-    patient: Patient, canvas: Canvas, names: tuple[str, ...] = REGIONS
-) -> Mapping[str, Bool[np.ndarray, "h w"]]:
-    """Region -> its mask."""
-    shapes = region_shapes(patient)
-    return {name: hard_mask(canvas, shapes[name]) for name in names}

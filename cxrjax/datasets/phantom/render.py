@@ -8,11 +8,9 @@ from PIL import Image, ImageDraw
 
 from cxrjax.datasets.phantom import anatomy, findings, lesions, readers, skeleton
 from cxrjax.datasets.phantom.anatomy import LEFT, RIGHT, SIDES, Patient
-from cxrjax.datasets.phantom.canvas import Canvas, ellipse
+from cxrjax.datasets.phantom.canvas import Canvas, Field, ellipse
 from cxrjax.datasets.phantom.signs import Placement, Scene, Stamp, lesion_box
 from cxrjax.datasets.phantom.texture import fractal_noise, smooth_noise
-
-Field = Float[np.ndarray, "h w"]
 
 # The share of normal pictures in VinDr-CXR's training set.
 NORMAL_PROBABILITY = findings.NORMAL_IMAGES / (findings.NORMAL_IMAGES + findings.ABNORMAL_IMAGES)
@@ -20,11 +18,11 @@ SIZES = (700, 3000)  # long sides that `long_side=None` draws from
 SMALLEST = 64
 _FINE_ABOVE = 512  # long side that shows texture of 1/260 of the picture
 # Larger pictures are painted at this size and enlarged; a detector is no sharper.
-_PAINTED_AT_MOST = 1024
-# Each purpose has its own random stream, so that one draw more in one moves no other.
+PAINTED_AT_MOST = 1024
 # Lines of the letters, x and y in turn, in a square of side 1.
 _LETTER_L = (0.2, 0, 0.2, 1, 0.8, 1)
 _LETTER_R = (0.2, 1, 0.2, 0, 0.7, 0, 0.8, 0.25, 0.7, 0.5, 0.2, 0.5, 0.8, 1)
+# Each purpose has its own random stream, so that one draw more in one moves no other.
 _STREAMS = ("patient", "size", "findings", "lesions", "texture", "grain", "readers")
 
 
@@ -230,8 +228,8 @@ def develop(
     image = np.clip(value * 255 + np.float32(0.5), 0, 255).astype(np.uint8)
     # Collimated fields leave a black border on a side or two.
     left, top = (round(max(0.0, share) * max(height, width)) for share in patient.collimation)
-    image[:, : max(left, 0)] = 3
-    image[: max(top, 0)] = 3
+    image[:, :left] = 3
+    image[:top] = 3
     if patient.marker:
         _stamp_letter(image, patient.marker)
     return image
@@ -300,7 +298,7 @@ def render_phantom(
 
     patient, presences = plan(seed, index, normal, conspicuity)
     height, width = picture_size(patient, long_side)
-    painted = picture_size(patient, min(long_side, _PAINTED_AT_MOST))
+    painted = picture_size(patient, min(long_side, PAINTED_AT_MOST))
     painting = paint(patient, presences, seed, index, *painted)
     image = develop(painting, painting.density(), height, width, seed, index)
 

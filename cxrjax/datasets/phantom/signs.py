@@ -13,9 +13,7 @@ import numpy as np
 from jaxtyping import Float
 
 from cxrjax.datasets.phantom.anatomy import LEFT, RIGHT, Patient
-from cxrjax.datasets.phantom.canvas import Canvas, Window
-
-Field = Float[np.ndarray, "h w"]
+from cxrjax.datasets.phantom.canvas import Canvas, Field, Window
 
 BOX_THRESHOLD = 0.3
 

@@ -1,10 +1,9 @@
 """Noise at fixed scales of the picture, so that a texture looks alike at every size."""
 
 import numpy as np
-from jaxtyping import Float
 from PIL import Image
 
-Field = Float[np.ndarray, "h w"]
+from cxrjax.datasets.phantom.canvas import Field
 
 
 def smooth_noise(

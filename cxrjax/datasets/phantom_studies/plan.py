@@ -117,7 +117,7 @@ def patient_studies(seed: int, number: int) -> list[Study]:
                 split=_split(seed, number),
                 order=k + 1,
                 time=time,
-                age=age + time.year - (born_in + age),
+                age=time.year - born_in,
                 series=_SERIES + seed,
                 index=8 * number + k,
                 body=body,

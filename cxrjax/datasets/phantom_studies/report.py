@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from cxrjax.datasets.english import capital
 from cxrjax.datasets.phantom_studies import findings
 from cxrjax.datasets.phantom_studies.findings import Item
 from cxrjax.datasets.phantom_studies.plan import Study
@@ -110,8 +111,8 @@ class _Words:
         self.draw = draw
 
     def fill(self, templates: Sequence[str], **slots: str) -> str:
-        slots |= {name.capitalize(): _capital(value) for name, value in slots.items()}
-        return _capital(self.draw.choice(templates).format(**slots))
+        slots |= {name.capitalize(): capital(value) for name, value in slots.items()}
+        return capital(self.draw.choice(templates).format(**slots))
 
     def _slots(self, item: Item) -> dict[str, str]:
         severity = item.severity or ""
@@ -156,10 +157,6 @@ def _sentence(text: str, *facts: Fact) -> Sentence:
 
 def _fact(item: Item, polarity: str, change: str | None = None) -> Fact:
     return Fact(item.term, polarity, item.regions, item.severity, change, item.lesions)
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def _findings(
@@ -308,7 +305,7 @@ def _impression(said: _Words, present: Sequence[Item], body: Sequence[Sentence])
     return [
         _sentence(f"Possible {said.noun(item)}.", _fact(item, "uncertain"))
         if item.lesions in doubted
-        else _sentence(f"{_capital(said.noun(item))}.", _fact(item, "positive"))
+        else _sentence(f"{capital(said.noun(item))}.", _fact(item, "positive"))
         for item in ranked
     ]
 
@@ -321,7 +318,7 @@ def _reason(draw: random.Random, study: Study) -> str:
         person="woman" if study.body.female else "man",
         complaint=draw.choice(words["complaint"]),
         question=question,
-        Question=_capital(question),
+        Question=capital(question),
     )
 
 

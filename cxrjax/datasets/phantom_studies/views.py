@@ -9,7 +9,14 @@ from cxrjax.datasets.phantom import regions
 from cxrjax.datasets.phantom.anatomy import LEFT, RIGHT
 from cxrjax.datasets.phantom.canvas import Canvas
 from cxrjax.datasets.phantom.lateral import SideLesion, render_lateral
-from cxrjax.datasets.phantom.render import Painting, Sign, develop, paint, picture_size
+from cxrjax.datasets.phantom.render import (
+    PAINTED_AT_MOST,
+    Painting,
+    Sign,
+    develop,
+    paint,
+    picture_size,
+)
 from cxrjax.datasets.phantom.signs import lesion_box
 from cxrjax.datasets.phantom_studies.plan import Study, View
 
@@ -19,7 +26,6 @@ _ORGANS = {
     "Cardiomegaly": ("cardiac silhouette",),
     "Aortic enlargement": ("aortic arch", "mediastinum"),
 }
-_PAINTED_AT_MOST = 1024  # larger pictures are enlarged
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +38,6 @@ class Lesion:
         side: RIGHT, LEFT or 0 for the midline.
         regions: of the 29 names, lung zones and angles that hold it; organs for heart and aorta.
         height: top and bottom in body coordinates.
-        size: its box's height over the lung's.
         box: fractions of the picture.
     """
 
@@ -42,7 +47,6 @@ class Lesion:
     side: int
     regions: tuple[str, ...]
     height: tuple[float, float]
-    size: float
     box: Float[np.ndarray, "4"]
 
 
@@ -73,7 +77,7 @@ def render_study(study: Study, long_side: int) -> list[Picture]:
 
 def _frontal(study: Study, view: View, long_side: int, known: list[Lesion] | None) -> Picture:
     height, width = picture_size(view.film, long_side)
-    painted = picture_size(view.film, min(long_side, _PAINTED_AT_MOST))
+    painted = picture_size(view.film, min(long_side, PAINTED_AT_MOST))
     painting = paint(view.film, study.presences, study.series, study.index, *painted)
     image = develop(painting, painting.density(), height, width, study.series, view.grain)
     lesions = []
@@ -100,14 +104,13 @@ def _locate(painting: Painting, number: int, sign: Sign, box: Float[np.ndarray, 
     centre = float((weight * gx).sum()) / total
     side = RIGHT if centre < patient.midline else LEFT
     top, bottom = float(rows.min()), float(rows.max())
-    size = (bottom - top) / patient.lung_height
     number_and_name = number, sign.label, sign.stamp.kind
     if sign.label in _ORGANS:
         found = _ORGANS[sign.label]
-        return Lesion(*number_and_name, 0, found, (top, bottom), size, box)
+        return Lesion(*number_and_name, 0, found, (top, bottom), box)
     if sign.stamp.kind == "hiatal hernia":
         found = ("mediastinum",)
-        return Lesion(*number_and_name, 0, found, (top, bottom), size, box)
+        return Lesion(*number_and_name, 0, found, (top, bottom), box)
     name = "right" if side == RIGHT else "left"
     zones = tuple(f"{name} {zone}" for zone in regions.ZONES)
     shapes = regions.region_shapes(patient)
@@ -121,4 +124,4 @@ def _locate(painting: Painting, number: int, sign: Sign, box: Float[np.ndarray, 
         found = (*found, f"{name} costophrenic angle")
     if not found:
         found = (max(shares, key=lambda zone: shares[zone]),)
-    return Lesion(*number_and_name, side, found, (top, bottom), size, box)
+    return Lesion(*number_and_name, side, found, (top, bottom), box)

@@ -23,6 +23,7 @@ class ImageAnnotation:
         findings: the ground truth. From the box table: all readers' boxes, as they stand in it
             (several readers box one lesion several times). From phantoms: the exact boxes.
         readers: reader id -> what this reader marked; an empty list is "No finding".
+        other_findings: whether a reader marked something that is not among the 14 classes.
     """
 
     image_id: str
@@ -30,6 +31,12 @@ class ImageAnnotation:
     image_hw: tuple[int, int] | None
     findings: list[Finding]
     readers: dict[str, list[Finding]]
+    other_findings: bool = False
+
+    @property
+    def normal(self) -> bool:
+        """Whether nobody marked anything."""
+        return not self.findings and not self.other_findings
 
     @property
     def present(self) -> list[str]:

@@ -145,9 +145,10 @@ def read_box_table(
             cannot be used.
     """
     if quality is None:
-        return _group(read_rows(path, reader), set())
+        return _group(read_rows(path, reader))
     rows: list[Row] = []
     spoilt: set[str] = set()
+    other_findings: set[str] = set()
     earlier = _Earlier()
     for row in _table(path, reader):
         quality.examined["rows"] += 1
@@ -164,7 +165,12 @@ def read_box_table(
                 # The reader did look at the image: keep the reader, without this finding.
                 rad_id = reader or row.cells["rad_id"]
                 rows.append(Row(image_id, rad_id, None, _image_hw(row.cells), row.where))
-    return _group(rows, spoilt)
+                other_findings.add(image_id)
+    images = _group(row for row in rows if row.image_id not in spoilt)
+    return [
+        dataclasses.replace(image, other_findings=image.image_id in other_findings)
+        for image in images
+    ]
 
 
 def _table(path: str | Path, reader: str | None) -> Iterator[TableRow]:
@@ -172,12 +178,10 @@ def _table(path: str | Path, reader: str | None) -> Iterator[TableRow]:
     return read_table(Path(path), required, SPELLINGS, WHEEL_MEMBER)
 
 
-def _group(rows: Iterable[Row], spoilt: set[str]) -> list[ImageAnnotation]:
-    """Rows gathered by image; images in `spoilt` left out."""
+def _group(rows: Iterable[Row]) -> list[ImageAnnotation]:
+    """Rows gathered by image."""
     images: dict[str, ImageAnnotation] = {}
     for row in rows:
-        if row.image_id in spoilt:
-            continue
         image = images.get(row.image_id)
         if image is None:
             image = images[row.image_id] = ImageAnnotation(

@@ -4,9 +4,10 @@ import itertools
 from collections.abc import Iterable, Iterator
 from random import Random
 
+from cxrjax.datasets.english import capital, join
 from cxrjax.datasets.vindr_cxr_vqa.construct import dense_order, stream
 from cxrjax.datasets.vindr_cxr_vqa.plan import PlannedQuestion, Wording, difficulty
-from cxrjax.datasets.vindr_cxr_vqa.templates import format_box, join, load_templates, sentence
+from cxrjax.datasets.vindr_cxr_vqa.templates import format_box, load_templates
 
 _EASY_BOXES = 1
 
@@ -62,5 +63,5 @@ class DenseWriter:
             readers=len(plan.image.readers),
         )
         return Wording(
-            question, answer, sentence(filled), difficulty(plan, _EASY_BOXES), template_id
+            question, answer, capital(filled), difficulty(plan, _EASY_BOXES), template_id
         )

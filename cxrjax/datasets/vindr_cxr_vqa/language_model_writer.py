@@ -8,30 +8,36 @@ words that change one are asked for again, and set aside if they stay wrong.
 import argparse
 import dataclasses
 import functools
-import importlib.resources
-import tomllib
 from collections.abc import Iterable, Iterator, Sized
 from pathlib import Path
 from typing import Any, Literal
 
-import pydantic
 from tqdm import tqdm
 
+from cxrjax.datasets.english import join
 from cxrjax.datasets.quality import QualityLog
 from cxrjax.datasets.vindr_cxr_vqa.annotation import ImageAnnotation
-from cxrjax.datasets.vindr_cxr_vqa.plan import PlannedQuestion, Wording
-from cxrjax.datasets.vindr_cxr_vqa.templates import format_box, join
+from cxrjax.datasets.vindr_cxr_vqa.plan import REASON_WORDS, PlannedQuestion, Wording
+from cxrjax.datasets.vindr_cxr_vqa.templates import format_box
 from cxrjax.datasets.vindr_cxr_vqa.wording_check import (
-    REASON_WORDS,
     faults,
-    reason_is_long_enough,
+    reason_length_fits,
     reason_words,
     written_boxes,
 )
 from cxrjax.images.encode import encode_jpeg
 from cxrjax.images.error import ImageError
-from cxrjax.language_model import Client, Estimate, Image, Message, NoAnswer, Request
+from cxrjax.language_model import (
+    Client,
+    Estimate,
+    Image,
+    Message,
+    NoAnswer,
+    Request,
+    prompt_file,
+)
 from cxrjax.language_model.flags import from_flags
+from cxrjax.language_model.prompt_file import Strict
 
 PROMPT_VERSION = "1"
 CACHE_NAME = "language_model_answers.jsonl"
@@ -43,10 +49,8 @@ NO_IMAGE = "worded without the radiograph"
 REASON_LENGTH = f"reason of fewer than {REASON_WORDS[0]} or more than {REASON_WORDS[1]} words"
 
 
-class ModelWording(pydantic.BaseModel):
+class ModelWording(Strict):
     """What the model returns: Table 2's fields that come from the generator."""
-
-    model_config = pydantic.ConfigDict(extra="forbid")
 
     question: str
     answer: str
@@ -157,9 +161,9 @@ class LanguageModelWriter:
             return _Outcome(set_aside=("generator_failed", f"{failure.category}: {failure.detail}"))
         except ImageError as error:
             return _Outcome(set_aside=("unreadable_image", str(error)))
-        if not reason_is_long_enough(answer.reason):
+        if not reason_length_fits(answer.reason):
             answer = self._with_better_reason(request, answer, check)
-        if not reason_is_long_enough(answer.reason):
+        if not reason_length_fits(answer.reason):
             warnings.append(REASON_LENGTH)
         return _Outcome(answer.to_wording(), warnings=tuple(warnings))
 
@@ -200,12 +204,9 @@ def make_writer(
     return LanguageModelWriter(from_flags(flags, flags.out / CACHE_NAME), quality, image_root)
 
 
-@functools.cache
-def load_prompt(version: str = PROMPT_VERSION) -> dict[str, Any]:
-    """The prompt of a version, from the package's data file."""
-    name = f"language_model_prompt_v{version}.toml"
-    file = importlib.resources.files(__package__).joinpath(name)
-    return tomllib.loads(file.read_text(encoding="utf-8"))
+def load_prompt() -> dict[str, Any]:
+    """The prompt, from the package's data file."""
+    return prompt_file.load_prompt(str(__package__), f"language_model_prompt_v{PROMPT_VERSION}")
 
 
 def plan_text(plan: PlannedQuestion, prompt: dict[str, Any]) -> str:

@@ -8,7 +8,7 @@ for what was set aside; fields beyond the seven are kept as they are.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from cxrjax.codecs import CODECS
 from cxrjax.datasets.quality import QualityLog, Unusable
 from cxrjax.datasets.vindr_cxr_vqa.classes import CLASSES, NO_FINDING
 from cxrjax.datasets.vindr_cxr_vqa.templates import QUESTION_TYPES
-from cxrjax.errors import UserError
+from cxrjax.json_file import read_json_list
 from cxrjax.records import Answer, Provenance, QARecord
 
 FILE_NAME = "data_v1.json"
@@ -45,7 +45,7 @@ def read_native(
     path = Path(path)
     records: list[QARecord] = []
     seen: set[str] = set()
-    for number, entry in enumerate(_load(path)):
+    for number, entry in enumerate(read_json_list(path)):
         where = f"{path.name}[{number}]"
         quality.examined["images"] += 1
         try:
@@ -106,21 +106,6 @@ def pixel_boxes(text: str) -> list[list[float]]:
             found = f"{failure.text!r} is {failure.category}; expected <loc_x0_y0_x1_y1>"
             raise Unusable("box_text", found)
     return [[float(value) for value in box] for box in decoded.boxes * _ANY_SIZE]
-
-
-def _load(path: Path) -> Sequence[Any]:
-    try:
-        content = json.loads(path.read_bytes())
-    except OSError as error:
-        raise UserError(f"{path}: cannot read: {error.strerror}") from None
-    except ValueError as error:
-        raise UserError(f"{path}: not JSON: {error}; fetch it again") from None
-    if not isinstance(content, list):
-        raise UserError(
-            f"{path}: found a JSON {type(content).__name__}, expected a list of images as in "
-            f"{FILE_NAME}"
-        )
-    return content
 
 
 def _check_image(entry: Any, seen: set[str]) -> None:

@@ -42,6 +42,10 @@ class PlannedQuestion:
     negative_kind: Literal["no_finding_image", "absent_class"] | None = None
 
 
+# Table 2: fewest and most words of a reason.
+REASON_WORDS = (150, 250)
+
+
 @dataclasses.dataclass(frozen=True)
 class Wording:
     """A question in words: Table 2's fields that come from the generator, type excepted.

@@ -23,7 +23,7 @@ class Images:
 
     Attributes:
         splits: split -> its images with findings.
-        normal: images without, which only training asks about.
+        normal: images on which nobody marked anything, which only training asks about.
     """
 
     splits: Mapping[str, Sequence[ImageAnnotation]]
@@ -80,9 +80,9 @@ def plan_splits(images: Images, questions: Questions, seed: int) -> PlannedSplit
 def pick_normal(
     images: Sequence[ImageAnnotation], mix: Mix | None, seed: int
 ) -> list[ImageAnnotation]:
-    """As many images without findings as the mix needs, and some to spare for unusable files."""
+    """As many normal images as the mix needs, and some to spare for unusable files."""
     normal = sorted(
-        (image for image in images if not image.findings),
+        (image for image in images if image.normal),
         key=lambda image: stream(seed, image.image_id, "normal").random(),
     )
     return normal[: needed_normal_images(mix)]

@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Sequence
 from random import Random
 
+from cxrjax.datasets.english import join
 from cxrjax.datasets.quality import PixelBox
 from cxrjax.datasets.vindr_cxr_vqa.annotation import ImageAnnotation
 from cxrjax.datasets.vindr_cxr_vqa.box_words import (
@@ -21,11 +22,10 @@ from cxrjax.datasets.vindr_cxr_vqa.box_words import (
     size_rank,
 )
 from cxrjax.datasets.vindr_cxr_vqa.classes import CLASSES
-from cxrjax.datasets.vindr_cxr_vqa.plan import PlannedQuestion
-from cxrjax.datasets.vindr_cxr_vqa.templates import Templates, format_box, join
+from cxrjax.datasets.vindr_cxr_vqa.plan import REASON_WORDS, PlannedQuestion
+from cxrjax.datasets.vindr_cxr_vqa.templates import Templates, format_box
 from cxrjax.datasets.vindr_cxr_vqa.vocabulary import class_words, reading_remarks
 
-FEWEST_WORDS, MOST_WORDS = 150, 250  # Table 2
 _NAMED_READERS = 6  # more are summed up
 
 
@@ -49,12 +49,13 @@ class _Parts:
         """The sentences, with as many optional ones as a drawn length asks for."""
         required = [*self.facts, *self.remarks, self.end]
         words = sum(map(_words, required))
-        target = rng.randint(FEWEST_WORDS + 10, MOST_WORDS - 35)
+        fewest, most = REASON_WORDS
+        target = rng.randint(fewest + 10, most - 35)
         chosen: set[str] = set()
         # Facts first: they are what the reason is for.
         for sentences in (self.more_facts, self.more_remarks):
             for sentence in rng.sample(sentences, len(sentences)):
-                if words < target and words + _words(sentence) <= MOST_WORDS:
+                if words < target and words + _words(sentence) <= most:
                     chosen.add(sentence)
                     words += _words(sentence)
         facts = [*self.facts, *(s for s in self.more_facts if s in chosen)]
@@ -67,7 +68,7 @@ def _words(text: str) -> int:
 
 
 def write_reason(plan: PlannedQuestion, templates: Templates, rng: Random) -> str:
-    """The reason for a plan's answer, of `FEWEST_WORDS` to `MOST_WORDS` words."""
+    """The reason for a plan's answer, of as many words as Table 2 says."""
     texts = _Texts(plan.image, templates, rng)
     if plan.style == "list_all":
         parts = _listed(plan, texts)

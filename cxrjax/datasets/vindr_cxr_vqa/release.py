@@ -228,7 +228,7 @@ def _plan(build: VinDrBuild, opened: _Opened, quality: QualityLog) -> PlannedSpl
     if files:
         usable = annotate_sizes([*abnormal, *normal], files, quality)
         abnormal = [image for image in usable if image.findings]
-        normal = [image for image in usable if not image.findings]
+        normal = [image for image in usable if image.normal]
     label_sets = {image.image_id: image.present for image in abnormal}
     known = {image.image_id for image in (*table, *test)}
     split_of = _divide(build, label_sets, known, manifest, quality)

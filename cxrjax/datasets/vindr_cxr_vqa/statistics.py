@@ -134,7 +134,7 @@ def table_values(images: Sequence[ImageAnnotation]) -> dict[str, float | None]:
     values: dict[str, float | None] = {
         "source/rows": boxes + blank,
         "source/images": len(images),
-        "source/images_all_normal": len(images) - abnormal,
+        "source/images_all_normal": sum(image.normal for image in images),
         "source/images_abnormal": abnormal,
         "source/readers": len({rad_id for image in images for rad_id in image.readers}),
         "source/readers_per_image": panels.pop() if len(panels) == 1 else None,

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterable, Iterator
 
+from cxrjax.datasets.english import join
 from cxrjax.datasets.vindr_cxr_vqa.box_words import number, place_or_order
 from cxrjax.datasets.vindr_cxr_vqa.construct import stream
 from cxrjax.datasets.vindr_cxr_vqa.plan import PlannedQuestion, Wording, difficulty
 from cxrjax.datasets.vindr_cxr_vqa.reasons import write_reason
-from cxrjax.datasets.vindr_cxr_vqa.templates import format_box, join, load_templates
+from cxrjax.datasets.vindr_cxr_vqa.templates import format_box, load_templates
 from cxrjax.datasets.vindr_cxr_vqa.vocabulary import class_words
 
 EASY_BOXES = 2  # of a class, by one reader; nearest to Table 3's share of Easy questions

@@ -10,9 +10,9 @@ import functools
 import importlib.resources
 import json
 import random
-from collections.abc import Sequence
 from typing import Any
 
+from cxrjax.datasets.english import capital
 from cxrjax.datasets.quality import PixelBox
 
 # The six categories of the paper's section 2.1.
@@ -38,7 +38,7 @@ class Templates:
         """(question, template id), one of the category's phrasings."""
         number = rng.randrange(len(self.questions[category]))
         text = self.questions[category][number].format(**values)
-        return sentence(text), f"v{self.version}/{category}/{number}"
+        return capital(text), f"v{self.version}/{category}/{number}"
 
     def answer(
         self, style: str, category: str, rng: random.Random, count: int, /, **values: str
@@ -47,11 +47,11 @@ class Templates:
         form = "none" if count == 0 else "one" if count == 1 else "many"
         forms = self.answers[style][category]
         # An answer that shows one box of several words them alike, unless it counts them.
-        return sentence(rng.choice(forms.get(form, forms["one"])).format(**values))
+        return capital(rng.choice(forms.get(form, forms["one"])).format(**values))
 
     def reason(self, name: str, rng: random.Random, **values: str) -> str:
         """One of the reason's wordings."""
-        return sentence(rng.choice(self.reasons[name]).format(**values))
+        return capital(rng.choice(self.reasons[name]).format(**values))
 
 
 @functools.cache
@@ -74,13 +74,3 @@ def format_box(box: PixelBox) -> str:
     lacks, and the pixels here are copied, not computed.
     """
     return "<loc_" + "_".join(str(round(value)) for value in box) + ">"
-
-
-def join(parts: Sequence[str], last: str = "and") -> str:
-    """`a`, `a and b`, `a, b and c`."""
-    return f" {last} ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
-
-
-def sentence(text: str) -> str:
-    """The text with a capital first letter (class names are capitalised already)."""
-    return text[:1].upper() + text[1:]

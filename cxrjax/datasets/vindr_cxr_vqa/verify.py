@@ -14,11 +14,11 @@ from cxrjax.datasets.quality import QualityLog, Unusable, check_box
 from cxrjax.datasets.vindr_cxr_vqa.annotation import ImageAnnotation
 from cxrjax.datasets.vindr_cxr_vqa.classes import CLASSES, NO_FINDING
 from cxrjax.datasets.vindr_cxr_vqa.native import pixel_boxes
+from cxrjax.datasets.vindr_cxr_vqa.plan import REASON_WORDS
 from cxrjax.datasets.vindr_cxr_vqa.templates import QUESTION_TYPES
 from cxrjax.records import QARecord
 
 DIFFICULTIES = ("Easy", "Medium")  # Table 3
-REASON_WORDS = (150, 250)  # Table 2
 # Half a pixel: texts hold whole numbers.
 _ROUNDING = 0.5
 
@@ -151,13 +151,14 @@ def contradiction(record: QARecord, image: ImageAnnotation | None) -> str:
     """
     if image is None:
         return f"image {record.image_id}, which the table does not have"
-    if record.negative_kind == "no_finding_image" and image.findings:
-        return f"negative_kind no_finding_image, but readers marked {', '.join(image.present)}"
+    if record.negative_kind == "no_finding_image" and not image.normal:
+        marked = ", ".join(image.present) or "something beyond the 14 classes"
+        return f"negative_kind no_finding_image, but readers marked {marked}"
     labels = [*_labels(record), *([record.gt_finding] if record.gt_finding else [])]
     labels = [label for label in dict.fromkeys(labels) if label != NO_FINDING]
     if _denies(record):
-        marked = [label for label in labels if label in image.present]
-        return f"{marked[0]} is denied, but a reader marked it" if marked else ""
+        seen = [label for label in labels if label in image.present]
+        return f"{seen[0]} is denied, but a reader marked it" if seen else ""
     for label in labels:
         if label not in image.present:
             return f"finding {label}, which no reader marked on this image"

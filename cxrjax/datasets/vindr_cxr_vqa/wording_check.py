@@ -4,11 +4,8 @@ import re
 
 from cxrjax.datasets.quality import Unusable
 from cxrjax.datasets.vindr_cxr_vqa.native import pixel_boxes
-from cxrjax.datasets.vindr_cxr_vqa.plan import PlannedQuestion, Wording
+from cxrjax.datasets.vindr_cxr_vqa.plan import REASON_WORDS, PlannedQuestion, Wording
 from cxrjax.datasets.vindr_cxr_vqa.templates import format_box
-
-# Table 2: the reason's length in words.
-REASON_WORDS = (150, 250)
 
 _NUMBER_WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 _NEGATION = re.compile(r"\b(no|not|none|neither|nor|without|absent|absence|free)\b|n't\b", re.I)
@@ -40,7 +37,7 @@ def reason_words(reason: str) -> int:
     return len(reason.split())
 
 
-def reason_is_long_enough(reason: str) -> bool:
+def reason_length_fits(reason: str) -> bool:
     """Whether it has as many words as Table 2 says, and no more."""
     return REASON_WORDS[0] <= reason_words(reason) <= REASON_WORDS[1]
 

@@ -21,6 +21,7 @@ import tqdm
 from cxrjax.datasets import output
 from cxrjax.datasets.image_check import check_images
 from cxrjax.datasets.quality import QualityLog, Unusable
+from cxrjax.datasets.split import follow_manifest, read_split_manifest
 from cxrjax.datasets.statistics import RecordStatistics, compare
 from cxrjax.datasets.vix_ray.deidentification import find_identifiers
 from cxrjax.datasets.vix_ray.native import SPLITS, count_rows, find_shards, read_rows, write_rows
@@ -35,7 +36,6 @@ from cxrjax.datasets.vix_ray.statistics import (
 )
 from cxrjax.datasets.vix_ray.study import Study, understand
 from cxrjax.errors import UserError
-from cxrjax.json_file import read_json_object
 from cxrjax.records import DatasetName, QARecord, format_record, strip_answers
 
 _SUFFIXES = {b"\x89PNG": "png", b"\xff\xd8\xff": "jpg"}
@@ -73,7 +73,7 @@ def build_vix_ray(build: ViXRayBuild) -> None:
         studies = list(_extract(build, quality))
     studies = list(_measured(build, studies, quality))
     if build.split_manifest is not None:
-        studies = list(_divided(build.split_manifest, studies, quality))
+        studies = _divided(build.split_manifest, studies, quality)
     if not studies:
         first = quality.entries[0] if quality.entries else None
         reason = f"; the first: {first.where}: {first.reason}: {first.found}" if first else ""
@@ -210,30 +210,16 @@ def _measured(build: ViXRayBuild, studies: Sequence[Study], quality: QualityLog)
             quality.set_aside(fault.reason, study.image_id, study.where, fault.found)
 
 
-def _divided(path: Path, studies: Iterable[Study], quality: QualityLog) -> Iterator[Study]:
+def _divided(path: Path, studies: Sequence[Study], quality: QualityLog) -> list[Study]:
     """Studies in the splits that the file says; those that it does not name are set aside."""
-    split_of: dict[str, str] = {}
-    for split, image_ids in read_json_object(path).items():
-        if split not in SPLITS or not isinstance(image_ids, list):
-            raise UserError(
-                f"{path}: {split!r} is no split with a list, expected "
-                f"{{split: [image ids]}} with splits among {list(SPLITS)}"
-            )
-        for image_id in image_ids:
-            if split_of.setdefault(image_id, split) != split:
-                raise UserError(
-                    f"{path}: {image_id} is in {split_of[image_id]!r} and {split!r}; expected one"
-                )
-    missing = dict(split_of)
-    for study in studies:
-        missing.pop(study.image_id, None)
-        if study.image_id in split_of:
-            yield dataclasses.replace(study, split=split_of[study.image_id])
-        else:
-            found = f"{path.name} names it in no split"
-            quality.set_aside("not_in_split", study.image_id, study.where, found)
-    if missing:
-        quality.warnings[f"image ids of {path.name} without a usable row"] += len(missing)
+    manifest = read_split_manifest(path, SPLITS)
+    image_ids = [study.image_id for study in studies]
+    split_of = follow_manifest(manifest, image_ids, (), path.name, quality)
+    return [
+        dataclasses.replace(study, split=split_of[study.image_id])
+        for study in studies
+        if study.image_id in split_of
+    ]
 
 
 def _note_repeated_images(studies: Iterable[Study], quality: QualityLog) -> None:

@@ -132,16 +132,18 @@ def read_rows(shards: Sequence[tuple[str, Path]], quality: QualityLog) -> Iterat
                 quality.set_aside(fault.reason, item, found, fault.found)
 
 
-def write_rows(path: Path, rows: Iterable[tuple[Mapping[str, Any], bytes]], **about: str) -> None:
+def write_rows(
+    path: Path, rows: Iterable[tuple[Mapping[str, Any], bytes]], synthetic: str | None = None
+) -> None:
     """Writes one file.
 
     Args:
         rows: (column -> value as in `Row.native`, bytes of the image).
-        about: `synthetic`: what made the rows up, kept in the file's metadata.
+        synthetic: what made the rows up, kept in the file's metadata; None for real ones.
     """
     table = pyarrow.Table.from_pylist([_with_image(native, image) for native, image in rows])
-    if "synthetic" in about:
-        metadata = {**(table.schema.metadata or {}), SYNTHETIC_KEY: about["synthetic"].encode()}
+    if synthetic is not None:
+        metadata = {**(table.schema.metadata or {}), SYNTHETIC_KEY: synthetic.encode()}
         table = table.replace_schema_metadata(metadata)
     path.parent.mkdir(parents=True, exist_ok=True)
     # Small row groups: a reader may go through radiographs without holding the file.

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from cxrjax.datasets.statistics import Published, ratio
+from cxrjax.datasets.vix_ray.native import SPLITS
 from cxrjax.datasets.vix_ray.noun_phrases import body_parts, diagnoses
 from cxrjax.datasets.vix_ray.segmentation import Segment, words
 from cxrjax.datasets.vix_ray.study import Study
@@ -27,7 +28,6 @@ _PUBLISHED = {
     "impression_words_mean": ((12, 14, 13), _WORDS),
     "impression_words_max": ((67, 52, 45), _WORDS),
 }
-SPLITS = ("train", "validation", "test")
 PAPER = {
     f"{split}_{name}": Published(figures[index], note if split != "train" else _TABLE_3)
     for name, (figures, note) in _PUBLISHED.items()

@@ -26,7 +26,7 @@ from cxrjax.datasets import output, workers
 from cxrjax.datasets.phantom import render_phantom
 from cxrjax.datasets.phantom.render import SMALLEST
 from cxrjax.datasets.vix_ray.grammar import Lesion, load_grammar
-from cxrjax.datasets.vix_ray.native import write_rows
+from cxrjax.datasets.vix_ray.native import SYNTHETIC_KEY, write_rows
 from cxrjax.errors import UserError
 
 # A split as the files call it -> its number, for the phantoms' seeds.
@@ -135,7 +135,7 @@ def _is_made(path: Path, build: SyntheticViXRay, rows: int) -> bool:
         count = pyarrow.parquet.read_metadata(path).num_rows
     except (OSError, pyarrow.ArrowInvalid):
         return False
-    made_by = (schema.metadata or {}).get(b"cxrjax_synthetic")
+    made_by = (schema.metadata or {}).get(SYNTHETIC_KEY)
     return count == rows and made_by == build.made_by.encode()
 
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from pycocotools import mask as coco
 
-from cxrjax.datasets.cxr_qba.build import QBABuild, build_cxr_qba
+from cxrjax.datasets.cxr_qba.build import SPLIT_NOT_FOLLOWED, QBABuild, build_cxr_qba
 from cxrjax.datasets.cxr_qba.metadata import COLUMNS
-from cxrjax.datasets.cxr_qba.record_conversion import from_records, same_content
+from cxrjax.datasets.cxr_qba.record_conversion import from_records
 from cxrjax.datasets.cxr_qba.sources import parse_sections, read_studies
 from cxrjax.datasets.quality import QualityLog
 from cxrjax.errors import UserError
@@ -22,6 +22,11 @@ OPENI = """<?xml version="1.0" encoding="utf-8"?>
 <AbstractText Label="IMPRESSION"/></Abstract>
 <parentImage id="CXR7_1"/><parentImage id="CXR7_2"/></eCitation>
 """
+
+
+def in_order(content):
+    """JSON with sorted keys: equal texts are equal up to the order of keys."""
+    return json.dumps(content, sort_keys=True)
 
 
 def built(source, out, **flags):
@@ -75,7 +80,7 @@ def test_from_the_release(sample, tmp_path):
     assert {r.image_hw for r in records["train"]} == {(1200, 1000), (900, 1100), (1024, 1024)}
     studies = from_records(records["train"])
     native = sample / "release" / "p19" / "p19990001" / "s59990001.qa.json"
-    assert same_content(studies[0].to_json(), json.loads(native.read_text()))
+    assert in_order(studies[0].to_json()) == in_order(json.loads(native.read_text()))
 
 
 def test_export_by_the_surrogate_grade(sample, tmp_path):
@@ -233,13 +238,17 @@ def test_reports_that_are_none(tmp_path):
 @pytest.mark.parametrize(
     ("table", "text", "message"),
     [
-        ("metadata", "dicom_id,subject_id\nd1,1\n", "metadata.csv.gz:1: no column study_id"),
+        (
+            "metadata",
+            "dicom_id,subject_id\nd1,1\n",
+            "metadata.csv.gz:1: column study_id is missing",
+        ),
         (
             "metadata",
             "dicom_id,subject_id,study_id,ViewPosition,Rows,Columns\nd1,1,2,PA,x,200\n",
             "metadata.csv.gz:2: Rows 'x'",
         ),
-        ("split", "study_id\n1\n", "split.csv.gz:1: no column split"),
+        ("split", "study_id\n1\n", "split.csv.gz:1: column split is missing"),
     ],
 )
 def test_tables_that_are_none(tmp_path, table, text, message):
@@ -264,6 +273,19 @@ def test_lines_of_ones_own(tmp_path):
     counts = json.loads((tmp_path / "out" / "quality.json").read_text())["counts"]
     assert counts["invalid_record"] == 2
     assert (counts["bad_encoding"], counts["duplicate_id"]) == (1, 1)
+
+
+def test_splits_that_only_some_studies_have_are_not_followed(tmp_path):
+    findings = {"Findings": "Clear lungs. Small left pleural effusion."}
+    lines = [
+        {"patient_id": f"p{n}", "study_id": f"s{n}", "sections": findings, "split": "test"}
+        for n in range(4)
+    ]
+    del lines[0]["split"]
+    (tmp_path / "studies.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
+    assert set(built(tmp_path, tmp_path / "out")) == {"train", "validation"}
+    quality = json.loads((tmp_path / "out" / "quality.json").read_text())
+    assert quality["warnings"][SPLIT_NOT_FOLLOWED] == 3
 
 
 def test_nothing_to_read(tmp_path):

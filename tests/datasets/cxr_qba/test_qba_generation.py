@@ -11,7 +11,7 @@ from cxrjax.datasets.cxr_qba.negative_sampling import (
     sample,
     unmentioned_findings,
 )
-from cxrjax.datasets.cxr_qba.questions import ANSWER_TYPES, QUESTION_TYPES
+from cxrjax.datasets.cxr_qba.questions import QUESTION_TYPES
 from cxrjax.datasets.quality import QualityLog
 
 DEFINITIONS = load_definitions()
@@ -46,7 +46,7 @@ def test_all_types_are_asked(studies, how):
             every = list(question.all_answers())
             assert len({a.answer_id for a in every}) == len(every)
             for answer in every:
-                assert answer.answer_type in ANSWER_TYPES
+                assert answer.answer_type in ("main_answer", "details", "related_information")
                 assert answer.text[0].isupper() and answer.text.endswith("."), answer.text
     assert kinds == set(QUESTION_TYPES)
 
@@ -110,6 +110,23 @@ def test_answers_nest_and_carry_boxes(studies, how):
         height, width = image.image_hw
         (x0, y0, x1, y1), *_ = opacity.localization[image.image_id].bboxes
         assert x0 >= width / 2 and y0 >= height / 3 and x1 <= width and y1 <= height
+
+
+@pytest.mark.parametrize(
+    ("region", "verb"),
+    [("left main bronchus", "Is"), ("esophagus", "Is"), ("hila", "Are"), ("lungs", "Are")],
+)
+def test_regions_take_their_verb(graph_of, region, verb):
+    (question,) = of(ask(graph_of(f"Mass in the {region}.")), "C04_is_normal_region", region=region)
+    assert question.question.startswith(f"{verb} the {region} ")
+
+
+def test_levels_of_an_answer_to_the_indication(graph_of):
+    graph = graph_of("Left basilar opacity may represent pneumonia.", indication="Cough.")
+    ((answer,),) = (question.answers for question in of(ask(graph), "A_indication"))
+    (opacity,) = answer.sub_answers
+    assert (answer.answer_level, opacity.answer_level) == (0, 1)
+    assert [part.answer_level for part in opacity.sub_answers] == [2]
 
 
 def test_weights_rise_with_positive_and_fall_with_negative_mentions():

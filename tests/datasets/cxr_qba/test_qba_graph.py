@@ -3,7 +3,10 @@
 import pytest
 
 from cxrjax.datasets.cxr_qba.entity_mapping import LexicalMapper, embedding_mapper
+from cxrjax.datasets.cxr_qba.extraction import Extraction, Observation, Report
 from cxrjax.datasets.cxr_qba.graph_checks import check_graph
+from cxrjax.datasets.cxr_qba.graph_construction import build_scene_graph
+from cxrjax.datasets.cxr_qba.study import Study
 from cxrjax.datasets.quality import QualityLog
 from cxrjax.errors import UserError
 
@@ -78,6 +81,27 @@ def test_children_and_sentences(graph_of):
     assert pneumonia.obs_id not in graph.top_level_obs_ids
     said = {e.sentence_id for e in graph.obs_sent_relations if e.observation_id == opacity.obs_id}
     assert said == {"S01", "S02"}
+
+
+def test_children_of_what_was_dropped_move_up(how):
+    def said(entity, positive=True, children=()):
+        return Observation(
+            name=entity,
+            summary_sentence=f"There is {entity}.",
+            entity=(entity,),
+            positive=positive,
+            children=children,
+        )
+
+    aspiration = said("aspiration")
+    denied = said("lung opacity", False, (said("pneumonia", True, (aspiration,)),))
+    extraction = Extraction((), (said("consolidation"), denied))
+    study = Study("p1", "s1", Report({}))
+    graph = build_scene_graph(study, extraction, {}, how.definitions, how.mapper).graph
+    levels = {
+        o.obs_entities[0]: o.child_level for o in graph.observations.values() if o.from_report
+    }
+    assert levels == {"consolidation": 0, "pneumonia": 0, "aspiration": 1}
 
 
 def test_the_indication_is_answered_by_what_it_asks(graph_of):

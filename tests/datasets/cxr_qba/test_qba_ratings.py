@@ -88,10 +88,9 @@ def test_boxes_on_images_count():
 
 
 @pytest.mark.parametrize(("grade", "least"), itertools.product((*GRADES, UNRATED), ("B", "A")))
-def test_export(grade, least):
+def test_grades_are_ordered(grade, least):
     passes = grade in {"B": ("A++", "A+", "A", "B"), "A": ("A++", "A+", "A")}[least]
-    assert ratings.exported(grade, least, frontal_images=1) is passes
-    assert ratings.exported(grade, least, frontal_images=0) is False
+    assert ratings.at_least(grade, least) is passes
 
 
 def observation(**fields):

@@ -62,6 +62,9 @@ def facts(rules, sentence):
             {"pleural effusion": (True, "certain"), "pneumothorax": (False, "certain")},
         ),
         ("The right pneumothorax has resolved.", {"pneumothorax": (False, "certain")}),
+        # Neither in the heart nor free air.
+        ("A spinal cord stimulator is seen.", {"support device": (True, "certain")}),
+        ("There is free fluid.", {}),
         ("CT is recommended to evaluate for a mass.", {}),
         ("Findings were discussed with the ward; pneumothorax.", {}),
         ("", {}),
@@ -99,6 +102,19 @@ def test_interpretations_are_children(rules):
     (opacity,) = rules.read_sentence("Hazy opacity, likely edema.")
     assert [child.entity for child in opacity.children] == [("pulmonary edema",)]
     assert opacity.modifiers == (("texture", "hazy"),)
+
+
+def test_what_is_named_before_an_interpretation_makes_no_difference(rules):
+    # A normal organ that is denied names nothing that is there or not.
+    sentence = "Normal lung markings are not seen, with a large opacity suggesting pneumonia."
+    (opacity,) = rules.read_sentence(sentence)
+    assert [child.entity for child in opacity.children] == [("pneumonia",)]
+
+
+def test_an_interpretation_may_be_interpreted(rules):
+    (opacity,) = rules.read_sentence("Opacity may represent pneumonia, possibly due to aspiration.")
+    (pneumonia,) = opacity.children
+    assert [child.entity for child in pneumonia.children] == [("aspiration",)]
 
 
 def test_findings_and_impression_are_merged(rules):

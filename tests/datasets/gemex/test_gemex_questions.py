@@ -18,7 +18,7 @@ from cxrjax.datasets.gemex.questions import (
 )
 from cxrjax.datasets.gemex.refine import RuleRefiner
 from cxrjax.datasets.gemex.regions import load_regions
-from cxrjax.datasets.gemex.report import Report, ReportSentence, split_sentences
+from cxrjax.datasets.gemex.report import RefinedSentence, Report, ReportSentence, split_sentences
 from cxrjax.datasets.gemex.template_generator import TemplateGenerator
 from cxrjax.datasets.quality import Unusable
 
@@ -29,6 +29,13 @@ ABNORMAL = (
 )
 NORMAL = "The lungs are clear. Heart size is normal. No effusion or pneumothorax. No edema."
 DOUBTFUL = "Possible right basilar pneumonia. The heart is normal. No effusion. Calcified aorta."
+
+
+def test_a_part_may_be_called_normal_in_any_region():
+    """A language model may give a sentence another region than the rules would."""
+    sentence = "The cardiomediastinal silhouette is normal."
+    pool = pool_of([RefinedSentence(sentence, "bilateral lung", 0)])
+    assert pool.normal == {"bilateral lung": "The cardiac and mediastinal silhouette is normal."}
 
 
 def refine(text, report_id="r1"):

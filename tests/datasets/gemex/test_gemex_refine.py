@@ -105,6 +105,8 @@ def test_places():
     ]
     assert find_places("in the lower lobe on the left") == [Place("left", "lower")]
     assert find_places("bibasilar") == [Place("bilateral", "lower")]
+    # A rule across the page takes no longer than words do.
+    assert find_places(f"left {'-' * 200} x right") == [Place("left", None), Place("right", None)]
     assert find_places("left and right lung") == [Place("left", None), Place("right", None)]
     assert find_places("nowhere") == []
 

@@ -188,6 +188,23 @@ def test_a_zip_is_read_and_never_unpacked(sample, tmp_path):
     assert {*tmp_path.parent.rglob("*")} == before
 
 
+def test_an_archive_of_many_graphs_is_opened_once(sample, tmp_path, monkeypatch):
+    (place, *_) = find_scene_graphs(sample).values()
+    with zipfile.ZipFile(tmp_path / "scene_graph.zip", "w") as archive:
+        for number in range(3):
+            archive.write(place, f"d{number}_SceneGraph.json")
+    opened = []
+    open_archive = zipfile.ZipFile.__init__
+    monkeypatch.setattr(
+        zipfile.ZipFile,
+        "__init__",
+        lambda self, *a, **k: opened.append(a) or open_archive(self, *a, **k),
+    )
+    places = find_scene_graphs(tmp_path)
+    assert len({read_scene_graph(places[f"d{number}"]).image_id for number in range(3)}) == 1
+    assert len(opened) == 1
+
+
 def test_a_broken_zip(sample, tmp_path):
     (place, *_) = find_scene_graphs(sample).values()
     path = tmp_path / "scene_graph.zip"
@@ -208,9 +225,9 @@ def test_mimic_tables(tmp_path, sample):
     assert len(mimic_tables.read_sizes(sample / "mimic-cxr-2.0.0-metadata.csv")) == 2
     table = tmp_path / "mimic-cxr-2.0.0-split.csv"
     for text, message in (
-        ("dicom_id,study_id\n1,2\n", "no column split"),
+        ("dicom_id,study_id\n1,2\n", "column split is missing"),
         ("dicom_id,split\na,dev\n", "split.csv:2: split 'dev'"),
-        ("dicom_id,split\na\n", "short row"),
+        ("dicom_id,split\na\n", "split.csv:2: 1 cells, expected 2"),
     ):
         table.write_text(text)
         with pytest.raises(UserError, match=message):

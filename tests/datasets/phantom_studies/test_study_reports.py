@@ -33,7 +33,7 @@ def lesion(number: int, draw: random.Random) -> Lesion:
         side, regions = 0, ("mediastinum",)
     corner = np.array([draw.uniform(0, 0.5), draw.uniform(0, 0.5)])
     box = np.concatenate([corner, corner + draw.uniform(0.05, 0.4)]).astype(np.float32)
-    return Lesion(number, label, kind, side, regions, (0.1, 0.4), 0.2, box)
+    return Lesion(number, label, kind, side, regions, (0.1, 0.4), box)
 
 
 def study(number: int, order: int = 1) -> Study:

@@ -135,14 +135,17 @@ def test_splits_by_manifest(folder, tmp_path):
     assert [r.image_id for r in read_records(out / "records/test_stage1.jsonl")] == ids["test"][:1]
     quality = json.loads((out / "quality.json").read_text())
     assert quality["counts"]["not_in_split"] == 5
-    assert quality["warnings"]["image ids of splits.json without a usable row"] == 1
+    assert quality["counts"]["not_in_source"] == 1
     assert json.loads((out / "manifest.json").read_text())["split_manifest"]["sha256"]
     manifest.write_text('{"train": ["a"], "test": ["a"]}')
-    with pytest.raises(UserError, match="a is in 'train' and 'test'"):
+    with pytest.raises(UserError, match="'a' stands in train and again in test"):
         built(folder, tmp_path / "out2", split_manifest=manifest)
-    manifest.write_text('{"training": ["a"]}')
-    with pytest.raises(UserError, match="'training' is no split"):
+    manifest.write_text('{"extra": ["b"]}')
+    with pytest.raises(UserError, match="split 'extra': expected one of"):
         built(folder, tmp_path / "out3", split_manifest=manifest)
+    manifest.write_text('{"train": [["a"]]}')
+    with pytest.raises(UserError, match="train: expected a list of image ids"):
+        built(folder, tmp_path / "out4", split_manifest=manifest)
 
 
 def test_nothing_usable_is_an_error_of_one_line(tmp_path):

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from cxrjax.input_pipeline.quality import check_records
 from cxrjax.input_pipeline.sources import RecordSource
+from cxrjax.input_pipeline.usable_records import check_records
 from cxrjax.records import read_records, write_records
 
 CLASSES = {"synthetic": ("Cardiomegaly", "Pleural effusion", "Nodule/Mass", "ILD", "Pneumothorax")}

@@ -1,0 +1,161 @@
+"""Predicted boxes tried from the highest score down, and the curves that this makes (H06).
+
+What is right is settled within each image, so a resample of images changes how often a box counts
+and nothing else: one ranking serves all resamples.
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from cxrjax.metrics.classification import ratio
+from cxrjax.metrics.overlaps import ImageBoxes, Overlaps
+
+Weights = Float[np.ndarray, "draws images"]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """What is reached at each score that brings a hit, by falling score.
+
+    Between these, boxes of other scores only add misses.
+
+    Attributes:
+        hits, misses: boxes of at least that score that are right, that are wrong.
+        truths: number of true boxes.
+    """
+
+    hits: Float[np.ndarray, "*draws steps"]
+    misses: Float[np.ndarray, "*draws steps"]
+    truths: Float[np.ndarray, "*draws"]
+
+    @property
+    def recall(self) -> Float[np.ndarray, "*draws steps"]:
+        """Share of the true boxes found; NaN where there are none."""
+        return ratio(self.hits, self.truths[..., None])
+
+    @property
+    def precision(self) -> Float[np.ndarray, "*draws steps"]:
+        """Share of the predicted boxes that are right; NaN where no box counts yet."""
+        return ratio(self.hits, self.hits + self.misses)
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Predicted boxes by falling score, and which of them are right by each of some rules.
+
+    Attributes:
+        scores: of each box.
+        hits: by each rule, whether it is right.
+        image: its image.
+        truths: number of true boxes of each image.
+    """
+
+    scores: Float[np.ndarray, "n"]
+    hits: Bool[np.ndarray, "rules n"]
+    image: Int[np.ndarray, "n"]
+    truths: Int[np.ndarray, "images"]
+
+    def curves(self, weights: Weights | None = None) -> list[Curve]:
+        """Each rule's curve: as it is, or where images count as often as their weights say.
+
+        Boxes of one score are one step: nothing tells them apart.
+        """
+        if weights is None:
+            once = self.curves(np.ones((1, len(self.truths))))
+            return [Curve(c.hits[0], c.misses[0], np.asarray(c.truths[0])) for c in once]
+        new = np.diff(self.scores, prepend=np.inf) != 0
+        step = np.cumsum(new) - 1
+        last = np.flatnonzero(np.append(new[1:], True)) if len(new) else step
+        counted = weights[:, self.image]
+        tried = np.cumsum(counted, axis=1)[:, last]
+        truths = weights @ self.truths
+        curves = []
+        for hits in self.hits:
+            right = np.flatnonzero(hits)
+            final = np.flatnonzero(np.diff(step[right], append=-1))
+            found = np.cumsum(counted[:, right], axis=1)[:, final]
+            curves.append(Curve(found, tried[:, step[right[final]]] - found, truths))
+        return curves
+
+
+def make_ranking(
+    overlaps: Overlaps,
+    scores: Float[np.ndarray, "n"],
+    hits: Bool[np.ndarray, "rules n"],
+    predicted: Bool[np.ndarray, "n"],
+    truth: Bool[np.ndarray, "m"],
+) -> Ranking:
+    """The ranking of some of the predicted boxes against some of the true ones.
+
+    Args:
+        scores: of each predicted box, finite; higher is surer.
+        hits: which predicted boxes are right, by each rule.
+        predicted, truth: which boxes belong to this ranking.
+    """
+    order = np.flatnonzero(predicted)
+    order = order[np.argsort(-scores[order], kind="stable")]
+    return Ranking(
+        scores[order],
+        hits[:, order],
+        overlaps.predicted.image[order],
+        np.bincount(overlaps.truth.image[truth], minlength=overlaps.images),
+    )
+
+
+def constant_scores(scores: Float[np.ndarray, "n"]) -> bool:
+    """Whether the scores rank nothing: there are boxes, and all have one score."""
+    return len(scores) > 0 and bool((scores == scores[0]).all())
+
+
+def rank_by_score(predicted: ImageBoxes, scores: Float[np.ndarray, "n"]) -> Int[np.ndarray, "n"]:
+    """Each box's place, from 0, among those of its image and class, the highest score first.
+
+    Equal scores go by the boxes' coordinates, so that the order of the file says nothing.
+    """
+    x0, y0, x1, y1 = predicted.boxes.T
+    order = np.lexsort((y1, x1, y0, x0, -scores, predicted.classes, predicted.image))
+    new = np.diff(predicted.image[order], prepend=-1) != 0
+    new |= np.diff(predicted.classes[order], prepend=-2) != 0
+    starts = np.flatnonzero(new)
+    sizes = np.diff(np.append(starts, len(order)))
+    rank = np.zeros(len(order), np.int64)
+    rank[order] = np.arange(len(order)) - np.repeat(starts, sizes)
+    return rank
+
+
+def take_best_free(
+    overlaps: Overlaps, rank: Int[np.ndarray, "n"], above: float
+) -> Bool[np.ndarray, "n"]:
+    """Hits where each box in turn takes the best true box of its class that is still free.
+
+    All images at once: in round k every image and class tries the k-th of its boxes.
+
+    Args:
+        rank: of `rank_by_score`.
+        above: what IoU must exceed, exactly.
+
+    Returns:
+        Whether each predicted box is a hit.
+    """
+    hits = np.zeros(len(overlaps.predicted), bool)
+    taken = np.zeros(len(overlaps.truth), bool)
+    pairs = np.flatnonzero(overlaps.same_class & (overlaps.iou > above))
+    turn = rank[overlaps.rows[pairs]]
+    order = np.lexsort((-overlaps.iou[pairs], overlaps.rows[pairs], turn))
+    pairs, turn = pairs[order], turn[order]
+    starts = first_of_each(turn).tolist()
+    for start, stop in pairwise([*starts, len(pairs)]):
+        free = pairs[start:stop]
+        free = free[~taken[overlaps.columns[free]]]
+        best = free[first_of_each(overlaps.rows[free])]
+        taken[overlaps.columns[best]] = True
+        hits[overlaps.rows[best]] = True
+    return hits
+
+
+def first_of_each(numbers: Int[np.ndarray, "n"]) -> Int[np.ndarray, "_"]:
+    """Where each number (from 0) of a sorted array comes first."""
+    return np.flatnonzero(np.diff(numbers, prepend=-1))

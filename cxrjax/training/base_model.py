@@ -1,0 +1,231 @@
+"""A base model's directory: what runs start from.
+
+It holds `model.json` (what the model is and how it wants to be asked), a tokenizer, and `params/`
+(Orbax). `model.json` is written last: it is what makes a directory a base.
+"""
+
+import dataclasses
+import hashlib
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import orbax.checkpoint as ocp
+from flax import nnx
+from ml_collections import ConfigDict
+
+from cxrjax.errors import UserError
+from cxrjax.json_file import read_json_object
+from cxrjax.models import VLM, count_parameters
+from cxrjax.models.presets import PRESETS, DecoderConfig, VisionConfig, VLMConfig
+from cxrjax.models.splash import resolve_attention
+from cxrjax.provenance import file_sha256
+from cxrjax.training import store
+from cxrjax.training.config import FROM_BASE, default_config, flatten
+from cxrjax.training.config_check import find_preset
+from cxrjax.training.config_file import grammar_name
+from cxrjax.training.run_info import write_json
+from cxrjax.training.step import cast_params
+from cxrjax.training.workdir import CONFIG_FILE
+
+MODEL_FILE, TOKENIZER_FILE, PARAMS = "model.json", "tokenizer.model", "params"
+TOKENIZER_JSON = "tokenizer.json"
+FORMAT = 1
+
+# What of a configuration goes with a base model, by its name in `model.json`.
+_MODEL_KEYS = {
+    "preset": "model.preset",
+    "share": "model.share",
+    "prompt": "data.prompt",
+    "codec": "data.codec",
+    "geometry": "data.geometry",
+    "questions_per_image": "data.questions_per_image",
+    "prefix_buckets": "data.prefix_buckets",
+    "answer_buckets": "data.answer_buckets",
+    "max_answer_tokens": "decoding.max_answer_tokens",
+    "grammar": "decoding.grammar",
+    "names": "decoding.names",
+    "stop_tokens": "decoding.stop_tokens",
+}
+
+
+def base_directory(config: ConfigDict) -> Path:
+    """The base model's directory.
+
+    Raises:
+        UserError: none is configured, or it is not there; says what to put where.
+    """
+    path, hint = config.model.init_from, config.missing_data_help
+    if path is None:
+        raise UserError(
+            "model.init_from is not set: name a base model's directory, or ask for "
+            f"model.init='random'. {hint}"
+        )
+    if not (Path(path) / MODEL_FILE).is_file():
+        kind = "is a training workdir" if (Path(path) / CONFIG_FILE).is_file() else "has none"
+        raise UserError(
+            f"model.init_from={path}: expected a base model there ({MODEL_FILE}, "
+            f"{TOKENIZER_FILE}, {PARAMS}/), and it {kind}. {hint}"
+        )
+    return Path(path)
+
+
+def read_model_json(directory: Path) -> dict[str, Any]:
+    """`model.json` of a base directory.
+
+    Raises:
+        UserError: unreadable, of another format, or without one of its keys.
+    """
+    path = directory / MODEL_FILE
+    content = read_json_object(path)
+    if content.get("format") != FORMAT:
+        raise UserError(f"{path}: format is {content.get('format')!r}, expected {FORMAT}")
+    missing = [name for name in _MODEL_KEYS if name not in content]
+    if missing:
+        raise UserError(f"{path}: lacks {', '.join(missing)}; write it with save_base again")
+    return content
+
+
+def base_config(directory: Path) -> ConfigDict:
+    """The default configuration with a base's own settings, ready for `build_model`."""
+    described = read_model_json(directory)
+    config = default_config()
+    for name, key in _MODEL_KEYS.items():
+        group, _, leaf = key.rpartition(".")
+        value = grammar_name(described[name]) if name == "grammar" else described[name]
+        config[group][leaf] = tuple(value) if isinstance(value, list) else value
+    config.model.init_from = str(directory)
+    return config
+
+
+def base_sha256(directory: Path) -> str:
+    """One hash over the files that make a base directory."""
+    parts = sorted(p for p in (directory / PARAMS).rglob("*") if p.is_file())
+    digest = hashlib.sha256()
+    tokenizers = (directory / TOKENIZER_FILE, directory / TOKENIZER_JSON)
+    for path in (directory / MODEL_FILE, *tokenizers, *parts):
+        if path.is_file():
+            digest.update(f"{path.relative_to(directory)} {file_sha256(path)}\n".encode())
+    return digest.hexdigest()
+
+
+def model_sizes(config: ConfigDict) -> VLMConfig:
+    """The sizes of the configured model: a preset's, or with preset 'from_base' the base's own.
+
+    Raises:
+        UserError: no such preset, no base, or a base that does not carry its sizes.
+    """
+    if config.model.preset != FROM_BASE:
+        return find_preset(config.model.preset)
+    directory = base_directory(config)
+    described = read_model_json(directory)
+    if described["preset"] != FROM_BASE:
+        return find_preset(described["preset"])
+    try:
+        sizes = described["sizes"]
+        vision = None if sizes["vision"] is None else VisionConfig(**sizes["vision"])
+        rest = {"decoder": DecoderConfig(**sizes["decoder"]), "context": tuple(sizes["context"])}
+        return VLMConfig(**{**sizes, "vision": vision, **rest})
+    except (KeyError, TypeError) as error:
+        raise UserError(
+            f"{directory / MODEL_FILE}: sizes cannot be read ({error}); convert the model again"
+        ) from None
+
+
+def preset_of(sizes: VLMConfig) -> str:
+    """The name of the preset with these sizes; 'from_base' where there is none."""
+    return next((name for name, preset in PRESETS.items() if preset == sizes), FROM_BASE)
+
+
+def new_model(config: ConfigDict, sizes: VLMConfig) -> VLM:
+    """A model with random parameters."""
+    settings = config.model
+    return VLM(
+        sizes,
+        rngs=nnx.Rngs(config.training.seed),
+        share=settings.share,
+        remat=settings.remat,
+        unroll=settings.unroll,
+        dtype=settings.dtype,
+        attention=resolve_attention(settings.attention, jax.default_backend()),
+    )
+
+
+def save_base(
+    directory: str | Path,
+    model: VLM,
+    config: ConfigDict,
+    tokenizer_file: str | Path,
+    dtype: str | None = "float32",
+    notes: Mapping[str, Any] | None = None,
+) -> None:
+    """Writes a model as a base directory, for `model.init_from` and `load_model`.
+
+    Args:
+        directory: must not hold a base yet.
+        model: without adapters; merge them first.
+        config: of the run that made it; says how it wants to be asked.
+        tokenizer_file: copied into the directory.
+        dtype: of the parameters on disk; bfloat16 takes half the room; None: as they are.
+        notes: more to keep in `model.json`, such as what the model was trained on.
+
+    Raises:
+        UserError: the directory holds a base already, or the model is not of its preset.
+    """
+    directory = Path(directory)
+    if (directory / MODEL_FILE).exists():
+        raise UserError(f"{directory}: holds a base model already; remove it or write elsewhere")
+    params = nnx.state(model)
+    if dtype is not None:
+        params = cast_params(params, dtype)
+    sizes = model.config if config.model.preset == FROM_BASE else find_preset(config.model.preset)
+    fresh = nnx.state(nnx.eval_shape(lambda: new_model(config, sizes)))
+    store.check_arrays("the model to save", store.flat_arrays(params), fresh)
+    directory.mkdir(parents=True, exist_ok=True)
+    copy_tokenizer(tokenizer_file, directory)
+    with ocp.StandardCheckpointer() as checkpointer:
+        checkpointer.save((directory / PARAMS).absolute(), store.flat_arrays(params), force=True)
+    marker = directory / PARAMS / "commit_success.txt"
+    if marker.is_file():
+        # Orbax writes this machine's path into it: a base is to be the same wherever it is made.
+        marker.write_text("committed\n", encoding="utf-8")
+    values = flatten(config)
+    described = {name: values[key] for name, key in _MODEL_KEYS.items()}
+    if config.model.preset == FROM_BASE:
+        described["sizes"] = dataclasses.asdict(sizes)
+    # Last, since it is what makes the directory a base.
+    write_json(
+        directory / MODEL_FILE,
+        {
+            "format": FORMAT,
+            **described,
+            "dtype": dtype or str(jax.tree.leaves(params)[0].dtype),
+            "parameters": count_parameters(params),
+            "notes": dict(notes or {}),
+        },
+    )
+
+
+def tokenizer_path(config: ConfigDict) -> Path:
+    """The tokenizer's file: as configured, else the one beside the base model."""
+    if config.model.tokenizer is not None:
+        return Path(config.model.tokenizer)
+    if config.model.init == "random":
+        raise UserError("model.tokenizer is not set, and model.init='random' brings none")
+    return tokenizer_in(base_directory(config))
+
+
+def tokenizer_in(directory: Path) -> Path:
+    """The tokenizer's file in a base directory or a workdir."""
+    has_json = (directory / TOKENIZER_JSON).is_file()
+    return directory / (TOKENIZER_JSON if has_json else TOKENIZER_FILE)
+
+
+def copy_tokenizer(file: str | Path, directory: Path) -> None:
+    """Puts a tokenizer's file where `tokenizer_in` finds it."""
+    is_json = Path(file).name == TOKENIZER_JSON
+    copy = directory / (TOKENIZER_JSON if is_json else TOKENIZER_FILE)
+    if Path(file).resolve() != copy.resolve():
+        shutil.copyfile(file, copy)
