@@ -235,18 +235,6 @@ def _counts(question: Question, answer: ReadAnswer) -> Mapping[str, float]:
     }
 
 
-def judged_sample(system: str, question: Question, answer: str) -> Sample:
-    """What a judge is shown of one answer's text (G23)."""
-    return Sample(
-        system=system,
-        question_id=question.question_id,
-        question=question.asked,
-        reference=question.text,
-        answer=answer,
-        context=question.report,
-    )
-
-
 def _ratings(
     judge: Judge, asked: Sequence[Question], pairs: Sequence[tuple[str, str]], system: str
 ) -> tuple[Columns, dict[str, int]]:
@@ -257,7 +245,14 @@ def _ratings(
         `<rating>/{ratio,capped}/<type>`, 0 where the judge failed; and what it failed at.
     """
     samples = [
-        judged_sample(system, question, answer)
+        Sample(
+            system=system,
+            question_id=question.question_id,
+            question=question.asked,
+            reference=question.text,
+            answer=answer,
+            context=question.report,
+        )
         for question, (answer, _) in zip(asked, pairs, strict=True)
     ]
     scores = judge.relative_scores(samples)
