@@ -78,7 +78,9 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     if flags.serve:
         _check_readers(parser, flags.reader or [])
     if flags.resamples < 0 or flags.seed < 0 or flags.processes < 1 or flags.sample < 1:
-        parser.error("--resamples, --seed, --processes and --sample must not be negative")
+        parser.error(
+            "--sample and --processes must be at least 1, --resamples and --seed at least 0"
+        )
     return flags
 
 

@@ -70,11 +70,11 @@ def read_rows(path: Path, wanted: tuple[str, ...]) -> Iterator[tuple[int, dict[s
                 raise UserError(
                     f"{path}:1: no column {missing[0]}; found {list(reader.fieldnames or ())}"
                 )
-            for number, row in enumerate(reader, start=2):
+            for row in reader:
                 if any(row[name] is None for name in wanted):
-                    raise UserError(f"{path}:{number}: a short row; fetch the table again")
-                yield number, row
-    except (OSError, EOFError) as error:
+                    raise UserError(f"{path}:{reader.line_num}: a short row; fetch the table again")
+                yield reader.line_num, row
+    except (OSError, EOFError, csv.Error) as error:
         raise UserError(f"{path}: cannot be read: {error}") from None
     except UnicodeDecodeError:
         raise UserError(f"{path}: not UTF-8 text; expected a table") from None

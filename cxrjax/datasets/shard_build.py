@@ -31,8 +31,10 @@ def shard_build(source: Path, out: Path, shards: int) -> None:
     """
     manifest = read_json_object(source / "manifest.json")
     files = [file for file in sorted((source / "records").glob("*.jsonl")) if file.stat().st_size]
-    if not files or shards < 1:
-        raise UserError(f"{source}: expected records/*.jsonl that hold any, and at least 1 shard")
+    if shards < 1:
+        raise UserError(f"--num_shards={shards}: expected at least 1")
+    if not files:
+        raise UserError(f"{source}: no records in records/*.jsonl; expected the folder of a build")
     splits: dict[str, Any] = {}
     with output.writing(out):
         (out / "manifest.json").unlink(missing_ok=True)
