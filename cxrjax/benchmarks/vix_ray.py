@@ -43,6 +43,7 @@ from cxrjax.benchmarks.scores import (
     make_scores,
 )
 from cxrjax.benchmarks.vix_ray_counts import (
+    EARLIER,
     KINDS,
     Reference,
     SystemCounts,
@@ -241,10 +242,9 @@ def _beside(name: str, kind: str, counts: Mapping[str, SystemCounts]) -> list[tu
         return []
     first = next(iter(counts))
     pairs = [(first, kind, f"minus/{first}")] if name != first else []
-    earlier = {"stage3/findings": "stage1/findings", "stage3/impression": "stage2/impression"}
-    if kind in earlier:
-        stage = earlier[kind].split("/")[0]
-        pairs += [(other, earlier[kind], f"minus_{stage}/{other}") for other in counts]
+    if kind in EARLIER:
+        stage = EARLIER[kind].split("/")[0]
+        pairs += [(other, EARLIER[kind], f"minus_{stage}/{other}") for other in counts]
     return [pair for pair in pairs if pair[1] in counts[pair[0]].kinds]
 
 

@@ -21,6 +21,8 @@ from cxrjax.records import QARecord
 # What is asked for: stage/text.
 KINDS = ("stage1/findings", "stage2/impression", "stage3/findings", "stage3/impression")
 HISTORY_KIND = KINDS[-1]
+# What stage 3's texts are compared with (Table 5).
+EARLIER = {"stage3/findings": "stage1/findings", "stage3/impression": "stage2/impression"}
 
 # How a problem is counted in score.json.
 MISSING, BLANK = "missing_prediction", "blank_answer"

@@ -23,7 +23,7 @@ from cxrjax.benchmarks.tables import (
     with_interval,
 )
 from cxrjax.benchmarks.text_tables import UNDEFINED, grid
-from cxrjax.benchmarks.vix_ray_counts import BLANK, HISTORY_KIND, MISSING
+from cxrjax.benchmarks.vix_ray_counts import BLANK, EARLIER, HISTORY_KIND, MISSING
 from cxrjax.benchmarks.vix_ray_paper import COLUMNS, SPLITS, TABLE_6, TUNED, notes
 from cxrjax.metrics.bootstrap import Estimate
 
@@ -308,8 +308,7 @@ def _pairs(
     if label == "minus":
         found = [(other, kind, f"{kind}/minus/{other}") for other in scores.figures]
     else:
-        earlier = {"stage3/findings": "stage1/findings", "stage3/impression": "stage2/impression"}
-        before = earlier[kind]
+        before = EARLIER[kind]
         stage = before.split("/")[0]
         found = [(other, before, f"{kind}/minus_{stage}/{other}") for other in scores.figures]
     return [pair for pair in found if f"{pair[2]}/bleu_4" in named]
