@@ -55,7 +55,8 @@ def ranked_figures(
     """Figures and curves of scored boxes.
 
     Args:
-        overlaps: of the union of an image's boxes with its true ones.
+        overlaps: of the union of an image's boxes with its true ones, once for each truth that
+            the image has.
         scores: of each predicted box, NaN where it has none.
         bootstrap: how intervals are made.
 
@@ -68,7 +69,7 @@ def ranked_figures(
     coco = coco_rankings(overlaps, scores, len(classes))
     froc = froc_ranking(overlaps, scores, IOU)
 
-    def figures(weights: Float[np.ndarray, "draws images"]) -> dict[str, Any]:
+    def figures(weights: Float[np.ndarray, "draws truths"]) -> dict[str, Any]:
         by_voc = voc_average_precision(voc, weights)
         by_coco = coco_average_precision(coco, weights)
         (curve,) = froc.curves(weights)
@@ -85,7 +86,7 @@ def ranked_figures(
             values[f"by_class/ap/coco/{name}"] = by_coco[:, :, number].mean(axis=1)
         return values
 
-    clusters = [image.cluster for image in references.images]
+    clusters = [image.cluster for image in references.images for _ in image.truths]
     work = len(scores) * (bootstrap.resamples + len(set(clusters)))
     if work > MOST_WORK:
         bootstrap = replace(bootstrap, resamples=0)

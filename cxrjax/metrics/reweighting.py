@@ -1,6 +1,6 @@
 """Intervals of figures that are no functions of sums: computed anew on every resample (H10).
 
-The clusters are drawn as `bootstrap.resample` draws them from the same seed.
+Clusters are drawn as `bootstrap.resample` draws the same clusters from the same seed.
 """
 
 import functools
