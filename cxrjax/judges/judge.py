@@ -2,7 +2,7 @@
 
 A judge rates an answer beside the reference (the relative score of LLaVA-Med, which GEMeX calls
 AR-score, section 4.2) and takes texts apart into facts (ViX-Ray, section 4.2). What it fails at is
-part of its result, with a category: it is counted, and never left out.
+part of its result, with a category, and counted; the benchmarks say what it is worth.
 """
 
 from collections.abc import Iterable, Sequence
