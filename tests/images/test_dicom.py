@@ -438,17 +438,18 @@ def test_transfer_syntax_without_images(tmp_path):
 @pytest.mark.parametrize(
     ("name", "value", "damaged", "readers"),
     [
-        ("WindowCenter", "1234", "12x4", (read_image, audit_header)),
-        ("RescaleSlope", "1234", "12x4", (read_image,)),
-        ("NumberOfFrames", "77", "7x", (read_image,)),
+        ("WindowCenter", b"DS\x04\x001234", b"DS\x04\x0012x4", (read_image, audit_header)),
+        ("RescaleSlope", b"DS\x04\x001234", b"DS\x04\x0012x4", (read_image,)),
+        ("NumberOfFrames", b"IS\x02\x0077", b"IS\x02\x007x", (read_image,)),
     ],
 )
 def test_malformed_numbers(tmp_path, name, value, damaged, readers):
-    given = {"WindowWidth": 4096, "RescaleIntercept": 0, name: value}
+    """`value` and `damaged` with type and length before them: UIDs are of random digits."""
+    given = {"WindowWidth": 4096, "RescaleIntercept": 0, name: value[4:].decode()}
     path = save(tmp_path, dataset_of(ramp(12), 12, **given))
     content = path.read_bytes()
-    assert content.count(value.encode()) == 1
-    path.write_bytes(content.replace(value.encode(), damaged.encode()))
+    assert content.count(value) == 1
+    path.write_bytes(content.replace(value, damaged))
     for reader in readers:
         assert "in the DICOM header" in refusal(path, reader)
 
