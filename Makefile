@@ -5,6 +5,8 @@
 # make coverage: the quick tests, and how much of the package they run.
 # make parity: the tests that compare with PyTorch, in a second environment that has it.
 # make beam: an environment with Apache Beam, and the tests of the pipeline in it.
+# make try:  a page to try the models in, in an environment with Gradio (after make demo).
+# make app: that environment, and the tests of the page in it.
 # make bench:  training and generation beside transformers and PEFT, in that environment.
 # make bench_scoring: time and memory of scoring 100,000 answers.
 # make bench_input: reading images beside torch's DataLoader and transformers' image processor.
@@ -22,7 +24,7 @@ export GLIBC_TUNABLES = glibc.malloc.hugetlb=1
 export JAX_PLATFORMS = cpu
 export TF_CPP_MIN_LOG_LEVEL = 2
 
-.PHONY: demo test lint fast heavy coverage parity beam bench bench_scoring bench_input clean
+.PHONY: demo test lint fast heavy coverage parity beam app try bench bench_scoring bench_input clean
 
 # The held-out phantoms are of the same build, from a stream of seeds that training never draws on.
 demo: $(VENV)/.installed
@@ -66,6 +68,12 @@ parity: $(VENV)-parity/.installed
 beam: $(VENV)-beam/.installed
 	$(VENV)-beam/bin/python -m pytest tests/datasets/cxr_qba/test_qba_pipeline.py
 
+app: $(VENV)-app/.installed
+	$(VENV)-app/bin/python -m pytest tests/demo
+
+try: $(VENV)-app/.installed
+	$(VENV)-app/bin/python -m cxrjax.demo_app
+
 bench: $(VENV)-parity/.installed
 	$(VENV)-parity/bin/python tests/bench/run.py
 
@@ -105,5 +113,14 @@ $(VENV)-beam/.installed: setup.py constraints.txt
 	    "apache-beam==2.77.0" -e ".[test,beam]"
 	touch $@
 
+# Gradio 6.31 refuses the version of Pillow that everybody else installs.
+$(VENV)-app/.installed: setup.py constraints.txt
+	$(PYTHON) -m venv $(VENV)-app
+	$(VENV)-app/bin/pip install --quiet --upgrade pip
+	sed -E '/^pillow==/d' constraints.txt > $(VENV)-app/constraints.txt
+	$(VENV)-app/bin/pip install --quiet -c $(VENV)-app/constraints.txt \
+	    "gradio==6.31.0" -e ".[test,app]"
+	touch $@
+
 clean:
-	rm -rf $(VENV) $(VENV)-parity $(VENV)-beam runs build *.egg-info
+	rm -rf $(VENV) $(VENV)-parity $(VENV)-beam $(VENV)-app runs build *.egg-info

@@ -19,6 +19,8 @@ setup(
             "benchmarks/*.j2",
             "benchmarks/*.js",
             "datasets/*.j2",
+            "demo/*.css",
+            "demo/*.j2",
             "datasets/*/*.json",
             "datasets/*/*/*.json",
             "datasets/*/*.toml",
@@ -80,6 +82,8 @@ setup(
         "gguf": ["gguf>=0.17,<1"],
         # Construction as a pipeline. Wants older versions than constraints.txt has (`make beam`).
         "beam": ["apache-beam>=2.77,<3"],
+        # The page to try models in. Wants an older Pillow than constraints.txt has (`make app`).
+        "app": ["gradio>=6.31,<7"],
         "test": [
             "beartype>=0.21,<1",
             "gguf>=0.17,<1",

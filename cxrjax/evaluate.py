@@ -62,6 +62,13 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     return flags
 
 
+def system_name(flags: argparse.Namespace) -> str:
+    """What tables call the model: by its folder, or by what it is shown in place of the image."""
+    if flags.image != "shown":
+        return flags.image
+    return (flags.workdir or flags.checkpoint).resolve().name
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Evaluates, writes and prints the tables."""
     flags = parse_arguments(argv)
@@ -92,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         return
     write_prediction_record(predictions, questions, flags)
     benchmark = BENCHMARKS[flags.benchmark]
-    name = (flags.workdir or flags.checkpoint).name if looking else flags.image
+    name = system_name(flags)
     scores = benchmark.score_files(
         references,
         {name: predictions},

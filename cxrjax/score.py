@@ -116,7 +116,8 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     flags = parser.parse_args(argv)
     if flags.resamples < 0 or flags.seed < 0:
         parser.error("--resamples and --seed must not be negative")
-    if flags.bertscore_model is None and (flags.bertscore_layer or flags.bertscore_baseline):
+    of_model = (flags.bertscore_layer, flags.bertscore_baseline)
+    if flags.bertscore_model is None and of_model != (None, None):
         parser.error("--bertscore_layer and --bertscore_baseline are of --bertscore_model")
     return flags
 

@@ -38,8 +38,8 @@ FLOORS = (
     ),
     Floor(
         "results",
-        ("benchmarks/", "runners/", "planning/"),
-        "tables; whoever answers; what a pod will take",
+        ("benchmarks/", "runners/", "planning/", "demo/"),
+        "tables; whoever answers; what a pod will take; a page to try models in",
     ),
     Floor("measures", ("metrics/", "judges/"), "pure functions of arrays and strings; verdicts"),
     Floor("runs", ("training/", "decoding/"), "loss, step, loop, checkpoints; sampling, grammar"),

@@ -123,6 +123,15 @@ def test_evaluate_equals_predict_then_score(demo, tmp_path):
     assert "train" in json.loads((tmp_path / "metrics.json").read_text())
 
 
+def test_evaluate_names_a_model_by_its_folder_wherever_it_is_started(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for image, name in (("shown", tmp_path.name), ("blind", "blind")):
+        flags = evaluate.parse_arguments(
+            ["--workdir=.", "--benchmark=vindr_cxr_vqa", f"--image={image}"]
+        )
+        assert evaluate.system_name(flags) == name
+
+
 def test_evaluate_refuses_a_negative_number_of_resamples(capsys):
     with pytest.raises(SystemExit) as end:
         evaluate.main(["--workdir=x", "--benchmark=vindr_cxr_vqa", "--resamples=-1"])

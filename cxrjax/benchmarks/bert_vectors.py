@@ -135,8 +135,15 @@ def _read_config(folder: Path) -> dict[str, Any]:
 
 def _layer(settings: BertScoreSettings, config: dict[str, Any]) -> int:
     layers = config["num_hidden_layers"]
-    layer = settings.layer or _BEST_LAYER.get((str(config.get("model_type")), layers))
-    if layer is None or not 1 <= layer <= layers:
+    layer = settings.layer
+    if layer is None:
+        layer = _BEST_LAYER.get((str(config.get("model_type")), layers))
+    if layer is None:
+        raise UserError(
+            f"{settings.model}: which layer is best is not known: give --bertscore_layer, 1 to "
+            f"{layers}"
+        )
+    if not 1 <= layer <= layers:
         raise UserError(
             f"{settings.model}: --bertscore_layer={layer}: expected one of its 1 to {layers}"
         )

@@ -41,16 +41,6 @@ class JoinedColumns(Mapping[str, Float[np.ndarray, "units"]]):
         return len(self._images) + len(self._questions)
 
 
-def question_attributes(record: QARecord) -> dict[str, str | None]:
-    """What is asked, and how hard it is; None where the record does not say."""
-    return {
-        "question_type": record.question_type,
-        "question_strategy": record.question_strategy,
-        "content_type": record.content_type,
-        "difficulty": record.difficulty,
-    }
-
-
 def image_attributes(record: QARecord) -> dict[str, str | None]:
     """Whose image it is and from where it was taken; None where the record does not say."""
     return {"view": record.view, "sex": record.sex, "age": age_band(record.age)}

@@ -28,11 +28,12 @@ doubt, side, severity, region), and held against the structured parts of the ref
 `n`: questions, but claims, statements and the like where a figure is a share of those.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
 
+from cxrjax.benchmarks.breakdowns import break_down
 from cxrjax.benchmarks.cxr_qba_claims import CLAIMS, STATEMENTS
 from cxrjax.benchmarks.cxr_qba_counts import (
     IOUS,
@@ -49,6 +50,7 @@ from cxrjax.benchmarks.cxr_qba_truth import (
     References,
     read_references,
 )
+from cxrjax.benchmarks.formulas import of, quotient
 from cxrjax.benchmarks.predictions import Prediction, read_predictions
 from cxrjax.benchmarks.scores import (
     PAPER,
@@ -67,6 +69,16 @@ from cxrjax.metrics.bootstrap import Estimate, Figure, Formula, Sums
 from cxrjax.records import read_records
 
 GT_MODE = "exact"
+# What a training run logs.
+LOGGED = {
+    STRICT: (
+        *("findings/f1", "findings/precision", "findings/recall", "yes_no/balanced_accuracy"),
+        *("boxes/f1@0.3", "boxes/iou", "sides/swapped", "hallucination/rate"),
+        *("text/rouge_l", "text/bleu", "parse_failure_rate"),
+    )
+}
+# In what systems are compared.
+COMPARED = (*BREAKDOWN, "boxes/f1@0.5", "hallucination/rate", "sides/swapped")
 
 
 def score(
@@ -151,7 +163,7 @@ def _figures(
         **_boxes(),
         **_text(),
         **_errors(),
-        "parse_failure_rate": Figure(_share("parse_failures", "questions"), "questions"),
+        "parse_failure_rate": Figure(quotient("parse_failures", "questions"), "questions"),
     }
     paper: dict[str, Figure | Estimate] = {
         name: Estimate(None, None, None, 0) for name in strict if name != "parse_failure_rate"
@@ -169,35 +181,8 @@ def _figures(
     }
     headline = {**_findings(), **_yes_no(), **_boxes(), **_text()}
     for attribute, values in attributes.items():
-        for value in {value for value in values if value is not None}:
-            for metric in BROKEN_DOWN:
-                figure = headline[metric]
-                strict[f"by_{attribute}/{metric}/{value}"] = Figure(
-                    figure.formula, figure.n, within=(attribute, value)
-                )
+        strict |= break_down({name: headline[name] for name in BREAKDOWN}, attribute, values)
     return {PAPER: {**paper, **shared}, STRICT: {**strict, **shared}}
-
-
-# What is broken down by each attribute.
-BROKEN_DOWN = tuple(BREAKDOWN)
-# What a training run logs.
-LOGGED = {
-    STRICT: (
-        *("findings/f1", "findings/precision", "findings/recall", "yes_no/balanced_accuracy"),
-        *("boxes/f1@0.3", "boxes/iou", "sides/swapped", "hallucination/rate"),
-        *("text/rouge_l", "text/bleu", "parse_failure_rate"),
-    )
-}
-# In what systems are compared.
-COMPARED = (*BROKEN_DOWN, "boxes/f1@0.5", "hallucination/rate", "sides/swapped")
-
-
-def _share(numerator: str, denominator: str) -> Formula:
-    return lambda sums: classification.ratio(sums[numerator], sums[denominator])
-
-
-def _of(function: Callable[..., np.ndarray], *columns: str) -> Formula:
-    return lambda sums: function(*(sums[column] for column in columns))
 
 
 def _harmonic(prefix: str) -> Formula:
@@ -214,24 +199,24 @@ def _harmonic(prefix: str) -> Formula:
 
 def _findings() -> dict[str, Figure]:
     return {
-        "findings/precision": Figure(_share("supported", "claims"), "claims"),
-        "findings/recall": Figure(_share("found", "stated"), "stated"),
+        "findings/precision": Figure(quotient("supported", "claims"), "claims"),
+        "findings/recall": Figure(quotient("found", "stated"), "stated"),
         "findings/f1": Figure(_harmonic(""), "questions"),
         "findings/ceiling_precision": Figure(
-            _share("ceiling/supported", "ceiling/claims"), "ceiling/claims"
+            quotient("ceiling/supported", "ceiling/claims"), "ceiling/claims"
         ),
         "findings/ceiling_recall": Figure(
-            _share("ceiling/found", "ceiling/stated"), "ceiling/stated"
+            quotient("ceiling/found", "ceiling/stated"), "ceiling/stated"
         ),
         "findings/ceiling_f1": Figure(_harmonic("ceiling/"), "questions"),
-        "denials/precision": Figure(_share("denied/right", "denied/stated"), "denied/stated"),
-        "sides/swapped": Figure(_share("sides/swapped", "sides/compared"), "sides/compared"),
-        "sides/partial": Figure(_share("sides/partial", "sides/compared"), "sides/compared"),
+        "denials/precision": Figure(quotient("denied/right", "denied/stated"), "denied/stated"),
+        "sides/swapped": Figure(quotient("sides/swapped", "sides/compared"), "sides/compared"),
+        "sides/partial": Figure(quotient("sides/partial", "sides/compared"), "sides/compared"),
         "severity/accuracy": Figure(
-            _share("severity/right", "severity/compared"), "severity/compared"
+            quotient("severity/right", "severity/compared"), "severity/compared"
         ),
         "certainty/accuracy": Figure(
-            _share("certainty/right", "certainty/compared"), "certainty/compared"
+            quotient("certainty/right", "certainty/compared"), "certainty/compared"
         ),
     }
 
@@ -249,14 +234,14 @@ def _yes_no() -> dict[str, Figure]:
         return classification.ratio(sums[tp] + sums[fn], sums[asked])
 
     return {
-        "yes_no/accuracy": Figure(_of(classification.accuracy, *counts), asked),
-        "yes_no/balanced_accuracy": Figure(_of(classification.balanced_accuracy, *counts), asked),
-        "yes_no/mcc": Figure(_of(classification.matthews, *counts), asked),
+        "yes_no/accuracy": Figure(of(classification.accuracy, *counts), asked),
+        "yes_no/balanced_accuracy": Figure(of(classification.balanced_accuracy, *counts), asked),
+        "yes_no/mcc": Figure(of(classification.matthews, *counts), asked),
         "yes_no/predicted_yes": Figure(predicted, asked),
         "yes_no/true_yes": Figure(true, asked),
-        "yes_no/undecided": Figure(_share("yes_no/undecided", asked), asked),
+        "yes_no/undecided": Figure(quotient("yes_no/undecided", asked), asked),
         "yes_no/ceiling_balanced_accuracy": Figure(
-            _of(classification.balanced_accuracy, *ceiling), asked
+            of(classification.balanced_accuracy, *ceiling), asked
         ),
     }
 
@@ -266,26 +251,26 @@ def _boxes() -> dict[str, Figure]:
     for iou in IOUS:
         tp, fp, fn, total = (f"boxes@{iou}/{name}" for name in ("tp", "fp", "fn", "iou"))
         figures |= {
-            f"boxes/precision@{iou}": Figure(_of(classification.precision, tp, fp), "questions"),
-            f"boxes/recall@{iou}": Figure(_of(classification.recall, tp, fn), "questions"),
-            f"boxes/f1@{iou}": Figure(_of(classification.f1, tp, fp, fn), "questions"),
-            f"boxes/miou_tp@{iou}": Figure(_share(total, tp), "questions"),
+            f"boxes/precision@{iou}": Figure(of(classification.precision, tp, fp), "questions"),
+            f"boxes/recall@{iou}": Figure(of(classification.recall, tp, fn), "questions"),
+            f"boxes/f1@{iou}": Figure(of(classification.f1, tp, fp, fn), "questions"),
+            f"boxes/miou_tp@{iou}": Figure(quotient(total, tp), "questions"),
         }
     for name in ("iou", "iop", "iot"):
         column = f"region/{name}"
         figures |= {
-            f"boxes/{name}": Figure(_share(column, f"{column}/n"), f"{column}/n"),
-            f"boxes/{name}@0.3": Figure(_share(f"{column}@0.3", f"{column}/n"), f"{column}/n"),
+            f"boxes/{name}": Figure(quotient(column, f"{column}/n"), f"{column}/n"),
+            f"boxes/{name}@0.3": Figure(quotient(f"{column}@0.3", f"{column}/n"), f"{column}/n"),
         }
     figures["boxes/per_question_without"] = Figure(
-        _share("without_boxes/boxes", "without_boxes/questions"), "without_boxes/questions"
+        quotient("without_boxes/boxes", "without_boxes/questions"), "without_boxes/questions"
     )
     return figures
 
 
 def _text() -> dict[str, Figure]:
     return {
-        "text/rouge_l": Figure(_share("rougeL", "texts"), "texts"),
+        "text/rouge_l": Figure(quotient("rougeL", "texts"), "texts"),
         "text/bleu": Figure(text.bleu, "texts"),
     }
 
@@ -293,17 +278,18 @@ def _text() -> dict[str, Figure]:
 def _errors() -> dict[str, Figure]:
     return {
         **{
-            f"errors/{name}": Figure(_share(f"claim/{name}", "claims"), "claims") for name in CLAIMS
+            f"errors/{name}": Figure(quotient(f"claim/{name}", "claims"), "claims")
+            for name in CLAIMS
         },
         **{
-            f"errors/statement_{name}": Figure(_share(f"statement/{name}", "stated"), "stated")
+            f"errors/statement_{name}": Figure(quotient(f"statement/{name}", "stated"), "stated")
             for name in STATEMENTS
         },
         "hallucination/rate": Figure(
-            _share("normal/hallucinated", "normal/questions"), "normal/questions"
+            quotient("normal/hallucinated", "normal/questions"), "normal/questions"
         ),
         "hallucination/claims_per_question": Figure(
-            _share("normal/claims", "normal/questions"), "normal/questions"
+            quotient("normal/claims", "normal/questions"), "normal/questions"
         ),
     }
 

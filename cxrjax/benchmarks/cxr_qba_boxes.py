@@ -29,9 +29,9 @@ from cxrjax.benchmarks.cxr_qba_validation import (
     Tags,
     refuse_codec,
     score_studies,
-    share,
 )
 from cxrjax.benchmarks.cxr_qba_validation_layout import boxes_markdown, boxes_rows
+from cxrjax.benchmarks.formulas import quotient
 from cxrjax.benchmarks.scores import PAPER, STRICT, Benchmark, ScoreOptions, Scores
 from cxrjax.datasets.cxr_qba.human_labels import (
     ClassTags,
@@ -170,7 +170,7 @@ def _figures(protocol: str, names: Sequence[str]) -> Named:
             column = f"{protocol}/{name}/{overlap}"
             for suffix in (f"@{THRESHOLD}", ""):
                 figures[f"boxes/{overlap}{suffix}/{name}"] = Figure(
-                    share(f"{column}{suffix}", f"{column}/n"), f"{column}/n"
+                    quotient(f"{column}{suffix}", f"{column}/n"), f"{column}/n"
                 )
     return figures
 

@@ -29,8 +29,10 @@ from cxrjax.metrics.region_overlap import region_areas, region_iop, region_iot, 
 IOUS = (0.3, 0.5)
 # Pairs of sentences whose likeness is kept: most answers are in the words of a few templates.
 _KEPT_TEXTS = 1 << 14
-# Problems that have to do with labels of boxes, which this benchmark does not read.
-PROBLEM_NAMES = tuple(name for name in PROBLEMS if name not in ("unknown_label", "unclassed_box"))
+# Labels of boxes are not read here.
+QBA_PROBLEMS = {
+    name: told for name, told in PROBLEMS.items() if name not in ("unknown_label", "unclassed_box")
+}
 
 Boxes = Float[np.ndarray, "_ 4"]
 Column = Float[np.ndarray, "questions"]
@@ -46,7 +48,7 @@ class SystemCounts:
         parse_failures: failure category -> how many answers.
     """
 
-    columns: dict[str, Float[np.ndarray, "questions"]]
+    columns: dict[str, Column]
     problems: Counter[str]
     parse_failures: Counter[str]
 
@@ -69,19 +71,19 @@ def count_system(
     reader = AnswerReader(codec, source)
     count = len(references.questions)
     columns = {name: np.zeros(count) for name in _column_names()}
-    problems: Counter[str] = Counter(dict.fromkeys(PROBLEM_NAMES, 0))
+    problems: Counter[str] = Counter(dict.fromkeys(QBA_PROBLEMS, 0))
     failures: Counter[str] = Counter()
     predicted: list[Boxes] = []
     questions = tqdm(references.questions.values(), desc=f"scoring {source}", disable=None)
     for number, question in enumerate(questions):
         answer = reader.read(question, by_id.get(question.question_id))
         problems.update(answer.problems)
-        failed = answer.parse not in ("ok", None)
+        failed = _parse_failed(question, answer)
         if failed:
             failures[str(answer.parse)] += 1
         counted = {
             "questions": 1.0,
-            "parse_failures": float(failed or answer.parse is None),
+            "parse_failures": float(failed),
             **_count_findings(question, answer, reader.judge(question, answer)),
             **_count_yes_no(question, answer),
             **_count_boxes(question, answer),
@@ -94,7 +96,15 @@ def count_system(
     return SystemCounts(columns | _match_boxes(predicted, truth), problems, failures)
 
 
-def ceiling_columns(references: References) -> dict[str, Float[np.ndarray, "questions"]]:
+def _parse_failed(question: Question, answer: Answer) -> bool:
+    """Whether an answer could not be read. That it has no box is a failure only where the reference
+    has some; that there is none at all is a problem of its own (`missing_prediction`)."""
+    if answer.parse == "no_box":
+        return len(question.boxes) > 0
+    return answer.parse not in ("ok", None)
+
+
+def ceiling_columns(references: References) -> dict[str, Column]:
     """Columns `ceiling/...` of the reference's own answers: what the reader of mentions costs.
 
     The main answers' text and yes or no, read and judged as a system's would be.
@@ -121,14 +131,7 @@ _REGION_SUMS = ("iou", "iop", "iot")
 def _column_names() -> list[str]:
     """Every column, so that what never happened is a zero."""
     return [
-        *(
-            "questions",
-            "parse_failures",
-            "claims",
-            "supported",
-            "stated",
-            "found",
-        ),
+        *("questions", "parse_failures", "claims", "supported", "stated", "found"),
         *(f"claim/{name}" for name in CLAIMS),
         *(f"statement/{name}" for name in STATEMENTS),
         *("sides/compared", "sides/swapped", "sides/partial"),

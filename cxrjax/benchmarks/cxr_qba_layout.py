@@ -3,12 +3,18 @@
 from typing import Any
 
 from cxrjax.benchmarks.cxr_qba_claims import CLAIMS, STATEMENTS
+from cxrjax.benchmarks.cxr_qba_counts import QBA_PROBLEMS
 from cxrjax.benchmarks.cxr_qba_truth import ATTRIBUTES
-from cxrjax.benchmarks.predictions import PROBLEMS
 from cxrjax.benchmarks.scores import STRICT, Scores
-from cxrjax.benchmarks.tables import FEW
-from cxrjax.benchmarks.text_tables import UNDEFINED, grid
-from cxrjax.metrics.bootstrap import Estimate
+from cxrjax.benchmarks.tables import (
+    FEW,
+    PLAIN,
+    about_intervals,
+    about_references,
+    failures_markdown,
+    with_interval,
+)
+from cxrjax.benchmarks.text_tables import grid
 
 NOTE = (
     "The paper publishes no benchmark of models: every figure here is of our own definition "
@@ -74,10 +80,11 @@ def markdown(scores: Scores) -> str:
     for title, metrics in TABLES.items():
         lines = [["Strict", *systems]]
         for metric, name in metrics.items():
-            lines.append([name, *(_cell(scores.figures[s][STRICT][metric]) for s in systems)])
+            figures = (scores.figures[system][STRICT][metric] for system in systems)
+            lines.append([name, *(with_interval(PLAIN, figure) for figure in figures)])
         parts.append(f"## {title}\n\n{grid(lines)}")
     parts += [_breakdown(scores, attribute) for attribute in ATTRIBUTES]
-    parts.append(_problems(scores))
+    parts.append(failures_markdown(scores, QBA_PROBLEMS))
     return "\n".join(parts)
 
 
@@ -102,17 +109,11 @@ def rows(scores: Scores) -> list[dict[str, Any]]:
 
 def _heading(scores: Scores) -> str:
     settings = scores.settings
-    bootstrap = settings["bootstrap"]
-    unknown = settings["findings_without_definition"]
     return (
-        "# CXR-QBA, question answering\n\n"
-        f"{settings['images']:,} images, {settings['questions']:,} questions; data set "
-        f"{', '.join(settings['datasets'])}, split {', '.join(settings['splits'])}. {NOTE} In "
-        f"brackets: {100 * bootstrap['confidence']:g} % intervals ({bootstrap['method']} "
-        f"bootstrap, {bootstrap['resamples']:,} resamples of {bootstrap['clusters']:,} clusters by "
-        f"{' and '.join(bootstrap['clustered_by'])}, seed {bootstrap['seed']}). {UNDEFINED}: "
-        f"undefined. {unknown:,} tags of the references name findings that the definitions do not "
-        "have, which no answer can be read to name.\n"
+        f"# CXR-QBA, question answering\n\n{about_references(settings)} {NOTE} "
+        f"{about_intervals(settings)} {settings['findings_without_definition']:,} tags of the "
+        "references name findings that the definitions do not have, which no answer can be read to "
+        "name.\n"
     )
 
 
@@ -129,34 +130,9 @@ def _breakdown(scores: Scores, attribute: str) -> str:
         for metric in BREAKDOWN:
             for system in systems:
                 figure = scores.figures[system][STRICT][f"by_{attribute}/{metric}/{value}"]
-                cell = _cell(figure)
+                cell = with_interval(PLAIN, figure)
                 cells.append(f"*{cell}*" if figure.n < FEW else cell)
         lines.append(cells)
     left_out = len(values) - len(shown)
     more = f" {left_out} smaller groups stand in tables.csv." if left_out else ""
     return f"## By {ATTRIBUTES[attribute]}\n\n{grid(lines)}\nIn italics: fewer than {FEW}.{more}\n"
-
-
-def _problems(scores: Scores) -> str:
-    prefix = "parse_failure_rate"
-    lines = [["Answers that could not be read", *scores.figures]]
-    names = dict.fromkeys(
-        name for p in scores.figures.values() for name in p[STRICT] if name.startswith(prefix)
-    )
-    for name in names:
-        title = name.removeprefix(prefix).lstrip("/") or "all"
-        found = [protocols[STRICT].get(name) for protocols in scores.figures.values()]
-        lines.append([title, *(_cell(figure) if figure else "0.000" for figure in found)])
-    counted = dict.fromkeys(name for p in scores.problems.values() for name in p)
-    for name in counted:
-        counts = [str(problems[name]) for problems in scores.problems.values()]
-        lines.append([f"{name}: {PROBLEMS[name]} (count)", *counts])
-    return f"## Failures and problems\n\n{grid(lines)}"
-
-
-def _cell(figure: Estimate) -> str:
-    if figure.value is None:
-        return UNDEFINED
-    if figure.ci_low is None or figure.ci_high is None:
-        return f"{figure.value:.3f}"
-    return f"{figure.value:.3f} ({figure.ci_low:.3f} to {figure.ci_high:.3f})"

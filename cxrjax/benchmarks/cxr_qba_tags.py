@@ -29,6 +29,7 @@ from cxrjax.benchmarks.cxr_qba_validation import (
     score_studies,
 )
 from cxrjax.benchmarks.cxr_qba_validation_layout import tags_markdown, tags_rows
+from cxrjax.benchmarks.formulas import of
 from cxrjax.benchmarks.scores import Benchmark, ScoreOptions, Scores
 from cxrjax.datasets.cxr_qba.human_labels import load_label_classes, read_label_table
 from cxrjax.datasets.cxr_qba.scene_graph import SceneGraph
@@ -105,17 +106,13 @@ def _figures(classes: Sequence[str], groups: Mapping[str, Sequence[str]]) -> Nam
     figures: Named = {}
     for metric, (function, parts) in _METRICS.items():
         for which in (*classes, "micro"):
-            columns = [f"{which}/{part}" for part in parts]
-            figures[f"tags/{metric}/{which}"] = Figure(_of(function, columns), f"n/{which}")
+            columns = (f"{which}/{part}" for part in parts)
+            figures[f"tags/{metric}/{which}"] = Figure(of(function, *columns), f"n/{which}")
     for which in classes:
         figures[f"tags/prevalence/{which}"] = Figure(_prevalence(which), f"n/{which}")
     for group, members in groups.items():
         figures[f"tags/mcc/{group}"] = Figure(_mean_mcc(members), f"n/{group}")
     return figures
-
-
-def _of(function: Callable[..., np.ndarray], columns: Sequence[str]) -> Formula:
-    return lambda sums: function(*(sums[column] for column in columns))
 
 
 def _prevalence(which: str) -> Formula:

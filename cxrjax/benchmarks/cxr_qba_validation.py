@@ -4,14 +4,14 @@ This scores a data set, not a model: "references" are a published label table or
 "system" is a folder (or zip) of scene graphs, the release's or `native/` of a build.
 """
 
-import hashlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from tqdm import tqdm
 
+from cxrjax.benchmarks.cxr_qba_truth import normalised
 from cxrjax.benchmarks.scores import PAPER, STRICT, Counted, ScoreOptions, Scores, make_scores
 from cxrjax.datasets.cxr_qba.definitions import Definitions, load_definitions
 from cxrjax.datasets.cxr_qba.human_labels import ClassTags
@@ -19,9 +19,10 @@ from cxrjax.datasets.cxr_qba.scene_graph import Observation, SceneGraph
 from cxrjax.datasets.cxr_qba.study_files import SUFFIXES, StudyFiles
 from cxrjax.datasets.quality import QualityLog
 from cxrjax.errors import UserError
-from cxrjax.metrics import classification
-from cxrjax.metrics.bootstrap import Estimate, Figure, Formula
+from cxrjax.metrics.bootstrap import Estimate, Figure
+from cxrjax.provenance import file_sha256
 
+PROTOCOLS = (PAPER, STRICT)
 # One study's numbers, by column; what is not there is 0.
 Row = dict[str, float]
 Named = dict[str, Figure | Estimate]
@@ -49,13 +50,9 @@ class Tags:
 
 def _names(node: Observation, definitions: Definitions) -> tuple[set[str], set[str]]:
     """A node's findings, and those above them, by the definitions and by the node itself."""
-
-    def known(names: Iterable[str]) -> set[str]:
-        return {definitions.finding_names.get(name) or name.strip().lower() for name in names}
-
-    own = known(node.obs_entities)
+    own = set(map(normalised, node.obs_entities))
     above = {general for name in own for general in definitions.finding_ancestors(name)}
-    return own, above | known(node.obs_entities_parents)
+    return own, above | set(map(normalised, node.obs_entities_parents))
 
 
 def score_studies(
@@ -110,7 +107,10 @@ def score_studies(
     about = {
         **settings,
         "studies": {name: len(found) for name, found in rows.items()},
-        "labels_file": {"name": labels.name, "sha256": _hash(labels)},
+        "labels_file": {
+            "name": labels.name,
+            "sha256": None if labels.is_dir() else file_sha256(labels),
+        },
         "scene_graphs": {name: str(path) for name, path in graphs.items()},
     }
     compared = {
@@ -160,19 +160,3 @@ def refuse_codec(options: ScoreOptions) -> None:
     """Raises `UserError`: scene graphs have boxes of their own."""
     if options.codec is not None:
         raise UserError(f"--codec={options.codec}: scene graphs have no box notation; leave it out")
-
-
-def share(numerator: str, denominator: str) -> Formula:
-    """A quotient of two columns' sums."""
-    return lambda sums: classification.ratio(sums[numerator], sums[denominator])
-
-
-def _hash(path: Path) -> str | None:
-    """Of a file; of a folder there is none."""
-    if path.is_dir():
-        return None
-    with open(path, "rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()
-
-
-PROTOCOLS = (PAPER, STRICT)

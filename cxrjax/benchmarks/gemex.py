@@ -17,9 +17,10 @@ own, else those that the codec (default: `gemex`) finds in its text.
   reason without tags and boxes (G24). The paper names neither what it compares nor its words.
 * AR-score (G23, A15), with a judge: mean over questions of the answer's marks by the reference's,
   above 1 where the judge likes it better, and `ar_score_capped` with 1 at most. `paper`: the
-  reference is read first; `strict`: both orders. What a judge failed at is left out and counted
-  (`judge_failure_rate`). `ar_score` is the unweighted mean of the four types (G27). Of a surrogate
-  judge all of this is called `surrogate/...`.
+  reference is read first, and what the judge failed at is left out; `strict`: both orders, and a
+  failure at either counts as 0 (judge_failures.py). `judge_failure_rate` says how often.
+  `ar_score` is the unweighted mean of the four types (G27). Of a surrogate judge all of this is
+  called `surrogate/...`.
 
 A prediction that is missing is wrong everywhere. `n`: questions; of A-scores, those with options.
 """
@@ -38,13 +39,15 @@ from cxrjax.benchmarks.formulas import of, quotient
 from cxrjax.benchmarks.gemex_cases import outcome
 from cxrjax.benchmarks.gemex_counts import (
     BLEU_1,
+    BOTH_ORDERS,
     GEMEX_PROBLEMS,
-    RATINGS,
+    REFERENCE_FIRST,
     SystemCounts,
     count_system,
 )
 from cxrjax.benchmarks.gemex_layout import BROKEN_DOWN_BY, TABLES, markdown, rows
 from cxrjax.benchmarks.gemex_truth import References, read_references
+from cxrjax.benchmarks.judge_failures import judge_failure_rate, judged_mean
 from cxrjax.benchmarks.predictions import Prediction, read_predictions
 from cxrjax.benchmarks.scores import (
     PAPER,
@@ -265,17 +268,18 @@ def _calibration(counts: SystemCounts) -> tuple[Columns, Named, dict[str, Any]]:
 def _ratings(counts: SystemCounts) -> dict[str, Named]:
     """What the judge said, by protocol."""
     figures: dict[str, Named] = {}
-    for protocol, rating in zip((PAPER, STRICT), RATINGS, strict=True):
-        named = figures[protocol] = {
-            "judge_failure_rate": Figure(quotient("unjudged", "questions"), "questions")
-        }
+    for protocol, rating in ((PAPER, REFERENCE_FIRST), (STRICT, BOTH_ORDERS)):
+        failed = judge_failure_rate(f"{rating}/judged", "questions")
+        named = figures[protocol] = {"judge_failure_rate": Figure(failed, "questions")}
         for name, part in (("ar_score", "ratio"), ("ar_score_capped", "capped")):
             means = {}
             for kind in QUESTION_TYPES:
-                judged, total = f"{rating}/judged/{kind}", f"{rating}/{part}/{kind}"
-                if judged in counts.columns:
-                    means[kind] = quotient(total, judged)
-                    named[f"by_question_type/{name}/{kind}"] = Figure(means[kind], judged)
+                total, judged = f"{rating}/{part}/{kind}", f"{rating}/judged/{kind}"
+                asked = f"asked/{kind}"
+                if asked in counts.columns:
+                    means[kind] = judged_mean(total, judged, asked, protocol)
+                    n = judged if protocol == PAPER else asked
+                    named[f"by_question_type/{name}/{kind}"] = Figure(means[kind], n)
             named[name] = (
                 Figure(_mean_of(list(means.values())), "questions")
                 if len(means) == len(QUESTION_TYPES)

@@ -1,7 +1,7 @@
 """Case studies as GEMeX prints them: one question, and every system's answer to it (G28).
 
-The paper shows image, question, choices, truth and each system's answer, reason and boxes, with a
-GPTScore: the answer's mark by the reference's, times 100 (Tables 7 and 14 to 17).
+The paper shows image, question, choices, truth and each system's answer, reason and boxes (Tables 7
+and 14 to 17); its GPTScores beside them are of a judge's marks (`page_studies.Judgements`).
 """
 
 import random
@@ -11,13 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from cxrjax.benchmarks.gemex_counts import judged_sample, read_answer, without_boxes
+from cxrjax.benchmarks.gemex_counts import read_answer, without_boxes
 from cxrjax.benchmarks.gemex_truth import read_question
 from cxrjax.benchmarks.outcomes import Outcome
 from cxrjax.benchmarks.predictions import Prediction
 from cxrjax.codecs import Codec
 from cxrjax.datasets.gemex.dialogue import QUESTION_TYPES, parse_answer
-from cxrjax.judges import Judge
 from cxrjax.metrics.v_score import v_score
 from cxrjax.records import QARecord
 
@@ -37,17 +36,11 @@ class Statement:
 
 @dataclass(frozen=True)
 class SystemAnswer:
-    """One system's answer; `said` is None where it gave none.
-
-    Attributes:
-        score: 100 times the answer's mark by the reference's; None without a judge, or where it
-            failed.
-    """
+    """One system's answer; `said` is None where it gave none."""
 
     system: str
     said: Statement | None
     outcome: Outcome
-    score: float | None
 
 
 @dataclass(frozen=True)
@@ -55,8 +48,6 @@ class CaseStudy:
     """Attributes:
     kind: the question's type.
     choices: `A: words`; none for open and closed questions.
-    score_name: what scores are called: "GPTScore" is the paper's, of a model; a surrogate's says
-        so. None without a judge.
     """
 
     question_id: str
@@ -66,7 +57,6 @@ class CaseStudy:
     choices: tuple[str, ...]
     truth: Statement
     systems: tuple[SystemAnswer, ...]
-    score_name: str | None
 
 
 def choose_cases(records: Sequence[QARecord], per_type: int, seed: int = 0) -> list[QARecord]:
@@ -84,7 +74,6 @@ def case_studies(
     records: Sequence[QARecord],
     systems: Mapping[str, Mapping[str, Prediction]],
     codec: Codec | None = None,
-    judge: Judge | None = None,
 ) -> list[CaseStudy]:
     """What is to be shown of each record.
 
@@ -92,15 +81,10 @@ def case_studies(
         records: with answers.
         systems: name -> question id -> prediction.
         codec: reads boxes from the text of lines without boxes; None: GEMeX's own.
-        judge: rates the answers; a language model's verdicts are replayed where they are kept.
 
     Raises:
         UserError: a record or prediction cannot be read.
     """
-    scores = _scores(records, systems, judge)
-    name = None
-    if judge is not None:
-        name = f"Score by {judge.name}" if judge.surrogate else "GPTScore"
     cases = []
     for record in records:
         question = read_question(record, record.question_id)
@@ -115,16 +99,9 @@ def case_studies(
                 choices=question.choices or (),
                 truth=truth,
                 systems=tuple(
-                    _system_answer(
-                        record,
-                        system,
-                        predictions.get(record.question_id),
-                        codec,
-                        scores.get((system, record.question_id)),
-                    )
+                    _system_answer(record, system, predictions.get(record.question_id), codec)
                     for system, predictions in systems.items()
                 ),
-                score_name=name,
             )
         )
     return cases
@@ -152,36 +129,11 @@ def _system_answer(
     system: str,
     prediction: Prediction | None,
     codec: Codec | None,
-    score: float | None,
 ) -> SystemAnswer:
     if prediction is None:
-        return SystemAnswer(system, None, Outcome(False, None, "no answer"), score)
+        return SystemAnswer(system, None, Outcome(False, None, "no answer"))
     question = read_question(record, record.question_id)
     boxes = read_answer(question, prediction, codec, system).boxes.boxes
     parsed = parse_answer(prediction.text, question.kind, record.choices)
     said = Statement(without_boxes(parsed.answer), without_boxes(parsed.reason), boxes)
-    return SystemAnswer(system, said, outcome(record, prediction, codec), score)
-
-
-def _scores(
-    records: Sequence[QARecord],
-    systems: Mapping[str, Mapping[str, Prediction]],
-    judge: Judge | None,
-) -> dict[tuple[str, str], float | None]:
-    """100 times the ratio of marks, the reference read first, by system and question."""
-    if judge is None:
-        return {}
-    samples = []
-    for record in records:
-        question = read_question(record, record.question_id)
-        for system, predictions in systems.items():
-            if (prediction := predictions.get(record.question_id)) is not None:
-                answer = read_answer(question, prediction, None, system)
-                samples.append(judged_sample(system, question, answer.text))
-    rated = judge.relative_scores(samples)
-    return {
-        (sample.system, sample.question_id): (
-            None if score.ratio_reference_first is None else 100 * score.ratio_reference_first
-        )
-        for sample, score in zip(samples, rated, strict=True)
-    }
+    return SystemAnswer(system, said, outcome(record, prediction, codec))

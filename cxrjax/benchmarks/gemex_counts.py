@@ -14,6 +14,7 @@ from jaxtyping import Float
 from tqdm import tqdm
 
 from cxrjax.benchmarks.gemex_truth import Question, References
+from cxrjax.benchmarks.judge_failures import count_judge_failures
 from cxrjax.benchmarks.predictions import PROBLEMS, Prediction, ReadBoxes, check_known, read_boxes
 from cxrjax.codecs import CODECS, FAILURE_CATEGORIES, Codec
 from cxrjax.codecs.gemex import SIDE
@@ -37,7 +38,7 @@ CATEGORIES: tuple[str, ...] = (
 )
 BLEU_1 = ("predicted", "reference", "match1", "total1")
 # Columns of ratings: the marks of the paper's order, and those of both orders together.
-RATINGS = ("reference_first", "both_orders")
+REFERENCE_FIRST, BOTH_ORDERS = "reference_first", "both_orders"
 
 Columns = dict[str, Float[np.ndarray, "questions"]]
 Score = Callable[[Sequence[tuple[str, str]]], list[BertScore]]
@@ -71,7 +72,8 @@ class SystemCounts:
     Attributes:
         columns: name -> a number for each question, in the references' order.
         confidence: probability of each question's text, NaN where it is not known.
-        problems: category of `GEMEX_PROBLEMS` -> how often.
+        problems: category of `GEMEX_PROBLEMS`, and of `JUDGE_PROBLEMS` where a judge was asked ->
+            how often.
         failures: category of `CATEGORIES` -> how many answers.
     """
 
@@ -197,7 +199,9 @@ def count_system(
     if bert_score is not None:
         columns["bert_score"] = np.array([score.f1 for score in bert_score(pairs)])
     if judge is not None:
-        columns |= _ratings(judge, asked, pairs, system)
+        ratings, judge_problems = _ratings(judge, asked, pairs, system)
+        columns |= ratings
+        problems.update(judge_problems)
     return SystemCounts(columns, confidence, problems, failures)
 
 
@@ -231,39 +235,44 @@ def _counts(question: Question, answer: ReadAnswer) -> Mapping[str, float]:
     }
 
 
-def judged_sample(system: str, question: Question, answer: str) -> Sample:
-    """What a judge is shown of one answer's text (G23)."""
-    return Sample(
-        system=system,
-        question_id=question.question_id,
-        question=question.asked,
-        reference=question.text,
-        answer=answer,
-        context=question.report,
-    )
-
-
 def _ratings(
     judge: Judge, asked: Sequence[Question], pairs: Sequence[tuple[str, str]], system: str
-) -> Columns:
-    """What the judge says, by question type: the average over types needs them side by side."""
+) -> tuple[Columns, dict[str, int]]:
+    """What the judge says, by question type: the average over types needs them side by side.
+
+    Returns:
+        Columns `asked/<type>` and, of each rating, `<rating>/judged`, the same by type, and
+        `<rating>/{ratio,capped}/<type>`, 0 where the judge failed; and what it failed at.
+    """
     samples = [
-        judged_sample(system, question, answer)
+        Sample(
+            system=system,
+            question_id=question.question_id,
+            question=question.asked,
+            reference=question.text,
+            answer=answer,
+            context=question.report,
+        )
         for question, (answer, _) in zip(asked, pairs, strict=True)
     ]
-    columns: Columns = {"unjudged": np.zeros(len(asked))}
-    for row, (question, score) in enumerate(
-        zip(asked, judge.relative_scores(samples), strict=True)
+    scores = judge.relative_scores(samples)
+    columns: Columns = {}
+    kinds = dict.fromkeys(question.kind for question in asked)
+    for kind in kinds:
+        columns[f"asked/{kind}"] = np.array([question.kind == kind for question in asked], float)
+    for rating, ratios in (
+        (REFERENCE_FIRST, [score.ratio_reference_first for score in scores]),
+        (BOTH_ORDERS, [score.ratio for score in scores]),
     ):
-        columns["unjudged"][row] = score.failure is not None
-        ratios = dict(zip(RATINGS, (score.ratio_reference_first, score.ratio), strict=True))
-        for rating, ratio in ratios.items():
-            if ratio is not None:
-                for name, value in (
-                    ("judged", 1.0),
-                    ("ratio", ratio),
-                    ("capped", min(ratio, 1.0)),
-                ):
-                    key = f"{rating}/{name}/{question.kind}"
-                    columns.setdefault(key, np.zeros(len(asked)))[row] = value
-    return columns
+        found = np.array([np.nan if ratio is None else ratio for ratio in ratios])
+        judged = np.isfinite(found)
+        ratio = np.where(judged, found, 0.0)
+        columns[f"{rating}/judged"] = judged.astype(float)
+        for kind in kinds:
+            here = columns[f"asked/{kind}"]
+            columns |= {
+                f"{rating}/judged/{kind}": judged * here,
+                f"{rating}/ratio/{kind}": ratio * here,
+                f"{rating}/capped/{kind}": np.minimum(ratio, 1.0) * here,
+            }
+    return columns, count_judge_failures(score.failure for score in scores)

@@ -3,21 +3,25 @@
 from collections.abc import Sequence
 from typing import Any
 
+from cxrjax.benchmarks import judge_failures
 from cxrjax.benchmarks.gemex_counts import GEMEX_PROBLEMS
 from cxrjax.benchmarks.scores import PAPER, STRICT, Scores
 from cxrjax.benchmarks.tables import (
-    UNDEFINED,
+    NOT_THE_PAPERS,
     Breakdown,
     Column,
     Note,
     PaperTable,
+    about_intervals,
+    about_references,
     breakdown_markdown,
     failures_markdown,
-    grid,
+    keys_after,
     table_markdown,
     table_rows,
     with_interval,
 )
+from cxrjax.benchmarks.text_tables import grid
 from cxrjax.datasets.gemex.dialogue import QUESTION_TYPES
 from cxrjax.datasets.gemex.regions import load_regions
 
@@ -154,6 +158,7 @@ TABLE_5 = PaperTable(
             "would be 86.71.",
             ours=True,
         ),
+        Note("Avg. AR", (), judge_failures.NOTE, ours=True),
         Note(
             "Multi A",
             (RANDOM,),
@@ -178,14 +183,6 @@ TABLE_6 = PaperTable(
     ),
 )
 TABLES = (TABLE_5, TABLE_6)
-
-
-def _keys(prefix: str) -> Any:
-    def keys(scores: Scores) -> Sequence[str]:
-        named = next(iter(scores.figures.values()))[STRICT]
-        return [name.removeprefix(prefix) for name in named if name.startswith(prefix)]
-
-    return keys
 
 
 def _types_with_options(scores: Scores) -> Sequence[str]:
@@ -231,7 +228,7 @@ BREAKDOWNS = (
             title=f"By {heading} (strict; n of A-scores = questions with options)",
             prefix=f"by_{attribute}",
             metrics=_A_AND_V,
-            keys=_keys(f"by_{attribute}/a_score/"),
+            keys=keys_after(f"by_{attribute}/a_score/"),
         )
         for attribute, heading in BROKEN_DOWN_BY.items()
     ),
@@ -241,7 +238,7 @@ BREAKDOWNS = (
         "several)",
         prefix="by_region",
         metrics=_A_AND_V,
-        keys=_keys("by_region/a_score/"),
+        keys=keys_after("by_region/a_score/"),
     ),
 )
 
@@ -260,7 +257,7 @@ def markdown(scores: Scores) -> str:
         _heading(scores),
         *(table_markdown(table, scores, paper_row) for table in TABLES),
         _beside(scores),
-        failures_markdown(scores, GEMEX_PROBLEMS),
+        failures_markdown(scores, _problems(scores)),
         *(
             breakdown_markdown(breakdown, scores)
             for breakdown in BREAKDOWNS
@@ -278,27 +275,24 @@ def rows(scores: Scores) -> list[dict[str, Any]]:
 def _heading(scores: Scores) -> str:
     """What the figures stand on."""
     settings = scores.settings
-    bootstrap = settings["bootstrap"]
     judged = "no judge was asked (--judge), so that there is no AR-score"
     if "judge" in settings:
         judged = f"judge: {settings['judge']}"
         if settings["surrogate_judge"]:
             judged += ", in a judge's place, so that there is no AR-score"
+    bert_score = settings["bert_score"] or "no model was given (--bertscore_model)"
     text = (
-        "# GEMeX\n\n"
-        f"{settings['images']:,} images, {settings['questions']:,} questions; data set "
-        f"{', '.join(settings['datasets'])}, split {', '.join(settings['splits'])}. BERTScore: "
-        f"{settings['bert_score'] or 'no model was given (--bertscore_model)'}; {judged}. In "
-        f"brackets: {100 * bootstrap['confidence']:g} % intervals ({bootstrap['method']} "
-        f"bootstrap, {bootstrap['resamples']:,} resamples of {bootstrap['clusters']:,} clusters by "
-        f"{' and '.join(bootstrap['clustered_by'])}, seed {bootstrap['seed']}). {UNDEFINED}: "
-        "undefined, or blank in the paper.\n"
+        f"# GEMeX\n\n{about_references(settings)} BERTScore: {bert_score}; {judged}. "
+        f"{about_intervals(settings)} So are the paper's blank cells.\n"
     )
     if without := settings["questions_without_key"]:
         text += f"\n{without:,} references name no option: no A-score is taken of them.\n"
-    if "gemex" not in settings["datasets"]:
-        text += "\nThese are not the paper's images: the differences are no reproduction.\n"
-    return text
+    return text + ("" if "gemex" in settings["datasets"] else NOT_THE_PAPERS)
+
+
+def _problems(scores: Scores) -> dict[str, str]:
+    judged = "judge" in scores.settings
+    return GEMEX_PROBLEMS | (judge_failures.JUDGE_PROBLEMS if judged else {})
 
 
 _BESIDE = {

@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import jinja2
 from markupsafe import Markup
 
 from cxrjax.benchmarks import page_markdown, page_tables
@@ -33,6 +32,7 @@ from cxrjax.benchmarks.page_score_curves import system_charts
 from cxrjax.benchmarks.page_studies import Judgements, gemex_studies
 from cxrjax.benchmarks.scores import Benchmark
 from cxrjax.benchmarks.tables import FEW, UNDEFINED
+from cxrjax.benchmarks.templates import template
 from cxrjax.codecs import Codec
 from cxrjax.errors import UserError
 
@@ -250,15 +250,8 @@ def _case_content(
 
 
 def _render(**values: Any) -> str:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     here = Path(__file__).parent
-    html = environment.get_template("page.html.j2").render(
+    html = template("page.html.j2").render(
         **values,
         style=Markup((here / "page.css").read_text(encoding="utf-8")),
         script=Markup((here / "page_cases.js").read_text(encoding="utf-8")),

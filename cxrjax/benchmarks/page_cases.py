@@ -120,7 +120,7 @@ def collect_cases(
         system: {line.question_id: line for line in read_predictions(path)}
         for system, path in predictions.items()
     }
-    judge = _Judge(references, predictions, benchmark, codec)
+    maker = _QuestionMaker(references, predictions, benchmark, codec)
     overview, known = Overview(), Counter[str]()
     images: dict[str, None] = {}
     for record in read_records(references):
@@ -135,11 +135,11 @@ def collect_cases(
                 "the predictions and the references of one split"
             )
     # Where nothing has boxes, predictions need none either.
-    judge.text_alone = not overview.boxes
+    maker.text_alone = not overview.boxes
     sampled = set(images)
     chosen = set(images)
     if len(images) > max_images:
-        sampled, chosen = _choose(judge, references, answers, images, max_images)
+        sampled, chosen = _choose(maker, references, answers, images, max_images)
 
     cases: dict[str, Case] = {}
     progress = tqdm(
@@ -156,12 +156,12 @@ def collect_cases(
                 name,
                 Case(name, record.image_path, record.image_hw, _about(record), name in sampled),
             )
-            case.questions.append(judge.question(record, answers, marker))
+            case.questions.append(maker.question(record, answers, marker))
     return list(cases.values()), overview
 
 
 def _choose(
-    judge: "_Judge",
+    maker: "_QuestionMaker",
     references: Path,
     answers: Mapping[str, Mapping[str, Prediction]],
     images: Mapping[str, None],
@@ -178,7 +178,7 @@ def _choose(
         prediction = answers[system].get(record.question_id)
         if prediction is None:
             goodness.setdefault(record.image_id, []).append(0.0)
-        elif (value := _goodness(judge.outcome(record, prediction))) is not None:
+        elif (value := _goodness(maker.outcome(record, prediction))) is not None:
             goodness.setdefault(record.image_id, []).append(value)
     order = sorted((sum(v) / len(v), name) for name, v in goodness.items() if name not in sampled)
     return sampled, sampled | {name for _, name in order[: max_images - size]}
@@ -190,7 +190,7 @@ def _goodness(outcome: Outcome) -> float | None:
     return sum(parts) / len(parts) if parts else None
 
 
-class _Judge:
+class _QuestionMaker:
     """Makes `Question`s; knows what to call the files in errors."""
 
     def __init__(

@@ -45,7 +45,8 @@ def check(flags: Namespace) -> bool:
     for file, records in by_file.items():
         verify_structure(records, log, file.name)
     everything = list(itertools.chain.from_iterable(by_file.values()))
-    _refuse_nothing(everything, log, files)
+    if not everything and not log.entries:
+        raise UserError(f"{files[0]}: no question to check")
     result: dict[str, object] = {"files": [str(file) for file in files]}
     if flags.source:
         images = {image.image_id: image for image in _table(flags.source)}
@@ -77,11 +78,6 @@ def check(flags: Namespace) -> bool:
     _print_check(result, log)
     print(f"{flags.out}: check.json")
     return passed
-
-
-def _refuse_nothing(records: list[QARecord], log: QualityLog, files: list[Path]) -> None:
-    if not records and not log.entries:
-        raise UserError(f"{files[0]}: no question to check")
 
 
 def _print_check(result: dict, log: QualityLog) -> None:

@@ -21,7 +21,8 @@ from tqdm import tqdm
 
 from cxrjax.benchmarks.labelled_boxes import LabelledBoxes, stack
 from cxrjax.benchmarks.scores import PAPER, STRICT
-from cxrjax.benchmarks.tables import UNDEFINED, grid
+from cxrjax.benchmarks.tables import PLAIN, with_interval
+from cxrjax.benchmarks.text_tables import UNDEFINED, grid
 from cxrjax.benchmarks.vindr_boxes import IOU, Views, join, paper_columns, strict_columns
 from cxrjax.benchmarks.vindr_detection import class_formulas, formulas
 from cxrjax.datasets.vindr_cxr_vqa.classes import CLASSES
@@ -226,7 +227,7 @@ def markdown(ceiling: ReaderCeiling) -> str:
         ):
             named = ceiling.figures[truth][protocol]
             metrics = ("precision", "recall", "f1", "miou_tp")
-            cells = [_text(named[f"{prefix}/{metric}@{IOU}"]) for metric in metrics]
+            cells = [with_interval(PLAIN, named[f"{prefix}/{metric}@{IOU}"]) for metric in metrics]
             figures.append([f"`{truth}`", title, *cells])
     boxes = [["Class", *(f"`{mode}`" for mode in ceiling.boxes)]]
     for label in CLASSES:
@@ -239,7 +240,9 @@ def markdown(ceiling: ReaderCeiling) -> str:
         there = ceiling.presence[label]
         agreed = (there["fleiss_kappa"], there["krippendorff_alpha"])
         kappas = [UNDEFINED if value is None else f"{value:.3f}" for value in agreed]
-        by_class.append([label, *map(_text, row), f"{row[0].n:,}", *kappas])
+        by_class.append(
+            [label, *(with_interval(PLAIN, figure) for figure in row), f"{row[0].n:,}", *kappas]
+        )
     return "\n".join(
         [
             "# Readers against readers\n",
@@ -255,11 +258,3 @@ def markdown(ceiling: ReaderCeiling) -> str:
             grid(by_class),
         ]
     )
-
-
-def _text(figure: Estimate) -> str:
-    if figure.value is None:
-        return UNDEFINED
-    if figure.ci_low is None or figure.ci_high is None:
-        return f"{figure.value:.3f}"
-    return f"{figure.value:.3f} ({figure.ci_low:.3f} to {figure.ci_high:.3f})"

@@ -4,11 +4,11 @@ import random
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import numpy as np
 
 from cxrjax.benchmarks.overlays import BASE, COLOURS, TRUTH, jpeg_data_uri
 from cxrjax.benchmarks.record_check import REMEDIES, RecordsCheck, Usable
+from cxrjax.benchmarks.templates import template
 from cxrjax.boxes import iou
 from cxrjax.codecs import get_codec
 from cxrjax.datasets import output
@@ -26,14 +26,7 @@ def write_page(check: RecordsCheck, out: Path, count: int, seed: int = 0) -> Pat
     drawn = random.Random(f"{seed}/record samples").sample(
         check.usable, min(count, len(check.usable))
     )
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("cxrjax.benchmarks", ""),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    html = environment.get_template("record_check.html.j2").render(
+    html = template("record_check.html.j2").render(
         check=check,
         config=check.encoder.config,
         remedies=REMEDIES,

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from cxrjax.benchmarks.tables import UNDEFINED, grid
+from cxrjax.benchmarks.text_tables import UNDEFINED, grid
 from cxrjax.datasets.review.consensus import shared_items
 from cxrjax.datasets.review.sheet import DIMENSIONS, LEVELS, Ratings
 from cxrjax.metrics.agreement import (

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import jinja2
 from markupsafe import Markup
 from tqdm import tqdm
 
 from cxrjax.benchmarks.overlays import COLOURS, TRUTH, jpeg_data_uri
+from cxrjax.benchmarks.page_data import script_json
 from cxrjax.benchmarks.page_markdown import sections
+from cxrjax.benchmarks.templates import template
 from cxrjax.datasets.review.sheet import COLUMNS, DIMENSIONS, LEVELS, NOT_APPLICABLE, sheet_rows
 from cxrjax.images import ImageError, read_image
 from cxrjax.records import QARecord
@@ -58,20 +59,15 @@ def render_review_page(
         "served": served,
     }
     without = sum(not pictures[record.image_id]["uri"] for record in sample)
-    html = (
-        _environment()
-        .get_template("review.html.j2")
-        .render(
-            items=items,
-            served=served,
-            script=_beside("review_page.js"),
-            dimensions=DIMENSIONS,
-            levels=LEVELS,
-            not_applicable=NOT_APPLICABLE,
-            colour=COLOURS[TRUTH],
-            # "<" would end the script where a text holds a tag.
-            data=json.dumps(data, ensure_ascii=False).replace("<", "\\u003c"),
-        )
+    html = template("review.html.j2").render(
+        items=items,
+        served=served,
+        script=Markup(_beside("review_page.js")),
+        dimensions=DIMENSIONS,
+        levels=LEVELS,
+        not_applicable=NOT_APPLICABLE,
+        colour=COLOURS[TRUTH],
+        data=Markup(script_json(data)),
     )
     return html, without
 
@@ -83,26 +79,12 @@ def render_agreement(result: dict[str, Any], text: str, written: Sequence[str]) 
         result, text: agreement.json and agreement.md.
         written: names of the files that hold the review.
     """
-    return (
-        _environment()
-        .get_template("review_agreement.html.j2")
-        .render(
-            style=Markup(_beside("page.css")),
-            sections=sections(text, "agreement"),
-            readers=result["readers"],
-            disagreements=result["disagreements"],
-            written=written,
-        )
-    )
-
-
-def _environment() -> jinja2.Environment:
-    return jinja2.Environment(
-        loader=jinja2.PackageLoader("cxrjax.benchmarks", ""),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
+    return template("review_agreement.html.j2").render(
+        style=Markup(_beside("page.css")),
+        sections=sections(text, "agreement"),
+        readers=result["readers"],
+        disagreements=result["disagreements"],
+        written=written,
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cxrjax.benchmarks.scores import Scores
+from cxrjax.benchmarks.scores import Scores, named_file
 from cxrjax.benchmarks.split_check import split_hashes
 from cxrjax.datasets.output import write_json, writing
 from cxrjax.errors import UserError
@@ -47,7 +47,7 @@ def write_prediction_record(predictions: Path, questions: Path, flags: Namespace
     content = {
         "command": sys.argv,
         "predictions_sha256": file_sha256(predictions),
-        "questions": _file(questions),
+        "questions": named_file(questions),
         "split_sha256": split_hashes(questions),
         "questions_with_answers": answered,
         "model_sha256": {
@@ -85,15 +85,14 @@ def write_score_record(
     for name, path in predictions.items():
         known = side_file(path)
         made = read_json_object(known) if known.is_file() else None
-        sha256 = file_sha256(path)
-        systems[name] = {
-            "predictions": {"name": path.name, "sha256": sha256},
-            # What is kept of another file of the same name says nothing of this one.
-            "made": made if made and made.get("predictions_sha256") == sha256 else None,
-        }
+        predicted = named_file(path)
+        # What is kept of another file of the same name says nothing of this one.
+        if made and made.get("predictions_sha256") != predicted["sha256"]:
+            made = None
+        systems[name] = {"predictions": predicted, "made": made}
     content = {
         "command": sys.argv,
-        "references": _file(references),
+        "references": named_file(references),
         "split_sha256": split_hashes(references),
         "systems": systems,
         "bootstrap_seed": scores.settings["bootstrap"]["seed"],
@@ -102,10 +101,6 @@ def write_score_record(
     }
     with writing(out):
         write_json(out / "run.json", content)
-
-
-def _file(path: Path) -> dict[str, str]:
-    return {"name": path.name, "sha256": file_sha256(path)}
 
 
 def _plain(value: Any) -> Any:

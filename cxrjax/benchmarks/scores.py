@@ -1,7 +1,6 @@
 """What scoring takes and gives, and the files it is written to."""
 
 import csv
-import hashlib
 import io
 import json
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -28,6 +27,7 @@ from cxrjax.metrics.bootstrap import (
     resample,
 )
 from cxrjax.metrics.comparison import compare
+from cxrjax.provenance import file_sha256
 from cxrjax.records import QARecord
 
 PAPER, STRICT = "paper", "strict"
@@ -39,8 +39,6 @@ GT_MODE_HELP = (
 
 # {system: {protocol: {metric: figure}}}
 Figures = Mapping[str, Mapping[str, Mapping[str, Estimate]]]
-
-
 # {curve: {"x": [...], "y": [...], "x_label": ..., "y_label": ...}}
 Curves = Mapping[str, Mapping[str, Any]]
 
@@ -116,8 +114,8 @@ class Scores:
     def with_files(self, references: Path, predictions: Mapping[str, Path]) -> "Scores":
         """The same with the names and hashes of what was scored among the settings."""
         files = {
-            "references": _file(references),
-            "predictions": {name: _file(path) for name, path in predictions.items()},
+            "references": named_file(references),
+            "predictions": {name: named_file(path) for name, path in predictions.items()},
         }
         return replace(self, settings={**self.settings, **files})
 
@@ -332,9 +330,9 @@ def write_scores(out: Path, benchmark: Benchmark, scores: Scores) -> None:
         raise UserError(f"{out}: cannot write scores: {error.strerror}") from None
 
 
-def _file(path: Path) -> dict[str, str]:
-    with open(path, "rb") as content:
-        return {"name": path.name, "sha256": hashlib.file_digest(content, "sha256").hexdigest()}
+def named_file(path: Path) -> dict[str, str]:
+    """A file as records of runs tell it: its name without the folder, and its hash."""
+    return {"name": path.name, "sha256": file_sha256(path)}
 
 
 def _json(content: Any) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from cxrjax.benchmarks.scores import Figures
+from cxrjax.benchmarks.text_tables import grid
 
 _RUN = re.compile(r"(?P<system>.+)\.seed(?P<seed>[0-9]+)")
 
@@ -56,17 +57,11 @@ def spread_markdown(spread: Mapping[str, Mapping[str, Mapping[str, Mapping[str, 
     """A table for each system, of the figures over all questions (breakdowns are in the file)."""
     parts = []
     for system, protocols in spread.items():
-        rows = [
-            f"### {system}: spread over seeds",
-            "",
-            "| protocol | metric | mean | sd | lowest | highest | runs |",
-            "|---|---|---|---|---|---|---|",
-        ]
+        rows = [["protocol", "metric", "mean", "sd", "lowest", "highest", "runs"]]
         for protocol, named in protocols.items():
             for metric, found in named.items():
                 if found["mean"] is not None and metric.count("/") <= 1:
                     numbers = (f"{found[key]:.4f}" for key in ("mean", "sd", "low", "high"))
-                    cells = [protocol, metric, *numbers, str(found["runs"])]
-                    rows.append(f"| {' | '.join(cells)} |")
-        parts.append("\n".join(rows))
-    return "\n\n".join(parts)
+                    rows.append([protocol, metric, *numbers, str(found["runs"])])
+        parts.append(f"### {system}: spread over seeds\n\n{grid(rows)}")
+    return "\n".join(parts)

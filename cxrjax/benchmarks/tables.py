@@ -14,6 +14,10 @@ from cxrjax.metrics.bootstrap import Estimate
 
 # Below this many, a figure says little: it is printed in italics (H09, A5).
 FEW = 10
+NOT_THE_PAPERS = (
+    "\nThese are not the paper's images: its values stand beside ours for orientation, and the "
+    "differences are no reproduction.\n"
+)
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,10 @@ class Column:
             return UNDEFINED
         decimals = (1 if self.percent else 3) if self.decimals is None else self.decimals
         return f"{value:.{decimals}f}"
+
+
+# Fractions that stand in no paper's table.
+PLAIN = Column("", {})
 
 
 @dataclass(frozen=True)
@@ -108,6 +116,35 @@ class Breakdown:
     keys: Callable[[Scores], Sequence[str]]
 
 
+def keys_after(prefix: str) -> Callable[[Scores], Sequence[str]]:
+    """`Breakdown.keys` of all strict metrics whose name begins so."""
+
+    def keys(scores: Scores) -> Sequence[str]:
+        named = next(iter(scores.figures.values()))[STRICT]
+        return [name.removeprefix(prefix) for name in named if name.startswith(prefix)]
+
+    return keys
+
+
+def about_references(settings: Mapping[str, Any]) -> str:
+    """What was scored, as every tables.md begins."""
+    return (
+        f"{settings['images']:,} images, {settings['questions']:,} questions; data set "
+        f"{', '.join(settings['datasets'])}, split {', '.join(settings['splits'])}."
+    )
+
+
+def about_intervals(settings: Mapping[str, Any]) -> str:
+    """How the intervals were made, and what an undefined figure looks like."""
+    bootstrap = settings["bootstrap"]
+    return (
+        f"In brackets: {100 * bootstrap['confidence']:g} % intervals ({bootstrap['method']} "
+        f"bootstrap, {bootstrap['resamples']:,} resamples of {bootstrap['clusters']:,} clusters by "
+        f"{' and '.join(bootstrap['clustered_by'])}, seed {bootstrap['seed']}). {UNDEFINED}: "
+        "undefined."
+    )
+
+
 def table_markdown(table: PaperTable, scores: Scores, paper_row: Callable[[str], str]) -> str:
     """One table of the paper with our systems below its rows (or right of its columns).
 
@@ -176,12 +213,11 @@ def failures_markdown(scores: Scores, problems: Mapping[str, str]) -> str:
         for name in protocols[STRICT]
         if name.startswith(prefix)
     )
-    plain = Column("", {})
     lines = [["Answers that could not be read", *scores.figures]]
     for name in names:
         found = [protocols[STRICT].get(name) for protocols in scores.figures.values()]
         title = name.removeprefix(prefix).lstrip("/") or "all"
-        lines.append([title, *(with_interval(plain, f) if f else "0.000" for f in found)])
+        lines.append([title, *(with_interval(PLAIN, f) if f else "0.000" for f in found)])
     for name, meaning in problems.items():
         counts = [str(counted[name]) for counted in scores.problems.values()]
         lines.append([f"{name}: {meaning} (count)", *counts])
@@ -221,14 +257,13 @@ def table_rows(
                             "note": " ".join(note.text for note in notes),
                         }
                     )
-    plain = Column("", {})
     for breakdown in breakdowns:
         for system in scores.figures:
             for metric in breakdown.metrics:
                 for key in breakdown.keys(scores):
                     name = f"{breakdown.prefix}/{metric}/{key}"
                     figure = scores.figures[system][STRICT][name]
-                    row_of = _row(breakdown.key, system, STRICT, key, plain, figure)
+                    row_of = _row(breakdown.key, system, STRICT, key, PLAIN, figure)
                     rows.append(row_of | {"metric": name})
     return rows
 
@@ -280,5 +315,5 @@ def with_interval(column: Column, figure: Estimate) -> str:
 
 
 def _cell_with_n(figure: Estimate) -> str:
-    text = f"{with_interval(Column('', {}), figure)}; n = {figure.n:,}"
+    text = f"{with_interval(PLAIN, figure)}; n = {figure.n:,}"
     return f"*{text}*" if figure.n < FEW else text

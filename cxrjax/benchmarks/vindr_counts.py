@@ -43,6 +43,8 @@ _ANSWER_COLUMNS = (
     *("questions", "asking", "exact_set", "hallucinated", "parse_failures"),
 )
 
+_NO_ANSWER = Reading(frozenset(), frozenset(), answered=False)
+
 
 @dataclass
 class SystemCounts:
@@ -130,25 +132,29 @@ def _answer(
     counts: SystemCounts,
 ) -> _Answer:
     """What the system said, with a class for each of its boxes; notes what was wrong with it."""
-    nothing = Reading(frozenset(), frozenset(), answered=False)
     if prediction is None:
         counts.problems["missing_prediction"] += 1
-        return _Answer((), (), nothing, None)
+        return _Answer((), (), _NO_ANSWER, None)
     image = references.images[question.image]
     given = read_boxes(prediction, codec, image.height, image.width, source)
     counts.problems.update(given.problems)
-    reader = references.reader
-    reading = reader.read(prediction.text, question.asked, has_box=bool(len(given.boxes)))
-    if not reading.answered:
-        counts.problems["blank_answer"] += 1
-    elif given.parse == "refusal" and not any(reader.read(prediction.text)[:2]):
-        reading = nothing
+    counts.problems["blank_answer"] += not (prediction.text.strip() or len(given.boxes))
+    reading = read_classes(references.reader, question, prediction, given)
     classes = _classes(references, question, prediction, given, reading, counts)
     boxes = tuple(zip(classes, map(tuple, given.boxes.tolist()), strict=True))
     scores = prediction.box_scores
     if scores is None:
         scores = np.full(len(boxes), np.nan)
     return _Answer(boxes, tuple(scores.tolist()), reading, given.parse)
+
+
+def read_classes(
+    reader: MentionReader, question: Question, prediction: Prediction, given: ReadBoxes
+) -> Reading:
+    """The classes that an answer says are there and not; a refusal that names none is no answer."""
+    if given.parse == "refusal" and not any(reader.read(prediction.text)[:2]):
+        return _NO_ANSWER
+    return reader.read(prediction.text, question.asked, has_box=len(given.boxes) > 0)
 
 
 def _classes(

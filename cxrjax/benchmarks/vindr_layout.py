@@ -1,23 +1,26 @@
 """The tables of VinDr-CXR-VQA as the paper prints them (arXiv 2511.00504v2, Tables 4 to 6)."""
 
-from functools import partial
 from typing import Any
 
 from cxrjax.benchmarks.predictions import PROBLEMS
 from cxrjax.benchmarks.scores import PAPER, STRICT, Scores
 from cxrjax.benchmarks.tables import (
-    UNDEFINED,
+    NOT_THE_PAPERS,
+    PLAIN,
     Breakdown,
     Column,
     Note,
     PaperTable,
+    about_intervals,
+    about_references,
     breakdown_markdown,
     failures_markdown,
-    grid,
+    keys_after,
     table_markdown,
     table_rows,
+    with_interval,
 )
-from cxrjax.metrics.bootstrap import Estimate
+from cxrjax.benchmarks.text_tables import grid
 
 PRETRAINED, FINE_TUNED = "Pretrained", "Fine-tuned"
 _BASE_NAMES = ("base", "pretrained", "zero_shot", "zero-shot")
@@ -110,11 +113,6 @@ BY_IMAGE = {
 }
 
 
-def _keys(scores: Scores, prefix: str) -> list[str]:
-    named = next(iter(scores.figures.values()))[STRICT]
-    return [name.removeprefix(prefix) for name in named if name.startswith(prefix)]
-
-
 BREAKDOWNS = (
     Breakdown(
         key="by_class_detection",
@@ -128,7 +126,7 @@ BREAKDOWNS = (
             "ap/voc@0.4": "VOC AP at 0.4",
             "ap/coco": "COCO AP",
         },
-        keys=partial(_keys, prefix="by_class/detection/f1@0.3/"),
+        keys=keys_after("by_class/detection/f1@0.3/"),
     ),
     Breakdown(
         key="by_class_vqa",
@@ -139,7 +137,7 @@ BREAKDOWNS = (
             "accuracy": "Accuracy",
             "yes_bias": "Yes-bias",
         },
-        keys=partial(_keys, prefix="by_class/detection/f1@0.3/"),
+        keys=keys_after("by_class/detection/f1@0.3/"),
     ),
     Breakdown(
         key="by_question_type",
@@ -153,14 +151,14 @@ BREAKDOWNS = (
             "vqa/yes_bias": "Yes-bias",
             "parse_failure_rate": "Parse failures",
         },
-        keys=partial(_keys, prefix="by_question_type/vqa/f1/"),
+        keys=keys_after("by_question_type/vqa/f1/"),
     ),
     Breakdown(
         key="by_difficulty",
         title="By difficulty (strict; n = questions)",
         prefix="by_difficulty",
         metrics={"vqa/f1": "F1", "vqa/balanced_accuracy": "Balanced accuracy"},
-        keys=partial(_keys, prefix="by_difficulty/vqa/f1/"),
+        keys=keys_after("by_difficulty/vqa/f1/"),
     ),
     *(
         Breakdown(
@@ -168,7 +166,7 @@ BREAKDOWNS = (
             title=f"By {heading} (strict; n = images that have such a box)",
             prefix=f"by_{grouping}/detection",
             metrics={"recall@0.3": "Recall", "miou_tp@0.3": "mIoU (TP)"},
-            keys=partial(_keys, prefix=f"by_{grouping}/detection/recall@0.3/"),
+            keys=keys_after(f"by_{grouping}/detection/recall@0.3/"),
         )
         for grouping, heading in {
             "box_size": "size of the true box, from the smallest tenth",
@@ -181,7 +179,7 @@ BREAKDOWNS = (
             title=f"By {heading} (strict; n = questions of answers, images of boxes)",
             prefix=f"by_{attribute}",
             metrics=BY_IMAGE,
-            keys=partial(_keys, prefix=f"by_{attribute}/vqa/f1/"),
+            keys=keys_after(f"by_{attribute}/vqa/f1/"),
         )
         for attribute, heading in IMAGE_ATTRIBUTES.items()
     ),
@@ -262,28 +260,18 @@ def rows(scores: Scores) -> list[dict[str, Any]]:
 def _heading(scores: Scores) -> str:
     """What the figures stand on; without it none of them can be compared with anything."""
     settings = scores.settings
-    bootstrap = settings["bootstrap"]
     text = (
-        "# VinDr-CXR-VQA\n\n"
-        f"{settings['images']:,} images, {settings['questions']:,} questions; data set "
-        f"{', '.join(settings['datasets'])}, split {', '.join(settings['splits'])}. Ground truth: "
-        f"`{settings['gt_mode']}`. In brackets: {100 * bootstrap['confidence']:g} % intervals "
-        f"({bootstrap['method']} bootstrap, {bootstrap['resamples']:,} resamples of "
-        f"{bootstrap['clusters']:,} clusters by {' and '.join(bootstrap['clustered_by'])}, seed "
-        f"{bootstrap['seed']}). {UNDEFINED}: undefined.\n"
+        f"# VinDr-CXR-VQA\n\n{about_references(settings)} Ground truth: `{settings['gt_mode']}`. "
+        f"{about_intervals(settings)}\n"
     )
-    if "vindr_cxr_vqa" not in settings["datasets"]:
-        text += (
-            "\nThese are not the paper's images: its values stand beside ours for orientation, and "
-            "the differences are no reproduction.\n"
-        )
-    return text
+    return text + ("" if "vindr_cxr_vqa" in settings["datasets"] else NOT_THE_PAPERS)
 
 
 def _beside(scores: Scores) -> str:
     lines = [["Strict", *scores.figures]]
     for metric, title in _BESIDE.items():
-        lines.append([title, *(_text(scores.figures[s][STRICT][metric]) for s in scores.figures)])
+        figures = (named[STRICT][metric] for named in scores.figures.values())
+        lines.append([title, *(with_interval(PLAIN, figure) for figure in figures)])
     unranked = [
         f"{system}: all box scores are equal or there are none. They rank nothing, and AP and FROC "
         "are those of a single cut (`constant_scores`).\n"
@@ -291,11 +279,3 @@ def _beside(scores: Scores) -> str:
         if scores.figures[system][STRICT]["ap/constant_scores"].value
     ]
     return "\n".join([f"## Beside the paper's tables\n\n{grid(lines)}", *unranked])
-
-
-def _text(figure: Estimate) -> str:
-    if figure.value is None:
-        return UNDEFINED
-    if figure.ci_low is None or figure.ci_high is None:
-        return f"{figure.value:.3f}"
-    return f"{figure.value:.3f} ({figure.ci_low:.3f} to {figure.ci_high:.3f})"

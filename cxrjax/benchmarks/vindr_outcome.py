@@ -7,10 +7,11 @@ from jaxtyping import Float
 
 from cxrjax.benchmarks.outcomes import Outcome
 from cxrjax.benchmarks.predictions import Prediction, read_boxes
+from cxrjax.benchmarks.vindr_counts import read_classes
 from cxrjax.benchmarks.vindr_truth import Question, read_question
 from cxrjax.boxes import pairwise_iou
 from cxrjax.codecs import Codec
-from cxrjax.metrics.mentions import MentionReader, Reading
+from cxrjax.metrics.mentions import Reading
 from cxrjax.records import QARecord
 
 
@@ -27,11 +28,11 @@ def outcome(record: QARecord, prediction: Prediction, codec: Codec | None) -> Ou
         return Outcome(None, None, "no reference answer")
     question, reader = read_question(record, record.question_id)
     height, width = record.image_hw
-    boxes = read_boxes(prediction, codec, height, width, record.question_id).boxes
+    given = read_boxes(prediction, codec, height, width, record.question_id)
     true = np.array(record.boxes, np.float64).reshape(-1, 4) / [width, height, width, height]
-    reading = _read(reader, question, prediction, len(boxes) > 0)
+    reading = read_classes(reader, question, prediction, given)
     right = reading.answered and reading.present == question.present
-    return Outcome(right, mean_best_iou(true, boxes), _note(question, reading))
+    return Outcome(right, mean_best_iou(true, given.boxes), _note(question, reading))
 
 
 def mean_best_iou(
@@ -48,14 +49,6 @@ def mean_best_iou(
         return 0.0
     overlaps = np.asarray(pairwise_iou(true, predicted))
     return float(np.concatenate([overlaps.max(axis=1), overlaps.max(axis=0)]).mean())
-
-
-def _read(
-    reader: MentionReader, question: Question, prediction: Prediction, has_box: bool
-) -> Reading:
-    reading = reader.read(prediction.text, question.asked, has_box=has_box)
-    refuses = prediction.parse == "refusal" and not any(reader.read(prediction.text)[:2])
-    return Reading(frozenset(), frozenset(), answered=False) if refuses else reading
 
 
 def _note(question: Question, reading: Reading) -> str:

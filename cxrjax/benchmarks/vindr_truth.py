@@ -178,8 +178,9 @@ def _vocabulary(records: Iterable[QARecord]) -> dict[str, tuple[str, ...]]:
     for record in records:
         if record.dataset == "custom":
             named = [label for answer in record.answers for label in answer.labels]
-            finding = _finding(record)
-            for label in [*named, *([finding] if finding else [])]:
+            named += [mark.label for marks in (record.readers or {}).values() for mark in marks]
+            named += filter(None, (_finding(record), record.gt_finding))
+            for label in map(str.strip, named):
                 if label.lower() not in known:
                     known.add(label.lower())
                     vocabulary[label] = ()

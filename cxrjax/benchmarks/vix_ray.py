@@ -11,8 +11,9 @@ What the paper leaves open (A22 to A24), and what is done here:
   for both protocols.
 * Facts, with a judge: matched one to one. Precision and recall are means over the reports (macro),
   and, under `_micro`, of all facts together. What the judge failed at is left out under `paper`,
-  and is 0 under `strict`; `judge_failure_rate` says how often. Of a surrogate judge all of this is
-  called `surrogate/...`, as are the shares of facts by what is wrong with them (appendix D).
+  and is 0 in means under `strict` (judge_failures.py); `judge_failure_rate` says how often. Of a
+  surrogate judge all of this is called `surrogate/...`, as are the shares of facts by what is wrong
+  with them (appendix D).
 * History of stage 3's second turn: predictions say whether it was gold or their own (self).
 
 Stages (Table 5): stage 3's findings minus stage 1's and its impressions minus stage 2's, for every
@@ -28,6 +29,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from cxrjax.benchmarks.formulas import quotient
+from cxrjax.benchmarks.judge_failures import judge_failure_rate, judged_mean
 from cxrjax.benchmarks.outcomes import Outcome
 from cxrjax.benchmarks.predictions import Prediction, read_predictions
 from cxrjax.benchmarks.scores import (
@@ -40,6 +43,7 @@ from cxrjax.benchmarks.scores import (
     make_scores,
 )
 from cxrjax.benchmarks.vix_ray_counts import (
+    EARLIER,
     KINDS,
     Reference,
     SystemCounts,
@@ -51,7 +55,7 @@ from cxrjax.codecs import Codec
 from cxrjax.datasets.vix_ray.segmentation import load_segmenter, words
 from cxrjax.errors import UserError
 from cxrjax.judges import metric_name
-from cxrjax.metrics import text
+from cxrjax.metrics import classification, text
 from cxrjax.metrics.bootstrap import Estimate, Figure, Formula, Sums
 from cxrjax.metrics.facts import VIETNAMESE, is_refusal
 from cxrjax.metrics.phrase_alignment import Label, align
@@ -68,16 +72,8 @@ _MEANS = {
     "parse_failure_rate": "blank",
     "refusal_rate": "refusals",
 }
-# Metric -> (part, what it is a share of), by protocol.
-_FACTS = {
-    "fact_precision": {
-        PAPER: ("fact_precision", "judged"),
-        STRICT: ("fact_precision", "questions"),
-    },
-    "fact_recall": {PAPER: ("fact_recall", "judged"), STRICT: ("fact_recall", "questions")},
-    "fact_precision_micro": dict.fromkeys((PAPER, STRICT), ("facts_matched", "facts_predicted")),
-    "fact_recall_micro": dict.fromkeys((PAPER, STRICT), ("facts_matched", "facts_true")),
-}
+_JUDGED = ("fact_precision", "fact_recall")
+# What is wrong with facts -> whose facts it is a share of: the answer's or the reference's.
 _ERRORS = {
     Label.CORRECT: "said",
     Label.INCORRECT: "said",
@@ -135,10 +131,10 @@ def score(
         )
         for name, own in counts.items()
     }
-    images = dict.fromkeys(reference.image_id for reference in references.values())
+    clusters = {reference.image_id: reference.cluster for reference in references.values()}
     return make_scores(
         counted,
-        [("image", image_id) for image_id in images],
+        list(clusters.values()),
         {
             **(settings or {}),
             "segmenter": options.segmenter or SEGMENTER,
@@ -236,11 +232,7 @@ def _figures(
                 )
                 named[f"{kind}/{label}/{metric}"] = Figure(difference, asked[kind])
     kinds = [kind for kind in KINDS if kind in own.kinds]
-    blank = [_at(_sum_of("blank"), f"{kind}/") for kind in kinds]
-    questions = [_at(_sum_of("questions"), f"{kind}/") for kind in kinds]
-    named["parse_failure_rate"] = Figure(
-        _quotient(_total(blank), _total(questions)), sum(asked[kind] for kind in kinds)
-    )
+    named["parse_failure_rate"] = Figure(_blank_rate(kinds), sum(asked[kind] for kind in kinds))
     return named
 
 
@@ -250,10 +242,9 @@ def _beside(name: str, kind: str, counts: Mapping[str, SystemCounts]) -> list[tu
         return []
     first = next(iter(counts))
     pairs = [(first, kind, f"minus/{first}")] if name != first else []
-    earlier = {"stage3/findings": "stage1/findings", "stage3/impression": "stage2/impression"}
-    if kind in earlier:
-        stage = earlier[kind].split("/")[0]
-        pairs += [(other, earlier[kind], f"minus_{stage}/{other}") for other in counts]
+    if kind in EARLIER:
+        stage = EARLIER[kind].split("/")[0]
+        pairs += [(other, EARLIER[kind], f"minus_{stage}/{other}") for other in counts]
     return [pair for pair in pairs if pair[1] in counts[pair[0]].kinds]
 
 
@@ -264,17 +255,20 @@ def _formulas(options: ScoreOptions, protocol: str) -> dict[str, Formula]:
         for order in range(1, text.BLEU_ORDER + 1):
             formulas[f"{prefix}bleu_{order}"] = _at(_bleu(order), prefix)
         for metric in ("rouge_1", "rouge_2", "rouge_l"):
-            formulas[prefix + metric] = _share(prefix + _MEANS[metric], "questions")
+            formulas[prefix + metric] = quotient(prefix + _MEANS[metric], "questions")
     for metric in ("parse_failure_rate", "refusal_rate"):
-        formulas[metric] = _share(_MEANS[metric], "questions")
+        formulas[metric] = quotient(_MEANS[metric], "questions")
     if (judge := options.judge) is not None:
-        for metric, parts in _FACTS.items():
-            formulas[metric_name(judge, metric)] = _share(*parts[protocol])
-        failed = _share("judged", "questions")
-        formulas[metric_name(judge, "judge_failure_rate")] = lambda sums: 1 - failed(sums)
+        judged = {
+            **{m: judged_mean(m, "judged", "questions", protocol) for m in _JUDGED},
+            "fact_precision_micro": quotient("facts_matched", "facts_predicted"),
+            "fact_recall_micro": quotient("facts_matched", "facts_true"),
+            "judge_failure_rate": judge_failure_rate("judged", "questions"),
+        }
+        formulas |= {metric_name(judge, metric): formula for metric, formula in judged.items()}
         if judge.surrogate:
             for label, whole in _ERRORS.items():
-                formulas[f"surrogate/{label}_rate"] = _share(f"errors/{label}", f"errors/{whole}")
+                formulas[f"surrogate/{label}_rate"] = quotient(f"errors/{label}", f"errors/{whole}")
     return formulas
 
 
@@ -295,24 +289,12 @@ def _bleu(order: int) -> Formula:
     return lambda sums: text.bleu(sums, order)
 
 
-def _sum_of(part: str) -> Formula:
-    return lambda sums: sums[part]
-
-
-def _share(part: str, whole: str) -> Formula:
-    return _quotient(_sum_of(part), _sum_of(whole))
-
-
-def _total(formulas: Sequence[Formula]) -> Formula:
-    return lambda sums: np.sum([formula(sums) for formula in formulas], axis=0)
-
-
-def _quotient(above: Formula, below: Formula) -> Formula:
-    def formula(sums: Sums) -> Float[np.ndarray, "sums"]:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return above(sums) / below(sums)
-
-    return formula
+def _blank_rate(kinds: Sequence[str]) -> Formula:
+    """Of all kinds together."""
+    return lambda sums: classification.ratio(
+        sum(sums[f"{kind}/blank"] for kind in kinds),
+        sum(sums[f"{kind}/questions"] for kind in kinds),
+    )
 
 
 def _difference(one: Formula, two: Formula) -> Formula:

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
+from cxrjax.benchmarks.judge_failures import count_judge_failures
 from cxrjax.benchmarks.predictions import Prediction, check_known
 from cxrjax.errors import UserError
 from cxrjax.judges import FactMatch, FactPair, Judge, compare_facts
-from cxrjax.judges.judge import FAILURES
 from cxrjax.metrics import text
 from cxrjax.metrics.facts import VIETNAMESE, fact_ratio, is_refusal
 from cxrjax.metrics.phrase_alignment import Label, align
@@ -21,19 +21,27 @@ from cxrjax.records import QARecord
 # What is asked for: stage/text.
 KINDS = ("stage1/findings", "stage2/impression", "stage3/findings", "stage3/impression")
 HISTORY_KIND = KINDS[-1]
+# What stage 3's texts are compared with (Table 5).
+EARLIER = {"stage3/findings": "stage1/findings", "stage3/impression": "stage2/impression"}
 
 # How a problem is counted in score.json.
 MISSING, BLANK = "missing_prediction", "blank_answer"
-_JUDGE_FAILURE = "judge_failure"
+
+Column = Float[np.ndarray, "images"]
 
 
 @dataclass(frozen=True)
 class Reference:
-    """One question with its true text."""
+    """One question with its true text.
+
+    Attributes:
+        cluster: what is resampled together: the patient, where known, else the image.
+    """
 
     image_id: str
     kind: str
     text: str
+    cluster: tuple[str, str]
 
 
 @dataclass(frozen=True)
@@ -46,7 +54,7 @@ class SystemCounts:
             "self" (its own); None where it has none or does not say.
     """
 
-    columns: Mapping[str, Float[np.ndarray, "images"]]
+    columns: Mapping[str, Column]
     kinds: frozenset[str]
     problems: Mapping[str, int]
     history: str | None
@@ -94,12 +102,11 @@ def count_system(
         BLANK: sum(q in by_id and not texts[q].strip() for q in asked),
     }
     if judge is not None:
-        problems |= {f"{_JUDGE_FAILURE}/{category}": 0 for category in FAILURES}
         pairs = [FactPair(name, q, texts[q], r.text, VIETNAMESE) for q, r in asked.items()]
-        for reference, match in zip(asked.values(), compare_facts(judge, pairs), strict=True):
+        matches = compare_facts(judge, pairs)
+        problems |= count_judge_failures(match.failure for match in matches)
+        for reference, match in zip(asked.values(), matches, strict=True):
             _add_facts(counts.adder(reference), match)
-            if match.failure is not None:
-                problems[f"{_JUDGE_FAILURE}/{match.failure}"] += 1
         if judge.surrogate:
             for question_id, reference in asked.items():
                 _add_errors(counts.adder(reference), texts[question_id], reference.text)
@@ -127,7 +134,10 @@ def read_references(records: Iterable[QARecord], where: str) -> dict[str, Refere
             )
         if record.question_id in true:
             raise UserError(f"{where}: question_id {record.question_id} stands there twice")
-        true[record.question_id] = Reference(record.image_id, kind, record.answer_text)
+        cluster = (
+            ("patient", record.patient_id) if record.patient_id else ("image", record.image_id)
+        )
+        true[record.question_id] = Reference(record.image_id, kind, record.answer_text, cluster)
     if not true:
         raise UserError(f"{where}: no records")
     return true
@@ -146,7 +156,7 @@ class _Columns:
             image: row
             for row, image in enumerate(dict.fromkeys(r.image_id for r in references.values()))
         }
-        self.columns: dict[str, Float[np.ndarray, images]] = {}
+        self.columns: dict[str, Column] = {}
 
     def adder(self, reference: Reference) -> Callable[[str, float], None]:
         """Adds to parts of this question."""

@@ -25,9 +25,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jinja2
-
 from cxrjax.benchmarks.predictions import check_known, read_predictions
+from cxrjax.benchmarks.templates import template
 from cxrjax.benchmarks.vix_ray_counts import Reference, read_references
 from cxrjax.cli import run
 from cxrjax.errors import UserError
@@ -50,7 +49,7 @@ FIELDS = (
 
 
 class Example(NamedTuple):
-    """One answer taken apart. `refused`: it declines; then nothing of it is aligned."""
+    """One answer taken apart. `refused`: it declines, so that nothing in it is a fact."""
 
     question_id: str
     kind: str
@@ -61,7 +60,7 @@ class Example(NamedTuple):
 
 
 def examine(references: Mapping[str, Reference], texts: Mapping[str, str]) -> list[Example]:
-    """The answers, taken apart; an answer that refuses has every true fact missing."""
+    """The answers, taken apart; of a refusal, every fact of the reference is missing."""
     examples = []
     for question_id, text in texts.items():
         reference = references[question_id]
@@ -125,11 +124,9 @@ def spans(example: Example) -> dict[str, Any]:
 
 def to_html(examples: Sequence[Example], title: str) -> str:
     """The page."""
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("cxrjax.benchmarks", "."), autoescape=True
+    return template("vix_ray_errors.html.j2").render(
+        examples=examples, title=title, counts=count(examples)
     )
-    template = environment.get_template("vix_ray_errors.html.j2")
-    return template.render(examples=examples, title=title, counts=count(examples))
 
 
 def write_errors(

@@ -8,19 +8,23 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from cxrjax.benchmarks import judge_failures
 from cxrjax.benchmarks.scores import PAPER, STRICT, Scores
 from cxrjax.benchmarks.tables import (
+    FEW,
+    NOT_THE_PAPERS,
     Column,
     PaperTable,
+    about_intervals,
+    about_references,
     failures_markdown,
     table_markdown,
     table_rows,
     with_interval,
 )
 from cxrjax.benchmarks.text_tables import UNDEFINED, grid
-from cxrjax.benchmarks.vix_ray_counts import BLANK, HISTORY_KIND, MISSING
+from cxrjax.benchmarks.vix_ray_counts import BLANK, EARLIER, HISTORY_KIND, MISSING
 from cxrjax.benchmarks.vix_ray_paper import COLUMNS, SPLITS, TABLE_6, TUNED, notes
-from cxrjax.judges.judge import FAILURES
 from cxrjax.metrics.bootstrap import Estimate
 
 # Metric -> heading, the columns of the paper's tables.
@@ -156,7 +160,7 @@ def _row(
         "ci_low": _UNIT.scale(figure.ci_low),
         "ci_high": _UNIT.scale(figure.ci_high),
         "n": figure.n,
-        "small": str(figure.n < 10).lower(),
+        "small": str(figure.n < FEW).lower(),
     }
 
 
@@ -197,28 +201,18 @@ def _histories(scores: Scores) -> str:
 
 def _heading(scores: Scores) -> str:
     settings = scores.settings
-    bootstrap = settings["bootstrap"]
     judged = "none, since no judge was asked (--judge)"
     if "judge" in settings:
         judged = f"by {settings['judge']}"
         if settings["surrogate_judge"]:
             judged += ", in a judge's place: they are not the paper's precision and recall"
     text = (
-        "# ViX-Ray\n\n"
-        f"{settings['images']:,} images, {settings['questions']:,} questions; data set "
-        f"{', '.join(settings['datasets'])}, split {', '.join(settings['splits'])}. Words: "
-        f"{settings['words']}. The paper states neither its words nor BLEU's order, so that both "
-        f"protocols have one definition; BLEU is BLEU-4. Facts: {judged}. In brackets: "
-        f"{100 * bootstrap['confidence']:g} % intervals ({bootstrap['method']} bootstrap, "
-        f"{bootstrap['resamples']:,} resamples by image, seed {bootstrap['seed']}). {UNDEFINED}: "
-        "undefined. Parse failures: answers left out or empty. All in per cent.\n"
+        f"# ViX-Ray\n\n{about_references(settings)} Words: {settings['words']}. The paper states "
+        "neither its words nor BLEU's order, so that both protocols have one definition; BLEU is "
+        f"BLEU-4. Facts: {judged}. {about_intervals(settings)} Parse failures: answers left out or "
+        "empty. All in per cent.\n"
     )
-    if "vix_ray" not in settings["datasets"]:
-        text += (
-            "\nThese are not the paper's images: its values stand beside ours for orientation, and "
-            "the differences are no reproduction.\n"
-        )
-    return text
+    return text + ("" if "vix_ray" in settings["datasets"] else NOT_THE_PAPERS)
 
 
 def _own_table(
@@ -270,8 +264,7 @@ def _named_facts(scores: Scores) -> dict[str, str]:
 def _problems(scores: Scores) -> dict[str, str]:
     if "judge" not in scores.settings:
         return _PROBLEMS
-    failures = {f"judge_failure/{name}": meaning for name, meaning in FAILURES.items()}
-    return {**_PROBLEMS, **failures}
+    return _PROBLEMS | judge_failures.JUDGE_PROBLEMS
 
 
 def _compared_metrics(scores: Scores) -> dict[str, str]:
@@ -315,8 +308,7 @@ def _pairs(
     if label == "minus":
         found = [(other, kind, f"{kind}/minus/{other}") for other in scores.figures]
     else:
-        earlier = {"stage3/findings": "stage1/findings", "stage3/impression": "stage2/impression"}
-        before = earlier[kind]
+        before = EARLIER[kind]
         stage = before.split("/")[0]
         found = [(other, before, f"{kind}/minus_{stage}/{other}") for other in scores.figures]
     return [pair for pair in found if f"{pair[2]}/bleu_4" in named]

@@ -28,6 +28,8 @@ _RUN = 4
 # Pairs of hashes compared at once.
 _CHUNK = 2_000_000
 
+Hash = UInt8[np.ndarray, "bytes"]  # SIDE * SIDE / 8 of them
+
 
 def normalise(text: str) -> str:
     """Lower case, without accents of typography, punctuation and repeated spaces."""
@@ -39,11 +41,12 @@ def similarity(first: str, second: str) -> float:
     """Jaccard index of the runs of four characters of two normalised texts; 1 for equal ones."""
     if first == second:
         return 1.0
-    a, b = (
-        {text[start : start + _RUN] for start in range(max(len(text) - _RUN + 1, 1))}
-        for text in (first, second)
-    )
+    a, b = _runs(first), _runs(second)
     return len(a & b) / len(a | b)
+
+
+def _runs(text: str) -> set[str]:
+    return {text[start : start + _RUN] for start in range(max(len(text) - _RUN + 1, 1))}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,12 +110,10 @@ def question_variety(records: Iterable[QARecord]) -> QuestionVariety:
     )
 
 
-def hash_images(
-    paths: Iterable[Path], processes: int
-) -> tuple[dict[Path, UInt8[np.ndarray, "bytes"]], list[str]]:
-    """Perceptual hash of every image, SIDE * SIDE / 8 bytes, and why images have none."""
+def hash_images(paths: Iterable[Path], processes: int) -> tuple[dict[Path, Hash], list[str]]:
+    """Perceptual hash of every image, and why images have none."""
     paths = sorted(set(paths))
-    hashes: dict[Path, UInt8[np.ndarray, bytes]] = {}
+    hashes: dict[Path, Hash] = {}
     failures = []
     with workers.pool(min(processes, len(paths) or 1)) as apply:
         results = tqdm(apply(_hash, paths), total=len(paths), unit="image", desc="hashing")
@@ -124,7 +125,7 @@ def hash_images(
     return hashes, failures
 
 
-def _hash(path: Path) -> UInt8[np.ndarray, "bytes"] | str:
+def _hash(path: Path) -> Hash | str:
     import imagehash  # brings scipy.fftpack and PyWavelets: only when wanted
     from PIL import Image
 
@@ -138,8 +139,8 @@ def _hash(path: Path) -> UInt8[np.ndarray, "bytes"] | str:
 
 
 def close_pairs(
-    first: Sequence[UInt8[np.ndarray, "bytes"]],
-    second: Sequence[UInt8[np.ndarray, "bytes"]],
+    first: Sequence[Hash],
+    second: Sequence[Hash],
     max_distance: int = MAX_DISTANCE,
 ) -> list[tuple[int, int, int]]:
     """(index in `first`, index in `second`, bits that differ) of hashes that nearly agree."""
@@ -207,8 +208,7 @@ def _runs_table(texts: Sequence[str]) -> sparse.csr_matrix:
     numbers: dict[str, int] = {}
     starts, columns = [0], []
     for text in texts:
-        runs = {text[start : start + _RUN] for start in range(max(len(text) - _RUN + 1, 1))}
-        columns += [numbers.setdefault(run, len(numbers)) for run in runs]
+        columns += [numbers.setdefault(run, len(numbers)) for run in _runs(text)]
         starts.append(len(columns))
     shape = (len(texts), len(numbers))
     return sparse.csr_matrix((np.ones(len(columns), np.int32), columns, starts), shape=shape)

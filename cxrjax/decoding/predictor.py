@@ -2,9 +2,10 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from jaxtyping import Float, Int
 
 from cxrjax import distributed
 from cxrjax.codecs import CODECS
@@ -18,6 +19,19 @@ from cxrjax.input_pipeline.prompts import PROMPTS, REASONING
 from cxrjax.input_pipeline.sources import QuestionSource
 from cxrjax.input_pipeline.tokenizer import Tokenizer
 from cxrjax.records import QARecord
+
+
+class TokenAnswer(NamedTuple):
+    """What a model wrote in answer to a question.
+
+    Attributes:
+        tokens: ids, the one that ends the answer included, then zeros, [A].
+        logprobs: natural log-probability of each, zeros after the end, [A].
+    """
+
+    record: QARecord
+    tokens: Int[np.ndarray, " A"]
+    logprobs: Float[np.ndarray, " A"]
 
 
 def predict_questions(
@@ -37,9 +51,39 @@ def predict_questions(
     first failure's category, or the reason why the question was left out). A prompt format that
     gives reasons adds `reason`; boxes are those of the answer before it.
 
+    Args and errors are those of `answer_questions`.
+    """
+    for answer in answer_questions(
+        generator, source, tokenizer, config, images_per_batch=images_per_batch, workers=workers
+    ):
+        if isinstance(answer, TokenAnswer):
+            yield prediction(*answer, tokenizer, config, generator.strategy.stop_ids)
+        else:
+            yield {
+                "question_id": answer.question_id,
+                "text": "",
+                "boxes": [],
+                "labels": [],
+                "box_scores": [],
+                "answer_logprob": None,
+                "parse": answer.reason,
+            }
+
+
+def answer_questions(
+    generator: Generator,
+    source: QuestionSource,
+    tokenizer: Tokenizer,
+    config: ExampleConfig,
+    *,
+    images_per_batch: int,
+    workers: int = 0,
+) -> Iterator[TokenAnswer | Problem]:
+    """Every question of the source in tokens of its answer, or why it could not be asked.
+
     Args:
         generator: where its mesh is of several processes, each reads the batch's rows that are on
-            its devices, and all of them yield all predictions.
+            its devices, and all of them yield all answers.
         images_per_batch: over all processes and devices.
 
     Raises:
@@ -64,19 +108,8 @@ def predict_questions(
             problems = _of_all_processes(problems)
         for row, slot in np.argwhere(indices >= 0):
             record = source.record(int(indices[row, slot]))
-            tokens, logprobs = (np.asarray(part[row, slot]) for part in answers)
-            stop_ids = generator.strategy.stop_ids
-            yield prediction(record, tokens, logprobs, tokenizer, config, stop_ids)
-        for problem in problems:
-            yield {
-                "question_id": problem.question_id,
-                "text": "",
-                "boxes": [],
-                "labels": [],
-                "box_scores": [],
-                "answer_logprob": None,
-                "parse": problem.reason,
-            }
+            yield TokenAnswer(record, *(np.asarray(part[row, slot]) for part in answers))
+        yield from problems
 
 
 def _of_all_processes(problems: list[Problem]) -> list[Problem]:

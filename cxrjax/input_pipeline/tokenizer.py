@@ -233,7 +233,11 @@ class Tokenizer:
 
     def pieces(self, text: str) -> list[str]:
         """The pieces the text is split into, for people to read."""
-        return [self._format.piece_of(piece_id) for piece_id in self.encode(text)]
+        return [self.piece_of(piece_id) for piece_id in self.encode(text)]
+
+    def piece_of(self, piece_id: int) -> str:
+        """The piece with this id; empty for the padding rows that some embeddings have."""
+        return self._format.piece_of(piece_id) if piece_id < self.vocab_size else ""
 
     def piece_id(self, piece: str) -> int:
         """The id of one piece, such as `<image_soft_token>` or `7`.

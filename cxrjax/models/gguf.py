@@ -199,7 +199,10 @@ class GGUFFile:
 
     def _optional(self, key: str, default: Any = None) -> Any:
         field = self._reader.get_field(key)
-        return default if field is None else field.contents()
+        try:
+            return default if field is None else field.contents()
+        except UnicodeDecodeError:
+            raise _cut_short(self.path) from None
 
     def _number(self, key: str) -> float:
         value = self._optional(f"{ARCHITECTURE}.{key}")

@@ -130,7 +130,7 @@ def open_checkpoint(directory: str | Path) -> SafetensorsFiles:
     if index_file.is_file():
         try:
             weight_map = json.loads(index_file.read_text(encoding="utf-8"))["weight_map"]
-            shards = sorted(set(weight_map.values()))
+            shards = sorted({Path(shard).name for shard in weight_map.values()})
         except (ValueError, KeyError, TypeError, AttributeError):
             raise UserError(
                 f"{index_file}: expected a JSON object with weight_map; fetch it again"

@@ -6,6 +6,7 @@ Facts from the public configurations and state dicts of transformers' `paligemma
 """
 
 import dataclasses
+import math
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
@@ -222,15 +223,35 @@ def vlm_config(
         context: what stands before a question; not in the file either.
 
     Raises:
-        UserError: an architecture, or a setting of it, that we do not have.
+        UserError: an architecture, or a setting of it, that we do not have; sizes that are none, or
+            do not go together.
     """
-    kind = config.get("model_type")
-    check_architecture(kind, where)
+    check_architecture(config.get("model_type"), where)
+    try:
+        return _vlm_config(config, where, loc_token_start, context)
+    except (ArithmeticError, TypeError, ValueError) as error:
+        raise UserError(
+            f"{where}: its sizes make no model ({error}); use the config.json that belongs to the "
+            "weights"
+        ) from None
+
+
+def _vlm_config(
+    config: Mapping[str, Any], where: str, loc_token_start: int, context: tuple[int, ...]
+) -> VLMConfig:
+    kind = config["model_type"]
     if kind == "gemma3_text":
         return VLMConfig(None, _decoder(config, where), loc_token_start, context=())
     vision, text = config["vision_config"], config["text_config"]
-    side = vision["image_size"] // vision["patch_size"]
-    pool = side // round(config["mm_tokens_per_image"] ** 0.5) if kind == "gemma3" else 1
+    side, rest = divmod(vision["image_size"], vision["patch_size"])
+    if rest:
+        raise ValueError(f"images of {vision['image_size']}, patches of {vision['patch_size']}")
+    pool = 1
+    if kind == "gemma3":
+        tokens = config["mm_tokens_per_image"]
+        pool = side // math.isqrt(tokens)
+        if (side // pool) ** 2 != tokens or side % pool:
+            raise ValueError(f"{side} x {side} patches, mm_tokens_per_image {tokens}")
     _expect(where, "vision_config.hidden_act", vision["hidden_act"], "gelu_pytorch_tanh")
     _expect(where, "vision_config.layer_norm_eps", vision["layer_norm_eps"], 1e-6)
     tower = VisionConfig(

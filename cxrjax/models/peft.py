@@ -51,6 +51,16 @@ _OFF: dict[str, tuple[Any, ...]] = {
 }
 
 
+_KINDS: dict[str, tuple[Any, str]] = {
+    "r": (int, "a whole number"),
+    "lora_alpha": (int | float, "a number"),
+    "lora_dropout": (int | float | None, "a number"),
+    "rank_pattern": (dict | None, "an object"),
+    "alpha_pattern": (dict | None, "an object"),
+    "trainable_token_indices": (dict | list | None, "a list, or an object with one"),
+}
+
+
 @dataclasses.dataclass(frozen=True)
 class PeftAdapter:
     """An adapter read from PEFT's files, for a model of one configuration.
@@ -150,10 +160,10 @@ def read_peft(directory: str | Path, config: VLMConfig) -> PeftAdapter:
     stated = read_json_object(path)
     if stated.get("peft_type") != "LORA":
         raise UserError(f"{path}: peft_type is {stated.get('peft_type')!r}, expected 'LORA'")
-    for key in ("r", "lora_alpha"):
-        if not isinstance(stated.get(key), int | float):
+    for key, (kinds, wanted) in _KINDS.items():
+        if not isinstance(stated.get(key), kinds):
             raise UserError(
-                f"{path}: {key} is {stated.get(key)!r}, expected a number; save the adapter again"
+                f"{path}: {key} is {stated.get(key)!r}, expected {wanted}; save the adapter again"
             )
     for key, off in _OFF.items():
         if key in stated and stated[key] not in off:
@@ -315,11 +325,12 @@ def _stacked(
 
 
 def _loc_rows(indices: Any, rows: np.ndarray, config: VLMConfig, where: str) -> np.ndarray:
-    ids = next(iter(indices.values())) if isinstance(indices, Mapping) else indices
+    ids = next(iter(indices.values()), []) if isinstance(indices, Mapping) else indices
+    ids = ids if isinstance(ids, list) else []
     start = config.loc_token_start
-    if sorted(ids or []) != list(range(start, start + NUM_LOC_TOKENS)):
+    if sorted(ids) != list(range(start, start + NUM_LOC_TOKENS)):
         raise UserError(
-            f"{where}: trains {len(ids or [])} rows of the embedding; only exactly those of the "
+            f"{where}: trains {len(ids)} rows of the embedding; only exactly those of the "
             f"{NUM_LOC_TOKENS} <loc> tokens, ids from {start}, are supported"
         )
     return rows.astype(np.float32)[np.argsort(ids)]
@@ -366,6 +377,10 @@ def _lora_config(
 def _by_pattern(pattern: Mapping[str, Any] | None, module: str, default: Any) -> Any:
     """As PEFT looks a module up: the first key that matches from some dot to the end."""
     for key, value in (pattern or {}).items():
-        if re.match(rf"(.*\.)?({key})$", module):
+        try:
+            found = re.match(rf"(.*\.)?({key})$", module)
+        except re.error as error:
+            raise UserError(f"{ADAPTER_CONFIG}: pattern {key!r} cannot be used: {error}") from None
+        if found:
             return value
     return default

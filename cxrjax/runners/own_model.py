@@ -1,7 +1,13 @@
 """Our own models as a runner: a training run's checkpoint or a base."""
 
 import argparse
-from collections.abc import Iterable
+import dataclasses
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from jax.sharding import Mesh
+from ml_collections import ConfigDict
 
 from cxrjax.cli import keep_compiled_programs
 from cxrjax.decoding.generate import Generator
@@ -10,8 +16,10 @@ from cxrjax.decoding.strategy import read_decoding
 from cxrjax.devices import sharding
 from cxrjax.devices.placement import check_enough_images
 from cxrjax.errors import UserError
+from cxrjax.input_pipeline.examples import ExampleConfig
 from cxrjax.input_pipeline.prompts import PROMPTS
 from cxrjax.input_pipeline.sources import QuestionSource, RecordSource
+from cxrjax.input_pipeline.tokenizer import Tokenizer
 from cxrjax.runners.answer_lines import finding_of
 from cxrjax.runners.base import Answer, Line
 from cxrjax.runners.model_flags import decoding_overrides, mesh_config
@@ -22,6 +30,58 @@ from cxrjax.training.mixture_config import source_config
 
 # Questions may be longer than those the model was trained on; none is cut.
 _LONGER = (32, 64, 128, 256, 512)
+
+
+@dataclasses.dataclass(frozen=True)
+class OwnModel:
+    """A model of ours, ready to be asked.
+
+    Attributes:
+        config: of its run or base, with the changes that were asked for.
+        examples: how questions become its input.
+    """
+
+    generator: Generator
+    tokenizer: Tokenizer
+    config: ConfigDict
+    examples: ExampleConfig
+
+
+def open_model(
+    directory: Path,
+    step: int | None = None,
+    *,
+    source: str | None = None,
+    prompt: str | None = None,
+    decoding: Mapping[str, Any] | None = None,
+    mesh: Mesh | None = None,
+) -> OwnModel:
+    """Loads a training run's checkpoint or a base.
+
+    Args:
+        step: as in `load_model`.
+        source: of a run on a mixture, the one whose prompt and codec are taken.
+        prompt: another prompt format than the model's own.
+        decoding: `decoding.*` keys in place of the model's own.
+        mesh: devices that share the work; None: one device.
+
+    Raises:
+        UserError: no such model, or options that do not go together.
+    """
+    keep_compiled_programs()
+    model, config, tokenizer_path = load_model(directory, step, mesh)
+    if source is not None:
+        config = source_config(config, source)
+    config.data.prompt = prompt or config.data.prompt
+    config.decoding.update(decoding or {})
+    buckets = config.data.prefix_buckets
+    config.data.prefix_buckets = buckets + tuple(n for n in _LONGER if n > max(buckets))
+    tokenizer = open_tokenizer(tokenizer_path, config)
+    strategy, grammar = read_decoding(config.decoding, tokenizer, config.data.codec)
+    if mesh is not None:
+        sharding.check_heads_divide(mesh, model.config)
+    generator = Generator(model, strategy, grammar, mesh)
+    return OwnModel(generator, tokenizer, config, example_config(config))
 
 
 def start_model(flags: argparse.Namespace) -> Answer:
@@ -35,22 +95,16 @@ def start_model(flags: argparse.Namespace) -> Answer:
     """
     if flags.images_per_batch < 1:
         raise UserError(f"--images_per_batch={flags.images_per_batch}: expected at least 1")
-    keep_compiled_programs()
-    mesh = sharding.make_mesh(mesh_config(flags.mesh))
-    directory = flags.workdir or flags.checkpoint
-    model, config, tokenizer_path = load_model(directory, flags.step, mesh)
-    if flags.source is not None:
-        config = source_config(config, flags.source)
-    config.data.prompt = flags.prompt or config.data.prompt
-    config.decoding.update(decoding_overrides(flags))
-    buckets = config.data.prefix_buckets
-    config.data.prefix_buckets = buckets + tuple(n for n in _LONGER if n > max(buckets))
-    tokenizer = open_tokenizer(tokenizer_path, config)
-    strategy, grammar = read_decoding(config.decoding, tokenizer, config.data.codec)
-    sharding.check_heads_divide(mesh, model.config)
-    generator = Generator(model, strategy, grammar, mesh)
+    opened = open_model(
+        flags.workdir or flags.checkpoint,
+        flags.step,
+        source=flags.source,
+        prompt=flags.prompt,
+        decoding=decoding_overrides(flags),
+        mesh=sharding.make_mesh(mesh_config(flags.mesh)),
+    )
+    generator, config, examples = opened.generator, opened.config, opened.examples
     images_per_batch = generator.whole_batch(flags.images_per_batch)
-    examples = example_config(config)
     needs_finding = PROMPTS[config.data.prompt].needs_finding
 
     stand_ins: StandInImages | None = None
@@ -70,7 +124,7 @@ def start_model(flags: argparse.Namespace) -> Answer:
                 )
             source = OtherImages(source, stand_ins)
         return predict_questions(
-            generator, source, tokenizer, examples, images_per_batch=images_per_batch
+            generator, source, opened.tokenizer, examples, images_per_batch=images_per_batch
         )
 
     return answer

@@ -301,6 +301,23 @@ def test_the_paper_has_no_benchmark():
     assert "no benchmark of models" in CXR_QBA.markdown(scores)
 
 
+def test_no_box_is_a_failure_only_where_one_is_due():
+    normal = record("q2", [part("The lungs are clear.", tag=None)])
+    boxless = {"labels": None, "parse": "no_box"}
+    lines = [Prediction(q, "Fine.", np.zeros((0, 4)), **boxless) for q in ("q1", "q2")]
+    named, scores = figures([effusion("q1"), normal, effusion("q3")], *lines)
+    assert named["parse_failure_rate/no_box"] == pytest.approx(1 / 3)
+    assert named["parse_failure_rate"] == pytest.approx(1 / 3)
+    assert scores.problems["s"]["missing_prediction"] == 1
+
+
+def test_broken_down_figures_stand_in_one_order():
+    records = [effusion(f"q{n}", view=view) for n, view in enumerate(("PA", "LL", "AP", "XX"))]
+    named, _ = figures(records, predict("q0", "Fine."))
+    views = [n.split("/")[-1] for n in named if n.startswith("by_view/findings/f1/")]
+    assert views == ["AP", "LL", "PA", "XX"]
+
+
 def test_breakdowns_part_the_questions():
     records = [
         effusion("q1", view="PA", grade="A"),

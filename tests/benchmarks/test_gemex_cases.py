@@ -5,8 +5,6 @@ import pytest
 
 from cxrjax.benchmarks.gemex_cases import case_studies, choose_cases
 from cxrjax.benchmarks.predictions import parse_prediction
-from cxrjax.judges import Marks, RelativeScore
-from cxrjax.judges.surrogate import SurrogateJudge
 from cxrjax.records import Answer, QARecord
 
 TYPES = ("open_ended", "closed_ended", "single_choice", "multi_choice")
@@ -45,27 +43,13 @@ def predictions(*texts):
     }
 
 
-class Marking:
-    """4 of 9 for whom the paper gives 44.44, 3 of 8 for whom 37.5; fails at the rest."""
-
-    name, surrogate = "a model", False
-
-    def relative_scores(self, samples):
-        marks = {"first": (9, 4), "second": (8, 3)}
-        failed = Marks(None, None, "refusal")
-        return [
-            RelativeScore(Marks(*marks[s.system]) if s.system in marks else failed, Marks(8, 8))
-            for s in samples
-        ]
-
-
 def test_cases_hold_what_the_paper_prints():
     systems = {
         "first": predictions("x", "<answer> No. <reason> None. <location>[[0, 0, 112, 224]]"),
         "second": predictions("x", "Yes, at [0, 0, 56, 224]."),
         "third": predictions("x"),
     }
-    (case,) = case_studies([RECORDS[1]], systems, judge=Marking())
+    (case,) = case_studies([RECORDS[1]], systems)
     assert (case.kind, case.question, case.choices) == ("closed_ended", "Is there fluid?", ())
     assert (case.truth.answer, case.truth.reason) == ("Yes.", "The angle is blunt.")
     np.testing.assert_allclose(case.truth.boxes, [[0, 0, 0.5, 1]])
@@ -73,21 +57,9 @@ def test_cases_hold_what_the_paper_prints():
     assert (first.said.answer, first.said.reason) == ("No.", "None.")
     assert (first.outcome.right, first.outcome.note) == (False, "said No; it is Yes")
     assert first.outcome.iou == pytest.approx(1)
-    assert round(first.score, 2) == 44.44
     assert second.said.answer == "Yes, at ." and second.outcome.right
     assert second.outcome.iou == pytest.approx(0.5)
-    assert second.score == 37.5
-    assert (third.said, third.score, third.outcome.right) == (None, None, False)
-    assert case.score_name == "GPTScore"
-
-
-def test_a_surrogates_score_says_so_and_without_a_judge_there_is_none():
-    systems = {"it": predictions("Fluid. The angle is blunt.")}
-    (case,) = case_studies([RECORDS[0]], systems, judge=SurrogateJudge())
-    assert case.score_name.startswith("Score by surrogate")
-    assert case.systems[0].score == pytest.approx(100)
-    (case,) = case_studies([RECORDS[0]], systems)
-    assert (case.score_name, case.systems[0].score) == (None, None)
+    assert (third.said, third.outcome.right) == (None, False)
 
 
 def test_cases_are_drawn_by_seed_of_each_type_and_with_boxes():

@@ -239,10 +239,39 @@ def test_relative_scores_are_means_of_per_sample_ratios():
     assert strict[f"{by_type}/closed_ended"] == pytest.approx((8 / 16 + 2) / 2)
     types = ("open_ended", "closed_ended", "single_choice", "multi_choice")
     assert paper["ar_score"] == pytest.approx(np.mean([paper[f"{by_type}/{t}"] for t in types]))
-    assert strict["judge_failure_rate"] == pytest.approx(1 / 6)
+    # Of the two multiple-choice questions, the judge fails at one in the paper's order.
+    assert paper[f"{by_type}/multi_choice"] == 1
+    assert strict[f"{by_type}/multi_choice"] == strict[f"{by_type}_capped/multi_choice"] == 0.5
+    assert paper["judge_failure_rate"] == strict["judge_failure_rate"] == pytest.approx(1 / 6)
     assert asked.asked[3].question.startswith("What is it? <choices>: [A: Clear lungs")
     assert asked.asked[3].reference == "B It is seen there."
     assert asked.asked[3].answer == "B It is seen there."
+
+
+def test_a_judge_that_fails_in_one_order_is_left_out_where_that_order_counts():
+    asked = judge()
+    asked.marks["q3"] = (Marks(8, 8), Marks(None, None, "truncated"))
+    asked.marks["q4"] = (Marks(None, None, "refusal"), Marks(8, 8))
+    options = ScoreOptions(gt_mode="exact", bootstrap=Bootstrap(resamples=0), judge=asked)
+    predictions = [
+        parse_prediction({"question_id": f"q{n}", "text": text}, "test")
+        for n, text in enumerate(REFERENCE_TEXTS)
+    ]
+    scores = gemex.score(read_references(RECORDS, "test"), {"model": predictions}, options)
+    paper, strict = (scores.figures["model"][protocol] for protocol in ("paper", "strict"))
+    name = "by_question_type/ar_score/single_choice"
+    assert (paper[name].value, paper[name].n) == (1, 1)
+    # Nothing was judged: undefined, and no 0.
+    assert (strict[name].value, strict[name].n) == (None, 1)
+    assert paper["by_question_type/ar_score/multi_choice"].value is None
+    assert paper["ar_score"].value is None and strict["ar_score"].value is None
+    assert paper["judge_failure_rate"].value == pytest.approx(2 / 6)
+    assert strict["judge_failure_rate"].value == pytest.approx(3 / 6)
+    problems = scores.problems["model"]
+    assert problems["judge_failure/refusal"] == 2 and problems["judge_failure/truncated"] == 1
+    tables = GEMEX.markdown(scores)
+    assert "judge_failure/refusal: the judge declined" in tables
+    assert "left out under `paper` and counts as 0 under `strict`" in tables
 
 
 def test_a_surrogates_figures_are_never_called_ar_score():

@@ -76,6 +76,14 @@ def test_boxes_are_read_by_the_codec():
     assert outcome(_record(), line, CODECS["paligemma"]).iou > 0.95
 
 
+def test_a_refusal_is_no_answer_whether_the_file_or_the_codec_tells_it():
+    absent, text = _record(present=False), "I cannot answer this question."
+    told = _prediction(text, parse="refusal")
+    found = parse_prediction({"question_id": "q", "text": text}, "x")
+    for line, codec in ((told, None), (found, CODECS["vindr_px"])):
+        assert outcome(absent, line, codec).note == "no answer"
+
+
 def test_without_a_reference_nothing_is_decided():
     assert outcome(_record(answers=[]), _prediction("ILD."), None).right is None
 

@@ -88,3 +88,12 @@ def test_references_without_labels_speak_by_polarity_and_text():
     assert present(boxes_by_image={"i0": [BOX]}) == {"ILD"}
     assert present(labels=["ILD"]) == {"ILD"}
     assert present(labels=["ILD"], kind="absent_class") == set()
+
+
+def test_records_of_ones_own_name_classes_anywhere():
+    readers = {"R1": [{"label": "Scoliosis", "box": BOX}]}
+    record = _record(dataset="custom", boxes=[BOX], labels=[" Pacer "], readers=readers)
+    record = record.model_copy(update={"variables": {"finding": "Pacer"}})
+    references = read_references([record], "raw", "r.jsonl")
+    assert {"Pacer", "Scoliosis"} <= set(references.classes)
+    assert references.questions["i0-0"].present == {"Pacer"}

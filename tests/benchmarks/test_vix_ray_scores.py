@@ -92,6 +92,18 @@ def test_figures_of_each_stage_by_hand_and_by_sacrebleu(references, tmp_path):
     assert "Table 6, test. Stage 2" not in tables
 
 
+def test_images_of_one_patient_are_resampled_together(references, tmp_path):
+    true = list(read_records(references))
+    last = true[-1].image_id
+    write_records(
+        references,
+        [r if r.image_id == last else r.model_copy(update={"patient_id": "p"}) for r in true],
+    )
+    run(references, tmp_path, predict(tmp_path / "m.jsonl", [(0, "stage1-findings", "Tim to.")]))
+    bootstrap = json.loads((tmp_path / "scores" / "score.json").read_text())["bootstrap"]
+    assert bootstrap["clustered_by"] == ["image", "patient"] and bootstrap["clusters"] == 2
+
+
 def test_stage_three_beside_one_and_two_and_after_beside_before(references, tmp_path):
     before = predict(
         tmp_path / "before.jsonl", [(n, "stage1-findings", "Bóng tim to.") for n in range(3)]

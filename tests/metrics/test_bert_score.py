@@ -50,8 +50,9 @@ def test_without_pytorch_it_is_refused_in_one_line(tmp_path, monkeypatch):
     [
         (None, None, None, "no config.json"),
         ({"hidden_size": 8}, None, None, "num_hidden_layers"),
-        ({"model_type": "other"}, None, None, "expected one of its 1 to 3"),
+        ({"model_type": "other"}, None, None, "not known: give --bertscore_layer, 1 to 3"),
         ({}, 4, None, "--bertscore_layer=4: expected one of its 1 to 3"),
+        ({}, 0, None, "--bertscore_layer=0: expected one of its 1 to 3"),
         ({}, 2, "LAYER,P,R,F\n1,0,0,0\n", "no row for layer 2"),
         ({}, 2, "A,B\n1,2\n", "no table of LAYER"),
     ],

@@ -222,6 +222,15 @@ def test_a_file_cut_short_is_refused(tiny, tmp_path, kept):
     assert f"a GGUF file of {path.stat().st_size} bytes that ends too early" in message
 
 
+def test_a_text_that_is_none_is_refused(tmp_path):
+    path = tmp_path / "damaged.gguf"
+    write(path, tokenizer=False)
+    content = path.read_bytes()
+    place = content.index(b"gemma3", content.index(b"general.architecture"))
+    path.write_bytes(content[:place] + b"\xff" + content[place + 1 :])
+    assert "ends too early or is damaged" in refusal(path)
+
+
 def test_what_is_no_gguf_file_is_refused(tmp_path):
     assert "cannot read: No such file" in refusal(tmp_path / "none.gguf")
     (tmp_path / "a.gguf").write_bytes(b"PK\3\4")

@@ -317,6 +317,33 @@ def test_configurations_of_others_are_refused(tmp_path, content, said):
     assert "config.json" in str(caught.value) and "\n" not in str(caught.value)
 
 
+_SMALL = {
+    "model_type": "gemma3",
+    "text_config": {"model_type": "gemma3_text", "num_hidden_layers": 2},
+    "vision_config": {"image_size": 112, "patch_size": 14},
+    "mm_tokens_per_image": 4,
+}
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"mm_tokens_per_image": 0}, "division"),
+        ({"mm_tokens_per_image": -4}, "nonnegative"),
+        ({"mm_tokens_per_image": 9}, "8 x 8 patches, mm_tokens_per_image 9"),
+        ({"mm_tokens_per_image": 8}, "8 x 8 patches, mm_tokens_per_image 8"),
+        ({"vision_config": {"image_size": 112, "patch_size": 0}}, "zero"),
+        ({"vision_config": {"image_size": 112, "patch_size": 15}}, "images of 112, patches of 15"),
+    ],
+)
+def test_sizes_that_make_no_model_are_refused(tmp_path, changed, said):
+    (tmp_path / "config.json").write_text(json.dumps(_SMALL))
+    assert vlm_config(read_config(tmp_path), "c.json", 4).vision.pool == 4
+    (tmp_path / "config.json").write_text(json.dumps({**_SMALL, **changed}))
+    with pytest.raises(UserError, match=rf"c\.json: its sizes make no model \(.*{said}"):
+        vlm_config(read_config(tmp_path), "c.json", 4)
+
+
 def test_a_refusal_of_transformers_without_words_is_told_too(tmp_path, monkeypatch):
     transformers = pytest.importorskip("transformers")
 

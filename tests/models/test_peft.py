@@ -148,7 +148,11 @@ _QUERY = f"{_NAMES}.language_model.layers.1.self_attn.q_proj"
     ("stated", "edit", "said"),
     [
         ({"peft_type": "IA3"}, None, "peft_type is 'IA3', expected 'LORA'"),
-        ({"r": None}, None, "r is None, expected a number"),
+        ({"r": None}, None, "r is None, expected a whole number"),
+        ({"lora_dropout": [0]}, None, r"lora_dropout is \[0\], expected a number"),
+        ({"alpha_pattern": 2}, None, "alpha_pattern is 2, expected an object"),
+        ({"rank_pattern": {"x(": 1}}, None, r"pattern 'x\(' cannot be used"),
+        ({"trainable_token_indices": {}}, None, "trains 0 rows of the embedding"),
         ({"lora_alpha": "6"}, None, "lora_alpha is '6', expected a number"),
         ({"bias": "all"}, None, "bias is 'all'"),
         ({"modules_to_save": ["lm_head"]}, None, "modules_to_save is"),
