@@ -62,8 +62,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     check = record_check.check_file(
         flags.file, config, flags.out, image_root=flags.image_root, processes=flags.processes
     )
-    page = record_check_page.write_page(check, flags.out, flags.samples, flags.seed)
     record_check.write_result(check, flags.out)
+    page = record_check_page.write_page(check, flags.out, flags.samples, flags.seed)
     print(record_check.describe(check))
     print(page)
     return EXIT_USER_ERROR if check.problems else 0

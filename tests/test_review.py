@@ -208,6 +208,7 @@ def test_readers_of_a_table_and_of_records_are_the_same(built, tmp_path):
     ("flags", "says"),
     [
         (["--sheets=a.csv"], "1 --sheets: expected two"),
+        (["--records=x", "--sample=0"], "--sample and --processes must be at least 1"),
         (["--readers=x", "--check"], "--check needs --records"),
         (["--records=x", "--source=y"], "--source needs --check"),
         ([], "one of the arguments"),

@@ -22,6 +22,8 @@ doubt, side, severity, region), and held against the structured parts of the ref
   are defined, and the share above 0.3.
 * `text/...`: ROUGE-L and BLEU-4 of the sentences without boxes. They reward form; "no effusion" is
   near "effusion".
+* `parse_failure_rate`: answers whose boxes cannot be read; that there is none is a failure only
+  where the reference has some.
 * `errors/...`: claims by what is wrong with them, and statements that were missed or contradicted
   (cxr_qba_claims.py). `hallucination/...`: claims on questions where the reference finds nothing.
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cxrjax.benchmarks.scores import PAPER, STRICT, Scores
-from cxrjax.benchmarks.tables import FEW
+from cxrjax.benchmarks.tables import FEW, Column, about_intervals, cell_with_n, signed
 from cxrjax.benchmarks.text_tables import UNDEFINED, grid
 from cxrjax.metrics.bootstrap import Estimate
 
@@ -29,6 +29,7 @@ PRINTED: dict[str, dict[str, dict[str, float]]] = {
     },
 }
 _OVERLAPS = {"iou@0.3": "IoU ≥ 0.3", "iop@0.3": "IoP ≥ 0.3", "iot@0.3": "IoT ≥ 0.3"}
+_UNIT = Column("", {}, decimals=2)  # as the page prints them
 _BY_CLASS = ("mcc", "sensitivity", "specificity", "ppv", "prevalence")
 
 
@@ -152,14 +153,11 @@ def _tags_by_class(scores: Scores, system: str, classes: Sequence[str]) -> str:
 
 
 def _how(scores: Scores) -> str:
-    bootstrap = scores.settings["bootstrap"]
     studies = ", ".join(f"{n:,} ({name})" for name, n in scores.settings["studies"].items())
     return (
         "The page's figures are of the release's scene graphs and of MIMIC-CXR's studies; where "
         "those scored here are others, a difference is no reproduction. "
-        f"Studies with labels: {studies}. In brackets: {100 * bootstrap['confidence']:g} % "
-        f"intervals ({bootstrap['method']} bootstrap, {bootstrap['resamples']:,} resamples of "
-        f"{bootstrap['clusters']:,} patients, seed {bootstrap['seed']}). {UNDEFINED}: undefined."
+        f"Studies with labels: {studies}. {about_intervals(scores.settings)}"
     )
 
 
@@ -175,15 +173,9 @@ def _problems(scores: Scores) -> str:
 def _with_n(figure: Estimate | None) -> str:
     if figure is None or figure.value is None:
         return UNDEFINED
-    text = f"{figure.value:.2f}"
-    if figure.ci_low is not None and figure.ci_high is not None:
-        text += f" ({figure.ci_low:.2f} to {figure.ci_high:.2f})"
-    text += f"; n = {figure.n:,}"
-    return f"*{text}*" if figure.n < FEW else text
+    return cell_with_n(_UNIT, figure)
 
 
 def _difference(figure: Estimate | None, printed: float) -> str:
-    if figure is None or figure.value is None:
-        return UNDEFINED
-    difference = figure.value - printed
-    return f"{'+' if difference >= 0 else '−'}{abs(difference):.2f}"
+    value = None if figure is None else figure.value
+    return signed(_UNIT, None if value is None else value - printed)

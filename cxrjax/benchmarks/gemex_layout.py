@@ -1,6 +1,5 @@
 """The tables of GEMeX as the paper prints them (arXiv 2411.16778, Tables 5 and 6)."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from cxrjax.benchmarks import judge_failures
@@ -185,14 +184,6 @@ TABLE_6 = PaperTable(
 TABLES = (TABLE_5, TABLE_6)
 
 
-def _types_with_options(scores: Scores) -> Sequence[str]:
-    return [kind for kind in QUESTION_TYPES if kind != "open_ended"]
-
-
-def _all_types(scores: Scores) -> Sequence[str]:
-    return list(QUESTION_TYPES)
-
-
 # Attributes of questions and their images -> headings.
 BROKEN_DOWN_BY = {"content_type": "content type", "view": "view", "sex": "sex", "age": "age"}
 _A_AND_V = {"a_score": "A-score", "v_score": "V-score"}
@@ -208,7 +199,7 @@ BREAKDOWNS = (
             "answer_failure_rate": "Could not be matched",
             "chance": "Blind guess",
         },
-        keys=_types_with_options,
+        keys=keys_after("by_question_type/a_score/"),
     ),
     Breakdown(
         key="by_question_type_boxes",
@@ -220,7 +211,7 @@ BREAKDOWNS = (
             "v_score_truth": "by true boxes",
             "parse_failure_rate": "Parse failures",
         },
-        keys=_all_types,
+        keys=keys_after("by_question_type/v_score/"),
     ),
     *(
         Breakdown(

@@ -173,15 +173,22 @@ def _choose(
     sampled = set(random.Random(f"{SAMPLE_SEED}/page/images").sample(sorted(images), size))
     if system is None:
         return sampled, sampled
-    goodness: dict[str, list[float]] = {}
+    goodness: dict[str, list[float]] = {name: [] for name in images if name not in sampled}
     for record in read_records(references):
+        if (values := goodness.get(record.image_id)) is None:
+            continue
         prediction = answers[system].get(record.question_id)
-        if prediction is None:
-            goodness.setdefault(record.image_id, []).append(0.0)
-        elif (value := _goodness(maker.outcome(record, prediction))) is not None:
-            goodness.setdefault(record.image_id, []).append(value)
-    order = sorted((sum(v) / len(v), name) for name, v in goodness.items() if name not in sampled)
-    return sampled, sampled | {name for _, name in order[: max_images - size]}
+        value = 0.0 if prediction is None else _goodness(maker.outcome(record, prediction))
+        if value is not None:
+            values.append(value)
+
+    def worst_first(name: str) -> tuple[bool, float, str]:
+        """Images of which nothing is known come last."""
+        values = goodness[name]
+        return not values, sum(values) / max(len(values), 1), name
+
+    worst = sorted(goodness, key=worst_first)[: max_images - size]
+    return sampled, sampled | set(worst)
 
 
 def _goodness(outcome: Outcome) -> float | None:

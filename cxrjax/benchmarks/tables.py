@@ -173,7 +173,7 @@ def table_markdown(table: PaperTable, scores: Scores, paper_row: Callable[[str],
             if protocol == STRICT or row not in table.printed:
                 continue  # nothing printed, or another definition than the paper's
             differences = [
-                _signed(column, _difference(column, figure, printed))
+                signed(column, _difference(column, figure, printed))
                 for column, figure, printed in zip(
                     table.columns, ours, table.printed[row], strict=True
                 )
@@ -195,7 +195,7 @@ def breakdown_markdown(breakdown: Breakdown, scores: Scores) -> str:
         for metric in breakdown.metrics:
             for system in systems:
                 figure = scores.figures[system][STRICT][f"{breakdown.prefix}/{metric}/{key}"]
-                cells.append(_cell_with_n(figure))
+                cells.append(cell_with_n(PLAIN, figure))
         lines.append(cells)
     return f"## {breakdown.title}\n\n{grid(lines)}\nIn italics: fewer than {FEW}.\n"
 
@@ -299,7 +299,8 @@ def _difference(column: Column, figure: Estimate, printed: float | None) -> floa
     return None if ours is None or printed is None else ours - printed
 
 
-def _signed(column: Column, value: float | None) -> str:
+def signed(column: Column, value: float | None) -> str:
+    """A difference in the column's unit, with its sign."""
     if value is None:
         return UNDEFINED
     return ("+" if value >= 0 else "−") + column.format(abs(value))
@@ -314,6 +315,7 @@ def with_interval(column: Column, figure: Estimate) -> str:
     return f"{text} ({column.format(low)} to {column.format(high)})"
 
 
-def _cell_with_n(figure: Estimate) -> str:
-    text = f"{with_interval(PLAIN, figure)}; n = {figure.n:,}"
+def cell_with_n(column: Column, figure: Estimate) -> str:
+    """The same with what it was taken over, in italics where that is little."""
+    text = f"{with_interval(column, figure)}; n = {figure.n:,}"
     return f"*{text}*" if figure.n < FEW else text

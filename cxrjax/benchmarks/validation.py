@@ -89,6 +89,8 @@ def draw_predictions(
     predicted = {line["question_id"]: line["boxes"] for line in lines}
     drawn: list[np.ndarray] = []
     for element in range(len(source)):
+        if len(drawn) == count:
+            break
         image_path, _, records = source[element]
         truth, found = [], []
         for record in records:
@@ -96,7 +98,7 @@ def draw_predictions(
             height, width = record.image_hw
             truth += [np.divide(box, [width, height, width, height]) for box in record.boxes]
             found += predicted.get(record.question_id, [])
-        if not truth or len(drawn) == count:
+        if not truth:
             continue
         image, geometry = letterbox(read_image(image_path), _PICTURE_SIDE, _PICTURE_SIDE)
         boxes = {

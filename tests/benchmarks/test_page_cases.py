@@ -132,6 +132,12 @@ def test_of_many_images_a_random_sample_and_the_worst_are_shown(page):
     page.read()  # pictures that are not shown are not read
 
 
+def test_as_many_images_are_shown_where_nobody_decides(page):
+    page.arguments["max_images"] = 6
+    images = page.cases(page.read(benchmark=None, benchmark_name=None))["images"]
+    assert len(images["id"]) == 6 and images["sampled"].count("1") == 3
+
+
 def test_boxes_are_read_from_text_by_a_codec(page):
     box = np.array([[0.1, 0.2, 0.5, 0.6]], np.float32)
     text = "At " + CODECS["paligemma"].encode(box, page.height, page.width)
