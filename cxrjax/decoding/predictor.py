@@ -54,7 +54,7 @@ def predict_questions(
     Args and errors are those of `answer_questions`.
     """
     for answer in answer_questions(
-        generator, source, tokenizer, config, images_per_batch=images_per_batch, workers=workers
+        generator, source, tokenizer, config, images_per_batch=images_per_batch
     ):
         if isinstance(answer, TokenAnswer):
             yield prediction(*answer, tokenizer, config, generator.strategy.stop_ids)
@@ -77,7 +77,6 @@ def answer_questions(
     config: ExampleConfig,
     *,
     images_per_batch: int,
-    workers: int = 0,
 ) -> Iterator[TokenAnswer | Problem]:
     """Every question of the source in tokens of its answer, or why it could not be asked.
 

@@ -165,24 +165,18 @@ def train(
     checkpoints = CheckpointStore(
         workdir, config.training.best_metric, config.training.keep_last, log_line=log_line
     )
-    start, left_out, skipped = checkpoints.latest_step() or 0, [], 0
+    start, saved = checkpoints.latest_step() or 0, {}
     if start:
         checkpoint.check_same_run(workdir, config)
         checkpoint.check_same_base(workdir, checkpoints.restore_json(start, "base"), base)
         state = checkpoints.restore_state(start, state)
         saved = checkpoints.restore_json(start, "data")
         batches.set_state(saved)
-        left_out, skipped = saved.get("set_aside", []), saved.get("skipped_steps", 0)
         log_line(f"resumed from the checkpoint of step {start:,}")
+    left_out, skipped = saved.get("set_aside", []), saved.get("skipped_steps", 0)
     quality = quality or QualityLog()
     if distributed.is_first():
-        if start and (workdir / QUALITY_FILE).is_file():
-            quality.extend(json.loads((workdir / QUALITY_FILE).read_text(encoding="utf-8")))
-        write_json(workdir / QUALITY_FILE, quality.to_json())
-        if tokenizer_file is not None:
-            copy_tokenizer(tokenizer_file, workdir)
-        write_json(workdir / CONFIG_FILE, to_json(config))
-        run = describe_run(
+        about = describe_run(
             seed=config.training.seed,
             steps=steps,
             resumed_from=start,
@@ -190,7 +184,7 @@ def train(
             base=base,
             data_files=data_files,
         )
-        write_json(workdir / "run.json", run)
+        _begin_workdir(workdir, config, tokenizer_file, quality, about)
     examples = None
     if config.training.log_examples:
         examples = ExampleLog(workdir, host_rows(mesh, batch_images(config)))
@@ -246,6 +240,28 @@ def train(
         f"{steps - start:,} steps in {time.monotonic() - begun:,.0f} s, compilation, "
         f"evaluations and checkpoints included; peak memory {peak_memory_gb():.2f} GB"
     )
+
+
+def _begin_workdir(
+    workdir: Path,
+    config: ConfigDict,
+    tokenizer_file: str | Path | None,
+    quality: QualityLog,
+    about: Mapping[str, Any],
+) -> None:
+    """What is known of a run before its first step.
+
+    Args:
+        quality: of a resumed run, also receives what the workdir has of the part before.
+        about: for run.json.
+    """
+    if about["resumed_from"] and (workdir / QUALITY_FILE).is_file():
+        quality.extend(json.loads((workdir / QUALITY_FILE).read_text(encoding="utf-8")))
+    write_json(workdir / QUALITY_FILE, quality.to_json())
+    if tokenizer_file is not None:
+        copy_tokenizer(tokenizer_file, workdir)
+    write_json(workdir / CONFIG_FILE, to_json(config))
+    write_json(workdir / "run.json", about)
 
 
 @dataclasses.dataclass

@@ -34,7 +34,7 @@ from cxrjax.training.config_file import load_config
 
 
 def plain_token_sums(sums: Any, items: Any, mask: Any, chunk: int) -> Any:
-    """All items at a time; in the place of `_sum_in_chunks`."""
+    """All items at a time; in the place of `sum_in_chunks`."""
     return sums(*items, mask)
 
 
@@ -51,7 +51,7 @@ def plain_implementation() -> Any:
     """Has whatever is traced meanwhile make all scores and all logits at a time."""
     with (
         mock.patch.object(attention, "_SCORES_AT_A_TIME", 2**62),
-        mock.patch.object(loss, "_sum_in_chunks", plain_token_sums),
+        mock.patch.object(loss, "sum_in_chunks", plain_token_sums),
         mock.patch.object(loss, "_token_sums", plain_cross_entropy),
     ):
         yield

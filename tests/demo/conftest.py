@@ -23,12 +23,14 @@ def tuned(tmp_path_factory):
     """A workdir as `make demo` leaves it, but for the adapters: these are drawn, not trained."""
     from cxrjax.models import partition
     from cxrjax.models.partition import path_of
-    from cxrjax.training.checkpoint import CONFIG_FILE, build_model, copy_tokenizer, tokenizer_path
-    from cxrjax.training.config import load_config, to_json
+    from cxrjax.training.base_model import copy_tokenizer, tokenizer_path
+    from cxrjax.training.checkpoint import build_model
+    from cxrjax.training.config_file import load_config, to_json
     from cxrjax.training.optimizer import make_optimizer
     from cxrjax.training.run_info import write_json
     from cxrjax.training.step import init_state
     from cxrjax.training.store import CheckpointStore
+    from cxrjax.training.workdir import CONFIG_FILE
 
     workdir = tmp_path_factory.mktemp("demo") / "train"
     workdir.mkdir()
