@@ -48,8 +48,6 @@ def test_slurm_prints_what_it_would_run():
         capture_output=True,
         text=True,
     )
-    assert (
-        done.stdout
-        == "srun --kill-on-bad-exit=0 --wait=60 python -m cxrjax.train --config=a\\ b \n"
-    )
+    step = "srun --kill-on-bad-exit=0 --wait=60"
+    assert done.stdout == f"{step} python -m cxrjax.train --config=a\\ b \n"
     assert subprocess.run(["bash", LAUNCH / "slurm.sbatch"], capture_output=True).returncode == 2
