@@ -9,7 +9,8 @@ are a model's in both cases, and upper bounds of what a chip can do.
 
 --find_batch looks for the largest batch that fits; --sweep compares meshes and remat policies;
 --decode compiles generation as well; --table makes the tables of docs/planning.md. Figures of
-compiled programs are kept in ~/.cache/cxrjax/plans, so that a second look costs seconds.
+compiled programs are kept in ~/.cache/cxrjax/plans, so that a second look costs seconds, and
+--kept_only makes no others.
 """
 
 import argparse
