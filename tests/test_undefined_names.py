@@ -1,7 +1,7 @@
 """No name that is defined nowhere: what ruff finds, but for the axes that jaxtyping writes as text.
 
-`Float[np.ndarray, "rows"]` looks to linters like a reference to `rows`, so that their rule (F821) is
-off in pyproject.toml.
+To linters `Float[np.ndarray, "rows"]` looks like a reference to `rows`, so that their rule (F821)
+is off in pyproject.toml.
 """
 
 import io
