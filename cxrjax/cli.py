@@ -4,6 +4,7 @@ import contextlib
 import gc
 import os
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 130
 # EX_TEMPFAIL of sysexits.h: start the same command again, and it goes on where it stopped.
 EXIT_RESUME = 75
+_LEAVE_SECONDS = 5.0
 # Where JAX itself looks for the setting; an empty value turns the cache off.
 _COMPILED_PROGRAMS = "JAX_COMPILATION_CACHE_DIR"
 
@@ -55,8 +57,29 @@ def _leave(code: int) -> NoReturn:
         # Without JAX's farewell: it waits minutes for the others, which wait for this one.
         sys.stdout.flush()
         sys.stderr.flush()
+        _let_others_leave()
         os._exit(code)
     sys.exit(code)
+
+
+def _let_others_leave() -> None:
+    """Process 0 leaves last: JAX aborts the others, whose exit code is then lost, when it ends.
+
+    It waits some seconds alone, since one that hangs does not come.
+    """
+    from jax._src import distributed  # the store that all processes see is nowhere public
+
+    client, process = distributed.global_state.client, distributed.global_state.process_id
+    if client is None:
+        return
+    deadline = time.monotonic() + _LEAVE_SECONDS
+    with contextlib.suppress(Exception):
+        client.key_value_set(f"cxrjax/leaving/{process}", "yes")
+        for other in range(1, distributed.global_state.num_processes if process == 0 else 0):
+            left = max(1, int(1000 * (deadline - time.monotonic())))
+            client.blocking_key_value_get(f"cxrjax/leaving/{other}", left)
+    if process == 0:
+        time.sleep(0.5)  # they have said so, and are about to
 
 
 def _is_one_of_several() -> bool:
