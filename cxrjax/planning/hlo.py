@@ -16,6 +16,8 @@ from cxrjax.planning.hlo_text import (
     convolution_flops,
     group_size,
     parse_text,
+    passed_through,
+    place_in_chain,
 )
 
 # They move no data themselves.
@@ -128,6 +130,11 @@ class _Reader:
             kind = collective_kind(opcode)
             if kind is None and opcode in ("async-start", "fusion"):
                 kind = self._wrapped_collective(instruction)
+            place = self._place_in_chain(instruction)
+            if place == "done":
+                continue
+            if place == "step":
+                kind = None
             if opcode == "while":
                 called = dict(instruction.called())
                 count = self._trip_count(computation, instruction, called["condition"])
@@ -140,7 +147,7 @@ class _Reader:
                 for _, called_name in instruction.called():
                     self.visit(called_name, times)
             elif kind is not None:
-                self._add_collective(computation, instruction, kind, times)
+                self._add_collective(computation, instruction, kind, times, place == "start")
             elif opcode.endswith(("-start", "-update")) or opcode in _FREE:
                 continue
             else:
@@ -223,8 +230,19 @@ class _Reader:
                     return kind
         return None
 
+    def _place_in_chain(self, fusion: Instruction) -> str | None:
+        if fusion.opcode != "fusion":
+            return None
+        called = next(name for _, name in fusion.called())
+        return place_in_chain(self.computations[called].values())
+
     def _add_collective(
-        self, computation: dict[str, Instruction], found: Instruction, kind: str, times: int
+        self,
+        computation: dict[str, Instruction],
+        found: Instruction,
+        kind: str,
+        times: int,
+        in_chain: bool,
     ) -> None:
         inner = found
         if found.opcode in ("async-start", "fusion"):
@@ -247,7 +265,7 @@ class _Reader:
             whole, sent = given, float(given)
         else:
             whole, sent = given * group, given * (group - 1.0) / group
-        overlapped = found.opcode.endswith("-start") and found.opcode != "fusion"
+        overlapped = found.opcode.endswith("-start") or in_chain
         self.collectives.append(Collective(kind, times, whole, group, sent, overlapped))
 
     def _flops(self, computation: dict[str, Instruction], instruction: Instruction) -> float:
@@ -274,10 +292,16 @@ class _Reader:
         What is sliced out of an operand is read, not the operand; what is put into an array in
         place is written, not the array.
         """
-        written = float(sum(a.hbm_bytes for a in instruction.arrays))
+        in_chain = self._place_in_chain(instruction) == "step"
+        passed = passed_through(instruction) if in_chain else {}
+        written = float(
+            sum(a.hbm_bytes for i, a in enumerate(instruction.arrays) if i not in passed)
+        )
         operands = [
-            [a for a in computation[name].arrays] if name in computation else []
-            for name in instruction.operands
+            [a for a in computation[name].arrays]
+            if name in computation and number not in passed.values()
+            else []
+            for number, name in enumerate(instruction.operands)
         ]
         opcode = instruction.opcode
         if opcode in ("dynamic-slice", "slice", "gather"):

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 _ITEM_BITS = {
     **{"pred": 8, "s4": 4, "u4": 4, "s8": 8, "u8": 8, "s16": 16, "u16": 16, "bf16": 16, "f16": 16},
@@ -169,6 +169,27 @@ def collective_kind(opcode: str) -> str | None:
     """One of `COLLECTIVES`, also of an instruction that begins one."""
     name = opcode.removesuffix("-start")
     return name if name in COLLECTIVES else None
+
+
+def place_in_chain(fused: Iterable[Instruction]) -> str | None:
+    """Of what a fusion holds: `start`, `step` or `done` of a collective that is overlapped.
+
+    TPUs cut such a collective into a chain of fusions, all of which name it; the steps between its
+    start and its end do other work meanwhile. None: no part of a chain.
+    """
+    in_chain = False
+    for one in fused:
+        for place in ("start", "done"):
+            if f'"AsyncCollective{place.title()}"' in one.attributes:
+                return place
+        in_chain |= collective_kind(one.opcode) is not None and "chain_id=" in one.attributes
+    return "step" if in_chain else None
+
+
+def passed_through(fusion: Instruction) -> dict[int, int]:
+    """Outputs of a fusion that are its operands as they were given: numbers of both."""
+    pairs = re.findall(r"\{(\d+)\}: \((\d+), \{\}", fusion.attributes)
+    return {int(output): int(operand) for output, operand in pairs}
 
 
 def group_size(attributes: str, devices: int) -> int:

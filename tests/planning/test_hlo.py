@@ -202,3 +202,57 @@ def test_collectives_of_eight_devices_compiled_here():
     assert sum(c.times * c.bytes for c in sums) >= 3 * one
     forward_and_backward = 3 * 3 * 2 * 64 * 256 * 256 / 8
     assert program.flops == pytest.approx(forward_and_backward, rel=0.01)
+
+
+# One gather of parameters in a chain of four fusions, two of them around a product each.
+_GATHER = (
+    "all-gather(%{0}), channel_id=1, replica_groups=[2,4]<=[8], dimensions={{0}}, "
+    'frontend_attributes={{chain_id="7"}}'
+)
+CHAIN = f"""HloModule jit_step, is_scheduled=true
+
+%begin (a: f32[4,16]) -> (f32[4,16], f32[16,16]) {{
+  %a = f32[4,16]{{1,0}} parameter(0)
+  %g = f32[16,16]{{1,0}} {_GATHER.format("a")}
+  ROOT %c = (f32[4,16], f32[16,16]) custom-call(%g), custom_call_target="AsyncCollectiveStart"
+}}
+
+%step (b: f32[4,16], whole: f32[16,16], x: f32[8,16], w: f32[16,16]) -> (f32[8,16], f32[16,16]) {{
+  %b = f32[4,16]{{1,0}} parameter(0)
+  %whole = f32[16,16]{{1,0}} parameter(1)
+  %x = f32[8,16]{{1,0}} parameter(2)
+  %w = f32[16,16]{{1,0}} parameter(3)
+  %conv = f32[8,16]{{1,0}} convolution(%x, %w), dim_labels=bf_io->bf
+  %g.1 = f32[16,16]{{1,0}} {_GATHER.format("b")}
+  ROOT %t = (f32[8,16]{{1,0}}, f32[16,16]{{1,0}}) tuple(%conv, %g.1)
+}}
+
+%end (d: f32[4,16]) -> f32[16,16] {{
+  %d = f32[4,16]{{1,0}} parameter(0)
+  %g.2 = f32[16,16]{{1,0}} {_GATHER.format("d")}
+  ROOT %e = f32[16,16] custom-call(%d, %g.2), custom_call_target="AsyncCollectiveDone"
+}}
+
+ENTRY %main (p: f32[4,16], x.1: f32[8,16], w.1: f32[16,16]) -> f32[8,16] {{
+  %p = f32[4,16]{{1,0}} parameter(0)
+  %x.1 = f32[8,16]{{1,0}} parameter(1)
+  %w.1 = f32[16,16]{{1,0}} parameter(2)
+  %f.0 = (f32[4,16], f32[16,16]) fusion(%p), kind=kCustom, calls=%begin
+  %all = f32[16,16]{{1,0}} get-tuple-element(%f.0), index=1
+  %f.1 = (f32[8,16]{{1,0}}, f32[16,16]{{1,0}}) fusion(%p, %all, %x.1, %w.1), kind=kOutput, STEP
+  %y = f32[8,16]{{1,0}} get-tuple-element(%f.1), index=0
+  %all.1 = f32[16,16]{{1,0}} get-tuple-element(%f.1), index=1
+  %f.2 = (f32[8,16]{{1,0}}, f32[16,16]{{1,0}}) fusion(%p, %all.1, %y, %w.1), kind=kOutput, STEP
+  ROOT %f.3 = f32[16,16]{{1,0}} fusion(%p), kind=kCustom, calls=%end
+}}
+""".replace("STEP", "output_to_operand_aliasing={{1}: (1, {})}, calls=%step")
+
+
+def test_a_collective_in_a_chain_counts_once_and_work_beside_it_counts():
+    found = read_program(CHAIN, 8)
+    (gather,) = found.collectives
+    assert gather.kind == "all-gather" and gather.times == 1 and gather.overlapped
+    assert gather.bytes == 4 * 16 * 16 and gather.group == 4
+    assert found.flops == 2 * (2 * 8 * 16 * 16)
+    # Of each step: what the product reads and writes, and a chip's part of what is gathered.
+    assert found.hbm_bytes == 2 * 4 * (2 * 8 * 16 + 16 * 16 + 4 * 16)

@@ -246,8 +246,8 @@ def test_compiled_for_a_slice_that_is_not_there(capsys, tmp_path):
     assert said["collective_bytes_per_chip"] > 0 and said["compiler"]["unknown_loops"] == 0
     computed = 8 * said["compiler"]["flops_per_chip"]
     needed = said["flops_per_step"] + said["model"]["flops_recomputed"]
-    # Of a model this small 0.47 was found, of vindr_lora 1.007 (docs/planning.md); why is open.
-    assert 0.3 * needed < computed < 1.1 * needed
+    # 0.950 was found: some of the smallest products become sums of elementwise ones.
+    assert 0.85 * needed < computed < 1.1 * needed
     for look in ([], ["--kept_only"]):
         assert _json(capsys, *arguments, *look)["source"] == "compiler"
         assert "compiling" not in capsys.readouterr().err
