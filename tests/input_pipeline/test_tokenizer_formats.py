@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import sentencepiece
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from sentencepiece import sentencepiece_model_pb2
 from transformers import AddedToken, GemmaTokenizer, PreTrainedTokenizerFast
@@ -127,7 +127,9 @@ def test_both_formats_give_the_same_ids_and_the_text_back(both, text):
 
 @given(ids=st.lists(st.integers(0, 2100), max_size=12))
 def test_both_formats_read_any_ids_alike(both, ids):
+    """But for bytes that are no UTF-8: sentencepiece replaces the wrong ones, tokenizers all."""
     model, description = both
+    assume("\ufffd" not in model.decode(ids))
     assert description.decode(ids) == model.decode(ids)
 
 
