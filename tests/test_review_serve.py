@@ -86,8 +86,8 @@ class Served:
 
     def stop(self, how: int = signal.SIGKILL) -> int:
         self.process.send_signal(how)
-        self.process.stdout.close()
-        return self.process.wait(timeout=60)
+        self.process.communicate(timeout=60)  # its last words need a reader
+        return self.process.returncode
 
     def ask(self, method: str, path: str, body: str | bytes | None = None, headers=None):
         """(status, text)."""
