@@ -52,8 +52,8 @@ class Served:
     def stop(self, how=signal.SIGTERM):
         if self.process.poll() is None:
             self.process.send_signal(how)
-        self.process.stdout.close()
-        return self.process.wait(timeout=60)
+        self.process.communicate(timeout=60)  # its last words need a reader
+        return self.process.returncode
 
     def ask(self, path, body=None, **headers):
         """(status, headers, body) of a GET, or of a POST with the body."""
