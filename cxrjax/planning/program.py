@@ -247,8 +247,12 @@ def memory_of(compiled: Any) -> Memory:
 
 
 def _sizes_in(message: str) -> tuple[int | None, int | None]:
-    """Bytes needed and there, of `Used 18.51G of 15.75G hbm`."""
-    found = re.search(r"Used ([\d.]+)([KMG]) of ([\d.]+)([KMG]) hbm", message)
+    """Bytes needed and there, of `Used 18.51G of 15.75G hbm` or, of temporaries that alone are too
+    many, `required for HLO temporaries (481.87G) exceeds available HBM (15.75G)`."""
+    size = r"([\d.]+)([KMG])"
+    found = re.search(rf"Used {size} of {size} hbm", message) or re.search(
+        rf"temporaries \({size}\) exceeds available HBM \({size}\)", message
+    )
     if found is None:
         return None, None
     scale = {"K": 2**10, "M": 2**20, "G": 2**30}
