@@ -4,7 +4,7 @@ They are of the union of an image's boxes, with classes. A box without a score r
 have one. `ap/constant_scores` is 1 where all scores are equal or none is given: then nothing is
 ranked, and the figures are those of the one cut that there is.
 
-Intervals: all curves are made anew in every resample, which takes a second for the paper's 659
+Intervals: all curves are made anew in every resample, which takes half a second for the paper's 659
 images. From `MOST_WORK` on they are left out, since they would take longer than everything else.
 """
 
