@@ -57,22 +57,22 @@ def _leave(code: int) -> NoReturn:
         # Without JAX's farewell: it waits minutes for the others, which wait for this one.
         sys.stdout.flush()
         sys.stderr.flush()
-        _let_others_leave()
+        let_others_leave()
         os._exit(code)
     sys.exit(code)
 
 
-def _let_others_leave() -> None:
+def let_others_leave(seconds: float = _LEAVE_SECONDS) -> None:
     """Process 0 leaves last: JAX aborts the others, whose exit code is then lost, when it ends.
 
-    It waits some seconds alone, since one that hangs does not come.
+    It waits so long at most, since one that hangs does not come.
     """
     from jax._src import distributed  # the store that all processes see is nowhere public
 
     client, process = distributed.global_state.client, distributed.global_state.process_id
     if client is None:
         return
-    deadline = time.monotonic() + _LEAVE_SECONDS
+    deadline = time.monotonic() + seconds
     with contextlib.suppress(Exception):
         client.key_value_set(f"cxrjax/leaving/{process}", "yes")
         for other in range(1, distributed.global_state.num_processes if process == 0 else 0):

@@ -34,11 +34,11 @@ from cxrjax.training.config import batch_images, total_steps
 from cxrjax.training.config_file import load_config
 from cxrjax.training.data import (
     Features,
-    example_config,
     make_mixture,
     open_records,
     open_tokenizer,
     open_training,
+    training_examples,
 )
 from cxrjax.training.features import make_features
 from cxrjax.training.mixture_config import train_files
@@ -96,9 +96,8 @@ def train(
     make_writable(workdir)
     sharding.check_batch_divides(mesh, batch_images(config), config.training.accumulation_steps)
     sharding.check_heads_divide(mesh, model_sizes(config))
-    # A tower whose features are cached runs in each process for itself.
-    model, base = checkpoint.build_model(config, None if config.data.feature_cache else mesh)
-    features = make_features(config, model, base)
+    model, base = checkpoint.build_model(config, mesh)
+    features = make_features(config, model, base, mesh)
     mixture = make_mixture(config, sources, features)
     check_enough_images(len(mixture), "training")
     if distributed.is_first():
@@ -160,7 +159,7 @@ def make_evaluate(
     return validation.make_evaluate(
         records.source,
         tokenizer,
-        example_config(config, features(records.source)),
+        training_examples(config, features(records.source)),
         benchmark=BENCHMARKS[config.benchmark],
         strategy=strategy,
         grammar=grammar,

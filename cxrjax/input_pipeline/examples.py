@@ -35,6 +35,7 @@ from cxrjax.input_pipeline.coordinates import (
     resolve_box_route,
 )
 from cxrjax.input_pipeline.feature_cache import FeatureCache
+from cxrjax.input_pipeline.image_cache import ImageCache
 from cxrjax.input_pipeline.prompts import PROMPTS, BoxText
 from cxrjax.input_pipeline.tokenizer import Tokenizer
 from cxrjax.records import QARecord
@@ -60,6 +61,7 @@ class ExampleConfig:
         too_long: what to do with a question that fits no bucket or has too many boxes: `error`
             names it and stops, `set_aside` leaves its slot empty and reports it.
         features: where a frozen tower's features of the images are, to be read in their place.
+        image_cache: where images that were prepared before are kept; of this size and geometry.
     """
 
     image_size: int
@@ -74,6 +76,7 @@ class ExampleConfig:
     packed_buckets: tuple[int, ...] = ()
     too_long: Literal["error", "set_aside"] = "error"
     features: FeatureCache | None = None
+    image_cache: ImageCache | None = None
 
     def __post_init__(self) -> None:
         for name, table in (("codec", CODECS), ("record_codec", CODECS), ("prompt", PROMPTS)):
@@ -151,12 +154,17 @@ def load_image(path: AnyFile, config: ExampleConfig) -> UInt8[np.ndarray, "H W 3
 
     Raises:
         ImageError: the file is missing or does not decode.
+        UserError: the image cache cannot be written.
     """
     transform = resize if config.geometry == "resize" else letterbox
     side = config.image_size
-    # Resized before its channel is repeated: the same pixels for a third of the work.
-    image = read_grey_or_rgb(path, target=(side, side))
-    return three_channels(transform(image, side, side)[0])
+
+    def prepare() -> UInt8[np.ndarray, "H W *channels"]:
+        # Resized before its channel is repeated: the same pixels for a third of the work.
+        return transform(read_grey_or_rgb(path, target=(side, side)), side, side)[0]
+
+    cache = config.image_cache
+    return three_channels(prepare() if cache is None else cache.get(path, prepare))
 
 
 def load_input(path: AnyFile, config: ExampleConfig) -> np.ndarray:

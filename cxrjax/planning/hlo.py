@@ -137,7 +137,7 @@ class _Reader:
                 kind = None
             if opcode == "while":
                 called = dict(instruction.called())
-                count = self._trip_count(computation, instruction, called["condition"])
+                count = self._trip_count(computation, instruction, called)
                 if count is None:
                     self.unknown_loops += 1
                 self.visit(called["body"], times * (1 if count is None else count))
@@ -173,18 +173,29 @@ class _Reader:
             self.kernels += best.kernels
 
     def _trip_count(
-        self, computation: dict[str, Instruction], loop: Instruction, condition: str
+        self, computation: dict[str, Instruction], loop: Instruction, called: dict[str, str]
     ) -> int | None:
-        """Told by the compiler, else read from `counter < limit` and the counter's start."""
+        """Told by the compiler, else read from `counter < limit`, the counter's start and step."""
         if known := re.search(r'known_trip_count"?:\{"n":"(\d+)"', loop.attributes):
             return int(known[1])
-        found = list(self._limits(condition, {}))
+        found = list(self._limits(called["condition"], {}))
         if len(found) != 1:
             return None
         counter, bound = found[0]
         index = int(re.search(r"index=(\d+)", counter.attributes)[1])  # type: ignore[index]
         start = self._tuple_constant(computation, loop.operands[0], index)
-        return None if start is None else max(0, bound - start)
+        if start is None:
+            return None
+        return max(0, math.ceil((bound - start) / self._counter_step(called["body"], index)))
+
+    def _counter_step(self, body: str, index: int) -> int:
+        """What a round adds to the counter: 2 where the compiler has unrolled a loop by two."""
+        inside = self.computations[body]
+        root = next(one for one in inside.values() if one.is_root)
+        made = _through(inside, root.operands[index])
+        added = [_constant(inside[name]) for name in made.operands if name in inside]
+        steps = [step for step in added if step] if made.opcode == "add" else []
+        return steps[0] if len(steps) == 1 else 1
 
     def _limits(
         self, name: str, given: dict[int, Instruction]
@@ -223,10 +234,16 @@ class _Reader:
         return _constant(_through(computation, made.operands[index]))
 
     def _wrapped_collective(self, instruction: Instruction) -> str | None:
-        """Of an async wrapper, or of a fusion around a collective."""
+        """Of an async wrapper, or of a fusion around a collective.
+
+        TPUs write a reduce-scatter as a fusion of an all-reduce and of the slices that are kept.
+        """
         for _, name in instruction.called():
-            for inner in self.computations.get(name, {}).values():
+            computation = self.computations.get(name, {})
+            for inner in computation.values():
                 if kind := collective_kind(inner.opcode):
+                    if kind == "all-reduce" and _keeps_slices(computation, inner):
+                        return "reduce-scatter"
                     return kind
         return None
 
@@ -372,6 +389,22 @@ class _Reader:
                     found.setdefault(operand, []).append(one)
             self._users_of[computation] = found
         return self._users_of[computation].get(value, [])
+
+
+def _keeps_slices(computation: dict[str, Instruction], summed: Instruction) -> bool:
+    """Whether nothing but slices of a sum leaves a fused computation."""
+    parts = {summed.name}
+    parts |= {
+        one.name
+        for one in computation.values()
+        if one.opcode == "get-tuple-element" and one.operands[0] == summed.name
+    }
+    users = [
+        one.opcode
+        for one in computation.values()
+        if one.name not in parts and parts & set(one.operands)
+    ]
+    return bool(users) and set(users) == {"dynamic-slice"}
 
 
 def _parameter_number(parameter: Instruction) -> int:

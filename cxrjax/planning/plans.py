@@ -23,7 +23,7 @@ from cxrjax.training.config import batch_images
 from cxrjax.training.run_info import write_json
 
 # What is kept of a compiled program: raise it when reading programs changes.
-_KEPT_VERSION = 3
+_KEPT_VERSION = 4
 # Where compiled programs' figures are kept; compiling one takes minutes.
 KEPT = Path.home() / ".cache" / "cxrjax" / "plans"
 # What compilers read from the environment.

@@ -16,10 +16,12 @@ from flax import nnx
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
+from cxrjax.devices.placement import fetch_whole
 from cxrjax.devices.sharding import tree_shardings
 from cxrjax.errors import UserError
 from cxrjax.json_file import read_json_object
 from cxrjax.models import VLM, partition
+from cxrjax.models.presets import VLMConfig
 from cxrjax.training import store
 from cxrjax.training.adapters import adapter_reference, add_adapters, fill_adapters
 from cxrjax.training.base_model import (
@@ -53,6 +55,7 @@ _FREE_KEYS = (
     "data.validation",
     "data.image_root",
     "data.feature_cache",
+    "data.image_cache",
     "data.workers",
     "training.logit_chunk",
     "training.log_every",
@@ -154,9 +157,9 @@ def build_model(config: ConfigDict, mesh: Mesh | None = None) -> tuple[VLM, dict
     """The model a run starts from: base or random parameters, adapters as configured.
 
     Args:
-        mesh: every device reads its own part of a base, as sharding.py says, so that no device
-            needs room for all of it; called by all processes of the mesh. None: one device of
-            this process reads all.
+        mesh: every device reads or draws its own part of the parameters, as sharding.py says, so
+            that no device needs room for all of them; called by all processes of the mesh. None:
+            one device of this process has all.
 
     Returns:
         The model (a base's parameters in the dtype they are stored in), and a reference to what
@@ -176,12 +179,12 @@ def build_model(config: ConfigDict, mesh: Mesh | None = None) -> tuple[VLM, dict
         )
     if settings.init == "random":
         sizes = model_sizes(config)
-        model = new_model(config, sizes)
+        model = _draw_model(config, sizes, mesh)
         if settings.tower_from is not None:
-            _take_tower(model, settings.tower_from)
+            _take_tower(model, settings.tower_from, mesh)
         add_adapters(model, config)
         frozen = partition(model, config.trainable)[2]
-        reference = {"kind": "random", "seed": seed, "sha256": arrays_sha256(frozen)}
+        reference = {"kind": "random", "seed": seed, "sha256": arrays_sha256(frozen, mesh)}
         fill_adapters(model, config, reference["sha256"], lambda: new_model(config, sizes))
         return model, reference | adapter_reference(config)
     directory = base_directory(config)
@@ -273,18 +276,31 @@ def check_same_base(workdir: Path, saved: Mapping[str, Any], now: Mapping[str, A
             )
 
 
-def arrays_sha256(tree: Any) -> str:
-    """One hash over the names and bytes of a tree's arrays."""
+def arrays_sha256(tree: Any, mesh: Mesh | None = None) -> str:
+    """One hash over the names and bytes of a tree's arrays, one array at a time.
+
+    Args:
+        mesh: that arrays are on which this process does not see whole; called by all of its
+            processes.
+    """
     digest = hashlib.sha256()
     for name, leaf in store.flat_arrays(tree).items():
         digest.update(name.encode())
-        digest.update(np.asarray(leaf).tobytes())
+        digest.update(np.asarray(leaf if mesh is None else fetch_whole(leaf, mesh)).tobytes())
     return digest.hexdigest()
 
 
-def _take_tower(model: VLM, directory: str) -> None:
+def _draw_model(config: ConfigDict, sizes: VLMConfig, mesh: Mesh | None) -> VLM:
+    """A model with random parameters, the same ones on every mesh."""
+    graphdef, shapes = nnx.split(nnx.eval_shape(lambda: new_model(config, sizes)))
+    shardings = None if mesh is None else tree_shardings(mesh, shapes)
+    draw = jax.jit(lambda: nnx.state(new_model(config, sizes)), out_shardings=shardings)
+    return nnx.merge(graphdef, draw())
+
+
+def _take_tower(model: VLM, directory: str, mesh: Mesh | None) -> None:
     """Replaces the vision tower by that of another model."""
-    theirs = load_model(directory).model
+    theirs = load_model(directory, mesh=mesh).model
     if theirs.config.vision != model.config.vision or model.vision is None:
         raise UserError(
             f"model.tower_from={directory}: its tower is {theirs.config.vision}, and the "

@@ -1,5 +1,6 @@
 """What a configuration says of data, as the input pipeline wants it."""
 
+import dataclasses
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -11,6 +12,7 @@ from cxrjax.datasets.record_shards import is_sharded
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.examples import ExampleConfig
 from cxrjax.input_pipeline.feature_cache import FeatureCache
+from cxrjax.input_pipeline.image_cache import ImageCache
 from cxrjax.input_pipeline.mixture import Mixture, MixtureSource
 from cxrjax.input_pipeline.sharded_source import ShardedSource
 from cxrjax.input_pipeline.sources import QuestionSource, RecordSource, open_tfds
@@ -63,7 +65,7 @@ def make_mixture(
         MixtureSource(
             name,
             records,
-            example_config(own[name], features(records)),
+            training_examples(own[name], features(records)),
             settings[name].weight if name else None,
         )
         for name, records in sources.items()
@@ -149,11 +151,22 @@ def _about_others(source: RecordSource, findings: Collection[str]) -> set[int]:
     }
 
 
-def example_config(config: ConfigDict, features: FeatureCache | None = None) -> ExampleConfig:
-    """How records become examples for the configured model.
+def training_examples(config: ConfigDict, features: FeatureCache | None = None) -> ExampleConfig:
+    """`example_config` of a training run, which may keep the images that it has prepared.
 
     Args:
         features: read these in the place of pixels.
+    """
+    examples = dataclasses.replace(example_config(config), features=features)
+    directory = config.data.image_cache
+    if directory is None:
+        return examples
+    cache = ImageCache(Path(directory), examples.image_size, examples.geometry)
+    return dataclasses.replace(examples, image_cache=cache)
+
+
+def example_config(config: ConfigDict) -> ExampleConfig:
+    """How records become examples for the configured model.
 
     Raises:
         UserError: the model takes no images.
@@ -176,7 +189,6 @@ def example_config(config: ConfigDict, features: FeatureCache | None = None) -> 
         answer_buckets=tuple(data.answer_buckets),
         packed_buckets=tuple(data.packed_buckets),
         too_long=data.too_long,
-        features=features,
     )
 
 

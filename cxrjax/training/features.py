@@ -13,9 +13,11 @@ import jax
 import numpy as np
 import tqdm
 from flax import nnx
+from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from cxrjax import distributed
+from cxrjax.devices.placement import fetch_whole
 from cxrjax.errors import UserError
 from cxrjax.images import ImageError
 from cxrjax.input_pipeline.examples import load_image
@@ -24,16 +26,17 @@ from cxrjax.input_pipeline.sources import QuestionSource
 from cxrjax.models import VLM, partition
 from cxrjax.models.partition import path_of
 from cxrjax.training.config import batch_images
-from cxrjax.training.data import Features, example_config
+from cxrjax.training.data import Features, training_examples
 from cxrjax.training.step import cast_params
 from cxrjax.training.workdir import storage_errors
 
 
-def make_features(config: ConfigDict, model: VLM, base: Mapping[str, Any]) -> Features:
+def make_features(config: ConfigDict, model: VLM, base: Mapping[str, Any], mesh: Mesh) -> Features:
     """Fills the configured cache for the records it is called with.
 
     Args:
         model, base: from `checkpoint.build_model`.
+        mesh: that the model is on.
 
     Raises:
         UserError: the tower trains, or the model has none.
@@ -61,27 +64,34 @@ def make_features(config: ConfigDict, model: VLM, base: Mapping[str, Any]) -> Fe
     )
 
     def fill(source: QuestionSource) -> FeatureCache:
-        _fill(cache, model, config, source)
+        _fill(cache, model, config, source, mesh)
         return cache
 
     return fill
 
 
-def _fill(cache: FeatureCache, model: VLM, config: ConfigDict, source: QuestionSource) -> None:
+def _fill(
+    cache: FeatureCache, model: VLM, config: ConfigDict, source: QuestionSource, mesh: Mesh
+) -> None:
     """Makes the features that are not there yet; each host those of its share of the images.
+
+    For this while one device of each host has the tower whole.
 
     An image that does not decode gets none: the loader meets it again and sets its questions aside.
 
     Raises:
         UserError: the features cannot be written (a full disk).
     """
-    examples, size = example_config(config), batch_images(config)
+    examples, size = training_examples(config), batch_images(config)
     graphdef, tower, *others = nnx.split(model, lambda path, _: path[0] == "vision", ...)
     tower = cast_params(tower, config.model.frozen_dtype)
+    here = jax.local_devices()[0]
+    tower = jax.tree.map(lambda leaf: jax.device_put(fetch_whole(leaf, mesh), here), tower)
+    unused = jax.eval_shape(lambda rest: rest, others[0])
 
     @jax.jit
-    def features_of(tower: Any, rest: Any, images: jax.Array) -> jax.Array:
-        return nnx.merge(graphdef, tower, rest).image_features(images)
+    def features_of(tower: Any, images: jax.Array) -> jax.Array:
+        return nnx.merge(graphdef, tower, unused).image_features(images)
 
     paths = list(dict.fromkeys(source[element].image_path for element in range(len(source))))
     mine = paths[jax.process_index() :: jax.process_count()]
@@ -91,7 +101,7 @@ def _fill(cache: FeatureCache, model: VLM, config: ConfigDict, source: QuestionS
         images = np.zeros((size, *examples.empty_input().shape), np.uint8)
         for row, (_, image) in enumerate(waiting):
             images[row] = image
-        features = np.asarray(features_of(tower, others[0], images))
+        features = np.asarray(features_of(tower, images))
         for (file, _), made in zip(waiting, features, strict=False):
             with storage_errors(str(file)):
                 cache.write(file, made)

@@ -50,7 +50,8 @@ class InputLimit:
             if workers < cores
             else f"data.workers is {workers} of {cores} cores, so decode less"
         )
-        advice += "; store images nearer to the model's size"
+        if self._config.data.image_cache is None:
+            advice += "; data.image_cache decodes no image twice"
         if self._config.data.feature_cache is None:
             advice += "; with a frozen vision tower, data.feature_cache reads no image twice"
         return advice

@@ -179,6 +179,8 @@ class Watchdog:
             file=sys.stderr,
             flush=True,
         )
+        # The others come to the same end by themselves, a word or two later.
+        cli.let_others_leave(4 * self._interval)
         # The main thread is out of reach, and JAX's farewell would wait for the others.
         os._exit(cli.EXIT_RESUME)
 

@@ -1,5 +1,7 @@
 """An entry point with the preset `tiny` made smaller: `python small_run.py train --config=...`.
 
+Its arrays are cut over fsdp as those of a large model are, which its own would be too small for.
+
 Where STOP_BEFORE_STEP is set, training is interrupted there, after the checkpoint of the step
 before.
 """
@@ -10,6 +12,7 @@ import os
 import sys
 
 from cxrjax import cli
+from cxrjax.devices import sharding
 from cxrjax.input_pipeline.loader import TrainLoader
 from cxrjax.models import PRESETS
 
@@ -21,6 +24,7 @@ PRESETS["tiny"] = dataclasses.replace(
         _TINY.decoder, width=16, depth=1, num_heads=2, head_dim=8, mlp_dim=16
     ),
 )
+sharding._FSDP_MIN_SIZE = 64
 _next_batch = TrainLoader.__next__
 
 

@@ -135,6 +135,28 @@ def test_meshes_over_processes_train_as_one_device(
 
 
 @pytest.mark.slow
+def test_processes_cache_features_of_a_tower_that_none_of_them_has_whole(
+    train, finish, read_lines, tmp_path
+):
+    lines = []
+    for name, processes, fsdp in (("one", 1, 1), ("split", 2, 2)):
+        cache = f"--config.data.feature_cache={tmp_path / f'features_{name}'}"
+        settings = (
+            "--config.trainable=('decoder/.*', 'projector/.*')",
+            f"--config.mesh.fsdp={fsdp}",
+        )
+        process, workdir = train(processes, name, cache, *settings)
+        finish(process)
+        lines.append(read_lines(workdir / "metrics.jsonl"))
+    _assert_same_figures(*lines)
+    one, split = (
+        {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*.npy")}
+        for folder in (tmp_path / "features_one", tmp_path / "features_split")
+    )
+    assert one.keys() == split.keys() and len(one) == 12 + 10
+
+
+@pytest.mark.slow
 def test_a_step_that_several_processes_compiled_is_loaded_by_them(
     alone, train, finish, read_lines, tmp_path
 ):

@@ -102,6 +102,15 @@ def test_loops_fusions_and_collectives(groups, size):
     assert program.sent_bytes == 5 * reduce.sent_bytes + gather.sent_bytes
 
 
+@pytest.mark.parametrize(("step", "rounds"), [(1, 5), (2, 3), (5, 1), (7, 1)])
+def test_a_loop_that_the_compiler_unrolled_counts_by_more_than_one(step, rounds):
+    text = TEXT.replace("GROUPS", "{{0,1}}").replace(
+        "%one = s32[] constant(1)", f"%one = s32[] constant({step})"
+    )
+    reduced = read_program(text, 2).collectives[0]
+    assert reduced.kind == "all-reduce" and reduced.times == rounds
+
+
 def test_traffic_is_of_the_slice_and_of_main_memory_alone():
     """One layer of seven is read; what is kept in S(1), on the chip itself, is not counted."""
     program = read_program(TEXT.replace("GROUPS", "{{0,1,2,3}}"), 4)
@@ -256,3 +265,46 @@ def test_a_collective_in_a_chain_counts_once_and_work_beside_it_counts():
     assert found.flops == 2 * (2 * 8 * 16 * 16)
     # Of each step: what the product reads and writes, and a chip's part of what is gathered.
     assert found.hbm_bytes == 2 * 4 * (2 * 8 * 16 + 16 * 16 + 4 * 16)
+
+
+# Two gradients summed by a group of four, of which each chip keeps its rows, and one kept whole.
+SCATTER = """HloModule jit_step, is_scheduled=true
+
+%scatter (a: bf16[16,8], b: bf16[16,8]) -> (bf16[4,8], bf16[4,8]) {
+  %a = bf16[16,8]{1,0} parameter(0)
+  %b = bf16[16,8]{1,0} parameter(1)
+  %sum = (bf16[16,8], bf16[16,8]) all-reduce(%a, %b), replica_groups=[2,4]<=[8], to_apply=%add
+  %table = u32[8]{0} constant({...})
+  %id = u32[] partition-id()
+  %row = u32[1]{0} dynamic-slice(%table, %id), dynamic_slice_sizes={1}
+  %a.1 = bf16[16,8]{1,0} get-tuple-element(%sum), index=0
+  %a.2 = bf16[4,8]{1,0} dynamic-slice(%a.1, %row), dynamic_slice_sizes={4,8}
+  %b.1 = bf16[16,8]{1,0} get-tuple-element(%sum), index=1
+  %b.2 = bf16[4,8]{1,0} dynamic-slice(%b.1, %row), dynamic_slice_sizes={4,8}
+  ROOT %kept = (bf16[4,8], bf16[4,8]) tuple(%a.2, %b.2)
+}
+
+%whole (c: bf16[16,8]) -> bf16[16,8] {
+  %c = bf16[16,8]{1,0} parameter(0)
+  ROOT %sum.1 = bf16[16,8]{1,0} all-reduce(%c), replica_groups=[2,4]<=[8], to_apply=%add
+}
+
+ENTRY %main (p: bf16[16,8], q: bf16[16,8]) -> bf16[16,8] {
+  %p = bf16[16,8]{1,0} parameter(0)
+  %q = bf16[16,8]{1,0} parameter(1)
+  %f = (bf16[4,8], bf16[4,8]) fusion(%p, %q), kind=kCustom, calls=%scatter
+  ROOT %g = bf16[16,8]{1,0} fusion(%q), kind=kCustom, calls=%whole
+}
+"""
+
+
+def test_a_sum_of_which_slices_are_kept_is_a_reduce_scatter():
+    scattered, summed = read_program(SCATTER, 8).collectives
+    array = 2 * 16 * 8
+    assert (scattered.kind, scattered.bytes, scattered.group) == ("reduce-scatter", 2 * array, 4)
+    assert scattered.sent_bytes == 2 * array * 3 / 4
+    assert (summed.kind, summed.bytes, summed.sent_bytes) == (
+        "all-reduce",
+        array,
+        2 * array * 3 / 4,
+    )

@@ -110,6 +110,23 @@ def test_every_device_reads_its_own_part_of_a_base_and_of_a_run(
         )
 
 
+def test_every_device_draws_its_own_part_of_random_parameters(config, monkeypatch):
+    monkeypatch.setattr(sharding, "_FSDP_MIN_SIZE", 16)
+    alone, alone_reference = checkpoint.build_model(config)
+    config.mesh.update(data=2, fsdp=2, tensor=2)
+    mesh = sharding.make_mesh(config.mesh)
+    model, reference = checkpoint.build_model(config, mesh)
+    assert reference == alone_reference
+    there, wanted = (flat_arrays(nnx.state(x)) for x in (model, alone))
+    for name, sharding_of_it in flat_arrays(
+        sharding.tree_shardings(mesh, nnx.state(model))
+    ).items():
+        assert there[name].sharding.is_equivalent_to(sharding_of_it, there[name].ndim), name
+        np.testing.assert_array_equal(np.asarray(there[name]), np.asarray(wanted[name]))
+    table = there["decoder.embedder.table"]
+    assert table.addressable_shards[0].data.size * 4 == table.size
+
+
 def test_base_in_bfloat16_takes_half_the_room_and_is_read_as_configured(
     base, config, tokenizer_file, tmp_path
 ):
@@ -138,7 +155,8 @@ def test_a_new_decoder_on_the_tower_of_another_model(base, config):
     other = dataclasses.replace(model.config, vision=wider)
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(PRESETS, "small", other)
-        patch.setattr(checkpoint, "load_model", lambda _: checkpoint.LoadedModel(model, config, ""))
+        theirs = checkpoint.LoadedModel(model, config, "")
+        patch.setattr(checkpoint, "load_model", lambda _, mesh: theirs)
         with pytest.raises(UserError, match=r"tower_from=.*the configured preset's is"):
             checkpoint.build_model(config)
 

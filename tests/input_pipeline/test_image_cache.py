@@ -1,0 +1,129 @@
+"""Prepared images on disk: the pixels that decoding gives, made again where they cannot serve."""
+
+import os
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from cxrjax.errors import UserError
+from cxrjax.images import ImageError
+from cxrjax.input_pipeline import examples
+from cxrjax.input_pipeline.examples import ExampleConfig, load_image
+from cxrjax.input_pipeline.image_cache import ImageCache
+
+
+def _config(folder, size=24, geometry="resize", cached=True):
+    cache = ImageCache(folder / "cache", size, geometry) if cached else None
+    return ExampleConfig(size, geometry=geometry, image_cache=cache)
+
+
+@pytest.fixture
+def picture(tmp_path):
+    """`picture(name, channels, seed)` writes an image file of 60 x 40 pixels."""
+
+    def write(name="a.png", channels=(), seed=0):
+        path = tmp_path / name
+        pixels = np.random.default_rng(seed).integers(0, 256, (60, 40, *channels), np.uint8)
+        Image.fromarray(pixels).save(path)
+        return path
+
+    return write
+
+
+@pytest.fixture
+def decoded(monkeypatch):
+    """The files that were decoded, in their order."""
+    found, read = [], examples.read_grey_or_rgb
+
+    def note(path, target=None):
+        found.append(path)
+        return read(path, target)
+
+    monkeypatch.setattr(examples, "read_grey_or_rgb", note)
+    return found
+
+
+@pytest.mark.parametrize("geometry", ["resize", "letterbox"])
+@pytest.mark.parametrize(("name", "channels"), [("a.png", ()), ("b.png", (3,)), ("c.jpg", (3,))])
+def test_the_second_visit_decodes_nothing_and_has_the_same_pixels(
+    tmp_path, picture, decoded, name, channels, geometry
+):
+    path = picture(name, channels)
+    plain = load_image(path, _config(tmp_path, geometry=geometry, cached=False))
+    config = _config(tmp_path, geometry=geometry)
+    for _ in range(3):
+        found = load_image(path, config)
+        assert found.dtype == np.uint8 and found.shape == (24, 24, 3)
+        np.testing.assert_array_equal(found, plain)
+    assert decoded == [path, path]  # once without the cache
+    (kept,) = (tmp_path / "cache").rglob("*.npy")
+    assert np.load(kept).shape == ((24, 24, 3) if channels else (24, 24))
+
+
+def test_each_size_and_geometry_has_its_own(tmp_path, picture, decoded):
+    path = picture()
+    for size, geometry in ((24, "resize"), (24, "letterbox"), (16, "resize")) * 2:
+        config = _config(tmp_path, size, geometry)
+        plain = _config(tmp_path, size, geometry, cached=False)
+        np.testing.assert_array_equal(load_image(path, config), load_image(path, plain))
+    assert len(decoded) == 3 + 6
+    assert len(list((tmp_path / "cache").iterdir())) == 3
+
+
+def test_a_file_that_was_changed_is_decoded_again(tmp_path, picture, decoded):
+    config = _config(tmp_path)
+    before = load_image(picture(seed=1), config)
+    os.utime(tmp_path / "a.png", ns=(1, 1))
+    load_image(tmp_path / "a.png", config)
+    after = load_image(picture(seed=2), config)
+    assert len(decoded) == 3 and not np.array_equal(before, after)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.binary(max_size=200), st.integers(0, 700))
+def test_a_damaged_file_of_the_cache_is_made_again(tmp_path_factory, garbage, kept):
+    folder = tmp_path_factory.mktemp("damaged")
+    pixels = np.arange(24 * 24, dtype=np.uint8).reshape(24, 24)
+    image, cache = folder / "image", ImageCache(folder / "cache", 24, "resize")
+    image.write_bytes(b"what an image file holds")
+    cache.get(image, lambda: pixels)
+    (file,) = (folder / "cache").rglob("*.npy")
+    file.write_bytes(file.read_bytes()[:kept] or garbage)
+    for _ in range(2):
+        np.testing.assert_array_equal(cache.get(image, lambda: pixels), pixels)
+    np.testing.assert_array_equal(np.load(file), pixels)
+
+
+def test_a_stored_file_is_known_by_its_content(tmp_path, picture, decoded):
+    class Stored:
+        def __init__(self, path, name):
+            self.path, self.name = path, name
+
+        def __str__(self):
+            return self.name
+
+        def open(self):
+            return open(self.path, "rb")
+
+    config = _config(tmp_path)
+    path = picture()
+    first = load_image(Stored(path, "shard 1, image 5"), config)
+    np.testing.assert_array_equal(load_image(Stored(path, "shard 2, image 0"), config), first)
+    assert len(decoded) == 1
+
+
+def test_what_cannot_be_read_or_written_is_told(tmp_path, picture):
+    config = _config(tmp_path)
+    with pytest.raises(ImageError, match=r"lost\.png"):
+        load_image(tmp_path / "lost.png", config)
+    broken = tmp_path / "broken.png"
+    broken.write_bytes(b"\x89PNG\r\n\x1a\n")
+    with pytest.raises(ImageError, match=r"broken\.png"):
+        load_image(broken, config)
+    assert not list(tmp_path.rglob("*.npy"))
+    (tmp_path / "cache").write_text("a file where the folder belongs")
+    with pytest.raises(UserError, match=r"data\.image_cache: .* cannot be written: .*leave data"):
+        load_image(picture(), config)
