@@ -57,7 +57,7 @@ def guess(
 
     passes = config.training.accumulation_steps * (3 if recomputes(config.model.remat) else 2)
     whole = _bytes(mesh, (inputs.state.trainable, inputs.frozen), over=("tensor",))
-    collectives = _collectives(config, mesh, inputs, passes, sizes, shape)
+    collectives = _collectives(config, mesh, inputs, sizes, shape)
     chip = topology.chip
     # Weights are read in every pass, activations written and read again; the update is read
     # (parameter, gradient, two moments) and written.
@@ -135,7 +135,6 @@ def _collectives(
     config: ConfigDict,
     mesh: Any,
     inputs: StepInputs,
-    passes: int,
     sizes: VLMConfig,
     shape: BatchShape,
 ) -> dict[str, float]:
@@ -146,9 +145,15 @@ def _collectives(
     if shards > 1:
         found["all-reduce"] = float(gradients)
     if fsdp > 1:
-        parameters = (inputs.state.trainable, inputs.frozen)
-        whole = _bytes(mesh, parameters, over=("tensor",))
-        found["all-gather"] = float(passes * whole)
+        # For each micro-batch, in the precision that is computed in: gathered forward and once more
+        # backward, where what is computed again uses them too; gradients summed into their parts.
+        trained, frozen = (
+            _bytes(mesh, _computed_in(config.model.dtype, tree), over=("tensor",))
+            for tree in (inputs.state.trainable, inputs.frozen)
+        )
+        micro_batches = config.training.accumulation_steps
+        found["all-gather"] = float(micro_batches * 2 * (trained + frozen))
+        found["reduce-scatter"] = float(micro_batches * trained)
     if tensor > 1:
         images = shape.images / shards
         tokens = images * (sizes.num_context + shape.questions * (shape.prefix + shape.answer))
@@ -158,3 +163,11 @@ def _collectives(
         repeats = 6 if recomputes(config.model.remat) else 4
         found["all-reduce"] = found.get("all-reduce", 0.0) + repeats * sizes.decoder.depth * one
     return found
+
+
+def _computed_in(dtype: str, tree: Any) -> Any:
+    """Shapes of a tree whose wider arrays are rounded to a dtype."""
+    limit = jnp.dtype(dtype)
+    return jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, min(x.dtype, limit, key=lambda d: d.itemsize)), tree
+    )
