@@ -1,9 +1,10 @@
 """A side of the benchmark of input pipelines: from files to normalised batches.
 
-    python tests/bench/input_side.py {ours,torchvision,pil} DATA
+    python tests/bench/input_side.py {ours,ours_kept,torchvision,pil} DATA
 
 Ours is the loader of training, with its questions in tokens, and the normalisation of the model,
-which runs where the model does. The other is torch's DataLoader with the image processor of SigLIP
+which runs where the model does; `ours_kept` reads images that were prepared before
+(data.image_cache). The other is torch's DataLoader with the image processor of SigLIP
 (PaliGemma's too) in transformers, of one of its two backends, without any text. All of it in one
 process, torch with one thread.
 """
@@ -29,14 +30,16 @@ TOKENIZER = HERE.parents[1] / "data" / "demo_base" / "tokenizer.model"
 
 
 class Ours:
-    def __init__(self, data: Path) -> None:
+    def __init__(self, data: Path, kept: bool) -> None:
         self.data = data
+        self.kept = kept
 
     def batches(self, source: str, size: int) -> Iterator[np.ndarray]:
         import jax
         import jax.numpy as jnp
 
-        from cxrjax.input_pipeline.examples import ExampleConfig
+        from cxrjax.input_pipeline.examples import ExampleConfig, load_image
+        from cxrjax.input_pipeline.image_cache import ImageCache
         from cxrjax.input_pipeline.loader import train_loader
         from cxrjax.input_pipeline.sources import RecordSource
         from cxrjax.input_pipeline.tokenizer import load_tokenizer
@@ -48,7 +51,11 @@ class Ours:
             records = open_tfds(folder, "train", 1)
         else:
             records = RecordSource(folder / "records" / "train.jsonl", folder, 1)
-        config = ExampleConfig(size, prefix_buckets=(32,), answer_buckets=(32,))
+        cache = ImageCache(self.data / "kept", size, "resize") if self.kept else None
+        config = ExampleConfig(size, prefix_buckets=(32,), answer_buckets=(32,), image_cache=cache)
+        if self.kept:
+            for element in range(0, len(records), QUESTIONS):
+                load_image(records[element].image_path, config)
         tokenizer = load_tokenizer(TOKENIZER)
         for loaded in train_loader(records, tokenizer, config, global_batch_size=BATCH, seed=0):
             assert not loaded.problems
@@ -147,7 +154,7 @@ def import_torchvision() -> None:
 
 
 def main(name: str, data: Path) -> None:
-    side = Ours(data) if name == "ours" else Theirs(data, name)
+    side = Ours(data, name == "ours_kept") if name.startswith("ours") else Theirs(data, name)
     open_batches: dict[tuple[str, int], Iterator[Any]] = {}
     reply({})
     for line in sys.stdin:

@@ -15,6 +15,7 @@ from PIL import Image
 from cxrjax import train
 from cxrjax.datasets.tfds_builders import write_tfds
 from cxrjax.errors import UserError
+from cxrjax.input_pipeline import examples
 from cxrjax.models import PRESETS
 from cxrjax.records import Answer, QARecord, write_records
 from cxrjax.training import checkpoint
@@ -113,6 +114,34 @@ def test_trains_and_leaves_a_model_that_loads(spec, tmp_path, capsys):
         lambda a, b: bool((a != b).any()), *map(nnx.state, (loaded.model, fresh))
     )
     assert any(jax.tree.leaves(changed))
+
+
+@pytest.mark.usefixtures("smaller_tiny")
+def test_kept_images_change_nothing_and_serve_the_next_run(spec, tmp_path, monkeypatch):
+    cache, damaged = tmp_path / "cache", tmp_path / "data/images/i3.png"
+    damaged.write_bytes(damaged.read_bytes()[:500])  # its header still reads well
+    decoded, read = [], examples.read_grey_or_rgb
+    monkeypatch.setattr(
+        examples,
+        "read_grey_or_rgb",
+        lambda path, target: decoded.append(path) or read(path, target),
+    )
+
+    def losses(name, *more):
+        train.train(load_config(spec, more), tmp_path / name)
+        lines = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
+        return [json.loads(line)["train/loss"] for line in lines]
+
+    pixels = losses("pixels")
+    assert len(decoded) > 8
+    decoded.clear()
+    assert losses("first", f"--config.data.image_cache={cache}") == pixels
+    assert {Path(path).name for path in decoded} > {"i3.png"}
+    decoded.clear()
+    assert losses("second", f"--config.data.image_cache={cache}") == pixels
+    assert {Path(path).name for path in decoded} == {"i3.png"}
+    quality = json.loads((tmp_path / "second/quality.json").read_text())
+    assert quality == json.loads((tmp_path / "pixels/quality.json").read_text())
 
 
 @pytest.mark.usefixtures("smaller_tiny")
