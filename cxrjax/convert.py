@@ -59,6 +59,19 @@ def main(argv: Sequence[str] | None = None) -> None:
         )
     if kind in ("hf", "gguf", "peft") and flags.to != "orbax":
         raise UserError(f"--to={flags.to}: {source} is not ours; convert it to a base first")
+    try:
+        _convert(flags, kind)
+    except OSError as error:
+        if error.filename is None or not Path(error.filename).absolute().is_relative_to(
+            out.absolute()
+        ):
+            raise
+        raise UserError(f"--out={out}: cannot be written: {error.strerror}") from None
+    print(f"{out}: {', '.join(sorted(path.name for path in out.iterdir()))}")
+
+
+def _convert(flags: argparse.Namespace, kind: str) -> None:
+    source, out = flags.checkpoint, flags.out
     if kind == "hf":
         interchange.import_hf(source, out, flags.dtype)
     elif kind == "gguf":
@@ -71,7 +84,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         interchange.export_hf(source, out, merge=flags.to == "merged", dtype=flags.dtype)
     else:
         interchange.export_base(source, out, flags.dtype or "float32")
-    print(f"{out}: {', '.join(sorted(path.name for path in out.iterdir()))}")
 
 
 if __name__ == "__main__":

@@ -38,6 +38,7 @@ _COMPILED_KEYS = (
     *("training.batch_", "training.accumulation_steps", "training.seed", "training.lambda_box"),
     *("training.box_route", "training.logit_chunk", "training.skip_nonfinite"),
 )
+_HEADER = ("format", "steps", "config", "batch", "program", "entry", "sha256")
 _PATHS = ("model.init", "model.tower_from", "model.tokenizer", "lora.init_from")
 
 
@@ -156,7 +157,7 @@ def _read(path: Path) -> tuple[dict[str, Any], bytes]:
     try:
         line, _, payload = path.read_bytes().partition(b"\n")
         header = json.loads(line)
-        expected, kind = header["sha256"], header["format"]
+        expected, kind, *_ = (header[key] for key in ("sha256", "format", *_HEADER))
         name = header["entry"]
     except OSError as error:
         raise UserError(f"--compiled={path}: cannot be read: {error.strerror}") from None

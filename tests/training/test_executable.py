@@ -133,6 +133,16 @@ def test_other_files_are_refused(run, tmp_path, content):
         run("refused", compiled=tmp_path / "absent")
 
 
+@pytest.mark.parametrize("key", ["batch", "config", "steps", "program"])
+def test_a_header_without_a_key_is_refused(made, run, key):
+    line, _, payload = made.read_bytes().partition(b"\n")
+    header = json.loads(line)
+    del header[key]
+    made.write_bytes(json.dumps(header).encode() + b"\n" + payload)
+    with pytest.raises(UserError, match="not a file that --compile_only wrote"):
+        run("refused", compiled=made)
+
+
 def test_cut_payload_is_refused(made, run):
     made.write_bytes(made.read_bytes()[:-100])
     with pytest.raises(UserError, match="damaged"):
