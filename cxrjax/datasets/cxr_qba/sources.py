@@ -173,13 +173,7 @@ def _read_mimic(source: Path, quality: QualityLog, wanted: Wanted) -> Iterator[S
     columns = ("dicom_id", "subject_id", "study_id", "Rows", "Columns")
     for where, row in _table(source, mimic_tables.METADATA_PATTERN, columns):
         if wanted(f"p{row['subject_id']}"):
-            image = StudyImage(
-                row["dicom_id"],
-                mimic_tables.size_of(row, where),
-                row.get("ViewPosition") or "",
-                row.get("PatientOrientationCodeSequence_CodeMeaning") or "",
-            )
-            images.setdefault(row["study_id"], []).append(image)
+            images.setdefault(row["study_id"], []).append(mimic_image(row, where))
     split_columns = ("study_id", "split")
     splits = {
         row["study_id"]: mimic_tables.SPLIT_NAMES.get(row["split"], row["split"])
@@ -206,6 +200,20 @@ def _read_mimic(source: Path, quality: QualityLog, wanted: Wanted) -> Iterator[S
             tuple(_with_regions(source, path, one, quality) for one in images.get(plain, [])),
             splits.get(plain, ""),
         )
+
+
+def mimic_image(row: Mapping[str, str], where: str) -> StudyImage:
+    """The image that a row of MIMIC-CXR-JPG's metadata is of, without its path.
+
+    Raises:
+        UserError: the size is none.
+    """
+    return StudyImage(
+        row["dicom_id"],
+        mimic_tables.size_of(row, where),
+        row.get("ViewPosition") or "",
+        row.get("PatientOrientationCodeSequence_CodeMeaning") or "",
+    )
 
 
 def _with_regions(source: Path, report: Path, image: StudyImage, quality: QualityLog) -> StudyImage:
