@@ -10,7 +10,6 @@ studies.jsonl                                        data/cxr_qba/README.md
 
 import dataclasses
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from pycocotools import mask as coco
 
 from cxrjax.datasets import mimic_tables
 from cxrjax.datasets.cxr_qba.extraction import Report
+from cxrjax.datasets.cxr_qba.mimic_report import parse_sections, text_without_header
 from cxrjax.datasets.cxr_qba.study import Box, Study, StudyImage
 from cxrjax.datasets.gemex.scene_graph import box_on_image, original_box
 from cxrjax.datasets.openi import is_openi, read_openi
@@ -28,10 +28,6 @@ from cxrjax.datasets.quality import QualityLog, Unusable
 from cxrjax.errors import UserError
 
 JSONL = "studies.jsonl"
-_HEADER = re.compile(r"^\s*([A-Z][A-Z /]{2,40}):", re.MULTILINE)
-_SECTIONS = {"INDICATION": "indication", "REASON FOR EXAM": "indication", "HISTORY": "indication",
-             "CLINICAL INFORMATION": "indication", "FINDINGS": "findings",
-             "IMPRESSION": "impression", "CONCLUSION": "impression"}  # fmt: skip
 _MAX_REPORT = 1 << 20
 
 Wanted = Callable[[str], bool]
@@ -154,20 +150,6 @@ def _set_aside_line(
         quality.set_aside(fault[0], where, where, fault[1])
 
 
-def parse_sections(text: str) -> dict[str, str]:
-    """The sections of a report as MIMIC-CXR writes them, those that are used, by their kind."""
-    headers = list(_HEADER.finditer(text))
-    sections: dict[str, str] = {}
-    ends = [header.start() for header in headers[1:]] + [len(text)]
-    for header, end in zip(headers, ends, strict=False):
-        kind = _SECTIONS.get(header[1].strip())
-        if kind is None:
-            continue
-        body = text[header.end() : end].strip()
-        sections[kind] = f"{sections[kind]}\n{body}" if sections.get(kind) else body
-    return sections
-
-
 def _read_mimic(source: Path, quality: QualityLog, wanted: Wanted) -> Iterator[Study]:
     images: dict[str, list[StudyImage]] = {}
     columns = ("dicom_id", "subject_id", "study_id", "Rows", "Columns")
@@ -185,18 +167,27 @@ def _read_mimic(source: Path, quality: QualityLog, wanted: Wanted) -> Iterator[S
         patient_id, study_id = path.parent.name, path.stem
         try:
             with open(path, "rb") as file:
-                text = file.read(_MAX_REPORT + 1).decode("utf-8")
+                content = file.read(_MAX_REPORT + 1)
+            if len(content) > _MAX_REPORT:
+                found = f"more than {_MAX_REPORT} bytes"
+                quality.set_aside("report_too_long", study_id, path.name, found)
+                continue
+            text = content.decode("utf-8")
         except UnicodeDecodeError as error:
             found = f"byte {error.start} is not UTF-8"
             quality.set_aside("bad_encoding", study_id, path.name, found)
             continue
         except OSError as error:
             raise UserError(f"{path}: cannot read: {error.strerror}") from None
+        sections = parse_sections(text)
+        if not {"findings", "impression"} & sections.keys() and (rest := text_without_header(text)):
+            quality.warnings["reports read from their text without a header"] += 1
+            sections["findings"] = rest
         plain = study_id.removeprefix("s")
         yield Study(
             patient_id,
             study_id,
-            Report(parse_sections(text)),
+            Report(sections),
             tuple(_with_regions(source, path, one, quality) for one in images.get(plain, [])),
             splits.get(plain, ""),
         )

@@ -10,7 +10,7 @@ from pycocotools import mask as coco
 from cxrjax.datasets.cxr_qba.build import SPLIT_NOT_FOLLOWED, QBABuild, build_cxr_qba
 from cxrjax.datasets.cxr_qba.metadata import COLUMNS
 from cxrjax.datasets.cxr_qba.record_conversion import from_records
-from cxrjax.datasets.cxr_qba.sources import parse_sections, read_studies
+from cxrjax.datasets.cxr_qba.sources import read_studies
 from cxrjax.datasets.quality import QualityLog
 from cxrjax.errors import UserError
 from cxrjax.records import read_records
@@ -227,12 +227,14 @@ def test_masks_that_are_none(tmp_path, change, reason):
 def test_reports_that_are_none(tmp_path):
     folder = mimic(tmp_path) / "files" / "p19" / "p19990009"
     (folder / "s59990010.txt").write_text("FINDINGS: " + "Clear lungs. " * 80_000)
+    # A megabyte that ends within a letter.
+    (folder / "s59990013.txt").write_text("FINDINGS: x" + "é" * (1 << 20))
     (folder / "s59990011.txt").write_bytes(b"FINDINGS: \xff")
     (folder / "s59990012.txt").write_text("FINDINGS:\n\nIMPRESSION:\n")
     built(tmp_path, tmp_path / "out")
     counts = json.loads((tmp_path / "out" / "quality.json").read_text())["counts"]
     reasons = ("report_too_long", "bad_encoding", "empty_report")
-    assert [counts[reason] for reason in reasons] == [1, 1, 1]
+    assert [counts[reason] for reason in reasons] == [2, 1, 1]
 
 
 @pytest.mark.parametrize(
@@ -258,10 +260,17 @@ def test_tables_that_are_none(tmp_path, table, text, message):
         list(read_studies(tmp_path, QualityLog()))
 
 
-def test_sections_of_a_report():
-    text = "WET READ: ___ \n HISTORY:  Pain.\n COMPARISON: None.\n FINDINGS:  A.\n B: c.\n"
-    assert parse_sections(text) == {"indication": "Pain.", "findings": "A.\n B: c."}
-    assert parse_sections("no headers") == {}
+def test_a_mimic_report_without_headers_is_read_and_counted(tmp_path):
+    folder = mimic(tmp_path / "in") / "files" / "p19" / "p19990009"
+    (folder / "s59990009.txt").write_text(
+        "                  FINAL REPORT\n CHEST RADIOGRAPH\n \n INDICATION:  Cough.\n \n"
+        " COMPARISON:  None.\n \n There is a large left pleural effusion.\n"
+    )
+    records = built(tmp_path / "in", tmp_path / "out")["validation"]
+    found = {r.variables["finding"] for r in records if r.question_type == "D01_describe_finding"}
+    assert "pleural effusion" in found
+    quality = json.loads((tmp_path / "out" / "quality.json").read_text())
+    assert quality["warnings"]["reports read from their text without a header"] == 1
 
 
 def test_lines_of_ones_own(tmp_path):
