@@ -248,7 +248,9 @@ def _masks(path: Path, image: StudyImage, quality: QualityLog) -> dict[str, np.n
                 found = f"annotation {number}: {lengths['size']}; the image has {image.image_hw}"
                 quality.set_aside("wrong_frame", image.image_id, path.name, found)
                 continue
-            masks[name] = coco.decode(lengths).astype(bool)
+            mask = coco.decode(lengths).astype(bool)
+            # A structure in several parts may have an annotation for each.
+            masks[name] = mask | masks[name] if name in masks else mask
         except (KeyError, TypeError, ValueError) as error:
             found = f"annotation {number} is no mask: {error!r}"
             quality.set_aside("invalid_record", image.image_id, path.name, found)

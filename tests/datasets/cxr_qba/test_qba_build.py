@@ -203,6 +203,19 @@ def test_region_files_that_are_none(tmp_path, name, raw):
     assert not (study.images[0].masks if name == "cxas" else study.images[0].boxes)
 
 
+def test_a_structure_in_two_parts(tmp_path):
+    path = mimic(tmp_path) / "cxas" / "d1.json"
+    content = json.loads(path.read_text())
+    part = np.zeros((300, 200), np.uint8, order="F")
+    part[210:220, 10:30] = 1
+    counts = coco.encode(part)["counts"].decode()
+    second = {"category_id": 3, "segmentation": {"size": [300, 200], "counts": counts}}
+    content["annotations"].append(second)
+    path.write_text(json.dumps(content))
+    (study,) = read_studies(tmp_path, QualityLog())
+    assert study.images[0].masks["left lung"].sum() == 170 * 80 + 10 * 20
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
