@@ -8,7 +8,7 @@ DIR/records, questions, statistics.json, quality.json, manifest.json     as ever
 
 import collections
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +22,13 @@ from cxrjax.datasets.cxr_qba.construction import (
     construct_questions,
 )
 from cxrjax.datasets.cxr_qba.entity_mapping import embedding_mapper
+from cxrjax.datasets.cxr_qba.export import ExportFilter, refuse_empty
 from cxrjax.datasets.cxr_qba.extraction import Extractor, Report
 from cxrjax.datasets.cxr_qba.language_model_extractor import LanguageModelExtractor
 from cxrjax.datasets.cxr_qba.language_model_rater import LanguageModelRater
 from cxrjax.datasets.cxr_qba.metadata import MetadataWriter, write_quality_mappings
 from cxrjax.datasets.cxr_qba.negative_sampling import MentionCounts
-from cxrjax.datasets.cxr_qba.questions import Question, StudyQuestions
-from cxrjax.datasets.cxr_qba.ratings import at_least, overall_grade
+from cxrjax.datasets.cxr_qba.questions import StudyQuestions
 from cxrjax.datasets.cxr_qba.record_conversion import to_records
 from cxrjax.datasets.cxr_qba.release_tables import (
     named_images,
@@ -47,7 +47,6 @@ from cxrjax.datasets.cxr_qba.study_files import (
     holds_studies,
     write_study,
 )
-from cxrjax.datasets.cxr_qba.surrogate_rating import KEY as SURROGATE
 from cxrjax.datasets.quality import QualityLog, Unusable
 from cxrjax.datasets.split import validation_groups
 from cxrjax.datasets.statistics import RecordStatistics, compare
@@ -89,6 +88,11 @@ class QBABuild:
         if self.entity_model:
             how.mapper = embedding_mapper(self.entity_model)
         return how
+
+    @property
+    def export(self) -> ExportFilter:
+        """What becomes records."""
+        return ExportFilter(self.least_grade, self.surrogate)
 
     @property
     def entity_mapping(self) -> str:
@@ -308,7 +312,7 @@ def _write(
                         images = named_images(graph, made)
                     statistics.add(made, split, sum(i.frontal for i in images))
                     metadata.study(graph, made, images, split)
-                    kept, shown = export(made, images, build, quality)
+                    kept, shown = build.export.apply(made, images, quality)
                     yield from to_records(kept, shown, split, None, generator, release)
 
             manifest[split] = output.write_split(build.out, split, of_split(), records)
@@ -316,6 +320,7 @@ def _write(
         values = {**records.values(), **statistics.values()}
         if not values["studies"]:
             raise _nothing_left(build, quality)
+        refuse_empty(build.source, sum(own["questions"] for own in manifest.values()), quality)
         (build.out / "tables.md").write_text(markdown(values), encoding="utf-8")
         output.write_json(
             build.out / "dataset_info.json",
@@ -335,39 +340,6 @@ def _write(
             "splits": manifest,
         },
     )
-
-
-def export(
-    made: StudyQuestions, images: Sequence[StudyImage], build: QBABuild, quality: QualityLog
-) -> tuple[StudyQuestions, Sequence[StudyImage]]:
-    """The questions of a study that become records, and the images that they are asked of.
-
-    Without a frontal image there are none; where no view is known, the first image stands for the
-    study. What is left out is counted in `quality`.
-    """
-    frontal = [i for i in images if i.frontal]
-    if any(i.view for i in images) and not frontal:
-        quality.warnings["studies without a frontal image, not exported"] += 1
-        return made, ()
-    kept = [q for q in made.questions if _exported(q, build)]
-    quality.examined["questions"] += len(made.questions)
-    left_out = len(made.questions) - len(kept)
-    if images and not frontal:
-        quality.warnings["studies without a known view, asked about their first image"] += 1
-    elif not images:
-        quality.warnings["studies without images, exported under their own id"] += 1
-    quality.warnings["questions below --least_grade, not exported"] += left_out
-    shown = frontal or images[:1] or (StudyImage(made.study_id),)
-    return made.model_copy(update={"questions": kept}), shown
-
-
-def _exported(question: Question, build: QBABuild) -> bool:
-    if not build.least_grade:
-        return True
-    grade = overall_grade(question)
-    if build.surrogate:
-        grade = question.question_quality.get(SURROGATE, {}).get("grade")
-    return at_least(grade, build.least_grade)
 
 
 def _divide(entries: Mapping[Key, _Entry], seed: int, quality: QualityLog) -> dict[str, list[Key]]:

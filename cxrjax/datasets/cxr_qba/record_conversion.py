@@ -83,7 +83,8 @@ def from_records(records: Iterable[QARecord]) -> list[native.StudyQuestions]:
     seen: set[tuple[str, str, str]] = set()
     for record in records:
         patient, study = record.patient_id or "", record.study_id or ""
-        question_id = record.question_id.split("/")[-2]
+        question_id = record.question_id.removeprefix(f"{patient}/{study}/")
+        question_id = question_id.removesuffix(f"/{record.image_id}")
         content = studies.setdefault(
             (patient, study),
             {

@@ -10,6 +10,7 @@ studies.jsonl                                        data/cxr_qba/README.md
 
 import dataclasses
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from cxrjax.datasets.quality import QualityLog, Unusable
 from cxrjax.errors import UserError
 
 JSONL = "studies.jsonl"
+_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 _MAX_REPORT = 1 << 20
 
 Wanted = Callable[[str], bool]
@@ -50,16 +52,23 @@ def read_studies(source: Path, quality: QualityLog, wanted: Wanted = _all) -> It
         UserError: nothing there can be read.
     """
     if (source / JSONL).is_file() or source.suffix == ".jsonl":
-        yield from _read_lines(source if source.is_file() else source / JSONL, quality, wanted)
+        studies = _read_lines(source if source.is_file() else source / JSONL, quality, wanted)
     elif (source / "files").is_dir():
-        yield from _read_mimic(source, quality, wanted)
+        studies = _read_mimic(source, quality, wanted)
     elif source.exists() and is_openi(source):
-        yield from _read_openi(source, quality, wanted)
+        studies = _read_openi(source, quality, wanted)
     else:
         raise UserError(
-            f"{source}: found neither the release's *.scene_graph.json, nor files/ (MIMIC-CXR), "
+            f"{source}: found neither the release's *.qa.json, nor files/ (MIMIC-CXR), "
             f"nor OpenI's reports, nor {JSONL}"
         )
+    for study in studies:
+        # Ids become names of folders and files.
+        if bad := [i for i in (study.patient_id, study.study_id) if not _ID.fullmatch(i)]:
+            found = f"id {bad[0]!r}; expected letters, digits, - . _ and no dot in front"
+            quality.set_aside("invalid_record", bad[0], str(source), found)
+            continue
+        yield study
 
 
 def _read_openi(source: Path, quality: QualityLog, wanted: Wanted) -> Iterator[Study]:

@@ -95,6 +95,18 @@ def test_export_by_the_surrogate_grade(sample, tmp_path):
         built(sample / "reports", tmp_path / "none", least_grade="A")
 
 
+def test_a_filter_that_leaves_nothing_ends_in_one_line(sample, tmp_path):
+    with pytest.raises(
+        UserError, match=r"no question left to export: .* 10 questions without"
+    ):
+        built(sample / "release", tmp_path / "release", least_grade="B")
+    assert not (tmp_path / "release" / "manifest.json").exists()
+    lines = (sample / "reports" / "studies.jsonl").read_text().splitlines()
+    (tmp_path / "studies.jsonl").write_text(lines[2] + "\n")  # the lateral one
+    with pytest.raises(UserError, match=r"no question left to export: 1 studies without a frontal"):
+        built(tmp_path, tmp_path / "out")
+
+
 def test_from_openi(tmp_path):
     source = tmp_path / "in"
     source.mkdir()
@@ -295,6 +307,19 @@ def test_lines_of_ones_own(tmp_path):
     counts = json.loads((tmp_path / "out" / "quality.json").read_text())["counts"]
     assert counts["invalid_record"] == 2
     assert (counts["bad_encoding"], counts["duplicate_id"]) == (1, 1)
+
+
+@pytest.mark.parametrize("name", ["../../outside", "/outside", "..", "a/b", "", "a\\b", "a\nb"])
+def test_ids_that_would_lead_out_of_the_folder(tmp_path, name):
+    good = {"patient_id": "p", "study_id": "s", "sections": {"findings": "Clear lungs."}}
+    lines = [good, {**good, "patient_id": name}, {**good, "study_id": name}]
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "studies.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
+    built(tmp_path / "in", tmp_path / "deep" / "er" / "out")
+    counts = json.loads((tmp_path / "deep" / "er" / "out" / "quality.json").read_text())["counts"]
+    assert counts["invalid_record"] == 2
+    assert {path.name for path in tmp_path.iterdir()} == {"in", "deep"}
+    assert [path.name for path in (tmp_path / "deep" / "er").iterdir()] == ["out"]
 
 
 def test_splits_that_only_some_studies_have_are_not_followed(tmp_path):

@@ -101,13 +101,30 @@ def test_names_of_other_sources():
 
 @pytest.mark.parametrize(
     ("box", "reason"),
-    [((10, 10, 5, 50), "bad_box"), ((10, 10, 50, 500), "box_outside_image")],
+    [
+        ((10, 10, 5, 50), "bad_box"),
+        ((10, 10, 50, 500), "box_outside_image"),
+        ((0.1, 0.1, 0.5, 0.5), "wrong_frame"),
+    ],
 )
 def test_unusable_boxes_are_set_aside(box, reason):
     quality = QualityLog()
     image = StudyImage("i", (100, 100), boxes={"trachea": (box,)})
     assert localize(image, DEFINITIONS, quality) == {}
     assert quality.counts()[reason] == 1
+
+
+def test_regions_that_cannot_be_used_are_counted():
+    quality = QualityLog()
+    speck = np.zeros((200, 200), bool)
+    speck[3, 3] = True
+    boxes = {"left lung": ((5, 5, 7, 90),), "halo": ((1, 1, 90, 90),)}
+    image = StudyImage("i", (200, 200), boxes=boxes, masks={"trachea": speck})
+    assert localize(image, DEFINITIONS, quality) == {}
+    assert quality.warnings == {
+        "given regions too small to be pointed at": 2,
+        "given regions that have no definition": 1,
+    }
 
 
 def test_duplicates_are_fused():
