@@ -96,9 +96,7 @@ def test_export_by_the_surrogate_grade(sample, tmp_path):
 
 
 def test_a_filter_that_leaves_nothing_ends_in_one_line(sample, tmp_path):
-    with pytest.raises(
-        UserError, match=r"no question left to export: .* 10 questions without"
-    ):
+    with pytest.raises(UserError, match=r"no question left to export: .* 10 questions without"):
         built(sample / "release", tmp_path / "release", least_grade="B")
     assert not (tmp_path / "release" / "manifest.json").exists()
     lines = (sample / "reports" / "studies.jsonl").read_text().splitlines()
