@@ -69,6 +69,8 @@ class QBABuild:
             surrogate's where `surrogate` is on.
         entity_model: folder of a sentence-transformers model that maps names of findings; None: by
             their wording.
+        lean: leave out of the release's records what only the way back to its files needs. Records
+            of what is constructed never have it: the files lie beside them.
     """
 
     source: Path
@@ -77,6 +79,7 @@ class QBABuild:
     surrogate: bool = False
     least_grade: str = ""
     entity_model: Path | None = None
+    lean: bool = False
 
     def construction(self) -> Construction:
         """How to construct.
@@ -313,7 +316,8 @@ def _write(
                     statistics.add(made, split, sum(i.frontal for i in images))
                     metadata.study(graph, made, images, split)
                     kept, shown = build.export.apply(made, images, quality)
-                    yield from to_records(kept, shown, split, None, generator, release)
+                    keep = release and not build.lean
+                    yield from to_records(kept, shown, split, None, generator, keep)
 
             manifest[split] = output.write_split(build.out, split, of_split(), records)
         write_quality_mappings(build.out / "metadata" / "quality_mappings.csv")

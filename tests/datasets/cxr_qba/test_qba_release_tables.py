@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 
+from cxrjax import build
 from cxrjax.datasets.cxr_qba.build import SPLIT_NOT_TOLD, QBABuild, build_cxr_qba
 from cxrjax.errors import UserError
 from cxrjax.records import read_records
@@ -134,6 +135,17 @@ def test_nothing_that_can_be_used(release, tmp_path):
         path.write_text("{}")
     with pytest.raises(UserError, match=r"no study left to use; .*'invalid_graph': 4.*patient_id"):
         built(release, tmp_path / "out")
+
+
+def test_lean_records_are_the_same_but_for_the_way_back(release, tmp_path):
+    whole, _ = built(release, tmp_path / "whole")
+    flags = ["--dataset=cxr_qba", f"--source={release}", f"--out={tmp_path / 'lean'}", "--lean"]
+    build.main(flags)
+    lean = list(read_records(tmp_path / "lean" / "records" / "train.jsonl"))
+    bare = lambda r: r.model_copy(update={"quality": {}})  # noqa: E731
+    assert [bare(r) for r in lean] == [bare(r) for r in whole["train"]]
+    sizes = [(tmp_path / n / "records" / "train.jsonl").stat().st_size for n in ("lean", "whole")]
+    assert sizes[0] < 0.4 * sizes[1]
 
 
 def test_counts_that_the_release_states(release, tmp_path):
