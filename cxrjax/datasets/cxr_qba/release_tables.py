@@ -176,8 +176,9 @@ def _key(row: Mapping[str, Any]) -> Key:
 
 
 def _size(row: Mapping[str, Any]) -> tuple[int, int] | None:
-    height, width = row.get("height"), row.get("width")
-    return (int(height), int(width)) if height and width else None
+    height, width = row.get("height") or 0, row.get("width") or 0
+    # What pandas writes for a missing number is none: no comparison with it holds.
+    return (int(height), int(width)) if height > 0 and width > 0 else None
 
 
 def _path(key: Key, image_id: str) -> str:

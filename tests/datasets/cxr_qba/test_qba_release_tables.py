@@ -4,6 +4,8 @@ import gzip
 import json
 import shutil
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from cxrjax import build
@@ -51,6 +53,23 @@ def test_ids_without_their_letter(release, tmp_path):
     record = records["train"][0]
     assert (record.patient_id, record.study_id) == ("p19990001", "s59990001")
     assert record.image_path == "files/p19/p19990001/s59990001/synthetic-0001.jpg"
+
+
+def test_a_table_as_pandas_writes_it(release, tmp_path):
+    """Ids as numbers, sizes with a fraction, NaN where there is none."""
+    names = ["synthetic-0001", "synthetic-0002", "synthetic-0004"]
+    columns = {
+        "patient_id": pa.array([19990001, 19990001, 19990002]),
+        "study_id": pa.array([59990001, 59990001, 59990002]),
+        "image_id": names,
+        "view_position": ["PA", "AP", "PA"],
+        "height": pa.array([1200.0, float("nan"), 1024.0]),
+        "width": pa.array([1000.0, 1100.0, 1024.0]),
+    }
+    pq.write_table(pa.table(columns), release / "metadata" / "image_metadata.parquet")
+    records, quality = built(release, tmp_path / "out")
+    assert sizes(records) == {**SIZES, "synthetic-0002": None}
+    assert quality["warnings"]["images of which no table tells the size"] == 1
 
 
 def test_tables_beside_the_folder(release, tmp_path):
