@@ -24,6 +24,7 @@ from cxrjax.datasets.cxr_qba.construction import (
 from cxrjax.datasets.cxr_qba.entity_mapping import embedding_mapper
 from cxrjax.datasets.cxr_qba.export import ExportFilter, refuse_empty
 from cxrjax.datasets.cxr_qba.extraction import Extractor, Report
+from cxrjax.datasets.cxr_qba.graph_checks import dangling_questions
 from cxrjax.datasets.cxr_qba.language_model_extractor import LanguageModelExtractor
 from cxrjax.datasets.cxr_qba.language_model_rater import LanguageModelRater
 from cxrjax.datasets.cxr_qba.metadata import MetadataWriter, write_quality_mappings
@@ -54,6 +55,7 @@ from cxrjax.errors import UserError
 from cxrjax.records import Generator, QARecord
 
 NATIVE = "native"
+DANGLING = "questions about observations that their scene graph lacks"
 SPLIT_NOT_TOLD = "studies of which no table tells the split, divided here"
 SPLIT_NOT_FOLLOWED = "studies whose own split is not followed, since others have none"
 
@@ -275,6 +277,8 @@ def _read_release(build: QBABuild, quality: QualityLog) -> None:
             if graph is None and SCENE_GRAPH not in there:
                 quality.warnings[f"studies without a {SCENE_GRAPH}"] += 1
                 graph = SceneGraph(patient_id=key[0], study_id=key[1])
+            elif graph is not None and made is not None:
+                quality.warnings[DANGLING] += dangling_questions(graph, made)
             if graph is None or made is None:
                 return None  # set aside by the reader
             return graph, made

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cxrjax import build
-from cxrjax.datasets.cxr_qba.build import SPLIT_NOT_TOLD, QBABuild, build_cxr_qba
+from cxrjax.datasets.cxr_qba.build import DANGLING, SPLIT_NOT_TOLD, QBABuild, build_cxr_qba
 from cxrjax.errors import UserError
 from cxrjax.records import read_records
 
@@ -141,6 +141,16 @@ def test_a_study_that_lacks_a_file(release, tmp_path):
     assert quality["warnings"]["studies without a .scene_graph.json"] == 1
     (entry,) = quality["set_aside"]
     assert (entry["reason"], entry["item"]) == ("missing_file", "p19990002/s59990002")
+
+
+def test_questions_about_observations_that_are_not_there(release, tmp_path):
+    path = next(release.rglob("s59990001.qa.json"))
+    content = json.loads(path.read_text())
+    content["questions"][0]["obs_ids"] += ["OIND", "O99"]
+    content["questions"][1]["obs_ids"] += ["OIND"]
+    path.write_text(json.dumps(content))
+    _, quality = built(release, tmp_path / "out")
+    assert quality["warnings"][DANGLING] == 1
 
 
 def test_a_table_without_a_column(release, tmp_path):
