@@ -11,7 +11,8 @@ better). Presets that fit the same recipe: `paligemma_3b_448`, `paligemma2_10b_4
 `medgemma_4b` choose the prompt `grounded_chat` and the codec `medgemma_json` or `vindr_px`. Build
 from the release (data/cxr_qba/README.md), with data.image_root where MIMIC-CXR-JPG's files/ lies:
 
-    python -m cxrjax.build --dataset=cxr_qba --source=RELEASE --least_grade=A --out=data/qba_built
+    python -m cxrjax.build --dataset=cxr_qba --source=RELEASE --least_grade=A --lean \\
+        --out=data/qba_built
     python -m cxrjax.convert --checkpoint=PATH/TO/paligemma2-3b-pt-448 --out=data/paligemma2_3b_448
 
 Not run here: neither the release nor the weights can be had. `plan` says what fits where.

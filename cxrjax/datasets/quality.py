@@ -33,6 +33,7 @@ REASONS = {
     "longitudinal": "wording that compares with an earlier examination",
     "malformed_row": "a row of a table with more or fewer cells than its header",
     "missing_box": "a region of which the source has no box",
+    "missing_file": "a study of which one of its files is not there",
     "missing_image": "an image file that is not there",
     "missing_text": "a report without findings or without an impression",
     "no_region": "a sentence that belongs to no region of the image",

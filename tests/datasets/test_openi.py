@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cxrjax.datasets.openi import ARCHIVE_NAME, MAX_BYTES, is_openi, read_openi
-from cxrjax.datasets.quality import QualityLog
+from cxrjax.datasets.openi import ARCHIVE_NAME, MAX_BYTES, is_openi, parse_openi, read_openi
+from cxrjax.datasets.quality import QualityLog, Unusable
 from cxrjax.errors import UserError
 
 _ROOT = Path(__file__).parents[2]
@@ -105,3 +105,14 @@ def test_the_real_collection():
     assert (len(reports), quality.entries) == (3955, [])
     assert sum(not (report.findings or report.impression) for report in reports) == 28
     assert len({report.report_id for report in reports}) == 3955
+
+
+def test_entities_that_grow_without_end():
+    """Ten times ten times ...: the XML parser stops; nothing is kept of it."""
+    entities = '<!ENTITY a0 "lol">' + "".join(
+        f'<!ENTITY a{n} "{f"&a{n - 1};" * 10}">' for n in range(1, 12)
+    )
+    text = f'<!DOCTYPE x [{entities}]><x><uId id="CXR1"/><AbstractText>&a11;</AbstractText></x>'
+    with pytest.raises(Unusable, match="not XML") as verdict:
+        parse_openi(text.encode(), "bomb.xml")
+    assert verdict.value.reason == "invalid_record"

@@ -8,7 +8,7 @@ DIR/records, questions, statistics.json, quality.json, manifest.json     as ever
 
 import collections
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,20 +22,32 @@ from cxrjax.datasets.cxr_qba.construction import (
     construct_questions,
 )
 from cxrjax.datasets.cxr_qba.entity_mapping import embedding_mapper
+from cxrjax.datasets.cxr_qba.export import ExportFilter, refuse_empty
 from cxrjax.datasets.cxr_qba.extraction import Extractor, Report
+from cxrjax.datasets.cxr_qba.graph_checks import dangling_questions
 from cxrjax.datasets.cxr_qba.language_model_extractor import LanguageModelExtractor
 from cxrjax.datasets.cxr_qba.language_model_rater import LanguageModelRater
-from cxrjax.datasets.cxr_qba.metadata import MetadataWriter, read_table, write_quality_mappings
+from cxrjax.datasets.cxr_qba.metadata import MetadataWriter, write_quality_mappings
 from cxrjax.datasets.cxr_qba.negative_sampling import MentionCounts
-from cxrjax.datasets.cxr_qba.questions import Question, StudyQuestions
-from cxrjax.datasets.cxr_qba.ratings import at_least, overall_grade
+from cxrjax.datasets.cxr_qba.questions import StudyQuestions
 from cxrjax.datasets.cxr_qba.record_conversion import to_records
+from cxrjax.datasets.cxr_qba.release_tables import (
+    named_images,
+    read_release_tables,
+    stated_counts,
+)
 from cxrjax.datasets.cxr_qba.scene_graph import SceneGraph
 from cxrjax.datasets.cxr_qba.sources import read_studies
 from cxrjax.datasets.cxr_qba.statistics import StudyStatistics, markdown, published
 from cxrjax.datasets.cxr_qba.study import StudyImage
-from cxrjax.datasets.cxr_qba.study_files import Key, StudyFiles, study_path, write_study
-from cxrjax.datasets.cxr_qba.surrogate_rating import KEY as SURROGATE
+from cxrjax.datasets.cxr_qba.study_files import (
+    QA,
+    SCENE_GRAPH,
+    Key,
+    StudyFiles,
+    holds_studies,
+    write_study,
+)
 from cxrjax.datasets.quality import QualityLog, Unusable
 from cxrjax.datasets.split import validation_groups
 from cxrjax.datasets.statistics import RecordStatistics, compare
@@ -43,6 +55,8 @@ from cxrjax.errors import UserError
 from cxrjax.records import Generator, QARecord
 
 NATIVE = "native"
+DANGLING = "questions about observations that their scene graph lacks"
+SPLIT_NOT_TOLD = "studies of which no table tells the split, divided here"
 SPLIT_NOT_FOLLOWED = "studies whose own split is not followed, since others have none"
 
 
@@ -57,6 +71,8 @@ class QBABuild:
             surrogate's where `surrogate` is on.
         entity_model: folder of a sentence-transformers model that maps names of findings; None: by
             their wording.
+        lean: leave out of the release's records what only the way back to its files needs. Records
+            of what is constructed never have it: the files lie beside them.
     """
 
     source: Path
@@ -65,6 +81,7 @@ class QBABuild:
     surrogate: bool = False
     least_grade: str = ""
     entity_model: Path | None = None
+    lean: bool = False
 
     def construction(self) -> Construction:
         """How to construct.
@@ -76,6 +93,11 @@ class QBABuild:
         if self.entity_model:
             how.mapper = embedding_mapper(self.entity_model)
         return how
+
+    @property
+    def export(self) -> ExportFilter:
+        """What becomes records."""
+        return ExportFilter(self.least_grade, self.surrogate)
 
     @property
     def entity_mapping(self) -> str:
@@ -151,6 +173,12 @@ def build_cxr_qba(
         _construct(build, quality, extractor, rater)
 
 
+def _nothing_left(build: QBABuild, quality: QualityLog) -> UserError:
+    reasons = {reason: n for reason, n in quality.counts().items() if n}
+    first = f"; the first: {quality.entries[0].found}" if quality.entries else ""
+    return UserError(f"{build.source}: no study left to use; set aside: {reasons or 'none'}{first}")
+
+
 def refuse_ungraded(build: QBABuild, rated: bool) -> None:
     """Raises `UserError` where constructed questions are to be filtered by grades they lack."""
     if build.least_grade and not rated:
@@ -161,12 +189,10 @@ def refuse_ungraded(build: QBABuild, rated: bool) -> None:
 
 
 def is_release(source: Path) -> bool:
-    """Whether a path holds the release's files."""
+    """Whether a path holds the release's files, in folders or in archives at any depth."""
     if source.suffix == ".zip":
         return True
-    if not source.is_dir():
-        return False
-    return next(source.rglob("*.qa.json"), None) is not None or bool(list(source.glob("*.zip")))
+    return source.is_dir() and holds_studies(source)
 
 
 def _construct(
@@ -204,8 +230,7 @@ def _construct(
                 tuple(dataclasses.replace(i, boxes={}, masks={}) for i in study.images), study.split
             )
     if not entries:
-        reasons = {reason: n for reason, n in quality.counts().items() if n}
-        raise UserError(f"{build.source}: no study left to use; set aside: {reasons or 'none'}")
+        raise _nothing_left(build, quality)
     with output.writing(build.out):
         output.write_json(build.out / "sampling_weights.json", counts.to_json())
 
@@ -232,56 +257,33 @@ def _construct(
 
 def _read_release(build: QBABuild, quality: QualityLog) -> None:
     with StudyFiles(build.source, quality) as files:
-        images = _release_images(build.source)
-        splits = _release_splits(build.source)
-        sizes = {i.image_id: i.image_hw for own in images.values() for i in own if i.image_hw}
+        tables = read_release_tables(build.source)
+        every = [image for key in files.members for image in tables.images_of(key)]
+        sizes = {image.image_id: image.image_hw for image in every if image.image_hw}
+        quality.warnings["images of which no table tells the size"] += len(every) - len(sizes)
         entries = {
-            key: _Entry(tuple(images.get(key, ())), splits.get(key, "")) for key in files.members
+            key: _Entry(tables.images_of(key), tables.split_of(key)) for key in files.members
         }
+        if entries and not any(entry.split for entry in entries.values()):
+            quality.warnings[SPLIT_NOT_TOLD] += len(entries)
 
         def questions(key: Key) -> tuple[SceneGraph, StudyQuestions] | None:
-            graph, made = files.read(key, sizes)
-            if graph is None or made is None:
+            there = files.members[key]
+            if QA not in there:
+                found = f"no {QA} beside its {SCENE_GRAPH}"
+                quality.set_aside("missing_file", "/".join(key), str(build.source), found)
                 return None
+            graph, made = files.read(key, sizes)
+            if graph is None and SCENE_GRAPH not in there:
+                quality.warnings[f"studies without a {SCENE_GRAPH}"] += 1
+                graph = SceneGraph(patient_id=key[0], study_id=key[1])
+            elif graph is not None and made is not None:
+                quality.warnings[DANGLING] += dangling_questions(graph, made)
+            if graph is None or made is None:
+                return None  # set aside by the reader
             return graph, made
 
         _write(build, entries, questions, quality, None)
-
-
-def _release_images(source: Path) -> dict[Key, list[StudyImage]]:
-    images: dict[Key, list[StudyImage]] = collections.defaultdict(list)
-    for row in _rows(source, "image"):
-        key = (row["patient_id"], row["study_id"])
-        known = row.get("height") and row.get("width")
-        images[key].append(
-            StudyImage(
-                row["image_id"],
-                (row["height"], row["width"]) if known else None,
-                row.get("view_position") or "",
-                row.get("patient_orientation") or "",
-                # As MIMIC-CXR-JPG lays them out.
-                path=f"files/{study_path(*key)}/{row['image_id']}.jpg",
-            )
-        )
-    return images
-
-
-def _release_splits(source: Path) -> dict[Key, str]:
-    names = {"val": "validation", "validate": "validation"}
-    return {
-        (row["patient_id"], row["study_id"]): names.get(row["split"], row["split"])
-        for row in _rows(source, "study")
-        if row.get("split")
-    }
-
-
-def _rows(source: Path, level: str) -> Iterator[dict]:
-    root = source if source.is_dir() else source.parent
-    for suffix in ("parquet", "csv.gz"):
-        for path in (root, root / "metadata"):
-            if (file := path / f"{level}_metadata.{suffix}").is_file():
-                yield from read_table(file)
-                return
 
 
 def _write(
@@ -312,14 +314,21 @@ def _write(
                         continue
                     graph, made = found
                     images = entries[key].images
+                    if release and not images:
+                        quality.warnings["studies of which no table tells the images"] += 1
+                        images = named_images(graph, made)
                     statistics.add(made, split, sum(i.frontal for i in images))
                     metadata.study(graph, made, images, split)
-                    kept, shown = export(made, images, build, quality)
-                    yield from to_records(kept, shown, split, None, generator, release)
+                    kept, shown = build.export.apply(made, images, quality)
+                    keep = release and not build.lean
+                    yield from to_records(kept, shown, split, None, generator, keep)
 
             manifest[split] = output.write_split(build.out, split, of_split(), records)
         write_quality_mappings(build.out / "metadata" / "quality_mappings.csv")
         values = {**records.values(), **statistics.values()}
+        if not values["studies"]:
+            raise _nothing_left(build, quality)
+        refuse_empty(build.source, sum(own["questions"] for own in manifest.values()), quality)
         (build.out / "tables.md").write_text(markdown(values), encoding="utf-8")
         output.write_json(
             build.out / "dataset_info.json",
@@ -328,7 +337,7 @@ def _write(
     output.finish(
         build.out,
         quality,
-        compare(values, published()),
+        compare(values, published() | (stated_counts(build.source) if release else {})),
         {
             "dataset": "cxr_qba",
             "seed": build.seed,
@@ -339,35 +348,6 @@ def _write(
             "splits": manifest,
         },
     )
-
-
-def export(
-    made: StudyQuestions, images: Sequence[StudyImage], build: QBABuild, quality: QualityLog
-) -> tuple[StudyQuestions, Sequence[StudyImage]]:
-    """The questions of a study that become records, and the images that they are asked of.
-
-    Without a frontal image there are none; where no view is known, the first image stands for the
-    study. What is left out is counted in `quality`.
-    """
-    frontal = [i for i in images if i.frontal]
-    if any(i.view for i in images) and not frontal:
-        quality.warnings["studies without a frontal image, not exported"] += 1
-        return made, ()
-    kept = [q for q in made.questions if _exported(q, build)]
-    quality.examined["questions"] += len(made.questions)
-    left_out = len(made.questions) - len(kept)
-    quality.warnings["questions below --least_grade, not exported"] += left_out
-    shown = frontal or images[:1] or (StudyImage(made.study_id),)
-    return made.model_copy(update={"questions": kept}), shown
-
-
-def _exported(question: Question, build: QBABuild) -> bool:
-    if not build.least_grade:
-        return True
-    grade = overall_grade(question)
-    if build.surrogate:
-        grade = question.question_quality.get(SURROGATE, {}).get("grade")
-    return at_least(grade, build.least_grade)
 
 
 def _divide(entries: Mapping[Key, _Entry], seed: int, quality: QualityLog) -> dict[str, list[Key]]:

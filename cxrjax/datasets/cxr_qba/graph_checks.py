@@ -57,6 +57,14 @@ def check_questions(questions: StudyQuestions, key: tuple[str, str], sizes: Size
             check_localization(answer.localization, sizes, answer.answer_id)
 
 
+def dangling_questions(graph: SceneGraph, questions: StudyQuestions) -> int:
+    """How many questions name observations that the scene graph does not have."""
+    known = set(graph.observations)
+    if graph.indication is not None and graph.indication.answer_for_indication is not None:
+        known.add(graph.indication.answer_for_indication.obs_id)
+    return sum(not known.issuperset(question.obs_ids) for question in questions.questions)
+
+
 def check_localization(places: Mapping[str, Localization], sizes: Sizes, owner: str) -> None:
     """Checks boxes on images.
 

@@ -17,12 +17,12 @@ from cxrjax.records import Answer, Generator, Provenance, QARecord
 
 EXTRA_FIELDS = "native_fields"
 EXTRA_ANSWERS = "native_answers"
+EXTRA_STUDY = "native_study"
 _TYPES: dict[str, Literal["main", "details", "related"]] = {
     "main_answer": "main",
     "details": "details",
     "related_information": "related",
 }
-_NATIVE_TYPES = {ours: theirs for theirs, ours in _TYPES.items()}
 _POLARITIES: dict[str | None, Literal["pos", "neg"]] = {"pos": "pos", "neg": "neg"}
 _QUESTION_FIELDS = ("question_id", "question_type", "question_strategy", "question", "answers")
 _ANSWER_FIELDS = ("answer_id", "text", "sub_answers")
@@ -43,9 +43,13 @@ def to_records(
         keep_native: whether records carry what the way back needs; it is more than half of a
             record, and not wanted where the native files lie beside.
     """
+    ids = {"patient_id": study.patient_id, "study_id": study.study_id}
+    bare = study.model_copy(update={"questions": []}).to_json()
+    more = {name: value for name, value in bare.items() if value != ids.get(name, [])}
+    of_study = {EXTRA_STUDY: more} if more else {}
     for question in study.questions:
         answers = [_answer(answer) for answer in question.answers]
-        quality = _kept(question) if keep_native else _grades(question)
+        quality = _kept(question) | of_study if keep_native else _grades(question)
         grade = overall_grade(question)
         for image in images:
             yield QARecord(
@@ -79,9 +83,16 @@ def from_records(records: Iterable[QARecord]) -> list[native.StudyQuestions]:
     seen: set[tuple[str, str, str]] = set()
     for record in records:
         patient, study = record.patient_id or "", record.study_id or ""
-        question_id = record.question_id.split("/")[-2]
+        question_id = record.question_id.removeprefix(f"{patient}/{study}/")
+        question_id = question_id.removesuffix(f"/{record.image_id}")
         content = studies.setdefault(
-            (patient, study), {"patient_id": patient, "study_id": study, "questions": []}
+            (patient, study),
+            {
+                "patient_id": patient,
+                "study_id": study,
+                "questions": [],
+                **record.quality.get(EXTRA_STUDY, {}),
+            },
         )
         if (patient, study, question_id) in seen:
             continue
@@ -92,10 +103,7 @@ def from_records(records: Iterable[QARecord]) -> list[native.StudyQuestions]:
                 "question_type": record.question_type,
                 "question_strategy": record.question_strategy,
                 "question": record.question,
-                "answers": [
-                    _native_answer(answer, record.quality[EXTRA_ANSWERS])
-                    for answer in record.answers
-                ],
+                "answers": _native_answers(record.answers, iter(record.quality[EXTRA_ANSWERS])),
                 **record.quality[EXTRA_FIELDS],
             }
         )
@@ -105,10 +113,9 @@ def from_records(records: Iterable[QARecord]) -> list[native.StudyQuestions]:
 def _kept(question: native.Question) -> dict[str, Any]:
     return {
         EXTRA_FIELDS: _without(question.to_json(), _QUESTION_FIELDS),
-        EXTRA_ANSWERS: {
-            answer.answer_id: _without(answer.to_json(), _ANSWER_FIELDS)
-            for answer in question.all_answers()
-        },
+        EXTRA_ANSWERS: [
+            _without(answer.to_json(), _ANSWER_FIELDS) for answer in question.all_answers()
+        ],
     }
 
 
@@ -145,22 +152,25 @@ def _pixels(box: Sequence[float]) -> PixelBox:
     return float(box[0]), float(box[1]), float(box[2]), float(box[3])
 
 
-def _native_answer(answer: Answer, extras: Mapping[str, Any]) -> dict[str, Any]:
-    content = {
-        "answer_id": answer.answer_id,
-        "answer_type": _NATIVE_TYPES[answer.answer_type],
-        "text": answer.text,
-        **extras[answer.answer_id],
-    }
-    # A leaf may be written without the field; extras know whether it was.
-    parts = [_native_answer(part, extras) for part in answer.sub_answers]
-    if parts or content.pop("has_sub_answers", True):
-        content["sub_answers"] = parts
-    return content
+def _native_answers(
+    answers: Sequence[Answer], extras: Iterator[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Answers with their parts; `extras` has a place for each, before what is below it."""
+    found = []
+    for answer in answers:
+        content = {"answer_id": answer.answer_id, "text": answer.text, **next(extras)}
+        parts = _native_answers(answer.sub_answers, extras)
+        # A leaf may be written without the field, or with null; extras know.
+        if parts or content.pop("has_sub_answers", True):
+            content.setdefault("sub_answers", parts)
+        found.append(content)
+    return found
 
 
 def _without(content: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
     left = {name: value for name, value in content.items() if name not in names}
     if "sub_answers" in names and "sub_answers" not in content:
         left["has_sub_answers"] = False
+    elif "sub_answers" in names and content["sub_answers"] is None:
+        left["sub_answers"] = None
     return left

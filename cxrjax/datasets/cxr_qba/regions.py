@@ -40,23 +40,37 @@ def localize(
 ) -> dict[str, LocalizedRegion]:
     """Every region that can be had on an image, given ones first.
 
-    Boxes that are unusable (no area, outside of the image) are set aside in `quality`.
+    Boxes that are unusable (no area, outside of the image, fractions) are set aside in `quality`;
+    given regions that are too small (Q03) or have no definition are counted there.
     """
+    quality = quality or QualityLog()
     found: dict[str, LocalizedRegion] = {}
-    for name, mask in image.masks.items():
+    given = [(name, None, mask) for name, mask in image.masks.items()]
+    boxed = [(name, boxes, None) for name, boxes in image.boxes.items()]
+    for name, boxes, mask in (*given, *boxed):
         region = definitions.source_names.get(name, name)
-        if region in definitions.regions and (made := _from_mask(np.asarray(mask, bool))):
-            found[region] = made
-    for name, given in image.boxes.items():
-        region = definitions.source_names.get(name, name)
-        if region not in definitions.regions or region in found:
-            continue
-        fused = fuse_duplicates(_usable(given, image, name, quality))
-        if large := _large_enough(fused, image.image_hw):
-            found[region] = LocalizedRegion(large)
+        if region not in definitions.regions:
+            quality.warnings["given regions that have no definition"] += 1
+        elif mask is not None:
+            _keep(found, region, _from_mask(np.asarray(mask, bool)), quality)
+        elif region not in found and (usable := _usable(boxes or (), image, name, quality)):
+            large = _large_enough(fuse_duplicates(usable), image.image_hw)
+            _keep(found, region, LocalizedRegion(large) if large else None, quality)
     for name in definitions.regions:
         _derive(name, found, image, definitions, set())
     return found
+
+
+def _keep(
+    found: dict[str, LocalizedRegion],
+    region: str,
+    made: LocalizedRegion | None,
+    quality: QualityLog,
+) -> None:
+    if made:
+        found[region] = made
+    else:
+        quality.warnings["given regions too small to be pointed at"] += 1
 
 
 def fuse_duplicates(boxes: Sequence[Box], iou: float = DUPLICATE_IOU) -> tuple[Box, ...]:
@@ -123,16 +137,16 @@ def _from_mask(mask: np.ndarray) -> LocalizedRegion | None:
     return LocalizedRegion(boxes, cleaned) if boxes else None
 
 
-def _usable(
-    given: Sequence[Box], image: StudyImage, name: str, quality: QualityLog | None
-) -> list[Box]:
+def _usable(given: Sequence[Box], image: StudyImage, name: str, quality: QualityLog) -> list[Box]:
     usable = []
     for box in given:
         try:
+            if max(box) <= 1:
+                found = f"{name} box {list(box)} looks like fractions; expected pixels"
+                raise Unusable("wrong_frame", found)
             check_box(box, image.image_hw, name)
         except Unusable as fault:
-            if quality is not None:
-                quality.set_aside(fault.reason, image.image_id, name, fault.found)
+            quality.set_aside(fault.reason, image.image_id, name, fault.found)
             continue
         usable.append(box)
     return usable

@@ -1,9 +1,11 @@
 """The scene graph of a study as the release publishes it: `<study>.scene_graph.json`.
 
-Fields that a file has beyond the known ones are kept. Numbers stay whole where they are whole, so
+Fields that a file has beyond the known ones are kept. Numbers stay whole where they are whole, null
+stays null where a list or a text is expected, and ids of patients and studies keep their form, so
 that reading and writing gives the same JSON up to the order of keys.
 """
 
+import functools
 from typing import Annotated, Any
 
 import pydantic
@@ -12,10 +14,41 @@ Number = int | float
 PixelBox = Annotated[list[Number], pydantic.Field(min_length=4, max_length=4)]
 
 
+_ID_LETTERS = {"patient_id": "p", "study_id": "s"}
+
+
+def path_id(letter: str, value: Any) -> str:
+    """An id as paths have it (`p10000032`), whether or not it stands there with its letter."""
+    text = str(value)
+    return letter + text if text.isdecimal() else text
+
+
 class Native(pydantic.BaseModel):
     """An object of the release's files."""
 
     model_config = pydantic.ConfigDict(extra="allow")
+
+    @pydantic.model_validator(mode="wrap")
+    @classmethod
+    def _read(cls, content: Any, handler: pydantic.ModelWrapValidatorHandler["Native"]) -> "Native":
+        """Takes null for a field that is never null as if it were missing, and ids without their
+        letter; `to_json` writes both as they were."""
+        if not isinstance(content, dict):
+            return handler(content)
+        found: dict[str, Any] = {
+            n: v for n, v in content.items() if v is None and n in _never_null(cls)
+        }
+        changed = {n: v for n, v in content.items() if n not in found} if found else content
+        for name in _ID_LETTERS.keys() & cls.model_fields.keys() & content.keys():
+            value = content[name]
+            if isinstance(value, int | str) and value != path_id(_ID_LETTERS[name], value):
+                found[name] = value
+                changed = {**changed, name: path_id(_ID_LETTERS[name], value)}
+        made = handler(changed)
+        if found:
+            # Written after the fields, so that these take their place; no attribute reads them.
+            made.__pydantic_extra__ = {**(made.__pydantic_extra__ or {}), **found}
+        return made
 
     def to_json(self, whole: bool = False) -> dict[str, Any]:
         """The object as it stands in a file.
@@ -25,6 +58,13 @@ class Native(pydantic.BaseModel):
                 is written with the fields that it had.
         """
         return self.model_dump(mode="json", exclude_unset=not whole)
+
+
+@functools.cache
+def _never_null(kind: type[Native]) -> frozenset[str]:
+    """Fields that may be missing, and are no null where they are."""
+    fields = kind.model_fields.items()
+    return frozenset(n for n, f in fields if not f.is_required() and f.get_default() is not None)
 
 
 class Sentence(Native):

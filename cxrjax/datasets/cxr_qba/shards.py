@@ -25,9 +25,10 @@ from typing import Any
 
 import cxrjax
 from cxrjax.datasets import output
-from cxrjax.datasets.cxr_qba.build import SPLIT_NOT_FOLLOWED, QBABuild, export
+from cxrjax.datasets.cxr_qba.build import SPLIT_NOT_FOLLOWED, QBABuild
 from cxrjax.datasets.cxr_qba.construction import construct_graph, construct_questions
 from cxrjax.datasets.cxr_qba.corpus_facts import CorpusFacts, merge_facts
+from cxrjax.datasets.cxr_qba.export import refuse_empty
 from cxrjax.datasets.cxr_qba.metadata import MetadataWriter, write_quality_mappings
 from cxrjax.datasets.cxr_qba.record_conversion import to_records
 from cxrjax.datasets.cxr_qba.scene_graph import SceneGraph
@@ -188,7 +189,7 @@ def build_questions(job: ShardedBuild, number: int, facts: CorpusFacts) -> None:
             statistics.add(made, split, sum(image.frontal for image in images))
             metadata.study(graph, made, images, split)
             studies[split, graph.patient_id] += 1
-            kept, shown = export(made, images, build, quality)
+            kept, shown = build.export.apply(made, images, quality)
             for image in shown:
                 for record in to_records(kept, (image,), split, None, generator, False):
                     shards[split].add(record)
@@ -240,6 +241,7 @@ def finish(job: ShardedBuild) -> None:
     quality.entries.sort(key=lambda entry: (entry.reason, entry.item, entry.found))
     manifest = {split: describe_split(shards) for split, shards in sorted(splits.items())}
     questions = sum(entry["questions"] for entry in manifest.values())
+    refuse_empty(build.source, questions, quality)
     values = {
         **{name: counts[name] for name in _ADDITIVE},
         "questions_per_image": ratio(questions, counts["images"]),

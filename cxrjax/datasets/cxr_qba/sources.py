@@ -21,6 +21,7 @@ from pycocotools import mask as coco
 
 from cxrjax.datasets import mimic_tables
 from cxrjax.datasets.cxr_qba.extraction import Report
+from cxrjax.datasets.cxr_qba.mimic_report import parse_sections, text_without_header
 from cxrjax.datasets.cxr_qba.study import Box, Study, StudyImage
 from cxrjax.datasets.gemex.scene_graph import box_on_image, original_box
 from cxrjax.datasets.openi import is_openi, read_openi
@@ -28,10 +29,7 @@ from cxrjax.datasets.quality import QualityLog, Unusable
 from cxrjax.errors import UserError
 
 JSONL = "studies.jsonl"
-_HEADER = re.compile(r"^\s*([A-Z][A-Z /]{2,40}):", re.MULTILINE)
-_SECTIONS = {"INDICATION": "indication", "REASON FOR EXAM": "indication", "HISTORY": "indication",
-             "CLINICAL INFORMATION": "indication", "FINDINGS": "findings",
-             "IMPRESSION": "impression", "CONCLUSION": "impression"}  # fmt: skip
+_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 _MAX_REPORT = 1 << 20
 
 Wanted = Callable[[str], bool]
@@ -54,16 +52,23 @@ def read_studies(source: Path, quality: QualityLog, wanted: Wanted = _all) -> It
         UserError: nothing there can be read.
     """
     if (source / JSONL).is_file() or source.suffix == ".jsonl":
-        yield from _read_lines(source if source.is_file() else source / JSONL, quality, wanted)
+        studies = _read_lines(source if source.is_file() else source / JSONL, quality, wanted)
     elif (source / "files").is_dir():
-        yield from _read_mimic(source, quality, wanted)
+        studies = _read_mimic(source, quality, wanted)
     elif source.exists() and is_openi(source):
-        yield from _read_openi(source, quality, wanted)
+        studies = _read_openi(source, quality, wanted)
     else:
         raise UserError(
-            f"{source}: found neither the release's *.scene_graph.json, nor files/ (MIMIC-CXR), "
+            f"{source}: found neither the release's *.qa.json, nor files/ (MIMIC-CXR), "
             f"nor OpenI's reports, nor {JSONL}"
         )
+    for study in studies:
+        # Ids become names of folders and files.
+        if bad := [i for i in (study.patient_id, study.study_id) if not _ID.fullmatch(i)]:
+            found = f"id {bad[0]!r}; expected letters, digits, - . _ and no dot in front"
+            quality.set_aside("invalid_record", bad[0], str(source), found)
+            continue
+        yield study
 
 
 def _read_openi(source: Path, quality: QualityLog, wanted: Wanted) -> Iterator[Study]:
@@ -154,32 +159,12 @@ def _set_aside_line(
         quality.set_aside(fault[0], where, where, fault[1])
 
 
-def parse_sections(text: str) -> dict[str, str]:
-    """The sections of a report as MIMIC-CXR writes them, those that are used, by their kind."""
-    headers = list(_HEADER.finditer(text))
-    sections: dict[str, str] = {}
-    ends = [header.start() for header in headers[1:]] + [len(text)]
-    for header, end in zip(headers, ends, strict=False):
-        kind = _SECTIONS.get(header[1].strip())
-        if kind is None:
-            continue
-        body = text[header.end() : end].strip()
-        sections[kind] = f"{sections[kind]}\n{body}" if sections.get(kind) else body
-    return sections
-
-
 def _read_mimic(source: Path, quality: QualityLog, wanted: Wanted) -> Iterator[Study]:
     images: dict[str, list[StudyImage]] = {}
     columns = ("dicom_id", "subject_id", "study_id", "Rows", "Columns")
     for where, row in _table(source, mimic_tables.METADATA_PATTERN, columns):
         if wanted(f"p{row['subject_id']}"):
-            image = StudyImage(
-                row["dicom_id"],
-                mimic_tables.size_of(row, where),
-                row.get("ViewPosition") or "",
-                row.get("PatientOrientationCodeSequence_CodeMeaning") or "",
-            )
-            images.setdefault(row["study_id"], []).append(image)
+            images.setdefault(row["study_id"], []).append(mimic_image(row, where))
     split_columns = ("study_id", "split")
     splits = {
         row["study_id"]: mimic_tables.SPLIT_NAMES.get(row["split"], row["split"])
@@ -191,21 +176,44 @@ def _read_mimic(source: Path, quality: QualityLog, wanted: Wanted) -> Iterator[S
         patient_id, study_id = path.parent.name, path.stem
         try:
             with open(path, "rb") as file:
-                text = file.read(_MAX_REPORT + 1).decode("utf-8")
+                content = file.read(_MAX_REPORT + 1)
+            if len(content) > _MAX_REPORT:
+                found = f"more than {_MAX_REPORT} bytes"
+                quality.set_aside("report_too_long", study_id, path.name, found)
+                continue
+            text = content.decode("utf-8")
         except UnicodeDecodeError as error:
             found = f"byte {error.start} is not UTF-8"
             quality.set_aside("bad_encoding", study_id, path.name, found)
             continue
         except OSError as error:
             raise UserError(f"{path}: cannot read: {error.strerror}") from None
+        sections = parse_sections(text)
+        if not {"findings", "impression"} & sections.keys() and (rest := text_without_header(text)):
+            quality.warnings["reports read from their text without a header"] += 1
+            sections["findings"] = rest
         plain = study_id.removeprefix("s")
         yield Study(
             patient_id,
             study_id,
-            Report(parse_sections(text)),
+            Report(sections),
             tuple(_with_regions(source, path, one, quality) for one in images.get(plain, [])),
             splits.get(plain, ""),
         )
+
+
+def mimic_image(row: Mapping[str, str], where: str) -> StudyImage:
+    """The image that a row of MIMIC-CXR-JPG's metadata is of, without its path.
+
+    Raises:
+        UserError: the size is none.
+    """
+    return StudyImage(
+        row["dicom_id"],
+        mimic_tables.size_of(row, where),
+        row.get("ViewPosition") or "",
+        row.get("PatientOrientationCodeSequence_CodeMeaning") or "",
+    )
 
 
 def _with_regions(source: Path, report: Path, image: StudyImage, quality: QualityLog) -> StudyImage:
@@ -249,7 +257,9 @@ def _masks(path: Path, image: StudyImage, quality: QualityLog) -> dict[str, np.n
                 found = f"annotation {number}: {lengths['size']}; the image has {image.image_hw}"
                 quality.set_aside("wrong_frame", image.image_id, path.name, found)
                 continue
-            masks[name] = coco.decode(lengths).astype(bool)
+            mask = coco.decode(lengths).astype(bool)
+            # A structure in several parts may have an annotation for each.
+            masks[name] = mask | masks[name] if name in masks else mask
         except (KeyError, TypeError, ValueError) as error:
             found = f"annotation {number} is no mask: {error!r}"
             quality.set_aside("invalid_record", image.image_id, path.name, found)

@@ -3,13 +3,15 @@
     p1x/p1xxxxxxx/sxxxxxxxx.scene_graph.json
     p1x/p1xxxxxxx/sxxxxxxxx.qa.json
 
-A study's key is (patient, study). Nothing is unpacked: members are read one by one, and those with
+They may stand below other folders and in several archives, such as one for each p1x and kind. A
+study's key is (patient, study). Nothing is unpacked: members are read one by one, and those with
 a path that leads out of the archive or of more than `MAX_BYTES` are set aside.
 """
 
 import contextlib
 import dataclasses
 import json
+import os
 import re
 import zipfile
 import zlib
@@ -24,7 +26,9 @@ from cxrjax.datasets.cxr_qba.scene_graph import Native, SceneGraph
 from cxrjax.datasets.quality import QualityLog, Unusable
 from cxrjax.errors import UserError
 
-SUFFIXES = (".scene_graph.json", ".qa.json")
+SCENE_GRAPH = ".scene_graph.json"
+QA = ".qa.json"
+SUFFIXES = (SCENE_GRAPH, QA)
 # A study with 500 questions and three images has some 8 MB.
 MAX_BYTES = 64 << 20
 # JSON of this kind shrinks by 10 to 60; a file of zeros by 1,000.
@@ -93,7 +97,7 @@ class StudyFiles:
     """Finds and reads studies. Use as a context.
 
     Args:
-        path: folder, zip archive, or folder with zip archives.
+        path: folder, zip archive, or folder with zip archives at any depth.
         quality: where what can't be used is set aside.
 
     Attributes:
@@ -126,8 +130,8 @@ class StudyFiles:
             image_sizes: image id -> (height, width), to check boxes against.
         """
         files = self.members[key]
-        graph = self._parse(key, files.get(SUFFIXES[0]), SceneGraph, image_sizes)
-        questions = self._parse(key, files.get(SUFFIXES[1]), StudyQuestions, image_sizes)
+        graph = self._parse(key, files.get(SCENE_GRAPH), SceneGraph, image_sizes)
+        questions = self._parse(key, files.get(QA), StudyQuestions, image_sizes)
         assert graph is None or isinstance(graph, SceneGraph)
         assert questions is None or isinstance(questions, StudyQuestions)
         return graph, questions
@@ -157,7 +161,7 @@ class StudyFiles:
         if path.is_dir():
             for file in sorted(path.rglob("*.json")):
                 self._add(Member(file.relative_to(path).as_posix(), path))
-            for archive in sorted(path.glob("*.zip")):
+            for archive in sorted(path.rglob("*.zip")):
                 self._scan_archive(archive)
         elif path.is_file():
             self._scan_archive(path)
@@ -192,6 +196,24 @@ class StudyFiles:
         files[suffix] = member
 
 
+def holds_studies(folder: Path) -> bool:
+    """Whether a file below a folder, or a member of an archive there, is a study's."""
+    archives: list[Path] = []
+    # Once: a folder of MIMIC-CXR-JPG has 600,000 files.
+    for place, _, names in os.walk(folder):
+        if any(name.endswith(SUFFIXES) for name in names):
+            return True
+        archives += [Path(place) / name for name in names if name.endswith(".zip")]
+    for path in sorted(archives):
+        try:
+            with zipfile.ZipFile(path) as archive:
+                if any(name.endswith(SUFFIXES) for name in archive.namelist()):
+                    return True
+        except (OSError, zipfile.BadZipFile):
+            continue  # whoever reads the release will say so
+    return False
+
+
 def parse(content: bytes, kind: type[Native]) -> Native:
     """An object out of a file's bytes.
 
@@ -207,7 +229,7 @@ def parse(content: bytes, kind: type[Native]) -> Native:
     except (ValueError, RecursionError) as error:
         if isinstance(error, pydantic.ValidationError):
             first = error.errors()[0]
-            place = ".".join(str(part) for part in first["loc"])
+            place = ".".join(str(part) for part in first["loc"][-12:])
             raise Unusable("invalid_graph", f"{place}: {first['msg']}") from None
         raise Unusable("invalid_graph", f"not JSON: {error}") from None
 
@@ -219,7 +241,7 @@ def study_path(patient_id: str, study_id: str) -> str:
 
 def write_study(root: Path, native: SceneGraph | StudyQuestions, whole: bool = True) -> Path:
     """Writes an object at its place below `root`. `whole` as in `Native.to_json`."""
-    suffix = SUFFIXES[0] if isinstance(native, SceneGraph) else SUFFIXES[1]
+    suffix = SCENE_GRAPH if isinstance(native, SceneGraph) else QA
     path = root / (study_path(native.patient_id, native.study_id) + suffix)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(native.to_json(whole), ensure_ascii=False), encoding="utf-8")

@@ -10,7 +10,7 @@ from pycocotools import mask as coco
 from cxrjax.datasets.cxr_qba.build import SPLIT_NOT_FOLLOWED, QBABuild, build_cxr_qba
 from cxrjax.datasets.cxr_qba.metadata import COLUMNS
 from cxrjax.datasets.cxr_qba.record_conversion import from_records
-from cxrjax.datasets.cxr_qba.sources import parse_sections, read_studies
+from cxrjax.datasets.cxr_qba.sources import read_studies
 from cxrjax.datasets.quality import QualityLog
 from cxrjax.errors import UserError
 from cxrjax.records import read_records
@@ -93,6 +93,16 @@ def test_export_by_the_surrogate_grade(sample, tmp_path):
     assert (manifest["grades"], manifest["least_grade"]) == ("surrogate", "A")
     with pytest.raises(UserError, match="add --rate_with=surrogate"):
         built(sample / "reports", tmp_path / "none", least_grade="A")
+
+
+def test_a_filter_that_leaves_nothing_ends_in_one_line(sample, tmp_path):
+    with pytest.raises(UserError, match=r"no question left to export: .* 10 questions without"):
+        built(sample / "release", tmp_path / "release", least_grade="B")
+    assert not (tmp_path / "release" / "manifest.json").exists()
+    lines = (sample / "reports" / "studies.jsonl").read_text().splitlines()
+    (tmp_path / "studies.jsonl").write_text(lines[2] + "\n")  # the lateral one
+    with pytest.raises(UserError, match=r"no question left to export: 1 studies without a frontal"):
+        built(tmp_path, tmp_path / "out")
 
 
 def test_from_openi(tmp_path):
@@ -203,6 +213,19 @@ def test_region_files_that_are_none(tmp_path, name, raw):
     assert not (study.images[0].masks if name == "cxas" else study.images[0].boxes)
 
 
+def test_a_structure_in_two_parts(tmp_path):
+    path = mimic(tmp_path) / "cxas" / "d1.json"
+    content = json.loads(path.read_text())
+    part = np.zeros((300, 200), np.uint8, order="F")
+    part[210:220, 10:30] = 1
+    counts = coco.encode(part)["counts"].decode()
+    second = {"category_id": 3, "segmentation": {"size": [300, 200], "counts": counts}}
+    content["annotations"].append(second)
+    path.write_text(json.dumps(content))
+    (study,) = read_studies(tmp_path, QualityLog())
+    assert study.images[0].masks["left lung"].sum() == 170 * 80 + 10 * 20
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -227,12 +250,14 @@ def test_masks_that_are_none(tmp_path, change, reason):
 def test_reports_that_are_none(tmp_path):
     folder = mimic(tmp_path) / "files" / "p19" / "p19990009"
     (folder / "s59990010.txt").write_text("FINDINGS: " + "Clear lungs. " * 80_000)
+    # A megabyte that ends within a letter.
+    (folder / "s59990013.txt").write_text("FINDINGS: x" + "é" * (1 << 20))
     (folder / "s59990011.txt").write_bytes(b"FINDINGS: \xff")
     (folder / "s59990012.txt").write_text("FINDINGS:\n\nIMPRESSION:\n")
     built(tmp_path, tmp_path / "out")
     counts = json.loads((tmp_path / "out" / "quality.json").read_text())["counts"]
     reasons = ("report_too_long", "bad_encoding", "empty_report")
-    assert [counts[reason] for reason in reasons] == [1, 1, 1]
+    assert [counts[reason] for reason in reasons] == [2, 1, 1]
 
 
 @pytest.mark.parametrize(
@@ -258,10 +283,17 @@ def test_tables_that_are_none(tmp_path, table, text, message):
         list(read_studies(tmp_path, QualityLog()))
 
 
-def test_sections_of_a_report():
-    text = "WET READ: ___ \n HISTORY:  Pain.\n COMPARISON: None.\n FINDINGS:  A.\n B: c.\n"
-    assert parse_sections(text) == {"indication": "Pain.", "findings": "A.\n B: c."}
-    assert parse_sections("no headers") == {}
+def test_a_mimic_report_without_headers_is_read_and_counted(tmp_path):
+    folder = mimic(tmp_path / "in") / "files" / "p19" / "p19990009"
+    (folder / "s59990009.txt").write_text(
+        "                  FINAL REPORT\n CHEST RADIOGRAPH\n \n INDICATION:  Cough.\n \n"
+        " COMPARISON:  None.\n \n There is a large left pleural effusion.\n"
+    )
+    records = built(tmp_path / "in", tmp_path / "out")["validation"]
+    found = {r.variables["finding"] for r in records if r.question_type == "D01_describe_finding"}
+    assert "pleural effusion" in found
+    quality = json.loads((tmp_path / "out" / "quality.json").read_text())
+    assert quality["warnings"]["reports read from their text without a header"] == 1
 
 
 def test_lines_of_ones_own(tmp_path):
@@ -273,6 +305,19 @@ def test_lines_of_ones_own(tmp_path):
     counts = json.loads((tmp_path / "out" / "quality.json").read_text())["counts"]
     assert counts["invalid_record"] == 2
     assert (counts["bad_encoding"], counts["duplicate_id"]) == (1, 1)
+
+
+@pytest.mark.parametrize("name", ["../../outside", "/outside", "..", "a/b", "", "a\\b", "a\nb"])
+def test_ids_that_would_lead_out_of_the_folder(tmp_path, name):
+    good = {"patient_id": "p", "study_id": "s", "sections": {"findings": "Clear lungs."}}
+    lines = [good, {**good, "patient_id": name}, {**good, "study_id": name}]
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "studies.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
+    built(tmp_path / "in", tmp_path / "deep" / "er" / "out")
+    counts = json.loads((tmp_path / "deep" / "er" / "out" / "quality.json").read_text())["counts"]
+    assert counts["invalid_record"] == 2
+    assert {path.name for path in tmp_path.iterdir()} == {"in", "deep"}
+    assert [path.name for path in (tmp_path / "deep" / "er").iterdir()] == ["out"]
 
 
 def test_splits_that_only_some_studies_have_are_not_followed(tmp_path):

@@ -15,7 +15,13 @@ from cxrjax.datasets.cxr_qba.questions import StudyQuestions
 from cxrjax.datasets.cxr_qba.record_conversion import from_records, to_records
 from cxrjax.datasets.cxr_qba.scene_graph import SceneGraph
 from cxrjax.datasets.cxr_qba.study import StudyImage
-from cxrjax.datasets.cxr_qba.study_files import MAX_BYTES, StudyFiles, study_path, write_study
+from cxrjax.datasets.cxr_qba.study_files import (
+    MAX_BYTES,
+    StudyFiles,
+    holds_studies,
+    study_path,
+    write_study,
+)
 from cxrjax.datasets.quality import QualityLog
 from cxrjax.errors import UserError
 from cxrjax.records import format_record, parse_record
@@ -66,6 +72,29 @@ def test_records_there_and_back(native_pair):
     assert len({record.question_id for record in records}) == len(records)
     again = [parse_record(format_record(record), "test") for record in records]
     (back,) = from_records(again)
+    assert in_order(back.to_json()) == in_order(questions)
+
+
+def test_nulls_bare_ids_and_unknown_fields_there_and_back(native_pair):
+    graph, questions = native_pair
+    graph |= {"patient_id": 19990001, "study_id": "59990001", "obs_relations": None}
+    next(iter(graph["observations"].values())).update(modifiers=None, positiveness=None)
+    questions |= {"patient_id": 19990001, "study_id": 59990001, "of_the_study": {"kept": None}}
+    for question in questions["questions"]:
+        question["variables"] = question["extraction_quality"] = None
+        for answer in question["answers"]:
+            # Ids need only differ among siblings.
+            answer |= {"answer_id": "A", "modifiers": None, "regions": None, "answer_type": "odd"}
+            for part in answer["sub_answers"]:
+                part |= {"answer_id": "A", "sub_answers": None}
+    read = SceneGraph.model_validate(graph)
+    assert (read.patient_id, read.study_id) == KEY and read.obs_relations == []
+    assert in_order(read.to_json()) == in_order(graph)
+    study = StudyQuestions.model_validate(questions)
+    assert in_order(study.to_json()) == in_order(questions)
+    records = [parse_record(format_record(r), "test") for r in to_records(study, IMAGES, "train")]
+    assert {(r.patient_id, r.study_id) for r in records} == {KEY}
+    (back,) = from_records(records)
     assert in_order(back.to_json()) == in_order(questions)
 
 
@@ -128,6 +157,27 @@ def test_studies_are_found(sample, tmp_path, kind):
     assert not quality.entries
 
 
+def test_studies_are_found_in_archives_of_each_kind_in_folders(sample, tmp_path):
+    """As the release has them: scene graphs and questions apart, an archive for each p1x."""
+    release, source = sample / "release", tmp_path / "release"
+    for kind, suffix in (("scene_data", "scene_graph.json"), ("qa", "qa.json")):
+        (source / kind).mkdir(parents=True)
+        with zipfile.ZipFile(source / kind / "p19.zip", "w") as archive:
+            for path in release.rglob(f"*.{suffix}"):
+                archive.write(path, path.relative_to(release))
+    assert holds_studies(source)
+    with StudyFiles(source, QualityLog()) as files:
+        graph, questions = files.read(KEY, SIZES)
+    assert graph.study_id == questions.study_id == KEY[1]
+
+
+def test_archives_of_other_things_are_no_studies(tmp_path):
+    with zipfile.ZipFile(tmp_path / "mimic-cxr-reports.zip", "w") as archive:
+        archive.writestr("files/p10/p10000032/s50414267.txt", "FINAL REPORT")
+    (tmp_path / "damaged.zip").write_bytes(b"PK nonsense")
+    assert not holds_studies(tmp_path)
+
+
 def test_writing_puts_a_study_at_its_place(native_pair, tmp_path):
     graph = SceneGraph.model_validate(native_pair[0])
     path = write_study(tmp_path, graph, whole=False)
@@ -169,6 +219,7 @@ def _box(box):
         (_box([50, 10, 10, 50]), "bad_box"),
         (_box([0.1, 0.1, 0.5, 0.5]), "wrong_frame"),
         (_box([1, 2, 3]), "invalid_graph"),
+        (_box([float("nan"), 2, 3, 4]), "bad_box"),
         (lambda g: g.update(study_id="s1"), "invalid_graph"),
         (lambda g: g.pop("patient_id"), "invalid_graph"),
         (lambda g: None, None),
@@ -192,6 +243,17 @@ def test_graphs_that_do_not_hold_together(native_pair, tmp_path, change, expecte
 )
 def test_files_that_are_none(tmp_path, raw, expected):
     assert reason(lay(tmp_path, raw=raw)) == expected
+
+
+def test_parts_of_answers_without_end(native_pair, tmp_path):
+    questions = native_pair[1]
+    questions["questions"][0]["answers"] = ["DEEP"]
+    deep = '{"answer_id": "a", "answer_type": "d", "text": "t", "sub_answers": ['
+    path = lay(tmp_path, questions=questions) / "p19" / KEY[0] / f"{KEY[1]}.qa.json"
+    for depth in (300, 2000):
+        text = json.dumps(questions).replace('"DEEP"', deep * depth + "]}" * depth)
+        path.write_text(text)
+        assert reason(tmp_path) == "invalid_graph"
 
 
 def test_a_question_twice(native_pair, tmp_path):

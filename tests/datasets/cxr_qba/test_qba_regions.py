@@ -59,6 +59,39 @@ def test_masks_are_cleaned_and_combined():
     assert localize(StudyImage("i", (200, 200), masks={"trachea": tiny}), DEFINITIONS) == {}
 
 
+def test_masks_intersect_and_a_box_around_masks_has_none():
+    heart, zone, lung, angle = (np.zeros((200, 200), bool) for _ in range(4))
+    zone[100:150, 110:180] = lung[20:150, 110:180] = True
+    heart[80:170, 70:140] = True
+    heart[140:170, 125:] = False  # a corner, so that a box around is not the mask
+    angle[140:160, 150:180] = True
+    masks = {"left lower lung zone": zone, "cardiac silhouette": heart, "left lung": lung}
+    masks |= {"left costophrenic angle": angle}
+    found = localize(StudyImage("i", (200, 200), masks=masks), DEFINITIONS)
+    shared = found["left cardiophrenic angle"]
+    np.testing.assert_array_equal(shared.mask, heart & zone)
+    assert shared.boxes == ((110, 100, 140, 150),) and shared.mask.sum() < 30 * 50
+    assert found["left pleural space"].boxes == ((110, 20, 180, 160),)
+    assert found["left pleural space"].mask is None
+    # An operand without a mask: of boxes then.
+    del masks["cardiac silhouette"]
+    boxes = {"cardiac silhouette": ((70.0, 80.0, 140.0, 170.0),)}
+    mixed = localize(StudyImage("i", (200, 200), boxes=boxes, masks=masks), DEFINITIONS)
+    assert mixed["left cardiophrenic angle"].boxes == ((110, 100, 140, 150),)
+    assert mixed["left cardiophrenic angle"].mask is None
+
+
+def test_cleaning_a_mask_opens_closes_fills_and_takes_specks_away():
+    whole = np.zeros((60, 60), bool)
+    whole[10:50, 10:50] = True
+    dirty = whole.copy()
+    dirty[30, 30] = dirty[20:24, 20:24] = False  # holes, of which one is no single pixel
+    dirty[30, 50:58] = True  # a thread
+    dirty[2:6, 2:6] = True  # a speck, large enough to be left by opening
+    np.testing.assert_array_equal(clean_mask(dirty), whole)
+    assert not clean_mask(np.zeros((5, 5), bool)).any()
+
+
 def test_names_of_other_sources():
     boxes = {"right hilar structures": ((1, 2, 30, 40),), "no such thing": ((1, 2, 30, 40),)}
     found = localize(StudyImage("i", (100, 100), boxes=boxes), DEFINITIONS)
@@ -68,13 +101,30 @@ def test_names_of_other_sources():
 
 @pytest.mark.parametrize(
     ("box", "reason"),
-    [((10, 10, 5, 50), "bad_box"), ((10, 10, 50, 500), "box_outside_image")],
+    [
+        ((10, 10, 5, 50), "bad_box"),
+        ((10, 10, 50, 500), "box_outside_image"),
+        ((0.1, 0.1, 0.5, 0.5), "wrong_frame"),
+    ],
 )
 def test_unusable_boxes_are_set_aside(box, reason):
     quality = QualityLog()
     image = StudyImage("i", (100, 100), boxes={"trachea": (box,)})
     assert localize(image, DEFINITIONS, quality) == {}
     assert quality.counts()[reason] == 1
+
+
+def test_regions_that_cannot_be_used_are_counted():
+    quality = QualityLog()
+    speck = np.zeros((200, 200), bool)
+    speck[3, 3] = True
+    boxes = {"left lung": ((5, 5, 7, 90),), "halo": ((1, 1, 90, 90),)}
+    image = StudyImage("i", (200, 200), boxes=boxes, masks={"trachea": speck})
+    assert localize(image, DEFINITIONS, quality) == {}
+    assert quality.warnings == {
+        "given regions too small to be pointed at": 2,
+        "given regions that have no definition": 1,
+    }
 
 
 def test_duplicates_are_fused():
