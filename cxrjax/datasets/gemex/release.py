@@ -1,6 +1,6 @@
 """From what one can get of GEMeX to a data set on disk. A source is one of
 
-FOLDER with sub_training_data.json, *_question.jsonl    the released questions, as they are
+FOLDER with sub_training_data.json, test/*_question.jsonl   the released questions, as they are
 FOLDER or zip with <dicom_id>_SceneGraph.json           constructed: regions and boxes; beside
     mimic-cxr-*-split.csv.gz, mimic-cxr-*-metadata.csv.gz and files/p1x/... where there are any
 NLMCXR_reports.tgz, its folder or wheel (OpenI)         constructed: regions without boxes
@@ -15,7 +15,7 @@ from typing import Any
 import tqdm
 
 from cxrjax.datasets import mimic_tables, output
-from cxrjax.datasets.gemex import native
+from cxrjax.datasets.gemex import native, native_files
 from cxrjax.datasets.gemex.box_convention import BOX_FORMATS
 from cxrjax.datasets.gemex.construct import Construction, findings_of
 from cxrjax.datasets.gemex.curation import TEST_IMAGES, curate
@@ -135,7 +135,7 @@ def _reports(build: GemexBuild, quality: QualityLog) -> tuple[dict[str, list[str
         }
         return splits, lambda split: (openi[one] for one in splits[split])
     raise UserError(
-        f"{source}: found no {native.TRAIN_FILE}, no {native.TEST_PATTERN}, no scene graphs "
+        f"{source}: found no {native_files.TRAIN_FILE}, no {native_files.TEST_PATTERN}, no scene graphs "
         "(*_SceneGraph.json) and no OpenI reports; data/gemex/README.md shows the layouts"
     )
 
@@ -228,9 +228,9 @@ def _write_released_form(out: Path, entries: Mapping[str, Any]) -> None:
     folder = out / "native"
     folder.mkdir(exist_ok=True)
     if "train" in entries:
-        native.write_train(folder / native.TRAIN_FILE, read_records(out / "records/train.jsonl"))
+        native_files.write_train(folder / native_files.TRAIN_FILE, read_records(out / "records/train.jsonl"))
     if "test" in entries:
-        native.write_test(folder, read_records(out / "records/test.jsonl"))
+        native_files.write_test(folder / native_files.TEST_FOLDER, read_records(out / "records/test.jsonl"))
 
 
 def _released(source: Path) -> list[tuple[Path, str]]:
@@ -239,10 +239,14 @@ def _released(source: Path) -> list[tuple[Path, str]]:
         if source.suffix == ".json":
             return [(source, "train")]
         return [(source, "test")] if source.suffix == ".jsonl" else []
-    train = source / native.TRAIN_FILE
+    train = source / native_files.TRAIN_FILE
     return [
         *([(train, "train")] if train.is_file() else []),
-        *((file, "test") for file in sorted(source.glob(native.TEST_PATTERN))),
+        *(
+            (file, "test")
+            for folder in (source, source / native_files.TEST_FOLDER)
+            for file in sorted(folder.glob(native_files.TEST_PATTERN))
+        ),
     ]
 
 
@@ -257,11 +261,11 @@ def _build_released(build: GemexBuild, files: Sequence[tuple[Path, str]]) -> Non
     for split in splits:
         chosen = [file for file, one in files if one == split]
         for file in chosen:
-            formats[file.name] = native.box_format(file, build.coord_format)
+            formats[file.name] = native_files.box_format(file, build.coord_format)
         rows = (
             record
             for file in chosen
-            for record in native.read_native(
+            for record in native_files.read_native(
                 file,
                 split,
                 quality,
@@ -270,7 +274,9 @@ def _build_released(build: GemexBuild, files: Sequence[tuple[Path, str]]) -> Non
                 Provenance(source_file=file.name, source_sha256=output.hash_file(file)),
             )
         )
-        records = _records_with_images(rows, images, build, quality)
+        records = tqdm.tqdm(rows, unit="question", desc=split)
+        if images:
+            records = _records_with_images(records, chosen, images, build, quality)
         entries[split] = output.write_split(build.out, split, statistics.watch(records), counts)
     if not any(entry["questions"] for entry in entries.values()):
         named = {reason: n for reason, n in quality.counts().items() if n}
@@ -279,16 +285,17 @@ def _build_released(build: GemexBuild, files: Sequence[tuple[Path, str]]) -> Non
 
 
 def _records_with_images(
-    records: Iterable[QARecord], images: Path | None, build: GemexBuild, quality: QualityLog
+    records: Iterable[QARecord],
+    sources: Sequence[Path],
+    images: Path,
+    build: GemexBuild,
+    quality: QualityLog,
 ) -> Iterator[QARecord]:
-    """Records with size and path of their images, where there are images."""
-    if images is None:
-        yield from records
-        return
-    held = list(records)  # images are checked together; 1.6 million records take some gigabytes
-    files = {record.image_path: _image_file(images, record.image_path) for record in held}
+    """Records with size and path of their images; the images of all are checked first."""
+    paths = {path for source in sources for path in native_files.image_paths(source)}
+    files = {path: _image_file(images, path) for path in sorted(paths)}
     checks = check_images(files.values(), quality, build.out, build.processes)
-    for record in held:
+    for record in records:
         file = files[record.image_path]
         try:
             size = checks[file].size()

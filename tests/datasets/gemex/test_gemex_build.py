@@ -11,7 +11,7 @@ from PIL import Image
 
 from cxrjax.build import main
 from cxrjax.datasets.gemex.curation import HEALTHY, TARGET_MIX, classes_of, curate
-from cxrjax.datasets.gemex.native import TRAIN_FILE
+from cxrjax.datasets.gemex.native_files import TRAIN_FILE
 from cxrjax.datasets.gemex.report import RefinedSentence
 from cxrjax.datasets.gemex.statistics import PAPER
 from cxrjax.errors import UserError
@@ -92,18 +92,42 @@ def test_the_built_files_are_the_releases_own_form(graphs, tmp_path):
 
 def test_released_files(sample, tmp_path):
     source = tmp_path / "release"
-    source.mkdir()
-    for path in [sample / TRAIN_FILE, *sample.glob("*_question.jsonl")]:
-        shutil.copy(path, source)
+    shutil.copytree(sample / "test", source / "test")
+    shutil.copy(sample / TRAIN_FILE, source)
     built = build(source, tmp_path / "out")
     values = {name: row["value"] for name, row in built["statistics"].items()}
-    assert (values["questions"], values["train_questions"], values["test_questions"]) == (8, 4, 4)
-    assert (values["train_boxes/multi_choice"], values["answer_boxes"]) == (2, 10)
+    assert (values["questions"], values["train_questions"], values["test_questions"]) == (10, 5, 5)
+    assert (values["train_boxes/multi_choice"], values["answer_boxes"]) == (2, 12)
     assert "MADE-UP REPORT" not in "".join(
         path.read_text() for path in (tmp_path / "out").rglob("*.json*")
     )
+    assert not any(built["quality"]["counts"].values())
     build(source, tmp_path / "kept", "--keep_reports")
-    assert "MADE-UP REPORT" in (tmp_path / "kept/native/open_ended_question.jsonl").read_text()
+    assert "MADE-UP REPORT" in (tmp_path / "kept/native/test/open_ended_question.jsonl").read_text()
+
+
+def test_released_files_with_images_are_written_back_as_they_were(sample, tmp_path):
+    source = tmp_path / "release"
+    shutil.copytree(sample / "test", source / "test")
+    shutil.copy(sample / TRAIN_FILE, source)
+    rows = json.loads((source / TRAIN_FILE).read_text())
+    image = source / "files" / rows[0]["image"]
+    image.parent.mkdir(parents=True)
+    Image.fromarray(np.tile(np.arange(120, dtype=np.uint8), (90, 1))).save(image)
+    rows[1]["image"] = "p10/p10000001/s50000001/nowhere.jpg"
+    (source / TRAIN_FILE).write_text(json.dumps(rows))
+    built = build(source, tmp_path / "out", "--keep_reports")
+    assert built["quality"]["counts"]["missing_image"] == 1
+    records = list(read_records(tmp_path / "out/records/train.jsonl"))
+    assert records[0].image_hw == (90, 120) and records[0].boxes
+    assert (tmp_path / "out" / records[0].image_path).samefile(image)
+    written = json.loads((tmp_path / "out/native" / TRAIN_FILE).read_text())
+    assert written == [rows[0], *rows[2:]]
+    for path in sorted((source / "test").iterdir()):
+        again = tmp_path / "out/native/test" / path.name
+        assert [json.loads(line) for line in again.read_text().splitlines()] == [
+            json.loads(line) for line in path.read_text().splitlines()
+        ]
 
 
 def test_table_3():
