@@ -4,7 +4,8 @@
                                      {"from": "gpt", "value": "<answer> ... <location> [[...]]"}],
                                      "row_id", "q_type", "type_prompt", "image"}]
     test/open_ended_question.jsonl {"question", "type", "answer", "reason", "visual_regions",
-                                    "visual_locations", "image_path", "ori_report", "q_id", "row_id"}
+                                    "visual_locations", "image_path", "ori_report", "q_id",
+                                    "row_id"}
 
 `row_id` is an image's: all its questions share it. `q_id` counts the questions of a test file.
 

@@ -1,7 +1,7 @@
 """The released files of GEMeX, read and written row by row.
 
-    sub_training_data.json         one array of training rows
-    test/open_ended_question.jsonl test rows of a type, one a line; and three more such files
+sub_training_data.json         one array of training rows
+test/open_ended_question.jsonl test rows of a type, one a line; and three more such files
 """
 
 import collections

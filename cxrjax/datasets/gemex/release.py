@@ -115,7 +115,7 @@ def _reports(build: GemexBuild, quality: QualityLog) -> tuple[dict[str, list[str
     source = build.source
     if not source.exists():
         raise UserError(f"{source}: no such file or folder")
-    graphs = find_scene_graphs(source)
+    graphs = find_scene_graphs(source, quality)
     if graphs:
         splits = _graph_splits(build, graphs)
         sizes = _sizes(source)
@@ -135,8 +135,8 @@ def _reports(build: GemexBuild, quality: QualityLog) -> tuple[dict[str, list[str
         }
         return splits, lambda split: (openi[one] for one in splits[split])
     raise UserError(
-        f"{source}: found no {native_files.TRAIN_FILE}, no {native_files.TEST_PATTERN}, no scene graphs "
-        "(*_SceneGraph.json) and no OpenI reports; data/gemex/README.md shows the layouts"
+        f"{source}: found no {native_files.TRAIN_FILE}, no {native_files.TEST_PATTERN}, no scene "
+        "graphs (*_SceneGraph.json) and no OpenI reports; data/gemex/README.md shows the layouts"
     )
 
 
@@ -228,9 +228,13 @@ def _write_released_form(out: Path, entries: Mapping[str, Any]) -> None:
     folder = out / "native"
     folder.mkdir(exist_ok=True)
     if "train" in entries:
-        native_files.write_train(folder / native_files.TRAIN_FILE, read_records(out / "records/train.jsonl"))
+        native_files.write_train(
+            folder / native_files.TRAIN_FILE, read_records(out / "records/train.jsonl")
+        )
     if "test" in entries:
-        native_files.write_test(folder / native_files.TEST_FOLDER, read_records(out / "records/test.jsonl"))
+        native_files.write_test(
+            folder / native_files.TEST_FOLDER, read_records(out / "records/test.jsonl")
+        )
 
 
 def _released(source: Path) -> list[tuple[Path, str]]:
@@ -343,20 +347,19 @@ def _image_file(images: Path, path: str) -> Path:
 
 
 def _sizes(source: Path) -> dict[str, tuple[int, int]]:
-    tables = sorted(source.rglob(mimic_tables.METADATA_PATTERN)) if source.is_dir() else []
-    return mimic_tables.read_sizes(tables[0]) if tables else {}
+    table = mimic_tables.find_table(source, mimic_tables.METADATA_PATTERN)
+    return mimic_tables.read_sizes(table) if table else {}
 
 
 def _graph_splits(build: GemexBuild, graphs: Mapping[str, GraphFile]) -> dict[str, list[str]]:
     """split -> image ids: by MIMIC-CXR's table, else 15 % of the patients for validation."""
-    source = build.source
-    tables = sorted(source.rglob(mimic_tables.SPLIT_PATTERN)) if source.is_dir() else []
+    table = mimic_tables.find_table(build.source, mimic_tables.SPLIT_PATTERN)
     ids = sorted(graphs)
-    if tables:
-        splits = mimic_tables.read_splits(tables[0])
+    if table:
+        splits = mimic_tables.read_splits(table)
         missing = [image_id for image_id in ids if image_id not in splits]
         if missing:
-            raise UserError(f"{tables[0]}: has no image {missing[0]}, of which there is a graph")
+            raise UserError(f"{table}: has no image {missing[0]}, of which there is a graph")
         return {split: [i for i in ids if splits[i] == split] for split in SPLITS}
     groups = {image_id: _patient(graphs[image_id], image_id) for image_id in ids}
     held_out = validation_groups(set(groups.values()), build.seed)

@@ -15,12 +15,16 @@ import re
 import zipfile
 import zlib
 from collections.abc import Collection, Iterator, Mapping
+from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from scipy.stats import theilslopes
+
 from cxrjax.codecs.gemex import SIDE
 from cxrjax.datasets.gemex.regions import Box, load_regions
-from cxrjax.datasets.gemex.report import Report, ReportSentence
+from cxrjax.datasets.gemex.report import Report, ReportSentence, plain_sentence
+from cxrjax.datasets.mimic_tables import files_beside_images
 from cxrjax.datasets.quality import QualityLog, Unusable
 from cxrjax.errors import UserError
 
@@ -70,17 +74,29 @@ class SceneGraph:
 GraphFile = Path | tuple[zipfile.ZipFile, str]
 
 
-def find_scene_graphs(source: Path) -> dict[str, GraphFile]:
-    """DICOM id -> where its graph is, at a folder or in a zip."""
+def find_scene_graphs(source: Path, quality: QualityLog) -> dict[str, GraphFile]:
+    """DICOM id -> where its graph is, at a folder or in a zip.
+
+    Members of a zip whose path leads out of it, and further graphs of an image, are set aside.
+    Images' folders are not searched: MIMIC-CXR-JPG has half a million.
+    """
     if source.suffix == ".zip" and source.is_file():
-        return _in_zip(source)
-    if not source.is_dir():
+        places = list(_in_zip(source, quality))
+    elif source.is_dir():
+        files = sorted(files_beside_images(source))
+        plain = (file for file in files if _is_graph(file.name))
+        archives = (file for file in files if fnmatch(file.name, "*scene_graph*.zip"))
+        places = [*plain, *(place for file in archives for place in _in_zip(file, quality))]
+    else:
         return {}
     found: dict[str, GraphFile] = {}
-    for archive in sorted(source.rglob("*scene_graph*.zip")):
-        found.update(_in_zip(archive))
-    for file in sorted(source.rglob(f"*{SUFFIX}")):
-        found[file.name.removesuffix(SUFFIX)] = file
+    for place in places:
+        image_id = _name(place).removesuffix(SUFFIX)
+        if image_id not in found:
+            found[image_id] = place
+        elif isinstance(place, Path) or isinstance(found[image_id], tuple):
+            # An archive that lies beside what was unpacked of it says nothing new.
+            quality.set_aside("duplicate_id", image_id, str(_where(place)), "a second graph of it")
     return found
 
 
@@ -91,7 +107,6 @@ def read_scene_graph(place: GraphFile) -> SceneGraph:
         Unusable: it is too large, not UTF-8, or no scene graph.
         UserError: it cannot be read.
     """
-    name = place.name if isinstance(place, Path) else PurePosixPath(place[1]).name
     try:
         if isinstance(place, Path):
             with open(place, "rb") as file:
@@ -100,9 +115,8 @@ def read_scene_graph(place: GraphFile) -> SceneGraph:
             with place[0].open(place[1]) as member:
                 content = member.read(MAX_BYTES + 1)
     except (OSError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:
-        where = place if isinstance(place, Path) else f"{place[0].filename}: {place[1]}"
-        raise UserError(f"{where}: cannot be read: {error}") from None
-    return parse_scene_graph(content, name)
+        raise UserError(f"{_where(place)}: cannot be read: {error}") from None
+    return parse_scene_graph(content, _name(place))
 
 
 def parse_scene_graph(content: bytes, where: str) -> SceneGraph:
@@ -120,6 +134,9 @@ def parse_scene_graph(content: bytes, where: str) -> SceneGraph:
     for name in ("image_id", "patient_id", "study_id", "objects", "attributes"):
         if name not in graph:
             raise Unusable("invalid_record", f"without {name}; found {sorted(graph)}")
+    for name in ("patient_id", "study_id"):
+        if not str(graph[name]).isdigit():
+            raise Unusable("invalid_record", f"{name} {str(graph[name])[:40]!r}; expected a number")
     for name in ("objects", "attributes"):
         entries = graph[name]
         if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
@@ -137,25 +154,34 @@ def write_scene_graph(folder: Path, graph: SceneGraph) -> Path:
 def to_report(graph: SceneGraph, image_hw: tuple[int, int] | None, quality: QualityLog) -> Report:
     """Sentences with regions, and the regions' boxes as fractions of the image.
 
-    Ids and names that lead nowhere are set aside in `quality`; the rest of the graph is used.
+    Boxes that are none, and ids and names that lead nowhere, are set aside in `quality`; the rest
+    of the graph is used. (The release has boxes without area and some beyond the image.)
 
     Args:
         image_hw: (height, width) in pixels; None: estimated from the two frames of the boxes.
 
     Raises:
-        Unusable: a box in a wrong frame, or too long a report.
+        Unusable: most boxes are in a wrong frame, or the report is too long.
     """
     regions = load_regions()
     size = image_hw or _estimate_size(graph)
     boxes: dict[str, Box] = {}
     objects: dict[str, str] = {}
+    faults: list[Unusable] = []
     for entry in graph.content["objects"]:
         name = str(entry.get("bbox_name"))
         if name not in regions.sources:
             quality.set_aside("unknown_region", graph.image_id, graph.where, repr(name)[:80])
             continue
         objects[str(entry.get("object_id"))] = name
-        boxes[name] = box_on_image(entry, size)
+        try:
+            boxes[name] = box_on_image(entry, size, cut=True)
+        except Unusable as fault:
+            faults.append(fault)
+    if len(faults) > len(boxes):
+        raise Unusable(faults[0].reason, f"{len(faults)} boxes, of which {faults[0].found}")
+    for fault in faults:
+        quality.set_aside(fault.reason, graph.image_id, graph.where, fault.found)
     sentences = _sentences(graph, objects, quality)
     total = sum(len(sentence.text) for sentence in sentences)
     if total > MAX_REPORT_CHARACTERS:
@@ -195,8 +221,8 @@ def _sentences(
             quality.set_aside("dangling_id", graph.image_id, graph.where, found)
         region = regions.from_source(name) if name else None
         for phrase_id, phrase in zip(ids, phrases, strict=True):
-            if isinstance(phrase, str) and phrase.strip():
-                texts.setdefault(str(phrase_id), " ".join(phrase.split()))
+            if isinstance(phrase, str) and (text := plain_sentence(phrase)):
+                texts.setdefault(str(phrase_id), text)
                 places.setdefault(str(phrase_id), set()).update([region] if region else [])
     return [
         ReportSentence(texts[key], tuple(regions.combine(places[key])))
@@ -209,8 +235,12 @@ def _phrase_order(phrase_id: str) -> tuple[int, str]:
     return (int(number[1]) if number else -1, phrase_id)
 
 
-def box_on_image(entry: Mapping[str, Any], size: tuple[float, float]) -> Box:
+def box_on_image(entry: Mapping[str, Any], size: tuple[float, float], cut: bool = False) -> Box:
     """An object's box as fractions of the image of `size` (height, width).
+
+    Args:
+        cut: whether a box may reach beyond the image (into the black on either side that the frame
+            of 224 has), and is cut at its edges.
 
     Raises:
         Unusable: it is no box (`bad_box`), or does not fit a frame or its own other frame
@@ -224,7 +254,7 @@ def box_on_image(entry: Mapping[str, Any], size: tuple[float, float]) -> Box:
     scale = (width, height, width, height)
     fractions = [value / side for value, side in zip(original, scale, strict=True)]
     slack = _TOLERANCE / SIDE
-    if not all(-slack <= value <= 1 + slack for value in fractions):
+    if not cut and not all(-slack <= value <= 1 + slack for value in fractions):
         raise Unusable(
             "wrong_frame", f"{name}: {original} does not lie on the image of {width:g} x {height:g}"
         )
@@ -236,7 +266,8 @@ def box_on_image(entry: Mapping[str, Any], size: tuple[float, float]) -> Box:
         for one in (fractions, placed)
     ):
         raise Unusable(
-            "wrong_frame", f"{name}: {small} on {SIDE} pixels and {original} on the image differ"
+            "wrong_frame",
+            f"{name}: {small} on {SIDE} pixels and {original} on {width:g} x {height:g} differ",
         )
     x_min, y_min, x_max, y_max = (min(max(value, 0.0), 1.0) for value in fractions)
     if x_min >= x_max or y_min >= y_max:
@@ -265,37 +296,59 @@ def _numbers(entry: Mapping[str, Any], prefix: str) -> list[float]:
 def _estimate_size(graph: SceneGraph) -> tuple[float, float]:
     """(height, width) of the image out of its boxes' two frames: scale and offset along each axis.
 
-    Good to some pixels: the small frame holds whole numbers.
+    Good to some pixels: the small frame holds whole numbers. By medians, which a few boxes that are
+    wrong do not move.
     """
+    boxes = []
+    for entry in graph.content["objects"]:
+        try:
+            boxes.append((_numbers(entry, ""), _numbers(entry, "original_")))
+        except Unusable:
+            continue  # set aside where it is read
+    if len(boxes) < 2:
+        raise Unusable("wrong_frame", "too few boxes to tell the image's size from")
     sides = []
-    for first, second in (("y1", "y2"), ("x1", "x2")):
-        pairs = []
-        for entry in graph.content["objects"]:
-            numbers = dict(zip(_CORNERS, _numbers(entry, ""), strict=True))
-            original = dict(zip(_CORNERS, _numbers(entry, "original_"), strict=True))
-            pairs += [(numbers[corner], original[corner]) for corner in (first, second)]
-        if len(pairs) < 4:
-            raise Unusable("wrong_frame", "too few boxes to tell the image's size from")
-        mean_small = sum(small for small, _ in pairs) / len(pairs)
-        mean = sum(original for _, original in pairs) / len(pairs)
-        spread = sum((small - mean_small) ** 2 for small, _ in pairs)
-        if not spread:
+    for axis in (1, 0):
+        small = [one[k] for one, _ in boxes for k in (axis, axis + 2)]
+        original = [one[k] for _, one in boxes for k in (axis, axis + 2)]
+        if min(small) == max(small):
             raise Unusable("wrong_frame", "boxes without extent")
-        scale = sum((s - mean_small) * (o - mean) for s, o in pairs) / spread
-        padding = scale * mean_small - mean  # black on either side, in pixels of the image
-        sides.append(scale * SIDE - 2 * max(padding, 0.0))
+        scale, start, _, _ = theilslopes(original, small, method="joint")
+        # The offset is black on either side, in pixels of the image.
+        sides.append(float(scale * SIDE - 2 * max(-start, 0.0)))
     if min(sides) <= 0:
         raise Unusable("wrong_frame", f"the boxes' two frames give a size of {sides}")
     return sides[0], sides[1]
 
 
-def _in_zip(path: Path) -> dict[str, GraphFile]:
+def _in_zip(path: Path, quality: QualityLog) -> Iterator[GraphFile]:
+    """The graphs of an archive, which is read and never unpacked."""
     try:
         archive = zipfile.ZipFile(path)
     except (OSError, zipfile.BadZipFile) as error:
         raise UserError(f"{path}: cannot be read: {error}") from None
-    names = [name for name in archive.namelist() if name.endswith(SUFFIX)]
-    return {PurePosixPath(name).name.removesuffix(SUFFIX): (archive, name) for name in names}
+    for member in archive.namelist():
+        name = PurePosixPath(member)
+        if not _is_graph(name.name):
+            continue
+        if name.is_absolute() or ".." in name.parts:
+            found = "a path that leads out of the archive"
+            quality.set_aside("unsafe_member", name.name.removesuffix(SUFFIX), path.name, found)
+            continue
+        yield archive, member
+
+
+def _is_graph(name: str) -> bool:
+    # Apple's archiver adds "._<name>" to each file.
+    return name.endswith(SUFFIX) and not name.startswith("._")
+
+
+def _name(place: GraphFile) -> str:
+    return place.name if isinstance(place, Path) else PurePosixPath(place[1]).name
+
+
+def _where(place: GraphFile) -> Path | str:
+    return place if isinstance(place, Path) else f"{place[0].filename}: {place[1]}"
 
 
 def _text(value: Any) -> str | None:
@@ -313,8 +366,8 @@ def read_reports(
         quality.examined["scene graphs"] += 1
         try:
             graph = read_scene_graph(places[image_id])
+            if graph.image_id != image_id:
+                raise Unusable("invalid_record", "its image_id is not that of the file's name")
             yield to_report(graph, sizes.get(image_id), quality)
         except Unusable as fault:
-            place = places[image_id]
-            where = place.name if isinstance(place, Path) else place[1]
-            quality.set_aside(fault.reason, image_id, where, fault.found)
+            quality.set_aside(fault.reason, image_id, _name(places[image_id]), fault.found)

@@ -164,7 +164,11 @@ def test_broken_files(sample, tmp_path):
     path.write_bytes(lines + b"\xff\xfe\n{\n" + lines)
     quality = QualityLog()
     assert len(read(path, "test", quality)) == 1
-    assert [e.reason for e in quality.entries] == ["bad_encoding", "invalid_record", "duplicate_row"]
+    assert [e.reason for e in quality.entries] == [
+        "bad_encoding",
+        "invalid_record",
+        "duplicate_row",
+    ]
     (tmp_path / native_files.TRAIN_FILE).write_text('[{"a": 1}, {"b"')
     with pytest.raises(UserError, match="not a whole JSON array"):
         read(tmp_path / native_files.TRAIN_FILE, "train")
