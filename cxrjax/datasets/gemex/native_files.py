@@ -15,7 +15,7 @@ import ijson
 
 from cxrjax.datasets.gemex.box_convention import BoxFormat, decide, weigh
 from cxrjax.datasets.gemex.dialogue import QUESTION_TYPES
-from cxrjax.datasets.gemex.native import native_boxes, to_native, to_record
+from cxrjax.datasets.gemex.native import REPORT_FIELD, native_boxes, to_native, to_record
 from cxrjax.datasets.quality import QualityLog, Unusable
 from cxrjax.errors import UserError
 from cxrjax.records import Provenance, QARecord
@@ -102,6 +102,17 @@ def image_paths(path: Path) -> set[str]:
         if isinstance(row, dict)
     )
     return {name for name in named if isinstance(name, str)}
+
+
+def reports(path: Path) -> dict[str, str]:
+    """Image -> report, of test rows that have one."""
+    return {
+        row["image_path"]: row[REPORT_FIELD]
+        for _, row in _rows(path, QualityLog())
+        if isinstance(row, dict)
+        and isinstance(row.get("image_path"), str)
+        and isinstance(row.get(REPORT_FIELD), str)
+    }
 
 
 def write_train(path: Path, records: Iterable[QARecord]) -> None:

@@ -18,7 +18,7 @@ from cxrjax.datasets import mimic_tables, output
 from cxrjax.datasets.gemex import native, native_files
 from cxrjax.datasets.gemex.box_convention import BOX_FORMATS
 from cxrjax.datasets.gemex.construct import Construction, findings_of
-from cxrjax.datasets.gemex.curation import TEST_IMAGES, curate
+from cxrjax.datasets.gemex.curation import TEST_IMAGES, classes_of, curate
 from cxrjax.datasets.gemex.figures import draw_figures
 from cxrjax.datasets.gemex.questions import Generator, RefinedReport
 from cxrjax.datasets.gemex.refine import Refiner, RuleRefiner
@@ -29,9 +29,10 @@ from cxrjax.datasets.gemex.scene_graph import (
     read_reports,
     read_scene_graph,
 )
-from cxrjax.datasets.gemex.statistics import PAPER, GemexStatistics
+from cxrjax.datasets.gemex.statistics import PAPER, GemexStatistics, table_3
 from cxrjax.datasets.gemex.template_generator import TemplateGenerator
 from cxrjax.datasets.image_check import check_images
+from cxrjax.datasets.longitudinal import comparing_word
 from cxrjax.datasets.openi import OpenIReport, is_openi, read_openi
 from cxrjax.datasets.quality import QualityLog, Unusable
 from cxrjax.datasets.split import validation_groups
@@ -49,6 +50,8 @@ class GemexBuild:
     Attributes:
         coord_format: of released files' boxes: `xyxy`, `xywh`, or `auto`, by each file's evidence.
         keep_reports: whether released rows keep `ori_report`, a credentialed text.
+        drop_longitudinal: whether released questions that compare with an earlier study are set
+            aside; else they are kept and counted.
         test_images: most test images of a construction; of more, those that fit Figure 7 best.
     """
 
@@ -58,6 +61,7 @@ class GemexBuild:
     processes: int = 1
     coord_format: str = "auto"
     keep_reports: bool = False
+    drop_longitudinal: bool = False
     test_images: int = TEST_IMAGES
 
     def __post_init__(self) -> None:
@@ -202,6 +206,8 @@ def _finish(
     values = counts.values() | statistics.values()
     for split, entry in entries.items():
         values[f"{split}_images"] = entry["images"]
+    with output.writing(build.out):
+        (build.out / "tables.md").write_text(table_3(values), encoding="utf-8")
     if values["images_with_more_than_11_questions"]:
         quality.warnings["images with more than 11 questions"] = int(
             values["images_with_more_than_11_questions"]
@@ -279,13 +285,39 @@ def _build_released(build: GemexBuild, files: Sequence[tuple[Path, str]]) -> Non
             )
         )
         records = tqdm.tqdm(rows, unit="question", desc=split)
+        if build.drop_longitudinal:
+            records = _without_comparisons(records, quality)
         if images:
             records = _records_with_images(records, chosen, images, build, quality)
         entries[split] = output.write_split(build.out, split, statistics.watch(records), counts)
     if not any(entry["questions"] for entry in entries.values()):
         named = {reason: n for reason, n in quality.counts().items() if n}
         raise UserError(f"{build.source}: no usable question; set aside: {named or 'none'}")
+    _count_reports([file for file, split in files if split == "test"], statistics)
     _finish(build, quality, counts, statistics, entries, {"coord_format": formats})
+
+
+def _count_reports(files: Iterable[Path], statistics: GemexStatistics) -> None:
+    """Figures 3 and 7 of the released test images: their reports, by the rules' refiner."""
+    texts = {image: text for file in files for image, text in native_files.reports(file).items()}
+    reports = (
+        Report(image, image, image, tuple(map(ReportSentence, split_sentences(text))), {})
+        for image, text in sorted(texts.items())
+    )
+    for _, refinement in RuleRefiner().refine(reports):
+        statistics.regions.update(sentence.region for sentence in refinement.sentences)
+        statistics.classes.update(classes_of(refinement.sentences))
+
+
+def _without_comparisons(records: Iterable[QARecord], quality: QualityLog) -> Iterator[QARecord]:
+    """The records that one image can answer (A18: of the released sample one in five cannot)."""
+    for record in records:
+        word = comparing_word(record)
+        if word is None:
+            yield record
+        else:
+            source = record.provenance.source_file if record.provenance else ""
+            quality.set_aside("longitudinal", record.question_id, source, f"the word {word!r}")
 
 
 def _records_with_images(

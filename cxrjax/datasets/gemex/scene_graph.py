@@ -180,8 +180,8 @@ def to_report(graph: SceneGraph, image_hw: tuple[int, int] | None, quality: Qual
             faults.append(fault)
     if len(faults) > len(boxes):
         raise Unusable(faults[0].reason, f"{len(faults)} boxes, of which {faults[0].found}")
-    for fault in faults:
-        quality.set_aside(fault.reason, graph.image_id, graph.where, fault.found)
+    for one in faults:
+        quality.set_aside(one.reason, graph.image_id, graph.where, one.found)
     sentences = _sentences(graph, objects, quality)
     total = sum(len(sentence.text) for sentence in sentences)
     if total > MAX_REPORT_CHARACTERS:

@@ -102,6 +102,17 @@ def test_released_files(sample, tmp_path):
         path.read_text() for path in (tmp_path / "out").rglob("*.json*")
     )
     assert not any(built["quality"]["counts"].values())
+    figures = sorted(path.stem.split("_")[1] for path in (tmp_path / "out/figures").iterdir())
+    assert figures == ["3", "4", "5", "6", "7"]
+    # Of the one report: a small effusion on the left.
+    assert values["region_percent/left lower lung zone"] == 100
+    assert values["test_class_percent/Pleural Effusion"] == 100
+    table = (tmp_path / "out/tables.md").read_text()
+    assert "| Train | 2 / 2 | 1 / 1 | 1 / 1 | 1 / 2 | 5 | 1 |" in table
+    assert "| Test | 2 / 2 | 1 / 1 | 1 / 1 | 1 / 2 | 5 | 1 |" in table
+    assert "| Test, paper | 1,144 / 1,189 | 543 / 552 |" in table
+    assert "| Total, paper | 446,139 / 471,618 | 275,011 / 279,985 | 445,934 / 453,719 |" in table
+    assert "| 438,491 / 870,460 | 1,605,575 | 151,025 |" in table
     build(source, tmp_path / "kept", "--keep_reports")
     assert "MADE-UP REPORT" in (tmp_path / "kept/native/test/open_ended_question.jsonl").read_text()
 
@@ -128,6 +139,24 @@ def test_released_files_with_images_are_written_back_as_they_were(sample, tmp_pa
         assert [json.loads(line) for line in again.read_text().splitlines()] == [
             json.loads(line) for line in path.read_text().splitlines()
         ]
+
+
+def test_comparing_questions_of_the_release_are_counted_and_set_aside_if_asked_for(
+    sample, tmp_path
+):
+    rows = json.loads((sample / TRAIN_FILE).read_text())
+    rows[0]["conversations"][1]["value"] = (
+        "<answer> Less. <reason> It is smaller than on the previous film. <location> [[1, 2, 3, 4]]"
+    )
+    (tmp_path / TRAIN_FILE).write_text(json.dumps(rows))
+    kept = build(tmp_path / TRAIN_FILE, tmp_path / "kept")
+    assert kept["manifest"]["splits"]["train"]["questions"] == len(rows)
+    assert kept["statistics"]["train_longitudinal_questions"]["value"] == 1
+    built = build(tmp_path / TRAIN_FILE, tmp_path / "out", "--drop_longitudinal")
+    assert built["manifest"]["splits"]["train"]["questions"] == len(rows) - 1
+    (entry,) = built["quality"]["set_aside"]
+    assert entry["reason"] == "longitudinal" and "previous" in entry["found"]
+    assert entry["item"] == "train-open_ended-18-0" and entry["where"] == TRAIN_FILE
 
 
 def test_table_3():
