@@ -16,6 +16,7 @@ again, up to the order of keys. `ori_report` is a credentialed text: it is dropp
 """
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from cxrjax.codecs import CODECS
 from cxrjax.codecs.gemex import SIDE
 from cxrjax.datasets.gemex.box_convention import BoxFormat, to_corners
 from cxrjax.datasets.gemex.dialogue import (
+    LETTERS,
     QUESTION_TYPES,
     assistant_text,
     human_text,
@@ -158,8 +160,10 @@ def _train_record(row: dict[str, Any], chosen: BoxFormat) -> QARecord:
         if name not in row:
             raise Unusable("invalid_record", f"without {name}; found {sorted(row)}")
     types = {kind.native: name for name, kind in QUESTION_TYPES.items()}
-    if row["q_type"] not in types:
+    if not isinstance(row["q_type"], str) or row["q_type"] not in types:
         raise Unusable("invalid_record", f"q_type {row['q_type']!r}; expected one of {list(types)}")
+    if not isinstance(row.get("type_prompt", ""), str):
+        raise Unusable("invalid_record", "type_prompt is no text")
     turns = row["conversations"]
     try:
         (human, gpt) = (turn["value"] for turn in turns)
@@ -188,12 +192,14 @@ def _test_record(row: dict[str, Any], kind: str, chosen: BoxFormat) -> QARecord:
         if name not in row:
             raise Unusable("invalid_record", f"without {name}; found {sorted(row)}")
     answer, choices = row["answer"], row.get("choices")
-    for name, value in (("answer", answer), ("choices", choices)):
-        texts = [value] if isinstance(value, str) else value
-        if texts is not None and not (
-            isinstance(texts, list) and all(isinstance(text, str) for text in texts)
-        ):
-            raise Unusable("invalid_record", f"{name} is {type(value).__name__}; expected text")
+    if not (isinstance(answer, str) or _is_texts(answer)):
+        raise Unusable("invalid_record", f"answer is {type(answer).__name__}; expected text")
+    if choices is not None and not (
+        _is_texts(choices) and all(re.match(f"[{LETTERS}]", choice) for choice in choices)
+    ):
+        raise Unusable("invalid_record", "choices are no list of `A: ...`")
+    if not isinstance(row.get("type", ""), str | None):
+        raise Unusable("invalid_record", "type is no text")
     for name in ("question", "reason", "image_path"):
         if not isinstance(row[name], str):
             raise Unusable("invalid_record", f"{name} is no text")
@@ -216,6 +222,10 @@ def _test_record(row: dict[str, Any], kind: str, chosen: BoxFormat) -> QARecord:
             "reason": row["reason"],
         }
     )
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(text, str) for text in value)
 
 
 def _record(
@@ -269,7 +279,7 @@ def _listed(text: str) -> list[Any]:
     _, tag, tail = text.rpartition("<location>")
     try:
         listed = json.loads(tail) if tag else []
-    except ValueError:
+    except (ValueError, RecursionError):
         listed = None
     if not isinstance(listed, list):
         raise Unusable("box_text", f"{tail.strip()[:40]!r} behind <location>; expected [[...]]")

@@ -47,8 +47,9 @@ def read_native(
     for where, row in _rows(path, quality):
         quality.examined["questions"] += 1
         try:
+            digest = _digest(row)
             record = to_record(row, split, _file_type(path), chosen, keep_reports, source)
-            question_id = known.question_id(row, record)
+            question_id = known.question_id(row, digest, record)
         except Unusable as fault:
             item = str(row.get("row_id", "")) if isinstance(row, dict) else ""
             quality.set_aside(fault.reason, item, where, fault.found)
@@ -63,15 +64,13 @@ class _Known:
         self._rows: set[bytes] = set()
         self._ids: collections.Counter[str] = collections.Counter()
 
-    def question_id(self, row: Mapping[str, Any], record: QARecord) -> str:
+    def question_id(self, row: Mapping[str, Any], digest: bytes, record: QARecord) -> str:
         """The row's own id, or its image's and the number among that image's of its type.
 
         Raises:
             Unusable: the row stood there before (`duplicate_row`), or its `q_id` did
                 (`duplicate_id`).
         """
-        text = json.dumps(row, sort_keys=True).encode()
-        digest = hashlib.blake2b(text, digest_size=8).digest()
         if digest in self._rows:
             raise Unusable("duplicate_row", "a row that stood earlier in the file, word for word")
         number = self._ids[record.question_id]
@@ -80,6 +79,21 @@ class _Known:
         self._rows.add(digest)
         self._ids[record.question_id] += 1
         return record.question_id if "q_id" in row else f"{record.question_id}-{number}"
+
+
+def _digest(row: Any) -> bytes:
+    """Tells rows apart.
+
+    Raises:
+        Unusable: it could not be written back: no Unicode, no finite number, or nested without end.
+    """
+    try:
+        text = json.dumps(row, sort_keys=True, ensure_ascii=False, allow_nan=False)
+        return hashlib.blake2b(text.encode(), digest_size=8).digest()
+    except UnicodeEncodeError:
+        raise Unusable("bad_encoding", "half of a surrogate pair, which is no text") from None
+    except (ValueError, RecursionError) as error:
+        raise Unusable("invalid_record", str(error)) from None
 
 
 def box_format(path: Path, coord_format: str = "auto") -> BoxFormat:
@@ -170,11 +184,12 @@ def _rows(path: Path, quality: QualityLog) -> Iterator[tuple[str, Any]]:
                     row = json.loads(line.decode("utf-8"))
                 except UnicodeDecodeError:
                     quality.set_aside("bad_encoding", "", where, "a line that is not UTF-8")
-                except ValueError as error:
+                except (ValueError, RecursionError) as error:
                     quality.set_aside("invalid_record", "", where, f"not JSON: {error}")
                 else:
                     yield where, row
     except OSError as error:
         raise UserError(f"{path}: cannot read: {error.strerror}") from None
     except ijson.JSONError as error:
-        raise UserError(f"{path}: not a whole JSON array of rows ({error}); fetch it") from None
+        said = str(error).splitlines()[0]  # the other lines quote the file
+        raise UserError(f"{path}: not a whole JSON array of rows ({said}); fetch it") from None

@@ -127,7 +127,7 @@ def parse_scene_graph(content: bytes, where: str) -> SceneGraph:
         graph = json.loads(content.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise Unusable("bad_encoding", f"byte {error.start} is not UTF-8") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Unusable("invalid_record", f"not JSON: {error}") from None
     if not isinstance(graph, dict):
         raise Unusable("invalid_record", f"a JSON {type(graph).__name__}; expected an object")
@@ -287,10 +287,11 @@ def original_box(entry: Mapping[str, Any]) -> Box:
 
 
 def _numbers(entry: Mapping[str, Any], prefix: str) -> list[float]:
-    values = [entry.get(prefix + corner) for corner in _CORNERS]
-    if not all(type(value) in (int, float) for value in values):
+    values: list[Any] = [entry.get(prefix + corner) for corner in _CORNERS]
+    # A whole number may be too long for a float.
+    if not all(type(value) in (int, float) and -1e9 < value < 1e9 for value in values):
         raise Unusable("bad_box", f"{entry.get('bbox_name')}: {prefix}{_CORNERS} are not numbers")
-    return [float(value) for value in values if value is not None]
+    return [float(value) for value in values]
 
 
 def _estimate_size(graph: SceneGraph) -> tuple[float, float]:

@@ -1,13 +1,17 @@
 """The released files: read, written back, their boxes' convention decided by evidence (A14)."""
 
+import copy
 import json
 
 import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
 
 from cxrjax.datasets.gemex import native, native_files
 from cxrjax.datasets.gemex.box_convention import Evidence, decide, to_corners, weigh
 from cxrjax.datasets.quality import QualityLog, Unusable
 from cxrjax.errors import UserError
+from cxrjax.records import QARecord
 
 
 def rows_of(path):
@@ -169,9 +173,61 @@ def test_broken_files(sample, tmp_path):
         "invalid_record",
         "duplicate_row",
     ]
-    (tmp_path / native_files.TRAIN_FILE).write_text('[{"a": 1}, {"b"')
-    with pytest.raises(UserError, match="not a whole JSON array"):
-        read(tmp_path / native_files.TRAIN_FILE, "train")
+    for text in (b'[{"a": 1}, {"b"', b'[{"a": NaN}]', b'[{"a": "\xff"}]'):
+        (tmp_path / native_files.TRAIN_FILE).write_bytes(text)
+        with pytest.raises(UserError, match="not a whole JSON array") as caught:
+            read(tmp_path / native_files.TRAIN_FILE, "train")
+        assert "\n" not in str(caught.value) and '"a"' not in str(caught.value)
     (tmp_path / "essay_question.jsonl").write_bytes(lines)
     with pytest.raises(UserError, match="tells no question type"):
         read(tmp_path / "essay_question.jsonl", "test")
+
+
+# What a damaged or hand-edited file may hold in the place of a field.
+_ODD = [
+    None,
+    "",
+    [],
+    {},
+    -1,
+    True,
+    "x",
+    [""],
+    ["A: x"],
+    [[1, 2, 3]],
+    [None],
+    "\ud800",
+    float("nan"),
+]
+_ODD += [10**400, 1e308, "<answer>", {"value": 3}, "p1/../../x", [[["deep"]]]]
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_whatever_stands_in_a_field_the_row_is_read_or_set_aside(sample, tmp_path, data):
+    file = data.draw(st.sampled_from([path for path, _ in files(sample)]))
+    split = dict(files(sample))[file]
+    rows = rows_of(file)
+    row = rows[0]
+    key = data.draw(st.sampled_from(sorted(row)))
+    odd = data.draw(st.sampled_from(_ODD))
+    assume(not (split == "train" and odd != odd))  # an array with NaN is no JSON as a whole
+    row[key] = copy.deepcopy(odd)
+    path = tmp_path / file.name
+    lines = map(json.dumps, rows)
+    path.write_text(f"[{','.join(lines)}]" if split == "train" else "\n".join(lines))
+    quality = QualityLog()
+    records = read(path, split, quality)
+    assert len(records) + len(quality.entries) == len(rows)
+    native_files.write_train(tmp_path / "written.json", records)
+    native_files.write_test(tmp_path / "written", records)
+    assert [QARecord.model_validate_json(r.model_dump_json()) for r in records] == records
+
+
+def test_lines_nested_without_end_are_set_aside(sample, tmp_path):
+    line = (sample / "test/closed_ended_question.jsonl").read_text()
+    path = tmp_path / "closed_ended_question.jsonl"
+    path.write_text("[" * 100_000 + "]" * 100_000 + "\n" + line)
+    quality = QualityLog()
+    assert len(read(path, "test", quality)) == 1
+    assert [e.reason for e in quality.entries] == ["invalid_record"]

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from cxrjax.datasets import mimic_tables
+from cxrjax.datasets.gemex.construct import Construction
+from cxrjax.datasets.gemex.refine import RuleRefiner
 from cxrjax.datasets.gemex.regions import load_regions
 from cxrjax.datasets.gemex.scene_graph import (
     MAX_BYTES,
@@ -19,6 +21,7 @@ from cxrjax.datasets.gemex.scene_graph import (
     to_report,
     write_scene_graph,
 )
+from cxrjax.datasets.gemex.template_generator import TemplateGenerator
 from cxrjax.datasets.quality import QualityLog, Unusable
 from cxrjax.errors import UserError
 
@@ -123,6 +126,8 @@ def test_dangling_ids_and_unknown_regions_are_set_aside_alone():
         ({"original_x1": 900, "original_x2": 1800}, "wrong_frame"),
         ({"original_x1": None}, "bad_box"),
         ({"y1": "12"}, "bad_box"),
+        ({"original_y2": 10**400}, "bad_box"),
+        ({"x1": float("nan")}, "bad_box"),
         ({"original_x2": 200, "x2": entry("right lung", 200, 0, 200, 0)["x2"]}, "bad_box"),
     ],
 )
@@ -156,6 +161,17 @@ def test_boxes_in_the_frame_of_another_image_set_the_graph_aside(size):
     assert not quality.entries
 
 
+def test_a_graph_without_sentences_has_a_report_without_any():
+    nothing = [{"object_id": "d1_right lung", "phrases": ["  "], "phrase_IDs": ["1|1"]}]
+    for attributes in ([], nothing):
+        report = to_report(graph(attributes=attributes), (HEIGHT, WIDTH), QualityLog())
+        assert report.sentences == ()
+        quality = QualityLog()
+        construction = Construction(RuleRefiner(), TemplateGenerator(0), quality)
+        assert list(construction.refine([report])) == []
+        assert [e.reason for e in quality.entries] == ["empty_report"]
+
+
 def test_a_report_of_a_megabyte():
     attributes = [
         {
@@ -173,6 +189,7 @@ def test_a_report_of_a_megabyte():
     [
         (b"\xff{}", "bad_encoding"),
         (b"{", "invalid_record"),
+        (b"[" * 100_000, "invalid_record"),
         (b"[]", "invalid_record"),
         (b'{"image_id": "d1"}', "invalid_record"),
         (
