@@ -191,5 +191,6 @@ def _rows(path: Path, quality: QualityLog) -> Iterator[tuple[str, Any]]:
     except OSError as error:
         raise UserError(f"{path}: cannot read: {error.strerror}") from None
     except ijson.JSONError as error:
-        said = str(error).splitlines()[0]  # the other lines quote the file
+        # The other lines quote the file; where it is not UTF-8, all is a repr of bytes.
+        said = str(error).replace("\\n", "\n").splitlines()[0].removeprefix("b'")
         raise UserError(f"{path}: not a whole JSON array of rows ({said}); fetch it") from None

@@ -211,7 +211,8 @@ def test_whatever_stands_in_a_field_the_row_is_read_or_set_aside(sample, tmp_pat
     row = rows[0]
     key = data.draw(st.sampled_from(sorted(row)))
     odd = data.draw(st.sampled_from(_ODD))
-    assume(not (split == "train" and odd != odd))  # an array with NaN is no JSON as a whole
+    # An array with these is no JSON as a whole, and is refused.
+    assume(not (split == "train" and isinstance(odd, float | int) and not -1e9 < odd < 1e9))
     row[key] = copy.deepcopy(odd)
     path = tmp_path / file.name
     lines = map(json.dumps, rows)
