@@ -18,8 +18,8 @@ from typing import Any
 
 from cxrjax.cli import run
 from cxrjax.datasets import mimic_tables
+from cxrjax.datasets.gemex.graph_files import find_scene_graphs, read_reports
 from cxrjax.datasets.gemex.refine import refine_sentence
-from cxrjax.datasets.gemex.scene_graph import find_scene_graphs, read_reports
 from cxrjax.datasets.quality import QualityLog
 from cxrjax.errors import UserError
 

@@ -7,7 +7,6 @@ NLMCXR_reports.tgz, its folder or wheel (OpenI)         constructed: regions wit
 """
 
 import dataclasses
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,23 +14,29 @@ from typing import Any
 import tqdm
 
 from cxrjax.datasets import mimic_tables, output
-from cxrjax.datasets.gemex import native, native_files
+from cxrjax.datasets.gemex import native_files
 from cxrjax.datasets.gemex.box_convention import BOX_FORMATS
 from cxrjax.datasets.gemex.construct import Construction, findings_of
 from cxrjax.datasets.gemex.curation import TEST_IMAGES, classes_of, curate
 from cxrjax.datasets.gemex.figures import draw_figures
-from cxrjax.datasets.gemex.questions import Generator, RefinedReport
-from cxrjax.datasets.gemex.refine import Refiner, RuleRefiner
-from cxrjax.datasets.gemex.report import Report, ReportSentence, split_sentences
-from cxrjax.datasets.gemex.scene_graph import (
+from cxrjax.datasets.gemex.graph_files import (
     GraphFile,
     find_scene_graphs,
+    image_paths,
     read_reports,
     read_scene_graph,
 )
+from cxrjax.datasets.gemex.questions import Generator, RefinedReport
+from cxrjax.datasets.gemex.refine import Refiner, RuleRefiner
+from cxrjax.datasets.gemex.report import Report, ReportSentence, split_sentences
+from cxrjax.datasets.gemex.source_images import (
+    check,
+    images_beside,
+    records_with_images,
+    reports_with_images,
+)
 from cxrjax.datasets.gemex.statistics import PAPER, GemexStatistics, table_3
 from cxrjax.datasets.gemex.template_generator import TemplateGenerator
-from cxrjax.datasets.image_check import check_images
 from cxrjax.datasets.longitudinal import comparing_word
 from cxrjax.datasets.openi import OpenIReport, is_openi, read_openi
 from cxrjax.datasets.quality import QualityLog, Unusable
@@ -123,11 +128,15 @@ def _reports(build: GemexBuild, quality: QualityLog) -> tuple[dict[str, list[str
     if graphs:
         splits = _graph_splits(build, graphs)
         sizes = _sizes(source)
-        images = _images_beside(source)
+        images = images_beside(source)
 
         def from_graphs(split: str) -> Iterable[Report]:
             found = read_reports(graphs, splits[split], sizes, quality)
-            return _with_images(found, images, build, quality)
+            if images is None:
+                return found
+            paths = image_paths(graphs, splits[split])
+            checks = check(paths, images, build.out, quality, build.processes)
+            return reports_with_images(found, checks, build.out, quality)
 
         return splits, from_graphs
     if is_openi(source):
@@ -265,7 +274,7 @@ def _build_released(build: GemexBuild, files: Sequence[tuple[Path, str]]) -> Non
     counts, statistics = RecordStatistics(), GemexStatistics()
     splits = [split for split in SPLITS if any(split == one for _, one in files)]
     output.prepare(build.out, splits)
-    images = _images_beside(build.source)
+    images = images_beside(build.source)
     entries = {}
     formats = {}
     for split in splits:
@@ -288,7 +297,9 @@ def _build_released(build: GemexBuild, files: Sequence[tuple[Path, str]]) -> Non
         if build.drop_longitudinal:
             records = _without_comparisons(records, quality)
         if images:
-            records = _records_with_images(records, chosen, images, build, quality)
+            paths = (path for file in chosen for path in native_files.image_paths(file))
+            checks = check(paths, images, build.out, quality, build.processes)
+            records = records_with_images(records, checks, build.out, quality)
         entries[split] = output.write_split(build.out, split, statistics.watch(records), counts)
     if not any(entry["questions"] for entry in entries.values()):
         named = {reason: n for reason, n in quality.counts().items() if n}
@@ -318,64 +329,6 @@ def _without_comparisons(records: Iterable[QARecord], quality: QualityLog) -> It
         else:
             source = record.provenance.source_file if record.provenance else ""
             quality.set_aside("longitudinal", record.question_id, source, f"the word {word!r}")
-
-
-def _records_with_images(
-    records: Iterable[QARecord],
-    sources: Sequence[Path],
-    images: Path,
-    build: GemexBuild,
-    quality: QualityLog,
-) -> Iterator[QARecord]:
-    """Records with size and path of their images; the images of all are checked first."""
-    paths = {path for source in sources for path in native_files.image_paths(source)}
-    files = {path: _image_file(images, path) for path in sorted(paths)}
-    checks = check_images(files.values(), quality, build.out, build.processes)
-    for record in records:
-        file = files[record.image_path]
-        try:
-            size = checks[file].size()
-        except Unusable as verdict:
-            quality.set_aside(verdict.reason, record.question_id, str(file), verdict.found)
-            continue
-        path = os.path.relpath(file, build.out)
-        yield native.locate(record, size).model_copy(update={"image_path": path})
-
-
-def _with_images(
-    reports: Iterable[Report], images: Path | None, build: GemexBuild, quality: QualityLog
-) -> Iterator[Report]:
-    """Reports with path of their images, where there are images; an unusable one is set aside."""
-    if images is None:
-        yield from reports
-        return
-    held = list(reports)
-    files = {report.image_id: _image_file(images, report.image_path) for report in held}
-    checks = check_images(files.values(), quality, build.out, build.processes)
-    for report in held:
-        file = files[report.image_id]
-        try:
-            size = checks[file].size()
-            if report.image_hw not in (None, size):
-                found = f"the table has {report.image_hw}, the file {size} (height, width)"
-                raise Unusable("size_mismatch", found)
-        except Unusable as verdict:
-            quality.set_aside(verdict.reason, report.image_id, str(file), verdict.found)
-            continue
-        path = os.path.relpath(file, build.out)
-        yield dataclasses.replace(report, image_path=path, image_hw=size)
-
-
-def _images_beside(source: Path) -> Path | None:
-    """The folder that holds files/p10/... or p10/..., None where there is none."""
-    if not source.is_dir():
-        return None
-    return source if (source / "files").is_dir() or next(source.glob("p1[0-9]"), None) else None
-
-
-def _image_file(images: Path, path: str) -> Path:
-    plain = images / path
-    return plain if plain.exists() else images / "files" / path
 
 
 def _sizes(source: Path) -> dict[str, tuple[int, int]]:

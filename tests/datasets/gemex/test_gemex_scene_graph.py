@@ -9,15 +9,17 @@ import pytest
 
 from cxrjax.datasets import mimic_tables
 from cxrjax.datasets.gemex.construct import Construction
+from cxrjax.datasets.gemex.graph_files import (
+    find_scene_graphs,
+    read_reports,
+    read_scene_graph,
+)
 from cxrjax.datasets.gemex.refine import RuleRefiner
 from cxrjax.datasets.gemex.regions import load_regions
 from cxrjax.datasets.gemex.scene_graph import (
     MAX_BYTES,
     MAX_REPORT_CHARACTERS,
-    find_scene_graphs,
     parse_scene_graph,
-    read_reports,
-    read_scene_graph,
     to_report,
     write_scene_graph,
 )
