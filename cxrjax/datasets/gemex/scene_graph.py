@@ -165,6 +165,9 @@ def _sentences(
         if name is None:
             found = f"attributes of object {object_id[-40:]!r}, which objects does not have"
             quality.set_aside("dangling_id", graph.image_id, graph.where, found)
+            # The object is one that was not detected; what it is called still says where.
+            named = str(entry.get("bbox_name"))
+            name = named if named in regions.sources else None
         region = regions.from_source(name) if name else None
         for phrase_id, phrase in zip(ids, phrases, strict=True):
             if isinstance(phrase, str) and (text := plain_sentence(phrase)):

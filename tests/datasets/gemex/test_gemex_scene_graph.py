@@ -120,6 +120,21 @@ def test_dangling_ids_and_unknown_regions_are_set_aside_alone():
     assert len(report.sentences) == 2
 
 
+def test_a_region_that_was_not_detected_still_has_its_sentences():
+    """As in the release: attributes name a region of which the image has no box, or none at all."""
+    phrases = {"phrases": ["There is an opacity."], "phrase_IDs": ["50000001|11"]}
+    attributes = [
+        {"object_id": "d1_left apical zone", "bbox_name": "left apical zone", **phrases},
+        {"object_id": "d1_unknown", "bbox_name": "unknown", **phrases},
+    ]
+    quality = QualityLog()
+    report = to_report(graph(attributes=attributes), (HEIGHT, WIDTH), quality)
+    assert [tuple(s) for s in report.sentences] == [
+        ("There is an opacity.", ("left upper lung zone",))
+    ]
+    assert [e.reason for e in quality.entries] == ["dangling_id", "dangling_id"]
+
+
 @pytest.mark.parametrize(
     ("box", "reason"),
     [
