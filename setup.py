@@ -72,6 +72,8 @@ setup(
         "tokenizers>=0.22,<1",
         "tqdm>=4.66,<5",
         "transformers>=5,<6",
+        # GEMeX's Figure 5.
+        "wordcloud>=1.9.4,<2",
     ],
     extras_require={
         # BERTScore, with a model from disk.

@@ -16,7 +16,7 @@ from cxrjax.training import checkpoint, step
 from cxrjax.training.config import batch_images
 from cxrjax.training.config_file import load_config
 from cxrjax.training.mixture_config import source_config
-from cxrjax.training.optimizer import make_optimizer
+from cxrjax.training.optimizer import learning_rate_schedule, make_optimizer
 
 _CONFIGS = Path(__file__).parents[1] / "configs"
 
@@ -116,6 +116,11 @@ def test_gemex_recipe():
     assert (config.optimizer.warmup_from, config.optimizer.learning_rate) == (3e-7, 2e-5)
     assert (config.optimizer.schedule, config.optimizer.weight_decay) == ("cosine", 0.0)
     assert (config.training.batch_questions, config.training.epochs) == (64, 3.0)
-    steps = 3 * 1_588_975 / 64
-    assert config.optimizer.warmup_steps == round(0.03 * steps)
+    # The highest rate comes with the warm-up's last step, 3 % of all, and the lowest with the last.
+    steps = round(3 * 1_588_975 / 64)
+    rate = learning_rate_schedule(config.optimizer, steps)
+    assert [float(rate(n)) for n in (0, 2234, steps - 1)] == pytest.approx(
+        [3e-7, 2e-5, 0.0], rel=1e-4
+    )
+    assert float(rate(1117)) == pytest.approx((3e-7 + 2e-5) / 2, rel=1e-3)
     assert (config.model.dtype, config.model.remat, config.mesh.fsdp) == ("bfloat16", "full", 4)

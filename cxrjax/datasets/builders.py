@@ -45,6 +45,11 @@ def add_dataset_flags(parser: argparse.ArgumentParser) -> None:
     add = gemex.add_argument
     add("--coord_format", default="auto", choices=("auto", "xyxy", "xywh"), help="released boxes")
     add("--keep_reports", action="store_true", help="keep ori_report, which is credentialed text")
+    add(
+        "--drop_longitudinal",
+        action="store_true",
+        help="set released questions aside that compare with an earlier examination",
+    )
     add("--test_images", type=int, default=300, help="most test images (default 300)")
     add_flags(parser)
     tfds = parser.add_argument_group("tfds")
@@ -186,6 +191,7 @@ def _build_gemex(flags: argparse.Namespace) -> str | None:
         processes=flags.processes,
         coord_format=flags.coord_format,
         keep_reports=flags.keep_reports,
+        drop_longitudinal=flags.drop_longitudinal,
         test_images=flags.test_images,
     )
     if flags.generator == "templates":

@@ -6,6 +6,16 @@ from cxrjax.datasets.gemex.vocabulary import load_vocabulary
 from cxrjax.records import QARecord
 
 
+def comparing_word(record: QARecord) -> str | None:
+    """The first word of question, options, answer or reason that compares with another
+    examination."""
+    said = " ".join(
+        [record.question, *(record.choices or ()), record.answer_text, record.reason or ""]
+    )
+    found = load_vocabulary().cues["longitudinal"].search(said.lower())
+    return found[0] if found else None
+
+
 def longitudinal_wording(records: Iterable[QARecord]) -> dict[str, int]:
     """How many records there are, and in how many question or answer speaks of change over time.
 

@@ -4,6 +4,9 @@ mimic-cxr-2.0.0-split.csv.gz       dicom_id, study_id, subject_id, split (train,
 mimic-cxr-2.0.0-metadata.csv.gz    dicom_id, subject_id, study_id, ViewPosition, Rows, Columns
 """
 
+import fnmatch
+import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -12,7 +15,21 @@ from cxrjax.errors import UserError
 
 SPLIT_PATTERN = "mimic-cxr-*-split.csv*"
 METADATA_PATTERN = "mimic-cxr-*-metadata.csv*"
+_PATIENTS = re.compile(r"p1\d")  # ten folders with 65,379 patients and 377,110 images
 SPLIT_NAMES = {"train": "train", "validate": "validation", "test": "test"}
+
+
+def files_beside_images(folder: Path) -> Iterator[Path]:
+    """Files at a folder and below, without the folders of images, which take minutes to list."""
+    for place, inside, names in os.walk(folder):
+        inside[:] = [name for name in inside if not _PATIENTS.fullmatch(name)]
+        yield from (Path(place, name) for name in names)
+
+
+def find_table(folder: Path, pattern: str) -> Path | None:
+    """The first table of a name at a folder or below it; None where there is none."""
+    files = (file for file in files_beside_images(folder) if fnmatch.fnmatch(file.name, pattern))
+    return min(files, default=None)
 
 
 def read_splits(path: Path) -> dict[str, str]:

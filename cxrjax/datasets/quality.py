@@ -46,6 +46,7 @@ REASONS = {
     "size_mismatch": "an image whose size is not the stated one, nor a resize of it",
     "source_mismatch": "a label or box that the source table does not have on this image",
     "split_conflict": "a patient in two splits, or a split in some records and not in others",
+    "text_reference": "a question about the image that speaks of a text it was made from",
     "too_many_boxes": "more boxes of one class on an image than one answer may list",
     "unknown_class": "a class name that the data set does not have",
     "unknown_region": "a region that the data set does not have",
@@ -61,7 +62,7 @@ BY_RULE = frozenset(
     {"class_not_selected", "too_many_boxes", "not_in_split"}
     # GEMeX's filters.
     | {"answer_leakage", "choices_not_exclusive", "empty_report", "longitudinal", "missing_box"}
-    | {"no_region", "short_report", "view_wording"}
+    | {"no_region", "short_report", "text_reference", "view_wording"}
 )
 
 

@@ -178,6 +178,16 @@ def _instructed_prefix(record: QARecord) -> str:
     return _instructed(record) + "\n"
 
 
+def _dialogue_prefix(record: QARecord) -> str:
+    """The paper's own turns (Tables 4 and 10 to 13); the image stands before all of it."""
+    instruction, question = _instructed(record).split("\n", maxsplit=1)
+    return f"{instruction}\n### Human: {question}\n### Assistant:\n"
+
+
+def _dialogue_target(record: QARecord, box_text: BoxText) -> str:
+    return f"{_answer_target(record, box_text)}\n###"
+
+
 def _instructed_chat_prefix(record: QARecord) -> str:
     return _chat_question(record, _instructed(record))
 
@@ -317,6 +327,8 @@ PROMPTS: dict[str, PromptFormat] = {
     ),
     # GEMeX's dialogue: instruction, question and options; the answer with its reason and boxes.
     "gemex": PromptFormat(prefix=_instructed_prefix, target=_answer_target),
+    # The same between the marks of LLaVA-Med's turns, as the paper prints it.
+    "gemex_dialogue": PromptFormat(prefix=_dialogue_prefix, target=_dialogue_target),
     "gemex_chat": PromptFormat(
         prefix=_instructed_chat_prefix, target=_chat_target, begins=False, end=END_OF_TURN
     ),

@@ -100,6 +100,7 @@ def default_config() -> ConfigDict:
     optimizer.name = "adamw"
     optimizer.learning_rate = 1e-4  # after the warm-up
     optimizer.warmup_steps = 0  # linear
+    optimizer.warmup_ratio = 0.0  # the same as a share of all steps, rounded up; one of the two
     optimizer.warmup_from = 0.0  # learning rate of its first step; 0: learning_rate / warmup_steps
     optimizer.schedule = "cosine"  # 'cosine' (down to end_value at the last step) or 'constant'
     optimizer.end_value = 0.0
@@ -226,6 +227,7 @@ NOT_NEGATIVE = (
     "lora.dropout",
     "data.workers",
     "optimizer.warmup_steps",
+    "optimizer.warmup_ratio",
     "optimizer.warmup_from",
     "optimizer.end_value",
     "optimizer.weight_decay",

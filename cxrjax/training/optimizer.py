@@ -1,5 +1,6 @@
 """AdamW with a warm-up, a schedule, clipping, and no decay where decay makes no sense."""
 
+import math
 import re
 from typing import Any
 
@@ -7,6 +8,7 @@ import jax
 import optax
 from ml_collections import ConfigDict
 
+from cxrjax.errors import UserError
 from cxrjax.models.paths import path_name
 
 # Biases, norms and position embeddings keep their size. Stacked layers give even these two axes,
@@ -27,8 +29,16 @@ def learning_rate_schedule(config: ConfigDict, steps: int) -> optax.Schedule:
     Args:
         config: the `optimizer` group.
         steps: updates of the whole run; the cosine reaches `end_value` with the last one.
+
+    Raises:
+        UserError: the warm-up is given twice, or as more than the whole run.
     """
-    warmup, peak = config.warmup_steps, config.learning_rate
+    if config.warmup_ratio and config.warmup_steps:
+        raise UserError("optimizer.warmup_steps and optimizer.warmup_ratio are set; set one to 0")
+    if config.warmup_ratio > 1:
+        raise UserError(f"optimizer.warmup_ratio={config.warmup_ratio}; expected 0 to 1")
+    warmup = config.warmup_steps or math.ceil(config.warmup_ratio * steps)
+    peak = config.learning_rate
     # From peak / warmup rather than from 0, which would throw the first batch away.
     start = config.warmup_from or peak / max(1, warmup)
     before = optax.linear_schedule(start, peak, max(1, warmup - 1))

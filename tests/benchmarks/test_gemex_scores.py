@@ -13,7 +13,7 @@ from cxrjax.benchmarks.gemex_truth import read_references
 from cxrjax.benchmarks.predictions import parse_prediction
 from cxrjax.benchmarks.scores import ScoreOptions
 from cxrjax.codecs import CODECS
-from cxrjax.datasets.gemex.native import read_native
+from cxrjax.datasets.gemex.native_files import read_native
 from cxrjax.datasets.quality import QualityLog
 from cxrjax.errors import UserError
 from cxrjax.judges import Marks, RelativeScore
@@ -308,7 +308,7 @@ def test_outcomes_for_the_page():
 def test_released_rows_are_scored_without_sizes(tmp_path):
     records = [
         record
-        for path in sorted(BENCH_SAMPLE.glob("*_question.jsonl"))
+        for path in sorted(BENCH_SAMPLE.glob("test/*_question.jsonl"))
         for record in read_native(path, "test", QualityLog())
     ]
     assert {record.image_hw for record in records} == {None}

@@ -241,6 +241,7 @@ def test_every_prompt_format_ends_its_prefix_with_a_newline():
         "detect",
         "gemex",
         "gemex_chat",
+        "gemex_dialogue",
         "grounded",
         "grounded_chat",
         "grounding",

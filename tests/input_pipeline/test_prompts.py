@@ -7,6 +7,7 @@ import pytest
 import sentencepiece
 
 from cxrjax.codecs import CODECS
+from cxrjax.datasets.gemex.dialogue import QUESTION_TYPES, assistant_text, parse_answer
 from cxrjax.errors import UserError
 from cxrjax.images import IDENTITY
 from cxrjax.input_pipeline.examples import ExampleConfig, QuestionEncoder
@@ -157,3 +158,27 @@ def test_a_reason_follows_the_answer(tokenizer, name):
     np.testing.assert_array_equal(example.boxes[0], alone.boxes[0])
     plain = encoder(tokenizer, f"{name}_reason", "paligemma").encode(make_record(BOXES[1:]))
     np.testing.assert_array_equal(plain.answer, alone.answer)
+
+
+def test_gemex_dialogue_is_the_papers():
+    """Tables 4 and 13, and back."""
+    instruction = QUESTION_TYPES["multi_choice"].instruction
+    choices = ["A: Clear lung fields", "B: Atelectasis", "C: Effusions"]
+    text = assistant_text(["B", "C"], "Both are there.", "<location>[[26, 119, 217, 183]]")
+    record = make_record(
+        question="What is seen?",
+        type_prompt=instruction,
+        choices=choices,
+        answers=[Answer(text=text)],
+    )
+    format = PROMPTS["gemex_dialogue"]
+    assert format.prefix(record) == (
+        f"{instruction}\n### Human: What is seen? <choices>: [A: Clear lung fields, "
+        "B: Atelectasis, C: Effusions]\n### Assistant:\n"
+    )
+    target = format.target(record, BoxText("gemex", "gemex", HEIGHT, WIDTH, IDENTITY))
+    assert target == (
+        "<answer> ['B', 'C'] <reason> Both are there. <location>[[26, 119, 217, 183]]\n###"
+    )
+    parsed = parse_answer(target, "multi_choice", choices)
+    assert (parsed.key, parsed.location) == (["B", "C"], "<location>[[26, 119, 217, 183]]")

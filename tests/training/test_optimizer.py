@@ -3,8 +3,10 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from flax import nnx
 
+from cxrjax.errors import UserError
 from cxrjax.models import LoRAConfig, apply_lora, partition
 from cxrjax.models.paths import named_leaves
 from cxrjax.training.optimizer import decay_mask, learning_rate_schedule, make_optimizer
@@ -75,3 +77,18 @@ def test_warmup_from_a_given_rate(run_config):
     np.testing.assert_allclose(rates[0], 3e-7, rtol=1e-5)
     np.testing.assert_allclose(np.diff(rates[:5]), (2e-5 - 3e-7) / 4, rtol=1e-4)
     np.testing.assert_allclose(rates[4], 2e-5, rtol=1e-5)
+
+
+def test_warmup_as_a_share_of_the_run(run_config):
+    config = run_config.optimizer
+    config.learning_rate, config.warmup_steps, config.warmup_ratio = 0.1, 0, 0.03
+    schedule = learning_rate_schedule(config, steps=101)  # 3.03, so 4
+    rates = [float(schedule(step)) for step in range(6)]
+    np.testing.assert_allclose(rates[:4], [0.025, 0.05, 0.075, 0.1], rtol=1e-5)
+    assert rates[5] < 0.1
+    config.warmup_steps = 4
+    with pytest.raises(UserError, match=r"warmup_steps and optimizer\.warmup_ratio"):
+        learning_rate_schedule(config, steps=100)
+    config.warmup_steps, config.warmup_ratio = 0, 3.0
+    with pytest.raises(UserError, match="expected 0 to 1"):
+        learning_rate_schedule(config, steps=100)

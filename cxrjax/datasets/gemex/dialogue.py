@@ -106,6 +106,9 @@ def assistant_text(answer: str | Sequence[str], reason: str, location: str) -> s
     return f"<answer> {written} <reason> {reason} {location or '<location>[]'}"
 
 
+# The end of a turn, and who speaks next (Tables 10 to 13; </s> and <STOP> of other checkpoints).
+_TURN = re.compile(r"###|</s>|<STOP>")
+_SPEAKER = re.compile(r"\s{0,9}Assistant\s{0,3}:\s{0,9}", re.IGNORECASE)
 _TAGS = re.compile(r"<\s{0,3}(answer|reason|location)\s{0,3}>:?", re.IGNORECASE)
 
 
@@ -114,23 +117,23 @@ def parse_answer(
 ) -> ParsedAnswer:
     """Reads a model's answer; never raises on what it wrote.
 
-    A text without tags is all answer. Of a tag that stands several times, the first counts.
+    A text without tags is all answer; words before the first tag are one where no other is given.
+    Of a tag that stands several times, the first counts. What follows the turn's end does not.
 
     Args:
         question_type: a key of `QUESTION_TYPES`.
         choices: the options that were offered, `A: ...`; letters beyond them are no options.
     """
+    text = _own_turn(text)
     parts: dict[str, str] = {}
     tags = list(_TAGS.finditer(text))
-    if not tags or tags[0].start() > 0:
-        parts["answer"] = text[: tags[0].start() if tags else len(text)].strip()
     ends = [*(tag.start() for tag in tags[1:]), len(text)][: len(tags)]
     for tag, end in zip(tags, ends, strict=True):
         name = tag[1].lower()
         body = text[tag.end() : end].strip()
         if not parts.get(name):
             parts[name] = text[tag.start() : end].strip() if name == "location" else body
-    answer = parts.get("answer", "")
+    answer = parts.get("answer") or text[: tags[0].start() if tags else len(text)].strip()
     failures: list[AnswerFailure] = []
     key: str | list[str] | None = None
     if not answer:
@@ -158,6 +161,15 @@ def parse_answer(
     return ParsedAnswer(
         answer, key, parts.get("reason", ""), parts.get("location", ""), tuple(failures)
     )
+
+
+def _own_turn(text: str) -> str:
+    """The assistant's first turn, without marks of turns."""
+    turns = (
+        turn[match.end() :] if (match := _SPEAKER.match(turn)) else turn
+        for turn in _TURN.split(text)
+    )
+    return next((turn for turn in turns if turn.strip()), "")
 
 
 def _yes_or_no(answer: str) -> str | None:

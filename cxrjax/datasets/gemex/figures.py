@@ -5,12 +5,14 @@ from pathlib import Path
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from wordcloud import WordCloud
 
 from cxrjax.datasets import output
 from cxrjax.datasets.gemex.curation import TARGET_MIX
-from cxrjax.datasets.gemex.statistics import GemexStatistics
+from cxrjax.datasets.gemex.statistics import GemexStatistics, in_order
 
 _WORDS = 30
+_CLOUD_WORDS = 120
 _INK, _PAPER_INK = "#33608c", "#c98b2b"
 
 
@@ -52,7 +54,7 @@ def _bars(title: str, counts: Mapping[str, int]) -> Figure | None:
 
 
 def _lengths(statistics: GemexStatistics) -> Figure | None:
-    splits = sorted(statistics.question_lengths)
+    splits = in_order(statistics.question_lengths)
     if not splits:
         return None
     figure = Figure(figsize=(9, 2.4 * len(splits)), layout="constrained")
@@ -68,19 +70,34 @@ def _lengths(statistics: GemexStatistics) -> Figure | None:
 
 
 def _words(statistics: GemexStatistics) -> Figure | None:
+    """A cloud as the paper has it, and bars, which tell how often."""
     if not statistics.question_words:
         return None
-    figure = Figure(figsize=(9, 7), layout="constrained")
+    figure = Figure(figsize=(9, 10), layout="constrained")
     sides = (("questions", statistics.question_words), ("reasons", statistics.reason_words))
-    for axes, (name, words) in zip(figure.subplots(1, 2), sides, strict=True):
+    grid = figure.subplots(2, 2, height_ratios=(3, 7))
+    for (above, below), (name, words) in zip(grid.T, sides, strict=True):
+        above.set_title(f"Most frequent words of {name}")
+        above.axis("off")
+        if not words:
+            below.axis("off")
+            continue
+        cloud = WordCloud(
+            width=660,
+            height=440,
+            max_words=_CLOUD_WORDS,
+            background_color="white",
+            color_func=lambda *_, **__: _INK,
+            random_state=0,
+        )
+        above.imshow(cloud.generate_from_frequencies(words).to_array(), interpolation="none")
         common = words.most_common(_WORDS)[::-1]
-        axes.barh([word for word, _ in common], [count for _, count in common], color=_INK)
-        axes.set_title(f"Most frequent words of {name}")
+        below.barh([word for word, _ in common], [count for _, count in common], color=_INK)
     return figure
 
 
 def _contents(statistics: GemexStatistics) -> Figure | None:
-    splits = sorted(statistics.contents)
+    splits = in_order(statistics.contents)
     if not splits:
         return None
     figure = Figure(figsize=(4 * len(splits) + 1, 3.4), layout="constrained")
@@ -88,6 +105,7 @@ def _contents(statistics: GemexStatistics) -> Figure | None:
         common = statistics.contents[split].most_common()
         bars = axes.bar([name for name, _ in common], [count for _, count in common], color=_INK)
         total = sum(count for _, count in common)
+        axes.margins(y=0.1)
         axes.bar_label(bars, [f"{100 * count / total:.1f}%" for _, count in common], fontsize=7)
         axes.set_title(split)
         axes.tick_params(axis="x", rotation=60)

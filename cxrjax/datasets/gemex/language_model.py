@@ -8,7 +8,9 @@ which has it answer again, and each question by the same filters as the template
 import argparse
 import collections
 import random
-from collections.abc import Iterable, Iterator
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 from cxrjax.datasets.gemex.dialogue import LETTERS
@@ -23,6 +25,7 @@ from cxrjax.datasets.gemex.regions import load_regions
 from cxrjax.datasets.gemex.report import RefinedSentence, Report
 from cxrjax.datasets.gemex.vocabulary import load_vocabulary
 from cxrjax.datasets.quality import QualityLog
+from cxrjax.errors import UserError
 from cxrjax.language_model import Client, Estimate, NoAnswer, Request, prompt_file
 from cxrjax.language_model.flags import from_flags
 from cxrjax.language_model.prompt_file import Form, Strict
@@ -70,15 +73,21 @@ class AskedQuestions(Strict):
 class LanguageModelRefiner:
     """A `Refiner` that asks a language model, one request a report.
 
+    Args:
+        prompt: what `load_prompt` gives; another, where one is to be tried.
+
     Attributes:
         name, version: the model, and the version of the prompt.
     """
 
-    def __init__(self, client: Client, quality: QualityLog) -> None:
+    def __init__(
+        self, client: Client, quality: QualityLog, prompt: Mapping[str, Any] | None = None
+    ) -> None:
         self.client = client
         self.name = client.settings.model
-        self.version = f"prompt {PROMPT_VERSION}"
+        self.version = f"prompt {PROMPT_VERSION}" if prompt is None else "another prompt"
         self._quality = quality
+        self._prompt = prompt or load_prompt()
 
     def refine(self, reports: Iterable[Report]) -> Iterator[tuple[Report, Refinement]]:
         """Each report with its refined sentences, in order; several are asked for at once.
@@ -89,7 +98,7 @@ class LanguageModelRefiner:
         """
         if not (self.client.settings.is_local or self.client.settings.allow_sending):
             reports = list(reports)  # the refusal says how many there are
-            self.client.require_permission(CONTENT, map(refining_request, reports))
+            self.client.require_permission(CONTENT, map(self._request, reports))
         for report, result in self.client.map(self._ask, reports):
             if isinstance(result, NoAnswer):
                 # Without the detail, which may quote the report.
@@ -99,7 +108,10 @@ class LanguageModelRefiner:
 
     def estimate(self, reports: Iterable[Report]) -> Estimate:
         """The dry run: what `refine` would send and cost. Sends nothing."""
-        return self.client.estimate(map(refining_request, reports))
+        return self.client.estimate(map(self._request, reports))
+
+    def _request(self, report: Report) -> Request[Pairs]:
+        return refining_request(report, self._prompt)
 
     def _ask(self, report: Report) -> Refinement | NoAnswer:
         def check(answer: Pairs) -> None:
@@ -111,7 +123,7 @@ class LanguageModelRefiner:
                     raise ValueError(f"{pair.sentence!r} is no complete sentence")
 
         try:
-            answer = self.client.ask(refining_request(report), check)
+            answer = self.client.ask(self._request(report), check)
         except NoAnswer as failure:
             return failure
         return _refinement(report, answer)
@@ -189,9 +201,30 @@ def load_prompt() -> dict[str, Any]:
     return prompt_file.load_prompt(str(__package__), f"language_model_prompt_v{PROMPT_VERSION}")
 
 
-def refining_request(report: Report) -> Request[Pairs]:
+def read_prompt(path: Path) -> dict[str, Any]:
+    """A prompt file that is tried before it becomes a version of the package's.
+
+    Raises:
+        UserError: it cannot be read, or has no `[refine] system` with `{regions}`.
+    """
+    try:
+        prompt = tomllib.loads(path.read_text(encoding="utf-8"))
+        written = prompt["refine"]["system"].format(regions="REGIONS")
+    except OSError as error:
+        raise UserError(f"{path}: cannot read the prompt: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        raise UserError(
+            f"{path}: {error}; expected TOML as cxrjax/datasets/gemex/"
+            f"language_model_prompt_v{PROMPT_VERSION}.toml, with [refine] system"
+        ) from None
+    if "REGIONS" not in written:
+        raise UserError(f"{path}: [refine] system has no place for {{regions}}")
+    return prompt
+
+
+def refining_request(report: Report, prompt: Mapping[str, Any]) -> Request[Pairs]:
     """What is asked to refine a report."""
-    system = load_prompt()["refine"]["system"].format(regions=", ".join(load_regions().regions))
+    system = prompt["refine"]["system"].format(regions=", ".join(load_regions().regions))
     lines = [f"{k}: {sentence.text}" for k, sentence in enumerate(report.sentences, start=1)]
     return _request(system, "\n".join(lines), Pairs, _USUAL_REFINING)
 

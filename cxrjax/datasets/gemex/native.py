@@ -1,29 +1,33 @@
-"""The released files of GEMeX: training rows (one JSON array) and test rows (JSON Lines per type).
+"""The released rows of GEMeX, of training (one JSON array) and test (JSON Lines per type).
 
-    sub_training_data.json       [{"conversations": [{"from": "human", "value": "<image>\\n..."},
-                                   {"from": "gpt", "value": "<answer> ... <location> [[...]]"}],
-                                   "row_id", "q_type", "type_prompt", "image"}]
-    open_ended_question.jsonl    {"question", "type", "answer", "reason", "visual_regions",
-                                  "visual_locations", "image_path", "ori_report", "q_id", "row_id"}
+    sub_training_data.json         [{"conversations": [{"from": "human", "value": "<image>\\n..."},
+                                     {"from": "gpt", "value": "<answer> ... <location> [[...]]"}],
+                                     "row_id", "q_type", "type_prompt", "image"}]
+    test/open_ended_question.jsonl {"question", "type", "answer", "reason", "visual_regions",
+                                    "visual_locations", "image_path", "ori_report", "q_id",
+                                    "row_id"}
 
-Both are read row by row. In records, boxes stand in the answer's text on the frame of 224 pixels,
+`row_id` is an image's: all its questions share it. `q_id` counts the questions of a test file.
+
+In records, boxes stand in the answer's text on the frame of 224 pixels,
 which needs no image; `locate` adds them in pixels once the image's size is known. What a record has
 no field for, or says in other words than the row, is kept as it was: record to native gives the row
 again, up to the order of keys. `ori_report` is a credentialed text: it is dropped unless asked for.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import ijson
 import numpy as np
 
 from cxrjax.codecs import CODECS
 from cxrjax.codecs.gemex import SIDE
-from cxrjax.datasets.gemex.box_convention import BoxFormat, decide, to_corners, weigh
+from cxrjax.datasets.gemex.box_convention import BoxFormat, to_corners
 from cxrjax.datasets.gemex.dialogue import (
+    LETTERS,
     QUESTION_TYPES,
     assistant_text,
     human_text,
@@ -31,63 +35,17 @@ from cxrjax.datasets.gemex.dialogue import (
     split_choices,
 )
 from cxrjax.datasets.gemex.regions import load_regions
-from cxrjax.datasets.quality import QualityLog, Unusable
-from cxrjax.errors import UserError
+from cxrjax.datasets.quality import Unusable
 from cxrjax.records import Answer, Provenance, QARecord
 
-TRAIN_FILE = "sub_training_data.json"
-TEST_PATTERN = "*_question.jsonl"
 REPORT_FIELD = "ori_report"
 # Fields of a row as they were, and fields it lacks, kept where no model can see them.
 EXTRA_FIELDS = "native_fields"
 ABSENT_FIELDS = "native_absent"
 _TRAIN_FIELDS = ("conversations", "q_type", "image")
 _TEST_FIELDS = ("question", "answer", "reason", "visual_locations", "image_path")
-
-
-def read_native(
-    path: Path,
-    split: str,
-    quality: QualityLog,
-    coord_format: str = "auto",
-    keep_reports: bool = False,
-    source: Provenance | None = None,
-) -> Iterator[QARecord]:
-    """Records of a released file, image size unknown; the kind of file is told by its suffix.
-
-    Args:
-        coord_format: `xyxy`, `xywh`, or `auto`: by the evidence of the whole file, read before.
-        keep_reports: whether `ori_report` is kept in the records.
-
-    Raises:
-        UserError: the file cannot be read, or its boxes are of mixed conventions.
-    """
-    chosen = box_format(path, coord_format)
-    seen: set[str] = set()
-    for where, row in _rows(path, quality):
-        quality.examined["questions"] += 1
-        try:
-            record = to_record(row, split, _file_type(path), chosen, keep_reports, source)
-            if record.question_id in seen:
-                raise Unusable("duplicate_id", "a row_id that stood earlier in the file")
-        except Unusable as fault:
-            item = str(row.get("row_id", "")) if isinstance(row, dict) else ""
-            quality.set_aside(fault.reason, item, where, fault.found)
-            continue
-        seen.add(record.question_id)
-        yield record
-
-
-def box_format(path: Path, coord_format: str = "auto") -> BoxFormat:
-    """The convention of a file's boxes, by its evidence where none is named.
-
-    Raises:
-        UserError: the evidence is mixed.
-    """
-    if coord_format == "xyxy" or coord_format == "xywh":
-        return coord_format  # type: ignore[return-value]
-    boxes = (box for _, row in _rows(path, QualityLog()) for box in _native_boxes(row))
-    return decide(weigh(boxes), str(path))
+# Where the release calls a region otherwise than the paper's Table 8 (A18).
+_RELEASED_NAMES = {"cardiac silhouette": "cardiac region"}
 
 
 def to_record(
@@ -132,10 +90,11 @@ def to_native(record: QARecord) -> dict[str, Any]:
             "type": record.content_type,
             "answer": record.answer_key if record.answer_key is not None else parsed.answer,
             "reason": record.reason,
-            "visual_regions": record.answers[0].regions,
+            "visual_regions": [_RELEASED_NAMES.get(r, r) for r in record.answers[0].regions],
             "visual_locations": _frame_boxes(parsed.location),
-            "image_path": record.image_path,
-            "row_id": record.question_id,
+            "image_path": _released_path(record),
+            "q_id": record.question_id,
+            "row_id": record.image_id,
         }
         if record.choices:
             row["choices"] = record.choices
@@ -150,39 +109,15 @@ def to_native(record: QARecord) -> dict[str, Any]:
                 },
                 {"from": "gpt", "value": answer},
             ],
-            "row_id": record.question_id,
+            "row_id": record.image_id,
             "q_type": QUESTION_TYPES[record.question_type].native,
             "type_prompt": record.type_prompt,
-            "image": record.image_path,
+            "image": _released_path(record),
         }
     row.update(record.quality.get(EXTRA_FIELDS, {}))
     for key in record.quality.get(ABSENT_FIELDS, ()):
         del row[key]
     return row
-
-
-def write_train(path: Path, records: Iterable[QARecord]) -> None:
-    """Writes records as a training file, one row at a time."""
-    with open(path, "w", encoding="utf-8") as out:
-        for number, record in enumerate(records):
-            text = json.dumps(to_native(record), ensure_ascii=False)
-            out.write(("[\n" if number == 0 else ",\n") + text)
-        out.write("\n]\n" if out.tell() else "[]\n")
-
-
-def write_test(folder: Path, records: Iterable[QARecord]) -> None:
-    """Writes records as test files, one for each question type."""
-    files = {
-        name: open(folder / f"{kind.test_name}_question.jsonl", "w", encoding="utf-8")  # noqa: SIM115
-        for name, kind in QUESTION_TYPES.items()
-    }
-    try:
-        for record in records:
-            line = json.dumps(to_native(record), ensure_ascii=False)
-            files[record.question_type].write(line + "\n")
-    finally:
-        for file in files.values():
-            file.close()
 
 
 def locate(record: QARecord, image_hw: tuple[int, int]) -> QARecord:
@@ -212,13 +147,23 @@ def _frame_boxes(text: str) -> list[list[int]]:
     return [[round(float(value) * SIDE) for value in span.box] for span in found]
 
 
+def _released_path(record: QARecord) -> str:
+    """MIMIC-CXR-JPG's path of the image, which the release has; the record's may be a build's."""
+    patient, study = record.patient_id, record.study_id
+    if not patient or not study:
+        return record.image_path
+    return f"{patient[:3]}/{patient}/{study}/{record.image_id}{Path(record.image_path).suffix}"
+
+
 def _train_record(row: dict[str, Any], chosen: BoxFormat) -> QARecord:
     for name in _TRAIN_FIELDS:
         if name not in row:
             raise Unusable("invalid_record", f"without {name}; found {sorted(row)}")
     types = {kind.native: name for name, kind in QUESTION_TYPES.items()}
-    if row["q_type"] not in types:
+    if not isinstance(row["q_type"], str) or row["q_type"] not in types:
         raise Unusable("invalid_record", f"q_type {row['q_type']!r}; expected one of {list(types)}")
+    if not isinstance(row.get("type_prompt", ""), str):
+        raise Unusable("invalid_record", "type_prompt is no text")
     turns = row["conversations"]
     try:
         (human, gpt) = (turn["value"] for turn in turns)
@@ -232,7 +177,7 @@ def _train_record(row: dict[str, Any], chosen: BoxFormat) -> QARecord:
     parsed = parse_answer(gpt, kind, choices)
     boxes = [to_corners(box, chosen) for box in _listed(gpt)]
     answer = parsed.key if isinstance(parsed.key, list) else parsed.answer
-    return _record(row["image"], row.get("row_id"), kind, "train", question, choices).model_copy(
+    return _record(row["image"], row, kind, "train", question, choices).model_copy(
         update={
             "type_prompt": row.get("type_prompt", QUESTION_TYPES[kind].instruction),
             "answers": [Answer(text=assistant_text(answer, parsed.reason, location_text(boxes)))],
@@ -247,12 +192,14 @@ def _test_record(row: dict[str, Any], kind: str, chosen: BoxFormat) -> QARecord:
         if name not in row:
             raise Unusable("invalid_record", f"without {name}; found {sorted(row)}")
     answer, choices = row["answer"], row.get("choices")
-    for name, value in (("answer", answer), ("choices", choices)):
-        texts = [value] if isinstance(value, str) else value
-        if texts is not None and not (
-            isinstance(texts, list) and all(isinstance(text, str) for text in texts)
-        ):
-            raise Unusable("invalid_record", f"{name} is {type(value).__name__}; expected text")
+    if not (isinstance(answer, str) or _is_texts(answer)):
+        raise Unusable("invalid_record", f"answer is {type(answer).__name__}; expected text")
+    if choices is not None and not (
+        _is_texts(choices) and all(re.match(f"[{LETTERS}]", choice) for choice in choices)
+    ):
+        raise Unusable("invalid_record", "choices are no list of `A: ...`")
+    if not isinstance(row.get("type", ""), str | None):
+        raise Unusable("invalid_record", "type is no text")
     for name in ("question", "reason", "image_path"):
         if not isinstance(row[name], str):
             raise Unusable("invalid_record", f"{name} is no text")
@@ -262,9 +209,7 @@ def _test_record(row: dict[str, Any], kind: str, chosen: BoxFormat) -> QARecord:
     boxes = [to_corners(box, chosen) for box in row["visual_locations"]]
     text = assistant_text(answer, row["reason"], location_text(boxes))
     names = load_regions()
-    return _record(
-        row["image_path"], row.get("row_id"), kind, "test", row["question"], choices
-    ).model_copy(
+    return _record(row["image_path"], row, kind, "test", row["question"], choices).model_copy(
         update={
             "content_type": row.get("type"),
             "answers": [
@@ -279,12 +224,22 @@ def _test_record(row: dict[str, Any], kind: str, chosen: BoxFormat) -> QARecord:
     )
 
 
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(text, str) for text in value)
+
+
 def _record(
-    image: Any, row_id: Any, kind: str, split: str, question: str, choices: list[str] | None
+    image: Any,
+    row: Mapping[str, Any],
+    kind: str,
+    split: str,
+    question: str,
+    choices: list[str] | None,
 ) -> QARecord:
     if not isinstance(image, str) or not image:
         raise Unusable("invalid_record", "the image's path is no text")
     parts = Path(image).parts
+    own = row.get("q_id", row.get("row_id", Path(image).stem))
     return QARecord(
         dataset="gemex",
         split=split,
@@ -292,7 +247,7 @@ def _record(
         study_id=next((p for p in parts if p[:1] == "s" and p[1:].isdigit()), None),
         image_id=Path(image).stem,
         image_path=image,
-        question_id=f"{split}-{kind}-{row_id}" if row_id is not None else f"{split}-{image}",
+        question_id=f"{split}-{kind}-{own}",
         question=question,
         question_type=kind,
         choices=choices or None,
@@ -300,7 +255,7 @@ def _record(
     )
 
 
-def _native_boxes(row: Any) -> list[Any]:
+def native_boxes(row: Any) -> list[Any]:
     """The boxes of a row as it has them, for weighing; none of a row that is broken."""
     if not isinstance(row, dict):
         return []
@@ -324,48 +279,8 @@ def _listed(text: str) -> list[Any]:
     _, tag, tail = text.rpartition("<location>")
     try:
         listed = json.loads(tail) if tag else []
-    except ValueError:
+    except (ValueError, RecursionError):
         listed = None
     if not isinstance(listed, list):
         raise Unusable("box_text", f"{tail.strip()[:40]!r} behind <location>; expected [[...]]")
     return listed
-
-
-def _file_type(path: Path) -> str | None:
-    """The question type that a test file's name tells.
-
-    Raises:
-        UserError: it tells none.
-    """
-    if path.suffix == ".json":
-        return None
-    for name in QUESTION_TYPES:
-        if name.split("_")[0] in path.name:
-            return name
-    raise UserError(f"{path}: the name tells no question type; expected {TEST_PATTERN}")
-
-
-def _rows(path: Path, quality: QualityLog) -> Iterator[tuple[str, Any]]:
-    """(file and line, row) of a file, one at a time; lines that are no JSON are set aside."""
-    try:
-        with open(path, "rb") as file:
-            if path.suffix == ".json":
-                for number, row in enumerate(ijson.items(file, "item", use_float=True)):
-                    yield f"{path.name}[{number}]", row
-                return
-            for number, line in enumerate(file, start=1):
-                if not line.strip():
-                    continue
-                where = f"{path.name}:{number}"
-                try:
-                    row = json.loads(line.decode("utf-8"))
-                except UnicodeDecodeError:
-                    quality.set_aside("bad_encoding", "", where, "a line that is not UTF-8")
-                except ValueError as error:
-                    quality.set_aside("invalid_record", "", where, f"not JSON: {error}")
-                else:
-                    yield where, row
-    except OSError as error:
-        raise UserError(f"{path}: cannot read: {error.strerror}") from None
-    except ijson.JSONError as error:
-        raise UserError(f"{path}: not a whole JSON array of rows ({error}); fetch it") from None

@@ -1,6 +1,7 @@
 """A question before it is a record, who makes them, and the checks that each has to pass (G09)."""
 
 import dataclasses
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, Protocol
 
@@ -82,12 +83,18 @@ class Generator(Protocol):
         ...
 
 
+# Rule 3 of Table 2: who answers sees the image alone. ("The report" of one who was told is rule 4.)
+_TEXT = re.compile(
+    r"\b(?:report(?:s|ed)?|sentences?|phrases?|(?:the|this) (?:text|description)|stated|states)\b"
+)
+
+
 def check(draft: Draft) -> None:
     """The filters on a question (G09 to G12, A18).
 
     Raises:
         Unusable: `longitudinal`, `view_wording`, `answer_leakage`, `choices_not_exclusive`,
-            `invalid_record`.
+            `text_reference`, `invalid_record`.
     """
     _check_answer(draft)
     words = load_vocabulary()
@@ -96,6 +103,8 @@ def check(draft: Draft) -> None:
         found = words.cues[cue].search(said)
         if found:
             raise Unusable(reason, f"the word {found[0]!r}")
+    if found := _TEXT.search(said):
+        raise Unusable("text_reference", f"the word {found[0]!r}")
     if draft.content_type not in CONTENT_TYPES:
         raise Unusable("invalid_record", f"content type {draft.content_type!r}")
     _check_leakage(draft)

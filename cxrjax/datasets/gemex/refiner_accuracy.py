@@ -2,12 +2,14 @@
 
     python -m cxrjax.datasets.gemex.refiner_accuracy --labels=data/gemex/labelled_sentences.jsonl
     python -m cxrjax.datasets.gemex.refiner_accuracy --labels=STUDIES/truth/studies.jsonl
+    python -m cxrjax.datasets.gemex.refiner_accuracy --labels=FILE --refiner=language_model \
+        --base_url=URL --model=NAME [--prompt=TRIED.toml]
 
 A label file is JSON Lines: `{"id", "sentence", "regions", "rule"}`, regions of the 30, [] where the
 sentence is to be left out, and optionally the rule of Table 9 that it tries (0: none); or the truth
 of phantom studies, whose facts name regions of Chest ImaGenome's 29. A sentence counts as right
 where its set of regions is; the interval is Wilson's, 95 %. The paper reached about 98.4 % of some
-367 sentences with OpenBioLLM-70B.
+367 sentences with OpenBioLLM-70B. `draw_sentences` draws sentences of scene graphs to label.
 """
 
 import argparse
@@ -20,10 +22,13 @@ from typing import NamedTuple
 from scipy.stats import binomtest
 
 from cxrjax.cli import run
+from cxrjax.datasets.gemex.language_model import LanguageModelRefiner, read_prompt
 from cxrjax.datasets.gemex.refine import Refiner, RuleRefiner
 from cxrjax.datasets.gemex.regions import load_regions
 from cxrjax.datasets.gemex.report import Report, ReportSentence
+from cxrjax.datasets.quality import QualityLog
 from cxrjax.errors import UserError
+from cxrjax.language_model import flags as language_model_flags
 
 RULES = {
     0: "no rule but the words' own place",
@@ -69,10 +74,7 @@ def measure(
     refiner: Refiner, labels: Sequence[Label]
 ) -> tuple[dict[int | None, Accuracy], list[tuple[Label, frozenset[str]]]]:
     """(rule -> accuracy, what went wrong: label and the regions that were given)."""
-    reports = (
-        Report(label.label_id, label.label_id, "", (ReportSentence(label.sentence),), {})
-        for label in labels
-    )
+    reports = map(_report, labels)
     right: collections.Counter[int | None] = collections.Counter()
     wrong = []
     for label, (_, refinement) in zip(labels, refiner.refine(reports), strict=True):
@@ -82,6 +84,11 @@ def measure(
             wrong.append((label, given))
     total = collections.Counter(label.rule for label in labels)
     return {rule: Accuracy(right[rule], total[rule]) for rule in total}, wrong
+
+
+def _report(label: Label) -> Report:
+    sentence = ReportSentence(label.sentence)
+    return Report(label.label_id, label.label_id, "", (sentence,), {}, where=label.label_id)
 
 
 def read_labels(path: Path) -> list[Label]:
@@ -147,15 +154,34 @@ def main(argv: Sequence[str] | None = None) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--labels", required=True, type=Path, help="labelled sentences")
+    add = parser.add_argument
+    add("--labels", required=True, type=Path, help="labelled sentences")
+    add("--refiner", default="rules", choices=("rules", "language_model"), help="default: rules")
+    add("--prompt", type=Path, metavar="FILE", help="a prompt to try (default: the package's)")
+    language_model_flags.add_flags(parser)
     flags = parser.parse_args(argv)
-    accuracies, wrong = measure(RuleRefiner(), read_labels(flags.labels))
+    labels = read_labels(flags.labels)
+    refiner: Refiner = RuleRefiner()
+    quality = QualityLog()
+    if flags.refiner == "language_model":
+        prompt = read_prompt(flags.prompt) if flags.prompt else None
+        cache = flags.labels.with_suffix(".answers.jsonl")
+        client = language_model_flags.from_flags(flags, cache)
+        refiner = LanguageModelRefiner(client, quality, prompt)
+        if flags.dry_run:
+            print(refiner.estimate(map(_report, labels)))
+            return
+    elif flags.prompt:
+        raise UserError("--prompt is a language model's; give --refiner=language_model too")
+    accuracies, wrong = measure(refiner, labels)
     for rule in sorted(accuracies, key=lambda rule: -1 if rule is None else rule):
         name = "unlabelled" if rule is None else f"rule {rule} ({RULES.get(rule, '')})"
         print(_line(name, accuracies[rule]))
     right = sum(accuracy.right for accuracy in accuracies.values())
     total = sum(accuracy.total for accuracy in accuracies.values())
     print(_line("all", Accuracy(right, total)))
+    if quality.entries:
+        print(f"{len(quality.entries)} without a usable answer, which counts as nothing given")
     for label, given in wrong:
         print(
             f"  {label.label_id}: expected {sorted(label.regions)}, given {sorted(given)}: "

@@ -1,13 +1,12 @@
 """From what one can get of GEMeX to a data set on disk. A source is one of
 
-FOLDER with sub_training_data.json, *_question.jsonl    the released questions, as they are
+FOLDER with sub_training_data.json, test/*_question.jsonl   the released questions, as they are
 FOLDER or zip with <dicom_id>_SceneGraph.json           constructed: regions and boxes; beside
     mimic-cxr-*-split.csv.gz, mimic-cxr-*-metadata.csv.gz and files/p1x/... where there are any
 NLMCXR_reports.tgz, its folder or wheel (OpenI)         constructed: regions without boxes
 """
 
 import dataclasses
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,23 +14,30 @@ from typing import Any
 import tqdm
 
 from cxrjax.datasets import mimic_tables, output
-from cxrjax.datasets.gemex import native
+from cxrjax.datasets.gemex import native_files
 from cxrjax.datasets.gemex.box_convention import BOX_FORMATS
 from cxrjax.datasets.gemex.construct import Construction, findings_of
-from cxrjax.datasets.gemex.curation import TEST_IMAGES, curate
+from cxrjax.datasets.gemex.curation import TEST_IMAGES, classes_of, curate
 from cxrjax.datasets.gemex.figures import draw_figures
-from cxrjax.datasets.gemex.questions import Generator, RefinedReport
-from cxrjax.datasets.gemex.refine import Refiner, RuleRefiner
-from cxrjax.datasets.gemex.report import Report, ReportSentence, split_sentences
-from cxrjax.datasets.gemex.scene_graph import (
+from cxrjax.datasets.gemex.graph_files import (
     GraphFile,
     find_scene_graphs,
+    image_paths,
     read_reports,
     read_scene_graph,
 )
-from cxrjax.datasets.gemex.statistics import PAPER, GemexStatistics
+from cxrjax.datasets.gemex.questions import Generator, RefinedReport
+from cxrjax.datasets.gemex.refine import Refiner, RuleRefiner
+from cxrjax.datasets.gemex.report import Report, ReportSentence, split_sentences
+from cxrjax.datasets.gemex.source_images import (
+    check,
+    images_beside,
+    records_with_images,
+    reports_with_images,
+)
+from cxrjax.datasets.gemex.statistics import PAPER, GemexStatistics, table_3
 from cxrjax.datasets.gemex.template_generator import TemplateGenerator
-from cxrjax.datasets.image_check import check_images
+from cxrjax.datasets.longitudinal import comparing_word
 from cxrjax.datasets.openi import OpenIReport, is_openi, read_openi
 from cxrjax.datasets.quality import QualityLog, Unusable
 from cxrjax.datasets.split import validation_groups
@@ -49,6 +55,8 @@ class GemexBuild:
     Attributes:
         coord_format: of released files' boxes: `xyxy`, `xywh`, or `auto`, by each file's evidence.
         keep_reports: whether released rows keep `ori_report`, a credentialed text.
+        drop_longitudinal: whether released questions that compare with an earlier study are set
+            aside; else they are kept and counted.
         test_images: most test images of a construction; of more, those that fit Figure 7 best.
     """
 
@@ -58,6 +66,7 @@ class GemexBuild:
     processes: int = 1
     coord_format: str = "auto"
     keep_reports: bool = False
+    drop_longitudinal: bool = False
     test_images: int = TEST_IMAGES
 
     def __post_init__(self) -> None:
@@ -115,15 +124,19 @@ def _reports(build: GemexBuild, quality: QualityLog) -> tuple[dict[str, list[str
     source = build.source
     if not source.exists():
         raise UserError(f"{source}: no such file or folder")
-    graphs = find_scene_graphs(source)
+    graphs = find_scene_graphs(source, quality)
     if graphs:
         splits = _graph_splits(build, graphs)
         sizes = _sizes(source)
-        images = _images_beside(source)
+        images = images_beside(source)
 
         def from_graphs(split: str) -> Iterable[Report]:
             found = read_reports(graphs, splits[split], sizes, quality)
-            return _with_images(found, images, build, quality)
+            if images is None:
+                return found
+            paths = image_paths(graphs, splits[split])
+            checks = check(paths, images, build.out, quality, build.processes)
+            return reports_with_images(found, checks, build.out, quality)
 
         return splits, from_graphs
     if is_openi(source):
@@ -135,8 +148,8 @@ def _reports(build: GemexBuild, quality: QualityLog) -> tuple[dict[str, list[str
         }
         return splits, lambda split: (openi[one] for one in splits[split])
     raise UserError(
-        f"{source}: found no {native.TRAIN_FILE}, no {native.TEST_PATTERN}, no scene graphs "
-        "(*_SceneGraph.json) and no OpenI reports; data/gemex/README.md shows the layouts"
+        f"{source}: found no {native_files.TRAIN_FILE}, no {native_files.TEST_PATTERN}, no scene "
+        "graphs (*_SceneGraph.json) and no OpenI reports; data/gemex/README.md shows the layouts"
     )
 
 
@@ -202,6 +215,8 @@ def _finish(
     values = counts.values() | statistics.values()
     for split, entry in entries.items():
         values[f"{split}_images"] = entry["images"]
+    with output.writing(build.out):
+        (build.out / "tables.md").write_text(table_3(values), encoding="utf-8")
     if values["images_with_more_than_11_questions"]:
         quality.warnings["images with more than 11 questions"] = int(
             values["images_with_more_than_11_questions"]
@@ -228,9 +243,13 @@ def _write_released_form(out: Path, entries: Mapping[str, Any]) -> None:
     folder = out / "native"
     folder.mkdir(exist_ok=True)
     if "train" in entries:
-        native.write_train(folder / native.TRAIN_FILE, read_records(out / "records/train.jsonl"))
+        native_files.write_train(
+            folder / native_files.TRAIN_FILE, read_records(out / "records/train.jsonl")
+        )
     if "test" in entries:
-        native.write_test(folder, read_records(out / "records/test.jsonl"))
+        native_files.write_test(
+            folder / native_files.TEST_FOLDER, read_records(out / "records/test.jsonl")
+        )
 
 
 def _released(source: Path) -> list[tuple[Path, str]]:
@@ -239,10 +258,14 @@ def _released(source: Path) -> list[tuple[Path, str]]:
         if source.suffix == ".json":
             return [(source, "train")]
         return [(source, "test")] if source.suffix == ".jsonl" else []
-    train = source / native.TRAIN_FILE
+    train = source / native_files.TRAIN_FILE
     return [
         *([(train, "train")] if train.is_file() else []),
-        *((file, "test") for file in sorted(source.glob(native.TEST_PATTERN))),
+        *(
+            (file, "test")
+            for folder in (source, source / native_files.TEST_FOLDER)
+            for file in sorted(folder.glob(native_files.TEST_PATTERN))
+        ),
     ]
 
 
@@ -251,17 +274,17 @@ def _build_released(build: GemexBuild, files: Sequence[tuple[Path, str]]) -> Non
     counts, statistics = RecordStatistics(), GemexStatistics()
     splits = [split for split in SPLITS if any(split == one for _, one in files)]
     output.prepare(build.out, splits)
-    images = _images_beside(build.source)
+    images = images_beside(build.source)
     entries = {}
     formats = {}
     for split in splits:
         chosen = [file for file, one in files if one == split]
         for file in chosen:
-            formats[file.name] = native.box_format(file, build.coord_format)
+            formats[file.name] = native_files.box_format(file, build.coord_format)
         rows = (
             record
             for file in chosen
-            for record in native.read_native(
+            for record in native_files.read_native(
                 file,
                 split,
                 quality,
@@ -270,86 +293,58 @@ def _build_released(build: GemexBuild, files: Sequence[tuple[Path, str]]) -> Non
                 Provenance(source_file=file.name, source_sha256=output.hash_file(file)),
             )
         )
-        records = _records_with_images(rows, images, build, quality)
+        records = tqdm.tqdm(rows, unit="question", desc=split)
+        if build.drop_longitudinal:
+            records = _without_comparisons(records, quality)
+        if images:
+            paths = (path for file in chosen for path in native_files.image_paths(file))
+            checks = check(paths, images, build.out, quality, build.processes)
+            records = records_with_images(records, checks, build.out, quality)
         entries[split] = output.write_split(build.out, split, statistics.watch(records), counts)
     if not any(entry["questions"] for entry in entries.values()):
         named = {reason: n for reason, n in quality.counts().items() if n}
         raise UserError(f"{build.source}: no usable question; set aside: {named or 'none'}")
+    _count_reports([file for file, split in files if split == "test"], statistics)
     _finish(build, quality, counts, statistics, entries, {"coord_format": formats})
 
 
-def _records_with_images(
-    records: Iterable[QARecord], images: Path | None, build: GemexBuild, quality: QualityLog
-) -> Iterator[QARecord]:
-    """Records with size and path of their images, where there are images."""
-    if images is None:
-        yield from records
-        return
-    held = list(records)  # images are checked together; 1.6 million records take some gigabytes
-    files = {record.image_path: _image_file(images, record.image_path) for record in held}
-    checks = check_images(files.values(), quality, build.out, build.processes)
-    for record in held:
-        file = files[record.image_path]
-        try:
-            size = checks[file].size()
-        except Unusable as verdict:
-            quality.set_aside(verdict.reason, record.question_id, str(file), verdict.found)
-            continue
-        path = os.path.relpath(file, build.out)
-        yield native.locate(record, size).model_copy(update={"image_path": path})
+def _count_reports(files: Iterable[Path], statistics: GemexStatistics) -> None:
+    """Figures 3 and 7 of the released test images: their reports, by the rules' refiner."""
+    texts = {image: text for file in files for image, text in native_files.reports(file).items()}
+    reports = (
+        Report(image, image, image, tuple(map(ReportSentence, split_sentences(text))), {})
+        for image, text in sorted(texts.items())
+    )
+    for _, refinement in RuleRefiner().refine(reports):
+        statistics.regions.update(sentence.region for sentence in refinement.sentences)
+        statistics.classes.update(classes_of(refinement.sentences))
 
 
-def _with_images(
-    reports: Iterable[Report], images: Path | None, build: GemexBuild, quality: QualityLog
-) -> Iterator[Report]:
-    """Reports with path of their images, where there are images; an unusable one is set aside."""
-    if images is None:
-        yield from reports
-        return
-    held = list(reports)
-    files = {report.image_id: _image_file(images, report.image_path) for report in held}
-    checks = check_images(files.values(), quality, build.out, build.processes)
-    for report in held:
-        file = files[report.image_id]
-        try:
-            size = checks[file].size()
-            if report.image_hw not in (None, size):
-                found = f"the table has {report.image_hw}, the file {size} (height, width)"
-                raise Unusable("size_mismatch", found)
-        except Unusable as verdict:
-            quality.set_aside(verdict.reason, report.image_id, str(file), verdict.found)
-            continue
-        path = os.path.relpath(file, build.out)
-        yield dataclasses.replace(report, image_path=path, image_hw=size)
-
-
-def _images_beside(source: Path) -> Path | None:
-    """The folder that holds files/p10/... or p10/..., None where there is none."""
-    if not source.is_dir():
-        return None
-    return source if (source / "files").is_dir() or next(source.glob("p1[0-9]"), None) else None
-
-
-def _image_file(images: Path, path: str) -> Path:
-    plain = images / path
-    return plain if plain.exists() else images / "files" / path
+def _without_comparisons(records: Iterable[QARecord], quality: QualityLog) -> Iterator[QARecord]:
+    """The records that one image can answer (A18: of the released sample one in five cannot)."""
+    for record in records:
+        word = comparing_word(record)
+        if word is None:
+            yield record
+        else:
+            source = record.provenance.source_file if record.provenance else ""
+            quality.set_aside("longitudinal", record.question_id, source, f"the word {word!r}")
 
 
 def _sizes(source: Path) -> dict[str, tuple[int, int]]:
-    tables = sorted(source.rglob(mimic_tables.METADATA_PATTERN)) if source.is_dir() else []
-    return mimic_tables.read_sizes(tables[0]) if tables else {}
+    table = mimic_tables.find_table(source, mimic_tables.METADATA_PATTERN)
+    return mimic_tables.read_sizes(table) if table else {}
 
 
 def _graph_splits(build: GemexBuild, graphs: Mapping[str, GraphFile]) -> dict[str, list[str]]:
     """split -> image ids: by MIMIC-CXR's table, else 15 % of the patients for validation."""
-    source = build.source
-    tables = sorted(source.rglob(mimic_tables.SPLIT_PATTERN)) if source.is_dir() else []
+    table = mimic_tables.find_table(build.source, mimic_tables.SPLIT_PATTERN)
     ids = sorted(graphs)
-    if tables:
-        splits = mimic_tables.read_splits(tables[0])
+    if table:
+        splits = mimic_tables.read_splits(table)
         missing = [image_id for image_id in ids if image_id not in splits]
         if missing:
-            raise UserError(f"{tables[0]}: has no image {missing[0]}, of which there is a graph")
+            raise UserError(f"{table}: has no image {missing[0]}, of which there is a graph")
         return {split: [i for i in ids if splits[i] == split] for split in SPLITS}
     groups = {image_id: _patient(graphs[image_id], image_id) for image_id in ids}
     held_out = validation_groups(set(groups.values()), build.seed)

@@ -49,6 +49,9 @@ class Report:
 
 _END = re.compile(r"(?<=[.!?])\s+(?=[A-Z0-9\"(])|(?<=[a-z)][.;])(?=[A-Z])|\n\s*\n|(?<=;)\s+")
 _ENUMERATION = re.compile(r"^\s*(?:\(?\d{1,2}[.)]\s*|[-*•]\s+)+")
+_HEADING = re.compile(
+    r"^(?:(?:[A-Z][A-Z0-9()/&,-]*\s+)*[A-Z][A-Z0-9()/&,-]+|Findings|Impression):(?:\s+|$)"
+)
 _ABBREVIATION = re.compile(r"(?:\b(?:Dr|Mr|Mrs|Ms|St|vs|approx|e\.g|i\.e|cf|No)\.|\b[A-Z]\.)$")
 
 
@@ -62,3 +65,8 @@ def split_sentences(text: str) -> list[str]:
             pieces.append(piece)
     cleaned = (" ".join(_ENUMERATION.sub("", piece).split()) for piece in pieces)
     return [piece for piece in cleaned if re.search(r"[A-Za-z]{2}", piece)]
+
+
+def plain_sentence(text: str) -> str:
+    """A sentence without a section's heading and a list's number before it, with single spaces."""
+    return " ".join(_ENUMERATION.sub("", _HEADING.sub("", " ".join(text.split()))).split())

@@ -12,17 +12,16 @@ file again, up to the order of keys.
 import dataclasses
 import json
 import re
-import zipfile
-import zlib
-from collections.abc import Collection, Iterator, Mapping
-from pathlib import Path, PurePosixPath
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
+
+from scipy.stats import theilslopes
 
 from cxrjax.codecs.gemex import SIDE
 from cxrjax.datasets.gemex.regions import Box, load_regions
-from cxrjax.datasets.gemex.report import Report, ReportSentence
+from cxrjax.datasets.gemex.report import Report, ReportSentence, plain_sentence
 from cxrjax.datasets.quality import QualityLog, Unusable
-from cxrjax.errors import UserError
 
 SUFFIX = "_SceneGraph.json"
 MAX_BYTES = 20_000_000
@@ -66,60 +65,24 @@ class SceneGraph:
         return f"files/{patient[:3]}/{patient}/{self.study_id}/{self.image_id}.jpg"
 
 
-# A file, or a member of an archive. Archives stay open: to open one is to read its whole directory.
-GraphFile = Path | tuple[zipfile.ZipFile, str]
-
-
-def find_scene_graphs(source: Path) -> dict[str, GraphFile]:
-    """DICOM id -> where its graph is, at a folder or in a zip."""
-    if source.suffix == ".zip" and source.is_file():
-        return _in_zip(source)
-    if not source.is_dir():
-        return {}
-    found: dict[str, GraphFile] = {}
-    for archive in sorted(source.rglob("*scene_graph*.zip")):
-        found.update(_in_zip(archive))
-    for file in sorted(source.rglob(f"*{SUFFIX}")):
-        found[file.name.removesuffix(SUFFIX)] = file
-    return found
-
-
-def read_scene_graph(place: GraphFile) -> SceneGraph:
-    """The graph of a file.
-
-    Raises:
-        Unusable: it is too large, not UTF-8, or no scene graph.
-        UserError: it cannot be read.
-    """
-    name = place.name if isinstance(place, Path) else PurePosixPath(place[1]).name
-    try:
-        if isinstance(place, Path):
-            with open(place, "rb") as file:
-                content = file.read(MAX_BYTES + 1)
-        else:
-            with place[0].open(place[1]) as member:
-                content = member.read(MAX_BYTES + 1)
-    except (OSError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:
-        where = place if isinstance(place, Path) else f"{place[0].filename}: {place[1]}"
-        raise UserError(f"{where}: cannot be read: {error}") from None
-    return parse_scene_graph(content, name)
-
-
 def parse_scene_graph(content: bytes, where: str) -> SceneGraph:
-    """The graph that a file's bytes hold; raises `Unusable` as `read_scene_graph`."""
+    """The graph that a file's bytes hold; raises `Unusable` where they hold none."""
     if len(content) > MAX_BYTES:
         raise Unusable("report_too_long", f"more than {MAX_BYTES} bytes")
     try:
         graph = json.loads(content.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise Unusable("bad_encoding", f"byte {error.start} is not UTF-8") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Unusable("invalid_record", f"not JSON: {error}") from None
     if not isinstance(graph, dict):
         raise Unusable("invalid_record", f"a JSON {type(graph).__name__}; expected an object")
     for name in ("image_id", "patient_id", "study_id", "objects", "attributes"):
         if name not in graph:
             raise Unusable("invalid_record", f"without {name}; found {sorted(graph)}")
+    for name in ("patient_id", "study_id"):
+        if not str(graph[name]).isdigit():
+            raise Unusable("invalid_record", f"{name} {str(graph[name])[:40]!r}; expected a number")
     for name in ("objects", "attributes"):
         entries = graph[name]
         if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
@@ -137,25 +100,34 @@ def write_scene_graph(folder: Path, graph: SceneGraph) -> Path:
 def to_report(graph: SceneGraph, image_hw: tuple[int, int] | None, quality: QualityLog) -> Report:
     """Sentences with regions, and the regions' boxes as fractions of the image.
 
-    Ids and names that lead nowhere are set aside in `quality`; the rest of the graph is used.
+    Boxes that are none, and ids and names that lead nowhere, are set aside in `quality`; the rest
+    of the graph is used. (The release has boxes without area and some beyond the image.)
 
     Args:
         image_hw: (height, width) in pixels; None: estimated from the two frames of the boxes.
 
     Raises:
-        Unusable: a box in a wrong frame, or too long a report.
+        Unusable: most boxes are in a wrong frame, or the report is too long.
     """
     regions = load_regions()
     size = image_hw or _estimate_size(graph)
     boxes: dict[str, Box] = {}
     objects: dict[str, str] = {}
+    faults: list[Unusable] = []
     for entry in graph.content["objects"]:
         name = str(entry.get("bbox_name"))
         if name not in regions.sources:
             quality.set_aside("unknown_region", graph.image_id, graph.where, repr(name)[:80])
             continue
         objects[str(entry.get("object_id"))] = name
-        boxes[name] = box_on_image(entry, size)
+        try:
+            boxes[name] = box_on_image(entry, size, cut=True)
+        except Unusable as fault:
+            faults.append(fault)
+    if len(faults) > len(boxes):
+        raise Unusable(faults[0].reason, f"{len(faults)} boxes, of which {faults[0].found}")
+    for one in faults:
+        quality.set_aside(one.reason, graph.image_id, graph.where, one.found)
     sentences = _sentences(graph, objects, quality)
     total = sum(len(sentence.text) for sentence in sentences)
     if total > MAX_REPORT_CHARACTERS:
@@ -193,10 +165,13 @@ def _sentences(
         if name is None:
             found = f"attributes of object {object_id[-40:]!r}, which objects does not have"
             quality.set_aside("dangling_id", graph.image_id, graph.where, found)
+            # The object is one that was not detected; what it is called still says where.
+            named = str(entry.get("bbox_name"))
+            name = named if named in regions.sources else None
         region = regions.from_source(name) if name else None
         for phrase_id, phrase in zip(ids, phrases, strict=True):
-            if isinstance(phrase, str) and phrase.strip():
-                texts.setdefault(str(phrase_id), " ".join(phrase.split()))
+            if isinstance(phrase, str) and (text := plain_sentence(phrase)):
+                texts.setdefault(str(phrase_id), text)
                 places.setdefault(str(phrase_id), set()).update([region] if region else [])
     return [
         ReportSentence(texts[key], tuple(regions.combine(places[key])))
@@ -209,8 +184,12 @@ def _phrase_order(phrase_id: str) -> tuple[int, str]:
     return (int(number[1]) if number else -1, phrase_id)
 
 
-def box_on_image(entry: Mapping[str, Any], size: tuple[float, float]) -> Box:
+def box_on_image(entry: Mapping[str, Any], size: tuple[float, float], cut: bool = False) -> Box:
     """An object's box as fractions of the image of `size` (height, width).
+
+    Args:
+        cut: whether a box may reach beyond the image (into the black on either side that the frame
+            of 224 has), and is cut at its edges.
 
     Raises:
         Unusable: it is no box (`bad_box`), or does not fit a frame or its own other frame
@@ -224,7 +203,7 @@ def box_on_image(entry: Mapping[str, Any], size: tuple[float, float]) -> Box:
     scale = (width, height, width, height)
     fractions = [value / side for value, side in zip(original, scale, strict=True)]
     slack = _TOLERANCE / SIDE
-    if not all(-slack <= value <= 1 + slack for value in fractions):
+    if not cut and not all(-slack <= value <= 1 + slack for value in fractions):
         raise Unusable(
             "wrong_frame", f"{name}: {original} does not lie on the image of {width:g} x {height:g}"
         )
@@ -236,7 +215,8 @@ def box_on_image(entry: Mapping[str, Any], size: tuple[float, float]) -> Box:
         for one in (fractions, placed)
     ):
         raise Unusable(
-            "wrong_frame", f"{name}: {small} on {SIDE} pixels and {original} on the image differ"
+            "wrong_frame",
+            f"{name}: {small} on {SIDE} pixels and {original} on {width:g} x {height:g} differ",
         )
     x_min, y_min, x_max, y_max = (min(max(value, 0.0), 1.0) for value in fractions)
     if x_min >= x_max or y_min >= y_max:
@@ -256,65 +236,40 @@ def original_box(entry: Mapping[str, Any]) -> Box:
 
 
 def _numbers(entry: Mapping[str, Any], prefix: str) -> list[float]:
-    values = [entry.get(prefix + corner) for corner in _CORNERS]
-    if not all(type(value) in (int, float) for value in values):
+    values: list[Any] = [entry.get(prefix + corner) for corner in _CORNERS]
+    # A whole number may be too long for a float.
+    if not all(type(value) in (int, float) and -1e9 < value < 1e9 for value in values):
         raise Unusable("bad_box", f"{entry.get('bbox_name')}: {prefix}{_CORNERS} are not numbers")
-    return [float(value) for value in values if value is not None]
+    return [float(value) for value in values]
 
 
 def _estimate_size(graph: SceneGraph) -> tuple[float, float]:
     """(height, width) of the image out of its boxes' two frames: scale and offset along each axis.
 
-    Good to some pixels: the small frame holds whole numbers.
+    Good to some pixels: the small frame holds whole numbers. By medians, which a few boxes that are
+    wrong do not move.
     """
+    boxes = []
+    for entry in graph.content["objects"]:
+        try:
+            boxes.append((_numbers(entry, ""), _numbers(entry, "original_")))
+        except Unusable:
+            continue  # set aside where it is read
+    if len(boxes) < 2:
+        raise Unusable("wrong_frame", "too few boxes to tell the image's size from")
     sides = []
-    for first, second in (("y1", "y2"), ("x1", "x2")):
-        pairs = []
-        for entry in graph.content["objects"]:
-            numbers = dict(zip(_CORNERS, _numbers(entry, ""), strict=True))
-            original = dict(zip(_CORNERS, _numbers(entry, "original_"), strict=True))
-            pairs += [(numbers[corner], original[corner]) for corner in (first, second)]
-        if len(pairs) < 4:
-            raise Unusable("wrong_frame", "too few boxes to tell the image's size from")
-        mean_small = sum(small for small, _ in pairs) / len(pairs)
-        mean = sum(original for _, original in pairs) / len(pairs)
-        spread = sum((small - mean_small) ** 2 for small, _ in pairs)
-        if not spread:
+    for axis in (1, 0):
+        small = [one[k] for one, _ in boxes for k in (axis, axis + 2)]
+        original = [one[k] for _, one in boxes for k in (axis, axis + 2)]
+        if min(small) == max(small):
             raise Unusable("wrong_frame", "boxes without extent")
-        scale = sum((s - mean_small) * (o - mean) for s, o in pairs) / spread
-        padding = scale * mean_small - mean  # black on either side, in pixels of the image
-        sides.append(scale * SIDE - 2 * max(padding, 0.0))
+        scale, start, _, _ = theilslopes(original, small, method="joint")
+        # The offset is black on either side, in pixels of the image.
+        sides.append(float(scale * SIDE - 2 * max(-start, 0.0)))
     if min(sides) <= 0:
         raise Unusable("wrong_frame", f"the boxes' two frames give a size of {sides}")
     return sides[0], sides[1]
 
 
-def _in_zip(path: Path) -> dict[str, GraphFile]:
-    try:
-        archive = zipfile.ZipFile(path)
-    except (OSError, zipfile.BadZipFile) as error:
-        raise UserError(f"{path}: cannot be read: {error}") from None
-    names = [name for name in archive.namelist() if name.endswith(SUFFIX)]
-    return {PurePosixPath(name).name.removesuffix(SUFFIX): (archive, name) for name in names}
-
-
 def _text(value: Any) -> str | None:
     return str(value) if value is not None else None
-
-
-def read_reports(
-    places: Mapping[str, GraphFile],
-    chosen: Collection[str],
-    sizes: Mapping[str, tuple[int, int]],
-    quality: QualityLog,
-) -> Iterator[Report]:
-    """Reports of the chosen images, one at a time; unusable graphs are set aside."""
-    for image_id in chosen:
-        quality.examined["scene graphs"] += 1
-        try:
-            graph = read_scene_graph(places[image_id])
-            yield to_report(graph, sizes.get(image_id), quality)
-        except Unusable as fault:
-            place = places[image_id]
-            where = place.name if isinstance(place, Path) else place[1]
-            quality.set_aside(fault.reason, image_id, where, fault.found)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from cxrjax.datasets.gemex.curation import TARGET_MIX
 from cxrjax.datasets.gemex.dialogue import QUESTION_TYPES
 from cxrjax.datasets.gemex.questions import MAX_QUESTIONS
-from cxrjax.datasets.gemex.vocabulary import load_vocabulary
+from cxrjax.datasets.longitudinal import comparing_word
 from cxrjax.datasets.statistics import Published, ratio
 from cxrjax.records import QARecord
 
@@ -112,8 +112,7 @@ class GemexStatistics:
             self._letters[record.answer_key[:1]] += 1
         if kind == "closed_ended" and isinstance(record.answer_key, str):
             self._yes[record.answer_key.rstrip(".").lower()] += 1
-        said = f"{record.question} {record.answer_text}".lower()
-        self._longitudinal[split] += bool(load_vocabulary().cues["longitudinal"].search(said))
+        self._longitudinal[split] += comparing_word(record) is not None
 
     def values(self) -> dict[str, float | None]:
         """Name -> count or share in percent."""
@@ -139,6 +138,40 @@ class GemexStatistics:
         values |= _percent("test_class_percent", self.classes)
         values |= _percent("region_percent", self.regions)
         return values
+
+
+def in_order(splits: Iterable[str]) -> list[str]:
+    """Splits in the order of Table 3."""
+    return [split for split in _COUNTS if split in set(splits)]
+
+
+def table_3(values: Mapping[str, float | None]) -> str:
+    """Table 3 in Markdown, questions / boxes of each type, with the paper's below ours.
+
+    Args:
+        values: of `GemexStatistics.values`, with `<split>_images` and `<split>_questions`.
+    """
+    names = ("Open", "Closed", "Single", "Multi", "Questions", "Images")
+    lines = [f"|  | {' | '.join(names)} |", "|---|" + "---:|" * len(names)]
+    total: collections.Counter[str] = collections.Counter()
+    paper: collections.Counter[str] = collections.Counter()
+    for split, row in _COUNTS.items():
+        printed: dict[str, int] = {}
+        for kind, (count, boxes) in zip(QUESTION_TYPES, row, strict=True):
+            printed |= {f"questions/{kind}": count, f"boxes/{kind}": boxes}
+        printed |= {"questions": sum(count for count, _ in row), "images": _IMAGES[split]}
+        ours = {name: int(values.get(f"{split}_{name}") or 0) for name in printed}
+        total.update(ours)
+        paper.update(printed)
+        lines += [_row(split.capitalize(), ours), _row(f"{split.capitalize()}, paper", printed)]
+    lines += [_row("Total", total), _row("Total, paper", paper)]
+    return "# Table 3: questions / boxes\n\n" + "\n".join(lines) + "\n"
+
+
+def _row(name: str, counts: Mapping[str, int]) -> str:
+    cells = [f"{counts[f'questions/{k}']:,} / {counts[f'boxes/{k}']:,}" for k in QUESTION_TYPES]
+    cells += [f"{counts['questions']:,}", f"{counts['images']:,}"]
+    return f"| {name} | {' | '.join(cells)} |"
 
 
 def _percent(name: str, counts: Mapping[str, int]) -> dict[str, float | None]:

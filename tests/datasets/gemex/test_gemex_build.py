@@ -11,7 +11,7 @@ from PIL import Image
 
 from cxrjax.build import main
 from cxrjax.datasets.gemex.curation import HEALTHY, TARGET_MIX, classes_of, curate
-from cxrjax.datasets.gemex.native import TRAIN_FILE
+from cxrjax.datasets.gemex.native_files import TRAIN_FILE
 from cxrjax.datasets.gemex.report import RefinedSentence
 from cxrjax.datasets.gemex.statistics import PAPER
 from cxrjax.errors import UserError
@@ -92,18 +92,71 @@ def test_the_built_files_are_the_releases_own_form(graphs, tmp_path):
 
 def test_released_files(sample, tmp_path):
     source = tmp_path / "release"
-    source.mkdir()
-    for path in [sample / TRAIN_FILE, *sample.glob("*_question.jsonl")]:
-        shutil.copy(path, source)
+    shutil.copytree(sample / "test", source / "test")
+    shutil.copy(sample / TRAIN_FILE, source)
     built = build(source, tmp_path / "out")
     values = {name: row["value"] for name, row in built["statistics"].items()}
-    assert (values["questions"], values["train_questions"], values["test_questions"]) == (8, 4, 4)
-    assert (values["train_boxes/multi_choice"], values["answer_boxes"]) == (2, 10)
+    assert (values["questions"], values["train_questions"], values["test_questions"]) == (10, 5, 5)
+    assert (values["train_boxes/multi_choice"], values["answer_boxes"]) == (2, 12)
     assert "MADE-UP REPORT" not in "".join(
         path.read_text() for path in (tmp_path / "out").rglob("*.json*")
     )
+    assert not any(built["quality"]["counts"].values())
+    figures = sorted(path.stem.split("_")[1] for path in (tmp_path / "out/figures").iterdir())
+    assert figures == ["3", "4", "5", "6", "7"]
+    # Of the one report: a small effusion on the left.
+    assert values["region_percent/left lower lung zone"] == 100
+    assert values["test_class_percent/Pleural Effusion"] == 100
+    table = (tmp_path / "out/tables.md").read_text()
+    assert "| Train | 2 / 2 | 1 / 1 | 1 / 1 | 1 / 2 | 5 | 1 |" in table
+    assert "| Test | 2 / 2 | 1 / 1 | 1 / 1 | 1 / 2 | 5 | 1 |" in table
+    assert "| Test, paper | 1,144 / 1,189 | 543 / 552 |" in table
+    assert "| Total, paper | 446,139 / 471,618 | 275,011 / 279,985 | 445,934 / 453,719 |" in table
+    assert "| 438,491 / 870,460 | 1,605,575 | 151,025 |" in table
     build(source, tmp_path / "kept", "--keep_reports")
-    assert "MADE-UP REPORT" in (tmp_path / "kept/native/open_ended_question.jsonl").read_text()
+    assert "MADE-UP REPORT" in (tmp_path / "kept/native/test/open_ended_question.jsonl").read_text()
+
+
+def test_released_files_with_images_are_written_back_as_they_were(sample, tmp_path):
+    source = tmp_path / "release"
+    shutil.copytree(sample / "test", source / "test")
+    shutil.copy(sample / TRAIN_FILE, source)
+    rows = json.loads((source / TRAIN_FILE).read_text())
+    image = source / "files" / rows[0]["image"]
+    image.parent.mkdir(parents=True)
+    Image.fromarray(np.tile(np.arange(120, dtype=np.uint8), (90, 1))).save(image)
+    rows[1]["image"] = "p10/p10000001/s50000001/nowhere.jpg"
+    (source / TRAIN_FILE).write_text(json.dumps(rows))
+    built = build(source, tmp_path / "out", "--keep_reports")
+    assert built["quality"]["counts"]["missing_image"] == 1
+    records = list(read_records(tmp_path / "out/records/train.jsonl"))
+    assert records[0].image_hw == (90, 120) and records[0].boxes
+    assert (tmp_path / "out" / records[0].image_path).samefile(image)
+    written = json.loads((tmp_path / "out/native" / TRAIN_FILE).read_text())
+    assert written == [rows[0], *rows[2:]]
+    for path in sorted((source / "test").iterdir()):
+        again = tmp_path / "out/native/test" / path.name
+        assert [json.loads(line) for line in again.read_text().splitlines()] == [
+            json.loads(line) for line in path.read_text().splitlines()
+        ]
+
+
+def test_comparing_questions_of_the_release_are_counted_and_set_aside_if_asked_for(
+    sample, tmp_path
+):
+    rows = json.loads((sample / TRAIN_FILE).read_text())
+    rows[0]["conversations"][1]["value"] = (
+        "<answer> Less. <reason> It is smaller than on the previous film. <location> [[1, 2, 3, 4]]"
+    )
+    (tmp_path / TRAIN_FILE).write_text(json.dumps(rows))
+    kept = build(tmp_path / TRAIN_FILE, tmp_path / "kept")
+    assert kept["manifest"]["splits"]["train"]["questions"] == len(rows)
+    assert kept["statistics"]["train_longitudinal_questions"]["value"] == 1
+    built = build(tmp_path / TRAIN_FILE, tmp_path / "out", "--drop_longitudinal")
+    assert built["manifest"]["splits"]["train"]["questions"] == len(rows) - 1
+    (entry,) = built["quality"]["set_aside"]
+    assert entry["reason"] == "longitudinal" and "previous" in entry["found"]
+    assert entry["item"] == "train-open_ended-18-0" and entry["where"] == TRAIN_FILE
 
 
 def test_table_3():

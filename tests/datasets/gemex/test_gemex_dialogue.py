@@ -89,6 +89,22 @@ def test_failure_categories(text, kind, failures):
     assert parse_answer(text, kind, CHOICES).failures == failures
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        # Tables 10 to 13 have the turn's marks around it.
+        "### Assistant: <answer>[B, C] <reason>Both. <location>[[26, 119, 217, 183]]\n###",
+        "<answer>[B, C] <reason>Both. <location>[[26, 119, 217, 183]] ### Human: And A?",
+        "<answer> ['B', 'C'] <reason> Both. <location> [[26, 119, 217, 183]]</s>",
+        "Sure, gladly! <answer> B, C <reason> Both. <location> [[26, 119, 217, 183]]",
+    ],
+)
+def test_what_stands_around_a_turn_is_no_part_of_it(text):
+    parsed = parse_answer(text, "multi_choice", CHOICES)
+    assert (parsed.key, parsed.reason, parsed.failures) == (["B", "C"], "Both.", ())
+    assert parsed.location.replace("> [", ">[") == "<location>[[26, 119, 217, 183]]"
+
+
 @given(st.text(max_size=200), st.sampled_from(list(QUESTION_TYPES)))
 def test_reading_never_raises(text, kind):
     parsed = parse_answer(text, kind, CHOICES)

@@ -18,6 +18,7 @@ from cxrjax.datasets.gemex.language_model import (
 from cxrjax.datasets.gemex.questions import QUESTIONS_PER_REPORT, RefinedReport, check
 from cxrjax.datasets.gemex.refine import RuleRefiner
 from cxrjax.datasets.gemex.refiner_accuracy import Label, measure
+from cxrjax.datasets.gemex.refiner_accuracy import main as accuracy
 from cxrjax.datasets.gemex.report import Report, ReportSentence
 from cxrjax.datasets.quality import QualityLog
 from cxrjax.errors import UserError
@@ -182,6 +183,36 @@ def test_the_harness_measures_this_refiner_too(tmp_path):
     with scripted.Server(lambda body, n: scripted.Text(pairs(HEART))) as where:
         accuracies, _ = measure(LanguageModelRefiner(client(where, tmp_path), QualityLog()), labels)
     assert accuracies[0].value == 1
+
+
+def test_the_harness_command_tries_another_prompt(tmp_path, capsys):
+    labels = tmp_path / "labels.jsonl"
+    label = {"id": "a", "rule": 6, "sentence": "Heart normal.", "regions": ["cardiac silhouette"]}
+    wrong = {"id": "b", "rule": 4, "sentence": "Small left effusion.", "regions": ["left lung"]}
+    labels.write_text("\n".join(map(json.dumps, (label, wrong))))
+    tried = tmp_path / "tried.toml"
+    tried.write_text('[refine]\nsystem = "Sort these into {regions}."\n')
+    with scripted.Server(lambda body, n: scripted.Text(pairs(HEART))) as where:
+        flags = [f"--labels={labels}", "--refiner=language_model", f"--base_url={where.url}"]
+        flags += ["--model=m", f"--prompt={tried}"]
+        accuracy([*flags, "--dry_run"])
+        assert not where.bodies and "2 requests" in capsys.readouterr().out
+        accuracy(flags)
+        assert where.bodies[0]["messages"][0]["content"].startswith("Sort these into right lung,")
+    printed = capsys.readouterr().out
+    assert re.search(r"rule 6 .* 1 of    1  100\.0 %", printed)
+    assert re.search(r"rule 4 .* 0 of    1    0\.0 %", printed)
+    assert "b: expected ['left lung'], given ['cardiac silhouette']" in printed
+    for text, message in (
+        ("[refine]\nsystem = 'no place'", "no place for {regions}"),
+        ("[generate]", "expected TOML as"),
+        ("[", "expected TOML as"),
+    ):
+        tried.write_text(text)
+        with pytest.raises(UserError, match=message):
+            accuracy(flags)
+    with pytest.raises(UserError, match="--prompt is a language model's"):
+        accuracy([f"--labels={labels}", f"--prompt={tried}"])
 
 
 def test_nothing_leaves_the_machine_unasked(tmp_path):

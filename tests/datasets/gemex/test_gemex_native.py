@@ -1,13 +1,17 @@
 """The released files: read, written back, their boxes' convention decided by evidence (A14)."""
 
+import copy
 import json
 
 import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
 
-from cxrjax.datasets.gemex import native
+from cxrjax.datasets.gemex import native, native_files
 from cxrjax.datasets.gemex.box_convention import Evidence, decide, to_corners, weigh
 from cxrjax.datasets.quality import QualityLog, Unusable
 from cxrjax.errors import UserError
+from cxrjax.records import QARecord
 
 
 def rows_of(path):
@@ -17,12 +21,12 @@ def rows_of(path):
 
 
 def read(path, split, quality=None, **options):
-    return list(native.read_native(path, split, quality or QualityLog(), **options))
+    return list(native_files.read_native(path, split, quality or QualityLog(), **options))
 
 
 def files(sample):
-    return [(sample / native.TRAIN_FILE, "train")] + [
-        (path, "test") for path in sorted(sample.glob(native.TEST_PATTERN))
+    return [(sample / native_files.TRAIN_FILE, "train")] + [
+        (path, "test") for path in sorted(sample.glob(f"test/{native_files.TEST_PATTERN}"))
     ]
 
 
@@ -40,29 +44,60 @@ def test_reports_are_dropped_unless_asked_for(sample):
 
 
 def test_what_a_record_says(sample):
-    record = read(sample / "multi_choice_question.jsonl", "test")[0]
+    record = read(sample / "test/multi_choice_question.jsonl", "test")[0]
     assert record.answer_key == ["A", "C"]
     assert record.answers[0].regions == ["trachea", "spine"]
     assert record.patient_id == "p10000001" and record.study_id == "s50000001"
     assert record.image_hw is None and record.boxes == []
     located = native.locate(record, (448, 112))
     assert located.boxes == [[50.0, 20.0, 60.0, 140.0], [47.5, 10.0, 65.0, 400.0]]
-    single = read(sample / "single_choice_question.jsonl", "test")[0]
+    single = read(sample / "test/single_choice_question.jsonl", "test")[0]
     assert single.answers[0].regions == ["cardiac silhouette"]  # A18
-    train = read(sample / native.TRAIN_FILE, "train")
-    assert [r.answer_key for r in train] == ["A small effusion.", "No.", "B", ["A", "C"]]
-    assert train[3].choices[2] == "C: Atelectasis"
+    train = read(sample / native_files.TRAIN_FILE, "train")
+    assert [r.answer_key for r in train] == ["A small effusion.", "Small.", "No.", "B", ["A", "C"]]
+    assert train[4].choices[2] == "C: Atelectasis"
+
+
+def test_rows_of_one_image_share_its_row_id_and_all_are_read(sample, tmp_path):
+    train = read(sample / native_files.TRAIN_FILE, "train")
+    assert [r.question_id for r in train] == [
+        "train-open_ended-18-0",
+        "train-open_ended-18-1",
+        "train-closed_ended-18-0",
+        "train-single_choice-18-0",
+        "train-multi_choice-18-0",
+    ]
+    test = read(sample / "test/open_ended_question.jsonl", "test")
+    assert [r.question_id for r in test] == ["test-open_ended-0", "test-open_ended-1"]
+    # A row that stands there twice is one question, and a q_id belongs to one.
+    rows = rows_of(sample / "test/open_ended_question.jsonl")
+    path = tmp_path / "open_ended_question.jsonl"
+    path.write_text("\n".join(map(json.dumps, [*rows, rows[0], {**rows[1], "question": "Why?"}])))
+    quality = QualityLog()
+    assert len(read(path, "test", quality)) == 2
+    found = [(e.reason, e.where) for e in quality.entries]
+    assert found == [("duplicate_row", f"{path.name}:3"), ("duplicate_id", f"{path.name}:4")]
+
+
+def test_a_row_that_a_build_makes_has_the_releases_names_and_paths(sample):
+    record = read(sample / "test/single_choice_question.jsonl", "test")[0]
+    built = record.model_copy(update={"quality": {}, "image_path": "../../images/x.jpg"})
+    row = native.to_native(built)
+    image = "00000000-00000001-00000002-00000003-00000004"
+    assert row["image_path"] == f"p10/p10000001/s50000001/{image}.jpg"
+    assert row["visual_regions"] == ["cardiac region"]
+    assert row["row_id"] == image and row["q_id"] == record.question_id
 
 
 def test_written_files_are_read_back(sample, tmp_path):
     for path, split in files(sample):
         records = read(path, split, keep_reports=True)
         if split == "train":
-            native.write_train(tmp_path / native.TRAIN_FILE, records)
+            native_files.write_train(tmp_path / native_files.TRAIN_FILE, records)
         else:
-            native.write_test(tmp_path, records)
+            native_files.write_test(tmp_path, records)
         assert rows_of(tmp_path / path.name) == rows_of(path)
-    native.write_train(tmp_path / "none.json", [])
+    native_files.write_train(tmp_path / "none.json", [])
     assert rows_of(tmp_path / "none.json") == []
 
 
@@ -82,7 +117,7 @@ def test_evidence_decides():
 
 
 def test_a_file_in_sizes_is_read_and_written_as_it_was(sample, tmp_path):
-    rows = rows_of(sample / "multi_choice_question.jsonl")
+    rows = rows_of(sample / "test/multi_choice_question.jsonl")
     rows[0]["visual_locations"] = [[150, 150, 40, 60], [10, 10, 20, 30]]
     path = tmp_path / "multi_choice_question.jsonl"
     path.write_text("\n".join(map(json.dumps, rows)))
@@ -92,8 +127,8 @@ def test_a_file_in_sizes_is_read_and_written_as_it_was(sample, tmp_path):
 
 
 def test_mixed_evidence_is_refused_and_an_explicit_format_sets_aside(sample, tmp_path):
-    rows = rows_of(sample / "open_ended_question.jsonl") * 2
-    rows[1] = {**rows[1], "row_id": 1, "visual_locations": [[150, 150, 40, 60]]}
+    rows = rows_of(sample / "test/open_ended_question.jsonl")
+    rows[1] = {**rows[1], "visual_locations": [[150, 150, 40, 60]]}
     path = tmp_path / "open_ended_question.jsonl"
     path.write_text("\n".join(map(json.dumps, rows)))
     with pytest.raises(UserError, match="--coord_format"):
@@ -116,11 +151,11 @@ def test_mixed_evidence_is_refused_and_an_explicit_format_sets_aside(sample, tmp
     ],
 )
 def test_broken_rows_are_set_aside(sample, tmp_path, change, reason):
-    good, bad = rows_of(sample / native.TRAIN_FILE)[:2]
+    good, bad = rows_of(sample / native_files.TRAIN_FILE)[:2]
     gpt = change.pop("gpt", None)
     if gpt:
         bad["conversations"][1]["value"] = gpt
-    path = tmp_path / native.TRAIN_FILE
+    path = tmp_path / native_files.TRAIN_FILE
     path.write_text(json.dumps([good, {**bad, **change}, "no row"]))
     quality = QualityLog()
     assert len(read(path, "train", quality, coord_format="xyxy")) == 1
@@ -128,15 +163,72 @@ def test_broken_rows_are_set_aside(sample, tmp_path, change, reason):
 
 
 def test_broken_files(sample, tmp_path):
-    lines = (sample / "open_ended_question.jsonl").read_bytes()
-    path = tmp_path / "open_ended_question.jsonl"
+    lines = (sample / "test/closed_ended_question.jsonl").read_bytes()
+    path = tmp_path / "closed_ended_question.jsonl"
     path.write_bytes(lines + b"\xff\xfe\n{\n" + lines)
     quality = QualityLog()
     assert len(read(path, "test", quality)) == 1
-    assert [e.reason for e in quality.entries] == ["bad_encoding", "invalid_record", "duplicate_id"]
-    (tmp_path / native.TRAIN_FILE).write_text('[{"a": 1}, {"b"')
-    with pytest.raises(UserError, match="not a whole JSON array"):
-        read(tmp_path / native.TRAIN_FILE, "train")
+    assert [e.reason for e in quality.entries] == [
+        "bad_encoding",
+        "invalid_record",
+        "duplicate_row",
+    ]
+    for text in (b'[{"a": 1}, {"b"', b'[{"a": NaN}]', b'[{"a": "\xff"}]'):
+        (tmp_path / native_files.TRAIN_FILE).write_bytes(text)
+        with pytest.raises(UserError, match="not a whole JSON array") as caught:
+            read(tmp_path / native_files.TRAIN_FILE, "train")
+        assert "\n" not in str(caught.value) and '"a"' not in str(caught.value)
     (tmp_path / "essay_question.jsonl").write_bytes(lines)
     with pytest.raises(UserError, match="tells no question type"):
         read(tmp_path / "essay_question.jsonl", "test")
+
+
+# What a damaged or hand-edited file may hold in the place of a field.
+_ODD = [
+    None,
+    "",
+    [],
+    {},
+    -1,
+    True,
+    "x",
+    [""],
+    ["A: x"],
+    [[1, 2, 3]],
+    [None],
+    "\ud800",
+    float("nan"),
+]
+_ODD += [10**400, 1e308, "<answer>", {"value": 3}, "p1/../../x", [[["deep"]]]]
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_whatever_stands_in_a_field_the_row_is_read_or_set_aside(sample, tmp_path, data):
+    file = data.draw(st.sampled_from([path for path, _ in files(sample)]))
+    split = dict(files(sample))[file]
+    rows = rows_of(file)
+    row = rows[0]
+    key = data.draw(st.sampled_from(sorted(row)))
+    odd = data.draw(st.sampled_from(_ODD))
+    # An array with these is no JSON as a whole, and is refused.
+    assume(not (split == "train" and isinstance(odd, float | int) and not -1e9 < odd < 1e9))
+    row[key] = copy.deepcopy(odd)
+    path = tmp_path / file.name
+    lines = map(json.dumps, rows)
+    path.write_text(f"[{','.join(lines)}]" if split == "train" else "\n".join(lines))
+    quality = QualityLog()
+    records = read(path, split, quality)
+    assert len(records) + len(quality.entries) == len(rows)
+    native_files.write_train(tmp_path / "written.json", records)
+    native_files.write_test(tmp_path / "written", records)
+    assert [QARecord.model_validate_json(r.model_dump_json()) for r in records] == records
+
+
+def test_lines_nested_without_end_are_set_aside(sample, tmp_path):
+    line = (sample / "test/closed_ended_question.jsonl").read_text()
+    path = tmp_path / "closed_ended_question.jsonl"
+    path.write_text("[" * 100_000 + "]" * 100_000 + "\n" + line)
+    quality = QualityLog()
+    assert len(read(path, "test", quality)) == 1
+    assert [e.reason for e in quality.entries] == ["invalid_record"]

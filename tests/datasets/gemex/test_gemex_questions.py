@@ -164,6 +164,8 @@ GOOD = Draft(
         ({"choices": ("Prior surgery", "Cardiomegaly", "Nodule")}, "longitudinal"),
         ({"question": "What does the lateral view show?"}, "view_wording"),
         ({"reason": "Dr. Who was told."}, "view_wording"),
+        ({"question": "Which does the report mention?"}, "text_reference"),
+        ({"reason": "The description states that it is there."}, "text_reference"),
         ({"question": "Is there cardiomegaly or what?"}, "answer_leakage"),
         ({"choices": ("Nodule", "Cardiomegaly", "nodule.")}, "choices_not_exclusive"),
         ({"choices": ("Nodule", "Cardiomegaly", "Calcified nodule")}, "choices_not_exclusive"),

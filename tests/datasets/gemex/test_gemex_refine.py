@@ -6,12 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cxrjax.datasets.gemex.draw_sentences import main as draw
 from cxrjax.datasets.gemex.facts import find_facts
 from cxrjax.datasets.gemex.places import Place, find_places
 from cxrjax.datasets.gemex.refine import RuleRefiner, refine_sentence
 from cxrjax.datasets.gemex.refiner_accuracy import Accuracy, main, measure, read_labels
 from cxrjax.datasets.gemex.regions import load_regions
-from cxrjax.datasets.gemex.report import Report, ReportSentence, split_sentences
+from cxrjax.datasets.gemex.report import Report, ReportSentence, plain_sentence, split_sentences
 from cxrjax.errors import UserError
 
 
@@ -111,6 +112,21 @@ def test_places():
     assert find_places("nowhere") == []
 
 
+@pytest.mark.parametrize(
+    ("phrase", "sentence"),
+    [
+        ("FINDINGS: The heart is enlarged.", "The heart is enlarged."),
+        ("IMPRESSION: 1.  Small left\n effusion.", "Small left effusion."),
+        ("FINAL REPORT UPRIGHT VIEW OF THE CHEST: Lungs are clear.", "Lungs are clear."),
+        ("Findings: clear lungs.", "clear lungs."),
+        ("Right PICC: tip in the SVC.", "Right PICC: tip in the SVC."),
+        ("IMPRESSION: ", ""),
+    ],
+)
+def test_headings_of_sections_are_no_part_of_a_sentence(phrase, sentence):
+    assert plain_sentence(phrase + " ") == sentence
+
+
 def test_sentence_splitting():
     text = (
         "1. The heart is normal. 2. No effusion.\n\nLungs are clear.Heart is big. Dr. Who saw it."
@@ -199,3 +215,19 @@ def test_truth_of_phantom_studies(tmp_path):
     path.write_text(json.dumps(row))
     accuracies, wrong = measure(RuleRefiner(), read_labels(path))
     assert accuracies == {None: Accuracy(1, 1)} and wrong == []
+
+
+def test_sentences_are_drawn_from_the_test_split_to_be_labelled(sample, tmp_path, capsys):
+    out = tmp_path / "labels.jsonl"
+    draw([f"--source={sample}", "--reports=5", f"--out={out}"])
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    table = (sample / "mimic-cxr-2.0.0-split.csv").read_text().splitlines()
+    (test,) = [line.split(",")[0] for line in table if line.endswith(",test")]
+    assert rows and all(row["id"].startswith(test) and row["rule"] is None for row in rows)
+    # As drawn it is what the rules say, so that they score in full until somebody corrects it.
+    main(["--labels", str(out)])
+    assert f"{len(rows)} of   " in capsys.readouterr().out.splitlines()[-1]
+    with pytest.raises(UserError, match="may hold labels"):
+        draw([f"--source={sample}", f"--out={out}"])
+    with pytest.raises(UserError, match="no scene graphs of the test split"):
+        draw([f"--source={tmp_path}", f"--out={tmp_path / 'none.jsonl'}"])

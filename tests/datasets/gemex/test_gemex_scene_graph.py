@@ -1,22 +1,29 @@
 """Chest ImaGenome's graphs: sentences, regions, boxes in two frames, and what can be wrong."""
 
 import json
+import shutil
 import zipfile
 
 import numpy as np
 import pytest
 
 from cxrjax.datasets import mimic_tables
+from cxrjax.datasets.gemex.construct import Construction
+from cxrjax.datasets.gemex.graph_files import (
+    find_scene_graphs,
+    read_reports,
+    read_scene_graph,
+)
+from cxrjax.datasets.gemex.refine import RuleRefiner
 from cxrjax.datasets.gemex.regions import load_regions
 from cxrjax.datasets.gemex.scene_graph import (
     MAX_BYTES,
     MAX_REPORT_CHARACTERS,
-    find_scene_graphs,
     parse_scene_graph,
-    read_scene_graph,
     to_report,
     write_scene_graph,
 )
+from cxrjax.datasets.gemex.template_generator import TemplateGenerator
 from cxrjax.datasets.quality import QualityLog, Unusable
 from cxrjax.errors import UserError
 
@@ -113,6 +120,21 @@ def test_dangling_ids_and_unknown_regions_are_set_aside_alone():
     assert len(report.sentences) == 2
 
 
+def test_a_region_that_was_not_detected_still_has_its_sentences():
+    """As in the release: attributes name a region of which the image has no box, or none at all."""
+    phrases = {"phrases": ["There is an opacity."], "phrase_IDs": ["50000001|11"]}
+    attributes = [
+        {"object_id": "d1_left apical zone", "bbox_name": "left apical zone", **phrases},
+        {"object_id": "d1_unknown", "bbox_name": "unknown", **phrases},
+    ]
+    quality = QualityLog()
+    report = to_report(graph(attributes=attributes), (HEIGHT, WIDTH), quality)
+    assert [tuple(s) for s in report.sentences] == [
+        ("There is an opacity.", ("left upper lung zone",))
+    ]
+    assert [e.reason for e in quality.entries] == ["dangling_id", "dangling_id"]
+
+
 @pytest.mark.parametrize(
     ("box", "reason"),
     [
@@ -121,12 +143,50 @@ def test_dangling_ids_and_unknown_regions_are_set_aside_alone():
         ({"original_x1": 900, "original_x2": 1800}, "wrong_frame"),
         ({"original_x1": None}, "bad_box"),
         ({"y1": "12"}, "bad_box"),
+        ({"original_y2": 10**400}, "bad_box"),
+        ({"x1": float("nan")}, "bad_box"),
+        ({"original_x2": 200, "x2": entry("right lung", 200, 0, 200, 0)["x2"]}, "bad_box"),
     ],
 )
-def test_a_box_in_a_wrong_frame(box, reason):
-    objects = [{**entry("right lung", 200, 300, 1100, 2400), **box}]
-    with pytest.raises(Unusable, match=reason):
-        to_report(graph(objects=objects), (HEIGHT, WIDTH), QualityLog())
+@pytest.mark.parametrize("size", [(HEIGHT, WIDTH), None], ids=["size known", "size estimated"])
+def test_a_bad_box_is_set_aside_alone_and_its_region_keeps_its_sentences(box, reason, size):
+    objects = [
+        {**entry("right lung", 200, 300, 1100, 2400), **box},
+        *graph().content["objects"][1:],
+    ]
+    quality = QualityLog()
+    report = to_report(graph(objects=objects), size, quality)
+    assert [entry.reason for entry in quality.entries] == [reason]
+    assert "left lung" in report.boxes and "right lung" not in report.boxes
+    assert report.sentences[0].regions == ("right lung",)
+    exact = np.array([1300, 300, 2200, 2500]) / np.array([WIDTH, HEIGHT, WIDTH, HEIGHT])
+    np.testing.assert_allclose(report.boxes["left lung"], exact, atol=3 / 224)
+
+
+def test_a_box_that_reaches_into_the_black_beside_the_image_is_cut():
+    """Chest ImaGenome has boxes with negative coordinates and some beyond the image."""
+    objects = [entry("right lung", -60, 300, 1100, 2400), entry("left lung", 1300, 300, 2460, 2500)]
+    report = to_report(graph(objects=objects), (HEIGHT, WIDTH), QualityLog())
+    assert report.boxes["right lung"][0] == 0.0 and report.boxes["left lung"][2] == 1.0
+
+
+@pytest.mark.parametrize("size", [(WIDTH, HEIGHT), (900, 4000)])
+def test_boxes_in_the_frame_of_another_image_set_the_graph_aside(size):
+    quality = QualityLog()
+    with pytest.raises(Unusable, match="wrong_frame"):
+        to_report(graph(), size, quality)
+    assert not quality.entries
+
+
+def test_a_graph_without_sentences_has_a_report_without_any():
+    nothing = [{"object_id": "d1_right lung", "phrases": ["  "], "phrase_IDs": ["1|1"]}]
+    for attributes in ([], nothing):
+        report = to_report(graph(attributes=attributes), (HEIGHT, WIDTH), QualityLog())
+        assert report.sentences == ()
+        quality = QualityLog()
+        construction = Construction(RuleRefiner(), TemplateGenerator(0), quality)
+        assert list(construction.refine([report])) == []
+        assert [e.reason for e in quality.entries] == ["empty_report"]
 
 
 def test_a_report_of_a_megabyte():
@@ -146,8 +206,13 @@ def test_a_report_of_a_megabyte():
     [
         (b"\xff{}", "bad_encoding"),
         (b"{", "invalid_record"),
+        (b"[" * 100_000, "invalid_record"),
         (b"[]", "invalid_record"),
         (b'{"image_id": "d1"}', "invalid_record"),
+        (
+            b'{"image_id":1,"patient_id":"../1","study_id":1,"objects":[],"attributes":[]}',
+            "invalid_record",
+        ),
         (
             b'{"image_id":1,"patient_id":1,"study_id":1,"objects":[1],"attributes":[]}',
             "invalid_record",
@@ -160,12 +225,12 @@ def test_what_is_no_graph(content, reason):
 
 
 def test_files_and_zips_hold_the_same_and_are_written_back(sample, tmp_path):
-    places = find_scene_graphs(sample)
+    places = find_scene_graphs(sample, QualityLog())
     assert len(places) == 2
     with zipfile.ZipFile(tmp_path / "scene_graph.zip", "w") as archive:
         for place in places.values():
             archive.write(place, f"scene_graph/{place.name}")
-    zipped = find_scene_graphs(tmp_path)
+    zipped = find_scene_graphs(tmp_path, QualityLog())
     assert zipped.keys() == places.keys()
     for image_id, place in places.items():
         one = read_scene_graph(place)
@@ -175,21 +240,55 @@ def test_files_and_zips_hold_the_same_and_are_written_back(sample, tmp_path):
 
 
 def test_a_zip_is_read_and_never_unpacked(sample, tmp_path):
-    """A path that leads out is a name alone; a bomb is read as far as a graph may be long."""
-    (place, *_) = find_scene_graphs(sample).values()
+    """A path that leads out is set aside; a bomb is read as far as a graph may be long."""
+    (place, *_) = find_scene_graphs(sample, QualityLog()).values()
     with zipfile.ZipFile(tmp_path / "scene_graph.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.write(place, "../../outside/d1_SceneGraph.json")
+        archive.writestr("/d3_SceneGraph.json", b"{}")
+        archive.writestr("__MACOSX/scene_graph/._d4_SceneGraph.json", b"\0")
         archive.writestr("d2_SceneGraph.json", b" " * (MAX_BYTES + 1))
     before = {*tmp_path.parent.rglob("*")}
-    places = find_scene_graphs(tmp_path)
-    assert read_scene_graph(places["d1"]).content == json.loads(place.read_bytes())
+    quality = QualityLog()
+    places = find_scene_graphs(tmp_path, quality)
+    assert [*places] == ["d2"]
+    assert [(e.reason, e.item) for e in quality.entries] == [
+        ("unsafe_member", "d1"),
+        ("unsafe_member", "d3"),
+    ]
     with pytest.raises(Unusable, match="report_too_long"):
         read_scene_graph(places["d2"])
     assert {*tmp_path.parent.rglob("*")} == before
 
 
+def test_a_second_graph_of_an_image_is_set_aside(sample, tmp_path):
+    """But not the archive beside the folder that it was unpacked into."""
+    places = find_scene_graphs(sample, QualityLog())
+    first, second = places.values()
+    (tmp_path / "scene_graph").mkdir()
+    with zipfile.ZipFile(tmp_path / "scene_graph.zip", "w") as archive:
+        for place in (first, second):
+            archive.write(place, f"scene_graph/{place.name}")
+            shutil.copy(place, tmp_path / "scene_graph")
+    quality = QualityLog()
+    assert find_scene_graphs(tmp_path, quality).keys() == places.keys()
+    assert not quality.entries
+    (tmp_path / "again").mkdir()
+    shutil.copy(first, tmp_path / "again")
+    find_scene_graphs(tmp_path, quality)
+    assert [e.reason for e in quality.entries] == ["duplicate_id"]
+
+
+def test_a_graph_under_the_name_of_another_image_is_set_aside(sample, tmp_path):
+    (place, *_) = find_scene_graphs(sample, QualityLog()).values()
+    shutil.copy(place, tmp_path / "d1_SceneGraph.json")
+    quality = QualityLog()
+    places = find_scene_graphs(tmp_path, quality)
+    assert list(read_reports(places, ["d1"], {}, quality)) == []
+    assert [(e.reason, e.item) for e in quality.entries] == [("invalid_record", "d1")]
+
+
 def test_an_archive_of_many_graphs_is_opened_once(sample, tmp_path, monkeypatch):
-    (place, *_) = find_scene_graphs(sample).values()
+    (place, *_) = find_scene_graphs(sample, QualityLog()).values()
     with zipfile.ZipFile(tmp_path / "scene_graph.zip", "w") as archive:
         for number in range(3):
             archive.write(place, f"d{number}_SceneGraph.json")
@@ -200,13 +299,13 @@ def test_an_archive_of_many_graphs_is_opened_once(sample, tmp_path, monkeypatch)
         "__init__",
         lambda self, *a, **k: opened.append(a) or open_archive(self, *a, **k),
     )
-    places = find_scene_graphs(tmp_path)
+    places = find_scene_graphs(tmp_path, QualityLog())
     assert len({read_scene_graph(places[f"d{number}"]).image_id for number in range(3)}) == 1
     assert len(opened) == 1
 
 
 def test_a_broken_zip(sample, tmp_path):
-    (place, *_) = find_scene_graphs(sample).values()
+    (place, *_) = find_scene_graphs(sample, QualityLog()).values()
     path = tmp_path / "scene_graph.zip"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.write(place, "d1_SceneGraph.json")
@@ -214,7 +313,7 @@ def test_a_broken_zip(sample, tmp_path):
     content[60:90] = b"\xff" * 30  # in the compressed data
     path.write_bytes(content)
     with pytest.raises(UserError, match=r"scene_graph\.zip: d1_SceneGraph\.json: cannot be read"):
-        read_scene_graph(find_scene_graphs(tmp_path)["d1"])
+        read_scene_graph(find_scene_graphs(tmp_path, QualityLog())["d1"])
 
 
 def test_mimic_tables(tmp_path, sample):
