@@ -8,6 +8,7 @@ holds uint8 [S, S] of a grey image, [S, S, 3] of one in colours: the pixels that
 import dataclasses
 import hashlib
 import os
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,7 +25,7 @@ _PREPARATION = 1
 
 @dataclasses.dataclass(frozen=True)
 class ImageCache:
-    """Prepared images of one size and geometry. Can be pickled; several processes may share it.
+    """Prepared images of one size and geometry. Can be pickled; threads and hosts may share it.
 
     Attributes:
         directory: of the configuration; others' images are beside ours.
@@ -54,7 +55,8 @@ class ImageCache:
         prepared = prepare()
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
-            unfinished = file.with_name(f".{file.name}.{os.getpid()}")
+            # Threads, processes and hosts may be at the same image.
+            unfinished = file.with_name(f".{file.name}.{uuid.uuid4().hex}")
             with open(unfinished, "wb") as out:
                 np.save(out, prepared)
             unfinished.replace(file)

@@ -1,6 +1,8 @@
 """Prepared images on disk: the pixels that decoding gives, made again where they cannot serve."""
 
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -95,6 +97,26 @@ def test_a_damaged_file_of_the_cache_is_made_again(tmp_path_factory, garbage, ke
     for _ in range(2):
         np.testing.assert_array_equal(cache.get(image, lambda: pixels), pixels)
     np.testing.assert_array_equal(np.load(file), pixels)
+
+
+def test_threads_at_the_same_image_do_not_meet(tmp_path):
+    images = [tmp_path / f"image{number}" for number in range(40)]
+    for image in images:
+        image.write_bytes(image.name.encode())
+    cache = ImageCache(tmp_path / "cache", 64, "resize")
+    together = threading.Barrier(8, timeout=60)
+
+    def visit(_):
+        for number, image in enumerate(images):
+            together.wait()
+            pixels = np.full((64, 64), number, np.uint8)
+            np.testing.assert_array_equal(cache.get(image, pixels.copy), pixels)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(visit, range(8)))
+    files = [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
+    assert len(files) == 40 and all(path.suffix == ".npy" for path in files)
+    assert sorted(int(np.load(path)[0, 0]) for path in files) == list(range(40))
 
 
 def test_a_stored_file_is_known_by_its_content(tmp_path, picture, decoded):
