@@ -9,7 +9,7 @@ its size, the prompt and the target as their tokens say them, and the boxes read
 tokens. Exit code 2 where anything cannot be used.
 
 How answers write boxes is data.record_codec of --config. Without --config it is what the records'
-data set has, such as GEMeX's <location> [[x1, y1, x2, y2]], and a line says so.
+data set has, such as GEMeX's <location> [[x1, y1, x2, y2]], and the first line says so.
 """
 
 import argparse
@@ -67,15 +67,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     if flags.source:
         config = source_config(config, flags.source)
-    own_notation = not flags.config and not any(_RECORD_CODEC in word for word in overrides)
-    if own_notation and (codec := record_check.notation_of(flags.file)):
+    said = ""
+    if not flags.config and not any(word.startswith(_RECORD_CODEC) for word in overrides):
+        codec = record_check.notation_of(flags.file) or config.data.record_codec
+        if codec != config.data.record_codec:
+            said = (
+                f"boxes in answers were read as {codec} writes them: a configuration that trains "
+                f"on these records says data.record_codec={codec!r}\n"
+            )
         config.data.record_codec = codec
     check = record_check.check_file(
         flags.file, config, flags.out, image_root=flags.image_root, processes=flags.processes
     )
     record_check.write_result(check, flags.out)
     page = record_check_page.write_page(check, flags.out, flags.samples, flags.seed)
-    print(record_check.describe(check))
+    print(said + record_check.describe(check))
     print(page)
     return EXIT_USER_ERROR if check.problems else 0
 

@@ -29,7 +29,6 @@ from cxrjax.training.base_model import tokenizer_path
 from cxrjax.training.data import example_config, open_tokenizer
 
 RESULT_FILE = "check.json"
-DEFAULT_NOTATION = RECORD_CODECS["custom"]
 # Problems that are printed; the file has all.
 _PRINTED = 50
 REMEDIES = {
@@ -217,11 +216,6 @@ def describe(check: RecordsCheck) -> str:
         said.append(f"... and {len(check.problems) - _PRINTED:,} more in {RESULT_FILE}")
     said += [f"{count:6,} x {reason}" for reason, count in _counts(check).most_common()]
     said += [f"{count:6,} x (warning) {text}" for text, count in check.warnings.most_common()]
-    if (codec := check.encoder.config.record_codec) != DEFAULT_NOTATION:
-        said.append(
-            f"boxes in answers were read as {codec} writes them: a configuration that trains on "
-            f"these records says data.record_codec={codec!r}"
-        )
     said.append(
         f"{check.file}: {len(check.usable):,} of {check.examined:,} questions usable, "
         f"on {check.images:,} images"

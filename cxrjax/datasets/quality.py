@@ -182,6 +182,6 @@ def check_area(box: PixelBox, label: str = "") -> None:
     name = f"{label} box {list(box)}"[:_MAX_SHOWN].strip()
     # A whole number may be too long for a float.
     if not all(-_LARGEST < value < _LARGEST for value in box):
-        raise Unusable("bad_box", f"{name} has a coordinate that is no number of pixels")
+        raise Unusable("bad_box", f"{name} is not finite, or larger than any image")
     if x_min >= x_max or y_min >= y_max:
         raise Unusable("bad_box", f"{name} has no area; expected x_min < x_max and y_min < y_max")
