@@ -9,10 +9,10 @@ configuration (its data and weights are behind agreements). Build each data set 
 
 A row of a batch is an image with its questions, from any of the four. Shares are by size and
 temperature 2 (the square root of the number of images; cxrjax/input_pipeline/mixture.py has the
-formula); a `weight` for every source takes the place of that:
+formula). With temperature 1 they are in proportion to size, or follow a `weight` for every source:
 
-    --config.mixture.temperature=1           in proportion to size
-    --config.mixture.sources.vindr.weight=2  and so for the other three
+    --config.mixture.temperature=1
+    --config.mixture.sources.vindr.weight=2  and so for the other three, beside temperature 1
 
 Codecs may differ, `vindr_px` here and `gemex` there, as long as all of them write digits, or all of
 them location tokens: a batch has one way from the loss to boxes. `data` is what a source leaves

@@ -7,6 +7,9 @@ problem is printed with its line, its field and what to do; DIR gets check.json,
 and index.html: 20 of the usable records as the configured model is given them, with the image at
 its size, the prompt and the target as their tokens say them, and the boxes read back from the
 tokens. Exit code 2 where anything cannot be used.
+
+How answers write boxes is data.record_codec of --config. Without --config it is what the records'
+data set has, such as GEMeX's <location> [[x1, y1, x2, y2]], and the first line says so.
 """
 
 import argparse
@@ -18,6 +21,7 @@ from cxrjax.cli import EXIT_USER_ERROR, run
 from cxrjax.errors import UserError
 
 DEFAULT_CONFIG = "configs/records_lora.py"
+_RECORD_CODEC = "--config.data.record_codec="
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> tuple[argparse.Namespace, list[str]]:
@@ -30,7 +34,11 @@ def parse_arguments(argv: Sequence[str] | None = None) -> tuple[argparse.Namespa
     )
     add = parser.add_argument
     add("file", type=Path, metavar="FILE", help="records, questions, or a folder")
-    add("--config", default=DEFAULT_CONFIG, metavar="FILE[:VARIANT]", help="whose eyes to use")
+    add(
+        "--config",
+        metavar="FILE[:VARIANT]",
+        help=f"whose eyes to use (default {DEFAULT_CONFIG}, with the records' own box notation)",
+    )
     add("--source", metavar="NAME", help="of a mixture: whose settings these records have")
     add("--out", type=Path, default=Path("runs/check_records"), metavar="DIR")
     add("--image_root", type=Path, metavar="DIR", help="what image_path is relative to")
@@ -51,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from cxrjax.training.config_file import load_config
     from cxrjax.training.mixture_config import source_config
 
-    config = load_config(flags.config, overrides)
+    config = load_config(flags.config or DEFAULT_CONFIG, overrides)
     if config.mixture.sources and not flags.source:
         raise UserError(
             f"--config={flags.config} is a mixture: say with --source=NAME whose settings these "
@@ -59,12 +67,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     if flags.source:
         config = source_config(config, flags.source)
+    said = ""
+    if not flags.config and not any(word.startswith(_RECORD_CODEC) for word in overrides):
+        codec = record_check.notation_of(flags.file) or config.data.record_codec
+        if codec != config.data.record_codec:
+            said = (
+                f"boxes in answers were read as {codec} writes them: a configuration that trains "
+                f"on these records says data.record_codec={codec!r}\n"
+            )
+        config.data.record_codec = codec
     check = record_check.check_file(
         flags.file, config, flags.out, image_root=flags.image_root, processes=flags.processes
     )
     record_check.write_result(check, flags.out)
     page = record_check_page.write_page(check, flags.out, flags.samples, flags.seed)
-    print(record_check.describe(check))
+    print(said + record_check.describe(check))
     print(page)
     return EXIT_USER_ERROR if check.problems else 0
 

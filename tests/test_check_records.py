@@ -273,6 +273,47 @@ def test_a_mixture_needs_a_source_and_takes_its_prompt(source):
     assert (problem["reason"], problem["field"]) == ("not_encodable", "question")
 
 
+GEMEX = {"dataset": "gemex", "answers": answered("At <location>[[28, 75, 112, 187]]", [])}
+
+
+def look(source: Path, lines: list, *flags: str) -> tuple[int, dict]:
+    """As `check`, without --config."""
+    text = "\n".join(map(json.dumps, lines))
+    (source / "records.jsonl").write_text(text + "\n", encoding="utf-8")
+    out = source.parent / "out"
+    code = check_records.main([str(source), f"--out={out}", "--processes=1", *flags])
+    return code, json.loads((out / "check.json").read_text())
+
+
+def test_without_a_configuration_answers_are_read_as_their_data_set_writes_boxes(source, capsys):
+    boxes = [[28 / 224 * 80, 75 / 224 * 60, 40.0, 187 / 224 * 60]]
+    text = GEMEX["answers"][0]["text"]
+    lines = [record(n, dataset="gemex", answers=answered(text, [])) for n in (0, 1)]
+    lines[0]["answers"] = answered(text, boxes)
+    code, result = look(source, lines)
+    # The second has boxes in its text alone: gemex's notation was understood.
+    assert code == 2 and [p["reason"] for p in result["problems"]] == ["box_mismatch"]
+    assert "data.record_codec='gemex'" in capsys.readouterr().out
+    assert look(source, lines[:1])[0] == 0
+    capsys.readouterr()
+    assert look(source, [record(0)])[0] == 0
+    assert "record_codec" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("flag", [f"--config={CONFIG}", "--config.data.record_codec=vindr_px"])
+def test_what_is_given_decides_and_the_remedy_names_the_flag(source, flag):
+    code, result = look(source, [record(0) | GEMEX], flag)
+    (problem,) = result["problems"]
+    assert code == 2 and problem["reason"] == "box_text"
+    assert "--config.data.record_codec=NAME" in problem["remedy"]
+
+
+def test_a_file_of_several_notations_is_read_as_configured(source):
+    code, result = look(source, [record(0) | GEMEX, record(1)])
+    assert code == 2 and [p["reason"] for p in result["problems"]] == ["box_text"]
+    assert result["usable"] == 1
+
+
 @pytest.mark.parametrize(("text", "says"), [("", "no records in it"), ("\n\n", "no records in it")])
 def test_a_file_without_records(source, text, says):
     (source / "records.jsonl").write_text(text)

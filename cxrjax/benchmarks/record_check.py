@@ -24,6 +24,7 @@ from cxrjax.datasets.record_problems import (
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.examples import EncodedQuestion, QuestionEncoder, TooLongError
 from cxrjax.input_pipeline.sources import default_image_root
+from cxrjax.records import RECORD_CODECS
 from cxrjax.training.base_model import tokenizer_path
 from cxrjax.training.data import example_config, open_tokenizer
 
@@ -34,7 +35,8 @@ REMEDIES = {
     "bad_box": "write [x_min, y_min, x_max, y_max] in pixels, or leave the box out",
     "box_mismatch": "write the same boxes in the text and in boxes_by_image, or none in the text",
     "box_outside_image": "give the box in pixels of the image as displayed, not resized or turned",
-    "box_text": "write <loc_x0_y0_x1_y1>, four whole numbers of pixels inside the image",
+    "box_text": "write <loc_x0_y0_x1_y1>, four whole numbers of pixels inside the image, or say "
+    "with --config.data.record_codec=NAME which notation it is, such as gemex",
     "duplicate_id": "give every question an id of its own",
     "invalid_record": "write the field as data/README.md says",
     "missing_image": "correct image_path, or say with --image_root what it is relative to",
@@ -123,6 +125,24 @@ def check_file(
                 warnings.update(_oddities(line, encoded))
         problems += found
     return RecordsCheck(file, encoder, examined, len(checks), problems, warnings, usable)
+
+
+def notation_of(source: Path) -> str | None:
+    """How the answers of a records file write boxes, a key of `cxrjax.codecs.CODECS`.
+
+    None where the file cannot be read, or its data sets differ in it: `check_file` says the rest.
+    """
+    found: set[str] = set()
+    try:
+        with open(records_file(source), encoding="utf-8") as lines:
+            for line in lines:
+                try:
+                    found.add(RECORD_CODECS[json.loads(line)["dataset"]])
+                except (ValueError, KeyError, TypeError, RecursionError):
+                    continue  # no record, which is told with its line
+    except (OSError, UnicodeDecodeError):
+        return None
+    return found.pop() if len(found) == 1 else None
 
 
 def _encoder(config: ConfigDict) -> QuestionEncoder:

@@ -2,11 +2,15 @@
 
 import collections
 import dataclasses
-import math
 from collections.abc import Mapping
 from typing import Any
 
 PixelBox = tuple[float, float, float, float]
+
+# No image has as many pixels on a side.
+_LARGEST = 1e9
+# Characters of a box in a message: a whole number may have thousands of digits.
+_MAX_SHOWN = 200
 
 # Why something was set aside, as quality.json explains it.
 REASONS = {
@@ -158,14 +162,26 @@ def check_box(box: PixelBox, image_hw: tuple[int, int] | None, label: str = "") 
     Raises:
         Unusable: `bad_box` or `box_outside_image`.
     """
+    check_area(box, label)
     x_min, y_min, x_max, y_max = box
     name = f"{label} box {list(box)}".strip()
-    if not all(math.isfinite(value) for value in box):
-        raise Unusable("bad_box", f"{name} is not finite")
-    if x_min >= x_max or y_min >= y_max:
-        raise Unusable("bad_box", f"{name} has no area; expected x_min < x_max and y_min < y_max")
     if x_min < 0 or y_min < 0:
         raise Unusable("box_outside_image", f"{name} begins outside the image")
     if image_hw is not None and (x_max > image_hw[1] or y_max > image_hw[0]):
         size = f"{image_hw[0]}x{image_hw[1]} (height x width)"
         raise Unusable("box_outside_image", f"{name} ends outside the image of {size}")
+
+
+def check_area(box: PixelBox, label: str = "") -> None:
+    """Refuses a box that has no area, wherever it lies.
+
+    Raises:
+        Unusable: `bad_box`.
+    """
+    x_min, y_min, x_max, y_max = box
+    name = f"{label} box {list(box)}"[:_MAX_SHOWN].strip()
+    # A whole number may be too long for a float.
+    if not all(-_LARGEST < value < _LARGEST for value in box):
+        raise Unusable("bad_box", f"{name} is not finite, or larger than any image")
+    if x_min >= x_max or y_min >= y_max:
+        raise Unusable("bad_box", f"{name} has no area; expected x_min < x_max and y_min < y_max")

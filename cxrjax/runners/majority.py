@@ -8,7 +8,7 @@ from typing import NamedTuple
 from cxrjax.codecs import CODECS, Codec
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.sources import RecordSource
-from cxrjax.records import QARecord, read_records
+from cxrjax.records import RECORD_CODECS, QARecord, read_records
 from cxrjax.runners.answer_lines import finding_of, prediction_line
 from cxrjax.runners.base import Answer, Line
 from cxrjax.runners.mean_boxes import MeanBoxes, box_fractions
@@ -106,7 +106,7 @@ def _said(record: QARecord) -> object:
 def _words(record: QARecord) -> str:
     """The answer's text without its boxes."""
     text = record.answer_text
-    codec: Codec = _GEMEX if record.dataset == "gemex" else CODECS["vindr_px"]
+    codec: Codec = CODECS[RECORD_CODECS[record.dataset]]
     height, width = record.image_hw or (_ANY_SIZE, _ANY_SIZE)
     for span in reversed(codec.find(text, height, width)):
         text = text[: span.start] + text[span.end :]

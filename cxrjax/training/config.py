@@ -93,7 +93,7 @@ def default_config() -> ConfigDict:
     # Several files in one run, in the place of data.train: `add_source` puts each here.
     mixture = config.mixture = ConfigDict()
     mixture.sources = ConfigDict()
-    # Of sources without weights: shares in proportion to images^(1/temperature).
+    # Of sources without weights: shares in proportion to images^(1/temperature). With them: 1.
     mixture.temperature = 1.0
 
     optimizer = config.optimizer = ConfigDict()

@@ -85,4 +85,10 @@ def check_mixture(config: ConfigDict) -> None:
     # The step takes its route from data.codec.
     one_box_route(config.training.box_route, {"data": config.data.codec, **codecs})
     # Only the weights are looked at here: the files have not been.
-    shares([1] * len(sources), {n: s.weight for n, s in sources.items()})
+    weights = {n: s.weight for n, s in sources.items()}
+    shares([1] * len(sources), weights)
+    if config.mixture.temperature != 1 and None not in weights.values():
+        raise UserError(
+            f"mixture.temperature={config.mixture.temperature} would change nothing beside a "
+            "weight for every source: leave it at 1.0, or leave the weights out"
+        )

@@ -64,6 +64,10 @@ def test_command_lines_change_single_keys():
         ("mixture.sources.nobody.weight=None", "'nobody' is no source of the file's mixture"),
         ("mixture.temprature=2", "did you mean 'mixture.temperature'"),
         ("mixture.temperature=0", "mixture.temperature=0.0: expected a number above 0"),
+        (
+            "mixture.temperature=2",
+            "mixture.temperature=2.0 .* leave it at 1.0, or leave the weights",
+        ),
         ("mixture.sources.vindr.weight=-1", "weight of vindr is -1.0"),
         ("mixture.sources.vindr.codec=vindr_px", "vindr .vindr_px. by digits"),
         ("data.train=x.jsonl", "data.train='x.jsonl' and mixture.sources exclude each other"),
@@ -75,6 +79,17 @@ def test_wrong_keys_end_in_one_line(word, message):
     with pytest.raises(UserError, match=message) as error:
         load_config(f"{_CONFIG}:tiny", [f"--config.{word}"])
     assert "\n" not in str(error.value)
+
+
+def test_a_temperature_goes_with_sizes_and_the_default_with_weights():
+    config = _mixed(weight=1.0)
+    config.mixture.sources.a.weight = 3.0
+    validate(config)
+    config.mixture.temperature = 0.5
+    with pytest.raises(UserError, match=r"mixture\.temperature=0\.5 would change nothing"):
+        validate(config)
+    config.mixture.sources.a.weight = config.mixture.sources.b.weight = None
+    validate(config)
 
 
 def test_what_a_source_says_can_be_emptied():

@@ -1,25 +1,21 @@
-"""Whether a scene graph or a question file holds together, and its boxes lie on its images."""
+"""Whether a scene graph or a question file holds together."""
 
 import graphlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from cxrjax.datasets.cxr_qba.questions import StudyQuestions
-from cxrjax.datasets.cxr_qba.scene_graph import Localization, SceneGraph
-from cxrjax.datasets.quality import Unusable, check_box
-
-Sizes = Mapping[str, tuple[int, int]]
+from cxrjax.datasets.cxr_qba.scene_graph import SceneGraph
+from cxrjax.datasets.quality import Unusable
 
 
-def check_graph(graph: SceneGraph, key: tuple[str, str], sizes: Sizes) -> None:
-    """Checks ids, edges and boxes.
+def check_graph(graph: SceneGraph, key: tuple[str, str]) -> None:
+    """Checks ids and edges.
 
     Args:
         key: (patient, study) as the path says.
-        sizes: image id -> (height, width) of images whose size is known.
 
     Raises:
-        Unusable: `invalid_graph` (another study's, a cycle), `dangling_id`, `bad_box`,
-            `box_outside_image`, `wrong_frame`.
+        Unusable: `invalid_graph` (another study's, a cycle), `dangling_id`.
     """
     _check_key(graph.patient_id, graph.study_id, key)
     _check_ids(graph)
@@ -35,17 +31,13 @@ def check_graph(graph: SceneGraph, key: tuple[str, str], sizes: Sizes) -> None:
             ((e.related_region, e.region) for e in edges if e.relation_type == kind),
             f"region_region_relations of type {kind}",
         )
-    for observation in graph.observations.values():
-        check_localization(observation.localization, sizes, observation.obs_id)
-    for region in graph.regions.values():
-        check_localization(region.localization, sizes, region.region)
 
 
-def check_questions(questions: StudyQuestions, key: tuple[str, str], sizes: Sizes) -> None:
-    """Checks ids and boxes.
+def check_questions(questions: StudyQuestions, key: tuple[str, str]) -> None:
+    """Checks ids.
 
     Raises:
-        Unusable: `invalid_graph`, `duplicate_id`, `bad_box`, `box_outside_image`, `wrong_frame`.
+        Unusable: `invalid_graph`, `duplicate_id`.
     """
     _check_key(questions.patient_id, questions.study_id, key)
     seen: set[str] = set()
@@ -53,8 +45,6 @@ def check_questions(questions: StudyQuestions, key: tuple[str, str], sizes: Size
         if question.question_id in seen:
             raise Unusable("duplicate_id", f"question {question.question_id} stands there twice")
         seen.add(question.question_id)
-        for answer in question.all_answers():
-            check_localization(answer.localization, sizes, answer.answer_id)
 
 
 def dangling_questions(graph: SceneGraph, questions: StudyQuestions) -> int:
@@ -63,22 +53,6 @@ def dangling_questions(graph: SceneGraph, questions: StudyQuestions) -> int:
     if graph.indication is not None and graph.indication.answer_for_indication is not None:
         known.add(graph.indication.answer_for_indication.obs_id)
     return sum(not known.issuperset(question.obs_ids) for question in questions.questions)
-
-
-def check_localization(places: Mapping[str, Localization], sizes: Sizes, owner: str) -> None:
-    """Checks boxes on images.
-
-    Raises:
-        Unusable: a box without area or outside of its image; boxes that are fractions.
-    """
-    for image_id, place in places.items():
-        for box in place.bboxes:
-            if max(box) <= 1:
-                raise Unusable(
-                    "wrong_frame",
-                    f"{owner}: {box} on {image_id} looks like fractions; expected pixels",
-                )
-            check_box((box[0], box[1], box[2], box[3]), sizes.get(image_id), owner)
 
 
 def _check_key(patient_id: str, study_id: str, key: tuple[str, str]) -> None:

@@ -11,9 +11,10 @@ import numpy as np
 from scipy import ndimage
 
 from cxrjax import boxes as box_arithmetic
+from cxrjax.datasets.box_fit import CUT, GivenBox, fit_boxes
 from cxrjax.datasets.cxr_qba.definitions import Definitions
 from cxrjax.datasets.cxr_qba.study import Box, StudyImage
-from cxrjax.datasets.quality import QualityLog, Unusable, check_box
+from cxrjax.datasets.quality import QualityLog, Unusable
 
 # Ours: a region below this share of the image, or of this many pixels, can't be pointed at.
 MIN_AREA_SHARE = 1e-4
@@ -40,21 +41,22 @@ def localize(
 ) -> dict[str, LocalizedRegion]:
     """Every region that can be had on an image, given ones first.
 
-    Boxes that are unusable (no area, outside of the image, fractions) are set aside in `quality`;
-    given regions that are too small (Q03) or have no definition are counted there.
+    Boxes are cut at the image's edges, which is counted in `quality`. Those that are unusable (no
+    area, beside the image, fractions) are set aside there, and all of an image where most do not
+    fit it. Given regions that are too small (Q03) or have no definition are counted.
     """
     quality = quality or QualityLog()
     found: dict[str, LocalizedRegion] = {}
     given = [(name, None, mask) for name, mask in image.masks.items()]
-    boxed = [(name, boxes, None) for name, boxes in image.boxes.items()]
+    boxed = [(name, boxes, None) for name, boxes in _usable(image, quality).items()]
     for name, boxes, mask in (*given, *boxed):
         region = definitions.source_names.get(name, name)
         if region not in definitions.regions:
             quality.warnings["given regions that have no definition"] += 1
         elif mask is not None:
             _keep(found, region, _from_mask(np.asarray(mask, bool)), quality)
-        elif region not in found and (usable := _usable(boxes or (), image, name, quality)):
-            large = _large_enough(fuse_duplicates(usable), image.image_hw)
+        elif region not in found and boxes:
+            large = _large_enough(fuse_duplicates(boxes), image.image_hw)
             _keep(found, region, LocalizedRegion(large) if large else None, quality)
     for name in definitions.regions:
         _derive(name, found, image, definitions, set())
@@ -137,18 +139,24 @@ def _from_mask(mask: np.ndarray) -> LocalizedRegion | None:
     return LocalizedRegion(boxes, cleaned) if boxes else None
 
 
-def _usable(given: Sequence[Box], image: StudyImage, name: str, quality: QualityLog) -> list[Box]:
-    usable = []
-    for box in given:
-        try:
-            if max(box) <= 1:
-                found = f"{name} box {list(box)} looks like fractions; expected pixels"
-                raise Unusable("wrong_frame", found)
-            check_box(box, image.image_hw, name)
-        except Unusable as fault:
-            quality.set_aside(fault.reason, image.image_id, name, fault.found)
-            continue
-        usable.append(box)
+def _usable(image: StudyImage, quality: QualityLog) -> dict[str, list[Box]]:
+    """The image's boxes by name, with an empty list where none of them can be used."""
+    usable: dict[str, list[Box]] = {name: [] for name in image.boxes}
+    try:
+        fitted = fit_boxes(
+            GivenBox((name, number), box, image.image_hw, name)
+            for name, boxes in image.boxes.items()
+            for number, box in enumerate(boxes)
+        )
+    except Unusable as fault:
+        quality.set_aside(fault.reason, image.image_id, "boxes", fault.found)
+        return usable
+    for (name, _), one in fitted.faults.items():
+        quality.set_aside(one.reason, image.image_id, name, one.found)
+    for (name, _), box in fitted.boxes.items():
+        usable[name].append(box)
+    if fitted.cut:
+        quality.warnings[CUT] += len(fitted.cut)
     return usable
 
 

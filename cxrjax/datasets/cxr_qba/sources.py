@@ -229,7 +229,10 @@ def _with_regions(source: Path, report: Path, image: StudyImage, quality: Qualit
 
 
 def _graph_boxes(path: Path, image: StudyImage, quality: QualityLog) -> dict[str, tuple[Box, ...]]:
-    """Region -> box in pixels, of a scene graph; boxes that fit no frame are set aside."""
+    """Region -> box in pixels, of a scene graph; boxes that fit no frame are set aside.
+
+    They may reach beyond the image, and are cut where regions are made of them.
+    """
     boxes: dict[str, tuple[Box, ...]] = {}
     (objects,) = _lists(path, image, ("objects",), quality)
     for entry in objects:

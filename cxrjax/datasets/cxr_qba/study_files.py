@@ -23,6 +23,7 @@ import pydantic
 from cxrjax.datasets.cxr_qba.graph_checks import check_graph, check_questions
 from cxrjax.datasets.cxr_qba.questions import StudyQuestions
 from cxrjax.datasets.cxr_qba.scene_graph import Native, SceneGraph
+from cxrjax.datasets.cxr_qba.study_boxes import fit_study_boxes
 from cxrjax.datasets.quality import QualityLog, Unusable
 from cxrjax.errors import UserError
 
@@ -126,32 +127,34 @@ class StudyFiles:
     ) -> tuple[SceneGraph | None, StudyQuestions | None]:
         """A study's scene graph and questions; None for what is missing or was set aside.
 
+        Boxes that reach beyond their images are cut, and those that are none are taken out.
+
         Args:
-            image_sizes: image id -> (height, width), to check boxes against.
+            image_sizes: image id -> (height, width), which boxes are made to fit.
         """
         files = self.members[key]
-        graph = self._parse(key, files.get(SCENE_GRAPH), SceneGraph, image_sizes)
-        questions = self._parse(key, files.get(QA), StudyQuestions, image_sizes)
+        graph = self._parse(key, files.get(SCENE_GRAPH), SceneGraph)
+        questions = self._parse(key, files.get(QA), StudyQuestions)
         assert graph is None or isinstance(graph, SceneGraph)
         assert questions is None or isinstance(questions, StudyQuestions)
+        where = next((files[suffix].name for suffix in SUFFIXES if suffix in files), "")
+        try:
+            fit_study_boxes(graph, questions, image_sizes or {}, where, self._quality)
+        except Unusable as fault:
+            self._quality.set_aside(fault.reason, "/".join(key), where, fault.found)
+            return None, None
         return graph, questions
 
-    def _parse(
-        self,
-        key: Key,
-        member: Member | None,
-        kind: type[Native],
-        image_sizes: dict[str, tuple[int, int]] | None,
-    ) -> Native | None:
+    def _parse(self, key: Key, member: Member | None, kind: type[Native]) -> Native | None:
         if member is None:
             return None
         self._quality.examined["files"] += 1
         try:
             parsed = parse(member.read(), kind)
             if isinstance(parsed, SceneGraph):
-                check_graph(parsed, key, image_sizes or {})
+                check_graph(parsed, key)
             elif isinstance(parsed, StudyQuestions):
-                check_questions(parsed, key, image_sizes or {})
+                check_questions(parsed, key)
         except Unusable as fault:
             self._quality.set_aside(fault.reason, "/".join(key), member.name, fault.found)
             return None

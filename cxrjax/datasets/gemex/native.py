@@ -124,9 +124,10 @@ def locate(record: QARecord, image_hw: tuple[int, int]) -> QARecord:
     """The record with its image's size, and its boxes in pixels of that image."""
     height, width = image_hw
     text = record.answer_text
-    scale = (width / SIDE, height / SIDE, width / SIDE, height / SIDE)
+    sides = (width, height, width, height)
+    # Divided last: the frame's far edge is the image's, to the last bit.
     boxes = [
-        [value * factor for value, factor in zip(box, scale, strict=True)]
+        [value * side / SIDE for value, side in zip(box, sides, strict=True)]
         for box in _frame_boxes(text)
     ]
     answer = record.answers[0].model_copy(

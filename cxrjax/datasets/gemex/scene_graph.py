@@ -19,6 +19,7 @@ from typing import Any
 from scipy.stats import theilslopes
 
 from cxrjax.codecs.gemex import SIDE
+from cxrjax.datasets.box_fit import cut_box
 from cxrjax.datasets.gemex.regions import Box, load_regions
 from cxrjax.datasets.gemex.report import Report, ReportSentence, plain_sentence
 from cxrjax.datasets.quality import QualityLog, Unusable
@@ -121,7 +122,7 @@ def to_report(graph: SceneGraph, image_hw: tuple[int, int] | None, quality: Qual
             continue
         objects[str(entry.get("object_id"))] = name
         try:
-            boxes[name] = box_on_image(entry, size, cut=True)
+            boxes[name] = box_on_image(entry, size)
         except Unusable as fault:
             faults.append(fault)
     if len(faults) > len(boxes):
@@ -184,16 +185,15 @@ def _phrase_order(phrase_id: str) -> tuple[int, str]:
     return (int(number[1]) if number else -1, phrase_id)
 
 
-def box_on_image(entry: Mapping[str, Any], size: tuple[float, float], cut: bool = False) -> Box:
+def box_on_image(entry: Mapping[str, Any], size: tuple[float, float]) -> Box:
     """An object's box as fractions of the image of `size` (height, width).
 
-    Args:
-        cut: whether a box may reach beyond the image (into the black on either side that the frame
-            of 224 has), and is cut at its edges.
+    It may reach beyond the image, into the black on either side that the frame of 224 has, and is
+    cut at its edges.
 
     Raises:
-        Unusable: it is no box (`bad_box`), or does not fit a frame or its own other frame
-            (`wrong_frame`).
+        Unusable: it is no box (`bad_box`), does not fit a frame or its own other frame
+            (`wrong_frame`), or lies beside the image (`box_outside_image`).
     """
     height, width = size
     small, original = _numbers(entry, ""), _numbers(entry, "original_")
@@ -202,11 +202,6 @@ def box_on_image(entry: Mapping[str, Any], size: tuple[float, float], cut: bool 
         raise Unusable("wrong_frame", f"{name}: {small} does not lie on the frame of {SIDE}")
     scale = (width, height, width, height)
     fractions = [value / side for value, side in zip(original, scale, strict=True)]
-    slack = _TOLERANCE / SIDE
-    if not cut and not all(-slack <= value <= 1 + slack for value in fractions):
-        raise Unusable(
-            "wrong_frame", f"{name}: {original} does not lie on the image of {width:g} x {height:g}"
-        )
     longer = max(size)
     padding = ((longer - width) / 2, (longer - height) / 2) * 2
     placed = [(value + pad) / longer for value, pad in zip(original, padding, strict=True)]
@@ -218,10 +213,9 @@ def box_on_image(entry: Mapping[str, Any], size: tuple[float, float], cut: bool 
             "wrong_frame",
             f"{name}: {small} on {SIDE} pixels and {original} on {width:g} x {height:g} differ",
         )
-    x_min, y_min, x_max, y_max = (min(max(value, 0.0), 1.0) for value in fractions)
-    if x_min >= x_max or y_min >= y_max:
-        raise Unusable("bad_box", f"{name}: {original} has no area")
-    return x_min, y_min, x_max, y_max
+    x_min, y_min, x_max, y_max = original
+    left, top, right, bottom = cut_box((x_min, y_min, x_max, y_max), size, str(name))
+    return left / width, top / height, right / width, bottom / height
 
 
 def original_box(entry: Mapping[str, Any]) -> Box:

@@ -7,6 +7,7 @@ from cxrjax.datasets.cxr_qba.extraction import Extraction, Observation, Report
 from cxrjax.datasets.cxr_qba.graph_checks import check_graph
 from cxrjax.datasets.cxr_qba.graph_construction import build_scene_graph
 from cxrjax.datasets.cxr_qba.study import Study
+from cxrjax.datasets.cxr_qba.study_boxes import fit_study_boxes
 from cxrjax.datasets.quality import QualityLog
 from cxrjax.errors import UserError
 
@@ -26,7 +27,10 @@ def test_every_edge_leads_somewhere(studies, how):
     for study in studies:
         graph = construct_graph(study, how, QualityLog())
         sizes = {image.image_id: image.image_hw for image in study.images}
-        check_graph(graph, (study.patient_id, study.study_id), sizes)
+        check_graph(graph, (study.patient_id, study.study_id))
+        before, quality = graph.to_json(whole=True), QualityLog()
+        fit_study_boxes(graph, None, sizes, "", quality)
+        assert graph.to_json(whole=True) == before and quality == QualityLog()
 
 
 def test_regions_come_with_all_that_they_lie_in(graph_of):

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cxrjax.datasets.box_fit import CUT
 from cxrjax.datasets.cxr_qba.definitions import load_definitions
 from cxrjax.datasets.cxr_qba.region_names import resolve_regions
 from cxrjax.datasets.cxr_qba.regions import clean_mask, fuse_duplicates, localize, mask_boxes
@@ -103,7 +104,7 @@ def test_names_of_other_sources():
     ("box", "reason"),
     [
         ((10, 10, 5, 50), "bad_box"),
-        ((10, 10, 50, 500), "box_outside_image"),
+        ((10, 110, 50, 500), "box_outside_image"),
         ((0.1, 0.1, 0.5, 0.5), "wrong_frame"),
     ],
 )
@@ -112,6 +113,21 @@ def test_unusable_boxes_are_set_aside(box, reason):
     image = StudyImage("i", (100, 100), boxes={"trachea": (box,)})
     assert localize(image, DEFINITIONS, quality) == {}
     assert quality.counts()[reason] == 1
+
+
+def test_a_box_that_reaches_beyond_the_image_is_cut():
+    quality = QualityLog()
+    image = StudyImage("i", (100, 100), boxes={"trachea": ((-3, 10, 50, 100.5),)})
+    assert localize(image, DEFINITIONS, quality)["trachea"].boxes == ((0, 10, 50, 100),)
+    assert not quality.entries and quality.warnings == {CUT: 1}
+
+
+def test_no_box_is_used_of_an_image_on_whose_frame_most_do_not_lie():
+    boxes = {"trachea": ((0.4, 0.1, 0.6, 0.3),), "left lung": ((0.5, 0.1, 0.9, 0.8),)}
+    image = StudyImage("i", (100, 100), boxes={**boxes, "right lung": ((5, 5, 40, 90),)})
+    quality = QualityLog()
+    assert localize(image, DEFINITIONS, quality) == {}
+    assert [(e.reason, e.item) for e in quality.entries] == [("wrong_frame", "i")]
 
 
 def test_regions_that_cannot_be_used_are_counted():

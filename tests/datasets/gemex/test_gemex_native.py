@@ -58,6 +58,14 @@ def test_what_a_record_says(sample):
     assert train[4].choices[2] == "C: Atelectasis"
 
 
+def test_a_box_that_fills_the_frame_ends_where_the_image_does(sample):
+    record = read(sample / "test/multi_choice_question.jsonl", "test")[0]
+    answer = record.answers[0].model_copy(update={"text": "<location>[[0, 0, 224, 224]]"})
+    record = record.model_copy(update={"answers": [answer]})
+    for side in range(1, 4000):
+        assert native.locate(record, (side, 239)).boxes == [[0, 0, 239, side]]
+
+
 def test_rows_of_one_image_share_its_row_id_and_all_are_read(sample, tmp_path):
     train = read(sample / native_files.TRAIN_FILE, "train")
     assert [r.question_id for r in train] == [
