@@ -15,7 +15,7 @@ VENV ?= .venv
 PY = $(VENV)/bin/python
 DEMO = runs/demo
 DEMO_IMAGES = 5000
-# Each takes up to 4 GB.
+# Each takes up to 6 GB.
 TEST_PROCESSES = 2
 QUESTIONS = $(DEMO)/data/questions/validation.jsonl
 

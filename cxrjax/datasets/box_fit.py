@@ -13,7 +13,7 @@ from cxrjax.datasets.quality import PixelBox, Unusable, check_area
 # What quality.json says of boxes that reached beyond their image.
 CUT = "boxes cut at an edge of their image"
 # Ours: pixels that a box may reach beyond its image by rounding, no sign of a wrong frame.
-_ROUNDING = 1.0
+ROUNDING = 1.0
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -99,7 +99,7 @@ def fit_boxes(given: Iterable[GivenBox[Key]]) -> FittedBoxes[Key]:
         beyond = max(abs(old - new) for old, new in zip(one.box, fitted, strict=True))
         if beyond:
             cut.add(one.key)
-        if beyond > _ROUNDING:
+        if beyond > ROUNDING:
             found = f"{one.label} box {list(one.box)}".strip()
             misfits.append(f"{found} reaches {beyond:g} pixels beyond the image")
     total = len(boxes) + len(faults)

@@ -19,7 +19,7 @@ from typing import Any
 from scipy.stats import theilslopes
 
 from cxrjax.codecs.gemex import SIDE
-from cxrjax.datasets.box_fit import cut_box
+from cxrjax.datasets.box_fit import CUT, ROUNDING, cut_box
 from cxrjax.datasets.gemex.regions import Box, load_regions
 from cxrjax.datasets.gemex.report import Report, ReportSentence, plain_sentence
 from cxrjax.datasets.quality import QualityLog, Unusable
@@ -123,6 +123,7 @@ def to_report(graph: SceneGraph, image_hw: tuple[int, int] | None, quality: Qual
         objects[str(entry.get("object_id"))] = name
         try:
             boxes[name] = box_on_image(entry, size)
+            quality.warnings[CUT] += _reaches_beyond(entry, size)
         except Unusable as fault:
             faults.append(fault)
     if len(faults) > len(boxes):
@@ -216,6 +217,13 @@ def box_on_image(entry: Mapping[str, Any], size: tuple[float, float]) -> Box:
     x_min, y_min, x_max, y_max = original
     left, top, right, bottom = cut_box((x_min, y_min, x_max, y_max), size, str(name))
     return left / width, top / height, right / width, bottom / height
+
+
+def _reaches_beyond(entry: Mapping[str, Any], size: tuple[float, float]) -> bool:
+    """Whether `box_on_image` cuts a box by more than rounding, of an estimated size too."""
+    height, width = size
+    x_min, y_min, x_max, y_max = original_box(entry)
+    return max(-x_min, -y_min, x_max - width, y_max - height) > ROUNDING
 
 
 def original_box(entry: Mapping[str, Any]) -> Box:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from cxrjax.datasets import mimic_tables
+from cxrjax.datasets.box_fit import CUT
 from cxrjax.datasets.gemex.construct import Construction
 from cxrjax.datasets.gemex.graph_files import (
     find_scene_graphs,
@@ -166,8 +167,13 @@ def test_a_bad_box_is_set_aside_alone_and_its_region_keeps_its_sentences(box, re
 def test_a_box_that_reaches_into_the_black_beside_the_image_is_cut():
     """Chest ImaGenome has boxes with negative coordinates and some beyond the image."""
     objects = [entry("right lung", -60, 300, 1100, 2400), entry("left lung", 1300, 300, 2460, 2500)]
-    report = to_report(graph(objects=objects), (HEIGHT, WIDTH), QualityLog())
+    quality = QualityLog()
+    report = to_report(graph(objects=objects), (HEIGHT, WIDTH), quality)
     assert report.boxes["right lung"][0] == 0.0 and report.boxes["left lung"][2] == 1.0
+    assert quality.warnings[CUT] == 2
+    inside = QualityLog()
+    to_report(graph(), (HEIGHT, WIDTH), inside)
+    assert not inside.warnings[CUT]
 
 
 @pytest.mark.parametrize("size", [(WIDTH, HEIGHT), (900, 4000)])
