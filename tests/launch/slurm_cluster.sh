@@ -7,6 +7,8 @@ dir=$2
 host=$(hostname -s)
 
 start() {
+  # Another cluster may run beside this one; JAX makes its coordinator's port of the job's number.
+  local port=$((16000 + $$ % 8000 * 2))
   mkdir -p "$dir"/{state,spool,log} /run/munge
   [ -e /etc/munge/munge.key ] || mungekey --create
   chown -R munge: /run/munge /etc/munge
@@ -15,8 +17,9 @@ start() {
 ClusterName=cxrjax
 SlurmctldHost=$host(127.0.0.1)
 SlurmUser=root
-SlurmctldPort=16817
-SlurmdPort=16818
+FirstJobId=$((port * 2))
+SlurmctldPort=$port
+SlurmdPort=$((port + 1))
 AuthType=auth/munge
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
