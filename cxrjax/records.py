@@ -154,6 +154,12 @@ class QARecord(_Strict):
         return value
 
     @property
+    def finding(self) -> str | None:
+        """The one finding that the question asks about; None where it names none."""
+        finding = (self.variables or {}).get("finding")
+        return str(finding) if finding else None
+
+    @property
     def answer_text(self) -> str:
         """The main answers' text, joined in order; empty where the record carries no answer."""
         return " ".join(a.text for a in self.answers if a.answer_type == "main")

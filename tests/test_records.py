@@ -44,3 +44,16 @@ def test_a_line_that_is_no_record_is_refused_with_its_field(line, said):
 def test_a_file_that_is_not_there_is_named(tmp_path):
     with pytest.raises(UserError, match=r"none\.jsonl: cannot read records"):
         list(read_records(tmp_path / "none.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("variables", "finding"),
+    [
+        (None, None),
+        ({"region": "lung"}, None),
+        ({"finding": ""}, None),
+        ({"finding": "Mass"}, "Mass"),
+    ],
+)
+def test_a_question_names_its_finding_or_none(variables, finding):
+    assert QARecord(**FIELDS, variables=variables).finding == finding

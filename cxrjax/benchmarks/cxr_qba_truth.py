@@ -142,7 +142,6 @@ def read_question(record: QARecord, source: str) -> Question:
         )
     if record.image_hw is None:
         raise UserError(f"{where} has image_hw null: join its true [height, width]")
-    variables = record.variables or {}
     main = [answer for answer in record.answers if answer.answer_type == "main"]
     found: dict[str, list[Answer]] = {}
     denied: dict[str, list[Answer]] = {}
@@ -156,8 +155,7 @@ def read_question(record: QARecord, source: str) -> Question:
             (found if part.polarity == "pos" else denied).setdefault(name, []).append(part)
         if part.polarity == "pos" and part.answer_type == "main":
             stated |= {normalised(label) for label in part.labels}
-    finding = variables.get("finding")
-    asked = normalised(str(finding)) if finding else None
+    asked = normalised(record.finding) if record.finding else None
     asks_yes_no = _YES_NO.match(record.question_type) is not None
     yes = _yes(main) if asks_yes_no else None
     if asked is not None and asked in found and (yes or not asks_yes_no):
@@ -166,7 +164,7 @@ def read_question(record: QARecord, source: str) -> Question:
     says_no = yes is False if asks_yes_no else bool(main) and main[0].polarity == "neg"
     if asked is not None and says_no and asked not in found:
         absent |= {asked}
-    region = variables.get("region")
+    region = (record.variables or {}).get("region")
     return Question(
         question_id=record.question_id,
         cluster=("patient", record.patient_id) if record.patient_id else ("image", record.image_id),

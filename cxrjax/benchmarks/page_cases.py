@@ -252,7 +252,7 @@ class _QuestionMaker:
             labels: Sequence[str | None] = answer.labels
             if len(labels) != len(boxes):
                 named = ", ".join(answer.labels or answer.regions)
-                labels = [_finding(record) or record.gt_finding or named] * len(boxes)
+                labels = [record.finding or record.gt_finding or named] * len(boxes)
             for label, (x0, y0, x1, y1) in zip(labels, boxes, strict=True):
                 box = x0 / width, y0 / height, x1 / width, y1 / height
                 found.append(LabelledBox(label or "", box))
@@ -267,7 +267,7 @@ class _QuestionMaker:
         read = read_boxes(prediction, self.codec, *self._size(record), where=str(path))
         labels = prediction.labels or [None] * len(read.boxes)
         boxes = [
-            LabelledBox(label or _finding(record) or "", (box[0], box[1], box[2], box[3]))
+            LabelledBox(label or record.finding or "", (box[0], box[1], box[2], box[3]))
             for label, box in zip(labels, read.boxes.tolist(), strict=True)
         ]
         return boxes, read.parse
@@ -281,15 +281,10 @@ class _QuestionMaker:
         return record.image_hw
 
 
-def _finding(record: QARecord) -> str | None:
-    """The class the question asks about; None for open questions ("What")."""
-    return (record.variables or {}).get("finding")
-
-
 def _subjects(record: QARecord) -> list[str]:
     """What a question can be found by: its classes, else its regions."""
     named = {label for answer in record.answers for label in answer.labels}
-    if (finding := _finding(record)) is not None:
+    if (finding := record.finding) is not None:
         named.add(str(finding))
     return sorted(named or {region for answer in record.answers for region in answer.regions})
 

@@ -179,17 +179,12 @@ def _vocabulary(records: Iterable[QARecord]) -> dict[str, tuple[str, ...]]:
         if record.dataset == "custom":
             named = [label for answer in record.answers for label in answer.labels]
             named += [mark.label for marks in (record.readers or {}).values() for mark in marks]
-            named += filter(None, (_finding(record), record.gt_finding))
+            named += filter(None, (record.finding, record.gt_finding))
             for label in map(str.strip, named):
                 if label.lower() not in known:
                     known.add(label.lower())
                     vocabulary[label] = ()
     return vocabulary
-
-
-def _finding(record: QARecord) -> str | None:
-    value = (record.variables or {}).get("finding")
-    return str(value) if value else None
 
 
 def _denies(record: QARecord, answer: Answer) -> bool:
@@ -292,7 +287,7 @@ class _Builder:
 
     def _asked(self, record: QARecord) -> str | None:
         """The class asked about: as the record says, else as its question words it."""
-        if (finding := _finding(record)) is not None:
+        if (finding := record.finding) is not None:
             return self._class(record, finding)
         # What an open question's answer is must not help a prediction to its class.
         if record.question_type == "What":

@@ -117,7 +117,7 @@ class RecordShard:
                 "view": record.view,
                 "question_type": record.question_type,
                 "question_strategy": record.question_strategy,
-                "finding": (record.variables or {}).get("finding"),
+                "finding": record.finding,
                 "grade": record.grade,
                 "extraction_grade": record.quality.get("extraction_grade"),
                 "surrogate_grade": record.quality.get("surrogate_grade"),

@@ -141,7 +141,6 @@ def prediction(
     codec = CODECS[config.codec]
     boxes, failures = codec.decode(text, height, width, geometry=geometry)
     broken = [failure.category for failure in failures if failure.category != "no_box"]
-    finding = (record.variables or {}).get("finding")
     scores = box_scores(tokens[:length], logprobs[:length], tokenizer)
     if gives_reason:
         scores = scores[: len(boxes)]  # a reason may show boxes again
@@ -153,7 +152,7 @@ def prediction(
         "text": text,
         **({"reason": reason} if gives_reason else {}),
         "boxes": [[round(float(value), 6) for value in box] for box in boxes],
-        "labels": [finding] * len(boxes),
+        "labels": [record.finding] * len(boxes),
         "box_scores": [round(score, 6) for score in scores],
         "answer_logprob": round(float(np.sum(logprobs)), 6),
         "parse": broken[0] if broken else "ok",

@@ -143,14 +143,13 @@ def _grounded_chat_target(record: QARecord, box_text: BoxText) -> str:
 
 
 def _finding(record: QARecord) -> str:
-    finding = (record.variables or {}).get("finding")
-    if not finding:
+    if record.finding is None:
         raise UserError(
             f"question {record.question_id}: variables.finding is null, and the prompt formats "
             "'detect', 'grounding' and 'medgemma_boxes' ask about one finding; leave such records "
             "out or use the format 'vqa'"
         )
-    return str(finding)
+    return record.finding
 
 
 def _detect_prefix(record: QARecord) -> str:

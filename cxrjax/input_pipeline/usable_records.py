@@ -115,6 +115,5 @@ def _named_findings(record: QARecord) -> Iterator[str]:
         yield from answer.labels
     if record.gt_finding is not None:
         yield record.gt_finding
-    finding = (record.variables or {}).get("finding")
-    if finding is not None:
-        yield str(finding)
+    if record.finding is not None:
+        yield record.finding

@@ -13,12 +13,6 @@ _CLOSED = re.compile(r"(?:is|are|was|were|does|do|did|has|have|can|could|will|wo
 _CLOSED_TYPES = ("closed_ended", "Yes_No", "Is_there")
 
 
-def finding_of(record: QARecord) -> str | None:
-    """The finding that a question names, if it names one."""
-    finding = (record.variables or {}).get("finding")
-    return str(finding) if finding else None
-
-
 def is_closed(record: QARecord) -> bool:
     """Whether the answer to a question is yes or no."""
     return record.question_type in _CLOSED_TYPES or bool(_CLOSED.match(record.question.strip()))
@@ -49,7 +43,7 @@ def prediction_line(
         "question_id": record.question_id,
         "text": text,
         "boxes": np.asarray(boxes, np.float64).round(6).tolist(),
-        "labels": [finding_of(record)] * len(boxes) if labels is None else labels,
+        "labels": [record.finding] * len(boxes) if labels is None else labels,
         # A baseline is as sure of one box as of another.
         "box_scores": [1.0] * len(boxes),
         "answer_logprob": None,

@@ -9,7 +9,7 @@ from cxrjax.codecs import CODECS, Codec
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.records import RECORD_CODECS, QARecord, read_records
-from cxrjax.runners.answer_lines import finding_of, prediction_line
+from cxrjax.runners.answer_lines import prediction_line
 from cxrjax.runners.base import Answer, Line
 from cxrjax.runners.mean_boxes import MeanBoxes, box_fractions
 
@@ -90,7 +90,7 @@ class Majority:
 
 def _groups(record: QARecord) -> list[_Group]:
     """From the narrowest to all questions."""
-    kind, finding = record.question_type, finding_of(record)
+    kind, finding = record.question_type, record.finding
     return list(dict.fromkeys([(kind, finding), (kind, None), (None, None)]))
 
 

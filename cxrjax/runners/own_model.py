@@ -20,7 +20,6 @@ from cxrjax.input_pipeline.examples import ExampleConfig
 from cxrjax.input_pipeline.prompts import PROMPTS
 from cxrjax.input_pipeline.sources import QuestionSource, RecordSource
 from cxrjax.input_pipeline.tokenizer import Tokenizer
-from cxrjax.runners.answer_lines import finding_of
 from cxrjax.runners.base import Answer, Line
 from cxrjax.runners.model_flags import decoding_overrides, mesh_config
 from cxrjax.runners.stand_in_images import OtherImages, StandInImages
@@ -111,9 +110,7 @@ def start_model(flags: argparse.Namespace) -> Answer:
 
     def answer(questions: RecordSource) -> Iterable[Line]:
         nonlocal stand_ins
-        unasked = {
-            i for i, record in questions.records() if needs_finding and not finding_of(record)
-        }
+        unasked = {i for i, record in questions.records() if needs_finding and not record.finding}
         check_enough_images(len(questions), str(questions.path))
         source: QuestionSource = questions.regrouped(config.data.questions_per_image, unasked)
         if flags.image != "shown":

@@ -10,7 +10,7 @@ from cxrjax.codecs import CODECS
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.records import QARecord, read_records
-from cxrjax.runners.answer_lines import finding_of, prediction_line
+from cxrjax.runners.answer_lines import prediction_line
 from cxrjax.runners.base import Answer, Line
 from cxrjax.runners.mean_boxes import MeanBoxes, box_fractions
 
@@ -64,4 +64,4 @@ class PriorBox:
 
 
 def _subject(record: QARecord) -> str:
-    return finding_of(record) or record.question
+    return record.finding or record.question

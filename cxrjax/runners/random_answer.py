@@ -8,7 +8,7 @@ import numpy as np
 from cxrjax.datasets.vindr_cxr_vqa.classes import CLASSES
 from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.records import QARecord
-from cxrjax.runners.answer_lines import finding_of, is_closed, prediction_line, yes_or_no
+from cxrjax.runners.answer_lines import is_closed, prediction_line, yes_or_no
 from cxrjax.runners.base import Answer, Line
 
 _OF_14_CLASSES = ("vindr_cxr_vqa", "synthetic")
@@ -33,7 +33,7 @@ def draw_answer(record: QARecord, drawn: random.Random) -> str:
     VinDr-CXR-VQA asks what is seen. A question that names a finding is answered by whether it is
     there. To any other there is nothing to draw from: the text is empty, which counts as wrong.
     """
-    finding = finding_of(record)
+    finding = record.finding
     if record.choices:
         letters = [choice.partition(":")[0].strip() for choice in record.choices]
         if record.question_type == "multi_choice":

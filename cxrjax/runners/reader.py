@@ -16,7 +16,7 @@ import numpy as np
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.records import QARecord, ReaderBox, read_records
-from cxrjax.runners.answer_lines import finding_of, prediction_line, yes_or_no
+from cxrjax.runners.answer_lines import prediction_line, yes_or_no
 from cxrjax.runners.base import Answer, Line
 
 _NOTHING = np.zeros((0, 4))
@@ -80,7 +80,7 @@ def reader_line(record: QARecord, marks: list[tuple[str, np.ndarray]] | None) ->
     """
     if marks is None:
         return prediction_line(record, "", _NOTHING, parse="not_read")
-    finding = finding_of(record)
+    finding = record.finding
     shown = [(label, box) for label, box in marks if finding in (None, label)]
     labels: list[str | None] = [label for label, _ in shown]
     if finding is not None:

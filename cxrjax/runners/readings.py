@@ -17,7 +17,6 @@ from typing import Any
 from cxrjax.codecs import CODECS
 from cxrjax.codecs.refusal import declines
 from cxrjax.records import QARecord
-from cxrjax.runners.answer_lines import finding_of
 
 # Of several kinds of model: Gemma's, and those of most that think in public.
 _THINKING = re.compile(r"<unused94>.*?(?:<unused95>|\Z)|<think>.*?(?:</think>|\Z)", re.DOTALL)
@@ -70,7 +69,7 @@ def read_answer(
     line: dict[str, Any] = {"question_id": record.question_id, "text": text}
     if text != written.strip():
         line["written"] = written
-    finding = finding_of(record)
+    finding = record.finding
     boxes, labels = [], []
     broken = ["refusal"] if codec is None and declines(text) else []
     if codec is not None and text:

@@ -10,7 +10,6 @@
 
 from cxrjax.errors import UserError
 from cxrjax.records import QARecord
-from cxrjax.runners.answer_lines import finding_of
 from cxrjax.runners.systems import System
 
 WORDINGS = ("plain", "typed", "grounded", "locate")
@@ -39,7 +38,7 @@ def check_wording(wording: str, system: System) -> None:
 def question_text(record: QARecord, wording: str, system: System) -> str | None:
     """What is asked; None where the record cannot be asked in this wording."""
     if wording == "locate":
-        finding = finding_of(record)
+        finding = record.finding
         return system.locate.replace("{finding}", finding) if finding else None
     question = record.question
     if record.choices:

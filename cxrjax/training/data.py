@@ -144,11 +144,7 @@ def _open_shards(config: ConfigDict, key: str) -> OpenedRecords:
 
 def _about_others(source: RecordSource, findings: Collection[str]) -> set[int]:
     """Records that do not ask about one of these findings."""
-    return {
-        index
-        for index, record in source.records()
-        if (record.variables or {}).get("finding") not in findings
-    }
+    return {index for index, record in source.records() if record.finding not in findings}
 
 
 def training_examples(config: ConfigDict, features: FeatureCache | None = None) -> ExampleConfig:

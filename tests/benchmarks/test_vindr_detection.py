@@ -288,7 +288,11 @@ def test_ranked_figures_have_intervals_unless_that_takes_too_long(monkeypatch):
     for name in named:
         assert strict[name].ci_low < strict[name].value < strict[name].ci_high <= 1
     monkeypatch.setattr("cxrjax.benchmarks.vindr_ranking.MOST_WORK", 8 * (20 + 8) - 1)
-    without = _scores(records, lines).figures["s"]["strict"]
+    scores = _scores(records, lines)
+    without = scores.figures["s"]["strict"]
     for name in named:
         assert without[name].value == strict[name].value
         assert without[name].ci_low is without[name].ci_high is None
+    told = (strict["ap/intervals_left_out"].value, without["ap/intervals_left_out"].value)
+    assert told == (0, 1)
+    assert "s: AP and FROC without intervals" in markdown(scores)

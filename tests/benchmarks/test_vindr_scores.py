@@ -100,7 +100,7 @@ def _random_case(seed, images=7):
     for record in records:
         if rng.random() < 0.1:
             continue
-        asked = (record.variables or {}).get("finding")
+        asked = record.finding
         text = rng.choice([record.answer_text, "Yes.", "No.", "", f"{rng.choice(CLASSES)} seen."])
         boxes = []
         for box in record.boxes + [_random_box(rng)] * (rng.random() < 0.4):
@@ -153,7 +153,7 @@ def _slow(records, lines):
     strict: dict[str, list] = {name: [] for name in names}
     every: dict[str, list] = {name: [] for name in names}
     for record in records:
-        asked = (record.variables or {}).get("finding")
+        asked = record.finding
         for box in record.boxes:
             scaled = (box[0] / 200, box[1] / 100, box[2] / 200, box[3] / 100)
             truth[record.image_id].add((asked, scaled))
