@@ -27,6 +27,8 @@ class Finding:
         regions: where it is when nothing else is said.
         default_negative: added as absent where a report does not mention it.
         countable: takes an article ("a nodule", but "atelectasis").
+        in_region: region -> the finding that this one is when it is said of the region: bones have
+            no cardiopulmonary abnormality.
     """
 
     name: str
@@ -37,6 +39,7 @@ class Finding:
     regions: tuple[str, ...] = ()
     default_negative: bool = False
     countable: bool = False
+    in_region: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,6 +108,11 @@ class Definitions:
         self.source_names = {
             source: region.name for region in self.regions.values() for source in region.sources
         }
+
+    def in_regions(self, name: str, regions: Iterable[str]) -> str:
+        """What a finding is called where it is said of these regions."""
+        names = {self.findings[name].in_region.get(region, name) for region in regions}
+        return names.pop() if len(names) == 1 else name
 
     def finding_ancestors(self, name: str) -> list[str]:
         """More general findings, nearest first, each once."""
@@ -254,6 +262,7 @@ def _finding(name: str, fields: Mapping[str, Any]) -> Finding:
         tuple(fields.get("regions", ())),
         fields.get("default_negative", False),
         fields.get("countable", False),
+        fields.get("in_region", {}),
     )
 
 

@@ -114,7 +114,8 @@ class RuleExtractor:
 
     def _observe(self, spot: Spot, spots: Sequence[Spot]) -> Observation:
         """What a spot says, with what it is taken for below it."""
-        findings = [self.definitions.findings[name] for name in spot.names]
+        names = spot.names
+        findings = [self.definitions.findings[name] for name in names]
         positive = spot.positive and "resolved" not in spot.changes
         changes = tuple(spot.changes) if spot.positive else ()
         if spot.normal and spot.statement:
@@ -123,13 +124,15 @@ class RuleExtractor:
         else:
             regions, _ = resolve_regions(spot.regions, spot.side, self.definitions)
             regions = regions or self._defaults_on_side(spot)
+            names = tuple(self.definitions.in_regions(name, regions) for name in names)
+            findings = [self.definitions.findings[name] for name in names]
             name, summary = wording.describe(
                 findings, regions, spot.modifiers, positive, spot.certainty, self.definitions
             )
         return Observation(
             name=name,
             summary_sentence=summary,
-            entity=spot.names,
+            entity=names,
             regions=tuple(regions),
             side=spot.side,
             positive=positive,

@@ -65,6 +65,18 @@ def facts(rules, sentence):
         # Neither in the heart nor free air.
         ("A spinal cord stimulator is seen.", {"support device": (True, "certain")}),
         ("There is free fluid.", {}),
+        (
+            "Osseous structures of the thorax are without acute abnormality.",
+            {"bone abnormality": (False, "certain")},
+        ),
+        ("No acute abnormality.", {"cardiopulmonary abnormality": (False, "certain")}),
+        # The projection alone says neither portable nor anything else.
+        (
+            "Heart size is normal for AP technique.",
+            {"cardiomegaly": (False, "certain"), "anteroposterior projection": (True, "certain")},
+        ),
+        ("Frontal view is lordotic in projection.", {"lordotic projection": (True, "certain")}),
+        ("Seen on the AP view, with increased AP chest diameter.", {}),
         ("CT is recommended to evaluate for a mass.", {}),
         ("Findings were discussed with the ward; pneumothorax.", {}),
         ("", {}),
