@@ -1,7 +1,7 @@
 """A run on a GKE cluster with TPU nodes, as a JobSet.
 
     python launch/gke.py --name=vindr --type=v5e-16 --image=REGISTRY/cxrjax:1 --claim=cxr-shared \\
-        -- python -m cxrjax.train --config=configs/vindr_lora.py --workdir=/mnt/shared/runs/vindr
+        -- python -m cxrjax.train --distributed=auto ...     # the whole of it: docs/pods.md
     python launch/gke.py --name=vindr --type=v5e-16 ... --dry_run      # prints the manifest
     python launch/gke.py --name=vindr --type=v5e-16 ... --xpk=CLUSTER  # prints the same for xpk
     kubectl logs -f -l jobset.sigs.k8s.io/jobset-name=vindr --max-log-requests=64

@@ -4,7 +4,7 @@
 #   launch/tpu_vm.sh create  --name=cxr --zone=us-west4-a --type=v5e-16 [--project=P] [--spot]
 #   launch/tpu_vm.sh install --name=cxr --zone=us-west4-a --share=10.0.0.2:/cxr
 #   launch/tpu_vm.sh run     --name=cxr --zone=us-west4-a --run=vindr -- \
-#       python -m cxrjax.train --config=configs/vindr_lora.py --workdir=/mnt/shared/runs/vindr
+#       python -m cxrjax.train --distributed=auto ...      # the whole of it: docs/pods.md
 #   launch/tpu_vm.sh logs    --name=cxr --zone=us-west4-a --run=vindr
 #   launch/tpu_vm.sh stop    --name=cxr --zone=us-west4-a --run=vindr
 #   launch/tpu_vm.sh delete  --name=cxr --zone=us-west4-a
