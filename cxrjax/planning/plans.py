@@ -12,6 +12,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from cxrjax.devices import sharding
 from cxrjax.hardware import Topology
 from cxrjax.input_pipeline.coordinates import resolve_box_route
 from cxrjax.models.flops import Flops, step_flops, total
@@ -196,13 +197,14 @@ def make_plan(
     Args:
         config: valid; needs neither data nor weights.
         compiled: False plans by formula alone, as of a GPU.
-        kept_only: compile nothing: a step of which no figures are kept is planned by formula.
+        kept_only: compile nothing: a step of which no figures are kept is planned by formula, and
+            a decode loop not at all.
         decode: also the decode loop, for as many images as a batch has.
         kept: where figures of compiled programs are kept; None: nowhere.
         log_line: told when a compilation begins.
 
     Raises:
-        UserError: the mesh does not fit the slice, or libtpu is absent.
+        UserError: the mesh does not fit the slice or the model, or libtpu is absent.
     """
     inputs, shape = program.step_inputs(config), program.batch_shape(config)
     model = checkpoint.abstract_model(config)
@@ -213,7 +215,8 @@ def make_plan(
         remat=recomputes(config.model.remat),
         loc_loss=_loc_loss(config),
     )
-    formula.abstract_mesh(config, topology)  # a mesh that does not fit is told at once
+    # What training refuses is told at once.
+    sharding.check_heads_divide(formula.abstract_mesh(config, topology), model.config)
     measured = answered = None
     if topology.chip.kind == "tpu" and compiled:
         devices = program.tpu_devices(topology)
@@ -224,7 +227,10 @@ def make_plan(
         if measured and decode:
             lowered = program.lower_decode(config, devices)
             file = _file_of(lowered, topology, kept)
-            answered = _measure(lowered, topology, "the decode loop", file, log_line)
+            if not kept_only or (file is not None and file.is_file()):
+                answered = _measure(lowered, topology, "the decode loop", file, log_line)
+            else:
+                log_line(f"{topology.name}: no figures of the decode loop are kept")
     if measured is None:
         guess = formula.guess(config, inputs, model.config, shape, total(flops), topology)
         return Plan(config, topology, flops, None, guess)
