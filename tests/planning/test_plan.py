@@ -49,6 +49,13 @@ def test_gpu_by_formula_says_so(capsys):
     assert "by formula alone: nothing was compiled" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("topology", "told"), [("h100-8", False), ("h100-16", True)])
+def test_links_between_machines_of_gpus_are_said_to_be_no_nvlink(capsys, topology, told):
+    one = "--config.training.accumulation_steps=1"
+    plan_command.main([f"--config={VINDR}", f"--topology={topology}", one])
+    assert ("as if NVLink joined all GPUs" in capsys.readouterr().out) == told
+
+
 def test_full_fine_tuning_needs_several_gpus(capsys):
     one = ("--config=configs/gemex_sft.py", "--config.mesh.fsdp=1", "--topology=h100-1")
     assert _json(capsys, *one)["fits"] is False  # 16 bytes for each of 3.9 billion, and the rest
@@ -74,6 +81,14 @@ def test_full_fine_tuning_needs_several_gpus(capsys):
         (["--decode", "--formula"], "leave it or --formula out"),
         (["--table", f"--config={VINDR}"], "no --config, no --topology"),
         (["--table", "--config.mesh.fsdp=2"], "no --config, no --topology"),
+        (
+            [f"--config={VINDR}", "--topology=h100-4", "--config.data.prefix_buckets=()"],
+            "prefix_buckets is (), expected ascending lengths above zero",
+        ),
+        (
+            [f"--config={VINDR}", "--topology=h100-4", "--config.data.answer_buckets=(512,64)"],
+            "answer_buckets is (512, 64), expected ascending lengths",
+        ),
         ([f"--config={VINDR}", "--topology=h100-4", "--decode"], "nothing is for a GPU (h100:4)"),
         (
             [f"--config={VINDR}", "--topology=v5e-16", "--formula", "--config.mesh.tensor=16"],
