@@ -78,11 +78,8 @@ exists() {
 everywhere() { tpus tpu-vm ssh "$name" --worker=all --command="$1"; }
 
 accelerator_type() {
-  case $1 in
-    v5e-*) echo "v5litepod-${1#v5e-}" ;;
-    v5p-* | v6e-*) echo "$1" ;;
-    *) fail "--type=$1: expected v5e-N, v5p-N or v6e-N, such as v5e-16" ;;
-  esac
+  [[ $1 =~ ^(v5e|v5p|v6e)-[0-9]+$ ]] || fail "--type=$1: expected v5e-N, v5p-N or v6e-N, such as v5e-16"
+  echo "${1/#v5e/v5litepod}"
 }
 
 runtime_version() {
@@ -106,8 +103,9 @@ create() {
   ((!spot)) || kind=(--spot)
   tpus queued-resources create "$name" --node-id="$name" --accelerator-type="$accelerator" \
     --runtime-version="$runtime" "${kind[@]}"
+  ((!dry)) || return 0
   echo "$name is asked for; it is yours (and costs) from state ACTIVE on:"
-  echo "  gcloud compute tpus queued-resources describe $name ${place[*]} --format='value(state.state)'"
+  echo "  gcloud compute tpus queued-resources describe $name$(printf ' %q' "${place[@]}") --format='value(state.state)'"
 }
 
 install() {
