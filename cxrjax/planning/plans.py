@@ -3,7 +3,6 @@
 import dataclasses
 import hashlib
 import importlib.metadata
-import json
 import os
 import time
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from ml_collections import ConfigDict
 from cxrjax.devices import sharding
 from cxrjax.hardware import Topology
 from cxrjax.input_pipeline.coordinates import resolve_box_route
+from cxrjax.json_file import read_json_object
 from cxrjax.models.flops import Flops, step_flops, total
 from cxrjax.models.layers import recomputes
 from cxrjax.planning import formula, hlo, program
@@ -22,6 +22,7 @@ from cxrjax.planning.estimate import Estimate, mfu, roofline
 from cxrjax.training import checkpoint
 from cxrjax.training.config import batch_images
 from cxrjax.training.run_info import write_json
+from cxrjax.training.workdir import storage_errors
 
 # What is kept of a compiled program: raise it when reading programs changes.
 _KEPT_VERSION = 4
@@ -260,7 +261,13 @@ def _measure(
 ) -> Measured:
     """Compiles a program and reads it, or takes up what was found of the very same one before."""
     if file is not None and file.is_file():
-        return Measured.from_json(json.loads(file.read_text(encoding="utf-8")))
+        return Measured.from_json(read_json_object(file))
+    if file is not None:  # told before the minutes, not behind them
+        with storage_errors(f"--kept={file.parent}"):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            probe = file.with_suffix(".tmp")
+            probe.touch()
+            probe.unlink()
     log_line(f"{topology.name}: compiling {what}, some minutes")
     begun = time.monotonic()
     try:
@@ -271,6 +278,5 @@ def _measure(
     except program.DoesNotFitError as error:
         found = Measured(None, error.limit, error.needed, None, time.monotonic() - begun)
     if file is not None:
-        file.parent.mkdir(parents=True, exist_ok=True)
         write_json(file, found.to_json())
     return found

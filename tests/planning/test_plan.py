@@ -259,6 +259,23 @@ def test_flags_of_compilers_tell_kept_figures_apart(monkeypatch, tmp_path):
     assert len(files) == 2 and plans._file_of(lowered, topology, None) is None
 
 
+@pytest.mark.parametrize(
+    ("content", "told"), [(None, "--kept="), ('{"memory": nul', "not JSON"), ("[]", "JSON object")]
+)
+def test_unusable_kept_figures_are_told_before_anything_is_compiled(
+    monkeypatch, tmp_path, content, told
+):
+    monkeypatch.setattr(program, "compile_program", lambda lowered: pytest.fail("compiled"))
+    file = tmp_path / "kept" / "a.json"
+    if content is None:
+        (tmp_path / "kept").touch()  # a file where a folder is wanted
+    else:
+        file.parent.mkdir()
+        file.write_text(content)
+    with pytest.raises(UserError, match=told):
+        plans._measure(None, parse_topology("v5e-8"), "the step", file, lambda line: None)
+
+
 @needs_libtpu
 @pytest.mark.slow
 def test_kept_only_compiles_no_decode_loop_either(tmp_path, monkeypatch):
