@@ -58,8 +58,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     flags, overrides = parser.parse_known_args(arguments)
     several = [f"--{name}" for name in ("find_batch", "sweep", "table") if getattr(flags, name)]
+    if len(several) > 1:
+        raise UserError(f"{' and '.join(several)}: one of them at a time")
     if flags.decode and several:
         raise UserError(f"--decode is of a single plan: leave it or {several[0]} out")
+    if flags.decode and flags.formula:
+        raise UserError("--decode is compiled, and has no formula: leave it or --formula out")
     if flags.json and (flags.sweep or flags.table):
         raise UserError(f"--json is of a single plan: leave it or {several[-1]} out")
     # Whatever this machine has: programs are made for the devices of the slice.
@@ -70,6 +74,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if flags.formula:
         make = functools.partial(make, compiled=False)
     if flags.table:
+        if flags.config or flags.topology or overrides:
+            raise UserError("--table has recipes and slices of its own: no --config, no --topology")
         print(table.tables(make, _log))
         return
     for name in ("config", "topology"):
@@ -78,6 +84,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if flags.compiles < 1:
         raise UserError(f"--compiles={flags.compiles}: expected 1 or more")
     topology, config = parse_topology(flags.topology), load_config(flags.config, overrides)
+    if flags.decode and topology.chip.kind == "gpu":
+        raise UserError(f"--decode is compiled, and nothing is for a GPU ({topology.name})")
     plan = functools.partial(make, topology=topology)
     if flags.sweep:
         compiles = 0 if flags.formula else flags.compiles
@@ -88,7 +96,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if found is None:
             assert too_large is not None
             smallest = batch_images(too_large.config)
-            raise UserError(f"{topology.name}: not even a batch of {smallest} images fits")
+            raise UserError(
+                f"{topology.name}: a batch of {smallest} images does not fit, the smallest that "
+                f"was tried with --compiles={flags.compiles}"
+            )
         if not flags.json:
             more = "" if too_large is None else f"; {batch_images(too_large.config)} do not"
             print(f"a batch of {batch_images(found.config)} images fits{more}")

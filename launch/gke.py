@@ -1,7 +1,7 @@
 """A run on a GKE cluster with TPU nodes, as a JobSet.
 
     python launch/gke.py --name=vindr --type=v5e-16 --image=REGISTRY/cxrjax:1 --claim=cxr-shared \\
-        -- python -m cxrjax.train --config=configs/vindr_lora.py --workdir=/mnt/shared/runs/vindr
+        -- python -m cxrjax.train --distributed=auto ...     # the whole of it: docs/pods.md
     python launch/gke.py --name=vindr --type=v5e-16 ... --dry_run      # prints the manifest
     python launch/gke.py --name=vindr --type=v5e-16 ... --xpk=CLUSTER  # prints the same for xpk
     kubectl logs -f -l jobset.sigs.k8s.io/jobset-name=vindr --max-log-requests=64
@@ -16,6 +16,7 @@ nodes can write (Filestore): docs/pods.md. A pod that is told to go saves and en
 
 import argparse
 import math
+import re
 import shlex
 import shutil
 import subprocess
@@ -48,7 +49,7 @@ def parse_type(tpu_type: str) -> tuple[str, str, int, int]:
         ValueError: no such type.
     """
     generation, _, size = tpu_type.partition("-")
-    if generation not in GENERATIONS or not size.isdigit():
+    if generation not in GENERATIONS or not size.isdecimal():
         raise ValueError(f"--type={tpu_type}: expected v5e-N, v5p-N or v6e-N, such as v5e-16")
     label, of_node, cores = GENERATIONS[generation]
     chips, rest = divmod(int(size), cores)
@@ -64,7 +65,15 @@ def parse_type(tpu_type: str) -> tuple[str, str, int, int]:
 def manifest(
     name: str, tpu_type: str, image: str, claim: str, command: Sequence[str], spot: bool = False
 ) -> dict[str, Any]:
-    """The JobSet: one job with a pod for each node of the slice."""
+    """The JobSet: one job with a pod for each node of the slice.
+
+    Raises:
+        ValueError: a name or type that a cluster would refuse.
+    """
+    if not re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", name):
+        raise ValueError(f"--name={name}: expected lower-case letters, digits, dashes")
+    if not re.fullmatch(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?", claim):
+        raise ValueError(f"--claim={claim}: expected lower-case letters, digits, dashes, dots")
     label, topology, nodes, chips = parse_type(tpu_type)
     selector = {
         "cloud.google.com/gke-tpu-accelerator": label,
@@ -152,6 +161,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ValueError as error:
         parser.error(str(error))
     if flags.xpk:
+        if flags.spot:
+            parser.error("--spot: xpk takes it where the cluster is made (xpk cluster create)")
         generation, _, size = flags.type.partition("-")
         words = ["xpk", "workload", "create", f"--cluster={flags.xpk}", f"--workload={flags.name}"]
         words += [f"--tpu-type={_XPK_TYPES[generation]}-{size}", f"--docker-image={flags.image}"]

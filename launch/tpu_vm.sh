@@ -4,7 +4,7 @@
 #   launch/tpu_vm.sh create  --name=cxr --zone=us-west4-a --type=v5e-16 [--project=P] [--spot]
 #   launch/tpu_vm.sh install --name=cxr --zone=us-west4-a --share=10.0.0.2:/cxr
 #   launch/tpu_vm.sh run     --name=cxr --zone=us-west4-a --run=vindr -- \
-#       python -m cxrjax.train --config=configs/vindr_lora.py --workdir=/mnt/shared/runs/vindr
+#       python -m cxrjax.train --distributed=auto ...      # the whole of it: docs/pods.md
 #   launch/tpu_vm.sh logs    --name=cxr --zone=us-west4-a --run=vindr
 #   launch/tpu_vm.sh stop    --name=cxr --zone=us-west4-a --run=vindr
 #   launch/tpu_vm.sh delete  --name=cxr --zone=us-west4-a
@@ -78,11 +78,8 @@ exists() {
 everywhere() { tpus tpu-vm ssh "$name" --worker=all --command="$1"; }
 
 accelerator_type() {
-  case $1 in
-    v5e-*) echo "v5litepod-${1#v5e-}" ;;
-    v5p-* | v6e-*) echo "$1" ;;
-    *) fail "--type=$1: expected v5e-N, v5p-N or v6e-N, such as v5e-16" ;;
-  esac
+  [[ $1 =~ ^(v5e|v5p|v6e)-[0-9]+$ ]] || fail "--type=$1: expected v5e-N, v5p-N or v6e-N, such as v5e-16"
+  echo "${1/#v5e/v5litepod}"
 }
 
 runtime_version() {
@@ -106,8 +103,9 @@ create() {
   ((!spot)) || kind=(--spot)
   tpus queued-resources create "$name" --node-id="$name" --accelerator-type="$accelerator" \
     --runtime-version="$runtime" "${kind[@]}"
+  ((!dry)) || return 0
   echo "$name is asked for; it is yours (and costs) from state ACTIVE on:"
-  echo "  gcloud compute tpus queued-resources describe $name ${place[*]} --format='value(state.state)'"
+  echo "  gcloud compute tpus queued-resources describe $name$(printf ' %q' "${place[@]}") --format='value(state.state)'"
 }
 
 install() {

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from cxrjax import plan
 from cxrjax.datasets.builders import WITHOUT_SOURCE
 from cxrjax.errors import UserError
 from cxrjax.training.config import default_config, flatten
@@ -167,6 +168,24 @@ def test_commands_are_found_in_either_kind_of_block():
     assert commands(text) == ["make demo # y", "python -m a      --b", "make c"]
     assert words_of("make demo # y") == ["make", "demo"]
     assert words_of("python [--a=b|c] --d=e|f [-g]") == ["python", "--a=b", "--d=e", "-g"]
+
+
+def _planned_and_launched() -> list[str]:
+    """Plans of the pages, and the run of docs/pods.md as a plan for the slice it creates."""
+    found = [param.values[0] for param in ALL_COMMANDS]
+    plans = [words for words in found if "cxrjax.plan " in words and "--topology=" in words]
+    pods = commands(text_of(ROOT / "docs" / "pods.md"))
+    (slice_,) = {type_ for words in pods for type_ in re.findall(r" --type=(\S+)", words)}
+    (run,) = (words for words in pods if "tpu_vm.sh run " in words)
+    return [*plans, f"{run} --topology={slice_}"]
+
+
+@pytest.mark.parametrize("command", _planned_and_launched())
+def test_batches_of_the_pages_divide_over_their_slices(command, monkeypatch):
+    """By formula, which refuses what the compiler would, and training."""
+    monkeypatch.chdir(ROOT)
+    words = [w for w in words_of(command) if w.startswith(("--config", "--topology"))]
+    plan.main([*words, "--formula"])
 
 
 def test_hooks_run_what_lint_runs():

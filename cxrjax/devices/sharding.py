@@ -59,20 +59,9 @@ def make_mesh(config: ConfigDict, devices: Sequence[jax.Device] | None = None) -
             lie on several slices, or the strategy has no use for an axis.
     """
     devices = jax.devices() if devices is None else devices
-    sizes = {axis: config[axis] for axis in AXES}
-    named = " ".join(f"{axis}={size}" for axis, size in sizes.items())
-    whole_copies = config.strategy == "pmap"
-    if whole_copies and any(sizes[axis] > 1 for axis in AXES if axis != "data"):
-        raise UserError(
-            f"mesh {named}: strategy 'pmap' keeps everything on every device and has the data axis "
-            "alone; set the others to 1, or mesh.strategy=jit"
-        )
-    if config.data == -1:
-        sizes["data"] = max(1, len(devices) // (config.replica * config.fsdp * config.tensor))
-    if math.prod(sizes.values()) != len(devices):
-        raise UserError(f"mesh {named} does not fill the {len(devices)} devices there are")
+    sizes = mesh_sizes(config, len(devices), f"the {len(devices)} devices there are")
     shape = tuple(sizes.values())
-    if devices[0].platform != "tpu" or whole_copies:
+    if devices[0].platform != "tpu" or config.strategy == "pmap":
         return Mesh(np.asarray(devices).reshape(shape), AXES)
     slices = len({getattr(device, "slice_index", 0) for device in devices})
     if slices == 1:
@@ -90,6 +79,29 @@ def make_mesh(config: ConfigDict, devices: Sequence[jax.Device] | None = None) -
         allow_split_physical_axes=True,
     )
     return Mesh(arranged, AXES)
+
+
+def mesh_sizes(config: ConfigDict, count: int, devices: str) -> dict[str, int]:
+    """The size of each axis of the `mesh` group over so many devices, `data=-1` worked out.
+
+    Args:
+        devices: what errors call them.
+
+    Raises:
+        UserError: the sizes do not multiply to `count`, or the strategy has no use for an axis.
+    """
+    sizes = {axis: config[axis] for axis in AXES}
+    named = " ".join(f"{axis}={size}" for axis, size in sizes.items())
+    if config.strategy == "pmap" and any(sizes[axis] > 1 for axis in AXES if axis != "data"):
+        raise UserError(
+            f"mesh {named}: strategy 'pmap' keeps everything on every device and has the data axis "
+            "alone; set the others to 1, or mesh.strategy=jit"
+        )
+    if config.data == -1:
+        sizes["data"] = max(1, count // (config.replica * config.fsdp * config.tensor))
+    if math.prod(sizes.values()) != count:
+        raise UserError(f"mesh {named} does not fill {devices}")
+    return sizes
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
@@ -137,7 +149,7 @@ def check_batch_divides(mesh: Mesh | AbstractMesh, images: int, accumulation_ste
         )
 
 
-def check_heads_divide(mesh: Mesh, sizes: VLMConfig) -> None:
+def check_heads_divide(mesh: Mesh | AbstractMesh, sizes: VLMConfig) -> None:
     """Every device of a tensor group must get the same number of whole attention heads.
 
     Raises:

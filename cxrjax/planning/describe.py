@@ -7,6 +7,9 @@ from cxrjax.planning.estimate import roofline
 from cxrjax.planning.plans import Measured, Plan
 from cxrjax.training.config import batch_images
 
+# NVLink joins those of one machine at the bandwidth in the table of chips.
+_GPUS_OF_A_MACHINE = 8
+
 
 def describe(plan: Plan) -> str:
     """A page for people."""
@@ -60,6 +63,8 @@ def describe(plan: Plan) -> str:
             f"  alone: compute {estimate.compute:.3f} s, HBM {estimate.hbm:.3f} s, links "
             f"{estimate.links:.4f} s",
         ]
+        if topology.chip.kind == "gpu" and topology.chips > _GPUS_OF_A_MACHINE:
+            lines.append("  links as if NVLink joined all GPUs; what joins machines is slower")
     if plan.decode is not None:
         lines.append(_describe_decode(plan.decode, topology))
     lines.append(f"Figures of the chip: {topology.chip.source}")

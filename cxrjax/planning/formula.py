@@ -13,7 +13,6 @@ from jax.sharding import AbstractMesh
 from ml_collections import ConfigDict
 
 from cxrjax.devices import sharding
-from cxrjax.errors import UserError
 from cxrjax.hardware import Topology
 from cxrjax.models.flops import BatchShape, Flops
 from cxrjax.models.layers import recomputes
@@ -72,15 +71,10 @@ def abstract_mesh(config: ConfigDict, topology: Topology) -> AbstractMesh:
     """The mesh of a configuration on a slice, without devices.
 
     Raises:
-        UserError: the sizes do not multiply to the number of chips.
+        UserError: as `sharding.mesh_sizes`.
     """
-    sizes = {axis: config.mesh[axis] for axis in sharding.AXES}
-    if sizes["data"] == -1:
-        others = math.prod(size for axis, size in sizes.items() if axis != "data")
-        sizes["data"] = max(1, topology.chips // others)
-    if math.prod(sizes.values()) != topology.chips:
-        named = " ".join(f"{axis}={config.mesh[axis]}" for axis in sharding.AXES)
-        raise UserError(f"mesh {named} does not fill the {topology.chips} chips of {topology.name}")
+    chips = f"the {topology.chips} chips of {topology.name}"
+    sizes = sharding.mesh_sizes(config.mesh, topology.chips, chips)
     return AbstractMesh(tuple(sizes.values()), tuple(sizes))
 
 

@@ -3,7 +3,6 @@
 import dataclasses
 import hashlib
 import importlib.metadata
-import json
 import os
 import time
 from collections.abc import Callable
@@ -12,8 +11,10 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from cxrjax.devices import sharding
 from cxrjax.hardware import Topology
 from cxrjax.input_pipeline.coordinates import resolve_box_route
+from cxrjax.json_file import read_json_object
 from cxrjax.models.flops import Flops, step_flops, total
 from cxrjax.models.layers import recomputes
 from cxrjax.planning import formula, hlo, program
@@ -21,6 +22,7 @@ from cxrjax.planning.estimate import Estimate, mfu, roofline
 from cxrjax.training import checkpoint
 from cxrjax.training.config import batch_images
 from cxrjax.training.run_info import write_json
+from cxrjax.training.workdir import storage_errors
 
 # What is kept of a compiled program: raise it when reading programs changes.
 _KEPT_VERSION = 4
@@ -196,13 +198,14 @@ def make_plan(
     Args:
         config: valid; needs neither data nor weights.
         compiled: False plans by formula alone, as of a GPU.
-        kept_only: compile nothing: a step of which no figures are kept is planned by formula.
+        kept_only: compile nothing: a step of which no figures are kept is planned by formula, and
+            a decode loop not at all.
         decode: also the decode loop, for as many images as a batch has.
         kept: where figures of compiled programs are kept; None: nowhere.
         log_line: told when a compilation begins.
 
     Raises:
-        UserError: the mesh does not fit the slice, or libtpu is absent.
+        UserError: the mesh does not fit the slice or the model, or libtpu is absent.
     """
     inputs, shape = program.step_inputs(config), program.batch_shape(config)
     model = checkpoint.abstract_model(config)
@@ -213,7 +216,8 @@ def make_plan(
         remat=recomputes(config.model.remat),
         loc_loss=_loc_loss(config),
     )
-    formula.abstract_mesh(config, topology)  # a mesh that does not fit is told at once
+    # What training refuses is told at once.
+    sharding.check_heads_divide(formula.abstract_mesh(config, topology), model.config)
     measured = answered = None
     if topology.chip.kind == "tpu" and compiled:
         devices = program.tpu_devices(topology)
@@ -224,7 +228,10 @@ def make_plan(
         if measured and decode:
             lowered = program.lower_decode(config, devices)
             file = _file_of(lowered, topology, kept)
-            answered = _measure(lowered, topology, "the decode loop", file, log_line)
+            if not kept_only or (file is not None and file.is_file()):
+                answered = _measure(lowered, topology, "the decode loop", file, log_line)
+            else:
+                log_line(f"{topology.name}: no figures of the decode loop are kept")
     if measured is None:
         guess = formula.guess(config, inputs, model.config, shape, total(flops), topology)
         return Plan(config, topology, flops, None, guess)
@@ -254,7 +261,13 @@ def _measure(
 ) -> Measured:
     """Compiles a program and reads it, or takes up what was found of the very same one before."""
     if file is not None and file.is_file():
-        return Measured.from_json(json.loads(file.read_text(encoding="utf-8")))
+        return Measured.from_json(read_json_object(file))
+    if file is not None:  # told before the minutes, not behind them
+        with storage_errors(f"--kept={file.parent}"):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            probe = file.with_suffix(".tmp")
+            probe.touch()
+            probe.unlink()
     log_line(f"{topology.name}: compiling {what}, some minutes")
     begun = time.monotonic()
     try:
@@ -265,6 +278,5 @@ def _measure(
     except program.DoesNotFitError as error:
         found = Measured(None, error.limit, error.needed, None, time.monotonic() - begun)
     if file is not None:
-        file.parent.mkdir(parents=True, exist_ok=True)
         write_json(file, found.to_json())
     return found

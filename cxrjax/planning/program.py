@@ -29,6 +29,7 @@ from cxrjax.models.flops import BatchShape
 from cxrjax.models.splash import resolve_attention
 from cxrjax.training import checkpoint, step
 from cxrjax.training.config import batch_images
+from cxrjax.training.data import example_config
 from cxrjax.training.mixture_config import source_config
 from cxrjax.training.optimizer import make_optimizer
 
@@ -107,15 +108,20 @@ def tpu_devices(topology: Topology) -> list[Any]:
 
 
 def batch_shape(config: ConfigDict) -> BatchShape:
-    """The largest batch that the configuration can meet."""
+    """The largest batch that the configuration can meet.
+
+    Raises:
+        UserError: training would refuse its lengths.
+    """
+    examples = example_config(config)
     sources = [source_config(config, name).data for name in config.mixture.sources]
     sources = sources or [config.data]
     return BatchShape(
         images=batch_images(config),
         questions=max(data.questions_per_image for data in sources),
-        prefix=config.data.prefix_buckets[-1],
-        answer=config.data.answer_buckets[-1],
-        boxes=config.data.max_boxes,
+        prefix=examples.prefix_buckets[-1],
+        answer=examples.answer_buckets[-1],
+        boxes=examples.max_boxes,
         from_features=config.data.feature_cache is not None,
     )
 

@@ -46,8 +46,8 @@ def find_batch(
         most_compiles: plans made at most.
 
     Returns:
-        The plan of the largest batch found to fit, None where the smallest does not; and that of
-        the smallest found not to.
+        The plan of the largest batch found to fit, None where none was; and that of the smallest
+        found not to.
     """
     mesh = formula.abstract_mesh(config, topology)
     shards = math.prod(mesh.shape[axis] for axis in sharding.BATCH_AXES)

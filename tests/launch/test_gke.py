@@ -125,7 +125,23 @@ def test_without_kubectl(capsys, monkeypatch, tmp_path):
     assert "kubectl is not installed" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("tpu_type", ["v5e-3", "v5p-7", "h100-8", "v5e"])
+@pytest.mark.parametrize(
+    ("flag", "told"),
+    [
+        ("--name=Bad_Name", "--name=Bad_Name: expected lower-case letters"),
+        ("--name=", "--name=: expected lower-case letters"),
+        ("--claim=a b", "--claim=a b: expected lower-case letters"),
+        ("--xpk=big", "--spot: xpk takes it where the cluster is made"),
+    ],
+)
+def test_what_a_cluster_would_refuse_or_xpk_would_drop(capsys, flag, told):
+    with pytest.raises(SystemExit) as stopped:
+        gke.main([*FLAGS, "--type=v5e-16", "--dry_run", "--spot", flag, *COMMAND])
+    assert stopped.value.code == 2
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("tpu_type", ["v5e-3", "v5p-7", "h100-8", "v5e", "v5e-²"])
 def test_unknown_types_name_the_known_ones(capsys, tpu_type):
     with pytest.raises(SystemExit) as stopped:
         gke.main([*FLAGS, f"--type={tpu_type}", *COMMAND])

@@ -1,12 +1,17 @@
 """Scripts pass shellcheck, and the SkyPilot task holds together."""
 
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
+from string import Template
 
 import pytest
 import yaml
 
+from cxrjax import plan
+from cxrjax.training.config_file import load_config
 from tests.launch.conftest import LAUNCH
 
 ROOT = LAUNCH.parent
@@ -37,8 +42,27 @@ def test_the_skypilot_task_uses_only_known_keys():
             [SHELLCHECK, "-s", "bash", "-"], input=script, capture_output=True, text=True
         )
         assert done.returncode == 0, done.stdout
-    assert set(task["envs"]) == {"CONFIG", "RUN"}
-    assert (ROOT / task["envs"]["CONFIG"]).is_file()
+    assert set(re.findall(r"\$(\w+)", task["run"])) == set(task["envs"])
+
+
+def test_the_skypilot_task_trains_on_the_gpus_it_asks_for(monkeypatch):
+    """Its batch divides over them, and nothing is looked for where `workdir` puts no data."""
+    monkeypatch.chdir(ROOT)
+    task = yaml.safe_load((LAUNCH / "skypilot.yaml").read_text())
+    words = shlex.split(Template(task["run"]).substitute(task["envs"]), comments=True)
+    flags = [word for word in words if word.startswith("--config")]
+    for gpu, count in task["resources"]["accelerators"].items():
+        topology = f"{gpu.lower().removesuffix('gb')}-{count}"
+        plan.main([*flags, f"--topology={topology}"])
+    config = load_config(flags[0].removeprefix("--config="), flags[1:])
+    for path in (config.model.init_from, config.data.train, config.data.validation):
+        assert path.startswith(tuple(f"{mount}/" for mount in task["file_mounts"]))
+
+
+@pytest.mark.parametrize("script", ["tpu_vm.sh", "gke.py", "slurm.sbatch"])
+def test_heads_of_scripts_for_several_hosts_make_one_run_of_them(script):
+    trainings = re.findall(r"cxrjax\.train (\S+)", (LAUNCH / script).read_text())
+    assert trainings and set(trainings) == {"--distributed=auto"}
 
 
 def test_slurm_prints_what_it_would_run():

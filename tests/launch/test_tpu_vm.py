@@ -49,7 +49,7 @@ def test_a_dry_run_asks_for_nothing(pod):
     ):
         done = pod(verb, "--dry_run", *flags)
         assert done.returncode == 0, done.stderr
-        assert "gcloud compute tpus" in done.stdout
+        assert "gcloud compute tpus" in done.stdout and "asked for" not in done.stdout
     assert not pod.calls("")
 
 
@@ -81,6 +81,8 @@ def test_a_run_is_started_once_and_saves_when_it_is_stopped(ready):
         ("fly", [], "expected create, install, run"),
         ("create", [], "needs --type"),
         ("create", ["--type=v9-16"], "expected v5e-N, v5p-N or v6e-N"),
+        ("create", ["--type=v5e-"], "expected v5e-N, v5p-N or v6e-N"),
+        ("create", ["--type=v5e-16x"], "expected v5e-N, v5p-N or v6e-N"),
         ("create", ["--typo=1"], "unknown flag '--typo=1'"),
         ("install", [], "needs --share"),
         ("install", ["--share=10.0.0.2:/a;reboot"], "expected SERVER:/FOLDER"),

@@ -11,13 +11,14 @@ from cxrjax.devices import sharding
 from cxrjax.errors import UserError
 from cxrjax.hardware import GIB, parse_topology
 from cxrjax.models.flops import Flops
-from cxrjax.planning import formula, plans, search, table
+from cxrjax.planning import formula, plans, program, search, table
 from cxrjax.planning.estimate import Estimate, collective_seconds, roofline
 from cxrjax.planning.hlo import Collective, Program, Work
 from cxrjax.planning.plans import Measured, Plan, make_plan
 from cxrjax.planning.program import Memory, batch_shape, step_inputs
 from cxrjax.training.config import batch_images
 from cxrjax.training.config_file import load_config
+from cxrjax.training.run_info import write_json
 
 KEYS = (
     *("fits", "chips", "hbm_bytes_per_chip", "hbm_limit_bytes", "flops_per_step"),
@@ -48,6 +49,13 @@ def test_gpu_by_formula_says_so(capsys):
     assert "by formula alone: nothing was compiled" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("topology", "told"), [("h100-8", False), ("h100-16", True)])
+def test_links_between_machines_of_gpus_are_said_to_be_no_nvlink(capsys, topology, told):
+    one = "--config.training.accumulation_steps=1"
+    plan_command.main([f"--config={VINDR}", f"--topology={topology}", one])
+    assert ("as if NVLink joined all GPUs" in capsys.readouterr().out) == told
+
+
 def test_full_fine_tuning_needs_several_gpus(capsys):
     one = ("--config=configs/gemex_sft.py", "--config.mesh.fsdp=1", "--topology=h100-1")
     assert _json(capsys, *one)["fits"] is False  # 16 bytes for each of 3.9 billion, and the rest
@@ -69,6 +77,37 @@ def test_full_fine_tuning_needs_several_gpus(capsys):
         ([f"--config={VINDR}", "--topology=h100-8", "--compiles=0"], "expected 1 or more"),
         (["--table", "--json"], "--json is of a single plan: leave it or --table out"),
         (["--find_batch", "--decode"], "--decode is of a single plan: leave it or --find_batch"),
+        (["--find_batch", "--sweep"], "--find_batch and --sweep: one of them at a time"),
+        (["--decode", "--formula"], "leave it or --formula out"),
+        (["--table", f"--config={VINDR}"], "no --config, no --topology"),
+        (["--table", "--config.mesh.fsdp=2"], "no --config, no --topology"),
+        (
+            [f"--config={VINDR}", "--topology=h100-4", "--config.data.prefix_buckets=()"],
+            "prefix_buckets is (), expected ascending lengths above zero",
+        ),
+        (
+            [f"--config={VINDR}", "--topology=h100-4", "--config.data.answer_buckets=(512,64)"],
+            "answer_buckets is (512, 64), expected ascending lengths",
+        ),
+        ([f"--config={VINDR}", "--topology=h100-4", "--decode"], "nothing is for a GPU (h100:4)"),
+        (
+            [f"--config={VINDR}", "--topology=v5e-16", "--formula", "--config.mesh.tensor=16"],
+            "mesh.tensor=16 does not divide the 8 attention heads of the decoder",
+        ),
+        (
+            [
+                *(f"--config={VINDR}", "--topology=h100-4", "--config.mesh.fsdp=2"),
+                "--config.mesh.strategy=pmap",
+            ],
+            "strategy 'pmap' keeps everything on every device",
+        ),
+        (
+            [
+                *(f"--config={VINDR}", "--topology=v5e-1", "--formula", "--find_batch"),
+                *("--config.training.batch_questions=4096", "--compiles=1"),
+            ],
+            "a batch of 4096 images does not fit, the smallest that was tried with --compiles=1",
+        ),
     ],
 )
 def test_unusable_arguments(arguments, told):
@@ -218,6 +257,42 @@ def test_flags_of_compilers_tell_kept_figures_apart(monkeypatch, tmp_path):
         monkeypatch.setenv("LIBTPU_INIT_ARGS", value)
         files.add(plans._file_of(lowered, topology, tmp_path))
     assert len(files) == 2 and plans._file_of(lowered, topology, None) is None
+
+
+@pytest.mark.parametrize(
+    ("content", "told"), [(None, "--kept="), ('{"memory": nul', "not JSON"), ("[]", "JSON object")]
+)
+def test_unusable_kept_figures_are_told_before_anything_is_compiled(
+    monkeypatch, tmp_path, content, told
+):
+    monkeypatch.setattr(program, "compile_program", lambda lowered: pytest.fail("compiled"))
+    file = tmp_path / "kept" / "a.json"
+    if content is None:
+        (tmp_path / "kept").touch()  # a file where a folder is wanted
+    else:
+        file.parent.mkdir()
+        file.write_text(content)
+    with pytest.raises(UserError, match=told):
+        plans._measure(None, parse_topology("v5e-8"), "the step", file, lambda line: None)
+
+
+@needs_libtpu
+@pytest.mark.slow
+def test_kept_only_compiles_no_decode_loop_either(tmp_path, monkeypatch):
+    monkeypatch.setattr(program, "compile_program", lambda lowered: pytest.fail("compiled"))
+    config = load_config("configs/vindr_lora.py:demo", ["--config.model.attention=dense"])
+    topology = parse_topology("v5e-1")
+    measured = _compiled(topology, config, 0).measured
+    file = plans._file_of(
+        program.lower_step(config, program.tpu_devices(topology)), topology, tmp_path
+    )
+    write_json(file, measured.to_json())
+    told = []
+    plan = make_plan(
+        config, topology, kept_only=True, decode=True, kept=tmp_path, log_line=told.append
+    )
+    assert plan.measured == measured and plan.decode is None
+    assert told == ["v5e:1x1: no figures of the decode loop are kept"]
 
 
 @needs_libtpu
