@@ -189,6 +189,8 @@ def train(
     if config.training.log_examples:
         examples = ExampleLog(workdir, host_rows(mesh, batch_images(config)))
 
+    if preemption is not None:
+        preemption.check()
     train_step = make_parallel_step(graphdef, config, steps, mesh, state, frozen)
     if compile_only is not None:
         batch = sharding.put_batch(next(batches).batch, mesh)

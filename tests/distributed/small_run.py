@@ -3,18 +3,20 @@
 Its arrays are cut over fsdp as those of a large model are, which its own would be too small for.
 
 Where STOP_BEFORE_STEP is set, training is interrupted there, after the checkpoint of the step
-before.
+before. Where SIGNALLED is, the process of that number is told to stop while it starts.
 """
 
 import dataclasses
 import importlib
 import os
+import signal
 import sys
 
 from cxrjax import cli
 from cxrjax.devices import sharding
 from cxrjax.input_pipeline.loader import TrainLoader
 from cxrjax.models import PRESETS
+from cxrjax.training import checkpoint
 
 _TINY = PRESETS["tiny"]
 PRESETS["tiny"] = dataclasses.replace(
@@ -35,6 +37,17 @@ def _next_or_stop(loader):
 
 
 TrainLoader.__next__ = _next_or_stop
+_build_model = checkpoint.build_model
+
+
+def _build_model_and_signal(*arguments):
+    model = _build_model(*arguments)
+    if os.environ.get("SIGNALLED") == os.environ.get("JAX_PROCESS_ID", "none"):
+        os.kill(os.getpid(), signal.SIGTERM)
+    return model
+
+
+checkpoint.build_model = _build_model_and_signal
 
 if __name__ == "__main__":
     entry_point = importlib.import_module(f"cxrjax.{sys.argv[1]}")

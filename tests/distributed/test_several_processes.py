@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import jax
@@ -95,6 +96,34 @@ def test_two_processes_train_and_evaluate_as_one(alone, train, finish, read_line
     lines = [re.sub(r"^\[\d\] ", "", line) for line in output.splitlines()]
     assert sum(line.startswith("step 6/6") for line in lines) == 1, "only the first one talks"
     assert len(list(workdir.glob("events.out.tfevents.*"))) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("signalled", [0, 1])
+def test_a_signal_to_one_process_before_the_first_step_ends_both_alike(train, finish, signalled):
+    process, workdir = train(2, "told", signalled=signalled)
+    output = finish(process, 75)
+    assert f"[{signalled}] SIGTERM; the same command goes on (exit code 75)" in output
+    assert f"[{1 - signalled}] another process was told to stop; the same command" in output
+    assert "Traceback" not in output and "Check failure" not in output
+    assert not list((workdir / "checkpoints").glob("[0-9]*"))
+
+
+@pytest.mark.slow
+def test_damaged_checkpoints_are_refused_by_both_processes_in_one_line(
+    alone, train, experiment, start_small, finish, tmp_path
+):
+    workdir = tmp_path / "damaged"
+    shutil.copytree(alone, workdir)
+    for file in (workdir / "checkpoints").glob("*/base/metadata"):
+        file.write_text("{")
+    process, _ = train(2, "damaged")
+    starting = finish(process, 2)
+    words = [f"--workdir={workdir}", f"--questions={experiment / 'questions/validation.jsonl'}"]
+    predicting = finish(start_small(2, "predict", *words, f"--out={tmp_path / 'none.jsonl'}"), 2)
+    for output, told in ((starting, "no checkpoint is whole"), (predicting, "is damaged: ")):
+        assert output.count("] error: ") == output.count(told) == 2, output
+        assert "Traceback" not in output and "Check failure" not in output
 
 
 @pytest.mark.heavy
