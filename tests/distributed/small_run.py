@@ -3,7 +3,8 @@
 Its arrays are cut over fsdp as those of a large model are, which its own would be too small for.
 
 Where STOP_BEFORE_STEP is set, training is interrupted there, after the checkpoint of the step
-before. Where SIGNALLED is, the process of that number is told to stop while it starts.
+before. Where SIGNALLED is, the process of that number is told to stop while it starts; where SLOW
+is, its batches take 0.3 s each.
 """
 
 import dataclasses
@@ -11,6 +12,7 @@ import importlib
 import os
 import signal
 import sys
+import time
 
 from cxrjax import cli
 from cxrjax.devices import sharding
@@ -30,7 +32,14 @@ sharding._FSDP_MIN_SIZE = 64
 _next_batch = TrainLoader.__next__
 
 
+def _is_meant(variable):
+    """Whether this process is the one whose number is there."""
+    return os.environ.get(variable) == os.environ.get("JAX_PROCESS_ID", "none")
+
+
 def _next_or_stop(loader):
+    if _is_meant("SLOW"):
+        time.sleep(0.3)
     if loader.get_state()["step"] + 1 == int(os.environ.get("STOP_BEFORE_STEP", 0)):
         raise KeyboardInterrupt
     return _next_batch(loader)
@@ -42,7 +51,7 @@ _build_model = checkpoint.build_model
 
 def _build_model_and_signal(*arguments):
     model = _build_model(*arguments)
-    if os.environ.get("SIGNALLED") == os.environ.get("JAX_PROCESS_ID", "none"):
+    if _is_meant("SIGNALLED"):
         os.kill(os.getpid(), signal.SIGTERM)
     return model
 

@@ -101,12 +101,24 @@ def test_two_processes_train_and_evaluate_as_one(alone, train, finish, read_line
 @pytest.mark.slow
 @pytest.mark.parametrize("signalled", [0, 1])
 def test_a_signal_to_one_process_before_the_first_step_ends_both_alike(train, finish, signalled):
-    process, workdir = train(2, "told", signalled=signalled)
+    process, workdir = train(2, "told", SIGNALLED=str(signalled))
     output = finish(process, 75)
     assert f"[{signalled}] SIGTERM; the same command goes on (exit code 75)" in output
     assert f"[{1 - signalled}] another process was told to stop; the same command" in output
     assert "Traceback" not in output and "Check failure" not in output
     assert not list((workdir / "checkpoints").glob("[0-9]*"))
+
+
+@pytest.mark.slow
+def test_the_first_process_tells_of_a_slow_input_pipeline_of_another(train, finish, read_lines):
+    settings = {"steps": 54, "log_every": 18, "checkpoint_every": 0, "log_examples": False}
+    words = [f"--config.training.{name}={value}" for name, value in settings.items()]
+    process, workdir = train(2, "slow", *words, SLOW="1")
+    output = finish(process)
+    (warning,) = (line for line in output.splitlines() if "the input pipeline is the limit" in line)
+    assert warning.startswith("[0] warning: step 5") and warning.endswith(" (processes 1)")
+    last = read_lines(workdir / "metrics.jsonl")[-1]
+    assert last["train/data_wait_seconds"] > 0.3 * last["train/step_seconds"]
 
 
 @pytest.mark.slow
