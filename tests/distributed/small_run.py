@@ -4,17 +4,21 @@ Its arrays are cut over fsdp as those of a large model are, which its own would 
 
 Where STOP_BEFORE_STEP is set, training is interrupted there, after the checkpoint of the step
 before. Where SIGNALLED is, the process of that number is told to stop while it starts; where SLOW
-is, its batches take 0.3 s each.
+is, its batches take 0.3 s each; where LATE is, JAX's farewell waits for 2 s, and that process
+scores for longer.
 """
 
 import dataclasses
+import functools
 import importlib
 import os
 import signal
 import sys
 import time
 
-from cxrjax import cli
+import jax
+
+from cxrjax import cli, evaluate
 from cxrjax.devices import sharding
 from cxrjax.input_pipeline.loader import TrainLoader
 from cxrjax.models import PRESETS
@@ -57,6 +61,20 @@ def _build_model_and_signal(*arguments):
 
 
 checkpoint.build_model = _build_model_and_signal
+if "LATE" in os.environ:
+    jax.distributed.initialize = functools.partial(
+        jax.distributed.initialize, shutdown_timeout_seconds=2
+    )
+_write_scores = evaluate.write_scores
+
+
+def _write_scores_late(*arguments):
+    if _is_meant("LATE"):
+        time.sleep(8)
+    _write_scores(*arguments)
+
+
+evaluate.write_scores = _write_scores_late
 
 if __name__ == "__main__":
     entry_point = importlib.import_module(f"cxrjax.{sys.argv[1]}")

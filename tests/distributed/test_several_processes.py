@@ -280,6 +280,16 @@ def test_prediction_and_evaluation_answer_every_question_once(
         assert ours[name] == (value and pytest.approx(value, rel=1e-3, abs=1e-6)), name
 
 
+@pytest.mark.slow
+def test_an_evaluation_is_scored_for_as_long_as_it_takes(
+    alone, experiment, start_small, finish, tmp_path
+):
+    words = [f"--workdir={alone}", "--benchmark=vindr_cxr_vqa", "--resamples=20"]
+    words += [f"--image_root={experiment}", f"--out={tmp_path / 'late'}"]
+    output = finish(start_small(2, "evaluate", *words, LATE="0"))
+    assert "Barrier timed out" not in output and "predictions.jsonl, metrics.json" in output
+
+
 def test_unusable_numbers_of_processes_are_refused_in_one_line(
     train, experiment, finish, start_small, tmp_path
 ):
