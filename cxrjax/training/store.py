@@ -68,7 +68,8 @@ class CheckpointStore:
             _refuse_in_all(self._move_damaged(log_line) if distributed.is_first() else None)
             self._whole = set(distributed.from_first(sorted(self._whole)))
         else:
-            for step in _steps(workdir):  # Orbax reads the figures of all of them
+            # Orbax reads the figures of all of them; a run that goes on may just be saving another.
+            for step in distributed.from_first(_steps(workdir)):
                 self._refuse_damage(step, ("metrics",))
         silence_writers()
 
