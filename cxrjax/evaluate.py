@@ -96,6 +96,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if flags.workdir and step is None:
         step = best_step(flags.workdir)
     if not distributed.is_first():
+        distributed.wait_for_all("scored")  # JAX's own farewell waits for five minutes alone
         return
     write_prediction_record(predictions, questions, flags)
     benchmark = BENCHMARKS[flags.benchmark]
@@ -127,6 +128,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         "predictions.jsonl, metrics.json, tables.md, tables.tex, tables.csv, score.json, run.json"
     )
     print(f"{out}: {written}")
+    distributed.wait_for_all("scored")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from cxrjax.decoding.generate import Generator
 from cxrjax.decoding.grammar import Grammar
 from cxrjax.decoding.predictor import predict_questions
 from cxrjax.decoding.strategy import Strategy
-from cxrjax.images import letterbox, read_image
+from cxrjax.images import ImageError, letterbox, read_image
 from cxrjax.input_pipeline.examples import ExampleConfig
 from cxrjax.input_pipeline.sources import QuestionSource
 from cxrjax.input_pipeline.tokenizer import Tokenizer
@@ -85,7 +85,10 @@ def make_evaluate(
 def draw_predictions(
     source: QuestionSource, lines: Iterable[Mapping[str, Any]], count: int
 ) -> np.ndarray | None:
-    """The first images that have true boxes, with truth in green and predictions in red."""
+    """The first images that have true boxes, with truth in green and predictions in red.
+
+    Images that cannot be read are passed over: their predictions say so.
+    """
     predicted = {line["question_id"]: line["boxes"] for line in lines}
     drawn: list[np.ndarray] = []
     for element in range(len(source)):
@@ -100,7 +103,10 @@ def draw_predictions(
             found += predicted.get(record.question_id, [])
         if not truth:
             continue
-        image, geometry = letterbox(read_image(image_path), _PICTURE_SIDE, _PICTURE_SIDE)
+        try:
+            image, geometry = letterbox(read_image(image_path), _PICTURE_SIDE, _PICTURE_SIDE)
+        except ImageError:
+            continue
         boxes = {
             colour: geometry.apply(np.asarray(boxes, np.float32).reshape(-1, 4))
             for colour, boxes in (("green", truth), ("red", found))

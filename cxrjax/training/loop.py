@@ -189,6 +189,8 @@ def train(
     if config.training.log_examples:
         examples = ExampleLog(workdir, host_rows(mesh, batch_images(config)))
 
+    if preemption is not None:
+        preemption.check()
     train_step = make_parallel_step(graphdef, config, steps, mesh, state, frozen)
     if compile_only is not None:
         batch = sharding.put_batch(next(batches).batch, mesh)
@@ -294,6 +296,7 @@ class _Loop:
         self.clock = StepClock()
         self.in_flight: collections.deque[_InFlight] = collections.deque()
         self.compiled_shapes: set[tuple[Any, ...]] = set()
+        self.input_warning: str | None = None
 
     def run(self, state: step.TrainState, batches: BatchIterator, start: int) -> None:
         if start and self._evaluates_after(start) and not self.checkpoints.metrics(start):
@@ -405,8 +408,11 @@ class _Loop:
             times = self.clock.times(done.running)
             self.progress.count(done.load, times, done.flops)
             if not compiled and (warning := self.input_limit.check(times)):
-                self.log_line(f"warning: step {done.step:,}: {warning}")
-            if self._due(done.step, self.settings.log_every):
+                self.input_warning = f"warning: step {done.step:,}: {warning}"
+            due = self._due(done.step, self.settings.log_every)
+            if due or (self.input_warning and distributed.alone()):
+                self._share_input_warning()
+            if due:
                 rates: dict[str, float] = {}
                 if not compiled:
                     rates = _of_all(self.progress.rates(done.step)) | memory_figures()
@@ -418,6 +424,15 @@ class _Loop:
                 if self.nonfinite.limit:
                     named["train/skipped_steps"] = self.nonfinite.skipped
                 self.log.write(done.step, named)
+
+    def _share_input_warning(self) -> None:
+        """A slow input pipeline of one process keeps all waiting. Called by all of them."""
+        found = distributed.gather(self.input_warning)
+        self.input_warning = None
+        limited = [process for process, warning in enumerate(found) if warning]
+        if limited:
+            several = f" (processes {', '.join(map(str, limited))})" if len(found) > 1 else ""
+            self.log_line(found[limited[0]] + several)
 
     def _evaluate(self, number: int, state: step.TrainState) -> dict[str, float | None]:
         assert self.evaluate is not None
@@ -446,12 +461,16 @@ def _say_nothing(line: str) -> None:
 
 
 def _of_all(rates: dict[str, float]) -> dict[str, float]:
-    """Rates over all processes, of what each has counted; they take their steps together."""
+    """Rates over all processes, of what each has counted; they take their steps together.
+
+    Times are of the one that waited longest for data: to the others its wait is a slow step.
+    """
     if jax.process_count() == 1 or not rates:
         return rates
     found = distributed.gather(rates)
+    slowest = max(found, key=lambda part: part["data_wait_seconds"])
     summed = {n: sum(part[n] for part in found) for n in rates if n.endswith("_per_second")}
-    return {**rates, **summed}
+    return {**slowest, **summed}
 
 
 def _shape_text(batch: Batch) -> str:

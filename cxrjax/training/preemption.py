@@ -30,15 +30,17 @@ _SIGNAL_EXIT_BASE = 128  # the shell's code of a process that a signal ended is 
 class Preemption:
     """Hears signals from `with` on; the main thread must enter it, after `jax.distributed`.
 
-    The first signal raises `Preempted` where that is harmless, at the start of a run. Within
-    `deferred()` it is only noted, and the run asks `reached` after each step and `check` in
-    evaluations: of several processes all are told so at the same step, whichever got the signal.
-    The second signal ends the process at once, as a signal does without a handler.
+    The first signal raises `Preempted` where that is harmless, at the start of a run in one
+    process. Within `deferred()`, and of several processes always, it is only noted, and the run
+    asks `check` before its first step and in evaluations, and `reached` after each step: of several
+    processes all are told so at the same point, whichever got the signal. The second signal ends
+    the process at once, as a signal does without a handler.
     """
 
     def __init__(self) -> None:
         self._first: signal.Signals | None = None
-        self._deferred = False
+        # Where one process left alone, the others would fail in their next collective operation.
+        self._deferred = self._several = jax.distributed.is_initialized()
         self._restore: list[Callable[[], Any]] = []
         self._tell_jax: Callable[[], Any] | None = None
 
@@ -47,7 +49,7 @@ class Preemption:
         os.set_blocking(writer, False)
         previous_fd = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         self._restore.append(lambda: signal.set_wakeup_fd(previous_fd))
-        if jax.distributed.is_initialized():
+        if self._several:
             self._tell_jax = _take_jax_handler()
         for number in SIGNALS:
             previous = signal.signal(number, self._on_signal) or signal.SIG_DFL
@@ -79,7 +81,7 @@ class Preemption:
         try:
             yield
         finally:
-            self._deferred = False
+            self._deferred = self._several
 
     def reached(self, step: int) -> bool:
         """Whether to save and leave after this step; all processes hear the same of it."""

@@ -63,13 +63,13 @@ class CheckpointStore:
         self._writing = writing
         self._whole: set[int] = set()  # steps whose files were compared with their checksums
         self._saving: int | None = None
-        if writing and jax.process_index() == 0:
-            self._remove_deleted()
-            self._move_damaged(log_line)
         if writing:
-            distributed.wait_for_all("checkpoints compared with their checksums")
+            self._remove_deleted()
+            _refuse_in_all(self._move_damaged(log_line) if distributed.is_first() else None)
+            self._whole = set(distributed.from_first(sorted(self._whole)))
         else:
-            for step in _steps(workdir):  # Orbax reads the figures of all of them
+            # Orbax reads the figures of all of them; a run that goes on may just be saving another.
+            for step in distributed.from_first(_steps(workdir)):
                 self._refuse_damage(step, ("metrics",))
         silence_writers()
 
@@ -225,29 +225,32 @@ class CheckpointStore:
         write_checksums(begun[0])
 
     def _check_whole(self, step: int) -> None:
-        """Compares a checkpoint with its checksums, once.
+        """Compares a checkpoint with its checksums, once. Called by all processes.
 
         Raises:
-            UserError: it is damaged.
+            UserError: in all of them, before any has read it: it is damaged.
         """
-        if step in self._whole or jax.process_index() != 0:
+        if step in self._whole:
             return
         self._refuse_damage(step)
         self._whole.add(step)
 
     def _refuse_damage(self, step: int, parts: Collection[str] | None = None) -> None:
-        damage = find_damage(self._workdir / DIRECTORY / str(step), parts)
+        damage = None
+        if distributed.is_first():
+            damage = find_damage(self._workdir / DIRECTORY / str(step), parts)
         if damage is not None:
             others = [each for each in _steps(self._workdir) if each != step]
-            raise UserError(
+            damage = (
                 f"the checkpoint of step {step} is damaged: {damage}; move it away to use another "
                 f"({', '.join(map(str, others)) or 'there is none'}), or bring back the file"
             )
+        _refuse_in_all(damage)
 
-    def _move_damaged(self, log_line: Callable[[str], None]) -> None:
+    def _move_damaged(self, log_line: Callable[[str], None]) -> str | None:
         """Sets aside damaged checkpoints that are newer than the last whole one.
 
-        Of older ones only what is read at the start is compared.
+        Of older ones only what is read at the start is compared. What is wrong, if none is whole.
         """
         steps = _steps(self._workdir)
         damaged: dict[int, str] = {}
@@ -260,7 +263,7 @@ class CheckpointStore:
             elif not self._whole:
                 self._whole.add(step)
         if steps and not self._whole:
-            raise UserError(
+            return (
                 f"{self._workdir / DIRECTORY}: no checkpoint is whole: "
                 f"{'; '.join(damaged.values())}; bring back the files, or remove the folder to "
                 "begin again"
@@ -276,6 +279,14 @@ class CheckpointStore:
             log_line(
                 f"the checkpoint of step {step:,} is damaged and was moved to {target}: {found}"
             )
+        return None
+
+
+def _refuse_in_all(problem: str | None) -> None:
+    """Raises in every process what the first one has found; the others' is not looked at."""
+    problem = distributed.from_first(problem)
+    if problem is not None:
+        raise UserError(problem)
 
 
 def _steps(workdir: Path) -> list[int]:

@@ -9,8 +9,10 @@ import errno
 import logging
 import os
 import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import jax
 
@@ -91,13 +93,30 @@ def _reason(error: BaseException | None) -> str | None:
 
 
 def silence_writers() -> None:
-    """Keeps Orbax and CLU from logging tracebacks of errors that they raise as well."""
-    logger = logging.getLogger("absl")
-    if not any(isinstance(each, _NotOfWriters) for each in logger.filters):
-        logger.addFilter(_NotOfWriters())
+    """Keeps Orbax and CLU from showing tracebacks of errors that they raise as well."""
+    for name in ("absl", "asyncio"):
+        logger = logging.getLogger(name)
+        if not any(isinstance(each, _NotOfWriters) for each in logger.filters):
+            logger.addFilter(_NotOfWriters())
+    if not isinstance(sys.unraisablehook, _NotOfLateWrites):
+        sys.unraisablehook = _NotOfLateWrites(sys.unraisablehook)
 
 
 class _NotOfWriters(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
-        of_writers = any(f"{os.sep}{name}{os.sep}" in record.pathname for name in ("orbax", "clu"))
+        # Of what nobody waits for any more, asyncio's message has the file.
+        where = record.pathname + record.getMessage()
+        names = (f"{os.sep}orbax{os.sep}", f"{os.sep}clu{os.sep}", ".orbax-checkpoint-tmp")
+        of_writers = any(name in where for name in names)
         return not (of_writers and record.exc_info is not None and record.levelno >= logging.ERROR)
+
+
+class _NotOfLateWrites:
+    """Of several arrays that cannot be written, the later ones find no loop that would listen."""
+
+    def __init__(self, show: Callable[[Any], object]) -> None:
+        self._show = show
+
+    def __call__(self, unraisable: Any) -> None:
+        if str(unraisable.exc_value) != "Event loop is closed":
+            self._show(unraisable)

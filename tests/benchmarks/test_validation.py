@@ -85,6 +85,16 @@ def test_figures_are_the_benchmarks_own(evaluated):
         assert figures["detection/recall@0.3"] == pytest.approx(2 / 3)
 
 
+def test_an_image_that_cannot_be_read_is_not_drawn(tmp_path):
+    records = RECORDS["gemex"]
+    for record in records:
+        Image.fromarray(np.zeros((50, 100), np.uint8)).save(tmp_path / record.image_path)
+    (tmp_path / "i1.png").write_bytes((tmp_path / "i1.png").read_bytes()[:60])
+    write_records(tmp_path / "validation.jsonl", records)
+    source = RecordSource(tmp_path / "validation.jsonl")
+    assert validation.draw_predictions(source, [], 2).shape[0] == 2  # the other two
+
+
 def test_benchmarks_that_log_nothing_in_particular_log_all_that_is_strict():
     figures = {"paper": {"a": types.SimpleNamespace(value=1)}}
     figures["strict"] = {n: types.SimpleNamespace(value=v) for n, v in (("a", 2), ("b", None))}

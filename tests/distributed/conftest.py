@@ -100,9 +100,9 @@ def experiment(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def start_small():
-    """`start_small(processes, entry_point, *arguments, devices=1, stop_before=0) -> Popen`."""
+    """`start_small(processes, entry_point, *arguments, ...) -> Popen`; see small_run.py."""
 
-    def start(processes, entry_point, *arguments, devices=1, stop_before=0):
+    def start(processes, entry_point, *arguments, devices=1, stop_before=0, **variables):
         command = [sys.executable, str(_SMALL_RUN), entry_point, *map(str, arguments)]
         flags = f"--xla_force_host_platform_device_count={devices}"
         if processes > 1:
@@ -110,7 +110,7 @@ def start_small():
             local += [f"--devices_per_process={devices}", "--"]
             command = [sys.executable, *local, *command]
         environment = {**os.environ, "PYTHONPATH": str(_ROOT), "XLA_FLAGS": flags}
-        environment["STOP_BEFORE_STEP"] = str(stop_before)
+        environment |= {"STOP_BEFORE_STEP": str(stop_before), **variables}
         return subprocess.Popen(
             command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )

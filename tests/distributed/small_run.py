@@ -3,18 +3,26 @@
 Its arrays are cut over fsdp as those of a large model are, which its own would be too small for.
 
 Where STOP_BEFORE_STEP is set, training is interrupted there, after the checkpoint of the step
-before.
+before. Where SIGNALLED is, the process of that number is told to stop while it starts; where SLOW
+is, its batches take 0.3 s each; where LATE is, JAX's farewell waits for 2 s, and that process
+scores for longer.
 """
 
 import dataclasses
+import functools
 import importlib
 import os
+import signal
 import sys
+import time
 
-from cxrjax import cli
+import jax
+
+from cxrjax import cli, evaluate
 from cxrjax.devices import sharding
 from cxrjax.input_pipeline.loader import TrainLoader
 from cxrjax.models import PRESETS
+from cxrjax.training import checkpoint
 
 _TINY = PRESETS["tiny"]
 PRESETS["tiny"] = dataclasses.replace(
@@ -28,13 +36,45 @@ sharding._FSDP_MIN_SIZE = 64
 _next_batch = TrainLoader.__next__
 
 
+def _is_meant(variable):
+    """Whether this process is the one whose number is there."""
+    return os.environ.get(variable) == os.environ.get("JAX_PROCESS_ID", "none")
+
+
 def _next_or_stop(loader):
+    if _is_meant("SLOW"):
+        time.sleep(0.3)
     if loader.get_state()["step"] + 1 == int(os.environ.get("STOP_BEFORE_STEP", 0)):
         raise KeyboardInterrupt
     return _next_batch(loader)
 
 
 TrainLoader.__next__ = _next_or_stop
+_build_model = checkpoint.build_model
+
+
+def _build_model_and_signal(*arguments):
+    model = _build_model(*arguments)
+    if _is_meant("SIGNALLED"):
+        os.kill(os.getpid(), signal.SIGTERM)
+    return model
+
+
+checkpoint.build_model = _build_model_and_signal
+if "LATE" in os.environ:
+    jax.distributed.initialize = functools.partial(
+        jax.distributed.initialize, shutdown_timeout_seconds=2
+    )
+_write_scores = evaluate.write_scores
+
+
+def _write_scores_late(*arguments):
+    if _is_meant("LATE"):
+        time.sleep(8)
+    _write_scores(*arguments)
+
+
+evaluate.write_scores = _write_scores_late
 
 if __name__ == "__main__":
     entry_point = importlib.import_module(f"cxrjax.{sys.argv[1]}")

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import jax
@@ -95,6 +96,46 @@ def test_two_processes_train_and_evaluate_as_one(alone, train, finish, read_line
     lines = [re.sub(r"^\[\d\] ", "", line) for line in output.splitlines()]
     assert sum(line.startswith("step 6/6") for line in lines) == 1, "only the first one talks"
     assert len(list(workdir.glob("events.out.tfevents.*"))) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("signalled", [0, 1])
+def test_a_signal_to_one_process_before_the_first_step_ends_both_alike(train, finish, signalled):
+    process, workdir = train(2, "told", SIGNALLED=str(signalled))
+    output = finish(process, 75)
+    assert f"[{signalled}] SIGTERM; the same command goes on (exit code 75)" in output
+    assert f"[{1 - signalled}] another process was told to stop; the same command" in output
+    assert "Traceback" not in output and "Check failure" not in output
+    assert not list((workdir / "checkpoints").glob("[0-9]*"))
+
+
+@pytest.mark.slow
+def test_the_first_process_tells_of_a_slow_input_pipeline_of_another(train, finish, read_lines):
+    settings = {"steps": 54, "log_every": 18, "checkpoint_every": 0, "log_examples": False}
+    words = [f"--config.training.{name}={value}" for name, value in settings.items()]
+    process, workdir = train(2, "slow", *words, SLOW="1")
+    output = finish(process)
+    (warning,) = (line for line in output.splitlines() if "the input pipeline is the limit" in line)
+    assert warning.startswith("[0] warning: step 5") and warning.endswith(" (processes 1)")
+    last = read_lines(workdir / "metrics.jsonl")[-1]
+    assert last["train/data_wait_seconds"] > 0.3 * last["train/step_seconds"]
+
+
+@pytest.mark.slow
+def test_damaged_checkpoints_are_refused_by_both_processes_in_one_line(
+    alone, train, experiment, start_small, finish, tmp_path
+):
+    workdir = tmp_path / "damaged"
+    shutil.copytree(alone, workdir)
+    for file in (workdir / "checkpoints").glob("*/base/metadata"):
+        file.write_text("{")
+    process, _ = train(2, "damaged")
+    starting = finish(process, 2)
+    words = [f"--workdir={workdir}", f"--questions={experiment / 'questions/validation.jsonl'}"]
+    predicting = finish(start_small(2, "predict", *words, f"--out={tmp_path / 'none.jsonl'}"), 2)
+    for output, told in ((starting, "no checkpoint is whole"), (predicting, "is damaged: ")):
+        assert output.count("] error: ") == output.count(told) == 2, output
+        assert "Traceback" not in output and "Check failure" not in output
 
 
 @pytest.mark.heavy
@@ -237,6 +278,16 @@ def test_prediction_and_evaluation_answer_every_question_once(
     assert ours.keys() == theirs.keys() and len(ours) > 100
     for name, value in theirs.items():  # calibration is of the answers' log-probabilities
         assert ours[name] == (value and pytest.approx(value, rel=1e-3, abs=1e-6)), name
+
+
+@pytest.mark.slow
+def test_an_evaluation_is_scored_for_as_long_as_it_takes(
+    alone, experiment, start_small, finish, tmp_path
+):
+    words = [f"--workdir={alone}", "--benchmark=vindr_cxr_vqa", "--resamples=20"]
+    words += [f"--image_root={experiment}", f"--out={tmp_path / 'late'}"]
+    output = finish(start_small(2, "evaluate", *words, LATE="0"))
+    assert "Barrier timed out" not in output and "predictions.jsonl, metrics.json" in output
 
 
 def test_unusable_numbers_of_processes_are_refused_in_one_line(
