@@ -57,6 +57,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     flags = parse_arguments(argv)
     port = flags.port or _free_port()
     with _killed_at_the_end() as announce:
+
+        def begin() -> None:
+            announce()
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED)
+
+        # None may come while there are processes and nothing yet that would forward it.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)
         processes = [
             subprocess.Popen(
                 flags.command,
@@ -66,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 stderr=subprocess.STDOUT,
                 # Signals come through this process alone, and end the workers of each as well.
                 start_new_session=True,
-                preexec_fn=announce,  # no thread has been started yet
+                preexec_fn=begin,  # no thread has been started yet
             )
             for index in range(flags.processes)
         ]
@@ -78,6 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             reader.start()
         for number in _FORWARDED:
             signal.signal(number, lambda received, _: _signal_all(processes, received))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED)
         code = _wait(processes, flags.grace)
     for reader in readers:
         reader.join(timeout=5)
@@ -162,8 +170,10 @@ def _signal_all(processes: Sequence[subprocess.Popen[bytes]], number: int) -> No
 def _copy_lines(index: int, stream: IO[bytes]) -> None:
     for line in stream:
         text = f"[{index}] {line.decode(errors='replace').rstrip()}\n"
-        sys.stdout.write(text)
-        sys.stdout.flush()
+        # Where nobody reads on (`| head`), the processes go on, and must not wait for a full pipe.
+        with contextlib.suppress(BrokenPipeError):
+            sys.stdout.write(text)
+            sys.stdout.flush()
 
 
 def _free_port() -> int:

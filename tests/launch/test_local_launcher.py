@@ -113,6 +113,15 @@ def test_a_signal_goes_to_all_and_they_end_as_they_like(number):
     assert process.returncode == 75 and "killed" not in err
 
 
+def test_processes_go_on_where_nobody_reads_their_lines(tmp_path):
+    code = f"for _ in range(20000): print('x' * 50)\nopen({str(tmp_path / 'done')!r}, 'w').close()"
+    process = _start(code, "--processes=1")
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(timeout=60) == 0 and (tmp_path / "done").exists()
+    process.stderr.close()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
