@@ -284,8 +284,8 @@ class _QuestionMaker:
 def _subjects(record: QARecord) -> list[str]:
     """What a question can be found by: its classes, else its regions."""
     named = {label for answer in record.answers for label in answer.labels}
-    if (finding := record.finding) is not None:
-        named.add(str(finding))
+    if record.finding is not None:
+        named.add(record.finding)
     return sorted(named or {region for answer in record.answers for region in answer.regions})
 
 

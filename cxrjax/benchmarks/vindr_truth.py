@@ -287,8 +287,8 @@ class _Builder:
 
     def _asked(self, record: QARecord) -> str | None:
         """The class asked about: as the record says, else as its question words it."""
-        if (finding := record.finding) is not None:
-            return self._class(record, finding)
+        if record.finding is not None:
+            return self._class(record, record.finding)
         # What an open question's answer is must not help a prediction to its class.
         if record.question_type == "What":
             return None

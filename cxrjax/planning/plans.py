@@ -22,7 +22,7 @@ from cxrjax.planning.estimate import Estimate, mfu, roofline
 from cxrjax.training import checkpoint
 from cxrjax.training.config import batch_images
 from cxrjax.training.run_info import write_json
-from cxrjax.training.workdir import storage_errors
+from cxrjax.training.workdir import make_writable
 
 # What is kept of a compiled program: raise it when reading programs changes.
 _KEPT_VERSION = 4
@@ -263,11 +263,7 @@ def _measure(
     if file is not None and file.is_file():
         return Measured.from_json(read_json_object(file))
     if file is not None:  # told before the minutes, not behind them
-        with storage_errors(f"--kept={file.parent}"):
-            file.parent.mkdir(parents=True, exist_ok=True)
-            probe = file.with_suffix(".tmp")
-            probe.touch()
-            probe.unlink()
+        make_writable(file.parent, "--kept")
     log_line(f"{topology.name}: compiling {what}, some minutes")
     begun = time.monotonic()
     try:

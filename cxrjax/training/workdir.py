@@ -26,20 +26,20 @@ _OS_ERROR_CODE = re.compile(r"os_error_code='(\d+)'")
 _STORAGE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO, errno.ESTALE)
 
 
-def make_writable(workdir: Path) -> None:
-    """Creates the workdir.
+def make_writable(directory: Path, flag: str = "--workdir") -> None:
+    """Creates the directory that a flag names.
 
     Raises:
         UserError: it cannot be created or written.
     """
     try:
-        workdir.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(parents=True, exist_ok=True)
         # Hosts may have processes of the same number.
-        probe = workdir / f".writable.{jax.process_index()}.{os.getpid()}"
+        probe = directory / f".writable.{jax.process_index()}.{os.getpid()}"
         probe.touch()
         probe.unlink()
     except OSError as error:
-        raise UserError(f"--workdir={workdir}: cannot be written: {error.strerror}") from None
+        raise UserError(f"{flag}={directory}: cannot be written: {error.strerror}") from None
 
 
 def check_present(workdir: Path, file: str) -> None:

@@ -114,18 +114,18 @@ class RuleExtractor:
 
     def _observe(self, spot: Spot, spots: Sequence[Spot]) -> Observation:
         """What a spot says, with what it is taken for below it."""
-        names = spot.names
-        findings = [self.definitions.findings[name] for name in names]
         positive = spot.positive and "resolved" not in spot.changes
         changes = tuple(spot.changes) if spot.positive else ()
-        if spot.normal and spot.statement:
-            regions, _ = resolve_regions(spot.statement.regions, spot.side, self.definitions)
-            name, summary = wording.describe_normal(spot.statement.name)
-        else:
-            regions, _ = resolve_regions(spot.regions, spot.side, self.definitions)
+        statement = spot.statement if spot.normal else None
+        said = statement.regions if statement else spot.regions
+        regions, _ = resolve_regions(said, spot.side, self.definitions)
+        if not statement:
             regions = regions or self._defaults_on_side(spot)
-            names = tuple(self.definitions.in_regions(name, regions) for name in names)
-            findings = [self.definitions.findings[name] for name in names]
+        names = tuple(self.definitions.in_regions(name, regions) for name in spot.names)
+        findings = [self.definitions.findings[name] for name in names]
+        if statement:
+            name, summary = wording.describe_normal(statement.name)
+        else:
             name, summary = wording.describe(
                 findings, regions, spot.modifiers, positive, spot.certainty, self.definitions
             )
