@@ -73,5 +73,5 @@ def get_config(variant: str = "") -> ConfigDict:
         config.data.findings = FINDINGS
         config.data.questions_per_image = 10
         config.training.seed = 3
-        config.training.steps = 30000
+        config.training.steps = 20000
     return config

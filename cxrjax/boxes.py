@@ -11,9 +11,10 @@ What holds for every function:
   computed and returned in float32 or wider; `canonical` alone keeps the dtype. (A gradient with
   respect to float16 boxes is float16 again and can overflow there: cast the boxes first.)
 - **Swapped corners are sorted** before anything is computed, as in Algorithm 1 of the GIoU paper
-  (Rezatofighi et al., CVPR 2019, arXiv 1902.09630). The loss feeds expected coordinates, which can
-  be swapped; unsorted, such a box would have no extent and often no gradient. Where two corners
-  are equal they count as in order, so that the gradient lets a flat box grow the right way round.
+  (Rezatofighi et al., CVPR 2019, arXiv 1902.09630). Where two corners are equal they count as in
+  order, so that the gradient lets a flat box grow the right way round. A loss must not sort: a
+  box the wrong way round would cost it nothing, and a model trained so learns to swap. With
+  `swapped="empty"` such a box has no area (`cxrjax.training.box_loss` adds what pulls it back).
 - **Boxes without area** have IoU 0 with everything, themselves included: a prediction of nothing is
   never a hit. Where two boxes together cover at most `MIN_AREA`, IoU is 0; where the box around
   both does, GIoU equals IoU. Without that limit gradients, which grow as 1/area, would overflow.
@@ -24,13 +25,15 @@ What holds for every function:
 
 import sys
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from jaxtyping import Float, Num
 
 # In squared units of the coordinates. For fractions: a square of a millionth of the image's side.
 MIN_AREA = 1e-12
+
+Swapped: TypeAlias = Literal["sort", "empty"]
 
 
 def canonical(boxes: Num[Any, "*batch 4"]) -> Num[Any, "*batch 4"]:
@@ -65,11 +68,12 @@ def area(boxes: Num[Any, "*batch 4"]) -> Float[Any, "*batch"]:
     return _product(high - low)
 
 
-def iou(a: Num[Any, "... 4"], b: Num[Any, "... 4"]) -> Float[Any, "..."]:
+def iou(a: Num[Any, "... 4"], b: Num[Any, "... 4"], swapped: Swapped = "sort") -> Float[Any, "..."]:
     """Intersection over union of each box of `a` with the box of `b` at the same place.
 
     Args:
         a: boxes xyxy; b: boxes in the same unit. Leading axes broadcast.
+        swapped: what corners in the wrong order mean: the box they span, or a box without area.
 
     Returns:
         IoU in [0, 1], one value a pair. The module's docstring defines degenerate boxes.
@@ -78,11 +82,13 @@ def iou(a: Num[Any, "... 4"], b: Num[Any, "... 4"]) -> Float[Any, "..."]:
         ValueError: a last axis does not hold four coordinates.
     """
     (a, b), xp = _prepare(a, b)
-    intersection, union, _ = _areas(a, b, xp)
+    intersection, union, _ = _areas(a, b, xp, swapped)
     return _iou(intersection, union, xp)
 
 
-def giou(a: Num[Any, "... 4"], b: Num[Any, "... 4"]) -> Float[Any, "..."]:
+def giou(
+    a: Num[Any, "... 4"], b: Num[Any, "... 4"], swapped: Swapped = "sort"
+) -> Float[Any, "..."]:
     """Generalized IoU: IoU minus the share of the box around both that neither of them covers.
 
     Tells disjoint boxes apart by their distance, so that a loss of 1 - GIoU has a gradient there
@@ -90,6 +96,7 @@ def giou(a: Num[Any, "... 4"], b: Num[Any, "... 4"]) -> Float[Any, "..."]:
 
     Args:
         a: boxes xyxy; b: boxes in the same unit. Leading axes broadcast.
+        swapped: as of `iou`.
 
     Returns:
         GIoU in [-1, 1], never above IoU. The module's docstring defines degenerate boxes.
@@ -98,7 +105,7 @@ def giou(a: Num[Any, "... 4"], b: Num[Any, "... 4"]) -> Float[Any, "..."]:
         ValueError: a last axis does not hold four coordinates.
     """
     (a, b), xp = _prepare(a, b)
-    intersection, union, hull = _areas(a, b, xp)
+    intersection, union, hull = _areas(a, b, xp, swapped)
     # Rounding can make the hull smaller than the union it contains.
     uncovered = xp.maximum(hull - union, 0)
     return _iou(intersection, union, xp) - _ratio(uncovered, hull, xp)
@@ -147,13 +154,19 @@ def _product(size: Any) -> Any:
     return size[..., 0] * size[..., 1]
 
 
-def _areas(a: Any, b: Any, xp: ModuleType) -> tuple[Any, Any, Any]:
+def _areas(a: Any, b: Any, xp: ModuleType, swapped: Swapped) -> tuple[Any, Any, Any]:
     """Areas of the intersection, of the union, and of the smallest box around both."""
-    (a_low, a_high), (b_low, b_high) = _corners(a, xp), _corners(b, xp)
-    overlap = xp.minimum(a_high, b_high) - xp.maximum(a_low, b_low)
-    # Not maximum(overlap, 0), which halves the gradient at 0, where a flat box has to grow.
-    intersection = _product(xp.where(overlap < 0, 0, overlap))
-    union = _product(a_high - a_low) + _product(b_high - b_low) - intersection
+
+    def of(size: Any) -> Any:
+        # Not maximum(size, 0), which halves the gradient at 0, where a flat box has to grow.
+        return _product(xp.where(size < 0, 0, size))
+
+    if swapped == "sort":
+        (a_low, a_high), (b_low, b_high) = _corners(a, xp), _corners(b, xp)
+    else:
+        (a_low, a_high), (b_low, b_high) = ((box[..., :2], box[..., 2:]) for box in (a, b))
+    intersection = of(xp.minimum(a_high, b_high) - xp.maximum(a_low, b_low))
+    union = of(a_high - a_low) + of(b_high - b_low) - intersection
     hull = _product(xp.maximum(a_high, b_high) - xp.minimum(a_low, b_low))
     return intersection, union, hull
 

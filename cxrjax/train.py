@@ -32,6 +32,7 @@ from cxrjax.training import checkpoint, loop
 from cxrjax.training.base_model import model_sizes, tokenizer_path
 from cxrjax.training.config import batch_images, total_steps
 from cxrjax.training.config_file import load_config
+from cxrjax.training.coordinate_report import make_coordinate_report, named_figures
 from cxrjax.training.data import (
     Features,
     make_mixture,
@@ -156,10 +157,11 @@ def make_evaluate(
         if count and distributed.is_first():
             print(f"validation: {count} records set aside: {reason}")
     strategy, grammar = read_decoding(config.decoding, tokenizer, config.data.codec)
-    return validation.make_evaluate(
+    examples = training_examples(config, features(records.source))
+    answers = validation.make_evaluate(
         records.source,
         tokenizer,
-        training_examples(config, features(records.source)),
+        examples,
         benchmark=BENCHMARKS[config.benchmark],
         strategy=strategy,
         grammar=grammar,
@@ -167,6 +169,12 @@ def make_evaluate(
         mesh=mesh,
         each_answer=preemption.check if preemption is not None else None,
     )
+    coordinates = make_coordinate_report(
+        records.source, tokenizer, examples, images_per_batch=batch_images(config), mesh=mesh
+    )
+    if coordinates is None:
+        return answers
+    return lambda step, model: answers(step, model) | named_figures(coordinates(model))
 
 
 if __name__ == "__main__":

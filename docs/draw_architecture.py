@@ -32,7 +32,7 @@ FLOORS = (
         ENTRY_POINTS,
         (
             *("build.py", "check_records.py", "train.py", "predict.py", "score.py"),
-            *("evaluate.py", "report.py", "convert.py", "review.py", "plan.py"),
+            *("evaluate.py", "report.py", "convert.py", "review.py", "plan.py", "tools/"),
         ),
         "flags in, one call, exit code out",
     ),

@@ -14,6 +14,7 @@ from cxrjax import build, convert, evaluate, predict, report, score, train
 from cxrjax.errors import UserError
 from cxrjax.models import PRESETS, VLM
 from cxrjax.records import read_records
+from cxrjax.tools import constant_scores, coordinates
 from cxrjax.training.base_model import save_base
 from cxrjax.training.checkpoint import load_model
 from cxrjax.training.config_file import load_config
@@ -69,6 +70,9 @@ def test_the_run_leaves_what_the_contract_names(demo):
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert lines[-1]["step"] == 2
     assert {"train/loss", "train/ce", "train/giou_loss", "validation/vqa/f1"} <= set(lines[-1])
+    told = {"swapped_x", "argmax_iou", "spread/x_min", "mass_within_0.05/y_max", "n"}
+    assert {f"validation/coordinates/left_half/{name}" for name in told} <= set(lines[-1])
+    assert {"train/coordinates/swapped", "train/coordinates/spread/y_min"} <= set(lines[-1])
     assert json.loads((run / "run.json").read_text())["parameters"]["trainable"] > 0
 
 
@@ -111,6 +115,48 @@ def test_scores_and_page_from_those_files(demo, tmp_path, capsys):
     page = (tmp_path / "index.html").read_text()
     assert "tuned" in page and "data:image/jpeg" in page
     capsys.readouterr()
+
+
+def test_the_coordinates_of_a_run_and_of_a_base(demo, tmp_path, capsys):
+    records = demo / "data" / "records" / "validation.jsonl"
+    logged = json.loads((demo / "train" / "metrics.jsonl").read_text().splitlines()[-1])
+    for model in (
+        [f"--workdir={demo / 'train'}"],
+        [f"--checkpoint={demo / 'base'}"],  # its prompt cannot ask What: those are left out
+    ):
+        out = tmp_path / "coordinates.json"
+        coordinates.main([*model, f"--records={records}", f"--out={out}"])
+        told = json.loads(out.read_text())
+        assert set(told) == {"all", "left_half", "right_half"}
+        counts = [told[half]["n"] for half in ("all", "left_half", "right_half")]
+        assert counts[0] == counts[1] + counts[2] > 0
+        assert len(told["all"]["mass_within_0.05"]) == len(told["all"]["argmax_error"]) == 4
+        assert 0 <= told["all"]["swapped_x"] <= 1
+        if model[0].startswith("--workdir"):
+            assert told["all"]["n"] == logged["validation/coordinates/all/n"]
+            np.testing.assert_allclose(
+                told["all"]["spread"][0],
+                logged["validation/coordinates/all/spread/x_min"],
+                rtol=1e-4,
+            )
+    questions = demo / "data" / "questions" / "validation.jsonl"
+    with pytest.raises(UserError, match=r"no answer|no record"):
+        coordinates.main([*model, f"--records={questions}", f"--out={tmp_path / 'x.json'}"])
+    capsys.readouterr()
+
+
+def test_predictions_with_scores_that_say_nothing(demo, tmp_path):
+    constant_scores.main([f"--predictions={demo / 'tuned.jsonl'}", f"--out={tmp_path / 'c.jsonl'}"])
+    before, after = (
+        [json.loads(line) for line in path.read_text().splitlines()]
+        for path in (demo / "tuned.jsonl", tmp_path / "c.jsonl")
+    )
+    for old, new in zip(before, after, strict=True):
+        assert new.pop("box_scores") == [0.5] * len(old["boxes"])
+        assert new == {name: value for name, value in old.items() if name != "box_scores"}
+    (tmp_path / "bad.jsonl").write_text('{"boxes": []}\n{"text": ""}\n')
+    with pytest.raises(UserError, match=r"bad.jsonl:2: expected a prediction with boxes"):
+        constant_scores.main([f"--predictions={tmp_path / 'bad.jsonl'}", f"--out={tmp_path / 'x'}"])
 
 
 def test_evaluate_equals_predict_then_score(demo, tmp_path):

@@ -12,6 +12,7 @@ from jax.sharding import Mesh
 from cxrjax import distributed
 from cxrjax.benchmarks.overlays import overlay
 from cxrjax.benchmarks.scores import Benchmark, ScoreOptions
+from cxrjax.boxes import canonical
 from cxrjax.decoding.generate import Generator
 from cxrjax.decoding.grammar import Grammar
 from cxrjax.decoding.predictor import predict_questions
@@ -108,8 +109,8 @@ def draw_predictions(
         except ImageError:
             continue
         boxes = {
-            colour: geometry.apply(np.asarray(boxes, np.float32).reshape(-1, 4))
-            for colour, boxes in (("green", truth), ("red", found))
+            colour: geometry.apply(canonical(np.asarray(sides, np.float32).reshape(-1, 4)))
+            for colour, sides in (("green", truth), ("red", found))
         }
         drawn.append(overlay(image, boxes))
     return np.stack(drawn) if drawn else None

@@ -84,13 +84,15 @@ class Decoded(NamedTuple):
 class Span(NamedTuple):
     """A box and the characters `text[start:end]` that it was read from; `box` is float32 [4].
 
-    `label` is what the text calls it, in conventions that write a name to each box.
+    `label` is what the text calls it, in conventions that write a name to each box; `swapped` says
+    along which of x and y the corners were written the wrong way round.
     """
 
     start: int
     end: int
     box: Float[np.ndarray, "4"]
     label: str | None = None
+    swapped: tuple[bool, bool] = (False, False)
 
 
 class Candidate(NamedTuple):
@@ -175,6 +177,7 @@ class Codec(abc.ABC):
         width: int,
         geometry: Geometry | None = None,
         strict: bool = False,
+        as_written: bool = False,
     ) -> Decoded:
         """Reads all boxes of a text. See the module's docstring for what counts.
 
@@ -183,12 +186,16 @@ class Codec(abc.ABC):
             height: of the original image, pixels. width: likewise.
             geometry: as for `encode`.
             strict: accept the exact grammar alone.
+            as_written: leave swapped corners swapped, for who counts them.
 
         Raises:
             UserError: the size is not positive. Never because of the text.
         """
         spans, failures = self._read(text, height, width, geometry, strict)
         boxes = np.array([span.box for span in spans], np.float32).reshape(-1, 4)
+        if as_written:
+            swapped = np.tile(np.array([s.swapped for s in spans], bool).reshape(-1, 2), 2)
+            boxes = np.where(swapped, boxes[:, [2, 3, 0, 1]], boxes)
         return Decoded(boxes, failures)
 
     def find(
@@ -270,10 +277,13 @@ class Codec(abc.ABC):
         # All boxes at once: a hostile text may hold tens of thousands.
         numbers = np.array(grids, np.float64).reshape(-1, 4)
         boxes, reasons = self._judge(numbers, height, width, geometry, strict)
+        swapped = (numbers[:, :2] > numbers[:, 2:]).tolist()
         spans = []
-        for (start, end, label), box, reason in zip(places, boxes, reasons, strict=True):
+        for (start, end, label), box, reason, (x, y) in zip(
+            places, boxes, reasons, swapped, strict=True
+        ):
             if reason is None:
-                spans.append(Span(start, end, box, label))
+                spans.append(Span(start, end, box, label, (x, y)))
             else:
                 fail(reason, start, end)
         return spans, sorted(failures, key=lambda failure: failure.start)

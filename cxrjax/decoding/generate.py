@@ -217,6 +217,11 @@ class Generator:
         if mesh is not None:
             self._state = put_tree(self._state, mesh)
 
+    @property
+    def model(self) -> VLM:
+        """The model, where the generator has put it."""
+        return nnx.merge(self._graphdef, self._state)
+
     def whole_batch(self, images: int) -> int:
         """So many images, or the next larger number that the devices can share."""
         shards = 1 if self.mesh is None else batch_shards(self.mesh)

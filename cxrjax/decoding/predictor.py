@@ -45,11 +45,11 @@ def predict_questions(
     """One prediction for every question of the source, also for those that could not be asked.
 
     Yields dicts with the keys of the contract: `question_id`, `text` (the answer as generated),
-    `boxes` (xyxy, fractions of the original image), `labels` (the finding a question asks about,
-    once for each box; null where it names none), `box_scores` (mean probability of a box's four
-    tokens, geometric; 0..1), `answer_logprob` (sum over the answer's tokens), `parse` (`ok`, the
-    first failure's category, or the reason why the question was left out). A prompt format that
-    gives reasons adds `reason`; boxes are those of the answer before it.
+    `boxes` (xyxy, fractions of the original image, corners as written), `labels` (the finding a
+    question asks about, once for each box; null where it names none), `box_scores` (mean
+    probability of a box's four tokens, geometric; 0..1), `answer_logprob` (sum over the answer's
+    tokens), `parse` (`ok`, the first failure's category, or the reason why the question was left
+    out). A prompt format that gives reasons adds `reason`; boxes are those of the answer before it.
 
     Args and errors are those of `answer_questions`.
     """
@@ -139,7 +139,8 @@ def prediction(
     height, width = record.image_hw or (config.image_size, config.image_size)
     geometry = image_geometry(height, width, config)
     codec = CODECS[config.codec]
-    boxes, failures = codec.decode(text, height, width, geometry=geometry)
+    # As the model says it: `score` counts boxes with swapped corners before it sorts them.
+    boxes, failures = codec.decode(text, height, width, geometry=geometry, as_written=True)
     broken = [failure.category for failure in failures if failure.category != "no_box"]
     scores = box_scores(tokens[:length], logprobs[:length], tokenizer)
     if gives_reason:

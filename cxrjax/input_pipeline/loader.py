@@ -185,18 +185,19 @@ def eval_loader(
     global_batch_size: int,
     workers: int = 0,
     rows: Sequence[int] | None = None,
+    with_answers: bool = False,
 ) -> EvalLoader:
     """Each question exactly once, in order; the last batch is filled up with empty slots.
-
-    Answers are not looked at: the records need none, and answer slots are all masked.
 
     Args:
         global_batch_size: images in a batch over all hosts.
         workers, rows: as in `train_loader`.
+        with_answers: for teacher forcing. Else the records need none, and answer slots are all
+            masked.
     """
     batches = -(-len(source) // global_batch_size)
     builder = BatchBuilder(
-        _alone(source, config), tokenizer, False, _or_all(rows, global_batch_size)
+        _alone(source, config), tokenizer, with_answers, _or_all(rows, global_batch_size)
     )
     dataset = (
         grain.MapDataset.range(batches * global_batch_size)

@@ -16,11 +16,11 @@ from cxrjax.input_pipeline.batch import ArrayLike
 
 
 def sum_in_chunks(
-    sums: Callable[..., tuple[Array, Array]],
+    sums: Callable[..., tuple[Array, Any]],
     items: tuple[ArrayLike, ...],
     mask: Bool[ArrayLike, "B N"],
     chunk: int,
-) -> tuple[Array, Array]:
+) -> tuple[Array, Any]:
     """`sums(*items, mask)` over a few items at a time.
 
     Each row's valid items are moved to its front and chunks without any are skipped, so that
@@ -31,9 +31,9 @@ def sum_in_chunks(
     size of the states.
 
     Args:
-        sums: takes slices of the items and of the mask, returns two scalar sums. The first is
-            differentiated with respect to the first item and to what `sums` closes over; the
-            second is only reported.
+        sums: takes slices of the items and of the mask, returns a scalar sum and another or a tree
+            of them. The first is differentiated with respect to the first item and to what `sums`
+            closes over; the others are only reported.
         items: [B, N, ...] each.
         chunk: items at a time, over all rows.
     """
@@ -53,7 +53,7 @@ def sum_in_chunks(
     of_chunk, closed_over = jax.closure_convert(sums, states[0], *(x[0] for x in rest))
 
     @jax.custom_vjp
-    def total(states: Array, rest: list[Array], closed_over: list[Array]) -> tuple[Array, Array]:
+    def total(states: Array, rest: list[Array], closed_over: list[Array]) -> tuple[Array, Any]:
         return _scan_chunks(of_chunk, states, rest, closed_over, None)[0]
 
     def forward(states: Any, rest: Any, closed_over: list[Any]) -> tuple[Any, Any]:
@@ -76,12 +76,12 @@ def sum_in_chunks(
 
 
 def _scan_chunks(
-    sums: Callable[..., tuple[Array, Array]],
+    sums: Callable[..., tuple[Array, Any]],
     states: Float[Array, "chunks B width ..."],
     rest: list[Array],
     closed_over: list[Array],
     wanted: list[bool] | None,
-) -> tuple[tuple[Array, Array], Any]:
+) -> tuple[tuple[Array, Any], Any]:
     """Sums over chunks of `sums(states, *rest, *closed_over)`, and gradients of the first.
 
     Args:
@@ -98,7 +98,7 @@ def _scan_chunks(
         if wanted is None:
             return sums(states, *rest, *closed_over), None
 
-        def first(states: Array, parameters: list[Array]) -> tuple[Array, Array]:
+        def first(states: Array, parameters: list[Array]) -> tuple[Array, Any]:
             replaced = list(closed_over)
             for i, parameter in zip(number, parameters, strict=True):
                 replaced[i] = parameter

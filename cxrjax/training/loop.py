@@ -40,6 +40,7 @@ from cxrjax.training.base_model import copy_tokenizer
 from cxrjax.training.config import batch_images
 from cxrjax.training.config_check import validate
 from cxrjax.training.config_file import to_json
+from cxrjax.training.coordinate_report import swapped_share
 from cxrjax.training.example_log import ExampleLog
 from cxrjax.training.input_limit import InputLimit
 from cxrjax.training.metric_log import MetricLog, NoLog
@@ -53,6 +54,7 @@ from cxrjax.training.run_info import describe_run, peak_memory_gb, write_json
 from cxrjax.training.set_aside import SetAsideQuestions
 from cxrjax.training.step_clock import RunningStep, StepClock
 from cxrjax.training.store import CheckpointStore
+from cxrjax.training.swapped_corners import LIMIT, SwappedCorners, swapped_line
 from cxrjax.training.utilization import StepFlops, memory_figures, peak_flops
 from cxrjax.training.watchdog import EVALUATING, Watchdog
 from cxrjax.training.workdir import CONFIG_FILE, check_present, make_writable
@@ -219,6 +221,7 @@ def train(
         progress=Progress(steps, peak_flops(config, mesh)),
         step_flops=StepFlops(model, config, jax.process_count()),
         input_limit=InputLimit(config),
+        swapped=SwappedCorners(steps),
         profiler=StepProfiler(workdir, config.training.profile_steps),
         preemption=preemption,
         watchdog=watchdog,
@@ -288,6 +291,7 @@ class _Loop:
     progress: Progress
     step_flops: StepFlops
     input_limit: InputLimit
+    swapped: SwappedCorners
     profiler: StepProfiler
     preemption: Preemption | None
     watchdog: Watchdog
@@ -409,6 +413,8 @@ class _Loop:
             self.progress.count(done.load, times, done.flops)
             if not compiled and (warning := self.input_limit.check(times)):
                 self.input_warning = f"warning: step {done.step:,}: {warning}"
+            if swapped := self.swapped.check(done.step, values):
+                self.log_line(f"step {done.step:,}: {swapped}")
             due = self._due(done.step, self.settings.log_every)
             if due or (self.input_warning and distributed.alone()):
                 self._share_input_warning()
@@ -453,6 +459,8 @@ class _Loop:
         )
         shown = "undefined" if figures[best] is None else f"{figures[best]:.4f}"
         self.log_line(f"step {number:,}: validation {best} {shown}")
+        if (share := swapped_share(figures)) > LIMIT:
+            self.log_line(f"step {number:,}: validation: {swapped_line(share)}")
         return figures
 
 

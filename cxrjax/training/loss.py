@@ -2,7 +2,7 @@
 
 The paper (arXiv 2511.00504, section 3.1) has L = L_vqa + 0.5 L_bbox with an "IoU-based" L_bbox and
 does not say how a loss on boxes reaches a model that emits tokens. Here are three routes to a box
-with a gradient, for 1 - GIoU (arXiv 1902.09630):
+with a gradient; what the box then costs is `cxrjax.training.box_loss`:
 
 loc     a coordinate is the expectation of the bin centres under the softmax over the 1,024 `<loc>`
         logits at its position (temperature 1).
@@ -13,7 +13,7 @@ digits  a coordinate is the place-weighted sum of the expectations of its digits
         number that the model would generate: a wrong first digit costs what its place says,
         while a longer or shorter number, or text in its stead, is for the cross-entropy alone.
 head    `cxrjax.models.box_head` regresses the box from the hidden state that predicts its first
-        coordinate. Its loss is 1 - GIoU + 2.5 L1, DETR's 2 : 5 (arXiv 2005.12872, A.4).
+        coordinate: a point, without spread.
 
 Each part is a sum with its count: tokens, and questions that have boxes (a question's own boxes
 are averaged first). Micro-batches, devices and hosts add sums; one division by the counts of the
@@ -28,14 +28,17 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from cxrjax import boxes
-from cxrjax.codecs import paligemma
 from cxrjax.input_pipeline.batch import ArrayLike, Batch
 from cxrjax.input_pipeline.coordinates import BoxRoute
+from cxrjax.training.box_loss import (
+    BoxSums,
+    Coordinates,
+    box_sums,
+    coordinates_of_bins,
+    coordinates_of_digits,
+    coordinates_of_points,
+)
 from cxrjax.training.chunked_sums import sum_in_chunks
-
-# Of the L1 distance of centre and size, summed over the four, relative to 1 - GIoU.
-HEAD_L1_WEIGHT = 2.5
 
 
 @runtime_checkable
@@ -83,19 +86,17 @@ class LossParts:
         ce_sum: cross-entropy in nats over answer tokens.
         correct_sum: answer tokens whose logit is the largest.
         ce_count: answer tokens.
-        giou_sum: over questions with boxes, the mean of 1 - GIoU over the question's boxes.
-        iou_sum: over the same, the mean IoU of the expected boxes.
-        giou_count: questions with boxes.
-        l1_sum: over the same, the mean L1 distance of centre and size; None but for route `head`.
+        box_sum: over questions with boxes, the mean box loss of the question's boxes.
+        box_count: questions with boxes.
+        boxes: what is told of the boxes, sums over the same; None with route `none`.
     """
 
     ce_sum: Any
     correct_sum: Any
     ce_count: Any
-    giou_sum: Any
-    iou_sum: Any
-    giou_count: Any
-    l1_sum: Any = None
+    box_sum: Any
+    box_count: Any
+    boxes: BoxSums | None = None
 
     def __add__(self, other: "LossParts") -> "LossParts":
         return jax.tree.map(jnp.add, self, other)
@@ -103,11 +104,7 @@ class LossParts:
     def total(self, lambda_box: Any, denominators: Denominators) -> Float[Array, ""]:
         """The loss. A batch without any box has no box loss; one without a token, no loss."""
         token_loss = self.ce_sum / jnp.maximum(denominators.tokens, 1)
-        box_sum = self.giou_sum
-        if self.l1_sum is not None:
-            box_sum = box_sum + HEAD_L1_WEIGHT * self.l1_sum
-        box_loss = box_sum / jnp.maximum(denominators.questions, 1)
-        return token_loss + lambda_box * box_loss
+        return token_loss + lambda_box * self.box_sum / jnp.maximum(denominators.questions, 1)
 
 
 def batch_denominators(batch: Batch) -> Denominators:
@@ -146,6 +143,49 @@ def multitask_loss(
     Raises:
         ValueError: the route needs what the batch or the model does not have.
     """
+    hidden = _answer_states(model, batch, dropout_key)
+    rows = hidden.shape[0]
+    ce_sum, correct_sum = sum_in_chunks(
+        lambda h, target, mask: _token_sums(model.logits(h), target, mask),
+        (hidden, batch.answer_tokens.reshape(rows, -1)),
+        batch.answer_mask.reshape(rows, -1),
+        logit_chunk,
+    )
+    counts = batch_denominators(batch)
+    box_sum, told = _box_sums(model, hidden, batch, logit_chunk, box_route)
+    parts = LossParts(
+        ce_sum=ce_sum,
+        correct_sum=correct_sum,
+        ce_count=counts.tokens,
+        box_sum=box_sum,
+        box_count=counts.questions,
+        boxes=told,
+    )
+    return parts.total(lambda_box, counts if denominators is None else denominators), parts
+
+
+def read_coordinates(model: AnswerModel, batch: Batch, route: BoxRoute) -> Coordinates:
+    """What a model says of the coordinates of a batch's boxes, [B, Q, K, 4], teacher-forced.
+
+    Raises:
+        ValueError: the route is `none`, or needs what the batch or the model does not have.
+    """
+    hidden = _answer_states(model, batch)
+    if route == "digits":
+        return _digit_coordinates(model, hidden, batch)
+    if route == "head":
+        return _head_coordinates(model, hidden, batch)
+    if route != "loc":
+        raise ValueError("box_route 'none': there are no coordinates to read")
+    target = jnp.asarray(batch.target_boxes)
+    logits = model.loc_logits(_loc_states(hidden, batch))
+    return coordinates_of_bins(logits.reshape(*target.shape, -1), target)
+
+
+def _answer_states(
+    model: AnswerModel, batch: Batch, dropout_key: Key[Array, ""] | None = None
+) -> Float[Array, "B QA D"]:
+    """The states that predict the answers' tokens."""
     hidden = model(
         batch.images,
         batch.prefix_tokens,
@@ -157,42 +197,7 @@ def multitask_loss(
         packed_length=batch.packed_length,
     )
     rows, questions, slots, width = hidden.shape
-    hidden = hidden.reshape(rows, questions * slots, width)
-
-    ce_sum, correct_sum = sum_in_chunks(
-        lambda h, target, mask: _token_sums(model.logits(h), target, mask),
-        (hidden, batch.answer_tokens.reshape(rows, -1)),
-        batch.answer_mask.reshape(rows, -1),
-        logit_chunk,
-    )
-    counts = batch_denominators(batch)
-    giou_sum, iou_sum, l1_sum = _box_sums(model, hidden, batch, logit_chunk, box_route)
-    parts = LossParts(
-        ce_sum=ce_sum,
-        correct_sum=correct_sum,
-        ce_count=counts.tokens,
-        giou_sum=giou_sum,
-        iou_sum=iou_sum,
-        giou_count=counts.questions,
-        l1_sum=l1_sum,
-    )
-    return parts.total(lambda_box, counts if denominators is None else denominators), parts
-
-
-def expected_coordinates(loc_logits: Float[Array, "*batch 1024"]) -> Float[Array, "*batch"]:
-    """Expectation of the bin centres under the softmax of the `<loc>` logits, in [0, 1]."""
-    centers = jnp.asarray(paligemma.bin_centers(), loc_logits.dtype)
-    return jnp.sum(jax.nn.softmax(loc_logits, axis=-1) * centers, axis=-1)
-
-
-def expected_digits(digit_logits: Float[Array, "*batch 10"]) -> Float[Array, "*batch"]:
-    """Expectation of the digit under the softmax of the logits of 0 to 9, in [0, 9].
-
-    Of one place under teacher forcing. What the places add up to is not the expectation of the
-    number that would be generated; see the module's docstring.
-    """
-    digits = jnp.arange(10, dtype=digit_logits.dtype)
-    return jnp.sum(jax.nn.softmax(digit_logits, axis=-1) * digits, axis=-1)
+    return hidden.reshape(rows, questions * slots, width)
 
 
 def _token_sums(
@@ -213,19 +218,27 @@ def _box_sums(
     batch: Batch,
     chunk: int,
     route: BoxRoute,
-) -> tuple[Array, Array, Array | None]:
-    """Sums over questions of the mean 1 - GIoU, of the mean IoU, and of the head's mean L1."""
-    if route == "loc":
-        return *_loc_sums(model, hidden, batch, chunk), None
+) -> tuple[Array, BoxSums | None]:
+    """Sums over questions of the mean box loss, and of what is told of their boxes."""
     if route == "none":
-        return jnp.zeros(()), jnp.zeros(()), None
-    predicted = (_digit_boxes if route == "digits" else _head_boxes)(model, hidden, batch)
-    weight, target = _box_weights(batch), jnp.asarray(batch.target_boxes, predicted.dtype)
-    giou_sum, iou_sum = _overlap_sums(predicted, target, weight, batch.box_mask)
-    if route == "digits":
-        return giou_sum, iou_sum, None
-    distance = jnp.sum(jnp.abs(_center_and_size(predicted) - _center_and_size(target)), axis=-1)
-    return giou_sum, iou_sum, jnp.sum(jnp.where(batch.box_mask, weight * distance, 0))
+        return jnp.zeros(()), None
+    weight, target = _box_weights(batch), jnp.asarray(batch.target_boxes)
+    if route == "loc":
+        rows = hidden.shape[0]
+        items = (
+            _loc_states(hidden, batch).reshape(rows, -1, 4, hidden.shape[-1]),
+            target.reshape(rows, -1, 4),
+            weight.reshape(rows, -1),
+        )
+
+        def sums(states: Array, target: Array, weight: Array, mask: Array) -> tuple[Array, BoxSums]:
+            found = coordinates_of_bins(model.loc_logits(states), target)
+            return box_sums(found, target, jnp.where(mask, weight, 0))
+
+        # A box takes four positions' logits.
+        return sum_in_chunks(sums, items, batch.box_mask.reshape(rows, -1), chunk // 4)
+    read = _digit_coordinates if route == "digits" else _head_coordinates
+    return box_sums(read(model, hidden, batch), target, weight)
 
 
 def _box_weights(batch: Batch) -> Float[Array, "B Q K"]:
@@ -234,39 +247,40 @@ def _box_weights(batch: Batch) -> Float[Array, "B Q K"]:
     return mask / jnp.maximum(jnp.sum(mask, axis=-1, keepdims=True), 1)
 
 
-def _overlap_sums(
-    predicted: Float[Array, "*batch 4"], target: ArrayLike, weight: ArrayLike, mask: ArrayLike
-) -> tuple[Array, Array]:
-    """Weighted sums of 1 - GIoU and of the IoU, which has no gradient."""
-    loss = jnp.where(mask, weight * (1 - boxes.giou(predicted, target)), 0)
-    overlap = jax.lax.stop_gradient(boxes.iou(predicted, target))
-    return jnp.sum(loss), jnp.sum(jnp.where(mask, weight * overlap, 0))
+def _loc_states(hidden: Float[Array, "B QA D"], batch: Batch) -> Float[Array, "B QK4 D"]:
+    """The states that predict the coordinates' tokens."""
+    rows, questions, slots = batch.answer_mask.shape
+    position = batch.coordinate_positions + slots * jnp.arange(questions)[:, None, None]
+    return jax.vmap(lambda h, p: h[p])(hidden, position.reshape(rows, -1))
 
 
-def _center_and_size(xyxy: Float[Array, "*batch 4"]) -> Float[Array, "*batch 4"]:
-    low, high = xyxy[..., :2], xyxy[..., 2:]
-    return jnp.concatenate([(low + high) / 2, high - low], axis=-1)
-
-
-def _digit_boxes(
+def _digit_coordinates(
     model: AnswerModel, hidden: Float[Array, "B QA D"], batch: Batch
-) -> Float[Array, "B Q K 4"]:
-    """The boxes that the expected digits say, fractions of the model's input."""
+) -> Coordinates:
+    """The boxes that the digits say, fractions of the model's input."""
     digits = batch.digits
     if digits is None:
         raise ValueError("box_route 'digits' needs a batch with `digits`: see ExampleConfig")
     rows, questions, slots = batch.answer_mask.shape
     # Ten logits for every answer token are less than the states of all digits of all boxes.
-    expected = expected_digits(model.token_logits(hidden, digits.token_ids))  # [B, Q*A]
+    logits = model.token_logits(hidden, digits.token_ids)  # [B, Q*A, 10]
     position = digits.positions + slots * jnp.arange(questions)[:, None, None, None]
-    read = jnp.take_along_axis(expected, position.reshape(rows, -1), axis=1)
-    numbers = jnp.sum(read.reshape(position.shape) * digits.place_weights, axis=-1)
-    return numbers * digits.scale[:, :, None] + digits.offset[:, :, None]
+    flat = position.reshape(rows, -1)
+    read = jax.vmap(lambda x, p: x[p])(logits, flat).reshape(*position.shape, 10)
+    written = jnp.take_along_axis(batch.answer_tokens.reshape(rows, -1), flat, axis=1)
+    is_digit = written.reshape(*position.shape, 1) == jnp.asarray(digits.token_ids)
+    return coordinates_of_digits(
+        read,
+        jnp.argmax(is_digit, axis=-1),
+        digits.place_weights,
+        digits.scale[:, :, None],
+        digits.offset[:, :, None],
+    )
 
 
-def _head_boxes(
+def _head_coordinates(
     model: AnswerModel, hidden: Float[Array, "B QA D"], batch: Batch
-) -> Float[Array, "B Q K 4"]:
+) -> Coordinates:
     """The boxes that the model's head regresses, fractions of the model's input."""
     head = getattr(model, "box_head", None)
     if head is None:
@@ -275,25 +289,5 @@ def _head_boxes(
     first = jnp.min(batch.coordinate_positions, axis=-1)
     position = first + slots * jnp.arange(questions)[:, None]  # [B, Q, K]
     states = jax.vmap(lambda h, p: h[p])(hidden, position.reshape(rows, -1))
-    return head(states).reshape(*position.shape, 4)
-
-
-def _loc_sums(
-    model: AnswerModel, hidden: Float[Array, "B QA D"], batch: Batch, chunk: int
-) -> tuple[Array, Array]:
-    """Of the boxes that the expected bins say: sums of the mean 1 - GIoU and of the mean IoU."""
-    rows, questions, slots = batch.answer_mask.shape
-    position = batch.coordinate_positions + slots * jnp.arange(questions)[:, None, None]
-    states = jax.vmap(lambda h, p: h[p])(hidden, position.reshape(rows, -1))  # [B, Q*K*4, D]
-
-    def sums(states: Array, target: Array, weight: Array, mask: Array) -> tuple[Array, Array]:
-        expected = expected_coordinates(model.loc_logits(states))
-        return _overlap_sums(expected, target.astype(expected.dtype), weight, mask)
-
-    items = (
-        states.reshape(rows, -1, 4, hidden.shape[-1]),
-        batch.target_boxes.reshape(rows, -1, 4),
-        _box_weights(batch).reshape(rows, -1),
-    )
-    # A box takes four positions' logits.
-    return sum_in_chunks(sums, items, batch.box_mask.reshape(rows, -1), chunk // 4)
+    boxes = head(states).reshape(*position.shape, 4)
+    return coordinates_of_points(boxes, jnp.asarray(batch.target_boxes))

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cxrjax.input_pipeline.batch import Batch
+from cxrjax.training.box_loss import NEAR
 from cxrjax.training.step_clock import StepTimes
 
 
@@ -99,10 +100,16 @@ class Progress:
             f"step {step:,}/{self._total:,}",
             f"loss {values['loss']:.4f}",
             f"tokens {values['ce']:.4f}",
-            f"boxes {values['giou_loss']:.4f}",
+            f"boxes {values['box_loss']:.4f}",
             f"token accuracy {values['token_accuracy']:.3f}",
-            f"box IoU {values['box_iou']:.3f}",
         ]
+        if "box_iou" in values:
+            near = [value for name, value in values.items() if name.startswith(_NEAR)]
+            parts += [
+                f"box IoU {values['box_iou']:.3f}",
+                f"swapped {values['coordinates/swapped']:.1%}",
+                f"within {NEAR} {sum(near) / len(near):.3f}",
+            ]
         if rates:
             parts += [
                 f"{rates['questions_per_second']:,.1f} questions/s",
@@ -117,6 +124,8 @@ class Progress:
         return "  ".join(parts)
 
 
+# Of each coordinate, the probability near the target (box_loss.py).
+_NEAR = f"coordinates/mass_within_{NEAR}/"
 # Names in a run's figures (utilization.py) -> on the step line.
 _MEMORY = {"hbm_peak_gb": "HBM", "host_peak_memory_gb": "memory"}
 

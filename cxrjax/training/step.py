@@ -62,14 +62,13 @@ class StepMetrics:
     def values(self) -> dict[str, Any]:
         """Named figures: sums divided by counts; NaN where a count is 0."""
         parts = self.parts
-        l1 = {} if parts.l1_sum is None else {"box_l1": parts.l1_sum / parts.giou_count}
+        boxes = {} if parts.boxes is None else parts.boxes.values(parts.box_count)
         return {
             "loss": self.loss,
             "ce": parts.ce_sum / parts.ce_count,
             "token_accuracy": parts.correct_sum / parts.ce_count,
-            "giou_loss": parts.giou_sum / parts.giou_count,
-            "box_iou": parts.iou_sum / parts.giou_count,
-            **l1,
+            "box_loss": parts.box_sum / parts.box_count,
+            **boxes,
             "grad_norm": self.grad_norm,
             "learning_rate": self.learning_rate,
         }

@@ -59,6 +59,13 @@ def test_no_box_is_no_failure_and_a_broken_one_is():
     assert _line("<loc0001><loc0002>")["parse"] != "ok"
 
 
+def test_swapped_corners_stay_as_the_model_wrote_them():
+    line = _line("<loc0300><loc0512><loc0600><loc0100>")  # y, x, y, x: x_min beyond x_max
+    left, right = 100.5 / 1024, 512.5 / 1024
+    np.testing.assert_allclose(line["boxes"][0][::2], [right, left], atol=1e-5)
+    assert line["parse"] == "ok"
+
+
 def test_any_stop_token_ends_the_text():
     ids = _TOKENIZER.encode("ILD")
     stop = _TOKENIZER.encode("none")[0]

@@ -23,9 +23,10 @@ from cxrjax.models.box_head import BoxHead
 from cxrjax.models.presets import DecoderConfig, VisionConfig, VLMConfig
 from cxrjax.records import Answer, QARecord, write_records
 from cxrjax.training import checkpoint
+from cxrjax.training.box_loss import DISTANCE_WEIGHT, ordered_giou_loss
 from cxrjax.training.config_check import validate
 from cxrjax.training.data import example_config
-from cxrjax.training.loss import HEAD_L1_WEIGHT, expected_digits, multitask_loss
+from cxrjax.training.loss import multitask_loss
 from cxrjax.training.optimizer import make_optimizer
 from cxrjax.training.step import init_state, make_train_step
 
@@ -79,33 +80,36 @@ def on_device(batch):
     return jax.tree.map(jnp.asarray, batch)
 
 
-def test_expected_digits_of_sharp_and_flat_logits():
-    np.testing.assert_allclose(expected_digits(jnp.zeros(10).at[7].set(1e4)), 7, rtol=1e-6)
-    np.testing.assert_allclose(expected_digits(jnp.zeros(10)), 4.5, rtol=1e-6)
-
-
 def test_digit_route_equals_numpy(digit_batch, hidden_model):
     digits = digit_batch.digits
     with jax.enable_x64(True):
         model = hidden_model(digit_batch, seed=2, dtype=np.float64)
         _, parts = box_loss(model, on_device(digit_batch), "digits")
     hidden, table = np.asarray(model.hidden[...]), np.asarray(model.table[...])
-    giou = iou = 0.0
+    loss = iou = 0.0
     for b, q, k in np.argwhere(digit_batch.box_mask):
-        box = np.zeros(4)
+        box, away, spread = np.zeros(4), 0.0, np.zeros(4)
         for c in range(4):
             number = 0.0
             for d in range(3):
                 logits = table[list(DIGIT_IDS)] @ hidden[b, q, digits.positions[b, q, k, c, d]]
                 probability = np.exp(logits) / np.exp(logits).sum()
-                number += digits.place_weights[b, q, k, c, d] * (probability @ np.arange(10))
+                place = digits.place_weights[b, q, k, c, d]
+                number += place * (probability @ np.arange(10))
+                at = digits.positions[b, q, k, c, d]
+                off = np.abs(np.arange(10) - (digit_batch.answer_tokens[b, q, at] - DIGIT_IDS[0]))
+                away += place * digits.scale[b, q, c] * (probability @ off)
+                mean = probability @ np.arange(10)
+                variance = probability @ (np.arange(10) - mean) ** 2
+                spread[c] = np.hypot(spread[c], place * digits.scale[b, q, c] * variance**0.5)
             box[c] = number * digits.scale[b, q, c] + digits.offset[b, q, c]
         weight = 1 / digit_batch.box_mask[b, q].sum()
-        giou += weight * (1 - boxes.giou(box, digit_batch.target_boxes[b, q, k]))
-        iou += weight * boxes.iou(box, digit_batch.target_boxes[b, q, k])
-    np.testing.assert_allclose(parts.giou_sum, giou, rtol=1e-7)
-    np.testing.assert_allclose(parts.iou_sum, iou, rtol=1e-7)
-    assert parts.giou_count == 3 and parts.l1_sum is None
+        target = digit_batch.target_boxes[b, q, k]
+        loss += weight * (float(ordered_giou_loss(box, target, spread)) + DISTANCE_WEIGHT * away)
+        iou += weight * boxes.iou(box, target, swapped="empty")
+    np.testing.assert_allclose(parts.box_sum, loss, rtol=1e-5)
+    np.testing.assert_allclose(parts.boxes.iou, iou, rtol=1e-6)
+    assert parts.box_count == 3
 
 
 def test_certain_digits_give_the_plain_box(digit_batch, hidden_model):
@@ -118,8 +122,8 @@ def test_certain_digits_give_the_plain_box(digit_batch, hidden_model):
     hidden[..., :10] = 200 * np.eye(10)[value] * is_digit[..., None]
     model.table[...], model.hidden[...] = jnp.asarray(table), jnp.asarray(hidden)
     _, parts = box_loss(model, on_device(digit_batch), "digits")
-    np.testing.assert_allclose(parts.giou_sum, 0, atol=1e-4)
-    np.testing.assert_allclose(parts.iou_sum, 3, atol=1e-4)
+    np.testing.assert_allclose(parts.box_sum, 0, atol=1e-3)
+    np.testing.assert_allclose(parts.boxes.iou, 3, atol=1e-4)
 
 
 def test_digit_gradient_equals_finite_differences_and_flows_through_digits_alone(
@@ -132,7 +136,7 @@ def test_digit_gradient_equals_finite_differences_and_flows_through_digits_alone
 
         @jax.jit
         def loss(state):
-            return _compiled(graphdef, state, batch, 1.0, "digits")[1].giou_sum
+            return _compiled(graphdef, state, batch, 1.0, "digits")[1].box_sum
 
         gradient = jax.grad(loss)(state)
         rng, step = np.random.default_rng(0), 1e-6
@@ -159,7 +163,7 @@ def test_a_route_without_what_it_needs_is_refused(digit_batch, random_batch, hid
     with pytest.raises(ValueError, match="needs a model with a box head"):
         box_loss(hidden_model(batch), batch, "head")
     _, parts = box_loss(hidden_model(batch), batch, "none")
-    assert parts.giou_sum == parts.iou_sum == 0
+    assert parts.box_sum == 0 and parts.boxes is None
 
 
 def test_head_loss_equals_numpy_and_reads_the_first_coordinate_s_state(random_batch, hidden_model):
@@ -173,21 +177,17 @@ def test_head_loss_equals_numpy_and_reads_the_first_coordinate_s_state(random_ba
         at = batch.coordinate_positions[b, q, k].min()
         box = np.asarray(regressed[b, q, at], np.float64)
         target = batch.target_boxes[b, q, k].astype(np.float64)
-        center_and_size = [
-            np.array([(x[0] + x[2]) / 2, (x[1] + x[3]) / 2, x[2] - x[0], x[3] - x[1]])
-            for x in (box, target)
-        ]
         weight = 1 / batch.box_mask[b, q].sum()
         giou += weight * (1 - boxes.giou(box, target))
         iou += weight * boxes.iou(box, target)
-        l1 += weight * np.abs(center_and_size[0] - center_and_size[1]).sum()
-    np.testing.assert_allclose(parts.giou_sum, giou, rtol=1e-5)
-    np.testing.assert_allclose(parts.iou_sum, iou, rtol=1e-4)
-    np.testing.assert_allclose(parts.l1_sum, l1, rtol=1e-5)
+        l1 += weight * np.abs(box - target).sum()
+    np.testing.assert_allclose(parts.boxes.giou, giou, rtol=1e-5)
+    np.testing.assert_allclose(parts.boxes.iou, iou, rtol=1e-4)
+    np.testing.assert_allclose(parts.boxes.distance, l1 / 4, rtol=1e-5)
+    assert parts.boxes.swapped == 0  # the head gives centre and size
     expected = parts.ce_sum / parts.ce_count
-    expected += 0.5 * (giou + HEAD_L1_WEIGHT * l1) / parts.giou_count
+    expected += 0.5 * (giou + DISTANCE_WEIGHT * l1) / parts.box_count
     np.testing.assert_allclose(total, expected, rtol=1e-5)
-    assert (parts + parts).l1_sum == 2 * parts.l1_sum
 
 
 def _head_config(run_config):
@@ -319,5 +319,5 @@ def test_records_to_a_falling_box_loss(run_config, source, tokenizer, codec, rou
     # The head begins without knowing what the tokens already say.
     assert seen[-1]["giou_loss"] < (0.75 if route == "head" else 0.6) * seen[0]["giou_loss"]
     assert seen[-1]["box_iou"] > seen[0]["box_iou"] + 0.1
-    assert ("box_l1" in seen[0]) == (route == "head")
+    assert seen[-1]["coordinates/expected_distance"] < seen[0]["coordinates/expected_distance"]
     assert seen[-1]["ce"] < seen[0]["ce"]

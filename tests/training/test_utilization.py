@@ -74,7 +74,7 @@ def test_rates():
         "mfu": 0.25,
     }
     assert progress.rates(4) == {}
-    values = dict.fromkeys(("loss", "ce", "giou_loss", "token_accuracy", "box_iou"), 0.5)
+    values = dict.fromkeys(("loss", "ce", "box_loss", "token_accuracy"), 0.5)
     line = progress.line(4, values, rates | {"hbm_peak_gb": 12.34})
     assert "2 s a step  data wait 20%  host 5%  MFU 25.0%  HBM 12.3 GB  0:12 left" in line
 

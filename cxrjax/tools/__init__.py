@@ -1,0 +1,1 @@
+"""One-off commands about a model or a data set."""

@@ -1,0 +1,108 @@
+"""Tells where a model puts the coordinates of boxes: swapped corners, stray mass, errors.
+
+    python -m cxrjax.tools.coordinates --workdir=DIR | --checkpoint=DIR --records=FILE --out=FILE
+
+The model reads the records' true answers and says at each coordinate what comes next. FILE becomes
+JSON: for `all` boxes and for those of the image's `left_half` and `right_half`, how many there are,
+what share of expected boxes has swapped corners, and of x_min, y_min, x_max, y_max each how much
+probability lies near the target, how far it spreads, and how far its expectation, its likeliest
+value and its median lie from the target (cxrjax/training/coordinate_report.py names every key).
+"""
+
+import argparse
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from cxrjax import cli
+from cxrjax.devices import sharding
+from cxrjax.errors import UserError
+from cxrjax.input_pipeline.prompts import PROMPTS
+from cxrjax.input_pipeline.sources import RecordSource
+from cxrjax.input_pipeline.usable_records import check_records
+from cxrjax.runners.own_model import open_model
+from cxrjax.training.config import default_config
+from cxrjax.training.coordinate_report import (
+    make_coordinate_report,
+    named_figures,
+    swapped_share,
+)
+from cxrjax.training.run_info import write_json
+from cxrjax.training.swapped_corners import LIMIT, swapped_line
+
+# Answers may be longer than those the model was trained on; none is cut.
+_LONGER = (64, 128, 256, 512)
+_MAX_BOXES = 32
+
+
+def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Flags of the command; leaves with code 2 where they are unusable."""
+    parser = argparse.ArgumentParser(
+        prog="python -m cxrjax.tools.coordinates",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    model = parser.add_mutually_exclusive_group(required=True)
+    model.add_argument("--workdir", type=Path, help="a training run: its best checkpoint")
+    model.add_argument("--checkpoint", type=Path, help="a base model's directory")
+    add = parser.add_argument
+    add("--step", type=int, help="of a training run, another checkpoint than the best")
+    add("--records", type=Path, required=True, metavar="FILE", help="records with answers")
+    add("--image_root", type=Path, help="what image_path is relative to (data/README.md)")
+    add("--prompt", choices=sorted(PROMPTS), help="prompt format (default: the model's own)")
+    add("--source", metavar="NAME", help="of a run on a mixture: ask as this source does")
+    add("--images_per_batch", type=int, default=8, help="at a time (default 8)")
+    add("--out", type=Path, required=True, metavar="FILE", help="JSON to write")
+    flags = parser.parse_args(argv)
+    if flags.images_per_batch < 1:
+        parser.error("--images_per_batch must be at least 1")
+    return flags
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Writes the report and prints its first part."""
+    flags = parse_arguments(argv)
+    mesh = sharding.make_mesh(default_config().mesh)
+    opened = open_model(
+        flags.workdir or flags.checkpoint,
+        flags.step,
+        source=flags.source,
+        prompt=flags.prompt,
+        mesh=mesh,
+    )
+    data = opened.config.data
+    records = RecordSource(flags.records, flags.image_root, data.questions_per_image)
+    left_out = set(check_records(records, data.record_codec).indices)
+    if PROMPTS[data.prompt].needs_finding:
+        left_out |= {index for index, record in records.records() if not record.finding}
+    if len(left_out) == records.num_records:
+        raise UserError(f"{flags.records}: no record that prompt {data.prompt!r} can ask about")
+    buckets = opened.examples.answer_buckets
+    report = make_coordinate_report(
+        records.without(left_out),
+        opened.tokenizer,
+        dataclasses.replace(
+            opened.examples,
+            answer_buckets=buckets + tuple(n for n in _LONGER if n > max(buckets)),
+            max_boxes=max(_MAX_BOXES, opened.examples.max_boxes),
+        ),
+        images_per_batch=opened.generator.whole_batch(flags.images_per_batch),
+        mesh=mesh,
+    )
+    if report is None:
+        raise UserError(
+            f"data.codec={data.codec!r}: its boxes are not read off single tokens or digits, so "
+            "there are no coordinate distributions"
+        )
+    told = report(opened.generator.model)
+    write_json(flags.out, told)
+    print(json.dumps(told["all"], indent=1))
+    if (share := swapped_share(named_figures(told))) > LIMIT:
+        print(swapped_line(share))
+    print(f"{flags.out}: all, left_half, right_half")
+
+
+if __name__ == "__main__":
+    cli.run(main)

@@ -1,0 +1,157 @@
+"""Where a model puts the coordinates of boxes, teacher-forced, unsorted.
+
+The model reads the true answer and says at each coordinate what comes next; nothing is generated.
+What is told is kept as the model says it: corners stay swapped, a stray bin stays where it is.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+from jax.sharding import Mesh
+from jaxtyping import Bool, Float
+
+from cxrjax import boxes, distributed
+from cxrjax.devices.placement import fetch_whole, host_rows
+from cxrjax.devices.sharding import put_batch
+from cxrjax.input_pipeline.batch import Batch, LoadedBatch
+from cxrjax.input_pipeline.coordinates import BoxRoute, resolve_box_route
+from cxrjax.input_pipeline.examples import ExampleConfig
+from cxrjax.input_pipeline.loader import eval_loader
+from cxrjax.input_pipeline.sources import QuestionSource
+from cxrjax.input_pipeline.tokenizer import Tokenizer
+from cxrjax.models import VLM
+from cxrjax.training.box_loss import NEAR, XYXY, Coordinates
+from cxrjax.training.loss import read_coordinates
+
+HALVES = ("all", "left_half", "right_half")
+Report = dict[str, dict[str, Any]]
+
+
+def make_coordinate_report(
+    source: QuestionSource,
+    tokenizer: Tokenizer,
+    examples: ExampleConfig,
+    *,
+    images_per_batch: int,
+    mesh: Mesh,
+) -> Callable[[VLM], Report] | None:
+    """`coordinate_report` of a model on records; None where no loss reaches their boxes.
+
+    Questions whose answers are too long for the buckets, or have too many boxes, are left out.
+
+    Args:
+        source: records with answers.
+        images_per_batch: over all processes and devices.
+        mesh: the model's.
+    """
+    route = resolve_box_route(examples.box_route, examples.codec)
+    if route == "none":
+        return None
+    loader = eval_loader(
+        source,
+        tokenizer,
+        dataclasses.replace(examples, too_long="set_aside"),
+        global_batch_size=images_per_batch,
+        rows=None if distributed.alone() else host_rows(mesh, images_per_batch),
+        with_answers=True,
+    )
+    return lambda model: coordinate_report(model, loader, route, mesh)
+
+
+def coordinate_report(
+    model: VLM, batches: Iterable[LoadedBatch], route: BoxRoute, mesh: Mesh
+) -> Report:
+    """Figures over all boxes of the batches' answers, and over those in each half of the image.
+
+    Args:
+        batches: with answers.
+        route: how boxes are written.
+        mesh: the model's; of several processes all call this, each with its rows.
+
+    Returns:
+        For `all`, `left_half` and `right_half` (of the image, by the target's centre): `n` boxes;
+        `swapped_x` and `swapped_y`, shares of expected boxes with swapped corners; of x_min,
+        y_min, x_max, y_max each: `mass_within_0.05`, the mean probability within 0.05 of the
+        target, `mass_within_0.05_where_right`, the same where the likeliest value is as near,
+        `spread`, the mean standard deviation, and `expected_error`, `argmax_error` and
+        `median_error`, mean distances from the target; `expected_iou`, `argmax_iou` and
+        `median_iou`, mean IoU with swapped boxes as they stand. Fractions of the model's input;
+        None where there is no box to tell of.
+    """
+    graphdef, state = nnx.split(model)
+    none = np.zeros((0, 4), np.float32)
+
+    @jax.jit
+    def read(state: Any, batch: Batch) -> Coordinates:
+        # Any: a VLM takes more than the loss asks of a model.
+        model: Any = nnx.merge(graphdef, state)
+        return read_coordinates(model, batch, route)
+
+    found, targets = [Coordinates(*[none] * len(Coordinates._fields))], [none]
+    for loaded in batches:
+        batch = put_batch(loaded.batch, mesh)
+        coordinates, target, mask = fetch_whole(
+            (read(state, batch), batch.target_boxes, batch.box_mask), mesh
+        )
+        found.append(Coordinates(*(part[mask] for part in coordinates)))
+        targets.append(target[mask])
+    whole = Coordinates(*map(np.concatenate, zip(*found, strict=True)))
+    return summarize(whole, np.concatenate(targets))
+
+
+def summarize(found: Coordinates, targets: Float[np.ndarray, "n 4"]) -> Report:
+    """The figures of `coordinate_report` for boxes one after the other, NumPy."""
+    left = (targets[:, 0] + targets[:, 2]) / 2 < 0.5
+    chosen = (np.ones(len(targets), bool), left, ~left)
+    return {
+        name: _figures(Coordinates(*(part[rows] for part in found)), targets[rows])
+        for name, rows in zip(HALVES, chosen, strict=True)
+    }
+
+
+def _figures(found: Coordinates, targets: Float[np.ndarray, "n 4"]) -> dict[str, Any]:
+    expected, _, near, spread, likeliest, median = map(np.asarray, found)
+    reads = {"expected": expected, "argmax": likeliest, "median": median}
+    everywhere = np.ones(targets.shape, bool)
+    right = np.abs(likeliest - targets) <= NEAR
+    swapped = expected[:, :2] > expected[:, 2:]
+    return {
+        "n": len(targets),
+        "swapped_x": _mean(swapped[:, 0]),
+        "swapped_y": _mean(swapped[:, 1]),
+        f"mass_within_{NEAR}": _means(near, everywhere),
+        f"mass_within_{NEAR}_where_right": _means(near, right),
+        "spread": _means(spread, everywhere),
+        **{f"{n}_error": _means(np.abs(x - targets), everywhere) for n, x in reads.items()},
+        **{f"{n}_iou": _mean(boxes.iou(x, targets, swapped="empty")) for n, x in reads.items()},
+    }
+
+
+def _mean(values: np.ndarray) -> float | None:
+    return float(np.mean(values)) if len(values) else None
+
+
+def _means(values: Float[np.ndarray, "n 4"], mask: Bool[np.ndarray, "n 4"]) -> list[float | None]:
+    return [_mean(values[mask[:, k], k]) for k in range(4)]
+
+
+def named_figures(report: Report) -> dict[str, float | None]:
+    """A report as figures for event files: `coordinates/all/swapped_x`, `.../spread/x_min`."""
+    figures: dict[str, float | None] = {}
+    for half, told in report.items():
+        for name, value in told.items():
+            if isinstance(value, list):
+                each = zip(XYXY, value, strict=True)
+                figures |= {f"coordinates/{half}/{name}/{corner}": v for corner, v in each}
+            else:
+                figures[f"coordinates/{half}/{name}"] = value
+    return figures
+
+
+def swapped_share(figures: Mapping[str, Any]) -> float:
+    """The larger share of swapped corners of the two axes, of a report's `all`; 0 without boxes."""
+    return max(figures.get(f"coordinates/all/swapped_{axis}") or 0.0 for axis in "xy")

@@ -1,0 +1,273 @@
+"""The box loss: one optimum, and what is told of boxes has none of its symmetries."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cxrjax import boxes
+from cxrjax.training.box_loss import (
+    NEAR,
+    Coordinates,
+    box_loss,
+    box_sums,
+    coordinates_of_bins,
+    coordinates_of_digits,
+    coordinates_of_points,
+    ordered_giou_loss,
+)
+
+CENTERS = (np.arange(1024) + 0.5) / 1024
+SWAPS = [(2, 1, 0, 3), (0, 3, 2, 1), (2, 3, 0, 1)]
+
+unhurried = settings(deadline=None)
+coordinate = st.floats(0, 1, allow_subnormal=False)
+bins = st.integers(0, 1023)
+
+
+@st.composite
+def true_boxes(draw, smallest=0.03):
+    """xyxy in order, no side shorter than `smallest`."""
+    low = [draw(st.floats(0, 1 - smallest, allow_subnormal=False)) for _ in range(2)]
+    high = [draw(st.floats(x + smallest, 1, allow_subnormal=False)) for x in low]
+    return np.array(low + high, np.float32)
+
+
+def point_loss(predicted, target):
+    """The whole loss of a distribution that is a point."""
+    return box_loss(coordinates_of_points(predicted, target), target)
+
+
+@jax.jit
+def _descend(start, target):
+    optimizer = optax.adam(optax.linear_schedule(4e-3, 0, 4000))
+
+    def step(carry, _):
+        at, state = carry
+        updates, state = optimizer.update(jax.grad(point_loss)(at, target), state)
+        return (jnp.clip(at + updates, 0, 1), state), None
+
+    return jax.lax.scan(step, (start, optimizer.init(start)), length=4000)[0][0]
+
+
+@settings(max_examples=60, deadline=None)
+@given(start=st.tuples(*[coordinate] * 4), target=true_boxes())
+def test_descent_from_any_start_ends_at_the_target_with_corners_in_order(start, target):
+    end = np.asarray(_descend(jnp.asarray(start, jnp.float32), jnp.asarray(target)))
+    np.testing.assert_allclose(end, target, atol=1e-2)
+
+
+@pytest.mark.parametrize("order", SWAPS)
+def test_descent_from_the_target_s_own_edges_swapped(order):
+    target = jnp.array([0.162, 0.3, 0.329, 0.55])
+    np.testing.assert_allclose(_descend(target[jnp.array(order)], target), target, atol=1e-2)
+
+
+@unhurried
+@given(target=true_boxes(), other=true_boxes(), order=st.sampled_from(SWAPS))
+def test_the_target_with_swapped_corners_costs_more_than_any_box_beside_it(target, other, order):
+    apart = boxes.iou(other, target) == 0
+    if not apart:
+        low = 0.5 if target[0] < 0.5 else 0.0  # somewhere beside it
+        other = np.array([low, 0.1, low + 0.02, 0.2], np.float32)
+        if boxes.iou(other, target) > 0:
+            return
+    swapped = target[list(order)]
+    assert ordered_giou_loss(swapped, target) > ordered_giou_loss(other, target)
+    # The distance from the target costs besides, whatever the order.
+    if np.abs(other - target).sum() <= np.abs(swapped - target).sum():
+        assert point_loss(swapped, target) > point_loss(other, target)
+
+
+@unhurried
+@given(target=true_boxes(), first=coordinate, more=st.floats(0.01, 1, allow_subnormal=False))
+def test_more_swapped_costs_more(target, first, more):
+    middle = (target[0] + target[2]) / 2
+    mild, strong = (
+        jnp.asarray([middle + by, target[1], middle - by, target[3]])
+        for by in (first, first + more)
+    )
+    assert point_loss(strong, target) > point_loss(mild, target)
+
+
+@unhurried
+@given(predicted=st.tuples(*[coordinate] * 4), target=st.tuples(*[coordinate] * 4))
+def test_gradients_are_finite_for_any_boxes(predicted, target):
+    low, high = np.sort(np.reshape(target, (2, 2)), axis=0)
+    target = jnp.asarray(np.concatenate([low, high]), jnp.float32)
+    value, slope = jax.value_and_grad(point_loss)(jnp.asarray(predicted, jnp.float32), target)
+    assert np.isfinite(value) and np.all(np.isfinite(slope))
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_the_gradient_of_a_swapped_box_moves_each_corner_to_its_own_side(axis):
+    target = jnp.array([0.2, 0.2, 0.4, 0.4])
+    order = jnp.array(SWAPS[axis])
+    slope = jax.grad(ordered_giou_loss)(target[order], target)
+    assert slope[axis] > 0 > slope[axis + 2]  # the low corner goes down, the high one up
+
+
+def test_expectations_in_an_order_that_says_nothing_are_left_alone():
+    """Half of the mass on each of two boxes: the low corner's mean lies beyond the high one's."""
+    target = jnp.array([0.1, 0.1, 0.2, 0.3])
+    mean = jnp.array([0.45, 0.1, 0.2, 0.3])
+    torn = jnp.array([0.35, 0.0, 0.0, 0.0])
+    assert ordered_giou_loss(mean, target, torn) <= 2
+    assert ordered_giou_loss(mean, target) > 2
+    assert ordered_giou_loss(mean, target, torn / 10) > 2
+
+
+def _losses(logits, target_bins, lambda_box):
+    """Cross-entropy plus lambda times the box loss of four free distributions [4, 1024]."""
+    target = (target_bins + 0.5) / 1024
+    ce = -jnp.sum(jnp.take_along_axis(jax.nn.log_softmax(logits), target_bins[:, None], axis=-1))
+    return ce + lambda_box * box_loss(coordinates_of_bins(logits, target), target)
+
+
+@functools.partial(jax.jit, static_argnames="steps")
+def _fit(logits, target_bins, lambda_box, steps=1500):
+    optimizer = optax.adam(0.1)
+
+    def step(carry, _):
+        logits, state = carry
+        slope = jax.grad(_losses)(logits, target_bins, lambda_box)
+        updates, state = optimizer.update(slope, state)
+        return (logits + updates, state), None
+
+    return jax.lax.scan(step, (logits, optimizer.init(logits)), length=steps)[0][0]
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    seed=st.integers(0, 2**16),
+    lambda_box=st.sampled_from([0.0, 0.5, 2.0, 10.0]),
+    corners=st.tuples(st.integers(0, 1000), st.integers(0, 1000)),
+    size=st.tuples(st.integers(4, 500), st.integers(4, 500)),
+)
+def test_free_distributions_end_as_points_on_the_right_bins(seed, lambda_box, corners, size):
+    high = np.minimum(np.add(corners, size), 1023)
+    target = jnp.asarray([*corners, *high])
+    start = 3 * jax.random.normal(jax.random.key(seed), (4, 1024))
+    probability = jax.nn.softmax(_fit(start, target, lambda_box))
+    assert np.all(np.asarray(probability)[np.arange(4), np.asarray(target)] > 0.99)
+
+
+@unhurried
+@given(
+    target=true_boxes(),
+    masses=st.lists(st.tuples(bins, st.floats(0.01, 1)), min_size=1, max_size=4),
+    which=st.integers(0, 3),
+)
+def test_no_other_distribution_costs_as_little_as_the_point(target, masses, which):
+    target_bins = np.minimum((target * 1024).astype(int), 1023)
+    target = jnp.asarray(CENTERS[target_bins], jnp.float32)
+    probability = np.zeros((4, 1024))
+    probability[np.arange(4), target_bins] = 1
+    logits = jnp.log(jnp.asarray(probability) + 1e-30)
+    at_point = box_loss(coordinates_of_bins(logits, target), target)
+    probability[which] = 0
+    for place, mass in masses:
+        probability[which, place] += mass
+    probability[which] /= probability[which].sum()
+    elsewhere = box_loss(
+        coordinates_of_bins(jnp.log(jnp.asarray(probability) + 1e-30), target), target
+    )
+    np.testing.assert_allclose(at_point, 0, atol=1e-4)
+    if probability[which, target_bins[which]] < 0.999:
+        assert elsewhere > at_point
+
+
+@unhurried
+@given(place=st.integers(100, 900), away=st.integers(1, 100), which=st.integers(0, 3))
+def test_two_points_with_the_right_mean_cost_more_than_one(place, away, which):
+    target = np.array([100, 100, 900, 900])
+    target[which] = place
+    probability = np.full((4, 1024), 1e-30)
+    probability[np.arange(4), target] = 1
+    one = jnp.log(jnp.asarray(probability))
+    probability[which, place] = 1e-30
+    probability[which, [place - away, place + away]] = 0.5
+    two = jnp.log(jnp.asarray(probability))
+    at = jnp.asarray(CENTERS[target], jnp.float32)
+    found = [coordinates_of_bins(logits, at) for logits in (one, two)]
+    np.testing.assert_allclose(found[0].expected, found[1].expected, atol=1e-5)
+    assert box_loss(found[1], at) > box_loss(found[0], at)
+
+
+def test_what_is_told_of_bins_equals_numpy():
+    rng = np.random.default_rng(0)
+    logits, target = 2 * rng.normal(size=(3, 4, 1024)), rng.random((3, 4))
+    with jax.enable_x64(True):
+        found = coordinates_of_bins(jnp.asarray(logits), jnp.asarray(target))
+    probability = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    for at in np.ndindex(3, 4):
+        p, away = probability[at], np.abs(CENTERS - target[at])
+        mean = p @ CENTERS
+        np.testing.assert_allclose(found.expected[at], mean, rtol=1e-6)
+        np.testing.assert_allclose(found.distance[at], p @ away, rtol=1e-6)
+        np.testing.assert_allclose(found.near[at], p[away <= NEAR].sum(), rtol=1e-4)
+        np.testing.assert_allclose(found.spread[at], np.sqrt(p @ (CENTERS - mean) ** 2), rtol=1e-6)
+        np.testing.assert_allclose(found.likeliest[at], CENTERS[p.argmax()])
+        np.testing.assert_allclose(found.median[at], CENTERS[np.searchsorted(p.cumsum(), 0.5)])
+
+
+def test_what_is_told_of_digits_equals_drawing_them():
+    """Places independent of each other, as they are under teacher forcing."""
+    rng = np.random.default_rng(1)
+    logits = rng.normal(size=(1, 4, 3, 10))
+    written = rng.integers(0, 10, (1, 4, 3))
+    places = np.tile([100.0, 10.0, 1.0], (1, 4, 1))
+    places[0, 3] = [10.0, 1.0, 0.0]  # a number of two digits
+    scale, offset = np.full((1, 4), 1 / 900), np.full((1, 4), 0.02)
+    with jax.enable_x64(True):
+        found = coordinates_of_digits(*map(jnp.asarray, (logits, written, places, scale, offset)))
+    probability = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    for c in range(4):
+        drawn = np.stack(
+            [rng.choice(10, 400_000, p=probability[0, c, d]) for d in range(3)], axis=-1
+        )
+        numbers = drawn @ places[0, c] / 900 + 0.02
+        away = np.abs(drawn - written[0, c]) * places[0, c] / 900
+        np.testing.assert_allclose(found.expected[0, c], numbers.mean(), rtol=1e-2)
+        np.testing.assert_allclose(found.spread[0, c], numbers.std(), rtol=1e-2)
+        np.testing.assert_allclose(found.distance[0, c], away.sum(-1).mean(), rtol=1e-2)
+        near = (away <= NEAR).all(-1).mean()
+        np.testing.assert_allclose(found.near[0, c], near, atol=1e-2)
+    digits = probability.argmax(-1)
+    np.testing.assert_allclose(found.likeliest, (digits * places).sum(-1) / 900 + 0.02)
+
+
+def test_right_digits_that_are_certain_cost_nothing_and_swapped_ones_do():
+    written = np.array([[[1, 6, 2], [3, 0, 0], [3, 2, 9], [5, 5, 0]]])
+    places = np.tile([100.0, 10.0, 1.0], (1, 4, 1))
+    scale, offset = np.full((1, 4), 1e-3), np.zeros((1, 4))
+    target = jnp.asarray([[0.162, 0.3, 0.329, 0.55]])
+
+    def loss(digits):
+        logits = 50.0 * np.eye(10)[digits]
+        found = coordinates_of_digits(*map(jnp.asarray, (logits, written, places, scale, offset)))
+        return float(box_loss(found, target)[0])
+
+    np.testing.assert_allclose(loss(written), 0, atol=1e-5)
+    assert loss(written[:, [2, 1, 0, 3]]) > 2
+
+
+def test_sums_weigh_boxes_and_leave_out_what_is_none():
+    rng = np.random.default_rng(3)
+    target = np.array([[0.1, 0.1, 0.4, 0.5], [0.5, 0.2, 0.9, 0.6], [0.0, 0.0, 0.0, 0.0]])
+    expected = np.array([[0.4, 0.1, 0.1, 0.5], [0.5, 0.2, 0.8, 0.6], [0.3, 0.3, 0.2, 0.2]])
+    parts = [rng.random((3, 4)) for _ in range(5)]
+    found = Coordinates(*map(jnp.asarray, (expected, *parts)))
+    weight = jnp.asarray([0.5, 1.0, 0.0])
+    loss, told = box_sums(found, jnp.asarray(target), weight)
+    each = np.asarray(box_loss(found, jnp.asarray(target)))
+    np.testing.assert_allclose(loss, each[:2] @ [0.5, 1.0], rtol=1e-6)
+    np.testing.assert_allclose(told.swapped, 0.5)
+    np.testing.assert_allclose(told.iou, 1.0 * 0.3 / 0.4, rtol=1e-5)  # a swapped box has none
+    np.testing.assert_allclose(told.near, np.asarray(found.near)[:2].T @ [0.5, 1.0], rtol=1e-5)
+    assert told.values(2)["coordinates/swapped"] == 0.25
