@@ -158,6 +158,7 @@ def make_evaluate(
             print(f"validation: {count} records set aside: {reason}")
     strategy, grammar = read_decoding(config.decoding, tokenizer, config.data.codec)
     examples = training_examples(config, features(records.source))
+    check = preemption.check if preemption is not None else None
     answers = validation.make_evaluate(
         records.source,
         tokenizer,
@@ -167,10 +168,15 @@ def make_evaluate(
         grammar=grammar,
         images_per_batch=batch_images(config),
         mesh=mesh,
-        each_answer=preemption.check if preemption is not None else None,
+        each_answer=check,
     )
     coordinates = make_coordinate_report(
-        records.source, tokenizer, examples, images_per_batch=batch_images(config), mesh=mesh
+        records.source,
+        tokenizer,
+        examples,
+        images_per_batch=batch_images(config),
+        mesh=mesh,
+        each_batch=check,
     )
     if coordinates is None:
         return answers

@@ -36,8 +36,14 @@ def parts() -> set[str]:
 
 
 def is_command(part: str) -> bool:
-    file = PACKAGE / f"{part}.py"
-    return file.is_file() and '__name__ == "__main__"' in file.read_text(encoding="utf-8")
+    """Whether a module is a command, or a folder holds nothing but commands."""
+    folder = PACKAGE / part
+    modules = [path for path in folder.glob("*.py") if path.stem != "__init__"]
+    files = modules if folder.is_dir() else [PACKAGE / f"{part}.py"]
+    return all(
+        path.is_file() and '__name__ == "__main__"' in path.read_text(encoding="utf-8")
+        for path in files
+    )
 
 
 def floor_of(part: str) -> int:

@@ -43,6 +43,7 @@ CURVES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Training loss, total", ("(train/)?loss",)),
     ("Cross-entropy of answer tokens", ("(train/)?(ce|cross_entropy)",)),
     ("Box part, 1 − GIoU", ("(train/)?(giou_loss|giou)",)),
+    ("Boxes with swapped corners, share", ("(train/)?coordinates/swapped",)),
     ("Validation F1", ("(.*/)?paper/vqa/f1", "(.*/)?vqa/f1")),
 )
 

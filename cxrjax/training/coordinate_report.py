@@ -5,7 +5,7 @@ What is told is kept as the model says it: corners stay swapped, a stray bin sta
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float
 
 from cxrjax import boxes, distributed
 from cxrjax.devices.placement import fetch_whole, host_rows
-from cxrjax.devices.sharding import put_batch
+from cxrjax.devices.sharding import mesh_of_kernels, put_batch
 from cxrjax.input_pipeline.batch import Batch, LoadedBatch
 from cxrjax.input_pipeline.coordinates import BoxRoute, resolve_box_route
 from cxrjax.input_pipeline.examples import ExampleConfig
@@ -38,15 +38,18 @@ def make_coordinate_report(
     *,
     images_per_batch: int,
     mesh: Mesh,
+    each_batch: Callable[[], None] | None = None,
 ) -> Callable[[VLM], Report] | None:
     """`coordinate_report` of a model on records; None where no loss reaches their boxes.
 
-    Questions whose answers are too long for the buckets, or have too many boxes, are left out.
+    Questions whose answers are too long for the buckets, or have too many boxes, and those whose
+    images cannot be read, are left out and counted.
 
     Args:
         source: records with answers.
         images_per_batch: over all processes and devices.
         mesh: the model's.
+        each_batch: called at each, and may raise to abandon the report.
     """
     route = resolve_box_route(examples.box_route, examples.codec)
     if route == "none":
@@ -59,7 +62,14 @@ def make_coordinate_report(
         rows=None if distributed.alone() else host_rows(mesh, images_per_batch),
         with_answers=True,
     )
-    return lambda model: coordinate_report(model, loader, route, mesh)
+
+    def batches() -> Iterator[LoadedBatch]:
+        for loaded in loader:
+            if each_batch is not None:
+                each_batch()
+            yield loaded
+
+    return lambda model: coordinate_report(model, batches(), route, mesh)
 
 
 def coordinate_report(
@@ -73,7 +83,8 @@ def coordinate_report(
         mesh: the model's; of several processes all call this, each with its rows.
 
     Returns:
-        For `all`, `left_half` and `right_half` (of the image, by the target's centre): `n` boxes;
+        For `all`, `left_half` and `right_half` (of the image, by the target's centre): `n` boxes
+        (`all` also has `questions_left_out`, how many could not be read so);
         `swapped_x` and `swapped_y`, shares of expected boxes with swapped corners; of x_min,
         y_min, x_max, y_max each: `mass_within_0.05`, the mean probability within 0.05 of the
         target, `mass_within_0.05_where_right`, the same where the likeliest value is as near,
@@ -89,8 +100,10 @@ def coordinate_report(
     def read(state: Any, batch: Batch) -> Coordinates:
         # Any: a VLM takes more than the loss asks of a model.
         model: Any = nnx.merge(graphdef, state)
-        return read_coordinates(model, batch, route)
+        with mesh_of_kernels(mesh):
+            return read_coordinates(model, batch, route)
 
+    left_out: set[int] = set()
     found, targets = [Coordinates(*[none] * len(Coordinates._fields))], [none]
     for loaded in batches:
         batch = put_batch(loaded.batch, mesh)
@@ -99,8 +112,11 @@ def coordinate_report(
         )
         found.append(Coordinates(*(part[mask] for part in coordinates)))
         targets.append(target[mask])
+        left_out.update(problem.question_index for problem in loaded.problems)
     whole = Coordinates(*map(np.concatenate, zip(*found, strict=True)))
-    return summarize(whole, np.concatenate(targets))
+    report = summarize(whole, np.concatenate(targets))
+    report["all"]["questions_left_out"] = len(set().union(*distributed.gather(list(left_out))))
+    return report
 
 
 def summarize(found: Coordinates, targets: Float[np.ndarray, "n 4"]) -> Report:

@@ -227,7 +227,13 @@ class Page:
     def log(self) -> Path:
         """A training log of 100 steps with three validations."""
         lines: list[dict] = [
-            {"step": s, "loss": 3 - s / 100, "ce": 2 - s / 100, "giou_loss": 1.0}
+            {
+                "step": s,
+                "loss": 3 - s / 100,
+                "ce": 2 - s / 100,
+                "giou_loss": 1.0,
+                "coordinates/swapped": 0.01,
+            }
             for s in range(100)
         ]
         lines += [{"step": s, "validation/vqa/f1": 0.5 + s / 400} for s in (0, 50, 99)]

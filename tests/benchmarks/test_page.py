@@ -289,7 +289,8 @@ def test_nothing_is_loaded_from_anywhere(page):
 def test_curves_are_drawn(page):
     root = page.read(training_log=page.log())
     curves = {next(c.all("code")).text: c for c in root.all("figure", "curve")}
-    assert list(curves) == ["loss", "ce", "giou_loss", "validation/vqa/f1"]
+    names = ["loss", "ce", "giou_loss", "coordinates/swapped", "validation/vqa/f1"]
+    assert list(curves) == names
     summary = next(curves["loss"].all("svg"))["aria-label"]
     assert "steps 0 to 99" in summary and "first 3," in summary and "last 2.01," in summary
     assert [next(d.all("title")).text for d in curves["validation/vqa/f1"].all("circle")] == [
@@ -331,7 +332,7 @@ def test_what_is_missing_is_said(page):
     assert "Not found, so not shown: the training log (run/metrics.jsonl)" in root.text
     log = page.write_lines(page.root / "short.jsonl", [{"step": 1, "loss": 1.0}])
     root = page.read(training_log=log)
-    assert "no values for: Cross-entropy of answer tokens; Box part, 1 − GIoU; Val" in root.text
+    assert "no values for: Cross-entropy of answer tokens; Box part, 1 − GIoU; Box" in root.text
 
 
 def test_what_was_run_is_printed(page):
