@@ -7,12 +7,14 @@
     python -m cxrjax.convert --checkpoint=runs/demo_base/decoder --out=data/demo_base
 
 As PaliGemma was made: first a tower (here with a decoder of its own, which is thrown away), then
-`:decoder`, a new decoder on that tower, both trained on. Hardware: two CPU cores, 2.5 GB; about 3
+`:decoder`, a new decoder on that tower, both trained on. Hardware: two CPU cores, 2.5 GB; about 2
 hours and 30 minutes, beside other work. The result ships in data/demo_base, so nobody needs to run
-this. What ships was made in more runs than these two, each with a schedule of its own: the tower in
-three (13,000 steps with eight findings and one wording on 24,000 of the phantoms, 4,500 with all
-eleven and seven wordings, 16,000 on all 36,000), the decoder in three (9,000, 5,000 and 16,000
-steps). docs/log.md says why.
+this. Its history: the tower was made in three runs, each with a schedule of its own (13,000 steps
+with eight findings and one wording on 24,000 of the phantoms, 4,500 with all eleven and seven
+wordings, 16,000 on all 36,000), and went on in three runs of a first decoder (30,000 steps). All of
+these had a box loss that let corners change places (docs/log.md, "A loss with two optima"). That
+decoder is gone: `:decoder` was run once more, from random parameters on that tower, with the loss
+as it is now.
 
 What it stands for: a published checkpoint that can localise, on other data and asked in another
 way. It saw phantoms of another seed than the demo's, prompts of PaliGemma's own kind ("detect
