@@ -23,7 +23,7 @@ from cxrjax.metrics.bert_score import BertScore, bert_score, rescale
 _BEST_LAYER = {("roberta", 24): 17, ("roberta", 12): 10, ("bert", 24): 18, ("bert", 12): 9}
 _BATCH = 32
 
-TokenVectors = tuple[Float[np.ndarray, "tokens d"], Bool[np.ndarray, "tokens"]]
+TokenVectors = tuple[Float[np.ndarray, "tokens d"], Bool[np.ndarray, " tokens"]]
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ _AGES = (20, 40, 60, 80)
 _BOXES = (1, 2, 3, 5, 9)
 
 
-class JoinedColumns(Mapping[str, Float[np.ndarray, "units"]]):
+class JoinedColumns(Mapping[str, Float[np.ndarray, " units"]]):
     """Columns over images and columns over questions as columns over both, images first.
 
     Each is 0 where the other kind of unit is. Made when asked for: most of them would be zeros.
@@ -28,7 +28,7 @@ class JoinedColumns(Mapping[str, Float[np.ndarray, "units"]]):
         (self._image_count,) = {len(column) for column in of_images.values()}
         (self._question_count,) = {len(column) for column in of_questions.values()}
 
-    def __getitem__(self, name: str) -> Float[np.ndarray, "units"]:
+    def __getitem__(self, name: str) -> Float[np.ndarray, " units"]:
         if name in self._images:
             return np.pad(np.asarray(self._images[name]), (0, self._question_count))
         return np.pad(np.asarray(self._questions[name]), (self._image_count, 0))

@@ -94,8 +94,8 @@ def box_calibration(
 
 
 def reliability_curve(
-    confidence: Float[np.ndarray, "n"],
-    outcome: Float[np.ndarray, "n"],
+    confidence: Float[np.ndarray, " n"],
+    outcome: Float[np.ndarray, " n"],
     x_label: str,
     y_label: str,
 ) -> dict[str, Any]:
@@ -112,8 +112,8 @@ def reliability_curve(
 
 
 def _by_unit(
-    values: Float[np.ndarray, "answers"], rows: Int[np.ndarray, "answers"], count: int
-) -> Float[np.ndarray, "units"]:
+    values: Float[np.ndarray, " answers"], rows: Int[np.ndarray, " answers"], count: int
+) -> Float[np.ndarray, " units"]:
     return np.bincount(rows, weights=values, minlength=count)
 
 
@@ -121,14 +121,14 @@ def _bins(sums: Sums, name: str) -> Float[np.ndarray, "bins sums"]:
     return np.stack([sums[f"calibration/{number}/{name}"] for number in range(calibration.BINS)])
 
 
-def _ece(sums: Sums) -> Float[np.ndarray, "sums"]:
+def _ece(sums: Sums) -> Float[np.ndarray, " sums"]:
     return calibration.expected_calibration_error(
         _bins(sums, "n"), _bins(sums, "confidence"), _bins(sums, "right")
     )
 
 
 def thinned(
-    x: Float[np.ndarray, "points"], y: Float[np.ndarray, "points"]
+    x: Float[np.ndarray, " points"], y: Float[np.ndarray, " points"]
 ) -> Mapping[str, list[float]]:
     """Points of a curve, not more than a page has use for."""
     kept = np.unique(np.linspace(0, len(x) - 1, min(len(x), _MOST_POINTS)).round().astype(int))

@@ -124,7 +124,7 @@ def _prevalence(which: str) -> Formula:
 def _mean_mcc(classes: Sequence[str]) -> Formula:
     """Mean over the classes where it is defined; NaN where it is for none."""
 
-    def mean(sums: Sums) -> Float[np.ndarray, "sums"]:
+    def mean(sums: Sums) -> Float[np.ndarray, " sums"]:
         each = np.stack(
             [classification.matthews(*(sums[f"{c}/{d}"] for d in _DECISIONS)) for c in classes]
         )

@@ -40,7 +40,7 @@ BLEU_1 = ("predicted", "reference", "match1", "total1")
 # Columns of ratings: the marks of the paper's order, and those of both orders together.
 REFERENCE_FIRST, BOTH_ORDERS = "reference_first", "both_orders"
 
-Columns = dict[str, Float[np.ndarray, "questions"]]
+Columns = dict[str, Float[np.ndarray, " questions"]]
 Score = Callable[[Sequence[tuple[str, str]]], list[BertScore]]
 
 
@@ -78,7 +78,7 @@ class SystemCounts:
     """
 
     columns: Columns
-    confidence: Float[np.ndarray, "questions"]
+    confidence: Float[np.ndarray, " questions"]
     problems: Counter[str]
     failures: Counter[str]
 

@@ -16,7 +16,7 @@ class LabelledBoxes:
     """Boxes as float64 [n, 4] fractions of the original image, and the class number of each."""
 
     boxes: Float[np.ndarray, "n 4"]
-    classes: Int[np.ndarray, "n"]
+    classes: Int[np.ndarray, " n"]
 
 
 def union(lists: Iterable[Iterable[Labelled]]) -> list[Labelled]:

@@ -75,7 +75,7 @@ class Prediction:
     boxes: Float[np.ndarray, "n 4"] | None
     labels: tuple[str | None, ...] | None
     parse: str | None
-    box_scores: Float[np.ndarray, "n"] | None = None
+    box_scores: Float[np.ndarray, " n"] | None = None
     answer_logprob: float | None = None
     history: str | None = None
 
@@ -273,7 +273,7 @@ def _labels(value: Any, boxes: int | None, where: str) -> tuple[str | None, ...]
     return tuple(value)
 
 
-def _scores(value: Any, boxes: int | None, where: str) -> Float[np.ndarray, "n"] | None:
+def _scores(value: Any, boxes: int | None, where: str) -> Float[np.ndarray, " n"] | None:
     """A confidence per box, NaN for null; None where there are none to use."""
     if value is None or value == []:
         return None

@@ -19,7 +19,7 @@ from cxrjax.metrics.overlaps import TOLERANCE, ImageBoxes, Overlaps, find_overla
 # Section 3.2 of the paper: a predicted box counts where its IoU is above this.
 IOU = 0.3
 
-Columns = dict[str, Float[np.ndarray, "images"]]
+Columns = dict[str, Float[np.ndarray, " images"]]
 
 
 @dataclass(frozen=True)
@@ -31,19 +31,19 @@ class Views:
         truth: the true boxes, by view.
     """
 
-    image: Int[np.ndarray, "views"]
+    image: Int[np.ndarray, " views"]
     truth: ImageBoxes
     images: int
 
     def per_image(
-        self, boxes: ImageBoxes, amount: Float[np.ndarray, "n"] | Bool[np.ndarray, "n"]
-    ) -> Float[np.ndarray, "images"]:
+        self, boxes: ImageBoxes, amount: Float[np.ndarray, " n"] | Bool[np.ndarray, " n"]
+    ) -> Float[np.ndarray, " images"]:
         """Sums over the boxes of each image, one amount a box of some view."""
         return np.bincount(
             self.image[boxes.image], weights=amount.astype(np.float64), minlength=self.images
         )
 
-    def sum_views(self, amount: np.ndarray) -> Float[np.ndarray, "images"]:
+    def sum_views(self, amount: np.ndarray) -> Float[np.ndarray, " images"]:
         """Sums over the views of each image, one amount a view."""
         return np.bincount(self.image, weights=amount.astype(np.float64), minlength=self.images)
 
@@ -72,7 +72,7 @@ def strict_columns(
     overlaps: Overlaps,
     classes: Sequence[str],
     thresholds: tuple[float, ...] = SWEEP,
-) -> tuple[Columns, dict[float, Bool[np.ndarray, "pairs"]]]:
+) -> tuple[Columns, dict[float, Bool[np.ndarray, " pairs"]]]:
     """One-to-one counts of the union of an image's predicted boxes.
 
     Returns:
@@ -98,7 +98,7 @@ def strict_columns(
 
 
 def _of_pairs(
-    views: Views, overlaps: Overlaps, pairs: Bool[np.ndarray, "pairs"], prefix: str
+    views: Views, overlaps: Overlaps, pairs: Bool[np.ndarray, " pairs"], prefix: str
 ) -> Columns:
     image, iou = views.image[overlaps.image[pairs]], overlaps.iou[pairs]
     return {
@@ -108,7 +108,7 @@ def _of_pairs(
 
 
 def _by_class(
-    views: Views, overlaps: Overlaps, pairs: Bool[np.ndarray, "pairs"], classes: Sequence[str]
+    views: Views, overlaps: Overlaps, pairs: Bool[np.ndarray, " pairs"], classes: Sequence[str]
 ) -> Columns:
     columns: Columns = {}
     of_pair = overlaps.truth.classes[overlaps.columns]

@@ -62,11 +62,11 @@ class SystemCounts:
 
     images: Columns
     questions: Columns
-    confidence: Float[np.ndarray, "questions"]
+    confidence: Float[np.ndarray, " questions"]
     problems: Counter[str]
     parse_failures: Counter[str]
     boxes: Overlaps = field(init=False)
-    box_scores: Float[np.ndarray, "n"] = field(init=False)
+    box_scores: Float[np.ndarray, " n"] = field(init=False)
 
 
 @dataclass(frozen=True)
@@ -287,7 +287,7 @@ def _scores(boxes: list[Labelled], answers: list[_Answer]) -> list[float]:
     return [highest.get(box, math.nan) for box in boxes]
 
 
-def _duplicates(answers: list[list[_Answer]]) -> Float[np.ndarray, "images"]:
+def _duplicates(answers: list[list[_Answer]]) -> Float[np.ndarray, " images"]:
     """Boxes that repeat an earlier one of their own answer."""
     image = [number for number, given in enumerate(answers) for _ in given]
     given = join_lists(answer.boxes for given in answers for answer in given)

@@ -39,7 +39,7 @@ from cxrjax.metrics.reweighting import estimate_reweighted
 MOST_WORK = 100_000_000
 
 
-def rank_last_where_missing(scores: Float[np.ndarray, "n"]) -> Float[np.ndarray, "n"]:
+def rank_last_where_missing(scores: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
     """The scores with a finite one below all others in place of NaN."""
     missing = np.isnan(scores)
     if missing.all():
@@ -50,7 +50,7 @@ def rank_last_where_missing(scores: Float[np.ndarray, "n"]) -> Float[np.ndarray,
 def ranked_figures(
     references: References,
     overlaps: Overlaps,
-    scores: Float[np.ndarray, "n"],
+    scores: Float[np.ndarray, " n"],
     bootstrap: Bootstrap,
 ) -> tuple[dict[str, Estimate], dict[str, dict[str, Any]]]:
     """Figures and curves of scored boxes.
@@ -111,7 +111,7 @@ def ranked_figures(
     return found, curves
 
 
-def _mean(by_class: Float[np.ndarray, "draws classes"]) -> Float[np.ndarray, "draws"]:
+def _mean(by_class: Float[np.ndarray, "draws classes"]) -> Float[np.ndarray, " draws"]:
     """Over the classes that there are; NaN where there are none."""
     defined = ~np.isnan(by_class)
     return ratio(np.where(defined, by_class, 0).sum(axis=1), defined.sum(axis=1))

@@ -33,7 +33,7 @@ class BoxGroups:
     """
 
     names: Mapping[str, tuple[str, ...]]
-    members: Mapping[str, Int[np.ndarray, "boxes"]]
+    members: Mapping[str, Int[np.ndarray, " boxes"]]
     size_limits: tuple[float, ...]
 
 
@@ -55,7 +55,7 @@ def group_true_boxes(truth: ImageBoxes) -> BoxGroups:
 
 
 def box_group_columns(
-    views: Views, overlaps: Overlaps, pairs: Bool[np.ndarray, "pairs"], groups: BoxGroups
+    views: Views, overlaps: Overlaps, pairs: Bool[np.ndarray, " pairs"], groups: BoxGroups
 ) -> Columns:
     """`GROUPING/GROUP/{tp,iou,truth,images}` for every group of true boxes.
 

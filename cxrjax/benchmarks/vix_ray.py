@@ -277,7 +277,7 @@ def _at(formula: Formula, prefix: str) -> Formula:
     if not prefix:
         return formula
 
-    def inner(sums: Sums) -> Float[np.ndarray, "sums"]:
+    def inner(sums: Sums) -> Float[np.ndarray, " sums"]:
         return formula(
             {key.removeprefix(prefix): v for key, v in sums.items() if key.startswith(prefix)}
         )

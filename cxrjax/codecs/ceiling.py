@@ -112,7 +112,7 @@ def ceilings(images: Sequence[ImageBoxes]) -> dict[str, dict[str, Ceiling]]:
     return table
 
 
-def _ceiling(ious: Float[np.ndarray, "n"]) -> Ceiling:
+def _ceiling(ious: Float[np.ndarray, " n"]) -> Ceiling:
     if not len(ious):
         return Ceiling(0, None, None, None)
     return Ceiling(

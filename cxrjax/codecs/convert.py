@@ -53,7 +53,7 @@ def codec_iou_ceiling(
     boxes: Num[Any, "n 4"],
     height: int,
     width: int,
-) -> Float[np.ndarray, "n"]:
+) -> Float[np.ndarray, " n"]:
     """IoU of each box with itself after writing and reading: the most a perfect answer can score.
 
     Of a model whose input is the whole image, resized.

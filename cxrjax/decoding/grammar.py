@@ -82,11 +82,11 @@ class Grammar(NamedTuple):
 
     tokens: Int[Any, "S K"]
     targets: Int[Any, "S K"]
-    text_target: Int[Any, "S"]
-    box_target: Int[Any, "S"]
-    coordinate: Int[Any, "S"]
-    ends: Bool[Any, "S"]
-    shortest: Int[Any, "S"]
+    text_target: Int[Any, " S"]
+    box_target: Int[Any, " S"]
+    coordinate: Int[Any, " S"]
+    ends: Bool[Any, " S"]
+    shortest: Int[Any, " S"]
 
 
 class Vocabulary(NamedTuple):
@@ -233,7 +233,7 @@ def compile_grammar(part: Part) -> Grammar:
     )
 
 
-def _shortest(targets: Int[np.ndarray, "S M"], ends: Bool[np.ndarray, "S"]) -> np.ndarray:
+def _shortest(targets: Int[np.ndarray, "S M"], ends: Bool[np.ndarray, " S"]) -> np.ndarray:
     far = np.iinfo(np.int32).max - 1
     steps = np.where(ends, 0, far)
     for _ in range(len(ends)):

@@ -53,7 +53,7 @@ def sample_tokens(
 ) -> Int[Array, "B C"]:
     """One token from each row of logits, with the key of its step."""
 
-    def draw(key: Key[Array, ""], row: Float[Array, "V"]) -> Int[Array, ""]:
+    def draw(key: Key[Array, ""], row: Float[Array, " V"]) -> Int[Array, ""]:
         return jax.random.categorical(jax.random.fold_in(key, step), row)
 
     return jax.vmap(jax.vmap(draw))(keys, logits).astype(jnp.int32)

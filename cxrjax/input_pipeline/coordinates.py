@@ -111,7 +111,7 @@ class DigitFinder:
     def find(
         self,
         text: str,
-        tokens: Sequence[int] | Int32[np.ndarray, "answer"],
+        tokens: Sequence[int] | Int32[np.ndarray, " answer"],
         codec: Codec,
         height: int,
         width: int,
@@ -167,8 +167,8 @@ class DigitFinder:
         )
 
     def _token_of_digit(
-        self, text: str, tokens: Sequence[int] | Int32[np.ndarray, "answer"]
-    ) -> Int32[np.ndarray, "digits"]:
+        self, text: str, tokens: Sequence[int] | Int32[np.ndarray, " answer"]
+    ) -> Int32[np.ndarray, " digits"]:
         """The index of the token that each digit of the text is in.
 
         Tokenizers tell offsets in different ways or not at all; that they keep the digits' order

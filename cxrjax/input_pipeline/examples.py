@@ -135,8 +135,8 @@ class EncodedQuestion(NamedTuple):
         digits: the same boxes digit by digit, where the loss reaches them so.
     """
 
-    prefix: Int32[np.ndarray, "prefix"]
-    answer: Int32[np.ndarray, "answer"]
+    prefix: Int32[np.ndarray, " prefix"]
+    answer: Int32[np.ndarray, " answer"]
     coordinate_positions: Int32[np.ndarray, "n 4"]
     boxes: Float32[np.ndarray, "n 4"]
     digits: DigitCoordinates | None = None
@@ -273,7 +273,7 @@ class QuestionEncoder:
             raise UserError(f"question {record.question_id}: {error}") from None
 
     def _coordinates(
-        self, record: QARecord, text: str, answer: Int32[np.ndarray, "answer"]
+        self, record: QARecord, text: str, answer: Int32[np.ndarray, " answer"]
     ) -> tuple[Int32[np.ndarray, "n 4"], Float32[np.ndarray, "n 4"], DigitCoordinates | None]:
         """Where the boxes are among the answer's tokens, and what those tokens say."""
         if self.box_route == "none":

@@ -121,7 +121,7 @@ class Mixture:
 
 def shares(
     rows: Sequence[int], weights: Mapping[str, float | None], temperature: float = 1.0
-) -> Float[np.ndarray, "sources"]:
+) -> Float[np.ndarray, " sources"]:
     """Of each source, which part of a run's rows; they sum to 1 (the module tells the formula).
 
     Args:

@@ -85,8 +85,8 @@ def kappa_sanity(observed: float, kappa: float, n: int) -> KappaSanity:
 
 
 def contingency(
-    first: Sequence[int] | Int[np.ndarray, "n"],
-    second: Sequence[int] | Int[np.ndarray, "n"],
+    first: Sequence[int] | Int[np.ndarray, " n"],
+    second: Sequence[int] | Int[np.ndarray, " n"],
     levels: int,
 ) -> Float[np.ndarray, "levels levels"]:
     """How often the first reader gave level i where the second gave j.
@@ -145,7 +145,7 @@ def bootstrap_kappa(
     """
     disagreement = _disagreement(levels, weights)
 
-    def kappas(sums: Sums) -> Float[np.ndarray, "sums"]:
+    def kappas(sums: Sums) -> Float[np.ndarray, " sums"]:
         tables = _tables(sums, levels)
         n = tables.sum(axis=(1, 2))
         chance = tables.sum(axis=2)[:, :, None] * tables.sum(axis=1)[:, None, :]
@@ -170,7 +170,7 @@ def bootstrap_alpha(
 ) -> Estimate:
     """Krippendorff's alpha of two readers with an interval from resampled clusters."""
 
-    def alphas(sums: Sums) -> Float[np.ndarray, "sums"]:
+    def alphas(sums: Sums) -> Float[np.ndarray, " sums"]:
         return _alphas_of_tables(_tables(sums, levels), level)
 
     return _resampled(first, second, levels, clusters, settings).estimate(
@@ -215,7 +215,7 @@ def _disagreement(levels: int, weights: Weights) -> Float[np.ndarray, "k k"]:
 
 def _alphas_of_tables(
     tables: Float[np.ndarray, "sums k k"], level: Level
-) -> Float[np.ndarray, "sums"]:
+) -> Float[np.ndarray, " sums"]:
     """Alpha of two readers who rated everything, from their contingency tables.
 
     The package's formula over tables, for thousands of resamples at once: 1 - (n - 1) times

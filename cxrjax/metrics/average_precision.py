@@ -42,7 +42,7 @@ _RECALLS = np.linspace(0, 1, 101)
 
 def voc_rankings(
     overlaps: Overlaps,
-    scores: Float[np.ndarray, "n"],
+    scores: Float[np.ndarray, " n"],
     classes: int,
     threshold: float = VOC_THRESHOLD,
 ) -> list[Ranking]:
@@ -58,7 +58,7 @@ def voc_rankings(
 
 
 def coco_rankings(
-    overlaps: Overlaps, scores: Float[np.ndarray, "n"], classes: int
+    overlaps: Overlaps, scores: Float[np.ndarray, " n"], classes: int
 ) -> list[Ranking]:
     """Each class's boxes, with COCO's hits at each of `COCO_THRESHOLDS`; arguments as above."""
     rank = rank_by_score(overlaps.predicted, scores)
@@ -96,8 +96,8 @@ def coco_average_precision(
 
 
 def _first_on_its_best(
-    overlaps: Overlaps, rank: Int[np.ndarray, "n"], threshold: float
-) -> Bool[np.ndarray, "n"]:
+    overlaps: Overlaps, rank: Int[np.ndarray, " n"], threshold: float
+) -> Bool[np.ndarray, " n"]:
     """VOC's hits: boxes whose best true box of their class is above the threshold, and that come
     first on it."""
     pairs = np.flatnonzero(overlaps.same_class)
@@ -112,8 +112,8 @@ def _first_on_its_best(
 
 def _by_class(
     overlaps: Overlaps,
-    scores: Float[np.ndarray, "n"],
-    rank: Int[np.ndarray, "n"],
+    scores: Float[np.ndarray, " n"],
+    rank: Int[np.ndarray, " n"],
     hits: Bool[np.ndarray, "rules n"],
     classes: int,
 ) -> list[Ranking]:

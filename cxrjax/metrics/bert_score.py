@@ -20,9 +20,9 @@ class BertScore(NamedTuple):
 
 def bert_score(
     candidate: Float[np.ndarray, "n d"],
-    candidate_words: Bool[np.ndarray, "n"],
+    candidate_words: Bool[np.ndarray, " n"],
     reference: Float[np.ndarray, "m d"],
-    reference_words: Bool[np.ndarray, "m"],
+    reference_words: Bool[np.ndarray, " m"],
 ) -> BertScore:
     """Each token's highest cosine with a token of the other text, averaged over a text's words.
 

@@ -20,9 +20,9 @@ from cxrjax.metrics.intervals import Method, interval
 _CHUNK = 2_000_000
 _LEAST_ROWS = 8
 
-Columns = Mapping[str, Float[np.ndarray, "units"]]
-Sums = Mapping[str, Float[np.ndarray, "sums"]]
-Formula = Callable[[Sums], Float[np.ndarray, "sums"]]
+Columns = Mapping[str, Float[np.ndarray, " units"]]
+Sums = Mapping[str, Float[np.ndarray, " sums"]]
+Formula = Callable[[Sums], Float[np.ndarray, " sums"]]
 # Attribute -> its value for each unit; None: not of this unit, or not known.
 Attributes = Mapping[str, Sequence[str | None]]
 
@@ -98,18 +98,18 @@ class Block:
     """
 
     columns: dict[str, int]
-    clusters: Int[np.ndarray, "rows"]
+    clusters: Int[np.ndarray, " rows"]
     rows: Float[np.ndarray, "rows columns"]
     sums: Float[np.ndarray, "sums columns"] = field(init=False)
 
 
-class _LeftOut(Mapping[str, Float[np.ndarray, "rows"]]):
+class _LeftOut(Mapping[str, Float[np.ndarray, " rows"]]):
     """Name -> the observed sum without each of the block's clusters, made when asked for."""
 
     def __init__(self, block: Block, names: Sequence[str]) -> None:
         self._block, self._names = block, names
 
-    def __getitem__(self, name: str) -> Float[np.ndarray, "rows"]:
+    def __getitem__(self, name: str) -> Float[np.ndarray, " rows"]:
         if name not in self._block.columns:
             if name not in self._names:
                 raise KeyError(name)
@@ -162,7 +162,7 @@ class Resampled:
         """The figure as observed, then in every resample."""
         return np.asarray(figure.formula(self.sums(figure.within)), np.float64)
 
-    def left_out(self, figure: Figure) -> Float[np.ndarray, "clusters"]:
+    def left_out(self, figure: Figure) -> Float[np.ndarray, " clusters"]:
         """The figure without each cluster, those without a unit of the figure's group last."""
         block = self.block(figure.within)
         values = np.asarray(figure.formula(_LeftOut(block, self.names)), np.float64)
@@ -214,14 +214,14 @@ def estimate_all(
     }
 
 
-class _Recorder(Mapping[str, Float[np.ndarray, "sums"]]):
+class _Recorder(Mapping[str, Float[np.ndarray, " sums"]]):
     """Sums of nothing that remember which of them were asked for."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self.asked: set[str] = set()
         self._names = names
 
-    def __getitem__(self, name: str) -> Float[np.ndarray, "sums"]:
+    def __getitem__(self, name: str) -> Float[np.ndarray, " sums"]:
         self.asked.add(name)
         return np.zeros(1)
 
@@ -297,7 +297,7 @@ def resample(
     return Resampled(settings, count, tuple(columns), blocks)
 
 
-def number_clusters(clusters: Sequence[Hashable]) -> tuple[Int[np.ndarray, "units"], int]:
+def number_clusters(clusters: Sequence[Hashable]) -> tuple[Int[np.ndarray, " units"], int]:
     """Each unit's cluster as a number from 0, by first appearance; how many there are."""
     index = {cluster: row for row, cluster in enumerate(dict.fromkeys(clusters))}
     return np.asarray([index[cluster] for cluster in clusters], np.int64), len(index)
@@ -306,8 +306,8 @@ def number_clusters(clusters: Sequence[Hashable]) -> tuple[Int[np.ndarray, "unit
 def _block(
     columns: Columns,
     names: set[str],
-    units: Int[np.ndarray, "units"],
-    clusters: Int[np.ndarray, "units"],
+    units: Int[np.ndarray, " units"],
+    clusters: Int[np.ndarray, " units"],
 ) -> Block:
     present, rows = np.unique(clusters, return_inverse=True)
     kept: dict[str, int] = {}

@@ -22,29 +22,29 @@ class Reliability:
         confidence, outcome: means in each bin, NaN where it is empty.
     """
 
-    edges: Float[np.ndarray, "bins_and_one"]
-    n: Int[np.ndarray, "bins"]
-    confidence: Float[np.ndarray, "bins"]
-    outcome: Float[np.ndarray, "bins"]
+    edges: Float[np.ndarray, " bins_and_one"]
+    n: Int[np.ndarray, " bins"]
+    confidence: Float[np.ndarray, " bins"]
+    outcome: Float[np.ndarray, " bins"]
 
 
 def equal_mass_edges(
-    confidence: Float[np.ndarray, "answers"], bins: int = BINS
-) -> Float[np.ndarray, "bins_and_one"]:
+    confidence: Float[np.ndarray, " answers"], bins: int = BINS
+) -> Float[np.ndarray, " bins_and_one"]:
     """Quantiles of the confidences."""
     return np.quantile(confidence, np.linspace(0, 1, bins + 1))
 
 
 def bin_numbers(
-    confidence: Float[np.ndarray, "answers"], edges: Float[np.ndarray, "bins_and_one"]
-) -> Int[np.ndarray, "answers"]:
+    confidence: Float[np.ndarray, " answers"], edges: Float[np.ndarray, " bins_and_one"]
+) -> Int[np.ndarray, " answers"]:
     """Which bin each confidence is in. Equal confidences are in one bin."""
     return np.searchsorted(edges[1:-1], confidence)
 
 
 def reliability(
-    confidence: Float[np.ndarray, "answers"],
-    outcome: Float[np.ndarray, "answers"],
+    confidence: Float[np.ndarray, " answers"],
+    outcome: Float[np.ndarray, " answers"],
     bins: int = BINS,
 ) -> Reliability:
     """The reliability table; without answers, bins without any."""
@@ -63,9 +63,9 @@ def reliability(
 
 
 def expected_calibration_error(
-    n: Float[np.ndarray, "bins *sums"],
-    confidence: Float[np.ndarray, "bins *sums"],
-    outcome: Float[np.ndarray, "bins *sums"],
+    n: Float[np.ndarray, " bins *sums"],
+    confidence: Float[np.ndarray, " bins *sums"],
+    outcome: Float[np.ndarray, " bins *sums"],
 ) -> Float[np.ndarray, "*sums"]:
     """Mean distance of confidence and outcome over bins, weighted by their answers.
 
@@ -79,8 +79,8 @@ def expected_calibration_error(
 
 
 def risk_coverage(
-    confidence: Float[np.ndarray, "answers"], right: Float[np.ndarray, "answers"]
-) -> tuple[Float[np.ndarray, "answers"], Float[np.ndarray, "answers"]]:
+    confidence: Float[np.ndarray, " answers"], right: Float[np.ndarray, " answers"]
+) -> tuple[Float[np.ndarray, " answers"], Float[np.ndarray, " answers"]]:
     """Share of wrong answers among the k most confident ones, for every k.
 
     Returns:
@@ -97,14 +97,16 @@ def risk_coverage(
 
 
 def area_under_risk_coverage(
-    confidence: Float[np.ndarray, "answers"], right: Float[np.ndarray, "answers"]
+    confidence: Float[np.ndarray, " answers"], right: Float[np.ndarray, " answers"]
 ) -> float:
     """AURC (Geifman et al., ICLR 2019): mean risk over all coverages; NaN without answers."""
     _, risk = risk_coverage(confidence, right)
     return float(risk.mean()) if len(risk) else float("nan")
 
 
-def rank_correlation(confidence: Float[np.ndarray, "n"], outcome: Float[np.ndarray, "n"]) -> float:
+def rank_correlation(
+    confidence: Float[np.ndarray, " n"], outcome: Float[np.ndarray, " n"]
+) -> float:
     """Spearman's correlation; NaN where one of the two never varies."""
     ranks = []
     for values in (confidence, outcome):

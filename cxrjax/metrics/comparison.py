@@ -86,7 +86,7 @@ def _compare_within(
             results[name] = Comparison(None, None, None, None, None, n)
             continue
 
-        def left_out(one: Figure = one, two: Figure = two) -> Float[np.ndarray, "clusters"]:
+        def left_out(one: Figure = one, two: Figure = two) -> Float[np.ndarray, " clusters"]:
             return first.left_out(one) - second.left_out(two)
 
         low, high, _ = interval(draws, left_out, settings.confidence, settings.method)

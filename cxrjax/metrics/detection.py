@@ -63,7 +63,7 @@ def match_one_to_one(
     return matched
 
 
-def _alone(numbers: Int[np.ndarray, "n"]) -> Bool[np.ndarray, "n"]:
+def _alone(numbers: Int[np.ndarray, " n"]) -> Bool[np.ndarray, " n"]:
     """Which of the numbers occur once."""
     if not len(numbers):
         return np.zeros(0, bool)
@@ -71,11 +71,11 @@ def _alone(numbers: Int[np.ndarray, "n"]) -> Bool[np.ndarray, "n"]:
 
 
 def _solve(
-    group: Int[np.ndarray, "n"],
-    rows: Int[np.ndarray, "n"],
-    columns: Int[np.ndarray, "n"],
-    iou: Float[np.ndarray, "n"],
-) -> Bool[np.ndarray, "n"]:
+    group: Int[np.ndarray, " n"],
+    rows: Int[np.ndarray, " n"],
+    columns: Int[np.ndarray, " n"],
+    iou: Float[np.ndarray, " n"],
+) -> Bool[np.ndarray, " n"]:
     """The pairs of the best matching of every group."""
     chosen = np.zeros(len(group), bool)
     if not len(group):
@@ -100,8 +100,8 @@ def _solve(
 
 
 def _places(
-    group: Int[np.ndarray, "n"], box: Int[np.ndarray, "n"], starts: Int[np.ndarray, "groups"]
-) -> Int[np.ndarray, "n"]:
+    group: Int[np.ndarray, " n"], box: Int[np.ndarray, " n"], starts: Int[np.ndarray, " groups"]
+) -> Int[np.ndarray, " n"]:
     """Each box's place among the boxes of its group, from 0; groups stand together, from `starts`
     on."""
     _, place = np.unique(group * (int(box.max()) + 1) + box, return_inverse=True)
@@ -124,7 +124,7 @@ def mean_iou_of_hits(iou_sum: Count, hits: Count, threshold: float) -> Figure:
     return mean
 
 
-def find_duplicates(boxes: ImageBoxes, threshold: float = 0.9) -> Bool[np.ndarray, "n"]:
+def find_duplicates(boxes: ImageBoxes, threshold: float = 0.9) -> Bool[np.ndarray, " n"]:
     """Which boxes overlap an earlier one of their image with an IoU above the threshold (H21)."""
     pairs = find_overlaps(boxes, boxes)
     later = (pairs.iou > threshold) & (pairs.columns < pairs.rows)

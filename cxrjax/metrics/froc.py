@@ -19,7 +19,7 @@ from cxrjax.metrics.ranking import Curve, Ranking, make_ranking, rank_by_score, 
 RATES = (1 / 8, 1 / 4, 1 / 2, 1, 2, 4, 8)
 
 
-def froc_ranking(overlaps: Overlaps, scores: Float[np.ndarray, "n"], threshold: float) -> Ranking:
+def froc_ranking(overlaps: Overlaps, scores: Float[np.ndarray, " n"], threshold: float) -> Ranking:
     """All boxes, classes pooled.
 
     Args:

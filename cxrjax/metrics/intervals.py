@@ -13,8 +13,8 @@ ROUNDING = 1e-12
 
 
 def interval(
-    draws: Float[np.ndarray, "sums"],
-    left_out: Callable[[], Float[np.ndarray, "clusters"]],
+    draws: Float[np.ndarray, " sums"],
+    left_out: Callable[[], Float[np.ndarray, " clusters"]],
     confidence: float,
     method: Method,
 ) -> tuple[float | None, float | None, bool]:
@@ -44,8 +44,8 @@ def interval(
 
 def _bca_shares(
     value: float,
-    drawn: Float[np.ndarray, "draws"],
-    left_out: Float[np.ndarray, "clusters"],
+    drawn: Float[np.ndarray, " draws"],
+    left_out: Float[np.ndarray, " clusters"],
     shares: Float[np.ndarray, "2"],
 ) -> Float[np.ndarray, "2"] | None:
     """The shares of the draws between which BCa's interval lies; None where undefined."""

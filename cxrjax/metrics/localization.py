@@ -20,10 +20,10 @@ class Localization(NamedTuple):
         predictions: number of predicted boxes; `iou_sum` over all images is divided by their sum.
     """
 
-    good: Bool[np.ndarray, "images"]
-    acceptable: Bool[np.ndarray, "images"]
-    iou_sum: Float[np.ndarray, "images"]
-    predictions: Int[np.ndarray, "images"]
+    good: Bool[np.ndarray, " images"]
+    acceptable: Bool[np.ndarray, " images"]
+    iou_sum: Float[np.ndarray, " images"]
+    predictions: Int[np.ndarray, " images"]
 
 
 def localize(overlaps: Overlaps) -> Localization:

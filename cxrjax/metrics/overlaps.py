@@ -37,21 +37,21 @@ class ImageBoxes:
     """
 
     boxes: Float[np.ndarray, "n 4"]
-    classes: Int[np.ndarray, "n"]
-    image: Int[np.ndarray, "n"]
+    classes: Int[np.ndarray, " n"]
+    image: Int[np.ndarray, " n"]
     images: int
 
     def __len__(self) -> int:
         return len(self.boxes)
 
     @cached_property
-    def per_image(self) -> Int[np.ndarray, "images"]:
+    def per_image(self) -> Int[np.ndarray, " images"]:
         """Number of boxes of each image."""
         return np.bincount(self.image, minlength=self.images)
 
 
 def join_images(
-    images: Iterable[tuple[Float[np.ndarray, "_ 4"], Int[np.ndarray, "_"]]],
+    images: Iterable[tuple[Float[np.ndarray, "_ 4"], Int[np.ndarray, " _"]]],
 ) -> ImageBoxes:
     """(boxes, classes) of one image after another in one array."""
     pairs = list(images)
@@ -77,9 +77,9 @@ class Overlaps:
 
     predicted: ImageBoxes
     truth: ImageBoxes
-    rows: Int[np.ndarray, "pairs"]
-    columns: Int[np.ndarray, "pairs"]
-    iou: Float[np.ndarray, "pairs"]
+    rows: Int[np.ndarray, " pairs"]
+    columns: Int[np.ndarray, " pairs"]
+    iou: Float[np.ndarray, " pairs"]
 
     @property
     def images(self) -> int:
@@ -87,27 +87,27 @@ class Overlaps:
         return self.predicted.images
 
     @cached_property
-    def image(self) -> Int[np.ndarray, "pairs"]:
+    def image(self) -> Int[np.ndarray, " pairs"]:
         """The image of each pair."""
         return self.predicted.image[self.rows]
 
     @cached_property
-    def same_class(self) -> Bool[np.ndarray, "pairs"]:
+    def same_class(self) -> Bool[np.ndarray, " pairs"]:
         """Whether both boxes are of one known class."""
         known = self.truth.classes[self.columns]
         return (self.predicted.classes[self.rows] == known) & (known != NO_CLASS)
 
     @cached_property
-    def best_of_predicted(self) -> Float[np.ndarray, "n"]:
+    def best_of_predicted(self) -> Float[np.ndarray, " n"]:
         """Highest IoU of each predicted box with a true one of any class; 0 where none."""
         return self._best(self.rows, len(self.predicted))
 
     @cached_property
-    def best_of_truth(self) -> Float[np.ndarray, "m"]:
+    def best_of_truth(self) -> Float[np.ndarray, " m"]:
         """Highest IoU of each true box with a predicted one of any class; 0 where none."""
         return self._best(self.columns, len(self.truth))
 
-    def _best(self, side: Int[np.ndarray, "pairs"], count: int) -> Float[np.ndarray, "_"]:
+    def _best(self, side: Int[np.ndarray, " pairs"], count: int) -> Float[np.ndarray, " _"]:
         best = np.zeros(count)
         np.maximum.at(best, side, self.iou)
         return best
@@ -132,7 +132,7 @@ def find_overlaps(predicted: ImageBoxes, truth: ImageBoxes) -> Overlaps:
 
 def _all_pairs(
     predicted: ImageBoxes, truth: ImageBoxes
-) -> Iterator[tuple[Int[np.ndarray, "_"], Int[np.ndarray, "_"]]]:
+) -> Iterator[tuple[Int[np.ndarray, " _"], Int[np.ndarray, " _"]]]:
     """Every predicted box with every true box of its image, in parts of some `_CHUNK` pairs."""
     first = np.cumsum(truth.per_image) - truth.per_image
     partners = truth.per_image[predicted.image]

@@ -53,10 +53,10 @@ class Ranking:
         truths: number of true boxes of each image.
     """
 
-    scores: Float[np.ndarray, "n"]
+    scores: Float[np.ndarray, " n"]
     hits: Bool[np.ndarray, "rules n"]
-    image: Int[np.ndarray, "n"]
-    truths: Int[np.ndarray, "images"]
+    image: Int[np.ndarray, " n"]
+    truths: Int[np.ndarray, " images"]
 
     def curves(self, weights: Weights | None = None) -> list[Curve]:
         """Each rule's curve: as it is, or where images count as often as their weights say.
@@ -83,10 +83,10 @@ class Ranking:
 
 def make_ranking(
     overlaps: Overlaps,
-    scores: Float[np.ndarray, "n"],
+    scores: Float[np.ndarray, " n"],
     hits: Bool[np.ndarray, "rules n"],
-    predicted: Bool[np.ndarray, "n"],
-    truth: Bool[np.ndarray, "m"],
+    predicted: Bool[np.ndarray, " n"],
+    truth: Bool[np.ndarray, " m"],
 ) -> Ranking:
     """The ranking of some of the predicted boxes against some of the true ones.
 
@@ -105,12 +105,12 @@ def make_ranking(
     )
 
 
-def constant_scores(scores: Float[np.ndarray, "n"]) -> bool:
+def constant_scores(scores: Float[np.ndarray, " n"]) -> bool:
     """Whether the scores rank nothing: there are boxes, and all have one score."""
     return len(scores) > 0 and bool((scores == scores[0]).all())
 
 
-def rank_by_score(predicted: ImageBoxes, scores: Float[np.ndarray, "n"]) -> Int[np.ndarray, "n"]:
+def rank_by_score(predicted: ImageBoxes, scores: Float[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
     """Each box's place, from 0, among those of its image and class, the highest score first.
 
     Equal scores go by the boxes' coordinates, so that the order of the file says nothing.
@@ -127,8 +127,8 @@ def rank_by_score(predicted: ImageBoxes, scores: Float[np.ndarray, "n"]) -> Int[
 
 
 def take_best_free(
-    overlaps: Overlaps, rank: Int[np.ndarray, "n"], above: float
-) -> Bool[np.ndarray, "n"]:
+    overlaps: Overlaps, rank: Int[np.ndarray, " n"], above: float
+) -> Bool[np.ndarray, " n"]:
     """Hits where each box in turn takes the best true box of its class that is still free.
 
     All images at once: in round k every image and class tries the k-th of its boxes.
@@ -156,6 +156,6 @@ def take_best_free(
     return hits
 
 
-def first_of_each(numbers: Int[np.ndarray, "n"]) -> Int[np.ndarray, "_"]:
+def first_of_each(numbers: Int[np.ndarray, " n"]) -> Int[np.ndarray, " _"]:
     """Where each number (from 0) of a sorted array comes first."""
     return np.flatnonzero(np.diff(numbers, prepend=-1))

@@ -51,7 +51,7 @@ def region_areas(predicted: Num[np.ndarray, "n 4"], truth: Num[np.ndarray, "m 4"
 
 
 def _covered(
-    boxes: Float[np.ndarray, "n 4"], xs: Float[np.ndarray, "x"], ys: Float[np.ndarray, "y"]
+    boxes: Float[np.ndarray, "n 4"], xs: Float[np.ndarray, " x"], ys: Float[np.ndarray, " y"]
 ) -> Bool[np.ndarray, "columns rows"]:
     """Which cells of the grid of all edges lie in some box."""
     covered = np.zeros((max(len(xs) - 1, 0), max(len(ys) - 1, 0)), bool)

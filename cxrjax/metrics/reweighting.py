@@ -13,7 +13,7 @@ from cxrjax.metrics.bootstrap import Bootstrap, Estimate, chunks, draw_clusters,
 from cxrjax.metrics.intervals import interval
 
 # How often each unit counts in each draw -> the figures of each draw, NaN where undefined.
-Reweighted = Callable[[Float[np.ndarray, "draws units"]], Mapping[str, Float[np.ndarray, "draws"]]]
+Reweighted = Callable[[Float[np.ndarray, "draws units"]], Mapping[str, Float[np.ndarray, " draws"]]]
 
 
 def estimate_reweighted(
@@ -58,6 +58,6 @@ def estimate_reweighted(
 
 def _of_all(
     figures: Reweighted, weights: Iterator[Float[np.ndarray, "draws units"]]
-) -> dict[str, Float[np.ndarray, "draws"]]:
+) -> dict[str, Float[np.ndarray, " draws"]]:
     parts = [figures(some) for some in weights]
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

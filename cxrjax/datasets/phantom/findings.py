@@ -95,7 +95,7 @@ class Presence:
 
 
 @functools.cache
-def lesion_count_law(label: str) -> Float[np.ndarray, "most"]:
+def lesion_count_law(label: str) -> Float[np.ndarray, " most"]:
     """Probabilities of 1, 2, ... lesions of a class where it is present.
 
     A geometric law, cut off at `MOST_LESIONS`, whose ratio is found by bisection such that a
