@@ -6,7 +6,7 @@ import pytest
 
 from cxrjax.errors import UserError
 from cxrjax.training.config import batch_images, default_config, flatten, total_steps
-from cxrjax.training.config_check import validate
+from cxrjax.training.config_check import _ALSO_CALLED, validate
 from cxrjax.training.config_file import from_json, load_config, to_json
 
 _FILE = '''
@@ -74,6 +74,8 @@ def test_variant_and_overrides(spec):
         ("", "--config.optimiser.learning_rate=1", "did you mean 'optimizer.learning_rate'"),
         ("", "--config.optimizer.warmup_step=1", "did you mean 'optimizer.warmup_steps'"),
         (":wrong_key", "", "did you mean 'optimizer.learning_rate'"),
+        ("", "--config.optimizer.lr=1", "did you mean 'optimizer.learning_rate'"),
+        ("", "--config.batch_size=1", "did you mean 'training.batch_images'"),
         (":wrong_type", "", "warmup_steps"),
         (":nonsense", "", "no variant 'nonsense'"),
         ("", "--config.optimizer.warmup_steps=2.5", "2.5"),
@@ -184,3 +186,9 @@ def test_an_override_can_empty_a_key(spec):
     assert config.data.validation is None
     with pytest.raises(UserError, match=r"lora\.rank"):
         load_config(spec, ["--config.lora.rank=None"])
+
+
+def test_what_other_trainers_call_keys_leads_to_keys_that_exist():
+    known = flatten(default_config())
+    assert set(_ALSO_CALLED.values()) <= set(known)
+    assert not set(_ALSO_CALLED) & {key.rpartition(".")[2] for key in known}
