@@ -3,11 +3,11 @@
     python -m cxrjax.train --config=configs/gemex_sft.py --workdir=runs/gemex
     python -m cxrjax.train --config=configs/gemex_sft.py:tiny --workdir=runs/gemex_tiny
 
-Paper: arXiv 2411.16778, section 4.1 (rows G17 to G21 of what it states), and its released script.
-It trained the projection and the language model of LLaVA-Med-v1-7B, which is not among our presets:
-MedGemma 4B stands in for it, also a decoder tuned on medical text and images behind a projector,
-with a larger picture (896 instead of 224 pixels) and 4 instead of 7 billion parameters. Build the
-data (data/gemex/README.md) into data/gemex and convert the base:
+Paper: arXiv 2411.16778, section 4.1, and its released script. It trained the projection and the
+language model of LLaVA-Med-v1-7B, which is not among our presets: MedGemma 4B stands in for it,
+also a decoder tuned on medical text and images behind a projector, with a larger picture (896
+instead of 224 pixels) and 4 instead of 7 billion parameters. Build the data (data/gemex/README.md)
+into data/gemex and convert the base:
 
     python -m cxrjax.build --dataset=gemex --source=PATH/TO/FILES --out=data/gemex
     python -m cxrjax.convert --checkpoint=PATH/TO/medgemma-4b-it --out=data/medgemma_4b
@@ -57,38 +57,38 @@ def get_config(variant: str = "") -> ConfigDict:
 
 
 def paper() -> ConfigDict:
-    """The paper's values, each with its row; what it does not state is ours and says so."""
+    """The paper's values, each with its place in it; what it does not state is ours and says so."""
     config = default_config()
-    config.model.preset = "medgemma_4b"  # in the place of LLaVA-Med-v1-7B (G20)
+    config.model.preset = "medgemma_4b"  # in the place of LLaVA-Med-v1-7B (section 4.1)
     config.model.init_from = "data/medgemma_4b"
     config.model.share = "image"  # exact where attention is causal
-    config.model.dtype = "bfloat16"  # G21
+    config.model.dtype = "bfloat16"  # section 4.1
     config.model.frozen_dtype = "bfloat16"
-    config.model.remat = "full"  # G21: gradient checkpointing
-    config.trainable = ("^projector", "^decoder/")  # G20
+    config.model.remat = "full"  # section 4.1: gradient checkpointing
+    config.trainable = ("^projector", "^decoder/")  # section 4.1
 
     config.data.train = "data/gemex/records/train.jsonl"
     config.data.validation = "data/gemex/records/validation.jsonl"
     config.benchmark = "gemex"
-    config.data.prompt = "gemex_chat"  # G17, G18
-    config.data.codec = config.data.record_codec = "gemex"  # G19
+    config.data.prompt = "gemex_chat"  # section 4.1, Table 4
+    config.data.codec = config.data.record_codec = "gemex"  # Tables 10 to 13
     config.data.questions_per_image = 1
     config.data.prefix_buckets = (64, 128, 256)  # ours
     config.data.answer_buckets = (64, 128, 256)  # ours
     config.data.too_long = "set_aside"  # the script cuts at 2,048 tokens
 
-    config.optimizer.learning_rate = 2e-5  # G21
-    config.optimizer.warmup_from = 3e-7  # G21
+    config.optimizer.learning_rate = 2e-5  # section 4.1
+    config.optimizer.warmup_from = 3e-7  # section 4.1
     config.optimizer.warmup_ratio = 0.03  # the script; the text says 0.03 epochs
-    config.optimizer.schedule = "cosine"  # G21
+    config.optimizer.schedule = "cosine"  # section 4.1
     config.optimizer.weight_decay = 0.0  # the script
-    config.training.batch_questions = 64  # G21: 2 a device, 4 devices
+    config.training.batch_questions = 64  # section 4.1; the script: 2 a device, 4 devices
     config.training.accumulation_steps = 8  # the script
-    config.training.epochs = 3.0  # G21
+    config.training.epochs = 3.0  # section 4.1
     config.training.lambda_box = 0.0  # the paper's loss is of words alone
     config.training.checkpoint_every = 1000
     config.training.best_metric = "a_score"
-    config.mesh.fsdp = 4  # G21
+    config.mesh.fsdp = 4  # section 4.1: FSDP on four H100
     config.decoding.max_answer_tokens = 256
     config.decoding.grammar = "none"
     return config

@@ -3,9 +3,9 @@
     python -m cxrjax.train --config=configs/vindr_lora.py --workdir=runs/vindr
     python -m cxrjax.train --config=configs/vindr_lora.py:demo --workdir=runs/demo/train
 
-Paper: arXiv 2511.00504v2, section 3.1 (the rows V19 to V27 of what it states). It used MedGemma 4B
-in fp16 for 36 hours on one A6000 with 48 GB; here it is bfloat16. Put the built dataset
-(data/vindr_cxr_vqa/README.md) at data/vindr and the base at data/medgemma_4b:
+Paper: arXiv 2511.00504v2, section 3.1. It used MedGemma 4B in fp16 for 36 hours on one A6000 with
+48 GB; here it is bfloat16. Put the built dataset (data/vindr_cxr_vqa/README.md) at data/vindr and
+the base at data/medgemma_4b:
 
     python -m cxrjax.convert --checkpoint=PATH/TO/medgemma-4b-it --out=data/medgemma_4b
 
@@ -62,54 +62,54 @@ def get_config(variant: str = "") -> ConfigDict:
 
 
 def paper() -> ConfigDict:
-    """The paper's values, each with its row; what it does not state is ours and says so."""
+    """The paper's values, each with its section; what it does not state is ours and says so."""
     config = default_config()
-    config.model.preset = "medgemma_4b"  # V19
+    config.model.preset = "medgemma_4b"  # section 3.1
     config.model.init_from = "data/medgemma_4b"
     config.model.share = "image"  # exact where attention is causal
-    config.model.dtype = "bfloat16"  # V24 has fp16; bfloat16 needs no loss scaling
+    config.model.dtype = "bfloat16"  # section 3.1 has fp16; bfloat16 needs no loss scaling
     config.model.frozen_dtype = "bfloat16"
     config.model.remat = "full"  # ours
 
-    config.lora.rank = 16  # V20
-    config.lora.alpha = 32.0  # V20
-    config.lora.dropout = 0.1  # V20
-    config.lora.targets = (r"decoder/layers/attn/(q|k|v|o)_proj",)  # A7, from the 8.9 M
+    config.lora.rank = 16  # section 3.1
+    config.lora.alpha = 32.0  # section 3.1
+    config.lora.dropout = 0.1  # section 3.1
+    config.lora.targets = (r"decoder/layers/attn/(q|k|v|o)_proj",)  # unstated; these give its 8.9 M
 
     config.data.train = "data/vindr/records/train.jsonl"
     config.data.validation = "data/vindr/records/validation.jsonl"
     config.data.prompt = "medgemma_reason"  # its chat format; figure 2: the reason follows
-    config.data.codec = "vindr_px"  # V27, and A8: the box loss reaches its digits
+    config.data.codec = "vindr_px"  # section 3.1; the box loss reaches its digits
     config.data.questions_per_image = 1
     config.data.prefix_buckets = (32, 64)  # ours
     config.data.answer_buckets = (64, 512)  # ours; the reasons have 150 to 250 words
 
-    config.optimizer.learning_rate = 2e-5  # V21
-    config.optimizer.weight_decay = 0.01  # V21
-    config.optimizer.warmup_steps = 100  # V23 states none
-    config.training.batch_questions = 16  # V22: 4 x 4
-    config.training.accumulation_steps = 4  # V22
-    config.training.epochs = 3.0  # V23
+    config.optimizer.learning_rate = 2e-5  # section 3.1
+    config.optimizer.weight_decay = 0.01  # section 3.1
+    config.optimizer.warmup_steps = 100  # section 3.1 states none
+    config.training.batch_questions = 16  # section 3.1: 4 x 4
+    config.training.accumulation_steps = 4  # section 3.1
+    config.training.epochs = 3.0  # section 3.1
     config.training.logit_chunk = 256  # ours; 512 take 0.25 GiB more (docs/planning.md)
-    config.training.lambda_box = 0.5  # V26
-    config.training.eval_every = 934  # V25: each epoch; 14,940 questions are 934 steps
+    config.training.lambda_box = 0.5  # section 3.1
+    config.training.eval_every = 934  # section 3.1: each epoch; 14,940 questions are 934 steps
     config.training.checkpoint_every = 934
-    config.training.best_metric = "vqa/f1"  # V25
+    config.training.best_metric = "vqa/f1"  # section 3.1
     config.decoding.max_answer_tokens = 512
     config.decoding.grammar = "none"
     return config
 
 
 def paper_mix(config: ConfigDict) -> None:
-    """The training questions that the paper counts (A3)."""
+    """The training questions that the paper counts (section 3.1)."""
     config.data.train = "data/vindr_paper_mix/records/train.jsonl"
     config.data.validation = "data/vindr_paper_mix/records/validation.jsonl"
-    config.training.eval_every = 1305  # V25: each epoch; 20,880 questions are 1,305 steps
+    config.training.eval_every = 1305  # section 3.1: each epoch; 20,880 questions are 1,305 steps
     config.training.checkpoint_every = 1305
 
 
 def paligemma(config: ConfigDict) -> None:
-    """Location tokens, which this base was trained with (A8, route ii)."""
+    """Location tokens, which this base was trained with."""
     config.model.preset = "paligemma_3b_448"
     config.model.init_from = "data/paligemma_3b_448"
     config.model.share = "tower"

@@ -16,7 +16,8 @@ nothing of it yet. The base belongs into data/medgemma_4b:
     python -m cxrjax.convert --checkpoint=PATH/TO/medgemma-4b-it --out=data/medgemma_4b
 
 Both turns are trained, the loss is on the answers alone; the second turn has the true findings as
-its history. In predicting there are two histories (A22), to be told apart by --name in `score`:
+its history. In predicting there are two histories (the paper writes of generated findings, but its
+figures look as if the true ones were given), to be told apart by --name in `score`:
 
     questions/test_stage3.jsonl        self: predict answers the first turn, then the second on it
     questions/test_stage3_gold.jsonl   gold: the second turn alone, on the radiologist's findings

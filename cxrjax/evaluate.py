@@ -85,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     image_root = image_root or default_image_root(references)
     check_folder(out)
     check_split(references, flags.split_sha256, flags.manifest)
-    # The model is given the questions alone: answers cannot leak into its prompt (H24).
+    # The model is given the questions alone: answers cannot leak into its prompt.
     questions = out / "questions.jsonl"
     if distributed.is_first():
         write_records(questions, map(strip_answers, read_records(references)))

@@ -186,7 +186,7 @@ ANSWER_FIELDS = (
 
 
 def strip_answers(record: QARecord) -> QARecord:
-    """The same question without anything that tells its answer (H24).
+    """The same question without anything that tells its answer.
 
     Earlier turns of a dialogue keep their questions and lose their answers.
     """

@@ -1,4 +1,4 @@
-"""Calibration as figures and curves, for any benchmark whose answers are right or wrong (H11)."""
+"""Calibration as figures and curves, for any benchmark whose answers are right or wrong."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""CXR-QBA's boxes against MS-CXR's and REFLACX's, study by study and finding by finding (Q21).
+"""CXR-QBA's boxes against MS-CXR's and REFLACX's, study by study and finding by finding.
 
     python -m cxrjax.score --benchmark=cxr_qba_boxes --out=DIR --name=ours \\
         --references=MS_CXR_Local_Alignment_v1.1.0.csv --predictions=BUILD/native

@@ -1,4 +1,4 @@
-"""CXR-QBA's tags against label tables: Matthews correlation by class and group (Q20).
+"""CXR-QBA's tags against label tables: Matthews correlation by class and group.
 
     python -m cxrjax.score --benchmark=cxr_qba_tags --out=DIR --name=ours \\
         --references=mimic-cxr-2.1.0-test-set-labeled.csv --predictions=BUILD/native

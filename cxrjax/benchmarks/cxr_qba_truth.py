@@ -20,7 +20,7 @@ from cxrjax.metrics.mention_details import CERTAIN, joined_side
 from cxrjax.metrics.mentions import yes_or_no
 from cxrjax.records import Answer, QARecord
 
-# Questions that are answered by yes or no (Q12 to Q14).
+# Questions that are answered by yes or no.
 _YES_NO = re.compile(r"^[A-Z]\d\d_(?:is|has)_")
 # A denial with this modifier denies no more than what is acute.
 _ACUTE = ("temporal", "acute")

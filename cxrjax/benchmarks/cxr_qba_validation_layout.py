@@ -1,4 +1,4 @@
-"""The release's tables of MCC of tags and of overlap of boxes, with ours (H22)."""
+"""The release's tables of MCC of tags and of overlap of boxes, with ours."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -3,24 +3,24 @@
 Answers are text, `<answer> ... <reason> ... <location> [[...]]` or any other; boxes are a line's
 own, else those that the codec (default: `gemex`) finds in its text.
 
-* A-score of closed, single-choice and multi-choice questions (G25, A16): the share whose options
-  are named exactly. Of answers in another form they are matched from the response
+* A-score of closed, single-choice and multi-choice questions (section 4.2): the share whose
+  options are named exactly. Of answers in another form they are matched from the response
   (`cxrjax.metrics.choices`). Who names none is wrong. `paper`: null where no answer of the type
   could be matched, the paper's blank cell; that unmatched answers are wrong there too is read from
   its closed questions, where several models stand far below the 50 % of a coin. `strict`: 0 then.
   Beside it `jaccard` and `micro_f1` of the options, `answer_failure_rate`, and `chance`, what a
   blind guess gets: the paper's row "Random".
-* V-score (G26, A17): mean over questions of `cxrjax.metrics.v_score`. The paper leaves the
+* V-score (section 4.2): mean over questions of `cxrjax.metrics.v_score`. The paper leaves the
   denominator open: `paper` is the lenient one, null where a system gives no box in the type,
   `strict` the larger number of boxes; `v_score_strict`, `_lenient` and `_truth` stand in both.
 * ROUGE-L (mean), BLEU-1 (corpus) and, with a model at hand, BERTScore (mean F1) of answer and
-  reason without tags and boxes (G24). The paper names neither what it compares nor its words.
-* AR-score (G23, A15), with a judge: mean over questions of the answer's marks by the reference's,
-  above 1 where the judge likes it better, and `ar_score_capped` with 1 at most. `paper`: the
-  reference is read first, and what the judge failed at is left out; `strict`: both orders, and a
-  failure at either counts as 0 (judge_failures.py). `judge_failure_rate` says how often.
-  `ar_score` is the unweighted mean of the four types (G27). Of a surrogate judge all of this is
-  called `surrogate/...`.
+  reason without tags and boxes (Table 6). The paper names neither what it compares nor its words.
+* AR-score (section 4.2), with a judge: mean over questions of the answer's marks by the
+  reference's, above 1 where the judge likes it better, and `ar_score_capped` with 1 at most.
+  `paper`: the reference is read first, and what the judge failed at is left out; `strict`: both
+  orders, and a failure at either counts as 0 (judge_failures.py). `judge_failure_rate` says how
+  often. `ar_score` is the unweighted mean of the four types, as in Table 5. Of a surrogate judge
+  all of this is called `surrogate/...`.
 
 A prediction that is missing is wrong everywhere. `n`: questions; of A-scores, those with options.
 """

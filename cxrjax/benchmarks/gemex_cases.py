@@ -1,4 +1,4 @@
-"""Case studies as GEMeX prints them: one question, and every system's answer to it (G28).
+"""Case studies as GEMeX prints them: one question, and every system's answer to it.
 
 The paper shows image, question, choices, truth and each system's answer, reason and boxes (Tables 7
 and 14 to 17); its GPTScores beside them are of a judge's marks (`page_studies.Judgements`).

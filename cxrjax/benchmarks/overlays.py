@@ -1,4 +1,4 @@
-"""Boxes over radiographs: one set of colours for the page and for TensorBoard (V31)."""
+"""Boxes over radiographs: one set of colours for the page and for TensorBoard."""
 
 import base64
 import io

@@ -1,4 +1,4 @@
-"""The results page of a benchmark: tables, curves, and every single answer (V31, G28, X14).
+"""The results page of a benchmark: tables, curves, and every single answer.
 
 One HTML file with everything in it, or, where pictures are many, that file and a folder beside it.
 It opens from a disk, an e-mail or a web server alike, and asks nothing of any other place.

@@ -1,4 +1,4 @@
-"""Curves of curves.json as small SVG charts: a line per system (H05, H06, H11)."""
+"""Curves of curves.json as small SVG charts: a line per system."""
 
 import math
 from collections.abc import Mapping, Sequence

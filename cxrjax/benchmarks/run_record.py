@@ -1,4 +1,4 @@
-"""run.json of what was predicted and scored (H23): enough to do it again, and to see if it was.
+"""run.json of what was predicted and scored: enough to do it again, and to see if it was.
 
 `predict` leaves PREDICTIONS.run.json beside its predictions; `score` repeats it in its own.
 """
@@ -27,7 +27,7 @@ def side_file(predictions: Path) -> Path:
 
 
 def write_prediction_record(predictions: Path, questions: Path, flags: Namespace) -> None:
-    """Writes the side file; warns where the questions carry answers (H24).
+    """Writes the side file; warns where the questions carry answers, which no model should see.
 
     Args:
         flags: of the command: what answered, and how it decoded.

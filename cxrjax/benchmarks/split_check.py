@@ -1,4 +1,4 @@
-"""Whether references are of the split that they should be, by the hash of its image ids (H23)."""
+"""Whether references are of the split that they should be, by the hash of its image ids."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A paper's tables with our figures in them (H22): Markdown for people, rows for programs.
+"""A paper's tables with our figures in them: Markdown for people, rows for programs.
 
 A table is data: its columns, which metric each one shows under which protocol, the values the paper
 printed, and notes on those that cannot be right.
@@ -12,7 +12,7 @@ from cxrjax.benchmarks.scores import PAPER, STRICT, Scores
 from cxrjax.benchmarks.text_tables import UNDEFINED, grid
 from cxrjax.metrics.bootstrap import Estimate
 
-# Below this many, a figure says little: it is printed in italics (H09, A5).
+# Below this many, a figure says little: it is printed in italics.
 FEW = 10
 NOT_THE_PAPERS = (
     "\nThese are not the paper's images: its values stand beside ours for orientation, and the "

@@ -164,7 +164,7 @@ def localization_columns(views: Views, paper: Overlaps, strict: Overlaps) -> Col
 
 
 def ceiling_columns(references: References, views: Views) -> Columns:
-    """What the reference answers themselves reach: the ceiling for whoever answers perfectly (H20).
+    """What the reference answers themselves reach: the ceiling for whoever answers perfectly.
 
     `ceiling/found` (one to one, with classes), `ceiling_any/found` (any overlap), and
     `ceiling_one_box/found`: true boxes within reach of one box per question; all of `strict/truth`.

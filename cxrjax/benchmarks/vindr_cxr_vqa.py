@@ -2,7 +2,7 @@
 
 `paper` is the paper's wording; `strict` is what the wording should have been.
 
-Question answering (V28, A9), over the classes that answers say are there:
+Question answering (section 3.2), over the classes that answers say are there:
 
 * both: micro precision, recall and F1 of each question's set of classes;
 * `paper`: accuracy is null; `accuracy_as_printed` is F1, as in the paper's column;
@@ -13,7 +13,7 @@ Question answering (V28, A9), over the classes that answers say are there:
   said than true (`yes_rate`, `prevalence`); `negative/...` are the questions about a class that is
   absent, apart by whether the image has other findings (`absent_class`, `no_finding_image`).
 
-Boxes (V29, V30, A10, A11):
+Boxes (section 3.2):
 
 * `paper`: all boxes of all answers about an image; right if they overlap any true box, class
   ignored. Precision is of predicted boxes, recall of true ones, F1 the harmonic mean.
@@ -30,7 +30,7 @@ or blank answer is wrong, also about something absent. A failure to parse adds n
 should have found is missed. The class of a box is its label, else the class asked about, else the
 class that its answer names with it.
 
-How sure a system is (H11, `strict`): answers' probabilities against whether their set of classes is
+How sure a system is (`strict`): answers' probabilities against whether their set of classes is
 right (`calibration/...`), boxes' scores against their highest IoU with a true box.
 
 Figures are broken down by class, question type and difficulty, and by view, sex, age and number of
@@ -296,7 +296,7 @@ def _decisions() -> Named:
 
 def _of_absent_class() -> Named:
     """Of questions about a class that is absent: how often it is said to be there, and how many
-    boxes they are given (H08)."""
+    boxes they are given."""
     return {
         "false_yes_rate": Figure(quotient("asked/yes", "asking"), "asking"),
         "boxes_per_question": Figure(quotient("asked/boxes", "asking"), "asking"),

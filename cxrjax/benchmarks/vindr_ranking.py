@@ -1,4 +1,4 @@
-"""VinDr-CXR-VQA's figures from the confidence of boxes: AP and FROC (H06), strict protocol.
+"""VinDr-CXR-VQA's figures from the confidence of boxes: AP and FROC, strict protocol.
 
 They are of the union of an image's boxes, with classes. A box without a score ranks below all that
 have one. `ap/constant_scores` is 1 where all scores are equal or none is given: then nothing is

@@ -1,4 +1,4 @@
-"""VinDr-CXR-VQA's figures by what true boxes are like (H09), strict protocol.
+"""VinDr-CXR-VQA's figures by what true boxes are like, strict protocol.
 
 Size: tenths of all true boxes of the references, by share of the image. Place: as displayed. A
 predicted box belongs to no true one's size or place: there are recall and mean IoU, and no

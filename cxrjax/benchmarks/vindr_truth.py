@@ -1,6 +1,6 @@
 """What the references of VinDr-CXR-VQA say: the truth of each question and of each image.
 
-Ground-truth modes, which decide what boxes an image has (A11: the same predictions score very
+Ground-truth modes, which decide what boxes an image has (the same predictions score very
 differently against one lesion's box and against three readers' boxes of it):
 
 * `exact`: the boxes of the reference answers to all of the image's questions. On phantoms these are

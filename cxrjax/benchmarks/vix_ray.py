@@ -4,7 +4,7 @@ A predictions file may answer any of the four kinds of question (stage 1 finding
 impression, stage 3 both); kinds that it answers none of are null for it, a question that it leaves
 out of a kind that it answers is scored as an empty text.
 
-What the paper leaves open (A22 to A24), and what is done here:
+What the paper leaves open, and what is done here:
 
 * Words and BLEU's order: ROUGE's F-measure as a mean over the reports, BLEU-1 to BLEU-4 over the
   corpus (sacrebleu), on syllables and, under `words/`, on the words of a segmenter. One definition

@@ -75,7 +75,7 @@ TABLE_6: dict[str, dict[str, dict[str, tuple[float, ...]]]] = {
 
 
 def notes(kind: str, split: str) -> tuple[Note, ...]:
-    """Footnotes to Table 6 of one kind of question (A22 to A25), by what its own numbers show."""
+    """Footnotes to Table 6 of one kind of question, by what its own numbers show."""
     printed = {
         model: dict(zip(COLUMNS, values[split], strict=True))
         for model, values in TABLE_6[kind].items()

@@ -1,4 +1,4 @@
-"""Wording that compares with an earlier examination, which one image cannot show (H19)."""
+"""Wording that compares with an earlier examination, which one image cannot show."""
 
 from collections.abc import Iterable
 

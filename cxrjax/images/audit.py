@@ -1,4 +1,4 @@
-"""Warnings about pictures that decode but may not be what they seem (H25)."""
+"""Warnings about pictures that decode but may not be what they seem."""
 
 import numpy as np
 from jaxtyping import UInt8

@@ -1,4 +1,4 @@
-"""A language model as the judge (H16): asked over HTTP, or replayed from the verdicts it gave.
+"""A language model as the judge: asked over HTTP, or replayed from the verdicts it gave.
 
 Each distinct sample is judged once, ratings in both orders. A verdict is on the disk before it is
 used, and so is a failure that asking again would repeat; one of the server is not, and is asked
@@ -121,7 +121,7 @@ class LanguageModelJudge:
 
     def match(self, pairs: Sequence[tuple[Facts, Facts]]) -> list[FactMatch]:
         """Facts that say the same, as the judge names them; where it gives a fact to several, as
-        many pairs as go one to one (A24).
+        many pairs as go one to one.
 
         Raises:
             UserError: as `relative_scores`.

@@ -1,4 +1,4 @@
-"""Rules in place of a judge (H17): no model, no network, the same verdict every time.
+"""Rules in place of a judge: no model, no network, the same verdict every time.
 
 Its marks go by findings (there or denied, side, degree) and by facts in common. They are no
 AR-score and are never printed as one; every name of theirs says `surrogate`.

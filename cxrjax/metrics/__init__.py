@@ -1,7 +1,7 @@
 """Metrics: pure functions on arrays and strings.
 
-An undefined figure is NaN here and null in files, never 0. What a figure is where a side is empty
-(H07), and where there are boxes on both sides and none overlaps another:
+An undefined figure is NaN here and null in files, never 0. What a figure is where a side is empty,
+and where there are boxes on both sides and none overlaps another:
 
 | figure | none, none true | none, some true | some, none true | no overlap |
 |---|---|---|---|---|

@@ -1,4 +1,4 @@
-"""Average precision of scored boxes: PASCAL VOC 2010 and COCO, over all images at once (H06).
+"""Average precision of scored boxes: PASCAL VOC 2010 and COCO, over all images at once.
 
 | | VOC 2010 | COCO |
 |---|---|---|

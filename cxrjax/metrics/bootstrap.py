@@ -1,4 +1,4 @@
-"""Figures as data, and their intervals by resampling whole clusters (H10).
+"""Figures as data, and their intervals by resampling whole clusters.
 
 Every metric here is a function of sums over units (images, questions). So a unit is reduced once to
 a row of numbers (its hits, its misses, ...), and a resample is a weighted sum of rows: one matrix

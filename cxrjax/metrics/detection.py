@@ -1,6 +1,6 @@
-"""Boxes against boxes, without confidences, at any number of IoU thresholds (H05).
+"""Boxes against boxes, without confidences, at any number of IoU thresholds.
 
-Two ways of counting (section 3.2 of arXiv 2511.00504v2; V29, A10):
+Two ways of counting, of which section 3.2 of arXiv 2511.00504v2 has the second:
 
 * one to one: every true box serves at most one predicted box, within its class or with classes
   ignored. The pairs are those of a matching with as many pairs as possible and, among such, the
@@ -113,8 +113,8 @@ def mean_iou_of_hits(iou_sum: Count, hits: Count, threshold: float) -> Figure:
     """Mean IoU of true positives at a threshold; elementwise, NaN where there are none.
 
     Raises:
-        AssertionError: a mean is not above the threshold, as no mean of true positives can be (A10;
-            Table 5 of arXiv 2511.00504v2 prints one).
+        AssertionError: a mean is not above the threshold, as no mean of true positives can be
+            (Table 5 of arXiv 2511.00504v2 prints one).
     """
     mean = ratio(iou_sum, hits)
     if (mean <= threshold).any():
@@ -125,7 +125,7 @@ def mean_iou_of_hits(iou_sum: Count, hits: Count, threshold: float) -> Figure:
 
 
 def find_duplicates(boxes: ImageBoxes, threshold: float = 0.9) -> Bool[np.ndarray, " n"]:
-    """Which boxes overlap an earlier one of their image with an IoU above the threshold (H21)."""
+    """Which boxes overlap an earlier one of their image with an IoU above the threshold."""
     pairs = find_overlaps(boxes, boxes)
     later = (pairs.iou > threshold) & (pairs.columns < pairs.rows)
     duplicate = np.zeros(len(boxes), bool)

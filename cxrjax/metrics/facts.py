@@ -4,8 +4,7 @@ The paper has a language model take texts apart and match the facts; this does b
 English and Vietnamese. It knows words, not medicine: what comes of it is labelled a surrogate
 wherever it is printed.
 
-Facts are matched one to one: with many-to-many matches the paper's |T ∩ G| would have two sizes
-(A24).
+Facts are matched one to one: with many-to-many matches the paper's |T ∩ G| would have two sizes.
 """
 
 import functools

@@ -1,4 +1,4 @@
-"""FROC: how many lesions are found at how many false boxes per image (H06).
+"""FROC: how many lesions are found at how many false boxes per image.
 
 Boxes are tried from the highest score down; each takes the best true box of its class that is
 still free, and a second box on a lesion is a false one. The figures are those of cuts that scores

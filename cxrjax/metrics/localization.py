@@ -1,4 +1,4 @@
-"""How well predicted boxes lie on lesions (V30, A11): Table 6 of arXiv 2511.00504v2."""
+"""How well predicted boxes lie on lesions: Table 6 of arXiv 2511.00504v2."""
 
 from typing import NamedTuple
 

@@ -1,6 +1,6 @@
 """What a text says of each finding it names: there or not, how sure, on which side, how severe.
 
-Rules and word lists, no model (H18). English has the vocabulary of CXR-QBA's reference definitions
+Rules and word lists, no model. English has the vocabulary of CXR-QBA's reference definitions
 (cxrjax/datasets/cxr_qba/reference). Vietnamese is read by cxrjax/metrics/vietnamese_mentions.py
 into the same form.
 """

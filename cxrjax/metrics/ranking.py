@@ -1,4 +1,4 @@
-"""Predicted boxes tried from the highest score down, and the curves that this makes (H06).
+"""Predicted boxes tried from the highest score down, and the curves that this makes.
 
 What is right is settled within each image, so a resample of images changes how often a box counts
 and nothing else: one ranking serves all resamples.

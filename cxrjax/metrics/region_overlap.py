@@ -1,6 +1,6 @@
 """Regions against regions, each the union of its boxes: IoU, IoP and IoT of areas.
 
-CXR-QBA validates its boxes so (Q21): the pixels of all boxes of a finding against those of a
+CXR-QBA validates its boxes so: the pixels of all boxes of a finding against those of a
 human's. Where boxes have whole-pixel corners the areas here are the masks' numbers of pixels,
 without drawing a mask: the plane is cut along every box's edges, and inside a cell of that grid
 each region is everything or nothing.

@@ -1,4 +1,4 @@
-"""Intervals of figures that are no functions of sums: computed anew on every resample (H10).
+"""Intervals of figures that are no functions of sums: computed anew on every resample.
 
 Clusters are drawn as `bootstrap.resample` draws the same clusters from the same seed.
 """

@@ -1,6 +1,6 @@
 """What a Vietnamese text says of each finding it names: there or not, how sure, where, how severe.
 
-The classes of VinDr-CXR-VQA in the words of chest radiology reports; our own rules and words (H18).
+The classes of VinDr-CXR-VQA in the words of chest radiology reports; our own rules and words.
 Vietnamese puts what qualifies a finding after it ("tràn dịch màng phổi trái lượng ít"), and says
 what is normal of organs ("bóng tim không to"). Text is read in Unicode's form NFC, which is what
 the positions of mentions refer to.

@@ -1,4 +1,4 @@
-"""The baseline that says what training answers say most often, without looking (H14)."""
+"""The baseline that says what training answers say most often, without looking."""
 
 import collections
 from collections.abc import Iterable, Iterator

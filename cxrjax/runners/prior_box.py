@@ -1,4 +1,4 @@
-"""The constant baseline: for each question the mean box of its class, without looking (H15)."""
+"""The constant baseline: for each question the mean box of its class, without looking."""
 
 import collections
 from collections.abc import Iterable, Iterator

@@ -1,4 +1,4 @@
-"""Sampled runs: several seeds, a predictions file each, and how much their answers differ (H26).
+"""Sampled runs: several seeds, a predictions file each, and how much their answers differ.
 
 What one sampled run scores is partly luck. So sampling takes at least three seeds; `score` given
 all of their files prints the spread of every figure.

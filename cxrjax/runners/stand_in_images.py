@@ -1,4 +1,4 @@
-"""Images in the place of those that questions are about: what a model knows without looking (H14).
+"""Images in the place of those that questions are about: what a model knows without looking.
 
     shown     the image itself
     blind     mid-grey (128) everywhere

@@ -372,7 +372,7 @@ READERS = {
 
 
 def test_ground_truth_modes_and_the_recall_ceiling():
-    """One box per question cannot find three readers' boxes (A11)."""
+    """One box per question cannot find three readers' boxes."""
     record = _record("i0", 0, "ILD", [BOX], readers=READERS)
     lines = [_said(record, "Yes.", [FRACTIONS])]
     recalls, ceilings, paper = {}, {}, {}

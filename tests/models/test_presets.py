@@ -57,7 +57,7 @@ def test_every_parameter_has_a_name_in_a_published_checkpoint(preset: str) -> No
 
 
 def test_lora_of_the_paper_on_medgemma_4b_trains_8_912_896_parameters() -> None:
-    # Spec A7: rank 16 on q, k, v and o of the language model is the paper's "8.9 M".
+    # The paper names no targets: rank 16 on the decoder's q, k, v and o is its "8.9 M".
 
     def build() -> VLM:
         model = VLM(PRESETS["medgemma_4b"], rngs=nnx.Rngs(0))

@@ -1,4 +1,4 @@
-"""Parts of answers: from observations, and from templates (Q10)."""
+"""Parts of answers: from observations, and from templates."""
 
 import dataclasses
 import functools

@@ -1,4 +1,4 @@
-"""Observations of one study that contradict each other (Q09).
+"""Observations of one study that contradict each other.
 
 Reports say "the lungs are clear" and name a granuloma. What is said to be there stays; the denial
 that it contradicts is dropped and counted.

@@ -1,7 +1,7 @@
 """Reference definitions: findings, regions and the words around them, from data files.
 
 The published definitions (PadChest, Chest ImaGenome and SNOMED-CT tags, verified by experts) are
-not part of the release; the files in reference/ are the project's own (Q07).
+not part of the release; the files in reference/ are the project's own.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""Free names of findings to reference findings (Q08).
+"""Free names of findings to reference findings.
 
 The published mapping takes the nearest concept by BioLORD sentence embeddings. Here a name is
 looked up among wordings, then compared with them letter by letter; with sentence-transformers and a

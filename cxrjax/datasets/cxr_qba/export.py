@@ -1,4 +1,4 @@
-"""Which questions of a study become records, and of which images they are asked (Q19)."""
+"""Which questions of a study become records, and of which images they are asked."""
 
 import dataclasses
 from collections.abc import Sequence

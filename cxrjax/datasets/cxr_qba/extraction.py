@@ -1,4 +1,4 @@
-"""What is read out of a report before it is mapped to any definitions (Q04 to Q06).
+"""What is read out of a report before it is mapped to any definitions.
 
 Values are free text here; cxr_qba/graph_construction.py maps them. A rule-based extractor is in
 rule_extractor.py, one that asks a language model in language_model_extractor.py.
@@ -31,7 +31,7 @@ class Sentence:
 
 @dataclasses.dataclass(frozen=True)
 class Observation:
-    """One thing observed, in free values (Q06).
+    """One thing observed, in free values.
 
     Attributes:
         name: short, without mention of change.
@@ -67,7 +67,7 @@ class Observation:
 
 @dataclasses.dataclass(frozen=True)
 class Indication:
-    """Why the study was made (Q05).
+    """Why the study was made.
 
     Attributes:
         sentence_ids: sentences that say so.

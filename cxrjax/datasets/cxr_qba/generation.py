@@ -1,4 +1,4 @@
-"""Questions of a study from its scene graph, by the four strategies (Q10 to Q15).
+"""Questions of a study from its scene graph, by the four strategies.
 
 Templates are the project's own. Where the graph can't vouch for an answer, no question is asked.
 """
@@ -15,7 +15,7 @@ from cxrjax.datasets.cxr_qba.questions import Question, StudyQuestions
 from cxrjax.datasets.cxr_qba.scene_graph import Observation, SceneGraph
 from cxrjax.datasets.english import join
 
-# Asked about in every study (Q13); ours.
+# Asked about in every study; the release has such regions too, these are ours.
 DEFAULT_REGIONS = (
     "lungs",
     "left lung",

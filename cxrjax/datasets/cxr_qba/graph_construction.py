@@ -1,4 +1,4 @@
-"""From what was read out of a report, and regions on images, to a scene graph (Q09)."""
+"""From what was read out of a report, and regions on images, to a scene graph."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The indication's node, OIND: what in a report answers why the study was made (Q05, Q09)."""
+"""The indication's node, OIND: what in a report answers why the study was made."""
 
 from cxrjax.datasets.cxr_qba import extraction as read
 from cxrjax.datasets.cxr_qba.definitions import Definitions

@@ -1,4 +1,4 @@
-"""What a language model returns on a report, and what is wrong with it (Q04 to Q06).
+"""What a language model returns on a report, and what is wrong with it.
 
 Checks raise ValueError in words for the model, which is asked again.
 """

@@ -1,4 +1,4 @@
-"""Reports read by a language model, in the three steps of the published pipeline (Q04 to Q06).
+"""Reports read by a language model, in the three steps of the published pipeline.
 
 Sentences of the whole report, the indication, and the observations of each sentence of findings and
 impression. That pipeline asked Llama 3.1 70B; any model behind an OpenAI-compatible server will do.

@@ -1,4 +1,4 @@
-"""Verdicts of a language model on questions and answers (Q17), as the release has them.
+"""Verdicts of a language model on questions and answers, as the release has them.
 
 Each criterion is asked about on its own, with the context that the published table gives it: for
 the criteria of answers one request holds a question's answers with their sub-answers, and a verdict
@@ -21,7 +21,7 @@ from cxrjax.language_model import Client, NoAnswer, Request
 
 PROMPT = "rating_prompt_v1"
 CRITERIA = {**ANSWER_CRITERIA, **QUESTION_CRITERIA}
-# Contexts, by the table of Q17.
+# Contexts, by the criteria's table on the release's page.
 WITH_REPORT = ("entailment",)
 WITH_QUESTION = ("entailment", "relevance", "completeness", "question_clarity")
 WITH_ANSWERS = ("entailment", "relevance", "completeness", "answer_clarity")

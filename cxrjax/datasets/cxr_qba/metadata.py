@@ -1,4 +1,4 @@
-"""Metadata tables on seven levels, each as csv.gz and as parquet (Q22).
+"""Metadata tables on seven levels, each as csv.gz and as parquet.
 
 <level>_metadata.csv.gz, <level>_metadata.parquet for the levels of `COLUMNS`. Tables are written
 row by row while a data set is built, and read in parts: the release's largest has 151 million rows.

@@ -1,8 +1,8 @@
-"""Which findings and regions to ask about that a report does not mention (Q15).
+"""Which findings and regions to ask about that a report does not mention.
 
 The release states that something is sampled more, the more often it goes with positive findings and
-the less often with negative ones; the formula is not published (A19 g). `cxrjax_sampling_weight` is
-this project's: (p + 1) / (n + 1), with p positive and n negative mentions in the corpus. It rises
+the less often with negative ones; the formula is not published. `cxrjax_sampling_weight` is this
+project's: (p + 1) / (n + 1), with p positive and n negative mentions in the corpus. It rises
 with p, falls with n, and is 1 for what was never mentioned.
 """
 

@@ -1,4 +1,4 @@
-"""Criteria of the scene graph, of one observation (Q16)."""
+"""Criteria of the scene graph, of one observation."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from cxrjax.datasets.cxr_qba.ratings import SCENE_GRAPH_CRITERIA
 from cxrjax.datasets.cxr_qba.scene_graph import Localization, Observation
 
 _KNOWN_CHANGES = ("no change", "new", "increased", "decreased", "resolved")
-# From worst to best, as the table of Q16 has them.
+# From worst to best, as the criteria's table on the release's page has them.
 _LOCALIZATION = list(SCENE_GRAPH_CRITERIA["localization_quality"])
 
 

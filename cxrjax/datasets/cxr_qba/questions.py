@@ -5,7 +5,7 @@ from typing import Any
 
 from cxrjax.datasets.cxr_qba.scene_graph import Localization, Native
 
-# question_type -> strategy (Q11 to Q14).
+# question_type -> strategy.
 QUESTION_TYPES = {
     "A_indication": "indication",
     "B01_describe_all": "abnormal",

@@ -1,4 +1,4 @@
-"""Quality criteria, their ratings, and the grade of a question (Q16 to Q19).
+"""Quality criteria, their ratings, and the grade of a question.
 
 Criteria of the scene graph are computed by construction. Those of questions and answers are
 verdicts of a language model (language_model_rater.py); without one they are `unrated`, or rated by
@@ -159,11 +159,11 @@ def worst_values(sources: Iterable[Mapping[str, Any]]) -> dict[str, str]:
 
 def extraction_grade(question: Question, study_quality: Mapping[str, Any] | None = None) -> str:
     """The worst rating among criteria of the scene graph: of the question, of every answer and its
-    sub-answers (A19 h), and of boxes on every image.
+    sub-answers (the release's page leaves these open), and of boxes on every image.
 
     Args:
         study_quality: of the whole scene graph, for the literal reading of "the full scene graph"
-            (Q18); without it, the observations count that the answers are made from.
+            on the release's page; without it, the observations count that answers are made from.
     """
     grades = ratings_of(question.extraction_quality)
     for answer in walk(question.answers):
@@ -175,10 +175,10 @@ def extraction_grade(question: Question, study_quality: Mapping[str, Any] | None
 
 
 def overall_grade(question: Question, study_quality: Mapping[str, Any] | None = None) -> str:
-    """The grade by the minimum rule (Q18); `unrated` where a language model's verdict is missing.
+    """The grade by the minimum rule; `unrated` where a language model's verdict is missing.
 
     Every answer and sub-answer needs its three verdicts and the question its two: a failed
-    evaluation leaves the question unrated, which says nothing about its quality (A19 i).
+    evaluation leaves the question unrated, which says nothing about its quality.
     """
     grades = [extraction_grade(question, study_quality)]
     for criterion, table in QUESTION_CRITERIA.items():

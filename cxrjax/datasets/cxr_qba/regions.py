@@ -1,4 +1,4 @@
-"""Boxes and masks of all regions on an image, from those that are given (Q01 to Q03).
+"""Boxes and masks of all regions on an image, from those that are given.
 
 What is given are the boxes of Chest ImaGenome (29 structures) and masks of structures; the rest is
 derived as reference/regions.json says: unions, intersections, boxes around several, parts of boxes.
@@ -43,7 +43,7 @@ def localize(
 
     Boxes are cut at the image's edges, which is counted in `quality`. Those that are unusable (no
     area, beside the image, fractions) are set aside there, and all of an image where most do not
-    fit it. Given regions that are too small (Q03) or have no definition are counted.
+    fit it. Given regions that are too small or have no definition are counted.
     """
     quality = quality or QualityLog()
     found: dict[str, LocalizedRegion] = {}
@@ -99,7 +99,7 @@ def _mean(group: np.ndarray) -> Box:
 
 
 def clean_mask(mask: np.ndarray) -> np.ndarray:
-    """A mask opened and closed by 3x3, holes filled, specks taken away (Q01).
+    """A mask opened and closed by 3x3, holes filled, specks taken away.
 
     Args:
         mask: [height, width] bool.

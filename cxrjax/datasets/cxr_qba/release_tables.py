@@ -96,8 +96,8 @@ def named_images(graph: SceneGraph, questions: StudyQuestions) -> tuple[StudyIma
 def stated_counts(source: Path) -> dict[str, Published]:
     """Counts in the release's dataset_info.json under the names that statistics have here.
 
-    They take the place of those on its page (A19). Of the file nothing but its name is published:
-    what has another name is passed over.
+    They take the place of those on its page, where two are swapped. Of the file nothing
+    but its name is published: what has another name is passed over.
 
     Raises:
         UserError: the file is no JSON object.

@@ -1,4 +1,4 @@
-"""Observations out of reports by rules: vocabulary, negation, uncertainty, change (Q04 to Q06).
+"""Observations out of reports by rules: vocabulary, negation, uncertainty, change.
 
 The published pipeline prompts a language model; this one needs none. It knows what its vocabulary
 knows, and sentences out of which it reads nothing are counted by the build.
@@ -166,7 +166,7 @@ def _in_sentence(observation: Observation, sent_id: str) -> Observation:
 
 
 def merge_similar(observations: Sequence[Observation]) -> list[Observation]:
-    """Observations with what findings and impression both say stated once (Q04).
+    """Observations with what findings and impression both say stated once.
 
     Two are similar where entity and polarity agree and their regions are the same, or one of them
     names none. The more specific one stays, with the sentences, modifiers and children of both.

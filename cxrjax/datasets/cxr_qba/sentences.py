@@ -1,4 +1,4 @@
-"""Reports into sentences, indications into their parts (Q04, Q05), by rules."""
+"""Reports into sentences, indications into their parts, by rules."""
 
 import re
 from collections.abc import Iterator

@@ -1,7 +1,7 @@
 """Counts of what was built, in the release's layout, beside its own figures.
 
 On the release's page the numbers of QA pairs of validation and test are swapped: sums of ratings
-and of strategies show it. Here they are right (A19 a).
+and of strategies show it. Here they are right.
 """
 
 import collections

@@ -1,4 +1,4 @@
-"""Verdicts on questions and answers by rules, in place of a language model's (Q17).
+"""Verdicts on questions and answers by rules, in place of a language model's.
 
 A surrogate, and named so: its verdicts and its grade stand under `surrogate` and never in the
 fields that hold a model's. They know how an answer was made, not whether the report bears it out.

@@ -1,7 +1,7 @@
 """Short names and full sentences for observations, in the style of a report, by templates.
 
 Sentences are made from the structured values and not copied, so that they can't carry mentions of
-change or of earlier studies (Q06).
+change or of earlier studies.
 """
 
 from collections.abc import Sequence

@@ -28,7 +28,7 @@ class QuestionType:
     Attributes:
         native: the type's name in the released training rows.
         test_name: its part of the released test files' names.
-        instruction: X_type, the words before a question (G17).
+        instruction: X_type of the paper's section 4.1, the words before a question.
     """
 
     native: str

@@ -44,7 +44,7 @@ EXTRA_FIELDS = "native_fields"
 ABSENT_FIELDS = "native_absent"
 _TRAIN_FIELDS = ("conversations", "q_type", "image")
 _TEST_FIELDS = ("question", "answer", "reason", "visual_locations", "image_path")
-# Where the release calls a region otherwise than the paper's Table 8 (A18).
+# Where the release calls a region otherwise than the paper's Table 8.
 _RELEASED_NAMES = {"cardiac silhouette": "cardiac region"}
 
 

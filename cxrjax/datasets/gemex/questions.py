@@ -1,4 +1,4 @@
-"""A question before it is a record, who makes them, and the checks that each has to pass (G09)."""
+"""A question before it is a record, who makes them, and the checks that each has to pass."""
 
 import dataclasses
 import re
@@ -90,7 +90,7 @@ _TEXT = re.compile(
 
 
 def check(draft: Draft) -> None:
-    """The filters on a question (G09 to G12, A18).
+    """The filters on a question: rules of the paper's Table 2, and ours.
 
     Raises:
         Unusable: `longitudinal`, `view_wording`, `answer_leakage`, `choices_not_exclusive`,

@@ -42,7 +42,7 @@ class RegionMap:
         return (*self.keep, *self.merge, *self.add)
 
     def name(self, region: str) -> str | None:
-        """The region's one name out of any spelling of it (A18), None where there is none."""
+        """The region's one name out of any spelling of it, None where there is none."""
         plain = " ".join(region.lower().split())
         plain = self.alias.get(plain, plain)
         return plain if plain in self.regions else None

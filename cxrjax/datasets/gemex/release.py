@@ -321,7 +321,7 @@ def _count_reports(files: Iterable[Path], statistics: GemexStatistics) -> None:
 
 
 def _without_comparisons(records: Iterable[QARecord], quality: QualityLog) -> Iterator[QARecord]:
-    """The records that one image can answer (A18: of the released sample one in five cannot)."""
+    """The records that one image can answer (of the released sample one in five cannot)."""
     for record in records:
         word = comparing_word(record)
         if word is None:

@@ -1,4 +1,4 @@
-"""Counts of what was built, beside Table 3 and Figures 4 to 7 of the paper (G16)."""
+"""Counts of what was built, beside Table 3 and Figures 4 to 7 of the paper."""
 
 import collections
 import re

@@ -1,4 +1,4 @@
-"""Training mixes: which questions of what kind, and how many (A3).
+"""Training mixes: which questions of what kind, and how many.
 
 The release has positive questions only, 17,597 in all; the paper trains on 20,880 (section 3.1), of
 which 41.7 % are positive and 58.3 % negative (abstract). 20,880 is six kinds times 3,480, and

@@ -7,7 +7,7 @@ from cxrjax.datasets.vindr_cxr_vqa.classes import CLASSES
 
 Entries = Mapping[str, Mapping[str, Any]]  # as `cxrjax.datasets.statistics.compare` gives them
 
-# Below this many questions a class's figures say little (A5).
+# Below this many questions a class's figures say little.
 FEW = 10
 
 # Table 1: images, question-answer pairs (thousands, as printed), modalities, grounded, explained.

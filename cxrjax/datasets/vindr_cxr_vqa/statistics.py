@@ -177,7 +177,7 @@ def annotation_values(
 
 
 def recall_ceiling(images: Iterable[ImageAnnotation], records: Iterable[QARecord]) -> float | None:
-    """Share of all boxes of the images that some answer shows (A11).
+    """Share of all boxes of the images that some answer shows.
 
     The most that a model can find which answers every question exactly, where each box of the truth
     wants a box of its own. Two readers' boxes of one lesion count as two here.

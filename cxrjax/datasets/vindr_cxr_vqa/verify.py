@@ -170,7 +170,7 @@ def contradiction(record: QARecord, image: ImageAnnotation | None) -> str:
 
 
 def reason_words(records: Iterable[QARecord]) -> dict[str, Any]:
-    """How long the reasons are, beside Table 2's 150 to 250 words. Counted, never dropped (A12)."""
+    """How long the reasons are, beside Table 2's 150 to 250 words. Counted, never dropped."""
     counts = np.array([len(re.findall(r"\S+", record.reason or "")) for record in records])
     low, high = REASON_WORDS
     if not len(counts):

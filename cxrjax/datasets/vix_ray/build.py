@@ -233,7 +233,7 @@ def _note_repeated_images(studies: Iterable[Study], quality: QualityLog) -> None
 
 
 def _note_identifiers(studies: Iterable[Study], quality: QualityLog) -> None:
-    """Counts what may tell who a patient is, and where; never what it says (X02)."""
+    """Counts what may tell who a patient is, and where; never what it says."""
     for study in studies:
         for field in ("findings", "impression", "note"):
             kinds = [found.kind for found in find_identifiers(getattr(study, field))]

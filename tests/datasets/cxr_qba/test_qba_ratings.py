@@ -1,4 +1,4 @@
-"""Ratings, the minimum rule and export filters (Q16 to Q19)."""
+"""Ratings, the minimum rule and export filters."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""The released files: read, written back, their boxes' convention decided by evidence (A14)."""
+"""The released files: read, written back, their boxes' convention decided by evidence."""
 
 import copy
 import json
@@ -52,7 +52,7 @@ def test_what_a_record_says(sample):
     located = native.locate(record, (448, 112))
     assert located.boxes == [[50.0, 20.0, 60.0, 140.0], [47.5, 10.0, 65.0, 400.0]]
     single = read(sample / "test/single_choice_question.jsonl", "test")[0]
-    assert single.answers[0].regions == ["cardiac silhouette"]  # A18
+    assert single.answers[0].regions == ["cardiac silhouette"]  # the row has "cardiac region"
     train = read(sample / native_files.TRAIN_FILE, "train")
     assert [r.answer_key for r in train] == ["A small effusion.", "Small.", "No.", "B", ["A", "C"]]
     assert train[4].choices[2] == "C: Atelectasis"
