@@ -6,8 +6,8 @@
 `boxes` are xyxy fractions of the original image. Without `boxes` (or with null) they are read from
 `text` by a codec. `labels` (a class or null per box), `box_scores` (a confidence or null per box,
 higher is surer), `answer_logprob` (natural logarithm of the answer's probability), `history` (of a
-later turn: "gold", asked on the true earlier answers, or "self", on the system's own) and `parse`
-may be left out; other keys are ignored.
+later turn: "gold", asked on the true earlier answers, or "self", on the system's own), `parse` and
+`repaired_boxes` (how many were not written exactly) may be left out; other keys are ignored.
 
 What makes a file unusable is refused with its line: no JSON, a missing or repeated id, a field of
 another type, a line of absurd length. What a model can do wrong in a usable file is kept, scored as
@@ -68,6 +68,7 @@ class Prediction:
             gives none.
         answer_logprob: as written, of the whole answer; None where the line gives none.
         history: "gold" or "self", of a later turn of a dialogue; None where the line does not say.
+        repaired: boxes that the line says were not written exactly as a codec's grammar says.
     """
 
     question_id: str
@@ -78,6 +79,7 @@ class Prediction:
     box_scores: Float[np.ndarray, " n"] | None = None
     answer_logprob: float | None = None
     history: str | None = None
+    repaired: int = 0
 
     @property
     def answer_probability(self) -> float | None:
@@ -170,7 +172,12 @@ def parse_prediction(fields: Mapping[str, Any], where: str) -> Prediction:
     logprob = None if logprob is None else _to_float(logprob)
     # Other people's lines may hold something else under this name.
     history = fields.get("history") if fields.get("history") in ("gold", "self") else None
-    return Prediction(name, text or "", boxes, labels, parse, scores, logprob, history)
+    repaired = fields.get("repaired_boxes", 0)
+    if not isinstance(repaired, int) or isinstance(repaired, bool) or repaired < 0:
+        raise UserError(f"{where}: repaired_boxes is {_show(repaired)}: expected a count")
+    # More than there are boxes is nobody's count.
+    repaired = min(repaired, 0 if boxes is None else len(boxes))
+    return Prediction(name, text or "", boxes, labels, parse, scores, logprob, history, repaired)
 
 
 def read_boxes(
@@ -196,17 +203,16 @@ def read_boxes(
                 'read them from the text, or write "boxes": [] for an answer without'
             )
         geometry = codec.makers_geometry(height, width)
-        spans = codec.find(prediction.text, height, width, geometry)
-        failures = codec.decode(prediction.text, height, width, geometry).failures
-        boxes = np.array([span.box for span in spans], np.float64).reshape(-1, 4)
-        places = tuple((span.start, span.end) for span in spans)
+        read = codec.read_as_written(prediction.text, height, width, geometry)
+        boxes = np.array([span.as_written for span in read.spans], np.float64).reshape(-1, 4)
+        places = tuple((span.start, span.end) for span in read.spans)
         if parse is None or parse == "ok":
+            failures = codec.decode(prediction.text, height, width, geometry).failures
             parse = failures[0].category if failures else "ok"
-        exact = codec.find(prediction.text, height, width, geometry, strict=True)
-        repaired = len(spans) - len(exact)
+        repaired = read.repaired
     else:
         boxes = prediction.boxes
-        repaired = 0
+        repaired = prediction.repaired
     boxes, problems = _mend(boxes)
     problems += ("repaired_box",) * repaired + _unusable(prediction)
     return ReadBoxes(boxes, places, parse or "ok", problems)

@@ -94,6 +94,26 @@ class Span(NamedTuple):
     label: str | None = None
     swapped: tuple[bool, bool] = (False, False)
 
+    @property
+    def as_written(self) -> Float[np.ndarray, "4"]:
+        """The box with its corners in the order of the text."""
+        swapped = np.tile(np.array(self.swapped), 2)
+        return np.where(swapped, self.box[[2, 3, 0, 1]], self.box)
+
+
+class AsWritten(NamedTuple):
+    """What a model's answer says of boxes.
+
+    Attributes:
+        spans: the boxes that could be read; `Span.as_written` has their corners as they stand.
+        repaired: how many were not written exactly, beside those with swapped corners.
+        parse: `ok`, or the category of the first failure.
+    """
+
+    spans: list[Span]
+    repaired: int
+    parse: str
+
 
 class Candidate(NamedTuple):
     """A box begun at `text[start:end]`, as a codec's grammar sees it.
@@ -177,7 +197,6 @@ class Codec(abc.ABC):
         width: int,
         geometry: Geometry | None = None,
         strict: bool = False,
-        as_written: bool = False,
     ) -> Decoded:
         """Reads all boxes of a text. See the module's docstring for what counts.
 
@@ -186,16 +205,12 @@ class Codec(abc.ABC):
             height: of the original image, pixels. width: likewise.
             geometry: as for `encode`.
             strict: accept the exact grammar alone.
-            as_written: leave swapped corners swapped, for who counts them.
 
         Raises:
             UserError: the size is not positive. Never because of the text.
         """
         spans, failures = self._read(text, height, width, geometry, strict)
         boxes = np.array([span.box for span in spans], np.float32).reshape(-1, 4)
-        if as_written:
-            swapped = np.tile(np.array([s.swapped for s in spans], bool).reshape(-1, 2), 2)
-            boxes = np.where(swapped, boxes[:, [2, 3, 0, 1]], boxes)
         return Decoded(boxes, failures)
 
     def find(
@@ -208,6 +223,19 @@ class Codec(abc.ABC):
     ) -> list[Span]:
         """The boxes that `decode` returns for the same arguments, with where they stand."""
         return self._read(text, height, width, geometry, strict)[0]
+
+    def read_as_written(
+        self, text: str, height: int, width: int, geometry: Geometry | None = None
+    ) -> "AsWritten":
+        """Reads a model's answer and hides nothing of what was mended on the way.
+
+        Args and errors are those of `decode`, which is lenient here.
+        """
+        spans, failures = self._read(text, height, width, geometry, strict=False)
+        exact = self._read(text, height, width, geometry, strict=True)[0]
+        mended = len(spans) - len(exact) - sum(any(span.swapped) for span in spans)
+        broken = [failure.category for failure in failures if failure.category != "no_box"]
+        return AsWritten(spans, max(mended, 0), broken[0] if broken else "ok")
 
     def fractions_of(
         self,

@@ -48,8 +48,10 @@ def predict_questions(
     `boxes` (xyxy, fractions of the original image, corners as written), `labels` (the finding a
     question asks about, once for each box; null where it names none), `box_scores` (mean
     probability of a box's four tokens, geometric; 0..1), `answer_logprob` (sum over the answer's
-    tokens), `parse` (`ok`, the first failure's category, or the reason why the question was left
-    out). A prompt format that gives reasons adds `reason`; boxes are those of the answer before it.
+    tokens), `parse` (`ok`, the first failure's category, `truncated` where the answer does not end,
+    or the reason why the question was left out). A prompt format that gives reasons adds `reason`;
+    boxes are those of the answer before it. `repaired_boxes` counts those that were not written
+    exactly, where there are any.
 
     Args and errors are those of `answer_questions`.
     """
@@ -139,9 +141,10 @@ def prediction(
     height, width = record.image_hw or (config.image_size, config.image_size)
     geometry = image_geometry(height, width, config)
     codec = CODECS[config.codec]
-    # As the model says it: `score` counts boxes with swapped corners before it sorts them.
-    boxes, failures = codec.decode(text, height, width, geometry=geometry, as_written=True)
-    broken = [failure.category for failure in failures if failure.category != "no_box"]
+    # As the model says it: `score` counts what must be mended before it mends it.
+    read = codec.read_as_written(text, height, width, geometry)
+    boxes = [span.as_written for span in read.spans]
+    parse = "truncated" if read.parse == "ok" and not len(ended) else read.parse
     scores = box_scores(tokens[:length], logprobs[:length], tokenizer)
     if gives_reason:
         scores = scores[: len(boxes)]  # a reason may show boxes again
@@ -156,7 +159,8 @@ def prediction(
         "labels": [record.finding] * len(boxes),
         "box_scores": [round(score, 6) for score in scores],
         "answer_logprob": round(float(np.sum(logprobs)), 6),
-        "parse": broken[0] if broken else "ok",
+        "parse": parse,
+        **({"repaired_boxes": read.repaired} if read.repaired else {}),
     }
 
 

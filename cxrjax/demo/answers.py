@@ -14,6 +14,7 @@ from typing import BinaryIO, Literal, NamedTuple
 import numpy as np
 from PIL import Image
 
+from cxrjax.boxes import canonical
 from cxrjax.decoding.predictor import TokenAnswer, answer_questions, prediction
 from cxrjax.errors import UserError
 from cxrjax.images import AnyFile, image_size
@@ -252,12 +253,11 @@ def _ask(model: OwnModel, image: AnyFile, question: str) -> Answered:
     stop_ids = generator.strategy.stop_ids
     line = prediction(*answer, tokenizer, examples, stop_ids)
     tokens = _tokens(answer, tokenizer, stop_ids)
-    size = (width, height, width, height)
     return Answered(
         text=line["text"],
         reason=line.get("reason", ""),
         boxes=tuple(
-            Box(tuple(round(f * n) for f, n in zip(box, size, strict=True)), tuple(box), score)
+            _box(box, score, width, height)
             for box, score in zip(line["boxes"], line["box_scores"], strict=True)
         ),
         tokens=tokens,
@@ -265,6 +265,13 @@ def _ask(model: OwnModel, image: AnyFile, question: str) -> Answered:
         token_probability=math.exp(line["answer_logprob"] / max(1, len(tokens))),
         parse=line["parse"],
     )
+
+
+def _box(written: list[float], score: float, width: int, height: int) -> Box:
+    """A box that a picture can show: a line has corners as the model wrote them."""
+    x0, y0, x1, y1 = canonical(np.array(written)).tolist()
+    pixels = (round(x0 * width), round(y0 * height), round(x1 * width), round(y1 * height))
+    return Box(pixels, (x0, y0, x1, y1), score)
 
 
 def _tokens(

@@ -70,24 +70,23 @@ def read_answer(
     if text != written.strip():
         line["written"] = written
     finding = record.finding
-    boxes, labels = [], []
-    broken = ["refusal"] if codec is None and declines(text) else []
+    boxes, labels, repaired = [], [], 0
+    parse = "refusal" if codec is None and declines(text) else "ok"
     if codec is not None and text:
         # Fractions are of the whole image; without any size they can only be of a square.
         height, width = record.image_hw or (1000, 1000)
         notation = CODECS[codec]
         geometry = notation.makers_geometry(height, width)
-        spans = notation.find(text, height, width, geometry)
-        boxes = [[round(float(value), 6) for value in span.box] for span in spans]
+        spans, repaired, parse = notation.read_as_written(text, height, width, geometry)
+        boxes = [[round(float(value), 6) for value in span.as_written] for span in spans]
         labels = [span.label or finding for span in spans]
-        failures = notation.decode(text, height, width, geometry).failures
-        broken = [found.category for found in failures if found.category != "no_box"]
     return line | {
         "boxes": boxes,
         "labels": labels,
         "box_scores": [round(box_score, 6)] * len(boxes),
         "answer_logprob": None if logprob is None else round(logprob, 6),
-        "parse": failure or (broken[0] if broken else "ok"),
+        "parse": failure or parse,
+        **({"repaired_boxes": repaired} if repaired else {}),
     }
 
 

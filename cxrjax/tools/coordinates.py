@@ -97,9 +97,11 @@ def main(argv: Sequence[str] | None = None) -> None:
             "there are no coordinate distributions"
         )
     told = report(opened.generator.model)
+    told["all"]["questions_left_out"] += len(left_out)
     write_json(flags.out, told)
     print(json.dumps(told["all"], indent=1))
-    if (share := swapped_share(named_figures(told))) > LIMIT:
+    share = swapped_share(named_figures(told))
+    if share is not None and share > LIMIT:
         print(swapped_line(share))
     print(f"{flags.out}: all, left_half, right_half")
 

@@ -42,6 +42,9 @@ def make_coordinate_report(
 ) -> Callable[[VLM], Report] | None:
     """`coordinate_report` of a model on records; None where no loss reaches their boxes.
 
+    It reads what the answer's tokens say, also of a model whose loss goes by a box head: the text
+    is what it answers.
+
     Questions whose answers are too long for the buckets, or have too many boxes, and those whose
     images cannot be read, are left out and counted.
 
@@ -51,13 +54,13 @@ def make_coordinate_report(
         mesh: the model's.
         each_batch: called at each, and may raise to abandon the report.
     """
-    route = resolve_box_route(examples.box_route, examples.codec)
-    if route == "none":
+    if resolve_box_route(examples.box_route, examples.codec) == "none":
         return None
+    route = resolve_box_route("auto", examples.codec)
     loader = eval_loader(
         source,
         tokenizer,
-        dataclasses.replace(examples, too_long="set_aside"),
+        dataclasses.replace(examples, too_long="set_aside", box_route="auto"),
         global_batch_size=images_per_batch,
         rows=None if distributed.alone() else host_rows(mesh, images_per_batch),
         with_answers=True,
@@ -85,8 +88,9 @@ def coordinate_report(
     Returns:
         For `all`, `left_half` and `right_half` (of the image, by the target's centre): `n` boxes
         (`all` also has `questions_left_out`, how many could not be read so);
-        `swapped_x` and `swapped_y`, shares of expected boxes with swapped corners; of x_min,
-        y_min, x_max, y_max each: `mass_within_0.05`, the mean probability within 0.05 of the
+        `swapped_x` and `swapped_y`, shares of expected boxes with swapped corners, and
+        `argmax_swapped_x` and `argmax_swapped_y`, of the likeliest ones; of x_min, y_min, x_max,
+        y_max each: `mass_within_0.05`, the mean probability within 0.05 of the
         target, `mass_within_0.05_where_right`, the same where the likeliest value is as near,
         `spread`, the mean standard deviation, and `expected_error`, `argmax_error` and
         `median_error`, mean distances from the target; `expected_iou`, `argmax_iou` and
@@ -134,11 +138,13 @@ def _figures(found: Coordinates, targets: Float[np.ndarray, "n 4"]) -> dict[str,
     reads = {"expected": expected, "argmax": likeliest, "median": median}
     everywhere = np.ones(targets.shape, bool)
     right = np.abs(likeliest - targets) <= NEAR
-    swapped = expected[:, :2] > expected[:, 2:]
+    swapped, argmax_swapped = (x[:, :2] > x[:, 2:] for x in (expected, likeliest))
     return {
         "n": len(targets),
         "swapped_x": _mean(swapped[:, 0]),
         "swapped_y": _mean(swapped[:, 1]),
+        "argmax_swapped_x": _mean(argmax_swapped[:, 0]),
+        "argmax_swapped_y": _mean(argmax_swapped[:, 1]),
         f"mass_within_{NEAR}": _means(near, everywhere),
         f"mass_within_{NEAR}_where_right": _means(near, right),
         "spread": _means(spread, everywhere),
@@ -168,6 +174,7 @@ def named_figures(report: Report) -> dict[str, float | None]:
     return figures
 
 
-def swapped_share(figures: Mapping[str, Any]) -> float:
-    """The larger share of swapped corners of the two axes, of a report's `all`; 0 without boxes."""
-    return max(figures.get(f"coordinates/all/swapped_{axis}") or 0.0 for axis in "xy")
+def swapped_share(figures: Mapping[str, Any]) -> float | None:
+    """The larger share of swapped corners of the two axes, of a report's `all`; None if untold."""
+    shares = [figures.get(f"coordinates/all/swapped_{axis}") for axis in "xy"]
+    return max((share for share in shares if share is not None), default=None)

@@ -459,7 +459,8 @@ class _Loop:
         )
         shown = "undefined" if figures[best] is None else f"{figures[best]:.4f}"
         self.log_line(f"step {number:,}: validation {best} {shown}")
-        if (share := swapped_share(figures)) > LIMIT:
+        share = swapped_share(figures)
+        if share is not None and share > LIMIT:
             self.log_line(f"step {number:,}: validation: {swapped_line(share)}")
         return figures
 

@@ -208,7 +208,8 @@ def _token_sums(
     is_target = jnp.arange(logits.shape[-1]) == target[..., None]
     chosen = jnp.sum(jnp.where(is_target, logits, 0), axis=-1)
     loss = jax.nn.logsumexp(logits, axis=-1) - chosen
-    correct = jax.lax.stop_gradient(chosen >= jnp.max(logits, axis=-1))
+    # Not `chosen >= max`: a model whose logits are all alike would be right every time.
+    correct = jnp.argmax(logits, axis=-1) == target
     return jnp.sum(jnp.where(mask, loss, 0)), jnp.sum(jnp.where(mask, correct, False), dtype=float)
 
 

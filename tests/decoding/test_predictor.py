@@ -66,6 +66,20 @@ def test_swapped_corners_stay_as_the_model_wrote_them():
     assert line["parse"] == "ok"
 
 
+def test_an_answer_that_never_ends_is_not_ok():
+    tokens = np.array(_TOKENIZER.encode("No. No. No."))
+    line = prediction(
+        _RECORD, tokens, np.zeros(len(tokens)), _TOKENIZER, ExampleConfig(112), (_TOKENIZER.eos_id,)
+    )
+    assert line["parse"] == "truncated"
+
+
+def test_boxes_that_were_mended_are_counted():
+    line = _line("<loc100><loc0200><loc0300><loc0400>")  # a zero left out
+    assert len(line["boxes"]) == 1 and line["repaired_boxes"] == 1
+    assert "repaired_boxes" not in _line("<loc0100><loc0200><loc0300><loc0400>")
+
+
 def test_any_stop_token_ends_the_text():
     ids = _TOKENIZER.encode("ILD")
     stop = _TOKENIZER.encode("none")[0]

@@ -25,6 +25,7 @@ def test_swapped_corners_are_told_for_each_half_and_have_no_overlap():
     assert told["all"]["n"] == 3 and told["left_half"]["n"] == 2 and told["right_half"]["n"] == 1
     assert told["left_half"]["swapped_x"] == 0.5 and told["left_half"]["swapped_y"] == 0
     assert told["right_half"]["swapped_x"] == 0
+    assert told["left_half"]["argmax_swapped_x"] == 0.5
     np.testing.assert_allclose(told["left_half"]["expected_iou"], 0.5, atol=1e-6)
     np.testing.assert_allclose(told["all"]["expected_error"][0], 0.17 / 3, atol=1e-6)
     figures = named_figures(told)
@@ -48,7 +49,7 @@ def test_without_boxes_nothing_is_told_as_a_number():
     told = summarize(_coordinates(np.zeros((0, 4))), np.zeros((0, 4)))
     assert told["all"]["n"] == 0 and told["all"]["swapped_x"] is None
     assert told["left_half"]["mass_within_0.05"] == [None] * 4
-    assert swapped_share(named_figures(told)) == 0
+    assert swapped_share(named_figures(told)) is None
 
 
 @dataclasses.dataclass

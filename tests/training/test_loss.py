@@ -261,3 +261,11 @@ def test_logits_over_all_tokens_never_exist_at_once(random_batch, hidden_model):
     everything = 4 * 16 * 4 * 32 * 1040
     assert compiled(10_000) > everything
     assert compiled(32) < everything / 2
+
+
+def test_logits_that_are_all_alike_are_not_always_right(random_batch, hidden_model):
+    batch = random_batch(seed=13)
+    model = hidden_model(batch)
+    model.hidden[...] = jnp.zeros_like(model.hidden[...])
+    _, parts, _ = _evaluate(model, batch, 0.5)
+    assert parts.correct_sum == np.sum(batch.answer_tokens[batch.answer_mask] == 0)
