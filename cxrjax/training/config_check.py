@@ -27,6 +27,12 @@ from cxrjax.training.mixture_config import SOURCES, add_source, check_mixture, s
 _HEAD_PARAMETER = "box_head/out/kernel"
 
 
+# Figures of evaluations that are better the lower they are.
+_LOWER_IS_BETTER = re.compile(
+    "swapped|_error|spread|failure|left_out|hallucination|(^|/)(ece|brier|aurc)"
+)
+
+
 def validate(config: ConfigDict) -> None:
     """Checks keys, types, choices and ranges.
 
@@ -56,6 +62,11 @@ def validate(config: ConfigDict) -> None:
         raise UserError(f"lora.dropout={config.lora.dropout}: expected a fraction below 1")
     if config.mesh.data == 0 or config.mesh.data < -1:
         raise UserError(f"mesh.data={config.mesh.data}: expected -1 or a number above 0")
+    if _LOWER_IS_BETTER.search(config.training.best_metric):
+        raise UserError(
+            f"training.best_metric={config.training.best_metric!r}: lower is better, and the "
+            "checkpoint with the highest figure is kept; name another, such as detection/f1@0.3"
+        )
     _check_one_of(config)
     check_mixture(config)
     read_strategy(config.decoding)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
 from cxrjax.boxes import iou
 from cxrjax.codecs import CODECS
@@ -17,6 +18,8 @@ from cxrjax.input_pipeline.examples import (
     QuestionEncoder,
     TooLongError,
     bucket,
+    image_geometry,
+    load_image,
 )
 from cxrjax.input_pipeline.prompts import PROMPTS
 from cxrjax.input_pipeline.tokenizer import Tokenizer
@@ -250,3 +253,20 @@ def test_every_prompt_format_ends_its_prefix_with_a_newline():
         "medgemma_reason",
         "medgemma_typed",
     }
+
+
+@pytest.mark.parametrize("geometry", ["resize", "letterbox"])
+@pytest.mark.parametrize(("height", "width"), [(300, 200), (160, 320)])
+def test_pixels_land_where_boxes_are_said_to(tmp_path, geometry, height, width):
+    """The transform of the pixels and the map of the boxes are chosen in two places."""
+    x0, y0, x1, y1 = 40, 60, 120, 110
+    pixels = np.zeros((height, width), np.uint8)
+    pixels[y0:y1, x0:x1] = 255
+    Image.fromarray(pixels).save(tmp_path / "image.png")
+    config = ExampleConfig(112, geometry=geometry)
+    bright = load_image(tmp_path / "image.png", config)[..., 0] > 127
+    rows, columns = np.flatnonzero(bright.any(1)), np.flatnonzero(bright.any(0))
+    seen = np.array([columns[0], rows[0], columns[-1] + 1, rows[-1] + 1]) / 112
+    fractions = np.array([[x0 / width, y0 / height, x1 / width, y1 / height]])
+    said = image_geometry(height, width, config).apply(fractions)[0]
+    np.testing.assert_allclose(seen, said, atol=1 / 112)

@@ -75,6 +75,7 @@ def test_variant_and_overrides(spec):
         ("", "--config.optimizer.warmup_step=1", "did you mean 'optimizer.warmup_steps'"),
         (":wrong_key", "", "did you mean 'optimizer.learning_rate'"),
         ("", "--config.optimizer.lr=1", "did you mean 'optimizer.learning_rate'"),
+        ("", "--config.training.best_metric=coordinates/all/swapped_x", "lower is better"),
         ("", "--config.batch_size=1", "did you mean 'training.batch_images'"),
         (":wrong_type", "", "warmup_steps"),
         (":nonsense", "", "no variant 'nonsense'"),
