@@ -14,7 +14,7 @@ PYTHON ?= python3
 VENV ?= .venv
 PY = $(VENV)/bin/python
 DEMO = runs/demo
-DEMO_IMAGES = 5000
+DEMO_IMAGES = 10000
 # Each takes up to 6 GB.
 TEST_PROCESSES = 2
 QUESTIONS = $(DEMO)/data/questions/validation.jsonl

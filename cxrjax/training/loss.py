@@ -165,18 +165,22 @@ def multitask_loss(
 
 
 def read_coordinates(model: AnswerModel, batch: Batch, route: BoxRoute) -> Coordinates:
-    """What a model says of the coordinates of a batch's boxes, [B, Q, K, 4], teacher-forced.
+    """What a model's answer says of the coordinates of a batch's boxes, teacher-forced.
+
+    Args:
+        route: `loc` or `digits`, how the answer writes them.
+
+    Returns:
+        [B, Q, K, 4] each.
 
     Raises:
-        ValueError: the route is `none`, or needs what the batch or the model does not have.
+        ValueError: another route, or the batch has not what it needs.
     """
     hidden = _answer_states(model, batch)
     if route == "digits":
         return _digit_coordinates(model, hidden, batch)
-    if route == "head":
-        return _head_coordinates(model, hidden, batch)
     if route != "loc":
-        raise ValueError("box_route 'none': there are no coordinates to read")
+        raise ValueError(f"box_route {route!r}: no tokens of the answer are its coordinates")
     target = jnp.asarray(batch.target_boxes)
     logits = model.loc_logits(_loc_states(hidden, batch))
     return coordinates_of_bins(logits.reshape(*target.shape, -1), target)
