@@ -46,8 +46,8 @@ def predict_questions(
 
     Yields dicts with the keys of the contract: `question_id`, `text` (the answer as generated),
     `boxes` (xyxy, fractions of the original image, corners as written), `labels` (the finding a
-    question asks about, once for each box; null where it names none), `box_scores` (mean
-    probability of a box's four tokens, geometric; 0..1), `answer_logprob` (sum over the answer's
+    question asks about, once for each box; null where it names none), `box_scores` (how
+    sure the model is of each, 0..1, see `box_scores`), `answer_logprob` (sum over the answer's
     tokens), `parse` (`ok`, the first failure's category, `truncated` where the answer does not end,
     or the reason why the question was left out). A prompt format that gives reasons adds `reason`;
     boxes are those of the answer before it. `repaired_boxes` counts those that were not written
@@ -167,8 +167,17 @@ def prediction(
 def box_scores(
     tokens: Sequence[int] | np.ndarray, logprobs: np.ndarray, tokenizer: Tokenizer
 ) -> list[float]:
-    """Geometric mean of the probabilities of each box's four location tokens, in order."""
+    """How sure the model is of each box, in order.
+
+    The geometric mean of the probabilities of its four location tokens, times the least of those
+    of the words before it: there it was decided that there is a box, and another one. (The product
+    of all words would rank answers by their length.)
+    """
     is_loc = np.isin(np.asarray(tokens), tokenizer.loc_ids)
     positions = np.flatnonzero(is_loc)
     whole = len(positions) // 4 * 4
-    return [float(np.exp(np.mean(logprobs[four]))) for four in positions[:whole].reshape(-1, 4)]
+    words = np.minimum.accumulate(np.where(is_loc, 0.0, logprobs))
+    return [
+        float(np.exp(np.mean(logprobs[four]) + words[four[0]]))
+        for four in positions[:whole].reshape(-1, 4)
+    ]

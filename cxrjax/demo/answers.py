@@ -75,7 +75,7 @@ class Box(NamedTuple):
     Attributes:
         pixels: x_min, y_min, x_max, y_max in the original image, rounded.
         fractions: the same, as fractions of the image.
-        confidence: geometric mean of its tokens' probabilities, 0 to 1.
+        confidence: `cxrjax.decoding.predictor.box_scores`, 0 to 1.
     """
 
     pixels: tuple[int, int, int, int]

@@ -40,7 +40,7 @@ def test_text_boxes_scores_and_labels():
     assert "ILD is located at" in line["text"]
     np.testing.assert_allclose(line["boxes"], _BOX, atol=0.5 / 1024 + 1e-6)
     assert line["labels"] == ["ILD"]
-    assert math.isclose(line["box_scores"][0], math.exp(-0.5), rel_tol=1e-5)
+    assert math.isclose(line["box_scores"][0], math.exp(-1.0), rel_tol=1e-5)
     words = len(_TOKENIZER.encode(f"The ILD is located at {box_text}.")) + 1
     assert math.isclose(line["answer_logprob"], -0.5 * words, rel_tol=1e-5)
 
@@ -94,7 +94,8 @@ def test_each_box_has_its_own_score():
     loc = _TOKENIZER.loc_ids
     tokens = np.array([loc[1], loc[2], loc[3], loc[4], 1500, loc[5], loc[6], loc[7], loc[8]])
     logprobs = np.log(np.array([0.5] * 4 + [0.1] + [0.25] * 4))
-    np.testing.assert_allclose(box_scores(tokens, logprobs, _TOKENIZER), [0.5, 0.25], rtol=1e-6)
+    # The second stands behind a word of probability 0.1.
+    np.testing.assert_allclose(box_scores(tokens, logprobs, _TOKENIZER), [0.5, 0.025], rtol=1e-6)
 
 
 def test_a_reason_follows_the_answer_and_shows_no_box_of_it():
