@@ -4,7 +4,9 @@
         --long_side=144 --conspicuity=1.6 --image_format=jpg --out=runs/demo_base/data
     python -m cxrjax.train --config=configs/demo_base.py --workdir=runs/demo_base/tower
     python -m cxrjax.train --config=configs/demo_base.py:decoder --workdir=runs/demo_base/decoder
-    python -m cxrjax.convert --checkpoint=runs/demo_base/decoder --out=data/demo_base
+    python -m cxrjax.convert --checkpoint=runs/demo_base/decoder --out=runs/demo_base/before
+    python -m cxrjax.train --config=configs/demo_base.py:mended --workdir=runs/demo_base/mended
+    python -m cxrjax.convert --checkpoint=runs/demo_base/mended --out=data/demo_base
 
 As PaliGemma was made: first a tower (here with a decoder of its own, which is thrown away), then
 `:decoder`, a new decoder on that tower, both trained on. Hardware: two CPU cores, 2.5 GB; about 3

@@ -207,8 +207,7 @@ def read_boxes(
         boxes = np.array([span.as_written for span in read.spans], np.float64).reshape(-1, 4)
         places = tuple((span.start, span.end) for span in read.spans)
         if parse is None or parse == "ok":
-            failures = codec.decode(prediction.text, height, width, geometry).failures
-            parse = failures[0].category if failures else "ok"
+            parse = read.failures[0].category if read.failures else "ok"
         repaired = read.repaired
     else:
         boxes = prediction.boxes

@@ -106,13 +106,19 @@ class AsWritten(NamedTuple):
 
     Attributes:
         spans: the boxes that could be read; `Span.as_written` has their corners as they stand.
+        failures: as of `Decoded`.
         repaired: how many were not written exactly, beside those with swapped corners.
-        parse: `ok`, or the category of the first failure.
     """
 
     spans: list[Span]
+    failures: list[Failure]
     repaired: int
-    parse: str
+
+    @property
+    def parse(self) -> str:
+        """`ok`, or the category of the first failure; to have no box is none."""
+        broken = (f.category for f in self.failures if f.category != "no_box")
+        return next(broken, "ok")
 
 
 class Candidate(NamedTuple):
@@ -226,7 +232,7 @@ class Codec(abc.ABC):
 
     def read_as_written(
         self, text: str, height: int, width: int, geometry: Geometry | None = None
-    ) -> "AsWritten":
+    ) -> AsWritten:
         """Reads a model's answer and hides nothing of what was mended on the way.
 
         Args and errors are those of `decode`, which is lenient here.
@@ -234,8 +240,7 @@ class Codec(abc.ABC):
         spans, failures = self._read(text, height, width, geometry, strict=False)
         exact = self._read(text, height, width, geometry, strict=True)[0]
         mended = len(spans) - len(exact) - sum(any(span.swapped) for span in spans)
-        broken = [failure.category for failure in failures if failure.category != "no_box"]
-        return AsWritten(spans, max(mended, 0), broken[0] if broken else "ok")
+        return AsWritten(spans, failures, max(mended, 0))
 
     def fractions_of(
         self,

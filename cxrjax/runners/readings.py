@@ -77,9 +77,10 @@ def read_answer(
         height, width = record.image_hw or (1000, 1000)
         notation = CODECS[codec]
         geometry = notation.makers_geometry(height, width)
-        spans, repaired, parse = notation.read_as_written(text, height, width, geometry)
-        boxes = [[round(float(value), 6) for value in span.as_written] for span in spans]
-        labels = [span.label or finding for span in spans]
+        read = notation.read_as_written(text, height, width, geometry)
+        boxes = [[round(float(value), 6) for value in span.as_written] for span in read.spans]
+        labels = [span.label or finding for span in read.spans]
+        repaired, parse = read.repaired, read.parse
     return line | {
         "boxes": boxes,
         "labels": labels,

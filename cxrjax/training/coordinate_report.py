@@ -99,20 +99,12 @@ def coordinate_report(
     """
     graphdef, state = nnx.split(model)
     none = np.zeros((0, 4), np.float32)
-
-    @jax.jit
-    def read(state: Any, batch: Batch) -> Coordinates:
-        # Any: a VLM takes more than the loss asks of a model.
-        model: Any = nnx.merge(graphdef, state)
-        with mesh_of_kernels(mesh):
-            return read_coordinates(model, batch, route)
-
     left_out: set[int] = set()
     found, targets = [Coordinates(*[none] * len(Coordinates._fields))], [none]
     for loaded in batches:
         batch = put_batch(loaded.batch, mesh)
         coordinates, target, mask = fetch_whole(
-            (read(state, batch), batch.target_boxes, batch.box_mask), mesh
+            (_read(graphdef, route, mesh, state, batch), batch.target_boxes, batch.box_mask), mesh
         )
         found.append(Coordinates(*(part[mask] for part in coordinates)))
         targets.append(target[mask])
@@ -121,6 +113,17 @@ def coordinate_report(
     report = summarize(whole, np.concatenate(targets))
     report["all"]["questions_left_out"] = len(set().union(*distributed.gather(list(left_out))))
     return report
+
+
+def _read_impl(graphdef: Any, route: BoxRoute, mesh: Mesh, state: Any, batch: Batch) -> Coordinates:
+    # Any: a VLM takes more than the loss asks of a model.
+    model: Any = nnx.merge(graphdef, state)
+    with mesh_of_kernels(mesh):
+        return read_coordinates(model, batch, route)
+
+
+# One cache of compiled programs for all reports: each evaluation of a run makes one.
+_read = jax.jit(_read_impl, static_argnums=(0, 1, 2))
 
 
 def summarize(found: Coordinates, targets: Float[np.ndarray, "n 4"]) -> Report:

@@ -152,6 +152,14 @@ def test_boxes_that_only_lenient_reading_gives_are_counted():
     assert (len(read.boxes), read.parse, read.problems) == (3, "ok", ("repaired_box",) * 2)
 
 
+def test_boxes_that_predict_has_mended_or_left_swapped_are_counted():
+    fields = {"question_id": "q", "text": "", "boxes": [[0.5, 0.1, 0.2, 0.3]]}
+    read = read_boxes(parse_prediction({**fields, "repaired_boxes": 1}, "f"), None, 10, 10, "f")
+    assert sorted(read.problems) == ["repaired_box", "swapped_box"]
+    with pytest.raises(UserError, match="repaired_boxes is -1: expected a count"):
+        parse_prediction({**fields, "repaired_boxes": -1}, "f")
+
+
 def test_text_alone_without_a_codec_is_refused():
     prediction = parse_prediction({"question_id": "q1", "text": "x"}, "p:1")
     with pytest.raises(UserError, match="p: question q1 has no boxes: give --codec=NAME"):

@@ -73,6 +73,14 @@ def test_boxes_are_those_of_the_answer_alone(record):
     assert line["parse"] == "truncated" and line["written"] == written
 
 
+def test_what_was_mended_in_an_answer_is_told(record):
+    line = read_answer(record(1, finding="mass"), "[0.60, 0.10, 0.30, 0.20]", "whole", "radvlm")
+    assert line["boxes"] == [pytest.approx([0.6, 0.1, 0.3, 0.2])]  # swapped, as it was written
+    assert "repaired_boxes" not in line
+    line = read_answer(record(1, finding="mass"), "[0.3,0.1,0.6,0.2]", "whole", "radvlm")
+    assert len(line["boxes"]) == 1 and line["repaired_boxes"] == 1
+
+
 def test_a_label_of_the_systems_own_goes_before_the_findings_name(record):
     written = "<ref>opacity</ref><box>[[1, 2, 30, 40]]</box>"
     line = read_answer(record(1, finding="mass"), written, "whole", "internvl")

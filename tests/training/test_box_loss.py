@@ -271,3 +271,16 @@ def test_sums_weigh_boxes_and_leave_out_what_is_none():
     np.testing.assert_allclose(told.iou, 1.0 * 0.3 / 0.4, rtol=1e-5)  # a swapped box has none
     np.testing.assert_allclose(told.near, np.asarray(found.near)[:2].T @ [0.5, 1.0], rtol=1e-5)
     assert told.values(2)["coordinates/swapped"] == 0.25
+
+
+def test_the_state_that_models_were_found_in_is_left():
+    """Half of x_max's mass at the left end, some of x_min's at the right: expectations swapped."""
+    target = jnp.array([165, 300, 336, 560])
+    start = np.full((4, 1024), 1e-6)
+    start[np.arange(4), np.asarray(target)] = 0.5
+    start[0, 930], start[2, 20] = 0.5, 0.5
+    logits = jnp.log(jnp.asarray(start, jnp.float32))
+    at = coordinates_of_bins(logits, (target + 0.5) / 1024).expected
+    assert at[0] > at[2]
+    probability = jax.nn.softmax(_fit(logits, target, 0.5))
+    assert np.all(np.asarray(probability)[np.arange(4), np.asarray(target)] > 0.99)

@@ -25,6 +25,7 @@ from cxrjax.records import Answer, QARecord, write_records
 from cxrjax.training import checkpoint
 from cxrjax.training.box_loss import DISTANCE_WEIGHT, ordered_giou_loss
 from cxrjax.training.config_check import validate
+from cxrjax.training.coordinate_report import make_coordinate_report
 from cxrjax.training.data import example_config
 from cxrjax.training.loss import multitask_loss
 from cxrjax.training.optimizer import make_optimizer
@@ -321,3 +322,34 @@ def test_records_to_a_falling_box_loss(run_config, source, tokenizer, codec, rou
     assert seen[-1]["box_iou"] > seen[0]["box_iou"] + 0.1
     assert seen[-1]["coordinates/expected_distance"] < seen[0]["coordinates/expected_distance"]
     assert seen[-1]["ce"] < seen[0]["ce"]
+
+
+def test_the_report_of_a_model_with_a_box_head_is_of_its_text(run_config, source, tokenizer):
+    config = run_config
+    config.data.codec, config.training.box_route = "medgemma_json", "head"
+    config.data.prefix_buckets, config.data.answer_buckets = (24,), (64,)
+    examples = dataclasses.replace(example_config(config), image_size=16, max_boxes=2)
+    model = _small_model(tokenizer)
+    model.box_head = BoxHead(32, nnx.Rngs(1))
+    mesh = sharding.make_mesh(config.mesh, jax.devices()[:1])
+    seen = []
+
+    def report(examples, each_batch=lambda: seen.append(1)):
+        make = make_coordinate_report(
+            source, tokenizer, examples, images_per_batch=2, mesh=mesh, each_batch=each_batch
+        )
+        return make(model)["all"]
+
+    told = report(examples)
+    assert told["n"] == 2 and told["questions_left_out"] == 0 and seen == [1]
+    assert told["spread"][0] > 0  # a head's box has none
+    told = report(dataclasses.replace(examples, answer_buckets=(4,)))
+    assert told["n"] == 0 and told["questions_left_out"] == 2
+
+    def stop():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        report(examples, stop)
+    none = dataclasses.replace(examples, box_route="none")
+    assert make_coordinate_report(source, tokenizer, none, images_per_batch=2, mesh=mesh) is None
