@@ -408,6 +408,8 @@ def plain(text: str, work: Path, of_model: bool) -> str:
     for path, name in ((work, "WORK"), (work.resolve(), "WORK"), (ROOT, "REPO")):
         text = text.replace(str(path), name)
     text = re.sub(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)?", "TIME", text)
+    made = r"git_commit|versions\.[\w-]+" + (r"|[\w.]*sha256[\w.]*" if of_model else "")
+    text = re.sub(rf"({made})</dt><dd>[^<]*", r"\1", text)  # of the pages that `report` writes
     if of_model:
         text = re.sub(r"  [\d.,]+ questions/s.*|(?<=steps) in \d+ s.*", "", text)
         text = re.sub(r"(?<![\w.])-?\d+\.\d+(e-?\d+)?(?![\w.])", _three_digits, text)
