@@ -66,10 +66,10 @@ parity: $(VENV)-parity/.installed
 	$(VENV)-parity/bin/python -m pytest -n $(TEST_PROCESSES) -m parity
 
 beam: $(VENV)-beam/.installed
-	$(VENV)-beam/bin/python -m pytest tests/datasets/cxr_qba/test_qba_pipeline.py
+	$(VENV)-beam/bin/python -m pytest tests/papers/cxr_qba/test_qba_pipeline.py
 
 app: $(VENV)-app/.installed
-	$(VENV)-app/bin/python -m pytest tests/demo
+	$(VENV)-app/bin/python -m pytest tests/pages/demo
 
 try: $(VENV)-app/.installed
 	$(VENV)-app/bin/python -m cxrjax.demo_app

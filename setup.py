@@ -15,16 +15,7 @@ setup(
     packages=find_packages(include=["cxrjax", "cxrjax.*"]),
     package_data={
         "cxrjax": [
-            "benchmarks/*.css",
-            "benchmarks/*.j2",
-            "benchmarks/*.js",
-            "datasets/*.j2",
-            "demo/*.css",
-            "demo/*.j2",
-            "datasets/*/*.json",
-            "datasets/*/*/*.json",
-            "datasets/*/*.toml",
-            "judges/*.toml",
+            f"**/*.{ending}" for ending in ("css", "j2", "js", "json", "toml")
         ]
     },
     install_requires=[

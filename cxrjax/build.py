@@ -20,11 +20,11 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from cxrjax.builders import BUILDERS, WITHOUT_SOURCE, add_dataset_flags
 from cxrjax.cli import run
-from cxrjax.datasets.builders import BUILDERS, WITHOUT_SOURCE, add_dataset_flags
-from cxrjax.datasets.quality import BY_RULE
 from cxrjax.errors import UserError
-from cxrjax.json_file import read_json_object
+from cxrjax.files import read_json_object
+from cxrjax.records_io.quality import BY_RULE
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:

@@ -55,7 +55,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Checks, writes and prints; the exit code."""
     flags, overrides = parse_arguments(argv)
 
-    from cxrjax.benchmarks import record_check, record_check_page  # --help stays quick
+    from cxrjax.pages import record_check
+    from cxrjax.pages import record_check as record_check_page  # --help stays quick
     from cxrjax.training.config_file import load_config
     from cxrjax.training.mixture_config import source_config
 

@@ -55,14 +55,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Serves the page until Ctrl-C."""
     flags = parse_arguments(argv)
     # Each where it is needed: --help stays quick, and so does what is said without Gradio.
-    from cxrjax.demo.offline_gradio import import_gradio
+    from cxrjax.pages.demo.page import import_gradio
 
     # Uploads are removed however the process is asked to end.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with contextlib.suppress(KeyboardInterrupt), tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         import_gradio(folder / "uploads")
-        from cxrjax.demo import answers, page
+        from cxrjax.pages.demo import answers, page
 
         with page.listen(flags.host, flags.port) as listening:
             models = answers.open_models(flags.base, flags.tuned)

@@ -14,24 +14,24 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from cxrjax import distributed
-from cxrjax.benchmarks import BENCHMARKS
-from cxrjax.benchmarks.run_record import (
-    check_folder,
-    write_prediction_record,
-    write_score_record,
-)
-from cxrjax.benchmarks.scores import GT_MODE_HELP, ScoreOptions, write_scores
-from cxrjax.benchmarks.split_check import check_split
-from cxrjax.benchmarks.validation import draw_predictions
 from cxrjax.cli import run
+from cxrjax.distributed import hosts
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.sources import RecordSource, default_image_root
 from cxrjax.metrics.bootstrap import Bootstrap
+from cxrjax.papers.benchmarks import BENCHMARKS
 from cxrjax.records import read_records, strip_answers, write_records
 from cxrjax.runners.base import answer_all
 from cxrjax.runners.model_flags import add_model_flags
 from cxrjax.runners.own_model import start_model
+from cxrjax.scoring.run_record import (
+    check_folder,
+    check_split,
+    write_prediction_record,
+    write_score_record,
+)
+from cxrjax.scoring.scores import GT_MODE_HELP, ScoreOptions, write_scores
+from cxrjax.scoring.validation import draw_predictions
 from cxrjax.training.checkpoint import best_step, read_config
 from cxrjax.training.metric_log import write_figures
 
@@ -53,7 +53,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("--split_sha256", metavar="HASH", help="refuse references whose image ids hash otherwise")
     add("--manifest", type=Path, metavar="FILE", help="a build's manifest.json, to check that hash")
     add("--out", type=Path, metavar="DIR", help="folder to write to")
-    distributed.add_flags(parser)
+    hosts.add_flags(parser)
     flags = parser.parse_args(argv)
     if flags.checkpoint and not (flags.references and flags.out):
         parser.error("--checkpoint needs --references and --out")
@@ -72,7 +72,7 @@ def system_name(flags: argparse.Namespace) -> str:
 def main(argv: Sequence[str] | None = None) -> None:
     """Evaluates, writes and prints the tables."""
     flags = parse_arguments(argv)
-    distributed.initialize(flags)
+    hosts.initialize(flags)
     references, image_root = flags.references, flags.image_root
     if flags.workdir:
         data = read_config(flags.workdir).data
@@ -87,16 +87,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     check_split(references, flags.split_sha256, flags.manifest)
     # The model is given the questions alone: answers cannot leak into its prompt.
     questions = out / "questions.jsonl"
-    if distributed.is_first():
+    if hosts.is_first():
         write_records(questions, map(strip_answers, read_records(references)))
-    distributed.wait_for_all("questions written")
+    hosts.wait_for_all("questions written")
     predictions = out / "predictions.jsonl"
     answer_all(RecordSource(questions, image_root), start_model(flags), predictions)
     step = flags.step
     if flags.workdir and step is None:
         step = best_step(flags.workdir)
-    if not distributed.is_first():
-        distributed.wait_for_all("scored")  # JAX's own farewell waits for five minutes alone
+    if not hosts.is_first():
+        hosts.wait_for_all("scored")  # JAX's own farewell waits for five minutes alone
         return
     write_prediction_record(predictions, questions, flags)
     benchmark = BENCHMARKS[flags.benchmark]
@@ -128,7 +128,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         "predictions.jsonl, metrics.json, tables.md, tables.tex, tables.csv, score.json, run.json"
     )
     print(f"{out}: {written}")
-    distributed.wait_for_all("scored")
+    hosts.wait_for_all("scored")
 
 
 if __name__ == "__main__":

@@ -23,11 +23,11 @@ from pathlib import Path
 import jax
 
 from cxrjax import cli
+from cxrjax.distributed.hardware import parse_topology
 from cxrjax.errors import UserError
-from cxrjax.hardware import parse_topology
-from cxrjax.planning import search, table
-from cxrjax.planning.describe import describe
-from cxrjax.planning.plans import KEPT, make_plan
+from cxrjax.planner import search, table
+from cxrjax.planner.describe import describe
+from cxrjax.planner.plans import KEPT, make_plan
 from cxrjax.training.config import batch_images
 from cxrjax.training.config_file import load_config
 

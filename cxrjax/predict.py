@@ -26,20 +26,15 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from cxrjax import distributed
-from cxrjax.benchmarks.run_record import write_prediction_record
 from cxrjax.cli import run
+from cxrjax.distributed import hosts
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.sources import RecordSource
-from cxrjax.runners import (
-    add_runner_flags,
-    answer_all,
-    estimate_run,
-    start_runner,
-    start_sampler,
-)
+from cxrjax.papers.benchmarks import CLOSED_CLASSES
+from cxrjax.runners import add_runner_flags, answer_all, estimate_run, start_runner, start_sampler
 from cxrjax.runners.seeds import answer_seeds, describe_spread
 from cxrjax.runners.systems import describe_systems
+from cxrjax.scoring.run_record import write_prediction_record
 
 
 class _ListSystems(argparse.Action):
@@ -63,18 +58,19 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     )
     add = parser.add_argument
     add_runner_flags(parser)
+    parser.set_defaults(closed_classes=CLOSED_CLASSES)
     add("--list_systems", action=_ListSystems, help="list what --system knows, and end")
     add("--questions", required=True, type=Path, metavar="FILE", help="questions (JSON Lines)")
     add("--out", required=True, type=Path, metavar="FILE", help="predictions to write")
-    distributed.add_flags(parser)
+    hosts.add_flags(parser)
     return parser.parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Predicts what the flags ask for and says where it is."""
     flags = parse_arguments(argv)
-    distributed.initialize(flags)
-    if not (distributed.alone() or flags.workdir or flags.checkpoint):
+    hosts.initialize(flags)
+    if not (hosts.alone() or flags.workdir or flags.checkpoint):
         raise UserError("several processes: only our own models (--workdir, --checkpoint) use them")
     questions = RecordSource(flags.questions, flags.image_root)
     if flags.dry_run:
@@ -82,14 +78,14 @@ def main(argv: Sequence[str] | None = None) -> None:
         return
     if flags.seeds:
         files = answer_seeds(questions, start_sampler(flags), flags.out, flags.seeds)
-        if distributed.is_first():
+        if hosts.is_first():
             for file in files:
                 write_prediction_record(file, flags.questions, flags)
             print(describe_spread(files))
             print(f"{', '.join(map(str, files))}: give all of them to score")
         return
     found = answer_all(questions, start_runner(flags), flags.out)
-    if not distributed.is_first():
+    if not hosts.is_first():
         return
     write_prediction_record(flags.out, flags.questions, flags)
     faults = ", ".join(f"{n:,} {name}" for name, n in found.most_common() if name != "ok")

@@ -28,15 +28,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cxrjax.benchmarks import BENCHMARKS
-from cxrjax.benchmarks.page import Inputs, write_page
-from cxrjax.benchmarks.page_pictures import PICTURES
-from cxrjax.benchmarks.page_studies import read_judgements
 from cxrjax.cli import run
 from cxrjax.codecs import CODECS, Codec
 from cxrjax.errors import UserError
+from cxrjax.files import read_json_list, read_json_object
 from cxrjax.input_pipeline.sources import default_image_root
-from cxrjax.json_file import read_json_list, read_json_object
+from cxrjax.pages.results.data import PICTURES
+from cxrjax.pages.results.page import Inputs, write_page
+from cxrjax.pages.results.studies import read_judgements
+from cxrjax.papers.benchmarks import BENCHMARKS
 
 _TITLES = {
     "vindr_cxr_vqa": "VinDr-CXR-VQA results",

@@ -98,7 +98,7 @@ def _check_readers(parser: argparse.ArgumentParser, names: list[str]) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Does what the flags ask for and prints what came out; the exit code."""
-    from cxrjax.benchmarks import quality_control  # after the flags: --help stays quick
+    from cxrjax.pages.review import quality_control  # after the flags: --help stays quick
 
     flags = parse_arguments(argv)
     if flags.check:

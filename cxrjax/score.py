@@ -32,20 +32,19 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from cxrjax.benchmarks import BENCHMARKS, DATA_VALIDATIONS
-from cxrjax.benchmarks.bert_vectors import BertScoreSettings
-from cxrjax.benchmarks.run_record import check_folder, write_score_record
-from cxrjax.benchmarks.scores import GT_MODE_HELP, ScoreOptions, full_markdown, write_scores
-from cxrjax.benchmarks.seed_spread import seed_spread, spread_markdown
-from cxrjax.benchmarks.split_check import check_split
 from cxrjax.cli import garbage_collector_paused, run
 from cxrjax.codecs import CODECS
-from cxrjax.datasets.output import write_json
-from cxrjax.datasets.vix_ray.segmentation import SEGMENTERS
 from cxrjax.errors import UserError
-from cxrjax.judges import flags as judge_flags
-from cxrjax.judges.language_model import LanguageModelJudge
+from cxrjax.language_model.judges import flags as judge_flags
+from cxrjax.language_model.judges.asked import LanguageModelJudge
 from cxrjax.metrics.bootstrap import Bootstrap
+from cxrjax.papers.benchmarks import BENCHMARKS, DATA_VALIDATIONS
+from cxrjax.papers.vix_ray.segmentation import SEGMENTERS
+from cxrjax.records_io.output import write_json
+from cxrjax.scoring.bert_score import BertScoreSettings
+from cxrjax.scoring.run_record import check_folder, check_split, write_score_record
+from cxrjax.scoring.scores import GT_MODE_HELP, ScoreOptions, full_markdown, write_scores
+from cxrjax.scoring.seed_spread import seed_spread, spread_markdown
 
 _SCORED = {**BENCHMARKS, **DATA_VALIDATIONS}
 

@@ -18,16 +18,18 @@ from pathlib import Path
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from cxrjax import cli, distributed
-from cxrjax.benchmarks import BENCHMARKS, validation
-from cxrjax.datasets.vindr_cxr_vqa import CLASSES
+from cxrjax import cli
 from cxrjax.decoding.strategy import read_decoding
-from cxrjax.devices import sharding
-from cxrjax.devices.placement import check_enough_images, host_rows
+from cxrjax.distributed import hosts
+from cxrjax.distributed import meshes as sharding
+from cxrjax.distributed.meshes import check_enough_images, host_rows
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.loader import mixture_loader
 from cxrjax.input_pipeline.mixture import Mixture
 from cxrjax.input_pipeline.tokenizer import Tokenizer
+from cxrjax.models import presets
+from cxrjax.papers.benchmarks import BENCHMARKS, CLOSED_CLASSES
+from cxrjax.scoring import validation
 from cxrjax.training import checkpoint, loop
 from cxrjax.training.base_model import model_sizes, tokenizer_path
 from cxrjax.training.config import batch_images, total_steps
@@ -46,9 +48,6 @@ from cxrjax.training.mixture_config import train_files
 from cxrjax.training.preemption import Preemption
 from cxrjax.training.workdir import make_writable
 
-# Records that name another finding are set aside.
-KNOWN_CLASSES = {"vindr_cxr_vqa": CLASSES, "synthetic": CLASSES}
-
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
@@ -65,11 +64,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--compiled", type=Path, metavar="FILE", help="a compiled step, from --compile_only"
     )
-    distributed.add_flags(parser)
+    hosts.add_flags(parser)
     flags, overrides = parser.parse_known_args(arguments)
     config = load_config(flags.config, overrides)
     cli.keep_compiled_programs()
-    distributed.initialize(flags)
+    hosts.initialize(flags)
     with Preemption() as preemption:
         train(
             config,
@@ -91,17 +90,17 @@ def train(
     """Everything from the records to the last checkpoint."""
     mesh = sharding.make_mesh(config.mesh)
     rows = host_rows(mesh, batch_images(config))
-    sources, quality = open_training(config, KNOWN_CLASSES)
+    sources, quality = open_training(config, CLOSED_CLASSES)
     tokenizer_file = tokenizer_path(config)
     tokenizer = open_tokenizer(tokenizer_file, config)
     make_writable(workdir)
     sharding.check_batch_divides(mesh, batch_images(config), config.training.accumulation_steps)
-    sharding.check_heads_divide(mesh, model_sizes(config))
+    presets.check_heads_divide(mesh.shape["tensor"], model_sizes(config))
     model, base = checkpoint.build_model(config, mesh)
     features = make_features(config, model, base, mesh)
     mixture = make_mixture(config, sources, features)
     check_enough_images(len(mixture), "training")
-    if distributed.is_first():
+    if hosts.is_first():
         print(describe(mixture))
     with mixture_loader(
         mixture,
@@ -152,9 +151,9 @@ def make_evaluate(
         raise UserError(f"benchmark={config.benchmark!r}: expected one of {', '.join(BENCHMARKS)}")
     if config.data.validation is None:
         return None
-    records = open_records(config, "validation", KNOWN_CLASSES)
+    records = open_records(config, "validation", CLOSED_CLASSES)
     for reason, count in records.quality.counts().items():
-        if count and distributed.is_first():
+        if count and hosts.is_first():
             print(f"validation: {count} records set aside: {reason}")
     strategy, grammar = read_decoding(config.decoding, tokenizer, config.data.codec)
     examples = training_examples(config, features(records.source))

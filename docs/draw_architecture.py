@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 SVG = Path(__file__).parent / "architecture.svg"
 ENTRY_POINTS = "entry points"
+# Whatever stands below them does not know them.
+WINGS = "wings"
 
 
 class Floor(NamedTuple):
@@ -37,28 +39,30 @@ FLOORS = (
         "flags in, one call, exit code out",
     ),
     Floor(
-        "results",
-        ("benchmarks/", "runners/", "planning/", "demo/"),
-        "tables; whoever answers; what a pod will take; a page to try models in",
+        WINGS,
+        ("papers/", "phantoms/", "pages/", "planner/", "builders.py"),
+        "one folder a paper; drawn radiographs; pages for people; what a pod will take",
     ),
-    Floor("measures", ("metrics/", "judges/"), "pure functions of arrays and strings; verdicts"),
+    Floor("scoring", ("scoring/",), "the protocol of a benchmark: predictions in, tables out"),
+    Floor("systems", ("runners/", "language_model/"), "whoever answers; a service and its judges"),
     Floor("runs", ("training/", "decoding/"), "loss, step, loop, checkpoints; sampling, grammar"),
-    Floor("model", ("models/", "devices/"), "tower, decoder, LoRA, weights in and out; meshes"),
+    Floor("model", ("models/",), "tower, decoder, LoRA, weights in and out"),
     Floor("examples", ("input_pipeline/",), "prompts, tokens, batches, mixtures"),
-    Floor("records", ("datasets/",), "native formats, construction, quality control"),
+    Floor(
+        "measures",
+        ("metrics/", "radiology_text/"),
+        "pure functions of arrays and strings; what a report says",
+    ),
+    Floor("records", ("records_io/",), "reading, checking, dividing and writing records"),
     Floor(
         "borders",
-        ("codecs/", "images/", "language_model/"),
-        "boxes as text, pixels and geometry, requests to a service",
+        ("codecs/", "images/", "distributed/"),
+        "boxes as text, pixels and geometry, hosts and meshes",
     ),
     Floor(
         "ground",
-        (
-            *("boxes.py", "records.py", "errors.py", "cli.py", "json_file.py"),
-            *("keyed_lines.py", "negation.py", "provenance.py", "hardware.py"),
-            *("distributed.py", "roll_call.py"),
-        ),
-        "the box, the record, how commands end",
+        ("boxes.py", "records.py", "errors.py", "cli.py", "files.py"),
+        "the box, the record, how commands end, files",
     ),
 )
 

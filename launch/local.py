@@ -125,7 +125,7 @@ def _killed_at_the_end() -> Iterator[Callable[[], None]]:
 
 
 def process_environment(flags: argparse.Namespace, port: int, index: int) -> dict[str, str]:
-    """What tells a process who it is (cxrjax/distributed.py) and which devices it has."""
+    """What tells a process who it is (cxrjax/distributed/hosts.py) and which devices it has."""
     xla = [word for word in os.environ.get("XLA_FLAGS", "").split() if _DEVICE_COUNT not in word]
     return {
         **os.environ,

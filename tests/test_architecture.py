@@ -98,6 +98,20 @@ def test_imports_point_down():
     assert not up, f"these import from a floor above: {up}"
 
 
+def test_papers_do_not_import_each_other():
+    """They share `sources/`, and `benchmarks.py` is the table of them."""
+    papers = {path.parent.name for path in (PACKAGE / "papers").glob("*/__init__.py")}
+    for file in sorted((PACKAGE / "papers").glob("*/**/*.py")):
+        own = file.relative_to(PACKAGE / "papers").parts[0]
+        text = file.read_text(encoding="utf-8")
+        named = set(re.findall(r"cxrjax\.papers\.(\w+)", text)) & papers
+        assert named <= {own, "sources"}, f"{file} imports {named - {own}}"
+
+
+def test_metrics_know_boxes_and_nothing_else():
+    assert {other for part, other in edges() if part == "metrics"} == {"boxes"}
+
+
 def test_a_floor_has_no_circle():
     below = collections.defaultdict(set)
     for part, other in edges():

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from cxrjax.build import main
-from cxrjax.datasets.vindr_cxr_vqa.language_model_writer import load_prompt, plan_text
-from cxrjax.datasets.vindr_cxr_vqa.release import VinDrBuild, plan_vindr
-from cxrjax.datasets.vindr_cxr_vqa.wording_check import written_boxes
 from cxrjax.errors import UserError
+from cxrjax.papers.vindr_cxr_vqa.build import VinDrBuild, plan_vindr
+from cxrjax.papers.vindr_cxr_vqa.construct.language_model_writer import load_prompt, plan_text
+from cxrjax.papers.vindr_cxr_vqa.construct.wording_check import written_boxes
 from cxrjax.records import read_records
 
 SAMPLE = Path(__file__).resolve().parents[1] / "data" / "vindr_cxr_vqa" / "sample"

@@ -12,10 +12,11 @@ import PIL.Image
 import pytest
 
 from cxrjax import check_records
-from cxrjax.benchmarks import record_check, record_check_page
 from cxrjax.boxes import iou
-from cxrjax.datasets.quality import REASONS
 from cxrjax.errors import UserError
+from cxrjax.pages import record_check
+from cxrjax.pages import record_check as record_check_page
+from cxrjax.records_io.quality import REASONS
 from cxrjax.training.config_file import load_config
 
 ROOT = Path(__file__).parents[1]

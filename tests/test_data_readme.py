@@ -9,7 +9,7 @@ import pytest
 
 from cxrjax import records
 from cxrjax.codecs import CODECS
-from cxrjax.datasets.quality import REASONS
+from cxrjax.records_io.quality import REASONS
 
 PAGE = (Path(__file__).parents[1] / "data" / "README.md").read_text()
 

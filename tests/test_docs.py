@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from cxrjax import plan
-from cxrjax.datasets.builders import WITHOUT_SOURCE
+from cxrjax.builders import WITHOUT_SOURCE
 from cxrjax.errors import UserError
 from cxrjax.training.config import default_config, flatten
 from cxrjax.training.config_file import load_config
@@ -295,7 +295,7 @@ def test_the_model_and_the_metric_of_contributing_are_known(patched):
     said = _python(
         patched,
         "-c",
-        "from cxrjax.models import PRESETS; from cxrjax.benchmarks import vindr_detection as v;"
+        "from cxrjax.models import PRESETS; from cxrjax.papers.vindr_cxr_vqa import detection as v;"
         "print(PRESETS['gemma3_12b'].decoder.width, *v._placed('localization', 'p', 'v', 1))",
     )
     assert said.startswith("3840 ") and "localization/iou_per_image" in said

@@ -2,8 +2,8 @@
 
 import pytest
 
+from cxrjax.distributed.hardware import CHIPS, Topology, chip_of_device, parse_topology
 from cxrjax.errors import UserError
-from cxrjax.hardware import CHIPS, Topology, chip_of_device, parse_topology
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,8 @@ import pytest
 from PIL import Image
 
 from cxrjax import review
-from cxrjax.datasets.review.sheet import read_sheet
 from cxrjax.errors import UserError
+from cxrjax.pages.review.sheet import read_sheet
 from cxrjax.records import Answer, QARecord, write_records
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")

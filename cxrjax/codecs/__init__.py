@@ -4,14 +4,7 @@
 codec is a module of its own, with its grammar; `table` lists them.
 """
 
-from cxrjax.codecs.base import (
-    FAILURE_CATEGORIES,
-    Codec,
-    Decoded,
-    Failure,
-    FailureCategory,
-    Span,
-)
+from cxrjax.codecs.base import FAILURE_CATEGORIES, Codec, Decoded, Failure, FailureCategory, Span
 from cxrjax.codecs.convert import codec_iou_ceiling, transcode
 from cxrjax.codecs.frames import Geometry
 from cxrjax.codecs.table import CODECS, get_codec

@@ -4,16 +4,14 @@ import difflib
 
 from cxrjax.codecs.base import Codec
 from cxrjax.codecs.chexagent import CheXagent
-from cxrjax.codecs.gemex import Gemex
-from cxrjax.codecs.gemini_json import GeminiJson
 from cxrjax.codecs.internvl import InternVl
 from cxrjax.codecs.llava import Llava
 from cxrjax.codecs.maira2 import Maira2
-from cxrjax.codecs.medgemma_json import MedGemmaJson
+from cxrjax.codecs.medgemma import GeminiJson, MedGemmaJson
 from cxrjax.codecs.minigpt import MiniGpt
 from cxrjax.codecs.paligemma import PaliGemma
+from cxrjax.codecs.prose import Gemex, VinDrPixels
 from cxrjax.codecs.radvlm import RadVlm
-from cxrjax.codecs.vindr_px import VinDrPixels
 from cxrjax.errors import UserError
 
 CODECS: dict[str, Codec] = {

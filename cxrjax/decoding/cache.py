@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Int
 
-from cxrjax.devices.sharding import batch_sharding, cache_sharding
+from cxrjax.distributed.meshes import batch_sharding, cache_sharding
 from cxrjax.models.gemma import LayerCache
 from cxrjax.models.vlm import DecodeState
 

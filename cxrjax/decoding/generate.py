@@ -20,10 +20,15 @@ from cxrjax.decoding.grammar import (
     allowed_tokens,
     initial_state,
 )
-from cxrjax.decoding.sampling import filter_logits, sample_keys, sample_tokens
-from cxrjax.decoding.strategy import Strategy
-from cxrjax.devices.placement import fetch_whole, put_tree
-from cxrjax.devices.sharding import batch_sharding, batch_shards, mesh_of_kernels, put_batch
+from cxrjax.decoding.strategy import Strategy, filter_logits, sample_keys, sample_tokens
+from cxrjax.distributed.meshes import (
+    batch_sharding,
+    batch_shards,
+    fetch_whole,
+    mesh_of_kernels,
+    put_batch,
+    put_tree,
+)
 from cxrjax.models import VLM
 from cxrjax.models.vlm import DecodeState
 
@@ -192,7 +197,8 @@ class Generator:
     Args:
         model: parameters are read at construction; make a new Generator after training on.
         strategy, grammar: as in `generate`; `read_decoding` makes both of a configuration.
-        mesh: devices that share the work, see `cxrjax.devices.sharding`; None: where the model is.
+        mesh: devices that share the work, see `cxrjax.distributed.meshes`; None: where the
+            model is.
 
     Raises:
         ValueError: no answer of the grammar fits into the slots.

@@ -7,11 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from cxrjax import distributed
 from cxrjax.codecs import CODECS
 from cxrjax.decoding.generate import Generator
-from cxrjax.devices.placement import fetch_whole, host_rows
-from cxrjax.devices.sharding import put_batch
+from cxrjax.distributed import hosts
+from cxrjax.distributed.meshes import fetch_whole, host_rows, put_batch
 from cxrjax.input_pipeline.batch import Problem
 from cxrjax.input_pipeline.examples import ExampleConfig, image_geometry
 from cxrjax.input_pipeline.loader import eval_loader
@@ -91,7 +90,7 @@ def answer_questions(
         UserError: the mesh does not divide the batch.
     """
     # Of one process the generator itself deals a batch out to devices.
-    mesh = None if distributed.alone() else generator.mesh
+    mesh = None if hosts.alone() else generator.mesh
     loader = eval_loader(
         source,
         tokenizer,
@@ -115,7 +114,7 @@ def answer_questions(
 
 def _of_all_processes(problems: list[Problem]) -> list[Problem]:
     """Each question once, also where several processes have read the same rows."""
-    found = (Problem(*each) for part in distributed.gather(problems) for each in part)
+    found = (Problem(*each) for part in hosts.gather(problems) for each in part)
     return list({problem.question_index: problem for problem in found}.values())
 
 

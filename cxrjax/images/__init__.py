@@ -8,8 +8,7 @@ from cxrjax.images.decode import (
     read_image,
     three_channels,
 )
-from cxrjax.images.error import MAX_PIXELS, ImageError
-from cxrjax.images.file import AnyFile, open_file
+from cxrjax.images.files import MAX_PIXELS, AnyFile, ImageError, open_file
 from cxrjax.images.geometry import (
     IDENTITY,
     Geometry,

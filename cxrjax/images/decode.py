@@ -9,7 +9,7 @@ wrong example, not a small one.
 - **Alpha** is composited on black. Air is black on a radiograph; white would put the brightest
   thing in the picture where there is nothing.
 - **Grey PNG of 16 bits** holds 10, 12, 14 or 16 bits of detector signal in no stated range, so it
-  is exposed like a DICOM without a window, by percentiles (`cxrjax.images.intensity`). Colour PNG
+  is exposed like a DICOM without a window, by percentiles (`cxrjax.images.dicom`). Colour PNG
   of 16 bits gives its high byte.
 - Colour profiles and gamma chunks are ignored.
 """
@@ -22,10 +22,23 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import ExifTags, Image, ImageFile
 
-from cxrjax.images.dicom import MARKER, MARKER_START, dicom_notes, dicom_size, read_dicom
-from cxrjax.images.error import MAX_PIXELS, ImageError, check_size, one_line
-from cxrjax.images.file import AnyFile, open_file, read_once
-from cxrjax.images.intensity import auto_exposed
+from cxrjax.images.dicom import (
+    MARKER,
+    MARKER_START,
+    auto_exposed,
+    dicom_notes,
+    dicom_size,
+    read_dicom,
+)
+from cxrjax.images.files import (
+    MAX_PIXELS,
+    AnyFile,
+    ImageError,
+    check_size,
+    one_line,
+    open_file,
+    read_once,
+)
 
 # Sizes are judged by `check_size`; Pillow's warning would be a second line beside that error.
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)

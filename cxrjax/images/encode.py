@@ -7,7 +7,7 @@ import PIL.Image
 from jaxtyping import UInt8
 
 from cxrjax.images.decode import read_image
-from cxrjax.images.file import AnyFile
+from cxrjax.images.files import AnyFile
 
 # Longer side of the picture that is sent. Larger ones cost more and are scaled down by most models.
 LONG_SIDE = 1024

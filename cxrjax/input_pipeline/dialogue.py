@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from cxrjax import distributed
+from cxrjax.distributed import hosts
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.records import QARecord, strip_answers, write_records
@@ -65,9 +65,9 @@ def _in_turns(source: RecordSource, predict: Predict, joined: Path, history: str
     for line in predict(source.without(waiting)):
         answers[line["question_id"]] = line["text"]
         yield said(line)
-    if distributed.is_first():
+    if hosts.is_first():
         write_records(joined, (join_answers(record, answers) for record in waiting.values()))
-    distributed.wait_for_all(f"{joined.name} written")
+    hosts.wait_for_all(f"{joined.name} written")
     rest = RecordSource(joined, source.image_root, source.questions_per_image)
     yield from _in_turns(rest, predict, joined.with_suffix(".next.jsonl"), SELF)
 

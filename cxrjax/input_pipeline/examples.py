@@ -27,6 +27,7 @@ from cxrjax.images import (
     resize,
     three_channels,
 )
+from cxrjax.input_pipeline.caches import FeatureCache, ImageCache
 from cxrjax.input_pipeline.coordinates import (
     BOX_ROUTES,
     BoxRoute,
@@ -34,8 +35,6 @@ from cxrjax.input_pipeline.coordinates import (
     DigitFinder,
     resolve_box_route,
 )
-from cxrjax.input_pipeline.feature_cache import FeatureCache
-from cxrjax.input_pipeline.image_cache import ImageCache
 from cxrjax.input_pipeline.prompts import PROMPTS, BoxText
 from cxrjax.input_pipeline.tokenizer import Tokenizer
 from cxrjax.records import QARecord

@@ -2,7 +2,7 @@
 
 What is kept in memory does not grow with the number of questions: shards' names and sizes. Which
 questions were chosen, and where each element begins, is computed once from the tables
-(cxrjax.datasets.record_shards), a shard at a time, and kept in a file beside the data; a later run
+(cxrjax.records_io.shards), a shard at a time, and kept in a file beside the data; a later run
 with the same choice opens that.
 """
 
@@ -23,11 +23,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from array_record.python.array_record_module import ArrayRecordReader
 
-from cxrjax.datasets.record_shards import FOLDER, SELECTABLE
 from cxrjax.errors import UserError, first_line
+from cxrjax.files import read_json_object
 from cxrjax.input_pipeline.sources import ImageQuestions
-from cxrjax.json_file import read_json_object
 from cxrjax.records import QARecord, parse_record
+from cxrjax.records_io.shards import FOLDER, SELECTABLE
 
 SELECTIONS = "selections"
 # What a value of a choice says of an empty cell.

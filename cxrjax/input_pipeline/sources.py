@@ -208,7 +208,7 @@ def open_tfds(directory: Path, split: str, questions_per_image: int = 8) -> Reco
     """The same elements as the records file that a TFDS data set was written from.
 
     Args:
-        directory: of the data set's version (`cxrjax.datasets.tfds_builders`).
+        directory: of the data set's version (`cxrjax.records_io.tfds_builders`).
         split: such as `train`.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Images out of a TFDS data set that `cxrjax.datasets.tfds_builders` wrote, by random access."""
+"""Images out of a TFDS data set that `cxrjax.records_io.tfds_builders` wrote, by random access."""
 
 import dataclasses
 import errno
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from cxrjax.errors import UserError, first_line
-from cxrjax.json_file import read_json_object
+from cxrjax.files import read_json_object
 
 IMAGES_FILE = "images.json"
 RECORDS = "records"

@@ -78,7 +78,7 @@ class _SentencePieceFormat:
             raise UserError(
                 f"{name}: not a SentencePiece model ({error}); expected the tokenizer.model file "
                 "of a checkpoint of the Gemma family or of "
-                "cxrjax.input_pipeline.tokenizer_training"
+                "cxrjax.tools.tokenizer_training"
             ) from None
         if self.id_of(LOC_PIECES[0]) is None and self.id_of(LOC_CARRIERS[0]) is not None:
             proto = _ModelProto.FromString(model)
@@ -276,7 +276,7 @@ class Tokenizer:
             raise UserError(
                 f"{self.name}: {split} is {len(self.encode(split))} ids, expected one; boxes need "
                 "a tokenizer with the 1,024 <loc> pieces, such as PaliGemma's or one made by "
-                "cxrjax.input_pipeline.tokenizer_training, or with Gemma 3's "
+                "cxrjax.tools.tokenizer_training, or with Gemma 3's "
                 f"{LOC_CARRIERS[0]}..{LOC_CARRIERS[-1]} to carry them"
             )
         loc_ids = np.asarray(ids, np.int32)

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cxrjax.codecs import get_codec
-from cxrjax.datasets.quality import QualityLog, Unusable, check_box
 from cxrjax.images import ImageError, image_size, is_resize
 from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.input_pipeline.stored_images import StoredImage
 from cxrjax.records import QARecord
+from cxrjax.records_io.quality import QualityLog, Unusable, check_box
 
 # What decoding says about a text without any box: nothing is wrong with that here.
 _NO_BOX = ("no_box", "refusal")

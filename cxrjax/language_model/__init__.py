@@ -12,8 +12,7 @@ flags       all of it from a command line and the environment
 
 from cxrjax.language_model.answer_cache import AnswerCache, Completion
 from cxrjax.language_model.client import Client, Estimate
-from cxrjax.language_model.failure import Category, NoAnswer
-from cxrjax.language_model.request import Image, Message, Request
+from cxrjax.language_model.request import Category, Image, Message, NoAnswer, Request
 from cxrjax.language_model.settings import Prices, Settings
 
 __all__ = [

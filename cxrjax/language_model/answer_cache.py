@@ -7,7 +7,7 @@ in the file, only their hash; answers are, and hold what the prompt told of its 
 import dataclasses
 from pathlib import Path
 
-from cxrjax.keyed_lines import KeyedLines
+from cxrjax.files import KeyedLines
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,9 +13,8 @@ import pydantic
 from cxrjax.errors import UserError
 from cxrjax.language_model.account import Account
 from cxrjax.language_model.answer_cache import AnswerCache, Completion
-from cxrjax.language_model.failure import SERVICE_FAILURES, NoAnswer
-from cxrjax.language_model.request import Request
-from cxrjax.language_model.server import Server
+from cxrjax.language_model.completion import Server
+from cxrjax.language_model.request import SERVICE_FAILURES, NoAnswer, Request
 from cxrjax.language_model.settings import Settings
 
 T = TypeVar("T", bound=pydantic.BaseModel)

@@ -12,9 +12,17 @@ from cxrjax.language_model.client import Client
 from cxrjax.language_model.settings import Prices, Settings, StructuredOutput, TokenLimitField
 
 BASE_URL = "CXRJAX_LM_BASE_URL"
+
+
 MODEL = "CXRJAX_LM_MODEL"
+
+
 API_KEY = "CXRJAX_LM_API_KEY"
+
+
 PRICE_IN = "CXRJAX_LM_PRICE_IN"
+
+
 PRICE_OUT = "CXRJAX_LM_PRICE_OUT"
 
 

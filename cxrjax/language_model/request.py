@@ -1,17 +1,51 @@
-"""What is asked of a language model: messages, images, the form of the answer."""
+"""Prompts with demonstrations, and the requests that they make.
+
+A file holds stages, each with `system` (the instruction) and `demonstrations` (turns of `user` and
+`assistant`), and a `version`. A changed prompt is a new version in a new file.
+"""
 
 import base64
 import dataclasses
 import functools
 import hashlib
+import importlib.resources
 import json
 import threading
-from collections.abc import Callable
+import tomllib
+from collections.abc import Callable, Mapping
 from typing import Any, Generic, Literal, TypeVar
 
 import pydantic
 
 from cxrjax.language_model.settings import Settings
+
+Category = Literal[
+    "refusal",  # the model, or a filter behind it, declines
+    "truncated",  # the answer ended at its token limit
+    "invalid_json",  # no JSON object in it
+    "invalid_content",  # JSON, and not what was asked for
+    "http_error",  # the server answered with an error, or with something that is no completion
+    "timeout",
+    "connection",
+]
+
+# Failures of the service rather than of an answer: nothing came that could be kept.
+SERVICE_FAILURES = ("http_error", "timeout", "connection")
+
+
+class NoAnswer(Exception):  # noqa: N818 - an outcome that callers count, no error of the program
+    """A request that got no usable answer, after all retries.
+
+    Attributes:
+        category: what went wrong last.
+        detail: one line; never holds the key.
+    """
+
+    def __init__(self, category: Category, detail: str) -> None:
+        super().__init__(category, detail)
+        self.category: Category = category
+        self.detail = detail
+
 
 T = TypeVar("T", bound=pydantic.BaseModel)
 _KEY_VERSION = 1  # a change of how keys are made forgets the old answers
@@ -157,3 +191,35 @@ def _data_url(image: Image) -> str:
 
 def _hash_url(image: Image) -> str:
     return f"sha256:{image.media_type}:{hashlib.sha256(image.content).hexdigest()}"
+
+
+Form = TypeVar("Form", bound=pydantic.BaseModel)
+
+
+class Strict(pydantic.BaseModel):
+    """All fields required and no others, as servers that hold a model to a schema want it."""
+
+    model_config = pydantic.ConfigDict(extra="forbid")
+
+
+@functools.cache
+def load_prompt(package: str, name: str) -> dict[str, Any]:
+    """The prompt file `name`.toml of a package."""
+    file = importlib.resources.files(package).joinpath(f"{name}.toml")
+    return tomllib.loads(file.read_text(encoding="utf-8"))
+
+
+def make_request(
+    stage: Mapping[str, Any],
+    user: str,
+    form: type[Form],
+    usual_output_tokens: int,
+    max_output_tokens: int,
+) -> Request[Form]:
+    """The stage's instruction, its demonstrations as turns, and what is asked now."""
+    messages = [Message("system", (stage["system"].strip(),))]
+    for shown in stage["demonstrations"]:
+        messages.append(Message("user", (shown["user"].strip(),)))
+        messages.append(Message("assistant", (shown["assistant"].strip(),)))
+    messages.append(Message("user", (user,)))
+    return Request(tuple(messages), form, max_output_tokens, usual_output_tokens)

@@ -1,4 +1,4 @@
-"""Which language model is asked, and on what terms."""
+"""A language model from flags and the environment."""
 
 import dataclasses
 import ipaddress

@@ -18,7 +18,7 @@ from flax import nnx
 from safetensors import SafetensorError, safe_open
 
 from cxrjax.errors import UserError
-from cxrjax.json_file import read_json_object
+from cxrjax.files import read_json_object
 from cxrjax.models.hf_layout import (
     TensorRule,
     canonical_name,

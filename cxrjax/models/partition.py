@@ -1,4 +1,4 @@
-"""Which parameters train: rules over their paths split a model into trainable and frozen."""
+"""Names for the leaves of parameter trees: what rules match and checkpoints are keyed by."""
 
 import re
 from collections.abc import Sequence

@@ -17,7 +17,7 @@ import numpy as np
 from flax import nnx
 
 from cxrjax.errors import UserError
-from cxrjax.json_file import read_json_object
+from cxrjax.files import read_json_object
 from cxrjax.models.hf_export import LazyTensor, write_safetensors
 from cxrjax.models.hf_import import SafetensorsFiles, shortened
 from cxrjax.models.hf_layout import canonical_name, module_prefixes, tensor_rules, with_prefix

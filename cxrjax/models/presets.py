@@ -3,6 +3,8 @@
 import dataclasses
 from typing import Literal
 
+from cxrjax.errors import UserError
+
 NUM_LOC_TOKENS = 1024
 
 # Stands in `VLMConfig.context` for one image: as many tokens as an image has.
@@ -264,3 +266,19 @@ PRESETS: dict[str, VLMConfig] = {
     "gemma3_270m": _text_only(_GEMMA3_270M),
     "gemma3_1b": _text_only(_GEMMA3_1B),
 }
+
+
+def check_heads_divide(tensor: int, sizes: VLMConfig) -> None:
+    """Each of `tensor` devices must get the same number of whole attention heads.
+
+    Raises:
+        UserError: it would not.
+    """
+    heads = {"decoder": sizes.decoder.num_heads}
+    if sizes.vision is not None:
+        heads["vision tower"] = sizes.vision.num_heads
+    for part, count in heads.items():
+        if count % tensor:
+            raise UserError(
+                f"mesh.tensor={tensor} does not divide the {count} attention heads of the {part}"
+            )

@@ -34,7 +34,7 @@ _LANES = 128
 # Blocks of queries and keys; larger ones do not leave room in a v5e's 16 MB of VMEM for the
 # backward kernel at a head size of 256.
 _LARGEST_BLOCK = 512
-# Of the mesh (cxrjax/devices/sharding.py): what splits rows, and what splits heads.
+# Of the mesh (cxrjax/distributed/meshes.py): what splits rows, and what splits heads.
 _ROW_AXES = ("replica", "data", "fsdp")
 _HEAD_AXIS = "tensor"
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import tqdm
 
-from cxrjax import distributed
-from cxrjax.datasets.output import writing
+from cxrjax.distributed import hosts
 from cxrjax.input_pipeline.dialogue import predict_in_turns
 from cxrjax.input_pipeline.sources import RecordSource
+from cxrjax.records_io.output import writing
 
-# One line of predictions, in the form that `cxrjax.benchmarks.predictions` reads.
+# One line of predictions, in the form that `cxrjax.scoring.predictions` reads.
 Line = Mapping[str, Any]
 # Questions -> a line for each, in any order; every process gives all. A dialogue is asked in
 # turns: one call for each turn.
@@ -56,7 +56,7 @@ def answer_all(questions: RecordSource, answer: Answer, out: Path) -> collection
             `out` cannot be written.
     """
     lines = predict_in_turns(questions, answer, out.with_name(out.name + ".turns.jsonl"))
-    if not distributed.is_first():
+    if not hosts.is_first():
         return collections.Counter(line["parse"] for line in lines)
     partial = out.with_name(out.name + ".partial")
     found: collections.Counter[str] = collections.Counter()

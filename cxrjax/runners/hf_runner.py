@@ -18,16 +18,15 @@ from cxrjax.errors import UserError
 from cxrjax.images import AnyFile
 from cxrjax.images.decode import read_image
 from cxrjax.images.encode import pad_square
-from cxrjax.images.error import ImageError
+from cxrjax.images.files import ImageError
 from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.language_model import AnswerCache, Completion
 from cxrjax.records import QARecord
 from cxrjax.runners.base import Answer, Line
 from cxrjax.runners.hf_model import FolderModel, Sampling
 from cxrjax.runners.other_model import NOT_ASKED, UNREADABLE_IMAGE, Setup, ShownImages, read_setup
-from cxrjax.runners.readings import no_answer, read_answer
+from cxrjax.runners.readings import earlier_turns, no_answer, question_text, read_answer
 from cxrjax.runners.seeds import check_seeds
-from cxrjax.runners.wordings import earlier_turns, question_text
 
 
 class FolderRunner:

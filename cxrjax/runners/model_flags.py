@@ -8,7 +8,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from cxrjax.decoding.answer_forms import ANSWER_FORMS
-from cxrjax.devices.sharding import AXES
+from cxrjax.distributed.meshes import AXES
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.prompts import PROMPTS
 from cxrjax.runners.stand_in_images import STAND_INS
@@ -69,7 +69,7 @@ def add_model_flags(parser: argparse.ArgumentParser) -> Any:
         "--mesh",
         default="",
         metavar="AXIS=N,...",
-        help="how devices share the work, such as fsdp=4,tensor=2 (cxrjax/devices/sharding.py); "
+        help="how devices share the work, such as fsdp=4,tensor=2 (cxrjax/distributed/meshes.py); "
         "by default each of them takes a part of the images",
     )
     group = parser.add_argument_group(

@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from cxrjax.datasets.output import write_json
 from cxrjax.errors import UserError
 from cxrjax.images.encode import encode_jpeg
-from cxrjax.images.error import ImageError
+from cxrjax.images.files import ImageError
 from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.language_model import Client, Image, Message, NoAnswer, Request
 from cxrjax.language_model.flags import from_flags
 from cxrjax.records import QARecord
+from cxrjax.records_io.output import write_json
 from cxrjax.runners.base import Answer, Line
 from cxrjax.runners.other_model import (
     NOT_ASKED,
@@ -28,9 +28,8 @@ from cxrjax.runners.other_model import (
     decoding_of,
     read_setup,
 )
-from cxrjax.runners.readings import no_answer, read_answer
+from cxrjax.runners.readings import earlier_turns, no_answer, question_text, read_answer
 from cxrjax.runners.seeds import check_seeds, run_file
-from cxrjax.runners.wordings import earlier_turns, question_text
 
 CONTENT = "questions about them"
 _USUAL_OUTPUT_TOKENS = 100

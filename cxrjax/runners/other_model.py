@@ -10,10 +10,9 @@ from cxrjax.errors import UserError
 from cxrjax.images import AnyFile
 from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.records import QARecord
-from cxrjax.runners.readings import READINGS
+from cxrjax.runners.readings import READINGS, WORDINGS, check_wording, default_wording
 from cxrjax.runners.stand_in_images import StandInImages
 from cxrjax.runners.systems import System, get_system
-from cxrjax.runners.wordings import WORDINGS, check_wording, default_wording
 
 MAX_ANSWER_TOKENS = 1000
 _STAND_IN_SIDE = 448  # pixels, of blind and noise images
@@ -53,7 +52,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("other people's models (--runner=openai, --runner=hf)")
     add = group.add_argument
     add("--system", metavar="NAME", help="how it is asked and read: --list_systems")
-    add("--wording", choices=WORDINGS, help="how questions are put (cxrjax/runners/wordings.py)")
+    add("--wording", choices=WORDINGS, help="how questions are put (cxrjax/runners/readings.py)")
     add("--codec", metavar="NAME", help="how it writes boxes (default: as the system does)")
     add(
         "--reading",

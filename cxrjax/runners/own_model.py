@@ -13,13 +13,14 @@ from cxrjax.cli import keep_compiled_programs
 from cxrjax.decoding.generate import Generator
 from cxrjax.decoding.predictor import predict_questions
 from cxrjax.decoding.strategy import read_decoding
-from cxrjax.devices import sharding
-from cxrjax.devices.placement import check_enough_images
+from cxrjax.distributed import meshes as sharding
+from cxrjax.distributed.meshes import check_enough_images
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.examples import ExampleConfig
 from cxrjax.input_pipeline.prompts import PROMPTS
 from cxrjax.input_pipeline.sources import QuestionSource, RecordSource
 from cxrjax.input_pipeline.tokenizer import Tokenizer
+from cxrjax.models import presets
 from cxrjax.runners.base import Answer, Line
 from cxrjax.runners.model_flags import decoding_overrides, mesh_config
 from cxrjax.runners.stand_in_images import OtherImages, StandInImages
@@ -78,7 +79,7 @@ def open_model(
     tokenizer = open_tokenizer(tokenizer_path, config)
     strategy, grammar = read_decoding(config.decoding, tokenizer, config.data.codec)
     if mesh is not None:
-        sharding.check_heads_divide(mesh, model.config)
+        presets.check_heads_divide(mesh.shape["tensor"], model.config)
     generator = Generator(model, strategy, grammar, mesh)
     return OwnModel(generator, tokenizer, config, example_config(config))
 

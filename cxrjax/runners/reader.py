@@ -16,8 +16,8 @@ import numpy as np
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.records import QARecord, ReaderBox, read_records
-from cxrjax.runners.answer_lines import prediction_line, yes_or_no
 from cxrjax.runners.base import Answer, Line
+from cxrjax.runners.baselines import prediction_line, yes_or_no
 
 _NOTHING = np.zeros((0, 4))
 

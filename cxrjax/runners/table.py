@@ -9,12 +9,10 @@ from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.language_model import flags as language_model
 from cxrjax.runners import other_model
 from cxrjax.runners.base import Answer, Runner
+from cxrjax.runners.baselines import start_majority, start_prior_box, start_random
 from cxrjax.runners.hf_runner import start_hf
-from cxrjax.runners.majority import start_majority
 from cxrjax.runners.model_flags import add_model_flags
 from cxrjax.runners.openai_runner import estimate, start_openai
-from cxrjax.runners.prior_box import start_prior_box
-from cxrjax.runners.random_answer import start_random
 from cxrjax.runners.reader import start_reader
 from cxrjax.runners.seeds import check_seeds, parse_seeds
 
@@ -54,8 +52,8 @@ RUNNERS: dict[str, Runner] = {
     ),
     "random": Runner(
         "an answer drawn from those that the question leaves open",
-        lambda flags: start_random(flags.seed or 0),
-        sample=lambda flags: lambda seed: start_random(seed or 0),
+        lambda flags: start_random(flags.seed or 0, flags.closed_classes),
+        sample=lambda flags: lambda seed: start_random(seed or 0, flags.closed_classes),
     ),
     "reader": Runner(
         "one radiologist's boxes",

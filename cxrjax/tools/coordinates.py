@@ -16,18 +16,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cxrjax import cli
-from cxrjax.devices import sharding
+from cxrjax.distributed import meshes as sharding
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.prompts import PROMPTS
 from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.input_pipeline.usable_records import check_records
 from cxrjax.runners.own_model import open_model
 from cxrjax.training.config import default_config
-from cxrjax.training.coordinate_report import (
-    make_coordinate_report,
-    named_figures,
-    swapped_share,
-)
+from cxrjax.training.coordinate_report import make_coordinate_report, named_figures, swapped_share
 from cxrjax.training.run_info import write_json
 from cxrjax.training.swapped_corners import LIMIT, swapped_line
 

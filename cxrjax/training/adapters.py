@@ -10,8 +10,7 @@ from ml_collections import ConfigDict
 
 from cxrjax.errors import UserError
 from cxrjax.models import VLM, LoRAConfig, apply_lora
-from cxrjax.models.box_head import BoxHead
-from cxrjax.models.layers import Linear, salt
+from cxrjax.models.layers import BoxHead, Linear, salt
 from cxrjax.models.lora import parse_pattern
 from cxrjax.models.partition import path_of
 from cxrjax.models.peft import LOC_DELTA, adapter_parameters, read_peft

@@ -17,11 +17,10 @@ from flax import nnx
 from ml_collections import ConfigDict
 
 from cxrjax.errors import UserError
-from cxrjax.json_file import read_json_object
+from cxrjax.files import file_sha256, read_json_object
 from cxrjax.models import VLM, count_parameters
 from cxrjax.models.presets import PRESETS, DecoderConfig, VisionConfig, VLMConfig
 from cxrjax.models.splash import resolve_attention
-from cxrjax.provenance import file_sha256
 from cxrjax.training import store
 from cxrjax.training.config import FROM_BASE, default_config, flatten
 from cxrjax.training.config_check import find_preset

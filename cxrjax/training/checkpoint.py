@@ -16,10 +16,9 @@ from flax import nnx
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from cxrjax.devices.placement import fetch_whole
-from cxrjax.devices.sharding import tree_shardings
+from cxrjax.distributed.meshes import fetch_whole, tree_shardings
 from cxrjax.errors import UserError
-from cxrjax.json_file import read_json_object
+from cxrjax.files import read_json_object
 from cxrjax.models import VLM, partition
 from cxrjax.models.presets import VLMConfig
 from cxrjax.training import store

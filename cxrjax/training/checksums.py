@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from cxrjax.provenance import file_sha256
+from cxrjax.files import file_sha256
 
 FILE_NAME = "checksums.json"
 # Not of the content: Orbax writes to them when the checksums are made.

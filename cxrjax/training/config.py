@@ -143,7 +143,7 @@ def default_config() -> ConfigDict:
     training.peak_flops = placeholder(float)
 
     mesh = config.mesh = ConfigDict()
-    # Devices along each axis; what the axes mean is told in cxrjax/devices/sharding.py.
+    # Devices along each axis; what the axes mean is told in cxrjax/distributed/meshes.py.
     mesh.replica = 1  # slices of a pod: a multiple of their number
     mesh.data = -1  # -1: all devices that the others leave
     mesh.fsdp = 1
@@ -168,7 +168,7 @@ def default_config() -> ConfigDict:
     decoding.length_normalised = False
     decoding.seed = 0
 
-    # Whose figures evaluations during training compute: a name in cxrjax.benchmarks.BENCHMARKS.
+    # Whose figures evaluations during training compute: a name in `BENCHMARKS`.
     config.benchmark = "vindr_cxr_vqa"
     # Said, on one line, when the data or the weights named above are absent.
     config.missing_data_help = ""

@@ -14,9 +14,9 @@ from flax import nnx
 from jax.sharding import Mesh
 from jaxtyping import Bool, Float
 
-from cxrjax import boxes, distributed
-from cxrjax.devices.placement import fetch_whole, host_rows
-from cxrjax.devices.sharding import mesh_of_kernels, put_batch
+from cxrjax import boxes
+from cxrjax.distributed import hosts
+from cxrjax.distributed.meshes import fetch_whole, host_rows, mesh_of_kernels, put_batch
 from cxrjax.input_pipeline.batch import Batch, LoadedBatch
 from cxrjax.input_pipeline.coordinates import BoxRoute, resolve_box_route
 from cxrjax.input_pipeline.examples import ExampleConfig
@@ -62,7 +62,7 @@ def make_coordinate_report(
         tokenizer,
         dataclasses.replace(examples, too_long="set_aside", box_route="auto"),
         global_batch_size=images_per_batch,
-        rows=None if distributed.alone() else host_rows(mesh, images_per_batch),
+        rows=None if hosts.alone() else host_rows(mesh, images_per_batch),
         with_answers=True,
     )
 
@@ -111,7 +111,7 @@ def coordinate_report(
         left_out.update(problem.question_index for problem in loaded.problems)
     whole = Coordinates(*map(np.concatenate, zip(*found, strict=True)))
     report = summarize(whole, np.concatenate(targets))
-    report["all"]["questions_left_out"] = len(set().union(*distributed.gather(list(left_out))))
+    report["all"]["questions_left_out"] = len(set().union(*hosts.gather(list(left_out))))
     return report
 
 

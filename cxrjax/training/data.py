@@ -7,17 +7,16 @@ from typing import NamedTuple
 
 from ml_collections import ConfigDict
 
-from cxrjax.datasets.quality import QualityLog
-from cxrjax.datasets.record_shards import is_sharded
 from cxrjax.errors import UserError
+from cxrjax.input_pipeline.caches import FeatureCache, ImageCache
 from cxrjax.input_pipeline.examples import ExampleConfig
-from cxrjax.input_pipeline.feature_cache import FeatureCache
-from cxrjax.input_pipeline.image_cache import ImageCache
 from cxrjax.input_pipeline.mixture import Mixture, MixtureSource
 from cxrjax.input_pipeline.sharded_source import ShardedSource
 from cxrjax.input_pipeline.sources import QuestionSource, RecordSource, open_tfds
 from cxrjax.input_pipeline.tokenizer import Tokenizer, check_vocabulary, load_tokenizer
 from cxrjax.input_pipeline.usable_records import RecordCheck, check_records
+from cxrjax.records_io.quality import QualityLog
+from cxrjax.records_io.shards import is_sharded
 from cxrjax.training.base_model import model_sizes
 from cxrjax.training.mixture_config import source_config
 

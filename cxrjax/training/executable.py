@@ -23,7 +23,7 @@ import jax
 from jax.experimental.compilation_cache import compilation_cache
 from ml_collections import ConfigDict
 
-from cxrjax import distributed
+from cxrjax.distributed import hosts
 from cxrjax.errors import UserError
 from cxrjax.training.config import flatten
 from cxrjax.training.config_file import to_json
@@ -59,7 +59,7 @@ def save(
     problem = None
     with _cache_in_folder() as folder:
         lowered.compile()
-        if distributed.is_first():  # JAX writes the entry there alone
+        if hosts.is_first():  # JAX writes the entry there alone
             header = {
                 "format": _FORMAT,
                 **_environment(),
@@ -69,7 +69,7 @@ def save(
                 "program": _program_hash(lowered),
             }
             problem = _write(path, header, list(folder.glob("*-cache")))
-    problem = distributed.from_first(problem)
+    problem = hosts.from_first(problem)
     if problem is not None:
         raise UserError(problem)
 
@@ -142,7 +142,7 @@ class CompiledStep:
                 if len(list(folder.glob("*-cache"))) != 1:  # it was compiled anew
                     problem = "made with other flags of the compiler (XLA_FLAGS, LIBTPU_INIT_ARGS)"
         with jax.transfer_guard("allow"):
-            problems = [found for found in distributed.gather(problem) if found is not None]
+            problems = [found for found in hosts.gather(problem) if found is not None]
         if problems:
             self._refuse(problems[0])
         assert compiled is not None

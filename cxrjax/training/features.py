@@ -16,12 +16,12 @@ from flax import nnx
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from cxrjax import distributed
-from cxrjax.devices.placement import fetch_whole
+from cxrjax.distributed import hosts
+from cxrjax.distributed.meshes import fetch_whole
 from cxrjax.errors import UserError
 from cxrjax.images import ImageError
+from cxrjax.input_pipeline.caches import FeatureCache, made_by
 from cxrjax.input_pipeline.examples import load_image
-from cxrjax.input_pipeline.feature_cache import FeatureCache, made_by
 from cxrjax.input_pipeline.sources import QuestionSource
 from cxrjax.models import VLM, partition
 from cxrjax.models.partition import path_of
@@ -118,4 +118,4 @@ def _fill(
             write_waiting()
     if waiting:
         write_waiting()
-    distributed.wait_for_all("feature cache")
+    hosts.wait_for_all("feature cache")

@@ -17,9 +17,9 @@ from flax import nnx
 from ml_collections import ConfigDict
 
 from cxrjax.errors import UserError
+from cxrjax.files import read_json_object
 from cxrjax.input_pipeline.chat import context_ids
 from cxrjax.input_pipeline.tokenizer import Tokenizer, check_vocabulary, load_tokenizer
-from cxrjax.json_file import read_json_object
 from cxrjax.models import partition
 from cxrjax.models.gguf import GGUFFile
 from cxrjax.models.hf_export import hf_tensors, write_shards
@@ -34,12 +34,7 @@ from cxrjax.models.hf_import import (
 from cxrjax.models.hf_layout import found_prefixes, published_prefixes, vlm_config
 from cxrjax.models.lora import merge_lora
 from cxrjax.models.partition import path_of
-from cxrjax.models.peft import (
-    ADAPTER_CONFIG,
-    LOC_ROWS,
-    read_peft,
-    save_peft,
-)
+from cxrjax.models.peft import ADAPTER_CONFIG, LOC_ROWS, read_peft, save_peft
 from cxrjax.models.presets import IMAGE, VLMConfig
 from cxrjax.training.base_model import (
     MODEL_FILE,
@@ -308,7 +303,7 @@ def _settings(sizes: VLMConfig) -> ConfigDict:
     config.model.preset = preset_of(sizes)
     if sizes.decoder.prefix_attention == "causal":
         # Gemma 3 and MedGemma: conversations; sharing the image's tokens changes nothing; boxes in
-        # JSON, relative to the padded square (cxrjax/codecs/medgemma_json.py).
+        # JSON, relative to the padded square (cxrjax/codecs/medgemma.py).
         config.model.share = "image"
         config.data.prompt = "medgemma"
         config.data.codec = "medgemma_json"

@@ -28,13 +28,13 @@ from flax import nnx
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from cxrjax import distributed
-from cxrjax.datasets.quality import QualityLog
-from cxrjax.devices import sharding
-from cxrjax.devices.placement import host_rows, put_tree
+from cxrjax.distributed import hosts
+from cxrjax.distributed import meshes as sharding
+from cxrjax.distributed.meshes import host_rows, put_tree
 from cxrjax.errors import Preempted, UserError
 from cxrjax.input_pipeline.batch import Batch, LoadedBatch
 from cxrjax.models import count_parameters, partition
+from cxrjax.records_io.quality import QualityLog
 from cxrjax.training import checkpoint, executable, step
 from cxrjax.training.base_model import copy_tokenizer
 from cxrjax.training.config import batch_images
@@ -142,12 +142,12 @@ def train(
     if config.mesh.strategy == "pmap" and (compiled or compile_only):
         raise UserError("a compiled step in a file needs mesh.strategy='jit', and it is 'pmap'")
     workdir = Path(workdir)
-    if not distributed.is_first():
+    if not hosts.is_first():
         log_line = _say_nothing
     make_writable(workdir)
-    distributed.check_shared(workdir)
+    hosts.check_shared(workdir)
     data = {name: value for name, value in batches.get_state().items() if name != "step"}
-    distributed.check_same({"configuration": to_json(config), "base": base, "data": data})
+    hosts.check_same({"configuration": to_json(config), "base": base, "data": data})
     mesh = sharding.make_mesh(config.mesh)
     sharding.check_batch_divides(mesh, batch_images(config), config.training.accumulation_steps)
 
@@ -177,7 +177,7 @@ def train(
         log_line(f"resumed from the checkpoint of step {start:,}")
     left_out, skipped = saved.get("set_aside", []), saved.get("skipped_steps", 0)
     quality = quality or QualityLog()
-    if distributed.is_first():
+    if hosts.is_first():
         about = describe_run(
             seed=config.training.seed,
             steps=steps,
@@ -211,7 +211,7 @@ def train(
         base=base,
         train_step=train_step,
         checkpoints=checkpoints,
-        log=MetricLog(workdir, start) if distributed.is_first() else NoLog(),
+        log=MetricLog(workdir, start) if hosts.is_first() else NoLog(),
         examples=examples,
         steps=steps,
         evaluate=evaluate,
@@ -416,7 +416,7 @@ class _Loop:
             if swapped := self.swapped.check(done.step, values):
                 self.log_line(f"step {done.step:,}: {swapped}")
             due = self._due(done.step, self.settings.log_every)
-            if due or (self.input_warning and distributed.alone()):
+            if due or (self.input_warning and hosts.alone()):
                 self._share_input_warning()
             if due:
                 rates: dict[str, float] = {}
@@ -433,7 +433,7 @@ class _Loop:
 
     def _share_input_warning(self) -> None:
         """A slow input pipeline of one process keeps all waiting. Called by all of them."""
-        found = distributed.gather(self.input_warning)
+        found = hosts.gather(self.input_warning)
         self.input_warning = None
         limited = [process for process, warning in enumerate(found) if warning]
         if limited:
@@ -476,7 +476,7 @@ def _of_all(rates: dict[str, float]) -> dict[str, float]:
     """
     if jax.process_count() == 1 or not rates:
         return rates
-    found = distributed.gather(rates)
+    found = hosts.gather(rates)
     slowest = max(found, key=lambda part: part["data_wait_seconds"])
     summed = {n: sum(part[n] for part in found) for n in rates if n.endswith("_per_second")}
     return {**slowest, **summed}

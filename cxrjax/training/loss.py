@@ -12,7 +12,7 @@ digits  a coordinate is the place-weighted sum of the expectations of its digits
         digits, and the number of digits is the target's. So it is not the expectation of the
         number that the model would generate: a wrong first digit costs what its place says,
         while a longer or shorter number, or text in its stead, is for the cross-entropy alone.
-head    `cxrjax.models.box_head` regresses the box from the hidden state that predicts its first
+head    `cxrjax.models.layers` regresses the box from the hidden state that predicts its first
         coordinate: a point, without spread.
 
 Each part is a sum with its count: tokens, and questions that have boxes (a question's own boxes

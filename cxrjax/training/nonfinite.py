@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from cxrjax import distributed
+from cxrjax.distributed import hosts
 from cxrjax.errors import UserError
 from cxrjax.training.workdir import storage_errors
 
@@ -53,13 +53,13 @@ class NonFiniteSteps:
         if math.isfinite(values["loss"]) and math.isfinite(values["grad_norm"]):
             self._in_a_row = 0
             return
-        found = [i for part in distributed.gather(list(question_ids)) for i in part]
-        if distributed.is_first():
+        found = [i for part in hosts.gather(list(question_ids)) for i in part]
+        if hosts.is_first():
             finite = {name: v if math.isfinite(v) else None for name, v in values.items()}
             line = json.dumps({"step": step, "question_ids": found, "values": finite})
             with storage_errors(str(self._path)), open(self._path, "a", encoding="utf-8") as file:
                 file.write(line + "\n")
-        distributed.wait_for_all(f"{FILE_NAME} written")
+        hosts.wait_for_all(f"{FILE_NAME} written")
         what = f"step {step}: loss {values['loss']}, gradient norm {values['grad_norm']}"
         ids = ", ".join(found[:_IDS_IN_MESSAGE])
         if len(found) > _IDS_IN_MESSAGE:

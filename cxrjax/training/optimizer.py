@@ -8,8 +8,8 @@ import jax
 import optax
 from ml_collections import ConfigDict
 
+from cxrjax.distributed.meshes import path_name
 from cxrjax.errors import UserError
-from cxrjax.models.paths import path_name
 
 # Biases, norms and position embeddings keep their size. Stacked layers give even these two axes,
 # so the name decides rather than the number of dimensions.

@@ -16,7 +16,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from ml_collections import ConfigDict
 
-from cxrjax.devices.sharding import BATCH_AXES, batch_shards
+from cxrjax.distributed.meshes import BATCH_AXES, batch_shards
 from cxrjax.input_pipeline.batch import Batch
 from cxrjax.training.step import (
     StepFunction,

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from cxrjax.provenance import file_sha256, git_commit, package_versions
+from cxrjax.files import file_sha256, git_commit, package_versions
 from cxrjax.training.workdir import storage_errors
 
 PACKAGES = (

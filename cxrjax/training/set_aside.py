@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from cxrjax import distributed
-from cxrjax.datasets.quality import QualityLog
+from cxrjax.distributed import hosts
 from cxrjax.input_pipeline.batch import Problem
+from cxrjax.records_io.quality import QualityLog
 from cxrjax.training.run_info import write_json
 
 _WHERE = "during training"
@@ -46,12 +46,12 @@ class SetAsideQuestions:
         # By position: two files of a mixture may use the same id.
         new = [problem for problem in problems if problem.question_index not in self._indices]
         self._waiting += [(step, problem) for problem in new]
-        if new and distributed.alone():
+        if new and hosts.alone():
             self.share()
 
     def share(self) -> None:
         """Counts what has come since the last time. Called by all processes at the same step."""
-        found = distributed.gather(self._waiting)
+        found = hosts.gather(self._waiting)
         self._waiting = []
         known = len(self._indices)
         # A run that was killed has told of some that its last checkpoint does not know.
@@ -65,5 +65,5 @@ class SetAsideQuestions:
                     continue
                 self._quality.set_aside(problem.reason, problem.question_id, _WHERE, problem.detail)
                 self._log_line(f"set aside {problem.question_id}: {problem.detail}")
-        if len(self._indices) > known and distributed.is_first():
+        if len(self._indices) > known and hosts.is_first():
             write_json(self._file, self._quality.to_json())

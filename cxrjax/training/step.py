@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Int, Key
 from ml_collections import ConfigDict
 
-from cxrjax.devices.sharding import (
+from cxrjax.distributed.meshes import (
     BATCH_AXES,
     batch_sharding,
     batch_shards,

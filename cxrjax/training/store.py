@@ -16,9 +16,9 @@ from typing import Any
 import jax
 import orbax.checkpoint as ocp
 
-from cxrjax import distributed
+from cxrjax.distributed import hosts
+from cxrjax.distributed.meshes import named_leaves
 from cxrjax.errors import UserError
-from cxrjax.models.paths import named_leaves
 from cxrjax.training.checksums import find_damage, write_checksums
 from cxrjax.training.step import TrainState
 from cxrjax.training.workdir import silence_writers, storage_errors
@@ -65,11 +65,11 @@ class CheckpointStore:
         self._saving: int | None = None
         if writing:
             self._remove_deleted()
-            _refuse_in_all(self._move_damaged(log_line) if distributed.is_first() else None)
-            self._whole = set(distributed.from_first(sorted(self._whole)))
+            _refuse_in_all(self._move_damaged(log_line) if hosts.is_first() else None)
+            self._whole = set(hosts.from_first(sorted(self._whole)))
         else:
             # Orbax reads the figures of all of them; a run that goes on may just be saving another.
-            for step in distributed.from_first(_steps(workdir)):
+            for step in hosts.from_first(_steps(workdir)):
                 self._refuse_damage(step, ("metrics",))
         silence_writers()
 
@@ -237,7 +237,7 @@ class CheckpointStore:
 
     def _refuse_damage(self, step: int, parts: Collection[str] | None = None) -> None:
         damage = None
-        if distributed.is_first():
+        if hosts.is_first():
             damage = find_damage(self._workdir / DIRECTORY / str(step), parts)
         if damage is not None:
             others = [each for each in _steps(self._workdir) if each != step]
@@ -284,7 +284,7 @@ class CheckpointStore:
 
 def _refuse_in_all(problem: str | None) -> None:
     """Raises in every process what the first one has found; the others' is not looked at."""
-    problem = distributed.from_first(problem)
+    problem = hosts.from_first(problem)
     if problem is not None:
         raise UserError(problem)
 

@@ -7,7 +7,7 @@ from flax import nnx
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from cxrjax.hardware import chip_of_device
+from cxrjax.distributed.hardware import chip_of_device
 from cxrjax.input_pipeline.batch import Batch
 from cxrjax.input_pipeline.coordinates import resolve_box_route
 from cxrjax.models import VLM

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from cxrjax.cli import run
-from cxrjax.datasets.english import join
-from cxrjax.datasets.split import validation_groups
-from cxrjax.datasets.vindr_cxr_vqa.templates import format_box
 from cxrjax.errors import UserError
 from cxrjax.images import image_size
+from cxrjax.papers.vindr_cxr_vqa.construct.template_writer import format_box
+from cxrjax.radiology_text.english import join
 from cxrjax.records import Answer, QARecord, write_records
+from cxrjax.records_io.split import validation_groups
 
 # As the source writes the side of a box.
 _SIDES = {

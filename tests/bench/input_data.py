@@ -11,8 +11,8 @@ from process import HERE
 from pydicom.dataset import Dataset, FileMetaDataset
 from pydicom.uid import DigitalXRayImageStorageForPresentation, ExplicitVRLittleEndian
 
-from cxrjax.datasets.tfds_builders import CxrRecords
 from cxrjax.records import Answer, QARecord, write_records
+from cxrjax.records_io.tfds_builders import CxrRecords
 
 SIDE = 1024
 # Of the large files that hospitals have; detectors give 12 bits.

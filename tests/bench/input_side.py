@@ -38,8 +38,8 @@ class Ours:
         import jax
         import jax.numpy as jnp
 
+        from cxrjax.input_pipeline.caches import ImageCache
         from cxrjax.input_pipeline.examples import ExampleConfig, load_image
-        from cxrjax.input_pipeline.image_cache import ImageCache
         from cxrjax.input_pipeline.loader import train_loader
         from cxrjax.input_pipeline.sources import RecordSource
         from cxrjax.input_pipeline.tokenizer import load_tokenizer

@@ -21,7 +21,7 @@ from flax import nnx
 
 from cxrjax.decoding.generate import Generator
 from cxrjax.decoding.strategy import Strategy
-from cxrjax.devices import sharding
+from cxrjax.distributed import meshes as sharding
 from cxrjax.input_pipeline.batch import Batch
 from cxrjax.models import LoRAConfig, apply_lora, partition
 from cxrjax.models.hf_import import make_model, open_checkpoint, read_config, read_parameters

@@ -24,10 +24,10 @@ import jax.numpy as jnp
 from ml_collections import ConfigDict
 
 from cxrjax import cli
-from cxrjax.hardware import GIB, Topology, parse_topology
+from cxrjax.distributed.hardware import GIB, Topology, parse_topology
 from cxrjax.models import attention
-from cxrjax.planning.plans import Measured, make_plan
-from cxrjax.planning.search import with_batch
+from cxrjax.planner.plans import Measured, make_plan
+from cxrjax.planner.search import with_batch
 from cxrjax.training import loss
 from cxrjax.training.config import batch_images
 from cxrjax.training.config_file import load_config

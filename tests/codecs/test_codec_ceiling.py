@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-from cxrjax.codecs import CODECS, ceiling
+from cxrjax.codecs import CODECS
 from cxrjax.errors import UserError
 from cxrjax.records import Answer, QARecord, write_records
+from cxrjax.tools import codec_ceiling as ceiling
 
 
 def _record(number, boxes, image_hw=(1000, 1000), image_id="i"):

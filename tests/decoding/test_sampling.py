@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from cxrjax.decoding.sampling import filter_logits, sample_keys, sample_tokens
+from cxrjax.decoding.strategy import filter_logits, sample_keys, sample_tokens
 
 _PROBABILITIES = np.array([0.05, 0.4, 0.02, 0.2, 0.13, 0.1, 0.06, 0.04])
 

@@ -12,7 +12,7 @@ from flax import nnx
 from cxrjax.decoding.cache import spread_cache
 from cxrjax.decoding.generate import Generator, generate
 from cxrjax.decoding.strategy import Strategy
-from cxrjax.devices import sharding
+from cxrjax.distributed import meshes as sharding
 from cxrjax.models import PRESETS, VLM
 from cxrjax.training.config import default_config
 

@@ -9,9 +9,18 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
-from cxrjax import cli, distributed
-from cxrjax.devices.placement import check_enough_images, fetch_whole, host_rows, put_tree
-from cxrjax.devices.sharding import AXES, batch_sharding, make_mesh, put_batch
+from cxrjax import cli
+from cxrjax.distributed import hosts as distributed
+from cxrjax.distributed.meshes import (
+    AXES,
+    batch_sharding,
+    check_enough_images,
+    fetch_whole,
+    host_rows,
+    make_mesh,
+    put_batch,
+    put_tree,
+)
 from cxrjax.errors import UserError
 from cxrjax.training.config import default_config
 

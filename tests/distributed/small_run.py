@@ -19,7 +19,7 @@ import time
 import jax
 
 from cxrjax import cli, evaluate
-from cxrjax.devices import sharding
+from cxrjax.distributed import meshes as sharding
 from cxrjax.input_pipeline.loader import TrainLoader
 from cxrjax.models import PRESETS
 from cxrjax.training import checkpoint

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cxrjax import distributed
+from cxrjax.distributed import hosts as distributed
 from cxrjax.errors import UserError
 
 _ROOT = Path(__file__).resolve().parents[2]

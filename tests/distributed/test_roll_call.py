@@ -7,8 +7,8 @@ import time
 
 import pytest
 
+from cxrjax.distributed.roll_call import roll_call
 from cxrjax.errors import UserError
-from cxrjax.roll_call import roll_call
 
 
 @pytest.fixture

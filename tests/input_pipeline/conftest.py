@@ -6,8 +6,8 @@ from PIL import Image
 
 from cxrjax.input_pipeline.examples import ExampleConfig
 from cxrjax.input_pipeline.tokenizer import Tokenizer
-from cxrjax.input_pipeline.tokenizer_training import template_corpus, train_tokenizer
 from cxrjax.records import Answer, QARecord, write_records
+from cxrjax.tools.tokenizer_training import template_corpus, train_tokenizer
 
 FINDINGS = ("Cardiomegaly", "Pleural effusion", "Nodule/Mass", "ILD", "Pneumothorax")
 # (height, width), and how many questions are asked: more than fit one element, exactly as many,

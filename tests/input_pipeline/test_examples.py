@@ -23,8 +23,8 @@ from cxrjax.input_pipeline.examples import (
 )
 from cxrjax.input_pipeline.prompts import PROMPTS
 from cxrjax.input_pipeline.tokenizer import Tokenizer
-from cxrjax.input_pipeline.tokenizer_training import template_corpus, train_tokenizer
 from cxrjax.records import Answer, QARecord, strip_answers
+from cxrjax.tools.tokenizer_training import template_corpus, train_tokenizer
 
 TOKENIZER = Tokenizer(train_tokenizer(template_corpus()))
 PALIGEMMA = CODECS["paligemma"]

@@ -6,7 +6,7 @@ import pytest
 
 from cxrjax.errors import UserError
 from cxrjax.images import ImageError
-from cxrjax.input_pipeline.feature_cache import FeatureCache
+from cxrjax.input_pipeline.caches import FeatureCache
 
 
 @pytest.fixture

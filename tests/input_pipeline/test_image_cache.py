@@ -13,8 +13,8 @@ from PIL import Image
 from cxrjax.errors import UserError
 from cxrjax.images import ImageError
 from cxrjax.input_pipeline import examples
+from cxrjax.input_pipeline.caches import ImageCache
 from cxrjax.input_pipeline.examples import ExampleConfig, load_image
-from cxrjax.input_pipeline.image_cache import ImageCache
 
 
 def _config(folder, size=24, geometry="resize", cached=True):

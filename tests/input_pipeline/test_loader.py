@@ -366,7 +366,7 @@ from cxrjax.input_pipeline.examples import ExampleConfig
 from cxrjax.input_pipeline.loader import train_loader
 from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.input_pipeline.tokenizer import Tokenizer
-from cxrjax.input_pipeline.tokenizer_training import template_corpus, train_tokenizer
+from cxrjax.tools.tokenizer_training import template_corpus, train_tokenizer
 
 if __name__ == "__main__":
     loader = train_loader(

@@ -7,14 +7,14 @@ import pytest
 import sentencepiece
 
 from cxrjax.codecs import CODECS
-from cxrjax.datasets.gemex.dialogue import QUESTION_TYPES, assistant_text, parse_answer
 from cxrjax.errors import UserError
 from cxrjax.images import IDENTITY
 from cxrjax.input_pipeline.examples import ExampleConfig, QuestionEncoder
 from cxrjax.input_pipeline.prompts import PROMPTS, BoxText
 from cxrjax.input_pipeline.tokenizer import LOC_PIECES, Tokenizer
-from cxrjax.input_pipeline.tokenizer_training import template_corpus, train_tokenizer
+from cxrjax.papers.gemex.dialogue import QUESTION_TYPES, assistant_text, parse_answer
 from cxrjax.records import Answer, QARecord
+from cxrjax.tools.tokenizer_training import template_corpus, train_tokenizer
 
 HEIGHT, WIDTH = 300, 200
 BOXES = [[20, 30, 100, 150], [10, 200, 190, 290]]

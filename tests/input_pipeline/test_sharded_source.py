@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cxrjax import build
-from cxrjax.datasets.shard_build import by_image
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.loader import train_loader
 from cxrjax.input_pipeline.sharded_source import ShardedSource, _element_starts, parse_selection
 from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.records import read_records, write_records
+from cxrjax.records_io.shards import by_image
 from cxrjax.training.config import default_config
 from cxrjax.training.data import open_records
 

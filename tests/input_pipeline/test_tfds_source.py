@@ -11,15 +11,15 @@ import pytest
 import tensorflow_datasets as tfds
 
 from cxrjax import build
-from cxrjax.datasets import tfds_builders
 from cxrjax.errors import UserError
 from cxrjax.images import audit_header, image_size, read_image
 from cxrjax.input_pipeline import stored_images
-from cxrjax.input_pipeline.feature_cache import FeatureCache
+from cxrjax.input_pipeline.caches import FeatureCache
 from cxrjax.input_pipeline.loader import eval_loader, train_loader
 from cxrjax.input_pipeline.sources import RecordSource, open_tfds
 from cxrjax.input_pipeline.usable_records import check_records
 from cxrjax.records import QARecord, read_records, write_records
+from cxrjax.records_io import tfds_builders
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ import sentencepiece
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cxrjax.datasets.vindr_cxr_vqa.classes import CLASSES
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.tokenizer import (
     LOC_PIECES,
@@ -19,7 +18,8 @@ from cxrjax.input_pipeline.tokenizer import (
     check_vocabulary,
     load_tokenizer,
 )
-from cxrjax.input_pipeline.tokenizer_training import template_corpus, train_tokenizer
+from cxrjax.papers.vindr_cxr_vqa.classes import CLASSES
+from cxrjax.tools.tokenizer_training import template_corpus, train_tokenizer
 
 MODEL = train_tokenizer(template_corpus())
 TOKENIZER = Tokenizer(MODEL)

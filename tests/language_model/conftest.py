@@ -3,7 +3,8 @@
 import pytest
 import tenacity
 
-from cxrjax.language_model import AnswerCache, Client, Settings, server
+from cxrjax.language_model import AnswerCache, Client, Settings
+from cxrjax.language_model import completion as server
 
 KEY = "sk-very-secret-0123456789"
 

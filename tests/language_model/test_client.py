@@ -10,14 +10,7 @@ import pydantic
 import pytest
 
 from cxrjax.errors import UserError
-from cxrjax.language_model import (
-    Image,
-    Message,
-    NoAnswer,
-    Prices,
-    Request,
-    Settings,
-)
+from cxrjax.language_model import Image, Message, NoAnswer, Prices, Request, Settings
 
 KEY = "sk-very-secret-0123456789"
 

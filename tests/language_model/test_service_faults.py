@@ -9,12 +9,7 @@ import pydantic
 import pytest
 
 from cxrjax.errors import UserError
-from cxrjax.language_model import (
-    Message,
-    NoAnswer,
-    Prices,
-    Request,
-)
+from cxrjax.language_model import Message, NoAnswer, Prices, Request
 from cxrjax.language_model.client import MAX_SERVICE_FAILURES
 
 KEY = "sk-very-secret-0123456789"

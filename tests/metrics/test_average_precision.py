@@ -19,9 +19,16 @@ from cxrjax.metrics.average_precision import (
     voc_average_precision,
     voc_rankings,
 )
-from cxrjax.metrics.froc import RATES, froc_ranking, sensitivity_at
 from cxrjax.metrics.overlaps import NO_CLASS, TOLERANCE, ImageBoxes, find_overlaps
-from cxrjax.metrics.ranking import Ranking, constant_scores, rank_by_score, take_best_free
+from cxrjax.metrics.ranking import (
+    RATES,
+    Ranking,
+    constant_scores,
+    froc_ranking,
+    rank_by_score,
+    sensitivity_at,
+    take_best_free,
+)
 
 CLASSES = 3
 VOC_GRID = 100_001

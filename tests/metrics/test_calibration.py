@@ -8,7 +8,6 @@ from scipy import stats
 from sklearn.calibration import calibration_curve
 from sklearn.metrics import brier_score_loss
 
-from cxrjax.benchmarks.calibration_figures import answer_calibration, box_calibration
 from cxrjax.metrics.bootstrap import Bootstrap, estimate
 from cxrjax.metrics.calibration import (
     area_under_risk_coverage,
@@ -17,6 +16,7 @@ from cxrjax.metrics.calibration import (
     reliability,
     risk_coverage,
 )
+from cxrjax.scoring.figures import answer_calibration, box_calibration
 
 SURE = st.lists(st.floats(0, 1), min_size=1, max_size=60)
 

@@ -9,19 +9,8 @@ from hypothesis import strategies as st
 
 from cxrjax.boxes import pairwise_iou
 from cxrjax.metrics import classification
-from cxrjax.metrics.detection import (
-    SWEEP,
-    find_duplicates,
-    match_one_to_one,
-    mean_iou_of_hits,
-)
-from cxrjax.metrics.overlaps import (
-    NO_CLASS,
-    TOLERANCE,
-    ImageBoxes,
-    find_overlaps,
-    join_images,
-)
+from cxrjax.metrics.detection import SWEEP, find_duplicates, match_one_to_one, mean_iou_of_hits
+from cxrjax.metrics.overlaps import NO_CLASS, TOLERANCE, ImageBoxes, find_overlaps, join_images
 
 THRESHOLD = 0.3
 CLASSES = 2

@@ -12,11 +12,16 @@ from cxrjax.metrics.average_precision import (
     voc_rankings,
 )
 from cxrjax.metrics.detection import find_duplicates, match_one_to_one, mean_iou_of_hits
-from cxrjax.metrics.froc import froc_ranking, sensitivity_at
-from cxrjax.metrics.localization import localize
+from cxrjax.metrics.localization import (
+    localize,
+    region_areas,
+    region_iop,
+    region_iot,
+    region_iou,
+    v_score,
+)
 from cxrjax.metrics.overlaps import TOLERANCE, find_overlaps, join_images
-from cxrjax.metrics.region_overlap import region_areas, region_iop, region_iot, region_iou
-from cxrjax.metrics.v_score import v_score
+from cxrjax.metrics.ranking import froc_ranking, sensitivity_at
 
 NONE = np.zeros((0, 4))
 HERE, THERE = np.array([[0.1, 0.1, 0.3, 0.3]]), np.array([[0.6, 0.6, 0.9, 0.9]])

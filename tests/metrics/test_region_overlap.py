@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cxrjax.boxes import iou
-from cxrjax.metrics.region_overlap import (
+from cxrjax.metrics.localization import (
     RegionAreas,
     region_areas,
     region_iop,

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cxrjax.boxes import pairwise_iou
-from cxrjax.metrics.v_score import VScore, v_score
+from cxrjax.metrics.localization import VScore, v_score
 
 corner = st.integers(0, 12)
 box = st.tuples(corner, corner, st.integers(1, 8), st.integers(1, 8)).map(

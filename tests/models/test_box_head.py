@@ -7,7 +7,7 @@ import pytest
 from flax import nnx
 
 from cxrjax.models import VLM
-from cxrjax.models.box_head import BoxHead
+from cxrjax.models.layers import BoxHead
 from cxrjax.models.partition import parameter_shapes
 from cxrjax.models.presets import DecoderConfig, VisionConfig, VLMConfig
 

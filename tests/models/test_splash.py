@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import Mesh
 
-from cxrjax.devices import sharding
+from cxrjax.distributed import meshes as sharding
 from cxrjax.models import PRESETS, VLM
 from cxrjax.models.layout import Context, image_of_token, make_layout
 from cxrjax.models.presets import DecoderConfig

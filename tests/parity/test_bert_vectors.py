@@ -2,7 +2,7 @@
 
 import pytest
 
-from cxrjax.benchmarks.bert_vectors import BertScorer, BertScoreSettings
+from cxrjax.scoring.bert_score import BertScorer, BertScoreSettings
 
 pytestmark = pytest.mark.parity
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from cxrjax import build
-from cxrjax.datasets.cxr_qba.definitions import load_definitions
-from cxrjax.datasets.cxr_qba.entity_mapping import LexicalMapper, embedding_mapper
 from cxrjax.errors import UserError
+from cxrjax.papers.cxr_qba.construct.entity_mapping import LexicalMapper, embedding_mapper
+from cxrjax.radiology_text.definitions import load_definitions
 
 pytestmark = pytest.mark.parity
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from cxrjax.errors import UserError
-from cxrjax.runners.majority import Majority
+from cxrjax.runners.baselines import Majority
 
 
 def test_the_most_frequent_answer_of_type_and_finding_with_its_mean_boxes(record):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cxrjax.devices.sharding import make_mesh
+from cxrjax.distributed.meshes import make_mesh
 from cxrjax.errors import UserError
 from cxrjax.runners.model_flags import mesh_config
 

@@ -5,7 +5,7 @@ import pytest
 
 from cxrjax.errors import UserError
 from cxrjax.records import Answer, QARecord
-from cxrjax.runners.prior_box import PriorBox
+from cxrjax.runners.baselines import PriorBox
 
 
 def _record(number, finding, boxes, image_hw=(100, 200)):

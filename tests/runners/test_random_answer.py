@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from cxrjax.datasets.gemex.dialogue import parse_answer
-from cxrjax.datasets.vindr_cxr_vqa.classes import CLASSES
-from cxrjax.metrics.mentions import VINDR_VOCABULARY, MentionReader
-from cxrjax.runners.random_answer import draw_answer
+from cxrjax.papers.gemex.dialogue import parse_answer
+from cxrjax.papers.vindr_cxr_vqa.classes import CLASSES
+from cxrjax.radiology_text.mentions import VINDR_VOCABULARY, MentionReader
+from cxrjax.runners.baselines import draw_answer
 
 _DRAWS = 20_000
 _OPTIONS = ["A: Clear", "B: Wet", "C: Dense", "D: Small"]
@@ -20,7 +20,7 @@ def _share_right(make, right):
     hits = 0
     for number in range(_DRAWS):
         asked = make(number)
-        text = draw_answer(asked, random.Random(f"0/{asked.question_id}"))
+        text = draw_answer(asked, random.Random(f"0/{asked.question_id}"), CLASSES)
         hits += parse_answer(text, asked.question_type, asked.choices).key == right
     return hits / _DRAWS
 
@@ -51,17 +51,19 @@ def test_a_finding_is_there_or_not_and_a_class_is_one_of_14(record):
     reader = MentionReader(VINDR_VOCABULARY)
     asked = record(1, question="Where is the nodule?", finding="Nodule/Mass")
     said = collections.Counter(
-        reader.read(draw_answer(asked, random.Random(seed)), "Nodule/Mass").present
+        reader.read(draw_answer(asked, random.Random(seed), CLASSES), "Nodule/Mass").present
         for seed in range(400)
     )
     assert set(said) == {frozenset(), frozenset({"Nodule/Mass"})}
     assert 150 < said[frozenset()] < 250
     what = record(2, dataset="vindr_cxr_vqa")
     named = collections.Counter(
-        reader.read(draw_answer(what, random.Random(seed)), None).present for seed in range(1400)
+        reader.read(draw_answer(what, random.Random(seed), CLASSES), None).present
+        for seed in range(1400)
     )
     assert set(named) == {frozenset({name}) for name in CLASSES}
     assert max(named.values()) < 150
     assert (
-        draw_answer(record(3, dataset="gemex", question_type="open_ended"), random.Random(0)) == ""
+        draw_answer(record(3, dataset="gemex", question_type="open_ended"), random.Random(0), ())
+        == ""
     )

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from cxrjax import predict, score
-from cxrjax.benchmarks.predictions import read_predictions
 from cxrjax.cli import run
 from cxrjax.records import ReaderBox, strip_answers, write_records
+from cxrjax.scoring.predictions import read_predictions
 
 
 @pytest.fixture

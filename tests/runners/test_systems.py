@@ -4,9 +4,16 @@ import pytest
 
 from cxrjax.codecs import CODECS
 from cxrjax.errors import UserError
-from cxrjax.runners.readings import READINGS, no_answer, read_answer
+from cxrjax.runners.readings import (
+    READINGS,
+    WORDINGS,
+    check_wording,
+    default_wording,
+    no_answer,
+    question_text,
+    read_answer,
+)
 from cxrjax.runners.systems import GEMEX, SYSTEMS, VIX_RAY, describe_systems, get_system
-from cxrjax.runners.wordings import WORDINGS, check_wording, default_wording, question_text
 
 
 @pytest.mark.parametrize("name", SYSTEMS)

@@ -11,17 +11,17 @@ from flax import nnx
 from PIL import Image
 
 from cxrjax import boxes
-from cxrjax.devices import sharding
+from cxrjax.distributed import meshes as sharding
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.batch import DigitTokens
 from cxrjax.input_pipeline.loader import train_loader
 from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.input_pipeline.tokenizer import Tokenizer
-from cxrjax.input_pipeline.tokenizer_training import template_corpus, train_tokenizer
 from cxrjax.models import VLM, partition
-from cxrjax.models.box_head import BoxHead
+from cxrjax.models.layers import BoxHead
 from cxrjax.models.presets import DecoderConfig, VisionConfig, VLMConfig
 from cxrjax.records import Answer, QARecord, write_records
+from cxrjax.tools.tokenizer_training import template_corpus, train_tokenizer
 from cxrjax.training import checkpoint
 from cxrjax.training.box_loss import DISTANCE_WEIGHT, ordered_giou_loss
 from cxrjax.training.config_check import validate

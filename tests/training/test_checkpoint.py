@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from cxrjax.devices import sharding
+from cxrjax.distributed import meshes as sharding
 from cxrjax.errors import UserError
 from cxrjax.models import PRESETS, partition
 from cxrjax.training import checkpoint, step

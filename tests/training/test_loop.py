@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from cxrjax.devices import sharding
+from cxrjax.distributed import meshes as sharding
 from cxrjax.errors import UserError
 from cxrjax.training import input_limit, loop
 from cxrjax.training.store import CheckpointStore

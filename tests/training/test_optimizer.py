@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from cxrjax.distributed.meshes import named_leaves
 from cxrjax.errors import UserError
 from cxrjax.models import LoRAConfig, apply_lora, partition
-from cxrjax.models.paths import named_leaves
 from cxrjax.training.optimizer import decay_mask, learning_rate_schedule, make_optimizer
 
 

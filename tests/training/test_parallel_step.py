@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from cxrjax.devices import sharding
+from cxrjax.distributed import meshes as sharding
+from cxrjax.distributed.meshes import named_leaves
 from cxrjax.models import PRESETS, VLM, LoRAConfig, apply_lora, partition
-from cxrjax.models.paths import named_leaves
 from cxrjax.training import step
 from cxrjax.training.config import default_config
 from cxrjax.training.optimizer import make_optimizer

@@ -8,7 +8,7 @@ from flax import nnx
 
 from cxrjax.decoding.generate import Generator
 from cxrjax.decoding.strategy import Strategy
-from cxrjax.devices import sharding
+from cxrjax.distributed import meshes as sharding
 from cxrjax.models import LoRAConfig, apply_lora, partition
 from cxrjax.models.layers import Linear
 from cxrjax.models.quantize import TILE, QuantizedKernel, quantize_kernel

@@ -2,8 +2,8 @@
 
 import json
 
-from cxrjax.datasets.quality import QualityLog
 from cxrjax.input_pipeline.batch import Problem
+from cxrjax.records_io.quality import QualityLog
 from cxrjax.training.set_aside import SetAsideQuestions
 
 

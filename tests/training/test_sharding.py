@@ -10,12 +10,12 @@ from flax import nnx
 from jax.experimental import topologies
 from jax.sharding import PartitionSpec as P
 
-from cxrjax.devices import sharding
+from cxrjax.distributed import meshes as sharding
+from cxrjax.distributed.meshes import named_leaves
 from cxrjax.errors import UserError
-from cxrjax.models import PRESETS, VLM, LoRAConfig, apply_lora, partition
-from cxrjax.models.box_head import BoxHead
+from cxrjax.models import PRESETS, VLM, LoRAConfig, apply_lora, partition, presets
+from cxrjax.models.layers import BoxHead
 from cxrjax.models.partition import parameter_shapes
-from cxrjax.models.paths import named_leaves
 from cxrjax.models.quantize import quantize_kernel
 from cxrjax.training import step
 from cxrjax.training.config_check import validate
@@ -149,14 +149,14 @@ def test_heads_must_divide(run_config):
     """PaliGemma has 8 query heads and one of keys, its tower 16."""
     sizes = PRESETS["paligemma_3b_224"]
     mesh = _mesh(run_config, tensor=8)
-    sharding.check_heads_divide(mesh, sizes)
+    presets.check_heads_divide(mesh.shape["tensor"], sizes)
     assert sharding.cache_sharding(mesh, sizes.decoder.num_kv_heads).spec[1] is None
     assert sharding.cache_sharding(mesh, 8).spec[1] == "tensor"
     more = dataclasses.replace(sizes, vision=dataclasses.replace(sizes.vision, num_heads=12))
     with pytest.raises(UserError, match=r"tensor=8 does not divide the 12 .* of the vision tower"):
-        sharding.check_heads_divide(mesh, more)
+        presets.check_heads_divide(mesh.shape["tensor"], more)
     with pytest.raises(UserError, match=r"tensor=8 does not divide the 4 attention heads of the d"):
-        sharding.check_heads_divide(mesh, PRESETS["tiny"])
+        presets.check_heads_divide(mesh.shape["tensor"], PRESETS["tiny"])
 
 
 @pytest.mark.slow

@@ -6,8 +6,8 @@ from typing import Any
 import jax
 import pytest
 
-from cxrjax.devices import sharding
-from cxrjax.planning import program
+from cxrjax.distributed import meshes as sharding
+from cxrjax.planner import program
 from cxrjax.training import step
 from cxrjax.training.config import default_config
 

@@ -13,11 +13,11 @@ from flax import nnx
 from PIL import Image
 
 from cxrjax import train
-from cxrjax.datasets.tfds_builders import write_tfds
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline import examples
 from cxrjax.models import PRESETS
 from cxrjax.records import Answer, QARecord, write_records
+from cxrjax.records_io.tfds_builders import write_tfds
 from cxrjax.training import checkpoint
 from cxrjax.training.config_file import load_config
 from cxrjax.training.data import open_records

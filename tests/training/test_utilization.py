@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from cxrjax.devices import sharding
+from cxrjax.distributed import meshes as sharding
 from cxrjax.models.flops import BatchShape, step_flops, total
 from cxrjax.training import utilization
 from cxrjax.training.input_limit import InputLimit

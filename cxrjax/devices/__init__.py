@@ -1,1 +1,0 @@
-"""Which device holds what: the mesh, and how arrays get onto it and off it."""

@@ -1,0 +1,193 @@
+"""JSON objects and lists out of files."""
+
+import fcntl
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+import subprocess
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from cxrjax.errors import UserError
+
+
+def read_json_object(path: Path) -> dict[str, Any]:
+    """The object that a file holds.
+
+    Raises:
+        UserError: it cannot be read, is not JSON, or holds something else than an object.
+    """
+    content = _read(path)
+    if not isinstance(content, dict):
+        found = type(content).__name__
+        raise UserError(f"{path}: expected a JSON object, found {found}")
+    return content
+
+
+def read_json_list(path: Path) -> list[Any]:
+    """The list that a file holds.
+
+    Raises:
+        UserError: it cannot be read, is not JSON, or holds something else than a list.
+    """
+    content = _read(path)
+    if not isinstance(content, list):
+        found = type(content).__name__
+        raise UserError(f"{path}: expected a JSON list, found {found}")
+    return content
+
+
+def _read(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise UserError(f"{path}: not JSON ({error}); write or fetch it again") from None
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a file's bytes, hexadecimal."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def package_versions(packages: Iterable[str]) -> dict[str, str]:
+    """Of Python and of the packages."""
+    return {
+        "python": platform.python_version(),
+        **{name: importlib.metadata.version(name) for name in packages},
+    }
+
+
+def git_commit() -> str | None:
+    """Commit of the source tree, `-dirty` if it was changed; None outside of a git checkout."""
+    root = Path(__file__).resolve().parents[1]
+    if not (root / ".git").exists():
+        return None
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(root), *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        changed = git("status", "--porcelain", "--untracked-files=no")
+        return git("rev-parse", "HEAD") + ("-dirty" if changed else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+_START = b'{"key": "'  # of every line
+Fields = dict[str, Any]
+
+
+class KeyedLines:
+    """The file, held by one process at a time; threads share it.
+
+    Lines are read when asked for: memory holds their positions alone.
+
+    Args:
+        path: made where it isn't there.
+        flag: the option that names the file, for messages.
+        what: what a line is, for messages.
+        check: raises ValueError, TypeError or KeyError where a line's fields are not that.
+
+    Raises:
+        UserError: it cannot be written, another process holds it, or it holds something else.
+    """
+
+    def __init__(self, path: Path, flag: str, what: str, check: Callable[[Fields], Any]) -> None:
+        self.path = path
+        self._flag, self._what, self._check = flag, what, check
+        self._lock = threading.Lock()
+        self._places: dict[str, tuple[int, int]] = {}
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = open(path, "a+b", buffering=0)  # noqa: SIM115 - held as long as this
+        except OSError as error:
+            raise UserError(f"{path}: cannot be written: {error.strerror}; see {flag}") from None
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._file.close()
+            raise UserError(
+                f"{path}: another process is adding answers to it; wait for it, or give another "
+                f"{flag}"
+            ) from None
+        try:
+            self._read_places()
+        except UserError:
+            self._file.close()
+            raise
+
+    def close(self) -> None:
+        """Lets other processes have the file."""
+        self._file.close()
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._places
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(list(self._places))
+
+    def get(self, key: str) -> Fields | None:
+        """The fields under this key without it, None where there are none."""
+        place = self._places.get(key)
+        if place is None:
+            return None
+        fields = json.loads(os.pread(self._file.fileno(), place[1], place[0]))
+        del fields["key"]
+        return fields
+
+    def put(self, key: str, fields: Fields) -> None:
+        """Keeps fields; on the disk when this returns.
+
+        Raises:
+            UserError: the disk takes no more.
+        """
+        line = json.dumps({"key": key, **fields}).encode() + b"\n"
+        with self._lock:
+            start = os.fstat(self._file.fileno()).st_size
+            try:
+                written = self._file.write(line)
+                if written != len(line):
+                    raise OSError(0, "no space left")
+                os.fsync(self._file.fileno())
+            except OSError as error:
+                self._file.truncate(start)
+                raise UserError(f"{self.path}: cannot be written: {error.strerror}") from None
+            self._places[key] = (start, len(line))
+
+    def _read_places(self) -> None:
+        start = 0
+        self._file.seek(0)
+        with open(self._file.fileno(), "rb", closefd=False) as lines:
+            for number, line in enumerate(lines, start=1):
+                ours = number > 1 or line.startswith(_START) or _START.startswith(line)
+                if ours and not line.endswith(b"\n"):
+                    break  # the process that wrote it was killed
+                key = self._key(line)
+                if key is None:
+                    raise UserError(
+                        f"{self.path}:{number}: no {self._what}; if this is the right file, "
+                        f"delete the line, else give another {self._flag}"
+                    )
+                self._places[key] = (start, len(line))
+                start += len(line)
+        self._file.truncate(start)
+
+    def _key(self, line: bytes) -> str | None:
+        try:
+            fields = json.loads(line)
+            key = fields.pop("key")
+            self._check(fields)
+            return key if isinstance(key, str) else None
+        except (ValueError, TypeError, AttributeError, KeyError):
+            return None

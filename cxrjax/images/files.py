@@ -1,0 +1,84 @@
+"""The error of this package, and the size above which it refuses to decode."""
+
+import dataclasses
+import io
+from pathlib import Path
+from typing import BinaryIO, Protocol, TypeAlias
+
+from cxrjax.errors import UserError
+
+
+class StoredFile(Protocol):
+    """A file within another one. Its `str()` names it in messages."""
+
+    def open(self) -> BinaryIO:
+        """The file's bytes.
+
+        Raises:
+            OSError: they cannot be read.
+        """
+
+
+AnyFile: TypeAlias = str | Path | StoredFile
+
+
+def open_file(file: AnyFile) -> BinaryIO:
+    """Opens for reading; raises OSError as `open` does."""
+    return open(file, "rb") if isinstance(file, str | Path) else file.open()
+
+
+def read_once(file: AnyFile) -> AnyFile:
+    """A stored file with its bytes in memory, for whoever opens it again and again; a path as it
+    is, since the system keeps what was read of it.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    if isinstance(file, str | Path):
+        return file
+    with file.open() as opened:
+        return _InMemory(str(file), opened.read())
+
+
+@dataclasses.dataclass(frozen=True)
+class _InMemory:
+    name: str
+    content: bytes = dataclasses.field(repr=False)
+
+    def __str__(self) -> str:
+        return self.name
+
+    def open(self) -> BinaryIO:
+        return io.BytesIO(self.content)
+
+
+# 8192 x 8192. The largest radiography detectors give about 20 million pixels; a file that claims
+# more than this is damaged or made to exhaust memory (the decoded array would exceed 200 MB).
+MAX_PIXELS = 8192 * 8192
+
+
+class ImageError(UserError):
+    """An image file cannot be used: the message names the path, what was found and what to do."""
+
+
+def check_size(path: AnyFile, height: int, width: int) -> None:
+    """Refuses a size that no radiograph has, before any pixel is decoded.
+
+    Raises:
+        ImageError: a side is below 1, or the image has more than `MAX_PIXELS` pixels.
+    """
+    if height < 1 or width < 1:
+        raise ImageError(
+            f"{path}: header gives {height} rows and {width} columns; expected at least one of "
+            "each: the file is damaged, fetch it again"
+        )
+    if height * width > MAX_PIXELS:
+        raise ImageError(
+            f"{path}: {height} x {width} pixels, more than the {MAX_PIXELS} that are decoded: "
+            "scale the image down (and its boxes with it), or check that it is a radiograph"
+        )
+
+
+def one_line(error: Exception) -> str:
+    """What another library's exception says, in one line; its type where it says nothing."""
+    return " ".join(str(error).split()) or type(error).__name__

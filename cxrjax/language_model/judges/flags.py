@@ -1,0 +1,87 @@
+"""Which judge, from a command line."""
+
+import argparse
+import json
+from pathlib import Path
+
+from cxrjax.errors import UserError
+from cxrjax.language_model import flags as language_model_flags
+from cxrjax.language_model.judges.asked import LanguageModelJudge, judge_name
+from cxrjax.language_model.judges.judge import Judge
+from cxrjax.language_model.judges.surrogate import SurrogateJudge
+from cxrjax.language_model.judges.verdict_store import VerdictStore
+
+CHOICES = ("none", "surrogate", "language_model", "replay")
+_VERDICTS, _ANSWERS = "verdicts.jsonl", "judge_answers.jsonl"
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Declares the flags, those of the language model among them."""
+    add = parser.add_argument
+    add(
+        "--judge",
+        choices=CHOICES,
+        default="none",
+        help="who judges free text, for relative scores and facts: nobody (the default), rules "
+        "(always labelled surrogate), a language model, or the verdicts that one gave (no network)",
+    )
+    add(
+        "--verdicts",
+        type=Path,
+        metavar="FILE",
+        help=f"a judge's verdicts, kept and replayed (default: {_VERDICTS} in --out)",
+    )
+    language_model_flags.add_flags(parser)
+
+
+def from_flags(flags: argparse.Namespace, out: Path) -> Judge | None:
+    """The judge that the flags ask for.
+
+    Args:
+        out: where its files are if no flag says otherwise.
+
+    Raises:
+        UserError: flags that do not go together, verdicts of several judges and none named, or a
+            file that cannot be used.
+    """
+    if flags.judge != "language_model" and flags.dry_run:
+        raise UserError("--dry_run counts what --judge=language_model would ask; give both")
+    if flags.judge in ("none", "surrogate"):
+        if flags.verdicts is not None:
+            raise UserError(f"--verdicts is for a judge that keeps them, not --judge={flags.judge}")
+        return SurrogateJudge() if flags.judge == "surrogate" else None
+    path = flags.verdicts or out / _VERDICTS
+    if flags.judge == "replay":
+        store = VerdictStore(path, replay=True)
+        return LanguageModelJudge(_only_judge(store, flags.model), store, None)
+    client = language_model_flags.from_flags(flags, out / _ANSWERS)
+    return LanguageModelJudge(judge_name(client), VerdictStore(path), client, flags.dry_run)
+
+
+def write_judgements(out: Path, judge: Judge) -> None:
+    """Writes judgements.jsonl, a line for each judged answer, and judge.json: who judged, how.
+
+    Raises:
+        UserError: the folder cannot be written to.
+    """
+    about = {"name": judge.name, "surrogate": judge.surrogate, **judge.to_json()}
+    lines = (json.dumps(line, ensure_ascii=False) + "\n" for line in judge.judgements)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with open(out / "judgements.jsonl", "w", encoding="utf-8") as file:
+            file.writelines(lines)
+        (out / "judge.json").write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{out}: cannot be written to: {error.strerror}") from None
+
+
+def _only_judge(store: VerdictStore, name: str | None) -> str:
+    known = store.judges()
+    if name is not None:
+        if name not in known:
+            raise UserError(f"{store.path}: no verdict of {name!r}, only of {', '.join(known)}")
+        return name
+    if len(known) != 1:
+        found = f"{len(known)} judges ({', '.join(known)})" if known else "no verdict"
+        raise UserError(f"{store.path}: {found}; expected one, or --model=NAME that says which")
+    return known[0]

@@ -1,0 +1,139 @@
+"""Rules in place of a judge: no model, no network, the same verdict every time.
+
+Its marks go by findings (there or denied, side, degree) and by facts in common. They are no
+AR-score and are never printed as one; every name of theirs says `surrogate`.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from itertools import repeat
+from typing import Any
+
+from cxrjax.language_model.judges.judge import (
+    HIGHEST,
+    LOWEST,
+    FactMatch,
+    Facts,
+    Marks,
+    RelativeScore,
+    Sample,
+    score_line,
+)
+from cxrjax.radiology_text.facts import decompose, mentions_of, pair_up, same
+from cxrjax.radiology_text.mention_details import BOTH, DetailedMention, joined_side
+
+# What of a finding's credit is lost where both texts say it is there, and it is on the other side,
+# on one side instead of both, or of another degree.
+SWAPPED, PARTIAL, DEGREE = 0.5, 0.25, 0.25
+# Degrees that are the same: of size, and of severity.
+_DEGREES = {"small": 1, "mild": 1, "moderate": 2, "large": 3, "severe": 3}
+_YES = re.compile(r"(?i)^\W*(?:yes|có|vâng|đúng)\b(?! (?:thể|lẽ))")
+_NO = re.compile(r"(?i)^\W*(?:no|không|chưa)\b")
+
+# Finding -> whether it is said to be there, its side, its degree.
+Findings = Mapping[str, tuple[bool, str, int]]
+
+
+class SurrogateJudge:
+    """The rules; see the module.
+
+    Attributes:
+        judgements: as in `Judge`.
+    """
+
+    name = "surrogate: rules, version 1"
+    surrogate = True
+
+    def __init__(self) -> None:
+        self.judgements: list[dict[str, Any]] = []
+
+    def to_json(self) -> dict[str, Any]:
+        """For the record: nothing but the name, which tells the version."""
+        return {}
+
+    def relative_scores(self, samples: Sequence[Sample]) -> list[RelativeScore]:
+        """Marks of each sample: 10 for the reference, `mark` for the answer, in either order."""
+        scores = []
+        for sample in samples:
+            marks = Marks(HIGHEST, mark(sample))
+            scores.append(RelativeScore(marks, marks))
+        self.judgements += map(score_line, repeat(self), samples, scores)
+        return scores
+
+    def facts(self, texts: Sequence[tuple[str, str]]) -> list[Facts]:
+        """Facts by `cxrjax.radiology_text.facts.decompose`, each once."""
+        return [_facts(text, lang) for text, lang in texts]
+
+    def match(self, pairs: Sequence[tuple[Facts, Facts]]) -> list[FactMatch]:
+        """Pairs of `cxrjax.radiology_text.facts.pair_up` that say the same."""
+        return [
+            FactMatch(predicted, true, _same_pairs(predicted, true)) for predicted, true in pairs
+        ]
+
+
+def mark(sample: Sample) -> float:
+    """1 to 10: the mean of what findings and facts agree, 10 where all do.
+
+    Findings that neither text names leave the facts alone to count. A bare yes or no speaks of the
+    findings that the question names. A blank answer gets 1.
+    """
+    if not sample.answer.strip():
+        return LOWEST
+    lang = sample.lang
+    said = _findings(sample.answer, sample.question, lang)
+    true = _findings(sample.reference, sample.question, lang)
+    facts = [_facts(text, lang) for text in (sample.answer, sample.reference)]
+    total = sum(len(one.items) for one in facts)
+    agreed = [2 * len(_same_pairs(*facts)) / total if total else 1.0]
+    if named := said.keys() | true.keys():
+        agreed.append(sum(_credit(said.get(n), true.get(n)) for n in named) / len(named))
+    return LOWEST + (HIGHEST - LOWEST) * sum(agreed) / len(agreed)
+
+
+def _facts(text: str, lang: str) -> Facts:
+    return Facts(tuple(dict.fromkeys(fact.text for fact in decompose(text, lang))), lang)
+
+
+def _same_pairs(predicted: Facts, true: Facts) -> tuple[tuple[int, int], ...]:
+    pairs = pair_up(predicted.items, true.items, predicted.lang)
+    return tuple(
+        (one, two)
+        for one, two in pairs
+        if same(predicted.items[one], true.items[two], predicted.lang)
+    )
+
+
+def _findings(text: str, question: str, lang: str) -> Findings:
+    mentions = mentions_of(text, lang)
+    if mentions:
+        return _joined(mentions)
+    yes, no = _YES.match(text), _NO.match(text)
+    if not (yes or no):
+        return {}
+    # Readers pass over questions.
+    asked = mentions_of(question.replace("?", "."), lang)
+    return {name: (bool(yes), side, degree) for name, (_, side, degree) in _joined(asked).items()}
+
+
+def _joined(mentions: Sequence[DetailedMention]) -> Findings:
+    """One statement on each finding; one that is named both ways is there."""
+    findings = {}
+    for name in dict.fromkeys(mention.name for mention in mentions):
+        own = [mention for mention in mentions if mention.name == name]
+        there = [mention for mention in own if not mention.negated]
+        degrees = [_DEGREES.get(mention.severity, 0) for mention in there]
+        side = joined_side(mention.side for mention in there)
+        findings[name] = (bool(there), side, max(degrees, default=0))
+    return findings
+
+
+def _credit(said: tuple[bool, str, int] | None, true: tuple[bool, str, int] | None) -> float:
+    """0 to 1, of a finding as said and as it is; None: not named."""
+    if said is None or true is None or said[0] != true[0]:
+        return 0.0
+    credit = 1.0
+    if said[1] and true[1] and said[1] != true[1]:
+        credit -= PARTIAL if BOTH in (said[1], true[1]) else SWAPPED
+    if said[2] and true[2] and said[2] != true[2]:
+        credit -= DEGREE
+    return credit

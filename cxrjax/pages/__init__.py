@@ -1,0 +1,1 @@
+"""Pages for people: results, the review of questions, and a page to try models in."""

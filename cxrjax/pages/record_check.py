@@ -1,0 +1,303 @@
+"""A look at people's own records before anything is made of them: every problem, and its remedy."""
+
+import collections
+import dataclasses
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tqdm
+from ml_collections import ConfigDict
+
+from cxrjax.boxes import iou
+from cxrjax.codecs import get_codec
+from cxrjax.errors import UserError
+from cxrjax.input_pipeline.examples import (
+    EncodedQuestion,
+    QuestionEncoder,
+    TooLongError,
+    image_geometry,
+    load_image,
+)
+from cxrjax.input_pipeline.sources import default_image_root
+from cxrjax.papers.benchmarks import CLOSED_CLASSES
+from cxrjax.records import RECORD_CODECS
+from cxrjax.records_io import output
+from cxrjax.records_io.image_check import check_images
+from cxrjax.records_io.quality import QualityLog
+from cxrjax.records_io.record_problems import (
+    Line,
+    Problem,
+    original_size,
+    read_lines,
+    record_problems,
+    records_file,
+    split_problems,
+)
+from cxrjax.scoring.overlays import BASE, COLOURS, TRUTH, jpeg_data_uri
+from cxrjax.scoring.templates import template
+from cxrjax.training.base_model import tokenizer_path
+from cxrjax.training.data import example_config, open_tokenizer
+
+RESULT_FILE = "check.json"
+# Problems that are printed; the file has all.
+_PRINTED = 50
+REMEDIES = {
+    "bad_box": "write [x_min, y_min, x_max, y_max] in pixels, or leave the box out",
+    "box_mismatch": "write the same boxes in the text and in boxes_by_image, or none in the text",
+    "box_outside_image": "give the box in pixels of the image as displayed, not resized or turned",
+    "box_text": "write <loc_x0_y0_x1_y1>, four whole numbers of pixels inside the image, or say "
+    "with --config.data.record_codec=NAME which notation it is, such as gemex",
+    "duplicate_id": "give every question an id of its own",
+    "invalid_record": "write the field as data/README.md says",
+    "missing_image": "correct image_path, or say with --image_root what it is relative to",
+    "not_encodable": "give the record what the prompt needs, or configure another data.prompt",
+    "prefix_too_long": "shorten the question, or add a longer bucket to data.prefix_buckets",
+    "answer_too_long": "shorten the answer, or add a longer bucket to data.answer_buckets",
+    "size_mismatch": "give image_hw as [height, width] of the original, or leave it out",
+    "split_conflict": "give every record a split and each patient one of them, or no record any",
+    "too_many_boxes": "raise data.max_boxes, or divide the question",
+    "unknown_class": "use one of the data set's names, or dataset 'custom', which may name any",
+    "unreadable_image": "replace the file by a whole PNG, JPEG or DICOM image",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Usable:
+    """A record that the model can be given. `line.record.image_hw` is filled in."""
+
+    line: Line
+    encoded: EncodedQuestion
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordsCheck:
+    """What a file is worth under a configuration.
+
+    Attributes:
+        examined: lines with something in them.
+        warnings: what can be used and looks odd -> how often.
+    """
+
+    file: Path
+    encoder: QuestionEncoder
+    examined: int
+    images: int
+    problems: list[Problem]
+    warnings: collections.Counter[str]
+    usable: list[Usable]
+
+
+def check_file(
+    source: Path,
+    config: ConfigDict,
+    out: Path,
+    image_root: Path | None = None,
+    processes: int = 1,
+) -> RecordsCheck:
+    """Reads every line, decodes every image, encodes every usable question.
+
+    Args:
+        source: records, questions, or a folder with records.jsonl.
+        config: the experiment whose prompt, codec, lengths and tokenizer are used.
+        out: remembers what was found of images, for the next time.
+
+    Raises:
+        UserError: the file cannot be read or has no line, or the configuration's base is not there.
+    """
+    file = records_file(source)
+    encoder = _encoder(config)
+    root = image_root or (
+        Path(config.data.image_root) if config.data.image_root else default_image_root(file)
+    )
+    problems: list[Problem] = []
+    lines = list(read_lines(file, root, problems))
+    examined = len(lines) + len({problem.where for problem in problems})
+    if not examined:
+        raise UserError(f"{file}: no records in it; expected JSON Lines (data/README.md)")
+    quality = QualityLog()
+    checks = check_images((line.image for line in lines), quality, out, processes)
+    warnings = collections.Counter(quality.warnings)
+    problems += [
+        line.problem("split_conflict", "split", why) for line, why in split_problems(lines)
+    ]
+    usable = []
+    for line in tqdm.tqdm(lines, unit="question", desc="encoding"):
+        found = list(
+            record_problems(line, checks[line.image], CLOSED_CLASSES, encoder.config.record_codec)
+        )
+        if not found:
+            image_hw = original_size(line.record, checks[line.image].size())
+            record = line.record.model_copy(update={"image_hw": image_hw})
+            line = dataclasses.replace(line, record=record)
+            encoded = _encode(line, encoder)
+            if isinstance(encoded, Problem):
+                found.append(encoded)
+            else:
+                usable.append(Usable(line, encoded))
+                warnings.update(_oddities(line, encoded))
+        problems += found
+    return RecordsCheck(file, encoder, examined, len(checks), problems, warnings, usable)
+
+
+def notation_of(source: Path) -> str | None:
+    """How the answers of a records file write boxes, a key of `cxrjax.codecs.CODECS`.
+
+    None where the file cannot be read, or its data sets differ in it: `check_file` says the rest.
+    """
+    found: set[str] = set()
+    try:
+        with open(records_file(source), encoding="utf-8") as lines:
+            for line in lines:
+                try:
+                    found.add(RECORD_CODECS[json.loads(line)["dataset"]])
+                except (ValueError, KeyError, TypeError, RecursionError):
+                    continue  # no record, which is told with its line
+    except (OSError, UnicodeDecodeError):
+        return None
+    return found.pop() if len(found) == 1 else None
+
+
+def _encoder(config: ConfigDict) -> QuestionEncoder:
+    tokenizer = open_tokenizer(tokenizer_path(config), config)
+    return QuestionEncoder(tokenizer, example_config(config))
+
+
+def _encode(line: Line, encoder: QuestionEncoder) -> EncodedQuestion | Problem:
+    """The question in tokens, with its answer where there is one."""
+    try:
+        encoded = encoder.encode(line.record, with_answer=False)
+    except TooLongError as error:
+        return line.problem(error.reason, "question", _without_id(line, error))
+    except UserError as error:
+        return line.problem("not_encodable", "question", _without_id(line, error))
+    if not line.record.answers:
+        return encoded
+    try:
+        return encoder.encode(line.record)
+    except TooLongError as error:
+        return line.problem(error.reason, "answers", _without_id(line, error))
+    except UserError as error:
+        return line.problem("not_encodable", "answers", _without_id(line, error))
+
+
+def _without_id(line: Line, error: UserError) -> str:
+    return str(error).removeprefix(f"question {line.record.question_id}: ")
+
+
+def _oddities(line: Line, encoded: EncodedQuestion) -> list[str]:
+    record = line.record
+    found = []
+    if not record.answers:
+        found.append("questions without an answer: they can be asked, not learned or scored")
+    elif record.boxes and not len(encoded.coordinate_positions):
+        found.append("answers whose boxes the model does not learn: none is in the target text")
+    return found
+
+
+def write_result(check: RecordsCheck, out: Path) -> None:
+    """`RESULT_FILE`: counts, every problem with its remedy, and warnings."""
+    content: dict[str, Any] = {
+        "file": str(check.file),
+        "questions": check.examined,
+        "images": check.images,
+        "usable": len(check.usable),
+        "counts": dict(sorted(_counts(check).items())),
+        "warnings": dict(sorted(check.warnings.items())),
+        "problems": [
+            dataclasses.asdict(problem) | {"remedy": REMEDIES[problem.reason]}
+            for problem in check.problems
+        ],
+    }
+    with output.writing(out):
+        text = json.dumps(content, indent=1, ensure_ascii=False)
+        (out / RESULT_FILE).write_text(text + "\n", encoding="utf-8")
+
+
+def _counts(check: RecordsCheck) -> collections.Counter[str]:
+    return collections.Counter(problem.reason for problem in check.problems)
+
+
+def describe(check: RecordsCheck) -> str:
+    """A line a problem (the first ones), then counts."""
+    said = [
+        f"{problem.where}: {problem.field}: {problem.reason}: {problem.found}\n"
+        f"    -> {REMEDIES[problem.reason]}"
+        for problem in check.problems[:_PRINTED]
+    ]
+    if len(check.problems) > _PRINTED:
+        said.append(f"... and {len(check.problems) - _PRINTED:,} more in {RESULT_FILE}")
+    said += [f"{count:6,} x {reason}" for reason, count in _counts(check).most_common()]
+    said += [f"{count:6,} x (warning) {text}" for text, count in check.warnings.most_common()]
+    said.append(
+        f"{check.file}: {len(check.usable):,} of {check.examined:,} questions usable, "
+        f"on {check.images:,} images"
+    )
+    return "\n".join(said)
+
+
+PAGE_FILE = "index.html"
+
+
+def write_page(check: RecordsCheck, out: Path, count: int, seed: int = 0) -> Path:
+    """Writes the page of `count` usable records, drawn by `seed`, and returns its path.
+
+    Raises:
+        UserError: the folder cannot be written to.
+    """
+    drawn = random.Random(f"{seed}/record samples").sample(
+        check.usable, min(count, len(check.usable))
+    )
+    html = template(str(__package__), "record_check.html.j2").render(
+        check=check,
+        config=check.encoder.config,
+        remedies=REMEDIES,
+        samples=[model_view(one, check.encoder) for one in drawn],
+        truth_colour=COLOURS[TRUTH],
+        token_colour=COLOURS[BASE],
+    )
+    with output.writing(out):
+        out.mkdir(parents=True, exist_ok=True)
+        (out / PAGE_FILE).write_text(html, encoding="utf-8")
+    return out / PAGE_FILE
+
+
+def model_view(usable: Usable, encoder: QuestionEncoder) -> dict[str, Any]:
+    """What the template shows of a record: nothing of text and boxes that is not in the tokens.
+
+    `boxes` are read from the decoded target, `record_boxes` are where the record has them; both as
+    fractions of the model's input. `lowest_iou` compares them pairwise, None where they are not
+    the same number.
+    """
+    record, encoded, config = usable.line.record, usable.encoded, encoder.config
+    assert record.image_hw is not None
+    height, width = record.image_hw
+    geometry = image_geometry(height, width, config)
+    target = encoder.tokenizer.decode(encoded.answer.tolist())
+    codec = get_codec(config.codec)
+    decoded = geometry.apply(codec.decode(target, height, width, geometry).boxes)
+    size = np.array([width, height, width, height], np.float64)
+    true = geometry.apply(np.array(record.boxes, np.float64).reshape(-1, 4) / size)
+    lowest = None
+    if len(true) and len(true) == len(decoded):
+        lowest = float(iou(decoded, true.astype(np.float32)).min())
+    return {
+        "record": record,
+        "where": usable.line.where,
+        "picture": jpeg_data_uri(load_image(usable.line.image, config), config.image_size),
+        "prompt": encoder.tokenizer.decode(encoded.prefix.tolist()),
+        "target": target,
+        "tokens": (len(encoded.prefix), len(encoded.answer)),
+        "boxes": _rectangles(decoded),
+        "record_boxes": _rectangles(true),
+        "lowest_iou": lowest,
+    }
+
+
+def _rectangles(boxes: np.ndarray) -> list[dict[str, float]]:
+    return [
+        {"x": float(x0), "y": float(y0), "width": float(x1 - x0), "height": float(y1 - y0)}
+        for x0, y0, x1, y1 in boxes
+    ]

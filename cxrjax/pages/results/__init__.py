@@ -1,0 +1,1 @@
+"""The results page of a benchmark."""

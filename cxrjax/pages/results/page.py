@@ -1,0 +1,297 @@
+"""The results page of a benchmark: tables, curves, and every single answer.
+
+One HTML file with everything in it, or, where pictures are many, that file and a folder beside it.
+It opens from a disk, an e-mail or a web server alike, and asks nothing of any other place.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from cxrjax.codecs import Codec
+from cxrjax.errors import UserError
+from cxrjax.pages.results import markdown as page_markdown
+from cxrjax.pages.results import tables as page_tables
+from cxrjax.pages.results.cases import SAMPLE_SEED, Case, collect_cases, ranked_system
+from cxrjax.pages.results.curves import charts, system_charts
+from cxrjax.pages.results.data import (
+    FOLDER,
+    MOST_IN_ONE_FILE,
+    PICTURES,
+    CaseData,
+    empty_folder,
+    inline_pictures,
+    no_pictures,
+    picture_files,
+    script_json,
+    write_part,
+)
+from cxrjax.pages.results.marks import mark_facts, mark_words
+from cxrjax.pages.results.studies import Judgements, gemex_studies
+from cxrjax.scoring.overlays import COLOURS, TRUTH, system_colours
+from cxrjax.scoring.scores import Benchmark
+from cxrjax.scoring.tables import FEW, UNDEFINED
+from cxrjax.scoring.templates import template
+
+# Keys of `notes`; all are optional.
+NOTE_KEYS = ("classes_seen_by_base", "remarks", "run", "score", "missing")
+CITATIONS = {
+    "vindr_cxr_vqa": "Paper values: VinDr-CXR-VQA (arXiv 2511.00504), Tables 4 to 6.",
+    "gemex": "Paper values: GEMeX (arXiv 2411.16778), Tables 5 and 6.",
+    "vix_ray": "Paper values: ViX-Ray (arXiv 2603.15513), Table 6.",
+}
+# Benchmarks whose answers are compared fact by fact; of the others words are.
+FACTS = ("vix_ray",)
+# What a browser may load for the page: the file itself and, of the folder, scripts and pictures.
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; "
+_FILE_POLICY = _POLICY + "script-src 'unsafe-inline'; img-src data:"
+_FOLDER_POLICY = _POLICY + "script-src 'unsafe-inline' 'self' file:; img-src 'self' file: data:"
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What the page is made of.
+
+    Attributes:
+        metrics: content of metrics.json: `{system: {protocol: {metric: {value, ...}}}}`.
+        references: records with answers (JSON Lines).
+        predictions: system -> its predictions file.
+        image_root: folder that the records' `image_path` starts from.
+        tables: content of tables.md, by what it is headed with ("" for none).
+        curves: content of curves.json.
+        comparisons: content of comparisons.json.
+        judgements: a judge's marks of single answers, or None.
+        training_log: metrics.jsonl of the training, or None (the page then says so).
+        notes: what no file says: `classes_seen_by_base` (marked in tables by class), `remarks`
+            (sentences printed under the title), `run` (content of run.json), `score` (of
+            score.json: how the figures came about), `missing` (optional files that were looked for
+            and not found).
+    """
+
+    metrics: Mapping[str, Any]
+    references: Path
+    predictions: Mapping[str, Path]
+    image_root: Path
+    tables: Mapping[str, str] = field(default_factory=dict)
+    curves: Mapping[str, Any] = field(default_factory=dict)
+    comparisons: Sequence[Mapping[str, Any]] = ()
+    judgements: Judgements | None = None
+    training_log: Path | None = None
+    notes: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _SystemView:
+    """How a system looks; `style` is its number among the dash patterns of the style sheet."""
+
+    name: str
+    colour: str
+    style: int
+
+
+_TRUTH = _SystemView(TRUTH, COLOURS[TRUTH], 0)
+
+
+def write_page(
+    out_dir: Path,
+    title: str,
+    inputs: Inputs,
+    *,
+    benchmark: Benchmark | None = None,
+    benchmark_name: str | None = None,
+    codec: Codec | None = None,
+    max_images: int = 5000,
+    pictures: str = "auto",
+) -> Path:
+    """Writes `out_dir/index.html`, and the folder beside it if one is used; returns its path.
+
+    Args:
+        benchmark: says what came of each question; None: nobody does.
+        codec: reads boxes from the text of predictions that have none of their own.
+        max_images: images at most.
+        pictures: one of `PICTURES`: everything in the file, or in a folder beside it, or no
+            pictures; `auto` takes the folder for more than MOST_IN_ONE_FILE images.
+
+    Raises:
+        UserError: a file is missing or not what the contract says, an image cannot be read, or
+            `notes` has an unknown key.
+    """
+    if unknown := sorted(set(inputs.notes) - set(NOTE_KEYS)):
+        raise UserError(f"notes: unknown key {unknown[0]!r}: expected {', '.join(NOTE_KEYS)}")
+    if pictures not in PICTURES:
+        raise UserError(f"pictures {pictures!r}: expected one of {', '.join(PICTURES)}")
+    page_tables.check_metrics(inputs.metrics)
+    figures = _figures(inputs, benchmark_name)
+    by_facts = benchmark_name in FACTS
+    cases, overview = collect_cases(
+        inputs.references,
+        inputs.predictions,
+        max_images,
+        benchmark,
+        codec,
+        mark_facts if by_facts else mark_words,
+    )
+    studies = []
+    if benchmark_name == "gemex":
+        root = None if pictures == "none" else inputs.image_root
+        studies = gemex_studies(
+            inputs.references, inputs.predictions, root, codec, inputs.judgements
+        )
+    many = len(cases) > MOST_IN_ONE_FILE
+    in_folder = pictures == "folder" or (many and pictures in ("auto", "none"))
+    try:
+        out_dir.mkdir(parents=True, exist_ok=True)
+        content = _case_content(inputs, cases, figures["answering"], out_dir, pictures, in_folder)
+        html = _render(
+            **figures,
+            **content,
+            title=title,
+            citation=CITATIONS.get(benchmark_name or "", ""),
+            overview=overview,
+            shown=len(cases),
+            by_facts=by_facts,
+            studies=studies,
+            score_name=inputs.judgements.name if inputs.judgements else "",
+            pictures=pictures,
+            policy=_FOLDER_POLICY if in_folder else _FILE_POLICY,
+        )
+        path = out_dir / "index.html"
+        path.write_text(html, encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{out_dir}: cannot write the page: {error.strerror}") from None
+    return path
+
+
+def _figures(inputs: Inputs, benchmark: str | None) -> dict[str, Any]:
+    """Everything on the page that is of all questions together."""
+    scored = page_tables.ordered_systems(inputs.metrics)
+    systems = _system_views([*scored, *(n for n in inputs.predictions if n not in scored)])
+    by_name = {system.name: system for system in systems}
+    seen = inputs.notes.get("classes_seen_by_base") or []
+    parts: list[page_markdown.Section] = []
+    for number, (heading, markdown) in enumerate(inputs.tables.items()):
+        for part in page_markdown.sections(markdown, f"tables-{number}", scored, seen):
+            part.title = f"{heading}: {part.title}".rstrip(": ") if heading else part.title
+            parts.append(part)
+    # comparisons.json has them too, and more exactly.
+    parts = [part for part in parts if not part.title.endswith("Systems compared")]
+    first, further = system_charts(inputs.curves)
+    log = inputs.training_log
+    training, absent = charts(log) if log is not None else ([], [])
+    notes = inputs.notes
+    return {
+        "by_name": by_name,
+        "by_name_and_truth": {**by_name, TRUTH: _TRUTH},
+        "truth": _TRUTH,
+        "scored": [by_name[name] for name in scored],
+        "answering": [by_name[name] for name in inputs.predictions],
+        "ranked": ranked_system(list(inputs.predictions)),
+        "headlines": page_tables.headlines(benchmark, inputs.metrics, scored),
+        "tables": [part for part in parts if not part.broken_down],
+        "breakdowns": [part for part in parts if part.broken_down],
+        "comparisons": page_tables.comparisons(inputs.comparisons),
+        "all_metrics": page_tables.all_metrics(inputs.metrics, scored),
+        "score_curves": first,
+        "more_curves": further,
+        "training": training,
+        "training_absent": absent,
+        "has_log": log is not None,
+        "seen": seen,
+        "remarks": notes.get("remarks") or [],
+        "missing": notes.get("missing") or [],
+        "run": _rows(notes.get("run") or {}),
+        "score": _rows(notes.get("score") or {}),
+        "method": _method(notes.get("score") or {}),
+    }
+
+
+def _case_content(
+    inputs: Inputs,
+    cases: Sequence[Case],
+    systems: Sequence[_SystemView],
+    out_dir: Path,
+    pictures: str,
+    in_folder: bool,
+) -> dict[str, Any]:
+    """Everything on the page that is of single questions; writes the folder, if one is used."""
+    folder = empty_folder(out_dir, in_folder)
+    if pictures == "none":
+        drawn = no_pictures(cases)
+    elif in_folder:
+        drawn = picture_files(cases, inputs.image_root, folder)
+    else:
+        drawn = inline_pictures(cases, inputs.image_root)
+    data = CaseData(cases, list(inputs.predictions))
+    parts: list[Markup] = []
+    for number, part in enumerate(data.parts(drawn)):
+        if in_folder:
+            write_part(folder, number, part)
+        else:
+            parts.append(Markup(script_json(part)))
+    answers = [a for case in cases for q in case.questions for a in q.answers.values()]
+    judged = any(answer.outcome.right is not None for answer in answers)
+    index = data.index() | {
+        "judged": judged,
+        "folder": FOLDER if in_folder else None,
+        "truth": asdict(_TRUTH),
+        "systems": [asdict(system) for system in systems],
+    }
+    return {
+        "index": Markup(script_json(index)),
+        "parts": parts,
+        "judged": judged,
+        "boxed": any(answer.boxes for answer in answers),
+        "types": index["types"],
+        "subjects": index["subjects"],
+    }
+
+
+def _render(**values: Any) -> str:
+    here = Path(__file__).parent
+    html = template(str(__package__), "page.html.j2").render(
+        **values,
+        style=Markup((here / "page.css").read_text(encoding="utf-8")),
+        script=Markup((here / "page_cases.js").read_text(encoding="utf-8")),
+        few=FEW,
+        undefined=UNDEFINED,
+        significant=page_tables.SIGNIFICANT,
+        sample_seed=SAMPLE_SEED,
+    )
+    return html.lstrip() + "\n"
+
+
+def _system_views(names: Sequence[str]) -> list[_SystemView]:
+    colours = system_colours(names)
+    return [_SystemView(name, colours[name], 1 + i % 3) for i, name in enumerate(names)]
+
+
+def _rows(content: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    """A JSON object as (dotted key, value) rows."""
+    rows = []
+    for key, value in content.items():
+        if isinstance(value, Mapping):
+            rows += _rows(value, f"{prefix}{key}.")
+        else:
+            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            rows.append((f"{prefix}{key}", text))
+    return rows
+
+
+def _method(score: Mapping[str, Any]) -> str:
+    """How truth and intervals came about, from score.json; empty without it."""
+    sentences = []
+    if mode := score.get("gt_mode"):
+        sentences.append(f"Ground truth: {mode}.")
+    bootstrap = score.get("bootstrap")
+    if isinstance(bootstrap, Mapping) and {"confidence", "resamples", "seed"} <= bootstrap.keys():
+        clusters = " and ".join(map(str, bootstrap.get("clustered_by") or ["nothing"]))
+        sentences.append(
+            f"Intervals: {100 * bootstrap['confidence']:g} % by bootstrap, "
+            f"{bootstrap['resamples']:,} resamples clustered by {clusters}, seed "
+            f"{bootstrap['seed']}."
+        )
+    return " ".join(sentences)

@@ -1,0 +1,217 @@
+"""Which questions are reviewed (the paper: 100 of 17,597)."""
+
+import collections
+import csv
+import dataclasses
+import io
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from cxrjax.errors import UserError
+from cxrjax.records import QARecord
+
+OPEN = "several or none"
+
+
+def finding_of(record: QARecord) -> str:
+    """The one finding that a question is about, else `OPEN`."""
+    labels = {label for answer in record.answers for label in answer.labels}
+    if record.gt_finding:
+        return record.gt_finding
+    return labels.pop() if len(labels) == 1 else OPEN
+
+
+def stratified_sample(records: Iterable[QARecord], count: int, seed: int) -> list[QARecord]:
+    """Questions with every type and every finding at about its own share, and at least once.
+
+    One question after the other is taken from the stratum (type, finding) whose type and finding
+    lack most of their share, from images not drawn yet where there are any.
+
+    Args:
+        count: how many; more than there are is an error.
+        seed: decides among questions of a stratum, and the order of the sample.
+
+    Raises:
+        UserError: fewer questions than `count`.
+    """
+    strata: dict[tuple[str, str], list[QARecord]] = collections.defaultdict(list)
+    total = 0
+    for record in records:
+        strata[record.question_type, finding_of(record)].append(record)
+        total += 1
+    if not 0 < count <= total:
+        raise UserError(f"a sample of {count} from {total} questions: expected 1 to {total}")
+    targets: collections.Counter[tuple[int, str]] = collections.Counter()
+    for stratum, members in strata.items():
+        members.sort(key=lambda r: random.Random(f"{seed}/{r.question_id}/review").random())
+        for side in enumerate(stratum):
+            targets[side] += len(members)
+    shares = {side: max(count * have / total, 1.0) for side, have in targets.items()}
+    taken: collections.Counter[tuple[int, str]] = collections.Counter()
+    images: set[str] = set()
+    chosen: list[QARecord] = []
+    # Equal needs are settled by chance, not by the alphabet.
+    order = random.Random(f"{seed}/strata/review")
+    queue = sorted(strata)
+    order.shuffle(queue)
+    while len(chosen) < count:
+
+        def need(stratum: tuple[str, str]) -> float:
+            return sum(1 - taken[side] / shares[side] for side in enumerate(stratum))
+
+        best = max((stratum for stratum in queue if strata[stratum]), key=need)
+        members = strata[best]
+        fresh = next((i for i, r in enumerate(members) if r.image_id not in images), 0)
+        record = members.pop(fresh)
+        images.add(record.image_id)
+        taken.update(enumerate(best))
+        chosen.append(record)
+    random.Random(f"{seed}/order/review").shuffle(chosen)
+    return chosen
+
+
+DIMENSIONS = {
+    "reasoning_accuracy": "Reasoning accuracy: is the reason medically right, and does it lead to "
+    "the answer?",
+    "answer_appropriateness": "Answer appropriateness: does the answer fit question and image?",
+    "spatial_reference": "Spatial reference correctness: is the box where the finding is?",
+}
+LEVELS = ("acceptable", "minor", "major")  # in order of severity
+# For the spatial dimension of an answer without a box.
+NOT_APPLICABLE = "not applicable"
+COLUMNS = (
+    "item",
+    "question_id",
+    "image_id",
+    "question_type",
+    "finding",
+    "question",
+    "answer",
+    "reason",
+    "has_box",
+    *DIMENSIONS,
+    "comment",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Ratings:
+    """A filled sheet.
+
+    Attributes:
+        reader: the file's stem.
+        levels: question id -> dimension -> index into `LEVELS`; dimensions that do not apply are
+            left out.
+        comments: question id -> what the reader wrote, where anything.
+    """
+
+    reader: str
+    levels: dict[str, dict[str, int]]
+    comments: dict[str, str]
+
+
+def sheet_rows(sample: Sequence[QARecord]) -> list[dict[str, str]]:
+    """The sheet with empty ratings; `not applicable` where there is no box to rate."""
+    rows = []
+    for number, record in enumerate(sample, start=1):
+        row = dict.fromkeys(COLUMNS, "")
+        row |= {
+            "item": str(number),
+            "question_id": record.question_id,
+            "image_id": record.image_id,
+            "question_type": record.question_type,
+            "finding": finding_of(record),
+            "question": record.question,
+            "answer": record.answer_text,
+            "reason": record.reason or "",
+            "has_box": "yes" if record.boxes else "no",
+        }
+        if not record.boxes:
+            row["spatial_reference"] = NOT_APPLICABLE
+        rows.append(row)
+    return rows
+
+
+def format_csv(columns: Sequence[str], rows: Iterable[dict[str, str]]) -> str:
+    """CSV text with a header."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, fieldnames=columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()
+
+
+def read_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[dict[str, str], str]]:
+    """(cells, file and line) of a CSV; what spreadsheets make of one is understood (BOM, `;`).
+
+    Raises:
+        UserError: the file cannot be read, or lacks one of the columns.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise UserError(f"{path}: cannot read the sheet: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{path}: not UTF-8; save the sheet as 'CSV UTF-8'") from None
+    header = text.partition("\n")[0]
+    delimiter = ";" if header.count(";") > header.count(",") else ","
+    reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter)
+    missing = [name for name in columns if name not in (reader.fieldnames or ())]
+    if missing:
+        raise UserError(f"{path}:1: column {missing[0]} is missing; expected {', '.join(columns)}")
+    for cells in reader:
+        where = f"{path}:{reader.line_num}"
+        if None in cells or None in cells.values():
+            raise UserError(f"{where}: another number of cells than the header has")
+        if any(value.strip() for value in cells.values()):
+            yield {name: value.strip() for name, value in cells.items()}, where
+
+
+def read_sheet(path: Path) -> Ratings:
+    """A sheet that a reader has filled in.
+
+    Raises:
+        UserError: it cannot be read, a rating is missing or none of the levels, or a question
+            stands there twice; names file and line.
+    """
+    levels: dict[str, dict[str, int]] = {}
+    comments = {}
+    needed = ("question_id", "has_box", *DIMENSIONS)
+    for cells, where in read_rows(path, needed):
+        question_id = cells["question_id"]
+        if question_id in levels:
+            raise UserError(f"{where}: question_id {question_id!r} stands there twice")
+        levels[question_id] = {
+            dimension: level
+            for dimension in DIMENSIONS
+            if (level := _level(cells, dimension, where)) is not None
+        }
+        if cells.get("comment"):
+            comments[question_id] = cells["comment"]
+    if not levels:
+        raise UserError(f"{path}: no question in the sheet")
+    return Ratings(path.stem, levels, comments)
+
+
+def _level(cells: dict[str, str], dimension: str, where: str) -> int | None:
+    rating = cells[dimension].lower()
+    if (
+        rating == NOT_APPLICABLE
+        and dimension == "spatial_reference"
+        and cells["has_box"].lower() == "no"
+    ):
+        return None
+    return parse_level(rating, f"{where}: {cells['question_id']}: {dimension}")
+
+
+def parse_level(rating: str, what: str) -> int:
+    """The index of a level in `LEVELS`.
+
+    Raises:
+        UserError: empty, or none of the levels; the message begins with `what`.
+    """
+    if rating.lower() not in LEVELS:
+        found = f"is {rating!r}" if rating else "is not filled in"
+        raise UserError(f"{what} {found}; expected one of {', '.join(LEVELS)}")
+    return LEVELS.index(rating.lower())

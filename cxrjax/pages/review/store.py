@@ -1,0 +1,193 @@
+"""What two readers have rated so far, in one SQLite file, each rating on disk once confirmed.
+
+A reader is known by a token, which their own link carries; nothing here tells one reader what the
+other rated. A sheet that is handed in stays as it is.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import secrets
+import sqlite3
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from cxrjax.errors import UserError
+from cxrjax.pages.review.sheet import DIMENSIONS, LEVELS, NOT_APPLICABLE
+
+COMMENT = "comment"
+LONGEST_COMMENT = 10_000  # characters
+
+_TABLES = """
+CREATE TABLE IF NOT EXISTS sample (hash TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS reader (
+    name TEXT PRIMARY KEY, token TEXT NOT NULL UNIQUE, handed_in INTEGER NOT NULL DEFAULT 0
+);
+CREATE TABLE IF NOT EXISTS rating (
+    reader TEXT NOT NULL REFERENCES reader, question_id TEXT NOT NULL, field TEXT NOT NULL,
+    value TEXT NOT NULL, PRIMARY KEY (reader, question_id, field)
+);
+"""
+
+
+class RatingRefusedError(ValueError):
+    """A rating that the sheet has no place for; the message says what was expected."""
+
+
+class HandedInError(ValueError):
+    """The sheet is handed in, or cannot be yet."""
+
+
+class ReviewStore:
+    """Ratings of two readers over one sheet. Methods may be called from several threads.
+
+    Args:
+        path: the SQLite file; made where it is not there, gone on with where it is.
+        rows: the sheet (`sheet_rows`).
+        readers: the two names, which are also the stems of their sheets' files.
+
+    Raises:
+        UserError: question ids repeat, the file is no such database, or it holds a review of other
+            questions or by others.
+    """
+
+    def __init__(self, path: Path, rows: Sequence[dict[str, str]], readers: Sequence[str]):
+        self.path = path
+        self.readers = list(readers)
+        self._rows = {row["question_id"]: row for row in rows}
+        if len(self._rows) != len(rows):
+            raise UserError("the sample has a question_id twice: see --check, mend the records")
+        self._lock = threading.RLock()
+        try:
+            # Ratings are nobody else's business on a shared machine.
+            os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+            self._database = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+            # WAL with FULL: a transaction is on disk when it is committed, also if power fails.
+            self._database.execute("PRAGMA journal_mode = WAL")
+            self._database.execute("PRAGMA synchronous = FULL")
+            self._database.executescript(_TABLES)
+            self._begin(hashlib.sha256(json.dumps(list(rows)).encode()).hexdigest())
+        except (sqlite3.Error, OSError) as error:
+            raise UserError(
+                f"{path}: cannot keep ratings there: {error}; choose another --out"
+            ) from None
+
+    def _begin(self, sheet: str) -> None:
+        """Writes the sample and the readers down, or checks that they are the same."""
+        with self._transaction() as database:
+            kept = database.execute("SELECT hash FROM sample").fetchone()
+            if kept is None:
+                database.execute("INSERT INTO sample VALUES (?)", (sheet,))
+                database.executemany(
+                    "INSERT INTO reader (name, token) VALUES (?, ?)",
+                    [(name, secrets.token_urlsafe(16)) for name in self.readers],
+                )
+                return
+        if kept[0] != sheet:
+            raise UserError(
+                f"{self.path}: holds a review of other questions: expected the same --records, "
+                "--sample and --seed as when it began; to begin anew choose another --out"
+            )
+        if sorted(self.tokens()) != sorted(self.readers):
+            raise UserError(
+                f"{self.path}: holds a review by {' and '.join(self.tokens())}, found "
+                f"{' and '.join(self.readers)}; name the same readers or choose another --out"
+            )
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._lock:
+            self._database.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._database
+            except BaseException:
+                self._database.execute("ROLLBACK")
+                raise
+            self._database.execute("COMMIT")
+
+    def tokens(self) -> dict[str, str]:
+        """Name of each reader -> the token of their link, the same at every start."""
+        with self._lock:
+            return dict(self._database.execute("SELECT name, token FROM reader ORDER BY rowid"))
+
+    def rate(self, reader: str, question_id: str, field: str, value: str) -> None:
+        """Keeps one rating or comment, in place of an earlier one; on disk when this returns.
+
+        Args:
+            field: a dimension, or "comment".
+            value: one of `LEVELS`; of a comment any text, none takes it back.
+
+        Raises:
+            RatingRefusedError: the sheet has no such question, field or level.
+            HandedInError: the reader has handed in.
+        """
+        if question_id not in self._rows:
+            raise RatingRefusedError(f"no question {question_id!r} in this review")
+        if field in DIMENSIONS:
+            if self._rows[question_id][field] == NOT_APPLICABLE or value not in LEVELS:
+                raise RatingRefusedError(
+                    f"{question_id}: {field}: found {value!r}, expected "
+                    f"{self._rows[question_id][field] or ', '.join(LEVELS)}"
+                )
+        elif field != COMMENT:
+            raise RatingRefusedError(f"{question_id}: no field {field!r}")
+        elif len(value) > LONGEST_COMMENT:
+            raise RatingRefusedError(
+                f"{question_id}: a comment of {len(value)} characters, expected at most "
+                f"{LONGEST_COMMENT}"
+            )
+        with self._transaction() as database:
+            self._check_open(reader)
+            database.execute(
+                "INSERT OR REPLACE INTO rating VALUES (?, ?, ?, ?)",
+                (reader, question_id, field, value),
+            )
+
+    def ratings(self, reader: str) -> dict[str, dict[str, str]]:
+        """Question id -> field -> value, of one reader."""
+        found: dict[str, dict[str, str]] = {}
+        with self._lock:
+            for question_id, field, value in self._database.execute(
+                "SELECT question_id, field, value FROM rating WHERE reader = ?", (reader,)
+            ):
+                found.setdefault(question_id, {})[field] = value
+        return found
+
+    def filled_rows(self, reader: str) -> list[dict[str, str]]:
+        """The sheet with what the reader has rated so far; the rest is empty."""
+        ratings = self.ratings(reader)
+        return [row | ratings.get(question_id, {}) for question_id, row in self._rows.items()]
+
+    def hand_in(self, reader: str) -> None:
+        """Closes a sheet.
+
+        Raises:
+            HandedInError: ratings are missing, or it is handed in already.
+        """
+        with self._transaction() as database:
+            self._check_open(reader)
+            rows = self.filled_rows(reader)
+            if missing := sum(not row[dimension] for row in rows for dimension in DIMENSIONS):
+                raise HandedInError(f"{missing} ratings are missing")
+            database.execute("UPDATE reader SET handed_in = 1 WHERE name = ?", (reader,))
+
+    def handed_in(self, reader: str) -> bool:
+        """Whether the reader's sheet is closed."""
+        query = "SELECT handed_in FROM reader WHERE name = ?"
+        with self._lock:
+            return bool(self._database.execute(query, (reader,)).fetchone()[0])
+
+    def complete(self) -> bool:
+        """Whether both have handed in."""
+        return all(map(self.handed_in, self.readers))
+
+    def close(self) -> None:
+        """Closes the file."""
+        with self._lock:
+            self._database.close()
+
+    def _check_open(self, reader: str) -> None:
+        if self.handed_in(reader):
+            raise HandedInError("handed in already; ratings stay as they are")

@@ -1,0 +1,163 @@
+"""A page of studies drawn at random, to look at: report, graph, questions and answers.
+
+    python -m cxrjax.pages.study_page --source=REPORTS --cxr_qba=BUILD --gemex=BUILD --out=F.html
+
+REPORTS is what the builds were made from: anything that CXR-QBA's construction reads
+(data/cxr_qba/README.md). One build is enough. The page is one file without images or scripts; it
+holds what the reports say, so that the reports' terms hold for it.
+"""
+
+import argparse
+import contextlib
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from cxrjax import cli
+from cxrjax.errors import UserError
+from cxrjax.papers.cxr_qba.build import NATIVE
+from cxrjax.papers.cxr_qba.construct.sources import read_studies
+from cxrjax.papers.cxr_qba.construct.study import Study
+from cxrjax.papers.cxr_qba.native import SceneGraph, StudyQuestions
+from cxrjax.papers.cxr_qba.study_files import Key, StudyFiles
+from cxrjax.papers.gemex.construct.refine import RuleRefiner
+from cxrjax.papers.sources.report import RefinedSentence, Report, ReportSentence, split_sentences
+from cxrjax.records import QARecord, read_records
+from cxrjax.records_io import output
+from cxrjax.records_io.quality import QualityLog
+
+TEMPLATE = "study_page.html.j2"
+
+
+def write_page(
+    source: Path, out: Path, cxr_qba: Path | None, gemex: Path | None, studies: int, seed: int
+) -> None:
+    """Writes the page.
+
+    Args:
+        cxr_qba: folder of a build with native/; None leaves its part out.
+        gemex: folder of a build; None leaves its part out.
+        studies: how many are drawn, from those that every build given has questions on.
+        seed: decides which.
+
+    Raises:
+        UserError: something cannot be read, or no study has what is to be shown.
+    """
+    asked = _gemex_questions(gemex) if gemex else {}
+    keys = [(study.patient_id, study.study_id) for study in read_studies(source, QualityLog())]
+    sections = []
+    with contextlib.ExitStack() as opened:
+        native = None
+        if cxr_qba:
+            native = opened.enter_context(StudyFiles(cxr_qba / NATIVE, QualityLog()))
+        drawn = _draw(keys, studies, seed, native, asked if gemex else None)
+        if not drawn:
+            raise UserError(f"{source}: no study of it is in the builds; were they made from it?")
+        patients = {patient_id for patient_id, _ in drawn}
+        for study in read_studies(source, QualityLog(), patients.__contains__):
+            key = (study.patient_id, study.study_id)
+            if key in drawn:
+                graph, questions = native.read(key) if native else (None, None)
+                sections.append(_section(study, graph, questions, asked.get(study.study_id, [])))
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    page = environment.get_template(TEMPLATE).render(
+        studies=sections, source=source.name, of=len(keys), seed=seed
+    )
+    with output.writing(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(page, encoding="utf-8")
+
+
+def _gemex_questions(build: Path) -> dict[str, list[QARecord]]:
+    """Study id -> its questions."""
+    asked: dict[str, list[QARecord]] = {}
+    for file in output.records_files(build):
+        for record in read_records(file):
+            asked.setdefault(record.study_id or record.image_id, []).append(record)
+    return asked
+
+
+def _draw(
+    keys: Sequence[Key],
+    count: int,
+    seed: int,
+    native: StudyFiles | None,
+    asked: dict[str, list[QARecord]] | None,
+) -> set[Key]:
+    """So many studies that all builds have, any as likely as another."""
+    able = [
+        key
+        for key in dict.fromkeys(keys)
+        if (native is None or key in native.members) and (asked is None or key[1] in asked)
+    ]
+    return set(random.Random(f"{seed}/study page").sample(able, min(count, len(able))))
+
+
+def _section(
+    study: Study,
+    graph: SceneGraph | None,
+    questions: StudyQuestions | None,
+    asked: list[QARecord],
+) -> dict[str, Any]:
+    """What the template shows of a study."""
+    return {
+        "id": study.study_id,
+        "views": ", ".join(image.view for image in study.images if image.view),
+        "report": study.report.sections,
+        "graph": graph,
+        "sentences_of": _sentences_of(graph) if graph else {},
+        "questions": questions.questions if questions else [],
+        "asked": asked,
+        "refined": _refined(study) if asked else [],
+    }
+
+
+def _sentences_of(graph: SceneGraph) -> dict[str, list[str]]:
+    """Observation id -> ids of the sentences that say it."""
+    found: dict[str, list[str]] = {}
+    for edge in graph.obs_sent_relations:
+        found.setdefault(edge.observation_id, []).append(edge.sentence_id)
+    return found
+
+
+def _refined(study: Study) -> list[RefinedSentence]:
+    """The report's sentences as GEMeX's rules refine them, from the text alone."""
+    texts = [study.report.sections.get(name, "") for name in ("findings", "impression")]
+    sentences = tuple(ReportSentence(one) for text in texts for one in split_sentences(text))
+    report = Report(study.study_id, study.study_id, "", sentences, {})
+    return [one for _, refinement in RuleRefiner().refine([report]) for one in refinement.sentences]
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Writes the page that the flags ask for and prints where it is."""
+    parser = argparse.ArgumentParser(
+        prog="python -m cxrjax.pages.study_page",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--source", required=True, type=Path, help="the reports that the builds were made from")
+    add("--cxr_qba", type=Path, metavar="BUILD", help="folder of a build of cxr_qba")
+    add("--gemex", type=Path, metavar="BUILD", help="folder of a build of gemex")
+    add("--out", required=True, type=Path, help="HTML file to write")
+    add("--studies", type=int, default=20, help="how many to draw (default 20)")
+    add("--seed", type=int, default=0, help="decides which (default 0)")
+    flags = parser.parse_args(argv)
+    if flags.studies < 1 or not (flags.cxr_qba or flags.gemex):
+        parser.error("expected --cxr_qba or --gemex or both, and --studies of at least 1")
+    write_page(flags.source, flags.out, flags.cxr_qba, flags.gemex, flags.studies, flags.seed)
+    print(flags.out)
+
+
+if __name__ == "__main__":
+    cli.run(main)

@@ -1,0 +1,173 @@
+"""Observations of one study that contradict each other.
+
+Reports say "the lungs are clear" and name a granuloma. What is said to be there stays; the denial
+that it contradicts is dropped and counted.
+"""
+
+import dataclasses
+import graphlib
+from collections.abc import Iterable, Sequence
+
+from cxrjax.papers.cxr_qba.native import Observation, SceneGraph, StudyQuestions
+from cxrjax.radiology_text.definitions import Definitions
+from cxrjax.records_io.quality import Unusable
+
+
+@dataclasses.dataclass(frozen=True)
+class Contradiction:
+    """An observation that was dropped, and the one that it contradicts."""
+
+    dropped: Observation
+    kept: Observation
+
+
+def drop_contradicted(
+    nodes: Sequence[Observation], definitions: Definitions
+) -> tuple[list[Observation], list[Contradiction]]:
+    """(observations without contradictions, what was dropped).
+
+    A denial is dropped where the same finding, or a more special one, is there in a region that it
+    speaks of. The one that stays is marked as mended.
+    """
+    kept = []
+    dropped = []
+    positive = [node for node in nodes if node.positive]
+    for node in nodes:
+        rival = None
+        if not node.positive:
+            rival = next((other for other in positive if _denies(node, other, definitions)), None)
+        if rival is None:
+            kept.append(node)
+        else:
+            rival.obs_quality["issue_level"] = "FIXABLE"
+            dropped.append(Contradiction(node, rival))
+    return kept, dropped
+
+
+def _denies(negative: Observation, positive: Observation, definitions: Definitions) -> bool:
+    acute = ["acute" in node.modifiers.get("temporal", []) for node in (negative, positive)]
+    if acute == [True, False]:
+        return False  # it denies what is acute, and nothing else
+    there = {*positive.obs_entities, *positive.obs_entities_parents}
+    if not there & set(negative.obs_entities):
+        return False
+    return overlap(negative.region_names, positive.region_names, definitions)
+
+
+def overlap(first: Sequence[str], second: Sequence[str], definitions: Definitions) -> bool:
+    """Whether regions lie in one another; no region means everywhere."""
+    if not first or not second:
+        return True
+
+    def reach(names: Sequence[str]) -> set[str]:
+        """The regions and, for one of both sides, its sides."""
+        sides = [side for name in names for side in definitions.sides.get(name, {}).values()]
+        return {*names, *sides}
+
+    def above(names: set[str]) -> set[str]:
+        return names | {up for name in names for up in definitions.region_ancestors(name)}
+
+    one, other = reach(first), reach(second)
+    return bool(above(one) & other or one & above(other))
+
+
+def check_graph(graph: SceneGraph, key: tuple[str, str]) -> None:
+    """Checks ids and edges.
+
+    Args:
+        key: (patient, study) as the path says.
+
+    Raises:
+        Unusable: `invalid_graph` (another study's, a cycle), `dangling_id`.
+    """
+    _check_key(graph.patient_id, graph.study_id, key)
+    _check_ids(graph)
+    _check_cycles(
+        ((e.parent_observation_id, e.child_observation_id) for e in graph.obs_relations),
+        "obs_relations",
+    )
+    # Several kinds of edges may run between regions; each by itself is free of cycles.
+    kinds = {edge.relation_type for edge in graph.region_region_relations}
+    for kind in kinds:
+        edges = graph.region_region_relations
+        _check_cycles(
+            ((e.related_region, e.region) for e in edges if e.relation_type == kind),
+            f"region_region_relations of type {kind}",
+        )
+
+
+def check_questions(questions: StudyQuestions, key: tuple[str, str]) -> None:
+    """Checks ids.
+
+    Raises:
+        Unusable: `invalid_graph`, `duplicate_id`.
+    """
+    _check_key(questions.patient_id, questions.study_id, key)
+    seen: set[str] = set()
+    for question in questions.questions:
+        if question.question_id in seen:
+            raise Unusable("duplicate_id", f"question {question.question_id} stands there twice")
+        seen.add(question.question_id)
+
+
+def dangling_questions(graph: SceneGraph, questions: StudyQuestions) -> int:
+    """How many questions name observations that the scene graph does not have."""
+    known = set(graph.observations)
+    if graph.indication is not None and graph.indication.answer_for_indication is not None:
+        known.add(graph.indication.answer_for_indication.obs_id)
+    return sum(not known.issuperset(question.obs_ids) for question in questions.questions)
+
+
+def _check_key(patient_id: str, study_id: str, key: tuple[str, str]) -> None:
+    if (patient_id, study_id) != key:
+        raise Unusable("invalid_graph", f"it is of {patient_id}/{study_id}, its path says {key}")
+
+
+def _check_ids(graph: SceneGraph) -> None:
+    observations = {*graph.observations}
+    used: list[tuple[str, str, Iterable[str]]] = [
+        ("top_level_obs_ids", "observation", graph.top_level_obs_ids),
+        (
+            "located_at_relations",
+            "observation",
+            (e.observation_id for e in graph.located_at_relations),
+        ),
+        ("obs_relations", "observation", (e.parent_observation_id for e in graph.obs_relations)),
+        ("obs_relations", "observation", (e.child_observation_id for e in graph.obs_relations)),
+        ("obs_sent_relations", "observation", (e.observation_id for e in graph.obs_sent_relations)),
+        ("obs_sent_relations", "sentence", (e.sentence_id for e in graph.obs_sent_relations)),
+        ("located_at_relations", "region", (e.region for e in graph.located_at_relations)),
+        ("region_region_relations", "region", (e.region for e in graph.region_region_relations)),
+        (
+            "region_region_relations",
+            "region",
+            (e.related_region for e in graph.region_region_relations),
+        ),
+    ]
+    if graph.indication is not None:
+        answer = graph.indication.answer_for_indication
+        known_answer = {answer.obs_id} if answer else set()
+        observations |= known_answer
+        used += [
+            ("indication", "observation", graph.indication.associated_obs_ids),
+            ("indication", "sentence", graph.indication.associated_sentence_ids),
+        ]
+    known = {
+        "observation": observations,
+        "sentence": set(graph.sentences),
+        "region": set(graph.regions),
+    }
+    for where, kind, ids in used:
+        for name in ids:
+            if name not in known[kind]:
+                raise Unusable("dangling_id", f"{where}: there is no {kind} {name!r}")
+
+
+def _check_cycles(edges: Iterable[tuple[str, str]], where: str) -> None:
+    sorter: graphlib.TopologicalSorter[str] = graphlib.TopologicalSorter()
+    for parent, child in edges:
+        sorter.add(child, parent)
+    try:
+        sorter.prepare()
+    except graphlib.CycleError as error:
+        raise Unusable("invalid_graph", f"{where}: a cycle: {' -> '.join(error.args[1])}") from None

@@ -1,0 +1,129 @@
+"""One study in, its scene graph and its questions out: pure functions, in two passes.
+
+The questions need counts over the corpus (negative_sampling.py), and those need all scene graphs;
+so `construct_graph` runs over all studies first, `construct_questions` then. Both take what they
+need as arguments and keep nothing: any engine may run them on any number of workers.
+"""
+
+import collections
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from cxrjax.papers.cxr_qba.construct.entity_mapping import EntityMapper, LexicalMapper
+from cxrjax.papers.cxr_qba.construct.extraction import Extractor
+from cxrjax.papers.cxr_qba.construct.generation import generate_questions
+from cxrjax.papers.cxr_qba.construct.graph_construction import build_scene_graph
+from cxrjax.papers.cxr_qba.construct.negative_sampling import MentionCounts
+from cxrjax.papers.cxr_qba.construct.ratings import extraction_grade
+from cxrjax.papers.cxr_qba.construct.regions import localize
+from cxrjax.papers.cxr_qba.construct.rule_extractor import RuleExtractor
+from cxrjax.papers.cxr_qba.construct.study import Study
+from cxrjax.papers.cxr_qba.construct.surrogate_rating import rate
+from cxrjax.papers.cxr_qba.native import SceneGraph, StudyQuestions
+from cxrjax.radiology_text.definitions import Definitions, load_definitions
+from cxrjax.records_io.quality import QualityLog
+
+
+@dataclasses.dataclass
+class Construction:
+    """How to construct.
+
+    Attributes:
+        surrogate: rate questions and answers by rules, in fields that say so.
+    """
+
+    extractor: Extractor = dataclasses.field(default_factory=RuleExtractor)
+    mapper: EntityMapper = dataclasses.field(default_factory=LexicalMapper)
+    definitions: Definitions = dataclasses.field(default_factory=load_definitions)
+    seed: int = 0
+    surrogate: bool = False
+
+
+def construct_graph(study: Study, how: Construction, quality: QualityLog) -> SceneGraph:
+    """A study's scene graph; what is dropped is set aside or counted in `quality`.
+
+    Raises:
+        Unusable: the report is too long or has nothing to read.
+    """
+    extraction = how.extractor.extract(study.report)
+    quality.examined["sentences"] += len(extraction.sentences)
+    quality.warnings["sentences of which no observation was read"] += len(extraction.silent)
+    quality.warnings.update(extraction.left_out)
+    images = {image.image_id: localize(image, how.definitions, quality) for image in study.images}
+    localized = {image_id: regions for image_id, regions in images.items() if regions}
+    built = build_scene_graph(study, extraction, localized, how.definitions, how.mapper)
+    for clash in built.contradictions:
+        quality.set_aside(
+            "contradicted_observation",
+            f"{study.study_id}/{clash.dropped.obs_id}",
+            study.study_id,
+            f"{clash.dropped.obs_entities} is denied, and {clash.kept.obs_entities} is there",
+        )
+    return built.graph
+
+
+def construct_questions(
+    graph: SceneGraph, counts: MentionCounts, how: Construction
+) -> StudyQuestions:
+    """A study's questions, rated as far as can be without a language model.
+
+    `question_quality` holds `extraction_grade`, of the scene graph's criteria; the overall grade of
+    the release also needs a language model's verdicts (ratings.py).
+    """
+    questions = generate_questions(graph, how.definitions, counts, how.seed)
+    for question in questions.questions:
+        question.question_quality = {"extraction_grade": extraction_grade(question)}
+        if how.surrogate:
+            rate(question)
+    return questions
+
+
+@dataclasses.dataclass
+class CorpusFacts:
+    """Of a part of the corpus, or of all of it.
+
+    Attributes:
+        patients: all, to divide them where the source has no splits.
+        without_split: studies that the source puts into no split.
+        failed: shards of which no facts could be had.
+    """
+
+    counts: MentionCounts = dataclasses.field(default_factory=MentionCounts)
+    patients: set[str] = dataclasses.field(default_factory=set)
+    without_split: int = 0
+    failed: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Positive and negative mentions, patients and studies without split."""
+        return {
+            "positive": dict(sorted(self.counts.positive.items())),
+            "negative": dict(sorted(self.counts.negative.items())),
+            "patients": sorted(self.patients),
+            "without_split": self.without_split,
+        }
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> "CorpusFacts":
+        """What `to_json` gave."""
+        positive, negative = (collections.Counter(content[n]) for n in ("positive", "negative"))
+        counts = MentionCounts(positive, negative)
+        return cls(counts, set(content["patients"]), content["without_split"])
+
+    @property
+    def sha256(self) -> str:
+        """The same for the same corpus, however it was cut."""
+        return hashlib.sha256(json.dumps(self.to_json()).encode()).hexdigest()
+
+
+def merge_facts(parts: Iterable[CorpusFacts]) -> CorpusFacts:
+    """Facts of several parts of a corpus; associative, and in any order the same."""
+    merged = CorpusFacts()
+    for part in parts:
+        merged.counts.merge(part.counts)
+        merged.patients |= part.patients
+        merged.without_split += part.without_split
+        merged.failed += part.failed
+    return merged

@@ -1,0 +1,311 @@
+"""From what was read out of a report, and regions on images, to a scene graph."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from cxrjax.papers.cxr_qba.construct import extraction as read
+from cxrjax.papers.cxr_qba.construct import wording
+from cxrjax.papers.cxr_qba.construct.checks import Contradiction, drop_contradicted
+from cxrjax.papers.cxr_qba.construct.entity_mapping import EntityMapper
+from cxrjax.papers.cxr_qba.construct.indication_answer import build_indication
+from cxrjax.papers.cxr_qba.construct.ratings import (
+    localization_quality,
+    rate_observation,
+    worst_values,
+)
+from cxrjax.papers.cxr_qba.construct.regions import LocalizedRegion
+from cxrjax.papers.cxr_qba.construct.study import Study
+from cxrjax.papers.cxr_qba.native import (
+    Localization,
+    LocatedAt,
+    Observation,
+    ObservationRelation,
+    ObservedRegion,
+    Region,
+    RegionRelation,
+    SceneGraph,
+    Sentence,
+    SentenceRelation,
+)
+from cxrjax.radiology_text.definitions import Definitions, Finding
+from cxrjax.radiology_text.region_names import resolve_regions
+
+CHILD_TYPE = "interpretation"
+PART_OF = "part_of"
+# Image id -> region -> where it is.
+LocalizedImages = Mapping[str, Mapping[str, LocalizedRegion]]
+
+
+@dataclasses.dataclass
+class BuiltGraph:
+    """A scene graph, and what was dropped on the way."""
+
+    graph: SceneGraph
+    contradictions: list[Contradiction]
+
+
+def build_scene_graph(
+    study: Study,
+    extraction: read.Extraction,
+    images: LocalizedImages,
+    definitions: Definitions,
+    mapper: EntityMapper,
+) -> BuiltGraph:
+    """The scene graph of a study.
+
+    Args:
+        images: regions of each image that has any.
+        mapper: free names to findings.
+    """
+    resolver = _Resolver(definitions, mapper)
+    every, parents, spoken = _read_nodes(extraction, resolver)
+    nodes, contradictions = drop_contradicted(every, definitions)
+    kept = {node.obs_id for node in nodes}
+    # A child whose parent was dropped stands on its own.
+    parents = {child: parent for child, parent in parents.items() if {child, parent} <= kept}
+    _set_levels(nodes, parents)
+    nodes += _default_negatives(nodes, definitions, resolver)
+    for node in nodes:
+        _locate(node, images, definitions)
+        node.obs_quality["localization_quality"] = _over_images(node.localization)
+    graph = SceneGraph(
+        patient_id=study.patient_id,
+        study_id=study.study_id,
+        sentences={
+            s.sent_id: Sentence(
+                sent_id=s.sent_id, section=s.section, section_type=s.section_type, sentence=s.text
+            )
+            for s in extraction.sentences
+        },
+        top_level_obs_ids=[node.obs_id for node in nodes if node.obs_id not in parents],
+        observations={node.obs_id: node for node in nodes},
+        located_at_relations=[
+            LocatedAt(
+                region=entry.region,
+                observation_id=node.obs_id,
+                distances=entry.distances,
+                where_specified="default" if entry.region in node.default_regions else "report",
+            )
+            for node in nodes
+            for entry in node.regions
+        ],
+        obs_relations=[
+            ObservationRelation(
+                parent_observation_id=parent, child_observation_id=child, child_type=CHILD_TYPE
+            )
+            for child, parent in parents.items()
+        ],
+        obs_sent_relations=[edge for edge in spoken if edge.observation_id in kept],
+    )
+    graph.regions, graph.region_region_relations = _region_tree(nodes, images, definitions)
+    graph.indication = build_indication(graph, extraction, definitions)
+    graph.study_quality = {
+        **worst_values(node.obs_quality for node in nodes),
+        "contradictions_dropped": len(contradictions),
+        "sentences_without_observation": len(extraction.silent),
+    }
+    graph.study_img_localization_quality = {
+        image_id: localization_quality([node.localization.get(image_id) for node in nodes])
+        for image_id in images
+    }
+    return BuiltGraph(graph, contradictions)
+
+
+def _read_nodes(
+    extraction: read.Extraction, resolver: "_Resolver"
+) -> tuple[list[Observation], dict[str, str], list[SentenceRelation]]:
+    """(nodes, parents before their children; child's id -> parent's; which sentence says which)."""
+    nodes: list[Observation] = []
+    parents: dict[str, str] = {}
+    spoken: list[SentenceRelation] = []
+
+    def add(observed: read.Observation, parent: str | None) -> None:
+        node = resolver.node(f"O{len(nodes) + 1:02d}", observed)
+        nodes.append(node)
+        if parent is not None:
+            parents[node.obs_id] = parent
+        spoken.extend(
+            SentenceRelation(observation_id=node.obs_id, sentence_id=sent_id)
+            for sent_id in observed.sentence_ids
+        )
+        for child in observed.children:
+            add(child, node.obs_id)
+
+    for observed in extraction.observations:
+        add(observed, None)
+    return nodes, parents, spoken
+
+
+def _set_levels(nodes: Sequence[Observation], parents: Mapping[str, str]) -> None:
+    levels: dict[str, int] = {}
+    for node in nodes:
+        parent = parents.get(node.obs_id)
+        node.child_level = 0 if parent is None else levels[parent] + 1
+        node.child_type = None if parent is None else CHILD_TYPE
+        levels[node.obs_id] = node.child_level
+
+
+class _Resolver:
+    """Free values of observations into nodes."""
+
+    def __init__(self, definitions: Definitions, mapper: EntityMapper) -> None:
+        self.definitions = definitions
+        self.mapper = mapper
+
+    def node(self, obs_id: str, observed: read.Observation) -> Observation:
+        mapped = {name: self.mapper.map(name) for name in observed.entity}
+        names = list(dict.fromkeys(found for found in mapped.values() if found))
+        findings = [self.definitions.findings[name] for name in names]
+        regions, unknown = resolve_regions(observed.regions, observed.side, self.definitions)
+        defaults: list[str] = []
+        if not regions:
+            usual = [region for finding in findings for region in finding.regions]
+            defaults, _ = resolve_regions(usual, observed.side, self.definitions)
+        modifiers: dict[str, list[str]] = {}
+        for kind, value in observed.modifiers:
+            modifiers.setdefault(kind, []).append(value)
+        node = self.make(
+            obs_id,
+            findings,
+            regions or defaults,
+            name=observed.name,
+            summary_sentence=observed.summary_sentence,
+            non_resolved_regions=unknown,
+            default_regions=defaults,
+            non_resolved_obs_entities=[name for name, found in mapped.items() if not found],
+            probability=observed.probability or None,
+            certainty=observed.certainty,
+            positiveness="pos" if observed.positive else "neg",
+            modifiers=modifiers,
+            changes=list(observed.change),
+            change_sentence=observed.change_sentence or None,
+            from_report=True,
+        )
+        node.obs_quality = rate_observation(node)
+        return node
+
+    def make(
+        self, obs_id: str, findings: Sequence[Finding], regions: Sequence[str], **fields
+    ) -> Observation:
+        parents = [
+            parent
+            for finding in findings
+            for parent in self.definitions.finding_ancestors(finding.name)
+        ]
+        sides = {self.definitions.regions[region].side for region in regions} - {""}
+        return Observation(
+            obs_id=obs_id,
+            regions=[ObservedRegion(region=region, distances=[]) for region in regions],
+            laterality="bilateral" if len(sides) > 1 else next(iter(sides), None),
+            obs_entities=[finding.name for finding in findings],
+            obs_entities_parents=list(dict.fromkeys(parents)),
+            obs_categories=list(dict.fromkeys(finding.category for finding in findings)),
+            obs_subcategories=list(dict.fromkeys(finding.subcategory for finding in findings)),
+            **fields,
+        )
+
+
+def _default_negatives(
+    nodes: Sequence[Observation], definitions: Definitions, resolver: _Resolver
+) -> list[Observation]:
+    """Findings that a report would have named: absent, unless they or kin of them are there."""
+    mentioned = {name for node in nodes for name in node.obs_entities}
+    # A more special finding that is there has this one among its parents.
+    mentioned |= {name for node in nodes if node.positive for name in node.obs_entities_parents}
+    present = {name for node in nodes if node.positive for name in node.obs_entities}
+    added: list[Observation] = []
+    for finding in definitions.findings.values():
+        open_question = any(
+            parent in present for parent in definitions.finding_ancestors(finding.name)
+        )
+        if not finding.default_negative or finding.name in mentioned or open_question:
+            continue
+        name, summary = wording.describe([finding], [], [], False, "certain", definitions)
+        node = resolver.make(
+            f"D{len(added) + 1:02d}",
+            [finding],
+            finding.regions,
+            name=name,
+            summary_sentence=summary,
+            default_regions=list(finding.regions),
+            certainty="likely",
+            positiveness="neg",
+            from_report=False,
+        )
+        node.obs_quality = rate_observation(node)
+        added.append(node)
+    return added
+
+
+def _locate(node: Observation, images: LocalizedImages, definitions: Definitions) -> None:
+    """Boxes of the node's regions on every image; of a more general region where there are none."""
+    names = node.region_names
+    for image_id, localized in images.items():
+        there = [name for name in names if name in localized]
+        missing = [name for name in names if name not in localized]
+        fallback = not there and bool(names)
+        if fallback:
+            general = [
+                next((up for up in definitions.region_ancestors(name) if up in localized), None)
+                for name in names
+            ]
+            there = list(dict.fromkeys(name for name in general if name))
+        masked = [name for name in there if localized[name].mask is not None]
+        place = Localization(
+            image_id=image_id,
+            localization_reference_ids=there,
+            bboxes=[list(box) for name in there for box in localized[name].boxes],
+            instance_mask_ids=[f"{image_id}/{name}" for name in masked],
+            missing_localization=missing,
+            is_fallback=fallback and bool(there),
+        )
+        place.localization_quality = localization_quality([place])
+        node.localization[image_id] = place
+
+
+def _over_images(localization: Mapping[str, Localization]) -> str:
+    """The worst over all images."""
+    worst = worst_values(
+        {"localization_quality": place.localization_quality} for place in localization.values()
+    )
+    return worst.get("localization_quality", "NO_LOCALIZATION")
+
+
+def _region_tree(
+    nodes: Sequence[Observation], images: LocalizedImages, definitions: Definitions
+) -> tuple[dict[str, Region], list[RegionRelation]]:
+    """Regions of observations with every region that they lie in, and the edges between."""
+    names: list[str] = []
+    for node in nodes:
+        for name in node.region_names:
+            names += [name, *definitions.region_ancestors(name)]
+    regions = {}
+    edges = []
+    for name in dict.fromkeys(names):
+        region = definitions.regions[name]
+        places = {}
+        for image_id, localized in images.items():
+            found = localized.get(name)
+            place = Localization(
+                image_id=image_id,
+                localization_reference_ids=[name] if found else [],
+                bboxes=[list(box) for box in found.boxes] if found else [],
+                instance_mask_ids=[f"{image_id}/{name}"]
+                if found and found.mask is not None
+                else [],
+                missing_localization=[] if found else [name],
+                is_fallback=False,
+            )
+            place.localization_quality = localization_quality([place])
+            places[image_id] = place
+        regions[name] = Region(
+            region=name,
+            laterality=region.side or None,
+            localization=places,
+            region_localization_quality=_over_images(places),
+        )
+        if region.parent:
+            edges.append(
+                RegionRelation(region=name, related_region=region.parent, relation_type=PART_OF)
+            )
+    return regions, edges

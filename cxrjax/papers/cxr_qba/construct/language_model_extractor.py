@@ -1,0 +1,305 @@
+"""What reading and rating by a language model would send and cost; sends nothing."""
+
+import collections
+import contextlib
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from tqdm import tqdm
+
+from cxrjax.language_model import Client, NoAnswer, Request
+from cxrjax.papers.cxr_qba.construct.construction import (
+    Construction,
+    construct_graph,
+    construct_questions,
+)
+from cxrjax.papers.cxr_qba.construct.extraction import (
+    OBSERVED_SECTIONS,
+    Extraction,
+    Indication,
+    Observation,
+    Report,
+    Sentence,
+)
+from cxrjax.papers.cxr_qba.construct.language_model_answers import (
+    SECTIONS,
+    ReadIndication,
+    ReadObservation,
+    ReadObservations,
+    ReadSentences,
+    check_observations,
+    comparing,
+    indication_check,
+    joined,
+    sentence_check,
+    words_of,
+)
+from cxrjax.papers.cxr_qba.construct.language_model_rater import LanguageModelRater, rating_requests
+from cxrjax.papers.cxr_qba.construct.negative_sampling import MentionCounts
+from cxrjax.papers.cxr_qba.construct.prompts import CONTENT, load_prompt, make_request
+from cxrjax.papers.cxr_qba.construct.ratings import mentions_change
+from cxrjax.papers.cxr_qba.construct.rule_extractor import merge_similar
+from cxrjax.papers.cxr_qba.construct.sentences import split_report
+from cxrjax.papers.cxr_qba.construct.sources import read_studies
+from cxrjax.papers.cxr_qba.native import SceneGraph
+from cxrjax.records_io.quality import QualityLog, Unusable
+
+PROMPT = "extraction_prompt_v1"
+FAILED = "generator_failed"
+# Ours: least probability of the side that the report takes.
+CERTAINTIES = (("certain", 0.95), ("likely", 0.7), ("uncertain", 0.0))
+LEFT_OUT = "report sentences that the language model left out"
+MERGED = "report sentences that the language model took for the same as another"
+CHANGE_KEPT = "observations in whose words the language model left a mention of change"
+NO_INDICATION = "indications without a usable answer of the language model"
+ANSWER_REPLACED = "answers to the indication with a mention of change, replaced"
+_ARTICLE = re.compile(r"^(?:the|an?)\s+", re.IGNORECASE)
+
+
+class LanguageModelExtractor:
+    """An `Extractor` (extraction.py) that asks a language model.
+
+    Attributes:
+        name, version: the model, and the version of the prompt.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.name = client.settings.model
+        self.version = f"prompt {load_prompt(PROMPT)['version']}"
+
+    def extract(self, report: Report) -> Extraction:
+        """See `extraction.Extractor`; what was left out or merged is counted in `left_out`.
+
+        Raises:
+            Unusable: the report is too long or has nothing to read; or, as `generator_failed`,
+                there is no usable answer on its sentences or on one sentence's observations: what
+                a failed sentence says must not pass for something that the report is silent on.
+            UserError: sending is not allowed, the cost limit is reached, or the server is unusable.
+        """
+        by_rule = split_report(report)
+        step = "sentences"
+        left_out: collections.Counter[str] = collections.Counter()
+        try:
+            read = self.client.ask(sentences_request(report), sentence_check(report))
+            sentences = _number(read)
+            left_out[LEFT_OUT] = _count_left_out(by_rule, read)
+            left_out[MERGED] = sum(len(one.same) for one in read.sentences)
+            step = "observations"
+            observations: list[Observation] = []
+            silent = []
+            for sentence in sentences:
+                if sentence.section not in OBSERVED_SECTIONS:
+                    continue
+                found = self._observe(sentence, left_out)
+                observations += found
+                if not found:
+                    silent.append(sentence.sent_id)
+        except NoAnswer as failure:
+            # Without the detail, which may quote the report.
+            raise Unusable(FAILED, f"{step}: {failure.category}") from None
+        return Extraction(
+            tuple(sentences),
+            tuple(merge_similar(observations)),
+            self._read_indication(sentences, left_out),
+            tuple(silent),
+            +left_out,
+        )
+
+    def ask_ahead(self, reports: Iterable[Report]) -> None:
+        """Asks about many reports at once, so that `extract` finds its answers in the cache.
+
+        Raises:
+            UserError: as `extract`.
+        """
+
+        def one(report: Report) -> None:
+            with contextlib.suppress(Unusable):  # `extract` says so again at the report's turn
+                self.extract(report)
+
+        for _ in tqdm(self.client.map(one, reports), "language model", unit=" reports"):
+            pass
+
+    def require_permission(self, reports: Iterable[Report]) -> None:
+        """Refuses to send reports off this machine unasked, before anything is sent.
+
+        Raises:
+            UserError: as `Client.require_permission`.
+        """
+        self.client.require_permission(CONTENT, map(sentences_request, _usable(reports)))
+
+    def _observe(self, sentence: Sentence, left_out: collections.Counter[str]) -> list[Observation]:
+        request = observations_request(sentence.text)
+        answer = self.client.ask(request, check_observations)
+        if changed := comparing(answer.observations):
+            told = load_prompt(PROMPT)["observations"]["change_again"]
+            again = request.then(
+                answer.model_dump_json(), told.format(found="; ".join(changed)).strip()
+            )
+            try:
+                second = self.client.ask(again, check_observations)
+            except NoAnswer:
+                second = answer
+            answer = min((answer, second), key=lambda one: len(comparing(one.observations)))
+            left_out[CHANGE_KEPT] += len(comparing(answer.observations))
+        return [_to_observation(one, sentence.sent_id) for one in answer.observations]
+
+    def _read_indication(
+        self, sentences: Sequence[Sentence], left_out: collections.Counter[str]
+    ) -> Indication | None:
+        own = tuple(one.sent_id for one in sentences if one.section == "indication")
+        if not own:
+            return None
+        try:
+            read = self.client.ask(indication_request(sentences), indication_check(sentences))
+        except NoAnswer:
+            left_out[NO_INDICATION] += 1
+            return None
+        answer = joined(read.answer_for_indication)
+        if mentions_change(answer):
+            left_out[ANSWER_REPLACED] += 1
+            answer = ""
+        return Indication(
+            indication_summary=joined(read.indication_summary),
+            patient_info=joined(read.patient_info),
+            indication=joined(read.indication),
+            evaluation=joined(read.evaluation),
+            sentence_ids=own,
+            answer_sentence_ids=tuple(dict.fromkeys(read.answer_sentence_ids)),
+            answer=answer,
+        )
+
+
+def sentences_request(report: Report) -> Request[ReadSentences]:
+    """The first step: the whole report."""
+    parts = [
+        f"{name.upper()}:\n{report.sections[name].strip()}"
+        for name in SECTIONS
+        if report.sections.get(name, "").strip()
+    ]
+    return make_request(load_prompt(PROMPT)["sentences"], "\n\n".join(parts), ReadSentences, 300)
+
+
+def indication_request(sentences: Iterable[Sentence]) -> Request[ReadIndication]:
+    """The second step: all sentences with their ids."""
+    lines = [f"{one.sent_id} ({one.section}): {one.text}" for one in sentences]
+    return make_request(load_prompt(PROMPT)["indication"], "\n".join(lines), ReadIndication, 120)
+
+
+def observations_request(sentence: str) -> Request[ReadObservations]:
+    """The third step: one sentence of findings or impression."""
+    return make_request(load_prompt(PROMPT)["observations"], sentence, ReadObservations, 150)
+
+
+def planned_requests(reports: Iterable[Report]) -> Iterator[Request]:
+    """About what `extract` would send, from sentences split by rule; the same sentence once."""
+    seen: set[str] = set()
+    for report in _usable(reports):
+        yield sentences_request(report)
+        sentences = split_report(report)
+        if any(one.section == "indication" for one in sentences):
+            yield indication_request(sentences)
+        for one in sentences:
+            if one.section in OBSERVED_SECTIONS and one.text not in seen:
+                seen.add(one.text)
+                yield observations_request(one.text)
+
+
+def _usable(reports: Iterable[Report]) -> Iterator[Report]:
+    for report in reports:
+        try:
+            split_report(report)
+        except Unusable:
+            continue
+        yield report
+
+
+def _number(read: ReadSentences) -> list[Sentence]:
+    """Sentences in order of sections, each once, numbered S01, S02, ..."""
+    kept: dict[tuple[str, str], Sentence] = {}
+    for section in SECTIONS:
+        for one in read.sentences:
+            key = (section, words_of(one.sentence))
+            if one.section == section and key not in kept:
+                number = f"S{len(kept) + 1:02d}"
+                kept[key] = Sentence(number, section, section.upper(), joined(one.sentence))
+    return list(kept.values())
+
+
+def _count_left_out(by_rule: Iterable[Sentence], read: ReadSentences) -> int:
+    texts = [words_of(text) for one in read.sentences for text in (one.sentence, *one.same)]
+    return sum(
+        not any(text in own or own in text for text in texts)
+        for own in (words_of(one.text) for one in by_rule)
+    )
+
+
+def _to_observation(read: ReadObservation, sent_id: str) -> Observation:
+    sure = max(read.probability, 1 - read.probability)
+    return Observation(
+        name=joined(read.name),
+        summary_sentence=joined(read.summary_sentence),
+        entity=_named(read.entity),
+        regions=_named(read.regions),
+        side=read.side,
+        positive=read.probability >= 0.5,
+        probability=f"{read.probability:g}",
+        certainty=next(name for name, least in CERTAINTIES if sure >= least),
+        modifiers=tuple(
+            (kind, value)
+            for kind, values in read.modifiers.model_dump().items()
+            for value in _named(values)
+        ),
+        change=_named(read.change),
+        change_sentence=joined(read.change_sentence),
+        children=tuple(_to_observation(child, sent_id) for child in read.children),
+        sentence_ids=(sent_id,),
+    )
+
+
+def _named(values: Iterable[str]) -> tuple[str, ...]:
+    """Free values in lower case, without articles, each once."""
+    names = (_ARTICLE.sub("", joined(value)).lower() for value in values)
+    return tuple(dict.fromkeys(name for name in names if name))
+
+
+def estimate_language_model(
+    source: Path,
+    seed: int,
+    extractor: LanguageModelExtractor | None = None,
+    rater: LanguageModelRater | None = None,
+) -> str:
+    """The dry run: about what a build would ask a language model, with the rules' sentences and
+    questions in place of the model's. Sends and writes nothing.
+
+    Of reading, a sentence that stands in several reports counts once; of rating, what is the same
+    in several studies counts each time, though it is sent once.
+
+    Raises:
+        UserError: the source cannot be read.
+    """
+    lines = []
+    if extractor:
+        reports = (study.report for study in read_studies(source, QualityLog()))
+        lines.append(f"reading: {extractor.client.estimate(planned_requests(reports))}")
+    if rater:
+        estimate = rater.client.estimate(_planned_ratings(source, seed))
+        lines.append(f"rating, repetitions included: {estimate}")
+    return "\n".join(lines)
+
+
+def _planned_ratings(source: Path, seed: int) -> Iterator[Request]:
+    how = Construction(seed=seed)
+    counts = MentionCounts()
+
+    def graphs() -> Iterator[SceneGraph]:
+        quality = QualityLog()
+        for study in tqdm(read_studies(source, quality), "counting", unit=" studies"):
+            with contextlib.suppress(Unusable):
+                yield construct_graph(study, how, quality)
+
+    for graph in graphs():
+        counts.add(graph, how.definitions)
+    for graph in graphs():
+        yield from rating_requests(graph, construct_questions(graph, counts, how))

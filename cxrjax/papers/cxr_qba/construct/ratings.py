@@ -1,0 +1,306 @@
+"""Criteria of the scene graph, of one observation."""
+
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from cxrjax.papers.cxr_qba.native import Localization, Observation, Question, walk
+from cxrjax.radiology_text.definitions import load_language
+from cxrjax.radiology_text.phrases import split_words
+
+GRADES = ("A++", "A+", "A", "B", "C", "D")
+UNRATED = "unrated"
+PRETRAINING = "B"
+FINETUNING = "A"
+
+SCENE_GRAPH_CRITERIA: dict[str, dict[str, str]] = {
+    "region_quality": {
+        "NO_REGIONS": "B",
+        "DEFAULT_REGIONS_ONLY": "B",
+        "CONTAINS_DEFAULT_REGIONS": "A",
+        "CONTAINS_NON_RESOLVED_REGIONS": "A",
+        "RESOLVED_REGIONS_ONLY": "A++",
+    },
+    "entity_quality": {
+        "NO_ENTITIES": "B",
+        "CONTAINS_NON_RESOLVED_ENTITIES": "A",
+        "RESOLVED_ENTITIES_ONLY": "A++",
+    },
+    "sentence_name_quality": {
+        "CHANGE_IN_SENTENCE_OR_NAME": "B",
+        "UNDERSCORES_IN_SENTENCE_OR_NAME": "A",
+        "NO_ISSUES": "A++",
+    },
+    "change_quality": {
+        "CHANGE_SENTENCE_REMOVED": "B",
+        "UNDERSCORES_IN_CHANGE_SENTENCE": "A",
+        "CONTAINS_NON_RESOLVED_CHANGES": "A",
+        "NO_ISSUES": "A++",
+    },
+    "issue_level": {
+        "DISCARDED": "D",
+        "NON_INTERPRETABLE": "C",
+        "MOSTLY_INTERPRETABLE": "B",
+        "IGNORABLE": "A",
+        "FIXABLE": "A+",
+        "NO_ISSUES": "A++",
+    },
+    "localization_quality": {
+        "NO_LOCALIZATION": "B",
+        "FALLBACK_LOCALIZATION": "B",
+        "INCOMPLETE_LOCALIZATION": "A",
+        "BBOX_LOCALIZATION": "A++",
+        "BBOX_AND_MASK_LOCALIZATION": "A++",
+    },
+}
+
+# On each answer and sub-answer.
+ANSWER_CRITERIA: dict[str, dict[str, str]] = {
+    "entailment": {
+        "ALIGNED_MENTIONED": "A++",
+        "ALIGNED_INFERABLE": "A++",
+        "ALIGNED_NEGATIVE_NOT_MENTIONED": "A",
+        "ALIGNED_GENERAL_STATEMENT": "A",
+        "NON_ALIGNED_NON_INFERABLE": "B",
+        "NON_ALIGNED_MISLEADING": "C",
+        "NON_ALIGNED_CONTRADICTING": "D",
+    },
+    "relevance": {
+        "RELEVANT_MAIN_ANSWER": "A++",
+        "RELATED_INFO": "A++",
+        "REDUNDANT_INFO": "A",
+        "IRRELEVANT_INFO": "A",
+    },
+    "answer_clarity": {
+        "OPTIMAL": "A++",
+        "UNUSUAL_SENTENCE_STRUCTURE": "A",
+        "GRAMMATICAL_ERRORS": "A",
+        "UNCLEAR_ANSWER": "B",
+        "NOT_UNDERSTANDABLE": "C",
+    },
+}
+
+# On the question, or the whole answer.
+QUESTION_CRITERIA: dict[str, dict[str, str]] = {
+    "completeness": {
+        "FULLY_COMPLETE": "A++",
+        "DETAILS_MISSING": "A+",
+        "NOT_ANSWERED": "B",
+        "INCOMPLETE_NON_MISLEADING": "B",
+        "INCOMPLETE_MISLEADING": "C",
+    },
+    "question_clarity": {
+        "OPTIMAL": "A++",
+        "UNUSUAL_SENTENCE_STRUCTURE": "A",
+        "GRAMMATICAL_ERRORS": "A",
+        "UNCLEAR_QUESTION": "B",
+        "UNRELATED_TO_CHEST_XRAY": "B",
+        "UNANSWERABLE": "C",
+    },
+}
+
+
+def rating(criterion: str, value: str, answer_type: str = "main_answer") -> str:
+    """The best grade that a criterion's value allows.
+
+    Args:
+        answer_type: relevance depends on it: a main answer's verdict on related information caps it
+            at A, related information's verdict on the rest at A+.
+
+    Raises:
+        KeyError: criterion or value is unknown.
+    """
+    if criterion == "relevance":
+        if value == "RELEVANT_MAIN_ANSWER" and answer_type == "related_information":
+            return "A"
+        if value == "RELATED_INFO" and answer_type != "related_information":
+            return "A+"
+    for table in (SCENE_GRAPH_CRITERIA, ANSWER_CRITERIA, QUESTION_CRITERIA):
+        if criterion in table:
+            return table[criterion][value]
+    raise KeyError(criterion)
+
+
+def lowest(grades: Iterable[str]) -> str | None:
+    """The worst of some grades; None where there are none."""
+    return max(grades, key=GRADES.index, default=None)
+
+
+def at_least(grade: str | None, least: str) -> bool:
+    """Whether a grade is `least` or better; an unrated one is not."""
+    return grade in GRADES and GRADES.index(grade) <= GRADES.index(least)
+
+
+def ratings_of(values: Mapping[str, Any], answer_type: str = "main_answer") -> list[str]:
+    """Grades that the known criteria among these values allow."""
+    known = {**SCENE_GRAPH_CRITERIA, **ANSWER_CRITERIA, **QUESTION_CRITERIA}
+    return [
+        rating(criterion, value, answer_type)
+        for criterion, value in values.items()
+        if criterion in known and value in known[criterion]
+    ]
+
+
+def worst_values(sources: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Per criterion of the scene graph, the worst value among some observations."""
+    found: dict[str, str] = {}
+    for values in sources:
+        for criterion, table in SCENE_GRAPH_CRITERIA.items():
+            value = values.get(criterion)
+            if value not in table:
+                continue
+            held = found.get(criterion)
+            if held is None or GRADES.index(table[value]) > GRADES.index(table[held]):
+                found[criterion] = value
+    return found
+
+
+def extraction_grade(question: Question, study_quality: Mapping[str, Any] | None = None) -> str:
+    """The worst rating among criteria of the scene graph: of the question, of every answer and its
+    sub-answers (the release's page leaves these open), and of boxes on every image.
+
+    Args:
+        study_quality: of the whole scene graph, for the literal reading of "the full scene graph"
+            on the release's page; without it, the observations count that answers are made from.
+    """
+    grades = ratings_of(question.extraction_quality)
+    for answer in walk(question.answers):
+        grades += ratings_of(answer.extraction_quality, answer.answer_type)
+    for value in question.question_img_localization_quality.values():
+        grades += ratings_of({"localization_quality": value})
+    grades += ratings_of(study_quality or {})
+    return lowest(grades) or GRADES[0]
+
+
+def overall_grade(question: Question, study_quality: Mapping[str, Any] | None = None) -> str:
+    """The grade by the minimum rule; `unrated` where a language model's verdict is missing.
+
+    Every answer and sub-answer needs its three verdicts and the question its two: a failed
+    evaluation leaves the question unrated, which says nothing about its quality.
+    """
+    grades = [extraction_grade(question, study_quality)]
+    for criterion, table in QUESTION_CRITERIA.items():
+        if question.question_quality.get(criterion) not in table:
+            return UNRATED
+    grades += ratings_of(question.question_quality)
+    for answer in walk(question.answers):
+        for criterion, table in ANSWER_CRITERIA.items():
+            if answer.answer_quality.get(criterion) not in table:
+                return UNRATED
+        grades += ratings_of(answer.answer_quality, answer.answer_type)
+    return lowest(grades) or UNRATED
+
+
+_KNOWN_CHANGES = ("no change", "new", "increased", "decreased", "resolved")
+# From worst to best, as the criteria's table on the release's page has them.
+_LOCALIZATION = list(SCENE_GRAPH_CRITERIA["localization_quality"])
+
+
+def rate_observation(observation: Observation) -> dict[str, str]:
+    """All criteria but localization, which depends on images."""
+    return {
+        "region_quality": _regions(observation),
+        "entity_quality": _entities(observation),
+        "sentence_name_quality": _sentence(observation),
+        "change_quality": _change(observation),
+        "issue_level": _issues(observation),
+    }
+
+
+def localization_quality(places: Sequence[Localization | None]) -> str:
+    """The worst of some localizations on one image; None stands for one that is not there."""
+
+    def value(place: Localization | None) -> str:
+        if place is None or not place.bboxes:
+            return "NO_LOCALIZATION"
+        if place.is_fallback:
+            return "FALLBACK_LOCALIZATION"
+        if place.missing_localization:
+            return "INCOMPLETE_LOCALIZATION"
+        masked = len(place.instance_mask_ids) == len(place.localization_reference_ids)
+        return "BBOX_AND_MASK_LOCALIZATION" if masked else "BBOX_LOCALIZATION"
+
+    return min(map(value, places), key=_LOCALIZATION.index, default="NO_LOCALIZATION")
+
+
+def merged(places: Sequence[Mapping[str, Localization]]) -> dict[str, Localization]:
+    """Where several things are, taken together: image id -> localization."""
+    found = {}
+    for image_id in dict.fromkeys(image_id for place in places for image_id in place):
+        own = [place[image_id] for place in places if image_id in place]
+        boxes: dict[tuple, list] = {tuple(box): box for place in own for box in place.bboxes}
+
+        def union(name: str, own: list[Localization] = own) -> list:
+            return list(dict.fromkeys(value for place in own for value in getattr(place, name)))
+
+        found[image_id] = Localization(
+            image_id=image_id,
+            localization_reference_ids=union("localization_reference_ids"),
+            bboxes=list(boxes.values()),
+            instance_mask_ids=union("instance_mask_ids"),
+            missing_localization=union("missing_localization"),
+            is_fallback=any(place.is_fallback for place in own),
+            localization_quality=localization_quality(own),
+        )
+    return found
+
+
+def _regions(observation: Observation) -> str:
+    names = observation.region_names
+    if not names:
+        return "NO_REGIONS"
+    if set(names) <= set(observation.default_regions):
+        return "DEFAULT_REGIONS_ONLY"
+    if observation.non_resolved_regions:
+        return "CONTAINS_NON_RESOLVED_REGIONS"
+    if observation.default_regions:
+        return "CONTAINS_DEFAULT_REGIONS"
+    return "RESOLVED_REGIONS_ONLY"
+
+
+def _entities(observation: Observation) -> str:
+    if not observation.obs_entities:
+        return "NO_ENTITIES"
+    if observation.non_resolved_obs_entities:
+        return "CONTAINS_NON_RESOLVED_ENTITIES"
+    return "RESOLVED_ENTITIES_ONLY"
+
+
+def _sentence(observation: Observation) -> str:
+    text = f"{observation.name} {observation.summary_sentence}"
+    if mentions_change(text):
+        return "CHANGE_IN_SENTENCE_OR_NAME"
+    # De-identified reports have underscores (MIMIC) or a run of X (OpenI) for what was taken out.
+    if "_" in text or "XXX" in text:
+        return "UNDERSCORES_IN_SENTENCE_OR_NAME"
+    return "NO_ISSUES"
+
+
+@functools.lru_cache(maxsize=1 << 15)
+def mentions_change(text: str) -> bool:
+    """Whether words compare with an earlier study."""
+    language = load_language()
+    words = split_words(text.lower())
+    if any(word.lemma == "new" for word in words):
+        return True
+    return bool(language.change.find(words) or language.change_context.find(words))
+
+
+def _change(observation: Observation) -> str:
+    if observation.changes and not observation.change_sentence:
+        return "CHANGE_SENTENCE_REMOVED"
+    if "_" in (observation.change_sentence or ""):
+        return "UNDERSCORES_IN_CHANGE_SENTENCE"
+    if any(change not in _KNOWN_CHANGES for change in observation.changes):
+        return "CONTAINS_NON_RESOLVED_CHANGES"
+    return "NO_ISSUES"
+
+
+def _issues(observation: Observation) -> str:
+    if not observation.name and not observation.summary_sentence:
+        return "DISCARDED"
+    if not observation.obs_entities and not observation.non_resolved_obs_entities:
+        return "NON_INTERPRETABLE"
+    if not observation.obs_entities:
+        return "MOSTLY_INTERPRETABLE"
+    return "NO_ISSUES"

@@ -1,0 +1,261 @@
+"""Boxes and masks of all regions on an image, from those that are given.
+
+What is given are the boxes of Chest ImaGenome (29 structures) and masks of structures; the rest is
+derived as reference/regions.json says: unions, intersections, boxes around several, parts of boxes.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from scipy import ndimage
+
+from cxrjax import boxes as box_arithmetic
+from cxrjax.papers.cxr_qba.construct.study import Box, StudyImage
+from cxrjax.radiology_text.definitions import Definitions
+from cxrjax.records_io.box_fit import CUT, GivenBox, fit_boxes
+from cxrjax.records_io.quality import QualityLog, Unusable
+
+# Ours: a region below this share of the image, or of this many pixels, can't be pointed at.
+MIN_AREA_SHARE = 1e-4
+MIN_SIDE_PIXELS = 4
+# Ours: boxes of one region that overlap this much are one box, said twice.
+DUPLICATE_IOU = 0.9
+
+
+@dataclasses.dataclass(frozen=True)
+class LocalizedRegion:
+    """A region on an image.
+
+    Attributes:
+        boxes: pixels, xyxy.
+        mask: [height, width] bool where the region has one.
+    """
+
+    boxes: tuple[Box, ...]
+    mask: np.ndarray | None = None
+
+
+def localize(
+    image: StudyImage, definitions: Definitions, quality: QualityLog | None = None
+) -> dict[str, LocalizedRegion]:
+    """Every region that can be had on an image, given ones first.
+
+    Boxes are cut at the image's edges, which is counted in `quality`. Those that are unusable (no
+    area, beside the image, fractions) are set aside there, and all of an image where most do not
+    fit it. Given regions that are too small or have no definition are counted.
+    """
+    quality = quality or QualityLog()
+    found: dict[str, LocalizedRegion] = {}
+    given = [(name, None, mask) for name, mask in image.masks.items()]
+    boxed = [(name, boxes, None) for name, boxes in _usable(image, quality).items()]
+    for name, boxes, mask in (*given, *boxed):
+        region = definitions.source_names.get(name, name)
+        if region not in definitions.regions:
+            quality.warnings["given regions that have no definition"] += 1
+        elif mask is not None:
+            _keep(found, region, _from_mask(np.asarray(mask, bool)), quality)
+        elif region not in found and boxes:
+            large = _large_enough(fuse_duplicates(boxes), image.image_hw)
+            _keep(found, region, LocalizedRegion(large) if large else None, quality)
+    for name in definitions.regions:
+        _derive(name, found, image, definitions, set())
+    return found
+
+
+def _keep(
+    found: dict[str, LocalizedRegion],
+    region: str,
+    made: LocalizedRegion | None,
+    quality: QualityLog,
+) -> None:
+    if made:
+        found[region] = made
+    else:
+        quality.warnings["given regions too small to be pointed at"] += 1
+
+
+def fuse_duplicates(boxes: Sequence[Box], iou: float = DUPLICATE_IOU) -> tuple[Box, ...]:
+    """Boxes with those that overlap an earlier one by more than `iou` taken into it (averaged)."""
+    groups: list[list[Box]] = []
+    for box in boxes:
+        for group in groups:
+            first = np.asarray(group[0], np.float32)
+            if float(box_arithmetic.iou(first, np.asarray(box, np.float32))) > iou:
+                group.append(box)
+                break
+        else:
+            groups.append([box])
+    # One box stays as it is, whole pixels included.
+    return tuple(
+        group[0] if len(set(group)) == 1 else _mean(np.asarray(group, np.float64))
+        for group in groups
+    )
+
+
+def _mean(group: np.ndarray) -> Box:
+    x_min, y_min, x_max, y_max = (float(value) for value in group.mean(axis=0))
+    return x_min, y_min, x_max, y_max
+
+
+def clean_mask(mask: np.ndarray) -> np.ndarray:
+    """A mask opened and closed by 3x3, holes filled, specks taken away.
+
+    Args:
+        mask: [height, width] bool.
+
+    Returns:
+        The same; parts under a twentieth of the largest one are specks.
+    """
+    if not mask.any():
+        return mask
+    rows, columns = ndimage.find_objects(mask.astype(np.int8))[0]
+    around = tuple(slice(max(s.start - 2, 0), s.stop + 2) for s in (rows, columns))
+    block = np.pad(mask[around], 2)
+    square = np.ones((3, 3), bool)
+    block = ndimage.binary_closing(ndimage.binary_opening(block, square), square)
+    block = ndimage.binary_fill_holes(block)[2:-2, 2:-2]
+    labels, count = ndimage.label(block, np.ones((3, 3), int))
+    if count > 1:
+        sizes = np.bincount(labels.ravel())[1:]
+        block = np.isin(labels, 1 + np.flatnonzero(sizes * 20 >= sizes.max()))
+    cleaned = np.zeros_like(mask)
+    cleaned[around] = block
+    return cleaned
+
+
+def mask_boxes(mask: np.ndarray) -> tuple[Box, ...]:
+    """A box around each connected part of [height, width], outlines of pixels."""
+    labels, _ = ndimage.label(mask, np.ones((3, 3), int))
+    return tuple(
+        (float(x.start), float(y.start), float(x.stop), float(y.stop))
+        for y, x in ndimage.find_objects(labels)
+    )
+
+
+def _from_mask(mask: np.ndarray) -> LocalizedRegion | None:
+    cleaned = clean_mask(mask)
+    boxes = _large_enough(mask_boxes(cleaned), (mask.shape[0], mask.shape[1]))
+    return LocalizedRegion(boxes, cleaned) if boxes else None
+
+
+def _usable(image: StudyImage, quality: QualityLog) -> dict[str, list[Box]]:
+    """The image's boxes by name, with an empty list where none of them can be used."""
+    usable: dict[str, list[Box]] = {name: [] for name in image.boxes}
+    try:
+        fitted = fit_boxes(
+            GivenBox((name, number), box, image.image_hw, name)
+            for name, boxes in image.boxes.items()
+            for number, box in enumerate(boxes)
+        )
+    except Unusable as fault:
+        quality.set_aside(fault.reason, image.image_id, "boxes", fault.found)
+        return usable
+    for (name, _), one in fitted.faults.items():
+        quality.set_aside(one.reason, image.image_id, name, one.found)
+    for (name, _), box in fitted.boxes.items():
+        usable[name].append(box)
+    if fitted.cut:
+        quality.warnings[CUT] += len(fitted.cut)
+    return usable
+
+
+def _large_enough(boxes: Sequence[Box], image_hw: tuple[int, int] | None) -> tuple[Box, ...]:
+    least = MIN_AREA_SHARE * image_hw[0] * image_hw[1] if image_hw else 0.0
+    return tuple(
+        box
+        for box in boxes
+        if min(box[2] - box[0], box[3] - box[1]) >= MIN_SIDE_PIXELS
+        and (box[2] - box[0]) * (box[3] - box[1]) >= least
+    )
+
+
+def _derive(
+    name: str,
+    found: dict[str, LocalizedRegion],
+    image: StudyImage,
+    definitions: Definitions,
+    open_names: set[str],
+) -> LocalizedRegion | None:
+    """The region given or derived, operands first; None where they are missing."""
+    if name in found:
+        return found[name]
+    region = definitions.regions[name]
+    if region.derive is None or not region.localized or name in open_names:
+        return None
+    rule = region.derive
+    operands = [
+        _derive(other, found, image, definitions, open_names | {name}) for other in rule["of"]
+    ]
+    present = [operand for operand in operands if operand is not None]
+    # A union of what is there is still right; an intersection or a box around all is not.
+    if not present or (rule["op"] != "union" and len(present) < len(operands)):
+        return None
+    made = _OPERATIONS[rule["op"]](present, rule, image)
+    boxes = _large_enough(made.boxes, image.image_hw)
+    if not boxes:
+        return None
+    found[name] = LocalizedRegion(boxes, made.mask)
+    return found[name]
+
+
+def _union(operands: Sequence[LocalizedRegion], rule: Mapping, image: StudyImage):
+    boxes = fuse_duplicates([box for operand in operands for box in operand.boxes])
+    masks = [operand.mask for operand in operands if operand.mask is not None]
+    whole = len(masks) == len(operands)
+    return LocalizedRegion(boxes, np.logical_or.reduce(masks) if whole else None)
+
+
+def _intersection(operands: Sequence[LocalizedRegion], rule: Mapping, image: StudyImage):
+    masks = [operand.mask for operand in operands if operand.mask is not None]
+    if len(masks) == len(operands):
+        mask = clean_mask(np.logical_and.reduce(masks))
+        return LocalizedRegion(mask_boxes(mask), mask)
+    corners = np.array([_around(operand.boxes) for operand in operands])
+    low, high = corners[:, :2].max(axis=0), corners[:, 2:].min(axis=0)
+    return LocalizedRegion(((*low.tolist(), *high.tolist()),) if (low < high).all() else ())
+
+
+def _super(operands: Sequence[LocalizedRegion], rule: Mapping, image: StudyImage):
+    return LocalizedRegion((_around([box for operand in operands for box in operand.boxes]),))
+
+
+def _part(operands: Sequence[LocalizedRegion], rule: Mapping, image: StudyImage):
+    x_min, y_min, x_max, y_max = _around(operands[0].boxes)
+    left, top, right, bottom = rule["box"]
+    width, height = x_max - x_min, y_max - y_min
+    box = (
+        x_min + left * width,
+        y_min + top * height,
+        x_min + right * width,
+        y_min + bottom * height,
+    )
+    return LocalizedRegion((box,))
+
+
+def _grow(operands: Sequence[LocalizedRegion], rule: Mapping, image: StudyImage):
+    x_min, y_min, x_max, y_max = _around(operands[0].boxes)
+    by_x, by_y = ((rule["factor"] - 1) * length / 2 for length in (x_max - x_min, y_max - y_min))
+    height, width = image.image_hw or (np.inf, np.inf)
+    grown = (
+        max(x_min - by_x, 0.0),
+        max(y_min - by_y, 0.0),
+        min(x_max + by_x, float(width)),
+        min(y_max + by_y, float(height)),
+    )
+    return LocalizedRegion((grown,))
+
+
+def _around(boxes: Sequence[Box]) -> Box:
+    corners = np.asarray(boxes, np.float64)
+    low, high = corners[:, :2].min(axis=0), corners[:, 2:].max(axis=0)
+    return float(low[0]), float(low[1]), float(high[0]), float(high[1])
+
+
+_OPERATIONS = {
+    "union": _union,
+    "intersection": _intersection,
+    "super": _super,
+    "part": _part,
+    "grow": _grow,
+}

@@ -1,0 +1,197 @@
+"""Observations out of reports by rules: vocabulary, negation, uncertainty, change.
+
+The published pipeline prompts a language model; this one needs none. It knows what its vocabulary
+knows, and sentences out of which it reads nothing are counted by the build.
+"""
+
+import dataclasses
+import functools
+import re
+from collections.abc import Sequence
+
+from cxrjax.papers.cxr_qba.construct import wording
+from cxrjax.papers.cxr_qba.construct.extraction import (
+    OBSERVED_SECTIONS,
+    Extraction,
+    Observation,
+    Report,
+)
+from cxrjax.papers.cxr_qba.construct.sentences import read_indication, split_report
+from cxrjax.radiology_text.clause_reading import Spot, read_clause
+from cxrjax.radiology_text.definitions import Definitions, Language, load_definitions, load_language
+from cxrjax.radiology_text.negation import clauses
+from cxrjax.radiology_text.phrases import split_words
+from cxrjax.radiology_text.region_names import resolve_regions
+
+# "right middle and lower lobes" names two regions with the words of one.
+_COORDINATED = re.compile(
+    r"\b(?:(?P<side>left|right|bilateral) )?(?P<one>upper|middle|mid|lower)(?: and | or |/)"
+    r"(?P<two>upper|middle|mid|lower) (?P<what>lobe|lung zone|lung|zone)s?\b"
+)
+# Reports say the same again and again.
+_KEPT_SENTENCES = 1 << 15
+
+
+class RuleExtractor:
+    """Reads English chest radiology reports. Same report, same extraction.
+
+    Args:
+        definitions: findings and regions; the package's where not given.
+        language: the words around them; the package's where not given.
+    """
+
+    name = "cxrjax-rules"
+
+    def __init__(
+        self, definitions: Definitions | None = None, language: Language | None = None
+    ) -> None:
+        self.definitions = definitions or load_definitions()
+        self.language = language or load_language()
+        self.version = self.definitions.version
+        self._kept = functools.lru_cache(maxsize=_KEPT_SENTENCES)(self._read)
+
+    def extract(self, report: Report) -> Extraction:
+        """See `extraction.Extractor`.
+
+        Raises:
+            Unusable: the report is too long or has nothing to read.
+        """
+        sentences = split_report(report)
+        found: list[Observation] = []
+        silent = []
+        for sentence in sentences:
+            if sentence.section not in OBSERVED_SECTIONS:
+                continue
+            observations = self.read_sentence(sentence.text, sentence.sent_id)
+            found += observations
+            if not observations:
+                silent.append(sentence.sent_id)
+        return Extraction(
+            tuple(sentences),
+            tuple(merge_similar(found)),
+            read_indication(sentences),
+            tuple(silent),
+        )
+
+    def read_sentence(self, sentence: str, sent_id: str = "S01") -> list[Observation]:
+        """The observations of one sentence; those that another is taken for are its children."""
+        return [_in_sentence(observation, sent_id) for observation in self._kept(sentence)]
+
+    def _read(self, sentence: str) -> list[Observation]:
+        text = sentence.lower().replace("’", "'")
+        text = _COORDINATED.sub(_each_in_full, text)
+        words = split_words(text)
+        if self.language.ignored_sentences.find(words):
+            return []
+        ignored = self.language.ignored_after.find(words)
+        end = words[ignored[0].first].start if ignored else len(text)
+        observations = []
+        for start, stop in clauses(text, 0, len(text)):
+            if start >= end:
+                break
+            own = [word for word in words if start <= word.start < min(stop, end)]
+            if not own:
+                continue
+            spots = read_clause(text, start, stop, own, self.language, self.definitions)
+            for spot in spots:
+                spot.changes = list(
+                    dict.fromkeys(
+                        match.payload
+                        for match in self.language.change.find(own)
+                        if match.first in spot.own
+                    )
+                )
+            observations += self._observations(spots)
+        return observations
+
+    def _observations(self, spots: Sequence[Spot]) -> list[Observation]:
+        return [self._observe(spot, spots) for spot in spots if spot.parent is None]
+
+    def _observe(self, spot: Spot, spots: Sequence[Spot]) -> Observation:
+        """What a spot says, with what it is taken for below it."""
+        positive = spot.positive and "resolved" not in spot.changes
+        changes = tuple(spot.changes) if spot.positive else ()
+        statement = spot.statement if spot.normal else None
+        said = statement.regions if statement else spot.regions
+        regions, _ = resolve_regions(said, spot.side, self.definitions)
+        if not statement:
+            regions = regions or self._defaults_on_side(spot)
+        names = tuple(self.definitions.in_regions(name, regions) for name in spot.names)
+        findings = [self.definitions.findings[name] for name in names]
+        if statement:
+            name, summary = wording.describe_normal(statement.name)
+        else:
+            name, summary = wording.describe(
+                findings, regions, spot.modifiers, positive, spot.certainty, self.definitions
+            )
+        return Observation(
+            name=name,
+            summary_sentence=summary,
+            entity=names,
+            regions=tuple(regions),
+            side=spot.side,
+            positive=positive,
+            probability=spot.probability,
+            certainty=spot.certainty,
+            # "No acute disease" denies what is acute, and no more.
+            modifiers=tuple(m for m in spot.modifiers if positive or m == wording.ACUTE),
+            change=changes,
+            change_sentence=wording.describe_change(findings, changes),
+            children=tuple(self._observe(other, spots) for other in spots if other.parent is spot),
+        )
+
+    def _defaults_on_side(self, spot: Spot) -> list[str]:
+        """Where a finding of this kind usually is, on the side that the report names."""
+        if not spot.side:
+            return []
+        findings = [self.definitions.findings[name] for name in spot.names]
+        defaults = [region for finding in findings for region in finding.regions]
+        regions, _ = resolve_regions(defaults, spot.side, self.definitions)
+        return [region for region in regions if self.definitions.regions[region].side]
+
+
+def _each_in_full(match: re.Match[str]) -> str:
+    side = f"{match['side']} " if match["side"] else ""
+    return f"{side}{match['one']} {match['what']} and {side}{match['two']} {match['what']}"
+
+
+def _in_sentence(observation: Observation, sent_id: str) -> Observation:
+    children = tuple(_in_sentence(child, sent_id) for child in observation.children)
+    return dataclasses.replace(observation, sentence_ids=(sent_id,), children=children)
+
+
+def merge_similar(observations: Sequence[Observation]) -> list[Observation]:
+    """Observations with what findings and impression both say stated once.
+
+    Two are similar where entity and polarity agree and their regions are the same, or one of them
+    names none. The more specific one stays, with the sentences, modifiers and children of both.
+    """
+    kept: list[Observation] = []
+    for observation in observations:
+        for number, other in enumerate(kept):
+            if _similar(observation, other):
+                kept[number] = _merged(other, observation)
+                break
+        else:
+            kept.append(observation)
+    return kept
+
+
+def _similar(first: Observation, second: Observation) -> bool:
+    if (first.entity, first.positive) != (second.entity, second.positive):
+        return False
+    return not first.regions or not second.regions or set(first.regions) == set(second.regions)
+
+
+def _merged(first: Observation, second: Observation) -> Observation:
+    specific, other = first, second
+    if (len(second.regions), len(second.modifiers)) > (len(first.regions), len(first.modifiers)):
+        specific, other = second, first
+    named = {child.entity for child in specific.children}
+    return dataclasses.replace(
+        specific,
+        change=tuple(dict.fromkeys((*first.change, *second.change))),
+        change_sentence=specific.change_sentence or other.change_sentence,
+        children=specific.children + tuple(c for c in other.children if c.entity not in named),
+        sentence_ids=tuple(dict.fromkeys((*first.sentence_ids, *second.sentence_ids))),
+    )

@@ -1,0 +1,344 @@
+"""Construction in shards, each a unit of work that can fail and be done again by itself.
+
+A patient's studies are in one shard, chosen by a hash of the patient's id, so that what a shard
+holds depends on no worker and no other shard. Two passes, since questions need counts over the
+whole corpus:
+
+    scene_graphs/shard-00003-of-00064.array_record     first pass: a study's scene graph an element
+    parts/graphs-00003-of-00064.json                   its images, splits, counts, faults
+    qa/shard-00003-of-00064.array_record               second pass: a study's questions, native
+    records/<split>-00003-of-00064.array_record, .parquet           cxrjax/records_io/shards.py
+    metadata/shard-00003-of-00064/<level>_metadata.csv.gz, .parquet
+    parts/questions-00003-of-00064.json                counts, hashes, faults; written last
+
+The last file of a pass says that its shard is done. No engine is needed here; pipeline.py has one.
+"""
+
+import collections
+import contextlib
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import cxrjax
+from cxrjax.errors import UserError
+from cxrjax.files import read_json_object
+from cxrjax.papers.cxr_qba.build import SPLIT_NOT_FOLLOWED, QBABuild
+from cxrjax.papers.cxr_qba.construct.construction import (
+    CorpusFacts,
+    construct_graph,
+    construct_questions,
+    merge_facts,
+)
+from cxrjax.papers.cxr_qba.construct.sources import read_studies
+from cxrjax.papers.cxr_qba.construct.study import StudyImage
+from cxrjax.papers.cxr_qba.metadata import MetadataWriter, write_quality_mappings
+from cxrjax.papers.cxr_qba.native import SceneGraph
+from cxrjax.papers.cxr_qba.records import refuse_empty, to_records
+from cxrjax.papers.cxr_qba.statistics import StudyStatistics, markdown, published
+from cxrjax.records import Generator
+from cxrjax.records_io import output
+from cxrjax.records_io.quality import QualityLog, Unusable
+from cxrjax.records_io.shards import (
+    FOLDER,
+    ArrayRecordFile,
+    RecordShard,
+    describe_shard,
+    describe_split,
+    read_elements,
+    shard_name,
+)
+from cxrjax.records_io.split import validation_groups
+from cxrjax.records_io.statistics import RecordStatistics, compare, ratio
+
+# Counts of records that add up over shards.
+_ADDITIVE = ("images", "boxes", "answer_boxes", "train_images", "validation_images", "test_images")
+
+
+@dataclasses.dataclass(frozen=True)
+class ShardedBuild:
+    """What to build, and in how many shards."""
+
+    build: QBABuild
+    shards: int
+
+    def settings(self) -> dict[str, Any]:
+        """What a shard's content depends on, beside the source's."""
+        return {
+            "cxrjax_version": cxrjax.__version__,
+            "source": str(self.build.source.resolve()),
+            "seed": self.build.seed,
+            "surrogate": self.build.surrogate,
+            "least_grade": self.build.least_grade,
+            "entity_mapping": str(self.build.entity_model or ""),
+            "shards": self.shards,
+        }
+
+    def holds(self, number: int, patient_id: str) -> bool:
+        """Whether a shard holds a patient."""
+        digest = hashlib.sha256(patient_id.encode()).digest()
+        return int.from_bytes(digest[:8], "big") % self.shards == number
+
+    def part(self, kind: str, number: int) -> Path:
+        """The file that says that a pass over a shard is done."""
+        return self.build.out / "parts" / f"{shard_name(kind, number, self.shards)}.json"
+
+    def done(self) -> Iterator[Path]:
+        """The files that say so, of both passes."""
+        for kind in ("graphs", "questions"):
+            yield from (self.build.out / "parts").glob(f"{kind}-*-of-{self.shards:05d}.json")
+
+    def file(self, folder: str, number: int) -> Path:
+        """An ArrayRecord file of native objects."""
+        name = shard_name("shard", number, self.shards)
+        return self.build.out / folder / f"{name}.array_record"
+
+
+def build_graphs(job: ShardedBuild, number: int) -> CorpusFacts:
+    """First pass over a shard: writes its scene graphs.
+
+    Raises:
+        UserError: the source cannot be read, or the folder cannot be written.
+    """
+    build, how, quality, facts = job.build, job.build.construction(), QualityLog(), CorpusFacts()
+    studies: dict[tuple[str, str], dict[str, Any]] = {}
+    _begin(job, "graphs", number)
+    with output.writing(build.out), ArrayRecordFile(job.file("scene_graphs", number)) as file:
+        wanted = lambda patient_id: job.holds(number, patient_id)  # noqa: E731
+        for study in read_studies(build.source, quality, wanted):
+            key = (study.patient_id, study.study_id)
+            if key in studies:
+                found = "a study that stood earlier in the source"
+                quality.set_aside("duplicate_id", study.study_id, str(build.source), found)
+                continue
+            try:
+                graph = construct_graph(study, how, quality)
+            except Unusable as fault:
+                quality.set_aside(fault.reason, study.study_id, str(build.source), fault.found)
+                continue
+            facts.counts.add(graph, how.definitions)
+            facts.patients.add(study.patient_id)
+            facts.without_split += not study.split
+            file.write(_dump(graph.to_json(True)))
+            images = [_image_to_json(image) for image in study.images]
+            studies[key] = {"split": study.split, "images": images}
+    content = {
+        "settings": job.settings(),
+        "facts": facts.to_json(),
+        "quality": quality.to_json(),
+        "studies": list(studies.values()),
+    }
+    _write_part(job.part("graphs", number), content)
+    return facts
+
+
+def read_facts(job: ShardedBuild, number: int) -> CorpusFacts | None:
+    """The facts of a shard whose first pass is done with these settings, else None."""
+    content = _read_part(job, "graphs", number)
+    return None if content is None else CorpusFacts.from_json(content["facts"])
+
+
+def questions_done(job: ShardedBuild, number: int, facts: CorpusFacts) -> bool:
+    """Whether a shard's second pass is done with these settings and this corpus."""
+    content = _read_part(job, "questions", number)
+    return content is not None and content["corpus_sha256"] == facts.sha256
+
+
+def build_questions(job: ShardedBuild, number: int, facts: CorpusFacts) -> None:
+    """Second pass over a shard: writes its questions, after the first pass over all shards.
+
+    Raises:
+        UserError: the folder cannot be written, or the first pass is not done.
+    """
+    build, how, quality = job.build, job.build.construction(), QualityLog()
+    first = _read_part(job, "graphs", number)
+    if first is None:
+        raise UserError(
+            f"{job.part('graphs', number)}: not there; run again with --shards={number}"
+        )
+    statistics, records = StudyStatistics(), RecordStatistics()
+    generator = Generator(name="cxrjax-rules", version=cxrjax.__version__)
+    validation = validation_groups(facts.patients, build.seed) if facts.without_split else set()
+    _begin(job, "questions", number)
+    # Its studies may have gone to other splits since.
+    for old in (build.out / FOLDER).glob(f"{shard_name('*', number, job.shards)}.*"):
+        old.unlink()
+    metadata_folder = build.out / "metadata" / shard_name("shard", number, job.shards)
+    shards: dict[str, RecordShard] = {}
+    studies: collections.Counter[tuple[str, str]] = collections.Counter()
+    with (
+        output.writing(build.out),
+        contextlib.ExitStack() as files,
+        MetadataWriter(metadata_folder) as metadata,
+        ArrayRecordFile(job.file("qa", number)) as native,
+    ):
+        graphs = read_elements(job.file("scene_graphs", number))
+        for element, entry in zip(graphs, first["studies"], strict=True):
+            graph = SceneGraph.model_validate_json(element)
+            images = [_image_from_json(image) for image in entry["images"]]
+            split = entry["split"]
+            if facts.without_split:
+                if split:
+                    quality.warnings[SPLIT_NOT_FOLLOWED] += 1
+                split = "validation" if graph.patient_id in validation else "train"
+            if split not in shards:
+                shard = RecordShard(build.out, shard_name(split, number, job.shards))
+                shards[split] = files.enter_context(shard)
+            made = construct_questions(graph, facts.counts, how)
+            native.write(_dump(made.to_json(True)))
+            statistics.add(made, split, sum(image.frontal for image in images))
+            metadata.study(graph, made, images, split)
+            studies[split, graph.patient_id] += 1
+            kept, shown = build.export.apply(made, images, quality)
+            for image in shown:
+                for record in to_records(kept, (image,), split, None, generator, False):
+                    shards[split].add(record)
+                    records.add(record)
+        for (split, patient_id), count in sorted(studies.items()):
+            metadata.patient(patient_id, split, count)
+    counted = records.values()
+    content = {
+        "settings": job.settings(),
+        "corpus_sha256": facts.sha256,
+        "quality": quality.to_json(),
+        "study_statistics": statistics.to_json(),
+        "record_counts": {name: counted[name] or 0 for name in _ADDITIVE if name in counted},
+        "splits": {
+            split: describe_shard(build.out, shard) for split, shard in sorted(shards.items())
+        },
+    }
+    _write_part(job.part("questions", number), content)
+
+
+def finish(job: ShardedBuild) -> None:
+    """Merges what all shards counted, and writes what every build leaves.
+
+    Raises:
+        UserError: shards are missing or of another corpus, nothing is left, or the folder cannot
+            be written.
+    """
+    build = job.build
+    firsts = [_read_part(job, "graphs", number) for number in range(job.shards)]
+    _refuse_missing(job, [n for n, part in enumerate(firsts) if part is None])
+    facts = merge_facts(CorpusFacts.from_json(part["facts"]) for part in firsts if part)
+    _refuse_missing(job, [n for n in range(job.shards) if not questions_done(job, n, facts)])
+    quality, statistics = QualityLog(), StudyStatistics()
+    counts: collections.Counter[str] = collections.Counter()
+    splits: dict[str, list[Any]] = collections.defaultdict(list)
+    for number, first in enumerate(firsts):
+        second = _read_part(job, "questions", number)
+        assert first is not None and second is not None  # as was just seen
+        quality.merge(first["quality"])
+        quality.merge(second["quality"])
+        statistics.merge(second["study_statistics"])
+        counts.update(second["record_counts"])
+        for split, shard in second["splits"].items():
+            splits[split].append(shard)
+    if not facts.patients:
+        reasons = {reason: n for reason, n in quality.counts().items() if n}
+        raise UserError(f"{build.source}: no study left to use; set aside: {reasons or 'none'}")
+    # The same for any number of shards.
+    quality.entries.sort(key=lambda entry: (entry.reason, entry.item, entry.found))
+    manifest = {split: describe_split(shards) for split, shards in sorted(splits.items())}
+    questions = sum(entry["questions"] for entry in manifest.values())
+    refuse_empty(build.source, questions, quality)
+    values = {
+        **{name: counts[name] for name in _ADDITIVE},
+        "questions_per_image": ratio(questions, counts["images"]),
+        **statistics.values(),
+    }
+    with output.writing(build.out):
+        write_quality_mappings(build.out / "metadata" / "quality_mappings.csv")
+        (build.out / "tables.md").write_text(markdown(values), encoding="utf-8")
+        output.write_json(build.out / "sampling_weights.json", facts.counts.to_json())
+    output.finish(
+        build.out,
+        quality,
+        compare(values, published()),
+        {
+            "dataset": "cxr_qba",
+            "format": "array_record",
+            "seed": build.seed,
+            "source": {"path": build.source.name, "release": False},
+            "grades": "surrogate" if build.surrogate else "unrated",
+            "entity_mapping": build.entity_mapping,
+            "least_grade": build.least_grade or None,
+            "splits": manifest,
+        },
+    )
+
+
+def prepare(job: ShardedBuild) -> None:
+    """Makes the folder, and takes away the manifest of an earlier run: this one is unfinished.
+
+    Raises:
+        UserError: it cannot be written to, or holds a build in another number of shards.
+    """
+    out, ours = job.build.out, f"-of-{job.shards:05d}.json"
+    with output.writing(out):
+        out.mkdir(parents=True, exist_ok=True)
+        for path in (out / "parts").glob("*.json"):
+            if not path.name.endswith(ours):
+                raise UserError(
+                    f"{path}: of a build in another number of shards than {job.shards}; choose "
+                    "another --out or remove it"
+                )
+        (out / "manifest.json").unlink(missing_ok=True)
+
+
+def note_failure(job: ShardedBuild, number: int, error: Exception) -> None:
+    """Keeps why a shard failed, for `finish` to say."""
+    text = f"{type(error).__name__}: {error}"
+    _write_part(job.part("failed", number), {"settings": job.settings(), "error": text})
+
+
+def _refuse_missing(job: ShardedBuild, missing: Sequence[int]) -> None:
+    if not missing:
+        return
+    failed = ((number, _read_part(job, "failed", number)) for number in missing)
+    why = "".join(f"; shard {number}: {part['error']}" for number, part in failed if part)
+    raise UserError(
+        f"{job.build.out}: {len(missing)} of {job.shards} shards are not done{why}; the others are "
+        f"kept: run again, with --shards={','.join(map(str, missing))} or without"
+    )
+
+
+def _image_to_json(image: StudyImage) -> dict[str, Any]:
+    return {
+        field.name: getattr(image, field.name)
+        for field in dataclasses.fields(image)
+        if field.name not in ("boxes", "masks")  # the scene graph has what came of them
+    }
+
+
+def _image_from_json(content: dict[str, Any]) -> StudyImage:
+    size = content["image_hw"]
+    return StudyImage(**{**content, "image_hw": None if size is None else tuple(size)})
+
+
+def _dump(content: Any) -> bytes:
+    return json.dumps(content, ensure_ascii=False).encode()
+
+
+def _begin(job: ShardedBuild, kind: str, number: int) -> None:
+    for name in (kind, "failed"):
+        job.part(name, number).unlink(missing_ok=True)
+
+
+def _write_part(path: Path, content: dict[str, Any]) -> None:
+    with output.writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_suffix(".tmp")
+        part.write_bytes(_dump(content))
+        part.replace(path)
+
+
+def _read_part(job: ShardedBuild, kind: str, number: int) -> dict[str, Any] | None:
+    path = job.part(kind, number)
+    if not path.is_file():
+        return None
+    content = read_json_object(path)
+    return content if content.get("settings") == job.settings() else None

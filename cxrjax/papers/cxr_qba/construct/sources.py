@@ -1,0 +1,298 @@
+"""Studies to construct from: OpenI's reports, MIMIC-like folders, or JSON Lines of one's own.
+
+*.xml, NLMCXR_reports.tgz, torchxrayvision-*.whl     OpenI: reports, and the names of images
+files/p1x/p1xxxxxxx/sxxxxxxxx.txt                    MIMIC-CXR: reports
+mimic-cxr-*-metadata.csv.gz, -split.csv.gz           views, sizes, splits
+chest_imagenome/silver_dataset/scene_graph/<dicom_id>_SceneGraph.json    boxes of 29 regions
+cxas/<dicom_id>.json                                 masks, COCO run lengths
+studies.jsonl                                        data/cxr_qba/README.md
+"""
+
+import dataclasses
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pydantic
+from pycocotools import mask as coco
+
+from cxrjax.errors import UserError
+from cxrjax.papers.cxr_qba.construct.extraction import Report
+from cxrjax.papers.cxr_qba.construct.study import Box, Study, StudyImage
+from cxrjax.papers.sources import mimic_tables
+from cxrjax.papers.sources.chest_imagenome import box_on_image, original_box
+from cxrjax.papers.sources.mimic_report import parse_sections, text_without_header
+from cxrjax.papers.sources.openi import is_openi, read_openi
+from cxrjax.records_io.quality import QualityLog, Unusable
+
+JSONL = "studies.jsonl"
+_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
+_MAX_REPORT = 1 << 20
+
+Wanted = Callable[[str], bool]
+
+
+def _all(patient_id: str) -> bool:
+    del patient_id
+    return True
+
+
+def read_studies(source: Path, quality: QualityLog, wanted: Wanted = _all) -> Iterator[Study]:
+    """Studies of a source, one at a time.
+
+    Args:
+        wanted: asked of a patient id (of what has none that can be read, of file or line): whether
+            to read it. The rest costs little and leaves no trace in `quality`, so that the parts
+            of a source add up to the whole.
+
+    Raises:
+        UserError: nothing there can be read.
+    """
+    if (source / JSONL).is_file() or source.suffix == ".jsonl":
+        studies = _read_lines(source if source.is_file() else source / JSONL, quality, wanted)
+    elif (source / "files").is_dir():
+        studies = _read_mimic(source, quality, wanted)
+    elif source.exists() and is_openi(source):
+        studies = _read_openi(source, quality, wanted)
+    else:
+        raise UserError(
+            f"{source}: found neither the release's *.qa.json, nor files/ (MIMIC-CXR), "
+            f"nor OpenI's reports, nor {JSONL}"
+        )
+    for study in studies:
+        # Ids become names of folders and files.
+        if bad := [i for i in (study.patient_id, study.study_id) if not _ID.fullmatch(i)]:
+            found = f"id {bad[0]!r}; expected letters, digits, - . _ and no dot in front"
+            quality.set_aside("invalid_record", bad[0], str(source), found)
+            continue
+        yield study
+
+
+def _read_openi(source: Path, quality: QualityLog, wanted: Wanted) -> Iterator[Study]:
+    every = QualityLog()
+    for report in read_openi(source, every):
+        if not wanted(report.report_id):
+            continue
+        quality.examined["reports"] += 1
+        sections = {
+            "indication": report.indication,
+            "findings": report.findings,
+            "impression": report.impression,
+        }
+        # OpenI says which images belong to a report, not from where they were taken.
+        images = tuple(
+            StudyImage(image_id, path=f"{image_id}.png") for image_id in report.image_ids
+        )
+        yield Study(report.report_id, report.report_id, Report(sections), images)
+    for entry in every.entries:
+        if wanted(entry.item):
+            quality.examined["reports"] += 1
+            quality.entries.append(entry)
+
+
+class _LineImage(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="forbid")
+    image_id: str
+    image_hw: tuple[int, int] | None = None
+    view: str = ""
+    path: str = ""
+    boxes: dict[str, list[tuple[float, float, float, float]]] = {}
+
+
+class _Line(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="forbid")
+    patient_id: str
+    study_id: str
+    split: str = ""
+    sections: dict[str, str]
+    images: list[_LineImage] = []
+
+
+def _read_lines(path: Path, quality: QualityLog, wanted: Wanted) -> Iterator[Study]:
+    try:
+        with open(path, "rb") as lines:
+            for number, raw in enumerate(lines, start=1):
+                if not raw.strip():
+                    continue
+                where = f"{path.name}:{number}"
+                try:
+                    line = _Line.model_validate(json.loads(raw.decode("utf-8")))
+                except UnicodeDecodeError as error:
+                    fault = ("bad_encoding", f"byte {error.start} is not UTF-8")
+                    _set_aside_line(fault, where, quality, wanted)
+                    continue
+                except ValueError as error:
+                    fault = ("invalid_record", str(error).replace("\n", " "))
+                    _set_aside_line(fault, where, quality, wanted)
+                    continue
+                if not wanted(line.patient_id):
+                    continue
+                quality.examined["reports"] += 1
+                yield Study(
+                    line.patient_id,
+                    line.study_id,
+                    Report({name.lower(): text for name, text in line.sections.items()}),
+                    tuple(
+                        StudyImage(
+                            image.image_id,
+                            image.image_hw,
+                            image.view,
+                            boxes={name: tuple(boxes) for name, boxes in image.boxes.items()},
+                            path=image.path or image.image_id,
+                        )
+                        for image in line.images
+                    ),
+                    line.split,
+                )
+    except OSError as error:
+        raise UserError(f"{path}: cannot read studies: {error.strerror}") from None
+
+
+def _set_aside_line(
+    fault: tuple[str, str], where: str, quality: QualityLog, wanted: Wanted
+) -> None:
+    if wanted(where):
+        quality.examined["reports"] += 1
+        quality.set_aside(fault[0], where, where, fault[1])
+
+
+def _read_mimic(source: Path, quality: QualityLog, wanted: Wanted) -> Iterator[Study]:
+    images: dict[str, list[StudyImage]] = {}
+    columns = ("dicom_id", "subject_id", "study_id", "Rows", "Columns")
+    for where, row in _table(source, mimic_tables.METADATA_PATTERN, columns):
+        if wanted(f"p{row['subject_id']}"):
+            images.setdefault(row["study_id"], []).append(mimic_image(row, where))
+    split_columns = ("study_id", "split")
+    splits = {
+        row["study_id"]: mimic_tables.SPLIT_NAMES.get(row["split"], row["split"])
+        for _, row in _table(source, mimic_tables.SPLIT_PATTERN, split_columns)
+    }
+    folders = (f for f in (source / "files").glob("p*/p*") if wanted(f.name))
+    for path in (report for f in sorted(folders) for report in sorted(f.glob("s*.txt"))):
+        quality.examined["reports"] += 1
+        patient_id, study_id = path.parent.name, path.stem
+        try:
+            with open(path, "rb") as file:
+                content = file.read(_MAX_REPORT + 1)
+            if len(content) > _MAX_REPORT:
+                found = f"more than {_MAX_REPORT} bytes"
+                quality.set_aside("report_too_long", study_id, path.name, found)
+                continue
+            text = content.decode("utf-8")
+        except UnicodeDecodeError as error:
+            found = f"byte {error.start} is not UTF-8"
+            quality.set_aside("bad_encoding", study_id, path.name, found)
+            continue
+        except OSError as error:
+            raise UserError(f"{path}: cannot read: {error.strerror}") from None
+        sections = parse_sections(text)
+        if not {"findings", "impression"} & sections.keys() and (rest := text_without_header(text)):
+            quality.warnings["reports read from their text without a header"] += 1
+            sections["findings"] = rest
+        plain = study_id.removeprefix("s")
+        yield Study(
+            patient_id,
+            study_id,
+            Report(sections),
+            tuple(_with_regions(source, path, one, quality) for one in images.get(plain, [])),
+            splits.get(plain, ""),
+        )
+
+
+def mimic_image(row: Mapping[str, str], where: str) -> StudyImage:
+    """The image that a row of MIMIC-CXR-JPG's metadata is of, without its path.
+
+    Raises:
+        UserError: the size is none.
+    """
+    return StudyImage(
+        row["dicom_id"],
+        mimic_tables.size_of(row, where),
+        row.get("ViewPosition") or "",
+        row.get("PatientOrientationCodeSequence_CodeMeaning") or "",
+    )
+
+
+def _with_regions(source: Path, report: Path, image: StudyImage, quality: QualityLog) -> StudyImage:
+    """The image with its path, boxes and masks."""
+    path = (report.parent / report.stem / f"{image.image_id}.jpg").relative_to(source)
+    folder = source / "chest_imagenome" / "silver_dataset" / "scene_graph"
+    return dataclasses.replace(
+        image,
+        boxes=_graph_boxes(folder / f"{image.image_id}_SceneGraph.json", image, quality),
+        masks=_masks(source / "cxas" / f"{image.image_id}.json", image, quality),
+        path=path.as_posix(),
+    )
+
+
+def _graph_boxes(path: Path, image: StudyImage, quality: QualityLog) -> dict[str, tuple[Box, ...]]:
+    """Region -> box in pixels, of a scene graph; boxes that fit no frame are set aside.
+
+    They may reach beyond the image, and are cut where regions are made of them.
+    """
+    boxes: dict[str, tuple[Box, ...]] = {}
+    (objects,) = _lists(path, image, ("objects",), quality)
+    for entry in objects:
+        try:
+            box = original_box(entry)
+            if image.image_hw:
+                box_on_image(entry, image.image_hw)
+        except Unusable as fault:
+            quality.set_aside(fault.reason, image.image_id, path.name, fault.found)
+            continue
+        boxes[str(entry.get("bbox_name"))] = (box,)
+    return boxes
+
+
+def _masks(path: Path, image: StudyImage, quality: QualityLog) -> dict[str, np.ndarray]:
+    """Structure -> [height, width] bool, of a COCO file; what is no mask is set aside."""
+    masks: dict[str, np.ndarray] = {}
+    categories, annotations = _lists(path, image, ("categories", "annotations"), quality)
+    names = {one.get("id"): one.get("name") for one in categories}
+    for number, entry in enumerate(annotations):
+        try:
+            lengths, name = entry["segmentation"], str(names[entry["category_id"]])
+            # Before they are decoded: lengths beyond the stated size end the process.
+            if tuple(lengths["size"]) != image.image_hw:
+                found = f"annotation {number}: {lengths['size']}; the image has {image.image_hw}"
+                quality.set_aside("wrong_frame", image.image_id, path.name, found)
+                continue
+            mask = coco.decode(lengths).astype(bool)
+            # A structure in several parts may have an annotation for each.
+            masks[name] = mask | masks[name] if name in masks else mask
+        except (KeyError, TypeError, ValueError) as error:
+            found = f"annotation {number} is no mask: {error!r}"
+            quality.set_aside("invalid_record", image.image_id, path.name, found)
+    return masks
+
+
+def _lists(
+    path: Path, image: StudyImage, names: tuple[str, ...], quality: QualityLog
+) -> list[list[dict[str, Any]]]:
+    """Lists of objects in a file, by name.
+
+    Empty where there is no file (lateral views have no regions) or where it is set aside.
+    """
+    if not path.is_file():
+        return [[] for _ in names]
+    try:
+        content = json.loads(path.read_bytes())
+        lists = [content[name] for name in names]
+        for name, entries in zip(names, lists, strict=True):
+            if not isinstance(entries, list) or not all(isinstance(one, dict) for one in entries):
+                raise ValueError(f"{name} is no list of objects")
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        quality.set_aside("invalid_graph", image.image_id, path.name, f"not as expected: {error!r}")
+        return [[] for _ in names]
+    return lists
+
+
+def _table(
+    source: Path, pattern: str, columns: tuple[str, ...]
+) -> Iterator[tuple[str, Mapping[str, str]]]:
+    """(file and line, row) of the table of this name; none where there is no such file."""
+    for path in sorted(source.glob(pattern))[:1]:
+        yield from mimic_tables.read_rows(path, columns)

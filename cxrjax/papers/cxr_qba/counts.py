@@ -1,0 +1,256 @@
+"""One system's answers to CXR-QBA's questions: what is counted of each question.
+
+Every figure of the benchmark is a function of sums, over questions, of the columns made here.
+"""
+
+import functools
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+from tqdm import tqdm
+
+from cxrjax.codecs import Codec
+from cxrjax.metrics import text
+from cxrjax.metrics.detection import match_one_to_one
+from cxrjax.metrics.localization import region_areas, region_iop, region_iot, region_iou
+from cxrjax.metrics.overlaps import find_overlaps, join_images
+from cxrjax.papers.cxr_qba.answers import Answer, AnswerReader
+from cxrjax.papers.cxr_qba.claims import CLAIMS, STATEMENTS, SUPPORTED, Verdict
+from cxrjax.papers.cxr_qba.truth import Question, References
+from cxrjax.scoring.predictions import PROBLEMS, Prediction, check_known
+
+IOUS = (0.3, 0.5)
+# Pairs of sentences whose likeness is kept: most answers are in the words of a few templates.
+_KEPT_TEXTS = 1 << 14
+# Labels of boxes are not read here.
+QBA_PROBLEMS = {
+    name: told for name, told in PROBLEMS.items() if name not in ("unknown_label", "unclassed_box")
+}
+
+Boxes = Float[np.ndarray, "_ 4"]
+Column = Float[np.ndarray, "questions"]
+
+
+@dataclass
+class SystemCounts:
+    """What was counted of one system.
+
+    Attributes:
+        columns: name -> a number for each question.
+        problems: category -> how often.
+        parse_failures: failure category -> how many answers.
+    """
+
+    columns: dict[str, Column]
+    problems: Counter[str]
+    parse_failures: Counter[str]
+
+
+def count_system(
+    references: References, predictions: Iterable[Prediction], codec: Codec | None, source: str
+) -> SystemCounts:
+    """Counts one system.
+
+    Args:
+        predictions: at most one for each question.
+        codec: reads boxes from the text of lines without boxes.
+        source: names the predictions, for error messages.
+
+    Raises:
+        UserError: a prediction is for an unknown question, or has no boxes and there is no codec.
+    """
+    by_id = {prediction.question_id: prediction for prediction in predictions}
+    check_known(by_id.values(), references.questions, source)
+    reader = AnswerReader(codec, source)
+    count = len(references.questions)
+    columns = {name: np.zeros(count) for name in _column_names()}
+    problems: Counter[str] = Counter(dict.fromkeys(QBA_PROBLEMS, 0))
+    failures: Counter[str] = Counter()
+    predicted: list[Boxes] = []
+    questions = tqdm(references.questions.values(), desc=f"scoring {source}", disable=None)
+    for number, question in enumerate(questions):
+        answer = reader.read(question, by_id.get(question.question_id))
+        problems.update(answer.problems)
+        failed = _parse_failed(question, answer)
+        if failed:
+            failures[str(answer.parse)] += 1
+        counted = {
+            "questions": 1.0,
+            "parse_failures": float(failed),
+            **_count_findings(question, answer, reader.judge(question, answer)),
+            **_count_yes_no(question, answer),
+            **_count_boxes(question, answer),
+            **_count_text(answer.text, question.text),
+        }
+        for name, amount in counted.items():
+            columns[name][number] = amount
+        predicted.append(answer.boxes)
+    truth = [question.boxes for question in references.questions.values()]
+    return SystemCounts(columns | _match_boxes(predicted, truth), problems, failures)
+
+
+def _parse_failed(question: Question, answer: Answer) -> bool:
+    """Whether an answer could not be read. That it has no box is a failure only where the reference
+    has some; that there is none at all is a problem of its own (`missing_prediction`)."""
+    if answer.parse == "no_box":
+        return len(question.boxes) > 0
+    return answer.parse not in ("ok", None)
+
+
+def ceiling_columns(references: References) -> dict[str, Column]:
+    """Columns `ceiling/...` of the reference's own answers: what the reader of mentions costs.
+
+    The main answers' text and yes or no, read and judged as a system's would be.
+    """
+    reader = AnswerReader(None, "references")
+    names = ("claims", "supported", "stated", "found", *(f"yes_no/{c}" for c in _DECISIONS))
+    columns = {f"ceiling/{name}": np.zeros(len(references.questions)) for name in names}
+    for number, question in enumerate(references.questions.values()):
+        own = Prediction(question.question_id, question.text, question.boxes, None, "ok")
+        answer = reader.read(question, own)
+        counted = {
+            **_count_findings(question, answer, reader.judge(question, answer)),
+            **_count_yes_no(question, answer),
+        }
+        for name in names:
+            columns[f"ceiling/{name}"][number] = counted.get(name, 0.0)
+    return columns
+
+
+_DECISIONS = ("tp", "fp", "fn", "tn")
+_REGION_SUMS = ("iou", "iop", "iot")
+
+
+def _column_names() -> list[str]:
+    """Every column, so that what never happened is a zero."""
+    return [
+        *("questions", "parse_failures", "claims", "supported", "stated", "found"),
+        *(f"claim/{name}" for name in CLAIMS),
+        *(f"statement/{name}" for name in STATEMENTS),
+        *("sides/compared", "sides/swapped", "sides/partial"),
+        *("denied/stated", "denied/right"),
+        *("severity/compared", "severity/right", "certainty/compared", "certainty/right"),
+        *("normal/questions", "normal/hallucinated", "normal/claims"),
+        *(f"yes_no/{name}" for name in (*_DECISIONS, "undecided", "questions")),
+        *(f"region/{name}{part}" for name in _REGION_SUMS for part in ("", "@0.3", "/n")),
+        *("without_boxes/questions", "without_boxes/boxes"),
+        *("texts", "rougeL", *text.bleu_statistics("", "")),
+    ]
+
+
+def _count_findings(question: Question, answer: Answer, verdict: Verdict) -> dict[str, float]:
+    claims = Counter(category for _, category in verdict.claims)
+    statements = Counter(category for _, category in verdict.statements)
+    supported = sum(claims[name] for name in SUPPORTED)
+    claimed = {claim.name: claim for claim, _ in verdict.claims}
+    both = [(claimed[n], true) for n, true in question.present.items() if n in claimed]
+    severities = [(c.severity, t.severity) for c, t in both if c.severity and t.severity]
+    said_absent = {m.name for m in answer.mentions if m.negated} - claimed.keys()
+    counted = {
+        "claims": len(verdict.claims),
+        "supported": supported,
+        "stated": len(question.stated),
+        "found": statements["found"],
+        # Denials that the reference has too, of those that the answer makes.
+        "denied/stated": len(said_absent & (question.absent | question.present.keys())),
+        "denied/right": len(said_absent & question.absent),
+        "sides/compared": verdict.sides.compared,
+        "sides/swapped": verdict.sides.swapped,
+        "sides/partial": verdict.sides.partial,
+        "severity/compared": len(severities),
+        "severity/right": sum(one == two for one, two in severities),
+        "certainty/compared": len(both),
+        "certainty/right": sum(claim.certain == true.certain for claim, true in both),
+        **{f"claim/{name}": claims[name] for name in CLAIMS},
+        **{f"statement/{name}": statements[name] for name in STATEMENTS},
+    }
+    if not question.present:
+        counted |= {
+            "normal/questions": 1,
+            "normal/hallucinated": bool(verdict.claims),
+            "normal/claims": len(verdict.claims),
+        }
+    return {name: float(amount) for name, amount in counted.items()}
+
+
+def _count_yes_no(question: Question, answer: Answer) -> dict[str, float]:
+    """The decision; who says neither yes nor no is wrong either way."""
+    if question.yes is None:
+        return {}
+    says = answer.yes if answer.yes is not None else not question.yes
+    decision = ("tp" if says else "fn") if question.yes else ("fp" if says else "tn")
+    return {
+        "yes_no/questions": 1.0,
+        "yes_no/undecided": float(answer.yes is None),
+        f"yes_no/{decision}": 1.0,
+    }
+
+
+def _count_boxes(question: Question, answer: Answer) -> dict[str, float]:
+    counted: dict[str, float] = {}
+    boxes, truth = answer.boxes, question.boxes
+    if not len(truth):
+        counted |= {"without_boxes/questions": 1.0, "without_boxes/boxes": float(len(boxes))}
+    if len(boxes) or len(truth):
+        areas = region_areas(boxes, truth)
+        shares = {
+            "iou": region_iou(*areas),
+            "iop": region_iop(areas.intersection, areas.predicted),
+            "iot": region_iot(areas.intersection, areas.truth),
+        }
+        for name, share in shares.items():
+            if np.isfinite(share):
+                counted |= {
+                    f"region/{name}": float(share),
+                    f"region/{name}@0.3": float(share > 0.3),
+                    f"region/{name}/n": 1.0,
+                }
+    return counted
+
+
+def _match_boxes(predicted: list[Boxes], truth: list[Boxes]) -> dict[str, Column]:
+    """Boxes of each question one to one, classes ignored, at every threshold of `IOUS`."""
+    sides = [
+        join_images((boxes, np.zeros(len(boxes), np.int64)) for boxes in side)
+        for side in (predicted, truth)
+    ]
+    overlaps = find_overlaps(*sides)
+    columns: dict[str, Column] = {}
+    for iou, matched in zip(IOUS, match_one_to_one(overlaps, IOUS), strict=True):
+        image = overlaps.image[matched]
+        hits = np.bincount(image, minlength=len(truth)).astype(np.float64)
+        columns |= {
+            f"boxes@{iou}/tp": hits,
+            f"boxes@{iou}/fp": sides[0].per_image - hits,
+            f"boxes@{iou}/fn": sides[1].per_image - hits,
+            f"boxes@{iou}/iou": np.bincount(
+                image, weights=overlaps.iou[matched], minlength=len(truth)
+            ),
+        }
+    return columns
+
+
+@functools.lru_cache(maxsize=_KEPT_TEXTS)
+def _count_text(predicted: str, reference: str) -> dict[str, float]:
+    statistics = text.bleu_statistics(predicted, reference)
+    return {
+        "texts": 1.0,
+        "rougeL": text.rouge(predicted, reference)["rougeL"],
+        **{name: float(amount) for name, amount in statistics.items()},
+    }
+
+
+def clusters_of(references: References) -> list[tuple[str, str]]:
+    """Of each question."""
+    return [question.cluster for question in references.questions.values()]
+
+
+def attributes_of(references: References, names: Iterable[str]) -> Mapping[str, list[str | None]]:
+    """Attribute -> its value for each question."""
+    return {
+        name: [question.attributes[name] for question in references.questions.values()]
+        for name in names
+    }

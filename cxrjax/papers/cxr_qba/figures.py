@@ -1,0 +1,301 @@
+"""Question answering on CXR-QBA: a benchmark of our own.
+
+The paper publishes questions with answers and no benchmark of models on them, so that everything
+under `paper` is null; what is measured under `strict` is defined here. (What the authors do
+measure, how good tags and boxes of the data set are, is in cxr_qba_tags.py and cxr_qba_boxes.py.)
+
+A system answers in sentences with boxes. Its text is read by rules (mention_details.py: negation,
+doubt, side, severity, region), and held against the structured parts of the reference:
+
+* `findings/...`: precision is the share of findings said to be there that the reference bears out
+  (any of its parts, or something more special); recall the share of those that the reference's main
+  answers state that the answer names too; F1 their harmonic mean. Micro, over all questions.
+  `findings/ceiling_...` is what the reference's own sentences get: what reading by rules costs.
+* `denials/precision`: of findings said to be absent of which the reference speaks, the share that
+  it calls absent.
+* `sides/swapped`: of findings borne out for which both name a side, those on the opposite one.
+  `severity/accuracy`: where both name one. `certainty/accuracy`: of findings that both name.
+* `yes_no/...`: yes-or-no questions (is_..., has_...). "Is it normal?" counts as asked. Who says
+  neither is wrong, and counted in `undecided`. `predicted_yes` beside `true_yes` shows a bias.
+* `boxes/...`: boxes of the answer one to one with those of the main answers, without classes, IoU >
+  0.3 and 0.5; `boxes/iou` and its kin: of the unions of boxes, mean over the questions where they
+  are defined, and the share above 0.3.
+* `text/...`: ROUGE-L and BLEU-4 of the sentences without boxes. They reward form; "no effusion" is
+  near "effusion".
+* `parse_failure_rate`: answers whose boxes cannot be read; that there is none is a failure only
+  where the reference has some.
+* `errors/...`: claims by what is wrong with them, and statements that were missed or contradicted
+  (cxr_qba_claims.py). `hallucination/...`: claims on questions where the reference finds nothing.
+
+`n`: questions, but claims, statements and the like where a figure is a share of those.
+"""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from cxrjax.codecs import Codec, get_codec
+from cxrjax.errors import UserError
+from cxrjax.metrics import classification, text
+from cxrjax.metrics.bootstrap import Estimate, Figure, Formula, Sums
+from cxrjax.papers.cxr_qba.answers import outcome
+from cxrjax.papers.cxr_qba.claims import CLAIMS, STATEMENTS
+from cxrjax.papers.cxr_qba.counts import (
+    IOUS,
+    SystemCounts,
+    attributes_of,
+    ceiling_columns,
+    clusters_of,
+    count_system,
+)
+from cxrjax.papers.cxr_qba.tables import BREAKDOWN, markdown, rows
+from cxrjax.papers.cxr_qba.truth import ATTRIBUTES, References, read_references
+from cxrjax.records import read_records
+from cxrjax.records_io.output import hash_lines
+from cxrjax.scoring.figures import break_down, of, quotient
+from cxrjax.scoring.predictions import Prediction, read_predictions
+from cxrjax.scoring.scores import (
+    PAPER,
+    STRICT,
+    Benchmark,
+    Counted,
+    ScoreOptions,
+    Scores,
+    make_scores,
+)
+
+GT_MODE = "exact"
+# What a training run logs.
+LOGGED = {
+    STRICT: (
+        *("findings/f1", "findings/precision", "findings/recall", "yes_no/balanced_accuracy"),
+        *("boxes/f1@0.3", "boxes/iou", "sides/swapped", "hallucination/rate"),
+        *("text/rouge_l", "text/bleu", "parse_failure_rate"),
+    )
+}
+# In what systems are compared.
+COMPARED = (*BREAKDOWN, "boxes/f1@0.5", "hallucination/rate", "sides/swapped")
+
+
+def score(
+    references: References,
+    systems: Mapping[str, Iterable[Prediction]],
+    codec: Codec | None = None,
+    options: ScoreOptions | None = None,
+    sources: Mapping[str, str] | None = None,
+) -> Scores:
+    """Figures of several systems on one set of references.
+
+    Args:
+        systems: name -> predictions, at most one per question.
+        codec: reads boxes from text where a prediction has none of its own.
+        options: how intervals and comparisons are made; by default 1,000 resamples from seed 0.
+        sources: system -> what its predictions are called in error messages; default: its name.
+
+    Raises:
+        UserError: predictions for unknown questions, or without boxes and codec.
+    """
+    ceiling = ceiling_columns(references)
+    attributes = attributes_of(references, ATTRIBUTES)
+    counted = {}
+    for name, predictions in systems.items():
+        counts = count_system(references, predictions, codec, (sources or {}).get(name, name))
+        figures = _figures(references, counts, attributes)
+        counted[name] = Counted({**counts.columns, **ceiling}, figures, dict(counts.problems))
+    settings = {
+        "benchmark": "cxr_qba",
+        "datasets": references.datasets,
+        "splits": references.splits,
+        "split_sha256": hash_lines(references.questions),
+        "images": references.images,
+        "questions": len(references.questions),
+        "gt_mode": GT_MODE,
+        "codec": codec.name if codec else None,
+        "findings_without_definition": references.unknown_findings,
+        "breakdowns": {
+            name: sorted({value for value in values if value is not None})
+            for name, values in attributes.items()
+        },
+    }
+    return make_scores(
+        counted,
+        clusters_of(references),
+        settings,
+        options or ScoreOptions(gt_mode=GT_MODE),
+        attributes,
+        compared={STRICT: COMPARED},
+    )
+
+
+def score_files(references: Path, predictions: Mapping[str, Path], options: ScoreOptions) -> Scores:
+    """`score` on files; the settings carry the files' hashes.
+
+    Raises:
+        UserError: a file is unusable; the message names file and line or question.
+    """
+    if options.gt_mode != GT_MODE:
+        raise UserError(
+            f"--gt_mode={options.gt_mode}: expected '{GT_MODE}', the boxes of the reference answers"
+        )
+    scores = score(
+        read_references(read_records(references), str(references)),
+        {name: read_predictions(path) for name, path in predictions.items()},
+        get_codec(options.codec) if options.codec else None,
+        options,
+        {name: str(path) for name, path in predictions.items()},
+    )
+    return scores.with_files(references, predictions)
+
+
+def _figures(
+    references: References,
+    counts: SystemCounts,
+    attributes: Mapping[str, list[str | None]],
+) -> dict[str, dict[str, Figure | Estimate]]:
+    questions = len(references.questions)
+    strict: dict[str, Figure | Estimate] = {
+        **_findings(),
+        **_yes_no(),
+        **_boxes(),
+        **_text(),
+        **_errors(),
+        "parse_failure_rate": Figure(quotient("parse_failures", "questions"), "questions"),
+    }
+    paper: dict[str, Figure | Estimate] = {
+        name: Estimate(None, None, None, 0) for name in strict if name != "parse_failure_rate"
+    }
+    shared: dict[str, Figure | Estimate] = {
+        "parse_failure_rate": strict["parse_failure_rate"],
+        **{
+            f"parse_failure_rate/{name}": Estimate(count / questions, None, None, questions)
+            for name, count in counts.parse_failures.items()
+        },
+        **{
+            f"problems/{name}": Estimate(count, None, None, questions)
+            for name, count in counts.problems.items()
+        },
+    }
+    headline = {**_findings(), **_yes_no(), **_boxes(), **_text()}
+    for attribute, values in attributes.items():
+        strict |= break_down({name: headline[name] for name in BREAKDOWN}, attribute, values)
+    return {PAPER: {**paper, **shared}, STRICT: {**strict, **shared}}
+
+
+def _harmonic(prefix: str) -> Formula:
+    """F1 of precision over claims and recall over statements."""
+
+    def f1(sums: Sums) -> np.ndarray:
+        return classification.harmonic_mean(
+            classification.ratio(sums[f"{prefix}supported"], sums[f"{prefix}claims"]),
+            classification.ratio(sums[f"{prefix}found"], sums[f"{prefix}stated"]),
+        )
+
+    return f1
+
+
+def _findings() -> dict[str, Figure]:
+    return {
+        "findings/precision": Figure(quotient("supported", "claims"), "claims"),
+        "findings/recall": Figure(quotient("found", "stated"), "stated"),
+        "findings/f1": Figure(_harmonic(""), "questions"),
+        "findings/ceiling_precision": Figure(
+            quotient("ceiling/supported", "ceiling/claims"), "ceiling/claims"
+        ),
+        "findings/ceiling_recall": Figure(
+            quotient("ceiling/found", "ceiling/stated"), "ceiling/stated"
+        ),
+        "findings/ceiling_f1": Figure(_harmonic("ceiling/"), "questions"),
+        "denials/precision": Figure(quotient("denied/right", "denied/stated"), "denied/stated"),
+        "sides/swapped": Figure(quotient("sides/swapped", "sides/compared"), "sides/compared"),
+        "sides/partial": Figure(quotient("sides/partial", "sides/compared"), "sides/compared"),
+        "severity/accuracy": Figure(
+            quotient("severity/right", "severity/compared"), "severity/compared"
+        ),
+        "certainty/accuracy": Figure(
+            quotient("certainty/right", "certainty/compared"), "certainty/compared"
+        ),
+    }
+
+
+def _yes_no() -> dict[str, Figure]:
+    counts = tuple(f"yes_no/{name}" for name in ("tp", "fp", "fn", "tn"))
+    tp, fp, fn, _ = counts
+    asked = "yes_no/questions"
+    ceiling = tuple(f"ceiling/{name}" for name in counts)
+
+    def predicted(sums: Sums) -> np.ndarray:
+        return classification.ratio(sums[tp] + sums[fp], sums[asked])
+
+    def true(sums: Sums) -> np.ndarray:
+        return classification.ratio(sums[tp] + sums[fn], sums[asked])
+
+    return {
+        "yes_no/accuracy": Figure(of(classification.accuracy, *counts), asked),
+        "yes_no/balanced_accuracy": Figure(of(classification.balanced_accuracy, *counts), asked),
+        "yes_no/mcc": Figure(of(classification.matthews, *counts), asked),
+        "yes_no/predicted_yes": Figure(predicted, asked),
+        "yes_no/true_yes": Figure(true, asked),
+        "yes_no/undecided": Figure(quotient("yes_no/undecided", asked), asked),
+        "yes_no/ceiling_balanced_accuracy": Figure(
+            of(classification.balanced_accuracy, *ceiling), asked
+        ),
+    }
+
+
+def _boxes() -> dict[str, Figure]:
+    figures: dict[str, Figure] = {}
+    for iou in IOUS:
+        tp, fp, fn, total = (f"boxes@{iou}/{name}" for name in ("tp", "fp", "fn", "iou"))
+        figures |= {
+            f"boxes/precision@{iou}": Figure(of(classification.precision, tp, fp), "questions"),
+            f"boxes/recall@{iou}": Figure(of(classification.recall, tp, fn), "questions"),
+            f"boxes/f1@{iou}": Figure(of(classification.f1, tp, fp, fn), "questions"),
+            f"boxes/miou_tp@{iou}": Figure(quotient(total, tp), "questions"),
+        }
+    for name in ("iou", "iop", "iot"):
+        column = f"region/{name}"
+        figures |= {
+            f"boxes/{name}": Figure(quotient(column, f"{column}/n"), f"{column}/n"),
+            f"boxes/{name}@0.3": Figure(quotient(f"{column}@0.3", f"{column}/n"), f"{column}/n"),
+        }
+    figures["boxes/per_question_without"] = Figure(
+        quotient("without_boxes/boxes", "without_boxes/questions"), "without_boxes/questions"
+    )
+    return figures
+
+
+def _text() -> dict[str, Figure]:
+    return {
+        "text/rouge_l": Figure(quotient("rougeL", "texts"), "texts"),
+        "text/bleu": Figure(text.bleu, "texts"),
+    }
+
+
+def _errors() -> dict[str, Figure]:
+    return {
+        **{
+            f"errors/{name}": Figure(quotient(f"claim/{name}", "claims"), "claims")
+            for name in CLAIMS
+        },
+        **{
+            f"errors/statement_{name}": Figure(quotient(f"statement/{name}", "stated"), "stated")
+            for name in STATEMENTS
+        },
+        "hallucination/rate": Figure(
+            quotient("normal/hallucinated", "normal/questions"), "normal/questions"
+        ),
+        "hallucination/claims_per_question": Figure(
+            quotient("normal/claims", "normal/questions"), "normal/questions"
+        ),
+    }
+
+
+CXR_QBA = Benchmark(
+    score_files=score_files,
+    gt_modes=(GT_MODE,),
+    markdown=markdown,
+    rows=rows,
+    outcome=outcome,
+    logged=LOGGED,
+)

@@ -1,0 +1,268 @@
+"""Metadata tables on seven levels, each as csv.gz and as parquet.
+
+<level>_metadata.csv.gz, <level>_metadata.parquet for the levels of `COLUMNS`. Tables are written
+row by row while a data set is built, and read in parts: the release's largest has 151 million rows.
+Columns are the project's own where the release's are not published.
+"""
+
+import contextlib
+import csv
+import gzip
+import io
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cxrjax.errors import UserError
+from cxrjax.papers.cxr_qba.construct.ratings import (
+    ANSWER_CRITERIA,
+    QUESTION_CRITERIA,
+    SCENE_GRAPH_CRITERIA,
+    overall_grade,
+    rating,
+)
+from cxrjax.papers.cxr_qba.construct.study import StudyImage
+from cxrjax.papers.cxr_qba.native import SceneGraph, StudyQuestions
+
+_STUDY = ("patient_id", "study_id")
+_QUESTION = (*_STUDY, "question_id")
+_ANSWER = (*_QUESTION, "answer_id")
+_WHOLE = ("height", "width", "answer_level", "studies", "questions", "images", "frontal_images")
+_FLAGS = ("frontal", "from_report", "contains_report_answers", "contains_template_answers")
+COLUMNS: dict[str, tuple[str, ...]] = {
+    "patient": ("patient_id", "split", "studies"),
+    "study": (*_STUDY, "split", "images", "frontal_images", "questions"),
+    "image": (
+        *(*_STUDY, "image_id", "view_position", "patient_orientation", "frontal"),
+        *("height", "width", "localization_quality"),
+    ),
+    "question": (
+        *(*_QUESTION, "split", "question_type", "question_strategy", "extraction_grade"),
+        *("surrogate_grade", "grade", "contains_report_answers", "contains_template_answers"),
+    ),
+    "question_image": (*_QUESTION, "image_id", "frontal", "localization_quality"),
+    "answer": (*_ANSWER, "answer_type", "answer_level", "positiveness", "certainty", "from_report"),
+    "answer_image": (*_ANSWER, "image_id", "frontal", "localization_quality"),
+}
+_BATCH = 50_000
+# Fixed, so that the same rows give the same bytes.
+_NO_TIME = 0
+
+
+class MetadataWriter:
+    """Writes the tables. Use as a context.
+
+    Args:
+        folder: made where it is missing.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._tables = {level: _Table(folder, level) for level in COLUMNS}
+        self._files = contextlib.ExitStack()
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def __enter__(self) -> "MetadataWriter":
+        for table in self._tables.values():
+            self._files.enter_context(table)
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self._files.__exit__(*exception)
+
+    def patient(self, patient_id: str, split: str, studies: int) -> None:
+        """A row of the patient table."""
+        self._tables["patient"].add({"patient_id": patient_id, "split": split, "studies": studies})
+
+    def study(
+        self,
+        graph: SceneGraph,
+        questions: StudyQuestions,
+        images: Sequence[StudyImage],
+        split: str,
+    ) -> None:
+        """A study's rows in all tables below the patient's."""
+        ids = {"patient_id": graph.patient_id, "study_id": graph.study_id}
+        frontal = {image.image_id: image.frontal for image in images}
+        add = {level: table.add for level, table in self._tables.items()}
+        add["study"](
+            {
+                **ids,
+                "split": split,
+                "images": len(images),
+                "frontal_images": sum(frontal.values()),
+                "questions": len(questions.questions),
+            }
+        )
+        for image in images:
+            height, width = image.image_hw or (None, None)
+            add["image"](
+                {
+                    **ids,
+                    "image_id": image.image_id,
+                    "view_position": image.view or None,
+                    "patient_orientation": image.orientation or None,
+                    "frontal": image.frontal,
+                    "height": height,
+                    "width": width,
+                    "localization_quality": graph.study_img_localization_quality.get(
+                        image.image_id
+                    ),
+                }
+            )
+        for question in questions.questions:
+            own = {**ids, "question_id": question.question_id}
+            add["question"](
+                {
+                    **own,
+                    "split": split,
+                    "question_type": question.question_type,
+                    "question_strategy": question.question_strategy,
+                    "extraction_grade": question.question_quality.get("extraction_grade"),
+                    "surrogate_grade": question.question_quality.get("surrogate", {}).get("grade"),
+                    "grade": overall_grade(question),
+                    "contains_report_answers": question.contains_report_answers,
+                    "contains_template_answers": question.contains_template_answers,
+                }
+            )
+            for image_id, value in question.question_img_localization_quality.items():
+                add["question_image"](
+                    {
+                        **own,
+                        "image_id": image_id,
+                        "frontal": frontal.get(image_id, False),
+                        "localization_quality": value,
+                    }
+                )
+            for answer in question.all_answers():
+                part = {**own, "answer_id": answer.answer_id}
+                add["answer"](
+                    {
+                        **part,
+                        "answer_type": answer.answer_type,
+                        "answer_level": answer.answer_level,
+                        "positiveness": answer.positiveness,
+                        "certainty": answer.certainty,
+                        "from_report": answer.from_report,
+                    }
+                )
+                for image_id, place in answer.localization.items():
+                    add["answer_image"](
+                        {
+                            **part,
+                            "image_id": image_id,
+                            "frontal": frontal.get(image_id, False),
+                            "localization_quality": place.localization_quality,
+                        }
+                    )
+
+
+class _Table:
+    """One level's two files."""
+
+    def __init__(self, folder: Path, level: str) -> None:
+        self._stem = folder / f"{level}_metadata"
+        self._columns = COLUMNS[level]
+        self._schema = pa.schema([(name, _type(name)) for name in self._columns])
+        self._rows: list[Mapping[str, Any]] = []
+        self._open = contextlib.ExitStack()
+
+    def __enter__(self) -> "_Table":
+        raw = self._open.enter_context(open(f"{self._stem}.csv.gz", "wb"))
+        packed = self._open.enter_context(
+            gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=_NO_TIME, compresslevel=6)
+        )
+        text = self._open.enter_context(io.TextIOWrapper(packed, encoding="utf-8", newline=""))
+        self._csv = csv.DictWriter(text, self._columns, lineterminator="\n")
+        self._csv.writeheader()
+        self._parquet = self._open.enter_context(
+            pq.ParquetWriter(f"{self._stem}.parquet", self._schema)
+        )
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self._flush()
+        self._open.__exit__(*exception)
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        self._rows.append(row)
+        if len(self._rows) >= _BATCH:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._rows:
+            self._csv.writerows(self._rows)
+            self._parquet.write_table(pa.Table.from_pylist(list(self._rows), self._schema))
+            self._rows.clear()
+
+
+def _type(column: str) -> pa.DataType:
+    return pa.int64() if column in _WHOLE else pa.bool_() if column in _FLAGS else pa.string()
+
+
+def read_table(path: Path, columns: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:
+    """Rows of a metadata table, .csv.gz or .parquet, a part of it in memory at a time.
+
+    In both, numbers are int, flags bool, and what is missing None.
+
+    Args:
+        columns: those wanted; all where not given.
+
+    Raises:
+        UserError: the file cannot be read or lacks a column.
+    """
+    try:
+        rows = _read_parquet(path, columns) if path.suffix == ".parquet" else _read_csv(path)
+        for row in rows:
+            yield {name: row[name] for name in columns} if columns else row
+    except KeyError as error:
+        raise UserError(f"{path}: has no column {error.args[0]!r}") from None
+    # ValueError: a cell that is no number, or text that is not UTF-8.
+    except (OSError, EOFError, zlib.error, csv.Error, ValueError, pa.ArrowException) as error:
+        raise UserError(f"{path}: cannot read the table: {error}") from None
+
+
+def _read_parquet(path: Path, columns: Sequence[str] | None) -> Iterator[dict[str, Any]]:
+    with pq.ParquetFile(path) as file:
+        for name in columns or ():
+            if name not in file.schema_arrow.names:
+                raise KeyError(name)
+        wanted = list(columns) if columns else None
+        for batch in file.iter_batches(_BATCH, columns=wanted):
+            yield from batch.to_pylist()
+
+
+def _read_csv(path: Path) -> Iterator[dict[str, Any]]:
+    with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            yield {name: _value(name, text) for name, text in row.items()}
+
+
+def _value(column: str, text: str | None) -> Any:
+    if not text:
+        return None
+    if column in _WHOLE:
+        return int(float(text))
+    return text in ("True", "true", "1") if column in _FLAGS else text
+
+
+def quality_mappings() -> Iterator[tuple[str, str, str]]:
+    """(criterion, value, best grade that it allows) of quality_mappings.csv.
+
+    The release's file also has a number for each; those are not published.
+    """
+    for table in (SCENE_GRAPH_CRITERIA, ANSWER_CRITERIA, QUESTION_CRITERIA):
+        for criterion, values in table.items():
+            for value in values:
+                yield criterion, value, rating(criterion, value)
+
+
+def write_quality_mappings(path: Path) -> None:
+    """Writes quality_mappings.csv."""
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(("criterion", "value", "grade"))
+        writer.writerows(quality_mappings())

@@ -1,0 +1,250 @@
+"""The release's files of each study, in folders and in zip archives.
+
+    p1x/p1xxxxxxx/sxxxxxxxx.scene_graph.json
+    p1x/p1xxxxxxx/sxxxxxxxx.qa.json
+
+They may stand below other folders and in several archives, such as one for each p1x and kind. A
+study's key is (patient, study). Nothing is unpacked: members are read one by one, and those with
+a path that leads out of the archive or of more than `MAX_BYTES` are set aside.
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import re
+import zipfile
+import zlib
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import pydantic
+
+from cxrjax.errors import UserError
+from cxrjax.papers.cxr_qba.construct.checks import check_graph, check_questions
+from cxrjax.papers.cxr_qba.native import Native, SceneGraph, StudyQuestions
+from cxrjax.papers.cxr_qba.study_boxes import fit_study_boxes
+from cxrjax.records_io.quality import QualityLog, Unusable
+
+SCENE_GRAPH = ".scene_graph.json"
+QA = ".qa.json"
+SUFFIXES = (SCENE_GRAPH, QA)
+# A study with 500 questions and three images has some 8 MB.
+MAX_BYTES = 64 << 20
+# JSON of this kind shrinks by 10 to 60; a file of zeros by 1,000.
+MAX_RATIO = 200
+_SMALL = 1 << 20
+_NAME = re.compile(r"(?:^|/)(?P<patient>[^/]+)/(?P<study>[^/]+?)(?:\.scene_graph|\.qa)\.json$")
+
+# What the libraries raise on damaged, encrypted or strangely packed members.
+_UNREADABLE = (
+    OSError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError
+)  # fmt: skip
+
+Key = tuple[str, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Member:
+    """A file in a folder, or in an archive where `archive` is given."""
+
+    name: str
+    root: Path
+    archive: zipfile.ZipFile | None = None
+
+    def read(self) -> bytes:
+        """The content.
+
+        Raises:
+            Unusable: `unsafe_member`.
+            UserError: it cannot be read.
+        """
+        try:
+            if self.archive is None:
+                return self._read_file()
+            return self._read_member(self.archive)
+        except _UNREADABLE as error:
+            raise UserError(f"{self.root}: {self.name}: cannot read: {error}") from None
+
+    def _read_file(self) -> bytes:
+        path = self.root / self.name
+        if not path.resolve().is_relative_to(self.root.resolve()):
+            raise Unusable("unsafe_member", "a link that leads out of the folder")
+        with open(path, "rb") as file:
+            return _limited(file)
+
+    def _read_member(self, archive: zipfile.ZipFile) -> bytes:
+        info = archive.getinfo(self.name)
+        if info.file_size > max(_SMALL, MAX_RATIO * info.compress_size):
+            raise Unusable(
+                "unsafe_member",
+                f"{info.file_size} bytes out of {info.compress_size}; expected at most "
+                f"{MAX_RATIO} times as many",
+            )
+        # The header may lie: what comes out is counted.
+        with archive.open(info) as file:
+            return _limited(file)
+
+
+def _limited(file: Any) -> bytes:
+    content = file.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise Unusable("unsafe_member", f"more than {MAX_BYTES} bytes; no study has as many")
+    return content
+
+
+class StudyFiles:
+    """Finds and reads studies. Use as a context.
+
+    Args:
+        path: folder, zip archive, or folder with zip archives at any depth.
+        quality: where what can't be used is set aside.
+
+    Attributes:
+        members: (patient, study) -> suffix -> file, by key.
+    """
+
+    def __init__(self, path: Path, quality: QualityLog) -> None:
+        self._quality = quality
+        self._open = contextlib.ExitStack()
+        self.members: dict[Key, dict[str, Member]] = {}
+        try:
+            self._scan(path)
+        except BaseException:
+            self._open.close()
+            raise
+        self.members = dict(sorted(self.members.items()))
+
+    def __enter__(self) -> "StudyFiles":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._open.close()
+
+    def read(
+        self, key: Key, image_sizes: dict[str, tuple[int, int]] | None = None
+    ) -> tuple[SceneGraph | None, StudyQuestions | None]:
+        """A study's scene graph and questions; None for what is missing or was set aside.
+
+        Boxes that reach beyond their images are cut, and those that are none are taken out.
+
+        Args:
+            image_sizes: image id -> (height, width), which boxes are made to fit.
+        """
+        files = self.members[key]
+        graph = self._parse(key, files.get(SCENE_GRAPH), SceneGraph)
+        questions = self._parse(key, files.get(QA), StudyQuestions)
+        assert graph is None or isinstance(graph, SceneGraph)
+        assert questions is None or isinstance(questions, StudyQuestions)
+        where = next((files[suffix].name for suffix in SUFFIXES if suffix in files), "")
+        try:
+            fit_study_boxes(graph, questions, image_sizes or {}, where, self._quality)
+        except Unusable as fault:
+            self._quality.set_aside(fault.reason, "/".join(key), where, fault.found)
+            return None, None
+        return graph, questions
+
+    def _parse(self, key: Key, member: Member | None, kind: type[Native]) -> Native | None:
+        if member is None:
+            return None
+        self._quality.examined["files"] += 1
+        try:
+            parsed = parse(member.read(), kind)
+            if isinstance(parsed, SceneGraph):
+                check_graph(parsed, key)
+            elif isinstance(parsed, StudyQuestions):
+                check_questions(parsed, key)
+        except Unusable as fault:
+            self._quality.set_aside(fault.reason, "/".join(key), member.name, fault.found)
+            return None
+        return parsed
+
+    def _scan(self, path: Path) -> None:
+        if path.is_dir():
+            for file in sorted(path.rglob("*.json")):
+                self._add(Member(file.relative_to(path).as_posix(), path))
+            for archive in sorted(path.rglob("*.zip")):
+                self._scan_archive(archive)
+        elif path.is_file():
+            self._scan_archive(path)
+        else:
+            raise UserError(f"{path}: not there; expected a folder or zip of CXR-QBA's files")
+
+    def _scan_archive(self, path: Path) -> None:
+        try:
+            archive = self._open.enter_context(zipfile.ZipFile(path))
+        except (OSError, zipfile.BadZipFile) as error:
+            raise UserError(f"{path}: not a zip archive ({error}); fetch it again") from None
+        for name in sorted(set(archive.namelist())):
+            pure = PurePosixPath(name.replace("\\", "/"))
+            if pure.is_absolute() or ".." in pure.parts or re.match(r"^[A-Za-z]:", name):
+                self._quality.set_aside(
+                    "unsafe_member", name, path.name, "a path that leads out of the archive"
+                )
+                continue
+            self._add(Member(name, path, archive))
+
+    def _add(self, member: Member) -> None:
+        match = _NAME.search("/" + member.name)
+        if match is None:
+            return
+        suffix = next(suffix for suffix in SUFFIXES if member.name.endswith(suffix))
+        files = self.members.setdefault((match["patient"], match["study"]), {})
+        if suffix in files:
+            self._quality.set_aside(
+                "duplicate_id", match["study"], member.name, f"also in {files[suffix].root}"
+            )
+            return
+        files[suffix] = member
+
+
+def holds_studies(folder: Path) -> bool:
+    """Whether a file below a folder, or a member of an archive there, is a study's."""
+    archives: list[Path] = []
+    # Once: a folder of MIMIC-CXR-JPG has 600,000 files.
+    for place, _, names in os.walk(folder):
+        if any(name.endswith(SUFFIXES) for name in names):
+            return True
+        archives += [Path(place) / name for name in names if name.endswith(".zip")]
+    for path in sorted(archives):
+        try:
+            with zipfile.ZipFile(path) as archive:
+                if any(name.endswith(SUFFIXES) for name in archive.namelist()):
+                    return True
+        except (OSError, zipfile.BadZipFile):
+            continue  # whoever reads the release will say so
+    return False
+
+
+def parse(content: bytes, kind: type[Native]) -> Native:
+    """An object out of a file's bytes.
+
+    Raises:
+        Unusable: `bad_encoding` where it is not UTF-8, `invalid_graph` where it is not the object.
+    """
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise Unusable("bad_encoding", f"byte {error.start} is not UTF-8") from None
+    try:
+        return kind.model_validate(json.loads(text))
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, pydantic.ValidationError):
+            first = error.errors()[0]
+            place = ".".join(str(part) for part in first["loc"][-12:])
+            raise Unusable("invalid_graph", f"{place}: {first['msg']}") from None
+        raise Unusable("invalid_graph", f"not JSON: {error}") from None
+
+
+def study_path(patient_id: str, study_id: str) -> str:
+    """Where a study's files lie: `p10/p10000032/s50414267`."""
+    return f"{patient_id[:3]}/{patient_id}/{study_id}"
+
+
+def write_study(root: Path, native: SceneGraph | StudyQuestions, whole: bool = True) -> Path:
+    """Writes an object at its place below `root`. `whole` as in `Native.to_json`."""
+    suffix = SCENE_GRAPH if isinstance(native, SceneGraph) else QA
+    path = root / (study_path(native.patient_id, native.study_id) + suffix)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(native.to_json(whole), ensure_ascii=False), encoding="utf-8")
+    return path

@@ -1,0 +1,1 @@
+"""CXR-QBA's scene graphs held against what people said of the same studies."""

@@ -1,0 +1,180 @@
+"""CXR-QBA's boxes against MS-CXR's and REFLACX's, study by study and finding by finding.
+
+    python -m cxrjax.score --benchmark=cxr_qba_boxes --out=DIR --name=ours \\
+        --references=MS_CXR_Local_Alignment_v1.1.0.csv --predictions=BUILD/native
+
+`--references` is MS-CXR's CSV or JSON, or REFLACX's folder. For a study and a class that both sides
+say is there: the union of the boxes of all nodes with one of the class's tags (or something more
+special) against the union of the humans' boxes, on the images that a human marked; areas are summed
+over the study's images. `boxes/iou@0.3/micro` is the share of such pairs, of all classes together,
+with an IoU of 30 % and more; IoP is the share of the nodes' area that is right, IoT that of the
+humans' that is found.
+
+`paper`: both sides have boxes there. `strict`: a node without a box on those images counts too,
+with an IoU and IoT of 0. The authors used 6 of MS-CXR's 8 classes and 18 of REFLACX's and don't
+say which: here it is all that have a tag, listed by class. REFLACX's ellipses count as the boxes
+that hold them, all readings of an image together.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from cxrjax.errors import UserError
+from cxrjax.metrics.bootstrap import Figure
+from cxrjax.metrics.localization import (
+    RegionAreas,
+    region_areas,
+    region_iop,
+    region_iot,
+    region_iou,
+)
+from cxrjax.papers.cxr_qba.native import SceneGraph
+from cxrjax.papers.cxr_qba.validation.human_labels import (
+    ClassTags,
+    ImageBoxes,
+    load_label_classes,
+    read_ms_cxr,
+    read_reflacx,
+)
+from cxrjax.papers.cxr_qba.validation.studies import (
+    PROTOCOLS,
+    Named,
+    Row,
+    Tags,
+    refuse_codec,
+    score_studies,
+)
+from cxrjax.papers.cxr_qba.validation.tables import boxes_markdown, boxes_rows
+from cxrjax.records_io.quality import QualityLog
+from cxrjax.scoring.figures import quotient
+from cxrjax.scoring.scores import PAPER, STRICT, Benchmark, ScoreOptions, Scores
+
+GT_MODE = "exact"
+THRESHOLD = 0.3
+_OVERLAPS = ("iou", "iop", "iot")
+
+
+def score_boxes(labels: Path, graphs: Mapping[str, Path], options: ScoreOptions) -> Scores:
+    """Boxes of scene graphs against a set of human boxes.
+
+    Raises:
+        UserError: a file is unusable, or no image is in both.
+    """
+    refuse_codec(options)
+    if options.gt_mode != GT_MODE:
+        raise UserError(f"--gt_mode={options.gt_mode}: expected '{GT_MODE}', the humans' boxes")
+    quality = QualityLog()
+    box_set = "REFLACX" if labels.is_dir() else "MS-CXR"
+    boxes = (read_reflacx if labels.is_dir() else read_ms_cxr)(labels, quality)
+    known = load_label_classes()
+    classes = {
+        name: tags
+        for name, tags in known.boxes[box_set].items()
+        if any(name in marks for marks in boxes.values())
+    }
+
+    seen: set[str] = set()
+
+    def count(study: str, graph: SceneGraph) -> Row | None:
+        marked = [image for image in images_of(graph) if image in boxes]
+        seen.update(marked)
+        return _pairs(graph, marked, boxes, classes) if marked else None
+
+    pooled = {
+        f"{protocol}/micro/{part}": [f"{protocol}/{name}/{part}" for name in classes]
+        for protocol in PROTOCOLS
+        for part in _PARTS
+    }
+    settings = {
+        "benchmark": "cxr_qba_boxes",
+        "labels": box_set,
+        "classes": list(classes),
+        "threshold": THRESHOLD,
+        "version_of_classes": known.version,
+        "images_with_labels": len(boxes),
+        "labels_set_aside": {reason: n for reason, n in quality.counts().items() if n},
+    }
+    figures = {protocol: _figures(protocol, [*classes, "micro"]) for protocol in PROTOCOLS}
+    scores = score_studies(labels, graphs, options, count, None, figures, settings, pooled)
+    missing = {"images_not_in_the_data_set": len(boxes.keys() - seen)}
+    return dataclasses.replace(scores, settings={**scores.settings, **missing})
+
+
+_PARTS = ("pairs", *(f"{o}{part}" for o in _OVERLAPS for part in ("", f"@{THRESHOLD}", "/n")))
+
+
+def images_of(graph: SceneGraph) -> Sequence[str]:
+    """Ids of the images on which the graph says that something is."""
+    named = dict.fromkeys(graph.study_img_localization_quality)
+    for observation in graph.observations.values():
+        named |= dict.fromkeys(observation.localization)
+    for region in graph.regions.values():
+        named |= dict.fromkeys(region.localization)
+    return list(named)
+
+
+def _pairs(
+    graph: SceneGraph,
+    images: Sequence[str],
+    boxes: ImageBoxes,
+    classes: Mapping[str, ClassTags],
+) -> Row:
+    """A study's pairs: of each class that both sides say is there."""
+    tags = Tags(graph)
+    row: Row = {}
+    for name, which in classes.items():
+        marked = [image for image in images if name in boxes[image]]
+        nodes = tags.nodes(which)
+        if not marked or not nodes:
+            continue
+        areas = []
+        for image in marked:
+            places = [node.localization[image] for node in nodes if image in node.localization]
+            ours = [box for place in places for box in place.bboxes]
+            areas.append(
+                region_areas(
+                    np.array(ours, np.float64).reshape(-1, 4), np.array(boxes[image][name])
+                )
+            )
+        total = RegionAreas(*np.sum(areas, axis=0).tolist())
+        row |= _pair(f"{STRICT}/{name}", total)
+        if total.predicted:
+            row |= _pair(f"{PAPER}/{name}", total)
+    return row
+
+
+def _pair(prefix: str, areas: RegionAreas) -> Row:
+    shares = {
+        "iou": region_iou(*areas),
+        "iop": region_iop(areas.intersection, areas.predicted),
+        "iot": region_iot(areas.intersection, areas.truth),
+    }
+    row = {f"{prefix}/pairs": 1.0}
+    for name, value in shares.items():
+        if np.isfinite(value):
+            row |= {
+                f"{prefix}/{name}": float(value),
+                f"{prefix}/{name}@{THRESHOLD}": float(value >= THRESHOLD),
+                f"{prefix}/{name}/n": 1.0,
+            }
+    return row
+
+
+def _figures(protocol: str, names: Sequence[str]) -> Named:
+    figures: Named = {}
+    for name in names:
+        for overlap in _OVERLAPS:
+            column = f"{protocol}/{name}/{overlap}"
+            for suffix in (f"@{THRESHOLD}", ""):
+                figures[f"boxes/{overlap}{suffix}/{name}"] = Figure(
+                    quotient(f"{column}{suffix}", f"{column}/n"), f"{column}/n"
+                )
+    return figures
+
+
+CXR_QBA_BOXES = Benchmark(
+    score_files=score_boxes, gt_modes=(GT_MODE,), markdown=boxes_markdown, rows=boxes_rows
+)

@@ -1,0 +1,1 @@
+"""Making GEMeX's questions out of reports and regions."""

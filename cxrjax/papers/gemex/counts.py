@@ -1,0 +1,278 @@
+"""One system's answers against GEMeX's references: what is counted of each question.
+
+Everything that a figure of GEMeX needs is a sum over questions of the columns made here.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import get_args
+
+import numpy as np
+from jaxtyping import Float
+from tqdm import tqdm
+
+from cxrjax.codecs import CODECS, FAILURE_CATEGORIES, Codec
+from cxrjax.codecs.prose import SIDE
+from cxrjax.errors import UserError
+from cxrjax.language_model.judges import Judge, Sample
+from cxrjax.metrics.classification import set_counts
+from cxrjax.metrics.localization import v_score
+from cxrjax.metrics.text import bleu_statistics, rouge
+from cxrjax.papers.gemex.choices import NamedOptions, chance, jaccard, named_options
+from cxrjax.papers.gemex.dialogue import AnswerFailure, parse_answer
+from cxrjax.papers.gemex.truth import Question, References
+from cxrjax.scoring.bert_score import BertScore
+from cxrjax.scoring.judge_failures import count_judge_failures
+from cxrjax.scoring.predictions import PROBLEMS, Prediction, ReadBoxes, check_known, read_boxes
+
+# GEMeX's boxes have no classes.
+GEMEX_PROBLEMS = {
+    name: told for name, told in PROBLEMS.items() if name not in ("unknown_label", "unclassed_box")
+}
+# A reason or location without its tag is a matter of form (`in_form`), not of reading.
+CATEGORIES: tuple[str, ...] = (
+    *(name for name in get_args(AnswerFailure) if name not in ("no_reason", "no_location")),
+    *FAILURE_CATEGORIES,
+)
+BLEU_1 = ("predicted", "reference", "match1", "total1")
+# Columns of ratings: the marks of the paper's order, and those of both orders together.
+REFERENCE_FIRST, BOTH_ORDERS = "reference_first", "both_orders"
+
+Columns = dict[str, Float[np.ndarray, " questions"]]
+Score = Callable[[Sequence[tuple[str, str]]], list[BertScore]]
+
+
+@dataclass(frozen=True)
+class ReadAnswer:
+    """A prediction (or none) as it is scored.
+
+    Attributes:
+        named: of a closed or choice question, what it names.
+        text: answer and reason without tags and boxes.
+        failures: categories, none where everything due could be read.
+        in_form: whether answer and reason stand behind their tags, and a location too, in
+            GEMeX's own boxes or in another codec's.
+        missing: whether there is no prediction.
+    """
+
+    named: NamedOptions | None
+    text: str
+    boxes: ReadBoxes
+    failures: tuple[str, ...]
+    in_form: bool
+    missing: bool = False
+
+
+@dataclass
+class SystemCounts:
+    """What was counted of one system.
+
+    Attributes:
+        columns: name -> a number for each question, in the references' order.
+        confidence: probability of each question's text, NaN where it is not known.
+        problems: category of `GEMEX_PROBLEMS`, and of `JUDGE_PROBLEMS` where a judge was asked ->
+            how often.
+        failures: category of `CATEGORIES` -> how many answers.
+    """
+
+    columns: Columns
+    confidence: Float[np.ndarray, " questions"]
+    problems: Counter[str]
+    failures: Counter[str]
+
+
+# Of the codecs `paligemma` and `vindr_px`, in which our models may write GEMeX's boxes.
+_LOCATION_TOKENS = re.compile(r"<loc[0-9_]{1,40}>")
+
+_NOTHING = ReadAnswer(
+    named=None,
+    text="",
+    boxes=ReadBoxes(np.zeros((0, 4)), None, "ok", ()),
+    failures=(),
+    in_form=False,
+    missing=True,
+)
+
+
+def read_answer(
+    question: Question, prediction: Prediction, codec: Codec | None, source: str
+) -> ReadAnswer:
+    """What an answer says.
+
+    Args:
+        codec: reads boxes from the text of lines without boxes; None: GEMeX's own.
+        source: names the predictions, for error messages.
+
+    Raises:
+        UserError: the codec needs the image's size, and the reference has none.
+    """
+    if question.image_hw is None and codec is not None and codec.name != "gemex":
+        raise UserError(
+            f"{source}: question {question.question_id!r}: --codec={codec.name} needs the image's "
+            "size, and the references have none (image_hw): join it"
+        )
+    height, width = question.image_hw or (SIDE, SIDE)
+    boxes = read_boxes(prediction, codec or CODECS["gemex"], height, width, source)
+    parsed = parse_answer(prediction.text, question.kind, question.choices)
+    tagged = parsed.answer and parsed.reason and (parsed.location or len(boxes.boxes))
+    failures: list[str] = []
+    named = None
+    if question.kind != "open_ended":
+        named = named_options(prediction.text, question.kind, question.choices)
+        if named.failure is not None:
+            failures.append(named.failure)
+    elif not parsed.answer:
+        failures.append("no_answer")
+    if boxes.parse not in ("ok", "no_box"):
+        failures.append(boxes.parse)
+    elif not len(boxes.boxes) and len(question.boxes):
+        failures.append("no_box")
+    return ReadAnswer(
+        named=named,
+        text=without_boxes(" ".join(filter(None, (parsed.answer, parsed.reason)))),
+        boxes=boxes,
+        failures=tuple(dict.fromkeys(failures)),
+        in_form=bool(tagged) and "<answer" in prediction.text.lower(),
+    )
+
+
+def without_boxes(text: str) -> str:
+    """The text without location tokens and without the boxes that the codec `gemex` reads in it."""
+    text = _LOCATION_TOKENS.sub(" ", text)
+    if "[" not in text:
+        return " ".join(text.split())
+    pieces, at = [], 0
+    for span in CODECS["gemex"].find(text, SIDE, SIDE):
+        pieces.append(text[at : span.start])
+        at = span.end
+    return " ".join("".join([*pieces, text[at:]]).split())
+
+
+def count_system(
+    references: References,
+    predictions: Iterable[Prediction],
+    codec: Codec | None,
+    source: str,
+    *,
+    system: str,
+    judge: Judge | None = None,
+    bert_score: Score | None = None,
+) -> SystemCounts:
+    """Counts one system.
+
+    Args:
+        predictions: at most one for each question.
+        codec: as of `read_answer`.
+        source: names the predictions, for error messages.
+        judge, bert_score: asked where given.
+
+    Raises:
+        UserError: a prediction is for an unknown question, or cannot be read without a size; the
+            judge cannot be asked.
+    """
+    by_id = {prediction.question_id: prediction for prediction in predictions}
+    check_known(by_id.values(), references.questions, source)
+    asked = list(references.questions.values())
+    rows: dict[str, list[float]] = {}
+    problems = Counter(dict.fromkeys(GEMEX_PROBLEMS, 0))
+    failures = Counter(dict.fromkeys(CATEGORIES, 0))
+    confidence = np.full(len(asked), np.nan)
+    pairs: list[tuple[str, str]] = []
+    for row, question in enumerate(tqdm(asked, desc=f"scoring {source}", disable=None)):
+        answer = _NOTHING
+        if (prediction := by_id.get(question.question_id)) is not None:
+            answer = read_answer(question, prediction, codec, source)
+            if prediction.answer_probability is not None:
+                confidence[row] = prediction.answer_probability
+        problems["missing_prediction"] += answer.missing
+        problems["blank_answer"] += not (
+            answer.missing or answer.text.strip() or len(answer.boxes.boxes)
+        )
+        problems.update(name for name in answer.boxes.problems if name in GEMEX_PROBLEMS)
+        failures.update(answer.failures)
+        for name, value in _counts(question, answer).items():
+            rows.setdefault(name, []).append(value)
+        pairs.append((answer.text, question.text))
+    columns = {name: np.asarray(values, np.float64) for name, values in rows.items()}
+    if bert_score is not None:
+        columns["bert_score"] = np.array([score.f1 for score in bert_score(pairs)])
+    if judge is not None:
+        ratings, judge_problems = _ratings(judge, asked, pairs, system)
+        columns |= ratings
+        problems.update(judge_problems)
+    return SystemCounts(columns, confidence, problems, failures)
+
+
+def _counts(question: Question, answer: ReadAnswer) -> Mapping[str, float]:
+    """The columns of one question."""
+    named = answer.named.options if answer.named else None
+    key = question.key
+    options = 2 if question.kind == "closed_ended" else len(question.choices or ())
+    placed = v_score(answer.boxes.boxes, question.boxes)
+    found, wrong, missed = set_counts(named or frozenset(), key or frozenset()) if key else (0,) * 3
+    words = bleu_statistics(answer.text, question.text)
+    return {
+        "questions": 1,
+        "in_form": answer.in_form,
+        "failed": bool(answer.failures),
+        "keyed": key is not None,
+        "named": key is not None and named is not None,
+        "right": key is not None and named == key,
+        "jaccard": jaccard(named, key) if key and named else 0.0,
+        "found": found,
+        "wrong": wrong,
+        "missed": missed,
+        "chance": chance(question.kind, options) if key else 0.0,
+        "boxed": len(answer.boxes.boxes) > 0,
+        "no_boxes_at_all": placed.both_empty,
+        "v_strict": 0.0 if answer.missing else placed.strict,
+        "v_lenient": 0.0 if answer.missing else placed.lenient,
+        "v_truth": 0.0 if answer.missing else placed.truth,
+        "rouge_l": rouge(answer.text, question.text, names=("rougeL",))["rougeL"],
+        **{name: words[name] for name in BLEU_1},
+    }
+
+
+def _ratings(
+    judge: Judge, asked: Sequence[Question], pairs: Sequence[tuple[str, str]], system: str
+) -> tuple[Columns, dict[str, int]]:
+    """What the judge says, by question type: the average over types needs them side by side.
+
+    Returns:
+        Columns `asked/<type>` and, of each rating, `<rating>/judged`, the same by type, and
+        `<rating>/{ratio,capped}/<type>`, 0 where the judge failed; and what it failed at.
+    """
+    samples = [
+        Sample(
+            system=system,
+            question_id=question.question_id,
+            question=question.asked,
+            reference=question.text,
+            answer=answer,
+            context=question.report,
+        )
+        for question, (answer, _) in zip(asked, pairs, strict=True)
+    ]
+    scores = judge.relative_scores(samples)
+    columns: Columns = {}
+    kinds = dict.fromkeys(question.kind for question in asked)
+    for kind in kinds:
+        columns[f"asked/{kind}"] = np.array([question.kind == kind for question in asked], float)
+    for rating, ratios in (
+        (REFERENCE_FIRST, [score.ratio_reference_first for score in scores]),
+        (BOTH_ORDERS, [score.ratio for score in scores]),
+    ):
+        found = np.array([np.nan if ratio is None else ratio for ratio in ratios])
+        judged = np.isfinite(found)
+        ratio = np.where(judged, found, 0.0)
+        columns[f"{rating}/judged"] = judged.astype(float)
+        for kind in kinds:
+            here = columns[f"asked/{kind}"]
+            columns |= {
+                f"{rating}/judged/{kind}": judged * here,
+                f"{rating}/ratio/{kind}": ratio * here,
+                f"{rating}/capped/{kind}": np.minimum(ratio, 1.0) * here,
+            }
+    return columns, count_judge_failures(score.failure for score in scores)

@@ -1,0 +1,196 @@
+"""Whether a file's boxes are [x_min, y_min, x_max, y_max] or [x, y, width, height].
+
+The released boxes are the first, as their values show; the author of the data set and another user
+of it say the second. So each file is judged by its own boxes, on the frame of 224 pixels.
+"""
+
+import collections
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import ijson
+
+from cxrjax.errors import UserError
+from cxrjax.papers.gemex.box_convention import BoxFormat, decide, weigh
+from cxrjax.papers.gemex.dialogue import QUESTION_TYPES
+from cxrjax.papers.gemex.native import REPORT_FIELD, native_boxes, to_native, to_record
+from cxrjax.records import Provenance, QARecord
+from cxrjax.records_io.quality import QualityLog, Unusable
+
+TRAIN_FILE = "sub_training_data.json"
+TEST_PATTERN = "*_question.jsonl"
+TEST_FOLDER = "test"
+
+
+def read_native(
+    path: Path,
+    split: str,
+    quality: QualityLog,
+    coord_format: str = "auto",
+    keep_reports: bool = False,
+    source: Provenance | None = None,
+) -> Iterator[QARecord]:
+    """Records of a released file, image size unknown; the kind of file is told by its suffix.
+
+    Args:
+        coord_format: `xyxy`, `xywh`, or `auto`: by the evidence of the whole file, read before.
+        keep_reports: whether `ori_report` is kept in the records.
+
+    Raises:
+        UserError: the file cannot be read, or its boxes are of mixed conventions.
+    """
+    chosen = box_format(path, coord_format)
+    known = _Known()
+    for where, row in _rows(path, quality):
+        quality.examined["questions"] += 1
+        try:
+            digest = _digest(row)
+            record = to_record(row, split, _file_type(path), chosen, keep_reports, source)
+            question_id = known.question_id(row, digest, record)
+        except Unusable as fault:
+            item = str(row.get("row_id", "")) if isinstance(row, dict) else ""
+            quality.set_aside(fault.reason, item, where, fault.found)
+            continue
+        yield record.model_copy(update={"question_id": question_id})
+
+
+class _Known:
+    """What a file's rows so far have said, in some bytes a row."""
+
+    def __init__(self) -> None:
+        self._rows: set[bytes] = set()
+        self._ids: collections.Counter[str] = collections.Counter()
+
+    def question_id(self, row: Mapping[str, Any], digest: bytes, record: QARecord) -> str:
+        """The row's own id, or its image's and the number among that image's of its type.
+
+        Raises:
+            Unusable: the row stood there before (`duplicate_row`), or its `q_id` did
+                (`duplicate_id`).
+        """
+        if digest in self._rows:
+            raise Unusable("duplicate_row", "a row that stood earlier in the file, word for word")
+        number = self._ids[record.question_id]
+        if number and "q_id" in row:
+            raise Unusable("duplicate_id", "a q_id that stood earlier in the file")
+        self._rows.add(digest)
+        self._ids[record.question_id] += 1
+        return record.question_id if "q_id" in row else f"{record.question_id}-{number}"
+
+
+def _digest(row: Any) -> bytes:
+    """Tells rows apart.
+
+    Raises:
+        Unusable: it could not be written back: no Unicode, no finite number, or nested without end.
+    """
+    try:
+        text = json.dumps(row, sort_keys=True, ensure_ascii=False, allow_nan=False)
+        return hashlib.blake2b(text.encode(), digest_size=8).digest()
+    except UnicodeEncodeError:
+        raise Unusable("bad_encoding", "half of a surrogate pair, which is no text") from None
+    except (ValueError, RecursionError) as error:
+        raise Unusable("invalid_record", str(error)) from None
+
+
+def box_format(path: Path, coord_format: str = "auto") -> BoxFormat:
+    """The convention of a file's boxes, by its evidence where none is named.
+
+    Raises:
+        UserError: the evidence is mixed.
+    """
+    if coord_format == "xyxy" or coord_format == "xywh":
+        return coord_format  # type: ignore[return-value]
+    boxes = (box for _, row in _rows(path, QualityLog()) for box in native_boxes(row))
+    return decide(weigh(boxes), str(path))
+
+
+def image_paths(path: Path) -> set[str]:
+    """The images that a file's rows name."""
+    named = (
+        row.get("image", row.get("image_path"))
+        for _, row in _rows(path, QualityLog())
+        if isinstance(row, dict)
+    )
+    return {name for name in named if isinstance(name, str)}
+
+
+def reports(path: Path) -> dict[str, str]:
+    """Image -> report, of test rows that have one."""
+    return {
+        row["image_path"]: row[REPORT_FIELD]
+        for _, row in _rows(path, QualityLog())
+        if isinstance(row, dict)
+        and isinstance(row.get("image_path"), str)
+        and isinstance(row.get(REPORT_FIELD), str)
+    }
+
+
+def write_train(path: Path, records: Iterable[QARecord]) -> None:
+    """Writes records as a training file, one row at a time."""
+    with open(path, "w", encoding="utf-8") as out:
+        for number, record in enumerate(records):
+            text = json.dumps(to_native(record), ensure_ascii=False)
+            out.write(("[\n" if number == 0 else ",\n") + text)
+        out.write("\n]\n" if out.tell() else "[]\n")
+
+
+def write_test(folder: Path, records: Iterable[QARecord]) -> None:
+    """Writes records as test files into a folder, one for each question type."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files = {
+        name: open(folder / f"{kind.test_name}_question.jsonl", "w", encoding="utf-8")  # noqa: SIM115
+        for name, kind in QUESTION_TYPES.items()
+    }
+    try:
+        for record in records:
+            line = json.dumps(to_native(record), ensure_ascii=False)
+            files[record.question_type].write(line + "\n")
+    finally:
+        for file in files.values():
+            file.close()
+
+
+def _file_type(path: Path) -> str | None:
+    """The question type that a test file's name tells.
+
+    Raises:
+        UserError: it tells none.
+    """
+    if path.suffix == ".json":
+        return None
+    for name in QUESTION_TYPES:
+        if name.split("_")[0] in path.name:
+            return name
+    raise UserError(f"{path}: the name tells no question type; expected {TEST_PATTERN}")
+
+
+def _rows(path: Path, quality: QualityLog) -> Iterator[tuple[str, Any]]:
+    """(file and line, row) of a file, one at a time; lines that are no JSON are set aside."""
+    try:
+        with open(path, "rb") as file:
+            if path.suffix == ".json":
+                for number, row in enumerate(ijson.items(file, "item", use_float=True)):
+                    yield f"{path.name}[{number}]", row
+                return
+            for number, line in enumerate(file, start=1):
+                if not line.strip():
+                    continue
+                where = f"{path.name}:{number}"
+                try:
+                    row = json.loads(line.decode("utf-8"))
+                except UnicodeDecodeError:
+                    quality.set_aside("bad_encoding", "", where, "a line that is not UTF-8")
+                except (ValueError, RecursionError) as error:
+                    quality.set_aside("invalid_record", "", where, f"not JSON: {error}")
+                else:
+                    yield where, row
+    except OSError as error:
+        raise UserError(f"{path}: cannot read: {error.strerror}") from None
+    except ijson.JSONError as error:
+        # The other lines quote the file; where it is not UTF-8, all is a repr of bytes.
+        said = str(error).replace("\\n", "\n").splitlines()[0].removeprefix("b'")
+        raise UserError(f"{path}: not a whole JSON array of rows ({said}); fetch it") from None

@@ -1,0 +1,189 @@
+"""Counts of what was built, beside Table 3 and Figures 4 to 7 of the paper."""
+
+import collections
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from cxrjax.papers.gemex.construct.curation import TARGET_MIX
+from cxrjax.papers.gemex.construct.questions import MAX_QUESTIONS
+from cxrjax.papers.gemex.dialogue import QUESTION_TYPES
+from cxrjax.radiology_text.english import comparing_word
+from cxrjax.records import QARecord
+from cxrjax.records_io.statistics import Published, ratio
+
+_TABLE_3 = "Table 3"
+# split -> question type -> (questions, boxes)
+_COUNTS = {
+    "train": ((441_471, 466_725), (272_323, 277_249), (441_114, 448_810), (434_067, 861_635)),
+    "validation": ((3_524, 3_704), (2_145, 2_184), (3_520, 3_599), (3_451, 6_955)),
+    "test": ((1_144, 1_189), (543, 552), (1_300, 1_310), (973, 1_870)),
+}
+_IMAGES = {"train": 149_535, "validation": 1_190, "test": 300}
+
+
+def _published() -> dict[str, Published]:
+    table = {
+        "images": Published(151_025, "abstract and Table 3"),
+        "questions": Published(1_605_575, "abstract and Table 3"),
+        "boxes": Published(None, "not printed as different boxes; see answer_boxes"),
+        "answer_boxes": Published(
+            sum(boxes for row in _COUNTS.values() for _, boxes in row), _TABLE_3
+        ),
+        "questions_per_image": Published(
+            10.631, "1,605,575 on 151,025 images; 11 are asked for (section 3.2)"
+        ),
+        "question_types": Published(4, "section 3.2"),
+        "images_with_more_than_11_questions": Published(
+            None, "the test set's 3,960 questions on 300 images are 13.2 each: 300 may be studies"
+        ),
+        "reason_characters_60_to_150_percent": Published(
+            None, "section 7.1: most reasons have 60 to 150 (unit not printed)"
+        ),
+    }
+    for split, row in _COUNTS.items():
+        table[f"{split}_images"] = Published(_IMAGES[split], _TABLE_3)
+        table[f"{split}_questions"] = Published(sum(count for count, _ in row), _TABLE_3)
+        for kind, (count, boxes) in zip(QUESTION_TYPES, row, strict=True):
+            table[f"{split}_questions/{kind}"] = Published(count, _TABLE_3)
+            table[f"{split}_boxes/{kind}"] = Published(boxes, _TABLE_3)
+            table[f"{split}_boxes_per_question/{kind}"] = Published(
+                round(boxes / count, 6), f"{_TABLE_3}, quotient"
+            )
+    for split, share in (("train", 57.66), ("validation", 55.25), ("test", 59.58)):
+        table[f"{split}_content_percent/abnormality"] = Published(share, "Figure 6")
+    table["train_content_percent/disease"] = Published(21.83, "Figure 6")
+    for name, share in TARGET_MIX.items():
+        table[f"test_class_percent/{name}"] = Published(share, "Figure 7, percent of labels")
+    return table
+
+
+PAPER = _published()
+
+
+class GemexStatistics:
+    """Counts over records that pass by.
+
+    Attributes:
+        question_lengths, reason_lengths: split -> number of characters -> how many.
+        question_words, reason_words: word -> how often (Figure 5).
+        contents: split -> content type -> how many (Figure 6).
+        classes: class -> images of the test split (Figure 7).
+        regions: region -> refined sentences (Figure 3).
+    """
+
+    def __init__(self) -> None:
+        counter = collections.Counter
+        self.question_lengths: dict[str, collections.Counter[int]] = collections.defaultdict(
+            counter
+        )
+        self.reason_lengths: dict[str, collections.Counter[int]] = collections.defaultdict(counter)
+        self.question_words: collections.Counter[str] = counter()
+        self.reason_words: collections.Counter[str] = counter()
+        self.contents: dict[str, collections.Counter[str]] = collections.defaultdict(counter)
+        self.classes: collections.Counter[str] = counter()
+        self.regions: collections.Counter[str] = counter()
+        self._questions: collections.Counter[tuple[str, str]] = counter()
+        self._boxes: collections.Counter[tuple[str, str]] = counter()
+        self._letters: collections.Counter[str] = counter()
+        self._yes: collections.Counter[str] = counter()
+        self._longitudinal: collections.Counter[str] = counter()
+        self._per_image: collections.Counter[str] = counter()
+
+    def watch(self, records: Iterable[QARecord]) -> Iterator[QARecord]:
+        """The same records, counted on their way."""
+        for record in records:
+            self.add(record)
+            yield record
+
+    def add(self, record: QARecord) -> None:
+        """Counts one record; boxes are those written in its answer."""
+        split, kind = record.split, record.question_type
+        reason = record.reason or ""
+        self._questions[split, kind] += 1
+        _, _, location = record.answer_text.rpartition("<location>")
+        self._boxes[split, kind] += location.count("[") - 1 if "[[" in location else 0
+        self.contents[split][record.content_type or "not stated"] += 1
+        self.question_lengths[split][len(record.question)] += 1
+        self.reason_lengths[split][len(reason)] += 1
+        self.question_words.update(_words(record.question))
+        self.reason_words.update(_words(reason))
+        self._per_image[record.image_id] += 1
+        if kind == "single_choice" and isinstance(record.answer_key, str):
+            self._letters[record.answer_key[:1]] += 1
+        if kind == "closed_ended" and isinstance(record.answer_key, str):
+            self._yes[record.answer_key.rstrip(".").lower()] += 1
+        self._longitudinal[split] += comparing_word(record) is not None
+
+    def values(self) -> dict[str, float | None]:
+        """Name -> count or share in percent."""
+        values: dict[str, float | None] = {}
+        splits = sorted({split for split, _ in self._questions})
+        for split in splits:
+            for kind in QUESTION_TYPES:
+                count, boxes = self._questions[split, kind], self._boxes[split, kind]
+                values[f"{split}_questions/{kind}"] = count
+                values[f"{split}_boxes/{kind}"] = boxes
+                values[f"{split}_boxes_per_question/{kind}"] = ratio(boxes, count)
+            values |= _percent(f"{split}_content_percent", self.contents[split])
+            values[f"{split}_longitudinal_questions"] = self._longitudinal[split]
+        values["answer_boxes"] = self._boxes.total()
+        values |= _percent("single_choice_letter_percent", self._letters)
+        values |= _percent("closed_ended_answer_percent", self._yes)
+        lengths: collections.Counter[int] = sum(self.reason_lengths.values(), collections.Counter())
+        fitting = sum(count for length, count in lengths.items() if 60 <= length <= 150)
+        values["reason_characters_60_to_150_percent"] = ratio(100 * fitting, lengths.total())
+        values["images_with_more_than_11_questions"] = sum(
+            count > MAX_QUESTIONS for count in self._per_image.values()
+        )
+        values |= _percent("test_class_percent", self.classes)
+        values |= _percent("region_percent", self.regions)
+        return values
+
+
+def in_order(splits: Iterable[str]) -> list[str]:
+    """Splits in the order of Table 3."""
+    return [split for split in _COUNTS if split in set(splits)]
+
+
+def table_3(values: Mapping[str, float | None]) -> str:
+    """Table 3 in Markdown, questions / boxes of each type, with the paper's below ours.
+
+    Args:
+        values: of `GemexStatistics.values`, with `<split>_images` and `<split>_questions`.
+    """
+    names = ("Open", "Closed", "Single", "Multi", "Questions", "Images")
+    lines = [f"|  | {' | '.join(names)} |", "|---|" + "---:|" * len(names)]
+    total: collections.Counter[str] = collections.Counter()
+    paper: collections.Counter[str] = collections.Counter()
+    for split, row in _COUNTS.items():
+        printed: dict[str, int] = {}
+        for kind, (count, boxes) in zip(QUESTION_TYPES, row, strict=True):
+            printed |= {f"questions/{kind}": count, f"boxes/{kind}": boxes}
+        printed |= {"questions": sum(count for count, _ in row), "images": _IMAGES[split]}
+        ours = {name: int(values.get(f"{split}_{name}") or 0) for name in printed}
+        total.update(ours)
+        paper.update(printed)
+        lines += [_row(split.capitalize(), ours), _row(f"{split.capitalize()}, paper", printed)]
+    lines += [_row("Total", total), _row("Total, paper", paper)]
+    return "# Table 3: questions / boxes\n\n" + "\n".join(lines) + "\n"
+
+
+def _row(name: str, counts: Mapping[str, int]) -> str:
+    cells = [f"{counts[f'questions/{k}']:,} / {counts[f'boxes/{k}']:,}" for k in QUESTION_TYPES]
+    cells += [f"{counts['questions']:,}", f"{counts['images']:,}"]
+    return f"| {name} | {' | '.join(cells)} |"
+
+
+def _percent(name: str, counts: Mapping[str, int]) -> dict[str, float | None]:
+    total = sum(counts.values())
+    return {f"{name}/{key}": ratio(100 * count, total) for key, count in sorted(counts.items())}
+
+
+def _words(text: str) -> Sequence[str]:
+    return [word for word in re.findall(r"[a-z]{3,}", text.lower()) if word not in _STOP_WORDS]
+
+
+_STOP_WORDS = frozenset(
+    {"the", "and", "that", "there", "this", "can", "are", "was", "what", "which", "where", "how"}
+    | {"does", "did", "not", "any", "for", "with"}
+)

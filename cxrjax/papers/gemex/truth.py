@@ -1,0 +1,176 @@
+"""The questions of a GEMeX references file and what is true, ready to be scored."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+from cxrjax.codecs import CODECS
+from cxrjax.codecs.prose import SIDE
+from cxrjax.errors import UserError
+from cxrjax.papers.gemex.dialogue import QUESTION_TYPES, human_text, parse_answer
+from cxrjax.papers.gemex.native import EXTRA_FIELDS, REPORT_FIELD
+from cxrjax.papers.sources.regions import load_regions
+from cxrjax.records import QARecord
+from cxrjax.scoring.figures import image_attributes
+
+# Of a box's edge beyond its image, as a fraction: rounding of pixels.
+_ROUNDING = 1e-3
+
+
+@dataclass(frozen=True)
+class Question:
+    """One question and its reference.
+
+    Attributes:
+        kind: a key of `QUESTION_TYPES`.
+        key: letters, or "Yes" or "No", of closed and choice questions; None where the reference's
+            cannot be read or offers no choices, and of open questions.
+        text: answer and reason, without tags and boxes.
+        boxes: float64 [n, 4], xyxy fractions of the image.
+        image_hw: None where it is unknown: GEMeX's own boxes need none.
+        cluster: what is resampled together.
+        regions: names among GEMeX's 30, where the reference names them.
+        attributes: what figures are broken down by besides; None where the record does not say.
+        report: the radiologist's, where the references keep it; "" otherwise.
+    """
+
+    question_id: str
+    kind: str
+    asked: str
+    choices: tuple[str, ...] | None
+    key: frozenset[str] | None
+    text: str
+    boxes: Float[np.ndarray, "n 4"]
+    image_hw: tuple[int, int] | None
+    cluster: tuple[str, str]
+    regions: tuple[str, ...]
+    attributes: Mapping[str, str | None]
+    report: str
+
+    @property
+    def has_key(self) -> bool:
+        return self.key is not None
+
+
+@dataclass(frozen=True)
+class References:
+    """Attributes:
+    questions: by their ids, in the file's order.
+    images: the images' ids, in the file's order.
+    datasets, splits: of the records.
+    """
+
+    questions: dict[str, Question]
+    images: tuple[str, ...]
+    datasets: tuple[str, ...]
+    splits: tuple[str, ...]
+
+    @property
+    def without_key(self) -> int:
+        """Closed and choice questions whose reference answer cannot be read."""
+        return sum(q.kind != "open_ended" and not q.has_key for q in self.questions.values())
+
+
+def read_references(records: Iterable[QARecord], source: str) -> References:
+    """Questions of the records.
+
+    Args:
+        records: of one split, answers included; boxes in `boxes_by_image`, or in the answer's text
+            as GEMeX writes them.
+        source: names the file, for error messages.
+
+    Raises:
+        UserError: no records, a repeated question, one of another type or without an answer, or a
+            box outside its image.
+    """
+    questions: dict[str, Question] = {}
+    images: dict[str, None] = {}
+    datasets, splits = set(), set()
+    for record in records:
+        if record.question_id in questions:
+            raise UserError(f"{source}: question_id {record.question_id!r} stands there twice")
+        questions[record.question_id] = read_question(record, source)
+        images[record.image_id] = None
+        datasets.add(record.dataset)
+        splits.add(record.split)
+    if not questions:
+        raise UserError(f"{source}: holds no records: nothing to score against")
+    return References(questions, tuple(images), tuple(sorted(datasets)), tuple(sorted(splits)))
+
+
+def read_question(record: QARecord, source: str) -> Question:
+    """One record.
+
+    Raises:
+        UserError: as `read_references`.
+    """
+    if record.question_type not in QUESTION_TYPES:
+        raise _error(
+            source,
+            record,
+            f"is of type {record.question_type!r}: expected one of {', '.join(QUESTION_TYPES)}",
+        )
+    if not record.answers:
+        raise _error(source, record, "has no answer: score needs the records, not the questions")
+    parsed = parse_answer(record.answer_text, record.question_type, record.choices)
+    regions = load_regions()
+    named = [regions.name(region) for answer in record.answers for region in answer.regions]
+    extra = record.quality.get(EXTRA_FIELDS, {})
+    return Question(
+        question_id=record.question_id,
+        kind=record.question_type,
+        asked=human_text(record.question, record.choices),
+        choices=tuple(record.choices) if record.choices else None,
+        key=_key(record, parsed.key),
+        text=" ".join(filter(None, (parsed.answer, record.reason or parsed.reason))),
+        boxes=_boxes(record, source),
+        image_hw=record.image_hw,
+        cluster=(
+            ("patient", record.patient_id) if record.patient_id else ("image", record.image_id)
+        ),
+        regions=tuple(dict.fromkeys(name for name in named if name)),
+        attributes={"content_type": record.content_type, **image_attributes(record)},
+        report=str(extra.get(REPORT_FIELD, "")) if isinstance(extra, dict) else "",
+    )
+
+
+def _key(record: QARecord, written: str | list[str] | None) -> frozenset[str] | None:
+    offers = record.question_type in ("single_choice", "multi_choice")
+    if record.question_type == "open_ended" or (offers and not record.choices):
+        return None
+    key = record.answer_key if record.answer_key is not None else written
+    if not key:
+        return None
+    text = key if isinstance(key, str) else str(key)
+    read = parse_answer(text, record.question_type, record.choices).key
+    if not read or (isinstance(key, list) and set(read) != set(key)):
+        return None
+    return frozenset([read] if isinstance(read, str) else read)
+
+
+def _boxes(record: QARecord, source: str) -> Float[np.ndarray, "n 4"]:
+    if record.boxes and record.image_hw:
+        height, width = record.image_hw
+        boxes = np.array(record.boxes, np.float64) / [width, height, width, height]
+    else:
+        # On GEMeX's frame of 224 pixels, which is the image stretched: fractions need no size.
+        found = CODECS["gemex"].find(record.answer_text, SIDE, SIDE)
+        boxes = np.array([span.box for span in found], np.float64).reshape(-1, 4)
+        if record.boxes and not len(boxes):
+            raise _error(source, record, "has boxes in pixels and image_hw null: join its size")
+    # Written so that NaN fails.
+    inside = (boxes >= -_ROUNDING) & (boxes <= 1 + _ROUNDING)
+    if not (inside.all() and (boxes[:, :2] < boxes[:, 2:]).all()):
+        raise _error(
+            source,
+            record,
+            "has a box that leaves its image or has no extent: expected x0 < x1 and y0 < y1, "
+            "pixels of the original image",
+        )
+    return boxes
+
+
+def _error(source: str, record: QARecord, what: str) -> UserError:
+    return UserError(f"{source}: question {record.question_id!r} {what}")

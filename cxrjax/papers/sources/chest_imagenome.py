@@ -1,0 +1,277 @@
+"""Chest ImaGenome's scene graphs, one JSON file an image: sentences and boxes of 29 regions.
+
+    <dicom_id>_SceneGraph.json: image_id, viewpoint, patient_id, study_id, gender, ...,
+    objects[{object_id, bbox_name, x1, y1, x2, y2, original_x1, ...}],
+    attributes[{bbox_name, object_id, phrases[], phrase_IDs[], ...}], relationships[]
+
+`original_*` are pixels of the image; `x1` to `y2` are on a frame of 224 on which the image is
+placed whole and centred (the data set's documentation), or stretched. Writing a graph gives the
+file again, up to the order of keys.
+"""
+
+import dataclasses
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from scipy.stats import theilslopes
+
+from cxrjax.codecs.prose import SIDE
+from cxrjax.papers.sources.regions import Box, load_regions
+from cxrjax.papers.sources.report import Report, ReportSentence, plain_sentence
+from cxrjax.records_io.box_fit import CUT, ROUNDING, cut_box
+from cxrjax.records_io.quality import QualityLog, Unusable
+
+SUFFIX = "_SceneGraph.json"
+MAX_BYTES = 20_000_000
+MAX_REPORT_CHARACTERS = 100_000
+# On the frame of 224, by rounding to whole pixels on both.
+_TOLERANCE = 3.0
+_CORNERS = ("x1", "y1", "x2", "y2")
+
+
+@dataclasses.dataclass(frozen=True)
+class SceneGraph:
+    """One image's graph.
+
+    Attributes:
+        content: the file's object.
+        where: its name.
+    """
+
+    content: Mapping[str, Any]
+    where: str
+
+    @property
+    def image_id(self) -> str:
+        """The DICOM id."""
+        return str(self.content["image_id"])
+
+    @property
+    def patient_id(self) -> str:
+        """As in MIMIC's paths: `p10000032`."""
+        return f"p{self.content['patient_id']}"
+
+    @property
+    def study_id(self) -> str:
+        """As in MIMIC's paths: `s50414267`."""
+        return f"s{self.content['study_id']}"
+
+    @property
+    def image_path(self) -> str:
+        """Where MIMIC-CXR-JPG has the image."""
+        patient = self.patient_id
+        return f"files/{patient[:3]}/{patient}/{self.study_id}/{self.image_id}.jpg"
+
+
+def parse_scene_graph(content: bytes, where: str) -> SceneGraph:
+    """The graph that a file's bytes hold; raises `Unusable` where they hold none."""
+    if len(content) > MAX_BYTES:
+        raise Unusable("report_too_long", f"more than {MAX_BYTES} bytes")
+    try:
+        graph = json.loads(content.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise Unusable("bad_encoding", f"byte {error.start} is not UTF-8") from None
+    except (ValueError, RecursionError) as error:
+        raise Unusable("invalid_record", f"not JSON: {error}") from None
+    if not isinstance(graph, dict):
+        raise Unusable("invalid_record", f"a JSON {type(graph).__name__}; expected an object")
+    for name in ("image_id", "patient_id", "study_id", "objects", "attributes"):
+        if name not in graph:
+            raise Unusable("invalid_record", f"without {name}; found {sorted(graph)}")
+    for name in ("patient_id", "study_id"):
+        if not str(graph[name]).isdigit():
+            raise Unusable("invalid_record", f"{name} {str(graph[name])[:40]!r}; expected a number")
+    for name in ("objects", "attributes"):
+        entries = graph[name]
+        if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+            raise Unusable("invalid_record", f"{name} is no list of objects")
+    return SceneGraph(graph, where)
+
+
+def write_scene_graph(folder: Path, graph: SceneGraph) -> Path:
+    """Writes the graph under its name; returns the file."""
+    file = folder / f"{graph.image_id}{SUFFIX}"
+    file.write_text(json.dumps(graph.content, ensure_ascii=False), encoding="utf-8")
+    return file
+
+
+def to_report(graph: SceneGraph, image_hw: tuple[int, int] | None, quality: QualityLog) -> Report:
+    """Sentences with regions, and the regions' boxes as fractions of the image.
+
+    Boxes that are none, and ids and names that lead nowhere, are set aside in `quality`; the rest
+    of the graph is used. (The release has boxes without area and some beyond the image.)
+
+    Args:
+        image_hw: (height, width) in pixels; None: estimated from the two frames of the boxes.
+
+    Raises:
+        Unusable: most boxes are in a wrong frame, or the report is too long.
+    """
+    regions = load_regions()
+    size = image_hw or _estimate_size(graph)
+    boxes: dict[str, Box] = {}
+    objects: dict[str, str] = {}
+    faults: list[Unusable] = []
+    for entry in graph.content["objects"]:
+        name = str(entry.get("bbox_name"))
+        if name not in regions.sources:
+            quality.set_aside("unknown_region", graph.image_id, graph.where, repr(name)[:80])
+            continue
+        objects[str(entry.get("object_id"))] = name
+        try:
+            boxes[name] = box_on_image(entry, size)
+            quality.warnings[CUT] += _reaches_beyond(entry, size)
+        except Unusable as fault:
+            faults.append(fault)
+    if len(faults) > len(boxes):
+        raise Unusable(faults[0].reason, f"{len(faults)} boxes, of which {faults[0].found}")
+    for one in faults:
+        quality.set_aside(one.reason, graph.image_id, graph.where, one.found)
+    sentences = _sentences(graph, objects, quality)
+    total = sum(len(sentence.text) for sentence in sentences)
+    if total > MAX_REPORT_CHARACTERS:
+        raise Unusable("report_too_long", f"{total} characters")
+    return Report(
+        report_id=graph.image_id,
+        image_id=graph.image_id,
+        image_path=graph.image_path,
+        sentences=tuple(sentences),
+        boxes=regions.boxes(boxes),
+        image_hw=image_hw,
+        patient_id=graph.patient_id,
+        study_id=graph.study_id,
+        view=_text(graph.content.get("viewpoint")),
+        sex=_text(graph.content.get("gender")),
+        where=graph.where,
+    )
+
+
+def _sentences(
+    graph: SceneGraph, objects: Mapping[str, str], quality: QualityLog
+) -> list[ReportSentence]:
+    """Each phrase once, in the report's order, with the regions it stands at."""
+    regions = load_regions()
+    texts: dict[str, str] = {}
+    places: dict[str, set[str]] = {}
+    for entry in graph.content["attributes"]:
+        object_id, phrases = str(entry.get("object_id")), entry.get("phrases")
+        ids = entry.get("phrase_IDs") or phrases
+        if not isinstance(phrases, list) or not isinstance(ids, list) or len(phrases) != len(ids):
+            found = "phrases and phrase_IDs are no lists of one length"
+            quality.set_aside("invalid_record", graph.image_id, graph.where, found)
+            continue
+        name = objects.get(object_id)
+        if name is None:
+            found = f"attributes of object {object_id[-40:]!r}, which objects does not have"
+            quality.set_aside("dangling_id", graph.image_id, graph.where, found)
+            # The object is one that was not detected; what it is called still says where.
+            named = str(entry.get("bbox_name"))
+            name = named if named in regions.sources else None
+        region = regions.from_source(name) if name else None
+        for phrase_id, phrase in zip(ids, phrases, strict=True):
+            if isinstance(phrase, str) and (text := plain_sentence(phrase)):
+                texts.setdefault(str(phrase_id), text)
+                places.setdefault(str(phrase_id), set()).update([region] if region else [])
+    return [
+        ReportSentence(texts[key], tuple(regions.combine(places[key])))
+        for key in sorted(texts, key=_phrase_order)
+    ]
+
+
+def _phrase_order(phrase_id: str) -> tuple[int, str]:
+    number = re.search(r"(\d+)\D*$", phrase_id)
+    return (int(number[1]) if number else -1, phrase_id)
+
+
+def box_on_image(entry: Mapping[str, Any], size: tuple[float, float]) -> Box:
+    """An object's box as fractions of the image of `size` (height, width).
+
+    It may reach beyond the image, into the black on either side that the frame of 224 has, and is
+    cut at its edges.
+
+    Raises:
+        Unusable: it is no box (`bad_box`), does not fit a frame or its own other frame
+            (`wrong_frame`), or lies beside the image (`box_outside_image`).
+    """
+    height, width = size
+    small, original = _numbers(entry, ""), _numbers(entry, "original_")
+    name = entry.get("bbox_name")
+    if not all(-_TOLERANCE <= value <= SIDE + _TOLERANCE for value in small):
+        raise Unusable("wrong_frame", f"{name}: {small} does not lie on the frame of {SIDE}")
+    scale = (width, height, width, height)
+    fractions = [value / side for value, side in zip(original, scale, strict=True)]
+    longer = max(size)
+    padding = ((longer - width) / 2, (longer - height) / 2) * 2
+    placed = [(value + pad) / longer for value, pad in zip(original, padding, strict=True)]
+    if not any(
+        all(abs(a * SIDE - b) <= _TOLERANCE for a, b in zip(one, small, strict=True))
+        for one in (fractions, placed)
+    ):
+        raise Unusable(
+            "wrong_frame",
+            f"{name}: {small} on {SIDE} pixels and {original} on {width:g} x {height:g} differ",
+        )
+    x_min, y_min, x_max, y_max = original
+    left, top, right, bottom = cut_box((x_min, y_min, x_max, y_max), size, str(name))
+    return left / width, top / height, right / width, bottom / height
+
+
+def _reaches_beyond(entry: Mapping[str, Any], size: tuple[float, float]) -> bool:
+    """Whether `box_on_image` cuts a box by more than rounding, of an estimated size too."""
+    height, width = size
+    x_min, y_min, x_max, y_max = original_box(entry)
+    return max(-x_min, -y_min, x_max - width, y_max - height) > ROUNDING
+
+
+def original_box(entry: Mapping[str, Any]) -> Box:
+    """An object's box in pixels of the image, whole numbers as such.
+
+    Raises:
+        Unusable: `bad_box`, four numbers are missing.
+    """
+    _numbers(entry, "original_")
+    x_min, y_min, x_max, y_max = (entry[f"original_{corner}"] for corner in _CORNERS)
+    return x_min, y_min, x_max, y_max
+
+
+def _numbers(entry: Mapping[str, Any], prefix: str) -> list[float]:
+    values: list[Any] = [entry.get(prefix + corner) for corner in _CORNERS]
+    # A whole number may be too long for a float.
+    if not all(type(value) in (int, float) and -1e9 < value < 1e9 for value in values):
+        raise Unusable("bad_box", f"{entry.get('bbox_name')}: {prefix}{_CORNERS} are not numbers")
+    return [float(value) for value in values]
+
+
+def _estimate_size(graph: SceneGraph) -> tuple[float, float]:
+    """(height, width) of the image out of its boxes' two frames: scale and offset along each axis.
+
+    Good to some pixels: the small frame holds whole numbers. By medians, which a few boxes that are
+    wrong do not move.
+    """
+    boxes = []
+    for entry in graph.content["objects"]:
+        try:
+            boxes.append((_numbers(entry, ""), _numbers(entry, "original_")))
+        except Unusable:
+            continue  # set aside where it is read
+    if len(boxes) < 2:
+        raise Unusable("wrong_frame", "too few boxes to tell the image's size from")
+    sides = []
+    for axis in (1, 0):
+        small = [one[k] for one, _ in boxes for k in (axis, axis + 2)]
+        original = [one[k] for _, one in boxes for k in (axis, axis + 2)]
+        if min(small) == max(small):
+            raise Unusable("wrong_frame", "boxes without extent")
+        scale, start, _, _ = theilslopes(original, small, method="joint")
+        # The offset is black on either side, in pixels of the image.
+        sides.append(float(scale * SIDE - 2 * max(-start, 0.0)))
+    if min(sides) <= 0:
+        raise Unusable("wrong_frame", f"the boxes' two frames give a size of {sides}")
+    return sides[0], sides[1]
+
+
+def _text(value: Any) -> str | None:
+    return str(value) if value is not None else None

@@ -1,0 +1,53 @@
+"""What readers marked on one image: the source from which questions are made."""
+
+import dataclasses
+
+from cxrjax.records_io.quality import PixelBox
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """A class and the box around it, (x_min, y_min, x_max, y_max) in pixels of the original."""
+
+    label: str
+    box: PixelBox
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageAnnotation:
+    """One image with its ground truth and what each reader marked.
+
+    Attributes:
+        image_path: relative to the root of the data set that is being built.
+        image_hw: (height, width) in pixels, None while no image or size table is joined.
+        findings: the ground truth. From the box table: all readers' boxes, as they stand in it
+            (several readers box one lesion several times). From phantoms: the exact boxes.
+        readers: reader id -> what this reader marked; an empty list is "No finding".
+        other_findings: whether a reader marked something that is not among the 14 classes.
+    """
+
+    image_id: str
+    image_path: str
+    image_hw: tuple[int, int] | None
+    findings: list[Finding]
+    readers: dict[str, list[Finding]]
+    other_findings: bool = False
+
+    @property
+    def normal(self) -> bool:
+        """Whether nobody marked anything."""
+        return not self.findings and not self.other_findings
+
+    @property
+    def present(self) -> list[str]:
+        """Classes with at least one ground-truth box, each once, in alphabetical order."""
+        return sorted({finding.label for finding in self.findings})
+
+    def boxes_of(self, label: str) -> list[PixelBox]:
+        """Ground-truth boxes of a class in reading order: from the top, then from the left."""
+        boxes = [finding.box for finding in self.findings if finding.label == label]
+        return sorted(boxes, key=lambda box: (box[1], box[0], box[3], box[2]))
+
+    def votes(self, label: str) -> int:
+        """How many readers marked the class at least once."""
+        return sum(any(f.label == label for f in marked) for marked in self.readers.values())

@@ -1,0 +1,1 @@
+"""Making VinDr-CXR-VQA's questions out of readers' boxes."""

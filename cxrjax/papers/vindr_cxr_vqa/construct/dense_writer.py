@@ -1,0 +1,67 @@
+"""Numbers, order, place and size of boxes in words, computed from the boxes alone."""
+
+import itertools
+from collections.abc import Iterable, Iterator
+from random import Random
+
+from cxrjax.papers.vindr_cxr_vqa.construct.plan import PlannedQuestion, Wording, difficulty
+from cxrjax.papers.vindr_cxr_vqa.construct.questions import dense_order, stream
+from cxrjax.papers.vindr_cxr_vqa.construct.templates import format_box, load_templates
+from cxrjax.radiology_text.english import capital, join
+
+_EASY_BOXES = 1
+
+
+class DenseWriter:
+    """Words dense plans; a `Writer`.
+
+    The stream that decided what to ask about an image goes on to choose the words: a shipped
+    checkpoint was trained on what came of it. So an image's plans must come together, in order.
+    """
+
+    name = "templates"
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._templates = load_templates("1")
+        self.version = self._templates.version
+
+    def write(self, plans: Iterable[PlannedQuestion]) -> Iterator[tuple[PlannedQuestion, Wording]]:
+        """Each plan with its words, in order."""
+        for image_id, group in itertools.groupby(plans, key=lambda plan: plan.image.image_id):
+            what, *about_classes = group
+            yield what, self._word(what, stream(self._seed, image_id, "what"))
+            negatives = sum(plan.negative_kind is not None for plan in about_classes)
+            _, rng = dense_order(what.image, negatives, self._seed)
+            for plan in about_classes:
+                yield plan, self._word(plan, rng)
+
+    def _word(self, plan: PlannedQuestion, rng: Random) -> Wording:
+        boxes = [format_box(box) for of_label in plan.boxes.values() for box in of_label]
+        if plan.kind == "What":
+            finding, reason = "", "named" if plan.labels else "normal"
+        else:
+            finding, reason = plan.labels[0], "marked" if boxes else "absent"
+        question, template_id = self._templates.question(plan.kind, rng, finding=finding)
+        answer = self._templates.answer(
+            "dense",
+            plan.kind,
+            rng,
+            plan.count,
+            finding=finding,
+            findings=join(plan.labels),
+            boxes=" ".join(boxes),
+            boxes_and=join(boxes),
+            count=str(plan.count),
+        )
+        # Each has one wording; drawing it would move the stream.
+        (wording,) = self._templates.reasons[reason]
+        filled = wording.format(
+            finding=finding,
+            findings=join(plan.labels),
+            votes=plan.image.votes(finding),
+            readers=len(plan.image.readers),
+        )
+        return Wording(
+            question, answer, capital(filled), difficulty(plan, _EASY_BOXES), template_id
+        )

@@ -1,0 +1,215 @@
+"""Training mixes: which questions of what kind, and how many.
+
+The release has positive questions only, 17,597 in all; the paper trains on 20,880 (section 3.1), of
+which 41.7 % are positive and 58.3 % negative (abstract). 20,880 is six kinds times 3,480, and
+8,700 to 12,180 is 5 to 7 exactly: a mix with questions about normal images and absent classes.
+"""
+
+import collections
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+
+from cxrjax.errors import UserError
+from cxrjax.papers.vindr_cxr_vqa.annotation import ImageAnnotation
+from cxrjax.papers.vindr_cxr_vqa.classes import CLASSES
+from cxrjax.papers.vindr_cxr_vqa.construct.plan import PlannedQuestion
+from cxrjax.papers.vindr_cxr_vqa.construct.questions import (
+    CLASS_QUESTION_TYPES,
+    plan_denied,
+    stream,
+)
+from cxrjax.papers.vindr_cxr_vqa.construct.templates import QUESTION_TYPES
+
+Asked = list[tuple[ImageAnnotation, str, str | None]]  # image, kind, class
+
+
+@dataclasses.dataclass(frozen=True)
+class Mix:
+    """How many training questions.
+
+    Attributes:
+        n_positive, n_negative: of each polarity.
+        per_type: of each of the six kinds, positive and negative together.
+        n_no_finding: negatives on images without findings (`no_finding_image`); the others ask for
+            absent classes on images with findings (`absent_class`). All negative "What" questions
+            are among them: on an image with findings their answer isn't no.
+    """
+
+    n_positive: int = 8700
+    n_negative: int = 12180
+    per_type: int = 3480
+    n_no_finding: int = 6090
+
+    def __post_init__(self) -> None:
+        kinds = len(QUESTION_TYPES)
+        total = self.n_positive + self.n_negative
+        if self.per_type * kinds != total or self.n_positive % kinds:
+            raise ValueError(
+                f"{self.n_positive} positive and {self.n_negative} negative questions do not make "
+                f"{kinds} kinds of {self.per_type} each"
+            )
+        if not self.negative_per_type <= self.n_no_finding <= self.n_negative:
+            raise ValueError(
+                f"n_no_finding={self.n_no_finding}: expected {self.negative_per_type} (the "
+                f"negative What questions) to {self.n_negative}"
+            )
+
+    @property
+    def positive_per_type(self) -> int:
+        return self.n_positive // len(QUESTION_TYPES)
+
+    @property
+    def negative_per_type(self) -> int:
+        return self.per_type - self.positive_per_type
+
+    @property
+    def normal_images(self) -> int:
+        """Images without findings that it needs: each is asked "What" once."""
+        return self.negative_per_type
+
+
+MIXES = {"released": None, "paper": Mix()}
+
+
+@dataclasses.dataclass(frozen=True)
+class Mixed:
+    """A mix as it came out of a source.
+
+    Attributes:
+        scale: 1, or by how much it was made smaller, in every part alike, for lack of questions.
+    """
+
+    plans: list[PlannedQuestion]
+    scale: float
+
+
+def mix_training(
+    positives: Sequence[PlannedQuestion],
+    normal: Sequence[ImageAnnotation],
+    mix: Mix,
+    seed: int,
+) -> Mixed:
+    """The training questions of a mix.
+
+    Args:
+        positives: the questions about images with findings to choose from. Of every image at least
+            one is taken while there is room.
+        normal: images without findings.
+
+    Raises:
+        UserError: the source is too small for any mix in these proportions.
+    """
+    by_kind = collections.defaultdict(list)
+    for plan in _one_of_each_image_first(positives, seed):
+        by_kind[plan.kind].append(plan)
+    abnormal = list({plan.image.image_id: plan.image for plan in positives}.values())
+    room = sum(len(CLASSES) - len(image.present) for image in abnormal)
+    n_absent = mix.n_negative - mix.n_no_finding
+    scale = min(
+        1.0,
+        min(len(by_kind[kind]) for kind in QUESTION_TYPES) / mix.positive_per_type,
+        len(normal) / mix.normal_images,
+        room / n_absent if n_absent else 1.0,
+    )
+    per_type = [
+        int(scale * count)
+        for count in (
+            mix.positive_per_type,
+            mix.normal_images,
+            (mix.n_no_finding - mix.normal_images) // len(CLASS_QUESTION_TYPES),
+            n_absent // len(CLASS_QUESTION_TYPES),
+        )
+    ]
+    if not per_type[0] or not per_type[1]:
+        raise UserError(
+            f"--mix: {len(positives)} questions about findings and {len(normal)} images without "
+            f"are too few to mix {mix.n_positive} to {mix.n_negative} over six kinds: use "
+            "--mix=released or a larger source"
+        )
+    positive, what, no_finding, absent = per_type
+    chosen = [plan for kind in QUESTION_TYPES for plan in by_kind[kind][:positive]]
+    normal = _shuffled(normal, seed)[:what]
+    asked: Asked = [(image, "What", None) for image in normal]
+    asked += _about_absent(normal, no_finding * len(CLASS_QUESTION_TYPES), seed, "normal")
+    asked += _about_absent(
+        _shuffled(abnormal, seed), absent * len(CLASS_QUESTION_TYPES), seed, "abnormal"
+    )
+    return Mixed(_number([*chosen, *_denied(asked)], seed), scale)
+
+
+def mix_held_out(
+    positives: Sequence[PlannedQuestion], mix: Mix, seed: int
+) -> list[PlannedQuestion]:
+    """All positive questions, and absent classes of the same images in the mix's proportion.
+
+    The images stay those of the released questions, so that figures per image compare.
+    """
+    abnormal = list({plan.image.image_id: plan.image for plan in positives}.values())
+    count = round(len(positives) * mix.n_negative / mix.n_positive)
+    asked = _about_absent(_shuffled(abnormal, seed), count, seed, "held out")
+    return _number([*positives, *_denied(asked)], seed)
+
+
+def _about_absent(images: Sequence[ImageAnnotation], count: int, seed: int, purpose: str) -> Asked:
+    """`count` questions about absent classes, evenly over kinds and images; fewer where every
+    absent class is taken."""
+    absent = []
+    for image in images:
+        labels = [label for label in CLASSES if label not in image.present]
+        absent.append(stream(seed, image.image_id, "absent").sample(labels, len(labels)))
+    kinds = [CLASS_QUESTION_TYPES[i % len(CLASS_QUESTION_TYPES)] for i in range(count)]
+    stream(seed, purpose, "kinds").shuffle(kinds)
+    slots = (
+        (image, labels[turn])
+        for turn in range(len(CLASSES))
+        for image, labels in zip(images, absent, strict=True)
+        if turn < len(labels)
+    )
+    return [
+        (image, kind, label)
+        for kind, (image, label) in zip(kinds, slots, strict=False)  # the shorter decides
+    ]
+
+
+def _denied(asked: Asked) -> Iterator[PlannedQuestion]:
+    for number, (image, kind, label) in enumerate(asked):
+        yield plan_denied(image, f"{image.image_id}-denied{number}", kind, label)
+
+
+def _one_of_each_image_first(
+    plans: Sequence[PlannedQuestion], seed: int
+) -> Iterator[PlannedQuestion]:
+    """First a question of each image, then a second of each, and so on, each round shuffled."""
+    rounds: dict[str, list[PlannedQuestion]] = collections.defaultdict(list)
+    for plan in plans:
+        rounds[plan.image.image_id].append(plan)
+    for image_id, group in rounds.items():
+        stream(seed, image_id, "mix").shuffle(group)
+    for turn in range(max(map(len, rounds.values()), default=0)):
+        these = [group[turn] for group in rounds.values() if turn < len(group)]
+        yield from sorted(these, key=lambda plan: stream(seed, plan.question_id, "mix").random())
+
+
+def _shuffled(images: Sequence[ImageAnnotation], seed: int) -> list[ImageAnnotation]:
+    return sorted(images, key=lambda image: stream(seed, image.image_id, "mix").random())
+
+
+def _number(plans: Sequence[PlannedQuestion], seed: int) -> list[PlannedQuestion]:
+    """Questions gathered by image, in mixed order, and numbered anew: a number tells nothing."""
+    by_image: dict[str, list[PlannedQuestion]] = collections.defaultdict(list)
+    for plan in plans:
+        by_image[plan.image.image_id].append(plan)
+    numbered = []
+    for image_id, group in sorted(by_image.items()):
+        stream(seed, image_id, "order").shuffle(group)
+        numbered += [
+            dataclasses.replace(plan, question_id=f"{image_id}-{number}")
+            for number, plan in enumerate(group)
+        ]
+    return numbered
+
+
+def needed_normal_images(mix: Mix | None, spare: float = 0.05) -> int:
+    """Images without findings to look at for a mix, with some to spare for unusable ones."""
+    return math.ceil(mix.normal_images * (1 + spare)) if mix else 0

@@ -1,0 +1,186 @@
+"""A plan and its words as a record."""
+
+import dataclasses
+import re
+from collections.abc import Iterable, Iterator
+from typing import Literal, Protocol
+
+from cxrjax.papers.vindr_cxr_vqa.annotation import Finding, ImageAnnotation
+from cxrjax.papers.vindr_cxr_vqa.construct.templates import format_box
+from cxrjax.records import Answer, DatasetName, Generator, Provenance, QARecord, ReaderBox
+from cxrjax.records_io.quality import PixelBox
+
+
+@dataclasses.dataclass(frozen=True)
+class PlannedQuestion:
+    """One question without its words.
+
+    Attributes:
+        question_id: of the record it becomes.
+        kind: one of `QUESTION_TYPES`.
+        style: "one_box": like the release, about one finding and one of its boxes; "dense": about
+            all boxes of a class; "list_all": every finding of the image with its boxes.
+        labels: the findings it is about; those of the image where it asks for all of them.
+        boxes: label -> boxes that the answer shows, all of them, in this order; pixels of the
+            original image.
+        count: what "How many" is answered with: the boxes that the reader of the box shown drew of
+            this class, all boxes of the class where `style` is "dense".
+        rad_id: the reader whose box is shown, None where boxes are of several readers.
+        negative_kind: None where what it asks about is there.
+    """
+
+    image: ImageAnnotation
+    question_id: str
+    kind: str
+    style: Literal["one_box", "dense", "list_all"]
+    labels: tuple[str, ...]
+    boxes: dict[str, tuple[PixelBox, ...]]
+    count: int
+    rad_id: str | None = None
+    negative_kind: Literal["no_finding_image", "absent_class"] | None = None
+
+
+# Table 2: fewest and most words of a reason.
+REASON_WORDS = (150, 250)
+
+
+@dataclasses.dataclass(frozen=True)
+class Wording:
+    """A question in words: Table 2's fields that come from the generator, type excepted.
+
+    Attributes:
+        answer: holds every box of the plan as `<loc_x_min_y_min_x_max_y_max>`, and no other; where
+            `style` is "list_all", one sentence for each label, in the plan's order.
+        template_id: which wording of a data file it is, None for a language model's.
+    """
+
+    question: str
+    answer: str
+    reason: str
+    difficulty: Literal["Easy", "Medium"]
+    template_id: str | None = None
+
+
+# Difficulty, a rule of ours (Table 3 has 49.1 % Easy and no rule): Easy asks whether or where,
+# about a class of which the reader drew few boxes; Medium asks for a name, a number or a choice, or
+# is about a class that was marked over and over.
+EASY_KINDS = ("Where", "Is_there", "Yes_No")
+
+
+def difficulty(plan: PlannedQuestion, most_boxes: int) -> Literal["Easy", "Medium"]:
+    """Easy where the kind is and the class was marked at most `most_boxes` times."""
+    return "Easy" if plan.kind in EASY_KINDS and plan.count <= most_boxes else "Medium"
+
+
+class Writer(Protocol):
+    """Words for planned questions.
+
+    Attributes:
+        name, version: what the records' `generator` says.
+    """
+
+    name: str
+    version: str
+
+    def write(self, plans: Iterable[PlannedQuestion]) -> Iterator[tuple[PlannedQuestion, Wording]]:
+        """Each plan with its words, in order. A plan that cannot be worded is set aside in the
+        writer's quality log, and left out."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Assembly:
+    """What the records of one build have in common.
+
+    Attributes:
+        writer: gives words to the plans.
+        source: file the annotations come from.
+    """
+
+    dataset: DatasetName
+    writer: Writer
+    source: Provenance | None = None
+
+    @property
+    def generator(self) -> Generator:
+        """What the records name as the source of their words."""
+        return Generator(name=self.writer.name, version=self.writer.version)
+
+    def records(self, plans: Iterable[PlannedQuestion], split: str) -> Iterator[QARecord]:
+        """Records of the plans that the writer has words for, in order."""
+        for plan, wording in self.writer.write(plans):
+            yield self.record(plan, wording, split)
+
+    def record(self, plan: PlannedQuestion, wording: Wording, split: str) -> QARecord:
+        """Truth from the plan, words from the wording.
+
+        Raises:
+            ValueError: the answer to "list_all" has not one sentence for each label, its boxes.
+        """
+        image = plan.image
+        about_a_class = plan.kind != "What"
+        # Of several findings or none, the two fields of the release have nothing to say.
+        located = len(plan.labels) == 1 and bool(plan.boxes) and plan.style != "list_all"
+        boxes = [box for of_label in plan.boxes.values() for box in of_label]
+        return QARecord(
+            dataset=self.dataset,
+            split=split,
+            image_id=image.image_id,
+            image_path=image.image_path,
+            image_hw=image.image_hw,
+            question_id=plan.question_id,
+            question=wording.question,
+            question_type=plan.kind,
+            difficulty=wording.difficulty,
+            template_id=wording.template_id,
+            variables={"finding": plan.labels[0]} if about_a_class else None,
+            answers=_answers(plan, wording),
+            reason=wording.reason,
+            gt_finding=plan.labels[0] if located else None,
+            gt_location=" ".join(map(format_box, boxes)) if located else None,
+            negative_kind=plan.negative_kind,
+            # Dense questions are many: there the readers stand once an image.
+            readers=reader_boxes(image) if plan.style != "dense" or not about_a_class else None,
+            generator=self.generator,
+            provenance=self.source,
+        )
+
+
+def _answers(plan: PlannedQuestion, wording: Wording) -> list[Answer]:
+    if plan.style != "list_all":
+        return [_answer(plan, wording.answer, plan.labels)]
+    # Boxes of one answer are of one class: each sentence is an answer of its own.
+    sentences = re.split(r"(?<=>\.) ", wording.answer)
+    if len(sentences) != len(plan.labels):
+        raise ValueError(
+            f"{plan.question_id}: {len(sentences)} sentences with boxes, expected one for each of "
+            f"{', '.join(plan.labels)}"
+        )
+    return [
+        _answer(plan, sentence, (label,), answer_id=f"a{number}")
+        for number, (sentence, label) in enumerate(zip(sentences, plan.labels, strict=True))
+    ]
+
+
+def _answer(
+    plan: PlannedQuestion, text: str, labels: tuple[str, ...], answer_id: str = "a0"
+) -> Answer:
+    boxes = [list(box) for label in labels for box in plan.boxes.get(label, ())]
+    if any(format_box((box[0], box[1], box[2], box[3])) not in text for box in boxes):
+        raise ValueError(f"{plan.question_id}: {text!r} lacks a box of {', '.join(labels)}")
+    return Answer(
+        answer_id=answer_id,
+        text=text,
+        labels=list(labels),
+        polarity="neg" if plan.negative_kind else "pos",
+        boxes_by_image={plan.image.image_id: boxes} if boxes else {},
+    )
+
+
+def reader_boxes(image: ImageAnnotation) -> dict[str, list[ReaderBox]]:
+    """What each reader marked, as records have it."""
+
+    def boxes(marked: Iterable[Finding]) -> list[ReaderBox]:
+        return [ReaderBox(label=finding.label, box=list(finding.box)) for finding in marked]
+
+    return {rad_id: boxes(marked) for rad_id, marked in image.readers.items()}

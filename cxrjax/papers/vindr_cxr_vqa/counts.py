@@ -1,0 +1,345 @@
+"""One system's predictions against the references: what is counted on each image.
+
+Everything that a figure of VinDr-CXR-VQA needs is a sum over images, or over questions, of the
+columns made here.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from jaxtyping import Float
+from tqdm import tqdm
+
+from cxrjax.boxes import pairwise_iou
+from cxrjax.codecs import FAILURE_CATEGORIES, Codec
+from cxrjax.metrics.classification import set_counts
+from cxrjax.metrics.detection import find_duplicates
+from cxrjax.metrics.overlaps import NO_CLASS, Overlaps, find_overlaps
+from cxrjax.papers.vindr_cxr_vqa.boxes import (
+    IOU,
+    Columns,
+    Views,
+    localization_columns,
+    paper_columns,
+    strict_columns,
+)
+from cxrjax.papers.vindr_cxr_vqa.detection import BoxGroups, box_group_columns
+from cxrjax.papers.vindr_cxr_vqa.truth import Question, References, read_question
+from cxrjax.radiology_text.mentions import MentionReader, Reading
+from cxrjax.records import QARecord
+from cxrjax.scoring.outcomes import Labelled, Outcome, join_lists, union
+from cxrjax.scoring.predictions import PROBLEMS, Prediction, ReadBoxes, check_known, read_boxes
+
+_ANSWER_COLUMNS = (
+    *(f"mentions/{count}" for count in ("tp", "fp", "fn")),
+    *(f"asked/{count}" for count in ("tp", "fp", "fn", "tn", "there", "yes", "boxes")),
+    *("questions", "asking", "exact_set", "hallucinated", "parse_failures"),
+)
+
+_NO_ANSWER = Reading(frozenset(), frozenset(), answered=False)
+
+
+@dataclass
+class SystemCounts:
+    """What was counted of one system.
+
+    Attributes:
+        images: columns with a number for every image.
+        questions: columns with a number for every question, in the references' order.
+        confidence: probability of each question's answer, NaN where it is not known.
+        problems: category of `PROBLEMS` -> how often.
+        parse_failures: failure category -> how many answers.
+        boxes: the union of each image's boxes, for each of its views, against the true ones.
+        box_scores: confidence of each of those predicted boxes, NaN where it has none.
+    """
+
+    images: Columns
+    questions: Columns
+    confidence: Float[np.ndarray, " questions"]
+    problems: Counter[str]
+    parse_failures: Counter[str]
+    boxes: Overlaps = field(init=False)
+    box_scores: Float[np.ndarray, " n"] = field(init=False)
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """A prediction (or none) with its boxes and what its text says."""
+
+    boxes: tuple[Labelled, ...]
+    scores: tuple[float, ...]  # NaN where a box has none
+    reading: Reading
+    parse: str | None  # None: no prediction
+
+
+def count_system(
+    references: References,
+    views: Views,
+    groups: BoxGroups,
+    predictions: Iterable[Prediction],
+    codec: Codec | None,
+    source: str,
+) -> SystemCounts:
+    """Counts one system.
+
+    Args:
+        references: what was asked and what is true.
+        views, groups: of the references.
+        predictions: at most one for each question.
+        codec: reads boxes from the text of lines without boxes.
+        source: names the predictions, for error messages.
+
+    Raises:
+        UserError: a prediction is for an unknown question, or has no boxes and there is no codec.
+    """
+    by_id = {prediction.question_id: prediction for prediction in predictions}
+    check_known(by_id.values(), references.questions, source)
+    total = len(references.questions)
+    counts = SystemCounts(
+        {},
+        {name: np.zeros(total) for name in _ANSWER_COLUMNS},
+        np.full(total, np.nan),
+        Counter(dict.fromkeys(PROBLEMS, 0)),
+        Counter(dict.fromkeys(FAILURE_CATEGORIES, 0)),
+    )
+    answers: list[list[_Answer]] = [[] for _ in references.images]
+    # Minutes for a hundred thousand long answers. None: quiet unless a terminal watches.
+    questions = tqdm(references.questions.values(), desc=f"scoring {source}", disable=None)
+    for number, question in enumerate(questions):
+        prediction = by_id.get(question.question_id)
+        answer = _answer(references, question, prediction, codec, source, counts)
+        answers[question.image].append(answer)
+        _count_question(counts, number, question, answer)
+        if prediction is not None and prediction.answer_probability is not None:
+            counts.confidence[number] = prediction.answer_probability
+    _count_boxes(counts, references, views, groups, answers)
+    return counts
+
+
+def _answer(
+    references: References,
+    question: Question,
+    prediction: Prediction | None,
+    codec: Codec | None,
+    source: str,
+    counts: SystemCounts,
+) -> _Answer:
+    """What the system said, with a class for each of its boxes; notes what was wrong with it."""
+    if prediction is None:
+        counts.problems["missing_prediction"] += 1
+        return _Answer((), (), _NO_ANSWER, None)
+    image = references.images[question.image]
+    given = read_boxes(prediction, codec, image.height, image.width, source)
+    counts.problems.update(given.problems)
+    counts.problems["blank_answer"] += not (prediction.text.strip() or len(given.boxes))
+    reading = read_classes(references.reader, question, prediction, given)
+    classes = _classes(references, question, prediction, given, reading, counts)
+    boxes = tuple(zip(classes, map(tuple, given.boxes.tolist()), strict=True))
+    scores = prediction.box_scores
+    if scores is None:
+        scores = np.full(len(boxes), np.nan)
+    return _Answer(boxes, tuple(scores.tolist()), reading, given.parse)
+
+
+def read_classes(
+    reader: MentionReader, question: Question, prediction: Prediction, given: ReadBoxes
+) -> Reading:
+    """The classes that an answer says are there and not; a refusal that names none is no answer."""
+    if given.parse == "refusal" and not any(reader.read(prediction.text)[:2]):
+        return _NO_ANSWER
+    return reader.read(prediction.text, question.asked, has_box=len(given.boxes) > 0)
+
+
+def _classes(
+    references: References,
+    question: Question,
+    prediction: Prediction,
+    given: ReadBoxes,
+    reading: Reading,
+    counts: SystemCounts,
+) -> list[int]:
+    """The class of each box: its label, else the class asked about, else the one its text names."""
+    numbers = {name: number for number, name in enumerate(references.classes)}
+    classes = []
+    for index in range(len(given.boxes)):
+        label = prediction.labels[index] if prediction.labels else None
+        if label is not None:
+            name = references.reader.name_of(label)
+            problem = "unknown_label"
+        elif question.asked is not None:
+            name, problem = question.asked, ""
+        else:
+            name = _named_with(references.reader, prediction.text, given, index, reading)
+            problem = "unclassed_box"
+        if name is None:
+            counts.problems[problem] += 1
+        classes.append(NO_CLASS if name is None else numbers[name])
+    return classes
+
+
+def _named_with(
+    reader: MentionReader, text: str, given: ReadBoxes, index: int, reading: Reading
+) -> str | None:
+    """The class that an answer to an open question names with one of its boxes.
+
+    The only class that it says is there; else, where the box's place in the text is known, the
+    nearest before it in its part of the text (between semicolons, full stops and line ends), else
+    the nearest after it there.
+    """
+    if len(reading.present) == 1:
+        (name,) = reading.present
+        return name
+    if given.places is None:
+        return None
+    start, end = given.places[index]
+    begin = max(text.rfind(mark, 0, start) for mark in (";", ". ", "\n")) + 1
+    stops = [at for mark in (";", ". ", "\n") if (at := text.find(mark, end)) >= 0]
+    named = [
+        mention
+        for mention in reader.mentions(text)
+        if begin <= mention.start < min(stops, default=len(text)) and not mention.negated
+    ]
+    before = [mention.name for mention in named if mention.end <= start]
+    after = [mention.name for mention in named if mention.start >= end]
+    return before[-1] if before else after[0] if after else None
+
+
+def _count_question(counts: SystemCounts, number: int, question: Question, answer: _Answer) -> None:
+    columns, reading = counts.questions, answer.reading
+    found = set_counts(reading.present, question.present)
+    for name, amount in zip(("tp", "fp", "fn"), found, strict=True):
+        columns[f"mentions/{name}"][number] = amount
+    columns["questions"][number] = 1
+    columns["hallucinated"][number] = found[1] > 0
+    columns["exact_set"][number] = reading.answered and reading.present == question.present
+    if _parse_failed(question, answer):
+        columns["parse_failures"][number] = 1
+        if answer.parse is not None:
+            counts.parse_failures[answer.parse] += 1
+    if question.asked is None:
+        return
+    truth = question.asked in question.present
+    yes = question.asked in reading.present
+    # Who doesn't answer is wrong, also about a class that is absent.
+    said = yes if reading.answered else not truth
+    cell = ("tp" if truth else "fp") if said else ("fn" if truth else "tn")
+    columns[f"asked/{cell}"][number] = 1
+    columns["asking"][number] = 1
+    columns["asked/there"][number] = truth
+    columns["asked/yes"][number] = yes
+    columns["asked/boxes"][number] = len(answer.boxes)
+
+
+def _parse_failed(question: Question, answer: _Answer) -> bool:
+    """Whether an answer could not be read. That it has no box is a failure only where one is due:
+    the reference has boxes, and the answer doesn't deny the class."""
+    if answer.parse is None or answer.parse == "ok":
+        return False
+    if answer.parse == "no_box":
+        return question.has_boxes and question.asked not in answer.reading.absent
+    return True
+
+
+def _count_boxes(
+    counts: SystemCounts,
+    references: References,
+    views: Views,
+    groups: BoxGroups,
+    answers: list[list[_Answer]],
+) -> None:
+    """Everything about boxes, against each of the images' truths."""
+    every = [[box for answer in given for box in answer.boxes] for given in answers]
+    merged = [union(answer.boxes for answer in given) for given in answers]
+    paper = find_overlaps(views.predicted(every), views.truth)
+    strict = find_overlaps(views.predicted(merged), views.truth)
+    columns, matched = strict_columns(views, strict, references.classes)
+    counts.images |= {
+        **paper_columns(views, paper),
+        **columns,
+        **localization_columns(views, paper, strict),
+        **box_group_columns(views, strict, matched[IOU], groups),
+        "images": np.ones(len(every)),
+        "images_with_truth": np.array(
+            [bool(image.truths) for image in references.images], np.float64
+        ),
+        "boxes": np.array([len(boxes) for boxes in every], np.float64),
+        "duplicates": _duplicates(answers),
+    }
+    scores = [_scores(boxes, given) for boxes, given in zip(merged, answers, strict=True)]
+    counts.boxes = strict
+    counts.box_scores = np.array([s for image in views.image.tolist() for s in scores[image]])
+
+
+def _scores(boxes: list[Labelled], answers: list[_Answer]) -> list[float]:
+    """The confidence of each box of the union: the highest that some answer gives it."""
+    highest: dict[Labelled, float] = {}
+    for answer in answers:
+        for box, score in zip(answer.boxes, answer.scores, strict=True):
+            if score > highest.get(box, -math.inf):  # never for NaN
+                highest[box] = score
+    return [highest.get(box, math.nan) for box in boxes]
+
+
+def _duplicates(answers: list[list[_Answer]]) -> Float[np.ndarray, " images"]:
+    """Boxes that repeat an earlier one of their own answer."""
+    image = [number for number, given in enumerate(answers) for _ in given]
+    given = join_lists(answer.boxes for given in answers for answer in given)
+    of_answer = np.bincount(given.image[find_duplicates(given)], minlength=given.images)
+    return np.bincount(image, weights=of_answer, minlength=len(answers))
+
+
+def outcome(record: QARecord, prediction: Prediction, codec: Codec | None) -> Outcome:
+    """Right: the answer's set of classes is, as `vqa/exact_set` counts it.
+
+    The IoU is that of the boxes of this one question, classes aside: `mean_best_iou`. Of records
+    with classes of their own, only this record's are known.
+
+    Raises:
+        UserError: a record that cannot be scored, or a prediction without boxes and no codec.
+    """
+    if not record.answers or record.image_hw is None:
+        return Outcome(None, None, "no reference answer")
+    question, reader = read_question(record, record.question_id)
+    height, width = record.image_hw
+    given = read_boxes(prediction, codec, height, width, record.question_id)
+    true = np.array(record.boxes, np.float64).reshape(-1, 4) / [width, height, width, height]
+    reading = read_classes(reader, question, prediction, given)
+    right = reading.answered and reading.present == question.present
+    return Outcome(right, mean_best_iou(true, given.boxes), _note(question, reading))
+
+
+def mean_best_iou(
+    true: Float[np.ndarray, "n 4"], predicted: Float[np.ndarray, "m 4"]
+) -> float | None:
+    """How well two sets of boxes cover each other, in [0, 1]; None where both are empty.
+
+    The mean, over the boxes of both sides, of the highest IoU with a box of the other. It orders
+    pictures; it is no metric of the benchmark.
+    """
+    if not len(true) and not len(predicted):
+        return None
+    if not len(true) or not len(predicted):
+        return 0.0
+    overlaps = np.asarray(pairwise_iou(true, predicted))
+    return float(np.concatenate([overlaps.max(axis=1), overlaps.max(axis=0)]).mean())
+
+
+def _note(question: Question, reading: Reading) -> str:
+    if not reading.answered:
+        return "no answer"
+    missed, added = question.present - reading.present, reading.present - question.present
+    if question.asked is not None and not (missed | added) - {question.asked}:
+        there = question.asked in question.present
+        if question.asked in missed | added:
+            return "said absent; it is there" if there else "said there; it is absent"
+        return "there, as said" if there else "absent, as said"
+    notes = [f"missed: {_list(missed)}"] if missed else []
+    notes += [f"not there: {_list(added)}"] if added else []
+    return "; ".join(notes) or "all classes right"
+
+
+def _list(names: Sequence[str] | frozenset[str]) -> str:
+    return ", ".join(sorted(names))

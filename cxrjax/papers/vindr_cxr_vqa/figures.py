@@ -1,0 +1,334 @@
+"""VinDr-CXR-VQA (arXiv 2511.00504v2): Tables 4, 5 and 6 under two protocols.
+
+`paper` is the paper's wording; `strict` is what the wording should have been.
+
+Question answering (section 3.2), over the classes that answers say are there:
+
+* both: micro precision, recall and F1 of each question's set of classes;
+* `paper`: accuracy is null; `accuracy_as_printed` is F1, as in the paper's column;
+* `strict`: accuracy, balanced accuracy, Matthews correlation, sensitivity and specificity over the
+  (image, class) pairs that questions ask about, absent ones too (a pair asked about twice counts
+  twice), `exact_set`, the share of questions whose whole set is right, and `hallucination_rate`,
+  the share whose answer names a class that is not there. `yes_bias` is how much more often "yes" is
+  said than true (`yes_rate`, `prevalence`); `negative/...` are the questions about a class that is
+  absent, apart by whether the image has other findings (`absent_class`, `no_finding_image`).
+
+Boxes (section 3.2):
+
+* `paper`: all boxes of all answers about an image; right if they overlap any true box, class
+  ignored. Precision is of predicted boxes, recall of true ones, F1 the harmonic mean.
+* `strict`: their union (`vindr_truth.union`: a box that several answers give is one, copies within
+  one answer are copies), matched one to one within a class; `detection_agnostic/...` ignores it.
+  `ap/...` and `froc/...` rank it by the boxes' scores (`vindr_ranking`).
+* localization, of all boxes or of their union: Table 6 over all images, class ignored. An image
+  without true boxes cannot come out well there (`localization/ceiling`);
+  `localization_with_lesion/...` (`strict`) leaves such images out.
+
+In both, negation is understood ("no pneumothorax" is no mention), overlap means IoU > 0.3 unless a
+metric names another (`@0.5`; `f1_area` and the curves are of all: `vindr_detection`), and a missing
+or blank answer is wrong, also about something absent. A failure to parse adds no box: what it
+should have found is missed. The class of a box is its label, else the class asked about, else the
+class that its answer names with it.
+
+How sure a system is (`strict`): answers' probabilities against whether their set of classes is
+right (`calibration/...`), boxes' scores against their highest IoU with a true box.
+
+Figures are broken down by class, question type and difficulty, and by view, sex, age and number of
+true boxes of the image, where records say (`by_.../<metric>/<value>`).
+
+`n`: images for detection and localization (by class: images that have the class), questions
+otherwise (accuracy and its kin: questions that ask about a class).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cxrjax.codecs import Codec, get_codec
+from cxrjax.metrics import classification
+from cxrjax.metrics.bootstrap import Columns, Estimate, Figure
+from cxrjax.papers.vindr_cxr_vqa.boxes import IOU, ceiling_columns, make_views
+from cxrjax.papers.vindr_cxr_vqa.counts import SystemCounts, count_system, outcome
+from cxrjax.papers.vindr_cxr_vqa.detection import (
+    by_box_group,
+    detection_by_class,
+    group_true_boxes,
+    paper_detection,
+    ranked_figures,
+    strict_detection,
+    sweep_curves,
+)
+from cxrjax.papers.vindr_cxr_vqa.tables import BY_IMAGE, IMAGE_ATTRIBUTES, TABLES, markdown, rows
+from cxrjax.papers.vindr_cxr_vqa.truth import GT_MODES, NEGATIVE_KINDS, References, read_references
+from cxrjax.records import read_records
+from cxrjax.records_io.output import hash_lines
+from cxrjax.scoring.figures import (
+    JoinedColumns,
+    answer_calibration,
+    box_calibration,
+    break_down,
+    named,
+    of,
+    quotient,
+)
+from cxrjax.scoring.predictions import PROBLEMS, Prediction, read_predictions
+from cxrjax.scoring.scores import (
+    PAPER,
+    STRICT,
+    Benchmark,
+    Counted,
+    ScoreOptions,
+    Scores,
+    make_scores,
+)
+from cxrjax.scoring.tables import table_metrics
+
+Named = dict[str, Figure]
+
+
+def score(
+    references: References,
+    systems: Mapping[str, Iterable[Prediction]],
+    codec: Codec | None = None,
+    options: ScoreOptions | None = None,
+    sources: Mapping[str, str] | None = None,
+) -> Scores:
+    """Figures of several systems on one set of references.
+
+    Args:
+        references: of `vindr_truth.read_references`.
+        systems: name -> predictions, at most one per question.
+        codec: reads boxes from text where a prediction has none of its own.
+        options: how intervals and comparisons are made; by default 1,000 resamples from seed 0.
+        sources: system -> what its predictions are called in error messages; default: its name.
+
+    Raises:
+        UserError: predictions for unknown questions, or without boxes and codec.
+    """
+    options = options or ScoreOptions(gt_mode=references.gt_mode)
+    views = make_views(references)
+    groups = group_true_boxes(views.truth)
+    ceiling = ceiling_columns(references, views)
+    attributes = _attributes(references)
+    counted = {}
+    for name, predictions in systems.items():
+        source = (sources or {}).get(name, name)
+        counts = count_system(references, views, groups, predictions, codec, source)
+        counts.images |= ceiling
+        calibrated, calibration, curves = _calibration(references, counts)
+        figures = _figures(references, counts, attributes)
+        ranked, ranking_curves = ranked_figures(
+            references, counts.boxes, counts.box_scores, options.bootstrap
+        )
+        placed, score_curves = box_calibration(counts.box_scores, counts.boxes.best_of_predicted)
+        figures[STRICT] |= {**calibration, **placed, **ranked, **by_box_group(groups)}
+        counted[name] = Counted(
+            JoinedColumns(counts.images, {**counts.questions, **calibrated}),
+            figures,
+            dict(counts.problems),
+            sweep_curves(counts.images) | ranking_curves | curves | score_curves,
+        )
+    clusters = [image.cluster for image in references.images]
+    clusters += [clusters[question.image] for question in references.questions.values()]
+    settings = {
+        "benchmark": "vindr_cxr_vqa",
+        "datasets": references.datasets,
+        "splits": references.splits,
+        "split_sha256": hash_lines(image.image_id for image in references.images),
+        "images": len(references.images),
+        "questions": len(references.questions),
+        "images_with_truth": references.images_with_truth,
+        "gt_mode": references.gt_mode,
+        "iou_threshold": IOU,
+        "box_size_limits": groups.size_limits,
+        "codec": codec.name if codec else None,
+    }
+    return make_scores(
+        counted,
+        clusters,
+        settings,
+        options,
+        attributes,
+        compared=table_metrics(TABLES),
+    )
+
+
+def score_files(references: Path, predictions: Mapping[str, Path], options: ScoreOptions) -> Scores:
+    """`score` on files; the settings carry the files' hashes.
+
+    Raises:
+        UserError: a file is unusable; the message names file and line or question.
+    """
+    truth = read_references(read_records(references), options.gt_mode, str(references))
+    scores = score(
+        truth,
+        {name: read_predictions(path) for name, path in predictions.items()},
+        get_codec(options.codec) if options.codec else None,
+        options,
+        {name: str(path) for name, path in predictions.items()},
+    )
+    return scores.with_files(references, predictions)
+
+
+def _attributes(references: References) -> dict[str, list[str | None]]:
+    """Attribute -> its value for every image, then for every question."""
+    images, questions = references.images, references.questions.values()
+    attributes = {
+        name: [image.attributes[name] for image in images]
+        + [images[question.image].attributes[name] for question in questions]
+        for name in IMAGE_ATTRIBUTES
+    }
+    of_questions: dict[str, list[str | None]] = {
+        "question_type": [question.kind for question in questions],
+        "class": [question.asked for question in questions],
+        "difficulty": [question.difficulty for question in questions],
+        "negative": [question.negative_kind for question in questions],
+    }
+    return attributes | {
+        name: [*([None] * len(images)), *values] for name, values in of_questions.items()
+    }
+
+
+def _calibration(
+    references: References, counts: SystemCounts
+) -> tuple[Columns, dict[str, Figure | Estimate], dict[str, Any]]:
+    """How sure answers are against whether their set of classes is right."""
+    known = np.flatnonzero(np.isfinite(counts.confidence))
+    return answer_calibration(
+        counts.confidence[known],
+        counts.questions["exact_set"][known],
+        known,
+        len(references.questions),
+    )
+
+
+def _figures(
+    references: References, counts: SystemCounts, attributes: Mapping[str, Sequence[str | None]]
+) -> dict[str, dict[str, Figure | Estimate]]:
+    questions = len(references.questions)
+    shared: dict[str, Figure | Estimate] = {
+        "parse_failure_rate": Figure(quotient("parse_failures", "questions"), questions),
+        **{
+            f"parse_failure_rate/{name}": Estimate(count / questions, None, None, questions)
+            for name, count in counts.parse_failures.items()
+        },
+        **{
+            f"problems/{name}": Estimate(counts.problems[name], None, None, questions)
+            for name in PROBLEMS
+        },
+    }
+    answers = named("vqa", {**_decisions(), **_exact(), **_mentions()})
+    mentions = named("vqa", _mentions())
+    paper: dict[str, Figure | Estimate] = {
+        "vqa/accuracy": Estimate(None, None, None, questions),
+        "vqa/accuracy_as_printed": mentions["vqa/f1"],
+        **mentions,
+        **paper_detection(references),
+        **shared,
+    }
+    boxes = strict_detection(references)
+    failures = {"parse_failure_rate": Figure(quotient("parse_failures", "questions"), "questions")}
+    by_image = (
+        answers
+        | failures
+        | {
+            name: replace(figure, n="images_with_truth")
+            for name, figure in boxes.items()
+            if name in BY_IMAGE
+        }
+    )
+    strict: dict[str, Figure | Estimate] = {
+        **answers,
+        **boxes,
+        **shared,
+        **detection_by_class(references),
+        **break_down(
+            named("vqa", _decisions()), "class", attributes["class"], keys=references.classes
+        ),
+        **break_down(answers | failures, "question_type", attributes["question_type"]),
+        **break_down(answers | failures, "difficulty", attributes["difficulty"]),
+        **break_down(
+            _of_absent_class(), "negative", attributes["negative"], NEGATIVE_KINDS, "negative"
+        ),
+    }
+    for name in IMAGE_ATTRIBUTES:
+        strict |= break_down(
+            {key: figure for key, figure in by_image.items() if key in BY_IMAGE},
+            name,
+            attributes[name],
+        )
+    return {PAPER: paper, STRICT: strict}
+
+
+def _mentions() -> Named:
+    """Micro figures of the classes that answers say are there."""
+    tp, fp, fn = (f"mentions/{count}" for count in ("tp", "fp", "fn"))
+    return {
+        "precision": Figure(of(classification.precision, tp, fp), "questions"),
+        "recall": Figure(of(classification.recall, tp, fn), "questions"),
+        "f1": Figure(of(classification.f1, tp, fp, fn), "questions"),
+    }
+
+
+def _exact() -> Named:
+    return {
+        "exact_set": Figure(quotient("exact_set", "questions"), "questions"),
+        "hallucination_rate": Figure(quotient("hallucinated", "questions"), "questions"),
+    }
+
+
+def _decisions() -> Named:
+    """Figures of there-or-not over the (image, class) pairs asked about."""
+    tp, fp, fn, tn = (f"asked/{count}" for count in ("tp", "fp", "fn", "tn"))
+    return {
+        "accuracy": Figure(of(classification.accuracy, tp, fp, fn, tn), "asking"),
+        "balanced_accuracy": Figure(of(classification.balanced_accuracy, tp, fp, fn, tn), "asking"),
+        "mcc": Figure(of(classification.matthews, tp, fp, fn, tn), "asking"),
+        "sensitivity": Figure(of(classification.recall, tp, fn), "asking"),
+        "specificity": Figure(of(classification.specificity, tn, fp), "asking"),
+        "yes_rate": Figure(quotient("asked/yes", "asking"), "asking"),
+        "prevalence": Figure(quotient("asked/there", "asking"), "asking"),
+        "yes_bias": Figure(
+            lambda sums: classification.ratio(
+                sums["asked/yes"] - sums["asked/there"], sums["asking"]
+            ),
+            "asking",
+        ),
+    }
+
+
+def _of_absent_class() -> Named:
+    """Of questions about a class that is absent: how often it is said to be there, and how many
+    boxes they are given."""
+    return {
+        "false_yes_rate": Figure(quotient("asked/yes", "asking"), "asking"),
+        "boxes_per_question": Figure(quotient("asked/boxes", "asking"), "asking"),
+    }
+
+
+# What a training run logs: the paper's figures and the strict headline.
+LOGGED = {
+    PAPER: ("vqa/f1", "vqa/precision", "vqa/recall"),
+    STRICT: (
+        "vqa/balanced_accuracy",
+        "detection/f1@0.3",
+        "detection/precision@0.3",
+        "detection/recall@0.3",
+        "detection/miou_tp@0.3",
+        "detection_agnostic/f1@0.3",
+        "localization/mean_iou",
+        "parse_failure_rate",
+    ),
+}
+
+VINDR_CXR_VQA = Benchmark(
+    score_files=score_files,
+    gt_modes=GT_MODES,
+    markdown=markdown,
+    rows=rows,
+    outcome=outcome,
+    logged=LOGGED,
+)

@@ -1,0 +1,198 @@
+"""The release's own file, data_v1.json: a list of images, each with its questions.
+
+    [{"image_id": "...", "num_questions": 4,
+      "vqa": [{"question", "answer", "reason", "type", "difficulty", "gt_finding", "gt_location"}]}]
+
+Seven fields a question (Table 2 of the paper). Reading and writing back gives the same content, but
+for what was set aside; fields beyond the seven are kept as they are.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from cxrjax.codecs import CODECS
+from cxrjax.files import read_json_list
+from cxrjax.papers.vindr_cxr_vqa.classes import CLASSES, NO_FINDING
+from cxrjax.papers.vindr_cxr_vqa.construct.templates import QUESTION_TYPES
+from cxrjax.records import Answer, Provenance, QARecord
+from cxrjax.records_io.quality import QualityLog, Unusable
+
+FILE_NAME = "data_v1.json"
+FIELDS = ("question", "answer", "reason", "type", "difficulty", "gt_finding", "gt_location")
+_MAY_BE_NULL = ("gt_finding", "gt_location")
+_IMAGE_FIELDS = ("image_id", "num_questions", "vqa")
+# Fields that a file has beyond the known ones, kept where no model can see them.
+EXTRA_FIELDS = "native_fields"
+EXTRA_IMAGE_FIELDS = "native_image_fields"
+# The table has no image sizes and the codec wants one. No radiograph is larger, and a power of two
+# keeps whole pixels exact in float32.
+_ANY_SIZE = 1 << 16
+
+
+def read_native(
+    path: str | Path, quality: QualityLog, source: Provenance | None = None
+) -> list[QARecord]:
+    """Records of a release file, split "" and image size unknown.
+
+    What cannot be used is set aside in `quality`: an image with a broken structure whole, a
+    question with a missing field, an unknown class, or boxes that don't parse by itself.
+
+    Raises:
+        UserError: the file cannot be read or is not a JSON list of images.
+    """
+    path = Path(path)
+    records: list[QARecord] = []
+    seen: set[str] = set()
+    for number, entry in enumerate(read_json_list(path)):
+        where = f"{path.name}[{number}]"
+        quality.examined["images"] += 1
+        try:
+            _check_image(entry, seen)
+        except Unusable as fault:
+            item = str(entry.get("image_id", "")) if isinstance(entry, dict) else ""
+            quality.set_aside(fault.reason, item, where, fault.found)
+            continue
+        seen.add(entry["image_id"])
+        records.extend(_image_records(entry, where, quality, source))
+    return records
+
+
+def write_native(path: str | Path, records: Iterable[QARecord]) -> None:
+    """Writes records as a release file: images in order of first appearance, questions in order."""
+    text = json.dumps(to_native(records), indent=2, ensure_ascii=False)
+    Path(path).write_text(text + "\n", encoding="utf-8")
+
+
+def to_native(records: Iterable[QARecord]) -> list[dict[str, Any]]:
+    """Records in the release's form."""
+    images: dict[str, dict[str, Any]] = {}
+    for record in records:
+        entry = images.setdefault(
+            record.image_id,
+            {
+                "image_id": record.image_id,
+                "num_questions": 0,
+                "vqa": [],
+                **record.quality.get(EXTRA_IMAGE_FIELDS, {}),
+            },
+        )
+        entry["num_questions"] += 1
+        entry["vqa"].append(
+            {
+                "question": record.question,
+                "answer": record.answer_text,
+                "reason": record.reason,
+                "type": record.question_type,
+                "difficulty": record.difficulty,
+                "gt_finding": record.gt_finding,
+                "gt_location": record.gt_location,
+                **record.quality.get(EXTRA_FIELDS, {}),
+            }
+        )
+    return list(images.values())
+
+
+def pixel_boxes(text: str) -> list[list[float]]:
+    """The boxes in a text, pixels of the original, in order.
+
+    Raises:
+        Unusable: something that begins like a box does not parse.
+    """
+    decoded = CODECS["vindr_px"].decode(text, _ANY_SIZE, _ANY_SIZE, strict=True)
+    for failure in decoded.failures:
+        if failure.category not in ("no_box", "refusal"):
+            found = f"{failure.text!r} is {failure.category}; expected <loc_x0_y0_x1_y1>"
+            raise Unusable("box_text", found)
+    return [[float(value) for value in box] for box in decoded.boxes * _ANY_SIZE]
+
+
+def _check_image(entry: Any, seen: set[str]) -> None:
+    if not isinstance(entry, dict):
+        raise Unusable("invalid_record", f"{type(entry).__name__}; expected an image's object")
+    missing = [name for name in _IMAGE_FIELDS if name not in entry]
+    if missing:
+        raise Unusable("invalid_record", f"without {missing[0]}; found {sorted(entry)}")
+    if not isinstance(entry["image_id"], str) or not isinstance(entry["vqa"], list):
+        raise Unusable("invalid_record", "image_id is no text or vqa is no list")
+    if entry["image_id"] in seen:
+        raise Unusable("duplicate_id", "an image that stood earlier in the file")
+    count = len(entry["vqa"])
+    if entry["num_questions"] != count or not count:
+        found = f"num_questions {entry['num_questions']!r} and {count} questions"
+        raise Unusable("invalid_record", f"{found}; expected equal and above zero")
+
+
+def _image_records(
+    entry: dict[str, Any], where: str, quality: QualityLog, source: Provenance | None
+) -> Iterator[QARecord]:
+    image_id = entry["image_id"]
+    extra = {name: value for name, value in entry.items() if name not in _IMAGE_FIELDS}
+    for number, pair in enumerate(entry["vqa"]):
+        quality.examined["questions"] += 1
+        question_id = f"{image_id}-{number}"
+        try:
+            record = _record(pair, image_id, question_id, source, quality)
+        except Unusable as fault:
+            quality.set_aside(fault.reason, question_id, f"{where}.vqa[{number}]", fault.found)
+            continue
+        if extra:
+            record.quality[EXTRA_IMAGE_FIELDS] = extra
+        yield record
+
+
+def _record(
+    pair: Any, image_id: str, question_id: str, source: Provenance | None, quality: QualityLog
+) -> QARecord:
+    _check_pair(pair)
+    finding = pair["gt_finding"]
+    present = bool(finding) and finding != NO_FINDING
+    boxes = pixel_boxes(pair["answer"])
+    located = pixel_boxes(pair["gt_location"] or "")
+    if any(box not in boxes for box in located):
+        quality.warnings["gt_location is not among the answer's boxes"] += 1
+    if pair["type"] not in QUESTION_TYPES:
+        quality.warnings[f"question type {pair['type']!r} is none of the paper's six"] += 1
+    extra = {name: value for name, value in pair.items() if name not in FIELDS}
+    return QARecord(
+        dataset="vindr_cxr_vqa",
+        split="",
+        image_id=image_id,
+        image_path=f"images/{image_id}.dicom",
+        question_id=question_id,
+        question=pair["question"],
+        question_type=pair["type"],
+        difficulty=pair["difficulty"],
+        variables={"finding": finding} if present and pair["type"] != "What" else None,
+        answers=[
+            Answer(
+                text=pair["answer"],
+                labels=[finding] if present else [],
+                polarity="pos" if present else "neg",
+                boxes_by_image={image_id: boxes} if boxes else {},
+            )
+        ],
+        reason=pair["reason"],
+        gt_finding=finding,
+        gt_location=pair["gt_location"],
+        # Only of an image without findings does the file say so itself.
+        negative_kind="no_finding_image" if finding == NO_FINDING else None,
+        quality={EXTRA_FIELDS: extra} if extra else {},
+        provenance=source,
+    )
+
+
+def _check_pair(pair: Any) -> None:
+    """The structure that section 2.2 of the paper verifies: all seven fields, of their type."""
+    if not isinstance(pair, dict):
+        raise Unusable("invalid_record", f"{type(pair).__name__}; expected a question's object")
+    for name in FIELDS:
+        if name not in pair:
+            raise Unusable("invalid_record", f"without {name}; found {sorted(pair)}")
+        value = pair[name]
+        if not isinstance(value, str) and not (value is None and name in _MAY_BE_NULL):
+            raise Unusable("invalid_record", f"{name} is {value!r}; expected text")
+    if pair["gt_finding"] and pair["gt_finding"] not in (*CLASSES, NO_FINDING):
+        found = f"gt_finding {pair['gt_finding']!r}"
+        raise Unusable("unknown_class", f"{found}; expected one of {list(CLASSES)}")

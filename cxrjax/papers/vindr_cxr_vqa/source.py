@@ -1,0 +1,170 @@
+"""VinDr-CXR's official test images, from which the paper's 300 test images are thought to come.
+
+Their labels are the consensus of five readers. They are a split of their own, never part of the
+validation split, which comes from the training part with its three readers an image.
+"""
+
+import dataclasses
+import random
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from cxrjax.errors import UserError
+from cxrjax.papers.vindr_cxr_vqa.annotation import ImageAnnotation
+from cxrjax.papers.vindr_cxr_vqa.box_table import check_image_labels, read_box_table
+from cxrjax.papers.vindr_cxr_vqa.construct.plan import reader_boxes
+from cxrjax.papers.vindr_cxr_vqa.construct.verify import contradiction
+from cxrjax.papers.vindr_cxr_vqa.native import FILE_NAME
+from cxrjax.records import QARecord
+from cxrjax.records_io.quality import QualityLog
+
+_TABLES = ("train.csv", "train.csv.gz", "torchxrayvision-*.whl")
+_PHYSIONET = ("annotations/", "")
+_PHYSIONET_TABLE = "annotations_train.csv"
+_SIZES = ("train_meta.csv", "train_meta.csv.gz")
+_IMAGE_FOLDERS = ("images", "train")
+_TEST_IMAGE_FOLDERS = ("test",)
+
+
+@dataclasses.dataclass(frozen=True)
+class OfficialTest:
+    """VinDr-CXR's official test part (PhysioNet): one consensus of readers an image.
+
+    Attributes:
+        table: the boxes, without a reader's column.
+        labels: the image labels, None where they are not there.
+        images: folders of image files; empty where there is none.
+    """
+
+    table: Path
+    labels: Path | None
+    images: tuple[Path, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """The pieces that were found; at least a table or a release file.
+
+    Attributes:
+        images: folders of image files; empty where there is none.
+        labels: PhysioNet's image labels of the table's images.
+        sizes: table of image sizes.
+        test: the official test part.
+    """
+
+    table: Path | None
+    release: Path | None
+    images: tuple[Path, ...]
+    labels: Path | None = None
+    sizes: Path | None = None
+    test: OfficialTest | None = None
+
+
+def find_source(path: Path, sizes: Path | None = None) -> Source:
+    """The pieces at a path.
+
+    Args:
+        path: a file, or a folder.
+        sizes: table of image sizes that lies elsewhere, in the place of the folder's.
+
+    Raises:
+        UserError: there is nothing there that can be read.
+    """
+    if path.is_file():
+        if path.suffix == ".json":
+            return Source(None, path, (), sizes=sizes)
+        if path.name.endswith((".csv", ".csv.gz", ".whl")):
+            return Source(path, None, (), sizes=sizes)
+        raise UserError(f"{path}: expected a box table (.csv, .csv.gz, .whl), {FILE_NAME} or both")
+    table = next((file for pattern in _TABLES for file in sorted(path.glob(pattern))), None)
+    physionet = _physionet(path, _PHYSIONET_TABLE)
+    release = _file(path / FILE_NAME)
+    if not table and not physionet and not release:
+        names = ", ".join((*_TABLES, f"annotations/{_PHYSIONET_TABLE}", FILE_NAME))
+        raise UserError(f"{path}: found none of {names} there")
+    return Source(
+        table=table or physionet,
+        release=release,
+        images=_folders(path, _IMAGE_FOLDERS),
+        labels=_physionet(path, "image_labels_train.csv") if not table else None,
+        sizes=sizes or next((path / name for name in _SIZES if (path / name).is_file()), None),
+        test=_official_test(path),
+    )
+
+
+def _official_test(path: Path) -> OfficialTest | None:
+    table = _physionet(path, "annotations_test.csv")
+    if table is None:
+        return None
+    labels = _physionet(path, "image_labels_test.csv")
+    return OfficialTest(table, labels, _folders(path, _TEST_IMAGE_FOLDERS))
+
+
+def _physionet(path: Path, name: str) -> Path | None:
+    return next((file for prefix in _PHYSIONET if (file := _file(path / prefix / name))), None)
+
+
+def _file(path: Path) -> Path | None:
+    return path if path.is_file() else None
+
+
+def _folders(path: Path, names: tuple[str, ...]) -> tuple[Path, ...]:
+    return tuple(path / name for name in names if (path / name).is_dir())
+
+
+SPLIT = "test300"
+CONSENSUS = "consensus"
+_SAMPLE = 300
+
+
+def read_official_test(test: OfficialTest, quality: QualityLog) -> list[ImageAnnotation]:
+    """All official test images, normal ones too, with one reader: the consensus.
+
+    Raises:
+        UserError: a table cannot be read, or lacks a column.
+    """
+    images = read_box_table(test.table, quality, reader=CONSENSUS)
+    if test.labels:
+        check_image_labels(test.labels, images, quality, reader=CONSENSUS)
+    return images
+
+
+def sample_test300(
+    images: Sequence[ImageAnnotation], seed: int, count: int = _SAMPLE
+) -> list[ImageAnnotation]:
+    """A seeded sample, the same whatever the order of `images`; all of them where they are fewer.
+
+    Args:
+        images: what may be drawn; with findings alone where only they are asked about.
+        seed: decides the sample.
+        count: how many; section 2.3 of the paper has 300.
+    """
+    by_id = {image.image_id: image for image in images}
+    names = sorted(by_id)
+    chosen = random.Random(f"{seed}/{SPLIT}").sample(names, min(count, len(names)))
+    return [by_id[name] for name in sorted(chosen)]
+
+
+def join_table(
+    records: Iterable[QARecord],
+    images: Sequence[ImageAnnotation],
+    where: str,
+    quality: QualityLog,
+) -> list[QARecord]:
+    """Release records with their image's readers; sets aside what the table contradicts.
+
+    Section 2.2 of the paper reports that labels and boxes agree with the source without exception;
+    a question whose finding or box is not one of its image's rows is set aside.
+    """
+    by_id = {image.image_id: image for image in images}
+    joined = []
+    for record in records:
+        image = by_id.get(record.image_id)
+        found = contradiction(record, image)
+        if found or image is None:
+            quality.set_aside("source_mismatch", record.question_id, where, found)
+            continue
+        joined.append(
+            record.model_copy(update={"readers": reader_boxes(image), "image_hw": image.image_hw})
+        )
+    return joined

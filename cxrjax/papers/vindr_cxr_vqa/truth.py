@@ -1,0 +1,357 @@
+"""What the references of VinDr-CXR-VQA say: the truth of each question and of each image.
+
+Ground-truth modes, which decide what boxes an image has (the same predictions score very
+differently against one lesion's box and against three readers' boxes of it):
+
+* `exact`: the boxes of the reference answers to all of the image's questions. On phantoms these are
+  the lesions' exact extents; on the released data, the one box that each question is about.
+* `raw`: all readers' boxes, unmerged, as the paper appears to count (8.3 per image).
+* `per_reader`: each reader is a truth of their own, and counts are summed over (image, reader).
+* `reader:ID`: this reader alone, on the images that they read; others have no truth of boxes.
+* `majority`, `lesion_majority`, `wbf`, `nms`, `components`: the readers' boxes merged, as
+  `cxrjax.papers.vindr_cxr_vqa.readers` says.
+"""
+
+import functools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from cxrjax.errors import UserError
+from cxrjax.metrics.overlaps import NO_CLASS
+from cxrjax.papers.vindr_cxr_vqa.readers import MODES, MergeMode, merge_readers, parse_mode
+from cxrjax.radiology_text.mentions import VINDR_VOCABULARY, MentionReader
+from cxrjax.records import Answer, PixelBox, QARecord, ReaderBox
+from cxrjax.scoring.figures import boxes_band, image_attributes
+from cxrjax.scoring.outcomes import Labelled, LabelledBoxes, stack, union
+
+# Boxes of the source lie within the image; this much (pixels) is rounding.
+_BORDER = 1.0
+
+# Why a class that a question asks about is absent: the image has other findings, or none.
+NEGATIVE_KINDS = ("absent_class", "no_finding_image")
+
+# The default first.
+GT_MODES = ("exact", "per_reader", *MODES)
+
+
+@dataclass(frozen=True)
+class Question:
+    """One question with its truth.
+
+    Attributes:
+        image: index into `References.images`.
+        kind: its `question_type`.
+        difficulty: as its record says; None where it does not.
+        asked: the class it asks about; None for open questions ("What").
+        negative_kind: why the class asked about is absent: the image has no finding at all, or
+            others. None where it is there or none is asked about.
+        present: classes that its reference answer says are there.
+        has_boxes: whether its reference answer has boxes.
+    """
+
+    question_id: str
+    image: int
+    kind: str
+    difficulty: str | None
+    asked: str | None
+    negative_kind: str | None
+    present: frozenset[str]
+    has_boxes: bool
+
+
+@dataclass(frozen=True)
+class Image:
+    """One image with its truth.
+
+    Attributes:
+        cluster: the patient, or the image itself where no patient is known.
+        truths: the ground-truth sets to score against: one, one per reader, or none where the
+            mode's reader did not read the image.
+        answered: boxes of the reference answers, for the recall ceiling.
+        box_questions: how many questions have boxes in their reference answer.
+        attributes: of `breakdowns.image_attributes`, and `true_boxes`: how many there are.
+    """
+
+    image_id: str
+    cluster: tuple[str, str]
+    height: int
+    width: int
+    truths: tuple[LabelledBoxes, ...]
+    answered: LabelledBoxes
+    box_questions: int
+    attributes: Mapping[str, str | None]
+
+
+@dataclass(frozen=True)
+class References:
+    """All questions and images of a references file, under one ground-truth mode."""
+
+    gt_mode: str
+    classes: tuple[str, ...]
+    questions: dict[str, Question]
+    images: tuple[Image, ...]
+    reader: MentionReader
+    datasets: tuple[str, ...]
+    splits: tuple[str, ...]
+
+    @property
+    def images_with_truth(self) -> int:
+        """How many images boxes are scored on."""
+        return sum(bool(image.truths) for image in self.images)
+
+
+def read_references(records: Iterable[QARecord], gt_mode: str, source: str) -> References:
+    """Questions and images of the records.
+
+    Args:
+        records: of one split; answers included.
+        gt_mode: one of `GT_MODES`, with its argument.
+        source: names the file, for error messages.
+
+    Raises:
+        UserError: no records, a repeated question, a record without answers, of a class that
+            VinDr-CXR-VQA does not have (records of dataset `custom` bring their own), with a box
+            outside its image, without image size, or without readers where the mode needs them; an
+            unknown mode, or a reader who read none of the images.
+    """
+    if gt_mode.partition(":")[0] not in GT_MODES:
+        raise UserError(f"no ground-truth mode {gt_mode!r}: expected one of {', '.join(GT_MODES)}")
+    mode = None if gt_mode in ("exact", "per_reader") else parse_mode(gt_mode)
+    by_image: dict[str, list[QARecord]] = {}
+    seen: set[str] = set()
+    readers: set[str] = set()
+    datasets, splits = set(), set()
+    for record in records:
+        if record.question_id in seen:
+            raise UserError(f"{source}: question_id {record.question_id!r} stands there twice")
+        seen.add(record.question_id)
+        readers.update(record.readers or ())
+        datasets.add(record.dataset)
+        splits.add(record.split)
+        by_image.setdefault(record.image_id, []).append(record)
+    if not by_image:
+        raise UserError(f"{source}: holds no records: nothing to score against")
+    vocabulary = _vocabulary(record for group in by_image.values() for record in group)
+    builder = _Builder(source, gt_mode, mode, tuple(vocabulary), MentionReader(vocabulary))
+    images = [
+        # A record is several times as large as what is kept of it: they go one by one.
+        builder.add_image(number, image_id, by_image.pop(image_id))
+        for number, image_id in enumerate(list(by_image))
+    ]
+    if not any(image.truths for image in images):
+        raise UserError(
+            f"{source}: no image was read by the reader of gt_mode {gt_mode!r}: expected one of "
+            f"{', '.join(sorted(readers))}"
+        )
+    return References(
+        gt_mode=gt_mode,
+        classes=builder.classes,
+        questions=builder.questions,
+        images=tuple(images),
+        reader=builder.reader,
+        datasets=tuple(sorted(datasets)),
+        splits=tuple(sorted(splits)),
+    )
+
+
+def read_question(record: QARecord, source: str) -> tuple[Question, MentionReader]:
+    """One record by itself, and what reads answers to it.
+
+    Raises:
+        UserError: as `read_references`.
+    """
+    names = tuple(_vocabulary([record]))
+    builder = _Builder(source, GT_MODES[0], None, names, _reader_of(names))
+    builder.add_image(0, record.image_id, [record])
+    return builder.questions[record.question_id], builder.reader
+
+
+@functools.lru_cache(maxsize=64)
+def _reader_of(names: tuple[str, ...]) -> MentionReader:
+    return MentionReader({name: VINDR_VOCABULARY.get(name, ()) for name in names})
+
+
+def _vocabulary(records: Iterable[QARecord]) -> dict[str, tuple[str, ...]]:
+    """The 14 classes, and those that custom records name."""
+    vocabulary = dict(VINDR_VOCABULARY)
+    known = {name.lower() for name in vocabulary}
+    for record in records:
+        if record.dataset == "custom":
+            named = [label for answer in record.answers for label in answer.labels]
+            named += [mark.label for marks in (record.readers or {}).values() for mark in marks]
+            named += filter(None, (record.finding, record.gt_finding))
+            for label in map(str.strip, named):
+                if label.lower() not in known:
+                    known.add(label.lower())
+                    vocabulary[label] = ()
+    return vocabulary
+
+
+def _denies(record: QARecord, answer: Answer) -> bool:
+    return answer.polarity == "neg" or (
+        answer.polarity == "unk" and record.negative_kind is not None
+    )
+
+
+class _Builder:
+    """Turns records into `Question`s and `Image`s; knows what to call them in errors."""
+
+    def __init__(
+        self,
+        source: str,
+        gt_mode: str,
+        mode: MergeMode | None,
+        classes: tuple[str, ...],
+        reader: MentionReader,
+    ) -> None:
+        self.source = source
+        self.gt_mode = gt_mode
+        self.mode = mode
+        self.classes = classes
+        self.reader = reader
+        self.questions: dict[str, Question] = {}
+        self._numbers = {name.lower(): number for number, name in enumerate(classes)}
+
+    def add_image(self, number: int, image_id: str, records: list[QARecord]) -> Image:
+        sizes = {record.image_hw for record in records}
+        if None in sizes or len(sizes) > 1:
+            found = "null" if None in sizes else " and ".join(sorted(map(str, sizes)))
+            raise self._error(
+                records[0], f"image_hw of {image_id} is {found}: join one true [height, width]"
+            )
+        ((height, width),) = (size for size in sizes if size is not None)
+        answers = [self._add_question(number, record, height, width) for record in records]
+        answered = union(answers)
+        patients = sorted({record.patient_id for record in records if record.patient_id})
+        truths = self._truths(answered, records, height, width)
+        most = max(map(len, truths), default=None)
+        return Image(
+            image_id=image_id,
+            cluster=("patient", patients[0]) if patients else ("image", image_id),
+            height=height,
+            width=width,
+            truths=tuple(stack(truth, height, width) for truth in truths),
+            answered=stack(answered, height, width),
+            box_questions=sum(bool(boxes) for boxes in answers),
+            attributes={
+                **image_attributes(records[0]),
+                "true_boxes": None if most is None else boxes_band(most),
+            },
+        )
+
+    def _add_question(
+        self, image: int, record: QARecord, height: int, width: int
+    ) -> list[Labelled]:
+        """Notes the question and returns the boxes of its reference answer."""
+        if not record.answers:
+            raise self._error(
+                record, "has no answers: score needs the records, not the questions without answers"
+            )
+        asked = self._asked(record)
+        boxes: list[Labelled] = []
+        present: set[str] = set()
+        for answer in record.answers:
+            labels = [self._class(record, label) for label in answer.labels]
+            here = answer.boxes_by_image.get(record.image_id, [])
+            if not _denies(record, answer):
+                present |= set(labels)
+            if here:
+                named = labels if len(labels) == 1 else [asked] if asked else []
+                if not named:
+                    raise self._error(
+                        record, "has boxes of several classes in one answer, none asked about"
+                    )
+                boxes += [self._boxed(record, named[0], box, height, width) for box in here]
+        if not any(answer.labels for answer in record.answers):
+            present |= self._present_by_text(record, asked)
+        absent = asked is not None and asked not in present
+        self.questions[record.question_id] = Question(
+            question_id=record.question_id,
+            image=image,
+            kind=record.question_type,
+            difficulty=record.difficulty,
+            asked=asked,
+            negative_kind=(record.negative_kind or "absent_class") if absent else None,
+            present=frozenset(present),
+            has_boxes=bool(boxes),
+        )
+        return boxes
+
+    def _present_by_text(self, record: QARecord, asked: str | None) -> frozenset[str]:
+        """What answers without labels say is there, by polarity, else by their words."""
+        if all(_denies(record, answer) for answer in record.answers):
+            return frozenset()
+        if asked and any(a.polarity == "pos" or a.boxes_by_image for a in record.answers):
+            return frozenset([asked])
+        return self.reader.read(record.answer_text, asked, has_box=bool(record.boxes)).present
+
+    def _asked(self, record: QARecord) -> str | None:
+        """The class asked about: as the record says, else as its question words it."""
+        if record.finding is not None:
+            return self._class(record, record.finding)
+        # What an open question's answer is must not help a prediction to its class.
+        if record.question_type == "What":
+            return None
+        if (worded := self.reader.name_of(record.question.rstrip("? "))) is not None:
+            return worded
+        return self._class(record, record.gt_finding) if record.gt_finding else None
+
+    def _truths(
+        self, answered: list[Labelled], records: list[QARecord], height: int, width: int
+    ) -> list[list[Labelled]]:
+        """The sets of boxes to score against."""
+        if self.gt_mode == "exact":
+            return [answered]
+        readers = self._readers(records, height, width)
+        if self.mode is None:
+            merged = [[(mark.label, tuple(mark.box)) for mark in r] for r in readers.values()]
+        elif self.mode.rad_id is not None and self.mode.rad_id not in readers:
+            merged = []
+        else:
+            merged = [list(merge_readers(readers, self.mode))]
+        return [[(self._numbers[label.lower()], box) for label, box in one] for one in merged]
+
+    def _readers(
+        self, records: list[QARecord], height: int, width: int
+    ) -> dict[str, list[ReaderBox]]:
+        """Each reader's boxes, from the first record of the image that has them."""
+        for record in records:
+            if record.readers is not None:
+                return {
+                    rad_id: [self._marked(record, mark, height, width) for mark in marks]
+                    for rad_id, marks in record.readers.items()
+                }
+        raise self._error(
+            records[0], f"image has no readers, which gt_mode {self.gt_mode!r} needs: use 'exact'"
+        )
+
+    def _marked(self, record: QARecord, mark: ReaderBox, height: int, width: int) -> ReaderBox:
+        label = self._class(record, mark.label)
+        self._boxed(record, label, mark.box, height, width)
+        return ReaderBox(label=label, box=mark.box)
+
+    def _boxed(
+        self, record: QARecord, label: str, box: PixelBox, height: int, width: int
+    ) -> Labelled:
+        x0, y0, x1, y1 = box
+        # Written so that NaN fails.
+        if not (-_BORDER <= x0 < x1 <= width + _BORDER and -_BORDER <= y0 < y1 <= height + _BORDER):
+            raise self._error(
+                record,
+                f"has the box {box}: expected x0 < x1 and y0 < y1 within the image's "
+                f"{width} x {height} pixels",
+            )
+        return self._numbers[label.lower()], (x0, y0, x1, y1)
+
+    def _class(self, record: QARecord, label: str) -> str:
+        number = self._numbers.get(label.strip().lower(), NO_CLASS)
+        if number == NO_CLASS:
+            raise self._error(
+                record,
+                f"has the class {label!r}, which VinDr-CXR-VQA does not have: map it to one of the "
+                "14, or mark the record's dataset as 'custom'",
+            )
+        return self.classes[number]
+
+    def _error(self, record: QARecord, what: str) -> UserError:
+        return UserError(f"{self.source}: question {record.question_id!r} {what}")

@@ -1,0 +1,246 @@
+"""The release's own files: Parquet shards, one row a radiograph with its report.
+
+    FOLDER[/data]/train-00000-of-00034.parquet ... val-... test-...
+
+Columns (section 3.1 and the release): `image`, bytes or the `{bytes, path}` that the `datasets`
+library writes, `findings`, `impressions`, `Ages`, `sex`, `view`, `Ghi chú` (note), `Kỹ thuật`
+(technique). Spellings vary and are matched without regard to case, accents and a plural s. Reading
+and writing back gives the same rows, but for what was set aside.
+"""
+
+import dataclasses
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+
+from cxrjax.errors import UserError
+from cxrjax.records_io.quality import QualityLog, Unusable
+
+# Our split -> how its files may begin.
+SPLITS = {
+    "train": ("train",),
+    "validation": ("val", "valid", "validation", "dev"),
+    "test": ("test",),
+}
+# A field -> the column names it goes by, as `_fold` leaves them.
+_COLUMNS = {
+    "image": ("image", "images"),
+    "findings": ("finding", "findings"),
+    "impression": ("impression", "impressions"),
+    "age": ("age", "ages", "tuoi"),
+    "sex": ("sex", "gender", "gioitinh"),
+    "view": ("view", "views"),
+    "note": ("ghichu", "note", "notes"),
+    "technique": ("kythuat", "technique"),
+}
+_REQUIRED = ("image", "findings", "impression")
+# In the file's own metadata: who made the rows up. The release has no such key.
+SYNTHETIC_KEY = b"cxrjax_synthetic"
+_ROWS_IN_GROUP = 32
+_ROWS_AT_ONCE = 8  # radiographs have megabytes each
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One row of a file, not yet judged.
+
+    Attributes:
+        split: `train`, `validation` or `test`, from the file's name.
+        number: of the row in its split, over all files; set-aside rows count too.
+        file: name of the file. `row`: of the row in it, from 0.
+        image: bytes of the image file.
+        values: field -> value, for the fields that the file has; text as it stands there.
+        native: column -> value of every column but the image's bytes, for writing back.
+        generator: what made the row up; None for a real one.
+    """
+
+    split: str
+    number: int
+    file: str
+    row: int
+    image: bytes
+    values: Mapping[str, Any]
+    native: Mapping[str, Any]
+    generator: str | None = None
+
+    @property
+    def image_id(self) -> str:
+        """The release has no ids; files and rows are in a fixed order."""
+        return f"vixray-{self.split}-{self.number:05d}"
+
+    @property
+    def where(self) -> str:
+        """File and row, for messages."""
+        return f"{self.file} row {self.row}"
+
+
+def find_shards(folder: Path) -> list[tuple[str, Path]]:
+    """(split, file) of every shard, splits in order, files by name.
+
+    Raises:
+        UserError: no Parquet file, or one whose name begins with no split.
+    """
+    files = sorted(folder.glob("*.parquet")) or sorted((folder / "data").glob("*.parquet"))
+    if not files:
+        raise UserError(
+            f"{folder}: no *.parquet in it or in its data/, expected train-*.parquet, "
+            "val-*.parquet, test-*.parquet (data/vix_ray/README.md)"
+        )
+    shards = []
+    for file in files:
+        start = re.split(r"[^a-z]", file.name.lower())[0]
+        split = next((name for name, starts in SPLITS.items() if start in starts), None)
+        if split is None:
+            raise UserError(
+                f"{file}: begins with no split, expected a name such as train-00000-of-00001."
+                "parquet, val-... or test-...; rename or remove it"
+            )
+        shards.append((split, file))
+    order = list(SPLITS)
+    return sorted(shards, key=lambda shard: (order.index(shard[0]), shard[1].name))
+
+
+def count_rows(shards: Iterable[tuple[str, Path]]) -> int:
+    """Rows of all files, from their footers."""
+    return sum(_open(file).metadata.num_rows for _, file in shards)
+
+
+def read_rows(shards: Sequence[tuple[str, Path]], quality: QualityLog) -> Iterator[Row]:
+    """The rows that have an image and both texts, one at a time; others are set aside.
+
+    A row group is in memory at a time (twice, while its pages are taken apart), never a file; the
+    `datasets` library makes groups of 100 rows.
+
+    Raises:
+        UserError: a file is no Parquet file, or has none of the required columns.
+    """
+    numbers = dict.fromkeys(SPLITS, 0)
+    for split, file in shards:
+        for position, cells in enumerate(_cells(file)):
+            number, numbers[split] = numbers[split], numbers[split] + 1
+            quality.examined["rows"] += 1
+            try:
+                yield _row(split, number, file, position, cells, quality)
+            except Unusable as fault:
+                item = f"vixray-{split}-{number:05d}"
+                found = f"{file.name} row {position}"
+                quality.set_aside(fault.reason, item, found, fault.found)
+
+
+def write_rows(
+    path: Path, rows: Iterable[tuple[Mapping[str, Any], bytes]], synthetic: str | None = None
+) -> None:
+    """Writes one file.
+
+    Args:
+        rows: (column -> value as in `Row.native`, bytes of the image).
+        synthetic: what made the rows up, kept in the file's metadata; None for real ones.
+    """
+    table = pyarrow.Table.from_pylist([_with_image(native, image) for native, image in rows])
+    if synthetic is not None:
+        metadata = {**(table.schema.metadata or {}), SYNTHETIC_KEY: synthetic.encode()}
+        table = table.replace_schema_metadata(metadata)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Small row groups: a reader may go through radiographs without holding the file.
+    pyarrow.parquet.write_table(table, path, row_group_size=_ROWS_IN_GROUP, compression="zstd")
+
+
+def _with_image(native: Mapping[str, Any], image: bytes) -> dict[str, Any]:
+    row = dict(native)
+    for column, value in native.items():
+        if _field(column) == "image":
+            row[column] = {"bytes": image, **value} if isinstance(value, Mapping) else image
+    return row
+
+
+def _open(file: Path) -> pyarrow.parquet.ParquetFile:
+    try:
+        # Not ahead: else the next row groups are in memory as well.
+        return pyarrow.parquet.ParquetFile(file, pre_buffer=False)
+    except (OSError, pyarrow.ArrowInvalid) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"{file}: not a Parquet file ({reason}); fetch it again") from None
+
+
+def _cells(file: Path) -> Iterator[Mapping[str, Any]]:
+    """Each row as {"columns": {name: Arrow value}, "generator": text or None}."""
+    with _open(file) as parquet:
+        schema = parquet.schema_arrow
+        fields = [_field(name) for name in schema.names]
+        for required in _REQUIRED:
+            if fields.count(required) != 1:
+                raise UserError(
+                    f"{file}: {fields.count(required)} columns for {required}, expected one; "
+                    f"the columns are {schema.names} (data/vix_ray/README.md)"
+                )
+        made_by = (schema.metadata or {}).get(SYNTHETIC_KEY)
+        generator = made_by.decode() if made_by else None
+        try:
+            for batch in parquet.iter_batches(_ROWS_AT_ONCE, use_threads=False):
+                for index in range(batch.num_rows):
+                    columns = {name: batch.column(name)[index] for name in schema.names}
+                    yield {"columns": columns, "generator": generator}
+        except (OSError, pyarrow.ArrowInvalid) as error:
+            reason = str(error).splitlines()[0]
+            raise UserError(f"{file}: damaged ({reason}); fetch it again") from None
+
+
+def _row(
+    split: str,
+    number: int,
+    file: Path,
+    position: int,
+    cells: Mapping[str, Any],
+    quality: QualityLog,
+) -> Row:
+    image = b""
+    native: dict[str, Any] = {}
+    values: dict[str, Any] = {}
+    for column, cell in cells["columns"].items():
+        field = _field(column)
+        try:
+            value = cell.as_py()
+        except UnicodeDecodeError:
+            raise Unusable("invalid_record", f"{column} is not UTF-8 text") from None
+        if field == "image":
+            image, native[column] = _image(value)
+            continue
+        if not isinstance(value, str | int | float | bool | None):
+            quality.warnings[f"column {column!r} of type {cell.type} is not kept"] += 1
+            continue
+        native[column] = value
+        if field:
+            values[field] = value
+    for field in ("findings", "impression"):
+        if not isinstance(values[field], str) or not values[field].strip():
+            kind = "empty" if not values[field] or isinstance(values[field], str) else "no text"
+            raise Unusable("missing_text", f"{field} is {kind}; expected text")
+    return Row(split, number, file.name, position, image, values, native, cells["generator"])
+
+
+def _image(value: Any) -> tuple[bytes, dict[str, Any] | None]:
+    """The file's bytes, and what else the column holds."""
+    rest = None
+    if isinstance(value, Mapping):
+        rest = {name: other for name, other in value.items() if name != "bytes"}
+        value = value.get("bytes")
+    if not isinstance(value, bytes) or not value:
+        raise Unusable("missing_image", "image holds no bytes; expected those of an image file")
+    return value, rest
+
+
+def _field(column: str) -> str | None:
+    """The field that a column of this name holds."""
+    name = _fold(column)
+    return next((field for field, names in _COLUMNS.items() if name in names), None)
+
+
+def _fold(text: str) -> str:
+    """Lower case, letters only, without accents."""
+    bare = unicodedata.normalize("NFD", text.lower().replace("đ", "d"))
+    return re.sub(r"[^a-z]", "", bare)

@@ -1,0 +1,196 @@
+"""The questions of the paper's three stages about one radiograph (section 4.3).
+
+Stage 1 asks for the findings and stage 2, in the same words, for the impression. Stage 3 is a
+dialogue: the findings, then the impression with the first turn as history. Answers are texts
+without boxes (section 6).
+"""
+
+import dataclasses
+import math
+import re
+import unicodedata
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from cxrjax.papers.vix_ray.native import Row
+from cxrjax.records import Answer, DatasetName, Generator, Provenance, QARecord, Turn
+from cxrjax.records_io.quality import QualityLog
+
+# A view's name -> what it is called in the reports' headings. PA's is the one met in public
+# scripts; the release defines no other, so that the rest are ours.
+VIEW_DEFINITIONS = {
+    "PA": "Chụp Xquang tim phổi thẳng",
+    "AP": "Chụp Xquang tim phổi thẳng, tia đi từ trước ra sau",
+    "LATERAL": "Chụp Xquang tim phổi nghiêng",
+}
+GENDERS = {"M": "nam", "F": "nữ"}
+
+_VIEWS = {
+    "PA": ("pa", "p.a", "sau-trước", "sau trước"),
+    "AP": ("ap", "a.p", "trước-sau", "trước sau"),
+    "LATERAL": ("lateral", "lat", "ll", "rl", "nghiêng", "nghiêng trái", "nghiêng phải"),
+}
+# No codes such as 0 and 1: nothing says which is which.
+_SEXES = {"M": ("nam", "m", "male"), "F": ("nữ", "nu", "f", "female")}
+_OLDEST = 120
+
+
+@dataclasses.dataclass(frozen=True)
+class Study:
+    """One radiograph and its report.
+
+    Attributes:
+        findings, impression: NFC, lines and runs of blanks made one blank.
+        view: `PA`, `AP`, `LATERAL` or None. `sex`: `M`, `F` or None. `age`: years or None.
+        image_path: relative to the folder of the build. `image_hw`: pixels; None until known.
+        native: the row as it stands, to be written back.
+    """
+
+    image_id: str
+    split: str
+    where: str
+    findings: str
+    impression: str
+    view: str | None
+    sex: str | None
+    age: float | None
+    note: str
+    image_path: str
+    image_sha256: str
+    native: Mapping[str, Any]
+    generator: str | None = None
+    image_hw: tuple[int, int] | None = None
+
+
+def understand(row: Row, image_path: str, image_sha256: str, quality: QualityLog) -> Study:
+    """The study of a row whose image was written to `image_path`."""
+    texts = {name: row.values.get(name) for name in ("findings", "impression", "note")}
+    for name, text in texts.items():
+        if isinstance(text, str) and text != unicodedata.normalize("NFC", text):
+            quality.warnings[f"{name} not in Unicode's form NFC, read in it"] += 1
+        if isinstance(text, str) and "\N{REPLACEMENT CHARACTER}" in text:
+            quality.warnings[f"{name} with a letter that was lost in another encoding"] += 1
+    return Study(
+        image_id=row.image_id,
+        split=row.split,
+        where=row.where,
+        findings=plain(texts["findings"]),
+        impression=plain(texts["impression"]),
+        view=_known("view", row, _VIEWS, quality),
+        sex=_known("sex", row, _SEXES, quality),
+        age=_age(row, quality),
+        note=plain(texts["note"]),
+        image_path=image_path,
+        image_sha256=image_sha256,
+        native={"file": row.file, "row": row.row, "columns": dict(row.native)},
+        generator=row.generator,
+    )
+
+
+def plain(text: Any) -> str:
+    """Text for use: NFC, blanks and line breaks as one blank; "" for what is no text."""
+    return " ".join(unicodedata.normalize("NFC", text).split()) if isinstance(text, str) else ""
+
+
+def _known(
+    field: str, row: Row, spellings: Mapping[str, tuple[str, ...]], quality: QualityLog
+) -> str | None:
+    value = row.values.get(field)
+    # Numbers are met as text, as whole numbers and, beside nulls, as fractions.
+    text = str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+    text = plain(text).lower().strip(" .")
+    for known, written in spellings.items():
+        if text in written:
+            return known
+    _warn_unknown(field, row, value, quality)
+    return None
+
+
+def _age(row: Row, quality: QualityLog) -> float | None:
+    value = row.values.get("age")
+    if isinstance(value, str):
+        # "069Y" is how DICOM has it.
+        match = re.fullmatch(r"0*(\d+(?:[.,]\d+)?)\s*(?:y|tuổi|t)?", plain(value).lower())
+        value_read = float(match[1].replace(",", ".")) if match else math.nan
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        value_read = float(value)
+    else:
+        value_read = math.nan
+    if not 0 <= value_read <= _OLDEST:
+        _warn_unknown("age", row, value, quality)
+        return None
+    return value_read
+
+
+def _warn_unknown(field: str, row: Row, value: Any, quality: QualityLog) -> None:
+    """Counts it, and says where; not what stands there, which may tell who the patient is."""
+    missing = value is None or value == "" or (isinstance(value, float) and math.isnan(value))
+    quality.warnings[f"{field} {'missing' if missing else 'not understood'}, left null"] += 1
+    if not missing:
+        quality.warnings[f"{field} not understood: {row.image_id} ({row.where})"] += 1
+
+
+STAGES = ("stage1", "stage2", "stage3")
+FINDINGS, IMPRESSION = "findings", "impression"
+# Where a record of stage 1 keeps the row it was read from.
+NATIVE_ROW = "native_row"
+# Stage 3's second question, as in public scripts that use the data set.
+CONCLUDE = "Kết luận từ thông tin trên bệnh nhân bị gì?"
+# What tells the stages apart for a model of both, with the prompt formats `*_typed`: their
+# questions are the same.
+STAGE_TAGS = {FINDINGS: "[Mô tả]", IMPRESSION: "[Kết luận]"}
+
+
+def prompt(view: str | None, sex: str | None, age: float | None) -> str:
+    """The question of section 4.3; what is not known of the patient is left out of it."""
+    words = ["Ảnh chụp X-ray"]
+    if view is not None:
+        words.append(f"{view} ({VIEW_DEFINITIONS[view]})")
+    words.append("bệnh nhân")
+    if sex is not None:
+        words.append(GENDERS[sex])
+    text = " ".join(words)
+    if age is not None:
+        text += f", {age:g} tuổi"
+    return f"{text}. Cho biết bệnh nhân bị gì?"
+
+
+def records(study: Study, dataset: DatasetName = "vix_ray") -> Iterator[QARecord]:
+    """Four records: stage 1, stage 2, and both turns of stage 3, the second with its gold history.
+
+    `question_strategy` is the stage, `question_type` what is asked for.
+    """
+    asked = prompt(study.view, study.sex, study.age)
+    first = Turn(
+        question_id=f"{study.image_id}-stage3-{FINDINGS}", question=asked, answer=study.findings
+    )
+    yield _record(study, dataset, "stage1", FINDINGS, asked, quality={NATIVE_ROW: study.native})
+    yield _record(study, dataset, "stage2", IMPRESSION, asked)
+    yield _record(study, dataset, "stage3", FINDINGS, asked)
+    yield _record(study, dataset, "stage3", IMPRESSION, CONCLUDE, history=[first])
+
+
+def _record(
+    study: Study, dataset: DatasetName, stage: str, kind: str, question: str, **fields: Any
+) -> QARecord:
+    file = str(study.native["file"])
+    return QARecord(
+        dataset=dataset,
+        split=study.split,
+        image_id=study.image_id,
+        image_path=study.image_path,
+        image_hw=study.image_hw,
+        view=study.view,
+        sex=study.sex,
+        age=study.age,
+        question_id=f"{study.image_id}-{stage}-{kind}",
+        question=question,
+        question_type=kind,
+        question_strategy=stage,
+        lang="vi",
+        type_prompt=STAGE_TAGS[kind],
+        answers=[Answer(text=study.findings if kind == FINDINGS else study.impression)],
+        generator=Generator(name="grammar", version=study.generator) if study.generator else None,
+        provenance=Provenance(source_file=file),
+        **fields,
+    )

@@ -1,0 +1,424 @@
+"""What a compiled program does, read from its text: operations, memory traffic, collectives.
+
+XLA's own cost analysis counts the body of a loop once; here every loop's trip count multiplies. A
+program is the work of one device, so everything here is per chip.
+"""
+
+import dataclasses
+import math
+import re
+from collections.abc import Iterator, Sequence
+
+from cxrjax.planner.hlo_text import (
+    Array,
+    Instruction,
+    collective_kind,
+    convolution_flops,
+    group_size,
+    parse_text,
+    passed_through,
+    place_in_chain,
+)
+
+# They move no data themselves.
+_FREE = {
+    *("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "iota"),
+    *("partition-id", "replica-id", "opt-barrier", "add-dependency", "domain"),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Collective:
+    """A collective operation of a program.
+
+    Attributes:
+        kind: one of `COLLECTIVES`.
+        times: how often a step runs it.
+        bytes: of the whole (unsharded) array that it gathers, sums or moves, each time.
+        group: devices that take part together.
+        sent_bytes: what one chip sends each time, on a ring.
+        overlapped: begun by one instruction and awaited by another, so that work goes on beside.
+    """
+
+    kind: str
+    times: int
+    bytes: int
+    group: int
+    sent_bytes: float
+    overlapped: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """One instruction's products and memory traffic, and how often it runs in a step."""
+
+    name: str
+    times: int
+    flops: float
+    hbm_bytes: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """What `read_program` found.
+
+    Attributes:
+        work: of every instruction that runs on its own; matrix products of fused ones counted in.
+        collectives: likewise.
+        unknown_loops: loops whose trip count the text does not tell; their bodies count once.
+        kernels: runs of hand-written kernels (Pallas), whose products the text does not show.
+    """
+
+    work: tuple[Work, ...]
+    collectives: tuple[Collective, ...]
+    unknown_loops: int
+    kernels: int = 0
+
+    @property
+    def flops(self) -> float:
+        return sum(w.times * w.flops for w in self.work)
+
+    @property
+    def hbm_bytes(self) -> float:
+        return sum(w.times * w.hbm_bytes for w in self.work)
+
+    def collective_bytes(self) -> dict[str, float]:
+        """Bytes of the arrays that a chip takes part in gathering, summing or moving, by kind."""
+        found: dict[str, float] = {}
+        for one in self.collectives:
+            found[one.kind] = found.get(one.kind, 0.0) + one.times * one.bytes
+        return found
+
+    @property
+    def sent_bytes(self) -> float:
+        """What a chip sends for them: rings add (n - 1) / n of the array for each of two rounds."""
+        return sum(one.times * one.sent_bytes for one in self.collectives)
+
+
+def read_program(text: str, devices: int) -> Program:
+    """Reads `compiled.as_text()`.
+
+    Of a conditional the branch with the most work counts: what a full batch takes.
+
+    Args:
+        devices: that the program runs on; the group of a collective that names none.
+    """
+    computations, entry = parse_text(text)
+    reader = _Reader(computations, devices)
+    reader.visit(entry, 1)
+    return Program(
+        tuple(reader.work), tuple(reader.collectives), reader.unknown_loops, reader.kernels
+    )
+
+
+class _Reader:
+    """Walks a program from its entry, multiplying by trip counts."""
+
+    def __init__(self, computations: dict[str, dict[str, Instruction]], devices: int) -> None:
+        self.computations = computations
+        self.devices = devices
+        self.work: list[Work] = []
+        self.collectives: list[Collective] = []
+        self.unknown_loops = 0
+        self.kernels = 0
+        self._users_of: dict[str, dict[str, list[Instruction]]] = {}
+
+    def visit(self, name: str, times: int) -> None:
+        computation = self.computations[name]
+        for instruction in computation.values():
+            opcode = instruction.opcode
+            kind = collective_kind(opcode)
+            if kind is None and opcode in ("async-start", "fusion"):
+                kind = self._wrapped_collective(instruction)
+            place = self._place_in_chain(instruction)
+            if place == "done":
+                continue
+            if place == "step":
+                kind = None
+            if opcode == "while":
+                called = dict(instruction.called())
+                count = self._trip_count(computation, instruction, called)
+                if count is None:
+                    self.unknown_loops += 1
+                self.visit(called["body"], times * (1 if count is None else count))
+            elif opcode == "conditional":
+                self._visit_largest([name for _, name in instruction.called()], times)
+            elif opcode == "call":
+                for _, called_name in instruction.called():
+                    self.visit(called_name, times)
+            elif kind is not None:
+                self._add_collective(computation, instruction, kind, times, place == "start")
+            elif opcode.endswith(("-start", "-update")) or opcode in _FREE:
+                continue
+            else:
+                if 'custom_call_target="tpu_custom_call"' in instruction.attributes:
+                    self.kernels += times
+                flops = self._flops(computation, instruction)
+                moved = self._hbm_bytes(computation, instruction)
+                if flops or moved:
+                    self.work.append(Work(instruction.name, times, flops, moved))
+
+    def _visit_largest(self, names: Sequence[str], times: int) -> None:
+        best, largest = None, -1.0
+        for name in names:
+            reader = _Reader(self.computations, self.devices)
+            reader.visit(name, times)
+            program = Program(tuple(reader.work), (), 0)
+            if program.flops + program.hbm_bytes > largest:
+                best, largest = reader, program.flops + program.hbm_bytes
+        if best is not None:
+            self.work += best.work
+            self.collectives += best.collectives
+            self.unknown_loops += best.unknown_loops
+            self.kernels += best.kernels
+
+    def _trip_count(
+        self, computation: dict[str, Instruction], loop: Instruction, called: dict[str, str]
+    ) -> int | None:
+        """Told by the compiler, else read from `counter < limit`, the counter's start and step."""
+        if known := re.search(r'known_trip_count"?:\{"n":"(\d+)"', loop.attributes):
+            return int(known[1])
+        found = list(self._limits(called["condition"], {}))
+        if len(found) != 1:
+            return None
+        counter, bound = found[0]
+        index = int(re.search(r"index=(\d+)", counter.attributes)[1])  # type: ignore[index]
+        start = self._tuple_constant(computation, loop.operands[0], index)
+        if start is None:
+            return None
+        return max(0, math.ceil((bound - start) / self._counter_step(called["body"], index)))
+
+    def _counter_step(self, body: str, index: int) -> int:
+        """What a round adds to the counter: 2 where the compiler has unrolled a loop by two."""
+        inside = self.computations[body]
+        root = next(one for one in inside.values() if one.is_root)
+        made = _through(inside, root.operands[index])
+        added = [_constant(inside[name]) for name in made.operands if name in inside]
+        steps = [step for step in added if step] if made.opcode == "add" else []
+        return steps[0] if len(steps) == 1 else 1
+
+    def _limits(
+        self, name: str, given: dict[int, Instruction]
+    ) -> Iterator[tuple[Instruction, int]]:
+        """(counter, limit) of every `counter < limit` in a condition, also within its fusions.
+
+        A condition that may also end the loop early, as of decoding, has its limit counted.
+
+        Args:
+            given: what stands for the parameters, in a fusion.
+        """
+        inside = self.computations[name]
+
+        def made_by(operand: str) -> Instruction:
+            found = _through(inside, operand)
+            if found.opcode == "parameter":
+                return given.get(_parameter_number(found), found)
+            return found
+
+        for one in inside.values():
+            if one.opcode == "fusion":
+                called = next(called for _, called in one.called())
+                yield from self._limits(called, dict(enumerate(map(made_by, one.operands))))
+            if one.opcode == "compare" and "direction=LT" in one.attributes:
+                counter, limit = map(made_by, one.operands)
+                bound = _constant(limit)
+                if bound is not None and counter.opcode == "get-tuple-element":
+                    yield counter, bound
+
+    def _tuple_constant(
+        self, computation: dict[str, Instruction], name: str, index: int
+    ) -> int | None:
+        made = computation.get(name)
+        if made is None or made.opcode != "tuple":
+            return None
+        return _constant(_through(computation, made.operands[index]))
+
+    def _wrapped_collective(self, instruction: Instruction) -> str | None:
+        """Of an async wrapper, or of a fusion around a collective.
+
+        TPUs write a reduce-scatter as a fusion of an all-reduce and of the slices that are kept.
+        """
+        for _, name in instruction.called():
+            computation = self.computations.get(name, {})
+            for inner in computation.values():
+                if kind := collective_kind(inner.opcode):
+                    if kind == "all-reduce" and _keeps_slices(computation, inner):
+                        return "reduce-scatter"
+                    return kind
+        return None
+
+    def _place_in_chain(self, fusion: Instruction) -> str | None:
+        if fusion.opcode != "fusion":
+            return None
+        called = next(name for _, name in fusion.called())
+        return place_in_chain(self.computations[called].values())
+
+    def _add_collective(
+        self,
+        computation: dict[str, Instruction],
+        found: Instruction,
+        kind: str,
+        times: int,
+        in_chain: bool,
+    ) -> None:
+        inner = found
+        if found.opcode in ("async-start", "fusion"):
+            for _, name in found.called():
+                inner = next(
+                    i for i in self.computations[name].values() if collective_kind(i.opcode)
+                )
+                computation = self.computations[name]
+        group = group_size(inner.attributes, self.devices)
+        if group < 2:
+            return
+        given = sum(a.bytes for name in inner.operands for a in computation[name].arrays)
+        if kind == "all-gather":
+            whole, sent = given * group, given * (group - 1.0)
+        elif kind == "all-reduce":
+            whole, sent = given, 2.0 * given * (group - 1) / group
+        elif kind == "reduce-scatter":
+            whole, sent = given, given * (group - 1.0) / group
+        elif kind == "collective-permute":
+            whole, sent = given, float(given)
+        else:
+            whole, sent = given * group, given * (group - 1.0) / group
+        overlapped = found.opcode.endswith("-start") or in_chain
+        self.collectives.append(Collective(kind, times, whole, group, sent, overlapped))
+
+    def _flops(self, computation: dict[str, Instruction], instruction: Instruction) -> float:
+        """Of the products in an instruction and in what it fuses."""
+        opcode = instruction.opcode
+        if opcode == "dot":
+            left = computation[instruction.operands[0]].arrays[0].shape
+            dims = re.search(r"lhs_contracting_dims=\{([\d,]*)\}", instruction.attributes)
+            inner = math.prod(left[int(d)] for d in dims[1].split(",") if d) if dims else 1
+            return 2.0 * instruction.arrays[0].size * inner
+        if opcode == "convolution":
+            return convolution_flops(computation, instruction)
+        if opcode in ("fusion", "call", "map", "async-start"):
+            return sum(
+                self._flops(self.computations[name], inner)
+                for _, name in instruction.called()
+                for inner in self.computations[name].values()
+            )
+        return 0.0
+
+    def _hbm_bytes(self, computation: dict[str, Instruction], instruction: Instruction) -> float:
+        """Read from and written to the device's main memory.
+
+        What is sliced out of an operand is read, not the operand; what is put into an array in
+        place is written, not the array.
+        """
+        in_chain = self._place_in_chain(instruction) == "step"
+        passed = passed_through(instruction) if in_chain else {}
+        written = float(
+            sum(a.hbm_bytes for i, a in enumerate(instruction.arrays) if i not in passed)
+        )
+        operands = [
+            [a for a in computation[name].arrays]
+            if name in computation and number not in passed.values()
+            else []
+            for number, name in enumerate(instruction.operands)
+        ]
+        opcode = instruction.opcode
+        if opcode in ("dynamic-slice", "slice", "gather"):
+            return written + sum(a.bytes for a in instruction.arrays if operands[0][0].in_hbm)
+        if opcode == "dynamic-update-slice":
+            update = operands[1][0]
+            return float(update.hbm_bytes + (update.bytes if instruction.arrays[0].in_hbm else 0))
+        if opcode.endswith("-done"):
+            # The copy between memories that its start began; both ends in main memory: two ways.
+            started = computation.get(instruction.operands[0])
+            ends = [a for a in (started.arrays if started else ()) if a.size > 1][:2]
+            moved = sum(a.bytes for a in instruction.arrays)
+            return float(moved * max(1, sum(a.in_hbm for a in ends)))
+        if opcode == "custom-call" and re.search(
+            "ConcatBitcast|AllocateBuffer", instruction.attributes
+        ):
+            return 0.0
+        if opcode != "fusion":
+            return written + sum(a.hbm_bytes for arrays in operands for a in arrays)
+        called = next(name for _, name in instruction.called())
+        return self._fusion_bytes(called, operands, written)
+
+    def _fusion_bytes(self, name: str, operands: list[list[Array]], written: float) -> float:
+        total = written
+        for one in self.computations[name].values():
+            if one.opcode != "parameter":
+                continue
+            whole = sum(a.hbm_bytes for a in operands[_parameter_number(one)])
+            if not whole:
+                continue
+            read, in_place = self._read_of(name, one.name, whole)
+            total += min(read, whole)
+            if in_place:  # of the result, what was put in is written, not the rest
+                total -= min(written, whole)
+        return max(total, 0.0)
+
+    def _read_of(self, computation: str, value: str, whole: int) -> tuple[int, bool]:
+        """Bytes of a value that a fused computation touches, and whether it updates it in place."""
+        inner, read, in_place = self.computations[computation], 0, False
+        for user in self._users(computation, value):
+            if user.opcode in ("dynamic-slice", "slice", "gather"):
+                read += sum(a.bytes for a in user.arrays)
+            elif user.opcode == "dynamic-update-slice" and user.operands[0] == value:
+                read += inner[user.operands[1]].arrays[0].bytes
+                in_place = True
+            elif user.opcode == "bitcast" or user.opcode == "fusion":
+                if user.opcode == "bitcast":
+                    part = self._read_of(computation, user.name, whole)
+                else:
+                    called = next(name for _, name in user.called())
+                    number = user.operands.index(value)
+                    parameter = next(
+                        p.name
+                        for p in self.computations[called].values()
+                        if p.opcode == "parameter" and _parameter_number(p) == number
+                    )
+                    part = self._read_of(called, parameter, whole)
+                read, in_place = read + part[0], in_place or part[1]
+            else:
+                return whole, in_place
+        return read, in_place
+
+    def _users(self, computation: str, value: str) -> list[Instruction]:
+        if computation not in self._users_of:
+            found: dict[str, list[Instruction]] = {}
+            for one in self.computations[computation].values():
+                for operand in set(one.operands):
+                    found.setdefault(operand, []).append(one)
+            self._users_of[computation] = found
+        return self._users_of[computation].get(value, [])
+
+
+def _keeps_slices(computation: dict[str, Instruction], summed: Instruction) -> bool:
+    """Whether nothing but slices of a sum leaves a fused computation."""
+    parts = {summed.name}
+    parts |= {
+        one.name
+        for one in computation.values()
+        if one.opcode == "get-tuple-element" and one.operands[0] == summed.name
+    }
+    users = [
+        one.opcode
+        for one in computation.values()
+        if one.name not in parts and parts & set(one.operands)
+    ]
+    return bool(users) and set(users) == {"dynamic-slice"}
+
+
+def _parameter_number(parameter: Instruction) -> int:
+    return int(parameter.attributes[1 : parameter.attributes.index(")")])
+
+
+def _through(computation: dict[str, Instruction], name: str) -> Instruction:
+    """The instruction that makes a value, seen through copies."""
+    found = computation[name]
+    while found.opcode in ("copy", "bitcast", "convert") and found.operands[0] in computation:
+        found = computation[found.operands[0]]
+    return found
+
+
+def _constant(instruction: Instruction) -> int | None:
+    match = re.match(r"\((-?\d+)\)", instruction.attributes)
+    return int(match[1]) if instruction.opcode == "constant" and match else None

@@ -1,0 +1,273 @@
+"""The very step of `train` and its decode loop as programs, made of shapes alone."""
+
+import contextlib
+import dataclasses
+import os
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+from ml_collections import ConfigDict
+
+from cxrjax.codecs import get_codec
+from cxrjax.decoding.generate import generate
+from cxrjax.decoding.strategy import read_strategy
+from cxrjax.distributed import meshes as sharding
+from cxrjax.distributed.hardware import Topology
+from cxrjax.errors import UserError
+from cxrjax.input_pipeline.batch import Batch, empty_batch
+from cxrjax.input_pipeline.coordinates import resolve_box_route
+from cxrjax.models import VLM, partition
+from cxrjax.models.flops import BatchShape
+from cxrjax.models.splash import resolve_attention
+from cxrjax.training import checkpoint, step
+from cxrjax.training.config import batch_images
+from cxrjax.training.data import example_config
+from cxrjax.training.mixture_config import source_config
+from cxrjax.training.optimizer import make_optimizer
+
+# Steps of the whole run, of which the program has the schedule's numbers and nothing else.
+_ANY_STEPS = 1000
+# What libtpu wants to know where there is no TPU, and that two of it may run at a time.
+_LIBTPU_ENVIRONMENT = {
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-4",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+}
+
+
+class DoesNotFitError(Exception):
+    """The compiler found no way into the memory.
+
+    Attributes:
+        needed, limit: bytes a chip; None where its message does not say.
+    """
+
+    def __init__(self, needed: int | None, limit: int | None) -> None:
+        super().__init__(f"needs {needed} of {limit} bytes")
+        self.needed, self.limit = needed, limit
+
+
+@dataclasses.dataclass(frozen=True)
+class Memory:
+    """Bytes of HBM on each chip, as the compiler has them.
+
+    Attributes:
+        arguments: parameters, optimiser's state, batch. outputs: what the step returns.
+        aliased: outputs that take the place of arguments. temporaries: everything between.
+        peak: the most that is there at a time.
+    """
+
+    arguments: int
+    outputs: int
+    aliased: int
+    temporaries: int
+    peak: int
+
+
+class StepInputs(NamedTuple):
+    """What the step of a configuration is compiled for; shapes, no arrays."""
+
+    graphdef: Any
+    state: step.TrainState
+    frozen: Any
+    batch: Batch
+
+
+def tpu_devices(topology: Topology) -> list[Any]:
+    """The devices of a TPU slice that is not there, for compiling alone.
+
+    Raises:
+        UserError: libtpu is not installed, or does not know the slice.
+    """
+    from jax.experimental import topologies
+
+    for name, value in _LIBTPU_ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    # A process has 4 chips of a cube and of a square; the smallest slice is a part of a host.
+    more = {"chips_per_host_bounds": (1, 1, 1)} if topology.chips == 1 else {}
+    try:
+        description = topologies.get_topology_desc(
+            platform="tpu", topology_name=topology.name, **more
+        )
+    except Exception as error:
+        text = str(error).strip().splitlines()
+        raise UserError(
+            f"{topology.name}: cannot compile for TPUs here ({(text or [repr(error)])[0]}); "
+            "install libtpu (pip install cxrjax[plan]) or choose a GPU, which needs no compiler"
+        ) from None
+    return list(description.devices)
+
+
+def batch_shape(config: ConfigDict) -> BatchShape:
+    """The largest batch that the configuration can meet.
+
+    Raises:
+        UserError: training would refuse its lengths.
+    """
+    examples = example_config(config)
+    sources = [source_config(config, name).data for name in config.mixture.sources]
+    sources = sources or [config.data]
+    return BatchShape(
+        images=batch_images(config),
+        questions=max(data.questions_per_image for data in sources),
+        prefix=examples.prefix_buckets[-1],
+        answer=examples.answer_buckets[-1],
+        boxes=examples.max_boxes,
+        from_features=config.data.feature_cache is not None,
+    )
+
+
+def step_inputs(config: ConfigDict) -> StepInputs:
+    """State, frozen parameters and largest batch of a configuration."""
+    model = checkpoint.abstract_model(config)
+    vision = model.config.vision
+    if vision is None:
+        raise UserError(f"model.preset={config.model.preset!r} takes no images: nothing to plan")
+    graphdef, trainable, frozen = partition(model, config.trainable)
+    frozen = jax.eval_shape(lambda f: step.cast_params(f, config.model.frozen_dtype), frozen)
+    optimizer = make_optimizer(config.optimizer, _ANY_STEPS)
+    state = jax.eval_shape(lambda t: step.init_state(t, optimizer), trainable)
+    shape = batch_shape(config)
+    image = np.zeros((vision.image_size, vision.image_size, 3), np.uint8)
+    if shape.from_features:
+        image = np.zeros((vision.num_tokens, vision.width), jnp.dtype(config.model.dtype))
+    digits = 0
+    if resolve_box_route(config.training.box_route, config.data.codec) == "digits":
+        digits = get_codec(config.data.codec).max_digits
+    empty = empty_batch(
+        1,
+        image,
+        shape.questions,
+        shape.prefix,
+        shape.answer,
+        shape.boxes,
+        None,
+        digits,
+        # Which ids they are is the tokenizer's business; the program is the same.
+        tuple(range(10)) if digits else (),
+    )
+    batch = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct((shape.images, *x.shape[1:]), x.dtype), empty
+    )
+    return StepInputs(graphdef, state, frozen, batch)
+
+
+def lower_step(config: ConfigDict, devices: Sequence[Any]) -> Any:
+    """The step of `train`, lowered for devices that need not be there.
+
+    Raises:
+        UserError: the mesh does not fit the devices, or the batch the mesh.
+    """
+    mesh = sharding.make_mesh(config.mesh, devices)
+    accumulation = config.training.accumulation_steps
+    sharding.check_batch_divides(mesh, batch_images(config), accumulation)
+    config = _with_kernels_of(config, devices)
+    inputs = step_inputs(config)
+    function = step.make_train_step(inputs.graphdef, config, _ANY_STEPS, mesh)
+    compiled = step.compile_train_step(function, mesh, inputs.state, inputs.frozen)
+    with _quiet():
+        return compiled.lower(inputs.state, inputs.frozen, inputs.batch)  # type: ignore[attr-defined]
+
+
+def lower_decode(config: ConfigDict, devices: Sequence[Any]) -> Any:
+    """Prefill and the decode loop for one batch of questions, rows over all devices.
+
+    Parameters are replicated and no grammar is applied: what the model itself takes.
+
+    Raises:
+        UserError: the batch does not divide.
+    """
+    mesh = Mesh(np.asarray(devices), ("data",))
+    inputs = step_inputs(_with_kernels_of(config, devices))
+    images = batch_images(config)
+    if images % len(devices):
+        raise UserError(f"a batch of {images} images does not divide over {len(devices)} devices")
+    strategy = read_strategy(config.decoding)
+    rows, whole = NamedSharding(mesh, P("data")), NamedSharding(mesh, P())
+    trained = jax.eval_shape(
+        lambda t: step.cast_params(t, config.model.frozen_dtype), inputs.state.trainable
+    )
+
+    def answer(trainable: Any, frozen: Any, batch: Batch) -> Any:
+        model: VLM = nnx.merge(inputs.graphdef, trainable, frozen)
+        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):  # splash.py splits rows by it
+            return generate(
+                model,
+                jnp.asarray(batch.images),
+                jnp.asarray(batch.prefix_tokens),
+                jnp.asarray(batch.prefix_mask),
+                jnp.asarray(batch.question_index),
+                strategy,
+            )
+
+    compiled = jax.jit(answer, in_shardings=(whole, whole, rows), out_shardings=rows)
+    with _quiet():
+        return compiled.lower(trained, inputs.frozen, inputs.batch)
+
+
+def _with_kernels_of(config: ConfigDict, devices: Sequence[Any]) -> ConfigDict:
+    """The configuration with the attention that 'auto' means on these devices."""
+    config = config.copy_and_resolve_references()
+    config.model.attention = resolve_attention(config.model.attention, devices[0].platform)
+    return config
+
+
+def compile_program(lowered: Any) -> Any:
+    """Compiles what was lowered.
+
+    Raises:
+        DoesNotFitError: the compiler ran out of memory of the chip.
+    """
+    try:
+        with _quiet():
+            return lowered.compile()
+    except jax.errors.JaxRuntimeError as error:
+        text = str(error)
+        if "RESOURCE_EXHAUSTED" not in text and "CompileTimeHbmOom" not in text:
+            raise
+        raise DoesNotFitError(*_sizes_in(text)) from None
+
+
+def memory_of(compiled: Any) -> Memory:
+    """The compiler's account of one device's memory."""
+    found = compiled.memory_analysis()
+    arguments, outputs = found.argument_size_in_bytes, found.output_size_in_bytes
+    aliased, temporaries = found.alias_size_in_bytes, found.temp_size_in_bytes
+    peak = getattr(found, "peak_memory_in_bytes", 0)
+    return Memory(
+        arguments,
+        outputs,
+        aliased,
+        temporaries,
+        peak or arguments + outputs - aliased + temporaries,
+    )
+
+
+def _sizes_in(message: str) -> tuple[int | None, int | None]:
+    """Bytes needed and there, of `Used 18.51G of 15.75G hbm` or, of temporaries that alone are too
+    many, `required for HLO temporaries (481.87G) exceeds available HBM (15.75G)`."""
+    size = r"([\d.]+)([KMG])"
+    found = re.search(rf"Used {size} of {size} hbm", message) or re.search(
+        rf"temporaries \({size}\) exceeds available HBM \({size}\)", message
+    )
+    if found is None:
+        return None, None
+    scale = {"K": 2**10, "M": 2**20, "G": 2**30}
+    return int(float(found[1]) * scale[found[2]]), int(float(found[3]) * scale[found[4]])
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the warning that a donated array of another shape is of no use to the compiler."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
+        yield

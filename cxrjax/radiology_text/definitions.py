@@ -1,0 +1,280 @@
+"""Reference definitions: findings, regions and the words around them, from data files.
+
+The published definitions (PadChest, Chest ImaGenome and SNOMED-CT tags, verified by experts) are
+not part of the release; the files in reference/ are the project's own.
+"""
+
+import dataclasses
+import functools
+import importlib.resources
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from cxrjax.radiology_text.phrases import PhraseIndex
+
+SIDES = ("left", "right")
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """A concept that observations are mapped to.
+
+    Attributes:
+        category: abnormality, device, acquisition or artifact.
+        subcategory: organ system.
+        parents: more general concepts.
+        regions: where it is when nothing else is said.
+        default_negative: added as absent where a report does not mention it.
+        countable: takes an article ("a nodule", but "atelectasis").
+        in_region: region -> the finding that this one is when it is said of the region: bones have
+            no cardiopulmonary abnormality.
+    """
+
+    name: str
+    category: str
+    subcategory: str
+    synonyms: tuple[str, ...] = ()
+    parents: tuple[str, ...] = ()
+    regions: tuple[str, ...] = ()
+    default_negative: bool = False
+    countable: bool = False
+    in_region: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Region:
+    """An anatomical region.
+
+    Attributes:
+        parent: the region that it lies in.
+        group: the region of both sides that this is one side of.
+        sources: other names under which boxes and masks of it are given.
+        derive: operation and operands where it is not given, see regions.py.
+        localized: whether it can have a box.
+    """
+
+    name: str
+    synonyms: tuple[str, ...] = ()
+    parent: str | None = None
+    group: str | None = None
+    sources: tuple[str, ...] = ()
+    derive: Mapping[str, Any] | None = None
+    localized: bool = True
+
+    @property
+    def side(self) -> str:
+        """left, right, or "" for a region of neither or both sides."""
+        words = self.name.split()
+        return next((side for side in SIDES if side in words), "")
+
+
+@dataclasses.dataclass(frozen=True)
+class Statement:
+    """An organ of which reports say that it is normal or what is wrong with it.
+
+    Attributes:
+        normal: findings that "normal" says are absent.
+        states: word -> finding that it says is there.
+    """
+
+    name: str
+    regions: tuple[str, ...]
+    normal: tuple[str, ...]
+    states: PhraseIndex[str]
+
+
+class Definitions:
+    """Findings and regions with their names in text.
+
+    Attributes:
+        findings: name -> finding.
+        regions: name -> region, left and right written out.
+        finding_names: every wording -> finding's name.
+        region_names: every wording -> region's name.
+        version: of the data files.
+    """
+
+    def __init__(self, findings: Iterable[Finding], regions: Iterable[Region], version: str = ""):
+        self.findings = {finding.name: finding for finding in findings}
+        self.regions = {region.name: region for region in regions}
+        self.version = version
+        self.finding_names = PhraseIndex(_wordings(self.findings.values()))
+        self.region_names = PhraseIndex(_wordings(self.regions.values()))
+        self.sides: dict[str, dict[str, str]] = {}
+        for region in self.regions.values():
+            if region.group:
+                self.sides.setdefault(region.group, {})[region.side] = region.name
+        self.source_names = {
+            source: region.name for region in self.regions.values() for source in region.sources
+        }
+
+    def in_regions(self, name: str, regions: Iterable[str]) -> str:
+        """What a finding is called where it is said of these regions."""
+        names = {self.findings[name].in_region.get(region, name) for region in regions}
+        return names.pop() if len(names) == 1 else name
+
+    def finding_ancestors(self, name: str) -> list[str]:
+        """More general findings, nearest first, each once."""
+        found: list[str] = []
+        queue = list(self.findings[name].parents) if name in self.findings else []
+        while queue:
+            parent = queue.pop(0)
+            if parent not in found:
+                found.append(parent)
+                queue.extend(self.findings[parent].parents)
+        return found
+
+    def region_ancestors(self, name: str) -> list[str]:
+        """The regions that this one lies in, nearest first."""
+        found = []
+        parent = self.regions[name].parent if name in self.regions else None
+        while parent:
+            found.append(parent)
+            parent = self.regions[parent].parent
+        return found
+
+    def on_side(self, region: str, side: str) -> list[str]:
+        """The region's parts on a side ("left", "right", "both"); itself where it has none."""
+        sides = self.sides.get(region)
+        if sides is None:
+            return [region]
+        if side == "both":
+            return [sides[name] for name in SIDES if name in sides]
+        return [sides[side]] if side in sides else [region]
+
+
+@dataclasses.dataclass(frozen=True)
+class Language:
+    """Words that are neither findings nor regions, ready to be found in text.
+
+    Attributes:
+        modifiers: word -> (type, value).
+        uncertain_before: cue -> certainty of what follows.
+        uncertain_after: cue -> certainty of what stands before.
+        uncertain_negation: denials that leave some doubt ("no definite").
+        interpretation: words between a finding and what it is taken for.
+        change: word -> what changed.
+        change_context: words that speak of an earlier study.
+        ignored_after: words after which a sentence observes nothing more (advice, history).
+        ignored_sentences: words of sentences that observe nothing.
+        sides: word -> left, right or both.
+        not_sides: phrases in which "left" or "right" is no side of a finding.
+        subjects: wording -> statement.
+        normal_states: words that say an organ is normal.
+        linked: words that may stand between an organ and its state, or in a list of organs.
+    """
+
+    modifiers: PhraseIndex[tuple[str, str]]
+    uncertain_before: PhraseIndex[str]
+    uncertain_after: PhraseIndex[str]
+    uncertain_negation: PhraseIndex[str]
+    interpretation: PhraseIndex[str]
+    change: PhraseIndex[str]
+    change_context: PhraseIndex[str]
+    ignored_after: PhraseIndex[str]
+    ignored_sentences: PhraseIndex[str]
+    sides: PhraseIndex[str]
+    not_sides: PhraseIndex[str]
+    subjects: PhraseIndex[Statement]
+    normal_states: PhraseIndex[str]
+    linked: PhraseIndex[str]
+
+
+@functools.cache
+def load_definitions() -> Definitions:
+    """The definitions in the package."""
+    findings = _load("findings.json")
+    regions = _load("regions.json")
+    return Definitions(
+        (_finding(name, fields) for name, fields in findings["findings"].items()),
+        (
+            region
+            for name, fields in regions["regions"].items()
+            for region in _regions(name, fields)
+        ),
+        f"{findings['version']}.{regions['version']}",
+    )
+
+
+@functools.cache
+def load_language() -> Language:
+    """The words in the package."""
+    data = _load("language.json")
+
+    def same(name: str) -> PhraseIndex[str]:
+        return PhraseIndex((phrase, phrase) for phrase in data[name])
+
+    def grouped(groups: Mapping[str, Iterable[str]]) -> PhraseIndex[str]:
+        return PhraseIndex((phrase, key) for key, phrases in groups.items() for phrase in phrases)
+
+    return Language(
+        modifiers=PhraseIndex(
+            (phrase, (kind, value))
+            for kind, values in data["modifiers"].items()
+            for value, phrases in values.items()
+            for phrase in (value, *phrases)
+        ),
+        uncertain_before=grouped(data["uncertain_before"]),
+        uncertain_after=grouped(data["uncertain_after"]),
+        change=grouped(data["change"]),
+        sides=grouped(data["sides"]),
+        subjects=PhraseIndex(
+            (phrase, _statement(entry))
+            for entry in data["statements"]
+            for phrase in entry["subject"]
+        ),
+        linked=same("linked_subjects"),
+        **{
+            name: same(name)
+            for name in (
+                "uncertain_negation",
+                "interpretation",
+                "change_context",
+                "ignored_after",
+                "ignored_sentences",
+                "not_sides",
+                "normal_states",
+            )
+        },
+    )
+
+
+def _wordings(entries: Iterable[Any]) -> Iterable[tuple[str, str]]:
+    entries = list(entries)
+    # Own names first: a synonym never hides another entry's name.
+    yield from ((entry.name, entry.name) for entry in entries)
+    yield from ((synonym, entry.name) for entry in entries for synonym in entry.synonyms)
+
+
+def _load(name: str) -> dict[str, Any]:
+    file = importlib.resources.files(__package__).joinpath("reference", name)
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
+def _finding(name: str, fields: Mapping[str, Any]) -> Finding:
+    return Finding(
+        name,
+        fields["category"],
+        fields["subcategory"],
+        tuple(fields["synonyms"]),
+        tuple(fields.get("parents", ())),
+        tuple(fields.get("regions", ())),
+        fields.get("default_negative", False),
+        fields.get("countable", False),
+        fields.get("in_region", {}),
+    )
+
+
+def _regions(name: str, fields: Mapping[str, Any]) -> Iterable[Region]:
+    """The region, or its left and right forms where {side} is in the name."""
+    for side in SIDES if "{side}" in name else ("",):
+        filled = json.loads(json.dumps({"name": name, **fields}).replace("{side}", side))
+        for key in ("synonyms", "sources"):
+            filled[key] = tuple(filled.get(key, ()))
+        yield Region(**filled)
+
+
+def _statement(entry: Mapping[str, Any]) -> Statement:
+    normal = tuple(name.strip() for name in entry["normal"].split(";"))
+    return Statement(entry["name"], tuple(entry["regions"]), normal, PhraseIndex(entry["states"]))

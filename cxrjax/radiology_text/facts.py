@@ -1,0 +1,310 @@
+"""Facts of texts by rules, and the facts that two texts have in common (ViX-Ray, section 4.2).
+
+The paper has a language model take texts apart and match the facts; this does both without one, in
+English and Vietnamese. It knows words, not medicine: what comes of it is labelled a surrogate
+wherever it is printed.
+
+Facts are matched one to one: with many-to-many matches the paper's |T ∩ G| would have two sizes.
+"""
+
+import enum
+import functools
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import maximum_bipartite_matching
+
+from cxrjax.metrics.text import tokens
+from cxrjax.radiology_text.mention_details import DetailedMention, DetailedReader
+from cxrjax.radiology_text.vietnamese_mentions import VietnameseReader
+
+VIETNAMESE = "vi"
+# Facts with at least this share of words in common (F1) say the same; with at least the second,
+# something else about the same thing.
+SAME, RELATED = 0.75, 0.35
+_KEPT = 1 << 14  # facts and texts; models answer in templates
+
+# Words that turn a fact round; of facts that name no finding, one with and one without differ.
+_NEGATIONS = frozenset(("không", "chưa", "no", "not", "without"))
+# Words that must agree where both facts have some of a line: sides, levels, degrees.
+_LINES = (
+    ("phải right", "trái left", "hai both bilateral bilaterally"),
+    ("trên upper apical đỉnh", "giữa middle mid", "dưới lower basal đáy"),
+    (
+        "nhẹ ít nhỏ mild mildly small tiny slight minimal trace",
+        "vừa moderate moderately",
+        "nặng nhiều lớn severe severely large massive marked extensive",
+    ),
+)
+_GROUPS = tuple(
+    {word: number for number, group in enumerate(line) for word in group.split()} for line in _LINES
+)
+# Full stops, semicolons and new lines; a stop within a number ends nothing.
+_SENTENCE = re.compile(r"(?:[^.;!?\n]|[.](?=\d))+[.;!?]*")
+_COMMA = re.compile(r",(?!\d)|\b(?:but|however|although|nhưng|tuy nhiên)\b", re.IGNORECASE)
+_AND = re.compile(r"\b(?:and|or|nor|và|hoặc|hay)\b", re.IGNORECASE)
+_ADVICE = re.compile(
+    r"(?i)^\W*(?:xin )?(?:đề nghị|khuyến|cần (?:chụp|kết hợp|làm|theo dõi)|nên |theo dõi và chụp|"
+    r"kết hợp lâm sàng|recommend|suggest (?:clinical|follow)|please|consult|follow.?up|"
+    r"clinical correlation|correlate)"
+)
+# "No acute, displaced fracture": what is denied is still to come.
+_UNFINISHED = re.compile(
+    r"(?i)\W*(?:there (?:is|are) )?no (?:acute|focal|large|definite|obvious)\W*"
+)
+_BARE_ANSWER = re.compile(r"(?i)\W*(?:yes|có|vâng|đúng)\W*")
+_REFUSALS = re.compile(
+    r"(?i)xin lỗi|tôi (?:không thể|không có khả năng|rất tiếc)|"
+    r"không thể (?:cung cấp|đưa ra|chẩn đoán)|"
+    r"(?:i'?m |i am )?sorry|i (?:cannot|can't|can not|am unable|am not able)|as an ai|"
+    r"consult (?:a|your) (?:doctor|physician|medical)"
+)
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One statement.
+
+    Attributes:
+        text: understood by itself: a denial that stands earlier in the sentence is put before it.
+        start, end: its own words in the text, in Unicode's form NFC.
+    """
+
+    text: str
+    start: int
+    end: int
+
+
+def is_refusal(text: str) -> bool:
+    """Whether the text declines to answer, as some models do with medical images."""
+    return bool(_REFUSALS.search(text))
+
+
+@functools.lru_cache(maxsize=_KEPT)
+def decompose(text: str, lang: str) -> tuple[Fact, ...]:
+    """The statements of a text, in order, repetitions included; none of a refusal.
+
+    Sentences are cut at commas and contrasts, and at "and" and "or" between two named findings.
+    Questions and advice hold no facts, and neither does a "yes" beside what it affirms.
+
+    Args:
+        lang: "vi", else read as English.
+    """
+    if is_refusal(text):
+        return ()
+    plain = unicodedata.normalize("NFC", text)
+    mentions = mentions_of(plain, lang)
+    facts = []
+    for sentence in _SENTENCE.finditer(plain):
+        if sentence.group().rstrip().endswith("?"):
+            continue
+        for start, end in _pieces(plain, *sentence.span(), mentions):
+            words = plain[start:end]
+            if tokens(words) and not _ADVICE.match(words):
+                facts.append(Fact(_denied(words, start, end, mentions, lang), start, end))
+    affirmed = [fact for fact in facts if not _BARE_ANSWER.fullmatch(fact.text)]
+    return tuple(affirmed or facts)
+
+
+@functools.lru_cache(maxsize=_KEPT)
+def mentions_of(text: str, lang: str) -> tuple[DetailedMention, ...]:
+    """The findings that a text names, in its NFC form."""
+    return tuple(_reader(lang == VIETNAMESE).read(text))
+
+
+def similarity(first: str, second: str) -> float:
+    """F1 of the words that two facts have in common, 0 to 1."""
+    one, two = _words(first), _words(second)
+    common = (one & two).total()
+    return 2 * common / (one.total() + two.total()) if common else 0.0
+
+
+def same(first: str, second: str, lang: str) -> bool:
+    """Whether two facts say the same, in the same words or of the same findings.
+
+    Those that deny what the other affirms, or differ in side, level or degree, do not.
+    """
+    one, two = _words(first), _words(second)
+    for groups in _GROUPS:
+        here, there = ({groups[word] for word in words if word in groups} for words in (one, two))
+        if here and there and here != there:
+            return False
+    said, meant = _statements(first, lang), _statements(second, lang)
+    if said and meant:
+        return said == meant
+    if bool(one.keys() & _NEGATIONS) != bool(two.keys() & _NEGATIONS):
+        return False
+    return similarity(first, second) >= SAME
+
+
+def pair_up(predicted: Sequence[str], true: Sequence[str], lang: str) -> list[tuple[int, int]]:
+    """Facts that belong together, one to one: those that say the same before all others, then so
+    that similarities (F1 of words) sum to the most; pairs that are hardly alike are left out.
+
+    Returns:
+        (index of a predicted fact, index of a true one), in the order of the predicted.
+    """
+    if not predicted or not true:
+        return []
+    scores = np.array([[similarity(p, t) + same(p, t, lang) for t in true] for p in predicted])
+    rows, columns = linear_sum_assignment(np.where(scores >= RELATED, scores, 0.0), maximize=True)
+    return [
+        (int(row), int(column))
+        for row, column in zip(rows, columns, strict=True)
+        if scores[row, column] >= RELATED
+    ]
+
+
+def one_to_one(equal: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """As many of these pairs as go together without using an index twice on its side."""
+    edges = sorted(set(equal))
+    if not edges:
+        return ()
+    rows, columns = np.array(edges).T
+    graph = coo_array((np.ones(len(edges), bool), (rows, columns))).tocsr()
+    partners = maximum_bipartite_matching(graph, perm_type="column")
+    return tuple((row, int(column)) for row, column in enumerate(partners) if column >= 0)
+
+
+def fact_ratio(matched: int, facts: int, others: int) -> float:
+    """Precision of one text, of its own facts against the other's; or recall, the other way round.
+
+    A text without facts has 1 beside another without facts, and 0 beside one with some.
+    """
+    if facts:
+        return matched / facts
+    return 0.0 if others else 1.0
+
+
+@functools.cache
+def _reader(vietnamese: bool) -> DetailedReader | VietnameseReader:
+    return VietnameseReader() if vietnamese else DetailedReader()
+
+
+@functools.lru_cache(maxsize=_KEPT)
+def _words(text: str) -> Counter[str]:
+    return Counter(tokens(text))
+
+
+def _statements(text: str, lang: str) -> frozenset[tuple[str, bool]]:
+    """What findings a fact names, and whether it denies them."""
+    mentions = mentions_of(unicodedata.normalize("NFC", text), lang)
+    return frozenset((mention.name, mention.negated) for mention in mentions)
+
+
+def _pieces(
+    text: str, start: int, end: int, mentions: Sequence[DetailedMention]
+) -> list[tuple[int, int]]:
+    """Parts of a sentence that state something each, without blanks and marks around them."""
+    cuts = [(m.start(), m.end()) for m in _COMMA.finditer(text, start, end)]
+    for match in _AND.finditer(text, start, end):
+        left = max((stop for _, stop in cuts if stop <= match.start()), default=start)
+        right = min((begin for begin, _ in cuts if begin >= match.end()), default=end)
+        before = any(left <= mention.start < match.start() for mention in mentions)
+        after = any(match.end() <= mention.start < right for mention in mentions)
+        if before and after:
+            cuts.append(match.span())
+    pieces = []
+    begin = start
+    for cut, resume in [*sorted(cuts), (end, end)]:
+        words = text[begin:cut]
+        lead = len(words) - len(words.lstrip(" \t,;:-"))
+        stop = begin + len(words.rstrip(" \t,;.!"))
+        if cut < end and _UNFINISHED.fullmatch(words):
+            continue
+        if begin + lead < stop:
+            pieces.append((begin + lead, stop))
+        begin = resume
+    return pieces
+
+
+def _denied(
+    words: str, start: int, end: int, mentions: Sequence[DetailedMention], lang: str
+) -> str:
+    """The piece with a denial before it where one further up in the sentence reaches it."""
+    here = {m.name for m in mentions if start <= m.start < end and m.negated}
+    alone = {m.name for m in mentions_of(words, lang) if not m.negated}
+    if not here & alone:
+        return words
+    return f"không thấy {words}" if lang == VIETNAMESE else f"no {words}"
+
+
+Span = tuple[int, int]
+
+
+class Label(enum.StrEnum):
+    """What a fact is; the paper's four colours, the last one in two."""
+
+    CORRECT = "correct"
+    INCORRECT = "incorrect"
+    MISSING = "missing"
+    HALLUCINATED = "hallucinated"
+    REDUNDANT = "redundant"
+
+
+@dataclass(frozen=True)
+class Aligned:
+    """A fact of the prediction, of the reference, or one of each.
+
+    Attributes:
+        predicted, reference: the facts; "" where there is none.
+        similarity: F1 of their words.
+        predicted_span, reference_span: (start, end) of their words in each text, in Unicode's form
+            NFC; None where there is no fact.
+    """
+
+    label: Label
+    predicted: str
+    reference: str
+    similarity: float
+    predicted_span: Span | None
+    reference_span: Span | None
+
+
+def align(prediction: str, reference: str, lang: str) -> list[Aligned]:
+    """Every fact of both texts once: those of the prediction in order, then the missing ones.
+
+    Facts are matched one to one. A pair that says the same is correct, one that is related
+    incorrect. Of what is left in the prediction, a fact that repeats an earlier one of it is
+    redundant, any other hallucinated; in the reference, missing, unless it repeats an earlier one
+    of it.
+    """
+    predicted, true = decompose(prediction, lang), decompose(reference, lang)
+    pairs = dict(pair_up([f.text for f in predicted], [f.text for f in true], lang))
+    aligned = []
+    for index, fact in enumerate(predicted):
+        if index in pairs:
+            other = true[pairs[index]]
+            right = same(fact.text, other.text, lang)
+            aligned.append(_pair(Label.CORRECT if right else Label.INCORRECT, fact, other))
+        else:
+            repeated = _repeats(fact, predicted[:index], lang)
+            aligned.append(_pair(Label.REDUNDANT if repeated else Label.HALLUCINATED, fact, None))
+    found = set(pairs.values())
+    aligned += [
+        _pair(Label.MISSING, None, fact)
+        for index, fact in enumerate(true)
+        if index not in found and not _repeats(fact, true[:index], lang)
+    ]
+    return aligned
+
+
+def _repeats(fact: Fact, earlier: tuple[Fact, ...], lang: str) -> bool:
+    return any(same(fact.text, other.text, lang) for other in earlier)
+
+
+def _pair(label: Label, predicted: Fact | None, true: Fact | None) -> Aligned:
+    return Aligned(
+        label,
+        predicted.text if predicted else "",
+        true.text if true else "",
+        similarity(predicted.text, true.text) if predicted and true else 0.0,
+        (predicted.start, predicted.end) if predicted else None,
+        (true.start, true.end) if true else None,
+    )

@@ -1,0 +1,228 @@
+"""Everything that is wrong with a file of records, field by field.
+
+Building takes the first problem of a record, which is what it is set aside for
+(`own_records`); `python -m cxrjax.check_records` shows them all.
+"""
+
+import collections
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cxrjax.codecs import CODECS
+from cxrjax.errors import UserError
+from cxrjax.images import is_resize
+from cxrjax.records import QARecord, wrong_fields
+from cxrjax.records_io.image_check import ImageCheck
+from cxrjax.records_io.quality import Unusable, check_box
+
+FILE_NAME = "records.jsonl"
+# Boxes in text are whole pixels; those in boxes_by_image may be finer.
+_ROUNDING = 0.5 + 1e-3
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong.
+
+    Attributes:
+        reason: a key of `quality.REASONS`.
+        item: the question id; empty where there is none.
+        where: file and line.
+        field: of the record, dotted.
+        found: what was there, and what was expected.
+    """
+
+    reason: str
+    item: str
+    where: str
+    field: str
+    found: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """A record with the file and line it was read from, and its image's file.
+
+    A record without a split has "".
+    """
+
+    record: QARecord
+    where: str
+    image: Path
+
+    def problem(self, reason: str, field: str, found: str) -> Problem:
+        """One of this record's."""
+        return Problem(reason, self.record.question_id, self.where, field, found)
+
+
+def records_file(source: Path) -> Path:
+    """The records of a folder of one's own, or the file itself."""
+    return source / FILE_NAME if source.is_dir() else source
+
+
+def read_lines(file: Path, image_root: Path, problems: list[Problem]) -> Iterator[Line]:
+    """Records with unique ids; what is none goes to `problems`.
+
+    Raises:
+        UserError: the file cannot be read or is not text.
+    """
+    seen: dict[str, str] = {}
+    try:
+        with open(file, encoding="utf-8") as lines:
+            for number, text in enumerate(lines, start=1):
+                if not text.strip():
+                    continue
+                where = f"{file.name}:{number}"
+                text = _with_split(text)
+                wrong = wrong_fields(text)
+                problems += [Problem("invalid_record", "", where, *one) for one in wrong]
+                if wrong:
+                    continue
+                record = QARecord.model_validate_json(text)
+                line = Line(record, where, image_root / record.image_path)
+                if record.question_id in seen:
+                    found = (
+                        f"{record.question_id!r} is a question_id that stood earlier in the file, "
+                        f"in {seen[record.question_id]}"
+                    )
+                    problems.append(line.problem("duplicate_id", "question_id", found))
+                    continue
+                seen[record.question_id] = where
+                yield line
+    except OSError as error:
+        raise UserError(f"{file}: cannot read records: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{file}: not UTF-8 text; expected JSON Lines") from None
+
+
+def _with_split(text: str) -> str:
+    """The line with a split where it is missing or null."""
+    try:
+        fields: Any = json.loads(text)
+    except ValueError:
+        return text
+    if isinstance(fields, dict) and fields.get("split") is None:
+        return json.dumps(fields | {"split": ""})
+    return text
+
+
+def original_size(record: QARecord, image_hw: tuple[int, int]) -> tuple[int, int]:
+    """The size that boxes refer to: the stated one, which the file may be a smaller copy of.
+
+    Args:
+        image_hw: of the file as displayed.
+
+    Raises:
+        Unusable: the file is no resize of the stated size.
+    """
+    if record.image_hw is None:
+        return image_hw
+    if not is_resize(image_hw, record.image_hw):
+        found = f"image_hw {list(record.image_hw)}, but the file has {list(image_hw)} as displayed"
+        raise Unusable("size_mismatch", f"{found}, which is no resize of it")
+    return record.image_hw
+
+
+def record_problems(
+    line: Line,
+    check: ImageCheck,
+    closed_classes: Mapping[str, Sequence[str]],
+    record_codec: str = "vindr_px",
+) -> Iterator[Problem]:
+    """Where a record contradicts itself or its image, most basic first.
+
+    Args:
+        check: of the record's image.
+        closed_classes: data set -> the only labels that its records may have.
+        record_codec: how its answers write boxes, a key of `cxrjax.codecs.CODECS`.
+    """
+    record = line.record
+    try:
+        file_hw = check.size()
+    except Unusable as verdict:
+        yield line.problem(verdict.reason, "image_path", verdict.found)
+        return
+    try:
+        image_hw = original_size(record, file_hw)
+    except Unusable as verdict:
+        yield line.problem(verdict.reason, "image_hw", verdict.found)
+        return  # what its boxes are in is not known
+    classes = closed_classes.get(record.dataset)
+    for number, answer in enumerate(record.answers):
+        for label in answer.labels:
+            if classes and label not in classes:
+                found = f"label {label!r}; expected one of {list(classes)}"
+                yield line.problem("unknown_class", f"answers.{number}.labels", found)
+    for number, answer in enumerate(record.answers):
+        for place, box in enumerate(answer.boxes_by_image.get(record.image_id, [])):
+            try:
+                check_box((box[0], box[1], box[2], box[3]), image_hw)
+            except Unusable as verdict:
+                field = f"answers.{number}.boxes_by_image.{record.image_id}.{place}"
+                yield line.problem(verdict.reason, field, verdict.found)
+    yield from _text_problems(line, *image_hw, record_codec)
+
+
+def _text_problems(line: Line, height: int, width: int, record_codec: str) -> Iterator[Problem]:
+    """Boxes written in the answer that don't parse or aren't the record's."""
+    record = line.record
+    decoded = CODECS[record_codec].decode(record.answer_text, height, width, strict=True)
+    failures = [f for f in decoded.failures if f.category not in ("no_box", "refusal")]
+    notation = "<loc_x0_y0_x1_y1>" if record_codec == "vindr_px" else f"that of {record_codec}"
+    for failure in failures:
+        found = f"{failure.text!r} is {failure.category}; expected {notation}"
+        yield line.problem("box_text", "answers.text", found)
+    written = decoded.boxes * np.array([width, height, width, height])
+    boxes = np.array(record.boxes, np.float64).reshape(-1, 4)
+    same = len(boxes) == len(written) and _same_boxes(written, boxes)
+    if len(written) and not failures and not same:
+        yield line.problem(
+            "box_mismatch",
+            "answers",
+            f"{len(written)} boxes in the text, {len(boxes)} in boxes_by_image for "
+            f"{record.image_id}; expected the same",
+        )
+
+
+def _same_boxes(first: np.ndarray, second: np.ndarray) -> bool:
+    """Whether the rows of both [n, 4] agree to rounding, in whatever order."""
+    left = list(second)
+    for box in first:
+        match = next((k for k, o in enumerate(left) if np.abs(o - box).max() <= _ROUNDING), None)
+        if match is None:
+            return False
+        del left[match]
+    return True
+
+
+def group_of(record: QARecord) -> str:
+    """What splits must not divide: the patient; without one, the study or the image."""
+    return record.patient_id or record.study_id or record.image_id
+
+
+def split_problems(lines: Sequence[Line]) -> Iterator[tuple[Line, str]]:
+    """Lines whose split cannot be, and why: missing in some, or one patient in two."""
+    given = collections.Counter(bool(line.record.split) for line in lines)
+    first: dict[str, Line] = {}
+    for line in lines:
+        split = line.record.split
+        if not split:
+            if given[True]:
+                yield (
+                    line,
+                    "no split, though other records have one; give all records a split, or none",
+                )
+            continue
+        group = group_of(line.record)
+        other = first.setdefault(group, line)
+        if other.record.split != split:
+            yield (
+                line,
+                f"{group} is in split {split!r} and, in {other.where}, in "
+                f"{other.record.split!r}; a patient may be in one only",
+            )

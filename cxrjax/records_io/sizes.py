@@ -1,0 +1,144 @@
+"""Tables of image sizes, for images that are not here or are here smaller than they were."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import tqdm
+
+from cxrjax.errors import UserError
+from cxrjax.records import QARecord, read_records
+from cxrjax.records_io import output
+from cxrjax.records_io.csv_table import read_table
+from cxrjax.records_io.quality import QualityLog, Unusable, check_box
+from cxrjax.records_io.statistics import RecordStatistics, compare
+
+ImageSizes = dict[str, tuple[int, int]]
+
+# NumPy's order of axes, as the Kaggle mirrors' train_meta.csv has it.
+_SPELLINGS = {"dim0": "height", "dim1": "width"}
+
+
+def read_size_table(path: Path, quality: QualityLog) -> ImageSizes:
+    """Image id -> (height, width) in pixels of the original.
+
+    Args:
+        path: csv or csv.gz with the columns image_id and height, width (or dim0, dim1).
+        quality: where broken rows are noted. An image with two rows of different sizes is set
+            aside whole; one with the same row twice is not.
+
+    Raises:
+        UserError: the file cannot be read, a column is missing, or no row can be used.
+    """
+    sizes: ImageSizes = {}
+    ambiguous: set[str] = set()
+    for row in read_table(path, ("image_id", "height", "width"), _SPELLINGS):
+        quality.examined["rows of sizes"] += 1
+        image_id = row.cells["image_id"]
+        try:
+            if row.fault:
+                raise row.fault
+            size = parse_size(row.cells["height"], row.cells["width"])
+            if sizes.setdefault(image_id, size) != size:
+                ambiguous.add(image_id)
+                found = f"height, width {list(size)}, and {list(sizes[image_id])} further up"
+                raise Unusable("duplicate_id", found)
+        except Unusable as fault:
+            quality.set_aside(fault.reason, image_id, row.where, fault.found)
+    usable = {image_id: size for image_id, size in sizes.items() if image_id not in ambiguous}
+    if not usable:
+        raise UserError(f"{path}: no usable size in it; expected image_id, height, width")
+    return usable
+
+
+def parse_size(height: str, width: str) -> tuple[int, int]:
+    """(height, width) of two cells.
+
+    Raises:
+        Unusable: not two whole numbers above zero.
+    """
+    try:
+        size = float(height), float(width)
+    except ValueError:
+        size = (0.0, 0.0)
+    if not all(1 <= value < 2**31 and value == int(value) for value in size):
+        found = f"height={height!r}, width={width!r}; expected whole pixels"
+        raise Unusable("bad_size", found)
+    return int(size[0]), int(size[1])
+
+
+def size_of(sizes: ImageSizes, image_id: str) -> tuple[int, int]:
+    """The size that the table gives for an image.
+
+    Raises:
+        Unusable: none.
+    """
+    if image_id not in sizes:
+        raise Unusable("unknown_size", "an image that the size table does not have")
+    return sizes[image_id]
+
+
+def join_sizes(source: Path, table: Path, out: Path) -> None:
+    """Writes a build's records again, each with the size of its image's original.
+
+    Set aside are records whose image the table does not have, whose `image_hw` is another, or with
+    a box that reaches beyond the image.
+
+    Args:
+        source: folder of a build.
+        table: sizes, as `read_size_table` reads them.
+        out: folder to write to, not the source's.
+
+    Raises:
+        UserError: something cannot be read or written, or no record is left.
+    """
+    files = {path.stem: path for path in sorted((source / "records").glob("*.jsonl"))}
+    if not files:
+        raise UserError(f"{source}: no records/*.jsonl there; expected the folder of a build")
+    if out.resolve() == source.resolve():
+        raise UserError(f"{out}: --out is the folder that is read; choose another")
+    quality = QualityLog()
+    sizes = read_size_table(table, quality)
+    output.prepare(out, files)
+    statistics = RecordStatistics()
+    splits: dict[str, Any] = {}
+    for split, path in files.items():
+        records = tqdm.tqdm(_joined(path, sizes, source, out, quality), split, unit="question")
+        splits[split] = output.write_split(out, split, records, statistics)
+    if not any(split["questions"] for split in splits.values()):
+        counts = {reason: n for reason, n in quality.counts().items() if n}
+        raise UserError(f"{source}: no record left to write; set aside: {counts}")
+    pieces = {f"records/{name}": path for name, path in files.items()} | {"sizes": table}
+    output.finish(
+        out,
+        quality,
+        compare(statistics.values(), {}),
+        {
+            "dataset": "sizes",
+            "source": {
+                name: {"path": path.name, "sha256": output.hash_file(path)}
+                for name, path in pieces.items()
+            },
+            "splits": splits,
+        },
+    )
+
+
+def _joined(
+    path: Path, sizes: ImageSizes, source: Path, out: Path, quality: QualityLog
+) -> Iterator[QARecord]:
+    for record in read_records(path):
+        quality.examined["questions"] += 1
+        try:
+            size = size_of(sizes, record.image_id)
+            if record.image_hw not in (None, size):
+                found = f"image_hw is {list(record.image_hw or ())}, the table has {list(size)}"
+                raise Unusable("size_mismatch", found)
+            for x_min, y_min, x_max, y_max in record.boxes:
+                check_box((x_min, y_min, x_max, y_max), size)
+        except Unusable as verdict:
+            quality.set_aside(verdict.reason, record.question_id, path.name, verdict.found)
+            continue
+        image_path = os.path.relpath(source / record.image_path, out)
+        yield record.model_copy(update={"image_hw": size, "image_path": image_path})

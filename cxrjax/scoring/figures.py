@@ -1,0 +1,240 @@
+"""What figures are broken down by, for any benchmark: attributes of questions and images.
+
+A unit (question or image) has one value of an attribute, or none. Broken down, a metric is called
+`by_<attribute>/<metric>/<value>`.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import numpy as np
+from jaxtyping import Float, Int
+from numpy.typing import ArrayLike
+
+from cxrjax.metrics import calibration
+from cxrjax.metrics.bootstrap import Columns, Estimate, Figure, Formula, Sums
+from cxrjax.metrics.classification import ratio
+from cxrjax.records import QARecord
+
+_AGES = (20, 40, 60, 80)
+_BOXES = (1, 2, 3, 5, 9)
+
+
+class JoinedColumns(Mapping[str, Float[np.ndarray, " units"]]):
+    """Columns over images and columns over questions as columns over both, images first.
+
+    Each is 0 where the other kind of unit is. Made when asked for: most of them would be zeros.
+    """
+
+    def __init__(self, of_images: Columns, of_questions: Columns) -> None:
+        self._images, self._questions = of_images, of_questions
+        (self._image_count,) = {len(column) for column in of_images.values()}
+        (self._question_count,) = {len(column) for column in of_questions.values()}
+
+    def __getitem__(self, name: str) -> Float[np.ndarray, " units"]:
+        if name in self._images:
+            return np.pad(np.asarray(self._images[name]), (0, self._question_count))
+        return np.pad(np.asarray(self._questions[name]), (self._image_count, 0))
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._images
+        yield from self._questions
+
+    def __len__(self) -> int:
+        return len(self._images) + len(self._questions)
+
+
+def image_attributes(record: QARecord) -> dict[str, str | None]:
+    """Whose image it is and from where it was taken; None where the record does not say."""
+    return {"view": record.view, "sex": record.sex, "age": age_band(record.age)}
+
+
+def age_band(age: float | None) -> str | None:
+    """Twenty years: 00-19, 20-39, ..., 80 and more."""
+    if age is None:
+        return None
+    return _band(int(age), (0, *_AGES), width=2)
+
+
+def boxes_band(boxes: int) -> str:
+    """How many boxes an image has: 0, 1, 2, 3-4, 5-8, 9 and more."""
+    return _band(boxes, (0, *_BOXES), width=1)
+
+
+def break_down(
+    figures: Mapping[str, Figure],
+    attribute: str,
+    values: Sequence[str | None],
+    keys: Iterable[str] | None = None,
+    prefix: str | None = None,
+) -> dict[str, Figure | Estimate]:
+    """Every figure within every value of an attribute.
+
+    Args:
+        figures: whose `n` is the name of a column, so that it is known in every cell.
+        values: of the units.
+        keys: the rows; default: all values, sorted. One that no unit has is undefined, n = 0.
+        prefix: default `by_<attribute>`.
+    """
+    found = {value for value in values if value is not None}
+    nothing = Estimate(None, None, None, 0)
+    return {
+        f"{prefix or f'by_{attribute}'}/{name}/{key}": (
+            replace(figure, within=(attribute, key)) if key in found else nothing
+        )
+        for key in (sorted(found) if keys is None else keys)
+        for name, figure in figures.items()
+    }
+
+
+def _band(number: int, starts: Sequence[int], width: int) -> str:
+    place = max(index for index, start in enumerate(starts) if number >= start or not index)
+    if place + 1 == len(starts):
+        return f"{starts[place]} and more"
+    low, high = starts[place], starts[place + 1] - 1
+    if low == high:
+        return str(low)
+    return f"{low:0{width}}-{high}"
+
+
+# More points than a screen can show are only weight.
+_MOST_POINTS = 200
+NAMES = ("ece", "brier", "mean_confidence", "accuracy", "aurc")
+
+
+def answer_calibration(
+    confidence: ArrayLike,
+    right: ArrayLike,
+    units: ArrayLike,
+    count: int,
+) -> tuple[dict[str, np.ndarray], dict[str, Figure | Estimate], dict[str, dict[str, Any]]]:
+    """Columns, figures and curves of answers whose probability is known.
+
+    Args:
+        confidence: probability of each answer, 0 to 1.
+        right: 1 or 0 for each answer.
+        units: the unit (row of the benchmark's columns) that each answer is of.
+        count: how many units there are.
+
+    Returns:
+        Columns `calibration/...` over the units; figures `calibration/<NAMES>`; the curves
+        `reliability` and `risk_coverage`. ECE has the bins of the observed answers in all
+        resamples. AURC is no function of sums: it has no interval.
+    """
+    sure = np.asarray(confidence, np.float64)
+    correct = np.asarray(right, np.float64)
+    rows = np.asarray(units, np.int64)
+    if not len(sure):
+        return {}, {f"calibration/{name}": Estimate(None, None, None, 0) for name in NAMES}, {}
+    edges = calibration.equal_mass_edges(sure)
+    columns = {
+        "calibration/answers": _by_unit(np.ones(len(sure)), rows, count),
+        "calibration/squares": _by_unit((sure - correct) ** 2, rows, count),
+    }
+    numbers = calibration.bin_numbers(sure, edges)
+    for number in range(calibration.BINS):
+        here = numbers == number
+        for name, values in (("n", np.ones(len(sure))), ("confidence", sure), ("right", correct)):
+            columns[f"calibration/{number}/{name}"] = _by_unit(values[here], rows[here], count)
+    n = "calibration/answers"
+    figures: dict[str, Figure | Estimate] = {
+        "calibration/ece": Figure(_ece, n),
+        "calibration/brier": Figure(lambda sums: ratio(sums["calibration/squares"], sums[n]), n),
+        "calibration/mean_confidence": Figure(
+            lambda sums: ratio(_bins(sums, "confidence").sum(axis=0), sums[n]), n
+        ),
+        "calibration/accuracy": Figure(
+            lambda sums: ratio(_bins(sums, "right").sum(axis=0), sums[n]), n
+        ),
+        "calibration/aurc": Estimate(
+            calibration.area_under_risk_coverage(sure, correct), None, None, len(sure)
+        ),
+    }
+    coverage, risk = calibration.risk_coverage(sure, correct)
+    curves = {
+        "reliability": reliability_curve(sure, correct, "Confidence", "Share of right answers"),
+        "risk_coverage": {
+            **thinned(coverage, risk),
+            "x_label": "Coverage (share of answers, the most confident first)",
+            "y_label": "Risk (share of wrong answers among them)",
+        },
+    }
+    return columns, figures, curves
+
+
+def box_calibration(
+    scores: ArrayLike, ious: ArrayLike
+) -> tuple[dict[str, Estimate], dict[str, dict[str, Any]]]:
+    """How a box's score goes with its IoU: `calibration/score_iou_correlation` and its curve."""
+    sure, iou = np.asarray(scores, np.float64), np.asarray(ious, np.float64)
+    known = np.isfinite(sure)
+    sure, iou = sure[known], iou[known]
+    value = calibration.rank_correlation(sure, iou)
+    figure = Estimate(value if np.isfinite(value) else None, None, None, len(sure))
+    curves = {}
+    if len(sure):
+        curves["iou_by_score"] = reliability_curve(
+            sure, iou, "Score of the box", "Mean of its highest IoU with a true box"
+        )
+    return {"calibration/score_iou_correlation": figure}, curves
+
+
+def reliability_curve(
+    confidence: Float[np.ndarray, " n"],
+    outcome: Float[np.ndarray, " n"],
+    x_label: str,
+    y_label: str,
+) -> dict[str, Any]:
+    """Mean outcome by mean confidence in bins of equally many; `n` in each."""
+    table = calibration.reliability(confidence, outcome)
+    filled = table.n > 0
+    return {
+        "x": table.confidence[filled].tolist(),
+        "y": table.outcome[filled].tolist(),
+        "n": table.n[filled].tolist(),
+        "x_label": x_label,
+        "y_label": y_label,
+    }
+
+
+def _by_unit(
+    values: Float[np.ndarray, " answers"], rows: Int[np.ndarray, " answers"], count: int
+) -> Float[np.ndarray, " units"]:
+    return np.bincount(rows, weights=values, minlength=count)
+
+
+def _bins(sums: Sums, name: str) -> Float[np.ndarray, "bins sums"]:
+    return np.stack([sums[f"calibration/{number}/{name}"] for number in range(calibration.BINS)])
+
+
+def _ece(sums: Sums) -> Float[np.ndarray, " sums"]:
+    return calibration.expected_calibration_error(
+        _bins(sums, "n"), _bins(sums, "confidence"), _bins(sums, "right")
+    )
+
+
+def thinned(
+    x: Float[np.ndarray, " points"], y: Float[np.ndarray, " points"]
+) -> Mapping[str, list[float]]:
+    """Points of a curve, not more than a page has use for."""
+    kept = np.unique(np.linspace(0, len(x) - 1, min(len(x), _MOST_POINTS)).round().astype(int))
+    return {"x": x[kept].tolist(), "y": y[kept].tolist()}
+
+
+T = TypeVar("T")
+
+
+def quotient(numerator: str, denominator: str) -> Formula:
+    """One column's sum by another's."""
+    return lambda sums: ratio(sums[numerator], sums[denominator])
+
+
+def of(function: Callable[..., np.ndarray], *columns: str) -> Formula:
+    """A function of counts on the sums of these columns."""
+    return lambda sums: function(*(sums[column] for column in columns))
+
+
+def named(prefix: str, figures: Mapping[str, T], suffix: str = "") -> dict[str, T]:
+    """The figures under longer names: `<prefix>/<name><suffix>`."""
+    return {f"{prefix}/{name}{suffix}": figure for name, figure in figures.items()}

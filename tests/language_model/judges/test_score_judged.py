@@ -1,0 +1,169 @@
+"""`score` with a judge: asked, killed, taken up again and replayed, with the same figures."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from cxrjax import score
+from cxrjax.errors import UserError
+from cxrjax.papers.vix_ray.records import Study, records
+from cxrjax.records import write_records
+
+STUDIES = 24
+
+
+@pytest.fixture
+def files(tmp_path):
+    """(references, predictions) of stage 1; every other answer has one fact of two right."""
+    studies = [
+        Study(
+            image_id=f"vixray-test-{n:05d}",
+            split="test",
+            where="",
+            findings=f"Bóng tim to độ {n}. Xơ phổi trái.",
+            impression="Tim to.",
+            view="PA",
+            sex="M",
+            age=60,
+            note="",
+            image_path="x.png",
+            image_sha256="",
+            native={"file": "test.parquet", "row": n, "columns": {}},
+            image_hw=(10, 10),
+        )
+        for n in range(STUDIES)
+    ]
+    references = tmp_path / "test.jsonl"
+    write_records(references, [next(iter(records(study))) for study in studies])
+    lines = [
+        {
+            "question_id": f"{study.image_id}-stage1-findings",
+            "text": study.findings if n % 2 else f"Bóng tim to độ {n}. Gãy xương.",
+        }
+        for n, study in enumerate(studies)
+    ]
+    predictions = tmp_path / "model.jsonl"
+    predictions.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return references, predictions
+
+
+def flags(files, out, *more):
+    references, predictions = files
+    return [
+        "--benchmark=vix_ray",
+        f"--references={references}",
+        f"--predictions={predictions}",
+        f"--out={out}",
+        "--resamples=20",
+        "--segmenter=syllables",
+        *more,
+    ]
+
+
+def ask(there, *more):
+    return ["--judge=language_model", f"--base_url={there.url}", "--model=m", *more]
+
+
+def metrics(out):
+    return (out / "metrics.json").read_bytes()
+
+
+def test_kill_9_between_verdicts_costs_nothing_twice(chat, files, reply, tmp_path):
+    verdicts = tmp_path / "verdicts.jsonl"
+    kept = [f"--verdicts={verdicts}", f"--cache={tmp_path / 'answers.jsonl'}", "--concurrency=2"]
+    with chat.Server(lambda body, _: chat.Text(reply(body)), delay=0.02) as there:
+        command = [sys.executable, "-m", "cxrjax.score"]
+        run = command + flags(files, tmp_path / "one", *ask(there), *kept)
+        first = subprocess.Popen(run, stdout=subprocess.DEVNULL)
+        deadline = time.monotonic() + 120
+        while len(there.bodies) < STUDIES:
+            assert time.monotonic() < deadline and first.poll() is None
+            time.sleep(0.002)
+        os.kill(first.pid, signal.SIGKILL)
+        first.wait()
+        assert 0 < verdicts.read_bytes().count(b"\n") < STUDIES
+        assert not (tmp_path / "one").exists()
+        # What a kill in the midst of a write leaves behind.
+        with open(verdicts, "ab") as file:
+            file.write(b'{"key": "abc", "jud')
+        score.main(flags(files, tmp_path / "one", *ask(there), *kept))
+        sent = len(there.bodies)
+        score.main(flags(files, tmp_path / "whole", *ask(there)))
+        whole = len(there.bodies) - sent
+    # Nothing but what was under way at the kill is asked twice.
+    assert whole <= sent <= whole + 2
+    assert metrics(tmp_path / "one") == metrics(tmp_path / "whole")
+    score.main(flags(files, tmp_path / "two", "--judge=replay", f"--verdicts={verdicts}"))
+    assert metrics(tmp_path / "two") == metrics(tmp_path / "one")
+    named = json.loads(metrics(tmp_path / "two"))["model"]["paper"]
+    assert named["stage1/findings/fact_precision"]["value"] == pytest.approx(3 / 4)
+    assert named["stage1/findings/fact_recall_micro"]["value"] == pytest.approx(3 / 4)
+    assert named["stage1/findings/judge_failure_rate"]["value"] == 0
+    about = json.loads((tmp_path / "whole" / "judge.json").read_text())
+    assert about["name"] == "m" and about["account"]["requests"] == whole
+    assert "api_key" not in about["settings"]
+
+
+def test_what_the_judge_fails_at_is_counted_and_wrong_under_strict(chat, files, reply, tmp_path):
+    def script(body, _):
+        if "độ 3." in body["messages"][-1]["content"]:
+            return chat.Text(None, refusal="no")
+        return chat.Text(reply(body))
+
+    with chat.Server(script) as there:
+        score.main(flags(files, tmp_path / "out", *ask(there)))
+    found = json.loads(metrics(tmp_path / "out"))["model"]
+    right = STUDIES / 2 - 1 + STUDIES / 4
+    name = "stage1/findings/fact_precision"
+    assert found["paper"][name]["value"] == pytest.approx(right / (STUDIES - 1))
+    assert found["strict"][name]["value"] == pytest.approx(right / STUDIES)
+    rate = found["strict"]["stage1/findings/judge_failure_rate"]["value"]
+    assert rate == pytest.approx(1 / STUDIES)
+    problems = json.loads((tmp_path / "out" / "score.json").read_text())["problems"]["model"]
+    assert problems["judge_failure/refusal"] == 1 and problems["judge_failure/service"] == 0
+    tables = (tmp_path / "out" / "tables.md").read_text()
+    assert "judge_failure/refusal: the judge declined" in tables
+
+
+def test_a_replay_without_every_verdict_is_refused(chat, files, reply, tmp_path):
+    with chat.Server(lambda body, _: chat.Text(reply(body))) as there:
+        score.main(flags(files, tmp_path / "out", *ask(there)))
+    verdicts = tmp_path / "out" / "verdicts.jsonl"
+    lines = verdicts.read_text().splitlines(keepends=True)
+    cut = tmp_path / "cut.jsonl"
+    cut.write_text("".join(line for line in lines if '"fact_matching"' not in line))
+    with pytest.raises(UserError, match="24 of fact_matching are missing"):
+        score.main(flags(files, tmp_path / "x", "--judge=replay", f"--verdicts={cut}"))
+    cut.write_text("".join(lines + [lines[0].replace('"m"', '"other"').replace("0", "1")]))
+    with pytest.raises(UserError, match=r"2 judges \(m, other\); expected one, or --model=NAME"):
+        score.main(flags(files, tmp_path / "x", "--judge=replay", f"--verdicts={cut}"))
+    chosen = ["--judge=replay", f"--verdicts={cut}", "--model=m"]
+    score.main(flags(files, tmp_path / "x", *chosen))
+    assert metrics(tmp_path / "x") == metrics(tmp_path / "out")
+    with pytest.raises(UserError, match="no verdict of 'nobody', only of m, other"):
+        score.main(flags(files, tmp_path / "x", *chosen[:-1], "--model=nobody"))
+    cut.write_text('{"question_id": "q1"}\n')
+    with pytest.raises(UserError, match=r"cut.jsonl:1: no verdict; if this is the right file"):
+        score.main(flags(files, tmp_path / "x", "--judge=replay", f"--verdicts={cut}"))
+
+
+def test_a_dry_run_writes_no_scores(chat, files, tmp_path, capsys):
+    with chat.Server(lambda *_: chat.Text("{}")) as there:
+        score.main(flags(files, tmp_path / "out", *ask(there, "--dry_run")))
+        assert not there.bodies
+    assert "facts: 36 requests to send with 0 images" in capsys.readouterr().out
+    assert not (tmp_path / "out" / "metrics.json").exists()
+
+
+def test_a_benchmark_without_free_text_has_no_judge(files, tmp_path):
+    references, predictions = files
+    with pytest.raises(UserError, match=r"--judge=surrogate: vindr_cxr_vqa has none; .*vix_ray"):
+        score.main(
+            ["--benchmark=vindr_cxr_vqa", f"--references={references}", "--judge=surrogate"]
+            + [f"--predictions={predictions}", f"--out={tmp_path}"]
+        )

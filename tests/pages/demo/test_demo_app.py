@@ -1,0 +1,46 @@
+"""The command: flags, what is missing, and the address."""
+
+import subprocess
+import sys
+
+import pytest
+
+from cxrjax import demo_app
+from cxrjax.errors import UserError
+from cxrjax.pages.demo import page
+
+
+def test_without_gradio_one_line_says_what_to_do(tmp_path):
+    code = (
+        "import sys; sys.modules['gradio'] = None\n"
+        "from cxrjax import cli, demo_app\n"
+        "cli.run(demo_app.main)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "--port=0"], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 2 and done.stdout == ""
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert "the page needs Gradio" in line and "`make try` installs it" in line
+
+
+@pytest.mark.parametrize("words", [["--port=x"], ["--max_megabytes=0"], ["--no_such"]])
+def test_unusable_flags_end_with_code_2(words, capsys):
+    with pytest.raises(SystemExit) as end:
+        demo_app.parse_arguments(words)
+    assert end.value.code == 2
+    assert words[0].split("=")[0] in capsys.readouterr().err
+
+
+def test_this_machine_alone_unless_told_otherwise():
+    flags = demo_app.parse_arguments([])
+    with page.listen(flags.host, 0) as listening:
+        host, port = listening.getsockname()
+        assert host == "127.0.0.1"
+        assert page.address(listening) == f"http://127.0.0.1:{port}/"
+        with pytest.raises(UserError, match=rf"127\.0\.0\.1:{port}: cannot serve there: .*--port"):
+            page.listen(host, port)
+    with pytest.raises(UserError, match="cannot serve there"):
+        page.listen("127.0.0.1", 70_000)
+    with pytest.raises(UserError, match="cannot serve there"):
+        page.listen("no.such.host.invalid", 0)

@@ -1,0 +1,332 @@
+"""The page in a real browser, of a real server: upload, question, boxes, and what goes wrong."""
+
+import http.client
+import importlib.util
+import os
+import re
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pydicom
+import pytest
+from pydicom.dataset import Dataset, FileMetaDataset
+from pydicom.uid import DigitalXRayImageStorageForPresentation, ExplicitVRLittleEndian, generate_uid
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+WITHOUT = importlib.util.find_spec("gradio") is None
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(WITHOUT, reason="needs Gradio, which `make app` has"),
+]
+FLAGS = "no-sandbox disable-gpu disable-quic no-first-run disable-background-networking "
+FLAGS += "disable-component-update disable-sync"
+PHONE, DESKTOP = {"width": 390, "height": 844}, {"width": 1280, "height": 900}
+ROOT = Path(__file__).parents[3]
+MEGABYTES = 4
+EVIL = "<img src=x onerror='window.hit=1'>"
+
+
+class Served:
+    """The command as a process; `temporary` is where it may leave files."""
+
+    def __init__(self, base, tuned, temporary, *words, **environment):
+        self.temporary = temporary
+        command = [sys.executable, "-m", "cxrjax.demo_app", f"--base={base}", f"--tuned={tuned}"]
+        self.process = subprocess.Popen(
+            [*command, "--port=0", *words],
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            env={**os.environ, "TMPDIR": str(temporary), **environment},
+        )
+        line = self.process.stdout.readline()
+        self.address = re.match(r"(http://127\.0\.0\.1:(\d+)/) \(Ctrl-C stops\)$", line)[1]
+        self.port = int(self.address.rstrip("/").rpartition(":")[2])
+
+    def stop(self, how=signal.SIGTERM):
+        if self.process.poll() is None:
+            self.process.send_signal(how)
+        self.process.communicate(timeout=60)  # its last words need a reader
+        return self.process.returncode
+
+    def ask(self, path, body=None, **headers):
+        """(status, headers, body) of a GET, or of a POST with the body."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        try:
+            connection.request("GET" if body is None else "POST", path, body, headers)
+            answer = connection.getresponse()
+            return answer.status, answer.headers, answer.read()
+        finally:
+            connection.close()
+
+
+@pytest.fixture(scope="module")
+def served(base, tuned, tmp_path_factory):
+    one = Served(base, tuned, tmp_path_factory.mktemp("tmp"), f"--max_megabytes={MEGABYTES}")
+    yield one
+    one.stop()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
+    if CHROMIUM is None:
+        pytest.skip("needs Chromium (Debian's package chromium)")
+    with sync_api.sync_playwright() as playwright:
+        launched = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=[f"--{flag}" for flag in FLAGS.split()]
+        )
+        yield launched
+        launched.close()
+
+
+class Tab:
+    """An open page, with what a person does there."""
+
+    def __init__(self, browser, served, viewport=DESKTOP):
+        self.page = browser.new_context(viewport=viewport).new_page()
+        self.page.set_default_timeout(120_000)
+        self.asked, self.wrong = [], []
+        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
+        self.page.goto(served.address)
+        self.page.wait_for_selector("#examples button img")
+
+    def upload(self, path):
+        self.page.set_input_files("#xray input[type=file]", path)
+
+    def clear(self):
+        self.page.click("#xray button[aria-label='Clear']")
+        self.says("Choose a picture")
+
+    def says(self, text):
+        """Waits for the line about what goes on."""
+        self.page.wait_for_selector(f"#status p:has-text({text!r})")
+        return self.page.inner_text("#status")
+
+    def boxes(self, system):
+        """Their places on the screen: x, y, width, height."""
+        found = self.page.query_selector_all(f'#picture g[data-system="{system}"] rect')
+        assert all(box.is_visible() for box in found)
+        return [tuple(box.bounding_box().values()) for box in found]
+
+    def look(self, name):
+        """A screenshot to look at, where a folder for them is named."""
+        if folder := os.environ.get("CXRJAX_SCREENSHOTS"):
+            self.page.wait_for_timeout(300)
+            self.page.screenshot(path=Path(folder) / f"demo_{name}.png", full_page=True)
+
+
+@pytest.fixture
+def opened(browser, served):
+    """Opens the page; whatever it asks for must be the server's."""
+    tabs = []
+
+    def open_tab(**options):
+        tabs.append(Tab(browser, served, **options))
+        tabs[-1].says("Choose a picture")
+        return tabs[-1]
+
+    yield open_tab
+    for tab in tabs:
+        assert tab.page.evaluate("window.hit") is None, "text is no code"
+        tab.page.context.close()
+        assert all(url.startswith((served.address, "data:", "blob:")) for url in tab.asked)
+        assert tab.wrong == []
+
+
+@pytest.mark.parametrize("viewport", [DESKTOP, PHONE], ids=["desktop", "phone"])
+def test_an_example_shows_answers_boxes_and_probabilities(opened, viewport):
+    tab = opened(viewport=viewport)
+    tab.look(f"start_{viewport['width']}")
+    tab.page.click("#examples button:has-text('detect ILD')")
+    assert tab.says("Asked") == "Asked: detect ILD"
+    tab.look(f"answer_{viewport['width']}")
+    shown = tab.page.query_selector("#picture img").bounding_box()
+    assert shown["width"] > 250
+    for system in ("base", "truth"):
+        boxes = tab.boxes(system)
+        assert len(boxes) == 2
+        for x, y, width, height in boxes:
+            assert width > 20 and height > 20
+            assert shown["x"] <= x and x + width <= shown["x"] + shown["width"] + 1
+            assert shown["y"] <= y and y + height <= shown["y"] + shown["height"] + 1
+    # Right to within a few pixels of the screen: the base has learnt this one.
+    for box, true in zip(sorted(tab.boxes("base")), sorted(tab.boxes("truth")), strict=True):
+        assert np.abs(np.subtract(box, true)).max() < 0.15 * shown["width"]
+    for system in ("base", "tuned"):
+        answer = tab.page.query_selector(f'#answers [data-system="{system}"]')
+        assert re.search(r"as a whole:\s*[<>]?[\d.]+ %", answer.inner_text())
+        tokens = answer.query_selector_all(".tokens li")
+        assert tokens and all(re.search(r"\d %$", token.inner_text()) for token in tokens)
+    base = tab.page.inner_text('#answers [data-system="base"]')
+    assert "<loc" in base and re.search(r"1\s+\d+ to \d+\s+\d+ to \d+\s+[\d.]+ %", base)
+    assert tab.page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
+
+
+def test_an_upload_and_a_question_by_keyboard(opened, picture):
+    tab = opened()
+    tab.upload(picture(f"{EVIL.replace('/', '')}.png", 60, 80))
+    tab.says("Ask a question about it")
+    assert "80 x 60 pixels" in tab.page.inner_text("#picture")
+    assert tab.page.inner_text("#answers").strip() == ""
+    tab.page.fill(
+        "#question textarea, #question input", f"Where is it? {EVIL} ${{1+1}} {{{{7*7}}}}"
+    )
+    tab.page.keyboard.press("Enter")
+    assert f"{EVIL} ${{1+1}} {{{{7*7}}}}" in tab.says("Asked")
+    assert len(tab.page.query_selector_all("#answers .answer")) == 2
+    assert not tab.boxes("truth"), "nobody knows the truth of an upload"
+
+
+def test_without_a_picture_or_a_question_the_page_says_so(opened, picture):
+    tab = opened()
+    tab.page.click("#ask")
+    assert "no picture" in tab.says("no picture")
+    tab.upload(picture())
+    tab.says("Ask a question about it")
+    tab.page.click("#ask")
+    assert "no question" in tab.says("no question")
+    assert tab.page.get_attribute("#status p", "role") == "alert"
+
+
+def test_a_bad_file_is_named_and_nothing_of_the_last_one_stays(opened, picture, tmp_path):
+    tab = opened()
+    tab.page.click("#examples button:has-text('Cardiomegaly')")
+    tab.says("Asked")
+    tab.clear()
+    assert not tab.page.query_selector("#picture img, #answers .answer")
+    whole = picture("whole.png").read_bytes()
+    for name, content, says in (
+        ("notes.png", b"no picture at all", "notes.png: not PNG, JPEG or DICOM"),
+        ("half.png", whole[: len(whole) // 2], "half.png: damaged or truncated PNG"),
+        ("cut.dcm", b"\0" * 128 + b"DICM" + b"\0" * 20, "cut.dcm: "),
+    ):
+        (tmp_path / name).write_bytes(content)
+        tab.upload(tmp_path / name)
+        said = tab.says(says)
+        assert str(tmp_path) not in said and "uploads" not in said
+        tab.look(f"bad_{name}")
+        assert not tab.page.query_selector("#picture img, #answers .answer")
+        tab.clear()
+
+
+def _png_of(height, width):
+    """A PNG file whose header claims so many pixels."""
+
+    def chunk(kind, content):
+        return (
+            struct.pack(">I", len(content))
+            + kind
+            + content
+            + struct.pack(">I", zlib.crc32(kind + content))
+        )
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    rows = zlib.compress(b"\0" * 1000)
+    parts = chunk(b"IHDR", header) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + parts
+
+
+def test_very_large_files_are_refused_and_the_page_goes_on(opened, picture, tmp_path):
+    tab = opened()
+    many = tmp_path / "pixels.png"
+    many.write_bytes(_png_of(9_000, 9_000))
+    tab.upload(many)
+    assert "9000 x 9000 pixels, more than the" in tab.says("pixels.png")
+    tab.clear()
+    heavy = tmp_path / "heavy.png"
+    heavy.write_bytes(picture().read_bytes() + b"\0" * (MEGABYTES * 1024 * 1024))
+    tab.upload(heavy)
+    tab.page.wait_for_selector("text=/exceed|too large|maximum/i")
+    tab.look("heavy")
+    assert not tab.page.query_selector("#picture img")
+    tab.page.reload()
+    tab.page.wait_for_selector("#examples button img")
+    tab.says("Choose a picture")
+    tab.upload(picture("next.png"))
+    tab.says("Ask a question about it")
+
+
+def test_the_server_refuses_what_the_browser_should_have(served):
+    def upload(megabytes):
+        head = b'--x\r\nContent-Disposition: form-data; name="files"; filename="a.png"\r\n\r\n'
+        body = head + b"\0" * int(megabytes * 1024 * 1024) + b"\r\n--x--\r\n"
+        kind = {"Content-Type": "multipart/form-data; boundary=x"}
+        return served.ask("/gradio_api/upload", body, **kind)[0]
+
+    assert upload(1) == 200
+    assert upload(MEGABYTES + 1) == 413
+
+
+def test_a_dicom_file_is_shown_as_a_viewer_shows_it(opened, tmp_path):
+    stored = np.tile(np.linspace(0, 4095, 90), (70, 1)).astype("<u2")
+    dataset = Dataset()
+    dataset.file_meta = FileMetaDataset()
+    dataset.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
+    dataset.SOPClassUID = DigitalXRayImageStorageForPresentation
+    dataset.SOPInstanceUID = generate_uid()
+    dataset.Rows, dataset.Columns = stored.shape
+    dataset.SamplesPerPixel = 1
+    dataset.PhotometricInterpretation = "MONOCHROME1"
+    dataset.BitsAllocated, dataset.BitsStored, dataset.HighBit = 16, 12, 11
+    dataset.PixelRepresentation = 0
+    dataset.PixelData = stored.tobytes()
+    path = tmp_path / "IM0001"  # as scanners call them
+    pydicom.dcmwrite(path, dataset, enforce_file_format=True)
+    tab = opened()
+    tab.upload(path)
+    tab.says("Ask a question about it")
+    assert "90 x 70 pixels" in tab.page.inner_text("#picture")
+    left, right = tab.page.evaluate(
+        """() => {
+          const image = document.querySelector('#picture img');
+          const c = document.createElement('canvas');
+          [c.width, c.height] = [image.naturalWidth, image.naturalHeight];
+          const context = c.getContext('2d');
+          context.drawImage(image, 0, 0);
+          return [2, c.width - 3].map(x => context.getImageData(x, 30, 1, 1).data[0]);
+        }"""
+    )
+    assert left > 200 and right < 50, "what is stored as 0 is white"
+    tab.page.fill("#question textarea, #question input", "Where is the Lung Opacity?")
+    tab.page.click("#ask")
+    tab.says("Asked")
+    assert len(tab.page.query_selector_all("#answers .answer")) == 2
+
+
+def test_nothing_but_the_page_is_served_and_only_to_this_machine(served):
+    status, headers, body = served.ask("/")
+    assert status == 200
+    assert "connect-src 'self'" in headers["Content-Security-Policy"]
+    assert not re.search(rb"(src|href)=.https?://", body)
+    assert served.ask("/", Host=f"attacker.example:{served.port}")[0] == 400
+    assert served.ask("/", Host=f"localhost:{served.port}")[0] == 200
+    for path in ("/etc/passwd", str(ROOT / "setup.py")):
+        assert served.ask(f"/gradio_api/file={path}")[0] in (403, 404)
+    for path in ("/docs", "/redoc", "/openapi.json", "/monitoring", "/gradio_api/runs"):
+        assert served.ask(path)[0] in (403, 404)
+
+
+def test_a_question_waits_while_models_compile_and_nothing_stays(base, tuned, browser, tmp_path):
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    one = Served(base, tuned, temporary, JAX_COMPILATION_CACHE_DIR="")
+    try:
+        tab = Tab(browser, one)
+        assert "model 1 of 2" in tab.says("being compiled")
+        tab.look("compiling")
+        tab.page.click("#examples button:has-text('detect ILD')")
+        tab.says("then comes your answer")
+        tab.says("Asked")
+        assert tab.boxes("base")
+        assert list(temporary.rglob("phantom-*.png"))
+    finally:
+        assert one.stop() == 0
+    assert list(temporary.iterdir()) == []

@@ -1,0 +1,111 @@
+"""HTML of pictures and answers."""
+
+import html5lib
+import pytest
+
+from cxrjax.images import ImageError
+from cxrjax.pages.demo.answers import Answered, Box, NamedFile, Token
+from cxrjax.pages.demo.phantoms import TrueBox
+from cxrjax.pages.demo.rendering import (
+    open_picture,
+    percent,
+    render_answers,
+    render_picture,
+    render_status,
+)
+
+EVIL = "<script>window.hit=1</script>{{ 7 * 7 }}"
+_SVG = "{http://www.w3.org/2000/svg}"
+
+
+def _parse(text):
+    """Strict: wrong HTML is an error."""
+    parser = html5lib.HTMLParser(strict=True, namespaceHTMLElements=False)
+    return parser.parseFragment(text)
+
+
+def _answered(text="ILD <loc0100><loc0200><loc0300><loc0400>", **fields):
+    given = {
+        "reason": "",
+        "boxes": (Box((16, 6, 31, 18), (0.2, 0.1, 0.4, 0.3), 0.25),),
+        "tokens": (
+            Token("▁ILD", 0.9, "word"),
+            Token("<loc0100>", 0.00001, "location"),
+            Token("<eos>", 0.999, "end"),
+        ),
+        "probability": 0.031,
+        "token_probability": 0.5,
+        "parse": "ok",
+    }
+    return Answered(text=text, **given | fields)
+
+
+def test_boxes_stand_where_they_belong(picture):
+    opened = open_picture(NamedFile(picture(height=60, width=80), "x.png"))
+    assert (opened.height, opened.width) == (60, 80)
+    truth = (TrueBox("ILD", (0.6, 0.5, 0.9, 1.0)),)
+    tree = _parse(
+        render_picture(opened, {"base": _answered(boxes=()), "tuned": _answered()}, truth)
+    )
+    layers = {g.get("data-system"): g for g in tree.iter(f"{_SVG}g")}
+    assert [len(layer.findall(f"{_SVG}rect")) for layer in layers.values()] == [1, 0, 1]
+    (rect,) = layers["tuned"].findall(f"{_SVG}rect")
+    # The picture is 1000 wide, and as high as its shape says.
+    assert [float(rect.get(name)) for name in ("x", "y", "width", "height")] == [200, 75, 200, 150]
+    assert layers["tuned"].find(f"{_SVG}text").text == "tuned 1"
+    assert layers["truth"].find(f"{_SVG}text").text == "truth ILD"
+    (image,) = tree.iter("img")
+    assert image.get("src").startswith("data:image/jpeg;base64,")
+
+
+def test_answers_show_everything_as_text():
+    said = render_answers({"base": _answered("none", boxes=()), "tuned": _answered()})
+    tree = _parse(said)
+    sections = {s.get("data-system"): " ".join(s.itertext()).split() for s in tree.iter("section")}
+    text = {name: " ".join(words) for name, words in sections.items()}
+    assert "No box." in text["base"] and "none" in text["base"]
+    assert "1 16 to 31 6 to 18 25 %" in text["tuned"]
+    assert "as a whole: 3.1 % ( 50 % a token, 3 tokens)".replace("( ", "(") in text["tuned"]
+    assert "ILD 90 % <loc0100> <0.01 % <eos> >99 %" in text["tuned"]
+    (code,) = tree.iter("code")
+    assert code.text == "<loc0100><loc0200><loc0300><loc0400>"
+
+
+def test_what_went_wrong_is_said():
+    cut = _answered(tokens=(Token("a", 0.5, "word"),), parse="wrong_order", reason="Because.")
+    said = render_answers({"tuned": cut})
+    assert "A box could not be read: wrong_order" in said
+    assert "Cut off: longer than the 1 tokens" in said and "Reason: Because." in said
+    assert "(an empty answer)" in render_answers({"tuned": _answered("")})
+
+
+def test_text_of_models_files_and_people_is_no_html(picture):
+    for said in (
+        render_answers({"tuned": _answered(EVIL, tokens=(Token(EVIL, 1.0, "word"),))}),
+        render_status(EVIL, problem=True),
+    ):
+        tree = _parse(said)
+        assert not list(tree.iter("script"))
+        assert EVIL in "".join(tree.itertext())
+
+
+@pytest.mark.parametrize(
+    ("probability", "said"),
+    [
+        (0.0, "<0.01 %"),
+        (0.0002, "0.02 %"),
+        (0.031, "3.1 %"),
+        (0.254, "25 %"),
+        (0.99, "99 %"),
+        (0.9999, ">99 %"),
+    ],
+)
+def test_percent(probability, said):
+    assert percent(probability) == said
+
+
+def test_a_picture_that_cannot_be_read(picture):
+    path = picture("no.png")
+    path.write_text("no")
+    with pytest.raises(ImageError, match=r"^mine\.png: not PNG"):
+        open_picture(NamedFile(path, "mine.png"))

@@ -1,0 +1,215 @@
+"""The sample, the sheet and the consensus file: what goes out, what comes back, what is refused."""
+
+import collections
+import csv
+import io
+
+import pytest
+
+from cxrjax.errors import UserError
+from cxrjax.pages.review import consensus
+from cxrjax.pages.review.sheet import COLUMNS, format_csv, read_sheet, sheet_rows, stratified_sample
+from cxrjax.records import Answer, QARecord
+
+TYPES = ("Where", "What", "Is_there", "How_many", "Which", "Yes_No")
+
+
+def _record(number, kind="Where", label="Cardiomegaly", image=None, boxed=True):
+    image = image or f"i{number}"
+    return QARecord(
+        dataset="vindr_cxr_vqa",
+        split="train",
+        image_id=image,
+        image_path=f"{image}.png",
+        question_id=f"{image}-{number}",
+        question='Where is "it", exactly?',
+        question_type=kind,
+        answers=[
+            Answer(
+                text="Here,\nat <loc_1_2_3_4>." if boxed else "No.",
+                labels=[label],
+                boxes_by_image={image: [[1, 2, 3, 4]]} if boxed else {},
+            )
+        ],
+        gt_finding=label,
+    )
+
+
+def _population():
+    """600 questions, 1 % of them about a rare class."""
+    return [
+        _record(n, TYPES[n % 6], "Atelectasis" if n % 100 == 0 else ("ILD", "Nodule/Mass")[n % 2])
+        for n in range(600)
+    ]
+
+
+def test_the_sample_has_every_type_and_class_at_about_its_share():
+    sample = stratified_sample(_population(), 100, seed=1)
+    assert len({record.question_id for record in sample}) == 100
+    types = collections.Counter(record.question_type for record in sample)
+    classes = collections.Counter(record.gt_finding for record in sample)
+    assert set(types) == set(TYPES) and all(abs(n - 100 / 6) < 2 for n in types.values())
+    assert classes["Atelectasis"] == 1
+    assert abs(classes["ILD"] - 49.5) < 2 and abs(classes["Nodule/Mass"] - 49.5) < 2
+
+
+def test_the_sample_is_decided_by_its_seed_alone():
+    population = _population()
+    sample = stratified_sample(population, 30, seed=1)
+    assert stratified_sample(population[::-1], 30, seed=1) == sample
+    assert stratified_sample(population, 30, seed=2) != sample
+
+
+def test_the_sample_takes_one_question_of_an_image_while_it_can():
+    population = [_record(n, image=f"i{n // 4}") for n in range(40)]
+    sample = stratified_sample(population, 10, seed=0)
+    assert len({record.image_id for record in sample}) == 10
+    assert len(stratified_sample(population, 40, seed=0)) == 40
+    with pytest.raises(UserError, match="a sample of 41 from 40 questions"):
+        stratified_sample(population, 41, seed=0)
+
+
+@pytest.fixture
+def fill(tmp_path):
+    """`fill(reader, ratings, edit)` writes a filled sheet of two questions, one without a box."""
+    rows = sheet_rows([_record(0), _record(1, boxed=False)])
+
+    def write(reader, ratings, edit=lambda text: text):
+        filled = [dict(row) for row in rows]
+        for row, values in zip(filled, ratings, strict=True):
+            names = ("reasoning_accuracy", "answer_appropriateness", "spatial_reference")
+            row |= {n: v for n, v in zip(names, values, strict=True) if v is not None}
+        path = tmp_path / f"{reader}.csv"
+        path.write_text(edit(format_csv(COLUMNS, filled)), encoding="utf-8")
+        return path
+
+    return write
+
+
+GOOD = [("acceptable", "minor", "major"), ("acceptable", "acceptable", None)]
+
+
+def test_a_sheet_comes_back_as_it_was_filled(fill):
+    ratings = read_sheet(fill("Anna", GOOD))
+    assert ratings.reader == "Anna"
+    assert ratings.levels == {
+        "i0-0": {"reasoning_accuracy": 0, "answer_appropriateness": 1, "spatial_reference": 2},
+        "i1-1": {"reasoning_accuracy": 0, "answer_appropriateness": 0},
+    }
+
+
+def _by_spreadsheet(text):
+    """As a spreadsheet saves it in much of Europe: BOM, semicolons, CRLF."""
+    out = io.StringIO()
+    writer = csv.writer(out, delimiter=";", lineterminator="\r\n")
+    writer.writerows(csv.reader(io.StringIO(text)))
+    return "\ufeff" + out.getvalue()
+
+
+def test_what_spreadsheets_make_of_a_sheet_is_read(fill):
+    plain = read_sheet(fill("A", GOOD)).levels
+    assert read_sheet(fill("B", GOOD, _by_spreadsheet)).levels == plain
+    assert (
+        read_sheet(fill("C", GOOD, lambda text: text.replace("minor", " Minor "))).levels == plain
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (("minor", ""), r"S.csv:3: i0-0: answer_appropriateness is not filled in; expected one"),
+        (("minor", "fine"), r"S.csv:3: i0-0: answer_appropriateness is 'fine'"),
+        (("major", "not applicable"), r"S.csv:3: i0-0: spatial_reference is 'not applicable'"),
+        (("i1-1", "i0-0"), r"S.csv:4: question_id 'i0-0' stands there twice"),
+        (("spatial_reference", "place"), r"S.csv:1: column spatial_reference is missing"),
+        (("minor", "minor,extra"), r"S.csv:3: another number of cells"),
+    ],
+)
+def test_bad_sheets_are_refused_with_file_and_line(fill, change, says):
+    path = fill("S", GOOD, lambda text: text.replace(*change))
+    with pytest.raises(UserError, match=says):
+        read_sheet(path)
+
+
+def test_unreadable_sheets_are_refused(tmp_path, fill):
+    with pytest.raises(UserError, match="cannot read the sheet"):
+        read_sheet(tmp_path / "none.csv")
+    (tmp_path / "latin.csv").write_bytes("question_id,é".encode("latin-1"))
+    with pytest.raises(UserError, match="save the sheet as 'CSV UTF-8'"):
+        read_sheet(tmp_path / "latin.csv")
+    with pytest.raises(UserError, match="no question in the sheet"):
+        read_sheet(fill("empty", GOOD, lambda text: text.splitlines()[0] + "\n"))
+
+
+@pytest.fixture
+def readers(fill):
+    other = [("acceptable", "acceptable", "major"), ("acceptable", "acceptable", None)]
+    return read_sheet(fill("Anna", GOOD)), read_sheet(fill("Bao", other))
+
+
+def _consensus(tmp_path, readers, edit=None):
+    rows = consensus.consensus_rows(*readers)
+    for row in rows:
+        row["outcome"] = row["outcome"] or "acceptable"
+        row["accepted"] = row["accepted"] or "yes"
+    if edit:
+        edit(rows)
+    path = tmp_path / "consensus.csv"
+    path.write_text(format_csv(consensus.COLUMNS, rows), encoding="utf-8")
+    return path
+
+
+def test_the_consensus_file_knows_what_is_settled_already(readers):
+    rows = consensus.consensus_rows(*readers)
+    assert len(rows) == 5
+    by_item = {(row["question_id"], row["dimension"]): row for row in rows}
+    agreed = by_item["i0-0", "reasoning_accuracy"]
+    assert (agreed["outcome"], agreed["accepted"]) == ("acceptable", "yes")
+    differing = by_item["i0-0", "answer_appropriateness"]
+    assert (differing["first_rating"], differing["second_rating"]) == ("minor", "acceptable")
+    assert (differing["outcome"], differing["accepted"]) == ("", "")
+    # Both call it major: that is settled, whether it is accepted after mending is not.
+    bad = by_item["i0-0", "spatial_reference"]
+    assert (bad["outcome"], bad["accepted"]) == ("major", "")
+
+
+def test_outcomes_are_counted(tmp_path, readers):
+    def refuse(rows):
+        rows[2]["accepted"] = "no"
+
+    path = _consensus(tmp_path, readers, refuse)
+    settled = consensus.read_consensus(path, *readers)
+    summary = consensus.outcome_summary(settled, *readers)
+    assert summary["ratings"] == 5
+    assert summary["initial_disagreements"] == summary["questions_with_disagreement"] == 1
+    assert summary["outcomes"]["spatial_reference"] == {"acceptable": 0, "minor": 0, "major": 1}
+    assert summary["questions"] == 2
+    assert summary["questions_accepted_on_all_dimensions"] == 1
+    assert summary["not_accepted"] == ["i0-0"]
+
+
+@pytest.mark.parametrize(
+    ("edit", "says"),
+    [
+        (lambda rows: rows[1].update(outcome=""), ":3: .* outcome is not filled in"),
+        (lambda rows: rows[1].update(outcome="good"), ":3: .* outcome is 'good'"),
+        (lambda rows: rows[1].update(accepted="maybe"), ":3: .* accepted is 'maybe'"),
+        (
+            lambda rows: rows[1].update(first_rating="acceptable"),
+            ":3: first_rating is 'acceptable', but Anna rated 'minor'",
+        ),
+        (lambda rows: rows.append(dict(rows[0])), ":7: .* stands there twice"),
+        (lambda rows: rows[1].update(question_id="i9-9"), ":3: .* is not in both sheets"),
+        (lambda rows: rows.pop(), r"no row for i1-1 / answer_appropriateness \(1 missing\)"),
+    ],
+)
+def test_bad_consensus_files_are_refused(tmp_path, readers, edit, says):
+    path = _consensus(tmp_path, readers, edit)
+    with pytest.raises(UserError, match=f"consensus.csv{says}|consensus.csv: {says}"):
+        consensus.read_consensus(path, *readers)
+
+
+def test_sheets_of_different_samples_are_refused(fill, readers):
+    other = read_sheet(fill("Cat", GOOD, lambda text: text.replace("i1-1", "i5-5")))
+    with pytest.raises(UserError, match="question 'i1-1' is in the sheet Anna alone"):
+        consensus.shared_items(readers[0], other)

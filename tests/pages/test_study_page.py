@@ -1,0 +1,102 @@
+"""The page of studies: from both constructions, escaped, self-contained, the same every time."""
+
+import html.parser
+import json
+
+import pytest
+
+from cxrjax import build
+from cxrjax.errors import UserError
+from cxrjax.pages.study_page import main, write_page
+
+XML = """<eCitation><uId id="CXR{n}"/><Abstract>
+<AbstractText Label="INDICATION">Cough &lt;b&gt; {n}</AbstractText>
+<AbstractText Label="FINDINGS">There is a small left pleural effusion. The heart is enlarged.
+The right lung is clear.</AbstractText>
+<AbstractText Label="IMPRESSION">Small left pleural effusion &lt;script&gt;alert(1)&lt;/script&gt;
+with mild atelectasis.</AbstractText></Abstract><parentImage id="CXR{n}_1"/></eCitation>"""
+
+
+class Tags(html.parser.HTMLParser):
+    """Names of the tags, addresses that they load, and the text."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.tags, self.loaded, self.text = [], [], ""
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.loaded += [v for k, v in attrs if k in ("src", "href") and not v.startswith("#")]
+
+    def handle_data(self, data):
+        self.text += data
+
+
+@pytest.fixture(scope="module")
+def builds(tmp_path_factory):
+    """(reports, build of cxr_qba, build of gemex) of eight reports."""
+    root = tmp_path_factory.mktemp("page")
+    source = root / "reports"
+    source.mkdir()
+    for n in range(8):
+        (source / f"{n}.xml").write_text(XML.format(n=n))
+    for name in ("cxr_qba", "gemex"):
+        flags = [f"--dataset={name}", f"--source={source}", f"--out={root / name}"]
+        build.main([*flags, "--processes=1"])
+    return source, root / "cxr_qba", root / "gemex"
+
+
+def test_report_graph_questions_and_answers_of_both(builds, tmp_path):
+    source, cxr_qba, gemex = builds
+    out = tmp_path / "page.html"
+    main(
+        [f"--source={source}", f"--cxr_qba={cxr_qba}", f"--gemex={gemex}", f"--out={out}"]
+        + ["--studies=3"]
+    )
+    page = out.read_text()
+    found = Tags(page)
+    assert found.tags.count("section") == 3
+    assert "script" not in found.tags and "img" not in found.tags and not found.loaded
+    assert found.text.count("<script>alert(1)</script>") >= 3  # as text
+    drawn = {n for n in range(8) if f"<h2>CXR{n}" in page}
+    assert len(drawn) == 3
+    for n in drawn:
+        qa = json.loads(next(cxr_qba.glob(f"native/**/CXR{n}.qa.json")).read_text())
+        for question in qa["questions"]:
+            assert question["question"] in found.text
+            assert all(answer["text"] in found.text for answer in question["answers"])
+        graph = json.loads(next(cxr_qba.glob(f"native/**/CXR{n}.scene_graph.json")).read_text())
+        assert all(one["name"] in found.text for one in graph["observations"].values())
+    records = [json.loads(line) for f in gemex.glob("records/*.jsonl") for line in f.open()]
+    shown = [r for r in records if r["study_id"] in {f"CXR{n}" for n in drawn}]
+    assert shown and all(r["question"] in found.text and r["reason"] in found.text for r in shown)
+
+
+def test_which_are_drawn_is_decided_by_the_seed(builds, tmp_path):
+    source, cxr_qba, gemex = builds
+    pages = []
+    for name, seed in (("a", 0), ("b", 0), ("c", 5)):
+        write_page(source, tmp_path / name, cxr_qba, None, 3, seed)
+        pages.append((tmp_path / name).read_text())
+    assert pages[0] == pages[1] != pages[2]
+    assert "GEMeX" not in pages[0]
+    write_page(source, tmp_path / "d", None, gemex, 30, 0)
+    page = (tmp_path / "d").read_text()
+    assert page.count("<section") == 8 and "scene graph" not in page
+
+
+def test_what_cannot_be_shown(builds, tmp_path):
+    source, cxr_qba, gemex = builds
+    other = tmp_path / "reports"
+    other.mkdir()
+    (other / "9.xml").write_text(XML.format(n=9))
+    with pytest.raises(UserError, match="were they made from it"):
+        write_page(other, tmp_path / "page", cxr_qba, gemex, 3, 0)
+    with pytest.raises(UserError, match="expected the folder of a build"):
+        write_page(source, tmp_path / "page", None, tmp_path / "none", 3, 0)
+    with pytest.raises(UserError, match="none/native"):
+        write_page(source, tmp_path / "page", tmp_path / "none", None, 3, 0)
+    with pytest.raises(SystemExit) as left:
+        main([f"--source={source}", f"--out={tmp_path / 'page'}"])
+    assert left.value.code == 2

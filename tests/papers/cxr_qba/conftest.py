@@ -1,0 +1,81 @@
+"""Studies that tests of CXR-QBA start from."""
+
+import json
+from pathlib import Path
+
+import pytest
+import tenacity
+
+from cxrjax.language_model import AnswerCache, Client, Settings
+from cxrjax.language_model import completion as server
+from cxrjax.papers.cxr_qba.construct.construction import Construction, construct_graph
+from cxrjax.papers.cxr_qba.construct.extraction import Report
+from cxrjax.papers.cxr_qba.construct.sources import read_studies
+from cxrjax.papers.cxr_qba.construct.study import Study, StudyImage
+from cxrjax.records_io.quality import QualityLog
+
+SAMPLE = Path(__file__).parents[3] / "data" / "cxr_qba" / "sample"
+
+
+@pytest.fixture(scope="session")
+def sample():
+    """data/cxr_qba/sample."""
+    return SAMPLE
+
+
+@pytest.fixture(scope="session")
+def how():
+    """The default construction."""
+    return Construction()
+
+
+@pytest.fixture(scope="session")
+def studies():
+    """Three synthetic studies: two frontal views and a lateral one, a normal one, a lateral one."""
+    return list(read_studies(SAMPLE / "reports", QualityLog()))
+
+
+@pytest.fixture
+def graph_of(how):
+    """`graph_of("Small left effusion.", boxes={...})`: the graph of a report's findings."""
+
+    def build(findings, impression="", indication="", boxes=None, quality=None):
+        image = StudyImage("i", (1000, 1000), "PA", boxes=boxes or {})
+        sections = {"findings": findings, "impression": impression, "indication": indication}
+        study = Study("p1", "s1", Report(sections), (image,))
+        return construct_graph(study, how, quality or QualityLog())
+
+    return build
+
+
+@pytest.fixture
+def native_pair(sample):
+    """(scene graph, questions) of a sample study, as JSON."""
+    folder = sample / "release" / "p19" / "p19990001"
+
+    def read(suffix):
+        return json.loads((folder / f"s59990001.{suffix}.json").read_text())
+
+    return read("scene_graph"), read("qa")
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch):
+    monkeypatch.setattr(server, "_backoff", tenacity.wait_exponential_jitter(0.01, 0.05, jitter=0))
+
+
+@pytest.fixture
+def client(tmp_path):
+    """`client(server, **settings)`; all have one cache file, one after the other."""
+    caches = []
+
+    def make(where, **settings):
+        for cache in caches:
+            cache.close()
+        caches.append(AnswerCache(tmp_path / "answers.jsonl"))
+        terms = {"base_url": where.url, "model": "m", "timeout": 5.0} | settings
+        return Client(Settings(**terms), caches[-1])
+
+    yield make
+    for cache in caches:
+        cache.close()

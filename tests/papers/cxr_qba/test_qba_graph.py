@@ -1,0 +1,158 @@
+"""Scene graphs out of reports."""
+
+import pytest
+
+from cxrjax.errors import UserError
+from cxrjax.papers.cxr_qba.construct.checks import check_graph
+from cxrjax.papers.cxr_qba.construct.entity_mapping import LexicalMapper, embedding_mapper
+from cxrjax.papers.cxr_qba.construct.extraction import Extraction, Observation, Report
+from cxrjax.papers.cxr_qba.construct.graph_construction import build_scene_graph
+from cxrjax.papers.cxr_qba.construct.study import Study
+from cxrjax.papers.cxr_qba.study_boxes import fit_study_boxes
+from cxrjax.records_io.quality import QualityLog
+
+
+def node(graph, entity, positive=None):
+    (found,) = [
+        o
+        for o in graph.observations.values()
+        if entity in o.obs_entities and positive in (None, o.positive)
+    ]
+    return found
+
+
+def test_every_edge_leads_somewhere(studies, how):
+    from cxrjax.papers.cxr_qba.construct.construction import construct_graph
+
+    for study in studies:
+        graph = construct_graph(study, how, QualityLog())
+        sizes = {image.image_id: image.image_hw for image in study.images}
+        check_graph(graph, (study.patient_id, study.study_id))
+        before, quality = graph.to_json(whole=True), QualityLog()
+        fit_study_boxes(graph, None, sizes, "", quality)
+        assert graph.to_json(whole=True) == before and quality == QualityLog()
+
+
+def test_regions_come_with_all_that_they_lie_in(graph_of):
+    graph = graph_of("Small left effusion.")
+    assert {"left pleural space", "pleural spaces", "thorax"} <= set(graph.regions)
+    edges = {(e.region, e.related_region) for e in graph.region_region_relations}
+    assert {("left pleural space", "pleural spaces"), ("pleural spaces", "thorax")} <= edges
+
+
+def test_default_regions_are_told_from_reported_ones(graph_of):
+    graph = graph_of("Cardiomegaly. Opacity in the left lower lobe.")
+    heart, opacity = node(graph, "cardiomegaly"), node(graph, "lung opacity")
+    assert heart.region_names == heart.default_regions == ["cardiac silhouette"]
+    assert opacity.default_regions == [] and opacity.laterality == "left"
+    assert heart.obs_quality["region_quality"] == "DEFAULT_REGIONS_ONLY"
+    assert opacity.obs_quality["region_quality"] == "RESOLVED_REGIONS_ONLY"
+    where = {e.region: e.where_specified for e in graph.located_at_relations if e.observation_id in
+             (heart.obs_id, opacity.obs_id)}  # fmt: skip
+    assert where == {"cardiac silhouette": "default", "left lower lobe": "report"}
+
+
+def test_contradictions_are_dropped_and_counted(graph_of):
+    quality = QualityLog()
+    graph = graph_of("The lungs are clear. Left lower lobe consolidation.", quality=quality)
+    assert node(graph, "consolidation").positive
+    assert not [o for o in graph.observations.values() if o.name == "Normal lungs"]
+    assert quality.counts()["contradicted_observation"] == 1
+    assert node(graph, "consolidation").obs_quality["issue_level"] == "FIXABLE"
+
+
+def test_denials_of_other_places_stand(graph_of):
+    quality = QualityLog()
+    graph = graph_of("Small left effusion. No right effusion.", quality=quality)
+    assert node(graph, "pleural effusion", True).laterality == "left"
+    assert node(graph, "pleural effusion", False).laterality == "right"
+    assert quality.counts()["contradicted_observation"] == 0
+
+
+def test_default_negatives_give_way(graph_of):
+    graph = graph_of("Left pneumothorax. Possible lung opacity.")
+    assumed = {o.obs_entities[0] for o in graph.observations.values() if not o.from_report}
+    assert "pleural effusion" in assumed
+    # It is there; and under an opacity, consolidation and pneumonia are open.
+    assert not {"pneumothorax", "lung opacity", "consolidation"} & assumed
+
+
+def test_children_and_sentences(graph_of):
+    graph = graph_of("Left basilar opacity may represent pneumonia.", "Left basilar opacity.")
+    opacity, pneumonia = node(graph, "lung opacity"), node(graph, "pneumonia")
+    assert graph.children(opacity.obs_id) == [pneumonia.obs_id]
+    assert (pneumonia.child_level, pneumonia.child_type) == (1, "interpretation")
+    assert pneumonia.obs_id not in graph.top_level_obs_ids
+    said = {e.sentence_id for e in graph.obs_sent_relations if e.observation_id == opacity.obs_id}
+    assert said == {"S01", "S02"}
+
+
+def test_children_of_what_was_dropped_move_up(how):
+    def said(entity, positive=True, children=()):
+        return Observation(
+            name=entity,
+            summary_sentence=f"There is {entity}.",
+            entity=(entity,),
+            positive=positive,
+            children=children,
+        )
+
+    aspiration = said("aspiration")
+    denied = said("lung opacity", False, (said("pneumonia", True, (aspiration,)),))
+    extraction = Extraction((), (said("consolidation"), denied))
+    study = Study("p1", "s1", Report({}))
+    graph = build_scene_graph(study, extraction, {}, how.definitions, how.mapper).graph
+    levels = {
+        o.obs_entities[0]: o.child_level for o in graph.observations.values() if o.from_report
+    }
+    assert levels == {"consolidation": 0, "pneumonia": 0, "aspiration": 1}
+
+
+def test_the_indication_is_answered_by_what_it_asks(graph_of):
+    graph = graph_of("No pneumonia. Mild scoliosis.", indication="Fever. Rule out pneumonia.")
+    given = graph.indication
+    assert given.answer_for_indication.obs_id == "OIND"
+    assert given.answer_for_indication.summary_sentence.startswith("There is no pneumonia.")
+    assert graph_of("Clear lungs.").indication is None
+
+
+BOXES = {"left lung": ((500, 100, 900, 800),), "right lung": ((100, 100, 450, 800),)}
+
+
+@pytest.mark.parametrize(
+    ("findings", "entity", "expected"),
+    [
+        ("Opacity in the left lung.", "lung opacity", "BBOX_LOCALIZATION"),
+        ("Opacity in the left lower lobe.", "lung opacity", "FALLBACK_LOCALIZATION"),
+        ("Opacity in the left lung and lingula.", "lung opacity", "FALLBACK_LOCALIZATION"),
+        ("Cardiomegaly.", "cardiomegaly", "FALLBACK_LOCALIZATION"),
+        ("Goiter in the thyroid gland.", "goiter", "NO_LOCALIZATION"),
+    ],
+)
+def test_localization(graph_of, findings, entity, expected):
+    found = node(graph_of(findings, boxes=BOXES), entity)
+    if entity == "cardiomegaly":
+        expected = "NO_LOCALIZATION"  # neither the heart nor the mediastinum nor the thorax
+    assert found.localization["i"].localization_quality == expected
+
+
+def test_names_are_mapped_by_wording_then_spelling():
+    mapper = LexicalMapper()
+    assert mapper.map("effusions") == "pleural effusion"
+    assert mapper.map("pneumothoraxx") == "pneumothorax"
+    assert mapper.map("banana") is None
+    assert mapper.map("") is None
+
+
+def test_embeddings_say_what_they_need(tmp_path):
+    with pytest.raises(UserError, match=r"sentence-transformers|not a folder"):
+        embedding_mapper(tmp_path / "none")
+
+
+def test_no_acute_abnormality_denies_nothing_chronic(graph_of):
+    quality = QualityLog()
+    graph = graph_of("Mild emphysema.", "No acute cardiopulmonary abnormality.", quality=quality)
+    denial = node(graph, "cardiopulmonary abnormality", False)
+    assert denial.summary_sentence == "There is no acute cardiopulmonary abnormality."
+    assert node(graph, "emphysema").positive
+    assert quality.counts()["contradicted_observation"] == 0

@@ -1,0 +1,85 @@
+"""Sections of reports in MIMIC-CXR's layout; the texts are made up."""
+
+import pytest
+
+from cxrjax.papers.sources.mimic_report import parse_sections, text_without_header
+
+WHOLE = """                                 FINAL REPORT
+ EXAMINATION:  CHEST (PA AND LAT)
+
+ INDICATION:  ___F with cough.  Evaluate for
+ pneumonia.
+
+ TECHNIQUE:  Chest PA and lateral.
+
+ COMPARISON:  None.
+
+ FINDINGS:
+
+ Lungs are clear.  No effusion.
+ B: c.
+
+ IMPRESSION:
+
+ 1. No acute process.
+
+ RECOMMENDATION(S):  None.
+
+ NOTIFICATION:  Told to Dr. ___ by telephone.
+"""
+
+
+def test_a_whole_report():
+    assert parse_sections(WHOLE) == {
+        "indication": "___F with cough.  Evaluate for\n pneumonia.",
+        "findings": "Lungs are clear.  No effusion.\n B: c.",
+        "impression": "1. No acute process.",
+    }
+
+
+@pytest.mark.parametrize(
+    ("header", "kind"),
+    [
+        ("REASON FOR EXAMINATION", "indication"),
+        ("CLINICAL HISTORY", "indication"),
+        ("HISTORY", "indication"),
+        ("FINDINGS AND IMPRESSION", "findings"),
+        ("FINDINGS/IMPRESSION", "findings"),
+        ("FINDINS", "findings"),
+        ("FINDING", "findings"),
+        ("IMPRESSOIN", "impression"),
+        ("CONCLUSION", "impression"),
+        ("CHEST, TWO VIEWS", "findings"),
+        ("PA AND LATERAL VIEWS OF THE CHEST", "findings"),
+        ("CHEST (PA AND LAT)", "findings"),
+    ],
+)
+def test_headers_that_are_read(header, kind):
+    assert parse_sections(f" {header}:  One.\n COMPARISON:  Two.\n") == {kind: "One."}
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["COMPARISON", "TECHNIQUE", "EXAMINATION", "WET READ", "NOTIFICATION", "RECOMMENDATION(S)"]
+    + ["TYPE OF EXAMINATION", "COMPARISON STUDY", "STUDY", "CHEST EXAMINATION TECHNIQUE"],
+)
+def test_headers_that_are_not(header):
+    assert parse_sections(f" {header}:  Chest, two views.\n") == {}
+
+
+def test_a_section_twice_is_joined_and_an_empty_one_is_none():
+    text = " FINDINGS:  A.\n FINDINGS:  B.\n IMPRESSION:\n"
+    assert parse_sections(text) == {"findings": "A.\nB."}
+
+
+def test_text_without_header():
+    text = " FINAL REPORT\n INDICATION:  Cough.\n \n COMPARISON:  ___.\n \n A.\n a.\n\n Bb.\n"
+    assert text_without_header(text) == "A.\n a.\n\nBb."
+    assert text_without_header(" FINAL REPORT\n\n The lungs are clear.\n") == "The lungs are clear."
+    assert text_without_header(" FINAL REPORT\n HISTORY:  Cough.\n") == ""
+
+
+def test_a_long_report_takes_no_time():
+    assert parse_sections("A" * 1_000_000) == {}
+    assert parse_sections("A, " * 300_000) == {}
+    assert text_without_header("\n \t" * 300_000) == ""

@@ -1,0 +1,139 @@
+"""`build --dataset=cxr_qba` with a language model, against a server on this machine."""
+
+import collections
+import importlib.util
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from cxrjax.build import main, parse_arguments
+from cxrjax.errors import UserError
+from cxrjax.language_model import AnswerCache, Client, Settings
+from cxrjax.papers.cxr_qba.build import QBABuild, build_cxr_qba
+from cxrjax.papers.cxr_qba.construct.construction import construct_questions
+from cxrjax.papers.cxr_qba.construct.extraction import Report
+from cxrjax.papers.cxr_qba.construct.language_model_extractor import LanguageModelExtractor
+from cxrjax.papers.cxr_qba.construct.language_model_rater import LanguageModelRater
+from cxrjax.papers.cxr_qba.construct.negative_sampling import MentionCounts
+from cxrjax.records import read_records
+from cxrjax.records_io.quality import QualityLog
+
+_path = Path(__file__).with_name("scripted_model.py")
+_spec = importlib.util.spec_from_file_location("scripted_model", _path)
+scripted = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(scripted)
+
+
+def entities(folder):
+    found = {}
+    for path in sorted((folder / "native").rglob("*.scene_graph.json")):
+        graph = json.loads(path.read_text())
+        found[path.name] = {
+            (entity, o["positiveness"])
+            for o in graph["observations"].values()
+            for entity in o["obs_entities"]
+        }
+    return found
+
+
+def test_the_build_command_reads_and_rates(chat, sample, tmp_path, capsys):
+    # One study, to keep the rating small.
+    source = tmp_path / "in"
+    source.mkdir()
+    line = (sample / "reports" / "studies.jsonl").read_text().splitlines()[1]
+    (source / "studies.jsonl").write_text(line + "\n")
+    build_cxr_qba(QBABuild(source, tmp_path / "rules"))
+    out = tmp_path / "out"
+    with chat.Server(scripted.Rules(chat)) as where:
+        flags = ["--dataset=cxr_qba", f"--source={source}", f"--out={out}"]
+        flags += ["--generator=language_model", "--rate_with=language_model"]
+        flags += [f"--base_url={where.url}", "--model=m", "--least_grade=B"]
+        main([*flags, "--dry_run"])
+        printed = capsys.readouterr().out
+        assert not where.bodies and not (out / "records").exists()
+        planned, verdicts = (
+            int(re.search(rf"{what}: ([\d,]+) requests", printed)[1].replace(",", ""))
+            for what in ("reading", "rating, repetitions included")
+        )
+        main(flags)
+        stages = collections.Counter(map(scripted.stage_of, where.bodies))
+        # Four sentences of findings and one of the impression.
+        assert planned == stages["sentences"] + stages["observations"] == 6
+        account = json.loads(capsys.readouterr().out.splitlines()[0])["m"]
+        assert account["requests"] == len(where.bodies)
+        sent = len(where.bodies)
+        main(flags)
+        assert len(where.bodies) == sent  # all is in the cache
+    assert entities(out) == entities(tmp_path / "rules")
+    records = list(read_records(out / "records" / "train.jsonl"))
+    assert records and all(r.grade in ("A++", "A+", "A", "B") for r in records)
+    assert all(r.generator.name == "m" for r in records)
+    assert not any("surrogate_grade" in r.quality for r in records)
+    manifest = json.loads((out / "manifest.json").read_text())
+    assert manifest["grades"] == "language_model"
+    assert manifest["rater"] == manifest["extractor"] == {"name": "m", "version": "prompt 1"}
+    quality = json.loads((out / "quality.json").read_text())
+    assert quality["examined"]["verdicts of a language model"] == verdicts
+    statistics = json.loads((out / "statistics.json").read_text())
+    assert statistics["grade/unrated"]["value"] == 0
+    native = json.loads(next((out / "native").rglob("*.qa.json")).read_text())
+    assert "entailment" in native["questions"][0]["answers"][0]["answer_quality"]
+    assert "completeness" in native["questions"][0]["question_quality"]
+
+
+def test_a_study_that_the_model_refuses_is_set_aside(chat, sample, tmp_path):
+    rules = scripted.Rules(chat)
+
+    def script(body, number):
+        if "granulomas" in scripted.asked(body) and scripted.stage_of(body) == "observations":
+            return chat.Text(None, refusal="no")
+        return rules(body, number)
+
+    with chat.Server(script) as where:
+        main(
+            ["--dataset=cxr_qba", f"--source={sample / 'reports'}", f"--out={tmp_path}"]
+            + ["--generator=language_model", f"--base_url={where.url}", "--model=m"]
+        )
+    quality = json.loads((tmp_path / "quality.json").read_text())
+    (entry,) = (e for e in quality["set_aside"] if e["reason"] == "generator_failed")
+    assert (entry["item"], entry["found"]) == ("s59990003", "observations: refusal")
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    assert manifest["grades"] == "unrated" and "rater" not in manifest
+
+
+def test_raters_exclude_each_other_and_a_release_is_read_as_it_is(
+    chat, client, sample, tmp_path, capsys
+):
+    for flags in (["--surrogate"], ["--rate_with=both"]):
+        with pytest.raises(SystemExit):
+            parse_arguments(["--dataset=cxr_qba", "--source=x", "--out=y", *flags])
+    with chat.Server(scripted.judge(chat)) as where:
+        rater = LanguageModelRater(client(where))
+        with pytest.raises(UserError, match="not by both"):
+            build_cxr_qba(
+                QBABuild(sample / "reports", tmp_path / "out", surrogate=True), rater=rater
+            )
+        with pytest.raises(UserError, match="the release is read as it is"):
+            build_cxr_qba(QBABuild(sample / "release", tmp_path / "out"), rater=rater)
+        with pytest.raises(UserError, match="the release is read as it is"):
+            build_cxr_qba(QBABuild(sample / "release", tmp_path / "out", surrogate=True))
+    assert not where.bodies and not (tmp_path / "out").exists()
+
+
+def test_nothing_leaves_the_machine_unasked(tmp_path, graph_of, how):
+    settings = Settings(base_url="https://example.invalid/v1", model="m")
+    away = Client(settings, AnswerCache(tmp_path / "answers.jsonl"))
+    with pytest.raises(UserError, match=r"1 requests with text of radiology reports"):
+        LanguageModelExtractor(away).require_permission([scripted.REPORT, Report({})])
+    graph = graph_of("Small left effusion.")
+    made = construct_questions(graph, MentionCounts(), how)
+    with pytest.raises(UserError, match=r"requests with text of radiology reports to example"):
+        LanguageModelRater(away).require_permission([(graph, made)])
+    for call in (
+        lambda: LanguageModelExtractor(away).extract(scripted.REPORT),
+        lambda: LanguageModelRater(away).rate(graph, made, QualityLog()),
+    ):
+        with pytest.raises(UserError, match=r"sending to example\.invalid is not allowed"):
+            call()

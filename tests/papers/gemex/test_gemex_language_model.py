@@ -1,0 +1,264 @@
+"""Refining and asking by a language model: what is sent, checked, asked again and set aside."""
+
+import importlib.util
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import tenacity
+
+from cxrjax.build import main
+from cxrjax.errors import UserError
+from cxrjax.language_model import AnswerCache, Client, Settings
+from cxrjax.language_model import completion as server
+from cxrjax.papers.gemex.construct.language_model import (
+    LanguageModelGenerator,
+    LanguageModelRefiner,
+    load_prompt,
+)
+from cxrjax.papers.gemex.construct.questions import QUESTIONS_PER_REPORT, RefinedReport, check
+from cxrjax.papers.gemex.construct.refine import RuleRefiner
+from cxrjax.papers.gemex.construct.refiner_accuracy import Label, measure
+from cxrjax.papers.gemex.construct.refiner_accuracy import main as accuracy
+from cxrjax.papers.sources.report import Report, ReportSentence
+from cxrjax.records import read_records
+from cxrjax.records_io.quality import QualityLog
+
+_path = Path(__file__).parents[2] / "language_model" / "server.py"
+_spec = importlib.util.spec_from_file_location("scripted_server", _path)
+scripted = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(scripted)
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch):
+    monkeypatch.setattr(server, "_backoff", tenacity.wait_exponential_jitter(0.01, 0.05, jitter=0))
+
+
+def client(where, tmp_path, **settings):
+    terms = {"base_url": where.url, "model": "m", "timeout": 5.0, "concurrency": 2} | settings
+    return Client(Settings(**terms), AnswerCache(tmp_path / "answers.jsonl"))
+
+
+def report(*texts, name="r"):
+    sentences = tuple(ReportSentence(text) for text in texts)
+    return Report(name, name, "", sentences, {}, where=f"{name}.json")
+
+
+REPORT = report("The heart is normal.", "Small left effusion.", "Compared to prior, better.")
+
+
+def pairs(*rows):
+    keys = ("source", "sentence", "region")
+    return json.dumps({"pairs": [dict(zip(keys, row, strict=True)) for row in rows]})
+
+
+HEART = (1, "The heart is normal.", "cardiac region")
+
+
+def asked(kind, number, **changes):
+    row = {
+        "question_type": kind,
+        "content_type": "abnormality",
+        "question": f"What is there to say, number {number}?",
+        "choices": [],
+        "answer": ["A veil at the left base."],
+        "reason": "The left base is veiled.",
+        "regions": ["left lower lung zone"],
+    }
+    if kind == "closed_ended":
+        row["answer"] = ["yes"]
+    if kind.endswith("choice"):
+        row["choices"] = ["Fluid on the left", "Air under the diaphragm", "A broken rib"]
+        row["answer"] = ["Fluid on the left"]
+    return row | changes
+
+
+def eleven(**changes):
+    rows = [asked(kind, n) for kind, count in QUESTIONS_PER_REPORT.items() for n in range(count)]
+    rows[-1] |= changes
+    return json.dumps({"questions": rows})
+
+
+def test_a_refiner_sends_sentences_and_rules_and_gets_regions(tmp_path):
+    answer = pairs(
+        HEART,
+        (2, "There is a small effusion at the left base.", "left lower lung zone"),
+        (3, "Compared to the prior study it is better.", "left lower lung zone"),
+    )
+    with scripted.Server(lambda body, n: scripted.Text(answer)) as where:
+        quality = QualityLog()
+        refiner = LanguageModelRefiner(client(where, tmp_path), quality)
+        ((_, refinement),) = refiner.refine([REPORT])
+        ((_, again),) = refiner.refine([REPORT])  # paid for once
+        assert len(where.bodies) == 1
+    assert [(s.text, s.region, s.source) for s in refinement.sentences] == [
+        ("The heart is normal.", "cardiac silhouette", 0),
+        ("There is a small effusion at the left base.", "left lower lung zone", 1),
+    ]
+    assert refinement.left_out == {"longitudinal": 1} and again == refinement
+    system, user = (turn["content"] for turn in where.bodies[0]["messages"])
+    assert "bilateral mid-to-upper lung zone" in system and "Rules:" in system
+    assert user.splitlines()[1] == "2: Small left effusion."
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        pairs((1, "The liver is large.", "liver")),
+        pairs((9, "The heart is normal.", "cardiac region")),
+        pairs((1, "Heart.", "cardiac region")),
+        "no json",
+    ],
+)
+def test_a_wrong_refinement_is_asked_for_again(tmp_path, wrong):
+    with scripted.Server(lambda body, n: scripted.Text(wrong if n == 0 else pairs(HEART))) as where:
+        refiner = LanguageModelRefiner(client(where, tmp_path), QualityLog())
+        ((_, refinement),) = refiner.refine([REPORT])
+        assert len(where.bodies) == 2
+    assert len(refinement.sentences) == 1 and refinement.left_out == {"no_region": 2}
+
+
+def test_what_never_gets_right_is_set_aside(tmp_path):
+    def script(body, number):
+        refused = "Heart" in str(body["messages"][-1])
+        return scripted.Text(None, refusal="no") if refused else scripted.Text("no json")
+
+    reports = [report("Heart is big.", name="a"), report("Lungs are clear.", name="b")]
+    with scripted.Server(script) as where:
+        quality = QualityLog()
+        results = list(LanguageModelRefiner(client(where, tmp_path), quality).refine(reports))
+    assert [one.sentences for _, one in results] == [[], []]
+    found = [(e.reason, e.item, e.found) for e in quality.entries]
+    assert found == [
+        ("generator_failed", "a", "refusal"),
+        ("generator_failed", "b", "invalid_json"),
+    ]
+
+
+def refined():
+    ((one, refinement),) = RuleRefiner().refine([REPORT])
+    return RefinedReport(one, refinement)
+
+
+def test_a_generator_gives_questions_that_pass_the_filters(tmp_path):
+    with scripted.Server(lambda body, n: scripted.Text(eleven())) as where:
+        generator = LanguageModelGenerator(client(where, tmp_path), QualityLog(), seed=3)
+        ((_, drafts),) = generator.generate([refined()])
+        system, user = (turn["content"] for turn in where.bodies[0]["messages"])
+    assert len(drafts) == 11
+    for draft in drafts:
+        check(draft)
+        if draft.choices:
+            assert draft.answer_words == ["Fluid on the left"]
+    assert "3 open_ended, 2 closed_ended, 3 single_choice, 3 multi_choice questions" in system
+    assert "The heart is normal. (cardiac silhouette)" in user.splitlines()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"question_type": "open_ended"},
+        {"content_type": "colour"},
+        {"regions": ["liver"]},
+        {"regions": []},
+        {"choices": ["A", "B"]},
+        {"answer": ["Something else"]},
+        {"answer": []},
+    ],
+)
+def test_wrong_questions_are_asked_for_again(tmp_path, change):
+    def script(body, number):
+        return scripted.Text(eleven(**change) if number == 0 else eleven())
+
+    with scripted.Server(script) as where:
+        generator = LanguageModelGenerator(client(where, tmp_path), QualityLog())
+        ((_, drafts),) = generator.generate([refined()])
+        assert len(where.bodies) == 2 and len(drafts) == 11
+
+
+def test_the_harness_measures_this_refiner_too(tmp_path):
+    labels = [Label("a", "Heart normal.", frozenset({"cardiac silhouette"}), 0)]
+    with scripted.Server(lambda body, n: scripted.Text(pairs(HEART))) as where:
+        accuracies, _ = measure(LanguageModelRefiner(client(where, tmp_path), QualityLog()), labels)
+    assert accuracies[0].value == 1
+
+
+def test_the_harness_command_tries_another_prompt(tmp_path, capsys):
+    labels = tmp_path / "labels.jsonl"
+    label = {"id": "a", "rule": 6, "sentence": "Heart normal.", "regions": ["cardiac silhouette"]}
+    wrong = {"id": "b", "rule": 4, "sentence": "Small left effusion.", "regions": ["left lung"]}
+    labels.write_text("\n".join(map(json.dumps, (label, wrong))))
+    tried = tmp_path / "tried.toml"
+    tried.write_text('[refine]\nsystem = "Sort these into {regions}."\n')
+    with scripted.Server(lambda body, n: scripted.Text(pairs(HEART))) as where:
+        flags = [f"--labels={labels}", "--refiner=language_model", f"--base_url={where.url}"]
+        flags += ["--model=m", f"--prompt={tried}"]
+        accuracy([*flags, "--dry_run"])
+        assert not where.bodies and "2 requests" in capsys.readouterr().out
+        accuracy(flags)
+        assert where.bodies[0]["messages"][0]["content"].startswith("Sort these into right lung,")
+    printed = capsys.readouterr().out
+    assert re.search(r"rule 6 .* 1 of    1  100\.0 %", printed)
+    assert re.search(r"rule 4 .* 0 of    1    0\.0 %", printed)
+    assert "b: expected ['left lung'], given ['cardiac silhouette']" in printed
+    for text, message in (
+        ("[refine]\nsystem = 'no place'", "no place for {regions}"),
+        ("[generate]", "expected TOML as"),
+        ("[", "expected TOML as"),
+    ):
+        tried.write_text(text)
+        with pytest.raises(UserError, match=message):
+            accuracy(flags)
+    with pytest.raises(UserError, match="--prompt is a language model's"):
+        accuracy([f"--labels={labels}", f"--prompt={tried}"])
+
+
+def test_nothing_leaves_the_machine_unasked(tmp_path):
+    settings = Settings(base_url="https://example.invalid/v1", model="m")
+    away = Client(settings, AnswerCache(tmp_path / "answers.jsonl"))
+    for stage, items in (
+        (LanguageModelRefiner(away, QualityLog()).refine, [REPORT]),
+        (LanguageModelGenerator(away, QualityLog()).generate, [refined()]),
+    ):
+        with pytest.raises(UserError, match=r"1 requests with sentences of radiology reports"):
+            list(stage(items))
+
+
+def test_the_build_command_asks_a_model(sample, tmp_path, capsys):
+    source = tmp_path / "source"
+    shutil.copytree(sample / "scene_graph", source / "scene_graph")
+    for name in ("split", "metadata"):
+        shutil.copy(sample / f"mimic-cxr-2.0.0-{name}.csv", source)
+
+    def script(body, number):
+        if "prepares chest X-ray reports" in body["messages"][0]["content"]:
+            return scripted.Text(pairs(HEART, (2, "The lungs are clear.", "bilateral lung")))
+        return scripted.Text(eleven(reason="It is unchanged."))
+
+    with scripted.Server(script) as where:
+        flags = ["--dataset=gemex", f"--source={source}", f"--out={tmp_path / 'out'}"]
+        flags += ["--generator=language_model", f"--base_url={where.url}", "--model=m"]
+        flags += ["--test_images=1", "--processes=1"]
+        main([*flags, "--dry_run"])
+        printed = capsys.readouterr().out
+        assert re.search(r"refining: 2 requests to send", printed) and not where.bodies
+        main(flags)
+        sent = len(where.bodies)
+        # Two reports to refine; refined they are the same, so that one answer does for both.
+        assert sent == 3
+        main(flags)
+        assert len(where.bodies) == sent
+    records = list(read_records(tmp_path / "out/records/train.jsonl"))
+    assert len(records) == 10 and all(record.generator.name == "m" for record in records)
+    assert all(record.answers[0].regions == ["left lower lung zone"] for record in records)
+    quality = json.loads((tmp_path / "out/quality.json").read_text())
+    assert quality["counts"]["longitudinal"] == 2  # the last question of each image
+
+
+def test_prompts_fit_their_places():
+    prompt = load_prompt()
+    assert "{regions}" in prompt["refine"]["system"]
+    assert {"{counts}", "{contents}"} <= set(re.findall(r"\{\w+\}", prompt["generate"]["system"]))

@@ -1,0 +1,122 @@
+"""Training mixes: the paper's numbers exactly, in proportion from less, nothing said twice."""
+
+import collections
+import random
+
+import pytest
+
+from cxrjax.errors import UserError
+from cxrjax.papers.vindr_cxr_vqa import CLASSES, Finding, ImageAnnotation
+from cxrjax.papers.vindr_cxr_vqa.construct.mix import MIXES, Mix, mix_held_out, mix_training
+from cxrjax.papers.vindr_cxr_vqa.construct.questions import plan_one_box
+from cxrjax.papers.vindr_cxr_vqa.construct.splits import Images, Questions, pick_normal, plan_splits
+from cxrjax.papers.vindr_cxr_vqa.construct.templates import QUESTION_TYPES
+
+PAPER = MIXES["paper"]
+
+
+def images(abnormal: int, normal: int) -> tuple[list, list]:
+    rng = random.Random(3)
+    ill = []
+    for i in range(abnormal):
+        labels = rng.sample(CLASSES, rng.randint(1, 8))
+        marked = [Finding(label, (1.0, 2.0, 3.0 + k, 9.0)) for k, label in enumerate(labels)]
+        ill.append(ImageAnnotation(f"ill-{i:04d}", "x", None, marked, {"A": marked, "B": []}))
+    readers: dict = {"A": [], "B": []}
+    return ill, [ImageAnnotation(f"well-{i}", "x", None, [], readers) for i in range(normal)]
+
+
+def counts(plans):
+    return collections.Counter((plan.kind, plan.negative_kind) for plan in plans)
+
+
+@pytest.fixture(scope="module")
+def paper_mix():
+    ill, well = images(3735, 2400)
+    return mix_training(list(plan_one_box(ill, 0)), well, PAPER, 0)
+
+
+def test_the_papers_numbers(paper_mix):
+    assert paper_mix.scale == 1 and len(paper_mix.plans) == 20_880
+    by_kind = counts(paper_mix.plans)
+    for kind in QUESTION_TYPES:
+        of_kind = {why: n for (name, why), n in by_kind.items() if name == kind}
+        assert sum(of_kind.values()) == 3480 and of_kind[None] == 1450
+    assert sum(n for (_, why), n in by_kind.items() if why is None) == 8700
+    assert sum(n for (_, why), n in by_kind.items() if why == "no_finding_image") == 6090
+    assert sum(n for (_, why), n in by_kind.items() if why == "absent_class") == 6090
+
+
+def test_every_image_with_findings_keeps_a_positive_question(paper_mix):
+    positive = {plan.image.image_id for plan in paper_mix.plans if plan.negative_kind is None}
+    assert len(positive) == 3735
+
+
+def test_questions_are_told_apart_and_their_numbers_tell_nothing(paper_mix):
+    ids = [plan.question_id for plan in paper_mix.plans]
+    assert len(set(ids)) == len(ids)
+    asked = collections.Counter(
+        (plan.image.image_id, plan.labels[0])
+        for plan in paper_mix.plans
+        if plan.negative_kind and plan.labels
+    )
+    assert set(asked.values()) == {1}  # no absence is asked about twice
+    first = [plan for plan in paper_mix.plans if plan.question_id == f"{plan.image.image_id}-0"]
+    of_ill = [plan for plan in first if plan.image.findings]
+    share = sum(plan.negative_kind is None for plan in of_ill) / len(of_ill)
+    # 8,700 positive questions and 6,090 negative ones on these images, in mixed order.
+    assert abs(share - 8700 / 14790) < 0.03
+
+
+def test_denied_questions_are_about_what_is_not_there(paper_mix):
+    for plan in paper_mix.plans:
+        if plan.negative_kind:
+            assert not plan.boxes and plan.count == 0 and plan.rad_id is None
+            assert not set(plan.labels) & set(plan.image.present)
+            assert (plan.negative_kind == "absent_class") == bool(plan.image.findings)
+            assert bool(plan.labels) == (plan.kind != "What")
+        else:
+            assert plan.boxes
+
+
+def test_a_smaller_source_is_mixed_in_proportion():
+    ill, well = images(300, 60)
+    mixed = mix_training(list(plan_one_box(ill, 0)), well, PAPER, 0)
+    assert mixed.scale == pytest.approx(60 / 2030)
+    by_polarity = collections.Counter(plan.negative_kind is None for plan in mixed.plans)
+    assert by_polarity[True] / by_polarity[False] == pytest.approx(5 / 7, rel=0.05)
+    with pytest.raises(UserError, match="--mix=released"):
+        mix_training(list(plan_one_box(ill, 0)), [], PAPER, 0)
+
+
+def test_held_out_images_stay_and_get_their_share_of_absent_classes():
+    positives = list(plan_one_box(images(60, 0)[0], 0))
+    plans = mix_held_out(positives, PAPER, 0)
+    by_kind = counts(plans)
+    assert sum(n for (_, why), n in by_kind.items() if why is None) == len(positives) == 240
+    assert sum(n for (_, why), n in by_kind.items() if why == "absent_class") == 336
+    assert {plan.image.image_id for plan in plans} == {p.image.image_id for p in positives}
+
+
+def test_splits_with_mix_and_questions_for_everything():
+    ill, well = images(300, 500)
+    splits = {"train": ill[:250], "validation": ill[250:]}
+    planned = plan_splits(Images(splits, pick_normal(well, PAPER, 0)), Questions(PAPER, True), 0)
+    assert planned.notes == {"mix_scale": round(planned.notes["mix_scale"], 6), "list_all": True}
+    for split, plans in planned.plans.items():
+        everything = [plan for plan in plans if plan.style == "list_all"]
+        asked = {plan.image.image_id for plan in plans if plan.image.findings}
+        assert len(everything) == len(asked)
+        assert len({plan.question_id for plan in plans}) == len(plans)
+        kinds = {plan.negative_kind for plan in plans}
+        assert ("no_finding_image" in kinds) == (split == "train")
+    released = plan_splits(Images(splits, []), Questions(), 0)
+    assert [len(plans) for plans in released.plans.values()] == [1000, 200]
+
+
+@pytest.mark.parametrize(
+    "fields", [{"per_type": 3000}, {"n_no_finding": 100}, {"n_positive": 8701, "n_negative": 12179}]
+)
+def test_numbers_that_do_not_fit_together(fields):
+    with pytest.raises(ValueError, match=r"expected|do not make"):
+        Mix(**fields)

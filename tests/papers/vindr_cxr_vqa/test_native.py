@@ -1,0 +1,136 @@
+"""The release file: a lossless round trip, and every kind of broken entry."""
+
+import copy
+import json
+from pathlib import Path
+
+import pytest
+
+from cxrjax.errors import UserError
+from cxrjax.papers.vindr_cxr_vqa.native import pixel_boxes, read_native, to_native, write_native
+from cxrjax.records import format_record, parse_record, strip_answers
+from cxrjax.records_io.quality import QualityLog
+
+SAMPLE = Path(__file__).parents[3] / "data" / "vindr_cxr_vqa" / "sample" / "data_v1.json"
+CONTENT = json.loads(SAMPLE.read_text())
+
+
+def _read(folder: Path, content: object) -> tuple[list, QualityLog]:
+    path = folder / "data_v1.json"
+    path.write_text(json.dumps(content))
+    quality = QualityLog()
+    return read_native(path, quality), quality
+
+
+def test_record_fields():
+    quality = QualityLog()
+    record = read_native(SAMPLE, quality)[0]
+    assert quality.entries == [] and quality.warnings == {}
+    assert quality.examined == {"images": 2, "questions": 6}
+    assert record.question_id == "sample_heart-0"
+    assert record.variables == {"finding": "Cardiomegaly"}
+    assert record.answers[0].labels == ["Cardiomegaly"]
+    assert record.answers[0].polarity == "pos"
+    assert record.boxes == [[691.0, 1375.0, 1653.0, 1831.0]]
+    assert record.gt_location == "<loc_691_1375_1653_1831>"
+    assert record.image_hw is None
+
+
+def test_round_trip_loses_nothing(tmp_path):
+    records = read_native(SAMPLE, QualityLog())
+    assert to_native(records) == CONTENT
+    # Through our own file as well.
+    again = [parse_record(format_record(record), "here") for record in records]
+    assert again == records and to_native(again) == CONTENT
+    write_native(tmp_path / "data_v1.json", records)
+    assert (tmp_path / "data_v1.json").read_text() == SAMPLE.read_text()
+
+
+def test_round_trip_keeps_nulls_unicode_and_unknown_fields(tmp_path):
+    content = copy.deepcopy(CONTENT)
+    pair = content[0]["vqa"][0]
+    pair.update(
+        answer="Không có tổn thương.", gt_finding=None, gt_location=None, reviewer={"id": [1, None]}
+    )
+    content[0]["vqa"][1].update(gt_finding="No finding", gt_location="", answer="No finding.")
+    content[1]["source"] = "here"
+    records, quality = _read(tmp_path, content)
+    assert quality.entries == []
+    assert to_native(records) == content
+    assert [r.answers[0].polarity for r in records[:3]] == ["neg", "neg", "pos"]
+    assert [r.negative_kind for r in records[:2]] == [None, "no_finding_image"]
+    # A field nobody knows may tell the answer.
+    assert "reviewer" not in format_record(strip_answers(records[0]))
+
+
+def _changed(**fields):
+    content = copy.deepcopy(CONTENT)
+    for name, value in fields.items():
+        if value is KeyError:
+            del content[0]["vqa"][1][name]
+        else:
+            content[0]["vqa"][1][name] = value
+    return content
+
+
+@pytest.mark.parametrize(
+    ("content", "reason", "found"),
+    [
+        (_changed(gt_finding="Cardiomegalia"), "unknown_class", "'Cardiomegalia'"),
+        (_changed(answer="It is at <loc_1_2_3>."), "box_text", "wrong_arity"),
+        (_changed(answer="It is at <loc_5_2_3_4>."), "box_text", "degenerate"),
+        (_changed(answer="It is at <loc_1_2_"), "box_text", "truncated"),
+        (_changed(gt_location="<loc_a_2_3_4>"), "box_text", "malformed"),
+        (_changed(reason=KeyError), "invalid_record", "without reason"),
+        (_changed(difficulty=None), "invalid_record", "difficulty is None"),
+        (_changed(answer=3), "invalid_record", "answer is 3"),
+    ],
+)
+def test_broken_questions_are_set_aside_alone(tmp_path, content, reason, found):
+    records, quality = _read(tmp_path, content)
+    assert len(records) == 5
+    (entry,) = quality.entries
+    assert (entry.reason, entry.item) == (reason, "sample_heart-1")
+    assert entry.where == "data_v1.json[0].vqa[1]"
+    assert found in entry.found
+
+
+def test_broken_images_are_set_aside_whole(tmp_path):
+    wrong_count = copy.deepcopy(CONTENT[0]) | {"image_id": "wrong_count", "num_questions": 4}
+    empty = {"image_id": "empty", "num_questions": 0, "vqa": []}
+    content = [*CONTENT, CONTENT[0], wrong_count, empty, {"image_id": "x"}, "text"]
+    records, quality = _read(tmp_path, content)
+    assert len(records) == 6
+    assert [(e.item, e.reason) for e in quality.entries] == [
+        ("sample_heart", "duplicate_id"),
+        ("wrong_count", "invalid_record"),
+        ("empty", "invalid_record"),
+        ("x", "invalid_record"),
+        ("", "invalid_record"),
+    ]
+    assert quality.examined["images"] == 7
+
+
+def test_warnings(tmp_path):
+    _, quality = _read(tmp_path, _changed(gt_location="<loc_1_2_3_4>", type="Whence"))
+    assert quality.entries == []
+    assert quality.warnings.total() == 2
+    assert any("Whence" in text for text in quality.warnings)
+
+
+def test_unreadable_files(tmp_path):
+    path = tmp_path / "data_v1.json"
+    with pytest.raises(UserError, match="cannot be read"):
+        read_native(path, QualityLog())
+    path.write_text("[{")
+    with pytest.raises(UserError, match="not JSON"):
+        read_native(path, QualityLog())
+    path.write_text("{}")
+    with pytest.raises(UserError, match="expected a JSON list, found dict"):
+        read_native(path, QualityLog())
+
+
+def test_pixels_are_exact():
+    text = "<loc_0_1_65535_65536> and <loc_691_1375_1653_1831>"
+    assert pixel_boxes(text) == [[0, 1, 65535, 65536], [691, 1375, 1653, 1831]]
+    assert pixel_boxes("No, there is no Pneumothorax.") == []

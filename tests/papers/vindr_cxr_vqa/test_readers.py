@@ -1,0 +1,156 @@
+"""Boxes of three readers as one truth: by hand, and by what must not matter."""
+
+import numpy as np
+import pytest
+from ensemble_boxes import nms, weighted_boxes_fusion
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cxrjax.boxes import pairwise_iou
+from cxrjax.errors import UserError
+from cxrjax.papers.vindr_cxr_vqa.readers import merge_readers, parse_mode
+from cxrjax.records import ReaderBox
+
+HEART = "Cardiomegaly"
+FLUID = "Pleural effusion"
+
+
+def _mark(label, *box):
+    return ReaderBox(label=label, box=list(box))
+
+
+# R1 and R2 box the same heart; R2 boxes it twice; R3 sees fluid that R1 sees elsewhere.
+READERS = {
+    "R1": [_mark(HEART, 100, 100, 200, 200), _mark(FLUID, 500, 500, 600, 600)],
+    "R2": [_mark(HEART, 110, 100, 210, 200), _mark(HEART, 111, 100, 211, 200)],
+    "R3": [_mark(FLUID, 0, 500, 100, 600)],
+}
+
+
+def _merged(mode, readers=READERS):
+    return merge_readers(readers, parse_mode(mode))
+
+
+def test_each_mode_by_hand():
+    assert len(_merged("raw")) == 5
+    assert _merged("reader:R3") == [(FLUID, (0, 500, 100, 600))]
+    # Two of three marked the heart and two the fluid: classes are agreed on, the fluid's place not.
+    assert sorted(_merged("majority")) == sorted(_merged("raw"))
+    heart = (HEART, (105.0, 100.0, 205.0, 200.0))  # R2's second box is a copy of the first
+    fluids = [(FLUID, (0.0, 500.0, 100.0, 600.0)), (FLUID, (500.0, 500.0, 600.0, 600.0))]
+    assert _merged("components") == [heart, *fluids]
+    assert _merged("lesion_majority") == [heart]
+    assert _merged("wbf") == [(HEART, (107.0, 100.0, 207.0, 200.0)), *fluids]
+    # R2's first box overlaps R1's more than the second does.
+    assert _merged("nms") == [(HEART, (100.0, 100.0, 200.0, 200.0)), *fluids]
+
+
+def test_a_vote_counts_readers_who_marked_nothing():
+    readers = {"R1": READERS["R1"], "R2": [], "R3": []}
+    assert _merged("majority", readers) == _merged("lesion_majority", readers) == []
+    assert len(_merged("components", readers)) == 2
+    # Of two readers, one is no majority.
+    assert _merged("majority", {"R1": READERS["R1"], "R2": []}) == []
+
+
+def test_links_go_through_another_reader_and_not_within_one():
+    one = [_mark(HEART, 0, 0, 100, 100), _mark(HEART, 60, 0, 160, 100)]  # IoU 0.25 with each other
+    assert len(_merged("components", {"R1": one})) == 2
+    between = [_mark(HEART, 30, 0, 130, 100)]  # IoU 0.54 with both
+    assert _merged("components", {"R1": one, "R2": between}) == [(HEART, (30.0, 0.0, 130.0, 100.0))]
+
+
+def test_the_threshold_can_be_given():
+    readers = {"R1": [_mark(HEART, 0, 0, 100, 100)], "R2": [_mark(HEART, 40, 0, 140, 100)]}  # 0.43
+    assert len(_merged("wbf", readers)) == 2 and len(_merged("wbf:0.4", readers)) == 1
+    assert len(_merged("nms:0.4", readers)) == 1
+    assert len(_merged("components:0.5", readers)) == 2
+
+
+def test_no_marks_give_no_boxes():
+    for mode in ("raw", "majority", "lesion_majority", "wbf", "nms", "components"):
+        assert _merged(mode, {"R1": [], "R2": [], "R3": []}) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("median", "no mode 'median'"),
+        ("reader", "needs a reader's id"),
+        ("wbf:much", "expected an IoU between 0 and 1"),
+        ("wbf:1", "expected an IoU between 0 and 1"),
+        ("majority:0.5", "expected 'majority' alone"),
+    ],
+)
+def test_bad_modes_are_refused(text, says):
+    with pytest.raises(UserError, match=says):
+        parse_mode(text)
+
+
+def _box(values):
+    x, y, width, height = values
+    return _mark(HEART, x, y, x + width, y + height)
+
+
+sides = st.integers(20, 300)
+marks = st.lists(
+    st.tuples(st.integers(0, 500), st.integers(0, 500), sides, sides).map(_box), max_size=4
+)
+panels = st.fixed_dictionaries({"R1": marks, "R2": marks, "R3": marks})
+MERGING = ("wbf", "nms", "components", "lesion_majority")
+
+
+@given(panels, st.sampled_from(MERGING))
+@settings(deadline=None, max_examples=80)
+def test_order_of_readers_and_scale_do_not_matter(readers, mode):
+    merged = _merged(mode, readers)
+    assert _merged(mode, dict(reversed(readers.items()))) == merged
+    doubled = {
+        rad_id: [_mark(HEART, *(2 * v for v in mark.box)) for mark in given_]
+        for rad_id, given_ in readers.items()
+    }
+    boxes = np.array([box for _, box in merged]).reshape(-1, 4)
+    twice = np.array([box for _, box in _merged(mode, doubled)]).reshape(-1, 4)
+    np.testing.assert_allclose(twice, 2 * boxes, atol=0.03)
+    raw = np.array([box for _, box in _merged("raw", readers)]).reshape(-1, 4)
+    assert len(boxes) <= len(raw)
+    if len(raw):
+        # A merged edge lies between the outermost ones that were drawn.
+        assert (boxes >= raw.min(axis=0) - 0.02).all() and (boxes <= raw.max(axis=0) + 0.02).all()
+
+
+@given(panels)
+@settings(deadline=None, max_examples=60)
+def test_wbf_gives_the_packages_boxes_one_list_per_reader(readers):
+    lists = [[[v / 1000 for v in m.box] for m in readers[r]] for r in sorted(readers)]
+    scores = iter(np.linspace(1, 0.99999, 12))
+    given_scores = [[next(scores) for _ in boxes] for boxes in lists]
+    labels = [[0] * len(boxes) for boxes in lists]
+    theirs, _, _ = weighted_boxes_fusion(lists, given_scores, labels, iou_thr=0.55)
+    ours = [box for _, box in _merged("wbf", readers)]
+    np.testing.assert_allclose(
+        np.sort(np.array(ours).reshape(-1, 4), axis=0), np.sort(theirs * 1000, axis=0), atol=0.1
+    )
+
+
+@pytest.mark.slow  # the package compiles for some seconds
+@given(panels)
+@settings(deadline=None, max_examples=60)
+def test_nms_keeps_what_the_package_keeps(readers):
+    lists = [[m.box for m in readers[r]] for r in sorted(readers)]
+    boxes = np.array([box for one in lists for box in one], float).reshape(-1, 4)
+    if not len(boxes):
+        return
+    owners = np.repeat(np.arange(3), [len(one) for one in lists])
+    overlaps = pairwise_iou(boxes, boxes)
+    scores = [
+        sum(overlaps[i, owners == r].max(initial=0) for r in set(owners.tolist()) - {owners[i]})
+        for i in range(len(boxes))
+    ]
+    if len({round(s, 6) for s in scores}) < len(scores):
+        return  # the package breaks ties in its own way
+    theirs, _, _ = nms(
+        [(boxes / 1000).tolist()], [[s / 3 for s in scores]], [[0] * len(boxes)], iou_thr=0.5
+    )
+    ours = sorted(tuple(np.round(box, 1)) for _, box in _merged("nms", readers))
+    assert ours == sorted(tuple(np.round(box * 1000, 1)) for box in theirs)

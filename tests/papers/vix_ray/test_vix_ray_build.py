@@ -1,0 +1,199 @@
+"""Native files -> folder of records -> native files."""
+
+import json
+from pathlib import Path
+
+import pyarrow.parquet
+import pytest
+
+from cxrjax import build
+from cxrjax.errors import UserError
+from cxrjax.papers.vix_ray.build import ViXRayBuild, build_vix_ray, write_native
+from cxrjax.records import read_records
+
+from .conftest import FINDINGS, IMPRESSION, png, row, write
+
+_PROMPT = (
+    "Ảnh chụp X-ray PA (Chụp Xquang tim phổi thẳng) bệnh nhân nam, 60 tuổi. "
+    "Cho biết bệnh nhân bị gì?"
+)
+
+
+def built(source, out, **options):
+    build_vix_ray(ViXRayBuild(source, out, segmenter="syllables", **options))
+    return out
+
+
+def rows_of(folder):
+    """File name -> rows, of a folder of Parquet files."""
+    return {
+        path.name: pyarrow.parquet.read_table(path).to_pylist()
+        for path in sorted(folder.rglob("*.parquet"))
+    }
+
+
+def test_native_to_records_to_native_loses_nothing(folder, tmp_path):
+    write(
+        folder / "data" / "test-00000-of-00001.parquet",
+        [row(6, findings="Bo\u0301ng  tim to.\n", sex="khác", Ages=None, note="x", **{"Năm": 3})],
+    )
+    out = built(folder, tmp_path / "out")
+    for split in ("train", "validation", "test"):
+        write_native(tmp_path / "back", read_records(out / f"records/{split}_stage1.jsonl"), out)
+    assert rows_of(tmp_path / "back") == rows_of(folder)
+
+
+def test_four_questions_a_radiograph_by_stage(folder, tmp_path):
+    out = built(folder, tmp_path / "out")
+    first = list(read_records(out / "records" / "train.jsonl"))[:4]
+    asked = [(r.question_strategy, r.question_type, r.question) for r in first]
+    assert asked == [
+        ("stage1", "findings", _PROMPT),
+        ("stage2", "impression", _PROMPT),
+        ("stage3", "findings", _PROMPT),
+        ("stage3", "impression", "Kết luận từ thông tin trên bệnh nhân bị gì?"),
+    ]
+    assert [r.answer_text for r in first] == [FINDINGS, IMPRESSION] * 2
+    (turn,) = first[3].history
+    assert (turn.question_id, turn.question, turn.answer) == (
+        first[2].question_id,
+        _PROMPT,
+        FINDINGS,
+    )
+    assert first[0].image_hw == (40, 40) and not any(r.boxes for r in first)
+    assert (out / first[0].image_path).read_bytes() == png(0)
+    for stage, count in (("stage1", 5), ("stage2", 5), ("stage3", 10)):
+        records = list(read_records(out / "records" / f"train_{stage}.jsonl"))
+        assert len(records) == count and {r.question_strategy for r in records} == {stage}
+
+
+def test_no_questions_file_tells_an_answer_but_the_one_that_says_so(folder, tmp_path):
+    out = built(folder, tmp_path / "out")
+    for path in sorted((out / "questions").iterdir()):
+        text = path.read_text()
+        assert "native_row" not in text and '"answers"' not in text
+        assert (FINDINGS in text) == path.name.endswith("_gold.jsonl"), path.name
+        assert IMPRESSION not in text.replace(FINDINGS, "")
+    gold = list(read_records(out / "questions" / "test_stage3_gold.jsonl"))
+    assert [r.question_type for r in gold] == ["impression"]
+    assert gold[0].history[0].answer == FINDINGS
+
+
+def test_what_is_unknown_of_a_patient_is_left_out_of_the_question(tmp_path):
+    source = tmp_path / "source"
+    changes = {"view": None, "sex": "?", "Ages": None}
+    write(source / "train.parquet", [row(0, **changes), row(1, sex="Nữ", view="lateral", Ages=7)])
+    out = built(source, tmp_path / "out")
+    records = list(read_records(out / "records" / "train_stage1.jsonl"))
+    assert records[0].question == "Ảnh chụp X-ray bệnh nhân. Cho biết bệnh nhân bị gì?"
+    assert "LATERAL (Chụp Xquang tim phổi nghiêng) bệnh nhân nữ, 7 tuổi." in records[1].question
+
+
+def test_a_broken_image_is_set_aside_with_its_row(tmp_path):
+    source = tmp_path / "source"
+    broken = [row(0), row(1, image={"bytes": b"no image", "path": ""})]
+    broken.append(row(2, image={"bytes": png(2)[:200], "path": ""}))
+    write(source / "train.parquet", broken)
+    out = built(source, tmp_path / "out")
+    quality = json.loads((out / "quality.json").read_text())
+    assert quality["counts"]["unreadable_image"] == 2
+    assert [entry["where"] for entry in quality["set_aside"]] == [
+        "train.parquet row 1",
+        "train.parquet row 2",
+    ]
+
+
+def test_the_same_image_twice_is_noticed(tmp_path):
+    source = tmp_path / "source"
+    write(source / "train.parquet", [row(0), row(0)])
+    write(source / "test.parquet", [row(0)])
+    warnings = json.loads((built(source, tmp_path / "out") / "quality.json").read_text())[
+        "warnings"
+    ]
+    assert warnings["the same image twice in a split"] == 1
+    assert warnings["the same image in two splits"] == 1
+    assert "the same image in two splits: vixray-train-00000, vixray-test-00000" in warnings
+
+
+def test_what_may_identify_is_counted_by_row_and_not_repeated(tmp_path):
+    source = tmp_path / "source"
+    told = "Bệnh nhân Nguyễn Văn An, số điện thoại 0912345678."
+    write(source / "train.parquet", [row(0), row(1, findings=told)])
+    text = (built(source, tmp_path / "out") / "quality.json").read_text()
+    warnings = json.loads(text)["warnings"]
+    assert warnings["possible name of a person"] == warnings["possible phone of a person"] == 1
+    place = "findings of vixray-train-00001 (train.parquet row 1)"
+    assert warnings[f"possible name of a person: {place}"] == 1
+    assert "Nguyễn" not in text and "0912" not in text
+
+
+def test_splits_by_manifest(folder, tmp_path):
+    manifest = tmp_path / "splits.json"
+    ids = {"train": ["vixray-train-00000"], "test": ["vixray-train-00001", "vixray-test-00009"]}
+    manifest.write_text(json.dumps(ids))
+    out = built(folder, tmp_path / "out", split_manifest=manifest)
+    assert [r.image_id for r in read_records(out / "records/test_stage1.jsonl")] == ids["test"][:1]
+    quality = json.loads((out / "quality.json").read_text())
+    assert quality["counts"]["not_in_split"] == 5
+    assert quality["counts"]["not_in_source"] == 1
+    assert json.loads((out / "manifest.json").read_text())["split_manifest"]["sha256"]
+    manifest.write_text('{"train": ["a"], "test": ["a"]}')
+    with pytest.raises(UserError, match="'a' stands in train and again in test"):
+        built(folder, tmp_path / "out2", split_manifest=manifest)
+    manifest.write_text('{"extra": ["b"]}')
+    with pytest.raises(UserError, match="split 'extra': expected one of"):
+        built(folder, tmp_path / "out3", split_manifest=manifest)
+    manifest.write_text('{"train": [["a"]]}')
+    with pytest.raises(UserError, match="train: expected a list of image ids"):
+        built(folder, tmp_path / "out4", split_manifest=manifest)
+
+
+def test_nothing_usable_is_an_error_of_one_line(tmp_path):
+    write(tmp_path / "source" / "train.parquet", [row(findings="")])
+    with pytest.raises(UserError, match=r"no usable row; the first: train.parquet row 0: missing_"):
+        built(tmp_path / "source", tmp_path / "out")
+
+
+def test_a_build_taken_up_again_gives_the_same(folder, tmp_path):
+    out = built(folder, tmp_path / "out")
+    manifest = (out / "manifest.json").read_bytes()
+    image = out / "images" / "vixray-train-00000.png"
+    written = image.stat().st_mtime_ns
+    (out / "images" / "vixray-train-00001.png").write_bytes(b"half")
+    built(folder, out)
+    assert (out / "manifest.json").read_bytes() == manifest
+    assert image.stat().st_mtime_ns == written
+    assert (out / "images" / "vixray-train-00001.png").read_bytes() == png(1)
+
+
+def test_the_command_and_its_statistics(folder, tmp_path):
+    words = ["--dataset=vix_ray", f"--source={folder}", "--processes=1", "--segmenter=pyvi"]
+    build.main([*words, f"--out={tmp_path / 'out'}"])
+    statistics = json.loads((tmp_path / "out" / "statistics.json").read_text())
+    assert statistics["train_images"]["value"] == 5
+    assert statistics["train_images"]["paper"] == 4320
+    assert statistics["train_images"]["difference"] == -4315
+    assert statistics["boxes"]["value"] == 0 and statistics["questions"]["value"] == 28
+    assert statistics["train_age_mean"]["value"] == 60
+    # pyvi: Bóng tim to Góc sườn hoành hai bên nhọn.
+    assert statistics["train_findings_words_max"]["value"] == 9
+    assert statistics["validation_findings_words_mean"]["paper"] == 45
+    tables = (tmp_path / "out" / "tables.md").read_text()
+    assert "| Samples | 5 | 4320 | -4315 |" in tables and "Synthetic" not in tables
+    for name in ("body_parts.png", "diagnoses.png"):
+        assert (tmp_path / "out" / name).read_bytes().startswith(b"\x89PNG")
+    phrases = json.loads((tmp_path / "out" / "phrases.json").read_text())
+    assert phrases["diagnoses"] == {"bóng tim to": 7}
+    assert phrases["body_parts"] == {"bóng tim": 7, "góc sườn hoành": 7}
+    with pytest.raises(UserError, match="--source"):
+        build.main(["--dataset=vix_ray", f"--out={tmp_path / 'out'}"])
+
+
+def test_the_shipped_sample_builds_and_goes_back(tmp_path):
+    sample = Path(__file__).parents[3] / "data" / "vix_ray" / "sample"
+    out = built(sample, tmp_path / "out")
+    quality = json.loads((out / "quality.json").read_text())
+    assert quality["examined"]["rows"] == 8 and quality["total"] == 0
+    for split in ("train", "validation", "test"):
+        write_native(tmp_path / "back", read_records(out / f"records/{split}_stage1.jsonl"), out)
+    assert rows_of(tmp_path / "back") == rows_of(sample)

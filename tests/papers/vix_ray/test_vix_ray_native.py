@@ -1,0 +1,215 @@
+"""Parquet rows in and out: columns, spellings, damage."""
+
+import os
+import subprocess
+import sys
+import unicodedata
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from cxrjax.errors import UserError
+from cxrjax.papers.vix_ray.native import find_shards, read_rows
+from cxrjax.papers.vix_ray.records import understand
+from cxrjax.records_io.quality import QualityLog
+
+from .conftest import FINDINGS, png, row, write
+
+
+def read(path):
+    """(studies, quality log) of a file or folder."""
+    quality = QualityLog()
+    folder = path if path.is_dir() else path.parent
+    rows = list(read_rows(find_shards(folder), quality))
+    return [understand(r, "images/x.png", "", quality) for r in rows], quality
+
+
+def test_rows_are_read_in_order_with_ids_of_their_split(folder):
+    studies, quality = read(folder)
+    assert [s.image_id for s in studies] == [
+        *(f"vixray-train-{n:05d}" for n in range(5)),
+        "vixray-validation-00000",
+        "vixray-test-00000",
+    ]
+    assert studies[3].where == "train-00001-of-00002.parquet row 0"
+    assert (studies[0].sex, studies[0].age, studies[0].view) == ("M", 60, "PA")
+    assert not quality.entries and quality.examined["rows"] == 7
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        {},
+        {"findings": "Findings", "impressions": "Impressions", "Ages": "Age", "view": "View"},
+        {"impressions": "impression", "image": "Image", "sex": "Sex"},
+        {"Ghi chú": unicodedata.normalize("NFD", "Ghi chú"), "Kỹ thuật": "Kĩ thuật"},
+    ],
+)
+def test_column_names_are_known_in_all_their_spellings(tmp_path, names):
+    cells = {names.get(name, name): value for name, value in row(**{"Ghi chú": "Ho"}).items()}
+    write(tmp_path / "train.parquet", [cells])
+    (study,), quality = read(tmp_path)
+    assert (study.findings, study.impression, study.age) == (FINDINGS, "Bóng tim to.", 60)
+    assert (study.sex, study.view, study.note) == ("M", "PA", "Ho")
+    assert not quality.entries and not quality.warnings
+    assert {name for name in study.native["columns"]} == set(cells)
+
+
+def test_images_are_bytes_or_a_struct(tmp_path):
+    write(tmp_path / "train.parquet", [row(image=png(3))])
+    (read_row,) = read_rows(find_shards(tmp_path), QualityLog())
+    assert read_row.image == png(3) and read_row.native["image"] is None
+
+
+@pytest.mark.parametrize(
+    ("value", "sex"),
+    [("nữ", "F"), ("NAM", "M"), ("Female", "F"), ("m", "M"), ("khác", None), ("1", None)]
+    + [(None, None), (unicodedata.normalize("NFD", "Nữ"), "F")],
+)
+def test_sexes(tmp_path, value, sex):
+    write(tmp_path / "train.parquet", [row(sex=value)])
+    (study,), quality = read(tmp_path)
+    assert study.sex == sex
+    assert bool(quality.warnings) == (sex is None)
+    assert study.native["columns"]["sex"] == value  # as it stood, for writing back
+
+
+@pytest.mark.parametrize(
+    ("value", "age"),
+    [(60, 60), ("60", 60), ("060Y", 60), ("60 tuổi", 60), (60.5, 60.5), (-1, None), (200, None)]
+    + [("sáu mươi", None), (None, None), (float("nan"), None)],
+)
+def test_ages(tmp_path, value, age):
+    write(tmp_path / "train.parquet", [row(Ages=value)])
+    (study,), quality = read(tmp_path)
+    assert study.age == age
+    assert any("age" in warning for warning in quality.warnings) == (age is None)
+
+
+@pytest.mark.parametrize(
+    ("value", "view"),
+    [("PA", "PA"), ("ap", "AP"), ("Lateral", "LATERAL"), ("nghiêng", "LATERAL"), ("???", None)]
+    # A frontal view may be either way round.
+    + [("thẳng", None)],
+)
+def test_views(tmp_path, value, view):
+    write(tmp_path / "train.parquet", [row(view=value)])
+    (study,), _ = read(tmp_path)
+    assert study.view == view
+
+
+def test_what_is_not_understood_is_named_by_its_row_and_not_repeated(tmp_path):
+    write(tmp_path / "train.parquet", [row(Ages="60"), row(1, Ages="Nguyễn Văn An")])
+    _, quality = read(tmp_path)
+    assert quality.warnings["age not understood: vixray-train-00001 (train.parquet row 1)"] == 1
+    assert "Nguyễn" not in str(quality.to_json())
+
+
+def test_text_is_nfc_for_use_and_verbatim_for_writing_back(tmp_path):
+    decomposed = unicodedata.normalize("NFD", "Bóng  tim\nto.")
+    write(tmp_path / "train.parquet", [row(findings=decomposed)])
+    (study,), quality = read(tmp_path)
+    assert study.findings == "Bóng tim to."
+    assert study.native["columns"]["findings"] == decomposed
+    assert quality.warnings["findings not in Unicode's form NFC, read in it"] == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"findings": ""}, "missing_text"),
+        ({"findings": "  \n"}, "missing_text"),
+        ({"impressions": None}, "missing_text"),
+        ({"image": {"bytes": None, "path": "1.png"}}, "missing_image"),
+        ({"image": {"bytes": b"", "path": "1.png"}}, "missing_image"),
+    ],
+)
+def test_a_row_that_cannot_be_used_is_set_aside_and_the_ids_stay(tmp_path, changes, reason):
+    write(tmp_path / "train.parquet", [row(0), row(1, **changes), row(2)])
+    studies, quality = read(tmp_path)
+    assert [s.image_id for s in studies] == ["vixray-train-00000", "vixray-train-00002"]
+    (entry,) = quality.entries
+    assert (entry.reason, entry.item) == (reason, "vixray-train-00001")
+    assert entry.where == "train.parquet row 1"
+
+
+def test_a_text_column_of_numbers_is_set_aside(tmp_path):
+    write(tmp_path / "train.parquet", [row(findings=7)])
+    studies, quality = read(tmp_path)
+    assert not studies and quality.entries[0].found == "findings is no text; expected text"
+
+
+def test_text_of_another_encoding_is_set_aside(tmp_path):
+    latin = pyarrow.array([FINDINGS.encode("utf-16"), FINDINGS.encode()]).cast(
+        pyarrow.string(), safe=False
+    )
+    table = pyarrow.Table.from_pylist([row(0), row(1)])
+    table = table.set_column(table.schema.get_field_index("findings"), "findings", latin)
+    pyarrow.parquet.write_table(table, tmp_path / "train.parquet")
+    studies, quality = read(tmp_path)
+    assert [s.image_id for s in studies] == ["vixray-train-00001"]
+    assert quality.entries[0].found == "findings is not UTF-8 text"
+
+
+def test_a_column_that_cannot_be_kept_is_counted(tmp_path):
+    write(tmp_path / "train.parquet", [row(extra=[1, 2])])
+    (study,), quality = read(tmp_path)
+    assert "extra" not in study.native["columns"]
+    assert any("'extra'" in warning for warning in quality.warnings)
+
+
+@pytest.mark.parametrize(
+    ("rows", "name", "message"),
+    [
+        ([{"findings": "a", "impressions": "b"}], "train.parquet", "0 columns for image"),
+        ([row(impression="x")], "train.parquet", "2 columns for impression"),
+        ([row()], "part-0.parquet", "begins with no split"),
+    ],
+)
+def test_a_file_of_another_layout_is_refused(tmp_path, rows, name, message):
+    write(tmp_path / name, rows)
+    with pytest.raises(UserError, match=message):
+        read(tmp_path)
+
+
+def test_a_folder_without_files_and_files_that_are_no_parquet_are_refused(tmp_path):
+    with pytest.raises(UserError, match=r"no \*.parquet"):
+        find_shards(tmp_path)
+    path = write(tmp_path / "train.parquet", [row(n) for n in range(4)])
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-100])
+    with pytest.raises(UserError, match=r"train.parquet: not a Parquet file .*fetch it again"):
+        read(tmp_path)
+    # Damage within, the footer whole.
+    path.write_bytes(whole[:4] + bytes(2000) + whole[2004:])
+    with pytest.raises(UserError, match=r"train.parquet: damaged"):
+        read(tmp_path)
+
+
+# VmHWM is this program's own peak; what `resource` reports begins with that of its parent.
+_READ_ALL = """
+import sys
+from pathlib import Path
+from cxrjax.records_io.quality import QualityLog
+from cxrjax.papers.vix_ray.native import find_shards, read_rows
+def peak():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+before = peak()
+count = sum(1 for _ in read_rows(find_shards(Path(sys.argv[1])), QualityLog()))
+print(count, peak() - before)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_a_row_group_is_in_memory_and_never_the_file(tmp_path):
+    """160 images of a megabyte in row groups of 8; a process of its own, to measure it."""
+    rows = [row(image={"bytes": os.urandom(1 << 20), "path": "x"}) for _ in range(160)]
+    path = tmp_path / "train.parquet"
+    table = pyarrow.Table.from_pylist(rows)
+    pyarrow.parquet.write_table(table, path, compression="none", row_group_size=8)
+    command = [sys.executable, "-c", _READ_ALL, str(tmp_path)]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    count, kilobytes = map(int, run.stdout.split())
+    assert count == 160 and kilobytes < 110_000, run.stdout

@@ -1,0 +1,142 @@
+"""Questions and pictures that are the same but for details."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from cxrjax.records import QARecord
+from cxrjax.records_io.near_duplicates import (
+    close_pairs,
+    hash_images,
+    near_duplicate_texts,
+    normalise,
+    overlapping_texts,
+    question_variety,
+    similarity,
+)
+
+
+def _record(image, number, question):
+    return QARecord(
+        dataset="vindr_cxr_vqa",
+        split="train",
+        image_id=image,
+        image_path=f"{image}.png",
+        question_id=f"{image}-{number}",
+        question=question,
+        question_type="Where",
+    )
+
+
+def test_case_punctuation_and_spaces_do_not_tell_texts_apart():
+    assert normalise("  Where is the ILD ?\n") == normalise("where is  the ild")
+    assert normalise("ﬁbrosis") == "fibrosis"
+    assert normalise("Viêm phổi") == normalise("VIÊM PHỔI")
+    assert normalise("no effusion") != normalise("effusion")
+
+
+def test_similarity_is_of_wording():
+    same = similarity("where is the pleural effusion", "where is the pleural effusions")
+    other = similarity("where is the pleural effusion", "how many nodules are there")
+    assert same > 0.8 > 0.2 > other
+    assert similarity("a", "a") == similarity("", "") == 1
+    assert similarity("a", "b") == 0
+
+
+def test_repeats_are_found_within_an_image_and_counted_over_all():
+    records = [
+        _record("i0", 0, "Where is the ILD?"),
+        _record("i0", 1, "where is the ild"),
+        _record("i0", 2, "How many nodules are there?"),
+        _record("i1", 0, "Where is the ILD?"),
+    ]
+    variety = question_variety(records)
+    assert (variety.questions, variety.distinct, variety.distinct_normalised) == (4, 3, 2)
+    (pair,) = variety.repeated
+    assert pair.question_ids == ("i0-0", "i0-1") and pair.similarity == 1
+    assert variety.most_common["where is the ild"] == 3
+    assert question_variety([]).to_json()["questions"] == 0
+
+
+def test_texts_of_two_splits_are_compared_normalised():
+    found = overlapping_texts({"a": "No ILD.", "b": "no ild"}, {"c": "No ILD", "d": "ILD"})
+    assert found == [("c", ["a", "b"])]
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(0, 40))
+def test_close_pairs_are_those_of_a_plain_count(seed, bits):
+    rng = np.random.default_rng(seed)
+    first = list(rng.integers(0, 256, (3, 32), np.uint8))
+    flipped = np.unpackbits(first[1])
+    flipped[rng.permutation(256)[:bits]] ^= 1
+    second = [*rng.integers(0, 256, (2, 32), np.uint8), np.packbits(flipped)]
+    expected = [
+        (i, j, distance)
+        for i, a in enumerate(first)
+        for j, b in enumerate(second)
+        if (distance := int((np.unpackbits(a) != np.unpackbits(b)).sum())) <= 24
+    ]
+    assert close_pairs(first, second) == expected
+    assert close_pairs([], second) == close_pairs(first, []) == []
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    """One picture in three sizes and qualities, two others, and one broken file."""
+    rng = np.random.default_rng(3)
+
+    def blobs(seed):
+        small = np.random.default_rng(seed).uniform(0, 255, (9, 9)).astype(np.uint8)
+        return Image.fromarray(small).resize((300, 360), Image.Resampling.BICUBIC)
+
+    first = blobs(1)
+    first.save(tmp_path / "a.png")
+    first.resize((120, 144)).save(tmp_path / "a_small.png")
+    noisy = np.asarray(first) * 0.8 + rng.normal(0, 4, (360, 300)) + 10
+    Image.fromarray(noisy.clip(0, 255).astype(np.uint8)).save(tmp_path / "a_poor.jpg", quality=40)
+    blobs(2).save(tmp_path / "b.png")
+    blobs(4).save(tmp_path / "c.png")
+    (tmp_path / "broken.png").write_bytes(b"no picture")
+    return tmp_path
+
+
+def test_copies_have_close_hashes_and_other_pictures_have_not(pictures):
+    files = sorted(pictures.iterdir())
+    hashes, failures = hash_images(files, processes=1)
+    (failure,) = failures
+    assert "broken.png" in failure
+    names = [path.stem for path in hashes]
+    values = list(hashes.values())
+    close = {(names[i], names[j]) for i, j, _ in close_pairs(values, values) if i < j}
+    assert close == {("a", "a_small"), ("a", "a_poor"), ("a_poor", "a_small")}
+
+
+@pytest.mark.slow
+def test_processes_give_the_same_hashes(pictures):
+    files = sorted(pictures.glob("*.png"))
+    alone, failures = hash_images(files, processes=1)
+    shared, same_failures = hash_images(files, processes=2)
+    assert failures == same_failures
+    assert {k: v.tolist() for k, v in alone.items()} == {k: v.tolist() for k, v in shared.items()}
+
+
+def test_near_duplicates_across_splits():
+    first = ["Where is the pleural effusion?", "How many nodules?", "x"]
+    second = ["where is the pleural effusions", "How many nodules?", "how many nodules", "y", "y"]
+    distinct, alike, pairs = near_duplicate_texts(first, second)
+    assert (distinct, alike) == (3, 2)
+    assert pairs == [("where is the pleural effusion", "where is the pleural effusions")]
+    assert near_duplicate_texts([], second) == (3, 0, [])
+    assert near_duplicate_texts(first, []) == (0, 0, [])
+
+
+@given(st.lists(st.text("ab ", max_size=12)), st.lists(st.text("ab ", max_size=12)))
+def test_near_duplicates_are_those_of_the_similarity(first, second):
+    ours, theirs = ({normalise(text) for text in texts} for texts in (first, second))
+    expected = {(a, b) for a in ours for b in theirs if b not in ours and similarity(a, b) >= 0.8}
+    distinct, alike, pairs = near_duplicate_texts(first, second)
+    assert set(pairs) == expected
+    assert alike == len(theirs & ours) + len({b for _, b in expected})
+    assert distinct == len(theirs)

@@ -1,0 +1,181 @@
+"""People's own records: sizes filled in, split by patient, bad ones set aside with their line."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import PIL.Image
+import pytest
+
+from cxrjax.errors import UserError
+from cxrjax.papers.benchmarks import CLOSED_CLASSES
+from cxrjax.records import read_records
+from cxrjax.records_io.own_records import OwnBuild, build_own_records
+
+
+def _line(number: int, **fields) -> dict:
+    """A record about image <number>.png, which is 60 high and 80 wide."""
+    return {
+        "dataset": "custom",
+        "image_id": f"image-{number}",
+        "image_path": f"images/{number}.png",
+        "patient_id": f"patient-{number // 2}",
+        "question_id": f"q{number}",
+        "question": "Where is the heart?",
+        "question_type": "Where",
+        "answers": [
+            {
+                "text": "It is at <loc_10_20_40_50>.",
+                "labels": ["heart"],
+                "polarity": "pos",
+                "boxes_by_image": {f"image-{number}": [[10.2, 19.7, 40.0, 50.0]]},
+            }
+        ],
+    } | fields
+
+
+def _answer(text: str, boxes: list, number: int = 0) -> list:
+    return [{"text": text, "labels": ["ILD"], "boxes_by_image": {f"image-{number}": boxes}}]
+
+
+@pytest.fixture
+def source(tmp_path) -> Path:
+    (tmp_path / "source" / "images").mkdir(parents=True)
+    for number in range(10):
+        image = np.full((60, 80), 40 + number, np.uint8)
+        PIL.Image.fromarray(image).save(tmp_path / "source" / "images" / f"{number}.png")
+    return tmp_path / "source"
+
+
+def _build(source: Path, lines: list, **options) -> Path:
+    text = "\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines)
+    (source / "records.jsonl").write_text(text + "\n", encoding="utf-8")
+    out = source.parent / "out"
+    build_own_records(OwnBuild(source, out, closed_classes=CLOSED_CLASSES, **options))
+    return out
+
+
+def _json(path: Path):
+    return json.loads(path.read_text())
+
+
+def _splits(out: Path) -> dict[str, list]:
+    return {p.stem: list(read_records(p)) for p in sorted((out / "records").glob("*.jsonl"))}
+
+
+def test_size_path_and_split_are_filled_in(source):
+    out = _build(source, [_line(n) for n in range(10)])
+    splits = _splits(out)
+    assert list(splits) == ["train", "validation"]
+    patients = {name: {r.patient_id for r in records} for name, records in splits.items()}
+    assert not patients["train"] & patients["validation"]
+    assert len(patients["train"]) == 4 and len(patients["validation"]) == 1
+    for name, records in splits.items():
+        for record in records:
+            assert record.split == name and record.image_hw == (60, 80)
+            assert (out / record.image_path).resolve() == (
+                source / "images" / f"{record.image_id[-1]}.png"
+            )
+    assert _json(out / "quality.json")["total"] == 0
+    statistics = _json(out / "statistics.json")
+    expected = {"images": 10, "questions": 10, "boxes": 10, "classes": 1, "train_images": 8}
+    assert {name: statistics[name]["value"] for name in expected} == expected
+    # The same seed divides alike, another one differently.
+    again = _splits(_build(source, [_line(n) for n in reversed(range(10))]))
+    assert {r.question_id for r in again["validation"]} == {
+        r.question_id for r in splits["validation"]
+    }
+
+
+def test_absolute_paths_and_a_named_file(source, tmp_path):
+    line = _line(0, image_path=str(source / "images" / "0.png"), split="train")
+    (tmp_path / "mine.jsonl").write_text(json.dumps(line) + "\n")
+    build_own_records(OwnBuild(tmp_path / "mine.jsonl", tmp_path / "out"))
+    (record,) = _splits(tmp_path / "out")["train"]
+    assert (tmp_path / "out" / record.image_path).resolve() == source / "images" / "0.png"
+
+
+def test_given_splits_are_kept(source):
+    lines = [_line(n, split="test" if n < 2 else "train") for n in range(10)]
+    splits = _splits(_build(source, lines))
+    assert {name: len(records) for name, records in splits.items()} == {"test": 2, "train": 8}
+
+
+def test_splits_must_be_whole_and_patients_on_one_side(source):
+    with pytest.raises(UserError, match=r"records\.jsonl:2: no split, though other"):
+        _build(source, [_line(0, split="train"), _line(2)])
+    with pytest.raises(UserError, match=r"records\.jsonl:2: patient-0 is in split 'test' and"):
+        _build(source, [_line(0, split="train"), _line(1, split="test")])
+    with pytest.raises(UserError, match="all records are of one patient"):
+        _build(source, [_line(0), _line(1)])
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason", "found"),
+    [
+        ("{", "invalid_record", "line"),
+        ("[1]", "invalid_record", "line"),
+        (_line(0, colour="red"), "invalid_record", "colour"),
+        (_line(0, image_hw=[0, 4]), "invalid_record", "image_hw"),
+        (_line(0, question_id="q4"), "duplicate_id", "earlier"),
+        (_line(0, image_path="images/none.png"), "missing_image", "none.png is not there"),
+        (_line(0, image_path="images/cut.jpg"), "unreadable_image", "cut.jpg"),
+        (_line(0, image_path="images/text.png"), "unreadable_image", "text.png"),
+        (_line(0, image_hw=[80, 60]), "size_mismatch", "[60, 80]"),
+        (
+            _line(0, dataset="vindr_cxr_vqa", answers=_answer("No.", []) + _line(0)["answers"]),
+            "unknown_class",
+            "'heart'",
+        ),
+        (_line(0, answers=_answer("Yes.", [[1, 2, 81, 4]])), "box_outside_image", "81"),
+        (_line(0, answers=_answer("Yes.", [[5, 2, 5, 4]])), "bad_box", "no area"),
+        (_line(0, answers=_answer("At <loc_1_2_3>.", [])), "box_text", "wrong_arity"),
+        (_line(0, answers=_answer("At <loc_1_2_99_4>.", [])), "box_text", "out_of_range"),
+        (_line(0, answers=_answer("At <loc_1_2_3_4>.", [])), "box_mismatch", "1 boxes"),
+        (
+            _line(0, answers=_answer("At <loc_1_2_3_4>.", [[1, 2, 3, 5]])),
+            "box_mismatch",
+            "expected the same",
+        ),
+    ],
+)
+def test_bad_records_are_set_aside_and_counted(source, bad, reason, found):
+    noise = np.random.default_rng(0).integers(0, 255, (200, 300), np.uint8)
+    cut = source / "images" / "cut.jpg"
+    PIL.Image.fromarray(noise).save(cut)
+    cut.write_bytes(cut.read_bytes()[:2000])
+    (source / "images" / "text.png").write_text("no image")
+    out = _build(source, [_line(2), _line(4), bad])
+    quality = _json(out / "quality.json")
+    assert quality["total"] == quality["counts"][reason] == 1
+    (entry,) = quality["set_aside"]
+    assert entry["reason"] == reason and entry["where"] == "records.jsonl:3"
+    assert found in entry["found"], entry
+    kept = {r.question_id for records in _splits(out).values() for r in records}
+    assert kept == {"q2", "q4"}
+
+
+def test_nothing_usable_or_unreadable(source):
+    with pytest.raises(UserError, match=r"no usable record; the first: records\.jsonl:1: missing"):
+        _build(source, [_line(0, image_path="images/none.png")])
+    with pytest.raises(UserError, match="no usable record"):
+        _build(source, [])
+    with pytest.raises(UserError, match="cannot read records"):
+        build_own_records(OwnBuild(source / "other.jsonl", source.parent / "out"))
+    (source / "records.jsonl").write_bytes(b"\xff\xfe")
+    with pytest.raises(UserError, match="not UTF-8"):
+        build_own_records(OwnBuild(source, source.parent / "out"))
+
+
+def test_text_without_boxes_and_prose_with_them_are_both_fine(source):
+    plain = _line(0, answers=_answer("In the middle.", [[1, 2, 3, 4]]))
+    negative = _line(2, answers=_answer("No, there is no ILD.", [], 2))
+    out = _build(source, [plain, negative])
+    assert _json(out / "quality.json")["total"] == 0
+
+
+def test_oddities_of_images_are_counted(source):
+    grey16 = PIL.Image.fromarray(np.arange(4800, dtype=np.uint16).reshape(60, 80))
+    grey16.save(source / "images" / "0.png")
+    quality = _json(_build(source, [_line(0), _line(2)]) / "quality.json")
+    assert any("16-bit" in text for text in quality["warnings"])

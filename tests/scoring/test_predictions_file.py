@@ -1,0 +1,199 @@
+"""Predictions of others: what is refused with its line, and what is kept and counted."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from cxrjax.codecs import CODECS
+from cxrjax.errors import UserError
+from cxrjax.scoring.predictions import parse_prediction, read_boxes, read_predictions
+
+GOOD = {"question_id": "q1", "text": "Yes.", "boxes": [[0.1, 0.2, 0.3, 0.4]], "parse": "ok"}
+
+
+def _file(tmp_path, *lines):
+    path = tmp_path / "p.jsonl"
+    path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def _boxes(value, **fields):
+    prediction = parse_prediction({**GOOD, "boxes": value, **fields}, "p:1")
+    return read_boxes(prediction, None, 100, 200, "p")
+
+
+def test_reads_a_line_and_ignores_what_it_does_not_need(tmp_path):
+    line = {**GOOD, "labels": ["ILD"], "box_scores": [0.5], "answer_logprob": -1, "mine": {}}
+    (prediction,) = read_predictions(_file(tmp_path, json.dumps(line), ""))
+    assert prediction.question_id == "q1"
+    assert prediction.labels == ("ILD",)
+    assert prediction.box_scores.tolist() == [0.5]
+    assert prediction.answer_logprob == -1
+    assert prediction.answer_probability == pytest.approx(1 / math.e)
+    np.testing.assert_array_equal(prediction.boxes, [[0.1, 0.2, 0.3, 0.4]])
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("{'question_id': 'q1'}", "not JSON"),
+        ('{"question_id": "q1", "text": "cut o', "not JSON"),
+        ("[1, 2]", "not a JSON object"),
+        ("[" * 100_000, "not JSON"),
+        ("{}", "question_id is None"),
+        ('{"question_id": 7}', "question_id is 7"),
+        ('{"question_id": "q1", "text": 3}', "text is 3"),
+        ('{"question_id": "q1", "boxes": {}}', "boxes is {}"),
+        ('{"question_id": "q1", "boxes": [[1, 2, 3]]}', "is not four numbers"),
+        ('{"question_id": "q1", "boxes": [1, 2, 3, 4]}', "is not four numbers"),
+        ('{"question_id": "q1", "boxes": [[0, 0, 1, null]]}', "is not four numbers"),
+        ('{"question_id": "q1", "boxes": [["0", "0", "1", "1"]]}', "is not four numbers"),
+        ('{"question_id": "q1", "boxes": [[0, 0, 1, true]]}', "is not four numbers"),
+        ('{"question_id": "q1", "boxes": [[0, 0, 1, 1]], "labels": "ILD"}', "labels is 'ILD'"),
+        ('{"question_id": "q1", "boxes": [[0, 0, 1, 1]], "labels": [3]}', "label 3"),
+        ('{"question_id": "q1", "boxes": [[0, 0, 1, 1]], "box_scores": 1}', "box_scores is 1"),
+        ('{"question_id": "q1", "boxes": [[0, 0, 1, 1]], "box_scores": [true]}', "score True"),
+        (
+            '{"question_id": "q1", "boxes": [[0, 0, 1, 1]], "box_scores": [1, 2]}',
+            "2 box_scores for 1 boxes",
+        ),
+        ('{"question_id": "q1", "answer_logprob": "-1"}', "answer_logprob is '-1'"),
+        (
+            '{"question_id": "q1", "boxes": [[0, 0, 1, 1]], "labels": ["ILD", "ILD"]}',
+            "2 labels for 1 boxes",
+        ),
+        ('{"question_id": "q1", "parse": "Oh no!"}', "parse is 'Oh no!'"),
+        (json.dumps({**GOOD, "boxes": [[0, 0, 1, 1]] * 1001}), "1,001 boxes"),
+        (json.dumps({**GOOD, "text": "a" * 1_000_001}), "more than 1,000,000 bytes"),
+    ],
+)
+def test_refuses_what_is_no_prediction_with_its_line(tmp_path, line, says):
+    path = _file(tmp_path, json.dumps({**GOOD, "question_id": "q0"}), line)
+    with pytest.raises(UserError, match=f"p.jsonl:2: .*{says}".replace("{}", r"\{\}")) as caught:
+        read_predictions(path)
+    assert len(str(caught.value)) < 400
+
+
+def test_a_line_of_100_megabytes_is_refused_without_holding_it(tmp_path):
+    path = tmp_path / "huge.jsonl"
+    with open(path, "wb") as out:
+        out.write(b'{"question_id": "q1", "text": "')
+        out.truncate(100_000_000)
+    with pytest.raises(UserError, match=r"huge\.jsonl:1: line of more than"):
+        read_predictions(path)
+
+
+def test_refuses_a_repeated_id(tmp_path):
+    path = _file(tmp_path, json.dumps(GOOD), "", json.dumps(GOOD))
+    with pytest.raises(UserError, match=r"p\.jsonl:3: question_id 'q1' was predicted on line 1"):
+        read_predictions(path)
+
+
+def test_refuses_a_file_that_is_not_there_or_empty(tmp_path):
+    with pytest.raises(UserError, match=r"none\.jsonl: cannot read predictions"):
+        read_predictions(tmp_path / "none.jsonl")
+    with pytest.raises(UserError, match="holds no predictions"):
+        read_predictions(_file(tmp_path, "", ""))
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e300", "1" + "0" * 400])
+def test_a_box_that_is_no_place_stays_a_prediction_and_overlaps_nothing(tmp_path, number):
+    line = '{"question_id": "q1", "boxes": [[0, 0, NUMBER, 1], [0, 0, 1, 1]]}'
+    (prediction,) = read_predictions(_file(tmp_path, line.replace("NUMBER", number)))
+    read = read_boxes(prediction, None, 100, 200, "p")
+    assert read.problems == ("non_finite_box",)
+    np.testing.assert_array_equal(read.boxes, [[0, 0, 0, 0], [0, 0, 1, 1]])
+
+
+def test_other_doubtful_boxes_are_counted():
+    swapped = _boxes([[0.3, 0.2, 0.1, 0.4]])
+    assert swapped.problems == ("swapped_box",)
+    np.testing.assert_array_equal(swapped.boxes, [[0.1, 0.2, 0.3, 0.4]])
+    assert _boxes([[0.1, 0.2, 0.1, 0.4]] * 2).problems == ("degenerate_box",) * 2
+    pixels = _boxes([[691, 1375, 1653, 1831]])
+    assert pixels.problems == ("out_of_range_box",)
+    np.testing.assert_array_equal(pixels.boxes, [[691, 1375, 1653, 1831]])
+    assert _boxes([[0, 0, 1.00001, 1]]).problems == ()
+    assert _boxes([]).problems == ()
+
+
+@pytest.mark.parametrize("name", sorted(CODECS))
+def test_a_codec_reads_the_text_of_lines_without_boxes(name):
+    codec = CODECS[name]
+    # As the convention's own model writes: of an image that MAIRA-2 sees the middle square of.
+    geometry = codec.makers_geometry(1000, 2000)
+    written = codec.encode([[0.25, 0.5, 0.75, 1.0]], 1000, 2000, geometry)
+    text = f"There is ILD at {written}."
+    line = {"question_id": "q1", "text": text}
+    read = read_boxes(parse_prediction(line, "p:1"), codec, 1000, 2000, "p")
+    np.testing.assert_allclose(read.boxes, [[0.25, 0.5, 0.75, 1.0]], atol=6e-3)
+    assert read.parse == "ok"
+    assert [start for start, _ in read.places or ()] == [text.index(written)]
+    # The line's own boxes are kept, an empty list of them too.
+    own = parse_prediction({**line, "boxes": []}, "p:1")
+    assert not len(read_boxes(own, codec, 1000, 2000, "p").boxes)
+
+
+@pytest.mark.parametrize(
+    ("text", "category"),
+    [("<loc_1_2_3>", "wrong_arity"), ("at <loc_1_2", "truncated"), ("No.", "no_box")],
+)
+def test_a_codec_says_what_it_could_not_read(text, category):
+    prediction = parse_prediction({"question_id": "q1", "text": text, "boxes": None}, "p:1")
+    read = read_boxes(prediction, CODECS["vindr_px"], 100, 100, "p")
+    assert (read.parse, len(read.boxes)) == (category, 0)
+
+
+def test_boxes_that_only_lenient_reading_gives_are_counted():
+    line = {"question_id": "q1", "text": "<loc_1_2_30_40>, <loc_1, 2, 30, 40> or <LOC_1_2_30_40>"}
+    read = read_boxes(parse_prediction(line, "p:1"), CODECS["vindr_px"], 100, 100, "p")
+    assert (len(read.boxes), read.parse, read.problems) == (3, "ok", ("repaired_box",) * 2)
+
+
+def test_boxes_that_predict_has_mended_or_left_swapped_are_counted():
+    fields = {"question_id": "q", "text": "", "boxes": [[0.5, 0.1, 0.2, 0.3]]}
+    read = read_boxes(parse_prediction({**fields, "repaired_boxes": 1}, "f"), None, 10, 10, "f")
+    assert sorted(read.problems) == ["repaired_box", "swapped_box"]
+    with pytest.raises(UserError, match="repaired_boxes is -1: expected a count"):
+        parse_prediction({**fields, "repaired_boxes": -1}, "f")
+
+
+def test_text_alone_without_a_codec_is_refused():
+    prediction = parse_prediction({"question_id": "q1", "text": "x"}, "p:1")
+    with pytest.raises(UserError, match="p: question q1 has no boxes: give --codec=NAME"):
+        read_boxes(prediction, None, 100, 100, "p")
+
+
+@pytest.mark.parametrize(
+    ("logprob", "probability", "counted"),
+    [
+        (None, None, 0),
+        (-2.0, math.exp(-2), 0),
+        (0, 1, 0),
+        (1e-6, 1, 0),  # a sum of many roundings
+        (-math.inf, 0, 0),
+        (0.5, None, 1),
+        (math.nan, None, 1),
+        (math.inf, None, 1),
+        (10**400, None, 1),
+    ],
+)
+def test_confidence_in_an_answer(logprob, probability, counted):
+    prediction = parse_prediction({**GOOD, "answer_logprob": logprob}, "p:1")
+    assert prediction.answer_probability == probability
+    problems = read_boxes(prediction, None, 100, 200, "p").problems
+    assert problems.count("unusable_logprob") == counted
+
+
+def test_scores_that_are_no_confidence_are_counted():
+    boxes = [[0.1, 0.2, 0.3, 0.4]] * 4
+    read = {**GOOD, "boxes": boxes, "box_scores": [0.5, None, math.nan, 10**400]}
+    prediction = parse_prediction(read, "p:1")
+    assert np.isnan(prediction.box_scores).tolist() == [False, True, True, True]
+    given = read_boxes(prediction, None, 100, 200, "p")
+    assert given.problems == ("unusable_score",) * 3
+    assert len(given.boxes) == 4
+    # Without boxes of the line's own there is nothing that the scores could belong to.
+    assert parse_prediction({**GOOD, "boxes": [], "box_scores": [1]}, "p:1").box_scores is None

@@ -1,0 +1,140 @@
+"""run.json of scoring, its refusal of another split, and the side file of predictions."""
+
+import hashlib
+import json
+from argparse import Namespace
+
+import pytest
+
+from cxrjax.cli import run
+from cxrjax.records import QARecord, read_records, strip_answers, write_records
+from cxrjax.records_io.output import hash_lines
+from cxrjax.score import main
+from cxrjax.scoring.run_record import side_file, write_prediction_record
+
+
+@pytest.fixture
+def files(tmp_path):
+    records = [
+        QARecord.model_validate(
+            {
+                "dataset": "synthetic",
+                "split": "validation",
+                "image_id": f"i{i}",
+                "image_path": f"i{i}.png",
+                "image_hw": (100, 200),
+                "question_id": f"q{i}",
+                "question": "Is there ILD?",
+                "question_type": "Is_there",
+                "answers": [{"text": "Yes.", "labels": ["ILD"], "polarity": "pos"}],
+            }
+        )
+        for i in range(3)
+    ]
+    write_records(tmp_path / "validation.jsonl", records)
+    write_records(tmp_path / "questions.jsonl", map(strip_answers, records))
+    lines = [{"question_id": f"q{i}", "text": "Yes.", "boxes": []} for i in range(3)]
+    (tmp_path / "base.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    split = {"split_sha256": hash_lines(["i0", "i1", "i2"])}
+    (tmp_path / "manifest.json").write_text(json.dumps({"splits": {"validation": split}}))
+    return tmp_path
+
+
+def _arguments(folder, *more):
+    return [
+        "--benchmark=vindr_cxr_vqa",
+        f"--references={folder / 'validation.jsonl'}",
+        f"--predictions={folder / 'base.jsonl'}",
+        f"--out={folder / 'out'}",
+        "--resamples=10",
+        *more,
+    ]
+
+
+def _sha256(path):
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _run_json(files):
+    return json.loads((files / "out" / "run.json").read_text())
+
+
+def test_scoring_says_what_it_scored(files):
+    main(_arguments(files, "--seed=4"))
+    record = _run_json(files)
+    assert record["references"]["sha256"] == _sha256(files / "validation.jsonl")
+    assert record["systems"]["base"]["predictions"]["sha256"] == _sha256(files / "base.jsonl")
+    assert record["systems"]["base"]["made"] is None
+    assert record["split_sha256"] == {"validation": hash_lines(["i2", "i1", "i0"])}
+    assert record["bootstrap_seed"] == 4
+    assert {"python", "numpy", "scipy"} <= record["versions"].keys()
+
+
+def test_the_right_split_passes(files):
+    sha256 = hash_lines(["i0", "i1", "i2"])
+    main(_arguments(files, f"--split_sha256={sha256}", f"--manifest={files / 'manifest.json'}"))
+    assert (files / "out" / "metrics.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("manifest", "flag", "says"),
+    [
+        (None, "--split_sha256=00", "expected 00 (--split_sha256)"),
+        ({"validation": {"split_sha256": "11"}}, "--manifest", "expected 11"),
+        ({"test": {"split_sha256": "11"}}, "--manifest", "knows no split 'validation'"),
+        ({}, "--manifest", "expected one of none"),
+    ],
+)
+def test_another_split_is_refused_before_anything_is_scored(files, capsys, manifest, flag, says):
+    if manifest is not None:
+        (files / "manifest.json").write_text(json.dumps({"splits": manifest}))
+        flag += f"={files / 'manifest.json'}"
+    with pytest.raises(SystemExit) as caught:
+        run(lambda: main(_arguments(files, flag)))
+    error = capsys.readouterr().err
+    assert caught.value.code == 2
+    assert says in error
+    assert error.count("\n") == 1
+    assert not (files / "out").exists()
+
+
+def test_a_training_runs_folder_is_not_written_over(files, capsys):
+    (files / "out" / "checkpoints").mkdir(parents=True)
+    with pytest.raises(SystemExit):
+        run(lambda: main(_arguments(files)))
+    assert "is a training run's folder" in capsys.readouterr().err
+
+
+def _flags(files, **more):
+    return Namespace(
+        workdir=None, checkpoint=files / "model", prompt="vqa", out=files / "base.jsonl", **more
+    )
+
+
+def test_how_predictions_were_made_goes_into_the_scores(files, capsys):
+    (files / "model").mkdir()
+    (files / "model" / "tokenizer.model").write_bytes(b"words")
+    write_prediction_record(files / "base.jsonl", files / "questions.jsonl", _flags(files))
+    assert capsys.readouterr().err == ""
+    main(_arguments(files))
+    made = _run_json(files)["systems"]["base"]["made"]
+    assert made["questions"]["sha256"] == _sha256(files / "questions.jsonl")
+    assert made["questions_with_answers"] == 0
+    assert made["model_sha256"] == {"tokenizer.model": hashlib.sha256(b"words").hexdigest()}
+    assert made["settings"]["prompt"] == "vqa"
+    # Of another file under the same name it says nothing.
+    lines = (files / "base.jsonl").read_text().replace("Yes", "No")
+    (files / "base.jsonl").write_text(lines)
+    main(_arguments(files))
+    assert _run_json(files)["systems"]["base"]["made"] is None
+
+
+def test_questions_that_carry_answers_are_told(files, capsys):
+    records = list(read_records(files / "validation.jsonl"))
+    write_records(files / "mixed.jsonl", [strip_answers(records[0]), *records[1:]])
+    write_prediction_record(files / "base.jsonl", files / "mixed.jsonl", _flags(files))
+    warning = capsys.readouterr().err
+    assert "mixed.jsonl: 2 questions carry answers" in warning
+    assert warning.count("\n") == 1
+    record = json.loads(side_file(files / "base.jsonl").read_text())
+    assert record["questions_with_answers"] == 2

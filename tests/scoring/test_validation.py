@@ -1,0 +1,110 @@
+"""The evaluation during training picks its benchmark; only the generating is played here."""
+
+import types
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from cxrjax import train
+from cxrjax.errors import UserError
+from cxrjax.input_pipeline.sources import RecordSource
+from cxrjax.papers.benchmarks import BENCHMARKS
+from cxrjax.records import Answer, QARecord, write_records
+from cxrjax.scoring import validation
+from cxrjax.training.config import default_config
+
+
+def make(dataset, number, kind, text, **fields):
+    return QARecord(
+        dataset=dataset,
+        split="validation",
+        image_id=f"i{number}",
+        image_path=f"i{number}.png",
+        image_hw=(50, 100),
+        question_id=f"q{number}",
+        question="Is there ILD?",
+        question_type=kind,
+        answers=[
+            Answer(text=text, polarity="pos", boxes_by_image={f"i{number}": [[10, 10, 60, 40]]})
+        ],
+        **fields,
+    )
+
+
+RECORDS = {
+    "vindr_cxr_vqa": [
+        make("vindr_cxr_vqa", n, "Is_there", "Yes, ILD.", variables={"finding": "ILD"})
+        for n in range(3)
+    ],
+    "gemex": [
+        make("gemex", n, "closed_ended", "<answer> Yes. <reason> Seen. <location>[]")
+        for n in range(3)
+    ],
+}
+
+
+@pytest.fixture(params=list(RECORDS))
+def evaluated(request, tmp_path, monkeypatch):
+    """(benchmark, its figures) of a model that repeats the references but for one box."""
+    records = RECORDS[request.param]
+    for record in records:
+        Image.fromarray(np.zeros((50, 100), np.uint8)).save(tmp_path / record.image_path)
+    write_records(tmp_path / "validation.jsonl", records)
+    source = RecordSource(tmp_path / "validation.jsonl")
+    monkeypatch.setattr(validation, "Generator", lambda *arguments: None)
+
+    def repeat(*arguments, **options):
+        for number, record in enumerate(records):
+            boxes = [[0.1, 0.2, 0.6, 0.8]] if number else []
+            yield {"question_id": record.question_id, "text": record.answer_text, "boxes": boxes}
+
+    monkeypatch.setattr(validation, "predict_questions", repeat)
+    evaluate = validation.make_evaluate(
+        source,
+        None,
+        None,
+        benchmark=BENCHMARKS[request.param],
+        strategy=None,
+        grammar=None,
+        images_per_batch=1,
+    )
+    return request.param, evaluate(1, None)
+
+
+def test_figures_are_the_benchmarks_own(evaluated):
+    name, figures = evaluated
+    logged = {metric for metrics in BENCHMARKS[name].logged.values() for metric in metrics}
+    assert set(figures) == logged | {"overlays"}
+    assert figures["overlays"].shape[0] == 3
+    if name == "gemex":
+        assert figures["a_score"] == 1 and figures["v_score"] == pytest.approx(2 / 3)
+        assert figures["by_question_type/a_score/multi_choice"] is None
+    else:
+        assert figures["vqa/f1"] == 1
+        assert figures["detection/recall@0.3"] == pytest.approx(2 / 3)
+
+
+def test_an_image_that_cannot_be_read_is_not_drawn(tmp_path):
+    records = RECORDS["gemex"]
+    for record in records:
+        Image.fromarray(np.zeros((50, 100), np.uint8)).save(tmp_path / record.image_path)
+    (tmp_path / "i1.png").write_bytes((tmp_path / "i1.png").read_bytes()[:60])
+    write_records(tmp_path / "validation.jsonl", records)
+    source = RecordSource(tmp_path / "validation.jsonl")
+    assert validation.draw_predictions(source, [], 2).shape[0] == 2  # the other two
+
+
+def test_benchmarks_that_log_nothing_in_particular_log_all_that_is_strict():
+    figures = {"paper": {"a": types.SimpleNamespace(value=1)}}
+    figures["strict"] = {n: types.SimpleNamespace(value=v) for n, v in (("a", 2), ("b", None))}
+    found = replace(BENCHMARKS["vix_ray"], logged=None).logged_figures(figures)
+    assert found == [("strict", "a", 2), ("strict", "b", None)]
+
+
+def test_an_unknown_benchmark_is_refused():
+    config = default_config()
+    config.benchmark = "gemx"
+    with pytest.raises(UserError, match="benchmark='gemx': expected one of vindr_cxr_vqa, gemex"):
+        train.make_evaluate(config, None, None, None)

@@ -1,0 +1,297 @@
+"""VinDr-CXR-VQA's sweep, ranking, negatives and groups of true boxes, case by case."""
+
+import numpy as np
+import pytest
+
+from cxrjax.metrics.bootstrap import Bootstrap
+from cxrjax.metrics.detection import SWEEP
+from cxrjax.papers.vindr_cxr_vqa.detection import BOX_PLACES, BOX_SIZES, rank_last_where_missing
+from cxrjax.papers.vindr_cxr_vqa.figures import score
+from cxrjax.papers.vindr_cxr_vqa.tables import markdown, rows
+from cxrjax.papers.vindr_cxr_vqa.truth import read_references
+from cxrjax.records import QARecord
+from cxrjax.scoring.predictions import parse_prediction
+from cxrjax.scoring.scores import ScoreOptions
+
+SIDE = 100
+BOX = [10.0, 10.0, 50.0, 50.0]
+
+
+def _record(image, number=0, asked="ILD", boxes=(), **fields):
+    there = bool(boxes)
+    return QARecord.model_validate(
+        {
+            "dataset": "synthetic",
+            "split": "validation",
+            "image_id": image,
+            "image_path": f"{image}.png",
+            "image_hw": (SIDE, SIDE),
+            "question_id": f"{image}-{number}",
+            "question": f"Is there {asked}?",
+            "question_type": "Is_there",
+            "variables": {"finding": asked},
+            "answers": [
+                {
+                    "text": f"Yes, {asked}." if there else f"There is no {asked}.",
+                    "labels": [asked],
+                    "polarity": "pos" if there else "neg",
+                    "boxes_by_image": {image: [list(b) for b in boxes]} if boxes else {},
+                }
+            ],
+            "negative_kind": None if there else "absent_class",
+            **fields,
+        }
+    )
+
+
+def _said(record, text="Yes.", boxes=(), **fields):
+    """An answer with boxes in pixels."""
+    fractions = [[value / SIDE for value in box] for box in boxes]
+    return {"question_id": record.question_id, "text": text, "boxes": fractions, **fields}
+
+
+def _scores(records, lines, gt_mode="exact"):
+    references = read_references(records, gt_mode, "r.jsonl")
+    predictions = [parse_prediction(line, "p:1") for line in lines]
+    options = ScoreOptions(gt_mode=gt_mode, bootstrap=Bootstrap(resamples=20))
+    return score(references, {"s": predictions}, None, options)
+
+
+def _strict(records, lines):
+    named = _scores(records, lines).figures["s"]["strict"]
+    return {name: figure.value for name, figure in named.items()}
+
+
+def _shrunk(share):
+    """A box whose IoU with `BOX` is this."""
+    return [10.0, 10.0, 10.0 + 40 * share, 50.0]
+
+
+def test_sweep_by_hand():
+    """Three images with IoUs of 0.9, 0.52 and 0.33: hits drop out one by one."""
+    records = [_record(f"i{n}", boxes=[BOX]) for n in range(3)]
+    ious = (0.9, 0.52, 0.33)
+    lines = [_said(r, boxes=[_shrunk(iou)]) for r, iou in zip(records, ious, strict=True)]
+    scores = _scores(records, lines)
+    curves = scores.curves["s"]
+    f1 = [sum(iou > threshold for iou in ious) / 3 for threshold in SWEEP]
+    for protocol in ("strict", "strict_agnostic", "paper"):
+        for metric in ("precision", "recall", "f1"):
+            curve = curves[f"sweep/{protocol}/{metric}"]
+            assert curve["x"] == list(SWEEP)
+            assert curve["y"] == pytest.approx(f1)
+        means = [np.mean([iou for iou in ious if iou > threshold]) for threshold in SWEEP]
+        assert curves[f"sweep/{protocol}/miou_tp"]["y"] == pytest.approx(means)
+    for protocol, prefix in (
+        ("strict", "detection"),
+        ("strict", "detection_agnostic"),
+        ("paper", "detection"),
+    ):
+        named = scores.figures["s"][protocol]
+        assert named[f"{prefix}/f1@0.3"].value == pytest.approx(1)
+        assert named[f"{prefix}/f1@0.4"].value == pytest.approx(2 / 3)
+        assert named[f"{prefix}/recall@0.5"].value == pytest.approx(2 / 3)
+        assert named[f"{prefix}/precision@0.75"].value == pytest.approx(1 / 3)
+        assert named[f"{prefix}/miou_tp@0.75"].value == pytest.approx(0.9)
+        area = np.trapezoid(f1, SWEEP) / 0.65
+        assert named[f"{prefix}/f1_area"].value == pytest.approx(area)
+
+
+def test_sweep_without_hits_is_undefined_where_its_mean_is():
+    records = [_record("i0", boxes=[BOX])]
+    curves = _scores(records, [_said(records[0], boxes=[[60, 60, 90, 90]])]).curves["s"]
+    assert curves["sweep/strict/f1"]["y"] == [0] * len(SWEEP)
+    assert curves["sweep/strict/miou_tp"]["y"] == [None] * len(SWEEP)
+    silent = _scores(records, [_said(records[0])]).curves["s"]
+    assert silent["sweep/strict/precision"]["y"] == [None] * len(SWEEP)
+    assert silent["sweep/strict/recall"]["y"] == [0] * len(SWEEP)
+
+
+def test_ranking_by_hand():
+    """A surer box beside the lesion halves AP; a less sure one costs nothing."""
+    records = [_record("i0", boxes=[BOX]), _record("i1", boxes=[BOX])]
+    far = [60, 60, 90, 90]
+
+    def figures(beside):
+        lines = [_said(records[0], boxes=[BOX, far], box_scores=[0.6, beside])]
+        return _strict(records, [*lines, _said(records[1], boxes=[BOX], box_scores=[0.5])])
+
+    surer, unsure = figures(0.9), figures(0.1)
+    for name in ("ap/voc@0.4", "ap/coco", "ap/coco@0.5", "by_class/ap/voc@0.4/ILD"):
+        assert unsure[name] == pytest.approx(1)
+        assert surer[name] == pytest.approx(2 / 3)  # 1 of 2, then 2 of 3, interpolated
+    assert unsure["froc/sensitivity@0.125"] == unsure["froc/mean_sensitivity"] == 1
+    assert [surer[f"froc/sensitivity@{rate}"] for rate in ("0.25", "0.5", "8")] == [0, 1, 1]
+    assert surer["ap/constant_scores"] == 0
+    assert surer["by_class/ap/coco/Cardiomegaly"] is None
+
+
+def test_a_box_that_several_answers_give_has_its_highest_score():
+    records = [_record("i0", 0, boxes=[BOX]), _record("i0", 1), _record("i1", boxes=[BOX])]
+    far = [60, 60, 90, 90]
+    lines = [
+        _said(records[0], boxes=[BOX, far], box_scores=[0.2, 0.5]),
+        _said(records[1], boxes=[BOX], box_scores=[0.9]),
+        _said(records[2], boxes=[BOX], box_scores=[0.8]),
+    ]
+    assert _strict(records, lines)["ap/voc@0.4"] == 1
+    lines[1] = _said(records[1])
+    assert _strict(records, lines)["ap/voc@0.4"] < 1
+
+
+@pytest.mark.parametrize("fields", [{}, {"box_scores": [0.4]}, {"box_scores": [None]}])
+def test_equal_and_missing_scores_are_flagged(fields):
+    records = [_record("i0", boxes=[BOX]), _record("i1", boxes=[BOX])]
+    lines = [_said(record, boxes=[BOX], **fields) for record in records]
+    scores = _scores(records, lines)
+    assert scores.figures["s"]["strict"]["ap/constant_scores"].value == 1
+    assert "s: all box scores are equal or there are none." in markdown(scores)
+
+
+def test_without_boxes_nothing_is_ranked_and_nothing_flagged():
+    records = [_record("i0", boxes=[BOX])]
+    scores = _scores(records, [_said(records[0], "No.")])
+    strict = scores.figures["s"]["strict"]
+    assert strict["ap/constant_scores"].value is None
+    assert strict["ap/voc@0.4"].value == strict["froc/mean_sensitivity"].value == 0
+    assert "all box scores are equal" not in markdown(scores)
+
+
+def test_a_box_without_a_score_ranks_last():
+    assert rank_last_where_missing(np.array([0.2, np.nan, 0.1])).tolist() == [0.2, -0.9, 0.1]
+    assert rank_last_where_missing(np.array([np.nan, np.nan])).tolist() == [0, 0]
+    records = [_record("i0", boxes=[BOX])]
+    for score_, expected in ((None, 1), (0.9, 0.5)):
+        line = _said(records[0], boxes=[BOX, [60, 60, 90, 90]], box_scores=[0.3, score_])
+        assert _strict(records, [line])["ap/voc@0.4"] == expected
+
+
+def test_negatives_by_hand():
+    """Two questions about an absent class beside findings, two on an image without any."""
+    records = [
+        _record("i0", 0, "ILD", [BOX]),
+        _record("i0", 1, "Cardiomegaly"),
+        _record("i0", 2, "Pneumothorax"),
+        _record("i1", 0, "ILD", negative_kind="no_finding_image"),
+        _record("i1", 1, "Atelectasis", negative_kind="no_finding_image"),
+    ]
+    lines = [
+        _said(records[0], "Yes.", [BOX]),
+        _said(records[1], "Yes, Cardiomegaly.", [BOX]),
+        _said(records[2], "No."),
+        _said(records[3], "Yes, ILD.", [BOX, [60, 60, 90, 90]]),
+        _said(records[4], ""),  # wrong, but names nothing
+    ]
+    scores = _scores(records, lines)
+    strict = {name: f.value for name, f in scores.figures["s"]["strict"].items()}
+    assert strict["negative/false_yes_rate/absent_class"] == 0.5
+    assert strict["negative/boxes_per_question/absent_class"] == 0.5
+    assert strict["negative/false_yes_rate/no_finding_image"] == 0.5
+    assert strict["negative/boxes_per_question/no_finding_image"] == 1
+    assert strict["vqa/hallucination_rate"] == pytest.approx(2 / 5)
+    assert strict["by_question_type/vqa/hallucination_rate/Is_there"] == pytest.approx(2 / 5)
+    assert strict["vqa/yes_rate"] == pytest.approx(3 / 5)
+    assert strict["vqa/prevalence"] == pytest.approx(1 / 5)
+    assert strict["vqa/yes_bias"] == pytest.approx(2 / 5)
+    assert strict["vqa/specificity"] == pytest.approx(1 / 4)  # the blank answer is wrong too
+    assert strict["detection/boxes_per_normal_image"] == 2
+    assert strict["detection/normal_images_without_boxes"] == 0
+    figure = scores.figures["s"]["strict"]["negative/false_yes_rate/no_finding_image"]
+    assert figure.n == 2
+
+
+def test_saying_always_what_is_true_has_no_bias():
+    records = [_record(f"i{n}", boxes=[BOX] if n % 2 else []) for n in range(6)]
+    lines = [_said(r, r.answer_text, r.boxes) for r in records]
+    strict = _strict(records, lines)
+    assert strict["vqa/yes_bias"] == strict["vqa/hallucination_rate"] == 0
+    assert strict["negative/false_yes_rate/absent_class"] == 0
+    assert strict["negative/false_yes_rate/no_finding_image"] is None
+
+
+def test_true_boxes_by_size_and_place():
+    """Twenty boxes, two in each tenth by size: the small ones upper left, the large lower right."""
+    records, lines = [], []
+    for number in range(20):
+        side = 5.0 + 2 * number
+        x = 0.0 if number < 10 else 99 - side
+        records.append(_record(f"i{number}", boxes=[[x, x, x + side, x + side]]))
+        # What is larger than the fourth tenth is found, exactly.
+        lines.append(_said(records[-1], boxes=records[-1].boxes if number >= 8 else ()))
+    scores = _scores(records, lines)
+    strict = scores.figures["s"]["strict"]
+    for number, name in enumerate(BOX_SIZES):
+        figure = strict[f"by_box_size/detection/recall@0.3/{name}"]
+        assert (figure.value, figure.n) == (float(number >= 4), 2)
+    assert strict["by_box_size/detection/miou_tp@0.3/tenth 1"].value is None
+    assert strict["by_box_size/detection/miou_tp@0.3/tenth 9"].value == pytest.approx(1)
+    limits = scores.settings["box_size_limits"]
+    assert len(limits) == 9 and sorted(limits) == list(limits)
+    found = {name: strict[f"by_box_place/detection/recall@0.3/{name}"] for name in BOX_PLACES}
+    assert found["upper left"].value == pytest.approx(0.2) and found["upper left"].n == 10
+    assert sum(figure.n for figure in found.values()) == 20
+    assert found["upper right"].value is None and found["upper right"].n == 0
+
+
+def test_groups_of_true_boxes_hold_every_hit():
+    rng = np.random.default_rng(0)
+    records, lines = [], []
+    for number in range(30):
+        boxes = [[x, y, x + 20, y + 30] for x, y in rng.integers(0, 70, (3, 2)).tolist()]
+        records.append(_record(f"i{number}", boxes=boxes))
+        moved = [[x + 4, y, right, bottom] for x, y, right, bottom in boxes[:2]]
+        lines.append(_said(records[-1], boxes=moved))
+    references = read_references(records, "exact", "r.jsonl")
+    strict = _scores(records, lines).figures["s"]["strict"]
+    truths = sum(len(truth.boxes) for image in references.images for truth in image.truths)
+    hits = strict["detection/recall@0.3"].value * truths
+    for grouping, names in (("box_place", BOX_PLACES), ("box_size", BOX_SIZES)):
+        found = 0.0
+        for name in names:
+            recall = strict[f"by_{grouping}/detection/recall@0.3/{name}"].value
+            found += (recall or 0) * _true_boxes(references, grouping, name)
+        assert found == pytest.approx(hits)
+
+
+def _true_boxes(references, grouping, name):
+    """How many true boxes a group has, found without the code under test."""
+    boxes = np.concatenate([t.boxes for image in references.images for t in image.truths])
+    if grouping == "box_size":
+        areas = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
+        limits = np.quantile(areas, np.arange(1, 10) / 10)
+        return sum((area > limits).sum() == BOX_SIZES.index(name) for area in areas)
+    third, half = name.split()
+    x, y = (boxes[:, 0] + boxes[:, 2]) / 2, (boxes[:, 1] + boxes[:, 3]) / 2
+    low = {"upper": 0, "middle": 1 / 3, "lower": 2 / 3}[third]
+    return ((y >= low) & (y < low + 1 / 3) & ((x >= 0.5) == (half == "right"))).sum()
+
+
+def test_every_metric_of_the_tables_exists():
+    records = [_record("i0", boxes=[BOX], difficulty="Easy", view="PA", sex="F", age=50.0)]
+    scores = _scores(records, [_said(records[0], boxes=[BOX], box_scores=[0.5])])
+    text = markdown(scores)
+    for heading in ("By difficulty", "By size of the true box", "By view", "By age"):
+        assert f"## {heading}" in text
+    assert {row["table"] for row in rows(scores)} >= {"by_box_size", "by_box_place", "by_view"}
+
+
+def test_ranked_figures_have_intervals_unless_that_takes_too_long(monkeypatch):
+    records = [_record(f"i{number}", boxes=[BOX]) for number in range(8)]
+    found = [BOX, BOX, [60, 60, 90, 90], BOX, BOX, [60, 60, 90, 90], BOX, BOX]
+    lines = [
+        _said(record, boxes=[box], box_scores=[0.9 - 0.1 * rank])
+        for rank, (record, box) in enumerate(zip(records, found, strict=True))
+    ]
+    named = ("ap/voc@0.4", "ap/coco", "froc/mean_sensitivity", "by_class/ap/coco/ILD")
+    strict = _scores(records, lines).figures["s"]["strict"]
+    for name in named:
+        assert strict[name].ci_low < strict[name].value < strict[name].ci_high <= 1
+    monkeypatch.setattr("cxrjax.papers.vindr_cxr_vqa.detection.MOST_WORK", 8 * (20 + 8) - 1)
+    scores = _scores(records, lines)
+    without = scores.figures["s"]["strict"]
+    for name in named:
+        assert without[name].value == strict[name].value
+        assert without[name].ci_low is without[name].ci_high is None
+    told = (strict["ap/intervals_left_out"].value, without["ap/intervals_left_out"].value)
+    assert told == (0, 1)
+    assert "s: AP and FROC without intervals" in markdown(scores)

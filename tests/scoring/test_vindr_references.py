@@ -1,0 +1,99 @@
+"""References of VinDr-CXR-VQA: what is refused by its question, and what a record says is there."""
+
+import pytest
+
+from cxrjax.errors import UserError
+from cxrjax.papers.vindr_cxr_vqa.truth import read_references
+from cxrjax.records import QARecord
+
+BOX = [20.0, 10.0, 100.0, 50.0]
+READERS = {"R1": [{"label": "ILD", "box": BOX}]}
+
+
+def _record(number=0, boxes=(), labels=("ILD",), **fields):
+    answer = {
+        "text": "Yes, ILD.",
+        "labels": list(labels),
+        "polarity": "pos",
+        "boxes_by_image": {"i0": [list(box) for box in boxes]} if boxes else {},
+    }
+    return QARecord.model_validate(
+        {
+            "dataset": "synthetic",
+            "split": "validation",
+            "image_id": "i0",
+            "image_path": "i0.png",
+            "image_hw": (100, 200),
+            "question_id": f"i0-{number}",
+            "question": "Is there ILD?",
+            "question_type": "Is_there",
+            "variables": {"finding": "ILD"},
+            "answers": [answer],
+            **fields,
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"image_hw": None}, "image_hw of i0 is null"),
+        ({"answers": []}, "has no answers: score needs the records"),
+        ({"variables": {"finding": "Fracture"}}, "has the class 'Fracture'"),
+        ({"readers": None}, "image has no readers"),
+        ({"box": [-5.0, 0.0, 10.0, 10.0]}, "has the box"),
+        ({"box": [0.0, 0.0, 10.0, 110.0]}, "within the image's 200 x 100 pixels"),
+        ({"box": [10.0, 0.0, 10.0, 10.0]}, "has the box"),
+        ({"box": [float("nan"), 0.0, 10.0, 10.0]}, "has the box"),
+        ({"labels": ["Fracture"]}, "has the class 'Fracture'"),
+    ],
+)
+def test_bad_references_are_refused_by_their_question(change, says):
+    record = _record(boxes=[change.pop("box", BOX)], readers=READERS)
+    if "labels" in change:
+        record.answers[0].labels = change.pop("labels")
+    broken = record.model_copy(update=change)
+    with pytest.raises(UserError, match="r.jsonl: question 'i0-0' .*" + says):
+        read_references([broken], "raw", "r.jsonl")
+
+
+def test_more_bad_references():
+    record = _record(boxes=[BOX])
+    with pytest.raises(UserError, match="'i0-0' stands there twice"):
+        read_references([record, record], "exact", "r.jsonl")
+    with pytest.raises(UserError, match="holds no records"):
+        read_references([], "exact", "r.jsonl")
+    other = _record(1, [BOX], image_hw=(100, 300))
+    with pytest.raises(UserError, match=r"\(100, 200\) and \(100, 300\)"):
+        read_references([record, other], "exact", "r.jsonl")
+    several = _record(1, [BOX], ["ILD", "Atelectasis"], variables=None, question_type="What")
+    with pytest.raises(UserError, match="several classes"):
+        read_references([several], "exact", "r.jsonl")
+
+
+def test_references_without_labels_speak_by_polarity_and_text():
+    def present(**answer):
+        record = _record(negative_kind=answer.pop("kind", None))
+        base = {"text": "", "labels": [], "polarity": "unk", "boxes_by_image": {}}
+        record = record.model_copy(
+            update={"answers": [record.answers[0].model_copy(update={**base, **answer})]}
+        )
+        (question,) = read_references([record], "exact", "r").questions.values()
+        return question.present
+
+    assert present(polarity="pos") == {"ILD"}
+    assert present(polarity="neg") == set()
+    assert present(text="Yes, it is there.") == {"ILD"}
+    assert present(text="There is no ILD.") == set()
+    assert present(boxes_by_image={"i0": [BOX]}) == {"ILD"}
+    assert present(labels=["ILD"]) == {"ILD"}
+    assert present(labels=["ILD"], kind="absent_class") == set()
+
+
+def test_records_of_ones_own_name_classes_anywhere():
+    readers = {"R1": [{"label": "Scoliosis", "box": BOX}]}
+    record = _record(dataset="custom", boxes=[BOX], labels=[" Pacer "], readers=readers)
+    record = record.model_copy(update={"variables": {"finding": "Pacer"}})
+    references = read_references([record], "raw", "r.jsonl")
+    assert {"Pacer", "Scoliosis"} <= set(references.classes)
+    assert references.questions["i0-0"].present == {"Pacer"}

@@ -1,0 +1,473 @@
+"""VinDr-CXR-VQA's figures: against an implementation written out, and case by case."""
+
+import dataclasses
+import itertools
+import random
+
+import numpy as np
+import pytest
+from sklearn import metrics as sklearn_metrics
+
+from cxrjax.codecs import CODECS
+from cxrjax.errors import UserError
+from cxrjax.metrics.bootstrap import Bootstrap
+from cxrjax.papers.vindr_cxr_vqa.classes import CLASSES
+from cxrjax.papers.vindr_cxr_vqa.figures import score
+from cxrjax.papers.vindr_cxr_vqa.truth import read_references
+from cxrjax.records import QARecord
+from cxrjax.scoring.outcomes import union
+from cxrjax.scoring.predictions import parse_prediction
+from cxrjax.scoring.scores import ScoreOptions
+
+FEW = Bootstrap(resamples=20)
+HEIGHT, WIDTH = 100, 200
+BOX = [20.0, 10.0, 100.0, 50.0]
+FRACTIONS = [0.1, 0.1, 0.5, 0.5]
+OTHER = [120.0, 60.0, 180.0, 90.0]
+OTHER_FRACTIONS = [0.6, 0.6, 0.9, 0.9]
+
+
+def _record(image="i0", number=0, asked="ILD", boxes=(), labels=None, kind="Is_there", **fields):
+    """A question about one class (present where there are boxes), or, with labels, an open one."""
+    there = bool(boxes) if labels is None else bool(labels)
+    answer = {
+        "text": f"Yes, {asked}." if there else f"There is no {asked}.",
+        "labels": [asked] if labels is None else labels,
+        "polarity": "pos" if there else "neg",
+        "boxes_by_image": {image: [list(box) for box in boxes]} if boxes else {},
+    }
+    return QARecord.model_validate(
+        {
+            "dataset": "synthetic",
+            "split": "validation",
+            "image_id": image,
+            "image_path": f"{image}.png",
+            "image_hw": (HEIGHT, WIDTH),
+            "question_id": f"{image}-{number}",
+            "question": f"Is there {asked}?" if asked else "What is there?",
+            "question_type": kind,
+            "variables": {"finding": asked} if asked else None,
+            "answers": [answer],
+            "negative_kind": None if there else "absent_class",
+            **fields,
+        }
+    )
+
+
+def _said(record, text="", boxes=(), **fields):
+    return {"question_id": record.question_id, "text": text, "boxes": list(boxes), **fields}
+
+
+def _score(records, lines, codec=None, gt_mode="exact", bootstrap=FEW):
+    references = read_references(records, gt_mode, "r.jsonl")
+    predictions = [parse_prediction(line, "p:1") for line in lines]
+    scores = score(
+        references,
+        {"s": predictions},
+        codec and CODECS[codec],
+        ScoreOptions(gt_mode, bootstrap=bootstrap),
+    )
+    return scores.figures["s"], scores.problems["s"]
+
+
+def _values(records, lines, protocol, **how):
+    return {name: f.value for name, f in _score(records, lines, **how)[0][protocol].items()}
+
+
+def _perfect(records):
+    return [
+        _said(
+            r,
+            (" and ".join(r.answers[0].labels) if r.question_type == "What" else r.answer_text)
+            or "There is no finding.",
+            [[b[0] / WIDTH, b[1] / HEIGHT, b[2] / WIDTH, b[3] / HEIGHT] for b in r.boxes],
+        )
+        for r in records
+    ]
+
+
+def _random_case(seed, images=7):
+    """Records as the phantom benchmark has them, and predictions that are right now and then."""
+    rng = random.Random(seed)
+    records, lines = [], []
+    for i in range(images):
+        names = rng.sample(CLASSES, 5)
+        present = names[: rng.randrange(4)]
+        for number, name in enumerate(names):
+            boxes = [_random_box(rng) for _ in range(rng.randint(1, 2))] if name in present else []
+            records.append(_record(f"i{i}", number, name, boxes))
+        records.append(_record(f"i{i}", 9, "", labels=present, kind="What"))
+    for record in records:
+        if rng.random() < 0.1:
+            continue
+        asked = record.finding
+        text = rng.choice([record.answer_text, "Yes.", "No.", "", f"{rng.choice(CLASSES)} seen."])
+        boxes = []
+        for box in record.boxes + [_random_box(rng)] * (rng.random() < 0.4):
+            x0, y0, x1, y1 = (v + rng.choice([0, 0, 3, -6, 9]) for v in box)
+            x0, x1 = (v + rng.choice([0, 0, 30]) for v in (x0, x1 + 30))
+            boxes.append([x0 / 200, y0 / 100, x1 / 200, y1 / 100])
+        boxes += boxes[:1] * (rng.random() < 0.2)
+        lines.append(_said(record, text, boxes if asked else []))
+    return records, lines
+
+
+def _random_box(rng):
+    x, y = rng.randrange(0, 140, 10), rng.randrange(0, 60, 10)
+    return [
+        float(x),
+        float(y),
+        float(x + rng.choice([20, 40, 60])),
+        float(y + rng.choice([20, 40])),
+    ]
+
+
+def _overlap(a, b):
+    width = min(a[2], b[2]) - max(a[0], b[0])
+    height = min(a[3], b[3]) - max(a[1], b[1])
+    inter = max(width, 0) * max(height, 0)
+    return inter / ((a[2] - a[0]) * (a[3] - a[1]) + (b[2] - b[0]) * (b[3] - b[1]) - inter)
+
+
+def _most_pairs(predicted, truth):
+    """Most one-to-one pairs above the threshold, by trying every order of the predictions."""
+    good = [[_overlap(p, t) > 0.3 for t in truth] for p in predicted]
+
+    def pairs(index, free):
+        if index == len(predicted):
+            return 0
+        best = pairs(index + 1, free)
+        for t in free:
+            if good[index][t]:
+                best = max(best, 1 + pairs(index + 1, free - {t}))
+        return best
+
+    return pairs(0, frozenset(range(len(truth))))
+
+
+def _slow(records, lines):
+    """The figures again, by their wording, from the records and lines themselves."""
+    by_id = {line["question_id"]: line for line in lines}
+    names = [record.image_id for record in records]
+    truth: dict[str, set] = {name: set() for name in names}
+    strict: dict[str, list] = {name: [] for name in names}
+    every: dict[str, list] = {name: [] for name in names}
+    for record in records:
+        asked = record.finding
+        for box in record.boxes:
+            scaled = (box[0] / 200, box[1] / 100, box[2] / 200, box[3] / 100)
+            truth[record.image_id].add((asked, scaled))
+        line = by_id.get(record.question_id, {"boxes": []})
+        # Every pair of image and class is asked about once: no answer repeats another's boxes.
+        strict[record.image_id] += [(asked, tuple(box)) for box in line["boxes"]]
+        every[record.image_id] += [tuple(box) for box in line["boxes"]]
+    tp = boxes = total = agnostic = hits = found = good = 0
+    for image, true in truth.items():
+        boxes += len(strict[image])
+        total += len(true)
+        for name in CLASSES:
+            tp += _most_pairs(
+                [b for c, b in strict[image] if c == name], [b for c, b in true if c == name]
+            )
+        agnostic += _most_pairs([b for _, b in strict[image]], [b for _, b in true])
+        hits += sum(any(_overlap(p, t) > 0.3 for _, t in true) for p in every[image])
+        found += sum(any(_overlap(p, t) > 0.3 for p in every[image]) for _, t in true)
+        good += any(_overlap(p, t) > 0.5 for p in every[image] for _, t in true)
+    return {
+        "strict": {
+            "detection/precision@0.3": tp / boxes,
+            "detection/recall@0.3": tp / total,
+            "detection/f1@0.3": 2 * tp / (boxes + total),
+            "detection_agnostic/f1@0.3": 2 * agnostic / (boxes + total),
+            "localization/good@0.5": good / len(truth),
+        },
+        "paper": {
+            "detection/precision@0.3": hits / boxes,
+            "detection/recall@0.3": found / total,
+            "detection/f1@0.3": 2
+            * (hits / boxes)
+            * (found / total)
+            / (hits / boxes + found / total),
+            "localization/good@0.5": good / len(truth),
+        },
+    }
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_boxes_against_the_wording_written_out(seed):
+    records, lines = _random_case(seed)
+    figures, _ = _score(records, lines)
+    for protocol, expected in _slow(records, lines).items():
+        for name, value in expected.items():
+            assert figures[protocol][name].value == pytest.approx(value), (protocol, name)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_decisions_against_scikit_learn(seed):
+    rng = random.Random(seed)
+    records, lines, truth, said = [], [], [], []
+    for i in range(60):
+        there = rng.random() < 0.4
+        records.append(_record(f"i{i}", 0, rng.choice(CLASSES), [BOX] if there else []))
+        truth.append(there)
+        said.append(rng.random() < (0.7 if there else 0.2))
+        lines.append(_said(records[-1], "Yes." if said[-1] else "No."))
+    strict = _values(records, lines, "strict")
+    assert strict["vqa/accuracy"] == pytest.approx(sklearn_metrics.accuracy_score(truth, said))
+    assert strict["vqa/balanced_accuracy"] == pytest.approx(
+        sklearn_metrics.balanced_accuracy_score(truth, said)
+    )
+    assert strict["vqa/mcc"] == pytest.approx(sklearn_metrics.matthews_corrcoef(truth, said))
+    paper = _values(records, lines, "paper")
+    assert paper["vqa/f1"] == pytest.approx(sklearn_metrics.f1_score(truth, said))
+    assert paper["vqa/precision"] == pytest.approx(sklearn_metrics.precision_score(truth, said))
+    assert paper["vqa/recall"] == pytest.approx(sklearn_metrics.recall_score(truth, said))
+
+
+def test_identity_is_the_maximum():
+    records, _ = _random_case(1)
+    figures, problems = _score(records, _perfect(records))
+    for protocol in ("paper", "strict"):
+        values = {name: figure.value for name, figure in figures[protocol].items()}
+        for name in (
+            *("vqa/precision", "vqa/recall", "vqa/f1", "localization/mean_iou"),
+            *(f"detection/{m}@0.3" for m in ("precision", "recall", "f1", "miou_tp")),
+        ):
+            assert values[name] == pytest.approx(1), (protocol, name)
+        assert values["parse_failure_rate"] == 0
+    strict = {name: figure.value for name, figure in figures["strict"].items()}
+    for name in ("accuracy", "balanced_accuracy", "mcc", "exact_set"):
+        assert strict[f"vqa/{name}"] == pytest.approx(1)
+    # Images without true boxes cannot be "good": that ceiling is printed, and reached.
+    assert strict["localization/ceiling"] < 1
+    assert strict["localization/good@0.5"] == strict["localization/ceiling"]
+    assert strict["localization_with_lesion/good@0.5"] == 1
+    assert strict["detection/boxes_per_normal_image"] == 0
+    assert not any(problems.values())
+
+
+def test_order_of_lines_and_boxes_does_not_matter():
+    records, lines = _random_case(2)
+    shuffled = [{**line, "boxes": line["boxes"][::-1]} for line in lines[::-1]]
+    first, second = _score(records, lines)[0], _score(records, shuffled)[0]
+    for protocol, figures in first.items():
+        for name, figure in figures.items():
+            other = second[protocol][name]
+            assert figure.n == other.n
+            assert figure.value == pytest.approx(other.value), name
+            if figure.ci_low is not None:
+                assert figure.ci_low == pytest.approx(other.ci_low), name
+
+
+def test_far_away_boxes_and_copies_raise_nothing():
+    records = [_record("i0", 0, "ILD", [BOX]), _record("i1", 0, "ILD", [BOX])]
+    good = [_said(r, "Yes.", [FRACTIONS]) for r in records]
+    before = _values(records, good, "strict")
+    far = [_said(records[0], "Yes.", [FRACTIONS, [0.95, 0.95, 1, 1]]), good[1]]
+    for protocol in ("paper", "strict"):
+        name = "detection/precision@0.3"
+        assert _values(records, far, protocol)[name] < _values(records, good, protocol)[name]
+    copies = [_said(records[0], "Yes.", [FRACTIONS] * 10), good[1]]
+    after = _values(records, copies, "strict")
+    assert after["detection/f1@0.3"] < before["detection/f1@0.3"]
+    assert after["detection/precision@0.3"] == pytest.approx(2 / 11)
+    assert after["detection/duplicate_share"] == pytest.approx(9 / 11)
+    # The paper's wording doesn't mind.
+    assert _values(records, copies, "paper")["detection/f1@0.3"] == 1
+
+
+def test_a_box_that_two_answers_give_is_one_box():
+    asks = [_record("i0", n, "ILD", [BOX], kind=k) for n, k in enumerate(["Where", "Yes_No"])]
+    both = [_said(r, "Yes.", [FRACTIONS]) for r in asks]
+    strict = _values(asks, both, "strict")
+    assert strict["detection/precision@0.3"] == strict["detection/recall@0.3"] == 1
+    assert strict["detection/truth_boxes_per_image"] == 1
+    # The paper's wording counts boxes, not what they are about.
+    one_more = _said(asks[0], "Yes.", [FRACTIONS, [0.0, 0.8, 0.9, 0.9]])
+    figures, _ = _score(asks, [one_more, both[1]])
+    assert figures["paper"]["detection/precision@0.3"].value == pytest.approx(2 / 3)
+    assert figures["paper"]["localization/mean_iou"].value == pytest.approx(2 / 3)
+    assert figures["strict"]["detection/precision@0.3"].value == 0.5
+    assert figures["strict"]["localization/mean_iou"].value == 0.5
+    a, b = (0, (1.0,)), (0, (2.0,))
+    assert sorted(union([[a, a], [a, b], [b]])) == [a, a, b]
+
+
+def test_undefined_is_null():
+    absent = [_record("i0", 0, "ILD"), _record("i1", 0, "ILD")]
+    silent = [_said(r, "No.") for r in absent]
+    figures, _ = _score(absent, silent)
+    for protocol in ("paper", "strict"):
+        for name in (
+            *("vqa/precision", "vqa/recall", "vqa/f1", "localization/mean_iou"),
+            *(f"detection/{m}@0.3" for m in ("precision", "recall", "f1", "miou_tp")),
+        ):
+            cell = figures[protocol][name].to_json()
+            assert cell["value"] is cell["ci_low"] is cell["ci_high"] is None, (protocol, name)
+            assert cell["n"] == 2
+    assert figures["strict"]["vqa/accuracy"].value == 1
+    assert figures["strict"]["vqa/balanced_accuracy"].value is None
+    assert figures["strict"]["localization/good@0.5"].value == 0
+
+    # Boxes that hit nothing: precision is 0 and known, the mean over no hits is not.
+    records = [_record("i0", 0, "ILD", [BOX])]
+    strict = _values(records, [_said(records[0], "Yes.", [OTHER_FRACTIONS])], "strict")
+    assert strict["detection/precision@0.3"] == strict["detection/f1@0.3"] == 0
+    assert strict["detection/miou_tp@0.3"] is None
+
+
+def test_accuracy_of_the_paper_is_null_with_f1_beside_it():
+    records, lines = _random_case(3)
+    paper = _values(records, lines, "paper")
+    assert paper["vqa/accuracy"] is None
+    assert paper["vqa/accuracy_as_printed"] == paper["vqa/f1"]
+    strict = _values(records, lines, "strict")
+    assert strict["vqa/accuracy"] != strict["vqa/f1"]
+
+
+def test_n_is_images_or_questions():
+    records, lines = _random_case(4)
+    figures, _ = _score(records, lines)
+    asked = sum(r.variables is not None for r in records)
+    for name, figure in figures["strict"].items():
+        if name.startswith(("detection/", "detection_agnostic/", "localization/")):
+            assert figure.n == (2 if "normal_image" in name else 7), name
+    assert figures["strict"]["vqa/f1"].n == len(records)
+    assert figures["strict"]["vqa/accuracy"].n == asked
+    assert figures["paper"]["parse_failure_rate"].n == len(records)
+
+
+def test_breakdown_by_class_and_type():
+    records = [
+        _record("i0", 0, "ILD", [BOX]),
+        _record("i0", 1, "Nodule/Mass", [OTHER], kind="Where"),
+        _record("i1", 0, "ILD"),
+    ]
+    lines = [
+        _said(records[0], "Yes.", [FRACTIONS]),
+        _said(records[1], "No."),
+        _said(records[2], "Yes.", [FRACTIONS]),
+    ]
+    figures = _score(records, lines)[0]["strict"]
+    assert figures["by_class/detection/precision@0.3/ILD"].value == 0.5
+    assert figures["by_class/detection/recall@0.3/ILD"].value == 1
+    assert figures["by_class/detection/f1@0.3/ILD"].n == 1
+    assert figures["by_class/detection/f1@0.3/Nodule/Mass"].value == 0
+    assert figures["by_class/detection/f1@0.3/Pneumothorax"].value is None
+    assert figures["by_class/detection/f1@0.3/Pneumothorax"].n == 0
+    assert figures["by_class/vqa/accuracy/ILD"].value == 0.5
+    assert figures["by_class/vqa/accuracy/ILD"].n == 2
+    assert figures["by_question_type/vqa/f1/Is_there"].value == pytest.approx(2 / 3)
+    assert figures["by_question_type/vqa/f1/Where"].value == 0
+    assert figures["by_question_type/vqa/f1/Where"].n == 1
+    by_class = [figures[f"by_class/detection/f1@0.3/{name}"] for name in CLASSES]
+    assert len(by_class) == 14
+
+
+READERS = {
+    "R1": [{"label": "ILD", "box": BOX}],
+    "R2": [{"label": "ILD", "box": [22.0, 12.0, 100.0, 50.0]}],
+    "R3": [{"label": "Pleural effusion", "box": OTHER}],
+}
+
+
+def test_ground_truth_modes_and_the_recall_ceiling():
+    """One box per question cannot find three readers' boxes."""
+    record = _record("i0", 0, "ILD", [BOX], readers=READERS)
+    lines = [_said(record, "Yes.", [FRACTIONS])]
+    recalls, ceilings, paper = {}, {}, {}
+    for mode in ("exact", "raw", "per_reader"):
+        strict = _values([record], lines, "strict", gt_mode=mode)
+        recalls[mode] = strict["detection/recall@0.3"]
+        ceilings[mode] = strict["detection/recall_ceiling@0.3"]
+        paper[mode] = _values([record], lines, "paper", gt_mode=mode)["detection/recall@0.3"]
+        assert strict["detection/recall_ceiling_one_box"] >= recalls[mode]
+    assert recalls == ceilings == {"exact": 1, "raw": pytest.approx(1 / 3), "per_reader": 2 / 3}
+    assert paper == {"exact": 1, "raw": 2 / 3, "per_reader": 2 / 3}
+    raw = _values([record], lines, "strict", gt_mode="raw")
+    assert raw["detection/recall_ceiling_one_box"] == pytest.approx(1 / 3)
+    assert raw["detection/truth_boxes_per_image"] == 3
+
+
+@pytest.mark.parametrize(
+    ("mode", "recall", "boxes"),
+    [
+        ("reader:R2", 1.0, 1),
+        ("reader:R3", 0.0, 1),
+        ("majority", 0.5, 2),
+        ("lesion_majority", 1.0, 1),
+        ("wbf", 0.5, 2),
+        ("nms:0.9", 0.5, 2),
+        ("components", 0.5, 2),
+    ],
+)
+def test_merged_readers_as_truth(mode, recall, boxes):
+    record = _record("i0", 0, "ILD", [BOX], readers=READERS)
+    strict = _values([record], [_said(record, "Yes.", [FRACTIONS])], "strict", gt_mode=mode)
+    assert strict["detection/recall@0.3"] == recall
+    assert strict["detection/truth_boxes_per_image"] == boxes
+
+
+def test_one_reader_is_truth_only_where_they_read():
+    records = [
+        _record("i0", 0, "ILD", [BOX], readers=READERS),
+        _record("i1", 0, "ILD", [BOX], readers={"R9": []}),
+    ]
+    lines = [_said(record, "Yes.", [FRACTIONS]) for record in records]
+    figures = _score(records, lines, gt_mode="reader:R1")[0]["strict"]
+    figure = figures["detection/precision@0.3"]
+    assert (figure.value, figure.n) == (1, 1)
+    assert figures["vqa/accuracy"].n == 2
+    # Whoever reads "No finding" is a truth without boxes.
+    figure = _score(records, lines, gt_mode="reader:R9")[0]["strict"]["detection/precision@0.3"]
+    assert (figure.value, figure.n) == (0, 1)
+    with pytest.raises(UserError, match=r"'reader:R7': expected one of R1, R2, R3, R9"):
+        _score(records, lines, gt_mode="reader:R7")
+
+
+def test_images_of_a_patient_are_resampled_together():
+    records, lines = [], []
+    for i in range(40):
+        records.append(_record(f"i{i}", 0, "ILD", [BOX], patient_id=f"p{i // 10}"))
+        lines.append(_said(records[-1], "Yes.", [FRACTIONS if i < 20 else OTHER_FRACTIONS]))
+    loose = [r.model_copy(update={"patient_id": None}) for r in records]
+    name = "detection/f1@0.3"
+    width = {}
+    for key, group in (("patient", records), ("image", loose)):
+        figure = _score(group, lines, bootstrap=Bootstrap(resamples=400))[0]["strict"][name]
+        assert figure.value == 0.5
+        width[key] = figure.ci_high - figure.ci_low
+    assert width["patient"] > 1.5 * width["image"]
+
+
+def test_systems_share_their_resamples():
+    records, lines = _random_case(5)
+    references = read_references(records, "exact", "r.jsonl")
+    predictions = [parse_prediction(line, "p:1") for line in lines]
+    scores = score(
+        references, {"a": predictions, "b": predictions}, None, ScoreOptions("exact", bootstrap=FEW)
+    )
+    assert scores.figures["a"] == scores.figures["b"]
+
+
+def test_a_mean_over_true_positives_below_the_threshold_is_refused(monkeypatch):
+    """The paper's 0.036 (Table 5) cannot be; should counting go wrong, it must not be written."""
+    records = [_record("i0", 0, "ILD", [BOX])]
+    monkeypatch.setattr(
+        "cxrjax.papers.vindr_cxr_vqa.boxes.match_one_to_one",
+        lambda overlaps, thresholds, with_classes=True: np.ones((len(thresholds), 1), bool),
+    )
+    with pytest.raises(AssertionError, match="not above"):
+        _score(records, [_said(records[0], "Yes.", [[0.4, 0.1, 0.9, 0.5]])])
+
+
+def test_every_figure_is_a_finite_number_or_null():
+    for seed, drop in itertools.product(range(3), (0, 5)):
+        records, lines = _random_case(seed, images=3)
+        figures, _ = _score(records, lines[drop:])
+        for named in figures.values():
+            for name, figure in named.items():
+                for value in dataclasses.astuple(figure):
+                    assert value is None or np.isfinite(value), name
+                if figure.ci_low is not None:
+                    assert figure.ci_low <= figure.ci_high
