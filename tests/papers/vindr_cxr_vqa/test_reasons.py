@@ -26,7 +26,7 @@ from cxrjax.papers.vindr_cxr_vqa.construct.questions import (
 )
 from cxrjax.papers.vindr_cxr_vqa.construct.template_writer import TemplateWriter
 from cxrjax.papers.vindr_cxr_vqa.construct.templates import load_templates
-from cxrjax.papers.vindr_cxr_vqa.vocabulary import class_words, reading_remarks
+from cxrjax.papers.vindr_cxr_vqa.construct.vocabulary import class_words, reading_remarks
 from cxrjax.radiology_text.mentions import VINDR_VOCABULARY, MentionReader
 
 READER = MentionReader(VINDR_VOCABULARY)

@@ -22,7 +22,7 @@ from cxrjax.papers.vindr_cxr_vqa.construct.box_words import (
 )
 from cxrjax.papers.vindr_cxr_vqa.construct.plan import REASON_WORDS, PlannedQuestion
 from cxrjax.papers.vindr_cxr_vqa.construct.templates import Templates, format_box
-from cxrjax.papers.vindr_cxr_vqa.vocabulary import class_words, reading_remarks
+from cxrjax.papers.vindr_cxr_vqa.construct.vocabulary import class_words, reading_remarks
 from cxrjax.radiology_text.english import join
 from cxrjax.records_io.quality import PixelBox
 

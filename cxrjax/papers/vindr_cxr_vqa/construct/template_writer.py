@@ -7,7 +7,7 @@ from cxrjax.papers.vindr_cxr_vqa.construct.plan import PlannedQuestion, Wording,
 from cxrjax.papers.vindr_cxr_vqa.construct.questions import stream
 from cxrjax.papers.vindr_cxr_vqa.construct.reasons import write_reason
 from cxrjax.papers.vindr_cxr_vqa.construct.templates import format_box, load_templates
-from cxrjax.papers.vindr_cxr_vqa.vocabulary import class_words
+from cxrjax.papers.vindr_cxr_vqa.construct.vocabulary import class_words
 from cxrjax.radiology_text.english import join
 
 EASY_BOXES = 2  # of a class, by one reader; nearest to Table 3's share of Easy questions
