@@ -4,16 +4,20 @@ import contextlib
 import math
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from ml_collections import ConfigDict
 
 from cxrjax.errors import UserError
+
+if TYPE_CHECKING:
+    from ml_collections import ConfigDict
+else:
+    ConfigDict = Any  # a step runs without ml_collections
 
 AXES = ("replica", "data", "fsdp", "tensor")
 BATCH_AXES = ("replica", "data", "fsdp")

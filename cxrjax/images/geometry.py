@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float, UInt8
-from PIL import Image
 
 # NumPy or JAX, whichever goes in comes out; JAX is not imported for users of NumPy.
 Boxes = Float[Any, "*batch 4"]
@@ -18,7 +17,6 @@ Boxes = Float[Any, "*batch 4"]
 # Antialiased (the filter widens with the reduction). 2.0 lets Pillow average whole blocks first as
 # long as twice the target is left: half the time at 1024 -> 224, and no pixel differs by more than
 # a few of 256 levels. Neither shifts the picture.
-_FILTER = Image.Resampling.BICUBIC
 _REDUCING_GAP = 2.0
 
 
@@ -74,7 +72,10 @@ def resize(
         height: rows wanted, pixels.
         width: columns wanted, pixels.
     """
-    resized = Image.fromarray(image).resize((width, height), _FILTER, reducing_gap=_REDUCING_GAP)
+    from PIL import Image  # here, since those who map boxes alone may be without Pillow
+
+    bicubic = Image.Resampling.BICUBIC
+    resized = Image.fromarray(image).resize((width, height), bicubic, reducing_gap=_REDUCING_GAP)
     return np.array(resized), IDENTITY
 
 

@@ -22,9 +22,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-import sentencepiece
 from jaxtyping import Int32
-from sentencepiece import sentencepiece_model_pb2
 
 from cxrjax.errors import UserError
 
@@ -40,9 +38,6 @@ _SPECIAL_PIECES = ("<pad>", "<eos>", "<bos>", "<unk>")
 GEMMA3_LOC_START = 256_001
 LOC_CARRIERS = tuple(f"<unused{99 + bin_index}>" for bin_index in range(NUM_LOC))
 _RENAMED = dict(zip(LOC_CARRIERS, LOC_PIECES, strict=True))
-
-# The type checker does not see what protobuf makes when the module is imported.
-_ModelProto: Any = sentencepiece_model_pb2.ModelProto  # type: ignore[attr-defined]
 
 END_OF_TURN = "<end_of_turn>"
 IMAGE_SOFT_TOKEN = "<image_soft_token>"
@@ -72,6 +67,10 @@ class _Format(Protocol):
 
 class _SentencePieceFormat:
     def __init__(self, model: bytes, name: str) -> None:
+        # Here, since who reads no text, as a training step does, may be without it.
+        import sentencepiece
+        from sentencepiece import sentencepiece_model_pb2
+
         try:
             self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         except RuntimeError as error:
@@ -81,7 +80,9 @@ class _SentencePieceFormat:
                 "cxrjax.tools.tokenizer_training"
             ) from None
         if self.id_of(LOC_PIECES[0]) is None and self.id_of(LOC_CARRIERS[0]) is not None:
-            proto = _ModelProto.FromString(model)
+            # The type checker does not see what protobuf makes when the module is imported.
+            proto_class: Any = sentencepiece_model_pb2.ModelProto  # type: ignore[attr-defined]
+            proto = proto_class.FromString(model)
             for piece in proto.pieces:
                 if piece.piece in _RENAMED:
                     piece.piece = _RENAMED[piece.piece]

@@ -2,14 +2,18 @@
 
 import math
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import optax
-from ml_collections import ConfigDict
 
 from cxrjax.distributed.meshes import path_name
 from cxrjax.errors import UserError
+
+if TYPE_CHECKING:
+    from ml_collections import ConfigDict
+else:
+    ConfigDict = Any  # a step runs without ml_collections
 
 # Biases, norms and position embeddings keep their size. Stacked layers give even these two axes,
 # so the name decides rather than the number of dimensions.

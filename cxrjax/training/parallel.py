@@ -5,7 +5,7 @@ pmap  plain data parallelism: every device runs the step on its own part of the 
       copies of everything, and sums are added up over the devices by name.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 from jax.experimental.multihost_utils import (
@@ -14,7 +14,6 @@ from jax.experimental.multihost_utils import (
 )
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from ml_collections import ConfigDict
 
 from cxrjax.distributed.meshes import BATCH_AXES, batch_shards
 from cxrjax.input_pipeline.batch import Batch
@@ -25,6 +24,11 @@ from cxrjax.training.step import (
     compile_train_step,
     make_train_step,
 )
+
+if TYPE_CHECKING:
+    from ml_collections import ConfigDict
+else:
+    ConfigDict = Any  # a step runs without ml_collections
 
 # The name by which a step under `pmap` adds up over devices.
 _AXIS = "devices"

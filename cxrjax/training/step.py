@@ -1,7 +1,7 @@
 """One optimiser step as one pure function, and the state it moves on."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,6 @@ from flax import nnx, struct
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Int, Key
-from ml_collections import ConfigDict
 
 from cxrjax.distributed.meshes import (
     BATCH_AXES,
@@ -26,6 +25,11 @@ from cxrjax.models.layers import salt
 from cxrjax.models.quantize import QUANTIZED_DTYPES, quantize_params
 from cxrjax.training.loss import Denominators, LossParts, batch_denominators, multitask_loss
 from cxrjax.training.optimizer import learning_rate_schedule, make_optimizer
+
+if TYPE_CHECKING:
+    from ml_collections import ConfigDict
+else:
+    ConfigDict = Any  # a step runs without ml_collections
 
 
 @struct.dataclass

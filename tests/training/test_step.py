@@ -109,6 +109,35 @@ def test_frozen_parameters_may_be_bfloat16(run_config, tiny_model, random_batch)
     assert {x.dtype for x in jax.tree.leaves(state.trainable)} == {jnp.dtype("float32")}
 
 
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_every_update_is_as_large_as_the_learning_rate_it_logs(
+    run_config, tiny_model, random_batch, accumulation
+):
+    """AdamW without memory moves every parameter by the learning rate, whatever its gradient."""
+    config = run_config
+    config.training.accumulation_steps = accumulation
+    adam = config.optimizer
+    adam.b1 = adam.b2 = adam.weight_decay = adam.clip_norm = 0.0
+    adam.schedule, adam.learning_rate, adam.end_value = "cosine", 0.04, 0.001
+    adam.warmup_steps, adam.warmup_from = 3, 0.01
+    graphdef, trainable, frozen = partition(tiny_model(), config.trainable)
+    state = step.init_state(trainable, make_optimizer(adam, 5))
+    function = jax.jit(step.make_train_step(graphdef, config, steps=5))
+    for expected in (0.01, 0.025, 0.04, 0.04, 0.001):
+        before = jax.tree.leaves(state.trainable)
+        state, metrics = function(state, frozen, random_batch())
+        after = jax.tree.leaves(state.trainable)
+        moved = np.concatenate(
+            [
+                np.abs(np.asarray(b) - np.asarray(a)).ravel()
+                for a, b in zip(before, after, strict=True)
+            ]
+        )
+        # A gradient of nearly nothing, beside Adam's epsilon, moves its parameter by less.
+        np.testing.assert_allclose(moved.max(), expected, rtol=1e-3)
+        np.testing.assert_allclose(metrics.learning_rate, expected, rtol=1e-5)
+
+
 def test_values_are_quotients_and_undefined_without_a_count(random_batch, run_config, tiny_model):
     batch = random_batch()
     batch = batch.replace(box_mask=np.zeros_like(batch.box_mask))
