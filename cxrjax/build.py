@@ -5,6 +5,7 @@
     python -m cxrjax.build --dataset=vindr_cxr_vqa --source=train.csv.gz --out=DIR
     python -m cxrjax.build --dataset=gemex --source=FOLDER --out=DIR
     python -m cxrjax.build --dataset=cxr_qba --source=RELEASE_OR_REPORTS --out=DIR
+    python -m cxrjax.build --dataset=ms_cxr --source=FILE_OR_FOLDER --out=DIR
     python -m cxrjax.build --dataset=records --source=FOLDER --out=DIR
     python -m cxrjax.build --dataset=sizes --source=BUILD --sizes=train_meta.csv --out=DIR
     python -m cxrjax.build --dataset=tfds --source=BUILD --out=DIR

@@ -241,6 +241,12 @@ def _build_cxr_qba(flags: argparse.Namespace) -> str | None:
     return None
 
 
+def _build_ms_cxr(flags: argparse.Namespace) -> None:
+    from cxrjax.papers.ms_cxr.build import build_ms_cxr
+
+    build_ms_cxr(flags.source, flags.out, flags.seed)
+
+
 def _build_own_records(flags: argparse.Namespace) -> None:
     from cxrjax.papers.benchmarks import CLOSED_CLASSES
     from cxrjax.records_io.own_records import OwnBuild, build_own_records
@@ -281,6 +287,7 @@ def _build_shards(flags: argparse.Namespace) -> str:
 BUILDERS: dict[str, Callable[[argparse.Namespace], str | None]] = {
     "cxr_qba": _build_cxr_qba,
     "gemex": _build_gemex,
+    "ms_cxr": _build_ms_cxr,
     "phantom": _build_phantom,
     "phantom_studies": _build_phantom_studies,
     "records": _build_own_records,

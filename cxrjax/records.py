@@ -20,14 +20,17 @@ SCHEMA_VERSION = 1
 FIELDS_HELP = "data/README.md lists the fields of a record"
 
 PixelBox = Annotated[list[float], pydantic.Field(min_length=4, max_length=4)]
-DatasetName = Literal["vindr_cxr_vqa", "gemex", "cxr_qba", "vix_ray", "synthetic", "custom"]
-# How answers' texts write boxes, a key of `cxrjax.codecs.CODECS`. (CXR-QBA's and ViX-Ray's write
-# none.)
+DatasetName = Literal[
+    "vindr_cxr_vqa", "gemex", "cxr_qba", "vix_ray", "ms_cxr", "synthetic", "custom"
+]
+# How answers' texts write boxes, a key of `cxrjax.codecs.CODECS`. (CXR-QBA's, ViX-Ray's and
+# MS-CXR's write none.)
 RECORD_CODECS: dict[DatasetName, str] = {
     "vindr_cxr_vqa": "vindr_px",
     "gemex": "gemex",
     "cxr_qba": "vindr_px",
     "vix_ray": "vindr_px",
+    "ms_cxr": "vindr_px",
     "synthetic": "vindr_px",
     "custom": "vindr_px",
 }

@@ -43,6 +43,7 @@ _TITLES = {
     "gemex": "GEMeX results",
     "cxr_qba": "CXR-QBA results",
     "vix_ray": "ViX-Ray results",
+    "ms_cxr": "MS-CXR results",
 }
 
 

@@ -124,3 +124,33 @@ def v_score(predicted: Float[np.ndarray, "n 4"], truth: Float[np.ndarray, "m 4"]
         truth=total / len(truth),
         both_empty=False,
     )
+
+
+def contrast_to_noise(heat: Float[np.ndarray, "h w"], inside: Bool[np.ndarray, "h w"]) -> float:
+    """Signed contrast-to-noise ratio; infinite without noise, 0 of a map that is the same all over.
+
+    Args:
+        inside: where the true region is; neither everywhere nor nowhere.
+    """
+    within, outside = heat[inside], heat[~inside]
+    contrast = float(within.mean() - outside.mean())
+    # Exactly, where sums of equal numbers round.
+    if np.ptp(within) == 0 and np.ptp(outside) == 0:
+        return 0.0 if within[0] == outside[0] else float(np.copysign(np.inf, contrast))
+    return contrast / float(np.sqrt(within.var() + outside.var()))
+
+
+def region_mask(
+    boxes: Float[np.ndarray, "n 4"], size: tuple[int, int], shape: tuple[int, int]
+) -> Bool[np.ndarray, "h w"]:
+    """Which cells of a map over the whole image have their centres in some box.
+
+    Args:
+        boxes: pixels xyxy of an image of this `size` (height, width).
+    """
+    ys = (np.arange(shape[0]) + 0.5) * size[0] / shape[0]
+    xs = (np.arange(shape[1]) + 0.5) * size[1] / shape[1]
+    mask = np.zeros(shape, bool)
+    for x0, y0, x1, y1 in boxes:
+        mask |= ((ys >= y0) & (ys < y1))[:, None] & ((xs >= x0) & (xs < x1))
+    return mask

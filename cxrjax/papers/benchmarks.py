@@ -4,6 +4,7 @@ from cxrjax.papers.cxr_qba.figures import CXR_QBA
 from cxrjax.papers.cxr_qba.validation.boxes import CXR_QBA_BOXES
 from cxrjax.papers.cxr_qba.validation.tags import CXR_QBA_TAGS
 from cxrjax.papers.gemex.figures import GEMEX
+from cxrjax.papers.ms_cxr.figures import MS_CXR
 from cxrjax.papers.vindr_cxr_vqa.classes import CLASSES
 from cxrjax.papers.vindr_cxr_vqa.figures import VINDR_CXR_VQA
 from cxrjax.papers.vix_ray.figures import VIX_RAY
@@ -14,6 +15,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "gemex": GEMEX,
     "cxr_qba": CXR_QBA,
     "vix_ray": VIX_RAY,
+    "ms_cxr": MS_CXR,
 }
 
 # Data set -> the only labels that its records may have; another is a fault of the record.

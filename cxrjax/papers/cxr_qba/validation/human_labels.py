@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from cxrjax.errors import UserError
+from cxrjax.papers.sources.ms_cxr import read_marks, to_number
 from cxrjax.records_io.csv_table import TableRow, read_table
 from cxrjax.records_io.quality import PixelBox, QualityLog, Unusable
 
@@ -145,54 +146,16 @@ def read_ms_cxr(path: Path, quality: QualityLog) -> ImageBoxes:
     Raises:
         UserError: the file cannot be read, or lacks what it should have.
     """
-    marks = _coco_marks(path) if path.suffix == ".json" else _csv_marks(path, quality)
     known = load_label_classes().boxes["MS-CXR"]
-    return _collect(marks, known, quality, path)
+    return _collect(_ms_cxr_marks(path, quality), known, quality, path)
 
 
-def _csv_marks(path: Path, quality: QualityLog) -> Iterator[tuple[str, str, PixelBox | None, str]]:
-    sizes = ("x", "y", "w", "h")
-    for row in read_table(path, ("category_name", "dicom_id", *sizes)):
-        image_id = row.cells["dicom_id"]
-        if row.fault is not None:
-            quality.set_aside(row.fault.reason, image_id, row.where, row.fault.found)
+def _ms_cxr_marks(path: Path, quality: QualityLog) -> Iterator[tuple[str, str, PixelBox, str]]:
+    for mark in read_marks(path):
+        if mark.fault is not None:
+            quality.set_aside(mark.fault.reason, mark.image_id, mark.where, mark.fault.found)
             continue
-        box = _from_corner([_number(row.cells[name]) for name in sizes])
-        yield image_id, row.cells["category_name"], box, row.where
-
-
-def _from_corner(numbers: Sequence[float]) -> PixelBox | None:
-    if len(numbers) != 4:
-        return None
-    x, y, width, height = numbers
-    return x, y, x + width, y + height
-
-
-def _coco_marks(path: Path) -> Iterator[tuple[str, str, PixelBox | None, str]]:
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        images = {
-            image["id"]: image.get("dicom_id") or Path(image["file_name"]).stem
-            for image in data["images"]
-        }
-        names = {category["id"]: category["name"] for category in data["categories"]}
-        marks = [
-            (
-                images[mark["image_id"]],
-                names[mark["category_id"]],
-                _from_corner([_number(value) for value in mark["bbox"]]),
-                f"{path.name}: annotation {number}",
-            )
-            for number, mark in enumerate(data["annotations"])
-        ]
-    except OSError as error:
-        raise UserError(f"{path}: cannot read: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(
-            f"{path}: not COCO's layout ({type(error).__name__}: {error}); expected images, "
-            "annotations and categories as MS-CXR has them"
-        ) from None
-    yield from marks
+        yield mark.image_id, mark.category, mark.box, mark.where
 
 
 def read_reflacx(folder: Path, quality: QualityLog) -> ImageBoxes:
@@ -214,7 +177,7 @@ def read_reflacx(folder: Path, quality: QualityLog) -> ImageBoxes:
 
 def _reflacx_marks(
     tables: Sequence[Path], quality: QualityLog
-) -> Iterator[tuple[str, str, PixelBox | None, str]]:
+) -> Iterator[tuple[str, str, PixelBox, str]]:
     for table in tables:
         for reading in read_table(table, ("id", "dicom_id")):
             if reading.fault is not None:
@@ -232,13 +195,13 @@ def _reflacx_marks(
 
 def _ellipse_marks(
     row: TableRow, image_id: str, where: str, quality: QualityLog
-) -> Iterator[tuple[str, str, PixelBox | None, str]]:
+) -> Iterator[tuple[str, str, PixelBox, str]]:
     names = [
         name
         for name in load_label_classes().boxes["REFLACX"]
         if row.cells.get(name, "").strip().lower() in ("true", "1", "1.0")
     ]
-    certainty = _number(row.cells["certainty"])
+    certainty = to_number(row.cells["certainty"])
     fault = row.fault
     if fault is None and names and math.isnan(certainty):
         found = f"certainty is {row.cells['certainty']!r}; expected 1 to 5"
@@ -246,13 +209,13 @@ def _ellipse_marks(
     if fault is not None:
         quality.set_aside(fault.reason, image_id, where, fault.found)
     elif certainty >= LEAST_CERTAINTY:
-        corners = [_number(row.cells[name]) for name in _CORNERS]
+        corners = [to_number(row.cells[name]) for name in _CORNERS]
         for name in names:
             yield image_id, name, (corners[0], corners[1], corners[2], corners[3]), where
 
 
 def _collect(
-    marks: Iterator[tuple[str, str, PixelBox | None, str]],
+    marks: Iterator[tuple[str, str, PixelBox, str]],
     known: Mapping[str, ClassTags],
     quality: QualityLog,
     path: Path,
@@ -262,18 +225,10 @@ def _collect(
         quality.examined["boxes"] += 1
         if name not in known:
             quality.set_aside("unknown_class", image_id, where, f"class {name!r}")
-        elif box is None or not (box[0] < box[2] and box[1] < box[3]):
+        elif not (box[0] < box[2] and box[1] < box[3]):
             quality.set_aside("bad_box", image_id, where, f"{box}; expected corners of an area")
         else:
             boxes.setdefault(image_id, {}).setdefault(name, []).append(box)
     if not boxes:
         raise UserError(f"{path}: no usable box of a known class")
     return boxes
-
-
-def _number(value: Any) -> float:
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        return math.nan
-    return number if math.isfinite(number) else math.nan
