@@ -22,6 +22,7 @@ from pathlib import Path
 
 from cxrjax.cli import run
 from cxrjax.errors import UserError
+from cxrjax.files import shipped
 from cxrjax.training import interchange
 
 
@@ -34,10 +35,10 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("--checkpoint", required=True, type=Path, metavar="PATH", help="what to convert")
+    add("--checkpoint", required=True, type=shipped, metavar="PATH", help="what to convert")
     add("--out", required=True, type=Path, metavar="DIR", help="folder to write to")
     add("--to", default="orbax", choices=("orbax", "hf", "peft", "merged"), help="what to write")
-    add("--base", type=Path, metavar="DIR", help="the base of a PEFT adapter")
+    add("--base", type=shipped, metavar="DIR", help="the base of a PEFT adapter")
     add(
         "--dtype",
         choices=("float32", "bfloat16"),

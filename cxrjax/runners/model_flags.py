@@ -10,6 +10,7 @@ from ml_collections import ConfigDict
 from cxrjax.decoding.answer_forms import ANSWER_FORMS
 from cxrjax.distributed.meshes import AXES
 from cxrjax.errors import UserError
+from cxrjax.files import shipped
 from cxrjax.input_pipeline.prompts import PROMPTS
 from cxrjax.runners.stand_in_images import STAND_INS
 from cxrjax.training.config import default_config
@@ -42,7 +43,7 @@ def add_model_flags(parser: argparse.ArgumentParser) -> Any:
     """
     model = parser.add_mutually_exclusive_group(required=True)
     model.add_argument("--workdir", type=Path, help="a training run: its best checkpoint")
-    model.add_argument("--checkpoint", type=Path, help="a base model's directory")
+    model.add_argument("--checkpoint", type=shipped, help="a base model's directory")
     add = parser.add_argument
     add("--step", type=int, help="of a training run, another checkpoint than the best")
     add("--image_root", type=Path, help="what image_path is relative to (data/README.md)")
