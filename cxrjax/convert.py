@@ -23,7 +23,6 @@ from pathlib import Path
 from cxrjax.cli import run
 from cxrjax.errors import UserError
 from cxrjax.files import shipped
-from cxrjax.training import interchange
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -50,6 +49,8 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> None:
     """Converts what the flags name."""
     flags = parse_arguments(argv)
+    from cxrjax.training import interchange  # after the flags: --help stays quick
+
     source, out = flags.checkpoint, flags.out
     kind = interchange.kind_of(source)
     if (kind == "peft") != (flags.base is not None):
@@ -72,6 +73,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _convert(flags: argparse.Namespace, kind: str) -> None:
+    from cxrjax.training import interchange
+
     source, out = flags.checkpoint, flags.out
     if kind == "hf":
         interchange.import_hf(source, out, flags.dtype)

@@ -3,17 +3,16 @@
 import argparse
 import re
 from pathlib import Path
-from typing import Any
-
-from ml_collections import ConfigDict
+from typing import TYPE_CHECKING, Any
 
 from cxrjax.decoding.answer_forms import ANSWER_FORMS
-from cxrjax.distributed.meshes import AXES
 from cxrjax.errors import UserError
 from cxrjax.files import shipped
 from cxrjax.input_pipeline.prompts import PROMPTS
 from cxrjax.runners.stand_in_images import STAND_INS
-from cxrjax.training.config import default_config
+
+if TYPE_CHECKING:
+    from ml_collections import ConfigDict
 
 
 def _split(text: str) -> tuple[str, ...]:
@@ -83,12 +82,16 @@ def add_model_flags(parser: argparse.ArgumentParser) -> Any:
     return model
 
 
-def mesh_config(text: str) -> ConfigDict:
+def mesh_config(text: str) -> "ConfigDict":
     """The `mesh` group that `--mesh` describes; what it leaves out is as by default.
 
     Raises:
         UserError: it is not AXIS=N,... of axes that there are.
     """
+    # Not at the top: --help stays quick.
+    from cxrjax.distributed.meshes import AXES
+    from cxrjax.training.config import default_config
+
     mesh = default_config().mesh
     for word in filter(None, text.split(",")):
         axis, _, size = (part.strip() for part in word.partition("="))
