@@ -1,8 +1,42 @@
 """Installs cxrjax: `pip install -c constraints.txt -e .[test]`."""
 
+import shutil
 from pathlib import Path
 
 from setuptools import find_packages, setup
+from setuptools.command.build_py import build_py
+
+# What a wheel carries besides the package, for `cxrjax.files.shipped` to find.
+SHIPPED = ("configs", "data/demo_base")
+
+
+# What one feature needs and build, train and evaluate do not; `test` has all of it.
+OPTIONAL = {
+    # Krippendorff's alpha of readers (`review --sheets`, --readers).
+    "agreement": ["krippendorff>=0.8,<1"],
+    # GEMeX's Figure 5.
+    "figures": ["wordcloud>=1.9.4,<2"],
+    # Reading llama.cpp's weight files.
+    "gguf": ["gguf>=0.17,<1"],
+    # Asking models behind OpenAI-compatible servers.
+    "language_model": ["openai>=3,<4"],
+    # Vietnamese words and parts of speech; its model comes with it.
+    "vietnamese": ["pyvi>=0.1.1,<0.2"],
+}
+
+
+class BuildWithShipped(build_py):
+    """Copies configurations and the demo's base into the wheel."""
+
+    def run(self) -> None:
+        super().run()
+        if self.editable_mode:  # there the repository has them
+            return
+        for folder in SHIPPED:
+            target = Path(self.build_lib) / "cxrjax" / "_bundled" / folder
+            ignored = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(folder, target, ignore=ignored, dirs_exist_ok=True)
+
 
 setup(
     name="cxrjax",
@@ -12,12 +46,10 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     python_requires=">=3.11",
+    cmdclass={"build_py": BuildWithShipped},
+    entry_points={"console_scripts": ["cxrjax = cxrjax.__main__:main"]},
     packages=find_packages(include=["cxrjax", "cxrjax.*"]),
-    package_data={
-        "cxrjax": [
-            f"**/*.{ending}" for ending in ("css", "j2", "js", "json", "toml")
-        ]
-    },
+    package_data={"cxrjax": [f"**/*.{ending}" for ending in ("css", "j2", "js", "json", "toml")]},
     install_requires=[
         "absl-py>=2.1,<3",
         "clu>=0.0.12,<0.1",
@@ -28,14 +60,12 @@ setup(
         # TensorFlow Datasets needs it and does not bring it.
         "importlib-resources>=6,<8",
         "imagehash>=4.3,<5",
-        "jax>=0.10,<0.11",
+        "jax>=0.10,<0.12",
         "jaxtyping>=0.3,<0.4",
         "jinja2>=3.1,<4",
-        "krippendorff>=0.8,<1",
         "matplotlib>=3.10,<4",
         "ml-collections>=1.0,<2",
         "numpy>=2.0,<3",
-        "openai>=3,<4",
         "optax>=0.2.5,<0.3",
         "orbax-checkpoint>=0.12,<0.13",
         "pillow>=11,<14",
@@ -45,8 +75,6 @@ setup(
         "pydicom>=3.0,<4",
         "pylibjpeg>=2.0,<3",
         "pylibjpeg-openjpeg>=2.4,<3",
-        # Vietnamese words and parts of speech; its model comes with it.
-        "pyvi>=0.1.1,<0.2",
         "qwix>=0.1.8,<0.2",
         "rouge-score>=0.1.2,<0.2",
         "sacrebleu>=2.5,<3",
@@ -63,23 +91,20 @@ setup(
         "tokenizers>=0.22,<1",
         "tqdm>=4.66,<5",
         "transformers>=5,<6",
-        # GEMeX's Figure 5.
-        "wordcloud>=1.9.4,<2",
     ],
     extras_require={
+        **OPTIONAL,
         # BERTScore, with a model from disk.
         "bertscore": ["torch>=2.9,<3"],
         # JPEG inside DICOM. An extra, since pylibjpeg-libjpeg is under GPL v3.
         "dicom_jpeg": ["pylibjpeg-libjpeg>=2.3,<3"],
-        # Reading llama.cpp's weight files.
-        "gguf": ["gguf>=0.17,<1"],
         # Construction as a pipeline. Wants older versions than constraints.txt has (`make beam`).
         "beam": ["apache-beam>=2.77,<3"],
         # The page to try models in. Wants an older Pillow than constraints.txt has (`make app`).
         "app": ["gradio>=6.31,<7"],
         "test": [
+            *(library for libraries in OPTIONAL.values() for library in libraries),
             "beartype>=0.21,<1",
-            "gguf>=0.17,<1",
             # The results page: its HTML, and a Chromium that is installed already.
             "html5lib>=1.1,<2",
             "hypothesis>=6.100,<7",
@@ -111,8 +136,8 @@ setup(
         # The TPU's compiler, for `plan` on machines without one. Not part of `test`: where it is
         # installed, JAX looks for TPUs first.
         "plan": ["libtpu>=0.0.42,<0.0.43"],
-        "tpu": ["jax[tpu]>=0.10,<0.11"],
-        "gpu": ["jax[cuda13]>=0.10,<0.11"],
+        "tpu": ["jax[tpu]>=0.10,<0.12"],
+        "gpu": ["jax[cuda13]>=0.10,<0.12"],
         "notebooks": ["ipykernel>=6.29,<8", "jupyterlab>=4,<5"],
     },
 )

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from cxrjax.cli import run
 from cxrjax.errors import UserError
-from cxrjax.training import interchange
+from cxrjax.files import shipped
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -34,10 +34,10 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("--checkpoint", required=True, type=Path, metavar="PATH", help="what to convert")
+    add("--checkpoint", required=True, type=shipped, metavar="PATH", help="what to convert")
     add("--out", required=True, type=Path, metavar="DIR", help="folder to write to")
     add("--to", default="orbax", choices=("orbax", "hf", "peft", "merged"), help="what to write")
-    add("--base", type=Path, metavar="DIR", help="the base of a PEFT adapter")
+    add("--base", type=shipped, metavar="DIR", help="the base of a PEFT adapter")
     add(
         "--dtype",
         choices=("float32", "bfloat16"),
@@ -49,6 +49,8 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> None:
     """Converts what the flags name."""
     flags = parse_arguments(argv)
+    from cxrjax.training import interchange  # after the flags: --help stays quick
+
     source, out = flags.checkpoint, flags.out
     kind = interchange.kind_of(source)
     if (kind == "peft") != (flags.base is not None):
@@ -71,6 +73,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _convert(flags: argparse.Namespace, kind: str) -> None:
+    from cxrjax.training import interchange
+
     source, out = flags.checkpoint, flags.out
     if kind == "hf":
         interchange.import_hf(source, out, flags.dtype)

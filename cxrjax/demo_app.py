@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cxrjax.cli import run
+from cxrjax.files import shipped
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -30,8 +31,8 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add = parser.add_argument
     add(
         "--base",
-        type=Path,
-        default=Path("data/demo_base"),
+        type=shipped,
+        default="data/demo_base",
         metavar="DIR",
         help="base directory, or a run (default data/demo_base)",
     )

@@ -1,5 +1,8 @@
 """Ends of a program that are no bugs: what the user can mend, and what a restart takes up."""
 
+import importlib
+from types import ModuleType
+
 
 class UserError(Exception):
     """Bad input, arguments or environment, told in one line.
@@ -19,3 +22,17 @@ class Preempted(BaseException):
 def first_line(error: BaseException) -> str:
     """What a library's error says first, for a message of one line."""
     return (str(error).splitlines() or [repr(error)])[0]
+
+
+def optional(module: str, extra: str) -> ModuleType:
+    """Imports what one feature alone needs.
+
+    Raises:
+        UserError: it is not installed; names the extra that brings it.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise UserError(
+            f"{module} cannot be imported ({first_line(error)}): pip install 'cxrjax[{extra}]'"
+        ) from None

@@ -23,7 +23,6 @@ from cxrjax.papers.benchmarks import BENCHMARKS
 from cxrjax.records import read_records, strip_answers, write_records
 from cxrjax.runners.base import answer_all
 from cxrjax.runners.model_flags import add_model_flags
-from cxrjax.runners.own_model import start_model
 from cxrjax.scoring.run_record import (
     check_folder,
     check_split,
@@ -31,9 +30,6 @@ from cxrjax.scoring.run_record import (
     write_score_record,
 )
 from cxrjax.scoring.scores import GT_MODE_HELP, ScoreOptions, write_scores
-from cxrjax.scoring.validation import draw_predictions
-from cxrjax.training.checkpoint import best_step, read_config
-from cxrjax.training.metric_log import write_figures
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -72,6 +68,12 @@ def system_name(flags: argparse.Namespace) -> str:
 def main(argv: Sequence[str] | None = None) -> None:
     """Evaluates, writes and prints the tables."""
     flags = parse_arguments(argv)
+    # After the flags: --help stays quick.
+    from cxrjax.runners.own_model import start_model
+    from cxrjax.scoring.validation import draw_predictions
+    from cxrjax.training.checkpoint import best_step, read_config
+    from cxrjax.training.metric_log import write_figures
+
     hosts.initialize(flags)
     references, image_root = flags.references, flags.image_root
     if flags.workdir:

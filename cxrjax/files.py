@@ -7,12 +7,33 @@ import json
 import os
 import platform
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from cxrjax.errors import UserError
+
+_PACKAGE = Path(__file__).parent
+# What ships beside the package; a wheel has it in the package (setup.py).
+_SHIPPED = ("configs", "data/demo_base")
+
+
+def shipped(path: str | Path) -> Path:
+    """The path, or what ships under this name where the working folder has nothing there.
+
+    A line on stderr says so.
+    """
+    path = Path(path)
+    if path.exists() or not any(path.is_relative_to(folder) for folder in _SHIPPED):
+        return path
+    bundled = _PACKAGE / "_bundled"
+    found = (bundled if bundled.is_dir() else _PACKAGE.parent) / path
+    if not found.exists():
+        return path
+    print(f"{path}: not in the working folder; the one that ships: {found}", file=sys.stderr)
+    return found
 
 
 def read_json_object(path: Path) -> dict[str, Any]:

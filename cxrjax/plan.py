@@ -20,16 +20,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import jax
-
 from cxrjax import cli
 from cxrjax.distributed.hardware import parse_topology
 from cxrjax.errors import UserError
-from cxrjax.planner import search, table
-from cxrjax.planner.describe import describe
-from cxrjax.planner.plans import KEPT, make_plan
-from cxrjax.training.config import batch_images
-from cxrjax.training.config_file import load_config
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -53,10 +46,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--kept_only", action="store_true", help="compile nothing; by formula what is not kept"
     )
-    parser.add_argument(
-        "--kept", type=Path, default=KEPT, metavar="DIR", help="where compiled figures are kept"
-    )
+    parser.add_argument("--kept", type=Path, metavar="DIR", help="where compiled figures are kept")
     flags, overrides = parser.parse_known_args(arguments)
+    # After the flags: --help stays quick.
+    import jax
+
+    from cxrjax.planner import search, table
+    from cxrjax.planner.describe import describe
+    from cxrjax.planner.plans import KEPT, make_plan
+    from cxrjax.training.config import batch_images
+    from cxrjax.training.config_file import load_config
+
     several = [f"--{name}" for name in ("find_batch", "sweep", "table") if getattr(flags, name)]
     if len(several) > 1:
         raise UserError(f"{' and '.join(several)}: one of them at a time")
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise UserError(f"--json is of a single plan: leave it or {several[-1]} out")
     # Whatever this machine has: programs are made for the devices of the slice.
     jax.config.update("jax_platforms", "cpu")
-    make = functools.partial(make_plan, kept=flags.kept, log_line=_log)
+    make = functools.partial(make_plan, kept=flags.kept or KEPT, log_line=_log)
     if flags.kept_only:
         make = functools.partial(make, kept_only=True)
     if flags.formula:

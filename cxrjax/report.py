@@ -34,8 +34,6 @@ from cxrjax.errors import UserError
 from cxrjax.files import read_json_list, read_json_object
 from cxrjax.input_pipeline.sources import default_image_root
 from cxrjax.pages.results.data import PICTURES
-from cxrjax.pages.results.page import Inputs, write_page
-from cxrjax.pages.results.studies import read_judgements
 from cxrjax.papers.benchmarks import BENCHMARKS
 
 _TITLES = {
@@ -86,6 +84,10 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> None:
     """Collects what there is and writes the page."""
     flags = parse_arguments(argv)
+    # After the flags: --help stays quick.
+    from cxrjax.pages.results.page import Inputs, write_page
+    from cxrjax.pages.results.studies import read_judgements
+
     workdir: Path = flags.workdir
     metrics_file: Path = flags.metrics or workdir / "metrics.json"
     scored_in = metrics_file.parent

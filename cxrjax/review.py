@@ -98,9 +98,9 @@ def _check_readers(parser: argparse.ArgumentParser, names: list[str]) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Does what the flags ask for and prints what came out; the exit code."""
+    flags = parse_arguments(argv)
     from cxrjax.pages.review import quality_control  # after the flags: --help stays quick
 
-    flags = parse_arguments(argv)
     if flags.check:
         return 0 if quality_control.check(flags) else EXIT_CHECKS_FAILED
     if flags.serve:

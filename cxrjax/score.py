@@ -36,7 +36,6 @@ from cxrjax.cli import garbage_collector_paused, run
 from cxrjax.codecs import CODECS
 from cxrjax.errors import UserError
 from cxrjax.language_model.judges import flags as judge_flags
-from cxrjax.language_model.judges.asked import LanguageModelJudge
 from cxrjax.metrics.bootstrap import Bootstrap
 from cxrjax.papers.benchmarks import BENCHMARKS, DATA_VALIDATIONS
 from cxrjax.papers.vix_ray.segmentation import SEGMENTERS
@@ -45,8 +44,6 @@ from cxrjax.scoring.bert_score import BertScoreSettings
 from cxrjax.scoring.run_record import check_folder, check_split, write_score_record
 from cxrjax.scoring.scores import GT_MODE_HELP, ScoreOptions, full_markdown, write_scores
 from cxrjax.scoring.seed_spread import seed_spread, spread_markdown
-
-_SCORED = {**BENCHMARKS, **DATA_VALIDATIONS}
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -58,7 +55,12 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("--benchmark", required=True, choices=sorted(_SCORED), help="whose tables")
+    add(
+        "--benchmark",
+        required=True,
+        choices=sorted([*BENCHMARKS, *DATA_VALIDATIONS]),
+        help="whose tables",
+    )
     add("--references", required=True, type=Path, metavar="FILE", help="records with answers")
     add(
         "--predictions",
@@ -141,10 +143,10 @@ def system_names(predictions: Sequence[Path], names: Sequence[str] | None) -> di
 def main(argv: Sequence[str] | None = None) -> None:
     """Scores what the flags name, writes the files and prints the tables."""
     flags = parse_arguments(argv)
-    benchmark = _SCORED[flags.benchmark]
+    of_records = flags.benchmark in BENCHMARKS
+    benchmark = (BENCHMARKS if of_records else DATA_VALIDATIONS)[flags.benchmark]
     systems = system_names(flags.predictions, flags.name)
     check_folder(flags.out)
-    of_records = flags.benchmark in BENCHMARKS
     if of_records:
         check_split(flags.references, flags.split_sha256, flags.manifest)
     elif flags.split_sha256 or flags.manifest:
@@ -178,6 +180,8 @@ def main(argv: Sequence[str] | None = None) -> None:
                 compare_to=flags.compare_to,
             ),
         )
+    from cxrjax.language_model.judges.asked import LanguageModelJudge
+
     if isinstance(judge, LanguageModelJudge) and flags.dry_run:
         print("\n".join(f"{task}: {estimate}" for task, estimate in judge.planned.items()))
         return

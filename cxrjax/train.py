@@ -14,39 +14,21 @@ where it stopped. A second signal leaves at once. What else may happen to a run 
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-
-from jax.sharding import Mesh
-from ml_collections import ConfigDict
+from typing import TYPE_CHECKING
 
 from cxrjax import cli
-from cxrjax.decoding.strategy import read_decoding
 from cxrjax.distributed import hosts
-from cxrjax.distributed import meshes as sharding
-from cxrjax.distributed.meshes import check_enough_images, host_rows
 from cxrjax.errors import UserError
-from cxrjax.input_pipeline.loader import mixture_loader
-from cxrjax.input_pipeline.mixture import Mixture
-from cxrjax.input_pipeline.tokenizer import Tokenizer
-from cxrjax.models import presets
-from cxrjax.papers.benchmarks import BENCHMARKS, CLOSED_CLASSES
-from cxrjax.scoring import validation
-from cxrjax.training import checkpoint, loop
-from cxrjax.training.base_model import model_sizes, tokenizer_path
-from cxrjax.training.config import batch_images, total_steps
-from cxrjax.training.config_file import load_config
-from cxrjax.training.coordinate_report import make_coordinate_report, named_figures
-from cxrjax.training.data import (
-    Features,
-    make_mixture,
-    open_records,
-    open_tokenizer,
-    open_training,
-    training_examples,
-)
-from cxrjax.training.features import make_features
-from cxrjax.training.mixture_config import train_files
-from cxrjax.training.preemption import Preemption
-from cxrjax.training.workdir import make_writable
+
+if TYPE_CHECKING:
+    from jax.sharding import Mesh
+    from ml_collections import ConfigDict
+
+    from cxrjax.input_pipeline.mixture import Mixture
+    from cxrjax.input_pipeline.tokenizer import Tokenizer
+    from cxrjax.training import loop
+    from cxrjax.training.data import Features
+    from cxrjax.training.preemption import Preemption
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -66,6 +48,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     hosts.add_flags(parser)
     flags, overrides = parser.parse_known_args(arguments)
+    # After the flags, here and below: --help stays quick.
+    from cxrjax.training.config_file import load_config
+    from cxrjax.training.preemption import Preemption
+
     config = load_config(flags.config, overrides)
     cli.keep_compiled_programs()
     hosts.initialize(flags)
@@ -80,14 +66,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def train(
-    config: ConfigDict,
+    config: "ConfigDict",
     workdir: Path,
-    preemption: Preemption | None = None,
+    preemption: "Preemption | None" = None,
     *,
     compiled: Path | None = None,
     compile_only: Path | None = None,
 ) -> None:
     """Everything from the records to the last checkpoint."""
+    from cxrjax.distributed import meshes as sharding
+    from cxrjax.distributed.meshes import check_enough_images, host_rows
+    from cxrjax.input_pipeline.loader import mixture_loader
+    from cxrjax.models import presets
+    from cxrjax.papers.benchmarks import CLOSED_CLASSES
+    from cxrjax.training import checkpoint, loop
+    from cxrjax.training.base_model import model_sizes, tokenizer_path
+    from cxrjax.training.config import batch_images, total_steps
+    from cxrjax.training.data import make_mixture, open_tokenizer, open_training
+    from cxrjax.training.features import make_features
+    from cxrjax.training.mixture_config import train_files
+    from cxrjax.training.workdir import make_writable
+
     mesh = sharding.make_mesh(config.mesh)
     rows = host_rows(mesh, batch_images(config))
     sources, quality = open_training(config, CLOSED_CLASSES)
@@ -127,7 +126,7 @@ def train(
         )
 
 
-def describe(mixture: Mixture) -> str:
+def describe(mixture: "Mixture") -> str:
     """A line of what there is to learn from each source."""
     counts = [
         f"{len(source.records):,} images of {source.records.num_questions:,} questions"
@@ -140,13 +139,20 @@ def describe(mixture: Mixture) -> str:
 
 
 def make_evaluate(
-    config: ConfigDict,
-    tokenizer: Tokenizer,
-    features: Features,
-    mesh: Mesh,
-    preemption: Preemption | None = None,
-) -> loop.Evaluate | None:
+    config: "ConfigDict",
+    tokenizer: "Tokenizer",
+    features: "Features",
+    mesh: "Mesh",
+    preemption: "Preemption | None" = None,
+) -> "loop.Evaluate | None":
     """The evaluation during training; None where no validation records are configured."""
+    from cxrjax.decoding.strategy import read_decoding
+    from cxrjax.papers.benchmarks import BENCHMARKS, CLOSED_CLASSES
+    from cxrjax.scoring import validation
+    from cxrjax.training.config import batch_images
+    from cxrjax.training.coordinate_report import make_coordinate_report, named_figures
+    from cxrjax.training.data import open_records, training_examples
+
     if config.benchmark not in BENCHMARKS:
         raise UserError(f"benchmark={config.benchmark!r}: expected one of {', '.join(BENCHMARKS)}")
     if config.data.validation is None:

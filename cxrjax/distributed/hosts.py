@@ -13,9 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
-from jax.experimental import multihost_utils
 
 from cxrjax.distributed.roll_call import roll_call
 from cxrjax.errors import UserError
@@ -86,6 +84,8 @@ def initialize(flags: argparse.Namespace, environment: Mapping[str, str] = os.en
     if not 0 <= index < count:
         raise UserError(f"process_id {index} of {count} processes: expected 0 to {count - 1}")
     roll_call(address, index, count, flags.start_timeout)
+    import jax  # not at the top: --help stays quick
+
     # Of CPUs alone: how they exchange arrays.
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.distributed.initialize(
@@ -101,11 +101,15 @@ def initialize(flags: argparse.Namespace, environment: Mapping[str, str] = os.en
 
 def alone() -> bool:
     """Whether there is one process."""
+    import jax  # not at the top: --help stays quick
+
     return jax.process_count() == 1
 
 
 def is_first() -> bool:
     """Whether this process is the one that writes and talks."""
+    import jax  # not at the top: --help stays quick
+
     return jax.process_index() == 0
 
 
@@ -115,8 +119,10 @@ def gather(value: Any) -> list[Any]:
     Args:
         value: fit for JSON.
     """
-    if jax.process_count() == 1:
+    if alone():
         return [value]
+    from jax.experimental import multihost_utils
+
     content = np.frombuffer(json.dumps(value).encode(), np.uint8)
     lengths = multihost_utils.process_allgather(np.int32(len(content)))
     # Powers of two, so that few shapes are compiled.
@@ -133,7 +139,9 @@ def from_first(value: Any) -> Any:
 
 def wait_for_all(name: str) -> None:
     """Returns when all processes have come here."""
-    if jax.process_count() > 1:
+    if not alone():
+        from jax.experimental import multihost_utils
+
         multihost_utils.sync_global_devices(name)
 
 
@@ -162,7 +170,7 @@ def check_shared(directory: Path) -> None:
     Raises:
         UserError: in all of them; names those that do not see what the first has written.
     """
-    if jax.process_count() == 1:
+    if alone():
         return
     name = from_first(f".shared.{os.getpid()}")
     if is_first():

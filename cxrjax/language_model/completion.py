@@ -11,7 +11,7 @@ from typing import Any
 
 import tenacity
 
-from cxrjax.errors import UserError
+from cxrjax.errors import UserError, optional
 from cxrjax.language_model.account import Account, RateLimit
 from cxrjax.language_model.answer_cache import Completion
 from cxrjax.language_model.request import Category, NoAnswer
@@ -45,8 +45,7 @@ class Server:
 
     def __init__(self, settings: Settings, account: Account, stop: threading.Event) -> None:
         # Not at the top: half a second and 30 MB that only those who ask a model need.
-        import openai
-
+        openai = optional("openai", "language_model")
         self._settings = settings
         self._account = account
         self._stop = stop

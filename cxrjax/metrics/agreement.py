@@ -9,7 +9,6 @@ import math
 from collections.abc import Hashable, Sequence
 from typing import Literal, NamedTuple
 
-import krippendorff
 import numpy as np
 import scipy.stats
 from jaxtyping import Float, Int
@@ -181,6 +180,8 @@ def bootstrap_alpha(
 
 def krippendorff_alpha(ratings: Float[np.ndarray, "readers items"], level: Level) -> float:
     """Krippendorff's alpha; NaN in `ratings` means not rated."""
+    import krippendorff  # extra `agreement`: nothing else here needs it
+
     values = np.asarray(ratings, np.float64)
     paired = values[:, (~np.isnan(values)).sum(axis=0) > 1]
     if len(np.unique(paired[~np.isnan(paired)])) < 2:

@@ -3,16 +3,16 @@
 import argparse
 import re
 from pathlib import Path
-from typing import Any
-
-from ml_collections import ConfigDict
+from typing import TYPE_CHECKING, Any
 
 from cxrjax.decoding.answer_forms import ANSWER_FORMS
-from cxrjax.distributed.meshes import AXES
 from cxrjax.errors import UserError
+from cxrjax.files import shipped
 from cxrjax.input_pipeline.prompts import PROMPTS
 from cxrjax.runners.stand_in_images import STAND_INS
-from cxrjax.training.config import default_config
+
+if TYPE_CHECKING:
+    from ml_collections import ConfigDict
 
 
 def _split(text: str) -> tuple[str, ...]:
@@ -42,7 +42,7 @@ def add_model_flags(parser: argparse.ArgumentParser) -> Any:
     """
     model = parser.add_mutually_exclusive_group(required=True)
     model.add_argument("--workdir", type=Path, help="a training run: its best checkpoint")
-    model.add_argument("--checkpoint", type=Path, help="a base model's directory")
+    model.add_argument("--checkpoint", type=shipped, help="a base model's directory")
     add = parser.add_argument
     add("--step", type=int, help="of a training run, another checkpoint than the best")
     add("--image_root", type=Path, help="what image_path is relative to (data/README.md)")
@@ -82,12 +82,16 @@ def add_model_flags(parser: argparse.ArgumentParser) -> Any:
     return model
 
 
-def mesh_config(text: str) -> ConfigDict:
+def mesh_config(text: str) -> "ConfigDict":
     """The `mesh` group that `--mesh` describes; what it leaves out is as by default.
 
     Raises:
         UserError: it is not AXIS=N,... of axes that there are.
     """
+    # Not at the top: --help stays quick.
+    from cxrjax.distributed.meshes import AXES
+    from cxrjax.training.config import default_config
+
     mesh = default_config().mesh
     for word in filter(None, text.split(",")):
         axis, _, size = (part.strip() for part in word.partition("="))

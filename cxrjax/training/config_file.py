@@ -2,16 +2,19 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
 from cxrjax.errors import UserError
+from cxrjax.files import shipped
 from cxrjax.training.config import default_config, flatten
 from cxrjax.training.config_check import defaults_of, unknown_key, validate
 from cxrjax.training.mixture_config import SOURCES, source_defaults
+
+# Keys of `model` that may name what ships.
+_BASES = ("init_from", "tower_from", "tokenizer")
 
 
 def load_config(spec: str, overrides: Sequence[str] = ()) -> ConfigDict:
@@ -25,15 +28,16 @@ def load_config(spec: str, overrides: Sequence[str] = ()) -> ConfigDict:
     Raises:
         UserError: no such file, an unknown key or variant, or a value of the wrong type.
     """
-    path = spec.split(":", 1)[0]
-    if not Path(path).is_file():
+    path, *variant = spec.split(":", 1)
+    file = shipped(path)
+    if not file.is_file():
         raise UserError(f"--config={spec}: no file {path}; expected FILE.py[:VARIANT]")
     for word in overrides:
         _check_override(word)
     # To the flags a None is a text.
     emptied = [_key(word) for word in overrides if word.endswith("=None") and _may_be_empty(word)]
     kept = [word for word in overrides if _key(word) not in emptied]
-    argv = ["", f"--config={spec}", *kept]
+    argv = ["", f"--config={':'.join([str(file), *variant])}", *kept]
     values = flags.FlagValues()
     try:
         config_flags.DEFINE_config_file("config", flag_values=values, sys_argv=argv)
@@ -51,6 +55,9 @@ def load_config(spec: str, overrides: Sequence[str] = ()) -> ConfigDict:
                 text = f"{source!r} is no source of the file's mixture; add_source makes one"
         raise UserError(f"--config={spec}: {text}") from error
     validate(values.config)
+    for key in _BASES:
+        if values.config.model[key] is not None:
+            values.config.model[key] = str(shipped(values.config.model[key]))
     return values.config
 
 

@@ -6,9 +6,7 @@ from pathlib import Path
 
 from cxrjax.errors import UserError
 from cxrjax.language_model import flags as language_model_flags
-from cxrjax.language_model.judges.asked import LanguageModelJudge, judge_name
 from cxrjax.language_model.judges.judge import Judge
-from cxrjax.language_model.judges.surrogate import SurrogateJudge
 from cxrjax.language_model.judges.verdict_store import VerdictStore
 
 CHOICES = ("none", "surrogate", "language_model", "replay")
@@ -44,6 +42,10 @@ def from_flags(flags: argparse.Namespace, out: Path) -> Judge | None:
         UserError: flags that do not go together, verdicts of several judges and none named, or a
             file that cannot be used.
     """
+    # Not at the top: --help stays quick.
+    from cxrjax.language_model.judges.asked import LanguageModelJudge, judge_name
+    from cxrjax.language_model.judges.surrogate import SurrogateJudge
+
     if flags.judge != "language_model" and flags.dry_run:
         raise UserError("--dry_run counts what --judge=language_model would ask; give both")
     if flags.judge in ("none", "surrogate"):

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from cxrjax.errors import UserError
+from cxrjax.errors import UserError, optional
 from cxrjax.metrics.agreement import fleiss_kappa, krippendorff_alpha
 from cxrjax.metrics.bootstrap import Bootstrap, Estimate, Figure, estimate_all, resample
 from cxrjax.metrics.overlaps import find_overlaps
@@ -199,6 +199,7 @@ def _presence(
     images: Sequence[Readers], count: int
 ) -> tuple[dict[str, dict[str, float | int | None]], int]:
     """Agreement on whether a class is there, over images with `count` readers."""
+    optional("krippendorff", "agreement")
     read = [list(readers.values()) for readers in images if len(readers) == count]
     rows: dict[str, dict[str, float | int | None]] = {}
     for label in CLASSES:

@@ -14,6 +14,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 
+from cxrjax.errors import optional
 from cxrjax.papers.vix_ray.segmentation import normal
 
 VERSION = "1"
@@ -105,9 +106,10 @@ def _tagged(text: str) -> tuple[tuple[tuple[str, ...], str], ...]:
     """The words of a stretch without terms, each with its kind by the tag it gets."""
     if not text:
         return ()
-    from pyvi import ViPosTagger, ViTokenizer  # seconds to import
-
-    words, tags = ViPosTagger.postagging(ViTokenizer.tokenize(text))
+    # Not at the top: seconds to import.
+    tokenizer = optional("pyvi.ViTokenizer", "vietnamese")
+    tagger = optional("pyvi.ViPosTagger", "vietnamese")
+    words, tags = tagger.postagging(tokenizer.tokenize(text))
     kinds = dict.fromkeys(_NOUN_TAGS, _NOUN) | dict.fromkeys(_QUALIFYING_TAGS, _QUALITY)
     return tuple(
         (tuple(word.split("_")), kinds.get(str(tag), _BREAK))

@@ -12,7 +12,7 @@ import unicodedata
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from cxrjax.errors import UserError
+from cxrjax.errors import UserError, optional
 
 # Text -> words, the syllables of each joined by "_", punctuation as words of its own.
 Segment = Callable[[str], list[str]]
@@ -37,9 +37,8 @@ def _syllables() -> Segment:
 
 
 def _pyvi() -> Segment:
-    from pyvi import ViTokenizer  # seconds to import
-
-    return lambda text: ViTokenizer.tokenize(normal(text)).split()
+    tokenizer = optional("pyvi.ViTokenizer", "vietnamese")  # seconds to import
+    return lambda text: tokenizer.tokenize(normal(text)).split()
 
 
 def _vncorenlp() -> Segment:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from wordcloud import WordCloud
 
+from cxrjax.errors import UserError, optional
 from cxrjax.papers.gemex.construct.curation import TARGET_MIX
 from cxrjax.papers.gemex.statistics import GemexStatistics, in_order
 from cxrjax.records_io import output
@@ -17,7 +17,8 @@ _INK, _PAPER_INK = "#33608c", "#c98b2b"
 
 
 def draw_figures(folder: Path, statistics: GemexStatistics) -> list[Path]:
-    """Writes figure_3_regions.png to figure_7_classes.png; one without data is left out.
+    """Writes figure_3_regions.png to figure_7_classes.png; one without data is left out, and so is
+    figure 5 without its library (extra `figures`).
 
     Raises:
         UserError: the folder cannot be written.
@@ -73,6 +74,11 @@ def _words(statistics: GemexStatistics) -> Figure | None:
     """A cloud as the paper has it, and bars, which tell how often."""
     if not statistics.question_words:
         return None
+    try:
+        wordcloud = optional("wordcloud", "figures")
+    except UserError as error:
+        print(f"figure_5_words: left out, {error}")
+        return None
     figure = Figure(figsize=(9, 10), layout="constrained")
     sides = (("questions", statistics.question_words), ("reasons", statistics.reason_words))
     grid = figure.subplots(2, 2, height_ratios=(3, 7))
@@ -82,7 +88,7 @@ def _words(statistics: GemexStatistics) -> Figure | None:
         if not words:
             below.axis("off")
             continue
-        cloud = WordCloud(
+        cloud = wordcloud.WordCloud(
             width=660,
             height=440,
             max_words=_CLOUD_WORDS,

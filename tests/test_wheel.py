@@ -1,0 +1,103 @@
+"""The wheel on its own: built, put into an empty folder, and used from another one."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cxrjax.__main__ import commands
+
+ROOT = Path(__file__).parents[1]
+# Seconds of a processor that --help may take: several times what it takes.
+_HELP_SECONDS = 3.0
+
+
+def _run(words, **settings):
+    return subprocess.run(words, capture_output=True, text=True, **settings)
+
+
+def test_the_list_of_commands_imports_nothing():
+    listed = _run([sys.executable, "-X", "importtime", "-m", "cxrjax", "--help"], cwd=ROOT)
+    assert listed.returncode == 0
+    assert {"train", "check_records", "coordinates"} <= set(commands())
+    assert all(f"  {name} " in listed.stdout for name in commands())
+    for library in ("numpy", "jax", "pydantic", "cxrjax.train"):
+        assert f" {library}\n" not in listed.stderr, library
+
+
+def test_a_mistyped_command_names_the_nearest():
+    mistyped = _run([sys.executable, "-m", "cxrjax", "trian"], cwd=ROOT)
+    assert mistyped.returncode == 2
+    assert mistyped.stderr == "error: trian: no such command; the nearest is train\n"
+
+
+@pytest.mark.parametrize("name", sorted(commands()))
+def test_help_is_quick(name):
+    before = os.times()
+    told = _run([sys.executable, "-m", "cxrjax", name, "--help"], cwd=ROOT)
+    after = os.times()
+    assert told.returncode == 0 and told.stdout.startswith("usage: ")
+    spent = after.children_user + after.children_system
+    assert spent - before.children_user - before.children_system < _HELP_SECONDS
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """A folder with the wheel of the working tree and nothing else."""
+    folder = tmp_path_factory.mktemp("wheel")
+    for name in ("setup.py", "pyproject.toml", "README.md", "cxrjax", "configs", "data/demo_base"):
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        (folder / "source" / name).parent.mkdir(parents=True, exist_ok=True)
+        copy(ROOT / name, folder / "source" / name)
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    build = ["wheel", "--no-deps", "--no-build-isolation", "--wheel-dir=wheels", "./source"]
+    built = _run([*pip, *build], cwd=folder)
+    assert built.returncode == 0, built.stderr[-2000:]
+    (wheel,) = (folder / "wheels").iterdir()
+    put = _run([*pip, "install", "--no-deps", "--target=site", str(wheel)], cwd=folder)
+    assert put.returncode == 0, put.stderr[-2000:]
+    return folder / "site"
+
+
+@pytest.mark.slow
+def test_the_wheel_works_outside_the_repository(installed, tmp_path):
+    settings = {"PYTHONPATH": str(installed), "XLA_FLAGS": ""}
+
+    def cxrjax(*words):
+        done = _run(
+            [str(installed / "bin" / "cxrjax"), *words], cwd=tmp_path, env=os.environ | settings
+        )
+        assert done.returncode == 0, (words, done.stderr[-2000:])
+        return done
+
+    cxrjax(
+        *("build", "--dataset=phantom", "--images=4", "--validation_images=1", "--long_side=96"),
+        *("--processes=1", "--out=data"),
+    )
+    cxrjax("check_records", "data/records/train.jsonl", "--out=check")
+    trained = cxrjax(
+        *("train", "--config=configs/vindr_lora.py:demo", "--workdir=run"),
+        *("--config.data.train=data/records/train.jsonl", "--config.data.validation=None"),
+        *("--config.data.workers=0", "--config.training.batch_images=1"),
+        *("--config.training.epochs=None", "--config.training.steps=3"),
+        *("--config.model.unroll=false", "--config.data.packed_buckets=(400,)"),
+    )
+    for shipped in ("configs/vindr_lora.py", "data/demo_base"):
+        found = installed / "cxrjax" / "_bundled" / shipped
+        line = f"{shipped}: not in the working folder; the one that ships: {found}"
+        assert line in trained.stderr.splitlines()
+    run = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert run["command"][0].startswith(str(installed))
+    cxrjax(
+        *("predict", "--workdir=run", "--questions=data/questions/validation.jsonl"),
+        *("--out=answers.jsonl", "--max_answer_tokens=4"),
+    )
+    cxrjax(
+        *("score", "--benchmark=vindr_cxr_vqa", "--references=data/records/validation.jsonl"),
+        *("--predictions=answers.jsonl", "--out=scores", "--resamples=10"),
+    )
+    assert "answers" in json.loads((tmp_path / "scores" / "metrics.json").read_text())
