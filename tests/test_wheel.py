@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from cxrjax.__main__ import commands
+from cxrjax.decoding.answer_forms import ANSWER_FORMS
+from cxrjax.runners.model_flags import GRAMMARS
 
 ROOT = Path(__file__).parents[1]
 # Seconds of a processor that --help may take: several times what it takes.
@@ -33,6 +35,10 @@ def test_a_mistyped_command_names_the_nearest():
     mistyped = _run([sys.executable, "-m", "cxrjax", "trian"], cwd=ROOT)
     assert mistyped.returncode == 2
     assert mistyped.stderr == "error: trian: no such command; the nearest is train\n"
+
+
+def test_help_knows_all_grammars():
+    assert GRAMMARS == ANSWER_FORMS
 
 
 @pytest.mark.parametrize("name", sorted(commands()))

@@ -5,7 +5,6 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cxrjax.decoding.answer_forms import ANSWER_FORMS
 from cxrjax.errors import UserError
 from cxrjax.files import shipped
 from cxrjax.input_pipeline.prompts import PROMPTS
@@ -14,6 +13,9 @@ from cxrjax.runners.stand_in_images import STAND_INS
 if TYPE_CHECKING:
     from ml_collections import ConfigDict
 
+# decoding.answer_forms.ANSWER_FORMS, which takes seconds to import: --help stays quick.
+GRAMMARS = ("none", "boxes", "yes_no", "option", "options", "names", "findings", "detections")
+
 
 def _split(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(","))
@@ -21,7 +23,7 @@ def _split(text: str) -> tuple[str, ...]:
 
 # Flags that take the place of the model's own `decoding.*` key of the same name.
 _DECODING_FLAGS: dict[str, dict[str, Any]] = {
-    "grammar": {"choices": ANSWER_FORMS, "help": "what answers may be"},
+    "grammar": {"choices": GRAMMARS, "help": "what answers may be"},
     "names": {"type": _split, "metavar": "A,B,...", "help": "findings, for the grammar"},
     "max_answer_tokens": {"type": int, "help": "length of an answer, end token included"},
     "beams": {"type": int, "help": "beam search with so many hypotheses"},

@@ -16,16 +16,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cxrjax import cli
-from cxrjax.distributed import meshes as sharding
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.prompts import PROMPTS
 from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.input_pipeline.usable_records import check_records
-from cxrjax.runners.own_model import open_model
-from cxrjax.training.config import default_config
-from cxrjax.training.coordinate_report import make_coordinate_report, named_figures, swapped_share
-from cxrjax.training.run_info import write_json
-from cxrjax.training.swapped_corners import LIMIT, swapped_line
 
 # Answers may be longer than those the model was trained on; none is cut.
 _LONGER = (64, 128, 256, 512)
@@ -60,6 +54,18 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> None:
     """Writes the report and prints its first part."""
     flags = parse_arguments(argv)
+    # After the flags: --help stays quick.
+    from cxrjax.distributed import meshes as sharding
+    from cxrjax.runners.own_model import open_model
+    from cxrjax.training.config import default_config
+    from cxrjax.training.coordinate_report import (
+        make_coordinate_report,
+        named_figures,
+        swapped_share,
+    )
+    from cxrjax.training.run_info import write_json
+    from cxrjax.training.swapped_corners import LIMIT, swapped_line
+
     mesh = sharding.make_mesh(default_config().mesh)
     opened = open_model(
         flags.workdir or flags.checkpoint,
