@@ -1,6 +1,6 @@
-"""Prompts with demonstrations, and the requests that they make.
+"""Requests: messages, images, the form of the answer, and prompt files with demonstrations.
 
-A file holds stages, each with `system` (the instruction) and `demonstrations` (turns of `user` and
+A prompt file holds stages, each with `system` (the instruction) and `demonstrations` (turns of `user` and
 `assistant`), and a `version`. A changed prompt is a new version in a new file.
 """
 
