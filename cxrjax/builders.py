@@ -1,4 +1,4 @@
-"""What `python -m cxrjax.build` can build: each dataset's flags, and what it calls with them."""
+"""The datasets that `python -m cxrjax.build` can build: their flags, and what those call."""
 
 import argparse
 import json

@@ -1,4 +1,4 @@
-"""What is wrong with your records and images, and what the model would see of them.
+"""Checks your records and images, and shows what the model would see of them.
 
     python -m cxrjax.check_records FILE [--config=configs/records_lora.py] [--out=DIR]
 

@@ -1,4 +1,4 @@
-"""What entry points share: how they end, and where compiled programs are kept."""
+"""Shared by all entry points: how they end, and where compiled programs are kept."""
 
 import contextlib
 import gc

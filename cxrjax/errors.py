@@ -1,4 +1,4 @@
-"""Ends of a program that are no bugs: what the user can mend, and what a restart takes up."""
+"""Errors that are no bugs: what the user can mend, and what a restart takes up."""
 
 import importlib
 from types import ModuleType

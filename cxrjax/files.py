@@ -1,4 +1,4 @@
-"""JSON objects and lists out of files."""
+"""JSON files, checksums, package versions, the git commit, and JSON Lines by key."""
 
 import fcntl
 import hashlib

@@ -1,4 +1,4 @@
-"""What every box codec shares: the verdict on what was read, and the grid coordinates live on.
+"""The base of every box codec: verdicts on what was read, and the grid of coordinates.
 
 A codec writes boxes into text in one convention and reads them back. It owns two things, its
 grammar and its frame: what the numbers that it writes count (bins of the model's input, pixels of

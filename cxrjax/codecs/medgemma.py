@@ -1,4 +1,6 @@
-"""MedGemma 1.5's boxes: a fenced JSON list, y first, thousandths of the zero-padded square.
+"""Fenced JSON lists of boxes, y first, in thousandths: MedGemma 1.5's and Gemini's.
+
+MedGemma's, of the zero-padded square (Gemini's are of the image itself):
 
     ```json[{"box_2d":[457,337,610,807],"label":"Cardiomegaly"}]```    y_min x_min y_max x_max
 

@@ -1,4 +1,6 @@
-"""VinDr-CXR-VQA's boxes: pixels of the original image, within the answer's prose.
+"""Boxes within an answer's prose: VinDr-CXR-VQA's pixels, and GEMeX's lists.
+
+VinDr-CXR-VQA's (`vindr_px`):
 
     The Lung Opacity is located at <loc_1365_1304_1772_1646>.    x_min y_min x_max y_max
 

@@ -1,4 +1,4 @@
-"""What the grammars of several conventions have in common when they are read."""
+"""Shared by several conventions' readers: four numbers, unclosed lists, lists of lists."""
 
 import re
 from collections.abc import Iterable, Iterator

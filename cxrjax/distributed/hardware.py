@@ -1,4 +1,4 @@
-"""What accelerators can do, by their makers' published figures, and the slices they come in."""
+"""Accelerators by their makers' published figures, and the slices they come in."""
 
 import dataclasses
 import math

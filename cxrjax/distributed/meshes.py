@@ -1,4 +1,4 @@
-"""Which rows of a batch this host loads, and how host arrays get onto a mesh of several hosts."""
+"""Meshes: how they are made, which rows a host loads, and how arrays get onto and off them."""
 
 import contextlib
 import math

@@ -1,4 +1,4 @@
-"""Who has come, before several processes become one program.
+"""Waits until all processes of a run have joined, and names those that are missing.
 
 Where a process is missing, JAX's own start ends all others with a stack trace that names nobody. So
 process 0 first listens on the coordinator's port, the others report there, and all of them hear the

@@ -1,4 +1,4 @@
-"""DICOM radiographs as a reading workstation shows them, in 8 bits.
+"""Reads DICOM radiographs as a reading workstation shows them, in 8 bits.
 
 Stored values -> modality LUT or rescale -> VOI LUT or window -> inverted where the photometric
 interpretation is MONOCHROME1 (DICOM PS3.3, C.7.6.3.1.2, C.11.1, C.11.2). Where a file records

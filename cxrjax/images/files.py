@@ -1,4 +1,4 @@
-"""The error of this package, and the size above which it refuses to decode."""
+"""Opens image files from folders and archives; the errors and size limit of this package."""
 
 import dataclasses
 import io

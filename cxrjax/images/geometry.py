@@ -1,4 +1,4 @@
-"""Where a box goes when its image is resized or letterboxed, and the way back.
+"""Moves boxes with an image that is resized, letterboxed or cropped, and back again.
 
 A box is fractions of an image. A `Geometry` maps fractions of the original to fractions of what
 the model sees; the same object maps the model's boxes back, so that no other module does

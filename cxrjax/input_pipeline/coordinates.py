@@ -1,4 +1,4 @@
-"""Which tokens of an answer say where its boxes are, for the box loss.
+"""Finds the tokens of an answer that say where its boxes are, for the box loss.
 
 The loss reaches boxes by one of these routes (`training.box_route`):
 

@@ -1,4 +1,4 @@
-"""How a record becomes a prompt and the text that should answer it.
+"""Prompt formats: a record becomes a prompt and the text that should answer it.
 
 A format sees the record and a `BoxText`, and never learns which codec writes the boxes.
 """

@@ -1,13 +1,13 @@
 """Language models over HTTP: structured answers, checked, cached, counted.
 
-settings    which model, where, on what terms
-request     messages and images, and the form of the answer
-prompt_file instructions and demonstrations from files
-client      ask, check, ask again; many at a time, in order; may it be sent at all
-server      HTTP: retries, rate limit
-account     tokens, cost, the limit
-answer_cache    what was received
-flags       all of it from a command line and the environment
+settings        address, terms and prices of a model
+request         messages, images, the form of the answer; prompt files with demonstrations
+client          asks, checks, asks again; many at a time, in order; what may be sent at all
+completion      one chat completion over HTTP, with retries
+account         tokens, cost, their limit, and the rate limit
+answer_cache    answers that were received
+flags           all of it from a command line and the environment
+judges          judges of free text
 """
 
 from cxrjax.language_model.answer_cache import AnswerCache, Completion

@@ -1,4 +1,4 @@
-"""What a run asked, got and spent, and the limit it must not pass."""
+"""Books what a run asked, got and spent; holds its limits of cost and of rate."""
 
 import threading
 import time

@@ -1,7 +1,7 @@
-"""Prompts with demonstrations, and the requests that they make.
+"""Requests: messages, images, the form of the answer, and prompt files with demonstrations.
 
-A file holds stages, each with `system` (the instruction) and `demonstrations` (turns of `user` and
-`assistant`), and a `version`. A changed prompt is a new version in a new file.
+A prompt file holds stages, each with `system` (the instruction) and `demonstrations` (turns of
+`user` and `assistant`), and a `version`. A changed prompt is a new version in a new file.
 """
 
 import base64

@@ -1,4 +1,4 @@
-"""A language model from flags and the environment."""
+"""Settings of a language model: address, terms and prices."""
 
 import dataclasses
 import ipaddress

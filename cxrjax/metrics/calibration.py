@@ -1,4 +1,4 @@
-"""Whether a system knows when it is right: confidence against correctness.
+"""Calibration: a system's confidence against its correctness.
 
 A confidence is a probability in [0, 1]; what it is held against is 0 or 1 (an answer is right), or
 an IoU in [0, 1] (how well a box lies).

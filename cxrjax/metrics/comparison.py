@@ -1,4 +1,4 @@
-"""Two systems on the same questions: is the difference more than chance?
+"""Compares two systems on the same questions: is the difference more than chance?
 
 The interval of a difference is of the pair: both systems are resampled together. The p-value is of
 a paired permutation test: under the null hypothesis, whose answers are whose does not matter, so

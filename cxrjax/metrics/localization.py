@@ -1,4 +1,4 @@
-"""How well predicted boxes lie on lesions: Table 6 of arXiv 2511.00504v2."""
+"""Overlap of predicted boxes with lesions: Table 6 of arXiv 2511.00504v2, areas, V-score."""
 
 from typing import NamedTuple
 

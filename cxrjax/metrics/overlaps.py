@@ -1,4 +1,4 @@
-"""Which predicted boxes overlap which true ones, on many images at once.
+"""Finds which predicted boxes overlap which true ones, on many images at once.
 
 Every figure about boxes follows from the pairs that overlap at all, so they are found once and
 serve all thresholds and all ways of matching. Boxes of all images stand in one array: a pair of

@@ -1,6 +1,6 @@
-"""FROC: how many lesions are found at how many false boxes per image.
+"""Rankings of scored boxes, and FROC: lesions found at a number of false boxes per image.
 
-Boxes are tried from the highest score down; each takes the best true box of its class that is
+FROC: boxes are tried from the highest score down; each takes the best true box of its class that is
 still free, and a second box on a lesion is a false one. The figures are those of cuts that scores
 allow: at most so many false boxes an image, no interpolation between cuts. All images count, those
 without lesions too, and all boxes, also those without a class.

@@ -1,4 +1,4 @@
-"""How alike two texts are: ROUGE (rouge-score) and BLEU (sacrebleu), for text in any script.
+"""Similarity of two texts in any script: ROUGE (rouge-score) and BLEU (sacrebleu).
 
 Words here are runs of Unicode letters and digits, in lower case and Unicode's form NFC. The
 packages' own tokenizers would cut Vietnamese at its diacritics (rouge-score), or keep punctuation

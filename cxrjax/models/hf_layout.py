@@ -1,4 +1,4 @@
-"""How Hugging Face's checkpoints name, shape and describe what we have under our own names.
+"""Hugging Face's names, shapes and configurations for what we have under our own names.
 
 Pure tables and arithmetic on names and single tensors: reading and writing files is elsewhere.
 Facts from the public configurations and state dicts of transformers' `paligemma`, `gemma3` and

@@ -1,9 +1,4 @@
-"""A regression head: a box out of the hidden state that predicts its first coordinate.
-
-The third of the routes from the loss to boxes (cxrjax/input_pipeline/coordinates.py): an auxiliary
-beside the text, which stays the answer. It is DETR's (arXiv 2005.12872, section 3.2): three layers,
-then sigmoids for centre and size.
-"""
+"""Layers: dropout of tokens, matrix products, linear maps, norms, scans, and a box head."""
 
 import zlib
 from collections.abc import Callable
@@ -256,7 +251,12 @@ HIDDEN_WIDTH = 256
 
 
 class BoxHead(nnx.Module):
-    """Hidden states of the decoder to boxes in the model's input frame."""
+    """Hidden states of the decoder to boxes in the model's input frame.
+
+    The third of the routes from the loss to boxes (cxrjax/input_pipeline/coordinates.py): an
+    auxiliary beside the text, which stays the answer. It is DETR's (arXiv 2005.12872, section 3.2):
+    three layers, then sigmoids for centre and size.
+    """
 
     def __init__(self, width: int, rngs: nnx.Rngs):
         self.fc1 = Linear(width, HIDDEN_WIDTH, use_bias=True, rngs=rngs)

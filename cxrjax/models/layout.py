@@ -1,4 +1,4 @@
-"""Where the tokens of a [context | question | question ...] sequence stand, and who sees whom.
+"""Lays out a [context | question | question ...] sequence: who stands where and sees whom.
 
 Masks are built from the structure: a question sees the context and itself and is never compared
 with another one, so that nothing of the size of the whole sequence squared exists.

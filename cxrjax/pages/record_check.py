@@ -1,4 +1,4 @@
-"""A look at people's own records before anything is made of them: every problem, and its remedy."""
+"""Checks people's own records before anything is made of them: every problem, its remedy."""
 
 import collections
 import dataclasses

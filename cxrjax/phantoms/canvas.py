@@ -1,4 +1,4 @@
-"""Where a point of the body falls on the picture, and soft masks of shapes drawn there.
+"""The canvas: maps points of the body to the picture and draws soft shapes and noise there.
 
 Body coordinates are isotropic: x = 0 is the midline and x = +-1 the inner chest wall at its widest
 (+ is the patient's left, the right of the picture); y = 0 is the apex of the lungs, downwards, in

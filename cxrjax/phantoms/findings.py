@@ -1,4 +1,4 @@
-"""Which findings an abnormal picture has, how many, and how many readers see them.
+"""Draws the findings of an abnormal picture and the number of readers who see each.
 
 The frequencies are those of the public box table of VinDr-CXR's training set (4,394 abnormal
 images, three readers each). A class' number of votes decides how conspicuous its lesions are

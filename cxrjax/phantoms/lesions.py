@@ -1,4 +1,4 @@
-"""Which sign stands for which class, and in which order they are drawn."""
+"""Draws the sign of each class, in a fixed order."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Signs within the lung: from a grain of chalk to a net over the whole lung."""
+"""Signs of the lung and the pleura: nodules, opacities, fibrosis, effusions, pneumothorax."""
 
 import math
 

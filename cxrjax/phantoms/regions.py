@@ -1,4 +1,4 @@
-"""Where the 29 regions of Chest ImaGenome lie on a phantom, from its geometry.
+"""The places of Chest ImaGenome's 29 regions on a phantom, from its geometry.
 
 The patient's right is on the picture's left. The lung's zones divide it by height: the apical zone
 above the collar bone, the upper zone down to the top of the hilum, the mid zone around the hilum,

@@ -1,4 +1,4 @@
-"""What every radiographic sign is made of: the scene it is drawn on, its place, its box.
+"""Building blocks of every radiographic sign: the scene it is drawn on, its place, its box.
 
 Densities are in the units of `render`: 0 is air, an aerated lung lies about 0.40 below the soft
 tissue around it. A sign is a `Stamp`: what it adds to the density, and its `weight` (0 to 1), the

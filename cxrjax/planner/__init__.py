@@ -1,1 +1,1 @@
-"""What a run needs of a slice, found out without it: the compiler's word and a model's estimate."""
+"""Plans what a run needs of a slice, without the slice: from the compiler or by a formula."""

@@ -1,4 +1,4 @@
-"""How long a step takes, at best: a roofline over the instructions of a compiled program.
+"""Estimates a step's shortest time: a roofline over the instructions of a compiled program.
 
 An estimate, and a friendly one. Each instruction takes what its products need at the published
 rate or what its memory traffic needs at the published bandwidth, whichever is more; nothing is

@@ -1,4 +1,4 @@
-"""What a compiled program does, read from its text: operations, memory traffic, collectives.
+"""Reads what a compiled program does from its text: operations, traffic, collectives.
 
 XLA's own cost analysis counts the body of a loop once; here every loop's trip count multiplies. A
 program is the work of one device, so everything here is per chip.

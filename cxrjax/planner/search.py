@@ -1,4 +1,4 @@
-"""Which batch, which mesh: several plans compared."""
+"""Compares plans to find a batch size and a mesh."""
 
 import dataclasses
 import math

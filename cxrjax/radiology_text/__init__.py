@@ -1,1 +1,1 @@
-"""What radiology text says: findings, negation, certainty, place, in English and Vietnamese."""
+"""Reads radiology text: findings, negation, certainty, place, in English and Vietnamese."""

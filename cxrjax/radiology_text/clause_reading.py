@@ -1,4 +1,4 @@
-"""What one clause of a report names: findings and organs' states, with their surroundings.
+"""Reads one clause of a report: findings and organs' states, with their surroundings.
 
 A *spot* is a run of words that names something. Words between two spots belong to one of them; from
 these come its regions, its side and its modifiers.

@@ -1,4 +1,4 @@
-"""What several data sets' wordings have in common."""
+"""English wording that several data sets share: lists, capitals, comparing words."""
 
 import re
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,4 @@
-"""What a text says of each finding it names: there or not, how sure, on which side, how severe.
+"""Reads findings from text in detail: there or not, how sure, on which side, how severe.
 
 Rules and word lists, no model. English has the vocabulary of CXR-QBA's reference definitions
 (`reference/`). Vietnamese is read by `vietnamese_mentions.py` into the same form.

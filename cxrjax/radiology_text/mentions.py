@@ -1,4 +1,4 @@
-"""Which findings an answer says are there, and which it says are not.
+"""Reads the findings that an answer says are there, and those it says are not.
 
 A reader of rules, not a model: words for each class, negation with a scope, and the short answers
 ("Yes.", "No.", "Two.", "Left lower lobe.", a bare box) that mean something only beside their

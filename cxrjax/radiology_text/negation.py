@@ -1,4 +1,4 @@
-"""How far a negation reaches in English radiology text.
+"""Finds the scope of negations in English radiology text.
 
 Rules on lower-case text: a sentence is cut into clauses where the reach of a negation ends, and in
 each clause the spots that it denies are found. Finding classes are the caller's; nothing here knows

@@ -1,4 +1,4 @@
-"""What a Vietnamese text says of each finding it names: there or not, how sure, where, how severe.
+"""Reads findings from Vietnamese text: there or not, how sure, where, how severe.
 
 The classes of VinDr-CXR-VQA in the words of chest radiology reports; our own rules and words.
 Vietnamese puts what qualifies a finding after it ("tràn dịch màng phổi trái lượng ít"), and says

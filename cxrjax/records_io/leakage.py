@@ -1,4 +1,4 @@
-"""What training could know of the images and answers it is tested on.
+"""Finds what training could know of the images and answers it is tested on.
 
 Leaks are identities that no two splits may share: patients, studies, images, question ids, and
 pictures that are the same but for size, compression or contrast. Text that splits share is counted

@@ -1,4 +1,4 @@
-"""What was set aside while a data set was read or built: counted by reason, never replaced."""
+"""Counts what was set aside while a data set was read or built, by reason; replaces nothing."""
 
 import collections
 import dataclasses

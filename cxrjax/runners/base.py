@@ -1,4 +1,4 @@
-"""What all runners have in common: how they are started and asked, and what they leave."""
+"""The base of all runners: how they are started and asked, and what they leave."""
 
 import argparse
 import collections

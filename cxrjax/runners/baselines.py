@@ -1,4 +1,4 @@
-"""What baselines say: short sentences, and lines of predictions from them."""
+"""Baselines that do not look: the most frequent answer, a prior box, random answers."""
 
 import collections
 import random

@@ -1,4 +1,4 @@
-"""What the runners of other people's models share: how flags say a model is asked and read."""
+"""Shared by runners of other people's models: flags on how a model is asked and read."""
 
 import argparse
 import dataclasses

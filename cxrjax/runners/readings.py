@@ -1,4 +1,4 @@
-"""What another model wrote -> a line of predictions: the answer in its text, and the boxes in that.
+"""Reads another model's text into a line of predictions, and words its questions.
 
 | reading     | what counts as the answer                                                         |
 |-------------|-----------------------------------------------------------------------------------|

@@ -1,4 +1,4 @@
-"""BERTScore of many pairs of texts, with a model of the transformers library from a folder.
+"""BERTScore of many pairs of texts, with a transformers model from a folder, and its rescaling.
 
 Needs PyTorch, which `pip install 'cxrjax[bertscore]'` brings; nothing is downloaded. The package
 bert-score is what its figures are checked against; with transformers 5 it fails on an empty text.

@@ -1,4 +1,4 @@
-"""What figures are broken down by, for any benchmark: attributes of questions and images.
+"""Figures of any benchmark: broken down by attributes, calibration, and their names.
 
 A unit (question or image) has one value of an attribute, or none. Broken down, a metric is called
 `by_<attribute>/<metric>/<value>`.

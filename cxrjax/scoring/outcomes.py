@@ -1,9 +1,4 @@
-"""What becomes of answers that a judge failed at: one rule for every benchmark that asks one.
-
-`paper` leaves them out of the mean, for what an answer is worth is not known; `strict` counts them
-as 0. Where nothing was judged, both are undefined. How often the judge failed stands beside the
-figures, and by category in score.json.
-"""
+"""Outcomes of questions and labelled boxes of images, as columns that can be joined."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""run.json of what was predicted and scored: enough to do it again, and to see if it was.
+"""Records in run.json what was predicted and scored, and checks it when scoring.
 
 `predict` leaves PREDICTIONS.run.json beside its predictions; `score` repeats it in its own.
 """

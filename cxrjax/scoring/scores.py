@@ -1,4 +1,4 @@
-"""What scoring takes and gives, and the files it is written to."""
+"""The input and output of scoring, and the files that it is written to."""
 
 import csv
 import io

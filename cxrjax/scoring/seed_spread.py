@@ -1,4 +1,4 @@
-"""How far figures differ between runs of one system with other seeds.
+"""Measures how far figures differ between runs of one system with other seeds.
 
 Runs are told by their names, as `predict --seeds` names their files: p.seed0, p.seed1, p.seed2.
 """

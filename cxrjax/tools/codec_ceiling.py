@@ -1,4 +1,4 @@
-"""What each convention's rounding costs: the IoU that a perfect answer can reach in it.
+"""Measures what each convention's rounding costs: the IoU that a perfect answer can reach.
 
     python -m cxrjax.tools.codec_ceiling --references=DIR/records/train.jsonl
 

@@ -1,4 +1,4 @@
-"""Whether a judge agrees with people, or with another judge, on the answers that both rated.
+"""Compares a judge with people, or with another judge, on the answers that both rated.
 
     python -m cxrjax.tools.judge_agreement --marks=DIR/judgements.jsonl --marks=people.csv
 

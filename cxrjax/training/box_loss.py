@@ -1,4 +1,4 @@
-"""What a predicted box costs, and what is told of it.
+"""The box loss: the cost of predicted boxes, and the sums that are reported of them.
 
 A loss on expected coordinates can go wrong in two ways, and this project went both (docs/log.md):
 

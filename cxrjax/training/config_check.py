@@ -1,4 +1,4 @@
-"""Whether a configuration's keys, types, choices and ranges are those of `default_config`."""
+"""Checks a configuration's keys, types, choices and ranges against `default_config`."""
 
 import difflib
 import re

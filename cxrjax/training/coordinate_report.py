@@ -1,4 +1,4 @@
-"""Where a model puts the coordinates of boxes, teacher-forced, unsorted.
+"""Reports where a model puts the coordinates of boxes, teacher-forced, unsorted.
 
 The model reads the true answer and says at each coordinate what comes next; nothing is generated.
 What is told is kept as the model says it: corners stay swapped, a stray bin stays where it is.

@@ -1,4 +1,4 @@
-"""What a configuration says of data, as the input pipeline wants it."""
+"""Opens the data that a configuration names, as the input pipeline wants it."""
 
 import dataclasses
 from collections.abc import Callable, Collection, Mapping

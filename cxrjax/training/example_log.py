@@ -1,4 +1,4 @@
-"""What every step has read, for whoever wants to compare runs example by example."""
+"""Logs what every step has read, so that runs can be compared example by example."""
 
 import hashlib
 import json

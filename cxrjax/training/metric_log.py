@@ -1,4 +1,4 @@
-"""Where a run's figures go: `metrics.jsonl` and CLU event files."""
+"""Writes a run's figures to `metrics.jsonl` and CLU event files."""
 
 import contextlib
 import json

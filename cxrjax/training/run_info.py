@@ -1,4 +1,4 @@
-"""What a run was: `run.json`."""
+"""Describes a run in `run.json`."""
 
 import json
 import resource

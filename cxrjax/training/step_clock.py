@@ -1,4 +1,4 @@
-"""Where the time of a training step goes, as the device sees it.
+"""Measures where the time of a training step goes, as the device sees it.
 
 Steps are dispatched before the metrics of earlier ones are read, so that the time that the loop
 spends on a step is not the step's. What counts is the device's: it takes the steps in order, and

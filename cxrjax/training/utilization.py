@@ -1,4 +1,4 @@
-"""What share of the devices' arithmetic a run uses (MFU), and how much of their memory."""
+"""The share of the devices' arithmetic that a run uses (MFU), and of their memory."""
 
 import dataclasses
 

@@ -1,11 +1,12 @@
 """Judges of free text: a language model, its verdicts replayed, or rules in its place.
 
-judge           what a judge is asked and what it says
-language_model  asks one over HTTP, keeps its verdicts, replays them without a network
+judge           the questions to a judge, and its verdicts
+asked           asks one over HTTP, keeps its verdicts, replays them without a network
 verdict_store   the file of verdicts
 surrogate       rules: no model, no network, never called by a judge's metric's name
-agreement       two judges, or a judge and people
-flags           which judge, from a command line
+flags           chooses a judge from a command line
+
+`cxrjax.tools.judge_agreement` compares two judges, or a judge and people.
 """
 
 from cxrjax.language_model.judges.judge import (

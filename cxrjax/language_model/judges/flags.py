@@ -1,4 +1,4 @@
-"""Which judge, from a command line."""
+"""Chooses a judge from a command line."""
 
 import argparse
 import json

@@ -1,4 +1,4 @@
-"""What a judge is asked, and what it says.
+"""The interface of judges: what they are asked, and what they say.
 
 A judge rates an answer beside the reference (the relative score of LLaVA-Med, which GEMeX calls
 AR-score, section 4.2) and takes texts apart into facts (ViX-Ray, section 4.2). What it fails at is

@@ -1,4 +1,4 @@
-"""One question about one image, asked of several models of ours: everything a page shows of it.
+"""Asks several models of ours one question about one image, with everything a page shows.
 
 Asked as `predict` asks it, so that the page says what a predictions file would say.
 """

@@ -1,4 +1,4 @@
-"""Gradio, told to keep to this machine; apart from the page, so that its absence shows at once."""
+"""The demo page in Gradio, which is imported here alone, kept to this machine and served."""
 
 import functools
 import ipaddress

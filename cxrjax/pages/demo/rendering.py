@@ -1,4 +1,4 @@
-"""The page's pictures and answers as HTML."""
+"""Renders the demo page's pictures, answers and status as HTML."""
 
 import functools
 from collections.abc import Mapping

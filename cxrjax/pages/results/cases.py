@@ -1,4 +1,4 @@
-"""What the page shows of single questions: texts, boxes and outcomes, image by image.
+"""Collects single questions for the page: texts, boxes and outcomes, image by image.
 
 The references are streamed: once to count them and, where there are more images than are to be
 shown, to rank those; once to take the texts of the images chosen.

@@ -1,4 +1,4 @@
-"""Loss curves: a training log (metrics.jsonl) to the coordinates of small SVG charts."""
+"""Loss curves: a training log (metrics.jsonl) as small SVG charts, of one or several systems."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""What differs between an answer and its reference, and where box notation stands in both.
+"""Marks where an answer and its reference differ, and where box notation stands in both.
 
 A text becomes a list of pieces: plain strings, and (string, kind) where something is to be set
 apart. `mark_words` compares words, whatever these mean: "effusion" beside "no effusion" differs by

@@ -1,4 +1,4 @@
-"""Case studies for the page as GEMeX prints them: single questions, taken apart, with marks.
+"""Case studies as GEMeX prints them: a judge's kept marks, and each answer taken apart.
 
 A judge's marks are those that score kept in judgements.jsonl; nobody is asked again.
 """

@@ -1,7 +1,7 @@
 """The figures of the page as data: headlines, comparisons, and all of metrics.json.
 
 What score wrote, laid out; nothing is computed here. The papers' tables are tables.md's
-(page_markdown.py).
+(markdown.py).
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Two filled review sheets as agreement beyond chance, beside what the paper prints."""
+"""Measures the agreement of two filled review sheets, beside what the paper prints."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""What two readers settled afterwards: initial ratings, outcome of the discussion, acceptance.
+"""The consensus of two readers: initial ratings, outcome of the discussion, acceptance.
 
 A row per question and dimension. Where the readers agree, the outcome is filled in already; where
 they agree on "acceptable", the acceptance too. The rest is theirs to fill in.

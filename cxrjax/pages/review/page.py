@@ -1,4 +1,4 @@
-"""The review sheet as one page: pictures with boxes, buttons, keys; with or without server."""
+"""Renders the review sheet (pictures, boxes, buttons, keys) and the agreement as pages."""
 
 import hashlib
 import json

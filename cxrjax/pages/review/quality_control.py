@@ -1,4 +1,4 @@
-"""What `python -m cxrjax.review` does: reads files, calls the checks, writes and prints results."""
+"""The actions of `python -m cxrjax.review`: reads files, calls checks, writes and prints."""
 
 import collections
 import itertools

@@ -1,4 +1,4 @@
-"""Which questions are reviewed (the paper: 100 of 17,597)."""
+"""Draws the questions to review (the paper: 100 of 17,597); writes and reads their sheet."""
 
 import collections
 import csv

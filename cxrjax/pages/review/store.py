@@ -1,4 +1,4 @@
-"""What two readers have rated so far, in one SQLite file, each rating on disk once confirmed.
+"""Stores two readers' ratings in one SQLite file, each rating on disk once confirmed.
 
 A reader is known by a token, which their own link carries; nothing here tells one reader what the
 other rated. A sheet that is handed in stays as it is.

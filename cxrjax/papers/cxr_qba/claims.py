@@ -1,4 +1,4 @@
-"""What an answer claims is there, held against CXR-QBA's reference: right, or wrong in which way.
+"""Holds what an answer claims is there against CXR-QBA's reference: right, or how wrong.
 
 A claim is a finding that the answer says is there; a statement, one that the reference's main
 answers say is there. Every claim falls into one category, the first of these that fits, and so does

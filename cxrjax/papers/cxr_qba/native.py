@@ -1,4 +1,4 @@
-"""The questions of a study as the release publishes them: `<study>.qa.json`."""
+"""The release's own files of a study: its scene graph, and its questions (`<study>.qa.json`)."""
 
 import functools
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Which questions of a study become records, and of which images they are asked."""
+"""Turns a study's questions into records: which become one, and which images they are about."""
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What the release's tables tell of its studies: images with their views and sizes, and splits.
+"""Reads the release's tables of its studies: images with views and sizes, and splits.
 
 image_metadata, study_metadata, patient_metadata (.parquet or .csv.gz)    the release's own
 mimic-cxr-*-metadata.csv.gz, mimic-cxr-*-split.csv.gz       MIMIC-CXR-JPG's, for what those lack

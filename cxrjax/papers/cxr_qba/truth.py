@@ -1,4 +1,4 @@
-"""What CXR-QBA's records say is true, question by question.
+"""Reads the truth of each question from CXR-QBA's records.
 
 An answer's parts carry the findings that they speak of, whether these are there, where, how severe
 and how sure. Parts made from an observation are taken at their word; a template's part ("Yes, there

@@ -1,4 +1,4 @@
-"""Which option an answer names, and how right a set of options is (GEMeX's A-score).
+"""Reads which options an answer names, and scores a set of options (GEMeX's A-score).
 
 An answer in GEMeX's own form is read by `cxrjax.papers.gemex.dialogue`. Of models that do not
 speak that form the paper still matches the answer out of what they said; it does not say how. Here,

@@ -1,4 +1,4 @@
-"""What GEMeX asks and how it is answered (arXiv 2411.16778, section 4.1 and Table 4).
+"""The form of GEMeX's questions and answers (arXiv 2411.16778, section 4.1 and Table 4).
 
     Input a single-choice question, and the assistant will output its answer (an option) with ...
     <question> <choices>: [A: Pulmonary edema, B: Pleural effusion]

@@ -1,8 +1,4 @@
-"""Whether a file's boxes are [x_min, y_min, x_max, y_max] or [x, y, width, height].
-
-The released boxes are the first, as their values show; the author of the data set and another user
-of it say the second. So each file is judged by its own boxes, on the frame of 224 pixels.
-"""
+"""Reads and writes GEMeX's released files, and finds the images and reports they name."""
 
 import collections
 import hashlib

@@ -1,4 +1,4 @@
-"""Where scene graphs lie: files in a folder, members of `scene_graph.zip`; read one by one.
+"""Finds and reads scene graphs: files in a folder or members of `scene_graph.zip`.
 
 An archive is read and never unpacked. The release's has some 240,000 graphs.
 """

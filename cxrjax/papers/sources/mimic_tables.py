@@ -1,4 +1,4 @@
-"""The tables beside MIMIC-CXR-JPG's images: which split an image is in, its size and view.
+"""Reads the tables beside MIMIC-CXR-JPG's images: an image's split, size and view.
 
 mimic-cxr-2.0.0-split.csv.gz       dicom_id, study_id, subject_id, split (train, validate, test)
 mimic-cxr-2.0.0-metadata.csv.gz    dicom_id, subject_id, study_id, ViewPosition, Rows, Columns

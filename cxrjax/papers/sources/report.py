@@ -1,4 +1,4 @@
-"""A report as a construction sees it: sentences, each with what the source connects it to."""
+"""Reports as constructions see them: sentences, each with what the source connects it to."""
 
 import dataclasses
 import re

@@ -1,4 +1,4 @@
-"""What readers marked on one image: the source from which questions are made."""
+"""Annotations: what readers marked on one image, from which questions are made."""
 
 import dataclasses
 

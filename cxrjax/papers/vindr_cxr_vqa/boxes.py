@@ -1,4 +1,4 @@
-"""What is counted of a system's boxes on VinDr-CXR-VQA, as columns with a number for every image.
+"""Counts a system's boxes on VinDr-CXR-VQA, as columns with a number for every image.
 
 An image may have several truths (one per reader): each is a view of it, and an image's number is
 the sum over its views.

@@ -1,4 +1,4 @@
-"""How well radiologists do against each other: the ceiling that a model's figures stand under.
+"""Scores radiologists against each other: the ceiling of a model's figures.
 
 Every reader of an image is scored like a model against the image's other readers (leave one out),
 by the benchmark's own definitions and at its IoU. What the others say is taken in several ways:

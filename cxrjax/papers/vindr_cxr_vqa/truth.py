@@ -1,4 +1,4 @@
-"""What the references of VinDr-CXR-VQA say: the truth of each question and of each image.
+"""Reads the truth of each question and each image from VinDr-CXR-VQA's references.
 
 Ground-truth modes, which decide what boxes an image has (the same predictions score very
 differently against one lesion's box and against three readers' boxes of it):

@@ -1,4 +1,4 @@
-"""What is counted of one system's answers to ViX-Ray, image by image.
+"""Counts on each image what is scored of one system's answers to ViX-Ray.
 
 Columns are called `<kind>/<part>`; text parts on words of a segmenter `<kind>/words/<part>`.
 """

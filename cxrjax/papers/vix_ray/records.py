@@ -1,4 +1,4 @@
-"""The questions of the paper's three stages about one radiograph (section 4.3).
+"""The questions of the paper's three stages about one radiograph, as records (section 4.3).
 
 Stage 1 asks for the findings and stage 2, in the same words, for the impression. Stage 3 is a
 dialogue: the findings, then the impression with the first turn as history. Answers are texts

@@ -1,4 +1,4 @@
-"""What a study shows, as a report speaks of it: one item per finding and side, with true places."""
+"""The findings of a study as its report names them: one item per finding and side, placed."""
 
 import dataclasses
 from collections.abc import Sequence

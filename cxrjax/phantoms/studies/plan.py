@@ -1,4 +1,4 @@
-"""Who is examined when, with which views and findings; no pixel yet.
+"""Plans who is examined when, with which views and findings; draws no pixel.
 
 Everything about a patient is a function of (seed, patient number): more studies keep the first.
 """

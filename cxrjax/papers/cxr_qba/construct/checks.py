@@ -1,4 +1,4 @@
-"""Observations of one study that contradict each other.
+"""Checks of one study: observations that contradict each other, graph and questions.
 
 Reports say "the lungs are clear" and name a granuloma. What is said to be there stays; the denial
 that it contradicts is dropped and counted.

@@ -1,6 +1,6 @@
-"""What is read out of a report before it is mapped to any definitions.
+"""The content of a report as extractors read it, before it is mapped to any definitions.
 
-Values are free text here; cxr_qba/graph_construction.py maps them. A rule-based extractor is in
+Values are free text here; graph_construction.py maps them. A rule-based extractor is in
 rule_extractor.py, one that asks a language model in language_model_extractor.py.
 """
 

@@ -1,4 +1,4 @@
-"""What a language model returns on a report, and what is wrong with it.
+"""The forms of a language model's answers on a report, and their checks.
 
 Checks raise ValueError in words for the model, which is asked again.
 """

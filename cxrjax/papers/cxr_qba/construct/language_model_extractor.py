@@ -1,4 +1,4 @@
-"""What reading and rating by a language model would send and cost; sends nothing."""
+"""Reads reports by a language model, and estimates what reading and rating would cost."""
 
 import collections
 import contextlib

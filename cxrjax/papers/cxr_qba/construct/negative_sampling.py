@@ -1,4 +1,4 @@
-"""Which findings and regions to ask about that a report does not mention.
+"""Chooses findings and regions to ask about that a report does not mention.
 
 The release states that something is sampled more, the more often it goes with positive findings and
 the less often with negative ones; the formula is not published. `cxrjax_sampling_weight` is this

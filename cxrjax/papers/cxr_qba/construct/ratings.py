@@ -1,4 +1,4 @@
-"""Criteria of the scene graph, of one observation."""
+"""Ratings by rules of a scene graph's observations, and their grades."""
 
 import functools
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What a scene graph is constructed from: a report, and regions on the images."""
+"""The input of a scene graph's construction: a report, and regions on the images."""
 
 import dataclasses
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Parts of answers: from observations, and from templates."""
+"""Words of questions and answers: from observations, and from templates."""
 
 import dataclasses
 import functools

@@ -1,4 +1,4 @@
-"""What people said of MIMIC-CXR's studies, in the layouts it is published in.
+"""Reads what people said of MIMIC-CXR's studies, in the layouts it is published in.
 
 Label tables, a line for each study (or image of it), a column for each class, 1 there, 0 not, -1
 uncertain, blank not mentioned: MIMIC-CXR-JPG's `mimic-cxr-2.1.0-test-set-labeled.csv` and CXR-LT

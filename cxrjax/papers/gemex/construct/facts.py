@@ -1,4 +1,4 @@
-"""What a sentence of a report says: findings that are there or not, and parts that are normal.
+"""Finds facts in a report's sentence: findings, present or absent, and normal parts.
 
 Rules on words, for the offline refiner and generator; cues and their scope are in the vocabulary.
 """

@@ -1,4 +1,4 @@
-"""What a refined report states for certain, in the form that questions are made from."""
+"""Pools what a refined report states for certain, in the form questions are made from."""
 
 import dataclasses
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""A question before it is a record, who makes them, and the checks that each has to pass."""
+"""Drafts of questions, the interface of generators, and the checks a draft has to pass."""
 
 import dataclasses
 import re

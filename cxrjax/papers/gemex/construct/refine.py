@@ -1,4 +1,4 @@
-"""Refining reports: complete sentences that are each about one region (section 3.1, Table 9).
+"""Refines reports: complete sentences that are each about one region (section 3.1, Table 9).
 
 The rules: (1) no region, left out; (2) an overall description is of both lungs; (3) one sentence,
 one region, else split into complete sentences; (4) an effusion's region by its size; (5) pulmonary

@@ -1,4 +1,4 @@
-"""How often a refiner gives a sentence its right regions (the harness of section 3.1.2).
+"""Measures how often a refiner gives a sentence its right regions (section 3.1.2).
 
     python -m cxrjax.papers.gemex.construct.refiner_accuracy \
         --labels=data/gemex/labelled_sentences.jsonl

@@ -1,4 +1,4 @@
-"""The offline generator: questions from the template file, decided by (seed, report)."""
+"""Words of the offline generator: questions, findings, places and reasons from templates."""
 
 import functools
 import importlib.resources

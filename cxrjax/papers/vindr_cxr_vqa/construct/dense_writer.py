@@ -1,4 +1,4 @@
-"""Numbers, order, place and size of boxes in words, computed from the boxes alone."""
+"""The writer of dense questions: every answer follows from the boxes alone."""
 
 import itertools
 from collections.abc import Iterable, Iterator

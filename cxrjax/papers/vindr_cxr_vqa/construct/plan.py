@@ -1,4 +1,4 @@
-"""A plan and its words as a record."""
+"""Planned questions, the interface of writers, and records made of a plan and its words."""
 
 import dataclasses
 import re

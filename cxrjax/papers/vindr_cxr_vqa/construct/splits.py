@@ -1,4 +1,4 @@
-"""Which questions a build has in each of its splits."""
+"""Plans the questions of each split of a build."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence

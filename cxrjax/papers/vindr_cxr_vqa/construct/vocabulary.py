@@ -1,4 +1,4 @@
-"""What the classes mean in radiology, from the data file `class_vocabulary.json`."""
+"""The classes' meaning in radiology, from the data file `class_vocabulary.json`."""
 
 import dataclasses
 import functools

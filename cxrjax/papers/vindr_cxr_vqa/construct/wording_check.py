@@ -1,4 +1,4 @@
-"""Whether words that a language model gave a plan say what was planned, no more and no less."""
+"""Checks that a language model's words for a plan say what was planned, and only that."""
 
 import re
 
