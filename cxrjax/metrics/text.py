@@ -10,11 +10,10 @@ import functools
 import re
 import unicodedata
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
-from rouge_score import rouge_scorer
-from sacrebleu.metrics.bleu import BLEU
 
 ROUGE = ("rouge1", "rouge2", "rougeL")
 BLEU_ORDER = 4
@@ -38,11 +37,18 @@ class _Tokenizer:
 
 
 @functools.cache
-def _scorer(tokenize: Tokenize, names: tuple[str, ...]) -> rouge_scorer.RougeScorer:
+def _scorer(tokenize: Tokenize, names: tuple[str, ...]) -> Any:
+    # Here, since it loads nltk: seconds that who trains need not wait.
+    from rouge_score import rouge_scorer
+
     return rouge_scorer.RougeScorer(names, tokenizer=_Tokenizer(tokenize))
 
 
-_BLEU = BLEU(tokenize="none", max_ngram_order=BLEU_ORDER)
+@functools.cache
+def _bleu() -> Any:
+    from sacrebleu.metrics.bleu import BLEU
+
+    return BLEU(tokenize="none", max_ngram_order=BLEU_ORDER)
 
 
 def rouge(
@@ -67,7 +73,9 @@ def bleu_statistics(prediction: str, reference: str, tokenize: Tokenize = tokens
         `match1..4` and `total1..4`, n-grams of the prediction that the reference has and all of
         them; `predicted` and `reference`, words.
     """
-    score = _BLEU.corpus_score([" ".join(tokenize(prediction))], [[" ".join(tokenize(reference))]])
+    score = _bleu().corpus_score(
+        [" ".join(tokenize(prediction))], [[" ".join(tokenize(reference))]]
+    )
     statistics = {"predicted": score.sys_len, "reference": score.ref_len}
     for n in range(BLEU_ORDER):
         statistics[f"match{n + 1}"] = score.counts[n]
