@@ -2,7 +2,7 @@
 
     python tests/training/accelerator_alone.py < CONFIG.json
 
-A machine that has jax, flax, optax, numpy and jaxtyping runs this. Prints the loss, the norm of the
+Beside jax, flax, optax, numpy and jaxtyping it needs qwix. Prints the loss, the norm of the
 gradients and the answer's tokens.
 """
 

@@ -1,4 +1,4 @@
-"""A step and an answer need jax, flax, optax, numpy and jaxtyping alone."""
+"""A step and an answer need few packages: jax, flax, optax, numpy, jaxtyping, qwix."""
 
 import json
 import math
