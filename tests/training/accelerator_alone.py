@@ -2,7 +2,7 @@
 
     python tests/training/accelerator_alone.py < CONFIG.json
 
-Beside jax, flax, optax, numpy and jaxtyping it needs qwix. Prints the loss, the norm of the
+A machine that has jax, flax, optax, numpy and jaxtyping runs this. Prints the loss, the norm of the
 gradients and the answer's tokens.
 """
 
@@ -16,7 +16,7 @@ ABSENT = set(
     """
     PIL clu grain ml_collections nltk orbax pandas pyarrow pydantic pydicom rouge_score sacrebleu
     safetensors scipy sentencepiece sklearn tensorflow tensorflow_datasets threadpoolctl tokenizers
-    torch transformers
+    qwix torch transformers
     """.split()  # noqa: SIM905 - as words they are easier to read
 )
 MODULES = (

@@ -1,4 +1,4 @@
-"""A step and an answer need few packages: jax, flax, optax, numpy, jaxtyping, qwix."""
+"""A step and an answer need jax, flax, optax, numpy and jaxtyping alone."""
 
 import json
 import math
