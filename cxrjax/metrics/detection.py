@@ -15,7 +15,6 @@ tabled in `cxrjax.metrics`.
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
-from scipy.optimize import linear_sum_assignment
 
 from cxrjax.metrics.classification import Count, Figure, ratio
 from cxrjax.metrics.overlaps import TOLERANCE, ImageBoxes, Overlaps, find_overlaps
@@ -80,6 +79,8 @@ def _solve(
     chosen = np.zeros(len(group), bool)
     if not len(group):
         return chosen
+    from scipy.optimize import linear_sum_assignment  # here: it takes long to load
+
     order = np.argsort(group, kind="stable")
     starts = np.flatnonzero(np.diff(group[order], prepend=-1))
     stops = np.append(starts[1:], len(order))

@@ -5,7 +5,6 @@ from typing import Literal
 
 import numpy as np
 from jaxtyping import Float
-from scipy.special import ndtr, ndtri
 
 Method = Literal["bca", "percentile"]
 # Two figures that differ by this are the same but for the order in which their sums were added.
@@ -49,6 +48,8 @@ def _bca_shares(
     shares: Float[np.ndarray, "2"],
 ) -> Float[np.ndarray, "2"] | None:
     """The shares of the draws between which BCa's interval lies; None where undefined."""
+    from scipy.special import ndtr, ndtri  # here: it takes long to load
+
     away = drawn - value
     tied = np.abs(away) <= ROUNDING
     # Draws that tie with the value count half: figures of few units take few values.

@@ -4,7 +4,6 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, Num
-from scipy.optimize import linear_sum_assignment
 
 from cxrjax.boxes import pairwise_iou
 from cxrjax.metrics.classification import Count, Figure, ratio
@@ -115,6 +114,8 @@ def v_score(predicted: Float[np.ndarray, "n 4"], truth: Float[np.ndarray, "m 4"]
         return VScore(1.0, 1.0, 1.0, both_empty=True)
     if not len(predicted) or not len(truth):
         return VScore(0.0, 0.0, 0.0, both_empty=False)
+    from scipy.optimize import linear_sum_assignment  # here: it takes long to load
+
     overlap = np.asarray(pairwise_iou(predicted, truth), np.float64)
     rows, columns = linear_sum_assignment(overlap, maximize=True)
     total = float(overlap[rows, columns].sum())

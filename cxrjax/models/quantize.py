@@ -11,7 +11,6 @@ from typing import Any
 import flax.struct
 import jax
 import jax.numpy as jnp
-import qwix
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
@@ -62,6 +61,8 @@ class QuantizedKernel:
             tiles = codes.reshape(*stack, 2 * rows // TILE, TILE // 2, out_features)
             tiles = jnp.concatenate([tiles & 15, tiles >> 4], axis=-2)
             codes, qtype = tiles.reshape(*stack, 2 * rows, out_features), "nf4"
+        import qwix  # here: what is not quantised does without
+
         kernel = qwix.dequantize(qwix.QArray(codes, self.scale, qtype=qtype))
         return kernel[..., : self.in_features, :].astype(dtype)
 
@@ -82,9 +83,13 @@ def quantize_kernel(kernel: Float[Array, "*stack i o"], qtype: str) -> Quantized
     in_features, out_features = kernel.shape
     kernel = kernel.astype(jnp.float32)
     if qtype == "int8":
+        import qwix  # here: what is not quantised does without
+
         found = qwix.quantize(kernel, jnp.int8, channelwise_axes=(1,))
         return QuantizedKernel(found.qvalue, found.scale, in_features, qtype)
     kernel = jnp.pad(kernel, ((0, -in_features % TILE), (0, 0)))
+    import qwix  # here: what is not quantised does without
+
     found = qwix.quantize(kernel, "nf4", channelwise_axes=(1,), tiled_axes={0: TILE})
     tiles = found.qvalue.astype(jnp.uint8).reshape(-1, TILE, out_features)
     low, high = tiles[:, : TILE // 2], tiles[:, TILE // 2 :]

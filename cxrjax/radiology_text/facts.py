@@ -16,9 +16,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import maximum_bipartite_matching
 
 from cxrjax.metrics.text import tokens
 from cxrjax.radiology_text.mention_details import DetailedMention, DetailedReader
@@ -152,6 +149,8 @@ def pair_up(predicted: Sequence[str], true: Sequence[str], lang: str) -> list[tu
     """
     if not predicted or not true:
         return []
+    from scipy.optimize import linear_sum_assignment  # here: it takes long to load
+
     scores = np.array([[similarity(p, t) + same(p, t, lang) for t in true] for p in predicted])
     rows, columns = linear_sum_assignment(np.where(scores >= RELATED, scores, 0.0), maximize=True)
     return [
@@ -166,6 +165,10 @@ def one_to_one(equal: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
     edges = sorted(set(equal))
     if not edges:
         return ()
+    # Here: they take long to load.
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import maximum_bipartite_matching
+
     rows, columns = np.array(edges).T
     graph = coo_array((np.ones(len(edges), bool), (rows, columns))).tocsr()
     partners = maximum_bipartite_matching(graph, perm_type="column")

@@ -200,7 +200,7 @@ def test_a_second_run_does_nothing_and_another_build_is_refused(built, tmp_path)
 _STUCK = """
 import sys, time
 from pathlib import Path
-from cxrjax.datasets import tfds_builders
+from cxrjax.records_io import tfds_builders
 
 generate = tfds_builders.CxrRecords._generate_examples
 

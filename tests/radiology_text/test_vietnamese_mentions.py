@@ -7,7 +7,7 @@ import unicodedata
 
 import pytest
 
-import cxrjax.papers.vix_ray
+import cxrjax.phantoms
 from cxrjax.papers.vindr_cxr_vqa.classes import CLASSES
 from cxrjax.radiology_text.vietnamese_mentions import VINDR_VOCABULARY, VietnameseReader
 
@@ -113,7 +113,7 @@ def test_decomposed_text_reads_the_same():
 
 def test_sentences_of_our_reports():
     """Normal sentences deny or are silent; an impression names its class with its side."""
-    folder = pathlib.Path(cxrjax.papers.vix_ray.__file__).parent
+    folder = pathlib.Path(cxrjax.phantoms.__file__).parent
     grammar = json.loads((folder / "grammar_v1.json").read_text(encoding="utf-8"))
     normal = [text for topic in grammar["normal"].values() for text in topic["sentences"]]
     for text in (*normal, *grammar["normal_impression"], *grammar["advice"], *grammar["openings"]):

@@ -16,7 +16,7 @@ ABSENT = set(
     """
     PIL clu grain ml_collections nltk orbax pandas pyarrow pydantic pydicom rouge_score sacrebleu
     safetensors scipy sentencepiece sklearn tensorflow tensorflow_datasets threadpoolctl tokenizers
-    torch transformers
+    qwix torch transformers
     """.split()  # noqa: SIM905 - as words they are easier to read
 )
 MODULES = (
