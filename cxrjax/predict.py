@@ -58,7 +58,6 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     )
     add = parser.add_argument
     add_runner_flags(parser)
-    parser.set_defaults(closed_classes=CLOSED_CLASSES)
     add("--list_systems", action=_ListSystems, help="list what --system knows, and end")
     add("--questions", required=True, type=Path, metavar="FILE", help="questions (JSON Lines)")
     add("--out", required=True, type=Path, metavar="FILE", help="predictions to write")
@@ -77,14 +76,16 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(estimate_run(flags, questions))
         return
     if flags.seeds:
-        files = answer_seeds(questions, start_sampler(flags), flags.out, flags.seeds)
+        files = answer_seeds(
+            questions, start_sampler(flags, CLOSED_CLASSES), flags.out, flags.seeds
+        )
         if hosts.is_first():
             for file in files:
                 write_prediction_record(file, flags.questions, flags)
             print(describe_spread(files))
             print(f"{', '.join(map(str, files))}: give all of them to score")
         return
-    found = answer_all(questions, start_runner(flags), flags.out)
+    found = answer_all(questions, start_runner(flags, CLOSED_CLASSES), flags.out)
     if not hosts.is_first():
         return
     write_prediction_record(flags.out, flags.questions, flags)

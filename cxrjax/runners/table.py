@@ -1,7 +1,7 @@
 """The runners by name, and the flags that choose one and belong to one or a few."""
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from cxrjax.errors import UserError
@@ -96,16 +96,21 @@ def add_runner_flags(parser: argparse.ArgumentParser) -> None:
     language_model.add_flags(parser, text=True)
 
 
-def start_runner(flags: argparse.Namespace) -> Answer:
+def start_runner(flags: argparse.Namespace, closed_classes: Mapping[str, Sequence[str]]) -> Answer:
     """The runner that the flags name, ready to be asked.
+
+    Args:
+        closed_classes: data set -> the labels that its answers may have, for baselines that draw.
 
     Raises:
         UserError: a flag that it needs is missing, or what the runner raises.
     """
-    return _runner(flags).start(flags)
+    return _runner(flags).start(_with_classes(flags, closed_classes))
 
 
-def start_sampler(flags: argparse.Namespace) -> Sampler:
+def start_sampler(
+    flags: argparse.Namespace, closed_classes: Mapping[str, Sequence[str]]
+) -> Sampler:
     """The same for each of `--seeds`.
 
     Raises:
@@ -114,7 +119,14 @@ def start_sampler(flags: argparse.Namespace) -> Sampler:
     runner = _runner(flags)
     if runner.sample is None:
         raise UserError(f"--runner={flags.runner} does not sample; leave out --seeds")
-    return runner.sample(flags)
+    return runner.sample(_with_classes(flags, closed_classes))
+
+
+def _with_classes(
+    flags: argparse.Namespace, closed_classes: Mapping[str, Sequence[str]]
+) -> argparse.Namespace:
+    """A copy, so that the run's record shows the flags alone."""
+    return argparse.Namespace(**vars(flags), closed_classes=closed_classes)
 
 
 def estimate_run(flags: argparse.Namespace, questions: RecordSource) -> str:
