@@ -80,7 +80,7 @@ def render_agreement(result: dict[str, Any], text: str, written: Sequence[str]) 
         written: names of the files that hold the review.
     """
     return template(str(__package__), "review_agreement.html.j2").render(
-        style=Markup(_beside("page.css")),
+        style=Markup(_beside("../results/page.css")),
         sections=sections(text, "agreement"),
         readers=result["readers"],
         disagreements=result["disagreements"],

@@ -185,7 +185,7 @@ def test_filters(change, reason):
 
 
 def test_templates_have_at_least_six_phrasings():
-    file = resources.files("cxrjax.papers.gemex").joinpath("wordings_v1.json")
+    file = resources.files("cxrjax.papers.gemex.construct").joinpath("wordings_v1.json")
     data = json.loads(file.read_text())
     for kind, contents in data["questions"].items():
         for content, phrasings in contents.items():
