@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from cxrjax.errors import UserError
-from cxrjax.language_model.flags import add_flags, from_flags
+from cxrjax.language_model.flags import add_client_flags, client_from_flags
 
 
 def add_dataset_flags(parser: argparse.ArgumentParser) -> None:
@@ -51,7 +51,7 @@ def add_dataset_flags(parser: argparse.ArgumentParser) -> None:
         help="set released questions aside that compare with an earlier examination",
     )
     add("--test_images", type=int, default=300, help="most test images (default 300)")
-    add_flags(parser)
+    add_client_flags(parser)
     tfds = parser.add_argument_group("tfds")
     tfds.add_argument(
         "--image_root",
@@ -231,7 +231,7 @@ def _build_cxr_qba(flags: argparse.Namespace) -> str | None:
     from cxrjax.papers.cxr_qba.construct.language_model_rater import LanguageModelRater
     from cxrjax.papers.cxr_qba.construct.prompts import CACHE_NAME
 
-    client = from_flags(flags, flags.out / CACHE_NAME)
+    client = client_from_flags(flags, flags.out / CACHE_NAME)
     extractor = LanguageModelExtractor(client) if flags.generator == "language_model" else None
     rater = LanguageModelRater(client) if flags.rate_with == "language_model" else None
     if flags.dry_run:

@@ -55,8 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Checks, writes and prints; the exit code."""
     flags, overrides = parse_arguments(argv)
 
-    from cxrjax.pages import record_check
-    from cxrjax.pages import record_check as record_check_page  # --help stays quick
+    from cxrjax.pages import record_check  # --help stays quick
     from cxrjax.training.config_file import load_config
     from cxrjax.training.mixture_config import source_config
 
@@ -81,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         flags.file, config, flags.out, image_root=flags.image_root, processes=flags.processes
     )
     record_check.write_result(check, flags.out)
-    page = record_check_page.write_page(check, flags.out, flags.samples, flags.seed)
+    page = record_check.write_page(check, flags.out, flags.samples, flags.seed)
     print(said + record_check.describe(check))
     print(page)
     return EXIT_USER_ERROR if check.problems else 0

@@ -35,7 +35,11 @@ from pathlib import Path
 from cxrjax.cli import garbage_collector_paused, run
 from cxrjax.codecs import CODECS
 from cxrjax.errors import UserError
-from cxrjax.language_model.judges import flags as judge_flags
+from cxrjax.language_model.judges.flags import (
+    add_judge_flags,
+    judge_from_flags,
+    write_judgements,
+)
 from cxrjax.metrics.bootstrap import Bootstrap
 from cxrjax.papers.benchmarks import BENCHMARKS, DATA_VALIDATIONS
 from cxrjax.papers.vix_ray.segmentation import SEGMENTERS
@@ -113,7 +117,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         help="cuts Vietnamese words, for vix_ray (default pyvi)",
     )
     add("--out", required=True, type=Path, metavar="DIR", help="folder to write to")
-    judge_flags.add_flags(parser)
+    add_judge_flags(parser)
     flags = parser.parse_args(argv)
     if flags.resamples < 0 or flags.seed < 0:
         parser.error("--resamples and --seed must not be negative")
@@ -151,7 +155,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         check_split(flags.references, flags.split_sha256, flags.manifest)
     elif flags.split_sha256 or flags.manifest:
         raise UserError(f"{flags.benchmark} compares with a table, which has no split to check")
-    judge = judge_flags.from_flags(flags, flags.out)
+    judge = judge_from_flags(flags, flags.out)
     if judge is not None and not benchmark.uses_judge:
         judging = ", ".join(name for name, other in BENCHMARKS.items() if other.uses_judge)
         raise UserError(f"--judge={flags.judge}: {flags.benchmark} has none; {judging} have")
@@ -186,7 +190,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         print("\n".join(f"{task}: {estimate}" for task, estimate in judge.planned.items()))
         return
     if judge is not None:
-        judge_flags.write_judgements(flags.out, judge)
+        write_judgements(flags.out, judge)
     write_scores(flags.out, benchmark, scores)
     if of_records:
         write_score_record(flags.out, flags.references, systems, scores)

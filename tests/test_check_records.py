@@ -15,7 +15,6 @@ from cxrjax import check_records
 from cxrjax.boxes import iou
 from cxrjax.errors import UserError
 from cxrjax.pages import record_check
-from cxrjax.pages import record_check as record_check_page
 from cxrjax.records_io.quality import REASONS
 from cxrjax.training.config_file import load_config
 
@@ -236,7 +235,7 @@ def test_boxes_of_a_letterboxed_image_are_moved_with_it(source, tmp_path):
     (source / "records.jsonl").write_text(json.dumps(record(0)) + "\n")
     config = load_config(CONFIG, ["--config.data.geometry=letterbox"])
     checked = record_check.check_file(source, config, tmp_path / "out")
-    view = record_check_page.model_view(checked.usable[0], checked.encoder)
+    view = record_check.model_view(checked.usable[0], checked.encoder)
     (box,) = view["boxes"]
     # 60 x 80 in a square: a border of 10 / 80 above and below.
     expected = (10 / 80, (20 + 10) / 80, 30 / 80, 30 / 80)
@@ -342,7 +341,7 @@ def test_the_read_back_boxes_do_not_come_from_the_record(source, tmp_path):
     lines = [record(0, answers=answered("At <loc_10_20_40_50>.", [[10.4, 20.4, 40.4, 50.4]]))]
     (source / "records.jsonl").write_text(json.dumps(lines[0]) + "\n")
     checked = record_check.check_file(source, load_config(CONFIG), tmp_path / "out")
-    view = record_check_page.model_view(checked.usable[0], checked.encoder)
+    view = record_check.model_view(checked.usable[0], checked.encoder)
     pair = [
         np.array([[b["x"], b["y"], b["x"] + b["width"], b["y"] + b["height"]] for b in view[name]])
         for name in ("boxes", "record_boxes")

@@ -4,7 +4,7 @@
 
 Bin b holds the fractions from b/100 up to (b+1)/100 and is read as its middle, as the model's own
 public processor does. That model sees a square cut from the middle of the image, so that `geometry`
-matters here (`cxrjax.images.center_crop_geometry` is its own). Boxes of one phrase follow each
+matters here (`images.geometry.center_crop_geometry` is its own). Boxes of one phrase follow each
 other without a gap; the phrase is read as each one's label. It is prose for all that: it stays
 where a box is replaced, and writing boxes adds none. Read leniently, tags and neatness may be
 missing, as long as four tokens x, y, x, y stand together.
@@ -16,7 +16,7 @@ from typing import ClassVar
 
 from cxrjax.codecs.base import Candidate, Codec, FailureCategory
 from cxrjax.codecs.frames import Frame, Geometry, InputBins
-from cxrjax.images import center_crop_geometry
+from cxrjax.images.geometry import center_crop_geometry
 
 # Bounded repeats throughout: the time is linear in the text, whatever the text.
 _OPEN, _CLOSE = r"<\s{0,3}box\s{0,3}>", r"<\s{0,3}/\s{0,3}box\s{0,3}>"

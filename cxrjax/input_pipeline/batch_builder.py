@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from cxrjax.images import AnyFile, ImageError
+from cxrjax.images.files import AnyFile, ImageError
 from cxrjax.input_pipeline.batch import Batch, LoadedBatch, Problem, empty_batch
 from cxrjax.input_pipeline.examples import (
     EncodedQuestion,

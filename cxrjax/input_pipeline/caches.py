@@ -19,7 +19,7 @@ import PIL
 from jaxtyping import Float, UInt8
 
 from cxrjax.errors import UserError
-from cxrjax.images import AnyFile, ImageError, open_file
+from cxrjax.images.files import AnyFile, ImageError, open_file
 
 
 @dataclasses.dataclass(frozen=True)

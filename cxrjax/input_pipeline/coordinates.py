@@ -20,7 +20,7 @@ from jaxtyping import Float, Float32, Int32
 
 from cxrjax.codecs import Codec, get_codec
 from cxrjax.errors import UserError
-from cxrjax.images import Geometry
+from cxrjax.images.geometry import Geometry
 from cxrjax.input_pipeline.tokenizer import Tokenizer
 
 BoxRoute = Literal["loc", "digits", "head", "none"]

@@ -17,16 +17,9 @@ from jaxtyping import Float32, Int32, UInt8
 from cxrjax.codecs import CODECS, get_codec
 from cxrjax.codecs.paligemma import PaliGemma
 from cxrjax.errors import UserError
-from cxrjax.images import (
-    IDENTITY,
-    AnyFile,
-    Geometry,
-    letterbox,
-    letterbox_geometry,
-    read_grey_or_rgb,
-    resize,
-    three_channels,
-)
+from cxrjax.images.decode import read_grey_or_rgb, three_channels
+from cxrjax.images.files import AnyFile
+from cxrjax.images.geometry import IDENTITY, Geometry, letterbox, letterbox_geometry, resize
 from cxrjax.input_pipeline.caches import FeatureCache, ImageCache
 from cxrjax.input_pipeline.coordinates import (
     BOX_ROUTES,

@@ -13,7 +13,7 @@ from jaxtyping import Float
 
 from cxrjax.codecs import get_codec, transcode
 from cxrjax.errors import UserError
-from cxrjax.images import Geometry
+from cxrjax.images.geometry import Geometry
 from cxrjax.input_pipeline import chat
 from cxrjax.input_pipeline.tokenizer import END_OF_TURN
 from cxrjax.records import Answer, QARecord

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from cxrjax.errors import UserError
-from cxrjax.images import AnyFile
+from cxrjax.images.files import AnyFile
 from cxrjax.input_pipeline.stored_images import StoredImage, StoredImages
 from cxrjax.records import QARecord, parse_record
 

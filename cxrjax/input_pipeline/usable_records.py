@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cxrjax.codecs import get_codec
-from cxrjax.images import ImageError, image_size, is_resize
+from cxrjax.images.decode import image_size
+from cxrjax.images.files import ImageError
+from cxrjax.images.geometry import is_resize
 from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.input_pipeline.stored_images import StoredImage
 from cxrjax.records import QARecord

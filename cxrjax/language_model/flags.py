@@ -26,7 +26,7 @@ PRICE_IN = "CXRJAX_LM_PRICE_IN"
 PRICE_OUT = "CXRJAX_LM_PRICE_OUT"
 
 
-def add_flags(parser: argparse.ArgumentParser, text: bool = False) -> None:
+def add_client_flags(parser: argparse.ArgumentParser, text: bool = False) -> None:
     """Declares the flags, as a group of their own.
 
     Args:
@@ -74,8 +74,10 @@ def add_flags(parser: argparse.ArgumentParser, text: bool = False) -> None:
     )
 
 
-def from_flags(flags: argparse.Namespace, cache: Path, temperature: float | None = None) -> Client:
-    """The client that the flags of `add_flags` describe.
+def client_from_flags(
+    flags: argparse.Namespace, cache: Path, temperature: float | None = None
+) -> Client:
+    """The client that the flags of `add_client_flags` describe.
 
     Args:
         cache: the file where `--cache` names none.

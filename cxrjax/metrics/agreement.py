@@ -18,7 +18,7 @@ from cxrjax.metrics.bootstrap import Bootstrap, Estimate, Figure, Resampled, Sum
 Weights = Literal["unweighted", "linear", "quadratic"]
 Level = Literal["nominal", "ordinal"]
 WEIGHTS: tuple[Weights, ...] = ("unweighted", "linear", "quadratic")
-LEVELS: tuple[Level, ...] = ("nominal", "ordinal")
+MEASUREMENT_LEVELS: tuple[Level, ...] = ("nominal", "ordinal")
 Z_95 = 1.959963984540054  # standard normal quantile of a two-sided 95 % interval
 
 

@@ -4,8 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from cxrjax.phantoms import lung_signs as parenchyma
-from cxrjax.phantoms import lung_signs as pleura
+from cxrjax.phantoms import lung_signs
 from cxrjax.phantoms.anatomy import LEFT, RIGHT
 from cxrjax.phantoms.canvas import ribbon, spline
 from cxrjax.phantoms.signs import Placement, Scene, Stamp, around, elliptic_radius, soft_step
@@ -64,21 +63,21 @@ def other_lesion(
 
 
 _ANYWHERE: dict[str, Sign] = {
-    "Atelectasis": parenchyma.atelectasis,
-    "Calcification": parenchyma.calcification,
-    "Consolidation": parenchyma.consolidation,
-    "Infiltration": parenchyma.infiltration,
-    "Lung Opacity": parenchyma.lung_opacity,
-    "Nodule/Mass": parenchyma.nodule_or_mass,
+    "Atelectasis": lung_signs.atelectasis,
+    "Calcification": lung_signs.calcification,
+    "Consolidation": lung_signs.consolidation,
+    "Infiltration": lung_signs.infiltration,
+    "Lung Opacity": lung_signs.lung_opacity,
+    "Nodule/Mass": lung_signs.nodule_or_mass,
     "Other lesion": other_lesion,
-    "Pulmonary fibrosis": parenchyma.pulmonary_fibrosis,
+    "Pulmonary fibrosis": lung_signs.pulmonary_fibrosis,
 }
 # Signs with a few fixed sites; several lesions of one class take different ones.
 _AT_SITES: dict[str, tuple[SignAtSite, tuple[int, ...]]] = {
-    "ILD": (parenchyma.interstitial_disease, (RIGHT, LEFT)),
-    "Pleural effusion": (pleura.pleural_effusion, (RIGHT, LEFT)),
-    "Pleural thickening": (pleura.pleural_thickening, (0, 1, 2, 3)),
-    "Pneumothorax": (pleura.pneumothorax, (RIGHT, LEFT)),
+    "ILD": (lung_signs.interstitial_disease, (RIGHT, LEFT)),
+    "Pleural effusion": (lung_signs.pleural_effusion, (RIGHT, LEFT)),
+    "Pleural thickening": (lung_signs.pleural_thickening, (0, 1, 2, 3)),
+    "Pneumothorax": (lung_signs.pneumothorax, (RIGHT, LEFT)),
 }
 # Extensive signs first, so that small ones find a place beside them.
 DRAWING_ORDER = (

@@ -19,7 +19,7 @@ from typing import Any
 import PIL.Image
 import tqdm
 
-from cxrjax import phantoms as phantom
+from cxrjax import phantoms
 from cxrjax.errors import UserError
 from cxrjax.papers.vindr_cxr_vqa.annotation import Finding, ImageAnnotation
 from cxrjax.papers.vindr_cxr_vqa.box_table import write_box_table
@@ -106,7 +106,7 @@ class PhantomBuild:
             self.normal_percent,
             self.conspicuity,
         )
-        renderer = sorted(Path(phantom.__file__).parent.glob("*.py"))
+        renderer = sorted(Path(phantoms.__file__).parent.glob("*.py"))
         return output.hash_lines([repr(decisive), *map(output.hash_file, renderer)])
 
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax.sharding import AbstractMesh
 from ml_collections import ConfigDict
 
-from cxrjax.distributed import meshes as sharding
+from cxrjax.distributed import meshes
 from cxrjax.distributed.hardware import Topology
 from cxrjax.models.flops import BatchShape, Flops
 from cxrjax.models.layers import recomputes
@@ -44,7 +44,7 @@ def guess(
         UserError: the mesh does not fit the slice.
     """
     mesh: Any = abstract_mesh(config, topology)
-    sharding.check_batch_divides(mesh, shape.images, config.training.accumulation_steps)
+    meshes.check_batch_divides(mesh, shape.images, config.training.accumulation_steps)
     trained = _bytes(mesh, inputs.state.trainable)
     state, frozen = _bytes(mesh, inputs.state), _bytes(mesh, inputs.frozen)
     batch = _bytes(None, inputs.batch) // _shards(mesh)
@@ -74,20 +74,20 @@ def abstract_mesh(config: ConfigDict, topology: Topology) -> AbstractMesh:
         UserError: as `sharding.mesh_sizes`.
     """
     chips = f"the {topology.chips} chips of {topology.name}"
-    sizes = sharding.mesh_sizes(config.mesh, topology.chips, chips)
+    sizes = meshes.mesh_sizes(config.mesh, topology.chips, chips)
     return AbstractMesh(tuple(sizes.values()), tuple(sizes))
 
 
 def _shards(mesh: Any) -> int:
-    return math.prod(mesh.shape[axis] for axis in sharding.BATCH_AXES)
+    return math.prod(mesh.shape[axis] for axis in meshes.BATCH_AXES)
 
 
-def _bytes(mesh: Any, tree: Any, over: tuple[str, ...] = sharding.AXES) -> int:
+def _bytes(mesh: Any, tree: Any, over: tuple[str, ...] = meshes.AXES) -> int:
     """Of a tree of shapes, on one device; cut along the axes `over` alone."""
     if mesh is None:
         return sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(tree))
     total = 0
-    shardings = sharding.tree_shardings(mesh, tree)
+    shardings = meshes.tree_shardings(mesh, tree)
     for leaf, placed in zip(jax.tree.leaves(tree), jax.tree.leaves(shardings), strict=True):
         axes = {axis for axis in jax.tree.leaves(tuple(placed.spec)) if axis in over}
         pieces = math.prod(mesh.shape[axis] for axis in axes)

@@ -19,7 +19,7 @@ from ml_collections import ConfigDict
 from cxrjax.codecs import get_codec
 from cxrjax.decoding.generate import generate
 from cxrjax.decoding.strategy import read_strategy
-from cxrjax.distributed import meshes as sharding
+from cxrjax.distributed import meshes
 from cxrjax.distributed.hardware import Topology
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.batch import Batch, empty_batch
@@ -167,9 +167,9 @@ def lower_step(config: ConfigDict, devices: Sequence[Any]) -> Any:
     Raises:
         UserError: the mesh does not fit the devices, or the batch the mesh.
     """
-    mesh = sharding.make_mesh(config.mesh, devices)
+    mesh = meshes.make_mesh(config.mesh, devices)
     accumulation = config.training.accumulation_steps
-    sharding.check_batch_divides(mesh, batch_images(config), accumulation)
+    meshes.check_batch_divides(mesh, batch_images(config), accumulation)
     config = _with_kernels_of(config, devices)
     inputs = step_inputs(config)
     function = step.make_train_step(inputs.graphdef, config, _ANY_STEPS, mesh)

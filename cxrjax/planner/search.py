@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from ml_collections import ConfigDict
 
-from cxrjax.distributed import meshes as sharding
+from cxrjax.distributed import meshes
 from cxrjax.distributed.hardware import Topology
 from cxrjax.errors import UserError
 from cxrjax.models.layers import REMAT
@@ -50,7 +50,7 @@ def find_batch(
         found not to.
     """
     mesh = formula.abstract_mesh(config, topology)
-    shards = math.prod(mesh.shape[axis] for axis in sharding.BATCH_AXES)
+    shards = math.prod(mesh.shape[axis] for axis in meshes.BATCH_AXES)
     unit = shards * config.training.accumulation_steps
     made: dict[int, Plan] = {}
 
@@ -86,12 +86,12 @@ def _next(made: dict[int, Plan], good: int, bad: int | None) -> int:
     return min(max(guess, good + 1), max(top, good + 1))
 
 
-def meshes(config: ConfigDict, chips: int) -> Iterator[dict[str, int]]:
+def mesh_candidates(config: ConfigDict, chips: int) -> Iterator[dict[str, int]]:
     """Meshes of data, fsdp and tensor over so many chips, powers of two."""
     for tensor in (1, 2, 4, 8):
         for fsdp in (2**n for n in range(chips.bit_length())):
             if chips % (tensor * fsdp) == 0:
-                others = {axis: 1 for axis in sharding.AXES}
+                others = {axis: 1 for axis in meshes.AXES}
                 yield {**others, "data": chips // (tensor * fsdp), "fsdp": fsdp, "tensor": tensor}
 
 
@@ -121,7 +121,7 @@ def sweep(
         Best first: compiled and fitting by time, then the rest by the formula's time.
     """
     found = []
-    for mesh in meshes(config, topology.chips):
+    for mesh in mesh_candidates(config, topology.chips):
         for remat in REMAT:
             other = with_mesh(config, mesh)
             other.model.remat = remat

@@ -12,7 +12,9 @@ from typing import Any
 
 import tqdm
 
-from cxrjax.images import ImageError, audit_header, audit_image, image_size, read_image
+from cxrjax.images.audit import audit_image
+from cxrjax.images.decode import audit_header, image_size, read_image
+from cxrjax.images.files import ImageError
 from cxrjax.records_io import output, workers
 from cxrjax.records_io.quality import QualityLog, Unusable
 

@@ -13,7 +13,8 @@ from jaxtyping import Int, UInt8
 from scipy import sparse
 from tqdm import tqdm
 
-from cxrjax.images import ImageError, read_image
+from cxrjax.images.decode import read_image
+from cxrjax.images.files import ImageError
 from cxrjax.records import QARecord
 from cxrjax.records_io import workers
 

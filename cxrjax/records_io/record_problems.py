@@ -15,7 +15,7 @@ import numpy as np
 
 from cxrjax.codecs import CODECS
 from cxrjax.errors import UserError
-from cxrjax.images import is_resize
+from cxrjax.images.geometry import is_resize
 from cxrjax.records import QARecord, wrong_fields
 from cxrjax.records_io.image_check import ImageCheck
 from cxrjax.records_io.quality import Unusable, check_box

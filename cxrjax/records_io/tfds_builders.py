@@ -28,7 +28,7 @@ import tqdm
 
 from cxrjax.errors import UserError
 from cxrjax.files import read_json_object
-from cxrjax.images import image_size
+from cxrjax.images.decode import image_size
 from cxrjax.records import QARecord, format_record, read_records
 from cxrjax.records_io import output
 

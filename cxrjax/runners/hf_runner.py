@@ -15,10 +15,9 @@ from collections.abc import Callable, Iterator, Sequence
 import PIL.Image
 
 from cxrjax.errors import UserError
-from cxrjax.images import AnyFile
 from cxrjax.images.decode import read_image
 from cxrjax.images.encode import pad_square
-from cxrjax.images.files import ImageError
+from cxrjax.images.files import AnyFile, ImageError
 from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.language_model import AnswerCache, Completion
 from cxrjax.records import QARecord

@@ -16,7 +16,7 @@ from cxrjax.images.encode import encode_jpeg
 from cxrjax.images.files import ImageError
 from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.language_model import Client, Image, Message, NoAnswer, Request
-from cxrjax.language_model.flags import from_flags
+from cxrjax.language_model.flags import client_from_flags
 from cxrjax.records import QARecord
 from cxrjax.records_io.output import write_json
 from cxrjax.runners.base import Answer, Line
@@ -151,7 +151,7 @@ def _served_model(flags: argparse.Namespace) -> ServedModel:
         raise UserError(f"--long_side={flags.long_side}: expected at least 1 pixel")
     # The seeds of a run share one cache, and one account.
     cache = flags.out.with_suffix(".answers.jsonl")
-    client = from_flags(flags, cache, temperature=setup.temperature)
+    client = client_from_flags(flags, cache, temperature=setup.temperature)
     images = ShownImages(flags.image, flags.seed or 0)
     return ServedModel(client, setup, images, flags.long_side, flags.logprobs)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from cxrjax.codecs import get_codec
 from cxrjax.errors import UserError
-from cxrjax.images import AnyFile
+from cxrjax.images.files import AnyFile
 from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.records import QARecord
 from cxrjax.runners.readings import READINGS, WORDINGS, check_wording, default_wording

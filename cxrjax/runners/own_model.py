@@ -13,7 +13,7 @@ from cxrjax.cli import keep_compiled_programs
 from cxrjax.decoding.generate import Generator
 from cxrjax.decoding.predictor import predict_questions
 from cxrjax.decoding.strategy import read_decoding
-from cxrjax.distributed import meshes as sharding
+from cxrjax.distributed import meshes
 from cxrjax.distributed.meshes import check_enough_images
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.examples import ExampleConfig
@@ -101,7 +101,7 @@ def start_model(flags: argparse.Namespace) -> Answer:
         source=flags.source,
         prompt=flags.prompt,
         decoding=decoding_overrides(flags),
-        mesh=sharding.make_mesh(mesh_config(flags.mesh)),
+        mesh=meshes.make_mesh(mesh_config(flags.mesh)),
     )
     generator, config, examples = opened.generator, opened.config, opened.examples
     images_per_batch = generator.whole_batch(flags.images_per_batch)

@@ -22,7 +22,7 @@ import numpy as np
 from PIL import Image
 
 from cxrjax.errors import UserError
-from cxrjax.images import AnyFile
+from cxrjax.images.files import AnyFile
 from cxrjax.input_pipeline.sources import ImageQuestions, QuestionSource, RecordSource
 from cxrjax.records import QARecord
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.sources import RecordSource
-from cxrjax.language_model import flags as language_model
+from cxrjax.language_model.flags import add_client_flags
 from cxrjax.runners import other_model
 from cxrjax.runners.base import Answer, Runner
 from cxrjax.runners.baselines import start_majority, start_prior_box, start_random
@@ -93,7 +93,7 @@ def add_runner_flags(parser: argparse.ArgumentParser) -> None:
         help="sample once for each, a file each (OUT.seed0.jsonl, ...), and print the spread",
     )
     other_model.add_flags(parser)
-    language_model.add_flags(parser, text=True)
+    add_client_flags(parser, text=True)
 
 
 def start_runner(flags: argparse.Namespace, closed_classes: Mapping[str, Sequence[str]]) -> Answer:

@@ -15,7 +15,9 @@ from cxrjax.decoding.grammar import Grammar
 from cxrjax.decoding.predictor import predict_questions
 from cxrjax.decoding.strategy import Strategy
 from cxrjax.distributed import hosts
-from cxrjax.images import ImageError, letterbox, read_image
+from cxrjax.images.decode import read_image
+from cxrjax.images.files import ImageError
+from cxrjax.images.geometry import letterbox
 from cxrjax.input_pipeline.examples import ExampleConfig
 from cxrjax.input_pipeline.sources import QuestionSource
 from cxrjax.input_pipeline.tokenizer import Tokenizer

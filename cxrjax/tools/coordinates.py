@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Writes the report and prints its first part."""
     flags = parse_arguments(argv)
     # After the flags: --help stays quick.
-    from cxrjax.distributed import meshes as sharding
+    from cxrjax.distributed import meshes
     from cxrjax.runners.own_model import open_model
     from cxrjax.training.config import default_config
     from cxrjax.training.coordinate_report import (
@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     from cxrjax.training.run_info import write_json
     from cxrjax.training.swapped_corners import LIMIT, swapped_line
 
-    mesh = sharding.make_mesh(default_config().mesh)
+    mesh = meshes.make_mesh(default_config().mesh)
     opened = open_model(
         flags.workdir or flags.checkpoint,
         flags.step,

@@ -19,7 +19,7 @@ from ml_collections import ConfigDict
 from cxrjax.distributed import hosts
 from cxrjax.distributed.meshes import fetch_whole
 from cxrjax.errors import UserError
-from cxrjax.images import ImageError
+from cxrjax.images.files import ImageError
 from cxrjax.input_pipeline.caches import FeatureCache, made_by
 from cxrjax.input_pipeline.examples import load_image
 from cxrjax.input_pipeline.sources import QuestionSource

@@ -28,8 +28,7 @@ from flax import nnx
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from cxrjax.distributed import hosts
-from cxrjax.distributed import meshes as sharding
+from cxrjax.distributed import hosts, meshes
 from cxrjax.distributed.meshes import host_rows, put_tree
 from cxrjax.errors import Preempted, UserError
 from cxrjax.input_pipeline.batch import Batch, LoadedBatch
@@ -148,8 +147,8 @@ def train(
     hosts.check_shared(workdir)
     data = {name: value for name, value in batches.get_state().items() if name != "step"}
     hosts.check_same({"configuration": to_json(config), "base": base, "data": data})
-    mesh = sharding.make_mesh(config.mesh)
-    sharding.check_batch_divides(mesh, batch_images(config), config.training.accumulation_steps)
+    mesh = meshes.make_mesh(config.mesh)
+    meshes.check_batch_divides(mesh, batch_images(config), config.training.accumulation_steps)
 
     graphdef, trainable, frozen = partition(model, config.trainable)
     frozen = step.cast_params(frozen, config.model.frozen_dtype)
@@ -195,7 +194,7 @@ def train(
         preemption.check()
     train_step = make_parallel_step(graphdef, config, steps, mesh, state, frozen)
     if compile_only is not None:
-        batch = sharding.put_batch(next(batches).batch, mesh)
+        batch = meshes.put_batch(next(batches).batch, mesh)
         executable.save(compile_only, train_step, config, steps, (state, frozen, batch))
         log_line(f"the compiled step is in {compile_only}")
         return
@@ -376,7 +375,7 @@ class _Loop:
         self.set_aside.note(number, loaded.problems)
         if self.examples is not None:
             self.examples.write(number, loaded)
-        batch = sharding.put_batch(loaded.batch, self.mesh)
+        batch = meshes.put_batch(loaded.batch, self.mesh)
         shapes = (jax.tree.structure(batch), *(x.shape for x in jax.tree.leaves(batch)))
         new = shapes not in self.compiled_shapes
         if new:

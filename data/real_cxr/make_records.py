@@ -18,7 +18,7 @@ from typing import Any
 
 from cxrjax.cli import run
 from cxrjax.errors import UserError
-from cxrjax.images import image_size
+from cxrjax.images.decode import image_size
 from cxrjax.papers.vindr_cxr_vqa.construct.template_writer import format_box
 from cxrjax.radiology_text.english import join
 from cxrjax.records import Answer, QARecord, write_records

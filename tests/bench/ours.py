@@ -21,7 +21,7 @@ from flax import nnx
 
 from cxrjax.decoding.generate import Generator
 from cxrjax.decoding.strategy import Strategy
-from cxrjax.distributed import meshes as sharding
+from cxrjax.distributed import meshes
 from cxrjax.input_pipeline.batch import Batch
 from cxrjax.models import LoRAConfig, apply_lora, partition
 from cxrjax.models.hf_import import make_model, open_checkpoint, read_config, read_parameters
@@ -52,10 +52,9 @@ class Ours:
         apply_lora(model, lora, nnx.Rngs(0))
         self.graphdef, trainable, frozen = partition(model, ("/lora/",))
         state = init_state(trainable, make_optimizer(settings.optimizer, 1000))
-        self.mesh = sharding.make_mesh(settings.mesh)
+        self.mesh = meshes.make_mesh(settings.mesh)
         self.state, self.frozen = (
-            jax.device_put(tree, sharding.tree_shardings(self.mesh, tree))
-            for tree in (state, frozen)
+            jax.device_put(tree, meshes.tree_shardings(self.mesh, tree)) for tree in (state, frozen)
         )
         self.step = compile_train_step(
             make_train_step(self.graphdef, settings, 1000, self.mesh), self.mesh, state, frozen
@@ -76,7 +75,7 @@ class Ours:
             box_mask=np.zeros((rows, questions, 1), bool),
         )
         start = time.perf_counter()
-        batch = sharding.put_batch(batch, self.mesh)
+        batch = meshes.put_batch(batch, self.mesh)
         self.state, metrics = self.step(self.state, self.frozen, batch)
         loss = float(jax.block_until_ready(metrics.loss))
         jax.block_until_ready(self.state)

@@ -3,7 +3,7 @@ import pytest
 
 from cxrjax.codecs import CODECS, transcode
 from cxrjax.errors import UserError
-from cxrjax.images import center_crop_geometry, letterbox_geometry
+from cxrjax.images.geometry import center_crop_geometry, letterbox_geometry
 
 CODEC = CODECS["maira2"]
 HEIGHT, WIDTH = 3000, 2000

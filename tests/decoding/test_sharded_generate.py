@@ -12,7 +12,7 @@ from flax import nnx
 from cxrjax.decoding.cache import spread_cache
 from cxrjax.decoding.generate import Generator, generate
 from cxrjax.decoding.strategy import Strategy
-from cxrjax.distributed import meshes as sharding
+from cxrjax.distributed import meshes
 from cxrjax.models import PRESETS, VLM
 from cxrjax.training.config import default_config
 
@@ -88,7 +88,7 @@ def inputs():
 def _mesh(**sizes):
     config = default_config().mesh
     config.update(sizes)
-    return sharding.make_mesh(config)
+    return meshes.make_mesh(config)
 
 
 def _assert_same(ours, theirs):
@@ -99,7 +99,7 @@ def _assert_same(ours, theirs):
 
 @pytest.mark.parametrize("sizes", MESHES.values(), ids=MESHES)
 def test_eight_devices_write_the_tokens_of_one(model, inputs, sizes, monkeypatch):
-    monkeypatch.setattr(sharding, "_FSDP_MIN_SIZE", 16)
+    monkeypatch.setattr(meshes, "_FSDP_MIN_SIZE", 16)
     alone = Generator(model("image"), GREEDY)(*inputs)
     _assert_same(Generator(model("image"), GREEDY, mesh=_mesh(**sizes))(*inputs), alone)
 
@@ -118,8 +118,8 @@ def test_every_device_keeps_its_part_of_the_cache(model, inputs, tensor, heads):
     """Also in the loop: the compiled program holds no cache of the whole batch or of all heads."""
     mesh = _mesh(data=8 // tensor, tensor=tensor)
     graphdef, state = nnx.split(model("image"))
-    state = jax.device_put(state, sharding.tree_shardings(mesh, state))
-    batch = sharding.put_batch(tuple(np.concatenate([x, x[:3]]) for x in inputs), mesh)
+    state = jax.device_put(state, meshes.tree_shardings(mesh, state))
+    batch = meshes.put_batch(tuple(np.concatenate([x, x[:3]]) for x in inputs), mesh)
 
     @jax.jit
     def cache_of(state, images, tokens, mask, _):

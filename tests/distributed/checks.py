@@ -10,7 +10,7 @@ import pytest
 from jax.sharding import Mesh
 
 from cxrjax import cli
-from cxrjax.distributed import hosts as distributed
+from cxrjax.distributed import hosts
 from cxrjax.distributed.meshes import (
     AXES,
     batch_sharding,
@@ -28,26 +28,26 @@ from cxrjax.training.config import default_config
 def main() -> None:
     folder = Path(sys.argv[1])
     parser = argparse.ArgumentParser()
-    distributed.add_flags(parser)
-    distributed.initialize(parser.parse_args(sys.argv[2:]))
+    hosts.add_flags(parser)
+    hosts.initialize(parser.parse_args(sys.argv[2:]))
     me = jax.process_index()
     assert jax.process_count() == 2 and jax.local_device_count() == 2
 
     # Of different lengths, and longer than the smallest room.
-    assert distributed.gather("x" * (1 + 999 * me)) == ["x", "x" * 1000]
-    assert distributed.gather([me, None, "Übung"]) == [[0, None, "Übung"], [1, None, "Übung"]]
-    assert distributed.from_first({"first": me}) == {"first": 0}
+    assert hosts.gather("x" * (1 + 999 * me)) == ["x", "x" * 1000]
+    assert hosts.gather([me, None, "Übung"]) == [[0, None, "Übung"], [1, None, "Übung"]]
+    assert hosts.from_first({"first": me}) == {"first": 0}
 
-    distributed.check_same({"base": "abc"})
+    hosts.check_same({"base": "abc"})
     with pytest.raises(UserError, match="process 1 has another base than process 0: 'b' and 'a'"):
-        distributed.check_same({"data": 1, "base": "ab"[me]})
-    distributed.check_shared(folder)
-    distributed.wait_for_all("removed")
+        hosts.check_same({"data": 1, "base": "ab"[me]})
+    hosts.check_shared(folder)
+    hosts.wait_for_all("removed")
     assert not list(folder.iterdir())
     own = folder.with_name(f"own{me}")
     own.mkdir()
     with pytest.raises(UserError, match="process 1 of 2 does not see what process 0 writes"):
-        distributed.check_shared(own)
+        hosts.check_shared(own)
 
     with pytest.raises(UserError, match=r"a\.jsonl: 1 images for 2 processes"):
         check_enough_images(1, "a.jsonl")

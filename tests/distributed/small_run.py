@@ -19,7 +19,7 @@ import time
 import jax
 
 from cxrjax import cli, evaluate
-from cxrjax.distributed import meshes as sharding
+from cxrjax.distributed import meshes
 from cxrjax.input_pipeline.loader import TrainLoader
 from cxrjax.models import PRESETS
 from cxrjax.training import checkpoint
@@ -32,7 +32,7 @@ PRESETS["tiny"] = dataclasses.replace(
         _TINY.decoder, width=16, depth=1, num_heads=2, head_dim=8, mlp_dim=16
     ),
 )
-sharding._FSDP_MIN_SIZE = 64
+meshes._FSDP_MIN_SIZE = 64
 _next_batch = TrainLoader.__next__
 
 

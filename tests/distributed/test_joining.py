@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cxrjax.distributed import hosts as distributed
+from cxrjax.distributed import hosts
 from cxrjax.errors import UserError
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -18,16 +18,16 @@ _CHECKS = Path(__file__).with_name("checks.py")
 
 def _flags(*words):
     parser = argparse.ArgumentParser()
-    distributed.add_flags(parser)
+    hosts.add_flags(parser)
     return parser.parse_args(words)
 
 
 def test_alone_nothing_is_asked_of_anybody():
-    distributed.initialize(_flags(), {})
-    distributed.initialize(_flags("--distributed=off"), {"SLURM_STEP_NUM_TASKS": "4"})
-    distributed.initialize(_flags(), {"SLURM_STEP_NUM_TASKS": "1", "TPU_WORKER_HOSTNAMES": "a"})
-    assert distributed.alone() and distributed.is_first()
-    assert distributed.gather({"a": 1}) == [{"a": 1}] and distributed.from_first(2) == 2
+    hosts.initialize(_flags(), {})
+    hosts.initialize(_flags("--distributed=off"), {"SLURM_STEP_NUM_TASKS": "4"})
+    hosts.initialize(_flags(), {"SLURM_STEP_NUM_TASKS": "1", "TPU_WORKER_HOSTNAMES": "a"})
+    assert hosts.alone() and hosts.is_first()
+    assert hosts.gather({"a": 1}) == [{"a": 1}] and hosts.from_first(2) == 2
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_alone_nothing_is_asked_of_anybody():
 )
 def test_half_told_is_refused(words, environment, message):
     with pytest.raises(UserError, match=message):
-        distributed.initialize(_flags(*words), environment)
+        hosts.initialize(_flags(*words), environment)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_a_task_alone_on_its_node_has_all_of_its_devices(tasks_per_node, devices
     }
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    found = distributed._detect(5, environment)
+    found = hosts._detect(5, environment)
     assert found[0].startswith("tpu3:") and found[1:] == (16, 11, devices)
 
 

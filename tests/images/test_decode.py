@@ -9,17 +9,15 @@ import pytest
 from PIL import Image, ImageFile
 
 from cxrjax.errors import UserError
-from cxrjax.images import (
-    MAX_PIXELS,
-    ImageError,
+from cxrjax.images.decode import (
     audit_header,
     image_size,
-    letterbox,
     read_grey_or_rgb,
     read_image,
-    resize,
     three_channels,
 )
+from cxrjax.images.files import MAX_PIXELS, ImageError
+from cxrjax.images.geometry import letterbox, resize
 
 
 @pytest.fixture
@@ -303,9 +301,10 @@ def test_decompression_bomb_is_refused_by_its_header(tmp_path, side):
 def test_decompression_bomb_adds_no_second_line_to_the_error(tmp_path):
     path = write(tmp_path, png_bytes(12_000, 12_000, 8, 0, b""))
     program = (
-        "import sys, cxrjax.images as images\n"
-        "try: images.read_image(sys.argv[1])\n"
-        "except images.ImageError as error: print(error)"
+        "import sys\n"
+        "from cxrjax.images.decode import ImageError, read_image\n"
+        "try: read_image(sys.argv[1])\n"
+        "except ImageError as error: print(error)"
     )
     command = [sys.executable, "-c", program, str(path)]
     run = subprocess.run(command, capture_output=True, text=True, check=True)

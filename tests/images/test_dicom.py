@@ -21,7 +21,8 @@ from pydicom.uid import (
     generate_uid,
 )
 
-from cxrjax.images import ImageError, audit_header, image_size, read_image
+from cxrjax.images.decode import audit_header, image_size, read_image
+from cxrjax.images.files import ImageError
 
 
 def dataset_of(stored, bits, **elements):
@@ -418,9 +419,9 @@ def test_missing_decoder_plugin_says_what_to_install(tmp_path):
         "from pydicom.uid import JPEG2000Lossless\n"
         "decoder = get_decoder(JPEG2000Lossless)\n"
         "for plugin in decoder.available_plugins: decoder.remove_plugin(plugin)\n"
-        "import cxrjax.images as images\n"
-        "try: images.read_image(sys.argv[1])\n"
-        "except images.ImageError as error: print(error)"
+        "from cxrjax.images.decode import ImageError, read_image\n"
+        "try: read_image(sys.argv[1])\n"
+        "except ImageError as error: print(error)"
     )
     command = [sys.executable, "-c", program, str(path)]
     run = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -6,7 +6,14 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from cxrjax.images import IDENTITY, Geometry, is_resize, letterbox, letterbox_geometry, resize
+from cxrjax.images.geometry import (
+    IDENTITY,
+    Geometry,
+    is_resize,
+    letterbox,
+    letterbox_geometry,
+    resize,
+)
 
 EPS = np.finfo(np.float32).eps
 

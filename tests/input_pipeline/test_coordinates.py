@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from cxrjax.codecs import CODECS
 from cxrjax.errors import UserError
-from cxrjax.images import letterbox_geometry
-from cxrjax.images.geometry import IDENTITY
+from cxrjax.images.geometry import IDENTITY, letterbox_geometry
 from cxrjax.input_pipeline.coordinates import BOX_ROUTES, DigitFinder, resolve_box_route
 from cxrjax.input_pipeline.examples import ExampleConfig, QuestionEncoder
 from cxrjax.input_pipeline.tokenizer import LOC_PIECES, SEG_PIECES, Tokenizer

@@ -12,7 +12,7 @@ from PIL import Image
 from cxrjax.boxes import iou
 from cxrjax.codecs import CODECS
 from cxrjax.errors import UserError
-from cxrjax.images import letterbox_geometry
+from cxrjax.images.geometry import letterbox_geometry
 from cxrjax.input_pipeline.examples import (
     ExampleConfig,
     QuestionEncoder,

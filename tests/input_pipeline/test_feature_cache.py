@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from cxrjax.errors import UserError
-from cxrjax.images import ImageError
+from cxrjax.images.files import ImageError
 from cxrjax.input_pipeline.caches import FeatureCache
 
 

@@ -1,6 +1,6 @@
 """Answers in parts with each part's boxes behind it."""
 
-from cxrjax.images import IDENTITY
+from cxrjax.images.geometry import IDENTITY
 from cxrjax.input_pipeline.prompts import PROMPTS, BoxText
 from cxrjax.records import Answer, QARecord
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from cxrjax.errors import UserError
-from cxrjax.images import ImageError
+from cxrjax.images.files import ImageError
 from cxrjax.input_pipeline import examples
 from cxrjax.input_pipeline.caches import ImageCache
 from cxrjax.input_pipeline.examples import ExampleConfig, load_image

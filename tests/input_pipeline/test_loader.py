@@ -15,7 +15,8 @@ import pytest
 
 from cxrjax.codecs import CODECS
 from cxrjax.errors import UserError
-from cxrjax.images import read_image, resize
+from cxrjax.images.decode import read_image
+from cxrjax.images.geometry import resize
 from cxrjax.input_pipeline.batch import Batch, LoadedBatch
 from cxrjax.input_pipeline.loader import eval_loader, train_loader
 from cxrjax.input_pipeline.sources import RecordSource

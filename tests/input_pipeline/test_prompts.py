@@ -8,7 +8,7 @@ import sentencepiece
 
 from cxrjax.codecs import CODECS
 from cxrjax.errors import UserError
-from cxrjax.images import IDENTITY
+from cxrjax.images.geometry import IDENTITY
 from cxrjax.input_pipeline.examples import ExampleConfig, QuestionEncoder
 from cxrjax.input_pipeline.prompts import PROMPTS, BoxText
 from cxrjax.input_pipeline.tokenizer import LOC_PIECES, Tokenizer

@@ -12,7 +12,7 @@ import tensorflow_datasets as tfds
 
 from cxrjax import build
 from cxrjax.errors import UserError
-from cxrjax.images import audit_header, image_size, read_image
+from cxrjax.images.decode import audit_header, image_size, read_image
 from cxrjax.input_pipeline import stored_images
 from cxrjax.input_pipeline.caches import FeatureCache
 from cxrjax.input_pipeline.loader import eval_loader, train_loader

@@ -6,7 +6,7 @@ import pytest
 
 from cxrjax.errors import UserError
 from cxrjax.language_model import Prices
-from cxrjax.language_model.flags import add_flags, from_flags
+from cxrjax.language_model.flags import add_client_flags, client_from_flags
 
 LOCAL = "--base_url=http://127.0.0.1:9/v1"
 
@@ -19,8 +19,8 @@ def _no_environment(monkeypatch):
 
 def _client(tmp_path, *arguments):
     parser = argparse.ArgumentParser()
-    add_flags(parser)
-    return from_flags(parser.parse_args(arguments), tmp_path / "answers.jsonl")
+    add_client_flags(parser)
+    return client_from_flags(parser.parse_args(arguments), tmp_path / "answers.jsonl")
 
 
 def test_environment_and_flags_that_override_it(tmp_path, monkeypatch):

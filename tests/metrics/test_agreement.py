@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import cohen_kappa_score
 
 from cxrjax.metrics.agreement import (
-    LEVELS,
+    MEASUREMENT_LEVELS,
     WEIGHTS,
     bootstrap_alpha,
     bootstrap_kappa,
@@ -47,7 +47,7 @@ def test_kappa_is_that_of_scikit_learn(pairs):
 @settings(deadline=None, max_examples=60)
 def test_alpha_of_two_readers_is_that_of_krippendorff(pairs):
     first, second = map(list, zip(*pairs, strict=True))
-    for level in LEVELS:
+    for level in MEASUREMENT_LEVELS:
         ours = bootstrap_alpha(first, second, 4, first, level, VALUE_ONLY).value
         by_package = krippendorff_alpha(np.array([first, second], float), level)
         if len({*first, *second}) == 1:

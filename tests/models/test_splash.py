@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import Mesh
 
-from cxrjax.distributed import meshes as sharding
+from cxrjax.distributed import meshes
 from cxrjax.models import PRESETS, VLM
 from cxrjax.models.layout import Context, image_of_token, make_layout
 from cxrjax.models.presets import DecoderConfig
@@ -217,17 +217,17 @@ def test_kernels_on_eight_devices_equal_dense_attention(kv_heads):
     mask = random_mask(np.random.default_rng(0), 8, 2, 10, 12).at[1, 1].set(False)
     by_mask, by_rule = layouts(config, np.ones(25, bool), mask, 10, context_sees_prefix=False)
     seen = jnp.asarray(np.stack([masks_in_full(by_mask, False, row) for row in range(8)]))
-    mesh = Mesh(np.asarray(jax.devices()).reshape(1, 2, 2, 2), sharding.AXES)
+    mesh = Mesh(np.asarray(jax.devices()).reshape(1, 2, 2, 2), meshes.AXES)
     arrays = [normal(i, *seen.shape[:2], heads, 8) for i, heads in enumerate((4, *[kv_heads] * 2))]
 
     def attend(q, k, v):
-        with sharding.mesh_of_kernels(mesh):
+        with meshes.mesh_of_kernels(mesh):
             return attend_by_rule(q, k, v, by_rule, False)
 
     check_equal(
         attend,
         lambda q, k, v: dense(q, k, v, seen, None),
-        jax.device_put(arrays, sharding.batch_sharding(mesh)),
+        jax.device_put(arrays, meshes.batch_sharding(mesh)),
         by_rule.present,
     )
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from cxrjax import plan as plan_command
-from cxrjax.distributed import meshes as sharding
+from cxrjax.distributed import meshes
 from cxrjax.distributed.hardware import GIB, parse_topology
 from cxrjax.errors import UserError
 from cxrjax.models.flops import Flops
@@ -140,7 +140,7 @@ def test_arguments_by_formula_are_those_of_the_shardings():
     cut = formula._bytes(mesh, inputs.frozen)
     assert whole / 4 <= cut < whole / 4 * 1.01  # what stays whole is small
     assert formula._bytes(mesh, inputs.frozen, over=("tensor",)) == whole
-    assert set(mesh.shape) == set(sharding.AXES)
+    assert set(mesh.shape) == set(meshes.AXES)
 
 
 def test_roofline_takes_the_slower_of_work_and_memory_and_adds_what_is_awaited():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from cxrjax.errors import UserError
-from cxrjax.images import read_image
+from cxrjax.images.decode import read_image
 from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.records import write_records
 from cxrjax.runners.stand_in_images import OtherImages, StandInImages, derangement

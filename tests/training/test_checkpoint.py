@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from cxrjax.distributed import meshes as sharding
+from cxrjax.distributed import meshes
 from cxrjax.errors import UserError
 from cxrjax.models import PRESETS, partition
 from cxrjax.training import checkpoint, step
@@ -89,16 +89,16 @@ def test_base_round_trip(base):
 def test_every_device_reads_its_own_part_of_a_base_and_of_a_run(
     base, config, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(sharding, "_FSDP_MIN_SIZE", 16)
+    monkeypatch.setattr(meshes, "_FSDP_MIN_SIZE", 16)
     config.mesh.update(data=2, fsdp=2, tensor=2)
-    mesh = sharding.make_mesh(config.mesh)
+    mesh = meshes.make_mesh(config.mesh)
     directory, model = base
     run, reference = checkpoint.build_model(_with_lora(config, directory), mesh)
     _save_run(tmp_path / "run", config, run, reference, [0.5])
     for found in (directory, tmp_path / "run"):
         loaded = checkpoint.load_model(found, mesh=mesh).model
         there = flat_arrays(nnx.state(loaded))
-        wanted = flat_arrays(sharding.tree_shardings(mesh, nnx.state(model)))
+        wanted = flat_arrays(meshes.tree_shardings(mesh, nnx.state(model)))
         for name, array in _arrays(model).items():
             assert there[name].sharding.is_equivalent_to(wanted[name], array.ndim), name
             np.testing.assert_array_equal(np.asarray(there[name]), array, err_msg=name)
@@ -111,16 +111,14 @@ def test_every_device_reads_its_own_part_of_a_base_and_of_a_run(
 
 
 def test_every_device_draws_its_own_part_of_random_parameters(config, monkeypatch):
-    monkeypatch.setattr(sharding, "_FSDP_MIN_SIZE", 16)
+    monkeypatch.setattr(meshes, "_FSDP_MIN_SIZE", 16)
     alone, alone_reference = checkpoint.build_model(config)
     config.mesh.update(data=2, fsdp=2, tensor=2)
-    mesh = sharding.make_mesh(config.mesh)
+    mesh = meshes.make_mesh(config.mesh)
     model, reference = checkpoint.build_model(config, mesh)
     assert reference == alone_reference
     there, wanted = (flat_arrays(nnx.state(x)) for x in (model, alone))
-    for name, sharding_of_it in flat_arrays(
-        sharding.tree_shardings(mesh, nnx.state(model))
-    ).items():
+    for name, sharding_of_it in flat_arrays(meshes.tree_shardings(mesh, nnx.state(model))).items():
         assert there[name].sharding.is_equivalent_to(sharding_of_it, there[name].ndim), name
         np.testing.assert_array_equal(np.asarray(there[name]), np.asarray(wanted[name]))
     table = there["decoder.embedder.table"]

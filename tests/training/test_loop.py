@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from cxrjax.distributed import meshes as sharding
 from cxrjax.errors import UserError
 from cxrjax.training import input_limit, loop
 from cxrjax.training.store import CheckpointStore
@@ -87,7 +86,7 @@ def test_a_checkpoint_of_one_mesh_goes_on_under_another_and_back(
     run, batch_stream, saved_arrays, tmp_path, monkeypatch, sizes
 ):
     """The same batches and, to rounding, the same figures and parameters."""
-    monkeypatch.setattr(sharding, "_FSDP_MIN_SIZE", 16)
+    monkeypatch.setattr("cxrjax.distributed.meshes._FSDP_MIN_SIZE", 16)
     run.config.optimizer.schedule = "constant"  # whatever the number of steps
     run(batch_stream(), "whole")
     before = dict(run.config.mesh)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from cxrjax.distributed import meshes as sharding
+from cxrjax.distributed import meshes
 from cxrjax.distributed.meshes import named_leaves
 from cxrjax.models import PRESETS, VLM, LoRAConfig, apply_lora, partition
 from cxrjax.training import step
@@ -77,7 +77,7 @@ def _model(kind):
 def run(random_batch, monkeypatch):
     """`run(kind, devices, mesh, accumulate=True)`: metrics of three steps, gradients of the first,
     what became of the parameters, and the arrays of the last step."""
-    monkeypatch.setattr(sharding, "_FSDP_MIN_SIZE", 16)  # or nothing here would be split
+    monkeypatch.setattr(meshes, "_FSDP_MIN_SIZE", 16)  # or nothing here would be split
     jax.config.update("jax_disable_most_optimizations", True)  # half the time of compiling
 
     def train(kind, devices, sizes, accumulate=True):
@@ -89,17 +89,17 @@ def run(random_batch, monkeypatch):
         if not accumulate:
             config.training.accumulation_steps = 1
         config.mesh.update(sizes)
-        mesh = sharding.make_mesh(config.mesh, jax.devices()[:devices])
+        mesh = meshes.make_mesh(config.mesh, jax.devices()[:devices])
         graphdef, trainable, frozen = partition(_model(kind), config.trainable)
         frozen = step.cast_params(frozen, config.model.frozen_dtype)
         state = step.init_state(trainable, make_optimizer(config.optimizer, STEPS))
-        state = jax.device_put(state, sharding.tree_shardings(mesh, state))
-        frozen = jax.device_put(frozen, sharding.tree_shardings(mesh, frozen))
+        state = jax.device_put(state, meshes.tree_shardings(mesh, state))
+        frozen = jax.device_put(frozen, meshes.tree_shardings(mesh, frozen))
         compiled = make_parallel_step(graphdef, config, STEPS, mesh, state, frozen)
         before = _parameters(state)
         metrics, states = [], []
         for number in range(STEPS):
-            batch = sharding.put_batch(random_batch(seed=number, images=16), mesh)
+            batch = meshes.put_batch(random_batch(seed=number, images=16), mesh)
             with jax.transfer_guard("disallow"):
                 state, found = compiled(state, frozen, batch)
             metrics.append(jax.device_get(found))

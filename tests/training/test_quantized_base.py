@@ -8,7 +8,7 @@ from flax import nnx
 
 from cxrjax.decoding.generate import Generator
 from cxrjax.decoding.strategy import Strategy
-from cxrjax.distributed import meshes as sharding
+from cxrjax.distributed import meshes
 from cxrjax.models import LoRAConfig, apply_lora, partition
 from cxrjax.models.layers import Linear
 from cxrjax.models.quantize import TILE, QuantizedKernel, quantize_kernel
@@ -53,7 +53,7 @@ def test_a_quantised_kernel_is_spread_over_the_mesh_as_the_kernel_would_be(dtype
     layer = {"mlp": {"gate_proj": {"kernel": stored}, "down_proj": {"kernel": stored}}}
     mesh_config = default_config().mesh
     mesh_config.tensor = mesh_config.fsdp = 2
-    found = sharding.tree_shardings(sharding.make_mesh(mesh_config), {"decoder": layer})["decoder"]
+    found = meshes.tree_shardings(meshes.make_mesh(mesh_config), {"decoder": layer})["decoder"]
     columns, rows = (found["mlp"][name]["kernel"] for name in ("gate_proj", "down_proj"))
     assert columns.codes.spec[2] == columns.scale.spec[2] == "tensor"
     assert rows.codes.spec[1] == "tensor"
@@ -66,10 +66,10 @@ def test_a_quantised_kernel_is_spread_over_the_mesh_as_the_kernel_would_be(dtype
 def test_a_magnitude_is_whole_on_every_device():
     mesh_config = default_config().mesh
     mesh_config.tensor = 2
-    mesh = sharding.make_mesh(mesh_config)
+    mesh = meshes.make_mesh(mesh_config)
     lora = {"magnitude": jnp.ones((2, 8)), "a": jnp.ones((2, 8, 2)), "b": jnp.ones((2, 2, 8))}
     towers = {"decoder": {"q_proj": {"lora": lora}}, "vision": {"layers": {"fc1": {"lora": lora}}}}
-    found = sharding.tree_shardings(mesh, towers)
+    found = meshes.tree_shardings(mesh, towers)
     for tower in (found["decoder"]["q_proj"]["lora"], found["vision"]["layers"]["fc1"]["lora"]):
         assert set(tower["magnitude"].spec) <= {None} and tower["b"].spec[2] == "tensor"
 

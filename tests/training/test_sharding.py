@@ -10,7 +10,7 @@ from flax import nnx
 from jax.experimental import topologies
 from jax.sharding import PartitionSpec as P
 
-from cxrjax.distributed import meshes as sharding
+from cxrjax.distributed import meshes
 from cxrjax.distributed.meshes import named_leaves
 from cxrjax.errors import UserError
 from cxrjax.models import PRESETS, VLM, LoRAConfig, apply_lora, partition, presets
@@ -24,7 +24,7 @@ from cxrjax.training.optimizer import make_optimizer
 
 def _mesh(config, **sizes):
     config.mesh.update(sizes)
-    return sharding.make_mesh(config.mesh)
+    return meshes.make_mesh(config.mesh)
 
 
 def _abstract_model(preset):
@@ -45,7 +45,7 @@ def test_rules_cover_every_parameter_and_moment(run_config, preset):
     _, trainable, _ = partition(_abstract_model(preset), (".*",))
     optimizer = make_optimizer(run_config.optimizer, 10)
     state = jax.eval_shape(lambda t: step.init_state(t, optimizer), trainable)
-    specs = {k: v.spec for k, v in named_leaves(sharding.tree_shardings(mesh, state)).items()}
+    specs = {k: v.spec for k, v in named_leaves(meshes.tree_shardings(mesh, state)).items()}
     assert specs["step"] == P()
     for name, spec in specs.items():
         if name.startswith("trainable/"):
@@ -67,7 +67,7 @@ def test_fsdp_takes_the_largest_dimension_that_divides_and_leaves_small_ones(run
         "layers_first": jnp.zeros((4096, 7, 9)),
         "small": jnp.zeros((8, 8)),
     }
-    found = sharding.tree_shardings(mesh, tree, rules=((".*", None),))
+    found = meshes.tree_shardings(mesh, tree, rules=((".*", None),))
     assert {name: s.spec for name, s in found.items()} == {
         "big": P(None, "fsdp", None),
         "odd": P(None, None, "fsdp"),
@@ -79,20 +79,20 @@ def test_fsdp_takes_the_largest_dimension_that_divides_and_leaves_small_ones(run
 
 def test_a_parameter_without_a_rule_is_an_error(run_config):
     with pytest.raises(UserError, match="covers the parameter head/extra"):
-        sharding.tree_shardings(_mesh(run_config), {"head": {"extra": jnp.zeros((2, 2))}})
+        meshes.tree_shardings(_mesh(run_config), {"head": {"extra": jnp.zeros((2, 2))}})
 
 
 def test_a_dimension_that_tensor_does_not_divide_is_an_error(run_config):
     mesh = _mesh(run_config, tensor=8)
     with pytest.raises(UserError, match=r"mesh\.tensor=8 does not divide dimension -1"):
-        sharding.tree_shardings(mesh, {"attn": {"q_proj": {"kernel": jnp.zeros((8, 12))}}})
+        meshes.tree_shardings(mesh, {"attn": {"q_proj": {"kernel": jnp.zeros((8, 12))}}})
 
 
 def test_scales_of_row_blocks_that_tensor_does_not_divide_stay_whole(run_config):
     """SigLIP's 4,304 rows are 68 blocks of nf4: eight devices split the codes alone."""
     kernel = quantize_kernel(jnp.ones((4304, 64)), "nf4")
     assert kernel.scale.shape == (68, 64)
-    found = sharding.tree_shardings(
+    found = meshes.tree_shardings(
         _mesh(run_config, tensor=8), {"vision": {"layers": {"fc2": {"kernel": kernel}}}}
     )
     spread = found["vision"]["layers"]["fc2"]["kernel"]
@@ -116,8 +116,8 @@ def test_every_rule_is_for_some_parameter():
             return model
 
         for path in parameter_shapes(nnx.eval_shape(make)):
-            used.add(next(r for r, _ in sharding.TENSOR_RULES if re.search(r, path)))
-    assert used == {rule for rule, _ in sharding.TENSOR_RULES}
+            used.add(next(r for r, _ in meshes.TENSOR_RULES if re.search(r, path)))
+    assert used == {rule for rule, _ in meshes.TENSOR_RULES}
 
 
 def test_mesh_must_fill_the_devices(run_config):
@@ -140,9 +140,9 @@ def test_pmap_has_the_data_axis_alone(run_config):
 
 def test_batch_must_divide(run_config):
     mesh = _mesh(run_config, replica=2, data=2, fsdp=2)
-    sharding.check_batch_divides(mesh, 16, 2)
+    meshes.check_batch_divides(mesh, 16, 2)
     with pytest.raises(UserError, match="12 images"):
-        sharding.check_batch_divides(mesh, 12, 1)
+        meshes.check_batch_divides(mesh, 12, 1)
 
 
 def test_heads_must_divide(run_config):
@@ -150,8 +150,8 @@ def test_heads_must_divide(run_config):
     sizes = PRESETS["paligemma_3b_224"]
     mesh = _mesh(run_config, tensor=8)
     presets.check_heads_divide(mesh.shape["tensor"], sizes)
-    assert sharding.cache_sharding(mesh, sizes.decoder.num_kv_heads).spec[1] is None
-    assert sharding.cache_sharding(mesh, 8).spec[1] == "tensor"
+    assert meshes.cache_sharding(mesh, sizes.decoder.num_kv_heads).spec[1] is None
+    assert meshes.cache_sharding(mesh, 8).spec[1] == "tensor"
     more = dataclasses.replace(sizes, vision=dataclasses.replace(sizes.vision, num_heads=12))
     with pytest.raises(UserError, match=r"tensor=8 does not divide the 12 .* of the vision tower"):
         presets.check_heads_divide(mesh.shape["tensor"], more)
@@ -172,15 +172,15 @@ def test_a_copy_of_the_model_lies_on_one_slice(run_config, monkeypatch):
         monkeypatch.setenv(name, value)
     slices = topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x2", num_slices=2)
     run_config.mesh.update(replica=2, fsdp=2, tensor=2)
-    mesh = sharding.make_mesh(run_config.mesh, slices.devices)
+    mesh = meshes.make_mesh(run_config.mesh, slices.devices)
     for replica, devices in enumerate(mesh.devices):
         assert {device.slice_index for device in devices.flat} == {replica}
     run_config.mesh.update(replica=1, data=2)
     with pytest.raises(UserError, match="replica=1 is not a multiple of the 2 slices"):
-        sharding.make_mesh(run_config.mesh, slices.devices)
+        meshes.make_mesh(run_config.mesh, slices.devices)
     # The four chips of a ring, in its order.
     run_config.mesh.update(data=1, fsdp=4, tensor=1)
     one = topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x2").devices
-    ring = [device.coords[:2] for device in sharding.make_mesh(run_config.mesh, one).devices.flat]
+    ring = [device.coords[:2] for device in meshes.make_mesh(run_config.mesh, one).devices.flat]
     for here, there in zip(ring, ring[1:] + ring[:1], strict=True):
         assert abs(here[0] - there[0]) + abs(here[1] - there[1]) == 1

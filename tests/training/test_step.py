@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from cxrjax.distributed import meshes as sharding
+from cxrjax.distributed import meshes
 from cxrjax.distributed.meshes import named_leaves
 from cxrjax.models import LoRAConfig, apply_lora, partition
 from cxrjax.training import step
@@ -18,15 +18,15 @@ def _one_step(config, model, batch, mesh):
     graphdef, trainable, frozen = partition(model, config.trainable)
     state = step.init_state(trainable, make_optimizer(config.optimizer, 10))
     function = step.make_train_step(graphdef, config, steps=10, mesh=mesh)
-    state = jax.device_put(state, sharding.tree_shardings(mesh, state))
-    frozen = jax.device_put(frozen, sharding.tree_shardings(mesh, frozen))
+    state = jax.device_put(state, meshes.tree_shardings(mesh, state))
+    frozen = jax.device_put(frozen, meshes.tree_shardings(mesh, frozen))
     compiled = step.compile_train_step(function, mesh, state, frozen)
-    return compiled(state, frozen, sharding.put_batch(batch, mesh))
+    return compiled(state, frozen, meshes.put_batch(batch, mesh))
 
 
 def _mesh(config, devices=1, data=-1, fsdp=1, tensor=1):
     config.mesh.data, config.mesh.fsdp, config.mesh.tensor = data, fsdp, tensor
-    return sharding.make_mesh(config.mesh, jax.devices()[:devices])
+    return meshes.make_mesh(config.mesh, jax.devices()[:devices])
 
 
 def _gradients(state):
@@ -155,8 +155,8 @@ def test_state_is_donated_and_the_frozen_part_is_not(run_config, tiny_model, ran
     state = step.init_state(trainable, make_optimizer(run_config.optimizer, 10))
     function = step.make_train_step(graphdef, run_config, steps=10)
     compiled = step.compile_train_step(function, mesh, state, frozen)
-    state = jax.device_put(state, sharding.tree_shardings(mesh, state))
-    compiled(state, frozen, sharding.put_batch(random_batch(), mesh))
+    state = jax.device_put(state, meshes.tree_shardings(mesh, state))
+    compiled(state, frozen, meshes.put_batch(random_batch(), mesh))
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves(state))
     assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(frozen))
 

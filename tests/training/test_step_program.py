@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import pytest
 
-from cxrjax.distributed import meshes as sharding
+from cxrjax.distributed import meshes
 from cxrjax.planner import program
 from cxrjax.training import step
 from cxrjax.training.config import default_config
@@ -87,7 +87,7 @@ def test_a_chunk_of_logits_is_all_that_there_is_of_the_vocabulary():
 def _mesh(**sizes):
     config = default_config()
     config.mesh.update(sizes)
-    return sharding.make_mesh(config.mesh, jax.devices()[:4])
+    return meshes.make_mesh(config.mesh, jax.devices()[:4])
 
 
 @pytest.mark.parametrize(("sizes", "devices_seen"), [({"data": 4}, 1), ({"fsdp": 4}, 4)])

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from cxrjax.distributed import meshes as sharding
+from cxrjax.distributed import meshes
 from cxrjax.models.flops import BatchShape, step_flops, total
 from cxrjax.training import utilization
 from cxrjax.training.input_limit import InputLimit
@@ -31,7 +31,7 @@ def test_nothing_is_known_of_other_models(run_config, tiny_model, random_batch):
 
 
 def test_the_peak_is_the_chips_or_what_the_configuration_says(run_config, monkeypatch):
-    mesh = sharding.make_mesh(run_config.mesh)
+    mesh = meshes.make_mesh(run_config.mesh)
     assert peak_flops(run_config, mesh) is None  # a CPU
     run_config.training.peak_flops = 2e12
     assert peak_flops(run_config, mesh) == 2e12 * len(jax.devices())

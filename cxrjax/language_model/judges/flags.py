@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 from cxrjax.errors import UserError
-from cxrjax.language_model import flags as language_model_flags
+from cxrjax.language_model.flags import add_client_flags, client_from_flags
 from cxrjax.language_model.judges.judge import Judge
 from cxrjax.language_model.judges.verdict_store import VerdictStore
 
@@ -13,7 +13,7 @@ CHOICES = ("none", "surrogate", "language_model", "replay")
 _VERDICTS, _ANSWERS = "verdicts.jsonl", "judge_answers.jsonl"
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
+def add_judge_flags(parser: argparse.ArgumentParser) -> None:
     """Declares the flags, those of the language model among them."""
     add = parser.add_argument
     add(
@@ -29,10 +29,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help=f"a judge's verdicts, kept and replayed (default: {_VERDICTS} in --out)",
     )
-    language_model_flags.add_flags(parser)
+    add_client_flags(parser)
 
 
-def from_flags(flags: argparse.Namespace, out: Path) -> Judge | None:
+def judge_from_flags(flags: argparse.Namespace, out: Path) -> Judge | None:
     """The judge that the flags ask for.
 
     Args:
@@ -56,7 +56,7 @@ def from_flags(flags: argparse.Namespace, out: Path) -> Judge | None:
     if flags.judge == "replay":
         store = VerdictStore(path, replay=True)
         return LanguageModelJudge(_only_judge(store, flags.model), store, None)
-    client = language_model_flags.from_flags(flags, out / _ANSWERS)
+    client = client_from_flags(flags, out / _ANSWERS)
     return LanguageModelJudge(judge_name(client), VerdictStore(path), client, flags.dry_run)
 
 

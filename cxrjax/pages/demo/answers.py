@@ -17,7 +17,8 @@ from PIL import Image
 from cxrjax.boxes import canonical
 from cxrjax.decoding.predictor import TokenAnswer, answer_questions, prediction
 from cxrjax.errors import UserError
-from cxrjax.images import AnyFile, image_size
+from cxrjax.images.decode import image_size
+from cxrjax.images.files import AnyFile
 from cxrjax.input_pipeline.prompts import PROMPTS
 from cxrjax.input_pipeline.sources import ImageQuestions
 from cxrjax.input_pipeline.tokenizer import Tokenizer

@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 import jinja2
 
-from cxrjax.images import audit_header, audit_image, read_image
+from cxrjax.images.audit import audit_image
+from cxrjax.images.decode import audit_header, read_image
 from cxrjax.pages.demo.answers import Answered, NamedFile
 from cxrjax.pages.demo.phantoms import TrueBox
 from cxrjax.pages.results.marks import BOX, mark_words

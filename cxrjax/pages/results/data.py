@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from cxrjax.images import read_image
+from cxrjax.images.decode import read_image
 from cxrjax.pages.results.cases import Case, LabelledBox, Question, SystemAnswer
 from cxrjax.scoring.outcomes import Outcome
 from cxrjax.scoring.overlays import jpeg, jpeg_data_uri

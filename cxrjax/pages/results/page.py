@@ -14,8 +14,8 @@ from markupsafe import Markup
 
 from cxrjax.codecs import Codec
 from cxrjax.errors import UserError
-from cxrjax.pages.results import markdown as page_markdown
-from cxrjax.pages.results import tables as page_tables
+from cxrjax.pages import STYLE_SHEET
+from cxrjax.pages.results import markdown, tables
 from cxrjax.pages.results.cases import SAMPLE_SEED, Case, collect_cases, ranked_system
 from cxrjax.pages.results.curves import charts, system_charts
 from cxrjax.pages.results.data import (
@@ -124,7 +124,7 @@ def write_page(
         raise UserError(f"notes: unknown key {unknown[0]!r}: expected {', '.join(NOTE_KEYS)}")
     if pictures not in PICTURES:
         raise UserError(f"pictures {pictures!r}: expected one of {', '.join(PICTURES)}")
-    page_tables.check_metrics(inputs.metrics)
+    tables.check_metrics(inputs.metrics)
     figures = _figures(inputs, benchmark_name)
     by_facts = benchmark_name in FACTS
     cases, overview = collect_cases(
@@ -168,13 +168,13 @@ def write_page(
 
 def _figures(inputs: Inputs, benchmark: str | None) -> dict[str, Any]:
     """Everything on the page that is of all questions together."""
-    scored = page_tables.ordered_systems(inputs.metrics)
+    scored = tables.ordered_systems(inputs.metrics)
     systems = _system_views([*scored, *(n for n in inputs.predictions if n not in scored)])
     by_name = {system.name: system for system in systems}
     seen = inputs.notes.get("classes_seen_by_base") or []
-    parts: list[page_markdown.Section] = []
-    for number, (heading, markdown) in enumerate(inputs.tables.items()):
-        for part in page_markdown.sections(markdown, f"tables-{number}", scored, seen):
+    parts: list[markdown.Section] = []
+    for number, (heading, text) in enumerate(inputs.tables.items()):
+        for part in markdown.sections(text, f"tables-{number}", scored, seen):
             part.title = f"{heading}: {part.title}".rstrip(": ") if heading else part.title
             parts.append(part)
     # comparisons.json has them too, and more exactly.
@@ -190,11 +190,11 @@ def _figures(inputs: Inputs, benchmark: str | None) -> dict[str, Any]:
         "scored": [by_name[name] for name in scored],
         "answering": [by_name[name] for name in inputs.predictions],
         "ranked": ranked_system(list(inputs.predictions)),
-        "headlines": page_tables.headlines(benchmark, inputs.metrics, scored),
+        "headlines": tables.headlines(benchmark, inputs.metrics, scored),
         "tables": [part for part in parts if not part.broken_down],
         "breakdowns": [part for part in parts if part.broken_down],
-        "comparisons": page_tables.comparisons(inputs.comparisons),
-        "all_metrics": page_tables.all_metrics(inputs.metrics, scored),
+        "comparisons": tables.comparisons(inputs.comparisons),
+        "all_metrics": tables.all_metrics(inputs.metrics, scored),
         "score_curves": first,
         "more_curves": further,
         "training": training,
@@ -254,11 +254,11 @@ def _render(**values: Any) -> str:
     here = Path(__file__).parent
     html = template(str(__package__), "page.html.j2").render(
         **values,
-        style=Markup((here / "page.css").read_text(encoding="utf-8")),
+        style=Markup(STYLE_SHEET.read_text(encoding="utf-8")),
         script=Markup((here / "page_cases.js").read_text(encoding="utf-8")),
         few=FEW,
         undefined=UNDEFINED,
-        significant=page_tables.SIGNIFICANT,
+        significant=tables.SIGNIFICANT,
         sample_seed=SAMPLE_SEED,
     )
     return html.lstrip() + "\n"

@@ -14,7 +14,7 @@ from jaxtyping import Float
 
 from cxrjax.codecs import Codec
 from cxrjax.errors import UserError
-from cxrjax.images import read_image
+from cxrjax.images.decode import read_image
 from cxrjax.papers.gemex.cases import Statement, case_studies, choose_cases
 from cxrjax.records import read_records
 from cxrjax.scoring.outcomes import Outcome

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from cxrjax.metrics.agreement import LEVELS as SCALES
 from cxrjax.metrics.agreement import (
+    MEASUREMENT_LEVELS,
     WEIGHTS,
     bootstrap_alpha,
     bootstrap_kappa,
@@ -86,7 +86,7 @@ def _figures(
         "kappa": kappas,
         "krippendorff_alpha": {
             scale: bootstrap_alpha(a, b, len(LEVELS), clusters, scale, bootstrap).to_json()
-            for scale in SCALES
+            for scale in MEASUREMENT_LEVELS
         },
     }
 

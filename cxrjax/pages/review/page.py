@@ -9,7 +9,9 @@ from typing import Any
 from markupsafe import Markup
 from tqdm import tqdm
 
-from cxrjax.images import ImageError, read_image
+from cxrjax.images.decode import read_image
+from cxrjax.images.files import ImageError
+from cxrjax.pages import STYLE_SHEET
 from cxrjax.pages.results.data import script_json
 from cxrjax.pages.results.markdown import sections
 from cxrjax.pages.review.sheet import COLUMNS, DIMENSIONS, LEVELS, NOT_APPLICABLE, sheet_rows
@@ -80,7 +82,7 @@ def render_agreement(result: dict[str, Any], text: str, written: Sequence[str]) 
         written: names of the files that hold the review.
     """
     return template(str(__package__), "review_agreement.html.j2").render(
-        style=Markup(_beside("../results/page.css")),
+        style=Markup(STYLE_SHEET.read_text(encoding="utf-8")),
         sections=sections(text, "agreement"),
         readers=result["readers"],
         disagreements=result["disagreements"],

@@ -9,8 +9,8 @@ from pathlib import Path
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.sources import default_image_root
 from cxrjax.metrics.bootstrap import Bootstrap
-from cxrjax.pages.review import agreement as review_agreement
 from cxrjax.pages.review import consensus
+from cxrjax.pages.review.agreement import agreement, markdown
 from cxrjax.pages.review.page import render_agreement, render_review_page
 from cxrjax.pages.review.server import ReviewServer
 from cxrjax.pages.review.sheet import COLUMNS, format_csv, read_sheet, sheet_rows, stratified_sample
@@ -197,9 +197,7 @@ def compare_sheets(flags: Namespace) -> tuple[dict[str, object], str]:
     first, second = map(read_sheet, flags.sheets)
     if first.reader == second.reader:
         raise UserError(f"both sheets are called {first.reader!r}: name each after its reader")
-    result = review_agreement.agreement(
-        first, second, Bootstrap(resamples=flags.resamples, seed=flags.seed)
-    )
+    result = agreement(first, second, Bootstrap(resamples=flags.resamples, seed=flags.seed))
     settled = (
         consensus.outcome_summary(
             consensus.read_consensus(flags.consensus, first, second), first, second
@@ -207,7 +205,7 @@ def compare_sheets(flags: Namespace) -> tuple[dict[str, object], str]:
         if flags.consensus
         else None
     )
-    text = review_agreement.markdown(result)
+    text = markdown(result)
     written = ["agreement.json", "agreement.md"]
     with writing(flags.out):
         flags.out.mkdir(parents=True, exist_ok=True)

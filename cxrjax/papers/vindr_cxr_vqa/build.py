@@ -13,7 +13,6 @@ from typing import Any
 import tqdm
 
 from cxrjax.errors import UserError
-from cxrjax.papers.vindr_cxr_vqa import statistics as paper_tables
 from cxrjax.papers.vindr_cxr_vqa.annotation import ImageAnnotation
 from cxrjax.papers.vindr_cxr_vqa.box_table import check_image_labels, read_box_table
 from cxrjax.papers.vindr_cxr_vqa.construct.mix import MIXES
@@ -42,7 +41,9 @@ from cxrjax.papers.vindr_cxr_vqa.statistics import (
     annotation_values,
     fill_rates,
     recall_ceiling,
+    table_3,
     table_values,
+    tables,
 )
 from cxrjax.records import Provenance, QARecord
 from cxrjax.records_io import output
@@ -351,7 +352,7 @@ def _write(
     with output.writing(build.out):
         write_native(build.out / FILE_NAME, written)
         output.write_json(build.out / SPLIT_FILE, members)
-        (build.out / TABLES_FILE).write_text(paper_tables.tables(entries, name, built), "utf-8")
+        (build.out / TABLES_FILE).write_text(tables(entries, name, built), "utf-8")
     pieces = {
         "table": source.table,
         "release": source.release,
@@ -376,7 +377,7 @@ def _write(
             "splits": splits,
         },
     )
-    return f"{built}\n\n{paper_tables.table_3(entries)}"
+    return f"{built}\n\n{table_3(entries)}"
 
 
 def _keeping(records: Iterable[QARecord], kept: list[QARecord]) -> Iterable[QARecord]:

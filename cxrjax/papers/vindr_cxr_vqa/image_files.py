@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from cxrjax.images import is_resize
+from cxrjax.images.geometry import is_resize
 from cxrjax.papers.vindr_cxr_vqa.annotation import Finding, ImageAnnotation
 from cxrjax.papers.vindr_cxr_vqa.native import pixel_boxes
 from cxrjax.records import QARecord

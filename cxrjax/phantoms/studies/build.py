@@ -16,7 +16,7 @@ from typing import Any
 import PIL.Image
 import tqdm
 
-from cxrjax import phantoms as phantom
+from cxrjax import phantoms
 from cxrjax.errors import UserError
 from cxrjax.phantoms.render import SMALLEST
 from cxrjax.phantoms.studies import tables
@@ -71,7 +71,7 @@ class StudyBuild:
     @functools.cached_property
     def fingerprint(self) -> str:
         """Of everything that decides what a patient's files hold."""
-        code = [*Path(phantom.__file__).parent.glob("*.py"), *Path(__file__).parent.glob("*.*")]
+        code = [*Path(phantoms.__file__).parent.glob("*.py"), *Path(__file__).parent.glob("*.*")]
         decisive = repr((self.seed, self.long_side))
         return output.hash_lines([decisive, *(output.hash_file(path) for path in sorted(code))])
 

@@ -10,7 +10,8 @@ import pytest
 from cxrjax import predict
 from cxrjax.codecs import CODECS
 from cxrjax.errors import UserError
-from cxrjax.images import ImageError, read_image
+from cxrjax.images.decode import read_image
+from cxrjax.images.files import ImageError
 from cxrjax.input_pipeline.tokenizer import load_tokenizer
 from cxrjax.pages.demo import answers as demo
 from cxrjax.pages.demo.answers import NamedFile, open_models

@@ -3,7 +3,7 @@
 import html5lib
 import pytest
 
-from cxrjax.images import ImageError
+from cxrjax.images.files import ImageError
 from cxrjax.pages.demo.answers import Answered, Box, NamedFile, Token
 from cxrjax.pages.demo.phantoms import TrueBox
 from cxrjax.pages.demo.rendering import (

@@ -11,7 +11,7 @@ from PIL import Image
 
 from cxrjax.build import main
 from cxrjax.errors import UserError
-from cxrjax.images import IDENTITY
+from cxrjax.images.geometry import IDENTITY
 from cxrjax.input_pipeline.prompts import PROMPTS, BoxText
 from cxrjax.papers.gemex.construct.curation import HEALTHY, TARGET_MIX, classes_of, curate
 from cxrjax.papers.gemex.native_files import TRAIN_FILE

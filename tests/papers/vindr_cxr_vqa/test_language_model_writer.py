@@ -14,7 +14,7 @@ import pytest
 from cxrjax.errors import UserError
 from cxrjax.images.encode import LONG_SIDE
 from cxrjax.language_model import AnswerCache, Client, Prices, Settings
-from cxrjax.language_model.flags import add_flags
+from cxrjax.language_model.flags import add_client_flags
 from cxrjax.papers.vindr_cxr_vqa.annotation import Finding, ImageAnnotation
 from cxrjax.papers.vindr_cxr_vqa.construct import language_model_writer
 from cxrjax.papers.vindr_cxr_vqa.construct.language_model_writer import (
@@ -312,7 +312,7 @@ def test_nothing_leaves_the_machine_unasked(tmp_path):
 def test_make_writer_and_the_dry_run(chat, tmp_path, monkeypatch):
     monkeypatch.delenv("CXRJAX_LM_API_KEY", raising=False)
     parser = argparse.ArgumentParser()
-    add_flags(parser)
+    add_client_flags(parser)
     with chat.Server(lambda *_: chat.Status(500)) as there:
         flags = parser.parse_args(
             [f"--base_url={there.url}", "--model=gem", "--price_in=1", "--price_out=10"]

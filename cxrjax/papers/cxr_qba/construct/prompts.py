@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from cxrjax.language_model import Request
-from cxrjax.language_model import request as prompt_file
+from cxrjax.language_model import Request, request
 from cxrjax.language_model.request import Form, Strict
 
 __all__ = ["CACHE_NAME", "CONTENT", "Strict", "load_prompt", "make_request"]
@@ -16,11 +15,11 @@ MAX_OUTPUT_TOKENS = 8192
 
 def load_prompt(name: str) -> dict[str, Any]:
     """A prompt file such as `extraction_prompt_v1`."""
-    return prompt_file.load_prompt(str(__package__), name)
+    return request.load_prompt(str(__package__), name)
 
 
 def make_request(
     stage: Mapping[str, Any], user: str, form: type[Form], usual_output_tokens: int
 ) -> Request[Form]:
     """The stage's instruction, its demonstrations as turns, and what is asked now."""
-    return prompt_file.make_request(stage, user, form, usual_output_tokens, MAX_OUTPUT_TOKENS)
+    return request.make_request(stage, user, form, usual_output_tokens, MAX_OUTPUT_TOKENS)

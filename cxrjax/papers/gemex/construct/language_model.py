@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from cxrjax.errors import UserError
-from cxrjax.language_model import Client, Estimate, NoAnswer, Request
-from cxrjax.language_model import request as prompt_file
-from cxrjax.language_model.flags import from_flags
+from cxrjax.language_model import Client, Estimate, NoAnswer, Request, request
+from cxrjax.language_model.flags import client_from_flags
 from cxrjax.language_model.request import Form, Strict
 from cxrjax.papers.gemex.construct.questions import (
     CONTENT_TYPES,
@@ -183,14 +182,14 @@ def make_stages(
     Answers are kept in `flags.out` where `--cache` names no other file.
 
     Raises:
-        UserError: as `from_flags`.
+        UserError: as `client_from_flags`.
     """
     # The client maps over one stage at a time, and the stages interleave.
-    refining = from_flags(flags, flags.out / f"refining_{CACHE_NAME}")
+    refining = client_from_flags(flags, flags.out / f"refining_{CACHE_NAME}")
     asking_flags = argparse.Namespace(**vars(flags))
     if flags.cache:
         asking_flags.cache = flags.cache.with_name(f"questions_{flags.cache.name}")
-    asking = from_flags(asking_flags, flags.out / f"questions_{CACHE_NAME}")
+    asking = client_from_flags(asking_flags, flags.out / f"questions_{CACHE_NAME}")
     return (
         LanguageModelRefiner(refining, quality),
         LanguageModelGenerator(asking, quality, flags.seed),
@@ -199,7 +198,7 @@ def make_stages(
 
 def load_prompt() -> dict[str, Any]:
     """The prompts, from the package's data file."""
-    return prompt_file.load_prompt(str(__package__), f"language_model_prompt_v{PROMPT_VERSION}")
+    return request.load_prompt(str(__package__), f"language_model_prompt_v{PROMPT_VERSION}")
 
 
 def read_prompt(path: Path) -> dict[str, Any]:
@@ -319,4 +318,4 @@ def _known_region(name: str) -> str:
 def _request(system: str, user: str, form: type[Form], usual: int) -> Request[Form]:
     # The demonstrations are in the instruction.
     stage = {"system": system, "demonstrations": ()}
-    return prompt_file.make_request(stage, user, form, usual, MAX_OUTPUT_TOKENS)
+    return request.make_request(stage, user, form, usual, MAX_OUTPUT_TOKENS)

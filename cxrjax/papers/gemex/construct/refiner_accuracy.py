@@ -25,7 +25,7 @@ from scipy.stats import binomtest
 
 from cxrjax.cli import run
 from cxrjax.errors import UserError
-from cxrjax.language_model import flags as language_model_flags
+from cxrjax.language_model.flags import add_client_flags, client_from_flags
 from cxrjax.papers.gemex.construct.language_model import LanguageModelRefiner, read_prompt
 from cxrjax.papers.gemex.construct.refine import Refiner, RuleRefiner
 from cxrjax.papers.sources.regions import load_regions
@@ -160,7 +160,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("--labels", required=True, type=Path, help="labelled sentences")
     add("--refiner", default="rules", choices=("rules", "language_model"), help="default: rules")
     add("--prompt", type=Path, metavar="FILE", help="a prompt to try (default: the package's)")
-    language_model_flags.add_flags(parser)
+    add_client_flags(parser)
     flags = parser.parse_args(argv)
     labels = read_labels(flags.labels)
     refiner: Refiner = RuleRefiner()
@@ -168,7 +168,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if flags.refiner == "language_model":
         prompt = read_prompt(flags.prompt) if flags.prompt else None
         cache = flags.labels.with_suffix(".answers.jsonl")
-        client = language_model_flags.from_flags(flags, cache)
+        client = client_from_flags(flags, cache)
         refiner = LanguageModelRefiner(client, quality, prompt)
         if flags.dry_run:
             print(refiner.estimate(map(_report, labels)))

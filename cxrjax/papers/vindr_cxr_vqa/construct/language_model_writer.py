@@ -16,9 +16,8 @@ from tqdm import tqdm
 
 from cxrjax.images.encode import encode_jpeg
 from cxrjax.images.files import ImageError
-from cxrjax.language_model import Client, Estimate, Image, Message, NoAnswer, Request
-from cxrjax.language_model import request as prompt_file
-from cxrjax.language_model.flags import from_flags
+from cxrjax.language_model import Client, Estimate, Image, Message, NoAnswer, Request, request
+from cxrjax.language_model.flags import client_from_flags
 from cxrjax.language_model.request import Strict
 from cxrjax.papers.vindr_cxr_vqa.annotation import ImageAnnotation
 from cxrjax.papers.vindr_cxr_vqa.construct.plan import REASON_WORDS, PlannedQuestion, Wording
@@ -192,14 +191,16 @@ def make_writer(
     Answers are kept in `flags.out` where `--cache` names no other file.
 
     Raises:
-        UserError: as `from_flags`.
+        UserError: as `client_from_flags`.
     """
-    return LanguageModelWriter(from_flags(flags, flags.out / CACHE_NAME), quality, image_root)
+    return LanguageModelWriter(
+        client_from_flags(flags, flags.out / CACHE_NAME), quality, image_root
+    )
 
 
 def load_prompt() -> dict[str, Any]:
     """The prompt, from the package's data file."""
-    return prompt_file.load_prompt(str(__package__), f"language_model_prompt_v{PROMPT_VERSION}")
+    return request.load_prompt(str(__package__), f"language_model_prompt_v{PROMPT_VERSION}")
 
 
 def plan_text(plan: PlannedQuestion, prompt: dict[str, Any]) -> str:
