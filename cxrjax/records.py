@@ -71,7 +71,7 @@ class Fused(_Strict):
     labels: list[str] = []
 
 
-class Generator(_Strict):
+class GeneratorInfo(_Strict):
     """What wrote the question and its answer."""
 
     name: str
@@ -136,7 +136,7 @@ class QARecord(_Strict):
     fused: Fused | None = None
     quality: dict[str, Any] = {}
     grade: str | None = None
-    generator: Generator | None = None
+    generator: GeneratorInfo | None = None
     provenance: Provenance | None = None
 
     @pydantic.field_validator("schema_version")

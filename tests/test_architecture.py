@@ -27,6 +27,8 @@ FLOOR_OF = {
     for part in floor.parts
 }
 TOP = len(DRAWING.FLOORS) - 1
+# Public classes that several modules may have: each paper's columns of one system.
+SHARED_CLASS_NAMES = {"SystemCounts"}
 
 
 def parts() -> set[str]:
@@ -110,6 +112,17 @@ def test_papers_do_not_import_each_other():
 
 def test_metrics_know_boxes_and_nothing_else():
     assert {other for part, other in edges() if part == "metrics"} == {"boxes"}
+
+
+def test_a_class_name_means_one_thing():
+    homes = collections.defaultdict(list)
+    for file in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.parse(file.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes[node.name].append(str(file.relative_to(ROOT)))
+    assert homes["QARecord"] == ["cxrjax/records.py"]
+    shared = {name: files for name, files in homes.items() if len(files) > 1}
+    assert set(shared) <= SHARED_CLASS_NAMES, f"give each its own name: {shared}"
 
 
 def test_a_floor_has_no_circle():

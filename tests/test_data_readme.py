@@ -44,7 +44,7 @@ def test_every_field_is_documented_in_order_and_none_besides(heading, model):
         ("turn", records.Turn),
         ("reader box", records.ReaderBox),
         ("fused boxes", records.Fused),
-        ("generator", records.Generator),
+        ("generator", records.GeneratorInfo),
         ("provenance", records.Provenance),
     ],
 )

@@ -4,20 +4,20 @@
 codec is a module of its own, with its grammar; `table` lists them.
 """
 
-from cxrjax.codecs.base import FAILURE_CATEGORIES, Codec, Decoded, Failure, FailureCategory, Span
+from cxrjax.codecs.base import FAILURE_CATEGORIES, BoxSpan, Codec, Decoded, Failure, FailureCategory
 from cxrjax.codecs.convert import codec_iou_ceiling, transcode
-from cxrjax.codecs.frames import Geometry
+from cxrjax.codecs.frames import BoxGeometry
 from cxrjax.codecs.table import CODECS, get_codec
 
 __all__ = [
     "CODECS",
     "FAILURE_CATEGORIES",
+    "BoxGeometry",
+    "BoxSpan",
     "Codec",
     "Decoded",
     "Failure",
     "FailureCategory",
-    "Geometry",
-    "Span",
     "codec_iou_ceiling",
     "get_codec",
     "transcode",

@@ -37,7 +37,7 @@ import numpy as np
 from jaxtyping import Float, Int, Num
 
 from cxrjax import boxes as box_arithmetic
-from cxrjax.codecs.frames import Frame, Geometry
+from cxrjax.codecs.frames import BoxGeometry, Frame
 from cxrjax.codecs.refusal import declines
 from cxrjax.errors import UserError
 
@@ -81,7 +81,7 @@ class Decoded(NamedTuple):
     failures: list[Failure]
 
 
-class Span(NamedTuple):
+class BoxSpan(NamedTuple):
     """A box and the characters `text[start:end]` that it was read from; `box` is float32 [4].
 
     `label` is what the text calls it, in conventions that write a name to each box; `swapped` says
@@ -105,12 +105,12 @@ class AsWritten(NamedTuple):
     """What a model's answer says of boxes.
 
     Attributes:
-        spans: the boxes that could be read; `Span.as_written` has their corners as they stand.
+        spans: the boxes that could be read; `BoxSpan.as_written` has their corners as they stand.
         failures: as of `Decoded`.
         repaired: how many were not written exactly, beside those with swapped corners.
     """
 
-    spans: list[Span]
+    spans: list[BoxSpan]
     failures: list[Failure]
     repaired: int
 
@@ -160,7 +160,7 @@ class Codec(abc.ABC):
         boxes: Num[Any, "n 4"],
         height: int,
         width: int,
-        geometry: Geometry | None = None,
+        geometry: BoxGeometry | None = None,
         labels: Sequence[str | None] | None = None,
     ) -> str:
         """Writes boxes as text that `decode` reads back, strict too.
@@ -201,7 +201,7 @@ class Codec(abc.ABC):
         text: str,
         height: int,
         width: int,
-        geometry: Geometry | None = None,
+        geometry: BoxGeometry | None = None,
         strict: bool = False,
     ) -> Decoded:
         """Reads all boxes of a text. See the module's docstring for what counts.
@@ -224,14 +224,14 @@ class Codec(abc.ABC):
         text: str,
         height: int,
         width: int,
-        geometry: Geometry | None = None,
+        geometry: BoxGeometry | None = None,
         strict: bool = False,
-    ) -> list[Span]:
+    ) -> list[BoxSpan]:
         """The boxes that `decode` returns for the same arguments, with where they stand."""
         return self._read(text, height, width, geometry, strict)[0]
 
     def read_as_written(
-        self, text: str, height: int, width: int, geometry: Geometry | None = None
+        self, text: str, height: int, width: int, geometry: BoxGeometry | None = None
     ) -> AsWritten:
         """Reads a model's answer and hides nothing of what was mended on the way.
 
@@ -247,7 +247,7 @@ class Codec(abc.ABC):
         numbers: Num[Any, "n 4"],
         height: int,
         width: int,
-        geometry: Geometry | None = None,
+        geometry: BoxGeometry | None = None,
     ) -> Float[np.ndarray, "n 4"]:
         """What the numbers that a box is written with stand for: each an affine map of its own.
 
@@ -263,7 +263,7 @@ class Codec(abc.ABC):
         read = self.frame.from_grid(np.asarray(numbers, np.float64), height, width, geometry)
         return np.asarray(read, np.float64)
 
-    def makers_geometry(self, height: int, width: int) -> Geometry | None:
+    def makers_geometry(self, height: int, width: int) -> BoxGeometry | None:
         """How the model that the convention comes from places an image into its input.
 
         For reading what that model wrote; None: as a plain resize, or the frame does not ask.
@@ -287,8 +287,8 @@ class Codec(abc.ABC):
         """One box (x_min, y_min, x_max, y_max on the grid) as text."""
 
     def _read(
-        self, text: str, height: int, width: int, geometry: Geometry | None, strict: bool
-    ) -> tuple[list[Span], list[Failure]]:
+        self, text: str, height: int, width: int, geometry: BoxGeometry | None, strict: bool
+    ) -> tuple[list[BoxSpan], list[Failure]]:
         _check_size(height, width)
         grids: list[Sequence[float]] = []
         places: list[tuple[int, int, str | None]] = []
@@ -316,7 +316,7 @@ class Codec(abc.ABC):
             places, boxes, reasons, swapped, strict=True
         ):
             if reason is None:
-                spans.append(Span(start, end, box, label, (x, y)))
+                spans.append(BoxSpan(start, end, box, label, (x, y)))
             else:
                 fail(reason, start, end)
         return spans, sorted(failures, key=lambda failure: failure.start)
@@ -326,7 +326,7 @@ class Codec(abc.ABC):
         grid: np.ndarray,
         height: int,
         width: int,
-        geometry: Geometry | None,
+        geometry: BoxGeometry | None,
         strict: bool,
     ) -> tuple[Float[np.ndarray, "n 4"], list[FailureCategory | None]]:
         """Boxes read from the grid, clipped to the image, and for each why it fails, if it does."""

@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Float, Num
 
 from cxrjax import boxes as box_arithmetic
-from cxrjax.codecs.frames import Geometry
+from cxrjax.codecs.frames import BoxGeometry
 from cxrjax.codecs.table import get_codec
 from cxrjax.errors import UserError
 
@@ -17,7 +17,7 @@ def transcode(
     target: str,
     height: int,
     width: int,
-    geometry: Geometry | None = None,
+    geometry: BoxGeometry | None = None,
 ) -> str:
     """The text with each box rewritten from one convention to another, prose untouched.
 

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 
 
 @runtime_checkable
-class Geometry(Protocol):
+class BoxGeometry(Protocol):
     """How an image was placed into the model's input; `cxrjax.images.geometry.Geometry` is one."""
 
     def apply(self, boxes: Any) -> Any:
@@ -32,13 +32,13 @@ class Frame(abc.ABC):
 
     @abc.abstractmethod
     def to_grid(
-        self, boxes: np.ndarray, height: int, width: int, geometry: Geometry | None
+        self, boxes: np.ndarray, height: int, width: int, geometry: BoxGeometry | None
     ) -> Float[np.ndarray, "n 4"]:
         """Fractions of the original image in grid steps, unrounded."""
 
     @abc.abstractmethod
     def from_grid(
-        self, grid: np.ndarray, height: int, width: int, geometry: Geometry | None
+        self, grid: np.ndarray, height: int, width: int, geometry: BoxGeometry | None
     ) -> Float[np.ndarray, "n 4"]:
         """The inverse of `to_grid`."""
 
@@ -50,12 +50,12 @@ class ImagePixels(Frame):
         return np.array([width, height])
 
     def to_grid(
-        self, boxes: np.ndarray, height: int, width: int, geometry: Geometry | None
+        self, boxes: np.ndarray, height: int, width: int, geometry: BoxGeometry | None
     ) -> Float[np.ndarray, "n 4"]:
         return boxes * np.array([width, height, width, height], np.float64)
 
     def from_grid(
-        self, grid: np.ndarray, height: int, width: int, geometry: Geometry | None
+        self, grid: np.ndarray, height: int, width: int, geometry: BoxGeometry | None
     ) -> Float[np.ndarray, "n 4"]:
         return grid / np.array([width, height, width, height], np.float64)
 
@@ -70,12 +70,12 @@ class ImageSteps(Frame):
         return np.full(2, self.steps)
 
     def to_grid(
-        self, boxes: np.ndarray, height: int, width: int, geometry: Geometry | None
+        self, boxes: np.ndarray, height: int, width: int, geometry: BoxGeometry | None
     ) -> Float[np.ndarray, "n 4"]:
         return boxes * float(self.steps)
 
     def from_grid(
-        self, grid: np.ndarray, height: int, width: int, geometry: Geometry | None
+        self, grid: np.ndarray, height: int, width: int, geometry: BoxGeometry | None
     ) -> Float[np.ndarray, "n 4"]:
         return grid / float(self.steps)
 
@@ -91,13 +91,13 @@ class PaddedSquareSteps(Frame):
         return np.full(2, self.steps)
 
     def to_grid(
-        self, boxes: np.ndarray, height: int, width: int, geometry: Geometry | None
+        self, boxes: np.ndarray, height: int, width: int, geometry: BoxGeometry | None
     ) -> Float[np.ndarray, "n 4"]:
         size, padding, side = _padded_square(height, width)
         return (boxes * size + padding) / side * self.steps
 
     def from_grid(
-        self, grid: np.ndarray, height: int, width: int, geometry: Geometry | None
+        self, grid: np.ndarray, height: int, width: int, geometry: BoxGeometry | None
     ) -> Float[np.ndarray, "n 4"]:
         size, padding, side = _padded_square(height, width)
         return (grid / self.steps * side - padding) / size
@@ -113,13 +113,13 @@ class InputBins(Frame):
         return np.full(2, self.bins - 1)
 
     def to_grid(
-        self, boxes: np.ndarray, height: int, width: int, geometry: Geometry | None
+        self, boxes: np.ndarray, height: int, width: int, geometry: BoxGeometry | None
     ) -> Float[np.ndarray, "n 4"]:
         placed = boxes if geometry is None else geometry.apply(boxes)
         return np.asarray(placed, np.float64) * self.bins - 0.5
 
     def from_grid(
-        self, grid: np.ndarray, height: int, width: int, geometry: Geometry | None
+        self, grid: np.ndarray, height: int, width: int, geometry: BoxGeometry | None
     ) -> Float[np.ndarray, "n 4"]:
         boxes = (grid + 0.5) / self.bins
         return boxes if geometry is None else geometry.invert(boxes)

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from cxrjax.codecs.base import Candidate, Codec, FailureCategory
-from cxrjax.codecs.frames import Frame, Geometry, InputBins
+from cxrjax.codecs.frames import BoxGeometry, Frame, InputBins
 from cxrjax.images.geometry import center_crop_geometry
 
 # Bounded repeats throughout: the time is linear in the text, whatever the text.
@@ -42,7 +42,7 @@ class Maira2(Codec):
     frame: ClassVar[Frame] = InputBins(100)
     separator: ClassVar[str] = ""
 
-    def makers_geometry(self, height: int, width: int) -> Geometry:
+    def makers_geometry(self, height: int, width: int) -> BoxGeometry:
         return center_crop_geometry(height, width)
 
     def _write(self, grid: list[int]) -> str:

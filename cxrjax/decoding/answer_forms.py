@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from cxrjax.decoding.grammar import (
     FREE_TEXT,
-    Box,
+    BoxTokens,
     Concat,
     Grammar,
     OneOf,
@@ -61,16 +61,16 @@ def _findings(tokenizer: Tokenizer, names: Sequence[str]) -> Part:
     forms: list[Part] = []
     for name in names:
         before, between, after = _around_boxes(tokenizer, f"{name} {_BOX} {_BOX}")
-        forms.append(Concat((before, Box(), Repeat(Concat((between, Box()))), after)))
+        forms.append(Concat((before, BoxTokens(), Repeat(Concat((between, BoxTokens()))), after)))
     return OneOf((_texts(tokenizer, [NO_FINDING]), *forms))
 
 
 def _detections(tokenizer: Tokenizer, names: Sequence[str]) -> Part:
     between = [_around_boxes(tokenizer, f"{_BOX} {name} ; {_BOX}")[1] for name in names]
     last = [_around_boxes(tokenizer, f"{_BOX} {name}")[1] for name in names]
-    more = Repeat(Concat((OneOf(tuple(between)), Box())))
+    more = Repeat(Concat((OneOf(tuple(between)), BoxTokens())))
     return OneOf(
-        (_texts(tokenizer, [NO_FINDING]), Concat((Box(), more, OneOf(tuple(last))))),
+        (_texts(tokenizer, [NO_FINDING]), Concat((BoxTokens(), more, OneOf(tuple(last))))),
     )
 
 

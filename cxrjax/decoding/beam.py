@@ -10,7 +10,7 @@ from cxrjax.decoding.cache import reorder_answers
 from cxrjax.decoding.grammar import (
     Grammar,
     GrammarState,
-    Vocabulary,
+    TokenVocabulary,
     advance,
     allowed_tokens,
     initial_state,
@@ -59,7 +59,7 @@ def beam_search(
     asked: Bool[Array, "B Q"],
     strategy: Strategy,
     grammar: Grammar | None,
-    vocabulary: Vocabulary,
+    vocabulary: TokenVocabulary,
 ) -> Hypotheses:
     """The best finished hypotheses of each question.
 

@@ -15,7 +15,7 @@ from cxrjax.decoding.cache import repeat_questions, spread_cache
 from cxrjax.decoding.grammar import (
     Grammar,
     GrammarState,
-    Vocabulary,
+    TokenVocabulary,
     advance,
     allowed_tokens,
     initial_state,
@@ -87,7 +87,9 @@ def generate(
         mesh: that model and batch are spread over, and the key-value cache then as well.
     """
     config = model.config
-    vocabulary = Vocabulary(config.decoder.vocab_size, config.loc_token_start, strategy.stop_ids)
+    vocabulary = TokenVocabulary(
+        config.decoder.vocab_size, config.loc_token_start, strategy.stop_ids
+    )
     count = strategy.candidates
     hidden, decode = model.prefill(
         images,
@@ -119,7 +121,7 @@ def _one_by_one(
     keys: Key[Array, "B C"] | None,
     strategy: Strategy,
     grammar: Grammar | None,
-    vocabulary: Vocabulary,
+    vocabulary: TokenVocabulary,
 ) -> Generation:
     """Every candidate on its own: the likeliest token, or with `keys` a drawn one, at each step."""
     blocks = model.decoder.blocks()

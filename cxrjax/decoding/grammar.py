@@ -1,6 +1,6 @@
 """The answer grammar: a language of answers, compiled to tables that the decode loop looks up.
 
-A language is put together from few parts (`Tokens`, `AnyToken`, `Box`, `Concat`, `OneOf`,
+A language is put together from few parts (`Tokens`, `AnyToken`, `BoxTokens`, `Concat`, `OneOf`,
 `Repeat`); answer_forms.py has the ones that answers come in. `compile_grammar` turns it into a
 deterministic automaton over token ids: an automaton with empty moves first (Thompson 1968, doi
 10.1145/363347.363387), then sets of its states (Rabin and Scott 1959, doi 10.1147/rd.32.0114).
@@ -35,7 +35,7 @@ class AnyToken:
 
 
 @dataclasses.dataclass(frozen=True)
-class Box:
+class BoxTokens:
     """Four location tokens: y and x of the near corner, y and x of one beyond it."""
 
 
@@ -60,9 +60,9 @@ class Repeat:
     part: "Part"
 
 
-Part = Tokens | AnyToken | Box | Concat | OneOf | Repeat
+Part = Tokens | AnyToken | BoxTokens | Concat | OneOf | Repeat
 
-FREE_TEXT = Repeat(OneOf((AnyToken(), Box())))
+FREE_TEXT = Repeat(OneOf((AnyToken(), BoxTokens())))
 
 
 class Grammar(NamedTuple):
@@ -89,7 +89,7 @@ class Grammar(NamedTuple):
     shortest: Int[Any, " S"]
 
 
-class Vocabulary(NamedTuple):
+class TokenVocabulary(NamedTuple):
     """What the automaton has to know of token ids.
 
     Attributes:
@@ -143,7 +143,7 @@ class _Edges:
                     start = self.step(start, token)
             case AnyToken():
                 start = self.step(start, _ANY_TOKEN)
-            case Box():
+            case BoxTokens():
                 for label in _COORDINATES:
                     start = self.step(start, label)
             case Concat(parts):
@@ -252,7 +252,7 @@ def allowed_tokens(
     grammar: Grammar,
     state: GrammarState,
     remaining: Int[Array, ""] | int,
-    vocabulary: Vocabulary,
+    vocabulary: TokenVocabulary,
 ) -> Bool[Array, "*batch V"]:
     """Which tokens may come next; traceable.
 
@@ -296,7 +296,7 @@ def allowed_tokens(
 
 
 def advance(
-    grammar: Grammar, state: GrammarState, token: Int[Array, "*batch"], vocabulary: Vocabulary
+    grammar: Grammar, state: GrammarState, token: Int[Array, "*batch"], vocabulary: TokenVocabulary
 ) -> GrammarState:
     """The state after a token; after a stop token, or one that was not allowed, any."""
     grammar = Grammar(*map(jnp.asarray, grammar))

@@ -11,7 +11,7 @@ from cxrjax.codecs import CODECS
 from cxrjax.decoding.generate import Generator
 from cxrjax.distributed import hosts
 from cxrjax.distributed.meshes import fetch_whole, host_rows, put_batch
-from cxrjax.input_pipeline.batch import Problem
+from cxrjax.input_pipeline.batch import BatchProblem
 from cxrjax.input_pipeline.examples import ExampleConfig, image_geometry
 from cxrjax.input_pipeline.loader import eval_loader
 from cxrjax.input_pipeline.prompts import PROMPTS, REASONING
@@ -78,7 +78,7 @@ def answer_questions(
     config: ExampleConfig,
     *,
     images_per_batch: int,
-) -> Iterator[TokenAnswer | Problem]:
+) -> Iterator[TokenAnswer | BatchProblem]:
     """Every question of the source in tokens of its answer, or why it could not be asked.
 
     Args:
@@ -112,9 +112,9 @@ def answer_questions(
         yield from problems
 
 
-def _of_all_processes(problems: list[Problem]) -> list[Problem]:
+def _of_all_processes(problems: list[BatchProblem]) -> list[BatchProblem]:
     """Each question once, also where several processes have read the same rows."""
-    found = (Problem(*each) for part in hosts.gather(problems) for each in part)
+    found = (BatchProblem(*each) for part in hosts.gather(problems) for each in part)
     return list({problem.question_index: problem for problem in found}.values())
 
 

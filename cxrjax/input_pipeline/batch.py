@@ -81,7 +81,7 @@ class Batch:
     digits: DigitTokens | None = None
 
 
-class Problem(NamedTuple):
+class BatchProblem(NamedTuple):
     """A question left out of a batch at run time, never replaced by another one.
 
     Attributes:
@@ -111,7 +111,7 @@ class LoadedBatch(NamedTuple):
 
     batch: Batch
     question_ids: list[list[str | None]]
-    problems: list[Problem]
+    problems: list[BatchProblem]
     images_by_source: Mapping[str, int] = {}  # never changed in place
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from cxrjax.images.files import AnyFile, ImageError
-from cxrjax.input_pipeline.batch import Batch, LoadedBatch, Problem, empty_batch
+from cxrjax.input_pipeline.batch import Batch, BatchProblem, LoadedBatch, empty_batch
 from cxrjax.input_pipeline.examples import (
     EncodedQuestion,
     ExampleConfig,
@@ -39,7 +39,7 @@ class _Element:
 
     image_path: AnyFile | None
     questions: list[_Question]
-    problems: list[Problem]
+    problems: list[BatchProblem]
 
 
 class BatchBuilder:
@@ -107,7 +107,7 @@ class BatchBuilder:
             except TooLongError as error:
                 if self.config.too_long == "error":
                     raise
-                problem = Problem(index, record.question_id, error.reason, str(error))
+                problem = BatchProblem(index, record.question_id, error.reason, str(error))
                 encoded.problems.append(problem)
             else:
                 encoded.questions.append(_Question(slot, index, record.question_id, tokens))
@@ -125,7 +125,7 @@ class BatchBuilder:
             batch.images[row] = load_input(element.image_path, self.config)
         except ImageError as error:
             loaded.problems.extend(
-                Problem(question.index, question.question_id, "unreadable_image", str(error))
+                BatchProblem(question.index, question.question_id, "unreadable_image", str(error))
                 for question in element.questions
             )
             return

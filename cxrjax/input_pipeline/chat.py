@@ -32,7 +32,7 @@ _CONTROL = re.compile(
 )
 
 
-class Turn(NamedTuple):
+class ChatTurn(NamedTuple):
     """What one side says.
 
     Attributes:
@@ -44,7 +44,7 @@ class Turn(NamedTuple):
     parts: tuple[str, ...]
 
 
-def chat_text(turns: Sequence[Turn], system: str = "", generate: bool = True) -> str:
+def chat_text(turns: Sequence[ChatTurn], system: str = "", generate: bool = True) -> str:
     """A conversation as the published template writes it, without `<bos>`.
 
     Args:
@@ -85,7 +85,7 @@ def context_ids(tokenizer: Tokenizer, image: int) -> tuple[int, ...]:
     Raises:
         UserError: the tokenizer has no image tokens.
     """
-    turn = Turn("user", (START_OF_IMAGE,))
+    turn = ChatTurn("user", (START_OF_IMAGE,))
     text = chat_text([turn], generate=False).removesuffix(f"{END_OF_TURN}\n")
     soft_token = tokenizer.piece_id(IMAGE_SOFT_TOKEN)
     ids = tokenizer.encode(expand_images(text, tokens_per_image=1))
@@ -103,8 +103,8 @@ def question(text: str, history: Sequence[tuple[str, str]] = ()) -> str:
     """
     turns = []
     for asked, answered in history:
-        turns += [Turn("user", (asked,)), Turn("model", (answered,))]
-    return chat_text([*turns, Turn("user", (text,))]).removeprefix(_USER_TURN)
+        turns += [ChatTurn("user", (asked,)), ChatTurn("model", (answered,))]
+    return chat_text([*turns, ChatTurn("user", (text,))]).removeprefix(_USER_TURN)
 
 
 def answer(text: str) -> str:

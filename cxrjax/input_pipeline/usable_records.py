@@ -1,8 +1,8 @@
 """A cheap look at every record before a run: what cannot be learned from is set aside and counted.
 
 Reads image headers, never pixels; a file that breaks only on decoding shows up at run time as a
-`batch.Problem`. Builders check their records too (`cxrjax.builders`): this is for files that were
-written elsewhere, or whose images have gone since.
+`batch.BatchProblem`. Builders check their records too (`cxrjax.builders`): this is for files that
+were written elsewhere, or whose images have gone since.
 """
 
 from collections.abc import Collection, Iterator, Mapping

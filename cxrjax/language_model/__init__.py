@@ -11,8 +11,8 @@ judges          judges of free text
 """
 
 from cxrjax.language_model.answer_cache import AnswerCache, Completion
-from cxrjax.language_model.client import Client, Estimate
-from cxrjax.language_model.request import Category, Image, Message, NoAnswer, Request
+from cxrjax.language_model.client import Client, CostEstimate
+from cxrjax.language_model.request import Category, EncodedImage, Message, NoAnswer, Request
 from cxrjax.language_model.settings import Prices, Settings
 
 __all__ = [
@@ -20,8 +20,8 @@ __all__ = [
     "Category",
     "Client",
     "Completion",
-    "Estimate",
-    "Image",
+    "CostEstimate",
+    "EncodedImage",
     "Message",
     "NoAnswer",
     "Prices",

@@ -28,7 +28,7 @@ _AHEAD = 4  # items begun before the oldest is done, times the concurrency
 
 
 @dataclasses.dataclass(frozen=True)
-class Estimate:
+class CostEstimate:
     """What a run would send.
 
     Attributes:
@@ -136,7 +136,7 @@ class Client:
             pool.shutdown(wait=True, cancel_futures=True)
             self._stop.clear()
 
-    def estimate(self, requests: Iterable[Request]) -> Estimate:
+    def estimate(self, requests: Iterable[Request]) -> CostEstimate:
         """What sending these would take. Nothing is sent.
 
         Images are loaded only where the cache holds answers that have to be looked for.
@@ -154,7 +154,7 @@ class Client:
             output_tokens += request.usual_output_tokens
             most_output += request.max_output_tokens
         prices = self.settings.prices
-        return Estimate(
+        return CostEstimate(
             requests=count,
             from_cache=cached,
             images=images,

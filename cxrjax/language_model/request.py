@@ -52,7 +52,7 @@ _KEY_VERSION = 1  # a change of how keys are made forgets the old answers
 _JSON_INSTRUCTION = "Answer with one JSON object and nothing else. It must fit this JSON schema:\n"
 
 
-class Image:
+class EncodedImage:
     """An encoded image, loaded when it is first needed; requests about one image share it.
 
     Attributes:
@@ -79,7 +79,7 @@ class Message:
     """One turn: texts and images in order."""
 
     role: Literal["system", "user", "assistant"]
-    parts: tuple[str | Image, ...]
+    parts: tuple[str | EncodedImage, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,9 +108,11 @@ class Request(Generic[T]):
         return dataclasses.replace(self, messages=self.messages + turns)
 
     @property
-    def images(self) -> list[Image]:
+    def images(self) -> list[EncodedImage]:
         """All images of the conversation."""
-        return [part for turn in self.messages for part in turn.parts if isinstance(part, Image)]
+        return [
+            part for turn in self.messages for part in turn.parts if isinstance(part, EncodedImage)
+        ]
 
     def text_bytes(self) -> int:
         """UTF-8 bytes of all texts and the schema. No byte-level tokenizer makes more tokens."""
@@ -121,7 +123,7 @@ class Request(Generic[T]):
         return sum(len(text.encode()) for text in texts) + 16 * len(self.messages)
 
     def body(
-        self, settings: Settings, image_url: Callable[[Image], str] | None = None
+        self, settings: Settings, image_url: Callable[[EncodedImage], str] | None = None
     ) -> dict[str, Any]:
         """The body of a chat completion request.
 
@@ -174,22 +176,22 @@ def _schema(form: type[pydantic.BaseModel]) -> dict[str, Any]:
     return form.model_json_schema()
 
 
-def _content(parts: tuple[str | Image, ...], url: Callable[[Image], str]) -> Any:
+def _content(parts: tuple[str | EncodedImage, ...], url: Callable[[EncodedImage], str]) -> Any:
     if all(isinstance(part, str) for part in parts):
         return "\n".join(str(part) for part in parts)
     return [
         {"type": "image_url", "image_url": {"url": url(part)}}
-        if isinstance(part, Image)
+        if isinstance(part, EncodedImage)
         else {"type": "text", "text": part}
         for part in parts
     ]
 
 
-def _data_url(image: Image) -> str:
+def _data_url(image: EncodedImage) -> str:
     return f"data:{image.media_type};base64,{base64.b64encode(image.content).decode('ascii')}"
 
 
-def _hash_url(image: Image) -> str:
+def _hash_url(image: EncodedImage) -> str:
     return f"sha256:{image.media_type}:{hashlib.sha256(image.content).hexdigest()}"
 
 

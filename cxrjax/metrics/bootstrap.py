@@ -88,7 +88,7 @@ class Bootstrap:
 
 
 @dataclass
-class Block:
+class ClusterSums:
     """Units summed by cluster: all of them, or those with one value of an attribute.
 
     Attributes:
@@ -106,7 +106,7 @@ class Block:
 class _LeftOut(Mapping[str, Float[np.ndarray, " rows"]]):
     """Name -> the observed sum without each of the block's clusters, made when asked for."""
 
-    def __init__(self, block: Block, names: Sequence[str]) -> None:
+    def __init__(self, block: ClusterSums, names: Sequence[str]) -> None:
         self._block, self._names = block, names
 
     def __getitem__(self, name: str) -> Float[np.ndarray, " rows"]:
@@ -131,9 +131,9 @@ class Resampled:
     settings: Bootstrap
     clusters: int
     names: tuple[str, ...]
-    blocks: Mapping[tuple[str, str] | None, Block]
+    blocks: Mapping[tuple[str, str] | None, ClusterSums]
 
-    def block(self, within: tuple[str, str] | None = None) -> Block:
+    def block(self, within: tuple[str, str] | None = None) -> ClusterSums:
         """The units that have this value.
 
         Raises:
@@ -281,7 +281,7 @@ def resample(
         raise ValueError(f"{len(rows)} clusters for {sorted(lengths)} units")
     everything = set(columns)
     whole = everything if needed is None else needed.get(None, set())
-    blocks: dict[tuple[str, str] | None, Block] = {
+    blocks: dict[tuple[str, str] | None, ClusterSums] = {
         None: _block(columns, whole, np.arange(len(rows)), rows)
     }
     for attribute, values in (attributes or {}).items():
@@ -308,7 +308,7 @@ def _block(
     names: set[str],
     units: Int[np.ndarray, " units"],
     clusters: Int[np.ndarray, " units"],
-) -> Block:
+) -> ClusterSums:
     present, rows = np.unique(clusters, return_inverse=True)
     kept: dict[str, int] = {}
     summed: list[np.ndarray] = []
@@ -320,11 +320,11 @@ def _block(
             kept[name] = len(summed)
             summed.append(np.bincount(rows, weights=values, minlength=len(present)))
     table = np.stack(summed, axis=1) if summed else np.zeros((len(present), 0))
-    return Block(kept, present, table)
+    return ClusterSums(kept, present, table)
 
 
 @threadpool_limits.wrap(limits=1, user_api="blas")  # on a busy machine threads wait for each other
-def _draw(blocks: Sequence[Block], count: int, resamples: int, seed: int) -> None:
+def _draw(blocks: Sequence[ClusterSums], count: int, resamples: int, seed: int) -> None:
     """Fills in the blocks' sums: the same draws of clusters for all of them."""
     for block in blocks:
         block.sums = np.empty((1 + resamples, block.rows.shape[1]))

@@ -28,8 +28,8 @@ from cxrjax.records_io import output
 from cxrjax.records_io.image_check import check_images
 from cxrjax.records_io.quality import QualityLog
 from cxrjax.records_io.record_problems import (
-    Line,
     Problem,
+    RecordLine,
     original_size,
     read_lines,
     record_problems,
@@ -68,7 +68,7 @@ REMEDIES = {
 class Usable:
     """A record that the model can be given. `line.record.image_hw` is filled in."""
 
-    line: Line
+    line: RecordLine
     encoded: EncodedQuestion
 
 
@@ -165,7 +165,7 @@ def _encoder(config: ConfigDict) -> QuestionEncoder:
     return QuestionEncoder(tokenizer, example_config(config))
 
 
-def _encode(line: Line, encoder: QuestionEncoder) -> EncodedQuestion | Problem:
+def _encode(line: RecordLine, encoder: QuestionEncoder) -> EncodedQuestion | Problem:
     """The question in tokens, with its answer where there is one."""
     try:
         encoded = encoder.encode(line.record, with_answer=False)
@@ -183,11 +183,11 @@ def _encode(line: Line, encoder: QuestionEncoder) -> EncodedQuestion | Problem:
         return line.problem("not_encodable", "answers", _without_id(line, error))
 
 
-def _without_id(line: Line, error: UserError) -> str:
+def _without_id(line: RecordLine, error: UserError) -> str:
     return str(error).removeprefix(f"question {line.record.question_id}: ")
 
 
-def _oddities(line: Line, encoded: EncodedQuestion) -> list[str]:
+def _oddities(line: RecordLine, encoded: EncodedQuestion) -> list[str]:
     record = line.record
     found = []
     if not record.answers:

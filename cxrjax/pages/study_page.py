@@ -20,11 +20,16 @@ from cxrjax import cli
 from cxrjax.errors import UserError
 from cxrjax.papers.cxr_qba.build import NATIVE
 from cxrjax.papers.cxr_qba.construct.sources import read_studies
-from cxrjax.papers.cxr_qba.construct.study import Study
-from cxrjax.papers.cxr_qba.native import SceneGraph, StudyQuestions
+from cxrjax.papers.cxr_qba.construct.study import SourceStudy
+from cxrjax.papers.cxr_qba.native import StudyQuestions, StudySceneGraph
 from cxrjax.papers.cxr_qba.study_files import Key, StudyFiles
 from cxrjax.papers.gemex.construct.refine import RuleRefiner
-from cxrjax.papers.sources.report import RefinedSentence, Report, ReportSentence, split_sentences
+from cxrjax.papers.sources.report import (
+    ImageReport,
+    RefinedSentence,
+    ReportSentence,
+    split_sentences,
+)
 from cxrjax.records import QARecord, read_records
 from cxrjax.records_io import output
 from cxrjax.records_io.quality import QualityLog
@@ -103,8 +108,8 @@ def _draw(
 
 
 def _section(
-    study: Study,
-    graph: SceneGraph | None,
+    study: SourceStudy,
+    graph: StudySceneGraph | None,
     questions: StudyQuestions | None,
     asked: list[QARecord],
 ) -> dict[str, Any]:
@@ -121,7 +126,7 @@ def _section(
     }
 
 
-def _sentences_of(graph: SceneGraph) -> dict[str, list[str]]:
+def _sentences_of(graph: StudySceneGraph) -> dict[str, list[str]]:
     """Observation id -> ids of the sentences that say it."""
     found: dict[str, list[str]] = {}
     for edge in graph.obs_sent_relations:
@@ -129,11 +134,11 @@ def _sentences_of(graph: SceneGraph) -> dict[str, list[str]]:
     return found
 
 
-def _refined(study: Study) -> list[RefinedSentence]:
+def _refined(study: SourceStudy) -> list[RefinedSentence]:
     """The report's sentences as GEMeX's rules refine them, from the text alone."""
     texts = [study.report.sections.get(name, "") for name in ("findings", "impression")]
     sentences = tuple(ReportSentence(one) for text in texts for one in split_sentences(text))
-    report = Report(study.study_id, study.study_id, "", sentences, {})
+    report = ImageReport(study.study_id, study.study_id, "", sentences, {})
     return [one for _, refinement in RuleRefiner().refine([report]) for one in refinement.sentences]
 
 

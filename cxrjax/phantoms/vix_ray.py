@@ -26,7 +26,7 @@ from cxrjax.errors import UserError
 from cxrjax.papers.vix_ray.native import SYNTHETIC_KEY, write_rows
 from cxrjax.phantoms import render_phantom
 from cxrjax.phantoms.render import SMALLEST
-from cxrjax.phantoms.vix_ray_grammar import Lesion, load_grammar
+from cxrjax.phantoms.vix_ray_grammar import LesionCentre, load_grammar
 from cxrjax.records_io import output, workers
 
 # A split as the files call it -> its number, for the phantoms' seeds.
@@ -152,7 +152,7 @@ def _row(build: SyntheticViXRay, split: str, index: int) -> tuple[dict[str, Any]
         conspicuity=build.conspicuity,
     )
     lesions = [
-        Lesion.of_box(label, [float(edge) for edge in box])
+        LesionCentre.of_box(label, [float(edge) for edge in box])
         for label, box in zip(phantom.labels, phantom.boxes, strict=True)
     ]
     rng = random.Random(f"{build.seed}/{split}-{index}/report")

@@ -24,7 +24,7 @@ _ADVISED = 0.2
 
 
 @dataclasses.dataclass(frozen=True)
-class Lesion:
+class LesionCentre:
     """A class and where its box has its middle, fractions of the image."""
 
     label: str
@@ -32,13 +32,13 @@ class Lesion:
     y: float
 
     @classmethod
-    def of_box(cls, label: str, box: Sequence[float]) -> "Lesion":
+    def of_box(cls, label: str, box: Sequence[float]) -> "LesionCentre":
         """From a box in fractions, xyxy."""
         return cls(label, (box[0] + box[2]) / 2, (box[1] + box[3]) / 2)
 
 
 @dataclasses.dataclass(frozen=True)
-class Report:
+class VixRayReport:
     """The texts of one synthetic study."""
 
     findings: str
@@ -47,17 +47,17 @@ class Report:
     technique: str
 
 
-class Grammar:
+class ReportGrammar:
     """The sentences of one version."""
 
     def __init__(self, wordings: dict[str, Any]) -> None:
         self._wordings = wordings
         self.version: str = wordings["version"]
 
-    def report(self, lesions: Sequence[Lesion], rng: random.Random) -> Report:
+    def report(self, lesions: Sequence[LesionCentre], rng: random.Random) -> VixRayReport:
         """Findings that name every class of the lesions and deny none; the weightiest diagnoses."""
         words = self._wordings
-        by_label: dict[str, list[Lesion]] = {}
+        by_label: dict[str, list[LesionCentre]] = {}
         for lesion in lesions:
             by_label.setdefault(lesion.label, []).append(lesion)
         findings = [
@@ -80,26 +80,26 @@ class Grammar:
         ] or [rng.choice(words["normal_impression"])]
         if rng.random() < _ADVISED:
             impression.append(rng.choice(words["advice"]))
-        return Report(
+        return VixRayReport(
             " ".join(findings),
             ". ".join(impression) + ".",
             rng.choice(words["notes"]),
             rng.choice(words["techniques"]),
         )
 
-    def _say(self, wording: str, lesions: Sequence[Lesion]) -> str:
+    def _say(self, wording: str, lesions: Sequence[LesionCentre]) -> str:
         side = self._side(lesions)
         zones = {next(name for name, end in _ZONES if lesion.y < end) for lesion in lesions}
         place = self._wordings["zones"][zones.pop() if len(zones) == 1 else "any"]
         return wording.format(side=side, place=place.format(side=side))
 
-    def _side(self, lesions: Sequence[Lesion]) -> str:
+    def _side(self, lesions: Sequence[LesionCentre]) -> str:
         sides = {"right" if lesion.x < _MIDDLE else "left" for lesion in lesions}
         return self._wordings["sides"][sides.pop() if len(sides) == 1 else "both"]
 
 
 @functools.cache
-def load_grammar(version: str = VERSION) -> Grammar:
+def load_grammar(version: str = VERSION) -> ReportGrammar:
     """The sentences of a version, from the package's data file."""
     file = importlib.resources.files(__package__).joinpath(f"grammar_v{version}.json")
-    return Grammar(json.loads(file.read_text(encoding="utf-8")))
+    return ReportGrammar(json.loads(file.read_text(encoding="utf-8")))

@@ -21,7 +21,7 @@ import tqdm
 
 from cxrjax import phantoms
 from cxrjax.errors import UserError
-from cxrjax.papers.vindr_cxr_vqa.annotation import Finding, ImageAnnotation
+from cxrjax.papers.vindr_cxr_vqa.annotation import FindingBox, ImageAnnotation
 from cxrjax.papers.vindr_cxr_vqa.box_table import write_box_table
 from cxrjax.papers.vindr_cxr_vqa.construct.dense_writer import DenseWriter
 from cxrjax.papers.vindr_cxr_vqa.construct.plan import Assembly
@@ -275,8 +275,8 @@ def _save(picture: Phantom, build: PhantomBuild, image_id: str) -> dict[str, Any
 
 
 def _annotation(entry: dict[str, Any]) -> ImageAnnotation:
-    def findings(pairs: Sequence[tuple[str, list[float]]]) -> list[Finding]:
-        return [Finding(label, (box[0], box[1], box[2], box[3])) for label, box in pairs]
+    def findings(pairs: Sequence[tuple[str, list[float]]]) -> list[FindingBox]:
+        return [FindingBox(label, (box[0], box[1], box[2], box[3])) for label, box in pairs]
 
     return ImageAnnotation(
         entry["image_id"],

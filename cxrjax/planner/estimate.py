@@ -15,7 +15,7 @@ HOP_SECONDS = 1e-6
 
 
 @dataclasses.dataclass(frozen=True)
-class Estimate:
+class StepEstimate:
     """Seconds of one step.
 
     Attributes:
@@ -34,7 +34,7 @@ class Estimate:
         return max(("compute", "hbm", "links"), key=lambda name: getattr(self, name))
 
 
-def roofline(program: Program, topology: Topology, needed_flops: float = 0.0) -> Estimate:
+def roofline(program: Program, topology: Topology, needed_flops: float = 0.0) -> StepEstimate:
     """Of a program that runs on every chip of a slice.
 
     Collectives that are begun and awaited apart run beside the work; the others stop it.
@@ -54,7 +54,7 @@ def roofline(program: Program, topology: Topology, needed_flops: float = 0.0) ->
         seconds = one.times * collective_seconds(one.sent_bytes, one.group, topology)
         beside += seconds if one.overlapped else 0.0
         alone += 0.0 if one.overlapped else seconds
-    return Estimate(
+    return StepEstimate(
         step=max(busy, beside) + alone,
         compute=(program.flops + hidden) / chip.flops,
         hbm=program.hbm_bytes / chip.hbm_bandwidth,

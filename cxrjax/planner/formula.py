@@ -17,7 +17,7 @@ from cxrjax.distributed.hardware import Topology
 from cxrjax.models.flops import BatchShape, Flops
 from cxrjax.models.layers import recomputes
 from cxrjax.models.presets import VLMConfig
-from cxrjax.planner.estimate import Estimate, collective_seconds
+from cxrjax.planner.estimate import StepEstimate, collective_seconds
 from cxrjax.planner.program import Memory, StepInputs
 
 
@@ -27,7 +27,7 @@ class Guess:
 
     memory: Memory
     collectives: dict[str, float]
-    estimate: Estimate
+    estimate: StepEstimate
 
 
 def guess(
@@ -64,7 +64,7 @@ def guess(
     compute, hbm = flops.computed / topology.chips / chip.flops, traffic / chip.hbm_bandwidth
     links = sum(collective_seconds(sent, topology.chips, topology) for sent in collectives.values())
     step = max(compute, hbm) + links
-    return Guess(memory, collectives, Estimate(step, compute, hbm, links))
+    return Guess(memory, collectives, StepEstimate(step, compute, hbm, links))
 
 
 def abstract_mesh(config: ConfigDict, topology: Topology) -> AbstractMesh:

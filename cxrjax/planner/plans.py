@@ -18,7 +18,7 @@ from cxrjax.models import presets
 from cxrjax.models.flops import Flops, step_flops, total
 from cxrjax.models.layers import recomputes
 from cxrjax.planner import formula, hlo, program
-from cxrjax.planner.estimate import Estimate, mfu, roofline
+from cxrjax.planner.estimate import StepEstimate, mfu, roofline
 from cxrjax.training import checkpoint
 from cxrjax.training.config import batch_images
 from cxrjax.training.run_info import write_json
@@ -104,7 +104,7 @@ class Plan:
         return self.memory is not None and self.memory.peak <= self.limit
 
     @property
-    def estimate(self) -> Estimate | None:
+    def estimate(self) -> StepEstimate | None:
         if self.guess:
             return self.guess.estimate
         if self.measured is None or self.measured.program is None:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cxrjax.radiology_text.definitions import Definitions, Language, Statement
+from cxrjax.radiology_text.definitions import Definitions, Language, OrganStatement
 from cxrjax.radiology_text.negation import denied
 from cxrjax.radiology_text.phrases import Match, Word
 
@@ -43,7 +43,7 @@ class Spot:
     first: int
     last: int
     names: tuple[str, ...]
-    statement: Statement | None = None
+    statement: OrganStatement | None = None
     normal: bool = False
     own: set[int] = dataclasses.field(default_factory=set)
     regions: list[str] = dataclasses.field(default_factory=list)
@@ -147,7 +147,11 @@ def _statements(words: Sequence[Word], taken: set[int], language: Language) -> l
 
 
 def _after(
-    subject: Match[Statement], length: int, normal: _States, abnormal: _States, passed: set[int]
+    subject: Match[OrganStatement],
+    length: int,
+    normal: _States,
+    abnormal: _States,
+    passed: set[int],
 ) -> Match[str] | None:
     """The state behind an organ, over words that may stand between the two."""
     for index in range(subject.last, min(length, subject.last + _STATE_REACH)):
@@ -161,7 +165,7 @@ def _after(
 
 
 def _before(
-    subject: Match[Statement], normal: _States, abnormal: _States, passed: set[int]
+    subject: Match[OrganStatement], normal: _States, abnormal: _States, passed: set[int]
 ) -> Match[str] | None:
     """The state right before an organ."""
     states = {match.last: match for match in (*normal.values(), *abnormal.values())}

@@ -70,7 +70,7 @@ class Region:
 
 
 @dataclasses.dataclass(frozen=True)
-class Statement:
+class OrganStatement:
     """An organ of which reports say that it is normal or what is wrong with it.
 
     Attributes:
@@ -176,7 +176,7 @@ class Language:
     ignored_sentences: PhraseIndex[str]
     sides: PhraseIndex[str]
     not_sides: PhraseIndex[str]
-    subjects: PhraseIndex[Statement]
+    subjects: PhraseIndex[OrganStatement]
     normal_states: PhraseIndex[str]
     linked: PhraseIndex[str]
 
@@ -275,6 +275,8 @@ def _regions(name: str, fields: Mapping[str, Any]) -> Iterable[Region]:
         yield Region(**filled)
 
 
-def _statement(entry: Mapping[str, Any]) -> Statement:
+def _statement(entry: Mapping[str, Any]) -> OrganStatement:
     normal = tuple(name.strip() for name in entry["normal"].split(";"))
-    return Statement(entry["name"], tuple(entry["regions"]), normal, PhraseIndex(entry["states"]))
+    return OrganStatement(
+        entry["name"], tuple(entry["regions"]), normal, PhraseIndex(entry["states"])
+    )

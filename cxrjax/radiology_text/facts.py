@@ -241,7 +241,7 @@ def _denied(
 Span = tuple[int, int]
 
 
-class Label(enum.StrEnum):
+class FactLabel(enum.StrEnum):
     """What a fact is; the paper's four colours, the last one in two."""
 
     CORRECT = "correct"
@@ -262,7 +262,7 @@ class Aligned:
             NFC; None where there is no fact.
     """
 
-    label: Label
+    label: FactLabel
     predicted: str
     reference: str
     similarity: float
@@ -285,13 +285,15 @@ def align(prediction: str, reference: str, lang: str) -> list[Aligned]:
         if index in pairs:
             other = true[pairs[index]]
             right = same(fact.text, other.text, lang)
-            aligned.append(_pair(Label.CORRECT if right else Label.INCORRECT, fact, other))
+            aligned.append(_pair(FactLabel.CORRECT if right else FactLabel.INCORRECT, fact, other))
         else:
             repeated = _repeats(fact, predicted[:index], lang)
-            aligned.append(_pair(Label.REDUNDANT if repeated else Label.HALLUCINATED, fact, None))
+            aligned.append(
+                _pair(FactLabel.REDUNDANT if repeated else FactLabel.HALLUCINATED, fact, None)
+            )
     found = set(pairs.values())
     aligned += [
-        _pair(Label.MISSING, None, fact)
+        _pair(FactLabel.MISSING, None, fact)
         for index, fact in enumerate(true)
         if index not in found and not _repeats(fact, true[:index], lang)
     ]
@@ -302,7 +304,7 @@ def _repeats(fact: Fact, earlier: tuple[Fact, ...], lang: str) -> bool:
     return any(same(fact.text, other.text, lang) for other in earlier)
 
 
-def _pair(label: Label, predicted: Fact | None, true: Fact | None) -> Aligned:
+def _pair(label: FactLabel, predicted: Fact | None, true: Fact | None) -> Aligned:
     return Aligned(
         label,
         predicted.text if predicted else "",

@@ -16,8 +16,8 @@ from cxrjax.records_io import output
 from cxrjax.records_io.image_check import check_images
 from cxrjax.records_io.quality import QualityLog
 from cxrjax.records_io.record_problems import (
-    Line,
     Problem,
+    RecordLine,
     group_of,
     original_size,
     read_lines,
@@ -114,7 +114,7 @@ def _write(build: OwnBuild, splits: dict[str, list[QARecord]], quality: QualityL
     )
 
 
-def _by_split(lines: Sequence[Line], seed: int) -> dict[str, list[QARecord]]:
+def _by_split(lines: Sequence[RecordLine], seed: int) -> dict[str, list[QARecord]]:
     """Records by split: as they say, or 85 % and 15 % of the patients where none says."""
     for line, found in split_problems(lines):
         raise UserError(f"{line.where}: {found}")

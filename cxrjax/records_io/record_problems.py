@@ -45,7 +45,7 @@ class Problem:
 
 
 @dataclasses.dataclass(frozen=True)
-class Line:
+class RecordLine:
     """A record with the file and line it was read from, and its image's file.
 
     A record without a split has "".
@@ -65,7 +65,7 @@ def records_file(source: Path) -> Path:
     return source / FILE_NAME if source.is_dir() else source
 
 
-def read_lines(file: Path, image_root: Path, problems: list[Problem]) -> Iterator[Line]:
+def read_lines(file: Path, image_root: Path, problems: list[Problem]) -> Iterator[RecordLine]:
     """Records with unique ids; what is none goes to `problems`.
 
     Raises:
@@ -84,7 +84,7 @@ def read_lines(file: Path, image_root: Path, problems: list[Problem]) -> Iterato
                 if wrong:
                     continue
                 record = QARecord.model_validate_json(text)
-                line = Line(record, where, image_root / record.image_path)
+                line = RecordLine(record, where, image_root / record.image_path)
                 if record.question_id in seen:
                     found = (
                         f"{record.question_id!r} is a question_id that stood earlier in the file, "
@@ -129,7 +129,7 @@ def original_size(record: QARecord, image_hw: tuple[int, int]) -> tuple[int, int
 
 
 def record_problems(
-    line: Line,
+    line: RecordLine,
     check: ImageCheck,
     closed_classes: Mapping[str, Sequence[str]],
     record_codec: str = "vindr_px",
@@ -168,7 +168,9 @@ def record_problems(
     yield from _text_problems(line, *image_hw, record_codec)
 
 
-def _text_problems(line: Line, height: int, width: int, record_codec: str) -> Iterator[Problem]:
+def _text_problems(
+    line: RecordLine, height: int, width: int, record_codec: str
+) -> Iterator[Problem]:
     """Boxes written in the answer that don't parse or aren't the record's."""
     record = line.record
     decoded = CODECS[record_codec].decode(record.answer_text, height, width, strict=True)
@@ -205,10 +207,10 @@ def group_of(record: QARecord) -> str:
     return record.patient_id or record.study_id or record.image_id
 
 
-def split_problems(lines: Sequence[Line]) -> Iterator[tuple[Line, str]]:
+def split_problems(lines: Sequence[RecordLine]) -> Iterator[tuple[RecordLine, str]]:
     """Lines whose split cannot be, and why: missing in some, or one patient in two."""
     given = collections.Counter(bool(line.record.split) for line in lines)
-    first: dict[str, Line] = {}
+    first: dict[str, RecordLine] = {}
     for line in lines:
         split = line.record.split
         if not split:

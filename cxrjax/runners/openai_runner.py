@@ -15,7 +15,7 @@ from cxrjax.errors import UserError
 from cxrjax.images.encode import encode_jpeg
 from cxrjax.images.files import ImageError
 from cxrjax.input_pipeline.sources import RecordSource
-from cxrjax.language_model import Client, Image, Message, NoAnswer, Request
+from cxrjax.language_model import Client, EncodedImage, Message, NoAnswer, Request
 from cxrjax.language_model.flags import client_from_flags
 from cxrjax.records import QARecord
 from cxrjax.records_io.output import write_json
@@ -70,13 +70,13 @@ class ServedModel:
                 load = functools.partial(
                     encode_jpeg, path, self._long_side, self.setup.system.pad_square
                 )
-                image_path, image = path, Image(load, "image/jpeg")
+                image_path, image = path, EncodedImage(load, "image/jpeg")
             text = question_text(record, self.setup.wording, self.setup.system)
             shown = () if self.client.settings.text_only or image is None else (image,)
             yield record, None if text is None else self._request(record, text, shown, seed)
 
     def _request(
-        self, record: QARecord, text: str, images: tuple[Image, ...], seed: int | None
+        self, record: QARecord, text: str, images: tuple[EncodedImage, ...], seed: int | None
     ) -> Request:
         turns: list[Message] = []
         for asked, answered in earlier_turns(record):

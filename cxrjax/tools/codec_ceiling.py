@@ -30,7 +30,7 @@ SIDES = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4, 1.0)
 
 
 @dataclass(frozen=True)
-class ImageBoxes:
+class SizedImageBoxes:
     """An image's size in pixels, and its boxes, float64 [n, 4] xyxy fractions of it."""
 
     height: int
@@ -55,7 +55,7 @@ class Ceiling:
 
 def distinct_boxes(
     records: Iterable[QARecord], size: tuple[int, int] | None = None
-) -> tuple[list[ImageBoxes], int]:
+) -> tuple[list[SizedImageBoxes], int]:
     """Each image's boxes, and how many were left out because they do not fit the size given.
 
     Args:
@@ -87,11 +87,11 @@ def distinct_boxes(
             )
         outside += int((~inside).sum())
         if inside.any():
-            images.append(ImageBoxes(height, width, fractions[inside]))
+            images.append(SizedImageBoxes(height, width, fractions[inside]))
     return images, outside
 
 
-def ceilings(images: Sequence[ImageBoxes]) -> dict[str, dict[str, Ceiling]]:
+def ceilings(images: Sequence[SizedImageBoxes]) -> dict[str, dict[str, Ceiling]]:
     """{codec: {"all" or a range of box sizes: what it allows}}."""
     if not images:
         raise UserError("no boxes: there is nothing to round; expected records with answers")

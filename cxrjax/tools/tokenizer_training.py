@@ -36,7 +36,7 @@ from cxrjax.input_pipeline.tokenizer import (
 )
 from cxrjax.papers.vindr_cxr_vqa.classes import CLASSES
 from cxrjax.papers.vix_ray.records import CONCLUDE, GENDERS, STAGE_TAGS, VIEW_DEFINITIONS, prompt
-from cxrjax.phantoms.vix_ray_grammar import Lesion, load_grammar
+from cxrjax.phantoms.vix_ray_grammar import LesionCentre, load_grammar
 
 VOCAB_SIZE = 2048
 _REPORTS = 3000
@@ -138,7 +138,7 @@ def vix_ray_corpus() -> Iterator[str]:
     for number in range(_REPORTS):
         rng = random.Random(f"{number}/corpus")
         lesions = [
-            Lesion(label, rng.random(), rng.random())
+            LesionCentre(label, rng.random(), rng.random())
             for label in rng.sample(CLASSES, rng.randrange(5))
         ]
         report = load_grammar().report(lesions, rng)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from cxrjax.distributed import hosts
-from cxrjax.input_pipeline.batch import Problem
+from cxrjax.input_pipeline.batch import BatchProblem
 from cxrjax.records_io.quality import QualityLog
 from cxrjax.training.run_info import write_json
 
@@ -32,7 +32,7 @@ class SetAsideQuestions:
         self._file = file
         self._log_line = log_line
         self._indices = set(known)
-        self._waiting: list[tuple[int, Problem]] = []
+        self._waiting: list[tuple[int, BatchProblem]] = []
 
     def __len__(self) -> int:
         return len(self._indices)
@@ -41,7 +41,7 @@ class SetAsideQuestions:
         """Positions of the questions, for a checkpoint."""
         return sorted(self._indices)
 
-    def note(self, step: int, problems: Iterable[Problem]) -> None:
+    def note(self, step: int, problems: Iterable[BatchProblem]) -> None:
         """Problems of this process's rows; other processes hear of them at the next `share`."""
         # By position: two files of a mixture may use the same id.
         new = [problem for problem in problems if problem.question_index not in self._indices]
@@ -58,7 +58,7 @@ class SetAsideQuestions:
         told = {(entry.item, entry.where, entry.found) for entry in self._quality.entries}
         # As one process would have met them: step by step, and rows in order within a step.
         for _, fields in sorted((each for part in found for each in part), key=lambda e: e[0]):
-            problem = Problem(*fields)
+            problem = BatchProblem(*fields)
             if problem.question_index not in self._indices:
                 self._indices.add(problem.question_index)
                 if (problem.question_id, _WHERE, problem.detail) in told:

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cxrjax.decoding.answer_forms import ANSWER_FORMS, answer_grammar
-from cxrjax.decoding.grammar import Vocabulary, advance, allowed_tokens, initial_state
+from cxrjax.decoding.grammar import TokenVocabulary, advance, allowed_tokens, initial_state
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.tokenizer import load_tokenizer
 
 _TOKENIZER = load_tokenizer(Path(__file__).parents[2] / "data" / "demo_base" / "tokenizer.model")
-_VOCABULARY = Vocabulary(2048, int(_TOKENIZER.loc_ids[0]), (_TOKENIZER.eos_id,))
+_VOCABULARY = TokenVocabulary(2048, int(_TOKENIZER.loc_ids[0]), (_TOKENIZER.eos_id,))
 _NAMES = ("Pleural effusion", "Pleural thickening", "ILD", "Nodule/Mass", "Nodule")
 _NAME = f"({'|'.join(_NAMES)})"
 _BOX = r"(<loc\d{4}>){4}"

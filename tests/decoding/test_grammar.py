@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from cxrjax.decoding.grammar import (
     FREE_TEXT,
     AnyToken,
-    Box,
+    BoxTokens,
     Concat,
     OneOf,
     Repeat,
     Tokens,
-    Vocabulary,
+    TokenVocabulary,
     advance,
     allowed_tokens,
     compile_grammar,
@@ -26,8 +26,8 @@ from cxrjax.decoding.grammar import (
 )
 
 # 16 tokens without boxes: letters a to o, and 15 to stop.
-_LETTERS = Vocabulary(16, -1, (15,))
-_WITH_BOXES = Vocabulary(1060, 20, (1, 3))
+_LETTERS = TokenVocabulary(16, -1, (15,))
+_WITH_BOXES = TokenVocabulary(1060, 20, (1, 3))
 
 
 def _letters(text):
@@ -96,8 +96,8 @@ _PARTS = {
     "named": OneOf(
         (
             Tokens((7,)),
-            Concat((Tokens((7, 8)), Box(), Repeat(Concat((Tokens((9,)), Box()))))),
-            Concat((Tokens((7, 8, 10)), Box())),
+            Concat((Tokens((7, 8)), BoxTokens(), Repeat(Concat((Tokens((9,)), BoxTokens()))))),
+            Concat((Tokens((7, 8, 10)), BoxTokens())),
         )
     ),
 }
@@ -157,8 +157,19 @@ def test_free_text_knows_no_end():
     ("part", "said"),
     [
         (OneOf(()), "OneOf of nothing"),
-        (Concat((Repeat(AnyToken()), OneOf((Box(), Repeat(Box()))), Box())), None),
-        (OneOf((Box(), Concat((Repeat(Box()), Repeat(Concat((Box(), Box()))))))), None),
+        (
+            Concat((Repeat(AnyToken()), OneOf((BoxTokens(), Repeat(BoxTokens()))), BoxTokens())),
+            None,
+        ),
+        (
+            OneOf(
+                (
+                    BoxTokens(),
+                    Concat((Repeat(BoxTokens()), Repeat(Concat((BoxTokens(), BoxTokens()))))),
+                )
+            ),
+            None,
+        ),
     ],
 )
 def test_boxes_side_by_side_are_certain(part, said):

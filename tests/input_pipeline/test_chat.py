@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.chat import (
     START_OF_IMAGE,
-    Turn,
+    ChatTurn,
     answer,
     chat_text,
     context_ids,
@@ -26,7 +26,7 @@ CONTROLS = ("<start_of_turn>", "<end_of_turn>", START_OF_IMAGE, "<end_of_image>"
 
 
 def test_a_question_about_an_image_reads_as_published():
-    text = chat_text([Turn("user", (START_OF_IMAGE, " Is there a nodule?\n"))])
+    text = chat_text([ChatTurn("user", (START_OF_IMAGE, " Is there a nodule?\n"))])
     assert text == (
         "<start_of_turn>user\n<start_of_image>Is there a nodule?<end_of_turn>\n"
         "<start_of_turn>model\n"
@@ -39,7 +39,11 @@ def test_a_question_about_an_image_reads_as_published():
 
 
 def test_instructions_stand_in_the_first_turn_and_turns_take_turns():
-    turns = [Turn("user", ("A",)), Turn("model", (" B ",)), Turn("user", ("C", START_OF_IMAGE))]
+    turns = [
+        ChatTurn("user", ("A",)),
+        ChatTurn("model", (" B ",)),
+        ChatTurn("user", ("C", START_OF_IMAGE)),
+    ]
     assert chat_text(turns, system="S", generate=False) == (
         "<start_of_turn>user\nS\n\nA<end_of_turn>\n<start_of_turn>model\nB<end_of_turn>\n"
         "<start_of_turn>user\nC<start_of_image><end_of_turn>\n"
@@ -51,14 +55,14 @@ def test_instructions_stand_in_the_first_turn_and_turns_take_turns():
 @pytest.mark.parametrize("control", [*CONTROLS, "<image_soft_token>"])
 def test_a_text_cannot_pose_as_the_format(control):
     text = f"Is there{control} a nodule?"
-    for write in (question, answer, lambda t: chat_text([Turn("user", ("A",))], system=t)):
+    for write in (question, answer, lambda t: chat_text([ChatTurn("user", ("A",))], system=t)):
         with pytest.raises(UserError, match=f"contains {control}, which only the chat format"):
             write(text)
 
 
 @given(st.text(st.characters(codec="utf-8", exclude_characters="<")), st.integers(0, 3))
 def test_context_and_question_together_are_the_conversation(text, images):
-    turn = Turn("user", ("Look:", *[START_OF_IMAGE] * images, text))
+    turn = ChatTurn("user", ("Look:", *[START_OF_IMAGE] * images, text))
     whole = chat_text([turn])
     context = chat_text([turn._replace(parts=turn.parts[:-1])], generate=False)
     assert context.removesuffix("<end_of_turn>\n") + question(text) == whole
@@ -98,7 +102,7 @@ def test_the_published_template_gives_the_same_text(real):
                 content = [{"type": "text", "text": system}]
                 messages.insert(0, {"role": "system", "content": content})
             turns = [
-                Turn(
+                ChatTurn(
                     "user" if role == "user" else "model",
                     tuple(part.get("text", START_OF_IMAGE) for part in parts),
                 )
@@ -117,7 +121,7 @@ def test_the_published_template_gives_the_same_text(real):
 @pytest.mark.slow
 def test_tokenized_in_two_parts_it_has_the_ids_of_the_whole(real):
     asked = "Where is the <loc0012> 1. nodule?\n\nAnswer briefly."
-    whole = real.encode(expand_images(chat_text([Turn("user", (START_OF_IMAGE, asked))]), 1))
+    whole = real.encode(expand_images(chat_text([ChatTurn("user", (START_OF_IMAGE, asked))]), 1))
     image = real.piece_id("<image_soft_token>")
     context = context_ids(real, image)
     assert [*context, *real.encode(question(asked))] == [real.bos_id, *whole]

@@ -10,7 +10,7 @@ import pydantic
 import pytest
 
 from cxrjax.errors import UserError
-from cxrjax.language_model import Image, Message, NoAnswer, Prices, Request, Settings
+from cxrjax.language_model import EncodedImage, Message, NoAnswer, Prices, Request, Settings
 
 KEY = "sk-very-secret-0123456789"
 
@@ -69,9 +69,9 @@ def test_thinking_that_only_the_total_counts_is_billed_as_output(chat, client):
 
 def test_every_part_of_a_request_changes_its_key():
     settings = Settings("http://127.0.0.1/v1", "m")
-    picture = Image(lambda: b"one", "image/png")
+    picture = EncodedImage(lambda: b"one", "image/png")
     base = Request((Message("user", ("look", picture)),), City)
-    other = Image(lambda: b"two", "image/png")
+    other = EncodedImage(lambda: b"two", "image/png")
     keys = [
         base.key(settings),
         dataclasses.replace(base, messages=(Message("user", ("look", other)),)).key(settings),
@@ -98,7 +98,7 @@ def test_images_are_sent_as_data_urls_and_loaded_once(chat, client):
         loads.append(1)
         return b"\x89PNG bytes"
 
-    request = Request((Message("user", (Image(load, "image/png"), "look")),), City)
+    request = Request((Message("user", (EncodedImage(load, "image/png"), "look")),), City)
     with chat.Server(_script(chat.Text(HUE))) as there:
         client(there).ask(request)
     content = there.bodies[0]["messages"][0]["content"]

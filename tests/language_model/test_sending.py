@@ -6,7 +6,15 @@ import pydantic
 import pytest
 
 from cxrjax.errors import UserError
-from cxrjax.language_model import AnswerCache, Client, Image, Message, NoAnswer, Request, Settings
+from cxrjax.language_model import (
+    AnswerCache,
+    Client,
+    EncodedImage,
+    Message,
+    NoAnswer,
+    Request,
+    Settings,
+)
 
 
 class City(pydantic.BaseModel):
@@ -46,7 +54,7 @@ def test_what_counts_as_this_machine(url, local):
 def test_content_leaves_the_machine_only_when_told(tmp_path):
     settings = Settings("http://model.invalid/v1", "m", attempts=1)
     asked = Client(settings, AnswerCache(tmp_path / "a.jsonl"))
-    picture = Image(lambda: b"", "image/png")
+    picture = EncodedImage(lambda: b"", "image/png")
     requests = [_request(), Request((Message("user", ("look", picture)),), City)]
     with pytest.raises(UserError) as error:
         asked.require_permission("notes of readers", requests)

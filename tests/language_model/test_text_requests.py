@@ -4,9 +4,11 @@ import dataclasses
 
 import pytest
 
-from cxrjax.language_model import Image, Message, NoAnswer, Request
+from cxrjax.language_model import EncodedImage, Message, NoAnswer, Request
 
-ASKED = Request((Message("user", (Image(lambda: b"pixels", "image/png"), "What is it?")),), None)
+ASKED = Request(
+    (Message("user", (EncodedImage(lambda: b"pixels", "image/png"), "What is it?")),), None
+)
 
 
 def _script(*actions):

@@ -12,7 +12,7 @@ from cxrjax.distributed.hardware import GIB, parse_topology
 from cxrjax.errors import UserError
 from cxrjax.models.flops import Flops
 from cxrjax.planner import formula, plans, program, search, table
-from cxrjax.planner.estimate import Estimate, collective_seconds, roofline
+from cxrjax.planner.estimate import StepEstimate, collective_seconds, roofline
 from cxrjax.planner.hlo import Collective, Program, Work
 from cxrjax.planner.plans import Measured, Plan, make_plan
 from cxrjax.planner.program import Memory, batch_shape, step_inputs
@@ -181,7 +181,7 @@ def _fake(slope, base=4 * GIB, limit=16 * GIB):
         made.append(batch_images(config))
         peak = int(base + slope * made[-1])
         memory = Memory(base, 0, 0, peak - base, peak)
-        guess = formula.Guess(memory, {}, Estimate(1.0, 1.0, 0.0, 0.0))
+        guess = formula.Guess(memory, {}, StepEstimate(1.0, 1.0, 0.0, 0.0))
         return Plan(config, parse_topology("v5e-8"), {"all": Flops(1.0)}, None, guess)
 
     return plan, made

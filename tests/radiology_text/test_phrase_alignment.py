@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cxrjax.radiology_text.facts import Label, align, decompose
+from cxrjax.radiology_text.facts import FactLabel, align, decompose
 
 _SENTENCES = (
     "Bóng tim to",
@@ -27,11 +27,11 @@ def test_each_label():
     reference = "Bóng tim to. Tràn dịch màng phổi phải. Xơ phổi trái."
     prediction = "Bóng tim to. Tràn dịch màng phổi trái. Bóng tim to. Gãy xương đòn."
     assert labels(prediction, reference) == [
-        (Label.CORRECT, "Bóng tim to"),
-        (Label.INCORRECT, "Tràn dịch màng phổi trái"),
-        (Label.REDUNDANT, "Bóng tim to"),
-        (Label.HALLUCINATED, "Gãy xương đòn"),
-        (Label.MISSING, "Xơ phổi trái"),
+        (FactLabel.CORRECT, "Bóng tim to"),
+        (FactLabel.INCORRECT, "Tràn dịch màng phổi trái"),
+        (FactLabel.REDUNDANT, "Bóng tim to"),
+        (FactLabel.HALLUCINATED, "Gãy xương đòn"),
+        (FactLabel.MISSING, "Xơ phổi trái"),
     ]
 
 
@@ -66,14 +66,14 @@ def test_spans_are_the_words_of_each_text():
 )
 def test_what_says_the_contrary_is_incorrect_however_alike(predicted, true, lang):
     ((label, _),) = labels(predicted, true, lang)
-    assert label == Label.INCORRECT
+    assert label == FactLabel.INCORRECT
 
 
 def test_the_same_is_preferred_to_the_contrary():
     reference = "Dày màng phổi trái. Dày màng phổi phải."
     assert [label for label, _ in labels("Dày màng phổi phải.", reference)] == [
-        Label.CORRECT,
-        Label.MISSING,
+        FactLabel.CORRECT,
+        FactLabel.MISSING,
     ]
 
 
@@ -85,6 +85,6 @@ def test_every_fact_stands_there_once(prediction, reference):
     true = {fact.text for fact in decompose(reference, "vi")}
     assert {a.reference for a in aligned if a.reference} == true
     for part in aligned:
-        assert (part.label == Label.MISSING) == (not part.predicted)
+        assert (part.label == FactLabel.MISSING) == (not part.predicted)
         assert (part.predicted_span is None) == (not part.predicted)
-    assert {a.label for a in align(reference, reference, "vi")} <= {Label.CORRECT}
+    assert {a.label for a in align(reference, reference, "vi")} <= {FactLabel.CORRECT}

@@ -11,7 +11,7 @@ from PIL import Image
 
 from cxrjax.pages.results.page import Inputs, write_page
 from cxrjax.papers.benchmarks import BENCHMARKS
-from cxrjax.records import Answer, Generator, QARecord, write_records
+from cxrjax.records import Answer, GeneratorInfo, QARecord, write_records
 
 VOID = {"meta", "img", "input", "br"}
 HEIGHT, WIDTH = 100, 80
@@ -123,7 +123,7 @@ def make_record(index: int, **changes) -> QARecord:
         question=f"Where is the {label}?",
         question_type="Where",
         variables={"finding": label},
-        generator=Generator(name="templates", version="3"),
+        generator=GeneratorInfo(name="templates", version="3"),
         answers=[
             Answer(
                 text=f"The {label} is at <loc_8_20_40_60>.",

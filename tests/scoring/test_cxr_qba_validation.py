@@ -13,7 +13,7 @@ from cxrjax import score
 from cxrjax.errors import UserError
 from cxrjax.metrics.bootstrap import Bootstrap
 from cxrjax.papers.cxr_qba.build import QBABuild, build_cxr_qba
-from cxrjax.papers.cxr_qba.native import SceneGraph
+from cxrjax.papers.cxr_qba.native import StudySceneGraph
 from cxrjax.papers.cxr_qba.study_files import write_study
 from cxrjax.papers.cxr_qba.validation.boxes import score_boxes
 from cxrjax.papers.cxr_qba.validation.human_labels import (
@@ -55,7 +55,7 @@ def write_graph(root, study, nodes):
         "observations": observations,
         "top_level_obs_ids": list(observations),
     }
-    write_study(root, SceneGraph.model_validate(graph))
+    write_study(root, StudySceneGraph.model_validate(graph))
 
 
 def write_csv(path, header, rows):

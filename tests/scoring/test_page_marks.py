@@ -5,7 +5,7 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cxrjax.pages.results.marks import Span, mark_facts, mark_words, pieces
+from cxrjax.pages.results.marks import MarkedSpan, mark_facts, mark_words, pieces
 
 
 def _text(cut) -> str:
@@ -63,7 +63,7 @@ def test_pieces_are_the_texts_and_equal_texts_have_no_difference(one, two):
 
 @given(_TEXTS, st.lists(st.tuples(st.integers(0, 70), st.integers(0, 70)), max_size=5))
 def test_any_spans_leave_the_text_whole(text, ends):
-    cut = pieces(text, [Span(start, min(end, len(text)), "x") for start, end in ends])
+    cut = pieces(text, [MarkedSpan(start, min(end, len(text)), "x") for start, end in ends])
     assert _text(cut) == text
 
 

@@ -11,7 +11,7 @@ from cxrjax import score
 from cxrjax.errors import UserError
 from cxrjax.papers.vix_ray import errors as vix_ray_errors
 from cxrjax.papers.vix_ray.figures import VIX_RAY
-from cxrjax.papers.vix_ray.records import Study, records
+from cxrjax.papers.vix_ray.records import VixRayStudy, records
 from cxrjax.papers.vix_ray.tables import paper_tables
 from cxrjax.records import read_records, strip_answers, write_records
 from cxrjax.scoring.predictions import Prediction
@@ -26,7 +26,7 @@ TEXTS = [
 @pytest.fixture
 def references(tmp_path):
     studies = [
-        Study(
+        VixRayStudy(
             image_id=f"vixray-test-{n:05d}",
             split="test",
             where="",

@@ -2,14 +2,14 @@
 
 import json
 
-from cxrjax.input_pipeline.batch import Problem
+from cxrjax.input_pipeline.batch import BatchProblem
 from cxrjax.records_io.quality import QualityLog
 from cxrjax.training.set_aside import SetAsideQuestions
 
 
 def _problem(index, question_id=None):
     name = question_id or f"q{index}"
-    return Problem(index, name, "unreadable_image", f"{index}.png: truncated")
+    return BatchProblem(index, name, "unreadable_image", f"{index}.png: truncated")
 
 
 def test_each_question_is_counted_and_told_once(tmp_path):

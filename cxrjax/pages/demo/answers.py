@@ -70,7 +70,7 @@ class Token(NamedTuple):
     kind: Literal["word", "location", "end"]
 
 
-class Box(NamedTuple):
+class AnswerBox(NamedTuple):
     """A box of an answer.
 
     Attributes:
@@ -98,7 +98,7 @@ class Answered:
 
     text: str
     reason: str
-    boxes: tuple[Box, ...]
+    boxes: tuple[AnswerBox, ...]
     tokens: tuple[Token, ...]
     probability: float
     token_probability: float
@@ -268,11 +268,11 @@ def _ask(model: OwnModel, image: AnyFile, question: str) -> Answered:
     )
 
 
-def _box(written: list[float], score: float, width: int, height: int) -> Box:
+def _box(written: list[float], score: float, width: int, height: int) -> AnswerBox:
     """A box that a picture can show: a line has corners as the model wrote them."""
     x0, y0, x1, y1 = canonical(np.array(written)).tolist()
     pixels = (round(x0 * width), round(y0 * height), round(x1 * width), round(y1 * height))
-    return Box(pixels, (x0, y0, x1, y1), score)
+    return AnswerBox(pixels, (x0, y0, x1, y1), score)
 
 
 def _tokens(

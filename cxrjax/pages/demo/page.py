@@ -12,7 +12,7 @@ from typing import Any
 from cxrjax.errors import UserError
 from cxrjax.files import file_sha256
 from cxrjax.pages.demo.answers import LONGEST_QUESTION, Models, NamedFile
-from cxrjax.pages.demo.phantoms import Example, asked_about, render_examples
+from cxrjax.pages.demo.phantoms import DemoExample, asked_about, render_examples
 from cxrjax.pages.demo.rendering import open_picture, render_answers, render_picture, render_status
 
 
@@ -136,7 +136,7 @@ def serve(models: Models, listening: socket.socket, folder: Path, max_megabytes:
     uvicorn.Server(config).run(sockets=[listening])
 
 
-def make_page(gradio: Any, models: Models, examples: list[Example]) -> Any:
+def make_page(gradio: Any, models: Models, examples: list[DemoExample]) -> Any:
     """The page as Gradio's `Blocks`."""
     truths = {example.sha256: example.truth for example in examples}
 
@@ -179,7 +179,7 @@ def make_page(gradio: Any, models: Models, examples: list[Example]) -> Any:
             models.wait(_SECONDS_BETWEEN_SIGNS)
         yield render_status(_READY)
 
-    def pick(example: Example) -> tuple[str, str]:
+    def pick(example: DemoExample) -> tuple[str, str]:
         return str(example.path), example.question
 
     plain = {"apply_default_css": False, "padding": False}

@@ -32,7 +32,7 @@ class TrueBox(NamedTuple):
     box: tuple[float, float, float, float]
 
 
-class Example(NamedTuple):
+class DemoExample(NamedTuple):
     """A picture to begin with.
 
     Attributes:
@@ -46,7 +46,7 @@ class Example(NamedTuple):
     truth: tuple[TrueBox, ...]
 
 
-def render_examples(folder: Path) -> list[Example]:
+def render_examples(folder: Path) -> list[DemoExample]:
     """Writes the pictures as PNG files."""
     folder.mkdir(parents=True, exist_ok=True)
     examples = []
@@ -58,7 +58,7 @@ def render_examples(folder: Path) -> list[Example]:
             TrueBox(label, tuple(box.tolist()))
             for label, box in zip(phantom.labels, phantom.boxes, strict=True)
         )
-        examples.append(Example(path, question, file_sha256(path), truth))
+        examples.append(DemoExample(path, question, file_sha256(path), truth))
     return examples
 
 

@@ -213,7 +213,7 @@ _LAYOUT = "expected {system: {curve: {x, y, x_label, y_label}}}, as score writes
 
 
 @dataclass(frozen=True)
-class Line:
+class SystemCurve:
     """One system's curve.
 
     Attributes:
@@ -234,7 +234,7 @@ class SystemChart:
     title: str
     x_label: str
     y_label: str
-    lines: list[Line]
+    lines: list[SystemCurve]
     diagonal: str
     x_ticks: list[tuple[float, str]]
     y_ticks: list[tuple[float, str]]
@@ -319,7 +319,9 @@ def _runs(curve: Mapping[str, Any]) -> list[list[tuple[float, float]]]:
     return [run for run in runs if run]
 
 
-def _line(system: str, runs: Sequence[Sequence[tuple[float, float]]], axes: Axes) -> Line:
+def _line(system: str, runs: Sequence[Sequence[tuple[float, float]]], axes: Axes) -> SystemCurve:
     few = sum(map(len, runs)) <= _FEW
     dots = [(axes.x(x), axes.y(y), f"{system}: {x:.4g}, {y:.4g}") for run in runs for x, y in run]
-    return Line(system, [axes.line(run) for run in runs if len(run) > 1], dots if few else [])
+    return SystemCurve(
+        system, [axes.line(run) for run in runs if len(run) > 1], dots if few else []
+    )

@@ -19,7 +19,7 @@ import unicodedata
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from cxrjax.radiology_text.facts import Label, align
+from cxrjax.radiology_text.facts import FactLabel, align
 
 INCORRECT, ADDED, MISSING, BOX = "incorrect", "added", "missing", "box"
 
@@ -34,7 +34,7 @@ _WORD = re.compile(r"\w+(?:[.,]\d+)*")
 _MAX_WORDS = 2000
 
 
-class Span(NamedTuple):
+class MarkedSpan(NamedTuple):
     """Characters `start` to `end` of a text, to be set apart as `kind`."""
 
     start: int
@@ -49,7 +49,7 @@ def mark_words(answer: str, reference: str, lang: str = "en") -> tuple[list[Piec
     or in texts of many thousand words, nothing is marked but boxes.
     """
     sides = answer, reference
-    boxes = [[Span(*m.span(), BOX) for m in _NOTATION.finditer(side)] for side in sides]
+    boxes = [[MarkedSpan(*m.span(), BOX) for m in _NOTATION.finditer(side)] for side in sides]
     words = [_words(side, found) for side, found in zip(sides, boxes, strict=True)]
     marked = [list(found) for found in boxes]
     if all(words) and max(map(len, words)) <= _MAX_WORDS:
@@ -72,17 +72,17 @@ def mark_words(answer: str, reference: str, lang: str = "en") -> tuple[list[Piec
 def mark_facts(answer: str, reference: str, lang: str) -> tuple[list[Piece], list[Piece]]:
     """Pieces of both texts by the facts in them (`phrase_alignment.align`), in Unicode's NFC."""
     texts = [unicodedata.normalize("NFC", text) for text in (answer, reference)]
-    marked: list[list[Span]] = [[], []]
+    marked: list[list[MarkedSpan]] = [[], []]
     # Without an answer beside it, a reference has nothing to be marked for.
     for fact in align(texts[0], texts[1], lang) if all(texts) else ():
-        kind = ADDED if fact.label is Label.HALLUCINATED else str(fact.label)
+        kind = ADDED if fact.label is FactLabel.HALLUCINATED else str(fact.label)
         for spans, span in zip(marked, (fact.predicted_span, fact.reference_span), strict=True):
             if span is not None:
-                spans.append(Span(*span, kind))
+                spans.append(MarkedSpan(*span, kind))
     return pieces(texts[0], marked[0]), pieces(texts[1], marked[1])
 
 
-def pieces(text: str, spans: Iterable[Span]) -> list[Piece]:
+def pieces(text: str, spans: Iterable[MarkedSpan]) -> list[Piece]:
     """The text cut at spans; of spans that overlap the earlier one counts, the rest is cut off."""
     cut: list[Piece] = []
     at = 0
@@ -99,26 +99,26 @@ def pieces(text: str, spans: Iterable[Span]) -> list[Piece]:
     return cut
 
 
-def _words(text: str, boxes: list[Span]) -> list[Span]:
+def _words(text: str, boxes: list[MarkedSpan]) -> list[MarkedSpan]:
     """The words outside boxes."""
-    inside = iter([*boxes, Span(len(text), len(text), BOX)])
+    inside = iter([*boxes, MarkedSpan(len(text), len(text), BOX)])
     box = next(inside)
     found = []
     for match in _WORD.finditer(text):
         while box.end <= match.start() and box.start < len(text):
             box = next(inside)
         if match.start() < box.start:
-            found.append(Span(*match.span(), ""))
+            found.append(MarkedSpan(*match.span(), ""))
     return found
 
 
-def _runs(words: list[Span], boxes: list[Span], kind: str) -> list[Span]:
+def _runs(words: list[MarkedSpan], boxes: list[MarkedSpan], kind: str) -> list[MarkedSpan]:
     """One span over neighbouring words; boxes between them part it."""
-    runs = [Span(words[0].start, words[0].end, kind)]
+    runs = [MarkedSpan(words[0].start, words[0].end, kind)]
     for word in words[1:]:
         start, end, _ = runs[-1]
         if any(end <= box.start and box.end <= word.start for box in boxes):
-            runs.append(Span(word.start, word.end, kind))
+            runs.append(MarkedSpan(word.start, word.end, kind))
         else:
-            runs[-1] = Span(start, word.end, kind)
+            runs[-1] = MarkedSpan(start, word.end, kind)
     return runs

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from cxrjax.codecs import Codec
 from cxrjax.errors import UserError
 from cxrjax.images.decode import read_image
-from cxrjax.papers.gemex.cases import Statement, case_studies, choose_cases
+from cxrjax.papers.gemex.cases import AnswerParts, case_studies, choose_cases
 from cxrjax.records import read_records
 from cxrjax.scoring.outcomes import Outcome
 from cxrjax.scoring.overlays import TRUTH, jpeg_data_uri
@@ -41,13 +41,13 @@ class StudyAnswer:
     """One column of a study; the truth's has no outcome."""
 
     system: str
-    said: Statement | None
+    said: AnswerParts | None
     outcome: Outcome | None
     score: float | None
 
 
 @dataclass(frozen=True)
-class Study:
+class ShownQuestion:
     """One question; `layers`: system -> its boxes as (x, y, width, height) in the view box."""
 
     question_id: str
@@ -95,7 +95,7 @@ def gemex_studies(
     image_root: Path | None,
     codec: Codec | None,
     judgements: Judgements | None,
-) -> list[Study]:
+) -> list[ShownQuestion]:
     """Questions of each type with boxes, drawn by seed.
 
     Args:
@@ -126,7 +126,7 @@ def gemex_studies(
         ]
         layers = {a.system: _layer(a.said.boxes, height) for a in answers if a.said is not None}
         studies.append(
-            Study(
+            ShownQuestion(
                 case.question_id,
                 case.kind.replace("_", " "),
                 case.question,

@@ -82,7 +82,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ComparisonRow:
     """One line of comparisons.json; p as text."""
 
     metric: str
@@ -100,7 +100,7 @@ class Compared:
     other: str
     protocol: str
     reach: float
-    lines: list[Comparison]
+    lines: list[ComparisonRow]
 
 
 def check_metrics(metrics: Any) -> None:
@@ -163,7 +163,7 @@ def comparisons(rows: Iterable[Mapping[str, Any]]) -> list[Compared]:
     Raises:
         UserError: a line is not as score writes it.
     """
-    grouped: dict[tuple[str, str, str], list[Comparison]] = {}
+    grouped: dict[tuple[str, str, str], list[ComparisonRow]] = {}
     for number, row in enumerate(rows, start=1):
         try:
             difference = Cell(
@@ -174,7 +174,7 @@ def comparisons(rows: Iterable[Mapping[str, Any]]) -> list[Compared]:
             )
             p, corrected = _finite(row["p"]), _finite(row["p_holm"])
             key = str(row["system"]), str(row["compared_to"]), str(row["protocol"])
-            line = Comparison(
+            line = ComparisonRow(
                 str(row["metric"]),
                 difference,
                 UNDEFINED if p is None else f"{p:.3g}",

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from cxrjax.codecs import Codec
 from cxrjax.metrics.localization import region_areas, region_iou
 from cxrjax.papers.cxr_qba.claims import CLAIMS, Verdict, judge
-from cxrjax.papers.cxr_qba.truth import Question, read_question
+from cxrjax.papers.cxr_qba.truth import CxrQbaQuestion, read_question
 from cxrjax.radiology_text.definitions import load_definitions
 from cxrjax.radiology_text.mention_details import UNCERTAIN, DetailedMention, DetailedReader
 from cxrjax.radiology_text.mentions import yes_or_no
@@ -28,7 +28,7 @@ _ABOUT = {"device": "device", "artifact": "artifact"}
 
 
 @dataclass(frozen=True)
-class Answer:
+class PredictedAnswer:
     """A prediction, read.
 
     Attributes:
@@ -62,7 +62,7 @@ class AnswerReader:
         self._codec = codec
         self._source = source
 
-    def read(self, question: Question, prediction: Prediction | None) -> Answer:
+    def read(self, question: CxrQbaQuestion, prediction: Prediction | None) -> PredictedAnswer:
         """The answer; an empty one where there is no prediction.
 
         Raises:
@@ -70,7 +70,7 @@ class AnswerReader:
         """
         if prediction is None:
             nothing = np.zeros((0, 4))
-            return Answer("", nothing, [], None, None, ("missing_prediction",))
+            return PredictedAnswer("", nothing, [], None, None, ("missing_prediction",))
         read = read_boxes(prediction, self._codec, question.height, question.width, self._source)
         plain = _without_boxes(prediction.text, read)
         mentions = self._mentions(question, plain)
@@ -78,13 +78,13 @@ class AnswerReader:
         if not plain.strip() and not len(read.boxes):
             problems = (*problems, "blank_answer")
         yes = self._yes(question, plain, mentions) if question.asks_yes_no else None
-        return Answer(plain, read.boxes, mentions, yes, read.parse, problems)
+        return PredictedAnswer(plain, read.boxes, mentions, yes, read.parse, problems)
 
-    def judge(self, question: Question, answer: Answer) -> Verdict:
+    def judge(self, question: CxrQbaQuestion, answer: PredictedAnswer) -> Verdict:
         """Its claims against the reference."""
         return judge(question, answer.mentions, self.definitions)
 
-    def _mentions(self, question: Question, plain: str) -> list[DetailedMention]:
+    def _mentions(self, question: CxrQbaQuestion, plain: str) -> list[DetailedMention]:
         mentions = self._reader.read(plain)
         asked = question.asked
         if asked is None or not plain.strip() or any(m.name == asked for m in mentions):
@@ -101,7 +101,9 @@ class AnswerReader:
             return self._reader.read(f"{asked} {plain}")
         return mentions
 
-    def _yes(self, question: Question, plain: str, mentions: list[DetailedMention]) -> bool | None:
+    def _yes(
+        self, question: CxrQbaQuestion, plain: str, mentions: list[DetailedMention]
+    ) -> bool | None:
         said = yes_or_no(plain)
         if said is not None:
             return said
@@ -147,7 +149,9 @@ def outcome(record: QARecord, prediction: Prediction, codec: Codec | None) -> Ou
     return Outcome(right, iou, note)
 
 
-def _right(question: Question, answer: Answer, verdict: Verdict) -> tuple[bool | None, str]:
+def _right(
+    question: CxrQbaQuestion, answer: PredictedAnswer, verdict: Verdict
+) -> tuple[bool | None, str]:
     wrong = [f"{CLAIMS[kind]}: {claim.name}" for claim, kind in verdict.claims if kind != "right"]
     lost = [
         f"{'denied' if kind == 'contradicted' else 'not mentioned'}; it is there: {name}"

@@ -18,19 +18,19 @@ import cxrjax
 from cxrjax.errors import UserError
 from cxrjax.papers.cxr_qba.construct.checks import dangling_questions
 from cxrjax.papers.cxr_qba.construct.construction import (
-    Construction,
+    CxrQbaConstruction,
     construct_graph,
     construct_questions,
 )
 from cxrjax.papers.cxr_qba.construct.entity_mapping import embedding_mapper
-from cxrjax.papers.cxr_qba.construct.extraction import Extractor, Report
+from cxrjax.papers.cxr_qba.construct.extraction import Extractor, ReportSections
 from cxrjax.papers.cxr_qba.construct.language_model_extractor import LanguageModelExtractor
 from cxrjax.papers.cxr_qba.construct.language_model_rater import LanguageModelRater
 from cxrjax.papers.cxr_qba.construct.negative_sampling import MentionCounts
 from cxrjax.papers.cxr_qba.construct.sources import read_studies
 from cxrjax.papers.cxr_qba.construct.study import StudyImage
 from cxrjax.papers.cxr_qba.metadata import MetadataWriter, write_quality_mappings
-from cxrjax.papers.cxr_qba.native import SceneGraph, StudyQuestions
+from cxrjax.papers.cxr_qba.native import StudyQuestions, StudySceneGraph
 from cxrjax.papers.cxr_qba.records import ExportFilter, refuse_empty, to_records
 from cxrjax.papers.cxr_qba.release_tables import named_images, read_release_tables, stated_counts
 from cxrjax.papers.cxr_qba.statistics import StudyStatistics, markdown, published
@@ -42,7 +42,7 @@ from cxrjax.papers.cxr_qba.study_files import (
     holds_studies,
     write_study,
 )
-from cxrjax.records import Generator, QARecord
+from cxrjax.records import GeneratorInfo, QARecord
 from cxrjax.records_io import output
 from cxrjax.records_io.quality import QualityLog, Unusable
 from cxrjax.records_io.split import validation_groups
@@ -77,13 +77,13 @@ class QBABuild:
     entity_model: Path | None = None
     lean: bool = False
 
-    def construction(self) -> Construction:
+    def construction(self) -> CxrQbaConstruction:
         """How to construct.
 
         Raises:
             UserError: `entity_model` cannot be used.
         """
-        how = Construction(seed=self.seed, surrogate=self.surrogate)
+        how = CxrQbaConstruction(seed=self.seed, surrogate=self.surrogate)
         if self.entity_model:
             how.mapper = embedding_mapper(self.entity_model)
         return how
@@ -120,10 +120,10 @@ class _MadeBy:
     rater: LanguageModelRater | None
 
     @property
-    def generator(self) -> Generator:
+    def generator(self) -> GeneratorInfo:
         if isinstance(self.extractor, LanguageModelExtractor):
-            return Generator(name=self.extractor.name, version=self.extractor.version)
-        return Generator(name="cxrjax-rules", version=cxrjax.__version__)
+            return GeneratorInfo(name=self.extractor.name, version=self.extractor.version)
+        return GeneratorInfo(name="cxrjax-rules", version=cxrjax.__version__)
 
     def to_json(self) -> dict[str, Any]:
         """For the manifest."""
@@ -199,7 +199,9 @@ def _construct(
     if extractor:
         how.extractor = extractor
 
-        def reports() -> Iterator[Report]:  # without the images, of which many would be held
+        def reports() -> Iterator[
+            ReportSections
+        ]:  # without the images, of which many would be held
             return (study.report for study in read_studies(build.source, QualityLog()))
 
         extractor.require_permission(reports())
@@ -228,12 +230,12 @@ def _construct(
     with output.writing(build.out):
         output.write_json(build.out / "sampling_weights.json", counts.to_json())
 
-    def unrated(key: Key, files: StudyFiles) -> tuple[SceneGraph, StudyQuestions]:
+    def unrated(key: Key, files: StudyFiles) -> tuple[StudySceneGraph, StudyQuestions]:
         graph, _ = files.read(key)
         assert graph is not None  # it was written above
         return graph, construct_questions(graph, counts, how)
 
-    def questions(key: Key, files: StudyFiles) -> tuple[SceneGraph, StudyQuestions] | None:
+    def questions(key: Key, files: StudyFiles) -> tuple[StudySceneGraph, StudyQuestions] | None:
         graph, made = unrated(key, files)
         if rater:
             rater.rate(graph, made, quality)
@@ -261,7 +263,7 @@ def _read_release(build: QBABuild, quality: QualityLog) -> None:
         if entries and not any(entry.split for entry in entries.values()):
             quality.warnings[SPLIT_NOT_TOLD] += len(entries)
 
-        def questions(key: Key) -> tuple[SceneGraph, StudyQuestions] | None:
+        def questions(key: Key) -> tuple[StudySceneGraph, StudyQuestions] | None:
             there = files.members[key]
             if QA not in there:
                 found = f"no {QA} beside its {SCENE_GRAPH}"
@@ -270,7 +272,7 @@ def _read_release(build: QBABuild, quality: QualityLog) -> None:
             graph, made = files.read(key, sizes)
             if graph is None and SCENE_GRAPH not in there:
                 quality.warnings[f"studies without a {SCENE_GRAPH}"] += 1
-                graph = SceneGraph(patient_id=key[0], study_id=key[1])
+                graph = StudySceneGraph(patient_id=key[0], study_id=key[1])
             elif graph is not None and made is not None:
                 quality.warnings[DANGLING] += dangling_questions(graph, made)
             if graph is None or made is None:
@@ -283,7 +285,7 @@ def _read_release(build: QBABuild, quality: QualityLog) -> None:
 def _write(
     build: QBABuild,
     entries: Mapping[Key, _Entry],
-    questions: Callable[[Key], tuple[SceneGraph, StudyQuestions] | None],
+    questions: Callable[[Key], tuple[StudySceneGraph, StudyQuestions] | None],
     quality: QualityLog,
     made_by: _MadeBy | None,
 ) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from cxrjax.papers.cxr_qba.truth import Question, TrueFinding
+from cxrjax.papers.cxr_qba.truth import CxrQbaQuestion, TrueFinding
 from cxrjax.radiology_text.definitions import SIDES, Definitions
 from cxrjax.radiology_text.mention_details import BOTH, CERTAIN, DetailedMention, joined_side
 
@@ -71,7 +71,7 @@ class Verdict:
 
 
 def judge(
-    question: Question, mentions: Sequence[DetailedMention], definitions: Definitions
+    question: CxrQbaQuestion, mentions: Sequence[DetailedMention], definitions: Definitions
 ) -> Verdict:
     """Every claim and every statement with its category."""
     claims = _claims(mentions)
@@ -103,7 +103,9 @@ def _claims(mentions: Sequence[DetailedMention]) -> list[Claim]:
     ]
 
 
-def _borne_out_by(question: Question, name: str, definitions: Definitions) -> list[TrueFinding]:
+def _borne_out_by(
+    question: CxrQbaQuestion, name: str, definitions: Definitions
+) -> list[TrueFinding]:
     """The reference's findings that this one is, or is a more general name for."""
     if name in question.present:
         return [question.present[name]]
@@ -114,7 +116,7 @@ def _borne_out_by(question: Question, name: str, definitions: Definitions) -> li
     ]
 
 
-def _claim_category(question: Question, claim: Claim, definitions: Definitions) -> str:
+def _claim_category(question: CxrQbaQuestion, claim: Claim, definitions: Definitions) -> str:
     true = _borne_out_by(question, claim.name, definitions)
     if not true:
         above = set(definitions.finding_ancestors(claim.name))
@@ -133,7 +135,7 @@ def _claim_category(question: Question, claim: Claim, definitions: Definitions) 
     return "right" if claim.certain in {finding.certain for finding in true} else "wrong_certainty"
 
 
-def _region_is_clear(question: Question, claim: Claim, definitions: Definitions) -> bool:
+def _region_is_clear(question: CxrQbaQuestion, claim: Claim, definitions: Definitions) -> bool:
     """Whether the question is about a region that the reference calls free of abnormality."""
     if question.attributes["question_type"] not in _REGION_TYPES or question.present:
         return False
@@ -164,7 +166,9 @@ def _statement_category(
     return "missed"
 
 
-def _sides(question: Question, claims: Sequence[Claim], definitions: Definitions) -> SideTally:
+def _sides(
+    question: CxrQbaQuestion, claims: Sequence[Claim], definitions: Definitions
+) -> SideTally:
     pairs = []
     for claim in claims:
         true = _borne_out_by(question, claim.name, definitions)

@@ -17,9 +17,9 @@ from cxrjax.metrics import text
 from cxrjax.metrics.detection import match_one_to_one
 from cxrjax.metrics.localization import region_areas, region_iop, region_iot, region_iou
 from cxrjax.metrics.overlaps import find_overlaps, join_images
-from cxrjax.papers.cxr_qba.answers import Answer, AnswerReader
+from cxrjax.papers.cxr_qba.answers import AnswerReader, PredictedAnswer
 from cxrjax.papers.cxr_qba.claims import CLAIMS, STATEMENTS, SUPPORTED, Verdict
-from cxrjax.papers.cxr_qba.truth import Question, References
+from cxrjax.papers.cxr_qba.truth import CxrQbaQuestion, CxrQbaReferences
 from cxrjax.scoring.predictions import PROBLEMS, Prediction, check_known
 
 IOUS = (0.3, 0.5)
@@ -50,7 +50,10 @@ class SystemCounts:
 
 
 def count_system(
-    references: References, predictions: Iterable[Prediction], codec: Codec | None, source: str
+    references: CxrQbaReferences,
+    predictions: Iterable[Prediction],
+    codec: Codec | None,
+    source: str,
 ) -> SystemCounts:
     """Counts one system.
 
@@ -92,7 +95,7 @@ def count_system(
     return SystemCounts(columns | _match_boxes(predicted, truth), problems, failures)
 
 
-def _parse_failed(question: Question, answer: Answer) -> bool:
+def _parse_failed(question: CxrQbaQuestion, answer: PredictedAnswer) -> bool:
     """Whether an answer could not be read. That it has no box is a failure only where the reference
     has some; that there is none at all is a problem of its own (`missing_prediction`)."""
     if answer.parse == "no_box":
@@ -100,7 +103,7 @@ def _parse_failed(question: Question, answer: Answer) -> bool:
     return answer.parse not in ("ok", None)
 
 
-def ceiling_columns(references: References) -> dict[str, Column]:
+def ceiling_columns(references: CxrQbaReferences) -> dict[str, Column]:
     """Columns `ceiling/...` of the reference's own answers: what the reader of mentions costs.
 
     The main answers' text and yes or no, read and judged as a system's would be.
@@ -141,7 +144,9 @@ def _column_names() -> list[str]:
     ]
 
 
-def _count_findings(question: Question, answer: Answer, verdict: Verdict) -> dict[str, float]:
+def _count_findings(
+    question: CxrQbaQuestion, answer: PredictedAnswer, verdict: Verdict
+) -> dict[str, float]:
     claims = Counter(category for _, category in verdict.claims)
     statements = Counter(category for _, category in verdict.statements)
     supported = sum(claims[name] for name in SUPPORTED)
@@ -176,7 +181,7 @@ def _count_findings(question: Question, answer: Answer, verdict: Verdict) -> dic
     return {name: float(amount) for name, amount in counted.items()}
 
 
-def _count_yes_no(question: Question, answer: Answer) -> dict[str, float]:
+def _count_yes_no(question: CxrQbaQuestion, answer: PredictedAnswer) -> dict[str, float]:
     """The decision; who says neither yes nor no is wrong either way."""
     if question.yes is None:
         return {}
@@ -189,7 +194,7 @@ def _count_yes_no(question: Question, answer: Answer) -> dict[str, float]:
     }
 
 
-def _count_boxes(question: Question, answer: Answer) -> dict[str, float]:
+def _count_boxes(question: CxrQbaQuestion, answer: PredictedAnswer) -> dict[str, float]:
     counted: dict[str, float] = {}
     boxes, truth = answer.boxes, question.boxes
     if not len(truth):
@@ -243,12 +248,14 @@ def _count_text(predicted: str, reference: str) -> dict[str, float]:
     }
 
 
-def clusters_of(references: References) -> list[tuple[str, str]]:
+def clusters_of(references: CxrQbaReferences) -> list[tuple[str, str]]:
     """Of each question."""
     return [question.cluster for question in references.questions.values()]
 
 
-def attributes_of(references: References, names: Iterable[str]) -> Mapping[str, list[str | None]]:
+def attributes_of(
+    references: CxrQbaReferences, names: Iterable[str]
+) -> Mapping[str, list[str | None]]:
     """Attribute -> its value for each question."""
     return {
         name: [question.attributes[name] for question in references.questions.values()]

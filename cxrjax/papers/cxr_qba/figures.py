@@ -50,7 +50,7 @@ from cxrjax.papers.cxr_qba.counts import (
     count_system,
 )
 from cxrjax.papers.cxr_qba.tables import BREAKDOWN, markdown, rows
-from cxrjax.papers.cxr_qba.truth import ATTRIBUTES, References, read_references
+from cxrjax.papers.cxr_qba.truth import ATTRIBUTES, CxrQbaReferences, read_references
 from cxrjax.records import read_records
 from cxrjax.records_io.output import hash_lines
 from cxrjax.scoring.figures import break_down, of, quotient
@@ -79,7 +79,7 @@ COMPARED = (*BREAKDOWN, "boxes/f1@0.5", "hallucination/rate", "sides/swapped")
 
 
 def score(
-    references: References,
+    references: CxrQbaReferences,
     systems: Mapping[str, Iterable[Prediction]],
     codec: Codec | None = None,
     options: ScoreOptions | None = None,
@@ -149,7 +149,7 @@ def score_files(references: Path, predictions: Mapping[str, Path], options: Scor
 
 
 def _figures(
-    references: References,
+    references: CxrQbaReferences,
     counts: SystemCounts,
     attributes: Mapping[str, list[str | None]],
 ) -> dict[str, dict[str, Figure | Estimate]]:

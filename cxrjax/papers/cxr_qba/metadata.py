@@ -26,7 +26,7 @@ from cxrjax.papers.cxr_qba.construct.ratings import (
     rating,
 )
 from cxrjax.papers.cxr_qba.construct.study import StudyImage
-from cxrjax.papers.cxr_qba.native import SceneGraph, StudyQuestions
+from cxrjax.papers.cxr_qba.native import StudyQuestions, StudySceneGraph
 
 _STUDY = ("patient_id", "study_id")
 _QUESTION = (*_STUDY, "question_id")
@@ -79,7 +79,7 @@ class MetadataWriter:
 
     def study(
         self,
-        graph: SceneGraph,
+        graph: StudySceneGraph,
         questions: StudyQuestions,
         images: Sequence[StudyImage],
         split: str,

@@ -63,7 +63,7 @@ def _never_null(kind: type[Native]) -> frozenset[str]:
     return frozenset(n for n, f in fields if not f.is_required() and f.get_default() is not None)
 
 
-class Sentence(Native):
+class NativeSentence(Native):
     """A sentence of the report."""
 
     sent_id: str
@@ -72,7 +72,7 @@ class Sentence(Native):
     sentence: str
 
 
-class Localization(Native):
+class NativeLocalization(Native):
     """Where something is on one image.
 
     Attributes:
@@ -98,7 +98,7 @@ class ObservedRegion(Native):
     distances: list[Any] = []
 
 
-class Observation(Native):
+class NativeObservation(Native):
     """A node: one thing observed."""
 
     obs_id: str
@@ -123,7 +123,7 @@ class Observation(Native):
     change_sentence: str | None = None
     from_report: bool = True
     obs_quality: dict[str, Any] = {}
-    localization: dict[str, Localization] = {}
+    localization: dict[str, NativeLocalization] = {}
 
     @property
     def positive(self) -> bool:
@@ -136,7 +136,7 @@ class Observation(Native):
         return [entry.region for entry in self.regions]
 
 
-class Indication(Native):
+class NativeIndication(Native):
     """Why the study was made, and what answers it."""
 
     indication_summary: str | None = None
@@ -145,15 +145,15 @@ class Indication(Native):
     evaluation: str | None = None
     associated_sentence_ids: list[str] = []
     associated_obs_ids: list[str] = []
-    answer_for_indication: Observation | None = None
+    answer_for_indication: NativeObservation | None = None
 
 
-class Region(Native):
+class NativeRegion(Native):
     """A node: an anatomical region."""
 
     region: str
     laterality: str | None = None
-    localization: dict[str, Localization] = {}
+    localization: dict[str, NativeLocalization] = {}
     region_localization_quality: Any = None
 
 
@@ -189,16 +189,16 @@ class RegionRelation(Native):
     relation_type: str
 
 
-class SceneGraph(Native):
+class StudySceneGraph(Native):
     """All of a study."""
 
     patient_id: str
     study_id: str
-    sentences: dict[str, Sentence] = {}
+    sentences: dict[str, NativeSentence] = {}
     top_level_obs_ids: list[str] = []
-    observations: dict[str, Observation] = {}
-    indication: Indication | None = None
-    regions: dict[str, Region] = {}
+    observations: dict[str, NativeObservation] = {}
+    indication: NativeIndication | None = None
+    regions: dict[str, NativeRegion] = {}
     located_at_relations: list[LocatedAt] = []
     obs_relations: list[ObservationRelation] = []
     obs_sent_relations: list[SentenceRelation] = []
@@ -247,7 +247,7 @@ QUESTION_TYPES = {
 }
 
 
-class Answer(Native):
+class NativeAnswer(Native):
     """One part of an answer, with its own parts below it."""
 
     answer_id: str
@@ -264,14 +264,14 @@ class Answer(Native):
     certainty: str | None = None
     positiveness: str | None = None
     modifiers: list[list[str]] = []
-    localization: dict[str, Localization] = {}
-    sub_answers: list["Answer"] = []
+    localization: dict[str, NativeLocalization] = {}
+    sub_answers: list["NativeAnswer"] = []
     from_report: bool = True
     extraction_quality: dict[str, Any] = {}
     answer_quality: dict[str, Any] = {}
 
 
-class Question(Native):
+class NativeQuestion(Native):
     """A question with its answers."""
 
     question_id: str
@@ -284,10 +284,10 @@ class Question(Native):
     extraction_quality: dict[str, Any] = {}
     question_img_localization_quality: dict[str, Any] = {}
     question: str
-    answers: list[Answer] = []
+    answers: list[NativeAnswer] = []
     question_quality: dict[str, Any] = {}
 
-    def all_answers(self) -> Iterator[Answer]:
+    def all_answers(self) -> Iterator[NativeAnswer]:
         """Answers and their sub-answers, each before what is below it."""
         yield from walk(self.answers)
 
@@ -297,10 +297,10 @@ class StudyQuestions(Native):
 
     patient_id: str
     study_id: str
-    questions: list[Question] = []
+    questions: list[NativeQuestion] = []
 
 
-def walk(answers: list[Answer]) -> Iterator[Answer]:
+def walk(answers: list[NativeAnswer]) -> Iterator[NativeAnswer]:
     """Answers and their sub-answers, each before what is below it."""
     for answer in answers:
         yield answer

@@ -11,8 +11,8 @@ from cxrjax.papers.cxr_qba.construct.ratings import GRADES, UNRATED, at_least, o
 from cxrjax.papers.cxr_qba.construct.regions import fuse_duplicates
 from cxrjax.papers.cxr_qba.construct.study import StudyImage
 from cxrjax.papers.cxr_qba.construct.surrogate_rating import KEY as SURROGATE
-from cxrjax.papers.cxr_qba.native import Question, StudyQuestions
-from cxrjax.records import Answer, Generator, Provenance, QARecord
+from cxrjax.papers.cxr_qba.native import NativeQuestion, StudyQuestions
+from cxrjax.records import Answer, GeneratorInfo, Provenance, QARecord
 from cxrjax.records_io.quality import PixelBox, QualityLog
 
 _NOT_FRONTAL = "studies without a frontal image, not exported"
@@ -53,7 +53,7 @@ class ExportFilter:
         shown = frontal or images[:1] or (StudyImage(made.study_id),)
         return made.model_copy(update={"questions": kept}), shown
 
-    def _keeps(self, question: Question, quality: QualityLog) -> bool:
+    def _keeps(self, question: NativeQuestion, quality: QualityLog) -> bool:
         if not self.least_grade:
             return True
         grade = overall_grade(question)
@@ -95,7 +95,7 @@ def to_records(
     images: Sequence[StudyImage],
     split: str,
     source: Provenance | None = None,
-    generator: Generator | None = None,
+    generator: GeneratorInfo | None = None,
     keep_native: bool = True,
 ) -> Iterator[QARecord]:
     """A record for each question and image; ids are `patient/study/question/image`.
@@ -172,7 +172,7 @@ def from_records(records: Iterable[QARecord]) -> list[native.StudyQuestions]:
     return [native.StudyQuestions.model_validate(content) for content in studies.values()]
 
 
-def _kept(question: native.Question) -> dict[str, Any]:
+def _kept(question: native.NativeQuestion) -> dict[str, Any]:
     return {
         EXTRA_FIELDS: _without(question.to_json(), _QUESTION_FIELDS),
         EXTRA_ANSWERS: [
@@ -181,14 +181,14 @@ def _kept(question: native.Question) -> dict[str, Any]:
     }
 
 
-def _grades(question: native.Question) -> dict[str, Any]:
+def _grades(question: native.NativeQuestion) -> dict[str, Any]:
     found = {"extraction_grade": question.question_quality.get("extraction_grade")}
     if surrogate := question.question_quality.get(SURROGATE):
         found["surrogate_grade"] = surrogate["grade"]
     return found
 
 
-def _answer(answer: native.Answer) -> Answer:
+def _answer(answer: native.NativeAnswer) -> Answer:
     modifiers = [(pair[0], pair[1]) for pair in answer.modifiers if len(pair) == 2]
     return Answer(
         answer_id=answer.answer_id,

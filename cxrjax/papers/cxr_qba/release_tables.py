@@ -18,7 +18,7 @@ from cxrjax.files import read_json_object
 from cxrjax.papers.cxr_qba.construct.sources import mimic_image
 from cxrjax.papers.cxr_qba.construct.study import StudyImage
 from cxrjax.papers.cxr_qba.metadata import read_table
-from cxrjax.papers.cxr_qba.native import SceneGraph, StudyQuestions, path_id
+from cxrjax.papers.cxr_qba.native import StudyQuestions, StudySceneGraph, path_id
 from cxrjax.papers.cxr_qba.study_files import Key, study_path
 from cxrjax.papers.sources import mimic_tables
 from cxrjax.records_io.statistics import Published
@@ -79,7 +79,7 @@ def read_release_tables(source: Path) -> ReleaseTables:
     return ReleaseTables(images, _study_splits(places), _patient_splits(places))
 
 
-def named_images(graph: SceneGraph, questions: StudyQuestions) -> tuple[StudyImage, ...]:
+def named_images(graph: StudySceneGraph, questions: StudyQuestions) -> tuple[StudyImage, ...]:
     """The images that a study's files speak of, for a study that no table has."""
     names = list(graph.study_img_localization_quality)
     for node in graph.observations.values():

@@ -7,7 +7,7 @@ what becomes of it becomes of it everywhere. A study whose boxes all fit is left
 import collections
 from collections.abc import Iterator, Mapping, Sequence
 
-from cxrjax.papers.cxr_qba.native import Localization, SceneGraph, StudyQuestions
+from cxrjax.papers.cxr_qba.native import NativeLocalization, StudyQuestions, StudySceneGraph
 from cxrjax.records_io.box_fit import CUT, FittedBoxes, GivenBox, fit_boxes
 from cxrjax.records_io.quality import PixelBox, QualityLog
 
@@ -16,7 +16,7 @@ _Key = tuple[str, PixelBox]
 
 
 def fit_study_boxes(
-    graph: SceneGraph | None,
+    graph: StudySceneGraph | None,
     questions: StudyQuestions | None,
     sizes: Mapping[str, tuple[int, int]],
     where: str,
@@ -57,10 +57,10 @@ def fit_study_boxes(
 
 
 def _owners(
-    graph: SceneGraph | None, questions: StudyQuestions | None
-) -> Iterator[tuple[str, str, Localization]]:
+    graph: StudySceneGraph | None, questions: StudyQuestions | None
+) -> Iterator[tuple[str, str, NativeLocalization]]:
     """(id of what is there, image, place), all of them."""
-    localized: list[tuple[str, Mapping[str, Localization]]] = []
+    localized: list[tuple[str, Mapping[str, NativeLocalization]]] = []
     if graph is not None:
         localized += [(one.obs_id, one.localization) for one in graph.observations.values()]
         localized += [(one.region, one.localization) for one in graph.regions.values()]
@@ -80,7 +80,7 @@ def _key(image_id: str, box: Sequence[float]) -> _Key:
     return image_id, (box[0], box[1], box[2], box[3])
 
 
-def _replace(image_id: str, place: Localization, fitted: FittedBoxes[_Key]) -> None:
+def _replace(image_id: str, place: NativeLocalization, fitted: FittedBoxes[_Key]) -> None:
     keys = [_key(image_id, box) for box in place.bboxes]
     if any(key in fitted.cut or key in fitted.faults for key in keys):
         place.bboxes = [

@@ -22,7 +22,7 @@ import pydantic
 
 from cxrjax.errors import UserError
 from cxrjax.papers.cxr_qba.construct.checks import check_graph, check_questions
-from cxrjax.papers.cxr_qba.native import Native, SceneGraph, StudyQuestions
+from cxrjax.papers.cxr_qba.native import Native, StudyQuestions, StudySceneGraph
 from cxrjax.papers.cxr_qba.study_boxes import fit_study_boxes
 from cxrjax.records_io.quality import QualityLog, Unusable
 
@@ -123,7 +123,7 @@ class StudyFiles:
 
     def read(
         self, key: Key, image_sizes: dict[str, tuple[int, int]] | None = None
-    ) -> tuple[SceneGraph | None, StudyQuestions | None]:
+    ) -> tuple[StudySceneGraph | None, StudyQuestions | None]:
         """A study's scene graph and questions; None for what is missing or was set aside.
 
         Boxes that reach beyond their images are cut, and those that are none are taken out.
@@ -132,9 +132,9 @@ class StudyFiles:
             image_sizes: image id -> (height, width), which boxes are made to fit.
         """
         files = self.members[key]
-        graph = self._parse(key, files.get(SCENE_GRAPH), SceneGraph)
+        graph = self._parse(key, files.get(SCENE_GRAPH), StudySceneGraph)
         questions = self._parse(key, files.get(QA), StudyQuestions)
-        assert graph is None or isinstance(graph, SceneGraph)
+        assert graph is None or isinstance(graph, StudySceneGraph)
         assert questions is None or isinstance(questions, StudyQuestions)
         where = next((files[suffix].name for suffix in SUFFIXES if suffix in files), "")
         try:
@@ -150,7 +150,7 @@ class StudyFiles:
         self._quality.examined["files"] += 1
         try:
             parsed = parse(member.read(), kind)
-            if isinstance(parsed, SceneGraph):
+            if isinstance(parsed, StudySceneGraph):
                 check_graph(parsed, key)
             elif isinstance(parsed, StudyQuestions):
                 check_questions(parsed, key)
@@ -241,9 +241,9 @@ def study_path(patient_id: str, study_id: str) -> str:
     return f"{patient_id[:3]}/{patient_id}/{study_id}"
 
 
-def write_study(root: Path, native: SceneGraph | StudyQuestions, whole: bool = True) -> Path:
+def write_study(root: Path, native: StudySceneGraph | StudyQuestions, whole: bool = True) -> Path:
     """Writes an object at its place below `root`. `whole` as in `Native.to_json`."""
-    suffix = SCENE_GRAPH if isinstance(native, SceneGraph) else QA
+    suffix = SCENE_GRAPH if isinstance(native, StudySceneGraph) else QA
     path = root / (study_path(native.patient_id, native.study_id) + suffix)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(native.to_json(whole), ensure_ascii=False), encoding="utf-8")

@@ -44,7 +44,7 @@ class TrueFinding:
 
 
 @dataclass(frozen=True)
-class Question:
+class CxrQbaQuestion:
     """One question with its truth.
 
     Attributes:
@@ -82,10 +82,10 @@ class Question:
 
 
 @dataclass(frozen=True)
-class References:
+class CxrQbaReferences:
     """Questions by id, and where they come from."""
 
-    questions: Mapping[str, Question]
+    questions: Mapping[str, CxrQbaQuestion]
     datasets: tuple[str, ...]
     splits: tuple[str, ...]
     images: int
@@ -102,7 +102,7 @@ ATTRIBUTES = {
 }
 
 
-def read_references(records: Iterable[QARecord], source: str) -> References:
+def read_references(records: Iterable[QARecord], source: str) -> CxrQbaReferences:
     """The truth of records.
 
     Args:
@@ -113,7 +113,7 @@ def read_references(records: Iterable[QARecord], source: str) -> References:
             unusable box; or no record at all.
     """
     known = load_definitions().findings
-    questions: dict[str, Question] = {}
+    questions: dict[str, CxrQbaQuestion] = {}
     datasets, splits, images = set(), set(), set()
     unknown = 0
     for record in records:
@@ -127,12 +127,12 @@ def read_references(records: Iterable[QARecord], source: str) -> References:
         unknown += sum(normalised(label) not in known for label in labels)
     if not questions:
         raise UserError(f"{source}: holds no records: nothing to score against")
-    return References(
+    return CxrQbaReferences(
         questions, tuple(sorted(datasets)), tuple(sorted(splits)), len(images), unknown
     )
 
 
-def read_question(record: QARecord, source: str) -> Question:
+def read_question(record: QARecord, source: str) -> CxrQbaQuestion:
     """The truth of one record; raises as `read_references`."""
     definitions = load_definitions()
     where = f"{source}: question {record.question_id!r}"
@@ -165,7 +165,7 @@ def read_question(record: QARecord, source: str) -> Question:
     if asked is not None and says_no and asked not in found:
         absent |= {asked}
     region = (record.variables or {}).get("region")
-    return Question(
+    return CxrQbaQuestion(
         question_id=record.question_id,
         cluster=("patient", record.patient_id) if record.patient_id else ("image", record.image_id),
         attributes={

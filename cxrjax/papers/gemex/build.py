@@ -16,10 +16,10 @@ import tqdm
 from cxrjax.errors import UserError
 from cxrjax.papers.gemex import native_files
 from cxrjax.papers.gemex.box_convention import BOX_FORMATS
-from cxrjax.papers.gemex.construct.construction import Construction, findings_of
+from cxrjax.papers.gemex.construct.construction import GemexConstruction, findings_of
 from cxrjax.papers.gemex.construct.curation import TEST_IMAGES, classes_of, curate
 from cxrjax.papers.gemex.construct.drawings import draw_figures
-from cxrjax.papers.gemex.construct.questions import Generator, RefinedReport
+from cxrjax.papers.gemex.construct.questions import QuestionGenerator, RefinedReport
 from cxrjax.papers.gemex.construct.refine import Refiner, RuleRefiner
 from cxrjax.papers.gemex.construct.template_generator import TemplateGenerator
 from cxrjax.papers.gemex.source_images import (
@@ -38,7 +38,7 @@ from cxrjax.papers.sources.graph_files import (
     read_scene_graph,
 )
 from cxrjax.papers.sources.openi import OpenIReport, is_openi, read_openi
-from cxrjax.papers.sources.report import Report, ReportSentence, split_sentences
+from cxrjax.papers.sources.report import ImageReport, ReportSentence, split_sentences
 from cxrjax.radiology_text.english import comparing_word
 from cxrjax.records import Provenance, QARecord, read_records
 from cxrjax.records_io import output
@@ -80,7 +80,7 @@ class GemexBuild:
 def build_gemex(
     build: GemexBuild,
     refiner: Refiner | None = None,
-    generator: Generator | None = None,
+    generator: QuestionGenerator | None = None,
     quality: QualityLog | None = None,
 ) -> None:
     """Writes records, questions, the release's form of them, statistics, figures and quality.
@@ -99,7 +99,7 @@ def build_gemex(
         return
     quality = QualityLog() if quality is None else quality
     splits, reports_of = _reports(build, quality)
-    construction = Construction(
+    construction = GemexConstruction(
         refiner or RuleRefiner(), generator or TemplateGenerator(build.seed), quality
     )
     _build_constructed(build, construction, splits, reports_of)
@@ -113,11 +113,11 @@ def plan_gemex(build: GemexBuild) -> list[RefinedReport]:
     """
     quality = QualityLog()
     splits, reports_of = _reports(build, quality)
-    construction = Construction(RuleRefiner(), TemplateGenerator(build.seed), quality)
+    construction = GemexConstruction(RuleRefiner(), TemplateGenerator(build.seed), quality)
     return [one for split in splits for one in construction.refine(reports_of(split))]
 
 
-_ReportsOf = Callable[[str], Iterable[Report]]
+_ReportsOf = Callable[[str], Iterable[ImageReport]]
 
 
 def _reports(build: GemexBuild, quality: QualityLog) -> tuple[dict[str, list[str]], _ReportsOf]:
@@ -131,7 +131,7 @@ def _reports(build: GemexBuild, quality: QualityLog) -> tuple[dict[str, list[str
         sizes = _sizes(source)
         images = images_beside(source)
 
-        def from_graphs(split: str) -> Iterable[Report]:
+        def from_graphs(split: str) -> Iterable[ImageReport]:
             found = read_reports(graphs, splits[split], sizes, quality)
             if images is None:
                 return found
@@ -156,7 +156,7 @@ def _reports(build: GemexBuild, quality: QualityLog) -> tuple[dict[str, list[str
 
 def _build_constructed(
     build: GemexBuild,
-    construction: Construction,
+    construction: GemexConstruction,
     splits: Mapping[str, Sequence[str]],
     reports_of: _ReportsOf,
 ) -> None:
@@ -313,7 +313,7 @@ def _count_reports(files: Iterable[Path], statistics: GemexStatistics) -> None:
     """Figures 3 and 7 of the released test images: their reports, by the rules' refiner."""
     texts = {image: text for file in files for image, text in native_files.reports(file).items()}
     reports = (
-        Report(image, image, image, tuple(map(ReportSentence, split_sentences(text))), {})
+        ImageReport(image, image, image, tuple(map(ReportSentence, split_sentences(text))), {})
         for image, text in sorted(texts.items())
     )
     for _, refinement in RuleRefiner().refine(reports):
@@ -363,10 +363,10 @@ def _patient(place: GraphFile, image_id: str) -> str:
         return image_id
 
 
-def _openi_report(report: OpenIReport) -> Report:
+def _openi_report(report: OpenIReport) -> ImageReport:
     texts = [*split_sentences(report.findings), *split_sentences(report.impression)]
     image_id = report.image_ids[0] if report.image_ids else report.report_id
-    return Report(
+    return ImageReport(
         report_id=report.report_id,
         image_id=report.report_id,
         image_path=f"images/{image_id}.png",

@@ -22,7 +22,7 @@ from cxrjax.scoring.predictions import Prediction
 
 
 @dataclass(frozen=True)
-class Statement:
+class AnswerParts:
     """An answer taken apart.
 
     Attributes:
@@ -35,11 +35,11 @@ class Statement:
 
 
 @dataclass(frozen=True)
-class SystemAnswer:
+class GemexAnswer:
     """One system's answer; `said` is None where it gave none."""
 
     system: str
-    said: Statement | None
+    said: AnswerParts | None
     outcome: Outcome
 
 
@@ -55,8 +55,8 @@ class CaseStudy:
     kind: str
     question: str
     choices: tuple[str, ...]
-    truth: Statement
-    systems: tuple[SystemAnswer, ...]
+    truth: AnswerParts
+    systems: tuple[GemexAnswer, ...]
 
 
 def choose_cases(records: Sequence[QARecord], per_type: int, seed: int = 0) -> list[QARecord]:
@@ -89,7 +89,7 @@ def case_studies(
     for record in records:
         question = read_question(record, record.question_id)
         parsed = parse_answer(record.answer_text, question.kind, record.choices)
-        truth = Statement(parsed.answer, record.reason or parsed.reason, question.boxes)
+        truth = AnswerParts(parsed.answer, record.reason or parsed.reason, question.boxes)
         cases.append(
             CaseStudy(
                 question_id=record.question_id,
@@ -129,11 +129,11 @@ def _system_answer(
     system: str,
     prediction: Prediction | None,
     codec: Codec | None,
-) -> SystemAnswer:
+) -> GemexAnswer:
     if prediction is None:
-        return SystemAnswer(system, None, Outcome(False, None, "no answer"))
+        return GemexAnswer(system, None, Outcome(False, None, "no answer"))
     question = read_question(record, record.question_id)
     boxes = read_answer(question, prediction, codec, system).boxes.boxes
     parsed = parse_answer(prediction.text, question.kind, record.choices)
-    said = Statement(without_boxes(parsed.answer), without_boxes(parsed.reason), boxes)
-    return SystemAnswer(system, said, outcome(record, prediction, codec))
+    said = AnswerParts(without_boxes(parsed.answer), without_boxes(parsed.reason), boxes)
+    return GemexAnswer(system, said, outcome(record, prediction, codec))

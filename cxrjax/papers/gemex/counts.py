@@ -22,7 +22,7 @@ from cxrjax.metrics.localization import v_score
 from cxrjax.metrics.text import bleu_statistics, rouge
 from cxrjax.papers.gemex.choices import NamedOptions, chance, jaccard, named_options
 from cxrjax.papers.gemex.dialogue import AnswerFailure, parse_answer
-from cxrjax.papers.gemex.truth import Question, References
+from cxrjax.papers.gemex.truth import GemexQuestion, GemexReferences
 from cxrjax.scoring.bert_score import BertScore
 from cxrjax.scoring.judge_failures import count_judge_failures
 from cxrjax.scoring.predictions import PROBLEMS, Prediction, ReadBoxes, check_known, read_boxes
@@ -97,7 +97,7 @@ _NOTHING = ReadAnswer(
 
 
 def read_answer(
-    question: Question, prediction: Prediction, codec: Codec | None, source: str
+    question: GemexQuestion, prediction: Prediction, codec: Codec | None, source: str
 ) -> ReadAnswer:
     """What an answer says.
 
@@ -151,7 +151,7 @@ def without_boxes(text: str) -> str:
 
 
 def count_system(
-    references: References,
+    references: GemexReferences,
     predictions: Iterable[Prediction],
     codec: Codec | None,
     source: str,
@@ -205,7 +205,7 @@ def count_system(
     return SystemCounts(columns, confidence, problems, failures)
 
 
-def _counts(question: Question, answer: ReadAnswer) -> Mapping[str, float]:
+def _counts(question: GemexQuestion, answer: ReadAnswer) -> Mapping[str, float]:
     """The columns of one question."""
     named = answer.named.options if answer.named else None
     key = question.key
@@ -236,7 +236,7 @@ def _counts(question: Question, answer: ReadAnswer) -> Mapping[str, float]:
 
 
 def _ratings(
-    judge: Judge, asked: Sequence[Question], pairs: Sequence[tuple[str, str]], system: str
+    judge: Judge, asked: Sequence[GemexQuestion], pairs: Sequence[tuple[str, str]], system: str
 ) -> tuple[Columns, dict[str, int]]:
     """What the judge says, by question type: the average over types needs them side by side.
 

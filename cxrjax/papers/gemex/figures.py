@@ -49,7 +49,7 @@ from cxrjax.papers.gemex.counts import (
 )
 from cxrjax.papers.gemex.dialogue import QUESTION_TYPES
 from cxrjax.papers.gemex.tables import BROKEN_DOWN_BY, TABLES, markdown, rows
-from cxrjax.papers.gemex.truth import References, read_references
+from cxrjax.papers.gemex.truth import GemexReferences, read_references
 from cxrjax.papers.sources.regions import load_regions
 from cxrjax.records import read_records
 from cxrjax.records_io.output import hash_lines
@@ -87,7 +87,7 @@ Named = dict[str, Figure | Estimate]
 
 
 def score(
-    references: References,
+    references: GemexReferences,
     systems: Mapping[str, Iterable[Prediction]],
     options: ScoreOptions,
     sources: Mapping[str, str] | None = None,
@@ -161,7 +161,7 @@ def score_files(references: Path, predictions: Mapping[str, Path], options: Scor
     return score(true, systems, options, sources).with_files(references, predictions)
 
 
-def _attributes(references: References) -> Attributes:
+def _attributes(references: GemexReferences) -> Attributes:
     questions = references.questions.values()
     named = {region for question in questions for region in question.regions}
     return {
@@ -177,7 +177,7 @@ def _attributes(references: References) -> Attributes:
 
 
 def _figures(
-    references: References, counts: SystemCounts, attributes: Attributes
+    references: GemexReferences, counts: SystemCounts, attributes: Attributes
 ) -> dict[str, Named]:
     n = len(references.questions)
     shared: Named = {

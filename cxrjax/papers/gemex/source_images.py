@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from cxrjax.papers.gemex import native
-from cxrjax.papers.sources.report import Report
+from cxrjax.papers.sources.report import ImageReport
 from cxrjax.records import QARecord
 from cxrjax.records_io.image_check import ImageCheck, check_images
 from cxrjax.records_io.quality import QualityLog, Unusable
@@ -39,8 +39,8 @@ def records_with_images(
 
 
 def reports_with_images(
-    reports: Iterable[Report], checks: Checks, out: Path, quality: QualityLog
-) -> Iterator[Report]:
+    reports: Iterable[ImageReport], checks: Checks, out: Path, quality: QualityLog
+) -> Iterator[ImageReport]:
     """Reports with size and path of their images; one of an unusable image is set aside."""
     for report in reports:
         file, check = checks[report.image_path]

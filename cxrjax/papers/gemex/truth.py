@@ -20,7 +20,7 @@ _ROUNDING = 1e-3
 
 
 @dataclass(frozen=True)
-class Question:
+class GemexQuestion:
     """One question and its reference.
 
     Attributes:
@@ -55,14 +55,14 @@ class Question:
 
 
 @dataclass(frozen=True)
-class References:
+class GemexReferences:
     """Attributes:
     questions: by their ids, in the file's order.
     images: the images' ids, in the file's order.
     datasets, splits: of the records.
     """
 
-    questions: dict[str, Question]
+    questions: dict[str, GemexQuestion]
     images: tuple[str, ...]
     datasets: tuple[str, ...]
     splits: tuple[str, ...]
@@ -73,7 +73,7 @@ class References:
         return sum(q.kind != "open_ended" and not q.has_key for q in self.questions.values())
 
 
-def read_references(records: Iterable[QARecord], source: str) -> References:
+def read_references(records: Iterable[QARecord], source: str) -> GemexReferences:
     """Questions of the records.
 
     Args:
@@ -85,7 +85,7 @@ def read_references(records: Iterable[QARecord], source: str) -> References:
         UserError: no records, a repeated question, one of another type or without an answer, or a
             box outside its image.
     """
-    questions: dict[str, Question] = {}
+    questions: dict[str, GemexQuestion] = {}
     images: dict[str, None] = {}
     datasets, splits = set(), set()
     for record in records:
@@ -97,10 +97,10 @@ def read_references(records: Iterable[QARecord], source: str) -> References:
         splits.add(record.split)
     if not questions:
         raise UserError(f"{source}: holds no records: nothing to score against")
-    return References(questions, tuple(images), tuple(sorted(datasets)), tuple(sorted(splits)))
+    return GemexReferences(questions, tuple(images), tuple(sorted(datasets)), tuple(sorted(splits)))
 
 
-def read_question(record: QARecord, source: str) -> Question:
+def read_question(record: QARecord, source: str) -> GemexQuestion:
     """One record.
 
     Raises:
@@ -118,7 +118,7 @@ def read_question(record: QARecord, source: str) -> Question:
     regions = load_regions()
     named = [regions.name(region) for answer in record.answers for region in answer.regions]
     extra = record.quality.get(EXTRA_FIELDS, {})
-    return Question(
+    return GemexQuestion(
         question_id=record.question_id,
         kind=record.question_type,
         asked=human_text(record.question, record.choices),

@@ -20,7 +20,7 @@ from scipy.stats import theilslopes
 
 from cxrjax.codecs.prose import SIDE
 from cxrjax.papers.sources.regions import Box, load_regions
-from cxrjax.papers.sources.report import Report, ReportSentence, plain_sentence
+from cxrjax.papers.sources.report import ImageReport, ReportSentence, plain_sentence
 from cxrjax.records_io.box_fit import CUT, ROUNDING, cut_box
 from cxrjax.records_io.quality import QualityLog, Unusable
 
@@ -33,7 +33,7 @@ _CORNERS = ("x1", "y1", "x2", "y2")
 
 
 @dataclasses.dataclass(frozen=True)
-class SceneGraph:
+class ImageSceneGraph:
     """One image's graph.
 
     Attributes:
@@ -66,7 +66,7 @@ class SceneGraph:
         return f"files/{patient[:3]}/{patient}/{self.study_id}/{self.image_id}.jpg"
 
 
-def parse_scene_graph(content: bytes, where: str) -> SceneGraph:
+def parse_scene_graph(content: bytes, where: str) -> ImageSceneGraph:
     """The graph that a file's bytes hold; raises `Unusable` where they hold none."""
     if len(content) > MAX_BYTES:
         raise Unusable("report_too_long", f"more than {MAX_BYTES} bytes")
@@ -88,17 +88,19 @@ def parse_scene_graph(content: bytes, where: str) -> SceneGraph:
         entries = graph[name]
         if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
             raise Unusable("invalid_record", f"{name} is no list of objects")
-    return SceneGraph(graph, where)
+    return ImageSceneGraph(graph, where)
 
 
-def write_scene_graph(folder: Path, graph: SceneGraph) -> Path:
+def write_scene_graph(folder: Path, graph: ImageSceneGraph) -> Path:
     """Writes the graph under its name; returns the file."""
     file = folder / f"{graph.image_id}{SUFFIX}"
     file.write_text(json.dumps(graph.content, ensure_ascii=False), encoding="utf-8")
     return file
 
 
-def to_report(graph: SceneGraph, image_hw: tuple[int, int] | None, quality: QualityLog) -> Report:
+def to_report(
+    graph: ImageSceneGraph, image_hw: tuple[int, int] | None, quality: QualityLog
+) -> ImageReport:
     """Sentences with regions, and the regions' boxes as fractions of the image.
 
     Boxes that are none, and ids and names that lead nowhere, are set aside in `quality`; the rest
@@ -134,7 +136,7 @@ def to_report(graph: SceneGraph, image_hw: tuple[int, int] | None, quality: Qual
     total = sum(len(sentence.text) for sentence in sentences)
     if total > MAX_REPORT_CHARACTERS:
         raise Unusable("report_too_long", f"{total} characters")
-    return Report(
+    return ImageReport(
         report_id=graph.image_id,
         image_id=graph.image_id,
         image_path=graph.image_path,
@@ -150,7 +152,7 @@ def to_report(graph: SceneGraph, image_hw: tuple[int, int] | None, quality: Qual
 
 
 def _sentences(
-    graph: SceneGraph, objects: Mapping[str, str], quality: QualityLog
+    graph: ImageSceneGraph, objects: Mapping[str, str], quality: QualityLog
 ) -> list[ReportSentence]:
     """Each phrase once, in the report's order, with the regions it stands at."""
     regions = load_regions()
@@ -245,7 +247,7 @@ def _numbers(entry: Mapping[str, Any], prefix: str) -> list[float]:
     return [float(value) for value in values]
 
 
-def _estimate_size(graph: SceneGraph) -> tuple[float, float]:
+def _estimate_size(graph: ImageSceneGraph) -> tuple[float, float]:
     """(height, width) of the image out of its boxes' two frames: scale and offset along each axis.
 
     Good to some pixels: the small frame holds whole numbers. By medians, which a few boxes that are

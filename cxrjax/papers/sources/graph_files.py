@@ -13,12 +13,12 @@ from cxrjax.errors import UserError
 from cxrjax.papers.sources.chest_imagenome import (
     MAX_BYTES,
     SUFFIX,
-    SceneGraph,
+    ImageSceneGraph,
     parse_scene_graph,
     to_report,
 )
 from cxrjax.papers.sources.mimic_tables import files_beside_images
-from cxrjax.papers.sources.report import Report
+from cxrjax.papers.sources.report import ImageReport
 from cxrjax.records_io.quality import QualityLog, Unusable
 
 # A file, or a member of an archive. Archives stay open: to open one is to read its whole directory.
@@ -51,7 +51,7 @@ def find_scene_graphs(source: Path, quality: QualityLog) -> dict[str, GraphFile]
     return found
 
 
-def read_scene_graph(place: GraphFile) -> SceneGraph:
+def read_scene_graph(place: GraphFile) -> ImageSceneGraph:
     """The graph of a file.
 
     Raises:
@@ -75,7 +75,7 @@ def read_reports(
     chosen: Collection[str],
     sizes: Mapping[str, tuple[int, int]],
     quality: QualityLog,
-) -> Iterator[Report]:
+) -> Iterator[ImageReport]:
     """Reports of the chosen images, one at a time; unusable graphs are set aside."""
     for image_id in chosen:
         quality.examined["scene graphs"] += 1

@@ -24,7 +24,7 @@ class RefinedSentence(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Report:
+class ImageReport:
     """One report with the image it is about.
 
     Attributes:

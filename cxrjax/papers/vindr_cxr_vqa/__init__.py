@@ -1,13 +1,13 @@
 """VinDr-CXR-VQA (arXiv 2511.00504): its table of boxes, its questions, its native file."""
 
-from cxrjax.papers.vindr_cxr_vqa.annotation import Finding, ImageAnnotation
+from cxrjax.papers.vindr_cxr_vqa.annotation import FindingBox, ImageAnnotation
 from cxrjax.papers.vindr_cxr_vqa.box_table import read_box_table, write_box_table
 from cxrjax.papers.vindr_cxr_vqa.classes import CLASSES, NO_FINDING
 
 __all__ = [
     "CLASSES",
     "NO_FINDING",
-    "Finding",
+    "FindingBox",
     "ImageAnnotation",
     "read_box_table",
     "write_box_table",

@@ -6,7 +6,7 @@ from cxrjax.records_io.quality import PixelBox
 
 
 @dataclasses.dataclass(frozen=True)
-class Finding:
+class FindingBox:
     """A class and the box around it, (x_min, y_min, x_max, y_max) in pixels of the original."""
 
     label: str
@@ -29,8 +29,8 @@ class ImageAnnotation:
     image_id: str
     image_path: str
     image_hw: tuple[int, int] | None
-    findings: list[Finding]
-    readers: dict[str, list[Finding]]
+    findings: list[FindingBox]
+    readers: dict[str, list[FindingBox]]
     other_findings: bool = False
 
     @property

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from cxrjax.errors import UserError
-from cxrjax.papers.vindr_cxr_vqa.annotation import Finding, ImageAnnotation
+from cxrjax.papers.vindr_cxr_vqa.annotation import FindingBox, ImageAnnotation
 from cxrjax.papers.vindr_cxr_vqa.classes import CLASS_IDS, CLASSES, NO_FINDING, OTHER_LOCAL_CLASSES
 from cxrjax.records_io.csv_table import TableRow, read_table
 from cxrjax.records_io.quality import PixelBox, QualityLog, Unusable, check_box
@@ -28,12 +28,12 @@ _ROW_ALONE = ("class_not_selected", "duplicate_row")
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class BoxRow:
     """One row. `finding` is None for "No finding"; `where` is file and line."""
 
     image_id: str
     rad_id: str
-    finding: Finding | None
+    finding: FindingBox | None
     image_hw: tuple[int, int] | None
     where: str
 
@@ -53,7 +53,7 @@ def _image_hw(cells: Mapping[str, str]) -> tuple[int, int] | None:
     return parse_size(cells["height"], cells["width"])
 
 
-def _row(row: TableRow, reader: str | None) -> Row:
+def _row(row: TableRow, reader: str | None) -> BoxRow:
     """One row from its cells; raises `Unusable` where it cannot be used."""
     if row.fault:
         raise row.fault
@@ -72,21 +72,21 @@ def _row(row: TableRow, reader: str | None) -> Row:
     if label != NO_FINDING:
         box = _box(cells)
         check_box(box, image_hw, label)
-        finding = Finding(label, box)
+        finding = FindingBox(label, box)
     elif any(cells[name] for name in _COORDINATES):
         raise Unusable("bad_box", f"{NO_FINDING!r} with a box; expected blank coordinates")
-    return Row(cells["image_id"], reader or cells["rad_id"], finding, image_hw, row.where)
+    return BoxRow(cells["image_id"], reader or cells["rad_id"], finding, image_hw, row.where)
 
 
 class _Earlier:
     """What earlier rows said, to notice rows that repeat or contradict them."""
 
     def __init__(self) -> None:
-        self._rows: set[tuple[str, str, Finding | None]] = set()
+        self._rows: set[tuple[str, str, FindingBox | None]] = set()
         self._normal: dict[tuple[str, str], bool] = {}
         self._sizes: dict[str, tuple[int, int] | None] = {}
 
-    def check(self, row: Row) -> None:
+    def check(self, row: BoxRow) -> None:
         """Raises `Unusable` where an earlier row says the same or the opposite."""
         size = self._sizes.setdefault(row.image_id, row.image_hw)
         if size != row.image_hw:
@@ -101,7 +101,7 @@ class _Earlier:
             raise Unusable("contradictory_rows", found)
 
 
-def read_rows(path: str | Path, reader: str | None = None) -> Iterator[Row]:
+def read_rows(path: str | Path, reader: str | None = None) -> Iterator[BoxRow]:
     """The rows one at a time.
 
     Args:
@@ -142,7 +142,7 @@ def read_box_table(
     """
     if quality is None:
         return _group(read_rows(path, reader))
-    rows: list[Row] = []
+    rows: list[BoxRow] = []
     spoilt: set[str] = set()
     other_findings: set[str] = set()
     earlier = _Earlier()
@@ -160,7 +160,7 @@ def read_box_table(
             elif fault.reason == "class_not_selected":
                 # The reader did look at the image: keep the reader, without this finding.
                 rad_id = reader or row.cells["rad_id"]
-                rows.append(Row(image_id, rad_id, None, _image_hw(row.cells), row.where))
+                rows.append(BoxRow(image_id, rad_id, None, _image_hw(row.cells), row.where))
                 other_findings.add(image_id)
     images = _group(row for row in rows if row.image_id not in spoilt)
     return [
@@ -174,7 +174,7 @@ def _table(path: str | Path, reader: str | None) -> Iterator[TableRow]:
     return read_table(Path(path), required, SPELLINGS, WHEEL_MEMBER)
 
 
-def _group(rows: Iterable[Row]) -> list[ImageAnnotation]:
+def _group(rows: Iterable[BoxRow]) -> list[ImageAnnotation]:
     """Rows gathered by image."""
     images: dict[str, ImageAnnotation] = {}
     for row in rows:
@@ -199,7 +199,7 @@ def write_box_table(path: str | Path, annotations: Iterable[ImageAnnotation]) ->
         for image in annotations:
             height, width = image.image_hw or ("", "")
             for rad_id, marked in image.readers.items():
-                findings: list[Finding | None] = [*marked] or [None]
+                findings: list[FindingBox | None] = [*marked] or [None]
                 for finding in findings:
                     label = finding.label if finding else NO_FINDING
                     box = [_number(value) for value in finding.box] if finding else [""] * 4

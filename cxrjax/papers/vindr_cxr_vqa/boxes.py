@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from cxrjax.metrics.detection import SWEEP, match_one_to_one
 from cxrjax.metrics.localization import localize
 from cxrjax.metrics.overlaps import TOLERANCE, ImageBoxes, Overlaps, find_overlaps, join_images
-from cxrjax.papers.vindr_cxr_vqa.truth import References
+from cxrjax.papers.vindr_cxr_vqa.truth import VindrReferences
 from cxrjax.scoring.outcomes import Labelled, LabelledBoxes, join_lists
 
 # Section 3.2 of the paper: a predicted box counts where its IoU is above this.
@@ -52,7 +52,7 @@ class Views:
         return join_lists(of_image[image] for image in self.image.tolist())
 
 
-def make_views(references: References) -> Views:
+def make_views(references: VindrReferences) -> Views:
     """The views of the references."""
     truths = [image.truths for image in references.images]
     return Views(
@@ -163,7 +163,7 @@ def localization_columns(views: Views, paper: Overlaps, strict: Overlaps) -> Col
     }
 
 
-def ceiling_columns(references: References, views: Views) -> Columns:
+def ceiling_columns(references: VindrReferences, views: Views) -> Columns:
     """What the reference answers themselves reach: the ceiling for whoever answers perfectly.
 
     `ceiling/found` (one to one, with classes), `ceiling_any/found` (any overlap), and

@@ -27,7 +27,7 @@ from cxrjax.papers.vindr_cxr_vqa.boxes import (
     strict_columns,
 )
 from cxrjax.papers.vindr_cxr_vqa.detection import BoxGroups, box_group_columns
-from cxrjax.papers.vindr_cxr_vqa.truth import Question, References, read_question
+from cxrjax.papers.vindr_cxr_vqa.truth import VindrQuestion, VindrReferences, read_question
 from cxrjax.radiology_text.mentions import MentionReader, Reading
 from cxrjax.records import QARecord
 from cxrjax.scoring.outcomes import Labelled, Outcome, join_lists, union
@@ -76,7 +76,7 @@ class _Answer:
 
 
 def count_system(
-    references: References,
+    references: VindrReferences,
     views: Views,
     groups: BoxGroups,
     predictions: Iterable[Prediction],
@@ -120,8 +120,8 @@ def count_system(
 
 
 def _answer(
-    references: References,
-    question: Question,
+    references: VindrReferences,
+    question: VindrQuestion,
     prediction: Prediction | None,
     codec: Codec | None,
     source: str,
@@ -145,7 +145,7 @@ def _answer(
 
 
 def read_classes(
-    reader: MentionReader, question: Question, prediction: Prediction, given: ReadBoxes
+    reader: MentionReader, question: VindrQuestion, prediction: Prediction, given: ReadBoxes
 ) -> Reading:
     """The classes that an answer says are there and not; a refusal that names none is no answer."""
     if given.parse == "refusal" and not any(reader.read(prediction.text)[:2]):
@@ -154,8 +154,8 @@ def read_classes(
 
 
 def _classes(
-    references: References,
-    question: Question,
+    references: VindrReferences,
+    question: VindrQuestion,
     prediction: Prediction,
     given: ReadBoxes,
     reading: Reading,
@@ -207,7 +207,9 @@ def _named_with(
     return before[-1] if before else after[0] if after else None
 
 
-def _count_question(counts: SystemCounts, number: int, question: Question, answer: _Answer) -> None:
+def _count_question(
+    counts: SystemCounts, number: int, question: VindrQuestion, answer: _Answer
+) -> None:
     columns, reading = counts.questions, answer.reading
     found = set_counts(reading.present, question.present)
     for name, amount in zip(("tp", "fp", "fn"), found, strict=True):
@@ -233,7 +235,7 @@ def _count_question(counts: SystemCounts, number: int, question: Question, answe
     columns["asked/boxes"][number] = len(answer.boxes)
 
 
-def _parse_failed(question: Question, answer: _Answer) -> bool:
+def _parse_failed(question: VindrQuestion, answer: _Answer) -> bool:
     """Whether an answer could not be read. That it has no box is a failure only where one is due:
     the reference has boxes, and the answer doesn't deny the class."""
     if answer.parse is None or answer.parse == "ok":
@@ -245,7 +247,7 @@ def _parse_failed(question: Question, answer: _Answer) -> bool:
 
 def _count_boxes(
     counts: SystemCounts,
-    references: References,
+    references: VindrReferences,
     views: Views,
     groups: BoxGroups,
     answers: list[list[_Answer]],
@@ -327,7 +329,7 @@ def mean_best_iou(
     return float(np.concatenate([overlaps.max(axis=1), overlaps.max(axis=0)]).mean())
 
 
-def _note(question: Question, reading: Reading) -> str:
+def _note(question: VindrQuestion, reading: Reading) -> str:
     if not reading.answered:
         return "no answer"
     missed, added = question.present - reading.present, reading.present - question.present

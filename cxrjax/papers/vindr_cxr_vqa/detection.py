@@ -30,7 +30,7 @@ from cxrjax.metrics.overlaps import ImageBoxes, Overlaps
 from cxrjax.metrics.ranking import RATES, constant_scores, froc_ranking, sensitivity_at
 from cxrjax.metrics.reweighting import estimate_reweighted
 from cxrjax.papers.vindr_cxr_vqa.boxes import IOU, Columns, Views
-from cxrjax.papers.vindr_cxr_vqa.truth import References
+from cxrjax.papers.vindr_cxr_vqa.truth import VindrReferences
 from cxrjax.scoring.figures import named, of, quotient, thinned
 from cxrjax.scoring.scores import PAPER, STRICT
 
@@ -45,7 +45,7 @@ _METRICS = {
 Named = dict[str, Figure]
 
 
-def strict_detection(references: References) -> Named:
+def strict_detection(references: VindrReferences) -> Named:
     """Figures of the union of an image's boxes, matched one to one."""
     images = references.images_with_truth
     normal = sum(any(not len(t.boxes) for t in image.truths) for image in references.images)
@@ -69,7 +69,7 @@ def strict_detection(references: References) -> Named:
     }
 
 
-def paper_detection(references: References) -> Named:
+def paper_detection(references: VindrReferences) -> Named:
     """Figures of all of an image's boxes, right where they overlap any true box."""
     images = references.images_with_truth
     about = {
@@ -84,7 +84,7 @@ def paper_detection(references: References) -> Named:
     }
 
 
-def images_by_class(references: References) -> Counter[str]:
+def images_by_class(references: VindrReferences) -> Counter[str]:
     """How many images have each class."""
     return Counter(
         references.classes[number]
@@ -93,7 +93,7 @@ def images_by_class(references: References) -> Counter[str]:
     )
 
 
-def detection_by_class(references: References) -> Named:
+def detection_by_class(references: VindrReferences) -> Named:
     """One-to-one figures of each class; n: images that have the class."""
     having = images_by_class(references)
     figures: Named = {}
@@ -286,7 +286,7 @@ def rank_last_where_missing(scores: Float[np.ndarray, " n"]) -> Float[np.ndarray
 
 
 def ranked_figures(
-    references: References,
+    references: VindrReferences,
     overlaps: Overlaps,
     scores: Float[np.ndarray, " n"],
     bootstrap: Bootstrap,

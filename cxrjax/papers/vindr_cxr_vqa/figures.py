@@ -62,7 +62,12 @@ from cxrjax.papers.vindr_cxr_vqa.detection import (
     sweep_curves,
 )
 from cxrjax.papers.vindr_cxr_vqa.tables import BY_IMAGE, IMAGE_ATTRIBUTES, TABLES, markdown, rows
-from cxrjax.papers.vindr_cxr_vqa.truth import GT_MODES, NEGATIVE_KINDS, References, read_references
+from cxrjax.papers.vindr_cxr_vqa.truth import (
+    GT_MODES,
+    NEGATIVE_KINDS,
+    VindrReferences,
+    read_references,
+)
 from cxrjax.records import read_records
 from cxrjax.records_io.output import hash_lines
 from cxrjax.scoring.figures import (
@@ -90,7 +95,7 @@ Named = dict[str, Figure]
 
 
 def score(
-    references: References,
+    references: VindrReferences,
     systems: Mapping[str, Iterable[Prediction]],
     codec: Codec | None = None,
     options: ScoreOptions | None = None,
@@ -173,7 +178,7 @@ def score_files(references: Path, predictions: Mapping[str, Path], options: Scor
     return scores.with_files(references, predictions)
 
 
-def _attributes(references: References) -> dict[str, list[str | None]]:
+def _attributes(references: VindrReferences) -> dict[str, list[str | None]]:
     """Attribute -> its value for every image, then for every question."""
     images, questions = references.images, references.questions.values()
     attributes = {
@@ -193,7 +198,7 @@ def _attributes(references: References) -> dict[str, list[str | None]]:
 
 
 def _calibration(
-    references: References, counts: SystemCounts
+    references: VindrReferences, counts: SystemCounts
 ) -> tuple[Columns, dict[str, Figure | Estimate], dict[str, Any]]:
     """How sure answers are against whether their set of classes is right."""
     known = np.flatnonzero(np.isfinite(counts.confidence))
@@ -206,7 +211,9 @@ def _calibration(
 
 
 def _figures(
-    references: References, counts: SystemCounts, attributes: Mapping[str, Sequence[str | None]]
+    references: VindrReferences,
+    counts: SystemCounts,
+    attributes: Mapping[str, Sequence[str | None]],
 ) -> dict[str, dict[str, Figure | Estimate]]:
     questions = len(references.questions)
     shared: dict[str, Figure | Estimate] = {

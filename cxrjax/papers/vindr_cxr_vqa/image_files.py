@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from cxrjax.images.geometry import is_resize
-from cxrjax.papers.vindr_cxr_vqa.annotation import Finding, ImageAnnotation
+from cxrjax.papers.vindr_cxr_vqa.annotation import FindingBox, ImageAnnotation
 from cxrjax.papers.vindr_cxr_vqa.native import pixel_boxes
 from cxrjax.records import QARecord
 from cxrjax.records_io.image_check import ImageCheck, check_images
@@ -78,13 +78,13 @@ def join_image_files(
     records: Sequence[QARecord], files: ImageFiles, quality: QualityLog
 ) -> list[QARecord]:
     """Records with path and size of their images; sets aside all questions of an unusable one."""
-    shown: dict[str, list[Finding]] = collections.defaultdict(list)
+    shown: dict[str, list[FindingBox]] = collections.defaultdict(list)
     sizes: dict[str, tuple[int, int] | None] = {}
     for record in records:
         sizes[record.image_id] = record.image_hw
         for box in [*record.boxes, *pixel_boxes(record.gt_location or "")]:
             shown[record.image_id].append(
-                Finding(record.gt_finding or "", (box[0], box[1], box[2], box[3]))
+                FindingBox(record.gt_finding or "", (box[0], box[1], box[2], box[3]))
             )
     paths = {record.image_id: record.image_path for record in records}
     images = [

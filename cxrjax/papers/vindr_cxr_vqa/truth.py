@@ -35,11 +35,11 @@ GT_MODES = ("exact", "per_reader", *MODES)
 
 
 @dataclass(frozen=True)
-class Question:
+class VindrQuestion:
     """One question with its truth.
 
     Attributes:
-        image: index into `References.images`.
+        image: index into `VindrReferences.images`.
         kind: its `question_type`.
         difficulty: as its record says; None where it does not.
         asked: the class it asks about; None for open questions ("What").
@@ -60,7 +60,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Image:
+class VindrImage:
     """One image with its truth.
 
     Attributes:
@@ -83,13 +83,13 @@ class Image:
 
 
 @dataclass(frozen=True)
-class References:
+class VindrReferences:
     """All questions and images of a references file, under one ground-truth mode."""
 
     gt_mode: str
     classes: tuple[str, ...]
-    questions: dict[str, Question]
-    images: tuple[Image, ...]
+    questions: dict[str, VindrQuestion]
+    images: tuple[VindrImage, ...]
     reader: MentionReader
     datasets: tuple[str, ...]
     splits: tuple[str, ...]
@@ -100,7 +100,7 @@ class References:
         return sum(bool(image.truths) for image in self.images)
 
 
-def read_references(records: Iterable[QARecord], gt_mode: str, source: str) -> References:
+def read_references(records: Iterable[QARecord], gt_mode: str, source: str) -> VindrReferences:
     """Questions and images of the records.
 
     Args:
@@ -143,7 +143,7 @@ def read_references(records: Iterable[QARecord], gt_mode: str, source: str) -> R
             f"{source}: no image was read by the reader of gt_mode {gt_mode!r}: expected one of "
             f"{', '.join(sorted(readers))}"
         )
-    return References(
+    return VindrReferences(
         gt_mode=gt_mode,
         classes=builder.classes,
         questions=builder.questions,
@@ -154,7 +154,7 @@ def read_references(records: Iterable[QARecord], gt_mode: str, source: str) -> R
     )
 
 
-def read_question(record: QARecord, source: str) -> tuple[Question, MentionReader]:
+def read_question(record: QARecord, source: str) -> tuple[VindrQuestion, MentionReader]:
     """One record by itself, and what reads answers to it.
 
     Raises:
@@ -194,7 +194,7 @@ def _denies(record: QARecord, answer: Answer) -> bool:
 
 
 class _Builder:
-    """Turns records into `Question`s and `Image`s; knows what to call them in errors."""
+    """Turns records into `VindrQuestion`s and `VindrImage`s; knows what to call them in errors."""
 
     def __init__(
         self,
@@ -209,10 +209,10 @@ class _Builder:
         self.mode = mode
         self.classes = classes
         self.reader = reader
-        self.questions: dict[str, Question] = {}
+        self.questions: dict[str, VindrQuestion] = {}
         self._numbers = {name.lower(): number for number, name in enumerate(classes)}
 
-    def add_image(self, number: int, image_id: str, records: list[QARecord]) -> Image:
+    def add_image(self, number: int, image_id: str, records: list[QARecord]) -> VindrImage:
         sizes = {record.image_hw for record in records}
         if None in sizes or len(sizes) > 1:
             found = "null" if None in sizes else " and ".join(sorted(map(str, sizes)))
@@ -225,7 +225,7 @@ class _Builder:
         patients = sorted({record.patient_id for record in records if record.patient_id})
         truths = self._truths(answered, records, height, width)
         most = max(map(len, truths), default=None)
-        return Image(
+        return VindrImage(
             image_id=image_id,
             cluster=("patient", patients[0]) if patients else ("image", image_id),
             height=height,
@@ -265,7 +265,7 @@ class _Builder:
         if not any(answer.labels for answer in record.answers):
             present |= self._present_by_text(record, asked)
         absent = asked is not None and asked not in present
-        self.questions[record.question_id] = Question(
+        self.questions[record.question_id] = VindrQuestion(
             question_id=record.question_id,
             image=image,
             kind=record.question_type,

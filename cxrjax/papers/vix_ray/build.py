@@ -21,7 +21,7 @@ import tqdm
 from cxrjax.errors import UserError
 from cxrjax.papers.vix_ray.deidentification import find_identifiers
 from cxrjax.papers.vix_ray.native import SPLITS, count_rows, find_shards, read_rows, write_rows
-from cxrjax.papers.vix_ray.records import NATIVE_ROW, STAGES, Study, records, understand
+from cxrjax.papers.vix_ray.records import NATIVE_ROW, STAGES, VixRayStudy, records, understand
 from cxrjax.papers.vix_ray.segmentation import load_segmenter
 from cxrjax.papers.vix_ray.statistics import (
     PAPER,
@@ -148,7 +148,7 @@ _PARTS = ("", *(f"_{stage}" for stage in STAGES), "_stage3_gold")
 def _write_split(
     out: Path,
     split: str,
-    studies: Sequence[Study],
+    studies: Sequence[VixRayStudy],
     dataset: DatasetName,
     statistics: RecordStatistics,
 ) -> dict[str, Any]:
@@ -178,7 +178,7 @@ def _write_split(
     return entry
 
 
-def _extract(build: ViXRayBuild, quality: QualityLog) -> Iterator[Study]:
+def _extract(build: ViXRayBuild, quality: QualityLog) -> Iterator[VixRayStudy]:
     """Writes each usable row's image; the rows without their images."""
     (build.out / "images").mkdir(exist_ok=True)
     shards = find_shards(build.source)
@@ -198,7 +198,9 @@ def _write_once(path: Path, content: bytes) -> None:
     os.replace(aside, path)
 
 
-def _measured(build: ViXRayBuild, studies: Sequence[Study], quality: QualityLog) -> Iterator[Study]:
+def _measured(
+    build: ViXRayBuild, studies: Sequence[VixRayStudy], quality: QualityLog
+) -> Iterator[VixRayStudy]:
     """Studies whose image decodes, with its size; others are set aside."""
     paths = [build.out / study.image_path for study in studies]
     checks = check_images(paths, quality, build.out, build.processes)
@@ -209,7 +211,7 @@ def _measured(build: ViXRayBuild, studies: Sequence[Study], quality: QualityLog)
             quality.set_aside(fault.reason, study.image_id, study.where, fault.found)
 
 
-def _divided(path: Path, studies: Sequence[Study], quality: QualityLog) -> list[Study]:
+def _divided(path: Path, studies: Sequence[VixRayStudy], quality: QualityLog) -> list[VixRayStudy]:
     """Studies in the splits that the file says; those that it does not name are set aside."""
     manifest = read_split_manifest(path, SPLITS)
     image_ids = [study.image_id for study in studies]
@@ -221,8 +223,8 @@ def _divided(path: Path, studies: Sequence[Study], quality: QualityLog) -> list[
     ]
 
 
-def _note_repeated_images(studies: Iterable[Study], quality: QualityLog) -> None:
-    first: dict[str, Study] = {}
+def _note_repeated_images(studies: Iterable[VixRayStudy], quality: QualityLog) -> None:
+    first: dict[str, VixRayStudy] = {}
     for study in studies:
         other = first.setdefault(study.image_sha256, study)
         if other is not study:
@@ -231,7 +233,7 @@ def _note_repeated_images(studies: Iterable[Study], quality: QualityLog) -> None
             quality.warnings[f"the same image {kind}: {other.image_id}, {study.image_id}"] += 1
 
 
-def _note_identifiers(studies: Iterable[Study], quality: QualityLog) -> None:
+def _note_identifiers(studies: Iterable[VixRayStudy], quality: QualityLog) -> None:
     """Counts what may tell who a patient is, and where; never what it says."""
     for study in studies:
         for field in ("findings", "impression", "note"):

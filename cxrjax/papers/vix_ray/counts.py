@@ -12,7 +12,7 @@ from jaxtyping import Float
 from cxrjax.errors import UserError
 from cxrjax.language_model.judges import FactMatch, FactPair, Judge, compare_facts
 from cxrjax.metrics import text
-from cxrjax.radiology_text.facts import VIETNAMESE, Label, align, fact_ratio, is_refusal
+from cxrjax.radiology_text.facts import VIETNAMESE, FactLabel, align, fact_ratio, is_refusal
 from cxrjax.records import QARecord
 from cxrjax.scoring.judge_failures import count_judge_failures
 from cxrjax.scoring.predictions import Prediction, check_known
@@ -186,10 +186,10 @@ def _add_facts(add: Callable[[str, float], None], match: FactMatch) -> None:
 def _add_errors(add: Callable[[str, float], None], predicted: str, reference: str) -> None:
     """Facts by what is wrong with them, guessed by rules."""
     labels = [part.label for part in align(predicted, reference, VIETNAMESE)]
-    for label in Label:
+    for label in FactLabel:
         add(f"errors/{label}", labels.count(label))
-    missing = labels.count(Label.MISSING)
-    unmatched = labels.count(Label.HALLUCINATED) + labels.count(Label.REDUNDANT)
+    missing = labels.count(FactLabel.MISSING)
+    unmatched = labels.count(FactLabel.HALLUCINATED) + labels.count(FactLabel.REDUNDANT)
     add("errors/said", len(labels) - missing)
     add("errors/true", len(labels) - unmatched)
 

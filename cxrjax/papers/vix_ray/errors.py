@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 from cxrjax.cli import run
 from cxrjax.errors import UserError
 from cxrjax.papers.vix_ray.counts import Reference, read_references
-from cxrjax.radiology_text.facts import VIETNAMESE, Aligned, Label, align, is_refusal
+from cxrjax.radiology_text.facts import VIETNAMESE, Aligned, FactLabel, align, is_refusal
 from cxrjax.records import read_records
 from cxrjax.scoring.predictions import check_known, read_predictions
 from cxrjax.scoring.templates import template
@@ -47,7 +47,7 @@ FIELDS = (
 )
 
 
-class Example(NamedTuple):
+class DissectedAnswer(NamedTuple):
     """One answer taken apart. `refused`: it declines, so that nothing in it is a fact."""
 
     question_id: str
@@ -58,7 +58,7 @@ class Example(NamedTuple):
     aligned: list[Aligned]
 
 
-def examine(references: Mapping[str, Reference], texts: Mapping[str, str]) -> list[Example]:
+def examine(references: Mapping[str, Reference], texts: Mapping[str, str]) -> list[DissectedAnswer]:
     """The answers, taken apart; of a refusal, every fact of the reference is missing."""
     examples = []
     for question_id, text in texts.items():
@@ -66,22 +66,22 @@ def examine(references: Mapping[str, Reference], texts: Mapping[str, str]) -> li
         refused = is_refusal(text)
         aligned = align(text, reference.text, VIETNAMESE)
         examples.append(
-            Example(question_id, reference.kind, text, reference.text, refused, aligned)
+            DissectedAnswer(question_id, reference.kind, text, reference.text, refused, aligned)
         )
     return examples
 
 
-def count(examples: Sequence[Example]) -> dict[str, int]:
+def count(examples: Sequence[DissectedAnswer]) -> dict[str, int]:
     """Facts by label, and answers that refuse."""
     labels = Counter(part.label for example in examples for part in example.aligned)
     return {
-        **{str(label): labels[label] for label in Label},
+        **{str(label): labels[label] for label in FactLabel},
         REFUSAL: sum(example.refused for example in examples),
         "answers": len(examples),
     }
 
 
-def to_csv(examples: Sequence[Example]) -> str:
+def to_csv(examples: Sequence[DissectedAnswer]) -> str:
     """The sheet, with a BOM so that spreadsheet programs read it as UTF-8."""
     sheet = io.StringIO()
     writer = csv.DictWriter(sheet, FIELDS, lineterminator="\r\n")
@@ -104,7 +104,7 @@ def to_csv(examples: Sequence[Example]) -> str:
     return "\ufeff" + sheet.getvalue()
 
 
-def spans(example: Example) -> dict[str, Any]:
+def spans(example: DissectedAnswer) -> dict[str, Any]:
     """A line of spans.jsonl: what to colour in both texts."""
     marked: dict[str, list[tuple[int, int, str]]] = {"predicted": [], "reference": []}
     for part in example.aligned:
@@ -121,7 +121,7 @@ def spans(example: Example) -> dict[str, Any]:
     }
 
 
-def to_html(examples: Sequence[Example], title: str) -> str:
+def to_html(examples: Sequence[DissectedAnswer], title: str) -> str:
     """The page."""
     return template(str(__package__), "errors.html.j2").render(
         examples=examples, title=title, counts=count(examples)

@@ -44,7 +44,7 @@ from cxrjax.papers.vix_ray.counts import (
 )
 from cxrjax.papers.vix_ray.segmentation import load_segmenter, words
 from cxrjax.papers.vix_ray.tables import METRICS, WORDS, markdown, rows
-from cxrjax.radiology_text.facts import VIETNAMESE, Label, align, is_refusal
+from cxrjax.radiology_text.facts import VIETNAMESE, FactLabel, align, is_refusal
 from cxrjax.records import QARecord, read_records
 from cxrjax.scoring.figures import quotient
 from cxrjax.scoring.judge_failures import judge_failure_rate, judged_mean
@@ -74,11 +74,11 @@ _MEANS = {
 _JUDGED = ("fact_precision", "fact_recall")
 # What is wrong with facts -> whose facts it is a share of: the answer's or the reference's.
 _ERRORS = {
-    Label.CORRECT: "said",
-    Label.INCORRECT: "said",
-    Label.HALLUCINATED: "said",
-    Label.REDUNDANT: "said",
-    Label.MISSING: "true",
+    FactLabel.CORRECT: "said",
+    FactLabel.INCORRECT: "said",
+    FactLabel.HALLUCINATED: "said",
+    FactLabel.REDUNDANT: "said",
+    FactLabel.MISSING: "true",
 }
 
 
@@ -182,9 +182,9 @@ def outcome(record: QARecord, prediction: Prediction, codec: Codec | None) -> Ou
     if is_refusal(prediction.text):
         return Outcome(False, None, "declines to answer")
     labels = [part.label for part in align(prediction.text, record.answer_text, VIETNAMESE)]
-    counts = {label: labels.count(label) for label in Label}
-    right = counts.pop(Label.CORRECT)
-    true = right + counts[Label.INCORRECT] + counts[Label.MISSING]
+    counts = {label: labels.count(label) for label in FactLabel}
+    right = counts.pop(FactLabel.CORRECT)
+    true = right + counts[FactLabel.INCORRECT] + counts[FactLabel.MISSING]
     wrong = ", ".join(f"{count} {label}" for label, count in counts.items() if count)
     note = f"{right} of {true} facts by rules" + (f"; {wrong}" if wrong else "")
     return Outcome(not wrong if labels else None, None, note)

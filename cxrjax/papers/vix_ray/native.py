@@ -46,7 +46,7 @@ _ROWS_AT_ONCE = 8  # radiographs have megabytes each
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class NativeRow:
     """One row of a file, not yet judged.
 
     Attributes:
@@ -110,7 +110,7 @@ def count_rows(shards: Iterable[tuple[str, Path]]) -> int:
     return sum(_open(file).metadata.num_rows for _, file in shards)
 
 
-def read_rows(shards: Sequence[tuple[str, Path]], quality: QualityLog) -> Iterator[Row]:
+def read_rows(shards: Sequence[tuple[str, Path]], quality: QualityLog) -> Iterator[NativeRow]:
     """The rows that have an image and both texts, one at a time; others are set aside.
 
     A row group is in memory at a time (twice, while its pages are taken apart), never a file; the
@@ -138,7 +138,7 @@ def write_rows(
     """Writes one file.
 
     Args:
-        rows: (column -> value as in `Row.native`, bytes of the image).
+        rows: (column -> value as in `NativeRow.native`, bytes of the image).
         synthetic: what made the rows up, kept in the file's metadata; None for real ones.
     """
     table = pyarrow.Table.from_pylist([_with_image(native, image) for native, image in rows])
@@ -197,7 +197,7 @@ def _row(
     position: int,
     cells: Mapping[str, Any],
     quality: QualityLog,
-) -> Row:
+) -> NativeRow:
     image = b""
     native: dict[str, Any] = {}
     values: dict[str, Any] = {}
@@ -220,7 +220,7 @@ def _row(
         if not isinstance(values[field], str) or not values[field].strip():
             kind = "empty" if not values[field] or isinstance(values[field], str) else "no text"
             raise Unusable("missing_text", f"{field} is {kind}; expected text")
-    return Row(split, number, file.name, position, image, values, native, cells["generator"])
+    return NativeRow(split, number, file.name, position, image, values, native, cells["generator"])
 
 
 def _image(value: Any) -> tuple[bytes, dict[str, Any] | None]:

@@ -12,8 +12,8 @@ import unicodedata
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cxrjax.papers.vix_ray.native import Row
-from cxrjax.records import Answer, DatasetName, Generator, Provenance, QARecord, Turn
+from cxrjax.papers.vix_ray.native import NativeRow
+from cxrjax.records import Answer, DatasetName, GeneratorInfo, Provenance, QARecord, Turn
 from cxrjax.records_io.quality import QualityLog
 
 # A view's name -> what it is called in the reports' headings. PA's is the one met in public
@@ -36,7 +36,7 @@ _OLDEST = 120
 
 
 @dataclasses.dataclass(frozen=True)
-class Study:
+class VixRayStudy:
     """One radiograph and its report.
 
     Attributes:
@@ -62,7 +62,9 @@ class Study:
     image_hw: tuple[int, int] | None = None
 
 
-def understand(row: Row, image_path: str, image_sha256: str, quality: QualityLog) -> Study:
+def understand(
+    row: NativeRow, image_path: str, image_sha256: str, quality: QualityLog
+) -> VixRayStudy:
     """The study of a row whose image was written to `image_path`."""
     texts = {name: row.values.get(name) for name in ("findings", "impression", "note")}
     for name, text in texts.items():
@@ -70,7 +72,7 @@ def understand(row: Row, image_path: str, image_sha256: str, quality: QualityLog
             quality.warnings[f"{name} not in Unicode's form NFC, read in it"] += 1
         if isinstance(text, str) and "\N{REPLACEMENT CHARACTER}" in text:
             quality.warnings[f"{name} with a letter that was lost in another encoding"] += 1
-    return Study(
+    return VixRayStudy(
         image_id=row.image_id,
         split=row.split,
         where=row.where,
@@ -93,7 +95,7 @@ def plain(text: Any) -> str:
 
 
 def _known(
-    field: str, row: Row, spellings: Mapping[str, tuple[str, ...]], quality: QualityLog
+    field: str, row: NativeRow, spellings: Mapping[str, tuple[str, ...]], quality: QualityLog
 ) -> str | None:
     value = row.values.get(field)
     # Numbers are met as text, as whole numbers and, beside nulls, as fractions.
@@ -106,7 +108,7 @@ def _known(
     return None
 
 
-def _age(row: Row, quality: QualityLog) -> float | None:
+def _age(row: NativeRow, quality: QualityLog) -> float | None:
     value = row.values.get("age")
     if isinstance(value, str):
         # "069Y" is how DICOM has it.
@@ -122,7 +124,7 @@ def _age(row: Row, quality: QualityLog) -> float | None:
     return value_read
 
 
-def _warn_unknown(field: str, row: Row, value: Any, quality: QualityLog) -> None:
+def _warn_unknown(field: str, row: NativeRow, value: Any, quality: QualityLog) -> None:
     """Counts it, and says where; not what stands there, which may tell who the patient is."""
     missing = value is None or value == "" or (isinstance(value, float) and math.isnan(value))
     quality.warnings[f"{field} {'missing' if missing else 'not understood'}, left null"] += 1
@@ -155,7 +157,7 @@ def prompt(view: str | None, sex: str | None, age: float | None) -> str:
     return f"{text}. Cho biết bệnh nhân bị gì?"
 
 
-def records(study: Study, dataset: DatasetName = "vix_ray") -> Iterator[QARecord]:
+def records(study: VixRayStudy, dataset: DatasetName = "vix_ray") -> Iterator[QARecord]:
     """Four records: stage 1, stage 2, and both turns of stage 3, the second with its gold history.
 
     `question_strategy` is the stage, `question_type` what is asked for.
@@ -171,7 +173,7 @@ def records(study: Study, dataset: DatasetName = "vix_ray") -> Iterator[QARecord
 
 
 def _record(
-    study: Study, dataset: DatasetName, stage: str, kind: str, question: str, **fields: Any
+    study: VixRayStudy, dataset: DatasetName, stage: str, kind: str, question: str, **fields: Any
 ) -> QARecord:
     file = str(study.native["file"])
     return QARecord(
@@ -190,7 +192,9 @@ def _record(
         lang="vi",
         type_prompt=STAGE_TAGS[kind],
         answers=[Answer(text=study.findings if kind == FINDINGS else study.impression)],
-        generator=Generator(name="grammar", version=study.generator) if study.generator else None,
+        generator=GeneratorInfo(name="grammar", version=study.generator)
+        if study.generator
+        else None,
         provenance=Provenance(source_file=file),
         **fields,
     )

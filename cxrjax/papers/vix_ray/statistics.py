@@ -7,7 +7,7 @@ from typing import Any
 
 from cxrjax.papers.vix_ray.native import SPLITS
 from cxrjax.papers.vix_ray.noun_phrases import body_parts, diagnoses
-from cxrjax.papers.vix_ray.records import Study
+from cxrjax.papers.vix_ray.records import VixRayStudy
 from cxrjax.papers.vix_ray.segmentation import Segment, words
 from cxrjax.records_io.statistics import Published, ratio
 
@@ -47,7 +47,7 @@ _LISTED = 30  # phrases in tables and plots
 
 
 def table_values(
-    studies: Mapping[str, Sequence[Study]], segment: Segment
+    studies: Mapping[str, Sequence[VixRayStudy]], segment: Segment
 ) -> dict[str, float | None]:
     """Our figures of Table 3, `<split>_<statistic>`; None where there is nothing to count."""
     values: dict[str, float | None] = {}
@@ -63,7 +63,7 @@ def table_values(
     return values
 
 
-def count_phrases(studies: Sequence[Study]) -> dict[str, dict[str, int]]:
+def count_phrases(studies: Sequence[VixRayStudy]) -> dict[str, dict[str, int]]:
     """`body_parts` of findings and `diagnoses` of impressions -> phrase -> how often, in order."""
     counts = {
         "body_parts": body_parts(study.findings for study in studies),

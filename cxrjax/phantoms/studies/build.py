@@ -21,11 +21,11 @@ from cxrjax.errors import UserError
 from cxrjax.phantoms.render import SMALLEST
 from cxrjax.phantoms.studies import tables
 from cxrjax.phantoms.studies.findings import Item, items
-from cxrjax.phantoms.studies.plan import Study, plan_patients
-from cxrjax.phantoms.studies.report import Report, Sentence, write_report
+from cxrjax.phantoms.studies.plan import PhantomStudy, plan_patients
+from cxrjax.phantoms.studies.report import PhantomReport, PhantomSentence, write_report
 from cxrjax.phantoms.studies.scene_graph import scene_graph
 from cxrjax.phantoms.studies.structures import coco_masks
-from cxrjax.phantoms.studies.views import Picture, render_study
+from cxrjax.phantoms.studies.views import DrawnView, render_study
 from cxrjax.phantoms.vqa import pixel_box
 from cxrjax.records_io import output, workers
 from cxrjax.records_io.quality import QualityLog
@@ -81,7 +81,7 @@ class _Chunk:
     """Some patients: what one worker makes at a time."""
 
     start: int
-    patients: list[list[Study]]
+    patients: list[list[PhantomStudy]]
 
     @property
     def name(self) -> str:
@@ -163,7 +163,7 @@ def _make_chunk(build: StudyBuild, chunk: _Chunk) -> Sequence[dict[str, Any]]:
     return entries
 
 
-def _make_patient(build: StudyBuild, studies: Sequence[Study]) -> Iterator[dict[str, Any]]:
+def _make_patient(build: StudyBuild, studies: Sequence[PhantomStudy]) -> Iterator[dict[str, Any]]:
     shown: list[Item] | None = None
     before: str | None = None
     for study in studies:
@@ -177,9 +177,9 @@ def _make_patient(build: StudyBuild, studies: Sequence[Study]) -> Iterator[dict[
 
 def _write_files(
     build: StudyBuild,
-    study: Study,
-    pictures: Sequence[Picture],
-    report: Report,
+    study: PhantomStudy,
+    pictures: Sequence[DrawnView],
+    report: PhantomReport,
     before: str | None,
 ) -> dict[str, str]:
     """Writes a study's files; returns path -> SHA-256."""
@@ -206,7 +206,9 @@ def _json(content: Mapping[str, Any]) -> bytes:
     return json.dumps(content, ensure_ascii=False, allow_nan=False).encode()
 
 
-def _entry(study: Study, pictures: Sequence[Picture], report: Report) -> dict[str, Any]:
+def _entry(
+    study: PhantomStudy, pictures: Sequence[DrawnView], report: PhantomReport
+) -> dict[str, Any]:
     """The study's line in the truth file, and its time for the tables."""
     return {
         "subject_id": study.subject_id,
@@ -220,7 +222,7 @@ def _entry(study: Study, pictures: Sequence[Picture], report: Report) -> dict[st
     }
 
 
-def _image(picture: Picture) -> dict[str, Any]:
+def _image(picture: DrawnView) -> dict[str, Any]:
     height, width = picture.image.shape
     return {
         "dicom_id": picture.view.dicom_id,
@@ -240,7 +242,7 @@ def _image(picture: Picture) -> dict[str, Any]:
     }
 
 
-def _sentence(n: int, sentence: Sentence) -> dict[str, Any]:
+def _sentence(n: int, sentence: PhantomSentence) -> dict[str, Any]:
     return {
         "sentence_id": f"S{n:02d}",
         "section": sentence.section,

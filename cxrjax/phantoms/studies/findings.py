@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from cxrjax.phantoms.anatomy import SIDES, Patient
-from cxrjax.phantoms.studies.views import Lesion
+from cxrjax.phantoms.studies.views import DrawnLesion
 
 # (VinDr-CXR's class, form) -> the report's term, a key of the grammar's findings.
 TERMS = {
@@ -64,16 +64,16 @@ class Item:
     lesions: tuple[int, ...]
 
 
-def items(lesions: Sequence[Lesion], body: Patient) -> list[Item]:
+def items(lesions: Sequence[DrawnLesion], body: Patient) -> list[Item]:
     """The lesions of a study grouped by term and side, in order of drawing."""
-    groups: dict[tuple[str, str], list[Lesion]] = {}
+    groups: dict[tuple[str, str], list[DrawnLesion]] = {}
     for lesion in lesions:
         term = TERMS[lesion.label, lesion.kind]
         groups.setdefault((term, SIDES.get(lesion.side, "")), []).append(lesion)
     return [_item(term, side, group, body) for (term, side), group in groups.items()]
 
 
-def _item(term: str, side: str, group: list[Lesion], body: Patient) -> Item:
+def _item(term: str, side: str, group: list[DrawnLesion], body: Patient) -> Item:
     regions, places = _where(side, group)
     severity = None
     if term == "pneumothorax":
@@ -89,7 +89,7 @@ def _item(term: str, side: str, group: list[Lesion], body: Patient) -> Item:
     return Item(term, side, regions, places, severity, area, numbers)
 
 
-def _where(side: str, group: list[Lesion]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _where(side: str, group: list[DrawnLesion]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Regions of some lesions of one side, and wordings that mean just these."""
     if not side:
         return group[0].regions, ("",)

@@ -60,7 +60,7 @@ class View:
 
 
 @dataclasses.dataclass(frozen=True)
-class Study:
+class PhantomStudy:
     """One examination.
 
     Attributes:
@@ -82,7 +82,7 @@ class Study:
     views: list[View]
 
 
-def patient_studies(seed: int, number: int) -> list[Study]:
+def patient_studies(seed: int, number: int) -> list[PhantomStudy]:
     """All studies of patient `number`, in order of time; one to four."""
     draw = random.Random(f"{seed}/{number}/patient")
     person = anatomy.draw_patient(np.random.default_rng((_SERIES + seed, number)))
@@ -90,7 +90,7 @@ def patient_studies(seed: int, number: int) -> list[Study]:
     born_in, age = draw.randrange(2080, 2140), draw.randint(22, 91)
     time = datetime.datetime(born_in + age, draw.randint(1, 12), draw.randint(1, 28))
     enlarged = draw.uniform(*anatomy.ENLARGED_HEART), draw.uniform(*anatomy.ENLARGED_ARCH)
-    studies: list[Study] = []
+    studies: list[PhantomStudy] = []
     for k in range(draw.choice((1, 1, 2, 2, 3, 4))):
         time += datetime.timedelta(days=draw.choice((1, 3, 30, 200, 700)) if k else 0)
         time = time.replace(
@@ -111,7 +111,7 @@ def patient_studies(seed: int, number: int) -> list[Study]:
             for i, position in enumerate(positions)
         ]
         studies.append(
-            Study(
+            PhantomStudy(
                 subject_id=subject_id,
                 study_id=50_000_000 + (number * 8 + k + seed * 131) % 10_000_000,
                 split=_split(seed, number),
@@ -128,7 +128,7 @@ def patient_studies(seed: int, number: int) -> list[Study]:
     return studies
 
 
-def plan_patients(seed: int, studies: int) -> Iterator[list[Study]]:
+def plan_patients(seed: int, studies: int) -> Iterator[list[PhantomStudy]]:
     """Patients with this many studies together; the last may be cut short."""
     number = 0
     while studies > 0:

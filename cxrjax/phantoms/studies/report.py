@@ -16,7 +16,7 @@ from typing import Any
 
 from cxrjax.phantoms.studies import findings
 from cxrjax.phantoms.studies.findings import Item
-from cxrjax.phantoms.studies.plan import Study
+from cxrjax.phantoms.studies.plan import PhantomStudy
 from cxrjax.radiology_text.english import capital
 
 GRAMMAR = Path(__file__).with_name("report_grammar_v1.json")
@@ -33,7 +33,7 @@ _OUTSIDE_LUNG = {"enlarged cardiac silhouette", "tortuous aorta", "hiatal hernia
 
 
 @dataclasses.dataclass(frozen=True)
-class Fact:
+class PhantomFact:
     """What a sentence says about one finding.
 
     Attributes:
@@ -51,10 +51,10 @@ class Fact:
 
 
 @dataclasses.dataclass(frozen=True)
-class Sentence:
+class PhantomSentence:
     section: str
     text: str
-    facts: tuple[Fact, ...]
+    facts: tuple[PhantomFact, ...]
 
     @property
     def longitudinal(self) -> bool:
@@ -62,13 +62,13 @@ class Sentence:
 
 
 @dataclasses.dataclass(frozen=True)
-class Report:
+class PhantomReport:
     """A report and its sentences in order."""
 
     kind: str
     reason: str
     text: str
-    sentences: list[Sentence]
+    sentences: list[PhantomSentence]
 
 
 @functools.cache
@@ -77,8 +77,8 @@ def grammar() -> dict[str, Any]:
 
 
 def write_report(
-    seed: int, study: Study, present: Sequence[Item], before: Sequence[Item] | None
-) -> Report:
+    seed: int, study: PhantomStudy, present: Sequence[Item], before: Sequence[Item] | None
+) -> PhantomReport:
     """The report of a study.
 
     Args:
@@ -101,7 +101,7 @@ def write_report(
     ]
     reason = _reason(draw, study)
     text = _layout(draw, study, kind, reason, sentences)
-    return Report(kind, reason, text, sentences)
+    return PhantomReport(kind, reason, text, sentences)
 
 
 class _Words:
@@ -127,41 +127,41 @@ class _Words:
         nouns = grammar()["findings"][item.term]["noun"]
         return self.draw.choice(nouns).format(**self._slots(item))
 
-    def positive(self, item: Item) -> Sentence:
+    def positive(self, item: Item) -> PhantomSentence:
         entry = grammar()["findings"][item.term]
         several = len(item.lesions) > 1 and "plural" in entry
         text = self.fill(entry["plural" if several else "positive"], **self._slots(item))
         return _sentence(text, _fact(item, "positive"))
 
-    def uncertain(self, item: Item) -> Sentence:
+    def uncertain(self, item: Item) -> PhantomSentence:
         text = self.fill(grammar()["uncertain"], noun=self.noun(item))
         return _sentence(text, _fact(item, "uncertain"))
 
-    def changed(self, item: Item, change: str) -> Sentence:
+    def changed(self, item: Item, change: str) -> PhantomSentence:
         text = self.fill(grammar()["change"][change], noun=self.noun(item))
         return _sentence(text, _fact(item, "positive", change))
 
-    def resolved(self, item: Item) -> Sentence:
+    def resolved(self, item: Item) -> PhantomSentence:
         text = self.fill(grammar()["change"]["resolved"], noun=self.noun(item))
-        fact = Fact(item.term, "negative", item.regions, change="improved")
+        fact = PhantomFact(item.term, "negative", item.regions, change="improved")
         return _sentence(text, fact)
 
-    def normal(self, what: str, *regions: str, side: str = "") -> Sentence:
+    def normal(self, what: str, *regions: str, side: str = "") -> PhantomSentence:
         text = self.fill(grammar()["normal"][what], side=side)
-        return _sentence(text, Fact(None, "normal", regions))
+        return _sentence(text, PhantomFact(None, "normal", regions))
 
 
-def _sentence(text: str, *facts: Fact) -> Sentence:
-    return Sentence("", text, facts)
+def _sentence(text: str, *facts: PhantomFact) -> PhantomSentence:
+    return PhantomSentence("", text, facts)
 
 
-def _fact(item: Item, polarity: str, change: str | None = None) -> Fact:
-    return Fact(item.term, polarity, item.regions, item.severity, change, item.lesions)
+def _fact(item: Item, polarity: str, change: str | None = None) -> PhantomFact:
+    return PhantomFact(item.term, polarity, item.regions, item.severity, change, item.lesions)
 
 
 def _findings(
     said: _Words, present: Sequence[Item], before: Sequence[Item] | None
-) -> list[Sentence]:
+) -> list[PhantomSentence]:
     """All sentences of the findings, abnormal ones first or among the normal ones."""
     draw = said.draw
     abnormal = []
@@ -205,13 +205,15 @@ def _bilateral(present: Sequence[Item]) -> list[Item]:
     return pair if len(pair) == 2 and pair[0].severity == pair[1].severity else []
 
 
-def _bilateral_sentence(said: _Words, pair: Sequence[Item]) -> Sentence:
+def _bilateral_sentence(said: _Words, pair: Sequence[Item]) -> PhantomSentence:
     severity = pair[0].severity or ""
     text = said.fill(grammar()["findings"]["pleural effusion"]["bilateral"], severity=severity)
     return _sentence(text, *(_fact(item, "positive") for item in pair))
 
 
-def _normals(said: _Words, present: Sequence[Item], mentioned: set[str | None]) -> list[Sentence]:
+def _normals(
+    said: _Words, present: Sequence[Item], mentioned: set[str | None]
+) -> list[PhantomSentence]:
     """Structures without findings, some of them named."""
     draw = said.draw
     terms = {item.term for item in present} | mentioned
@@ -255,7 +257,9 @@ def _normals(said: _Words, present: Sequence[Item], mentioned: set[str | None]) 
     return sentences
 
 
-def _negatives(said: _Words, present: Sequence[Item], mentioned: set[str | None]) -> list[Sentence]:
+def _negatives(
+    said: _Words, present: Sequence[Item], mentioned: set[str | None]
+) -> list[PhantomSentence]:
     """Findings that are not there, of both lungs or of the other side."""
     draw = said.draw
     terms = {item.term for item in present} | mentioned
@@ -270,17 +274,19 @@ def _negatives(said: _Words, present: Sequence[Item], mentioned: set[str | None]
         listed = draw.sample(absent, draw.randint(1, min(3, len(absent))))
         texts = grammar()["negative"]["both"]
         text = said.fill(texts, list=_enumeration([_plain(term) for term in listed]))
-        facts = [Fact(term, "negative", _LUNGS) for term in listed]
+        facts = [PhantomFact(term, "negative", _LUNGS) for term in listed]
         sentences.append(_sentence(text, *facts))
     for term in ("pleural effusion", "pneumothorax"):
         sides = {item.side for item in present if item.term == term}
         if len(sides) == 1 and draw.random() < 0.35:
             other = "left" if "right" in sides else "right"
             text = said.fill(grammar()["negative"]["side"], side=other, list=term)
-            sentences.append(_sentence(text, Fact(term, "negative", (f"{other} lung",))))
+            sentences.append(_sentence(text, PhantomFact(term, "negative", (f"{other} lung",))))
     if draw.random() < 0.12:
         text = said.fill(grammar()["negative"]["abdomen"])
-        sentences.append(_sentence(text, Fact("subdiaphragmatic air", "negative", ("abdomen",))))
+        sentences.append(
+            _sentence(text, PhantomFact("subdiaphragmatic air", "negative", ("abdomen",)))
+        )
     return sentences
 
 
@@ -294,11 +300,13 @@ def _enumeration(words: Sequence[str]) -> str:
     return f"{', '.join(words[:-1])}, or {words[-1]}"
 
 
-def _impression(said: _Words, present: Sequence[Item], body: Sequence[Sentence]) -> list[Sentence]:
+def _impression(
+    said: _Words, present: Sequence[Item], body: Sequence[PhantomSentence]
+) -> list[PhantomSentence]:
     """What matters most, in phrases, as certain as the findings were."""
     if not present:
         text = said.fill(grammar()["summary of a normal study"])
-        return [_sentence(text, Fact(None, "normal", _LUNGS))]
+        return [_sentence(text, PhantomFact(None, "normal", _LUNGS))]
     ranked = sorted(present, key=lambda item: -item.area)[: said.draw.choice((1, 2, 2, 3))]
     facts = [fact for sentence in body for fact in sentence.facts]
     doubted = {fact.lesions for fact in facts if fact.polarity == "uncertain"}
@@ -310,7 +318,7 @@ def _impression(said: _Words, present: Sequence[Item], body: Sequence[Sentence])
     ]
 
 
-def _reason(draw: random.Random, study: Study) -> str:
+def _reason(draw: random.Random, study: PhantomStudy) -> str:
     words = grammar()
     question = draw.choice(words["question"])
     return draw.choice(words["indication"]).format(
@@ -323,7 +331,11 @@ def _reason(draw: random.Random, study: Study) -> str:
 
 
 def _layout(
-    draw: random.Random, study: Study, kind: str, reason: str, sentences: Sequence[Sentence]
+    draw: random.Random,
+    study: PhantomStudy,
+    kind: str,
+    reason: str,
+    sentences: Sequence[PhantomSentence],
 ) -> str:
     """The report's file: indented, wrapped, sections in capitals, as MIMIC-CXR writes them."""
     words = grammar()

@@ -7,9 +7,9 @@ import numpy as np
 from jaxtyping import Float
 
 from cxrjax.phantoms.regions import region_boxes
-from cxrjax.phantoms.studies.plan import Study
-from cxrjax.phantoms.studies.report import Fact, Report, grammar
-from cxrjax.phantoms.studies.views import Picture
+from cxrjax.phantoms.studies.plan import PhantomStudy
+from cxrjax.phantoms.studies.report import PhantomFact, PhantomReport, grammar
+from cxrjax.phantoms.studies.views import DrawnView
 
 _FRAME = 224
 # Concept ids (UMLS) where they are beyond doubt.
@@ -24,7 +24,7 @@ def letterbox(height: int, width: int) -> tuple[float, float, float]:
 
 
 def scene_graph(
-    study: Study, picture: Picture, report: Report, before: str | None
+    study: PhantomStudy, picture: DrawnView, report: PhantomReport, before: str | None
 ) -> dict[str, Any]:
     """The file's content.
 
@@ -93,7 +93,7 @@ def _parents(regions: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(named))
 
 
-def _labels(fact: Fact) -> list[str]:
+def _labels(fact: PhantomFact) -> list[str]:
     """`category|yes/no|finding` of a fact; an uncertain one counts as yes, as in the source."""
     if fact.finding is None:
         return ["nlp|yes|normal"]
@@ -108,7 +108,7 @@ def _labels(fact: Fact) -> list[str]:
     return [*labels, "nlp|yes|abnormal"]
 
 
-def _cues(facts: Sequence[Fact]) -> dict[str, list[str]]:
+def _cues(facts: Sequence[PhantomFact]) -> dict[str, list[str]]:
     change = [f"comparison|yes|{f.change}" for f in facts if f.change in _PREDICATES]
     severity = [f"severity|yes|{f.severity}" for f in facts if f.severity]
     temporal = ["temporal|yes|acute" for f in facts if f.change == "new"]
@@ -121,12 +121,12 @@ def _cues(facts: Sequence[Fact]) -> dict[str, list[str]]:
 
 
 def _attributes(
-    image_id: str, study_id: int, report: Report, boxes: Mapping[str, Any]
+    image_id: str, study_id: int, report: PhantomReport, boxes: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
     """One entry per region that a sentence speaks of, in the order of the objects."""
     entries: dict[str, dict[str, Any]] = {}
     for n, sentence in enumerate(report.sentences, start=1):
-        by_region: dict[str, list[Fact]] = {}
+        by_region: dict[str, list[PhantomFact]] = {}
         for fact in sentence.facts:
             for region in _parents(fact.regions):
                 by_region.setdefault(region, []).append(fact)
@@ -156,7 +156,11 @@ def _attributes(
 
 
 def _relationships(
-    image_id: str, before: str | None, study_id: int, report: Report, boxes: Mapping[str, Any]
+    image_id: str,
+    before: str | None,
+    study_id: int,
+    report: PhantomReport,
+    boxes: Mapping[str, Any],
 ) -> list[dict[str, Any]]:
     """Region to the same region of the view before, for each sentence that compares."""
     if before is None:

@@ -11,7 +11,7 @@ from cxrjax.phantoms.canvas import Canvas
 from cxrjax.phantoms.lateral import SideLesion, render_lateral
 from cxrjax.phantoms.render import PAINTED_AT_MOST, Painting, Sign, develop, paint, picture_size
 from cxrjax.phantoms.signs import lesion_box
-from cxrjax.phantoms.studies.plan import Study, View
+from cxrjax.phantoms.studies.plan import PhantomStudy, View
 
 # A lesion is in a zone that holds this share of it.
 _SHARE = 0.2
@@ -22,7 +22,7 @@ _ORGANS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Lesion:
+class DrawnLesion:
     """A finding as drawn.
 
     Attributes:
@@ -44,31 +44,33 @@ class Lesion:
 
 
 @dataclasses.dataclass(frozen=True)
-class Picture:
+class DrawnView:
     """A view as rendered; a lateral one has neither canvas nor lesions."""
 
     view: View
     image: UInt8[np.ndarray, "h w"]
     canvas: Canvas | None
-    lesions: list[Lesion]
+    lesions: list[DrawnLesion]
 
 
-def render_study(study: Study, long_side: int) -> list[Picture]:
+def render_study(study: PhantomStudy, long_side: int) -> list[DrawnView]:
     """All views; lesions carry the regions that the first frontal view shows them in."""
-    pictures: list[Picture] = []
+    pictures: list[DrawnView] = []
     for view in study.views:
         if view.position == "LATERAL":
             first = pictures[0].lesions
             sides = [SideLesion(one.label, one.side, *one.height) for one in first]
             image = render_lateral(view.film, sides, study.series, view.grain, long_side)
-            pictures.append(Picture(view, image, None, []))
+            pictures.append(DrawnView(view, image, None, []))
             continue
         known = pictures[0].lesions if pictures else None
         pictures.append(_frontal(study, view, long_side, known))
     return pictures
 
 
-def _frontal(study: Study, view: View, long_side: int, known: list[Lesion] | None) -> Picture:
+def _frontal(
+    study: PhantomStudy, view: View, long_side: int, known: list[DrawnLesion] | None
+) -> DrawnView:
     height, width = picture_size(view.film, long_side)
     painted = picture_size(view.film, min(long_side, PAINTED_AT_MOST))
     painting = paint(view.film, study.presences, study.series, study.index, *painted)
@@ -83,10 +85,12 @@ def _frontal(study: Study, view: View, long_side: int, known: list[Lesion] | Non
         else:
             same = [one for one in known if one.number == number]
             lesions += [dataclasses.replace(one, box=box) for one in same]
-    return Picture(view, image, view.film.canvas(height, width), lesions)
+    return DrawnView(view, image, view.film.canvas(height, width), lesions)
 
 
-def _locate(painting: Painting, number: int, sign: Sign, box: Float[np.ndarray, "4"]) -> Lesion:
+def _locate(
+    painting: Painting, number: int, sign: Sign, box: Float[np.ndarray, "4"]
+) -> DrawnLesion:
     """The lesion with its side and regions, by the share of it that each region's mask holds."""
     patient, canvas = painting.patient, painting.canvas
     window = sign.stamp.window
@@ -100,10 +104,10 @@ def _locate(painting: Painting, number: int, sign: Sign, box: Float[np.ndarray, 
     number_and_name = number, sign.label, sign.stamp.kind
     if sign.label in _ORGANS:
         found = _ORGANS[sign.label]
-        return Lesion(*number_and_name, 0, found, (top, bottom), box)
+        return DrawnLesion(*number_and_name, 0, found, (top, bottom), box)
     if sign.stamp.kind == "hiatal hernia":
         found = ("mediastinum",)
-        return Lesion(*number_and_name, 0, found, (top, bottom), box)
+        return DrawnLesion(*number_and_name, 0, found, (top, bottom), box)
     name = "right" if side == RIGHT else "left"
     zones = tuple(f"{name} {zone}" for zone in regions.ZONES)
     shapes = regions.region_shapes(patient)
@@ -117,4 +121,4 @@ def _locate(painting: Painting, number: int, sign: Sign, box: Float[np.ndarray, 
         found = (*found, f"{name} costophrenic angle")
     if not found:
         found = (max(shares, key=lambda zone: shares[zone]),)
-    return Lesion(*number_and_name, side, found, (top, bottom), box)
+    return DrawnLesion(*number_and_name, side, found, (top, bottom), box)

@@ -11,7 +11,7 @@ import pytest
 
 from cxrjax import score
 from cxrjax.errors import UserError
-from cxrjax.papers.vix_ray.records import Study, records
+from cxrjax.papers.vix_ray.records import VixRayStudy, records
 from cxrjax.records import write_records
 
 STUDIES = 24
@@ -21,7 +21,7 @@ STUDIES = 24
 def files(tmp_path):
     """(references, predictions) of stage 1; every other answer has one fact of two right."""
     studies = [
-        Study(
+        VixRayStudy(
             image_id=f"vixray-test-{n:05d}",
             split="test",
             where="",

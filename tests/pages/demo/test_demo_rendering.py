@@ -4,7 +4,7 @@ import html5lib
 import pytest
 
 from cxrjax.images.files import ImageError
-from cxrjax.pages.demo.answers import Answered, Box, NamedFile, Token
+from cxrjax.pages.demo.answers import AnswerBox, Answered, NamedFile, Token
 from cxrjax.pages.demo.phantoms import TrueBox
 from cxrjax.pages.demo.rendering import (
     open_picture,
@@ -27,7 +27,7 @@ def _parse(text):
 def _answered(text="ILD <loc0100><loc0200><loc0300><loc0400>", **fields):
     given = {
         "reason": "",
-        "boxes": (Box((16, 6, 31, 18), (0.2, 0.1, 0.4, 0.3), 0.25),),
+        "boxes": (AnswerBox((16, 6, 31, 18), (0.2, 0.1, 0.4, 0.3), 0.25),),
         "tokens": (
             Token("▁ILD", 0.9, "word"),
             Token("<loc0100>", 0.00001, "location"),

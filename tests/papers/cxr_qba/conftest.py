@@ -8,10 +8,10 @@ import tenacity
 
 from cxrjax.language_model import AnswerCache, Client, Settings
 from cxrjax.language_model import completion as server
-from cxrjax.papers.cxr_qba.construct.construction import Construction, construct_graph
-from cxrjax.papers.cxr_qba.construct.extraction import Report
+from cxrjax.papers.cxr_qba.construct.construction import CxrQbaConstruction, construct_graph
+from cxrjax.papers.cxr_qba.construct.extraction import ReportSections
 from cxrjax.papers.cxr_qba.construct.sources import read_studies
-from cxrjax.papers.cxr_qba.construct.study import Study, StudyImage
+from cxrjax.papers.cxr_qba.construct.study import SourceStudy, StudyImage
 from cxrjax.records_io.quality import QualityLog
 
 SAMPLE = Path(__file__).parents[3] / "data" / "cxr_qba" / "sample"
@@ -26,7 +26,7 @@ def sample():
 @pytest.fixture(scope="session")
 def how():
     """The default construction."""
-    return Construction()
+    return CxrQbaConstruction()
 
 
 @pytest.fixture(scope="session")
@@ -42,7 +42,7 @@ def graph_of(how):
     def build(findings, impression="", indication="", boxes=None, quality=None):
         image = StudyImage("i", (1000, 1000), "PA", boxes=boxes or {})
         sections = {"findings": findings, "impression": impression, "indication": indication}
-        study = Study("p1", "s1", Report(sections), (image,))
+        study = SourceStudy("p1", "s1", ReportSections(sections), (image,))
         return construct_graph(study, how, quality or QualityLog())
 
     return build

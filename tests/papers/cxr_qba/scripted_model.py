@@ -6,13 +6,13 @@ import re
 
 from cxrjax.papers.cxr_qba.construct import language_model_extractor as extracting
 from cxrjax.papers.cxr_qba.construct import language_model_rater as rating
-from cxrjax.papers.cxr_qba.construct.extraction import Report
+from cxrjax.papers.cxr_qba.construct.extraction import ReportSections
 from cxrjax.papers.cxr_qba.construct.prompts import load_prompt
 from cxrjax.papers.cxr_qba.construct.ratings import ANSWER_CRITERIA, QUESTION_CRITERIA
 from cxrjax.papers.cxr_qba.construct.rule_extractor import RuleExtractor
 from cxrjax.papers.cxr_qba.construct.sentences import split_text
 
-REPORT = Report(
+REPORT = ReportSections(
     {
         "indication": "Fever, evaluate for pneumonia.",
         "findings": "Stable small left effusion. Heart size is normal. PA view.",

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cxrjax.papers.cxr_qba.construct.study import StudyImage
-from cxrjax.papers.cxr_qba.native import SceneGraph, StudyQuestions
+from cxrjax.papers.cxr_qba.native import StudyQuestions, StudySceneGraph
 from cxrjax.papers.cxr_qba.records import from_records, to_records
 from cxrjax.papers.cxr_qba.study_boxes import fit_study_boxes
 from cxrjax.papers.cxr_qba.study_files import StudyFiles
@@ -149,7 +149,7 @@ CHANGES = st.dictionaries(
 def test_after_reading_every_box_lies_on_its_image_and_counts_add_up(changes):
     files = moved(changes)
     before = different_boxes(*files)
-    graph = SceneGraph.model_validate(files[0])
+    graph = StudySceneGraph.model_validate(files[0])
     questions = StudyQuestions.model_validate(files[1])
     quality = QualityLog()
     try:

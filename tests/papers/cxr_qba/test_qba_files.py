@@ -13,7 +13,7 @@ import pytest
 from cxrjax.boxes import pairwise_iou
 from cxrjax.errors import UserError
 from cxrjax.papers.cxr_qba.construct.study import StudyImage
-from cxrjax.papers.cxr_qba.native import SceneGraph, StudyQuestions
+from cxrjax.papers.cxr_qba.native import StudyQuestions, StudySceneGraph
 from cxrjax.papers.cxr_qba.records import from_records, to_records
 from cxrjax.papers.cxr_qba.study_files import (
     MAX_BYTES,
@@ -59,7 +59,7 @@ def reason(path, key=KEY):
 def test_files_there_and_back(native_pair):
     graph, questions = native_pair
     graph["a_field_of_a_later_version"] = {"kept": [1, 2.5]}
-    assert in_order(SceneGraph.model_validate(graph).to_json()) == in_order(graph)
+    assert in_order(StudySceneGraph.model_validate(graph).to_json()) == in_order(graph)
     assert in_order(StudyQuestions.model_validate(questions).to_json()) == in_order(questions)
 
 
@@ -86,7 +86,7 @@ def test_nulls_bare_ids_and_unknown_fields_there_and_back(native_pair):
             answer |= {"answer_id": "A", "modifiers": None, "regions": None, "answer_type": "odd"}
             for part in answer["sub_answers"]:
                 part |= {"answer_id": "A", "sub_answers": None}
-    read = SceneGraph.model_validate(graph)
+    read = StudySceneGraph.model_validate(graph)
     assert (read.patient_id, read.study_id) == KEY and read.obs_relations == []
     assert in_order(read.to_json()) == in_order(graph)
     study = StudyQuestions.model_validate(questions)
@@ -178,7 +178,7 @@ def test_archives_of_other_things_are_no_studies(tmp_path):
 
 
 def test_writing_puts_a_study_at_its_place(native_pair, tmp_path):
-    graph = SceneGraph.model_validate(native_pair[0])
+    graph = StudySceneGraph.model_validate(native_pair[0])
     path = write_study(tmp_path, graph, whole=False)
     assert path == tmp_path / "p19" / KEY[0] / f"{KEY[1]}.scene_graph.json"
     assert in_order(json.loads(path.read_text())) == in_order(native_pair[0])

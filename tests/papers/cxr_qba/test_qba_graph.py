@@ -5,9 +5,9 @@ import pytest
 from cxrjax.errors import UserError
 from cxrjax.papers.cxr_qba.construct.checks import check_graph
 from cxrjax.papers.cxr_qba.construct.entity_mapping import LexicalMapper, embedding_mapper
-from cxrjax.papers.cxr_qba.construct.extraction import Extraction, Observation, Report
+from cxrjax.papers.cxr_qba.construct.extraction import Extraction, Observation, ReportSections
 from cxrjax.papers.cxr_qba.construct.graph_construction import build_scene_graph
-from cxrjax.papers.cxr_qba.construct.study import Study
+from cxrjax.papers.cxr_qba.construct.study import SourceStudy
 from cxrjax.papers.cxr_qba.study_boxes import fit_study_boxes
 from cxrjax.records_io.quality import QualityLog
 
@@ -100,7 +100,7 @@ def test_children_of_what_was_dropped_move_up(how):
     aspiration = said("aspiration")
     denied = said("lung opacity", False, (said("pneumonia", True, (aspiration,)),))
     extraction = Extraction((), (said("consolidation"), denied))
-    study = Study("p1", "s1", Report({}))
+    study = SourceStudy("p1", "s1", ReportSections({}))
     graph = build_scene_graph(study, extraction, {}, how.definitions, how.mapper).graph
     levels = {
         o.obs_entities[0]: o.child_level for o in graph.observations.values() if o.from_report

@@ -13,7 +13,7 @@ from cxrjax.errors import UserError
 from cxrjax.language_model import AnswerCache, Client, Settings
 from cxrjax.papers.cxr_qba.build import QBABuild, build_cxr_qba
 from cxrjax.papers.cxr_qba.construct.construction import construct_questions
-from cxrjax.papers.cxr_qba.construct.extraction import Report
+from cxrjax.papers.cxr_qba.construct.extraction import ReportSections
 from cxrjax.papers.cxr_qba.construct.language_model_extractor import LanguageModelExtractor
 from cxrjax.papers.cxr_qba.construct.language_model_rater import LanguageModelRater
 from cxrjax.papers.cxr_qba.construct.negative_sampling import MentionCounts
@@ -126,7 +126,7 @@ def test_nothing_leaves_the_machine_unasked(tmp_path, graph_of, how):
     settings = Settings(base_url="https://example.invalid/v1", model="m")
     away = Client(settings, AnswerCache(tmp_path / "answers.jsonl"))
     with pytest.raises(UserError, match=r"1 requests with text of radiology reports"):
-        LanguageModelExtractor(away).require_permission([scripted.REPORT, Report({})])
+        LanguageModelExtractor(away).require_permission([scripted.REPORT, ReportSections({})])
     graph = graph_of("Small left effusion.")
     made = construct_questions(graph, MentionCounts(), how)
     with pytest.raises(UserError, match=r"requests with text of radiology reports to example"):

@@ -12,10 +12,10 @@ from cxrjax.errors import UserError
 from cxrjax.papers.cxr_qba.construct import language_model_answers as answers
 from cxrjax.papers.cxr_qba.construct import language_model_extractor as extracting
 from cxrjax.papers.cxr_qba.construct.construction import construct_graph
-from cxrjax.papers.cxr_qba.construct.extraction import Report, Sentence
+from cxrjax.papers.cxr_qba.construct.extraction import NumberedSentence, ReportSections
 from cxrjax.papers.cxr_qba.construct.language_model_extractor import LanguageModelExtractor
 from cxrjax.papers.cxr_qba.construct.sentences import split_report
-from cxrjax.papers.cxr_qba.construct.study import Study, StudyImage
+from cxrjax.papers.cxr_qba.construct.study import SourceStudy, StudyImage
 from cxrjax.records_io.quality import QualityLog, Unusable
 
 _path = Path(__file__).with_name("scripted_model.py")
@@ -60,7 +60,7 @@ def test_the_graph_maps_free_values(chat, client, how):
     with chat.Server(scripted.reader(chat)) as where:
         how = type(how)(extractor=LanguageModelExtractor(client(where)))
         quality = QualityLog()
-        study = Study("p1", "s1", scripted.REPORT, (StudyImage("i", (1000, 1000), "PA"),))
+        study = SourceStudy("p1", "s1", scripted.REPORT, (StudyImage("i", (1000, 1000), "PA"),))
         graph = construct_graph(study, how, quality)
     assert graph.observations["O01"].obs_entities == ["pleural effusion"]
     assert graph.observations["O01"].region_names == ["left pleural space"]
@@ -196,7 +196,7 @@ def test_too_long_and_empty_reports_are_not_sent(chat, client):
             ({"indication": "Cough."}, "empty_report"),
         ):
             with pytest.raises(Unusable) as fault:
-                extractor.extract(Report(sections))
+                extractor.extract(ReportSections(sections))
             assert fault.value.reason == reason
     assert not where.bodies
 
@@ -207,7 +207,7 @@ def test_a_busy_server_is_waited_for_and_a_dead_one_stops_the_run(chat, client):
 
     with chat.Server(scripted.reader(chat, busy)) as where:
         assert LanguageModelExtractor(client(where)).extract(scripted.REPORT).observations
-    reports = [Report({"findings": f"Nodule number {n}."}) for n in range(30)]
+    reports = [ReportSections({"findings": f"Nodule number {n}."}) for n in range(30)]
     with chat.Server(lambda body, number: chat.Status(500)) as where:
         extractor = LanguageModelExtractor(client(where, model="n", attempts=2))
         with pytest.raises(UserError, match="requests in a row failed"):
@@ -217,14 +217,15 @@ def test_a_busy_server_is_waited_for_and_a_dead_one_stops_the_run(chat, client):
 def test_demonstrations_pass_the_checks_that_answers_must_pass():
     for shown in scripted.EXTRACT["sentences"]["demonstrations"]:
         parts = dict(re.findall(r"^([A-Z]+):\n(.*?)(?=\n\n|\Z)", shown["user"], re.S | re.M))
-        report = Report({name.lower(): text for name, text in parts.items()})
+        report = ReportSections({name.lower(): text for name, text in parts.items()})
         assert set(report.sections) == {"indication", "findings", "impression"}
         read = answers.ReadSentences.model_validate_json(shown["assistant"])
         answers.sentence_check(report)(read)
     for shown in scripted.EXTRACT["indication"]["demonstrations"]:
         rows = re.findall(r"^(S\d+) \((\w+)\): (.*)$", shown["user"], re.M)
         told = [
-            Sentence(sent_id, section, section.upper(), text) for sent_id, section, text in rows
+            NumberedSentence(sent_id, section, section.upper(), text)
+            for sent_id, section, text in rows
         ]
         answers.indication_check(told)(
             answers.ReadIndication.model_validate_json(shown["assistant"])
@@ -236,8 +237,8 @@ def test_demonstrations_pass_the_checks_that_answers_must_pass():
 
 
 def test_planned_requests_ask_about_a_sentence_once():
-    same = Report({"findings": "Clear lungs. Small left effusion.", "indication": "Cough."})
-    planned = list(extracting.planned_requests([same, same, Report({})]))
+    same = ReportSections({"findings": "Clear lungs. Small left effusion.", "indication": "Cough."})
+    planned = list(extracting.planned_requests([same, same, ReportSections({})]))
     # Twice sentences and indication, two different sentences.
     assert len(planned) == 6
     assert len(split_report(same)) == 3

@@ -14,7 +14,13 @@ from cxrjax.papers.cxr_qba.construct.ratings import (
     rating,
 )
 from cxrjax.papers.cxr_qba.construct.surrogate_rating import rate
-from cxrjax.papers.cxr_qba.native import Answer, Localization, Observation, ObservedRegion, Question
+from cxrjax.papers.cxr_qba.native import (
+    NativeAnswer,
+    NativeLocalization,
+    NativeObservation,
+    NativeQuestion,
+    ObservedRegion,
+)
 
 GOOD = {
     "entailment": "ALIGNED_MENTIONED",
@@ -29,7 +35,7 @@ def question(depth=0, quality=None, extraction=None, **changes):
     for level in range(depth, -1, -1):
         lowest = level == depth
         parts = [
-            Answer(
+            NativeAnswer(
                 answer_id=f"a{level}",
                 answer_type="details" if level else "main_answer",
                 text="Text.",
@@ -39,7 +45,7 @@ def question(depth=0, quality=None, extraction=None, **changes):
             )
         ]
     rated = {"completeness": "FULLY_COMPLETE", "question_clarity": "OPTIMAL", **changes}
-    return Question(
+    return NativeQuestion(
         question_id="q", question_type="B01_describe_all", question_strategy="abnormal",
         question="What?", answers=parts, question_quality=rated,
     )  # fmt: skip
@@ -105,7 +111,7 @@ def observation(**fields):
         "name": "Lung opacity",
         "summary_sentence": "There is a lung opacity.",
     }
-    return Observation(obs_id="O01", **{**given, **fields})
+    return NativeObservation(obs_id="O01", **{**given, **fields})
 
 
 @pytest.mark.parametrize(
@@ -147,7 +153,7 @@ def test_criteria_of_an_observation(criterion, value, fields):
 
 def place(**fields):
     given = {"image_id": "i", "bboxes": [[0, 0, 9, 9]], "localization_reference_ids": ["left lung"]}
-    return Localization(**{**given, **fields})
+    return NativeLocalization(**{**given, **fields})
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cxrjax.papers.cxr_qba.construct.extraction import Report
+from cxrjax.papers.cxr_qba.construct.extraction import ReportSections
 from cxrjax.papers.cxr_qba.construct.rule_extractor import RuleExtractor
 from cxrjax.papers.cxr_qba.construct.sentences import split_text
 from cxrjax.radiology_text.phrases import PhraseIndex, lemma, split_words
@@ -130,7 +130,9 @@ def test_an_interpretation_may_be_interpreted(rules):
 
 
 def test_findings_and_impression_are_merged(rules):
-    report = Report({"findings": "Small left effusion.", "impression": "Effusion. Effusion."})
+    report = ReportSections(
+        {"findings": "Small left effusion.", "impression": "Effusion. Effusion."}
+    )
     extraction = rules.extract(report)
     (fluid,) = extraction.observations
     assert fluid.sentence_ids == ("S01", "S02", "S03")
@@ -138,7 +140,7 @@ def test_findings_and_impression_are_merged(rules):
 
 
 def test_indication(rules):
-    report = Report(
+    report = ReportSections(
         {
             "indication": "57-year-old woman with cough. Rule out pneumonia.",
             "findings": "Clear lungs.",
@@ -147,11 +149,11 @@ def test_indication(rules):
     indication = rules.extract(report).indication
     assert indication.patient_info == "57-year-old woman"
     assert (indication.indication, indication.evaluation) == ("cough", "pneumonia")
-    assert rules.extract(Report({"findings": "Clear lungs."})).indication is None
+    assert rules.extract(ReportSections({"findings": "Clear lungs."})).indication is None
 
 
 def test_silent_sentences_are_told(rules):
-    extraction = rules.extract(Report({"findings": "Qwerty asdf. Clear lungs."}))
+    extraction = rules.extract(ReportSections({"findings": "Qwerty asdf. Clear lungs."}))
     assert extraction.silent == ("S01",)
 
 
@@ -174,12 +176,12 @@ def test_sentences_end_where_they_end():
 )
 def test_reports_without_use_are_set_aside(rules, sections, reason):
     with pytest.raises(Unusable) as caught:
-        rules.extract(Report(sections))
+        rules.extract(ReportSections(sections))
     assert caught.value.reason == reason
 
 
 def test_one_endless_sentence_is_read(rules):
-    found = rules.extract(Report({"findings": "left effusion and " * 5_000}))
+    found = rules.extract(ReportSections({"findings": "left effusion and " * 5_000}))
     assert found.observations
 
 

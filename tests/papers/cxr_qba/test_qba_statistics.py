@@ -14,7 +14,7 @@ from cxrjax.papers.cxr_qba.metadata import (
     read_table,
     write_quality_mappings,
 )
-from cxrjax.papers.cxr_qba.native import QUESTION_TYPES, SceneGraph, StudyQuestions
+from cxrjax.papers.cxr_qba.native import QUESTION_TYPES, StudyQuestions, StudySceneGraph
 from cxrjax.papers.cxr_qba.statistics import (
     RELEASE,
     RELEASE_TYPES,
@@ -61,7 +61,7 @@ def built(native_pair):
         StudyImage("synthetic-0002", (900, 1100), "AP"),
         StudyImage("synthetic-0003", None, "LATERAL"),
     ]
-    return SceneGraph.model_validate(graph), StudyQuestions.model_validate(questions), images
+    return StudySceneGraph.model_validate(graph), StudyQuestions.model_validate(questions), images
 
 
 def test_counts(built):

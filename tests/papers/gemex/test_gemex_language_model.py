@@ -20,9 +20,9 @@ from cxrjax.papers.gemex.construct.language_model import (
 )
 from cxrjax.papers.gemex.construct.questions import QUESTIONS_PER_REPORT, RefinedReport, check
 from cxrjax.papers.gemex.construct.refine import RuleRefiner
-from cxrjax.papers.gemex.construct.refiner_accuracy import Label, measure
+from cxrjax.papers.gemex.construct.refiner_accuracy import LabelledSentence, measure
 from cxrjax.papers.gemex.construct.refiner_accuracy import main as accuracy
-from cxrjax.papers.sources.report import Report, ReportSentence
+from cxrjax.papers.sources.report import ImageReport, ReportSentence
 from cxrjax.records import read_records
 from cxrjax.records_io.quality import QualityLog
 
@@ -44,7 +44,7 @@ def client(where, tmp_path, **settings):
 
 def report(*texts, name="r"):
     sentences = tuple(ReportSentence(text) for text in texts)
-    return Report(name, name, "", sentences, {}, where=f"{name}.json")
+    return ImageReport(name, name, "", sentences, {}, where=f"{name}.json")
 
 
 REPORT = report("The heart is normal.", "Small left effusion.", "Compared to prior, better.")
@@ -180,7 +180,7 @@ def test_wrong_questions_are_asked_for_again(tmp_path, change):
 
 
 def test_the_harness_measures_this_refiner_too(tmp_path):
-    labels = [Label("a", "Heart normal.", frozenset({"cardiac silhouette"}), 0)]
+    labels = [LabelledSentence("a", "Heart normal.", frozenset({"cardiac silhouette"}), 0)]
     with scripted.Server(lambda body, n: scripted.Text(pairs(HEART))) as where:
         accuracies, _ = measure(LanguageModelRefiner(client(where, tmp_path), QualityLog()), labels)
     assert accuracies[0].value == 1

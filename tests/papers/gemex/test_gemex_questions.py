@@ -19,7 +19,12 @@ from cxrjax.papers.gemex.construct.refine import RuleRefiner
 from cxrjax.papers.gemex.construct.template_generator import TemplateGenerator
 from cxrjax.papers.gemex.dialogue import LETTERS
 from cxrjax.papers.sources.regions import load_regions
-from cxrjax.papers.sources.report import RefinedSentence, Report, ReportSentence, split_sentences
+from cxrjax.papers.sources.report import (
+    ImageReport,
+    RefinedSentence,
+    ReportSentence,
+    split_sentences,
+)
 from cxrjax.records_io.quality import Unusable
 
 ABNORMAL = (
@@ -41,7 +46,7 @@ def test_a_part_may_be_called_normal_in_any_region():
 def refine(text, report_id="r1"):
     sentences = tuple(ReportSentence(one) for one in split_sentences(text))
     ((report, refinement),) = RuleRefiner().refine(
-        [Report(report_id, report_id, "", sentences, {})]
+        [ImageReport(report_id, report_id, "", sentences, {})]
     )
     return RefinedReport(report, refinement)
 

@@ -12,7 +12,12 @@ from cxrjax.papers.gemex.construct.facts import find_facts
 from cxrjax.papers.gemex.construct.refine import RuleRefiner, refine_sentence
 from cxrjax.papers.gemex.construct.refiner_accuracy import Accuracy, main, measure, read_labels
 from cxrjax.papers.sources.regions import Place, find_places, load_regions
-from cxrjax.papers.sources.report import Report, ReportSentence, plain_sentence, split_sentences
+from cxrjax.papers.sources.report import (
+    ImageReport,
+    ReportSentence,
+    plain_sentence,
+    split_sentences,
+)
 
 
 def refined(text, *regions):
@@ -150,7 +155,7 @@ def test_any_text_gives_sentences_with_known_regions_or_a_reason(text, regions):
 
 def test_what_is_left_out_is_counted_and_repeats_are_one():
     texts = ["The lungs are clear.", "Rib fractures.", "The lungs are clear."]
-    report = Report("r", "r", "", tuple(map(ReportSentence, texts)), {})
+    report = ImageReport("r", "r", "", tuple(map(ReportSentence, texts)), {})
     ((_, refinement),) = RuleRefiner().refine([report])
     assert [one.text for one in refinement.sentences] == ["The lungs are clear."]
     assert refinement.left_out == {"no_region": 1}

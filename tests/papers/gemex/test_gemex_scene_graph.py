@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cxrjax.errors import UserError
-from cxrjax.papers.gemex.construct.construction import Construction
+from cxrjax.papers.gemex.construct.construction import GemexConstruction
 from cxrjax.papers.gemex.construct.refine import RuleRefiner
 from cxrjax.papers.gemex.construct.template_generator import TemplateGenerator
 from cxrjax.papers.sources import mimic_tables
@@ -186,7 +186,7 @@ def test_a_graph_without_sentences_has_a_report_without_any():
         report = to_report(graph(attributes=attributes), (HEIGHT, WIDTH), QualityLog())
         assert report.sentences == ()
         quality = QualityLog()
-        construction = Construction(RuleRefiner(), TemplateGenerator(0), quality)
+        construction = GemexConstruction(RuleRefiner(), TemplateGenerator(0), quality)
         assert list(construction.refine([report])) == []
         assert [e.reason for e in quality.entries] == ["empty_report"]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cxrjax.errors import UserError
-from cxrjax.papers.vindr_cxr_vqa.annotation import Finding
+from cxrjax.papers.vindr_cxr_vqa.annotation import FindingBox
 from cxrjax.papers.vindr_cxr_vqa.box_table import (
     WHEEL_MEMBER,
     read_box_table,
@@ -35,7 +35,7 @@ def test_sample():
     assert images["sample_normal"].findings == []
     assert images["sample_normal"].readers == {"S1": [], "S2": [], "S3": []}
     heart = images["sample_heart"]
-    assert heart.readers["S3"] == [Finding("Cardiomegaly", (688.0, 1369.0, 1649.0, 1828.0))]
+    assert heart.readers["S3"] == [FindingBox("Cardiomegaly", (688.0, 1369.0, 1649.0, 1828.0))]
     assert heart.present == ["Aortic enlargement", "Cardiomegaly"]
     assert (heart.votes("Cardiomegaly"), heart.votes("Aortic enlargement")) == (3, 1)
     assert heart.image_hw is None
@@ -152,7 +152,7 @@ def test_consensus_without_readers(tmp_path):
     quality = QualityLog()
     images = read_box_table(path, quality, reader="consensus")
     assert [image.readers for image in images] == [
-        {"consensus": [Finding("ILD", (1.0, 1.0, 2.0, 2.0))]},
+        {"consensus": [FindingBox("ILD", (1.0, 1.0, 2.0, 2.0))]},
         {"consensus": []},
     ]
     assert quality.counts()["class_not_selected"] == len(quality.entries) == 1

@@ -9,7 +9,7 @@ import re
 import pytest
 
 from cxrjax.codecs import CODECS
-from cxrjax.papers.vindr_cxr_vqa import CLASSES, Finding, ImageAnnotation
+from cxrjax.papers.vindr_cxr_vqa import CLASSES, FindingBox, ImageAnnotation
 from cxrjax.papers.vindr_cxr_vqa.construct.dense_writer import DenseWriter
 from cxrjax.papers.vindr_cxr_vqa.construct.plan import Assembly, Wording
 from cxrjax.papers.vindr_cxr_vqa.construct.questions import (
@@ -40,7 +40,7 @@ def _image(number: int, labels: list[str], boxes_per_class: int = 1) -> ImageAnn
     for label in labels:
         for _ in range(boxes_per_class):
             x, y = rng.randrange(100), rng.randrange(80)
-            findings.append(Finding(label, (x, y, x + 5 + rng.randrange(20), y + 9)))
+            findings.append(FindingBox(label, (x, y, x + 5 + rng.randrange(20), y + 9)))
     return ImageAnnotation(
         f"image-{number}",
         f"images/{number}.png",
@@ -190,7 +190,7 @@ def test_one_box_asks_four_questions_with_one_box_of_the_annotation():
     assert set(counts) == {i.image_id for i in images if i.findings}
     assert set(counts.values()) == {4}
     for record in records:
-        finding = Finding(record.gt_finding, tuple(record.boxes[0]))
+        finding = FindingBox(record.gt_finding, tuple(record.boxes[0]))
         assert len(record.boxes) == 1 and finding in by_id[record.image_id].findings
         assert LOC.findall(record.answer_text) == [record.gt_location]
         assert record.gt_location == format_box(finding.box)
@@ -214,7 +214,7 @@ def test_one_box_kinds_come_equally_often_and_rotate_on_each_image():
 
 
 def test_one_box_counts_one_readers_boxes():
-    twice = [Finding("ILD", (1, 2, 3, 4)), Finding("ILD", (5, 6, 7, 8))]
+    twice = [FindingBox("ILD", (1, 2, 3, 4)), FindingBox("ILD", (5, 6, 7, 8))]
     image = ImageAnnotation("i", "i.png", None, twice + twice, {"A": twice, "B": twice, "C": []})
     answers = {
         record.answer_text
@@ -226,7 +226,7 @@ def test_one_box_counts_one_readers_boxes():
 
 
 def test_which_names_structure_and_place():
-    boxes = [Finding("Cardiomegaly", (10, 10 + k, 40, 60 + k)) for k in range(3)]
+    boxes = [FindingBox("Cardiomegaly", (10, 10 + k, 40, 60 + k)) for k in range(3)]
     sized = ImageAnnotation("i", "i.png", (100, 100), boxes, {"A": boxes})
     for image, places in (
         (sized, ["in the middle third and the left half of the image"]),

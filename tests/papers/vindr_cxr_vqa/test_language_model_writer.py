@@ -15,7 +15,7 @@ from cxrjax.errors import UserError
 from cxrjax.images.encode import LONG_SIDE
 from cxrjax.language_model import AnswerCache, Client, Prices, Settings
 from cxrjax.language_model.flags import add_client_flags
-from cxrjax.papers.vindr_cxr_vqa.annotation import Finding, ImageAnnotation
+from cxrjax.papers.vindr_cxr_vqa.annotation import FindingBox, ImageAnnotation
 from cxrjax.papers.vindr_cxr_vqa.construct import language_model_writer
 from cxrjax.papers.vindr_cxr_vqa.construct.language_model_writer import (
     NO_IMAGE,
@@ -32,7 +32,7 @@ from cxrjax.papers.vindr_cxr_vqa.construct.wording_check import faults, written_
 from cxrjax.records_io.quality import QualityLog
 
 HEART, EFFUSION = (691.0, 1375.0, 1653.0, 1831.0), (200.4, 1500.0, 450.0, 1900.6)
-FINDINGS = [Finding("Cardiomegaly", HEART), Finding("Pleural effusion", EFFUSION)]
+FINDINGS = [FindingBox("Cardiomegaly", HEART), FindingBox("Pleural effusion", EFFUSION)]
 IMAGE = ImageAnnotation(
     "img", "images/img.png", (2400, 2000), FINDINGS, {"R1": FINDINGS, "R2": FINDINGS[:1], "R3": []}
 )

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from cxrjax.errors import UserError
-from cxrjax.papers.vindr_cxr_vqa import CLASSES, Finding, ImageAnnotation
+from cxrjax.papers.vindr_cxr_vqa import CLASSES, FindingBox, ImageAnnotation
 from cxrjax.papers.vindr_cxr_vqa.construct.mix import MIXES, Mix, mix_held_out, mix_training
 from cxrjax.papers.vindr_cxr_vqa.construct.questions import plan_one_box
 from cxrjax.papers.vindr_cxr_vqa.construct.splits import Images, Questions, pick_normal, plan_splits
@@ -20,7 +20,7 @@ def images(abnormal: int, normal: int) -> tuple[list, list]:
     ill = []
     for i in range(abnormal):
         labels = rng.sample(CLASSES, rng.randint(1, 8))
-        marked = [Finding(label, (1.0, 2.0, 3.0 + k, 9.0)) for k, label in enumerate(labels)]
+        marked = [FindingBox(label, (1.0, 2.0, 3.0 + k, 9.0)) for k, label in enumerate(labels)]
         ill.append(ImageAnnotation(f"ill-{i:04d}", "x", None, marked, {"A": marked, "B": []}))
     readers: dict = {"A": [], "B": []}
     return ill, [ImageAnnotation(f"well-{i}", "x", None, [], readers) for i in range(normal)]

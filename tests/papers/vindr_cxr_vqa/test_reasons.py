@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cxrjax.papers.vindr_cxr_vqa import CLASSES, Finding, ImageAnnotation
+from cxrjax.papers.vindr_cxr_vqa import CLASSES, FindingBox, ImageAnnotation
 from cxrjax.papers.vindr_cxr_vqa.construct.box_words import (
     counted,
     number,
@@ -45,7 +45,7 @@ def annotations(draw):
         for reader in draw(st.lists(st.sampled_from(sorted(marked)), min_size=1, max_size=6)):
             x, y = draw(st.integers(0, 2000)), draw(st.integers(0, 2500))
             box = (x, y, x + draw(st.integers(1, 400)), y + draw(st.integers(1, 400)))
-            marked[reader].append(Finding(label, tuple(map(float, box))))
+            marked[reader].append(FindingBox(label, tuple(map(float, box))))
     findings = [finding for group in marked.values() for finding in group]
     size = draw(st.sampled_from([None, (2950, 2450)]))
     return ImageAnnotation("image", "image.png", size, findings, marked)
@@ -147,7 +147,10 @@ def _check_classes(plan, wording) -> None:
 
 
 def test_wordings_vary_and_the_same_seed_repeats_them():
-    findings = [Finding("ILD", (1.0, 2.0, 30.0, 40.0)), Finding("Cardiomegaly", (5.0, 6.0, 70, 80))]
+    findings = [
+        FindingBox("ILD", (1.0, 2.0, 30.0, 40.0)),
+        FindingBox("Cardiomegaly", (5.0, 6.0, 70, 80)),
+    ]
     image = ImageAnnotation("i", "i.png", None, findings, {"A": findings, "B": [], "C": findings})
     plans = plans_of(image, 0)
     first = [wording for _, wording in TemplateWriter(0).write(plans)]
@@ -159,7 +162,7 @@ def test_wordings_vary_and_the_same_seed_repeats_them():
 
 
 def test_readers_agreement_is_told_as_it_is():
-    box = Finding("ILD", (1.0, 2.0, 30.0, 40.0))
+    box = FindingBox("ILD", (1.0, 2.0, 30.0, 40.0))
     for votes, words in (
         (1, ("only A", "alone")),
         (2, ("two of the three readers",)),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cxrjax.papers.vindr_cxr_vqa import Finding, ImageAnnotation
+from cxrjax.papers.vindr_cxr_vqa import FindingBox, ImageAnnotation
 from cxrjax.papers.vindr_cxr_vqa.construct.verify import (
     coverage,
     reason_words,
@@ -92,7 +92,11 @@ def test_a_repeated_id_is_a_fault():
 
 
 IMAGE = ImageAnnotation(
-    "i0", "", None, [Finding("Cardiomegaly", BOX)], {"R1": [Finding("Cardiomegaly", BOX)], "R2": []}
+    "i0",
+    "",
+    None,
+    [FindingBox("Cardiomegaly", BOX)],
+    {"R1": [FindingBox("Cardiomegaly", BOX)], "R2": []},
 )
 NORMAL = ImageAnnotation("i1", "", None, [], {"R1": [], "R2": []})
 

@@ -13,11 +13,11 @@ from cxrjax import build
 from cxrjax.errors import UserError
 from cxrjax.papers.vindr_cxr_vqa.classes import CLASSES
 from cxrjax.phantoms.vix_ray import SyntheticViXRay, write_synthetic
-from cxrjax.phantoms.vix_ray_grammar import Lesion, load_grammar
+from cxrjax.phantoms.vix_ray_grammar import LesionCentre, load_grammar
 from cxrjax.records import read_records
 
 _LESIONS = st.lists(
-    st.builds(Lesion, st.sampled_from(CLASSES), st.floats(0, 1), st.floats(0, 1)), max_size=8
+    st.builds(LesionCentre, st.sampled_from(CLASSES), st.floats(0, 1), st.floats(0, 1)), max_size=8
 )
 
 
@@ -112,5 +112,5 @@ def test_findings_name_every_class_and_deny_none(lesions, seed):
 
 @pytest.mark.parametrize(("x", "side"), [(0.2, "phổi phải"), (0.8, "phổi trái")])
 def test_the_patients_right_is_on_the_images_left(x, side):
-    report = load_grammar().report([Lesion("Nodule/Mass", x, 0.1)], random.Random("0"))
+    report = load_grammar().report([LesionCentre("Nodule/Mass", x, 0.1)], random.Random("0"))
     assert f"1/3 trên {side}" in report.findings and side in report.impression

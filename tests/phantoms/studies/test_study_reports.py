@@ -10,16 +10,16 @@ import pytest
 from cxrjax.phantoms import anatomy
 from cxrjax.phantoms.regions import REGIONS
 from cxrjax.phantoms.studies.findings import TERMS, Item, change, items
-from cxrjax.phantoms.studies.plan import Study, View, patient_studies, plan_patients
-from cxrjax.phantoms.studies.report import KINDS, Report, grammar, write_report
+from cxrjax.phantoms.studies.plan import PhantomStudy, View, patient_studies, plan_patients
+from cxrjax.phantoms.studies.report import KINDS, PhantomReport, grammar, write_report
 from cxrjax.phantoms.studies.tables import CHEXPERT, chexpert_labels, image_folder
-from cxrjax.phantoms.studies.views import Lesion
+from cxrjax.phantoms.studies.views import DrawnLesion
 
 ZONES = ("upper lung zone", "mid lung zone", "lower lung zone")
 LONGITUDINAL = ("unchanged", "stable", "persistent", "interval", "prior", "previous", "new ")
 
 
-def lesion(number: int, draw: random.Random) -> Lesion:
+def lesion(number: int, draw: random.Random) -> DrawnLesion:
     label, kind = draw.choice(list(TERMS))
     side = draw.choice((-1, 1))
     name = {-1: "right", 1: "left"}[side]
@@ -33,18 +33,20 @@ def lesion(number: int, draw: random.Random) -> Lesion:
         side, regions = 0, ("mediastinum",)
     corner = np.array([draw.uniform(0, 0.5), draw.uniform(0, 0.5)])
     box = np.concatenate([corner, corner + draw.uniform(0.05, 0.4)]).astype(np.float32)
-    return Lesion(number, label, kind, side, regions, (0.1, 0.4), box)
+    return DrawnLesion(number, label, kind, side, regions, (0.1, 0.4), box)
 
 
-def study(number: int, order: int = 1) -> Study:
+def study(number: int, order: int = 1) -> PhantomStudy:
     body = anatomy.draw_patient(np.random.default_rng(number))
     view = View("00000000-1", "PA", body, 0)
     time = datetime.datetime(2150, 3, 4, 5, 6)
-    return Study(10000001, 50000000 + number, "train", order, time, 60, 0, 0, body, [], [view])
+    return PhantomStudy(
+        10000001, 50000000 + number, "train", order, time, 60, 0, 0, body, [], [view]
+    )
 
 
 @pytest.fixture(scope="module")
-def reports() -> list[tuple[Report, list[Item], list[Item] | None]]:
+def reports() -> list[tuple[PhantomReport, list[Item], list[Item] | None]]:
     found = []
     for number in range(400):
         draw = random.Random(number)

@@ -8,7 +8,7 @@ import dataclasses
 import graphlib
 from collections.abc import Iterable, Sequence
 
-from cxrjax.papers.cxr_qba.native import Observation, SceneGraph, StudyQuestions
+from cxrjax.papers.cxr_qba.native import NativeObservation, StudyQuestions, StudySceneGraph
 from cxrjax.radiology_text.definitions import Definitions
 from cxrjax.records_io.quality import Unusable
 
@@ -17,13 +17,13 @@ from cxrjax.records_io.quality import Unusable
 class Contradiction:
     """An observation that was dropped, and the one that it contradicts."""
 
-    dropped: Observation
-    kept: Observation
+    dropped: NativeObservation
+    kept: NativeObservation
 
 
 def drop_contradicted(
-    nodes: Sequence[Observation], definitions: Definitions
-) -> tuple[list[Observation], list[Contradiction]]:
+    nodes: Sequence[NativeObservation], definitions: Definitions
+) -> tuple[list[NativeObservation], list[Contradiction]]:
     """(observations without contradictions, what was dropped).
 
     A denial is dropped where the same finding, or a more special one, is there in a region that it
@@ -44,7 +44,9 @@ def drop_contradicted(
     return kept, dropped
 
 
-def _denies(negative: Observation, positive: Observation, definitions: Definitions) -> bool:
+def _denies(
+    negative: NativeObservation, positive: NativeObservation, definitions: Definitions
+) -> bool:
     acute = ["acute" in node.modifiers.get("temporal", []) for node in (negative, positive)]
     if acute == [True, False]:
         return False  # it denies what is acute, and nothing else
@@ -71,7 +73,7 @@ def overlap(first: Sequence[str], second: Sequence[str], definitions: Definition
     return bool(above(one) & other or one & above(other))
 
 
-def check_graph(graph: SceneGraph, key: tuple[str, str]) -> None:
+def check_graph(graph: StudySceneGraph, key: tuple[str, str]) -> None:
     """Checks ids and edges.
 
     Args:
@@ -110,7 +112,7 @@ def check_questions(questions: StudyQuestions, key: tuple[str, str]) -> None:
         seen.add(question.question_id)
 
 
-def dangling_questions(graph: SceneGraph, questions: StudyQuestions) -> int:
+def dangling_questions(graph: StudySceneGraph, questions: StudyQuestions) -> int:
     """How many questions name observations that the scene graph does not have."""
     known = set(graph.observations)
     if graph.indication is not None and graph.indication.answer_for_indication is not None:
@@ -123,7 +125,7 @@ def _check_key(patient_id: str, study_id: str, key: tuple[str, str]) -> None:
         raise Unusable("invalid_graph", f"it is of {patient_id}/{study_id}, its path says {key}")
 
 
-def _check_ids(graph: SceneGraph) -> None:
+def _check_ids(graph: StudySceneGraph) -> None:
     observations = {*graph.observations}
     used: list[tuple[str, str, Iterable[str]]] = [
         ("top_level_obs_ids", "observation", graph.top_level_obs_ids),

@@ -20,15 +20,15 @@ from cxrjax.papers.cxr_qba.construct.negative_sampling import MentionCounts
 from cxrjax.papers.cxr_qba.construct.ratings import extraction_grade
 from cxrjax.papers.cxr_qba.construct.regions import localize
 from cxrjax.papers.cxr_qba.construct.rule_extractor import RuleExtractor
-from cxrjax.papers.cxr_qba.construct.study import Study
+from cxrjax.papers.cxr_qba.construct.study import SourceStudy
 from cxrjax.papers.cxr_qba.construct.surrogate_rating import rate
-from cxrjax.papers.cxr_qba.native import SceneGraph, StudyQuestions
+from cxrjax.papers.cxr_qba.native import StudyQuestions, StudySceneGraph
 from cxrjax.radiology_text.definitions import Definitions, load_definitions
 from cxrjax.records_io.quality import QualityLog
 
 
 @dataclasses.dataclass
-class Construction:
+class CxrQbaConstruction:
     """How to construct.
 
     Attributes:
@@ -42,7 +42,9 @@ class Construction:
     surrogate: bool = False
 
 
-def construct_graph(study: Study, how: Construction, quality: QualityLog) -> SceneGraph:
+def construct_graph(
+    study: SourceStudy, how: CxrQbaConstruction, quality: QualityLog
+) -> StudySceneGraph:
     """A study's scene graph; what is dropped is set aside or counted in `quality`.
 
     Raises:
@@ -66,7 +68,7 @@ def construct_graph(study: Study, how: Construction, quality: QualityLog) -> Sce
 
 
 def construct_questions(
-    graph: SceneGraph, counts: MentionCounts, how: Construction
+    graph: StudySceneGraph, counts: MentionCounts, how: CxrQbaConstruction
 ) -> StudyQuestions:
     """A study's questions, rated as far as can be without a language model.
 

@@ -13,14 +13,14 @@ OBSERVED_SECTIONS = ("findings", "impression")
 
 
 @dataclasses.dataclass(frozen=True)
-class Report:
+class ReportSections:
     """A report's sections, by lower-case name ("findings", "impression", "indication", ...)."""
 
     sections: Mapping[str, str]
 
 
 @dataclasses.dataclass(frozen=True)
-class Sentence:
+class NumberedSentence:
     """One sentence; `section` is the report's word for where it stands, `section_type` its kind."""
 
     sent_id: str
@@ -93,7 +93,7 @@ class Extraction:
         left_out: what is not as the report has it, in words -> how often; for quality.json.
     """
 
-    sentences: tuple[Sentence, ...]
+    sentences: tuple[NumberedSentence, ...]
     observations: tuple[Observation, ...]
     indication: Indication | None = None
     silent: tuple[str, ...] = ()
@@ -106,6 +106,6 @@ class Extractor(Protocol):
     name: str
     version: str
 
-    def extract(self, report: Report) -> Extraction:
+    def extract(self, report: ReportSections) -> Extraction:
         """The report's sentences, observations and indication."""
         ...

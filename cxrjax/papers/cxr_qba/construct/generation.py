@@ -13,7 +13,12 @@ from cxrjax.papers.cxr_qba.construct.negative_sampling import (
     unmentioned_findings,
 )
 from cxrjax.papers.cxr_qba.construct.wording import QuestionMaker, from_observation, number_answers
-from cxrjax.papers.cxr_qba.native import Observation, Question, SceneGraph, StudyQuestions
+from cxrjax.papers.cxr_qba.native import (
+    NativeObservation,
+    NativeQuestion,
+    StudyQuestions,
+    StudySceneGraph,
+)
 from cxrjax.radiology_text.definitions import Definitions
 from cxrjax.radiology_text.english import join
 
@@ -35,7 +40,7 @@ _NOT_SYSTEMS = ("general", "devices", "imaging")
 
 
 def generate_questions(
-    graph: SceneGraph, definitions: Definitions, counts: MentionCounts, seed: int = 0
+    graph: StudySceneGraph, definitions: Definitions, counts: MentionCounts, seed: int = 0
 ) -> StudyQuestions:
     """All questions of a study. A pure function: same arguments, same questions.
 
@@ -57,7 +62,7 @@ def generate_questions(
 
 class _Generator(QuestionMaker):
     def __init__(
-        self, graph: SceneGraph, definitions: Definitions, counts: MentionCounts, seed: int
+        self, graph: StudySceneGraph, definitions: Definitions, counts: MentionCounts, seed: int
     ) -> None:
         super().__init__(graph, seed)
         self.definitions = definitions
@@ -68,7 +73,7 @@ class _Generator(QuestionMaker):
 
     # ---- A ----
 
-    def indication(self) -> Iterator[Question]:
+    def indication(self) -> Iterator[NativeQuestion]:
         given = self.graph.indication
         if given is None or given.answer_for_indication is None or not given.indication_summary:
             return
@@ -82,7 +87,7 @@ class _Generator(QuestionMaker):
 
     # ---- B ----
 
-    def abnormal(self) -> Iterator[Question]:
+    def abnormal(self) -> Iterator[NativeQuestion]:
         observed = [o for o in self.top if not _of(o, "artifact")]
         if observed:
             reported = [o for o in observed if o.from_report]
@@ -135,11 +140,11 @@ class _Generator(QuestionMaker):
 
     def quartet(
         self,
-        about: Sequence[Observation],
+        about: Sequence[NativeObservation],
         kinds: tuple[str, str, str],
         names: tuple[str, str, str, str, str],
         values: dict[str, str],
-    ) -> Iterator[Question]:
+    ) -> Iterator[NativeQuestion]:
         """Describe what is abnormal; is it abnormal; is it normal.
 
         Skipped where all that is there is uncertain: neither yes nor no would be right. "No" needs
@@ -162,7 +167,7 @@ class _Generator(QuestionMaker):
 
     # ---- C ----
 
-    def regions(self) -> Iterator[Question]:
+    def regions(self) -> Iterator[NativeQuestion]:
         mentioned = list(self.graph.regions)
         names = list(dict.fromkeys([*DEFAULT_REGIONS, *mentioned]))
         others = [
@@ -174,7 +179,7 @@ class _Generator(QuestionMaker):
         for name in names:
             yield from self.region(name)
 
-    def region(self, region: str) -> Iterator[Question]:
+    def region(self, region: str) -> Iterator[NativeQuestion]:
         # Of a region speaks what is said of it, of its parts, or of everywhere; what is said of the
         # region it lies in may or may not hold for it.
         inside, around = [], []
@@ -228,7 +233,7 @@ class _Generator(QuestionMaker):
 
     # ---- D ----
 
-    def findings(self) -> Iterator[Question]:
+    def findings(self) -> Iterator[NativeQuestion]:
         names = list(dict.fromkeys(name for node in self.nodes for name in node.obs_entities))
         absent = unmentioned_findings(self.graph, self.definitions)
         names += sample(absent, self.counts, RANDOM_FINDINGS, self.rng("findings"))
@@ -237,7 +242,7 @@ class _Generator(QuestionMaker):
             if finding.category in ("abnormality", "device"):
                 yield from self.finding(name, finding.category == "device")
 
-    def finding(self, name: str, device: bool) -> Iterator[Question]:
+    def finding(self, name: str, device: bool) -> Iterator[NativeQuestion]:
         kinds = (
             ("D05_describe_device", "D06_has_device", "D07_where_is_device")
             if device
@@ -294,9 +299,9 @@ class _Generator(QuestionMaker):
             yield self.question(kind, [answer], values)
 
 
-def _of(observation: Observation, *categories: str) -> bool:
+def _of(observation: NativeObservation, *categories: str) -> bool:
     return any(category in categories for category in observation.obs_categories)
 
 
-def _present(observations: Sequence[Observation]) -> list[Observation]:
+def _present(observations: Sequence[NativeObservation]) -> list[NativeObservation]:
     return [o for o in observations if o.positive]

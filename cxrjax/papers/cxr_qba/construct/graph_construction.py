@@ -14,18 +14,18 @@ from cxrjax.papers.cxr_qba.construct.ratings import (
     worst_values,
 )
 from cxrjax.papers.cxr_qba.construct.regions import LocalizedRegion
-from cxrjax.papers.cxr_qba.construct.study import Study
+from cxrjax.papers.cxr_qba.construct.study import SourceStudy
 from cxrjax.papers.cxr_qba.native import (
-    Localization,
     LocatedAt,
-    Observation,
+    NativeLocalization,
+    NativeObservation,
+    NativeRegion,
+    NativeSentence,
     ObservationRelation,
     ObservedRegion,
-    Region,
     RegionRelation,
-    SceneGraph,
-    Sentence,
     SentenceRelation,
+    StudySceneGraph,
 )
 from cxrjax.radiology_text.definitions import Definitions, Finding
 from cxrjax.radiology_text.region_names import resolve_regions
@@ -40,12 +40,12 @@ LocalizedImages = Mapping[str, Mapping[str, LocalizedRegion]]
 class BuiltGraph:
     """A scene graph, and what was dropped on the way."""
 
-    graph: SceneGraph
+    graph: StudySceneGraph
     contradictions: list[Contradiction]
 
 
 def build_scene_graph(
-    study: Study,
+    study: SourceStudy,
     extraction: read.Extraction,
     images: LocalizedImages,
     definitions: Definitions,
@@ -68,11 +68,11 @@ def build_scene_graph(
     for node in nodes:
         _locate(node, images, definitions)
         node.obs_quality["localization_quality"] = _over_images(node.localization)
-    graph = SceneGraph(
+    graph = StudySceneGraph(
         patient_id=study.patient_id,
         study_id=study.study_id,
         sentences={
-            s.sent_id: Sentence(
+            s.sent_id: NativeSentence(
                 sent_id=s.sent_id, section=s.section, section_type=s.section_type, sentence=s.text
             )
             for s in extraction.sentences
@@ -113,9 +113,9 @@ def build_scene_graph(
 
 def _read_nodes(
     extraction: read.Extraction, resolver: "_Resolver"
-) -> tuple[list[Observation], dict[str, str], list[SentenceRelation]]:
+) -> tuple[list[NativeObservation], dict[str, str], list[SentenceRelation]]:
     """(nodes, parents before their children; child's id -> parent's; which sentence says which)."""
-    nodes: list[Observation] = []
+    nodes: list[NativeObservation] = []
     parents: dict[str, str] = {}
     spoken: list[SentenceRelation] = []
 
@@ -136,7 +136,7 @@ def _read_nodes(
     return nodes, parents, spoken
 
 
-def _set_levels(nodes: Sequence[Observation], parents: Mapping[str, str]) -> None:
+def _set_levels(nodes: Sequence[NativeObservation], parents: Mapping[str, str]) -> None:
     levels: dict[str, int] = {}
     for node in nodes:
         parent = parents.get(node.obs_id)
@@ -152,7 +152,7 @@ class _Resolver:
         self.definitions = definitions
         self.mapper = mapper
 
-    def node(self, obs_id: str, observed: read.Observation) -> Observation:
+    def node(self, obs_id: str, observed: read.Observation) -> NativeObservation:
         mapped = {name: self.mapper.map(name) for name in observed.entity}
         names = list(dict.fromkeys(found for found in mapped.values() if found))
         findings = [self.definitions.findings[name] for name in names]
@@ -186,14 +186,14 @@ class _Resolver:
 
     def make(
         self, obs_id: str, findings: Sequence[Finding], regions: Sequence[str], **fields
-    ) -> Observation:
+    ) -> NativeObservation:
         parents = [
             parent
             for finding in findings
             for parent in self.definitions.finding_ancestors(finding.name)
         ]
         sides = {self.definitions.regions[region].side for region in regions} - {""}
-        return Observation(
+        return NativeObservation(
             obs_id=obs_id,
             regions=[ObservedRegion(region=region, distances=[]) for region in regions],
             laterality="bilateral" if len(sides) > 1 else next(iter(sides), None),
@@ -206,14 +206,14 @@ class _Resolver:
 
 
 def _default_negatives(
-    nodes: Sequence[Observation], definitions: Definitions, resolver: _Resolver
-) -> list[Observation]:
+    nodes: Sequence[NativeObservation], definitions: Definitions, resolver: _Resolver
+) -> list[NativeObservation]:
     """Findings that a report would have named: absent, unless they or kin of them are there."""
     mentioned = {name for node in nodes for name in node.obs_entities}
     # A more special finding that is there has this one among its parents.
     mentioned |= {name for node in nodes if node.positive for name in node.obs_entities_parents}
     present = {name for node in nodes if node.positive for name in node.obs_entities}
-    added: list[Observation] = []
+    added: list[NativeObservation] = []
     for finding in definitions.findings.values():
         open_question = any(
             parent in present for parent in definitions.finding_ancestors(finding.name)
@@ -237,7 +237,7 @@ def _default_negatives(
     return added
 
 
-def _locate(node: Observation, images: LocalizedImages, definitions: Definitions) -> None:
+def _locate(node: NativeObservation, images: LocalizedImages, definitions: Definitions) -> None:
     """Boxes of the node's regions on every image; of a more general region where there are none."""
     names = node.region_names
     for image_id, localized in images.items():
@@ -251,7 +251,7 @@ def _locate(node: Observation, images: LocalizedImages, definitions: Definitions
             ]
             there = list(dict.fromkeys(name for name in general if name))
         masked = [name for name in there if localized[name].mask is not None]
-        place = Localization(
+        place = NativeLocalization(
             image_id=image_id,
             localization_reference_ids=there,
             bboxes=[list(box) for name in there for box in localized[name].boxes],
@@ -263,7 +263,7 @@ def _locate(node: Observation, images: LocalizedImages, definitions: Definitions
         node.localization[image_id] = place
 
 
-def _over_images(localization: Mapping[str, Localization]) -> str:
+def _over_images(localization: Mapping[str, NativeLocalization]) -> str:
     """The worst over all images."""
     worst = worst_values(
         {"localization_quality": place.localization_quality} for place in localization.values()
@@ -272,8 +272,8 @@ def _over_images(localization: Mapping[str, Localization]) -> str:
 
 
 def _region_tree(
-    nodes: Sequence[Observation], images: LocalizedImages, definitions: Definitions
-) -> tuple[dict[str, Region], list[RegionRelation]]:
+    nodes: Sequence[NativeObservation], images: LocalizedImages, definitions: Definitions
+) -> tuple[dict[str, NativeRegion], list[RegionRelation]]:
     """Regions of observations with every region that they lie in, and the edges between."""
     names: list[str] = []
     for node in nodes:
@@ -286,7 +286,7 @@ def _region_tree(
         places = {}
         for image_id, localized in images.items():
             found = localized.get(name)
-            place = Localization(
+            place = NativeLocalization(
                 image_id=image_id,
                 localization_reference_ids=[name] if found else [],
                 bboxes=[list(box) for box in found.boxes] if found else [],
@@ -298,7 +298,7 @@ def _region_tree(
             )
             place.localization_quality = localization_quality([place])
             places[image_id] = place
-        regions[name] = Region(
+        regions[name] = NativeRegion(
             region=name,
             laterality=region.side or None,
             localization=places,

@@ -2,7 +2,7 @@
 
 from cxrjax.papers.cxr_qba.construct import extraction as read
 from cxrjax.papers.cxr_qba.construct.ratings import merged, worst_values
-from cxrjax.papers.cxr_qba.native import Indication, Observation, SceneGraph
+from cxrjax.papers.cxr_qba.native import NativeIndication, NativeObservation, StudySceneGraph
 from cxrjax.radiology_text.definitions import Definitions
 from cxrjax.radiology_text.phrases import split_words
 
@@ -10,8 +10,8 @@ OBS_ID = "OIND"
 
 
 def build_indication(
-    graph: SceneGraph, extraction: read.Extraction, definitions: Definitions
-) -> Indication | None:
+    graph: StudySceneGraph, extraction: read.Extraction, definitions: Definitions
+) -> NativeIndication | None:
     """The indication with the observations that answer it; None where the report has none.
 
     Where the extractor names sentences, what they say answers it. Else, where the indication names
@@ -30,7 +30,7 @@ def build_indication(
     sentences = [
         edge.sentence_id for edge in graph.obs_sent_relations if edge.observation_id in ids
     ]
-    return Indication(
+    return NativeIndication(
         indication_summary=given.indication_summary,
         patient_info=given.patient_info or None,
         indication=given.indication or None,
@@ -42,15 +42,15 @@ def build_indication(
 
 
 def _said_by(
-    sentence_ids: tuple[str, ...], reported: list[Observation], graph: SceneGraph
-) -> list[Observation]:
+    sentence_ids: tuple[str, ...], reported: list[NativeObservation], graph: StudySceneGraph
+) -> list[NativeObservation]:
     ids = {e.observation_id for e in graph.obs_sent_relations if e.sentence_id in sentence_ids}
     return [o for o in reported if o.obs_id in ids]
 
 
 def _chosen_by_rule(
-    given: read.Indication, reported: list[Observation], definitions: Definitions
-) -> list[Observation]:
+    given: read.Indication, reported: list[NativeObservation], definitions: Definitions
+) -> list[NativeObservation]:
     asked = {
         match.payload
         for match in definitions.finding_names.find(
@@ -67,13 +67,13 @@ def _chosen_by_rule(
     return answering or [o for o in reported if "general" in o.obs_subcategories]
 
 
-def _answer(answering: list[Observation], in_words: str) -> Observation:
+def _answer(answering: list[NativeObservation], in_words: str) -> NativeObservation:
     def union(lists: list[list[str]]) -> list[str]:
         return list(dict.fromkeys(value for values in lists for value in values))
 
     regions = {entry.region: entry for o in answering for entry in o.regions}
     quality = worst_values(o.obs_quality for o in answering)
-    return Observation(
+    return NativeObservation(
         obs_id=OBS_ID,
         name="Answer to the indication",
         summary_sentence=in_words or " ".join(o.summary_sentence for o in answering),

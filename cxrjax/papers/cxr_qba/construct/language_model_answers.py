@@ -6,7 +6,11 @@ Checks raise ValueError in words for the model, which is asked again.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal
 
-from cxrjax.papers.cxr_qba.construct.extraction import OBSERVED_SECTIONS, Report, Sentence
+from cxrjax.papers.cxr_qba.construct.extraction import (
+    OBSERVED_SECTIONS,
+    NumberedSentence,
+    ReportSections,
+)
 from cxrjax.papers.cxr_qba.construct.prompts import Strict
 from cxrjax.papers.cxr_qba.construct.ratings import mentions_change
 from cxrjax.radiology_text.english import plain_words
@@ -80,7 +84,7 @@ def joined(text: str) -> str:
     return " ".join(text.split())
 
 
-def sentence_check(report: Report) -> Callable[[ReadSentences], None]:
+def sentence_check(report: ReportSections) -> Callable[[ReadSentences], None]:
     """Every sentence stands in a section of the report, word for word (case and marks aside)."""
     sections = [words_of(report.sections.get(name, "")) for name in SECTIONS]
 
@@ -96,7 +100,7 @@ def sentence_check(report: Report) -> Callable[[ReadSentences], None]:
     return check
 
 
-def indication_check(sentences: Sequence[Sentence]) -> Callable[[ReadIndication], None]:
+def indication_check(sentences: Sequence[NumberedSentence]) -> Callable[[ReadIndication], None]:
     """Ids are of sentences that may answer, and an answer has such."""
     observed = [one.sent_id for one in sentences if one.section in OBSERVED_SECTIONS]
 

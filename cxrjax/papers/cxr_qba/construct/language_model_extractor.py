@@ -10,7 +10,7 @@ from tqdm import tqdm
 
 from cxrjax.language_model import Client, NoAnswer, Request
 from cxrjax.papers.cxr_qba.construct.construction import (
-    Construction,
+    CxrQbaConstruction,
     construct_graph,
     construct_questions,
 )
@@ -18,9 +18,9 @@ from cxrjax.papers.cxr_qba.construct.extraction import (
     OBSERVED_SECTIONS,
     Extraction,
     Indication,
+    NumberedSentence,
     Observation,
-    Report,
-    Sentence,
+    ReportSections,
 )
 from cxrjax.papers.cxr_qba.construct.language_model_answers import (
     SECTIONS,
@@ -42,7 +42,7 @@ from cxrjax.papers.cxr_qba.construct.ratings import mentions_change
 from cxrjax.papers.cxr_qba.construct.rule_extractor import merge_similar
 from cxrjax.papers.cxr_qba.construct.sentences import split_report
 from cxrjax.papers.cxr_qba.construct.sources import read_studies
-from cxrjax.papers.cxr_qba.native import SceneGraph
+from cxrjax.papers.cxr_qba.native import StudySceneGraph
 from cxrjax.records_io.quality import QualityLog, Unusable
 
 PROMPT = "extraction_prompt_v1"
@@ -69,7 +69,7 @@ class LanguageModelExtractor:
         self.name = client.settings.model
         self.version = f"prompt {load_prompt(PROMPT)['version']}"
 
-    def extract(self, report: Report) -> Extraction:
+    def extract(self, report: ReportSections) -> Extraction:
         """See `extraction.Extractor`; what was left out or merged is counted in `left_out`.
 
         Raises:
@@ -107,21 +107,21 @@ class LanguageModelExtractor:
             +left_out,
         )
 
-    def ask_ahead(self, reports: Iterable[Report]) -> None:
+    def ask_ahead(self, reports: Iterable[ReportSections]) -> None:
         """Asks about many reports at once, so that `extract` finds its answers in the cache.
 
         Raises:
             UserError: as `extract`.
         """
 
-        def one(report: Report) -> None:
+        def one(report: ReportSections) -> None:
             with contextlib.suppress(Unusable):  # `extract` says so again at the report's turn
                 self.extract(report)
 
         for _ in tqdm(self.client.map(one, reports), "language model", unit=" reports"):
             pass
 
-    def require_permission(self, reports: Iterable[Report]) -> None:
+    def require_permission(self, reports: Iterable[ReportSections]) -> None:
         """Refuses to send reports off this machine unasked, before anything is sent.
 
         Raises:
@@ -129,7 +129,9 @@ class LanguageModelExtractor:
         """
         self.client.require_permission(CONTENT, map(sentences_request, _usable(reports)))
 
-    def _observe(self, sentence: Sentence, left_out: collections.Counter[str]) -> list[Observation]:
+    def _observe(
+        self, sentence: NumberedSentence, left_out: collections.Counter[str]
+    ) -> list[Observation]:
         request = observations_request(sentence.text)
         answer = self.client.ask(request, check_observations)
         if changed := comparing(answer.observations):
@@ -146,7 +148,7 @@ class LanguageModelExtractor:
         return [_to_observation(one, sentence.sent_id) for one in answer.observations]
 
     def _read_indication(
-        self, sentences: Sequence[Sentence], left_out: collections.Counter[str]
+        self, sentences: Sequence[NumberedSentence], left_out: collections.Counter[str]
     ) -> Indication | None:
         own = tuple(one.sent_id for one in sentences if one.section == "indication")
         if not own:
@@ -171,7 +173,7 @@ class LanguageModelExtractor:
         )
 
 
-def sentences_request(report: Report) -> Request[ReadSentences]:
+def sentences_request(report: ReportSections) -> Request[ReadSentences]:
     """The first step: the whole report."""
     parts = [
         f"{name.upper()}:\n{report.sections[name].strip()}"
@@ -181,7 +183,7 @@ def sentences_request(report: Report) -> Request[ReadSentences]:
     return make_request(load_prompt(PROMPT)["sentences"], "\n\n".join(parts), ReadSentences, 300)
 
 
-def indication_request(sentences: Iterable[Sentence]) -> Request[ReadIndication]:
+def indication_request(sentences: Iterable[NumberedSentence]) -> Request[ReadIndication]:
     """The second step: all sentences with their ids."""
     lines = [f"{one.sent_id} ({one.section}): {one.text}" for one in sentences]
     return make_request(load_prompt(PROMPT)["indication"], "\n".join(lines), ReadIndication, 120)
@@ -192,7 +194,7 @@ def observations_request(sentence: str) -> Request[ReadObservations]:
     return make_request(load_prompt(PROMPT)["observations"], sentence, ReadObservations, 150)
 
 
-def planned_requests(reports: Iterable[Report]) -> Iterator[Request]:
+def planned_requests(reports: Iterable[ReportSections]) -> Iterator[Request]:
     """About what `extract` would send, from sentences split by rule; the same sentence once."""
     seen: set[str] = set()
     for report in _usable(reports):
@@ -206,7 +208,7 @@ def planned_requests(reports: Iterable[Report]) -> Iterator[Request]:
                 yield observations_request(one.text)
 
 
-def _usable(reports: Iterable[Report]) -> Iterator[Report]:
+def _usable(reports: Iterable[ReportSections]) -> Iterator[ReportSections]:
     for report in reports:
         try:
             split_report(report)
@@ -215,19 +217,19 @@ def _usable(reports: Iterable[Report]) -> Iterator[Report]:
         yield report
 
 
-def _number(read: ReadSentences) -> list[Sentence]:
+def _number(read: ReadSentences) -> list[NumberedSentence]:
     """Sentences in order of sections, each once, numbered S01, S02, ..."""
-    kept: dict[tuple[str, str], Sentence] = {}
+    kept: dict[tuple[str, str], NumberedSentence] = {}
     for section in SECTIONS:
         for one in read.sentences:
             key = (section, words_of(one.sentence))
             if one.section == section and key not in kept:
                 number = f"S{len(kept) + 1:02d}"
-                kept[key] = Sentence(number, section, section.upper(), joined(one.sentence))
+                kept[key] = NumberedSentence(number, section, section.upper(), joined(one.sentence))
     return list(kept.values())
 
 
-def _count_left_out(by_rule: Iterable[Sentence], read: ReadSentences) -> int:
+def _count_left_out(by_rule: Iterable[NumberedSentence], read: ReadSentences) -> int:
     texts = [words_of(text) for one in read.sentences for text in (one.sentence, *one.same)]
     return sum(
         not any(text in own or own in text for text in texts)
@@ -290,10 +292,10 @@ def estimate_language_model(
 
 
 def _planned_ratings(source: Path, seed: int) -> Iterator[Request]:
-    how = Construction(seed=seed)
+    how = CxrQbaConstruction(seed=seed)
     counts = MentionCounts()
 
-    def graphs() -> Iterator[SceneGraph]:
+    def graphs() -> Iterator[StudySceneGraph]:
         quality = QualityLog()
         for study in tqdm(read_studies(source, quality), "counting", unit=" studies"):
             with contextlib.suppress(Unusable):

@@ -15,7 +15,7 @@ import pydantic
 from cxrjax.language_model import Client, NoAnswer, Request
 from cxrjax.papers.cxr_qba.construct.prompts import CONTENT, Strict, load_prompt, make_request
 from cxrjax.papers.cxr_qba.construct.ratings import ANSWER_CRITERIA, QUESTION_CRITERIA
-from cxrjax.papers.cxr_qba.native import Question, SceneGraph, StudyQuestions
+from cxrjax.papers.cxr_qba.native import NativeQuestion, StudyQuestions, StudySceneGraph
 from cxrjax.records_io.quality import QualityLog
 
 PROMPT = "rating_prompt_v1"
@@ -39,7 +39,7 @@ class LanguageModelRater:
         self.name = client.settings.model
         self.version = f"prompt {load_prompt(PROMPT)['version']}"
 
-    def rate(self, graph: SceneGraph, made: StudyQuestions, quality: QualityLog) -> None:
+    def rate(self, graph: StudySceneGraph, made: StudyQuestions, quality: QualityLog) -> None:
         """Writes verdicts into `answer_quality` and `question_quality`; counts those that failed.
 
         Raises:
@@ -47,7 +47,7 @@ class LanguageModelRater:
                 answers so far are in the cache.
         """
 
-        def ask(item: tuple[Question, str, Request]) -> list[str] | NoAnswer:
+        def ask(item: tuple[NativeQuestion, str, Request]) -> list[str] | NoAnswer:
             question, criterion, request = item
             try:
                 answer: Any = self.client.ask(request, _check(question, criterion))
@@ -69,7 +69,7 @@ class LanguageModelRater:
                 for answer, verdict in zip(question.all_answers(), found, strict=True):
                     answer.answer_quality = {**answer.answer_quality, criterion: verdict}
 
-    def require_permission(self, studies: Iterable[tuple[SceneGraph, StudyQuestions]]) -> None:
+    def require_permission(self, studies: Iterable[tuple[StudySceneGraph, StudyQuestions]]) -> None:
         """Refuses to send reports off this machine unasked, before anything is sent.
 
         Raises:
@@ -80,12 +80,14 @@ class LanguageModelRater:
         )
 
 
-def rating_requests(graph: SceneGraph, made: StudyQuestions) -> Iterator[Request]:
+def rating_requests(graph: StudySceneGraph, made: StudyQuestions) -> Iterator[Request]:
     """What `LanguageModelRater.rate` asks about a study."""
     return (request for _, _, request in _asked(graph, made))
 
 
-def _asked(graph: SceneGraph, made: StudyQuestions) -> Iterator[tuple[Question, str, Request]]:
+def _asked(
+    graph: StudySceneGraph, made: StudyQuestions
+) -> Iterator[tuple[NativeQuestion, str, Request]]:
     report = _report(graph)
     for question in made.questions:
         answers = list(question.all_answers())
@@ -119,7 +121,7 @@ def verdict_form(criterion: str) -> type[pydantic.BaseModel]:
     return pydantic.create_model(criterion, __base__=Strict, verdicts=every)
 
 
-def _check(question: Question, criterion: str) -> Any:
+def _check(question: NativeQuestion, criterion: str) -> Any:
     if criterion in QUESTION_CRITERIA:
         return None
     expected = list(range(1, 1 + sum(1 for _ in question.all_answers())))
@@ -132,7 +134,7 @@ def _check(question: Question, criterion: str) -> Any:
     return check
 
 
-def _report(graph: SceneGraph) -> str:
+def _report(graph: StudySceneGraph) -> str:
     sections: dict[str, list[str]] = {}
     for sentence in graph.sentences.values():
         sections.setdefault(sentence.section_type, []).append(sentence.sentence)

@@ -12,7 +12,7 @@ import random
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from cxrjax.papers.cxr_qba.native import SceneGraph
+from cxrjax.papers.cxr_qba.native import StudySceneGraph
 from cxrjax.radiology_text.definitions import Definitions
 
 
@@ -28,7 +28,7 @@ class MentionCounts:
     positive: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     negative: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
 
-    def add(self, graph: SceneGraph, definitions: Definitions) -> None:
+    def add(self, graph: StudySceneGraph, definitions: Definitions) -> None:
         """Counts a study's observations; those that were only assumed do not count."""
         for observation in graph.observations.values():
             if not observation.from_report:
@@ -81,7 +81,7 @@ def sample(
     return sorted(waits, key=lambda name: waits[name])[:number]
 
 
-def unmentioned_findings(graph: SceneGraph, definitions: Definitions) -> Collection[str]:
+def unmentioned_findings(graph: StudySceneGraph, definitions: Definitions) -> Collection[str]:
     """Findings that may safely be called absent: neither they nor kin are mentioned.
 
     Kin of what is there are left out: under a "lung opacity", pneumonia is open, not absent.

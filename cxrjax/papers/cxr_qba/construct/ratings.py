@@ -4,7 +4,7 @@ import functools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from cxrjax.papers.cxr_qba.native import Localization, Observation, Question, walk
+from cxrjax.papers.cxr_qba.native import NativeLocalization, NativeObservation, NativeQuestion, walk
 from cxrjax.radiology_text.definitions import load_language
 from cxrjax.radiology_text.phrases import split_words
 
@@ -155,7 +155,9 @@ def worst_values(sources: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     return found
 
 
-def extraction_grade(question: Question, study_quality: Mapping[str, Any] | None = None) -> str:
+def extraction_grade(
+    question: NativeQuestion, study_quality: Mapping[str, Any] | None = None
+) -> str:
     """The worst rating among criteria of the scene graph: of the question, of every answer and its
     sub-answers (the release's page leaves these open), and of boxes on every image.
 
@@ -172,7 +174,7 @@ def extraction_grade(question: Question, study_quality: Mapping[str, Any] | None
     return lowest(grades) or GRADES[0]
 
 
-def overall_grade(question: Question, study_quality: Mapping[str, Any] | None = None) -> str:
+def overall_grade(question: NativeQuestion, study_quality: Mapping[str, Any] | None = None) -> str:
     """The grade by the minimum rule; `unrated` where a language model's verdict is missing.
 
     Every answer and sub-answer needs its three verdicts and the question its two: a failed
@@ -196,7 +198,7 @@ _KNOWN_CHANGES = ("no change", "new", "increased", "decreased", "resolved")
 _LOCALIZATION = list(SCENE_GRAPH_CRITERIA["localization_quality"])
 
 
-def rate_observation(observation: Observation) -> dict[str, str]:
+def rate_observation(observation: NativeObservation) -> dict[str, str]:
     """All criteria but localization, which depends on images."""
     return {
         "region_quality": _regions(observation),
@@ -207,10 +209,10 @@ def rate_observation(observation: Observation) -> dict[str, str]:
     }
 
 
-def localization_quality(places: Sequence[Localization | None]) -> str:
+def localization_quality(places: Sequence[NativeLocalization | None]) -> str:
     """The worst of some localizations on one image; None stands for one that is not there."""
 
-    def value(place: Localization | None) -> str:
+    def value(place: NativeLocalization | None) -> str:
         if place is None or not place.bboxes:
             return "NO_LOCALIZATION"
         if place.is_fallback:
@@ -223,17 +225,17 @@ def localization_quality(places: Sequence[Localization | None]) -> str:
     return min(map(value, places), key=_LOCALIZATION.index, default="NO_LOCALIZATION")
 
 
-def merged(places: Sequence[Mapping[str, Localization]]) -> dict[str, Localization]:
+def merged(places: Sequence[Mapping[str, NativeLocalization]]) -> dict[str, NativeLocalization]:
     """Where several things are, taken together: image id -> localization."""
     found = {}
     for image_id in dict.fromkeys(image_id for place in places for image_id in place):
         own = [place[image_id] for place in places if image_id in place]
         boxes: dict[tuple, list] = {tuple(box): box for place in own for box in place.bboxes}
 
-        def union(name: str, own: list[Localization] = own) -> list:
+        def union(name: str, own: list[NativeLocalization] = own) -> list:
             return list(dict.fromkeys(value for place in own for value in getattr(place, name)))
 
-        found[image_id] = Localization(
+        found[image_id] = NativeLocalization(
             image_id=image_id,
             localization_reference_ids=union("localization_reference_ids"),
             bboxes=list(boxes.values()),
@@ -245,7 +247,7 @@ def merged(places: Sequence[Mapping[str, Localization]]) -> dict[str, Localizati
     return found
 
 
-def _regions(observation: Observation) -> str:
+def _regions(observation: NativeObservation) -> str:
     names = observation.region_names
     if not names:
         return "NO_REGIONS"
@@ -258,7 +260,7 @@ def _regions(observation: Observation) -> str:
     return "RESOLVED_REGIONS_ONLY"
 
 
-def _entities(observation: Observation) -> str:
+def _entities(observation: NativeObservation) -> str:
     if not observation.obs_entities:
         return "NO_ENTITIES"
     if observation.non_resolved_obs_entities:
@@ -266,7 +268,7 @@ def _entities(observation: Observation) -> str:
     return "RESOLVED_ENTITIES_ONLY"
 
 
-def _sentence(observation: Observation) -> str:
+def _sentence(observation: NativeObservation) -> str:
     text = f"{observation.name} {observation.summary_sentence}"
     if mentions_change(text):
         return "CHANGE_IN_SENTENCE_OR_NAME"
@@ -286,7 +288,7 @@ def mentions_change(text: str) -> bool:
     return bool(language.change.find(words) or language.change_context.find(words))
 
 
-def _change(observation: Observation) -> str:
+def _change(observation: NativeObservation) -> str:
     if observation.changes and not observation.change_sentence:
         return "CHANGE_SENTENCE_REMOVED"
     if "_" in (observation.change_sentence or ""):
@@ -296,7 +298,7 @@ def _change(observation: Observation) -> str:
     return "NO_ISSUES"
 
 
-def _issues(observation: Observation) -> str:
+def _issues(observation: NativeObservation) -> str:
     if not observation.name and not observation.summary_sentence:
         return "DISCARDED"
     if not observation.obs_entities and not observation.non_resolved_obs_entities:

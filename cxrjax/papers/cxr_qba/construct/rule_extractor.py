@@ -14,7 +14,7 @@ from cxrjax.papers.cxr_qba.construct.extraction import (
     OBSERVED_SECTIONS,
     Extraction,
     Observation,
-    Report,
+    ReportSections,
 )
 from cxrjax.papers.cxr_qba.construct.sentences import read_indication, split_report
 from cxrjax.radiology_text.clause_reading import Spot, read_clause
@@ -50,7 +50,7 @@ class RuleExtractor:
         self.version = self.definitions.version
         self._kept = functools.lru_cache(maxsize=_KEPT_SENTENCES)(self._read)
 
-    def extract(self, report: Report) -> Extraction:
+    def extract(self, report: ReportSections) -> Extraction:
         """See `extraction.Extractor`.
 
         Raises:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from cxrjax.papers.cxr_qba.construct.extraction import (
     OBSERVED_SECTIONS,
     Indication,
-    Report,
-    Sentence,
+    NumberedSentence,
+    ReportSections,
 )
 from cxrjax.records_io.quality import Unusable
 
@@ -53,7 +53,7 @@ def split_text(text: str) -> Iterator[str]:
         yield " ".join(held.split())
 
 
-def split_report(report: Report) -> list[Sentence]:
+def split_report(report: ReportSections) -> list[NumberedSentence]:
     """Sentences of the indication, the findings and the impression, numbered S01, S02, ...
 
     Raises:
@@ -62,17 +62,17 @@ def split_report(report: Report) -> list[Sentence]:
     length = sum(map(len, report.sections.values()))
     if length > MAX_CHARACTERS:
         raise Unusable("report_too_long", f"{length} characters; expected at most {MAX_CHARACTERS}")
-    sentences: list[Sentence] = []
+    sentences: list[NumberedSentence] = []
     for section in ("indication", *OBSERVED_SECTIONS):
         for text in split_text(report.sections.get(section, "")):
             number = f"S{len(sentences) + 1:02d}"
-            sentences.append(Sentence(number, section, section.upper(), text))
+            sentences.append(NumberedSentence(number, section, section.upper(), text))
     if not any(sentence.section in OBSERVED_SECTIONS for sentence in sentences):
         raise Unusable("empty_report", "neither findings nor impression has a sentence")
     return sentences
 
 
-def read_indication(sentences: list[Sentence]) -> Indication | None:
+def read_indication(sentences: list[NumberedSentence]) -> Indication | None:
     """The parts of the indication's sentences; None where there is none."""
     own = [sentence for sentence in sentences if sentence.section == "indication"]
     text = ". ".join(sentence.text.rstrip(".") for sentence in own)

@@ -36,10 +36,10 @@ from cxrjax.papers.cxr_qba.construct.construction import (
 from cxrjax.papers.cxr_qba.construct.sources import read_studies
 from cxrjax.papers.cxr_qba.construct.study import StudyImage
 from cxrjax.papers.cxr_qba.metadata import MetadataWriter, write_quality_mappings
-from cxrjax.papers.cxr_qba.native import SceneGraph
+from cxrjax.papers.cxr_qba.native import StudySceneGraph
 from cxrjax.papers.cxr_qba.records import refuse_empty, to_records
 from cxrjax.papers.cxr_qba.statistics import StudyStatistics, markdown, published
-from cxrjax.records import Generator
+from cxrjax.records import GeneratorInfo
 from cxrjax.records_io import output
 from cxrjax.records_io.quality import QualityLog, Unusable
 from cxrjax.records_io.shards import (
@@ -160,7 +160,7 @@ def build_questions(job: ShardedBuild, number: int, facts: CorpusFacts) -> None:
             f"{job.part('graphs', number)}: not there; run again with --shards={number}"
         )
     statistics, records = StudyStatistics(), RecordStatistics()
-    generator = Generator(name="cxrjax-rules", version=cxrjax.__version__)
+    generator = GeneratorInfo(name="cxrjax-rules", version=cxrjax.__version__)
     validation = validation_groups(facts.patients, build.seed) if facts.without_split else set()
     _begin(job, "questions", number)
     # Its studies may have gone to other splits since.
@@ -177,7 +177,7 @@ def build_questions(job: ShardedBuild, number: int, facts: CorpusFacts) -> None:
     ):
         graphs = read_elements(job.file("scene_graphs", number))
         for element, entry in zip(graphs, first["studies"], strict=True):
-            graph = SceneGraph.model_validate_json(element)
+            graph = StudySceneGraph.model_validate_json(element)
             images = [_image_from_json(image) for image in entry["images"]]
             split = entry["split"]
             if facts.without_split:

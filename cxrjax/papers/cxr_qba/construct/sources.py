@@ -20,8 +20,8 @@ import pydantic
 from pycocotools import mask as coco
 
 from cxrjax.errors import UserError
-from cxrjax.papers.cxr_qba.construct.extraction import Report
-from cxrjax.papers.cxr_qba.construct.study import Box, Study, StudyImage
+from cxrjax.papers.cxr_qba.construct.extraction import ReportSections
+from cxrjax.papers.cxr_qba.construct.study import Box, SourceStudy, StudyImage
 from cxrjax.papers.sources import mimic_tables
 from cxrjax.papers.sources.chest_imagenome import box_on_image, original_box
 from cxrjax.papers.sources.mimic_report import parse_sections, text_without_header
@@ -40,7 +40,7 @@ def _all(patient_id: str) -> bool:
     return True
 
 
-def read_studies(source: Path, quality: QualityLog, wanted: Wanted = _all) -> Iterator[Study]:
+def read_studies(source: Path, quality: QualityLog, wanted: Wanted = _all) -> Iterator[SourceStudy]:
     """Studies of a source, one at a time.
 
     Args:
@@ -71,7 +71,7 @@ def read_studies(source: Path, quality: QualityLog, wanted: Wanted = _all) -> It
         yield study
 
 
-def _read_openi(source: Path, quality: QualityLog, wanted: Wanted) -> Iterator[Study]:
+def _read_openi(source: Path, quality: QualityLog, wanted: Wanted) -> Iterator[SourceStudy]:
     every = QualityLog()
     for report in read_openi(source, every):
         if not wanted(report.report_id):
@@ -86,7 +86,7 @@ def _read_openi(source: Path, quality: QualityLog, wanted: Wanted) -> Iterator[S
         images = tuple(
             StudyImage(image_id, path=f"{image_id}.png") for image_id in report.image_ids
         )
-        yield Study(report.report_id, report.report_id, Report(sections), images)
+        yield SourceStudy(report.report_id, report.report_id, ReportSections(sections), images)
     for entry in every.entries:
         if wanted(entry.item):
             quality.examined["reports"] += 1
@@ -111,7 +111,7 @@ class _Line(pydantic.BaseModel):
     images: list[_LineImage] = []
 
 
-def _read_lines(path: Path, quality: QualityLog, wanted: Wanted) -> Iterator[Study]:
+def _read_lines(path: Path, quality: QualityLog, wanted: Wanted) -> Iterator[SourceStudy]:
     try:
         with open(path, "rb") as lines:
             for number, raw in enumerate(lines, start=1):
@@ -131,10 +131,10 @@ def _read_lines(path: Path, quality: QualityLog, wanted: Wanted) -> Iterator[Stu
                 if not wanted(line.patient_id):
                     continue
                 quality.examined["reports"] += 1
-                yield Study(
+                yield SourceStudy(
                     line.patient_id,
                     line.study_id,
-                    Report({name.lower(): text for name, text in line.sections.items()}),
+                    ReportSections({name.lower(): text for name, text in line.sections.items()}),
                     tuple(
                         StudyImage(
                             image.image_id,
@@ -159,7 +159,7 @@ def _set_aside_line(
         quality.set_aside(fault[0], where, where, fault[1])
 
 
-def _read_mimic(source: Path, quality: QualityLog, wanted: Wanted) -> Iterator[Study]:
+def _read_mimic(source: Path, quality: QualityLog, wanted: Wanted) -> Iterator[SourceStudy]:
     images: dict[str, list[StudyImage]] = {}
     columns = ("dicom_id", "subject_id", "study_id", "Rows", "Columns")
     for where, row in _table(source, mimic_tables.METADATA_PATTERN, columns):
@@ -193,10 +193,10 @@ def _read_mimic(source: Path, quality: QualityLog, wanted: Wanted) -> Iterator[S
             quality.warnings["reports read from their text without a header"] += 1
             sections["findings"] = rest
         plain = study_id.removeprefix("s")
-        yield Study(
+        yield SourceStudy(
             patient_id,
             study_id,
-            Report(sections),
+            ReportSections(sections),
             tuple(_with_regions(source, path, one, quality) for one in images.get(plain, [])),
             splits.get(plain, ""),
         )

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from cxrjax.papers.cxr_qba.construct.extraction import Report
+from cxrjax.papers.cxr_qba.construct.extraction import ReportSections
 
 FRONTAL_VIEWS = ("PA", "AP")
 
@@ -39,7 +39,7 @@ class StudyImage:
 
 
 @dataclasses.dataclass(frozen=True)
-class Study:
+class SourceStudy:
     """One study: a pure input of construction.
 
     Attributes:
@@ -48,6 +48,6 @@ class Study:
 
     patient_id: str
     study_id: str
-    report: Report
+    report: ReportSections
     images: tuple[StudyImage, ...] = ()
     split: str = ""

@@ -7,14 +7,14 @@ fields that hold a model's. They know how an answer was made, not whether the re
 import re
 
 from cxrjax.papers.cxr_qba.construct.ratings import extraction_grade, lowest, ratings_of
-from cxrjax.papers.cxr_qba.native import Answer, Question, walk
+from cxrjax.papers.cxr_qba.native import NativeAnswer, NativeQuestion, walk
 
 KEY = "surrogate"
 RATER = "cxrjax-rules-surrogate-1"
 _SENTENCE = re.compile(r"[A-Z].*[.!]$", re.DOTALL)
 
 
-def rate(question: Question) -> str:
+def rate(question: NativeQuestion) -> str:
     """Writes verdicts into the question and its answers, and returns the surrogate grade."""
     answers = list(walk(question.answers))
     texts: set[str] = set()
@@ -40,7 +40,7 @@ def rate(question: Question) -> str:
     return grade
 
 
-def _answer_verdicts(answer: Answer, repeated: bool) -> dict[str, str]:
+def _answer_verdicts(answer: NativeAnswer, repeated: bool) -> dict[str, str]:
     if answer.from_report:
         entailment = "ALIGNED_MENTIONED"
     elif answer.positiveness == "neg" and not any(a.from_report for a in walk(answer.sub_answers)):

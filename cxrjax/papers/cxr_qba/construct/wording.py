@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from cxrjax.papers.cxr_qba.construct.ratings import localization_quality, merged, worst_values
 from cxrjax.papers.cxr_qba.native import (
     QUESTION_TYPES,
-    Answer,
-    Observation,
-    Question,
-    SceneGraph,
+    NativeAnswer,
+    NativeObservation,
+    NativeQuestion,
+    StudySceneGraph,
     walk,
 )
 from cxrjax.radiology_text.definitions import Definitions, Finding
@@ -21,7 +21,7 @@ from cxrjax.radiology_text.english import capital, join
 
 
 @dataclasses.dataclass(frozen=True)
-class Templates:
+class CxrQbaTemplates:
     """Wordings: question type -> questions, name -> answers."""
 
     version: str
@@ -39,23 +39,23 @@ class Templates:
 
 
 @functools.cache
-def load_templates() -> Templates:
+def load_templates() -> CxrQbaTemplates:
     """The wordings in the package."""
     file = importlib.resources.files(__package__).joinpath("reference", "templates.json")
     data = json.loads(file.read_text(encoding="utf-8"))
-    return Templates(data["version"], data["questions"], data["answers"])
+    return CxrQbaTemplates(data["version"], data["questions"], data["answers"])
 
 
 def from_observation(
-    graph: SceneGraph, observation: Observation, answer_type: str, level: int = 0
-) -> Answer:
+    graph: StudySceneGraph, observation: NativeObservation, answer_type: str, level: int = 0
+) -> NativeAnswer:
     """An answer that says what an observation says; what it is taken for becomes its details."""
     below = [
         from_observation(graph, graph.observations[child], "details", level + 1)
         for child in graph.children(observation.obs_id)
     ]
     # Validation would double the time, and all that goes in here is valid.
-    return Answer.model_construct(
+    return NativeAnswer.model_construct(
         answer_id="",
         answer_type=answer_type,
         answer_level=level,
@@ -83,8 +83,8 @@ def from_observation(
 
 
 def from_template(
-    text: str, positive: bool, certainty: str = "certain", parts: Sequence[Answer] = ()
-) -> Answer:
+    text: str, positive: bool, certainty: str = "certain", parts: Sequence[NativeAnswer] = ()
+) -> NativeAnswer:
     """A main answer in a template's words, what it follows from below it.
 
     It carries the tags and the boxes of its parts: a yes is about what is there.
@@ -95,7 +95,7 @@ def from_template(
     def union(name: str) -> list:
         return list(dict.fromkeys(value for part in parts for value in getattr(part, name)))
 
-    return Answer.model_construct(
+    return NativeAnswer.model_construct(
         answer_id="",
         answer_type="main_answer",
         answer_level=0,
@@ -118,13 +118,13 @@ def from_template(
     )
 
 
-def _lower(answer: Answer) -> None:
+def _lower(answer: NativeAnswer) -> None:
     answer.answer_level += 1
     for part in answer.sub_answers:
         _lower(part)
 
 
-def number_answers(answers: Sequence[Answer], prefix: str) -> None:
+def number_answers(answers: Sequence[NativeAnswer], prefix: str) -> None:
     """Gives every answer an id below its parent's."""
     for number, answer in enumerate(answers, start=1):
         answer.answer_id = f"{prefix}_{number}"
@@ -139,10 +139,10 @@ class QuestionMaker:
         images: ids of images with regions.
     """
 
-    def __init__(self, graph: SceneGraph, seed: int) -> None:
+    def __init__(self, graph: StudySceneGraph, seed: int) -> None:
         self.graph = graph
         self.seed = seed
-        self.templates: Templates = load_templates()
+        self.templates: CxrQbaTemplates = load_templates()
         self.nodes = list(graph.observations.values())
         self.top = [graph.observations[obs_id] for obs_id in graph.top_level_obs_ids]
         self.images = list(graph.study_img_localization_quality)
@@ -151,7 +151,9 @@ class QuestionMaker:
         """Chance for one purpose: the same for the same seed, study and purpose."""
         return random.Random(f"{self.seed}/{self.graph.study_id}/{purpose}")
 
-    def say(self, observations: Sequence[Observation], kind: str = "main_answer") -> list[Answer]:
+    def say(
+        self, observations: Sequence[NativeObservation], kind: str = "main_answer"
+    ) -> list[NativeAnswer]:
         """Each observation as an answer, what is there first."""
         ordered = sorted(observations, key=lambda o: not o.positive)
         return [from_observation(self.graph, o, kind) for o in ordered]
@@ -162,9 +164,9 @@ class QuestionMaker:
         name: str,
         positive: bool,
         values: dict[str, str],
-        parts: Sequence[Answer] = (),
+        parts: Sequence[NativeAnswer] = (),
         certainty: str = "certain",
-    ) -> Answer:
+    ) -> NativeAnswer:
         """A main answer in the words of a template."""
         rng = self.rng(f"{kind}/{name}/{sorted(values.items())}")
         return from_template(self.templates.answer(name, rng, **values), positive, certainty, parts)
@@ -174,10 +176,10 @@ class QuestionMaker:
         kind: str,
         name: str,
         positive: bool,
-        because: Sequence[Observation],
+        because: Sequence[NativeObservation],
         values: dict[str, str],
         certainty: str = "certain",
-    ) -> Question:
+    ) -> NativeQuestion:
         """A question that a template answers by yes or no, and what it follows from."""
         parts = self.say(because, "details")
         return self.question(
@@ -187,10 +189,10 @@ class QuestionMaker:
     def question(
         self,
         kind: str,
-        answers: list[Answer],
+        answers: list[NativeAnswer],
         values: dict[str, str] | None = None,
         obs_ids: Sequence[str] | None = None,
-    ) -> Question:
+    ) -> NativeQuestion:
         """A question of a type; `values` fill its wording."""
         values = values or {}
         text, template_id = self.templates.question(
@@ -201,7 +203,7 @@ class QuestionMaker:
         if obs_ids is None:
             obs_ids = [o.obs_id for o in self.nodes if o.name in tags]
         shown = {key: value for key, value in values.items() if key.lower() != "are"}
-        return Question.model_construct(
+        return NativeQuestion.model_construct(
             question_id="",
             question_type=kind,
             question_strategy=QUESTION_TYPES[kind],

@@ -31,7 +31,7 @@ from cxrjax.metrics.localization import (
     region_iot,
     region_iou,
 )
-from cxrjax.papers.cxr_qba.native import SceneGraph
+from cxrjax.papers.cxr_qba.native import StudySceneGraph
 from cxrjax.papers.cxr_qba.validation.human_labels import (
     ClassTags,
     ImageBoxes,
@@ -78,7 +78,7 @@ def score_boxes(labels: Path, graphs: Mapping[str, Path], options: ScoreOptions)
 
     seen: set[str] = set()
 
-    def count(study: str, graph: SceneGraph) -> Row | None:
+    def count(study: str, graph: StudySceneGraph) -> Row | None:
         marked = [image for image in images_of(graph) if image in boxes]
         seen.update(marked)
         return _pairs(graph, marked, boxes, classes) if marked else None
@@ -106,7 +106,7 @@ def score_boxes(labels: Path, graphs: Mapping[str, Path], options: ScoreOptions)
 _PARTS = ("pairs", *(f"{o}{part}" for o in _OVERLAPS for part in ("", f"@{THRESHOLD}", "/n")))
 
 
-def images_of(graph: SceneGraph) -> Sequence[str]:
+def images_of(graph: StudySceneGraph) -> Sequence[str]:
     """Ids of the images on which the graph says that something is."""
     named = dict.fromkeys(graph.study_img_localization_quality)
     for observation in graph.observations.values():
@@ -117,7 +117,7 @@ def images_of(graph: SceneGraph) -> Sequence[str]:
 
 
 def _pairs(
-    graph: SceneGraph,
+    graph: StudySceneGraph,
     images: Sequence[str],
     boxes: ImageBoxes,
     classes: Mapping[str, ClassTags],

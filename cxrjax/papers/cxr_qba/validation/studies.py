@@ -14,7 +14,7 @@ from tqdm import tqdm
 from cxrjax.errors import UserError
 from cxrjax.files import file_sha256
 from cxrjax.metrics.bootstrap import Estimate, Figure
-from cxrjax.papers.cxr_qba.native import Observation, SceneGraph
+from cxrjax.papers.cxr_qba.native import NativeObservation, StudySceneGraph
 from cxrjax.papers.cxr_qba.study_files import SUFFIXES, StudyFiles
 from cxrjax.papers.cxr_qba.truth import normalised
 from cxrjax.papers.cxr_qba.validation.human_labels import ClassTags
@@ -31,7 +31,7 @@ Named = dict[str, Figure | Estimate]
 class Tags:
     """The findings that a study's nodes say are there, with those that are more general."""
 
-    def __init__(self, graph: SceneGraph) -> None:
+    def __init__(self, graph: StudySceneGraph) -> None:
         definitions = load_definitions()
         self._nodes = [
             (node, *_names(node, definitions))
@@ -39,7 +39,7 @@ class Tags:
             if node.positive
         ]
 
-    def nodes(self, which: ClassTags) -> list[Observation]:
+    def nodes(self, which: ClassTags) -> list[NativeObservation]:
         """The nodes that mean a class."""
         return [
             node
@@ -48,7 +48,7 @@ class Tags:
         ]
 
 
-def _names(node: Observation, definitions: Definitions) -> tuple[set[str], set[str]]:
+def _names(node: NativeObservation, definitions: Definitions) -> tuple[set[str], set[str]]:
     """A node's findings, and those above them, by the definitions and by the node itself."""
     own = set(map(normalised, node.obs_entities))
     above = {general for name in own for general in definitions.finding_ancestors(name)}
@@ -59,7 +59,7 @@ def score_studies(
     labels: Path,
     graphs: Mapping[str, Path],
     options: ScoreOptions,
-    count: Callable[[str, SceneGraph], Row | None],
+    count: Callable[[str, StudySceneGraph], Row | None],
     wanted: Collection[str] | None,
     figures: Mapping[str, Named],
     settings: Mapping[str, Any],
@@ -135,7 +135,7 @@ def _columns(
 
 def _studies(
     path: Path, wanted: Collection[str] | None, quality: QualityLog
-) -> Iterator[tuple[str, SceneGraph]]:
+) -> Iterator[tuple[str, StudySceneGraph]]:
     """(study's digits, scene graph) of the studies wanted; None for all."""
     with StudyFiles(path, quality) as files:
         keys = [key for key, members in files.members.items() if SUFFIXES[0] in members]

@@ -23,7 +23,7 @@ from jaxtyping import Float
 from cxrjax.errors import UserError
 from cxrjax.metrics import classification
 from cxrjax.metrics.bootstrap import Figure, Formula, Sums
-from cxrjax.papers.cxr_qba.native import SceneGraph
+from cxrjax.papers.cxr_qba.native import StudySceneGraph
 from cxrjax.papers.cxr_qba.validation.human_labels import load_label_classes, read_label_table
 from cxrjax.papers.cxr_qba.validation.studies import (
     PROTOCOLS,
@@ -69,7 +69,7 @@ def score_tags(labels: Path, graphs: Mapping[str, Path], options: ScoreOptions) 
     if _CHEXPERT in groups and _LONG_TAIL in groups:
         groups[_ALL] = groups[_CHEXPERT] + groups[_LONG_TAIL]
 
-    def count(study: str, graph: SceneGraph) -> Row:
+    def count(study: str, graph: StudySceneGraph) -> Row:
         tags = Tags(graph)
         row: Row = {}
         for which in classes:

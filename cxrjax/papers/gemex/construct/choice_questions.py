@@ -7,7 +7,7 @@ and resembles nothing that is; regions do not overlap. Their order is drawn.
 import random
 from collections.abc import Iterable, Iterator, Sequence
 
-from cxrjax.papers.gemex.construct.facts import Fact
+from cxrjax.papers.gemex.construct.facts import SentenceFact
 from cxrjax.papers.gemex.construct.pool import Pool, words_of
 from cxrjax.papers.gemex.construct.questions import Draft
 from cxrjax.papers.gemex.construct.refine import BY_PLACE, severity_word, spoken, write_facts
@@ -176,7 +176,7 @@ def _single(
     rng: random.Random,
     content: str,
     asked: str,
-    fact: Fact,
+    fact: SentenceFact,
     right: str,
     wrong: Sequence[str],
     reason_absence: Pool | None = None,
@@ -275,5 +275,5 @@ def _belongs(role: str | None, region: str) -> bool:
     return role == region
 
 
-def _regions_of(facts: Iterable[Fact]) -> tuple[str, ...]:
+def _regions_of(facts: Iterable[SentenceFact]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(region for fact in facts for region in fact.regions))

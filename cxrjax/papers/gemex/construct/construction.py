@@ -13,23 +13,23 @@ from cxrjax.papers.gemex.construct.curation import classes_of
 from cxrjax.papers.gemex.construct.questions import (
     MAX_QUESTIONS,
     Draft,
-    Generator,
+    QuestionGenerator,
     RefinedReport,
     check,
 )
 from cxrjax.papers.gemex.construct.refine import Refiner
 from cxrjax.papers.gemex.dialogue import QUESTION_TYPES, assistant_text
 from cxrjax.papers.gemex.native import locate, location_text
-from cxrjax.papers.sources.report import Report
+from cxrjax.papers.sources.report import ImageReport
 from cxrjax.records import Answer, QARecord
-from cxrjax.records import Generator as Maker
+from cxrjax.records import GeneratorInfo as Maker
 from cxrjax.records_io.quality import QualityLog, Unusable
 
 MIN_SENTENCES = 2
 
 
 @dataclasses.dataclass
-class Construction:
+class GemexConstruction:
     """What a build's records have in common, and what is counted on the way.
 
     Attributes:
@@ -37,11 +37,11 @@ class Construction:
     """
 
     refiner: Refiner
-    generator: Generator
+    generator: QuestionGenerator
     quality: QualityLog
     regions: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
 
-    def refine(self, reports: Iterable[Report]) -> Iterator[RefinedReport]:
+    def refine(self, reports: Iterable[ImageReport]) -> Iterator[RefinedReport]:
         """The usable reports, refined."""
         for report, refinement in self.refiner.refine(self._not_short(reports)):
             self.quality.examined["sentences"] += len(report.sentences)
@@ -73,7 +73,7 @@ class Construction:
             if kept < MAX_QUESTIONS:
                 self.quality.warnings[f"reports with less than {MAX_QUESTIONS} questions"] += 1
 
-    def _not_short(self, reports: Iterable[Report]) -> Iterator[Report]:
+    def _not_short(self, reports: Iterable[ImageReport]) -> Iterator[ImageReport]:
         for report in reports:
             count = len(report.sentences)
             if not count:
@@ -85,7 +85,7 @@ class Construction:
             else:
                 yield report
 
-    def _record(self, report: Report, draft: Draft, question_id: str, split: str) -> QARecord:
+    def _record(self, report: ImageReport, draft: Draft, question_id: str, split: str) -> QARecord:
         boxes = []
         for region in draft.regions:
             if report.boxes and region not in report.boxes:

@@ -47,7 +47,7 @@ _REST = re.compile(r"\botherwise\b|\bremainder\b|\belsewhere\b|\bremaining\b|\bp
 
 
 @dataclasses.dataclass(frozen=True)
-class Fact:
+class SentenceFact:
     """One statement.
 
     Attributes:
@@ -75,7 +75,7 @@ class _Mention(NamedTuple):
 
 
 @functools.lru_cache(maxsize=1 << 16)
-def find_facts(text: str, source_regions: tuple[str, ...] = ()) -> tuple[Fact, ...]:
+def find_facts(text: str, source_regions: tuple[str, ...] = ()) -> tuple[SentenceFact, ...]:
     """The statements of a sentence, in order, each once.
 
     Args:
@@ -87,7 +87,7 @@ def find_facts(text: str, source_regions: tuple[str, ...] = ()) -> tuple[Fact, .
     sides = {place.side for place in find_places(plain)} - {None}
     # "Opacity in the left apex, in keeping with upper lobe collapse": the same side.
     only = sides.pop() if len(sides) == 1 else None
-    facts: list[Fact] = []
+    facts: list[SentenceFact] = []
     for part in _clauses(plain):
         facts += _clause_facts(part, words, source_regions, only)
     return tuple(dict.fromkeys(facts))
@@ -110,7 +110,7 @@ def _clauses(text: str) -> list[str]:
 
 def _clause_facts(
     text: str, words: Vocabulary, source_regions: Sequence[str], only_side: str | None
-) -> list[Fact]:
+) -> list[SentenceFact]:
     mentions = _mentions(text, words)
     negated = _negated(text, words)
     facts = []
@@ -130,7 +130,7 @@ def _clause_facts(
         ]
         regions, located = _regions(finding, places, severity, absent, source_regions)
         facts.append(
-            Fact(
+            SentenceFact(
                 mention.name,
                 "neg" if absent else "pos",
                 regions,
@@ -147,7 +147,9 @@ def _clause_facts(
         absent = any(a <= general.start() < b for a, b in negated)
         if absent or words.cues["normal"].search(text, general.start(), general.end()):
             parts = [m for m in structures if m.name != "lungs"]
-            facts += _parts_normal(text, parts) or [Fact(CHEST, "normal", ("bilateral lung",))]
+            facts += _parts_normal(text, parts) or [
+                SentenceFact(CHEST, "normal", ("bilateral lung",))
+            ]
     return facts
 
 
@@ -294,7 +296,7 @@ def _certain(text: str, mention: _Mention, words: Vocabulary) -> bool:
 
 def _normal_facts(
     text: str, structures: Iterable[_Mention], negated: Sequence[tuple[int, int]], words: Vocabulary
-) -> list[Fact]:
+) -> list[SentenceFact]:
     """Parts of the body that the clause calls normal."""
     normal = [m for m in words.cues["normal"].finditer(text)]
     # "not normal", but not the cue "not enlarged" or "without abnormality" itself.
@@ -306,7 +308,7 @@ def _normal_facts(
     return _parts_normal(text, free)
 
 
-def _parts_normal(text: str, structures: Iterable[_Mention]) -> list[Fact]:
+def _parts_normal(text: str, structures: Iterable[_Mention]) -> list[SentenceFact]:
     """These parts of the body are normal."""
     facts = []
     for mention in structures:
@@ -320,5 +322,5 @@ def _parts_normal(text: str, structures: Iterable[_Mention]) -> list[Fact]:
             regions = sided([place for place in places if place.side], what)
         elif structure.region:
             regions = structure.region.split("+")
-        facts.append(Fact(mention.name, "normal", tuple(regions), True))
+        facts.append(SentenceFact(mention.name, "normal", tuple(regions), True))
     return facts

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Iterator
 
-from cxrjax.papers.gemex.construct.facts import Fact
+from cxrjax.papers.gemex.construct.facts import SentenceFact
 from cxrjax.papers.gemex.construct.pool import Pool, words_of
 from cxrjax.papers.gemex.construct.questions import Draft
 from cxrjax.papers.gemex.construct.refine import BY_PLACE, severity_word, spoken
@@ -22,7 +22,7 @@ from cxrjax.radiology_text.english import capital, join
 
 def open_ended(pool: Pool, rng: random.Random) -> Iterator[Draft]:
     """Every open question that the report can answer."""
-    by_region: dict[str, list[Fact]] = {}
+    by_region: dict[str, list[SentenceFact]] = {}
     for fact in pool.present.values():
         for region in fact.regions:
             by_region.setdefault(region, []).append(fact)
@@ -64,7 +64,7 @@ def open_ended(pool: Pool, rng: random.Random) -> Iterator[Draft]:
         )
 
 
-def _about(fact: Fact, rng: random.Random) -> Iterator[Draft]:
+def _about(fact: SentenceFact, rng: random.Random) -> Iterator[Draft]:
     """Questions about one finding: where, how severe, of what cause, meaning what."""
     words = words_of(fact.subject)
     values = finding_values(fact)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from cxrjax.errors import UserError
-from cxrjax.language_model import Client, Estimate, NoAnswer, Request, request
+from cxrjax.language_model import Client, CostEstimate, NoAnswer, Request, request
 from cxrjax.language_model.flags import client_from_flags
 from cxrjax.language_model.request import Form, Strict
 from cxrjax.papers.gemex.construct.questions import (
@@ -26,7 +26,7 @@ from cxrjax.papers.gemex.construct.questions import (
 from cxrjax.papers.gemex.construct.refine import Refinement
 from cxrjax.papers.gemex.dialogue import LETTERS
 from cxrjax.papers.sources.regions import load_regions
-from cxrjax.papers.sources.report import RefinedSentence, Report
+from cxrjax.papers.sources.report import ImageReport, RefinedSentence
 from cxrjax.radiology_text.vocabulary import load_vocabulary
 from cxrjax.records_io.quality import QualityLog
 
@@ -89,7 +89,7 @@ class LanguageModelRefiner:
         self._quality = quality
         self._prompt = prompt or load_prompt()
 
-    def refine(self, reports: Iterable[Report]) -> Iterator[tuple[Report, Refinement]]:
+    def refine(self, reports: Iterable[ImageReport]) -> Iterator[tuple[ImageReport, Refinement]]:
         """Each report with its refined sentences, in order; several are asked for at once.
 
         Raises:
@@ -106,14 +106,14 @@ class LanguageModelRefiner:
                 result = Refinement([], collections.Counter())
             yield report, result
 
-    def estimate(self, reports: Iterable[Report]) -> Estimate:
+    def estimate(self, reports: Iterable[ImageReport]) -> CostEstimate:
         """The dry run: what `refine` would send and cost. Sends nothing."""
         return self.client.estimate(map(self._request, reports))
 
-    def _request(self, report: Report) -> Request[Pairs]:
+    def _request(self, report: ImageReport) -> Request[Pairs]:
         return refining_request(report, self._prompt)
 
-    def _ask(self, report: Report) -> Refinement | NoAnswer:
+    def _ask(self, report: ImageReport) -> Refinement | NoAnswer:
         def check(answer: Pairs) -> None:
             for pair in answer.pairs:
                 _known_region(pair.region)
@@ -130,7 +130,7 @@ class LanguageModelRefiner:
 
 
 class LanguageModelGenerator:
-    """A `Generator` that asks a language model, one request a report.
+    """A `QuestionGenerator` that asks a language model, one request a report.
 
     Args:
         seed: decides the order of choices, which is drawn, not the model's.
@@ -161,7 +161,7 @@ class LanguageModelGenerator:
                 result = []
             yield refined, result
 
-    def estimate(self, reports: Iterable[RefinedReport]) -> Estimate:
+    def estimate(self, reports: Iterable[RefinedReport]) -> CostEstimate:
         """The dry run: what `generate` would send and cost. Sends nothing."""
         return self.client.estimate(map(question_request, reports))
 
@@ -222,7 +222,7 @@ def read_prompt(path: Path) -> dict[str, Any]:
     return prompt
 
 
-def refining_request(report: Report, prompt: Mapping[str, Any]) -> Request[Pairs]:
+def refining_request(report: ImageReport, prompt: Mapping[str, Any]) -> Request[Pairs]:
     """What is asked to refine a report."""
     system = prompt["refine"]["system"].format(regions=", ".join(load_regions().regions))
     lines = [f"{k}: {sentence.text}" for k, sentence in enumerate(report.sentences, start=1)]
@@ -293,7 +293,7 @@ def _check_questions(answer: AskedQuestions) -> None:
             raise ValueError(f"{asked.question!r} needs one answer and no choices")
 
 
-def _refinement(report: Report, answer: Pairs) -> Refinement:
+def _refinement(report: ImageReport, answer: Pairs) -> Refinement:
     cue = load_vocabulary().cues["longitudinal"]
     left_out: collections.Counter[str] = collections.Counter()
     sentences = []

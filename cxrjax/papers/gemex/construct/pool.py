@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Iterable
 
-from cxrjax.papers.gemex.construct.facts import CHEST, Fact, find_facts
+from cxrjax.papers.gemex.construct.facts import CHEST, SentenceFact, find_facts
 from cxrjax.papers.gemex.construct.refine import write_facts
 from cxrjax.papers.sources.regions import load_regions
 from cxrjax.papers.sources.report import RefinedSentence
@@ -21,9 +21,9 @@ class Pool:
         normal: region -> the statement that it is normal; none with a finding in it.
     """
 
-    present: dict[str, Fact]
-    absent: dict[str, Fact]
-    doubtful: dict[str, Fact]
+    present: dict[str, SentenceFact]
+    absent: dict[str, SentenceFact]
+    doubtful: dict[str, SentenceFact]
     normal: dict[str, str]
 
     def unmentioned(self) -> list[str]:
@@ -50,9 +50,9 @@ def words_of(finding: str) -> FindingWords:
 
 def pool_of(sentences: Iterable[RefinedSentence]) -> Pool:
     """The statements of refined sentences; each is about its sentence's region."""
-    present: dict[str, list[Fact]] = {}
-    absent: dict[str, Fact] = {}
-    doubtful: dict[str, Fact] = {}
+    present: dict[str, list[SentenceFact]] = {}
+    absent: dict[str, SentenceFact] = {}
+    doubtful: dict[str, SentenceFact] = {}
     normal: dict[str, str] = {}
     for sentence in sentences:
         for found in find_facts(sentence.text, (sentence.region,)):
@@ -87,7 +87,7 @@ def pool_of(sentences: Iterable[RefinedSentence]) -> Pool:
     )
 
 
-def _merge(facts: list[Fact]) -> Fact:
+def _merge(facts: list[SentenceFact]) -> SentenceFact:
     """One fact for all places; its severity where all that name one agree."""
     regions = load_regions().combine({region for fact in facts for region in fact.regions})
     # "Bilateral lung" is what stands for a place that is not said; another sentence may say it.

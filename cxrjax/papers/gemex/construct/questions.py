@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 from cxrjax.papers.gemex.construct.refine import Refinement
 from cxrjax.papers.gemex.dialogue import LETTERS
-from cxrjax.papers.sources.report import Report
+from cxrjax.papers.sources.report import ImageReport
 from cxrjax.radiology_text.english import plain_words
 from cxrjax.radiology_text.vocabulary import load_vocabulary
 from cxrjax.records_io.quality import Unusable
@@ -62,11 +62,11 @@ class Draft:
 class RefinedReport(NamedTuple):
     """A report and what refining made of it."""
 
-    report: Report
+    report: ImageReport
     refinement: Refinement
 
 
-class Generator(Protocol):
+class QuestionGenerator(Protocol):
     """What makes questions.
 
     Attributes:

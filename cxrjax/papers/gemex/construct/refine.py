@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
-from cxrjax.papers.gemex.construct.facts import CHEST, Fact, find_facts
+from cxrjax.papers.gemex.construct.facts import CHEST, SentenceFact, find_facts
 from cxrjax.papers.sources.regions import load_regions
-from cxrjax.papers.sources.report import RefinedSentence, Report, ReportSentence
+from cxrjax.papers.sources.report import ImageReport, RefinedSentence, ReportSentence
 from cxrjax.radiology_text.english import capital, join
 from cxrjax.radiology_text.vocabulary import load_vocabulary
 
@@ -42,7 +42,7 @@ class Refiner(Protocol):
     name: str
     version: str
 
-    def refine(self, reports: Iterable[Report]) -> Iterator[tuple[Report, Refinement]]:
+    def refine(self, reports: Iterable[ImageReport]) -> Iterator[tuple[ImageReport, Refinement]]:
         """Each report with its refined sentences, in order."""
         ...
 
@@ -53,7 +53,7 @@ class RuleRefiner:
     name = "rules"
     version = "1"
 
-    def refine(self, reports: Iterable[Report]) -> Iterator[tuple[Report, Refinement]]:
+    def refine(self, reports: Iterable[ImageReport]) -> Iterator[tuple[ImageReport, Refinement]]:
         """Each report with its refined sentences, in order."""
         for report in reports:
             left_out: collections.Counter[str] = collections.Counter()
@@ -94,7 +94,7 @@ def refine_sentence(sentence: ReportSentence) -> list[tuple[str, str]] | str:
         if len(known) == 1 and _is_complete(text):
             return [(_tidy(text), known[0])]
         return "no_region"
-    by_region: dict[str, list[Fact]] = {}
+    by_region: dict[str, list[SentenceFact]] = {}
     for fact in facts:
         for region in fact.regions:
             by_region.setdefault(region, []).append(fact)
@@ -139,7 +139,7 @@ def _complete(text: str) -> str | None:
     return f"There {'are' if plural else 'is'} no {what}."
 
 
-def write_facts(facts: Sequence[Fact], region: str) -> list[str]:
+def write_facts(facts: Sequence[SentenceFact], region: str) -> list[str]:
     """Complete sentences that say these facts of one region, in words of our own."""
     sentences = []
     words = load_vocabulary()
@@ -170,7 +170,7 @@ _PART_SUBJECTS = {
 }
 
 
-def _normal_sentence(fact: Fact, region: str) -> str:
+def _normal_sentence(fact: SentenceFact, region: str) -> str:
     if fact.subject == CHEST:
         return "The lungs show no acute abnormality."
     structure = load_vocabulary().structures[fact.subject]
@@ -190,13 +190,13 @@ def spoken(region: str) -> str:
     return "both lungs" if region == "bilateral lung" else f"the {region}"
 
 
-def is_plural(fact: Fact) -> bool:
+def is_plural(fact: SentenceFact) -> bool:
     """Whether the finding's noun takes "are"."""
     words = load_vocabulary().findings[fact.subject]
     return bool(words.plural) and words.plural == words.noun
 
 
-def phrase(fact: Fact) -> str:
+def phrase(fact: SentenceFact) -> str:
     """The finding with article and severity: "a small pleural effusion", "mild cardiomegaly"."""
     words = load_vocabulary().findings[fact.subject]
     adjective = severity_word(fact)
@@ -206,7 +206,7 @@ def phrase(fact: Fact) -> str:
     return f"{'an' if text[0] in 'aeiou' else 'a'} {text}"
 
 
-def severity_word(fact: Fact) -> str | None:
+def severity_word(fact: SentenceFact) -> str | None:
     """The fact's severity in the word that suits its finding."""
     if fact.severity is None:
         return None

@@ -29,7 +29,7 @@ from cxrjax.language_model.flags import add_client_flags, client_from_flags
 from cxrjax.papers.gemex.construct.language_model import LanguageModelRefiner, read_prompt
 from cxrjax.papers.gemex.construct.refine import Refiner, RuleRefiner
 from cxrjax.papers.sources.regions import load_regions
-from cxrjax.papers.sources.report import Report, ReportSentence
+from cxrjax.papers.sources.report import ImageReport, ReportSentence
 from cxrjax.records_io.quality import QualityLog
 
 RULES = {
@@ -43,7 +43,7 @@ RULES = {
 }
 
 
-class Label(NamedTuple):
+class LabelledSentence(NamedTuple):
     """A sentence and the regions that it is to be given."""
 
     label_id: str
@@ -73,8 +73,8 @@ class Accuracy(NamedTuple):
 
 
 def measure(
-    refiner: Refiner, labels: Sequence[Label]
-) -> tuple[dict[int | None, Accuracy], list[tuple[Label, frozenset[str]]]]:
+    refiner: Refiner, labels: Sequence[LabelledSentence]
+) -> tuple[dict[int | None, Accuracy], list[tuple[LabelledSentence, frozenset[str]]]]:
     """(rule -> accuracy, what went wrong: label and the regions that were given)."""
     reports = map(_report, labels)
     right: collections.Counter[int | None] = collections.Counter()
@@ -88,18 +88,18 @@ def measure(
     return {rule: Accuracy(right[rule], total[rule]) for rule in total}, wrong
 
 
-def _report(label: Label) -> Report:
+def _report(label: LabelledSentence) -> ImageReport:
     sentence = ReportSentence(label.sentence)
-    return Report(label.label_id, label.label_id, "", (sentence,), {}, where=label.label_id)
+    return ImageReport(label.label_id, label.label_id, "", (sentence,), {}, where=label.label_id)
 
 
-def read_labels(path: Path) -> list[Label]:
+def read_labels(path: Path) -> list[LabelledSentence]:
     """Labels of a file in either form.
 
     Raises:
         UserError: the file cannot be read, or a line is none (names it).
     """
-    labels: list[Label] = []
+    labels: list[LabelledSentence] = []
     try:
         with open(path, encoding="utf-8") as lines:
             for number, line in enumerate(lines, start=1):
@@ -114,13 +114,15 @@ def read_labels(path: Path) -> list[Label]:
     return labels
 
 
-def _labels(line: str, where: str) -> Iterator[Label]:
+def _labels(line: str, where: str) -> Iterator[LabelledSentence]:
     try:
         row = json.loads(line)
         if "sentences" in row:
             yield from _phantom_labels(row)
             return
-        label = Label(str(row["id"]), row["sentence"], frozenset(row["regions"]), row.get("rule"))
+        label = LabelledSentence(
+            str(row["id"]), row["sentence"], frozenset(row["regions"]), row.get("rule")
+        )
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(
             f"{where}: {error}; expected an object with id, sentence and regions"
@@ -131,7 +133,7 @@ def _labels(line: str, where: str) -> Iterator[Label]:
     yield label
 
 
-def _phantom_labels(row: dict) -> Iterator[Label]:
+def _phantom_labels(row: dict) -> Iterator[LabelledSentence]:
     regions = load_regions()
     for sentence in row["sentences"]:
         # What a sentence about earlier studies is about is no question of regions.
@@ -145,7 +147,7 @@ def _phantom_labels(row: dict) -> Iterator[Label]:
             found.update(name for name in merged if name)
         named = {one for found in by_finding.values() for one in regions.combine(found)}
         label_id = f"{row['study_id']}-{sentence['sentence_id']}"
-        yield Label(label_id, sentence["text"], frozenset(named), None)
+        yield LabelledSentence(label_id, sentence["text"], frozenset(named), None)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -7,7 +7,7 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from cxrjax.papers.gemex.construct.facts import Fact
+from cxrjax.papers.gemex.construct.facts import SentenceFact
 from cxrjax.papers.gemex.construct.pool import Pool, words_of
 from cxrjax.papers.gemex.construct.refine import BY_PLACE, is_plural, phrase, severity_word, spoken
 from cxrjax.radiology_text.english import capital, join
@@ -32,7 +32,7 @@ def question(kind: str, content: str, rng: random.Random, **values: str) -> tupl
     return capital(text), f"v{VERSION}/{kind}/{content}/{number}"
 
 
-def finding_values(fact: Fact) -> dict[str, str]:
+def finding_values(fact: SentenceFact) -> dict[str, str]:
     """What question templates say of a finding that is there."""
     words = words_of(fact.subject)
     return {"finding": with_article(fact.subject), "name": words.noun, "region": places(fact)}
@@ -44,7 +44,7 @@ def with_article(finding: str) -> str:
     return f"{words.article} {words.noun}".strip()
 
 
-def places(fact: Fact) -> str:
+def places(fact: SentenceFact) -> str:
     """The fact's regions, joined: "the left upper lung zone and the spine"."""
     return join([spoken(region) for region in fact.regions])
 
@@ -54,7 +54,7 @@ def is_many(spoken_region: str) -> bool:
     return spoken_region.endswith(("lungs", "structures")) or " and " in spoken_region
 
 
-def reason_present(fact: Fact, rng: random.Random, *also: str) -> str:
+def reason_present(fact: SentenceFact, rng: random.Random, *also: str) -> str:
     """Why: the finding is there, and, by name ("severity", "cause"), what more is known of it."""
     words = words_of(fact.subject)
     finding = phrase(fact)

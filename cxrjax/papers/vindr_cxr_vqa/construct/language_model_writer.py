@@ -16,7 +16,15 @@ from tqdm import tqdm
 
 from cxrjax.images.encode import encode_jpeg
 from cxrjax.images.files import ImageError
-from cxrjax.language_model import Client, Estimate, Image, Message, NoAnswer, Request, request
+from cxrjax.language_model import (
+    Client,
+    CostEstimate,
+    EncodedImage,
+    Message,
+    NoAnswer,
+    Request,
+    request,
+)
 from cxrjax.language_model.flags import client_from_flags
 from cxrjax.language_model.request import Strict
 from cxrjax.papers.vindr_cxr_vqa.annotation import ImageAnnotation
@@ -111,7 +119,7 @@ class LanguageModelWriter:
             elif outcome.wording:
                 yield plan, outcome.wording
 
-    def estimate(self, plans: Iterable[PlannedQuestion]) -> Estimate:
+    def estimate(self, plans: Iterable[PlannedQuestion]) -> CostEstimate:
         """The dry run: what `write` would send and cost at most. Sends nothing."""
         return self.client.estimate(tqdm(self._requests(plans), "counting", unit="question"))
 
@@ -120,7 +128,7 @@ class LanguageModelWriter:
 
     def _with_images(
         self, plans: Iterable[PlannedQuestion]
-    ) -> Iterator[tuple[PlannedQuestion, Image | None]]:
+    ) -> Iterator[tuple[PlannedQuestion, EncodedImage | None]]:
         """Plans with their radiograph; questions of one image that follow each other share it."""
         image_id, image = None, None
         for plan in plans:
@@ -128,15 +136,15 @@ class LanguageModelWriter:
                 image_id, image = plan.image.image_id, self._image(plan.image)
             yield plan, image
 
-    def _image(self, annotation: ImageAnnotation) -> Image | None:
+    def _image(self, annotation: ImageAnnotation) -> EncodedImage | None:
         if self._image_root is None:
             return None
         path = self._image_root / annotation.image_path
         if not path.is_file():
             return None
-        return Image(functools.partial(encode_jpeg, path), "image/jpeg")
+        return EncodedImage(functools.partial(encode_jpeg, path), "image/jpeg")
 
-    def _word(self, item: tuple[PlannedQuestion, Image | None]) -> _Outcome:
+    def _word(self, item: tuple[PlannedQuestion, EncodedImage | None]) -> _Outcome:
         """Asks about one plan; runs in a thread."""
         plan, image = item
         warnings = [] if image else [NO_IMAGE]
@@ -170,7 +178,7 @@ class LanguageModelWriter:
             return answer
         return min(answer, second, key=lambda one: _words_off(one.reason))
 
-    def _request(self, plan: PlannedQuestion, image: Image | None) -> Request[ModelWording]:
+    def _request(self, plan: PlannedQuestion, image: EncodedImage | None) -> Request[ModelWording]:
         text = plan_text(plan, self._prompt)
         return Request(
             (

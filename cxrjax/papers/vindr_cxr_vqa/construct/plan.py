@@ -5,9 +5,9 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Literal, Protocol
 
-from cxrjax.papers.vindr_cxr_vqa.annotation import Finding, ImageAnnotation
+from cxrjax.papers.vindr_cxr_vqa.annotation import FindingBox, ImageAnnotation
 from cxrjax.papers.vindr_cxr_vqa.construct.templates import format_box
-from cxrjax.records import Answer, DatasetName, Generator, Provenance, QARecord, ReaderBox
+from cxrjax.records import Answer, DatasetName, GeneratorInfo, Provenance, QARecord, ReaderBox
 from cxrjax.records_io.quality import PixelBox
 
 
@@ -102,9 +102,9 @@ class Assembly:
     source: Provenance | None = None
 
     @property
-    def generator(self) -> Generator:
+    def generator(self) -> GeneratorInfo:
         """What the records name as the source of their words."""
-        return Generator(name=self.writer.name, version=self.writer.version)
+        return GeneratorInfo(name=self.writer.name, version=self.writer.version)
 
     def records(self, plans: Iterable[PlannedQuestion], split: str) -> Iterator[QARecord]:
         """Records of the plans that the writer has words for, in order."""
@@ -180,7 +180,7 @@ def _answer(
 def reader_boxes(image: ImageAnnotation) -> dict[str, list[ReaderBox]]:
     """What each reader marked, as records have it."""
 
-    def boxes(marked: Iterable[Finding]) -> list[ReaderBox]:
+    def boxes(marked: Iterable[FindingBox]) -> list[ReaderBox]:
         return [ReaderBox(label=finding.label, box=list(finding.box)) for finding in marked]
 
     return {rad_id: boxes(marked) for rad_id, marked in image.readers.items()}

@@ -21,7 +21,7 @@ from cxrjax.papers.vindr_cxr_vqa.construct.box_words import (
     size_rank,
 )
 from cxrjax.papers.vindr_cxr_vqa.construct.plan import REASON_WORDS, PlannedQuestion
-from cxrjax.papers.vindr_cxr_vqa.construct.templates import Templates, format_box
+from cxrjax.papers.vindr_cxr_vqa.construct.templates import VindrTemplates, format_box
 from cxrjax.papers.vindr_cxr_vqa.construct.vocabulary import class_words, reading_remarks
 from cxrjax.radiology_text.english import join
 from cxrjax.records_io.quality import PixelBox
@@ -67,7 +67,7 @@ def _words(text: str) -> int:
     return len(text.split())
 
 
-def write_reason(plan: PlannedQuestion, templates: Templates, rng: Random) -> str:
+def write_reason(plan: PlannedQuestion, templates: VindrTemplates, rng: Random) -> str:
     """The reason for a plan's answer, of as many words as Table 2 says."""
     texts = _Texts(plan.image, templates, rng)
     if plan.style == "list_all":
@@ -82,7 +82,7 @@ def write_reason(plan: PlannedQuestion, templates: Templates, rng: Random) -> st
 class _Texts:
     """Sentences about one image."""
 
-    def __init__(self, image: ImageAnnotation, templates: Templates, rng: Random) -> None:
+    def __init__(self, image: ImageAnnotation, templates: VindrTemplates, rng: Random) -> None:
         self.image = image
         self.rng = rng
         self._templates = templates

@@ -20,7 +20,7 @@ QUESTION_TYPES = ("Where", "What", "Is_there", "How_many", "Which", "Yes_No")
 
 
 @dataclasses.dataclass(frozen=True)
-class Templates:
+class VindrTemplates:
     """One version of the wordings.
 
     Attributes:
@@ -55,10 +55,10 @@ class Templates:
 
 
 @functools.cache
-def load_templates(version: str) -> Templates:
+def load_templates(version: str) -> VindrTemplates:
     """The wordings of a version, from the package's data file."""
     data = read_data(f"templates_v{version}.json")
-    return Templates(data["version"], data["questions"], data["answers"], data["reasons"])
+    return VindrTemplates(data["version"], data["questions"], data["answers"], data["reasons"])
 
 
 def read_data(name: str) -> Any:
