@@ -1,5 +1,6 @@
 """JSON files, checksums, package versions, the git commit, and JSON Lines by key."""
 
+import contextlib
 import fcntl
 import hashlib
 import importlib.metadata
@@ -72,9 +73,37 @@ def _read(path: Path) -> Any:
 
 
 def file_sha256(path: Path) -> str:
-    """SHA-256 of a file's bytes, hexadecimal."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    """SHA-256 of a file's bytes, hexadecimal.
+
+    Raises:
+        UserError: it cannot be read.
+    """
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def hash_lines(lines: Iterable[str]) -> str:
+    """SHA-256 over the sorted lines: the same for the same set."""
+    return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Writes JSON for people: indented, one trailing newline, no NaN."""
+    text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)
+    path.write_text(text + "\n", encoding="utf-8")
+
+
+@contextlib.contextmanager
+def writing(out: Path) -> Iterator[None]:
+    """Turns the operating system's refusals (rights, space) into a line for the user."""
+    try:
+        yield
+    except OSError as error:
+        place = error.filename or out
+        raise UserError(f"{place}: cannot write: {error.strerror}; choose another --out") from None
 
 
 def package_versions(packages: Iterable[str]) -> dict[str, str]:

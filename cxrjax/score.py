@@ -35,6 +35,7 @@ from pathlib import Path
 from cxrjax.cli import garbage_collector_paused, run
 from cxrjax.codecs import CODECS
 from cxrjax.errors import UserError
+from cxrjax.files import write_json
 from cxrjax.language_model.judges.flags import (
     add_judge_flags,
     judge_from_flags,
@@ -43,7 +44,6 @@ from cxrjax.language_model.judges.flags import (
 from cxrjax.metrics.bootstrap import Bootstrap
 from cxrjax.papers.benchmarks import BENCHMARKS, DATA_VALIDATIONS
 from cxrjax.papers.vix_ray.segmentation import SEGMENTERS
-from cxrjax.records_io.output import write_json
 from cxrjax.scoring.bert_score import BertScoreSettings
 from cxrjax.scoring.run_record import check_folder, check_split, write_score_record
 from cxrjax.scoring.scores import GT_MODE_HELP, ScoreOptions, full_markdown, write_scores

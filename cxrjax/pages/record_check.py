@@ -14,6 +14,7 @@ from ml_collections import ConfigDict
 from cxrjax.boxes import iou
 from cxrjax.codecs import get_codec
 from cxrjax.errors import UserError
+from cxrjax.files import writing
 from cxrjax.input_pipeline.examples import (
     EncodedQuestion,
     QuestionEncoder,
@@ -24,7 +25,6 @@ from cxrjax.input_pipeline.examples import (
 from cxrjax.input_pipeline.sources import default_image_root
 from cxrjax.papers.benchmarks import CLOSED_CLASSES
 from cxrjax.records import RECORD_CODECS
-from cxrjax.records_io import output
 from cxrjax.records_io.image_check import check_images
 from cxrjax.records_io.quality import QualityLog
 from cxrjax.records_io.record_problems import (
@@ -211,7 +211,7 @@ def write_result(check: RecordsCheck, out: Path) -> None:
             for problem in check.problems
         ],
     }
-    with output.writing(out):
+    with writing(out):
         text = json.dumps(content, indent=1, ensure_ascii=False)
         (out / RESULT_FILE).write_text(text + "\n", encoding="utf-8")
 
@@ -258,7 +258,7 @@ def write_page(check: RecordsCheck, out: Path, count: int, seed: int = 0) -> Pat
         truth_colour=COLOURS[TRUTH],
         token_colour=COLOURS[BASE],
     )
-    with output.writing(out):
+    with writing(out):
         out.mkdir(parents=True, exist_ok=True)
         (out / PAGE_FILE).write_text(html, encoding="utf-8")
     return out / PAGE_FILE

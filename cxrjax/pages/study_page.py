@@ -18,6 +18,7 @@ import jinja2
 
 from cxrjax import cli
 from cxrjax.errors import UserError
+from cxrjax.files import writing
 from cxrjax.papers.cxr_qba.build import NATIVE
 from cxrjax.papers.cxr_qba.construct.sources import read_studies
 from cxrjax.papers.cxr_qba.construct.study import SourceStudy
@@ -31,7 +32,7 @@ from cxrjax.papers.sources.report import (
     split_sentences,
 )
 from cxrjax.records import QARecord, read_records
-from cxrjax.records_io import output
+from cxrjax.records_io.builder import records_files
 from cxrjax.records_io.quality import QualityLog
 
 TEMPLATE = "study_page.html.j2"
@@ -77,7 +78,7 @@ def write_page(
     page = environment.get_template(TEMPLATE).render(
         studies=sections, source=source.name, of=len(keys), seed=seed
     )
-    with output.writing(out):
+    with writing(out):
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(page, encoding="utf-8")
 
@@ -85,7 +86,7 @@ def write_page(
 def _gemex_questions(build: Path) -> dict[str, list[QARecord]]:
     """Study id -> its questions."""
     asked: dict[str, list[QARecord]] = {}
-    for file in output.records_files(build):
+    for file in records_files(build):
         for record in read_records(file):
             asked.setdefault(record.study_id or record.image_id, []).append(record)
     return asked

@@ -23,11 +23,12 @@ import pyarrow.parquet
 import tqdm
 
 from cxrjax.errors import UserError
+from cxrjax.files import writing
 from cxrjax.papers.vix_ray.native import SYNTHETIC_KEY, write_rows
 from cxrjax.phantoms import render_phantom
 from cxrjax.phantoms.render import SMALLEST
 from cxrjax.phantoms.vix_ray_grammar import LesionCentre, load_grammar
-from cxrjax.records_io import output, workers
+from cxrjax.records_io import workers
 
 # A split as the files call it -> its number, for the phantoms' seeds.
 _SPLITS = {"train": 0, "val": 1, "test": 2}
@@ -96,7 +97,7 @@ def write_synthetic(build: SyntheticViXRay) -> None:
         UserError: the folder cannot be written to, or holds other Parquet files.
     """
     files = dict(_files(build))
-    with output.writing(build.out):
+    with writing(build.out):
         build.out.mkdir(parents=True, exist_ok=True)
         for file in sorted(build.out.glob("*.parquet")):
             if file.name not in files:

@@ -21,6 +21,7 @@ import tqdm
 
 from cxrjax import phantoms
 from cxrjax.errors import UserError
+from cxrjax.files import file_sha256, hash_lines, writing
 from cxrjax.papers.vindr_cxr_vqa.annotation import FindingBox, ImageAnnotation
 from cxrjax.papers.vindr_cxr_vqa.box_table import write_box_table
 from cxrjax.papers.vindr_cxr_vqa.construct.dense_writer import DenseWriter
@@ -30,7 +31,8 @@ from cxrjax.papers.vindr_cxr_vqa.statistics import PHANTOM_PAPER, annotation_val
 from cxrjax.phantoms import Phantom, render_phantom
 from cxrjax.phantoms.render import SMALLEST
 from cxrjax.records import Provenance
-from cxrjax.records_io import output, workers
+from cxrjax.records_io import workers
+from cxrjax.records_io.builder import finish_build, prepare_folder, write_split
 from cxrjax.records_io.quality import PixelBox, QualityLog
 from cxrjax.records_io.statistics import RecordStatistics, compare
 
@@ -107,7 +109,7 @@ class PhantomBuild:
             self.conspicuity,
         )
         renderer = sorted(Path(phantoms.__file__).parent.glob("*.py"))
-        return output.hash_lines([repr(decisive), *map(output.hash_file, renderer)])
+        return hash_lines([repr(decisive), *map(file_sha256, renderer)])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,11 +137,11 @@ def build_phantom_dataset(
         UserError: the folder cannot be written.
     """
     out = build.out
-    output.prepare(out, SPLITS)
+    prepare_folder(out, SPLITS)
     quality = QualityLog()
     images: dict[str, list[ImageAnnotation]] = {split: [] for split in SPLITS}
     hashes: dict[str, list[str]] = {split: [] for split in SPLITS}
-    with output.writing(out):
+    with writing(out):
         (out / "images").mkdir(exist_ok=True)
         (out / "parts").mkdir(exist_ok=True)
         for split, image, sha256 in _rendered(build, render):
@@ -158,7 +160,7 @@ def _write(
 ) -> None:
     out = build.out
     write_box_table(out / BOX_TABLE, [image for split in SPLITS for image in images[split]])
-    table_sha256 = output.hash_file(out / BOX_TABLE)
+    table_sha256 = file_sha256(out / BOX_TABLE)
     source = Provenance(source_file=BOX_TABLE, source_sha256=table_sha256)
     assembly = Assembly("synthetic", DenseWriter(build.seed), source)
     statistics = RecordStatistics()
@@ -166,10 +168,10 @@ def _write(
     for split in SPLITS:
         records = assembly.records(plan_dense(images[split], build.seed), split)
         progress = tqdm.tqdm(records, desc=f"{split} questions", unit="question")
-        splits[split] = output.write_split(out, split, progress, statistics)
-        splits[split]["images_sha256"] = output.hash_lines(hashes[split])
+        splits[split] = write_split(out, split, progress, statistics)
+        splits[split]["images_sha256"] = hash_lines(hashes[split])
     values = statistics.values() | annotation_values(images)
-    output.finish(
+    finish_build(
         out,
         quality,
         compare(values, PHANTOM_PAPER),

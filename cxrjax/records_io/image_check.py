@@ -12,10 +12,11 @@ from typing import Any
 
 import tqdm
 
+from cxrjax.files import writing
 from cxrjax.images.audit import audit_image
 from cxrjax.images.decode import audit_header, image_size, read_image
 from cxrjax.images.files import ImageError
-from cxrjax.records_io import output, workers
+from cxrjax.records_io import workers
 from cxrjax.records_io.quality import QualityLog, Unusable
 
 # In the folder of a build: a line an image, its path, size and time of change, and the verdict.
@@ -63,7 +64,7 @@ def check_images(
     """
     paths = sorted(set(paths))
     checks: dict[Path, ImageCheck] = {}
-    with output.writing(out):
+    with writing(out):
         out.mkdir(parents=True, exist_ok=True)
         known = _read_checks(out / CHECKS_FILE)
         stamps = {path: _stamp(path) for path in paths}

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from cxrjax.errors import UserError
+from cxrjax.files import file_sha256
 from cxrjax.records import FIELDS_HELP, QARecord
-from cxrjax.records_io import output
+from cxrjax.records_io.builder import finish_build, prepare_folder, write_split
 from cxrjax.records_io.image_check import check_images
 from cxrjax.records_io.quality import QualityLog
 from cxrjax.records_io.record_problems import (
@@ -95,20 +96,20 @@ def _set_aside(problems: Iterable[Problem], quality: QualityLog) -> None:
 
 
 def _write(build: OwnBuild, splits: dict[str, list[QARecord]], quality: QualityLog) -> None:
-    output.prepare(build.out, splits)
+    prepare_folder(build.out, splits)
     statistics = RecordStatistics()
     entries = {
-        split: output.write_split(build.out, split, records, statistics)
+        split: write_split(build.out, split, records, statistics)
         for split, records in splits.items()
     }
-    output.finish(
+    finish_build(
         build.out,
         quality,
         compare(statistics.values(), {}),
         {
             "dataset": "records",
             "seed": build.seed,
-            "source": {"path": build.file.name, "sha256": output.hash_file(build.file)},
+            "source": {"path": build.file.name, "sha256": file_sha256(build.file)},
             "splits": entries,
         },
     )

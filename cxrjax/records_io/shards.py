@@ -21,10 +21,9 @@ from array_record.python.array_record_module import ArrayRecordReader, ArrayReco
 from tqdm import tqdm
 
 from cxrjax.errors import UserError
-from cxrjax.files import read_json_object
+from cxrjax.files import file_sha256, hash_lines, read_json_object, write_json, writing
 from cxrjax.records import QARecord, format_record, read_records
-from cxrjax.records_io import output
-from cxrjax.records_io.output import hash_file, hash_lines
+from cxrjax.records_io.builder import records_files
 
 FOLDER = "records"
 # What `data.select` may name; an empty cell is what the record lacks.
@@ -155,8 +154,8 @@ def describe_shard(out: Path, shard: RecordShard) -> Mapping[str, Any]:
         "name": shard.name,
         "questions": shard.questions,
         "images": shard.images,
-        "records_sha256": hash_file(stem.with_name(f"{shard.name}.array_record")),
-        "table_sha256": hash_file(stem.with_name(f"{shard.name}.parquet")),
+        "records_sha256": file_sha256(stem.with_name(f"{shard.name}.array_record")),
+        "table_sha256": file_sha256(stem.with_name(f"{shard.name}.parquet")),
     }
 
 
@@ -180,11 +179,11 @@ def shard_build(source: Path, out: Path, shards: int) -> None:
         UserError: the source is no finished build, or the folder cannot be written.
     """
     manifest = read_json_object(source / "manifest.json")
-    files = output.records_files(source)
+    files = records_files(source)
     if shards < 1:
         raise UserError(f"--num_shards={shards}: expected at least 1")
     splits: dict[str, Any] = {}
-    with output.writing(out):
+    with writing(out):
         (out / "manifest.json").unlink(missing_ok=True)
         for file in files:
             names = [shard_name(file.stem, number, shards) for number in range(shards)]
@@ -193,9 +192,7 @@ def shard_build(source: Path, out: Path, shards: int) -> None:
                 for record in tqdm(by_image(read_records(file)), file.stem, unit=" questions"):
                     writers[_shard_of(record, shards)].add(record)
             splits[file.stem] = describe_split([describe_shard(out, writer) for writer in writers])
-        output.write_json(
-            out / "manifest.json", {**manifest, "format": "array_record", "splits": splits}
-        )
+        write_json(out / "manifest.json", {**manifest, "format": "array_record", "splits": splits})
 
 
 def by_image(records: Iterable[QARecord]) -> Iterator[QARecord]:

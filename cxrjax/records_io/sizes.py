@@ -8,8 +8,9 @@ from typing import Any
 import tqdm
 
 from cxrjax.errors import UserError
+from cxrjax.files import file_sha256
 from cxrjax.records import QARecord, read_records
-from cxrjax.records_io import output
+from cxrjax.records_io.builder import finish_build, prepare_folder, write_split
 from cxrjax.records_io.csv_table import read_table
 from cxrjax.records_io.quality import QualityLog, Unusable, check_box
 from cxrjax.records_io.statistics import RecordStatistics, compare
@@ -100,24 +101,24 @@ def join_sizes(source: Path, table: Path, out: Path) -> None:
         raise UserError(f"{out}: --out is the folder that is read; choose another")
     quality = QualityLog()
     sizes = read_size_table(table, quality)
-    output.prepare(out, files)
+    prepare_folder(out, files)
     statistics = RecordStatistics()
     splits: dict[str, Any] = {}
     for split, path in files.items():
         records = tqdm.tqdm(_joined(path, sizes, source, out, quality), split, unit="question")
-        splits[split] = output.write_split(out, split, records, statistics)
+        splits[split] = write_split(out, split, records, statistics)
     if not any(split["questions"] for split in splits.values()):
         counts = {reason: n for reason, n in quality.counts().items() if n}
         raise UserError(f"{source}: no record left to write; set aside: {counts}")
     pieces = {f"records/{name}": path for name, path in files.items()} | {"sizes": table}
-    output.finish(
+    finish_build(
         out,
         quality,
         compare(statistics.values(), {}),
         {
             "dataset": "sizes",
             "source": {
-                name: {"path": path.name, "sha256": output.hash_file(path)}
+                name: {"path": path.name, "sha256": file_sha256(path)}
                 for name, path in pieces.items()
             },
             "splits": splits,

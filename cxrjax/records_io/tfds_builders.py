@@ -27,10 +27,10 @@ import tensorflow_datasets as tfds
 import tqdm
 
 from cxrjax.errors import UserError
-from cxrjax.files import read_json_object
+from cxrjax.files import read_json_object, writing
 from cxrjax.images.decode import image_size
 from cxrjax.records import QARecord, format_record, read_records
-from cxrjax.records_io import output
+from cxrjax.records_io.builder import records_files
 
 IMAGES_FILE = "images.json"
 MANIFEST = "manifest.json"
@@ -80,7 +80,7 @@ class CxrRecords(tfds.core.GeneratorBasedBuilder):
         folder = Path(self.data_dir)
         (folder / "records").mkdir()
         splits, index = {}, {}
-        for file in output.records_files(self._source):
+        for file in records_files(self._source):
             images = _by_image(file)
             paths = [self._image_root / image_path for _, image_path in images]
             index[file.stem] = [
@@ -143,10 +143,10 @@ def write_tfds(source: Path, out: Path, image_root: Path | None = None) -> Path:
             the data set from another build.
     """
     manifest = read_json_object(source / MANIFEST)
-    files = output.records_files(source)
+    files = records_files(source)
     names = {record.dataset for file in files for record in read_records(file)}
     builder_class = BUILDERS.get(names.pop(), CxrRecords) if len(names) == 1 else CxrRecords
-    with output.writing(out):
+    with writing(out):
         out.mkdir(parents=True, exist_ok=True)
         root = None if image_root is None else str(image_root)
         builder = builder_class(source=str(source), image_root=root, data_dir=str(out))

@@ -12,9 +12,9 @@ from typing import Any
 import tqdm
 
 from cxrjax.distributed import hosts
+from cxrjax.files import writing
 from cxrjax.input_pipeline.dialogue import predict_in_turns
 from cxrjax.input_pipeline.sources import RecordSource
-from cxrjax.records_io.output import writing
 
 # One line of predictions, in the form that `cxrjax.scoring.predictions` reads.
 Line = Mapping[str, Any]

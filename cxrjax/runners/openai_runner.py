@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from cxrjax.errors import UserError
+from cxrjax.files import write_json
 from cxrjax.images.encode import encode_jpeg
 from cxrjax.images.files import ImageError
 from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.language_model import Client, EncodedImage, Message, NoAnswer, Request
 from cxrjax.language_model.flags import client_from_flags
 from cxrjax.records import QARecord
-from cxrjax.records_io.output import write_json
 from cxrjax.runners.base import Answer, Line
 from cxrjax.runners.other_model import (
     NOT_ASKED,

@@ -11,9 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from cxrjax.errors import UserError
-from cxrjax.files import file_sha256, git_commit, package_versions, read_json_object
+from cxrjax.files import (
+    file_sha256,
+    git_commit,
+    hash_lines,
+    package_versions,
+    read_json_object,
+    write_json,
+    writing,
+)
 from cxrjax.records import read_records, strip_answers
-from cxrjax.records_io.output import hash_lines, write_json, writing
 from cxrjax.scoring.scores import Scores, named_file
 
 

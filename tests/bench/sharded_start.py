@@ -20,9 +20,9 @@ from pathlib import Path
 from tqdm import tqdm
 
 from cxrjax.cli import run
+from cxrjax.files import write_json, writing
 from cxrjax.input_pipeline.sharded_source import ShardedSource
 from cxrjax.records import Answer, QARecord, format_record
-from cxrjax.records_io import output
 from cxrjax.records_io.shards import RecordShard, describe_shard, describe_split, shard_name
 
 SHARD_QUESTIONS = 100_000
@@ -36,7 +36,7 @@ def write_synthetic(out: Path, questions: int) -> None:
     """Questions without meaning, the length of CXR-QBA's, in shards."""
     shards = -(-questions // SHARD_QUESTIONS)
     described = []
-    with output.writing(out), tqdm(total=questions, unit=" questions") as bar:
+    with writing(out), tqdm(total=questions, unit=" questions") as bar:
         for number in range(shards):
             shard = RecordShard(out, shard_name("train", number, shards))
             with shard:
@@ -48,7 +48,7 @@ def write_synthetic(out: Path, questions: int) -> None:
                 bar.update(shard.questions)
             described.append(describe_shard(out, shard))
         splits = {"train": describe_split(described)}
-        output.write_json(out / "manifest.json", {"dataset": "synthetic", "splits": splits})
+        write_json(out / "manifest.json", {"dataset": "synthetic", "splits": splits})
 
 
 def _line() -> str:

@@ -7,8 +7,8 @@ from argparse import Namespace
 import pytest
 
 from cxrjax.cli import run
+from cxrjax.files import hash_lines
 from cxrjax.records import QARecord, read_records, strip_answers, write_records
-from cxrjax.records_io.output import hash_lines
 from cxrjax.score import main
 from cxrjax.scoring.run_record import side_file, write_prediction_record
 

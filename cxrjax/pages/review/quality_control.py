@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from cxrjax.errors import UserError
+from cxrjax.files import write_json, writing
 from cxrjax.input_pipeline.sources import default_image_root
 from cxrjax.metrics.bootstrap import Bootstrap
 from cxrjax.pages.review import consensus
@@ -31,7 +32,6 @@ from cxrjax.radiology_text.english import longitudinal_wording
 from cxrjax.records import QARecord, read_records
 from cxrjax.records_io.leakage import find_leakage
 from cxrjax.records_io.near_duplicates import question_variety
-from cxrjax.records_io.output import write_json, writing
 from cxrjax.records_io.quality import QualityLog
 
 _SHOWN = 5  # faults printed of each reason; all are in check.json

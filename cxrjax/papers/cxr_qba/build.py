@@ -16,6 +16,7 @@ from tqdm import tqdm
 
 import cxrjax
 from cxrjax.errors import UserError
+from cxrjax.files import write_json, writing
 from cxrjax.papers.cxr_qba.construct.checks import dangling_questions
 from cxrjax.papers.cxr_qba.construct.construction import (
     CxrQbaConstruction,
@@ -43,7 +44,7 @@ from cxrjax.papers.cxr_qba.study_files import (
     write_study,
 )
 from cxrjax.records import GeneratorInfo, QARecord
-from cxrjax.records_io import output
+from cxrjax.records_io.builder import finish_build, prepare_folder, write_split
 from cxrjax.records_io.quality import QualityLog, Unusable
 from cxrjax.records_io.split import validation_groups
 from cxrjax.records_io.statistics import RecordStatistics, compare
@@ -208,7 +209,7 @@ def _construct(
         extractor.ask_ahead(reports())
     counts = MentionCounts()
     entries: dict[Key, _Entry] = {}
-    with output.writing(build.out):
+    with writing(build.out):
         for study in tqdm(read_studies(build.source, quality), "scene graphs", unit=" studies"):
             key = (study.patient_id, study.study_id)
             if key in entries:
@@ -227,8 +228,8 @@ def _construct(
             )
     if not entries:
         raise _nothing_left(build, quality)
-    with output.writing(build.out):
-        output.write_json(build.out / "sampling_weights.json", counts.to_json())
+    with writing(build.out):
+        write_json(build.out / "sampling_weights.json", counts.to_json())
 
     def unrated(key: Key, files: StudyFiles) -> tuple[StudySceneGraph, StudyQuestions]:
         graph, _ = files.read(key)
@@ -292,12 +293,12 @@ def _write(
     """Both kinds of source, from here on alike; `made_by` is None for the release."""
     release = made_by is None
     splits = _divide(entries, build.seed, quality)
-    output.prepare(build.out, splits)
+    prepare_folder(build.out, splits)
     statistics, records = StudyStatistics(), RecordStatistics()
     # The release's own generator is not ours to name.
     generator = made_by.generator if made_by else None
     manifest = {}
-    with output.writing(build.out), MetadataWriter(build.out / "metadata") as metadata:
+    with writing(build.out), MetadataWriter(build.out / "metadata") as metadata:
         for split, keys in splits.items():
             per_patient = collections.Counter(patient for patient, _ in keys)
             for patient_id, count in per_patient.items():
@@ -319,18 +320,18 @@ def _write(
                     keep = release and not build.lean
                     yield from to_records(kept, shown, split, None, generator, keep)
 
-            manifest[split] = output.write_split(build.out, split, of_split(), records)
+            manifest[split] = write_split(build.out, split, of_split(), records)
         write_quality_mappings(build.out / "metadata" / "quality_mappings.csv")
         values = {**records.values(), **statistics.values()}
         if not values["studies"]:
             raise _nothing_left(build, quality)
         refuse_empty(build.source, sum(own["questions"] for own in manifest.values()), quality)
         (build.out / "tables.md").write_text(markdown(values), encoding="utf-8")
-        output.write_json(
+        write_json(
             build.out / "dataset_info.json",
             {name: values[name] for name in ("patients", "studies", "questions", "sub_answers")},
         )
-    output.finish(
+    finish_build(
         build.out,
         quality,
         compare(values, published() | (stated_counts(build.source) if release else {})),

@@ -37,6 +37,7 @@ import numpy as np
 
 from cxrjax.codecs import Codec, get_codec
 from cxrjax.errors import UserError
+from cxrjax.files import hash_lines
 from cxrjax.metrics import classification, text
 from cxrjax.metrics.bootstrap import Estimate, Figure, Formula, Sums
 from cxrjax.papers.cxr_qba.answers import outcome
@@ -52,7 +53,6 @@ from cxrjax.papers.cxr_qba.counts import (
 from cxrjax.papers.cxr_qba.tables import BREAKDOWN, markdown, rows
 from cxrjax.papers.cxr_qba.truth import ATTRIBUTES, CxrQbaReferences, read_references
 from cxrjax.records import read_records
-from cxrjax.records_io.output import hash_lines
 from cxrjax.scoring.figures import break_down, of, quotient
 from cxrjax.scoring.predictions import Prediction, read_predictions
 from cxrjax.scoring.scores import (

@@ -14,6 +14,7 @@ from typing import Any
 import tqdm
 
 from cxrjax.errors import UserError
+from cxrjax.files import file_sha256, writing
 from cxrjax.papers.gemex import native_files
 from cxrjax.papers.gemex.box_convention import BOX_FORMATS
 from cxrjax.papers.gemex.construct.construction import GemexConstruction, findings_of
@@ -41,7 +42,7 @@ from cxrjax.papers.sources.openi import OpenIReport, is_openi, read_openi
 from cxrjax.papers.sources.report import ImageReport, ReportSentence, split_sentences
 from cxrjax.radiology_text.english import comparing_word
 from cxrjax.records import Provenance, QARecord, read_records
-from cxrjax.records_io import output
+from cxrjax.records_io.builder import finish_build, prepare_folder, write_split
 from cxrjax.records_io.quality import QualityLog, Unusable
 from cxrjax.records_io.split import validation_groups
 from cxrjax.records_io.statistics import RecordStatistics, compare
@@ -161,7 +162,7 @@ def _build_constructed(
     reports_of: _ReportsOf,
 ) -> None:
     quality = construction.quality
-    output.prepare(build.out, splits)
+    prepare_folder(build.out, splits)
     counts, statistics = RecordStatistics(), GemexStatistics()
     entries: dict[str, Any] = {}
     for split, ids in splits.items():
@@ -171,7 +172,7 @@ def _build_constructed(
             # Held in memory: MIMIC-CXR's test split has some three thousand reports.
             refined = _curated(list(refined), build, statistics)
         records = statistics.watch(construction.records(refined, split))
-        entries[split] = output.write_split(build.out, split, records, counts)
+        entries[split] = write_split(build.out, split, records, counts)
     statistics.regions = construction.regions
     if not any(entry["questions"] for entry in entries.values()):
         named = {reason: n for reason, n in quality.counts().items() if n}
@@ -210,13 +211,13 @@ def _finish(
     entries: Mapping[str, Any],
     made_by: Mapping[str, Any],
 ) -> None:
-    with output.writing(build.out):
+    with writing(build.out):
         _write_released_form(build.out, entries)
     draw_figures(build.out / "figures", statistics)
     values = counts.values() | statistics.values()
     for split, entry in entries.items():
         values[f"{split}_images"] = entry["images"]
-    with output.writing(build.out):
+    with writing(build.out):
         (build.out / "tables.md").write_text(table_3(values), encoding="utf-8")
     if values["images_with_more_than_11_questions"]:
         quality.warnings["images with more than 11 questions"] = int(
@@ -224,8 +225,8 @@ def _finish(
         )
     source = {"path": build.source.name}
     if build.source.is_file():
-        source["sha256"] = output.hash_file(build.source)
-    output.finish(
+        source["sha256"] = file_sha256(build.source)
+    finish_build(
         build.out,
         quality,
         compare(values, PAPER),
@@ -274,7 +275,7 @@ def _build_released(build: GemexBuild, files: Sequence[tuple[Path, str]]) -> Non
     quality = QualityLog()
     counts, statistics = RecordStatistics(), GemexStatistics()
     splits = [split for split in SPLITS if any(split == one for _, one in files)]
-    output.prepare(build.out, splits)
+    prepare_folder(build.out, splits)
     images = images_beside(build.source)
     entries = {}
     formats = {}
@@ -291,7 +292,7 @@ def _build_released(build: GemexBuild, files: Sequence[tuple[Path, str]]) -> Non
                 quality,
                 formats[file.name],
                 build.keep_reports,
-                Provenance(source_file=file.name, source_sha256=output.hash_file(file)),
+                Provenance(source_file=file.name, source_sha256=file_sha256(file)),
             )
         )
         records = tqdm.tqdm(rows, unit="question", desc=split)
@@ -301,7 +302,7 @@ def _build_released(build: GemexBuild, files: Sequence[tuple[Path, str]]) -> Non
             paths = (path for file in chosen for path in native_files.image_paths(file))
             checks = check(paths, images, build.out, quality, build.processes)
             records = records_with_images(records, checks, build.out, quality)
-        entries[split] = output.write_split(build.out, split, statistics.watch(records), counts)
+        entries[split] = write_split(build.out, split, statistics.watch(records), counts)
     if not any(entry["questions"] for entry in entries.values()):
         named = {reason: n for reason, n in quality.counts().items() if n}
         raise UserError(f"{build.source}: no usable question; set aside: {named or 'none'}")

@@ -34,6 +34,7 @@ import numpy as np
 
 from cxrjax.codecs import get_codec
 from cxrjax.errors import UserError
+from cxrjax.files import hash_lines
 from cxrjax.language_model.judges import metric_name
 from cxrjax.metrics import classification
 from cxrjax.metrics.bootstrap import Attributes, Columns, Estimate, Figure, Formula, Sums
@@ -52,7 +53,6 @@ from cxrjax.papers.gemex.tables import BROKEN_DOWN_BY, TABLES, markdown, rows
 from cxrjax.papers.gemex.truth import GemexReferences, read_references
 from cxrjax.papers.sources.regions import load_regions
 from cxrjax.records import read_records
-from cxrjax.records_io.output import hash_lines
 from cxrjax.scoring.bert_score import BertScorer
 from cxrjax.scoring.figures import answer_calibration, break_down, of, quotient
 from cxrjax.scoring.judge_failures import judge_failure_rate, judged_mean

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cxrjax.errors import UserError
+from cxrjax.files import file_sha256
 from cxrjax.papers.ms_cxr.native import FINDINGS, find_file, read_native
 from cxrjax.records import QARecord
-from cxrjax.records_io import output
+from cxrjax.records_io.builder import finish_build, prepare_folder, write_split
 from cxrjax.records_io.quality import QualityLog
 from cxrjax.records_io.record_problems import group_of
 from cxrjax.records_io.split import validation_groups
@@ -37,19 +38,18 @@ def build_ms_cxr(source: Path, out: Path, seed: int = 0) -> None:
     """
     file, quality = find_file(source), QualityLog()
     splits = _divide(list(read_native(file, quality)), file, seed, quality)
-    output.prepare(out, splits)
+    prepare_folder(out, splits)
     statistics = RecordStatistics()
     entries = {
-        split: output.write_split(out, split, records, statistics)
-        for split, records in splits.items()
+        split: write_split(out, split, records, statistics) for split, records in splits.items()
     }
     manifest = {
         "dataset": "ms_cxr",
         "seed": seed,
-        "source": {"path": file.name, "sha256": output.hash_file(file)},
+        "source": {"path": file.name, "sha256": file_sha256(file)},
         "splits": entries,
     }
-    output.finish(out, quality, compare(statistics.values(), PAPER), manifest)
+    finish_build(out, quality, compare(statistics.values(), PAPER), manifest)
 
 
 def _divide(

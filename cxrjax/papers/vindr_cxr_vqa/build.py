@@ -13,6 +13,7 @@ from typing import Any
 import tqdm
 
 from cxrjax.errors import UserError
+from cxrjax.files import file_sha256, write_json, writing
 from cxrjax.papers.vindr_cxr_vqa.annotation import ImageAnnotation
 from cxrjax.papers.vindr_cxr_vqa.box_table import check_image_labels, read_box_table
 from cxrjax.papers.vindr_cxr_vqa.construct.mix import MIXES
@@ -46,7 +47,7 @@ from cxrjax.papers.vindr_cxr_vqa.statistics import (
     tables,
 )
 from cxrjax.records import Provenance, QARecord
-from cxrjax.records_io import output
+from cxrjax.records_io.builder import finish_build, prepare_folder, write_split
 from cxrjax.records_io.quality import QualityLog
 from cxrjax.records_io.sizes import read_size_table
 from cxrjax.records_io.split import follow_manifest, read_split_manifest, stratified_validation
@@ -319,7 +320,7 @@ def _write(
     published: dict[str, Published],
     quality: QualityLog,
 ) -> str:
-    output.prepare(build.out, result.records)
+    prepare_folder(build.out, result.records)
     statistics = RecordStatistics()
     splits: dict[str, Any] = {}
     written: list[QARecord] = []
@@ -328,7 +329,7 @@ def _write(
         # The test images are none of the paper's 4,394.
         counted = statistics if split != TEST_SPLIT else RecordStatistics()
         kept: list[QARecord] = []
-        splits[split] = output.write_split(build.out, split, _keeping(records, kept), counted)
+        splits[split] = write_split(build.out, split, _keeping(records, kept), counted)
         members[split] = list(dict.fromkeys(record.image_id for record in kept))
         if split == "validation":
             values["validation_recall_ceiling"] = recall_ceiling(result.images.get(split, []), kept)
@@ -349,9 +350,9 @@ def _write(
     built = f"Source: {build.source.name}; questions by {name}; " + "; ".join(
         f"{key} {value}" for key, value in {"seed": build.seed, **result.notes}.items()
     )
-    with output.writing(build.out):
+    with writing(build.out):
         write_native(build.out / FILE_NAME, written)
-        output.write_json(build.out / SPLIT_FILE, members)
+        write_json(build.out / SPLIT_FILE, members)
         (build.out / TABLES_FILE).write_text(tables(entries, name, built), "utf-8")
     pieces = {
         "table": source.table,
@@ -360,7 +361,7 @@ def _write(
         "test": source.test.table if source.test else None,
         "split_manifest": build.split_manifest,
     }
-    output.finish(
+    finish_build(
         build.out,
         quality,
         entries,
@@ -370,7 +371,7 @@ def _write(
             "generator": generator.model_dump() if generator else None,
             **result.notes,
             "source": {
-                name: {"path": path.name, "sha256": output.hash_file(path)}
+                name: {"path": path.name, "sha256": file_sha256(path)}
                 for name, path in pieces.items()
                 if path
             },
@@ -387,4 +388,4 @@ def _keeping(records: Iterable[QARecord], kept: list[QARecord]) -> Iterable[QARe
 
 
 def _provenance(path: Path) -> Provenance:
-    return Provenance(source_file=path.name, source_sha256=output.hash_file(path))
+    return Provenance(source_file=path.name, source_sha256=file_sha256(path))

@@ -48,6 +48,7 @@ from typing import Any
 import numpy as np
 
 from cxrjax.codecs import Codec, get_codec
+from cxrjax.files import hash_lines
 from cxrjax.metrics import classification
 from cxrjax.metrics.bootstrap import Columns, Estimate, Figure
 from cxrjax.papers.vindr_cxr_vqa.boxes import IOU, ceiling_columns, make_views
@@ -69,7 +70,6 @@ from cxrjax.papers.vindr_cxr_vqa.truth import (
     read_references,
 )
 from cxrjax.records import read_records
-from cxrjax.records_io.output import hash_lines
 from cxrjax.scoring.figures import (
     JoinedColumns,
     answer_calibration,

@@ -19,6 +19,7 @@ from typing import Any
 import tqdm
 
 from cxrjax.errors import UserError
+from cxrjax.files import file_sha256, write_json, writing
 from cxrjax.papers.vix_ray.deidentification import find_identifiers
 from cxrjax.papers.vix_ray.native import SPLITS, count_rows, find_shards, read_rows, write_rows
 from cxrjax.papers.vix_ray.records import NATIVE_ROW, STAGES, VixRayStudy, records, understand
@@ -31,7 +32,7 @@ from cxrjax.papers.vix_ray.statistics import (
     tables_markdown,
 )
 from cxrjax.records import DatasetName, QARecord, format_record, strip_answers
-from cxrjax.records_io import output
+from cxrjax.records_io.builder import finish_build, prepare_folder, write_split
 from cxrjax.records_io.image_check import check_images
 from cxrjax.records_io.quality import QualityLog, Unusable
 from cxrjax.records_io.split import follow_manifest, read_split_manifest
@@ -67,8 +68,8 @@ def build_vix_ray(build: ViXRayBuild) -> None:
     """
     segment = load_segmenter(build.segmenter)
     quality = QualityLog()
-    output.prepare(build.out, [f"{s}{part}" for s in SPLITS for part in _PARTS])
-    with output.writing(build.out):
+    prepare_folder(build.out, [f"{s}{part}" for s in SPLITS for part in _PARTS])
+    with writing(build.out):
         studies = list(_extract(build, quality))
     studies = list(_measured(build, studies, quality))
     if build.split_manifest is not None:
@@ -89,8 +90,8 @@ def build_vix_ray(build: ViXRayBuild) -> None:
     values = statistics.values() | table_values(by_split, segment)
     comparison = compare(values, PAPER)
     phrases = count_phrases(studies)
-    with output.writing(build.out):
-        output.write_json(build.out / "phrases.json", phrases)
+    with writing(build.out):
+        write_json(build.out / "phrases.json", phrases)
         plot_phrases(phrases, build.out)
         tables = tables_markdown(comparison, phrases, build.segmenter, dataset == "synthetic")
         (build.out / "tables.md").write_text(tables, encoding="utf-8")
@@ -99,13 +100,13 @@ def build_vix_ray(build: ViXRayBuild) -> None:
         "dataset": "vix_ray",
         "synthetic": sorted({s.generator for s in studies if s.generator}),
         "segmenter": build.segmenter,
-        "source": [{"path": f.name, "sha256": output.hash_file(f)} for f in files],
+        "source": [{"path": f.name, "sha256": file_sha256(f)} for f in files],
         "splits": entries,
     }
     if build.split_manifest is not None:
-        sha256 = output.hash_file(build.split_manifest)
+        sha256 = file_sha256(build.split_manifest)
         manifest["split_manifest"] = {"path": build.split_manifest.name, "sha256": sha256}
-    output.finish(build.out, quality, comparison, manifest)
+    finish_build(build.out, quality, comparison, manifest)
 
 
 def native_rows(
@@ -163,18 +164,18 @@ def _write_split(
         for study in studies:
             yield from records(study, dataset)
 
-    entry = output.write_split(out, split, _all(), statistics)
+    entry = write_split(out, split, _all(), statistics)
     entry["stages"] = {
-        name: output.write_split(out, f"{split}_{name}", stage(name), RecordStatistics())
+        name: write_split(out, f"{split}_{name}", stage(name), RecordStatistics())
         for name in STAGES
     }
     gold = out / "questions" / f"{split}_stage3_gold.jsonl"
-    with output.writing(out), open(gold, "w", encoding="utf-8") as file:
+    with writing(out), open(gold, "w", encoding="utf-8") as file:
         for record in stage("stage3"):
             if record.history:
                 asked = strip_answers(record).model_copy(update={"history": record.history})
                 file.write(format_record(asked) + "\n")
-    entry["stage3_gold_questions_sha256"] = output.hash_file(gold)
+    entry["stage3_gold_questions_sha256"] = file_sha256(gold)
     return entry
 
 

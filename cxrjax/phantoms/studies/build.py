@@ -18,6 +18,7 @@ import tqdm
 
 from cxrjax import phantoms
 from cxrjax.errors import UserError
+from cxrjax.files import file_sha256, hash_lines, writing
 from cxrjax.phantoms.render import SMALLEST
 from cxrjax.phantoms.studies import tables
 from cxrjax.phantoms.studies.findings import Item, items
@@ -27,7 +28,8 @@ from cxrjax.phantoms.studies.scene_graph import scene_graph
 from cxrjax.phantoms.studies.structures import coco_masks
 from cxrjax.phantoms.studies.views import DrawnView, render_study
 from cxrjax.phantoms.vqa import pixel_box
-from cxrjax.records_io import output, workers
+from cxrjax.records_io import workers
+from cxrjax.records_io.builder import finish_build
 from cxrjax.records_io.quality import QualityLog
 from cxrjax.records_io.statistics import compare
 
@@ -73,7 +75,7 @@ class StudyBuild:
         """Of everything that decides what a patient's files hold."""
         code = [*Path(phantoms.__file__).parent.glob("*.py"), *Path(__file__).parent.glob("*.*")]
         decisive = repr((self.seed, self.long_side))
-        return output.hash_lines([decisive, *(output.hash_file(path) for path in sorted(code))])
+        return hash_lines([decisive, *(file_sha256(path) for path in sorted(code))])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,7 +98,7 @@ def build_phantom_studies(build: StudyBuild) -> None:
         UserError: the folder cannot be written, or holds another build.
     """
     out = build.out
-    with output.writing(out):
+    with writing(out):
         out.mkdir(parents=True, exist_ok=True)
         _refuse_another(build)
         (out / "manifest.json").unlink(missing_ok=True)
@@ -280,7 +282,7 @@ def _finish(build: StudyBuild, studies: Sequence[Mapping[str, Any]]) -> None:
     quality.examined["studies"] = len(studies)
     quality.examined["images"] = len(images)
     hashes = [f"{name} {sha}" for study in studies for name, sha in study["hashes"].items()]
-    output.finish(
+    finish_build(
         build.out,
         quality,
         compare(values, {}),
@@ -291,6 +293,6 @@ def _finish(build: StudyBuild, studies: Sequence[Mapping[str, Any]]) -> None:
             "studies": build.studies,
             "long_side": build.long_side,
             "grammar": "v1",
-            "files_sha256": output.hash_lines(hashes),
+            "files_sha256": hash_lines(hashes),
         },
     )

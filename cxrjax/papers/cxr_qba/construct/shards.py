@@ -25,7 +25,7 @@ from typing import Any
 
 import cxrjax
 from cxrjax.errors import UserError
-from cxrjax.files import read_json_object
+from cxrjax.files import read_json_object, write_json, writing
 from cxrjax.papers.cxr_qba.build import SPLIT_NOT_FOLLOWED, QBABuild
 from cxrjax.papers.cxr_qba.construct.construction import (
     CorpusFacts,
@@ -40,7 +40,7 @@ from cxrjax.papers.cxr_qba.native import StudySceneGraph
 from cxrjax.papers.cxr_qba.records import refuse_empty, to_records
 from cxrjax.papers.cxr_qba.statistics import StudyStatistics, markdown, published
 from cxrjax.records import GeneratorInfo
-from cxrjax.records_io import output
+from cxrjax.records_io.builder import finish_build
 from cxrjax.records_io.quality import QualityLog, Unusable
 from cxrjax.records_io.shards import (
     FOLDER,
@@ -106,7 +106,7 @@ def build_graphs(job: ShardedBuild, number: int) -> CorpusFacts:
     build, how, quality, facts = job.build, job.build.construction(), QualityLog(), CorpusFacts()
     studies: dict[tuple[str, str], dict[str, Any]] = {}
     _begin(job, "graphs", number)
-    with output.writing(build.out), ArrayRecordFile(job.file("scene_graphs", number)) as file:
+    with writing(build.out), ArrayRecordFile(job.file("scene_graphs", number)) as file:
         wanted = lambda patient_id: job.holds(number, patient_id)  # noqa: E731
         for study in read_studies(build.source, quality, wanted):
             key = (study.patient_id, study.study_id)
@@ -170,7 +170,7 @@ def build_questions(job: ShardedBuild, number: int, facts: CorpusFacts) -> None:
     shards: dict[str, RecordShard] = {}
     studies: collections.Counter[tuple[str, str]] = collections.Counter()
     with (
-        output.writing(build.out),
+        writing(build.out),
         contextlib.ExitStack() as files,
         MetadataWriter(metadata_folder) as metadata,
         ArrayRecordFile(job.file("qa", number)) as native,
@@ -250,11 +250,11 @@ def finish(job: ShardedBuild) -> None:
         "questions_per_image": ratio(questions, counts["images"]),
         **statistics.values(),
     }
-    with output.writing(build.out):
+    with writing(build.out):
         write_quality_mappings(build.out / "metadata" / "quality_mappings.csv")
         (build.out / "tables.md").write_text(markdown(values), encoding="utf-8")
-        output.write_json(build.out / "sampling_weights.json", facts.counts.to_json())
-    output.finish(
+        write_json(build.out / "sampling_weights.json", facts.counts.to_json())
+    finish_build(
         build.out,
         quality,
         compare(values, published()),
@@ -278,7 +278,7 @@ def prepare(job: ShardedBuild) -> None:
         UserError: it cannot be written to, or holds a build in another number of shards.
     """
     out, ours = job.build.out, f"-of-{job.shards:05d}.json"
-    with output.writing(out):
+    with writing(out):
         out.mkdir(parents=True, exist_ok=True)
         for path in (out / "parts").glob("*.json"):
             if not path.name.endswith(ours):
@@ -329,7 +329,7 @@ def _begin(job: ShardedBuild, kind: str, number: int) -> None:
 
 
 def _write_part(path: Path, content: dict[str, Any]) -> None:
-    with output.writing(path):
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_suffix(".tmp")
         part.write_bytes(_dump(content))

@@ -18,9 +18,8 @@ from typing import Any, NamedTuple
 import pyarrow.parquet as pq
 
 from cxrjax.errors import UserError
-from cxrjax.files import read_json_object
+from cxrjax.files import read_json_object, write_json, writing
 from cxrjax.records import parse_record
-from cxrjax.records_io import output
 from cxrjax.records_io.shards import FOLDER, read_elements
 from cxrjax.records_io.tfds_builders import KEY_RANGE, MANIFEST, CxrRecords, generate
 
@@ -66,7 +65,7 @@ class CxrQba(CxrRecords):
         del dl_manager
         manifest = read_json_object(self._source / MANIFEST)
         # A folder that TFDS gives its name only when everything in it is written.
-        output.write_json(Path(self.data_dir) / MANIFEST, manifest)
+        write_json(Path(self.data_dir) / MANIFEST, manifest)
         return {
             split: self._examples(_shards(entry["shards"]))
             for split, entry in manifest["splits"].items()
@@ -143,7 +142,7 @@ def write_qba_tfds(
         from apache_beam.options.pipeline_options import PipelineOptions
 
         how["beam_options"] = PipelineOptions(list(beam_options))
-    with output.writing(out):
+    with writing(out):
         out.mkdir(parents=True, exist_ok=True)
         builder = CxrQba(
             source=str(source), image_root=root, beam=beam_options is not None, data_dir=str(out)

@@ -7,9 +7,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from cxrjax.errors import UserError, optional
+from cxrjax.files import writing
 from cxrjax.papers.gemex.construct.curation import TARGET_MIX
 from cxrjax.papers.gemex.statistics import GemexStatistics, in_order
-from cxrjax.records_io import output
 
 _WORDS = 30
 _CLOUD_WORDS = 120
@@ -31,7 +31,7 @@ def draw_figures(folder: Path, statistics: GemexStatistics) -> list[Path]:
         "figure_7_classes": _classes(statistics),
     }
     files = []
-    with output.writing(folder):
+    with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         for name, figure in drawn.items():
             if figure is not None:

@@ -7,31 +7,20 @@ statistics.json           counts beside published figures
 manifest.json             what it was made from, and hashes; written last
 """
 
-import contextlib
 import hashlib
-import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import cxrjax
 from cxrjax.errors import UserError
+from cxrjax.files import hash_lines, write_json, writing
 from cxrjax.records import QARecord, format_record, strip_answers
 from cxrjax.records_io.quality import QualityLog
 from cxrjax.records_io.statistics import RecordStatistics
 
 
-@contextlib.contextmanager
-def writing(out: Path) -> Iterator[None]:
-    """Turns the operating system's refusals (rights, space) into a line for the user."""
-    try:
-        yield
-    except OSError as error:
-        place = error.filename or out
-        raise UserError(f"{place}: cannot write: {error.strerror}; choose another --out") from None
-
-
-def prepare(out: Path, splits: Collection[str]) -> None:
+def prepare_folder(out: Path, splits: Collection[str]) -> None:
     """Makes the folder, and takes away the manifest of an earlier build: this one is unfinished.
 
     Raises:
@@ -88,7 +77,7 @@ def write_split(
     }
 
 
-def finish(
+def finish_build(
     out: Path,
     quality: QualityLog,
     statistics: Mapping[str, Any],
@@ -115,27 +104,3 @@ def records_files(build: Path) -> list[Path]:
     if not files:
         raise UserError(f"{build}: no records in records/*.jsonl; expected the folder of a build")
     return files
-
-
-def hash_lines(lines: Iterable[str]) -> str:
-    """SHA-256 over the sorted lines: the same for the same set."""
-    return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
-
-
-def hash_file(path: Path) -> str:
-    """SHA-256 of a file.
-
-    Raises:
-        UserError: it cannot be read.
-    """
-    try:
-        with open(path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise UserError(f"{path}: cannot read: {error.strerror}") from None
-
-
-def write_json(path: Path, content: Any) -> None:
-    """Writes JSON for people: indented, one trailing newline, no NaN."""
-    text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)
-    path.write_text(text + "\n", encoding="utf-8")
