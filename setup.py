@@ -53,6 +53,8 @@ setup(
     install_requires=[
         "absl-py>=2.1,<3",
         "clu>=0.0.12,<0.1",
+        # Help texts out of the docstrings that tyro reads too.
+        "docstring-parser>=0.17,<1",
         "ensemble-boxes>=1.0.9,<2",
         "flax>=0.12.8,<0.13",
         "grain>=0.2.18,<0.3",
@@ -91,6 +93,7 @@ setup(
         "tokenizers>=0.22,<1",
         "tqdm>=4.66,<5",
         "transformers>=5,<6",
+        "tyro>=1.0,<2",
     ],
     extras_require={
         **OPTIONAL,

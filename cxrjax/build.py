@@ -17,64 +17,98 @@ data/README.md and data/<dataset>/README.md say what the sources look like.
 """
 
 import argparse
+import dataclasses
 import os
+import sys
 from collections.abc import Sequence
-from pathlib import Path
+from typing import Any
 
-from cxrjax.builders import BUILDERS, WITHOUT_SOURCE, add_dataset_flags
+import tyro
+
+from cxrjax.builders import BUILDERS, builder_of
 from cxrjax.cli import run
 from cxrjax.errors import UserError
-from cxrjax.files import read_json_object
-from cxrjax.records_io.quality import BY_RULE
+from cxrjax.records_io.builder import Builder, BuildOptions, SourceOptions
+
+_STYLE = (tyro.conf.FlagCreatePairsOff, tyro.conf.OmitArgPrefixes)
 
 
-def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """Flags of the command; leaves with code 2 where they are unusable."""
-    parser = argparse.ArgumentParser(
-        prog="python -m cxrjax.build",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+@dataclasses.dataclass(frozen=True)
+class _AnyData(SourceOptions):
+    """Flags of all data sets.
+
+    Attributes:
+        dataset: what to build; --dataset=NAME --help shows all flags of NAME.
+        source: file or folder to read; what is drawn needs none.
+    """
+
+    dataset: str
+
+
+def parse_arguments(argv: Sequence[str] | None = None) -> Builder[Any]:
+    """The builder that the flags ask for; leaves with code 2 where they are unusable.
+
+    Raises:
+        UserError: a flag belongs to another data set, or has a value out of its range.
+    """
+    parser = argparse.ArgumentParser("python -m cxrjax.build", allow_abbrev=False, add_help=False)
+    parser.add_argument("--dataset", choices=list(BUILDERS))
+    chosen, words = parser.parse_known_args(sys.argv[1:] if argv is None else argv)
+    if chosen.dataset is None:
+        listed = [f"  {name:18} {summary}" for name, (summary, _, _) in BUILDERS.items()]
+        told = "\n".join([__doc__ or "", "Data sets:", *listed])
+        _parse(_AnyData, parser.prog, words, told)
+        raise AssertionError("it wants --dataset")
+    builder = builder_of(chosen.dataset)
+    _refuse_foreign(chosen.dataset, words)
+    prog = f"{parser.prog} --dataset={chosen.dataset}"
+    told = (builder.__doc__ or "").partition("\n\n")[0]
+    return builder(_parse(builder.options_class, prog, words, told))
+
+
+def _parse(
+    options: type[BuildOptions], prog: str, words: Sequence[str], description: str
+) -> BuildOptions:
+    required = {
+        field.name: tyro.MISSING
+        for field in dataclasses.fields(options)
+        if field.default is field.default_factory is dataclasses.MISSING
+    }
+    return tyro.cli(
+        options,
+        prog=prog,
+        description=description,
+        args=words,
+        default=options(**required, processes=os.cpu_count() or 1),
+        config=_STYLE,
+        use_underscores=True,
     )
-    add = parser.add_argument
-    add("--dataset", required=True, choices=sorted(BUILDERS), help="what to build")
-    add("--out", required=True, type=Path, help="folder to write to")
-    add("--source", type=Path, help="file or folder to read; synthetic sets need none")
-    add("--seed", type=int, default=0, help="decides wordings, splits and phantoms (default 0)")
-    add("--processes", type=int, default=os.cpu_count() or 1, help="workers (default: all cores)")
-    add("--sizes", type=Path, help="table of image sizes (vindr_cxr_vqa, sizes)")
-    add(
-        "--split_manifest",
-        type=Path,
-        help="JSON {split: [image ids]} (default: vindr_cxr_vqa stratified, vix_ray the release's)",
-    )
-    add("--strict", action="store_true", help="end with code 2 if anything was set aside")
-    add_dataset_flags(parser)
-    return parser.parse_args(argv)
+
+
+def _refuse_foreign(dataset: str, words: Sequence[str]) -> None:
+    """Raises `UserError` where a flag is one of another data set: says whose."""
+    flags = {word[2:].partition("=")[0] for word in words if word.startswith("--")}
+    told = []
+    for flag in sorted(flags - _flags_of(builder_of(dataset).options_class)):
+        owners = [n for n in BUILDERS if flag in _flags_of(builder_of(n).options_class)]
+        if owners:
+            told.append(f"--{flag} belongs to --dataset={' and '.join(owners)}")
+    if told:
+        raise UserError(f"--dataset={dataset}: {'; '.join(told)}")
+
+
+def _flags_of(options: type[Any]) -> set[str]:
+    flags: set[str] = set()
+    for field in dataclasses.fields(options):
+        nested = field.default_factory
+        flags |= _flags_of(nested) if isinstance(nested, type) else {field.name}
+    return flags
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Builds what the flags ask for and prints where it is."""
-    flags = parse_arguments(argv)
-    if flags.dataset not in WITHOUT_SOURCE and flags.source is None:
-        raise UserError(f"--dataset={flags.dataset} needs --source=PATH")
-    made = BUILDERS[flags.dataset](flags)
-    if flags.strict and flags.dataset not in ("tfds", "shards"):  # which stop at any defect
-        _refuse_defects(flags.out / "quality.json")
-    print(
-        made or f"{flags.out}: records/, questions/, statistics.json, quality.json, manifest.json"
-    )
-
-
-def _refuse_defects(quality: Path) -> None:
-    """Raises `UserError` where a finished build set something aside that is a defect."""
-    counts = read_json_object(quality)["counts"]
-    defects = {reason: n for reason, n in counts.items() if n and reason not in BY_RULE}
-    if defects:
-        raise UserError(
-            f"{quality}: --strict, and {sum(defects.values()):,} things were set aside: {defects}; "
-            "mend the source, or build without --strict"
-        )
+    builder = parse_arguments(argv)
+    print(builder.estimate() or builder.build())
 
 
 if __name__ == "__main__":

@@ -1,97 +1,94 @@
-"""The build command: flags, exit codes, one line for user errors."""
+"""The flags of `build`: each belongs to a data set, which its help and its errors name."""
 
-import json
+import resource
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from cxrjax import build
+from cxrjax.build import main, parse_arguments
+from cxrjax.builders import BUILDERS, builder_of
 from cxrjax.errors import UserError
+from cxrjax.records_io.builder import Builder, BuildOptions
 
-SAMPLE = Path(__file__).parents[1] / "data" / "vindr_cxr_vqa" / "sample"
-
-
-def _run(*flags: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, "-m", "cxrjax.build", *flags], capture_output=True, text=True, timeout=300
-    )
+ROOT = Path(__file__).parents[1]
+COMMON = {"out", "seed", "processes", "strict"}
 
 
-def test_command_ends_with_zero_and_says_where(tmp_path):
-    source = f"--source={SAMPLE / 'train.csv'}"
-    done = _run("--dataset=vindr_cxr_vqa", source, f"--out={tmp_path}")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert str(tmp_path) in done.stdout
-    assert json.loads((tmp_path / "statistics.json").read_text())["images"]["value"] == 2
+def _help(capsys, *words: str) -> str:
+    with pytest.raises(SystemExit) as end:
+        parse_arguments([*words, "--help"])
+    assert end.value.code == 0
+    return capsys.readouterr().out
 
 
-def test_user_error_is_one_line_and_code_two(tmp_path):
-    done = _run("--dataset=vindr_cxr_vqa", "--source=missing.csv", f"--out={tmp_path}")
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: missing.csv: ") and done.stderr.count("\n") == 1
+@pytest.mark.parametrize("dataset", BUILDERS)
+def test_help_of_a_data_set_shows_its_flags_alone(dataset, capsys):
+    builder = builder_of(dataset)
+    assert issubclass(builder, Builder) and issubclass(builder.options_class, BuildOptions)
+    shown = _help(capsys, f"--dataset={dataset}")
+    assert ("--lean" in shown) == (dataset == "cxr_qba")
+    assert ("--conspicuity" in shown) == (dataset in ("phantom", "vix_ray_synthetic"))
+    assert ("--base_url" in shown) == (dataset in ("cxr_qba", "gemex", "vindr_cxr_vqa"))
+    without = ("phantom", "phantom_studies", "vix_ray_synthetic")
+    assert ("--source" in shown) == (dataset not in without)
+    assert all(f"--{flag}" in shown for flag in COMMON)
+
+
+def test_help_lists_data_sets_and_common_flags(capsys):
+    shown = _help(capsys)
+    assert all(f"  {name} " in shown for name in BUILDERS)
+    assert all(f"--{flag}" in shown for flag in (*COMMON, "source", "dataset"))
+    assert "--lean" not in shown
+
+
+def test_help_takes_less_than_a_second_of_processor_time():
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    command = [sys.executable, "-m", "cxrjax.build", "--help"]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1
+
+
+def test_a_flag_of_another_data_set_is_told_whose_it_is(tmp_path):
+    command = [sys.executable, "-m", "cxrjax.build", "--dataset=phantom", "--lean"]
+    command += ["--coord_format=xywh", f"--out={tmp_path}"]
+    told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert told.returncode == 2 and not list(tmp_path.iterdir())
+    assert told.stderr.splitlines() == [
+        "error: --dataset=phantom: --coord_format belongs to --dataset=gemex; "
+        "--lean belongs to --dataset=cxr_qba"
+    ]
+    with pytest.raises(UserError, match="--sizes belongs to --dataset=sizes and vindr_cxr_vqa"):
+        main(["--dataset=gemex", "--source=x", "--out=y", "--sizes=z"])
+    with pytest.raises(UserError, match="--model belongs to --dataset=cxr_qba and gemex and vind"):
+        main(["--dataset=ms_cxr", "--source=x", "--out=y", "--model=m"])
 
 
 @pytest.mark.parametrize(
-    "flags", [[], ["--dataset=nope", "--out=x"], ["--dataset=phantom"], ["--imagez=3"]]
+    ("words", "told"),
+    [
+        (["--dataset=phantom"], "--out"),
+        (["--dataset=gemex", "--out=x"], "--source"),
+        (["--dataset=phantom", "--out=x", "--image_format=gif"], "gif"),
+        (["--dataset=phantom", "--out=x", "--imag=3"], "--imag"),
+        (["--dataset=phantom", "--out=x", "--images=many"], "many"),
+        (["--dataset=none", "--out=x"], "none"),
+        (["--out=x"], "--dataset"),
+    ],
 )
-def test_unusable_flags_are_code_two(flags, capsys):
-    with pytest.raises(SystemExit) as caught:
-        build.main(flags)
-    assert caught.value.code == 2
-    assert "usage:" in capsys.readouterr().err
+def test_unusable_flags_end_with_code_2(words, told, capsys):
+    with pytest.raises(SystemExit) as end:
+        parse_arguments(words)
+    assert end.value.code == 2 and told in capsys.readouterr().err
 
 
-def test_help(capsys):
-    with pytest.raises(SystemExit) as caught:
-        build.main(["--help"])
-    assert caught.value.code == 0
-    assert "--normal_percent" in capsys.readouterr().out
-
-
-def test_source_is_needed(tmp_path):
-    with pytest.raises(UserError, match="needs --source"):
-        build.main(["--dataset=records", f"--out={tmp_path}"])
-
-
-def test_unwritable_out(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="cannot write: Not a directory"):
-        build.main(
-            ["--dataset=vindr_cxr_vqa", f"--source={SAMPLE}", f"--out={tmp_path / 'file' / 'out'}"]
-        )
-
-
-@pytest.mark.parametrize("blocked", ["records/train.jsonl", "data_v1.json", "quality.json"])
-def test_file_that_cannot_be_written(tmp_path, blocked):
-    (tmp_path / blocked).mkdir(parents=True)
-    with pytest.raises(UserError, match=f"{blocked}: cannot write: Is a directory"):
-        build.main(["--dataset=vindr_cxr_vqa", f"--source={SAMPLE}", f"--out={tmp_path}"])
-
-
-def test_another_builds_splits_are_not_mixed_in(tmp_path):
-    (tmp_path / "records").mkdir()
-    (tmp_path / "records" / "test.jsonl").write_text("")
-    with pytest.raises(UserError, match=r"test\.jsonl: left by another build"):
-        build.main(["--dataset=vindr_cxr_vqa", f"--source={SAMPLE}", f"--out={tmp_path}"])
-
-
-def test_phantom(tmp_path):
-    build.main(
-        [
-            "--dataset=phantom",
-            f"--out={tmp_path}",
-            "--images=3",
-            "--validation_images=2",
-            "--seed=5",
-            "--long_side=64",
-            "--processes=1",
-            "--image_format=jpg",
-            "--normal_percent=0",
-        ]
-    )
-    manifest = json.loads((tmp_path / "manifest.json").read_text())
-    options = {"seed": 5, "long_side": 64, "image_format": "jpg", "normal_percent": 0}
-    assert {name: manifest[name] for name in options} == options
-    assert len(list((tmp_path / "images").glob("*.jpg"))) == 5
+def test_flags_reach_their_options():
+    words = ["--dataset=vindr_cxr_vqa", "--source=a", "--out", "b", "--questions=dense"]
+    words += ["--seed=3", "--strict", "--generator=language_model", "--dry_run", "--price_in=1.5"]
+    options = parse_arguments(words).options
+    assert (options.source, options.out, options.seed) == (Path("a"), Path("b"), 3)
+    assert options.strict and options.questions == "dense" and options.mix == "released"
+    assert options.client.dry_run and options.client.price_in == 1.5
+    assert not options.client.text_only

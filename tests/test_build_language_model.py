@@ -7,7 +7,7 @@ import pytest
 
 from cxrjax.build import main
 from cxrjax.errors import UserError
-from cxrjax.papers.vindr_cxr_vqa.build import VinDrBuild, plan_vindr
+from cxrjax.papers.vindr_cxr_vqa.build import VinDrBuilder, VinDrOptions
 from cxrjax.papers.vindr_cxr_vqa.construct.language_model_writer import load_prompt, plan_text
 from cxrjax.papers.vindr_cxr_vqa.construct.wording_check import written_boxes
 from cxrjax.records import read_records
@@ -29,7 +29,7 @@ def _words(plan):
 @pytest.fixture
 def build(chat, tmp_path, monkeypatch):
     """`build(*flags)` -> the server, which has words for every plan but the first."""
-    plans = plan_vindr(VinDrBuild(TABLE, tmp_path / "out"))
+    plans = VinDrBuilder(VinDrOptions(TABLE, tmp_path / "out")).plan()
     words = {plan_text(plan, load_prompt()): _words(plan) for plan in plans}
     refused = plan_text(plans[0], load_prompt())
 

@@ -1,10 +1,13 @@
 """A language model from flags and the environment."""
 
 import argparse
+import dataclasses
 import math
 import os
 from pathlib import Path
-from typing import get_args
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import docstring_parser
 
 from cxrjax.errors import UserError
 from cxrjax.language_model.answer_cache import AnswerCache
@@ -12,81 +15,116 @@ from cxrjax.language_model.client import Client
 from cxrjax.language_model.settings import Prices, Settings, StructuredOutput, TokenLimitField
 
 BASE_URL = "CXRJAX_LM_BASE_URL"
-
-
 MODEL = "CXRJAX_LM_MODEL"
-
-
 API_KEY = "CXRJAX_LM_API_KEY"
-
-
 PRICE_IN = "CXRJAX_LM_PRICE_IN"
-
-
 PRICE_OUT = "CXRJAX_LM_PRICE_OUT"
 
 
+@dataclasses.dataclass(frozen=True)
+class ClientFlags:
+    """Flags of a language model behind an OpenAI-compatible server.
+
+    They override the environment's CXRJAX_LM_BASE_URL, CXRJAX_LM_MODEL, CXRJAX_LM_PRICE_IN and
+    CXRJAX_LM_PRICE_OUT; the key is read from CXRJAX_LM_API_KEY alone.
+
+    Attributes:
+        base_url: such as http://127.0.0.1:8000/v1
+        model: the model's name, as the server knows it
+        temperature: of sampling (default: the server's own)
+        structured_output: how answers are made to be JSON; `prompt` for servers that know neither
+            of the others
+        token_limit_field: max_tokens for older servers
+        text_only: send no images: for models without vision
+        requests_per_minute: default: no limit
+        concurrency: requests at once
+        timeout: seconds
+        price_in: of a million input tokens
+        price_out: of a million output tokens
+        image_tokens: of an image
+        max_cost: what this run may spend
+        cache: answers already paid for (default: in --out)
+        dry_run: count requests, tokens and cost; send nothing
+        allow_sending: content may leave this machine: the data's terms allow it
+    """
+
+    base_url: str | None = None
+    model: str | None = None
+    temperature: float | None = None
+    structured_output: StructuredOutput = "json_schema"
+    token_limit_field: TokenLimitField = "max_completion_tokens"
+    text_only: bool = False
+    requests_per_minute: float | None = None
+    concurrency: int = 4
+    timeout: float = 180.0
+    price_in: float | None = None
+    price_out: float | None = None
+    image_tokens: int = 2600
+    max_cost: float | None = None
+    cache: Path | None = None
+    dry_run: bool = False
+    allow_sending: bool = False
+
+    def __post_init__(self) -> None:
+        for names, lowest, expected in _RANGES:
+            for name in names:
+                value = getattr(self, name)
+                if value is not None and not lowest <= value < math.inf:
+                    raise UserError(f"--{name}={value}: expected {expected}")
+
+
+_ABOVE_ZERO = math.nextafter(0, 1)
+_RANGES = (
+    (("requests_per_minute", "timeout"), _ABOVE_ZERO, "a number above 0"),
+    (("temperature", "price_in", "price_out", "max_cost"), 0, "a number, 0 or more"),
+    (("concurrency", "image_tokens"), 1, "a whole number from 1 on"),
+)
+
+
 def add_client_flags(parser: argparse.ArgumentParser, text: bool = False) -> None:
-    """Declares the flags, as a group of their own.
+    """Declares those of `ClientFlags`, as a group of their own.
 
     Args:
         text: answers are text of any form: without `--structured_output`, and without
             `--temperature`, which the caller has.
     """
-    group = parser.add_argument_group(
-        "language model",
-        "An OpenAI-compatible server. Flags override the environment's CXRJAX_LM_BASE_URL, "
-        "CXRJAX_LM_MODEL, CXRJAX_LM_PRICE_IN and CXRJAX_LM_PRICE_OUT; the key is read from "
-        "CXRJAX_LM_API_KEY alone.",
-    )
-    add = group.add_argument
-    add("--base_url", metavar="URL", help="such as http://127.0.0.1:8000/v1")
-    add("--model", metavar="NAME", help="the model's name, as the server knows it")
-    if not text:
-        add("--temperature", type=_not_negative, help="of sampling (default: the server's own)")
-        add(
-            "--structured_output",
-            choices=get_args(StructuredOutput),
-            default="json_schema",
-            help="how answers are made to be JSON; `prompt` for servers that know neither of the "
-            "others (default json_schema)",
-        )
-    add(
-        "--token_limit_field",
-        choices=get_args(TokenLimitField),
-        default="max_completion_tokens",
-        help="max_tokens for older servers (default max_completion_tokens)",
-    )
-    add("--text_only", action="store_true", help="send no images: for models without vision")
-    add("--requests_per_minute", type=_positive, metavar="N", help="default: no limit")
-    add("--concurrency", type=_count, default=4, metavar="N", help="requests at once (default 4)")
-    add("--timeout", type=_positive, default=180.0, metavar="S", help="seconds (default 180)")
-    add("--price_in", type=_not_negative, metavar="P", help="of a million input tokens")
-    add("--price_out", type=_not_negative, metavar="P", help="of a million output tokens")
-    add("--image_tokens", type=_count, default=2600, metavar="N", help="of an image (default 2600)")
-    add("--max_cost", type=_not_negative, metavar="C", help="what this run may spend")
-    add("--cache", type=Path, metavar="FILE", help="answers already paid for (default: in --out)")
-    add("--dry_run", action="store_true", help="count requests, tokens and cost; send nothing")
-    add(
-        "--allow_sending",
-        action="store_true",
-        help="content may leave this machine: the data's terms allow it",
-    )
+    told = docstring_parser.parse(ClientFlags.__doc__ or "")
+    group = parser.add_argument_group("language model", told.description)
+    types = get_type_hints(ClientFlags)
+    helps = {one.arg_name: one.description for one in told.params}
+    for field in dataclasses.fields(ClientFlags):
+        kind = types[field.name]
+        how: dict[str, Any] = {"help": helps[field.name], "default": field.default}
+        if kind is bool:
+            how["action"] = "store_true"
+        elif get_origin(kind) is Literal:
+            how["choices"] = get_args(kind)
+        else:
+            how["type"] = next(iter(get_args(kind)), kind)
+        if field.default not in (None, False):
+            how["help"] += f" (default {field.default})"
+        if not text or field.name not in ("temperature", "structured_output"):
+            group.add_argument(f"--{field.name}", **how)
 
 
 def client_from_flags(
-    flags: argparse.Namespace, cache: Path, temperature: float | None = None
+    flags: argparse.Namespace | ClientFlags, cache: Path, temperature: float | None = None
 ) -> Client:
-    """The client that the flags of `add_client_flags` describe.
+    """The client that the flags describe.
 
     Args:
+        flags: `ClientFlags`, or what `add_client_flags` declared.
         cache: the file where `--cache` names none.
         temperature: where the flags were declared for text.
 
     Raises:
-        UserError: the address or the model is named nowhere, one price stands alone, a price in
-            the environment is no number, or the cache cannot be used.
+        UserError: a number is out of range, the address or the model is named nowhere, one price
+            stands alone, a price in the environment is no number, or the cache cannot be used.
     """
+    if isinstance(flags, argparse.Namespace):
+        names = [field.name for field in dataclasses.fields(ClientFlags)]
+        given = {name: value for name, value in vars(flags).items() if name in names}
+        flags = ClientFlags(**{"structured_output": "prompt"} | given)
     base_url = flags.base_url or os.environ.get(BASE_URL)
     if not base_url:
         raise UserError(f"no server named; give --base_url=URL or {BASE_URL}")
@@ -95,7 +133,7 @@ def client_from_flags(
         model=flags.model or os.environ.get(MODEL, ""),
         api_key=os.environ.get(API_KEY, ""),
         temperature=flags.temperature if temperature is None else temperature,
-        structured_output=getattr(flags, "structured_output", "prompt"),
+        structured_output=flags.structured_output,
         token_limit_field=flags.token_limit_field,
         timeout=flags.timeout,
         requests_per_minute=flags.requests_per_minute,
@@ -109,8 +147,9 @@ def client_from_flags(
     return Client(settings, AnswerCache(flags.cache or cache))
 
 
-def _prices(flags: argparse.Namespace) -> Prices | None:
-    price_in, price_out = _price(flags.price_in, PRICE_IN), _price(flags.price_out, PRICE_OUT)
+def _prices(flags: ClientFlags) -> Prices | None:
+    price_in = _price(flags.price_in, PRICE_IN)
+    price_out = _price(flags.price_out, PRICE_OUT)
     if price_in is None and price_out is None:
         return None
     if price_in is None or price_out is None:
@@ -123,35 +162,11 @@ def _price(flag: float | None, variable: str) -> float | None:
     if flag is not None or not text:
         return flag
     try:
-        return _not_negative(text)
-    except argparse.ArgumentTypeError as error:
-        raise UserError(f"{variable}={error}, a million tokens' price") from None
-
-
-def _positive(text: str) -> float:
-    value = _number(text)
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a number above 0")
-    return value
-
-
-def _not_negative(text: str) -> float:
-    value = _number(text)
-    if not 0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a number, 0 or more")
-    return value
-
-
-def _count(text: str) -> int:
-    value = _number(text)
-    if not (value.is_integer() and value >= 1):
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number from 1 on")
-    return int(value)
-
-
-def _number(text: str) -> float:
-    """NaN of what is none, which no range holds."""
-    try:
-        return float(text)
+        value = float(text)
     except ValueError:
-        return math.nan
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise UserError(
+            f"{variable}={text!r}: expected a number, 0 or more, a million tokens' price"
+        )
+    return value

@@ -26,8 +26,7 @@ from cxrjax.input_pipeline.sources import default_image_root
 from cxrjax.papers.benchmarks import CLOSED_CLASSES
 from cxrjax.records import RECORD_CODECS
 from cxrjax.records_io.image_check import check_images
-from cxrjax.records_io.quality import QualityLog
-from cxrjax.records_io.record_problems import (
+from cxrjax.records_io.own_records import (
     Problem,
     RecordLine,
     original_size,
@@ -36,6 +35,7 @@ from cxrjax.records_io.record_problems import (
     records_file,
     split_problems,
 )
+from cxrjax.records_io.quality import QualityLog
 from cxrjax.scoring.overlays import BASE, COLOURS, TRUTH, jpeg_data_uri
 from cxrjax.scoring.templates import template
 from cxrjax.training.base_model import tokenizer_path

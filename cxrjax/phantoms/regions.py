@@ -8,7 +8,7 @@ the lower zone below.
 import numpy as np
 from jaxtyping import Bool, Float
 
-from cxrjax.phantoms import anatomy, skeleton
+from cxrjax.phantoms import anatomy
 from cxrjax.phantoms.anatomy import RIGHT, SIDES, Patient
 from cxrjax.phantoms.canvas import Canvas, Points, ellipse
 
@@ -80,7 +80,7 @@ def _one_side(patient: Patient, side: int) -> dict[str, Shapes]:
     dome = np.array([(side * a, patient.dome_level(side, a)) for a in x])
     base = np.array([(side * 0.97, height), (side * 0.14, height)])
     shapes["hemidiaphragm"] = [(np.concatenate([dome, base]), 1)]
-    shapes["clavicle"] = [(skeleton.clavicles(patient)[0 if side == RIGHT else 1][0], 1)]
+    shapes["clavicle"] = [(anatomy.clavicles(patient)[0 if side == RIGHT else 1][0], 1)]
     return shapes
 
 
@@ -101,7 +101,7 @@ def region_shapes(patient: Patient) -> dict[str, Shapes]:
     junction = np.array((x0 + 0.13 * wide, y0 + 0.26 * high))
     vein_left, vein_right = patient.midline - 0.185, patient.midline - 0.05
     vein_top = 0.12 * height
-    column, _ = skeleton.vertebrae(patient)[0]
+    column, _ = anatomy.vertebrae(patient)[0]
     lungs = [(patient.lung_outlines[side], 0.0) for side in SIDES]
     dome = min(
         patient.dome_level(side, x) for side in SIDES for x in np.linspace(0.14, 0.97, 40).tolist()

@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Float, UInt8
 from PIL import Image, ImageDraw
 
-from cxrjax.phantoms import anatomy, findings, lesions, readers, skeleton
+from cxrjax.phantoms import anatomy, findings, lesions
 from cxrjax.phantoms.anatomy import LEFT, RIGHT, SIDES, Patient
 from cxrjax.phantoms.canvas import Canvas, Field, ellipse, fractal_noise, smooth_noise
 from cxrjax.phantoms.signs import Placement, Scene, Stamp, lesion_box
@@ -41,7 +41,7 @@ class Phantom:
     image: UInt8[np.ndarray, "h w"]
     boxes: Float[np.ndarray, "n 4"]
     labels: list[str]
-    readers: dict[str, list[readers.ReaderFinding]]
+    readers: dict[str, list[findings.ReaderFinding]]
     lungs: dict[str, Float[np.ndarray, "4"]]
     height: int
     width: int
@@ -177,13 +177,13 @@ def _soft_tissue(
 
 def _skeleton(patient: Patient, canvas: Canvas, lung: Field, cover: Field) -> Field:
     """Density of ribs, collar bones, shoulders and spine."""
-    posterior, anterior = skeleton.ribs(patient)
+    posterior, anterior = anatomy.ribs(patient)
     bones = np.float32(0.10) * canvas.mask(posterior, 0.006)
     bones += np.float32(0.065) * canvas.mask(anterior, 0.006)
     # Behind heart, great vessels and the abdomen, ribs drown in scatter.
     bones *= np.float32(0.28) + np.float32(0.72) * lung * (1 - np.float32(0.65) * cover)
-    upper = skeleton.vertebrae(patient) + skeleton.shoulder_bones(patient)
-    bones += np.float32(0.125) * canvas.mask(upper + skeleton.clavicles(patient), 0.006)
+    upper = anatomy.vertebrae(patient) + anatomy.shoulder_bones(patient)
+    bones += np.float32(0.125) * canvas.mask(upper + anatomy.clavicles(patient), 0.006)
     return bones * np.float32(patient.bone)
 
 
@@ -309,7 +309,7 @@ def render_phantom(
             boxes.append(box)
     all_boxes = np.array(boxes, np.float32).reshape(-1, 4)
     presences = [p for p in presences if p.label in labels]
-    marks = readers.read(_generator(seed, index, "readers"), presences, labels, all_boxes)
+    marks = findings.read(_generator(seed, index, "readers"), presences, labels, all_boxes)
     lung_boxes = {
         name: painting.canvas.bounds(patient.lung_outlines[side]) for side, name in SIDES.items()
     }

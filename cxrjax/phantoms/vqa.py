@@ -8,256 +8,237 @@ import dataclasses
 import functools
 import hashlib
 import io
-import json
-import os
 import shutil
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
 import PIL.Image
 import tqdm
+from jaxtyping import UInt8
 
 from cxrjax import phantoms
 from cxrjax.errors import UserError
 from cxrjax.files import file_sha256, hash_lines, writing
 from cxrjax.papers.vindr_cxr_vqa.annotation import FindingBox, ImageAnnotation
 from cxrjax.papers.vindr_cxr_vqa.box_table import write_box_table
-from cxrjax.papers.vindr_cxr_vqa.construct.dense_writer import DenseWriter
-from cxrjax.papers.vindr_cxr_vqa.construct.plan import Assembly
-from cxrjax.papers.vindr_cxr_vqa.construct.questions import MAX_BOXES, plan_dense
+from cxrjax.papers.vindr_cxr_vqa.construct.plan import MAX_BOXES, Assembly, plan_dense
+from cxrjax.papers.vindr_cxr_vqa.construct.template_writer import DenseWriter
 from cxrjax.papers.vindr_cxr_vqa.statistics import PHANTOM_PAPER, annotation_values
 from cxrjax.phantoms import Phantom, render_phantom
 from cxrjax.phantoms.render import SMALLEST
-from cxrjax.records import Provenance
+from cxrjax.records import Provenance, QARecord
 from cxrjax.records_io import workers
-from cxrjax.records_io.builder import finish_build, prepare_folder, write_split
-from cxrjax.records_io.quality import PixelBox, QualityLog
-from cxrjax.records_io.statistics import RecordStatistics, compare
+from cxrjax.records_io.builder import Builder, BuildOptions, describe_file
+from cxrjax.records_io.quality import PixelBox
 
 SPLITS = ("train", "validation")
 BOX_TABLE = "boxes.csv"
-IMAGE_FORMATS = ("png", "jpg")
-_JPEG_QUALITY = 95
 _CHUNK = 16  # images rendered between two marks of progress
 
 
 @dataclasses.dataclass(frozen=True)
-class PhantomBuild:
-    """What to render.
+class PictureOptions(BuildOptions):
+    """Flags of data sets that are made of phantoms.
 
     Attributes:
-        images: number of training images.
-        validation_images: number of held-out images, from another stream of seeds.
-        long_side: longer side of the images in pixels; None leaves each its own size.
-        image_format: "png" (grey, lossless) or "jpg" (grey, quality 95).
-        processes: worker processes; 1 renders in this one.
-        normal_percent: share of images without findings, spread evenly over the indices. Of
-            VinDr-CXR's images 71 % are normal, of VinDr-CXR-VQA's none.
-        conspicuity: as of `render_phantom`.
+        images: training images.
+        validation_images: held-out images, from another stream of seeds.
+        long_side: longer side in pixels (default: each image its own).
+        normal_percent: share without findings, spread evenly. Of VinDr-CXR's images 71 % are
+            normal, of VinDr-CXR-VQA's none.
+        conspicuity: contrast of lesions.
     """
 
-    out: Path
-    images: int
-    validation_images: int
-    seed: int = 0
+    images: int = 3000
+    validation_images: int = 300
     long_side: int | None = None
-    image_format: str = "png"
-    processes: int = 1
     normal_percent: int = 10
     conspicuity: float = 1.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.images < 1 or self.validation_images < 1:
             raise UserError(
                 f"--images={self.images} --validation_images={self.validation_images}: expected "
                 "at least 1 of each"
             )
-        if self.seed < 0:
-            raise UserError(f"--seed={self.seed}: expected 0 or more")
-        if self.processes < 1:
-            raise UserError(f"--processes={self.processes}: expected at least 1")
         if not 0 <= self.normal_percent <= 100:
             raise UserError(f"--normal_percent={self.normal_percent}: expected 0 to 100")
         if not self.conspicuity > 0:
             raise UserError(f"--conspicuity={self.conspicuity}: expected a positive number")
         if self.long_side is not None and self.long_side < SMALLEST:
             raise UserError(f"--long_side={self.long_side}: expected at least {SMALLEST} pixels")
-        if self.image_format not in IMAGE_FORMATS:
-            raise UserError(f"--image_format={self.image_format}: expected one of {IMAGE_FORMATS}")
-
-    def stream(self, split: str) -> int:
-        """The phantom seed of a split. No two (seed, split) share one, whatever the seeds."""
-        return len(SPLITS) * self.seed + SPLITS.index(split)
 
     def count(self, split: str) -> int:
         """Images of a split."""
         return self.images if split == "train" else self.validation_images
 
     def is_normal(self, index: int) -> bool:
-        """Whether image number `index` of a split is to be without findings."""
+        """Says whether image number `index` of a split is to be without findings."""
         return (index + 1) * self.normal_percent // 100 > index * self.normal_percent // 100
+
+    def draw(
+        self, stream: int, index: int, render: Callable[..., Phantom] = render_phantom
+    ) -> Phantom:
+        """Image number `index` of a stream of seeds."""
+        return render(
+            stream,
+            index,
+            long_side=self.long_side,
+            normal=self.is_normal(index),
+            conspicuity=self.conspicuity,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class PhantomOptions(PictureOptions):
+    """Flags of phantoms with VinDr-CXR-VQA's questions.
+
+    Attributes:
+        image_format: png (grey, lossless) or jpg (grey, quality 95).
+    """
+
+    image_format: Literal["png", "jpg"] = "png"
+
+    def stream(self, split: str) -> int:
+        """The phantom seed of a split. No two (seed, split) share one, whatever the seeds."""
+        return len(SPLITS) * self.seed + SPLITS.index(split)
 
     def fingerprint(self) -> str:
         """Of everything that decides how image number i of a split looks."""
-        decisive = (
-            self.seed,
-            self.long_side,
-            self.image_format,
-            self.normal_percent,
-            self.conspicuity,
-        )
+        drawn = (self.seed, self.long_side, self.image_format)
+        decisive = (*drawn, self.normal_percent, self.conspicuity)
         renderer = sorted(Path(phantoms.__file__).parent.glob("*.py"))
         return hash_lines([repr(decisive), *map(file_sha256, renderer)])
 
 
-@dataclasses.dataclass(frozen=True)
-class _Chunk:
-    """Images `start` to `stop` of a split: what one worker renders at a time."""
-
-    split: str
-    start: int
-    stop: int
-
-    @property
-    def name(self) -> str:
-        return f"{self.split}-{self.start:07d}-{self.stop:07d}.json"
-
-
-def build_phantom_dataset(
-    build: PhantomBuild, render: Callable[..., Phantom] = render_phantom
-) -> None:
-    """Renders images and writes them with their box table, records, questions and statistics.
+class PhantomBuilder(Builder[PhantomOptions]):
+    """Renders images and writes them with their box table, records and questions.
 
     Args:
         render: as `render_phantom`; a test may put a faster one.
-
-    Raises:
-        UserError: the folder cannot be written.
     """
-    out = build.out
-    prepare_folder(out, SPLITS)
-    quality = QualityLog()
-    images: dict[str, list[ImageAnnotation]] = {split: [] for split in SPLITS}
-    hashes: dict[str, list[str]] = {split: [] for split in SPLITS}
-    with writing(out):
-        (out / "images").mkdir(exist_ok=True)
-        (out / "parts").mkdir(exist_ok=True)
-        for split, image, sha256 in _rendered(build, render):
-            hashes[split].append(f"{image.image_id} {sha256}")
-            if _answerable(image, quality):
-                images[split].append(image)
-        _write(build, images, hashes, quality)
-        shutil.rmtree(out / "parts")
+
+    dataset = "phantom"
+    options_class = PhantomOptions
+
+    def __init__(
+        self, options: PhantomOptions, render: Callable[..., Phantom] = render_phantom
+    ) -> None:
+        super().__init__(options)
+        self.published = PHANTOM_PAPER
+        self.images: dict[str, list[ImageAnnotation]] = {split: [] for split in SPLITS}
+        self._hashes: dict[str, list[str]] = {split: [] for split in SPLITS}
+        self._render = render
+
+    def build(self) -> str:
+        told = super().build()
+        shutil.rmtree(self.options.out / "parts")
+        return told
+
+    def read(self) -> dict[str, Iterable[QARecord]]:
+        out = self.options.out
+        self.prepare(SPLITS)
+        with writing(out):
+            (out / "images").mkdir(exist_ok=True)
+            (out / "parts").mkdir(exist_ok=True)
+            for split, image, sha256 in self._rendered():
+                self._hashes[split].append(f"{image.image_id} {sha256}")
+                if self._answerable(image):
+                    self.images[split].append(image)
+            every = [image for split in SPLITS for image in self.images[split]]
+            write_box_table(out / BOX_TABLE, every)
+        seed = self.options.seed
+        source = Provenance(source_file=BOX_TABLE, source_sha256=file_sha256(out / BOX_TABLE))
+        self._assembly = Assembly("synthetic", DenseWriter(seed), source)
+        return {
+            split: tqdm.tqdm(
+                self._assembly.records(plan_dense(images, seed), split),
+                desc=f"{split} questions",
+                unit="question",
+            )
+            for split, images in self.images.items()
+        }
+
+    def _rendered(self) -> Iterator[tuple[str, ImageAnnotation, str]]:
+        """(split, annotation, SHA-256 of the image file) in order, rendered or taken up again."""
+        options = self.options
+        chunks = {
+            f"{split}-{start:07d}-{stop:07d}": (split, start, stop)
+            for split in SPLITS
+            for start in range(0, options.count(split), _CHUNK)
+            for stop in [min(start + _CHUNK, options.count(split))]
+        }
+        parts = workers.resumable(
+            functools.partial(_render_chunk, options, self._render),
+            chunks,
+            _files,
+            options.out,
+            options.fingerprint(),
+            options.processes,
+        )
+        total = options.images + options.validation_images
+        with tqdm.tqdm(total=total, unit="image") as progress:
+            for (split, _, _), part in zip(chunks.values(), parts, strict=True):
+                progress.update(len(part))
+                for entry in part:
+                    yield split, _annotation(entry), entry["sha256"]
+
+    def _answerable(self, image: ImageAnnotation) -> bool:
+        """Says whether every class's boxes fit one answer; notes the image where not."""
+        self.quality.examined["images"] += 1
+        for label in image.present:
+            count = len(image.boxes_of(label))
+            if count > MAX_BOXES:
+                found = f"{count} boxes of {label}, expected at most {MAX_BOXES}"
+                where = image.image_path
+                self.quality.set_aside("too_many_boxes", image.image_id, where, found)
+                return False
+        return True
+
+    def write_split(self, split: str, records: Iterable[QARecord]) -> dict[str, Any]:
+        images_sha256 = hash_lines(self._hashes[split])
+        return super().write_split(split, records) | {"images_sha256": images_sha256}
+
+    def values(self) -> dict[str, float | None]:
+        return self.counts.values() | annotation_values(self.images)
+
+    def describe(self) -> dict[str, Any]:
+        names = ("seed", "long_side", "image_format", "normal_percent", "conspicuity")
+        return {
+            **{name: getattr(self.options, name) for name in names},
+            "templates": self._assembly.generator.version,
+            "box_table": describe_file(self.options.out / BOX_TABLE),
+        }
 
 
-def _write(
-    build: PhantomBuild,
-    images: dict[str, list[ImageAnnotation]],
-    hashes: dict[str, list[str]],
-    quality: QualityLog,
-) -> None:
-    out = build.out
-    write_box_table(out / BOX_TABLE, [image for split in SPLITS for image in images[split]])
-    table_sha256 = file_sha256(out / BOX_TABLE)
-    source = Provenance(source_file=BOX_TABLE, source_sha256=table_sha256)
-    assembly = Assembly("synthetic", DenseWriter(build.seed), source)
-    statistics = RecordStatistics()
-    splits: dict[str, Any] = {}
-    for split in SPLITS:
-        records = assembly.records(plan_dense(images[split], build.seed), split)
-        progress = tqdm.tqdm(records, desc=f"{split} questions", unit="question")
-        splits[split] = write_split(out, split, progress, statistics)
-        splits[split]["images_sha256"] = hash_lines(hashes[split])
-    values = statistics.values() | annotation_values(images)
-    finish_build(
-        out,
-        quality,
-        compare(values, PHANTOM_PAPER),
-        {
-            "dataset": "phantom",
-            "seed": build.seed,
-            "long_side": build.long_side,
-            "image_format": build.image_format,
-            "normal_percent": build.normal_percent,
-            "conspicuity": build.conspicuity,
-            "templates": assembly.generator.version,
-            "box_table": {"path": BOX_TABLE, "sha256": table_sha256},
-            "splits": splits,
-        },
-    )
-
-
-def _answerable(image: ImageAnnotation, quality: QualityLog) -> bool:
-    """Whether every class's boxes fit one answer; notes the image where they do not."""
-    quality.examined["images"] += 1
-    for label in image.present:
-        count = len(image.boxes_of(label))
-        if count > MAX_BOXES:
-            found = f"{count} boxes of {label}, expected at most {MAX_BOXES}"
-            quality.set_aside("too_many_boxes", image.image_id, image.image_path, found)
-            return False
-    return True
-
-
-def _rendered(
-    build: PhantomBuild, render: Callable[..., Phantom]
-) -> Iterator[tuple[str, ImageAnnotation, str]]:
-    """(split, annotation, SHA-256 of the image file) in order, rendered or taken up again."""
-    chunks = [
-        _Chunk(split, start, min(start + _CHUNK, build.count(split)))
-        for split in SPLITS
-        for start in range(0, build.count(split), _CHUNK)
-    ]
-    work = functools.partial(_render_chunk, build, build.fingerprint(), render)
-    total = build.images + build.validation_images
-    with workers.pool(build.processes) as apply, tqdm.tqdm(total=total, unit="image") as progress:
-        for chunk, part in zip(chunks, apply(work, chunks), strict=True):
-            progress.update(len(part))
-            for entry in part:
-                yield chunk.split, _annotation(entry), entry["sha256"]
+def _files(entry: dict[str, Any]) -> list[str]:
+    return [entry["image_path"]]
 
 
 def _render_chunk(
-    build: PhantomBuild, fingerprint: str, render: Callable[..., Phantom], chunk: _Chunk
-) -> Sequence[dict[str, Any]]:
-    """Renders and writes some images, unless an earlier, interrupted build did."""
-    part = build.out / "parts" / chunk.name
-    if part.exists():
-        done = json.loads(part.read_text())
-        there = all((build.out / image["image_path"]).is_file() for image in done["images"])
-        if done["fingerprint"] == fingerprint and there:
-            return done["images"]
-    entries = []
-    for index in range(chunk.start, chunk.stop):
-        picture = render(
-            build.stream(chunk.split),
-            index,
-            long_side=build.long_side,
-            normal=build.is_normal(index),
-            conspicuity=build.conspicuity,
+    options: PhantomOptions, render: Callable[..., Phantom], chunk: tuple[str, int, int]
+) -> list[dict[str, Any]]:
+    split, start, stop = chunk
+    return [
+        _save(
+            options.draw(options.stream(split), index, render),
+            options,
+            f"phantom-{options.seed}-{split}-{index:06d}",
         )
-        entries.append(_save(picture, build, f"phantom-{build.seed}-{chunk.split}-{index:06d}"))
-    # Written aside and renamed: a part is there only when all of its images are.
-    aside = part.with_suffix(".tmp")
-    aside.write_text(json.dumps({"fingerprint": fingerprint, "images": entries}))
-    os.replace(aside, part)
-    return entries
+        for index in range(start, stop)
+    ]
 
 
-def _save(picture: Phantom, build: PhantomBuild, image_id: str) -> dict[str, Any]:
+def _save(picture: Phantom, options: PhantomOptions, image_id: str) -> dict[str, Any]:
     """Writes the image; returns its annotation as JSON has it."""
     height, width = picture.image.shape
-    encoded = io.BytesIO()
-    file = PIL.Image.fromarray(picture.image)
-    if build.image_format == "png":
-        # Grain leaves nothing to find for matching: Huffman codes alone are smaller and faster.
-        file.save(encoded, "PNG", compress_level=1, compress_type=zlib.Z_HUFFMAN_ONLY)
-    else:
-        file.save(encoded, "JPEG", quality=_JPEG_QUALITY)
-    path = f"images/{image_id}.{build.image_format}"
-    (build.out / path).write_bytes(encoded.getvalue())
+    encoded = to_png(picture.image) if options.image_format == "png" else to_jpeg(picture.image)
+    path = f"images/{image_id}.{options.image_format}"
+    (options.out / path).write_bytes(encoded)
     truth = [
         (label, pixel_box(box, height, width))
         for label, box in zip(picture.labels, picture.boxes, strict=True)
@@ -272,8 +253,24 @@ def _save(picture: Phantom, build: PhantomBuild, image_id: str) -> dict[str, Any
         "image_hw": (height, width),
         "findings": truth,
         "readers": readers,
-        "sha256": hashlib.sha256(encoded.getvalue()).hexdigest(),
+        "sha256": hashlib.sha256(encoded).hexdigest(),
     }
+
+
+def to_png(image: UInt8[np.ndarray, "h w"]) -> bytes:
+    """Encoded without loss; grain leaves nothing to find for matching: Huffman codes alone are
+    smaller and faster."""
+    encoded = io.BytesIO()
+    how = {"compress_level": 1, "compress_type": zlib.Z_HUFFMAN_ONLY}
+    PIL.Image.fromarray(image).save(encoded, "PNG", **how)
+    return encoded.getvalue()
+
+
+def to_jpeg(image: UInt8[np.ndarray, "h w"], quality: int = 95) -> bytes:
+    """Encoded as grey JPEG."""
+    encoded = io.BytesIO()
+    PIL.Image.fromarray(image).save(encoded, "JPEG", quality=quality)
+    return encoded.getvalue()
 
 
 def _annotation(entry: dict[str, Any]) -> ImageAnnotation:

@@ -1,4 +1,4 @@
-"""The folder that a build leaves behind, the same for every dataset.
+"""The one builder under all data sets, and the folder that it leaves behind.
 
 records/<split>.jsonl     questions with answers
 questions/<split>.jsonl   the same without anything that tells the answer
@@ -7,17 +7,179 @@ statistics.json           counts beside published figures
 manifest.json             what it was made from, and hashes; written last
 """
 
+import abc
+import dataclasses
 import hashlib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Generic, TypeVar
 
 import cxrjax
 from cxrjax.errors import UserError
-from cxrjax.files import hash_lines, write_json, writing
+from cxrjax.files import file_sha256, hash_lines, write_json, writing
 from cxrjax.records import QARecord, format_record, strip_answers
-from cxrjax.records_io.quality import QualityLog
-from cxrjax.records_io.statistics import RecordStatistics
+from cxrjax.records_io.quality import BY_RULE, QualityLog
+from cxrjax.records_io.statistics import Published, RecordStatistics, compare
+
+
+@dataclasses.dataclass(frozen=True)
+class BuildOptions:
+    """Flags of every data set.
+
+    Attributes:
+        out: folder to write to.
+        seed: decides wordings, splits and phantoms.
+        processes: workers.
+        strict: end with code 2 if anything was set aside.
+    """
+
+    out: Path
+    seed: int = dataclasses.field(default=0, kw_only=True)
+    processes: int = dataclasses.field(default=1, kw_only=True)
+    strict: bool = dataclasses.field(default=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if self.seed < 0:
+            raise UserError(f"--seed={self.seed}: expected 0 or more")
+        if self.processes < 1:
+            raise UserError(f"--processes={self.processes}: expected at least 1")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Source:
+    source: Path
+
+
+@dataclasses.dataclass(frozen=True)
+class SourceOptions(BuildOptions, _Source):
+    """Flags of a data set that is read from somewhere; `source` comes before `out`.
+
+    Attributes:
+        source: file or folder to read.
+    """
+
+
+Chosen = TypeVar("Chosen", bound=BuildOptions)
+
+
+class Builder(abc.ABC, Generic[Chosen]):
+    """Makes the folder of a data set, which gives what is its own: at least `read`.
+
+    Attributes:
+        dataset: what the manifest calls it.
+        options_class: its flags.
+        leaves: what lies in the folder at the end, for people.
+        quality: becomes quality.json.
+        counts: of all records written so far.
+        splits: split -> its entry of the manifest, of those that are written.
+        published: name -> the figure that a count is compared with.
+    """
+
+    dataset: ClassVar[str]
+    options_class: ClassVar[type[BuildOptions]]
+    leaves: ClassVar[str] = "records/, questions/, statistics.json, quality.json, manifest.json"
+
+    def __init__(self, options: Chosen) -> None:
+        self.options = options
+        self.quality = QualityLog()
+        self.counts = RecordStatistics()
+        self.splits: dict[str, dict[str, Any]] = {}
+        self.published: Mapping[str, Published] = {}
+
+    @abc.abstractmethod
+    def read(self) -> Mapping[str, Iterable[QARecord]]:
+        """Split -> its records, which may be made while they are written.
+
+        Raises:
+            UserError: the source cannot be read, or nothing in it can be used.
+        """
+
+    def values(self) -> dict[str, float | None]:
+        """Counts for statistics.json, once all records are written."""
+        return self.counts.values()
+
+    def write_files(self, comparison: Mapping[str, Any]) -> None:
+        """Writes what this data set alone leaves; `comparison` is that of statistics.json."""
+
+    def describe(self) -> dict[str, Any]:
+        """What the manifest says between the data set's name and its splits."""
+        return {"seed": self.options.seed}
+
+    def report(self) -> Iterator[str]:
+        """Lines to print when all is written."""
+        return iter(())
+
+    def estimate(self) -> str | None:
+        """What a build would cost, where the flags ask for that in place of a build."""
+        return None
+
+    def build(self) -> str:
+        """Makes the folder.
+
+        Returns:
+            A line that says where it is.
+
+        Raises:
+            UserError: as `read`, nothing was left to write, the folder cannot be written or holds
+                another build, or something was set aside in spite of `strict`.
+        """
+        out = self.options.out
+        records = self.read()
+        self.prepare(records)
+        with writing(out):
+            for split, of_split in records.items():
+                self.splits[split] = self.write_split(split, of_split)
+            if self.splits and not any(entry["questions"] for entry in self.splits.values()):
+                raise self.nothing_left()
+            comparison = compare(self.values(), self.published)
+            self.write_files(comparison)
+        manifest = {"dataset": self.dataset, **self.describe()}
+        if self.splits:
+            manifest["splits"] = self.splits
+        finish_build(out, self.quality, comparison, manifest)
+        for line in self.report():
+            print(line)
+        if self.options.strict:
+            self._refuse_defects()
+        return f"{out}: {self.leaves}"
+
+    def prepare(self, splits: Collection[str]) -> None:
+        """Makes the folder, which is unfinished from here on; may be called twice.
+
+        Raises:
+            UserError: as `prepare_folder`.
+        """
+        prepare_folder(self.options.out, splits)
+
+    def write_split(self, split: str, records: Iterable[QARecord]) -> dict[str, Any]:
+        """Writes a split's files; returns its entry of the manifest."""
+        return write_split(self.options.out, split, records, self.counts)
+
+    def nothing_left(self, what: str = "question", remedy: str = "") -> UserError:
+        """Says that nothing can be used, and why: what was set aside, and the first of it."""
+        counts = {reason: n for reason, n in self.quality.counts().items() if n}
+        first = [f"; the first: {e.where}: {e.reason}: {e.found}" for e in self.quality.entries[:1]]
+        where = getattr(self.options, "source", self.options.out)
+        return UserError(
+            f"{where}: no {what} left to use; set aside: {counts or 'none'}{''.join(first)}{remedy}"
+        )
+
+    def _refuse_defects(self) -> None:
+        defects = {r: n for r, n in self.quality.counts().items() if n and r not in BY_RULE}
+        if defects:
+            raise UserError(
+                f"{self.options.out / 'quality.json'}: --strict, and {sum(defects.values()):,} "
+                f"things were set aside: {defects}; mend the source, or build without --strict"
+            )
+
+
+def describe_file(path: Path) -> dict[str, str]:
+    """A file's entry of the manifest: its name and hash.
+
+    Raises:
+        UserError: it cannot be read.
+    """
+    return {"path": path.name, "sha256": file_sha256(path)}
 
 
 def prepare_folder(out: Path, splits: Collection[str]) -> None:

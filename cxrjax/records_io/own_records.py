@@ -1,137 +1,303 @@
-"""People's own images and records: validated, sizes filled in, divided by patient.
+"""People's own images and records: checked field by field, sizes filled in, divided by patient.
 
 FOLDER/records.jsonl     records as data/README.md documents them; image_hw and split may miss
 FOLDER/...               the images, where image_path says (relative to FOLDER, or absolute)
+
+A record is set aside for the first of its problems; `python -m cxrjax.check_records` shows all.
 """
 
 import collections
 import dataclasses
+import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any, ClassVar
 
+import numpy as np
+
+from cxrjax.codecs import CODECS
 from cxrjax.errors import UserError
-from cxrjax.files import file_sha256
-from cxrjax.records import FIELDS_HELP, QARecord
-from cxrjax.records_io.builder import finish_build, prepare_folder, write_split
-from cxrjax.records_io.image_check import check_images
-from cxrjax.records_io.quality import QualityLog
-from cxrjax.records_io.record_problems import (
-    Problem,
-    RecordLine,
-    group_of,
-    original_size,
-    read_lines,
-    record_problems,
-    records_file,
-    split_problems,
-)
-from cxrjax.records_io.split import validation_groups
-from cxrjax.records_io.statistics import RecordStatistics, compare
+from cxrjax.images.geometry import is_resize
+from cxrjax.records import FIELDS_HELP, QARecord, wrong_fields
+from cxrjax.records_io.builder import Builder, SourceOptions, describe_file
+from cxrjax.records_io.image_check import ImageCheck, check_images
+from cxrjax.records_io.quality import Unusable, check_box
+from cxrjax.records_io.split import group_of, hold_out
+
+FILE_NAME = "records.jsonl"
+# Boxes in text are whole pixels; those in boxes_by_image may be finer.
+_ROUNDING = 0.5 + 1e-3
 
 
 @dataclasses.dataclass(frozen=True)
-class OwnBuild:
-    """What to build, from what.
+class Problem:
+    """One thing that is wrong.
 
     Attributes:
-        source: a folder with records.jsonl, or such a file.
+        reason: a key of `quality.REASONS`.
+        item: the question id; empty where there is none.
+        where: file and line.
+        field: of the record, dotted.
+        found: what was there, and what was expected.
+    """
+
+    reason: str
+    item: str
+    where: str
+    field: str
+    found: str
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordLine:
+    """A record with the file and line it was read from, and its image's file.
+
+    A record without a split has "".
+    """
+
+    record: QARecord
+    where: str
+    image: Path
+
+    def problem(self, reason: str, field: str, found: str) -> Problem:
+        """One of this record's."""
+        return Problem(reason, self.record.question_id, self.where, field, found)
+
+
+def records_file(source: Path) -> Path:
+    """The records of a folder of one's own, or the file itself."""
+    return source / FILE_NAME if source.is_dir() else source
+
+
+def read_lines(file: Path, image_root: Path, problems: list[Problem]) -> Iterator[RecordLine]:
+    """Records with unique ids; what is none goes to `problems`.
+
+    Raises:
+        UserError: the file cannot be read or is not text.
+    """
+    seen: dict[str, str] = {}
+    try:
+        with open(file, encoding="utf-8") as lines:
+            for number, text in enumerate(lines, start=1):
+                if not text.strip():
+                    continue
+                where = f"{file.name}:{number}"
+                text = _with_split(text)
+                wrong = wrong_fields(text)
+                problems += [Problem("invalid_record", "", where, *one) for one in wrong]
+                if wrong:
+                    continue
+                record = QARecord.model_validate_json(text)
+                line = RecordLine(record, where, image_root / record.image_path)
+                if record.question_id in seen:
+                    found = (
+                        f"{record.question_id!r} is a question_id that stood earlier in the file, "
+                        f"in {seen[record.question_id]}"
+                    )
+                    problems.append(line.problem("duplicate_id", "question_id", found))
+                    continue
+                seen[record.question_id] = where
+                yield line
+    except OSError as error:
+        raise UserError(f"{file}: cannot read records: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{file}: not UTF-8 text; expected JSON Lines") from None
+
+
+def _with_split(text: str) -> str:
+    """The line with a split where it is missing or null."""
+    try:
+        fields: Any = json.loads(text)
+    except ValueError:
+        return text
+    if isinstance(fields, dict) and fields.get("split") is None:
+        return json.dumps(fields | {"split": ""})
+    return text
+
+
+def original_size(record: QARecord, image_hw: tuple[int, int]) -> tuple[int, int]:
+    """The size that boxes refer to: the stated one, which the file may be a smaller copy of.
+
+    Args:
+        image_hw: of the file as displayed.
+
+    Raises:
+        Unusable: the file is no resize of the stated size.
+    """
+    if record.image_hw is None:
+        return image_hw
+    if not is_resize(image_hw, record.image_hw):
+        found = f"image_hw {list(record.image_hw)}, but the file has {list(image_hw)} as displayed"
+        raise Unusable("size_mismatch", f"{found}, which is no resize of it")
+    return record.image_hw
+
+
+def record_problems(
+    line: RecordLine,
+    check: ImageCheck,
+    closed_classes: Mapping[str, Sequence[str]],
+    record_codec: str = "vindr_px",
+) -> Iterator[Problem]:
+    """Where a record contradicts itself or its image, most basic first.
+
+    Args:
+        check: of the record's image.
+        closed_classes: data set -> the only labels that its records may have.
+        record_codec: how its answers write boxes, a key of `cxrjax.codecs.CODECS`.
+    """
+    record = line.record
+    try:
+        file_hw = check.size()
+    except Unusable as verdict:
+        yield line.problem(verdict.reason, "image_path", verdict.found)
+        return
+    try:
+        image_hw = original_size(record, file_hw)
+    except Unusable as verdict:
+        yield line.problem(verdict.reason, "image_hw", verdict.found)
+        return  # what its boxes are in is not known
+    classes = closed_classes.get(record.dataset)
+    for number, answer in enumerate(record.answers):
+        for label in answer.labels:
+            if classes and label not in classes:
+                found = f"label {label!r}; expected one of {list(classes)}"
+                yield line.problem("unknown_class", f"answers.{number}.labels", found)
+    for number, answer in enumerate(record.answers):
+        for place, box in enumerate(answer.boxes_by_image.get(record.image_id, [])):
+            try:
+                check_box((box[0], box[1], box[2], box[3]), image_hw)
+            except Unusable as verdict:
+                field = f"answers.{number}.boxes_by_image.{record.image_id}.{place}"
+                yield line.problem(verdict.reason, field, verdict.found)
+    yield from _text_problems(line, *image_hw, record_codec)
+
+
+def _text_problems(
+    line: RecordLine, height: int, width: int, record_codec: str
+) -> Iterator[Problem]:
+    """Boxes written in the answer that don't parse or aren't the record's."""
+    record = line.record
+    decoded = CODECS[record_codec].decode(record.answer_text, height, width, strict=True)
+    failures = [f for f in decoded.failures if f.category not in ("no_box", "refusal")]
+    notation = "<loc_x0_y0_x1_y1>" if record_codec == "vindr_px" else f"that of {record_codec}"
+    for failure in failures:
+        found = f"{failure.text!r} is {failure.category}; expected {notation}"
+        yield line.problem("box_text", "answers.text", found)
+    written = decoded.boxes * np.array([width, height, width, height])
+    boxes = np.array(record.boxes, np.float64).reshape(-1, 4)
+    same = len(boxes) == len(written) and _same_boxes(written, boxes)
+    if len(written) and not failures and not same:
+        yield line.problem(
+            "box_mismatch",
+            "answers",
+            f"{len(written)} boxes in the text, {len(boxes)} in boxes_by_image for "
+            f"{record.image_id}; expected the same",
+        )
+
+
+def _same_boxes(first: np.ndarray, second: np.ndarray) -> bool:
+    """Whether the rows of both [n, 4] agree to rounding, in whatever order."""
+    left = list(second)
+    for box in first:
+        match = next((k for k, o in enumerate(left) if np.abs(o - box).max() <= _ROUNDING), None)
+        if match is None:
+            return False
+        del left[match]
+    return True
+
+
+def split_problems(lines: Sequence[RecordLine]) -> Iterator[tuple[RecordLine, str]]:
+    """Lines whose split cannot be, and why: missing in some, or one patient in two."""
+    given = collections.Counter(bool(line.record.split) for line in lines)
+    first: dict[str, RecordLine] = {}
+    for line in lines:
+        split = line.record.split
+        if not split:
+            if given[True]:
+                yield (
+                    line,
+                    "no split, though other records have one; give all records a split, or none",
+                )
+            continue
+        group = group_of(line.record)
+        other = first.setdefault(group, line)
+        if other.record.split != split:
+            yield (
+                line,
+                f"{group} is in split {split!r} and, in {other.where}, in "
+                f"{other.record.split!r}; a patient may be in one only",
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class OwnRecordsOptions(SourceOptions):
+    """Flags of records of one's own: `source` is a folder with records.jsonl, or such a file."""
+
+
+class OwnRecordsBuilder(Builder[OwnRecordsOptions]):
+    """Writes the usable records by split.
+
+    Attributes:
         closed_classes: data set -> the only labels that its records may have.
     """
 
-    source: Path
-    out: Path
-    seed: int = 0
-    processes: int = 1
-    closed_classes: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
+    dataset = "records"
+    options_class = OwnRecordsOptions
+    closed_classes: ClassVar[Mapping[str, Sequence[str]]] = {}
 
     @property
     def file(self) -> Path:
         """The records file."""
-        return records_file(self.source)
+        return records_file(self.options.source)
 
-
-def build_own_records(build: OwnBuild) -> None:
-    """Writes the usable records by split, with statistics and everything set aside.
-
-    Raises:
-        UserError: the file cannot be read, no record in it can be used, some records have a split
-            and others not, a patient is in two splits, or the folder cannot be written.
-    """
-    quality = QualityLog()
-    problems: list[Problem] = []
-    lines = list(read_lines(build.file, build.file.parent, problems))
-    # The lines that were read, and of the others each once.
-    quality.examined["questions"] = len(lines) + len({problem.where for problem in problems})
-    checks = check_images((line.image for line in lines), quality, build.out, build.processes)
-    kept = []
-    for line in lines:
-        found = next(record_problems(line, checks[line.image], build.closed_classes), None)
-        if found:
-            problems.append(found)
-            continue
-        image_hw = original_size(line.record, checks[line.image].size())
-        image_path = os.path.relpath(line.image, build.out)
-        update = {"image_hw": image_hw, "image_path": image_path}
-        kept.append(dataclasses.replace(line, record=line.record.model_copy(update=update)))
-    _set_aside(problems, quality)
-    if not kept:
-        first = quality.entries[0] if quality.entries else None
-        reason = f"; the first: {first.where}: {first.reason}: {first.found}" if first else ""
-        raise UserError(f"{build.file}: no usable record{reason}")
-    _write(build, _by_split(kept, build.seed), quality)
-
-
-def _set_aside(problems: Iterable[Problem], quality: QualityLog) -> None:
-    """Each record under the first of its problems."""
-    seen = set()
-    for problem in problems:
-        if problem.where in seen:
-            continue
-        seen.add(problem.where)
-        found = problem.found
-        if problem.reason == "invalid_record":
-            found = f"{problem.field}: {found} ({FIELDS_HELP})"
-        quality.set_aside(problem.reason, problem.item, problem.where, found)
-
-
-def _write(build: OwnBuild, splits: dict[str, list[QARecord]], quality: QualityLog) -> None:
-    prepare_folder(build.out, splits)
-    statistics = RecordStatistics()
-    entries = {
-        split: write_split(build.out, split, records, statistics)
-        for split, records in splits.items()
-    }
-    finish_build(
-        build.out,
-        quality,
-        compare(statistics.values(), {}),
-        {
-            "dataset": "records",
-            "seed": build.seed,
-            "source": {"path": build.file.name, "sha256": file_sha256(build.file)},
-            "splits": entries,
-        },
-    )
-
-
-def _by_split(lines: Sequence[RecordLine], seed: int) -> dict[str, list[QARecord]]:
-    """Records by split: as they say, or 85 % and 15 % of the patients where none says."""
-    for line, found in split_problems(lines):
-        raise UserError(f"{line.where}: {found}")
-    if lines[0].record.split:
-        splits: dict[str, list[QARecord]] = collections.defaultdict(list)
+    def read(self) -> dict[str, list[QARecord]]:
+        problems: list[Problem] = []
+        lines = list(read_lines(self.file, self.file.parent, problems))
+        # The lines that were read, and of the others each once.
+        others = len({problem.where for problem in problems})
+        self.quality.examined["questions"] = len(lines) + others
+        images = (line.image for line in lines)
+        out = self.options.out
+        checks = check_images(images, self.quality, out, self.options.processes)
+        kept = []
         for line in lines:
-            splits[line.record.split].append(line.record)
+            found = next(record_problems(line, checks[line.image], self.closed_classes), None)
+            if found:
+                problems.append(found)
+                continue
+            image_hw = original_size(line.record, checks[line.image].size())
+            update = {"image_hw": image_hw, "image_path": os.path.relpath(line.image, out)}
+            kept.append(dataclasses.replace(line, record=line.record.model_copy(update=update)))
+        self._set_aside(problems)
+        if not kept:
+            raise self.nothing_left("record")
+        return self._by_split(kept)
+
+    def _set_aside(self, problems: Iterable[Problem]) -> None:
+        """Each record under the first of its problems."""
+        seen = set()
+        for problem in problems:
+            if problem.where in seen:
+                continue
+            seen.add(problem.where)
+            found = problem.found
+            if problem.reason == "invalid_record":
+                found = f"{problem.field}: {found} ({FIELDS_HELP})"
+            self.quality.set_aside(problem.reason, problem.item, problem.where, found)
+
+    def _by_split(self, lines: Sequence[RecordLine]) -> dict[str, list[QARecord]]:
+        """Records by split: as they say, or 85 % and 15 % of the patients where none says."""
+        for line, found in split_problems(lines):
+            raise UserError(f"{line.where}: {found}")
+        records = [line.record for line in lines]
+        if not records[0].split:
+            remedy = "give every record a split"
+            return hold_out(records, self.options.seed, lines[0].where, remedy)
+        splits: dict[str, list[QARecord]] = collections.defaultdict(list)
+        for record in records:
+            splits[record.split].append(record)
         return dict(sorted(splits.items()))
-    validation = validation_groups({group_of(line.record) for line in lines}, seed)
-    if not validation:
-        raise UserError(
-            f"{lines[0].where}: all records are of one patient ({group_of(lines[0].record)}), "
-            "which cannot be divided; give every record a split"
-        )
-    divided: dict[str, list[QARecord]] = {"train": [], "validation": []}
-    for line in lines:
-        split = "validation" if group_of(line.record) in validation else "train"
-        divided[split].append(line.record.model_copy(update={"split": split}))
-    return divided
+
+    def describe(self) -> dict[str, Any]:
+        return {"seed": self.options.seed, "source": describe_file(self.file)}

@@ -2,8 +2,10 @@
 
 import collections
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
+import tomllib
+from collections.abc import Hashable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Generic, TypeVar
 
 PixelBox = tuple[float, float, float, float]
 
@@ -12,62 +14,11 @@ _LARGEST = 1e9
 # Characters of a box in a message: a whole number may have thousands of digits.
 _MAX_SHOWN = 200
 
+_TOLD = tomllib.loads(Path(__file__).with_name("quality_reasons.toml").read_text("utf-8"))
 # Why something was set aside, as quality.json explains it.
-REASONS = {
-    "answer_leakage": "a question that contains its own answer",
-    "answer_too_long": "an answer of more tokens than the configuration has room for",
-    "bad_box": "a box without area, with a missing or unreadable coordinate",
-    "bad_encoding": "text that is not UTF-8",
-    "bad_size": "an image size that is not two whole numbers of pixels",
-    "box_mismatch": "boxes in the text that are not the record's boxes",
-    "box_outside_image": "a box that reaches beyond the image",
-    "box_text": "an answer whose box notation does not parse",
-    "choices_not_exclusive": "options of which one holds what another says, or that are the same",
-    "class_id_mismatch": "a class id that belongs to another class name",
-    "class_not_selected": "a VinDr-CXR label that is not among the 14 classes of VinDr-CXR-VQA",
-    "contradicted_observation": "a denial in a report of something that the report says is there",
-    "contradictory_rows": "a reader who marked a finding and, on the same image, none",
-    "dangling_id": "an id that refers to nothing in its file",
-    "duplicate_id": "an identifier that was used before",
-    "duplicate_row": "a row of a table that stood there before, word for word",
-    "empty_report": "a report without findings and impression",
-    "generator_failed": "a question or a report for which the language model gave no usable words",
-    "invalid_graph": "a scene graph or question file that contradicts itself or its study",
-    "invalid_record": "a record with a missing, superfluous or mistyped field",
-    "longitudinal": "wording that compares with an earlier examination",
-    "malformed_row": "a row of a table with more or fewer cells than its header",
-    "missing_box": "a region of which the source has no box",
-    "missing_file": "a study of which one of its files is not there",
-    "missing_image": "an image file that is not there",
-    "missing_text": "a report without findings or without an impression",
-    "no_region": "a sentence that belongs to no region of the image",
-    "not_encodable": "a record without what the configured prompt format asks or answers with",
-    "not_in_source": "an image of the split manifest that the source lacks or cannot ask about",
-    "not_in_split": "an image that the split manifest puts into no split",
-    "prefix_too_long": "a prompt of more tokens than the configuration has room for",
-    "report_too_long": "a report so long that it cannot be one",
-    "short_report": "a report of less than two sentences",
-    "size_mismatch": "an image whose size is not the stated one, nor a resize of it",
-    "source_mismatch": "a label or box that the source table does not have on this image",
-    "split_conflict": "a patient in two splits, or a split in some records and not in others",
-    "text_reference": "a question about the image that speaks of a text it was made from",
-    "too_many_boxes": "more boxes of one class on an image than one answer may list",
-    "unknown_class": "a class name that the data set does not have",
-    "unknown_region": "a region that the data set does not have",
-    "unknown_size": "an image that the size table does not have",
-    "unsafe_member": "a file whose path leads out of its archive, or that is larger than any study",
-    "unreadable_image": "an image file that cannot be decoded",
-    "view_wording": "wording about the view, the technique or who was told",
-    "wrong_frame": "boxes that do not fit the frame they are said to be on",
-}
-
+REASONS: dict[str, str] = _TOLD["reasons"]
 # Left out by rule from sound input: no defect, and nothing that --strict stops at.
-BY_RULE = frozenset(
-    {"class_not_selected", "too_many_boxes", "not_in_split"}
-    # GEMeX's filters.
-    | {"answer_leakage", "choices_not_exclusive", "empty_report", "longitudinal", "missing_box"}
-    | {"no_region", "short_report", "text_reference", "view_wording"}
-)
+BY_RULE = frozenset(_TOLD["by_rule"]["reasons"])
 
 
 class Unusable(Exception):  # noqa: N818 - a verdict on the input, no error of the program
@@ -185,3 +136,103 @@ def check_area(box: PixelBox, label: str = "") -> None:
         raise Unusable("bad_box", f"{name} is not finite, or larger than any image")
     if x_min >= x_max or y_min >= y_max:
         raise Unusable("bad_box", f"{name} has no area; expected x_min < x_max and y_min < y_max")
+
+
+# What quality.json says of boxes that reached beyond their image.
+CUT = "boxes cut at an edge of their image"
+# Ours: pixels that a box may reach beyond its image by rounding, no sign of a wrong frame.
+ROUNDING = 1.0
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+@dataclasses.dataclass(frozen=True)
+class GivenBox(Generic[Key]):
+    """A box as a source has it.
+
+    Attributes:
+        key: what tells it from others.
+        box: pixels, (x_min, y_min, x_max, y_max).
+        image_hw: the image's (height, width), None where it is not known.
+        label: whose it is, for messages.
+    """
+
+    key: Key
+    box: PixelBox
+    image_hw: tuple[int, int] | None
+    label: str
+
+
+@dataclasses.dataclass(frozen=True)
+class FittedBoxes(Generic[Key]):
+    """Every given box is in `boxes` or in `faults`.
+
+    Attributes:
+        boxes: those that lie on their images.
+        cut: which of them were cut.
+        faults: those left out, and why.
+    """
+
+    boxes: dict[Key, PixelBox]
+    cut: set[Key]
+    faults: dict[Key, Unusable]
+
+
+def cut_box(box: PixelBox, image_hw: tuple[float, float] | None, label: str = "") -> PixelBox:
+    """A box cut at its image's edges; one that fits as it is, whole numbers included.
+
+    Args:
+        box: pixels, (x_min, y_min, x_max, y_max).
+        image_hw: the image's (height, width); without it only the left and upper edge are known.
+        label: the box's class, for the message.
+
+    Raises:
+        Unusable: `bad_box`, it has no area; `box_outside_image`, it lies beside the image.
+    """
+    check_area(box, label)
+    x_min, y_min, x_max, y_max = box
+    height, width = image_hw or (float("inf"), float("inf"))
+    left, top, right, bottom = max(x_min, 0), max(y_min, 0), min(x_max, width), min(y_max, height)
+    if left >= right or top >= bottom:
+        size = f" of {image_hw[0]:g}x{image_hw[1]:g} (height x width)" if image_hw else ""
+        name = f"{label} box {list(box)}".strip()
+        raise Unusable("box_outside_image", f"{name} lies beside the image{size}")
+    return left, top, right, bottom
+
+
+def fit_boxes(given: Iterable[GivenBox[Key]]) -> FittedBoxes[Key]:
+    """Boxes that belong together, each on its image.
+
+    A box of at most one pixel in the first corner is one of fractions among pixels, and left out.
+
+    Raises:
+        Unusable: `wrong_frame`: more than one and most of them are left out, or are cut by more
+            than rounding explains.
+    """
+    boxes: dict[Key, PixelBox] = {}
+    cut: set[Key] = set()
+    faults: dict[Key, Unusable] = {}
+    misfits: list[str] = []
+    for one in given:
+        try:
+            fitted = cut_box(one.box, one.image_hw, one.label)
+            if max(one.box) <= 1:
+                name = f"{one.label} box {list(one.box)}".strip()
+                raise Unusable("wrong_frame", f"{name} looks like fractions; expected pixels")
+        except Unusable as fault:
+            faults[one.key] = fault
+            misfits.append(fault.found)
+            continue
+        boxes[one.key] = fitted
+        beyond = max(abs(old - new) for old, new in zip(one.box, fitted, strict=True))
+        if beyond:
+            cut.add(one.key)
+        if beyond > ROUNDING:
+            found = f"{one.label} box {list(one.box)}".strip()
+            misfits.append(f"{found} reaches {beyond:g} pixels beyond the image")
+    total = len(boxes) + len(faults)
+    if len(misfits) > 1 and 2 * len(misfits) > total:
+        raise Unusable(
+            "wrong_frame", f"{len(misfits)} of {total} boxes do not fit, the first: {misfits[0]}"
+        )
+    return FittedBoxes(boxes, cut, faults)

@@ -9,6 +9,7 @@ Questions of one image stand together. A reader picks questions from the table a
 
 import collections
 import contextlib
+import dataclasses
 import hashlib
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,7 +24,7 @@ from tqdm import tqdm
 from cxrjax.errors import UserError
 from cxrjax.files import file_sha256, hash_lines, read_json_object, write_json, writing
 from cxrjax.records import QARecord, format_record, read_records
-from cxrjax.records_io.builder import records_files
+from cxrjax.records_io.builder import Builder, SourceOptions, records_files
 
 FOLDER = "records"
 # What `data.select` may name; an empty cell is what the record lacks.
@@ -169,30 +170,49 @@ def describe_split(shards: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     }
 
 
-def shard_build(source: Path, out: Path, shards: int) -> None:
+@dataclasses.dataclass(frozen=True)
+class ShardsOptions(SourceOptions):
+    """Flags of a build that is written again in shards.
+
+    Attributes:
+        num_shards: of each split.
+    """
+
+    num_shards: int = 16
+
+
+class ShardsBuilder(Builder[ShardsOptions]):
     """Writes OUT/records/<split>-*.array_record, their tables, and a manifest.
 
     The studies of a split are dealt to its shards by a hash of the patient's (or else the image's)
     id; questions of one image that stand in one run of a study's questions come to stand together.
-
-    Raises:
-        UserError: the source is no finished build, or the folder cannot be written.
     """
-    manifest = read_json_object(source / "manifest.json")
-    files = records_files(source)
-    if shards < 1:
-        raise UserError(f"--num_shards={shards}: expected at least 1")
-    splits: dict[str, Any] = {}
-    with writing(out):
-        (out / "manifest.json").unlink(missing_ok=True)
-        for file in files:
-            names = [shard_name(file.stem, number, shards) for number in range(shards)]
-            with contextlib.ExitStack() as opened:
-                writers = [opened.enter_context(RecordShard(out, name)) for name in names]
-                for record in tqdm(by_image(read_records(file)), file.stem, unit=" questions"):
-                    writers[_shard_of(record, shards)].add(record)
-            splits[file.stem] = describe_split([describe_shard(out, writer) for writer in writers])
-        write_json(out / "manifest.json", {**manifest, "format": "array_record", "splits": splits})
+
+    options_class = ShardsOptions
+    leaves = "records/, manifest.json, for config.data.train"
+
+    def read(self) -> dict[str, Iterable[QARecord]]:
+        files = records_files(self.options.source)
+        return {file.stem: by_image(read_records(file)) for file in files}
+
+    def build(self) -> str:
+        out, shards = self.options.out, self.options.num_shards
+        manifest = read_json_object(self.options.source / "manifest.json")
+        if shards < 1:
+            raise UserError(f"--num_shards={shards}: expected at least 1")
+        splits: dict[str, Any] = {}
+        with writing(out):
+            (out / "manifest.json").unlink(missing_ok=True)
+            for split, records in self.read().items():
+                names = [shard_name(split, number, shards) for number in range(shards)]
+                with contextlib.ExitStack() as opened:
+                    writers = [opened.enter_context(RecordShard(out, name)) for name in names]
+                    for record in tqdm(records, split, unit=" questions"):
+                        writers[_shard_of(record, shards)].add(record)
+                splits[split] = describe_split([describe_shard(out, writer) for writer in writers])
+            manifest |= {"format": "array_record", "splits": splits}
+            write_json(out / "manifest.json", manifest)
+        return f"{out}: {self.leaves}"
 
 
 def by_image(records: Iterable[QARecord]) -> Iterator[QARecord]:

@@ -1,19 +1,18 @@
 """Tables of image sizes, for images that are not here or are here smaller than they were."""
 
+import dataclasses
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import tqdm
 
 from cxrjax.errors import UserError
-from cxrjax.files import file_sha256
 from cxrjax.records import QARecord, read_records
-from cxrjax.records_io.builder import finish_build, prepare_folder, write_split
+from cxrjax.records_io.builder import Builder, SourceOptions, describe_file
 from cxrjax.records_io.csv_table import read_table
 from cxrjax.records_io.quality import QualityLog, Unusable, check_box
-from cxrjax.records_io.statistics import RecordStatistics, compare
 
 ImageSizes = dict[str, tuple[int, int]]
 
@@ -80,66 +79,57 @@ def size_of(sizes: ImageSizes, image_id: str) -> tuple[int, int]:
     return sizes[image_id]
 
 
-def join_sizes(source: Path, table: Path, out: Path) -> None:
+@dataclasses.dataclass(frozen=True)
+class SizesOptions(SourceOptions):
+    """Flags of a build that is written again with the sizes of its images' originals.
+
+    Attributes:
+        sizes: table of image sizes.
+    """
+
+    sizes: Path
+
+
+class SizesBuilder(Builder[SizesOptions]):
     """Writes a build's records again, each with the size of its image's original.
 
-    Set aside are records whose image the table does not have, whose `image_hw` is another, or with
-    a box that reaches beyond the image.
-
-    Args:
-        source: folder of a build.
-        table: sizes, as `read_size_table` reads them.
-        out: folder to write to, not the source's.
-
-    Raises:
-        UserError: something cannot be read or written, or no record is left.
+    Sets aside records whose image the table does not have, whose `image_hw` is another, or with a
+    box that reaches beyond the image.
     """
-    files = {path.stem: path for path in sorted((source / "records").glob("*.jsonl"))}
-    if not files:
-        raise UserError(f"{source}: no records/*.jsonl there; expected the folder of a build")
-    if out.resolve() == source.resolve():
-        raise UserError(f"{out}: --out is the folder that is read; choose another")
-    quality = QualityLog()
-    sizes = read_size_table(table, quality)
-    prepare_folder(out, files)
-    statistics = RecordStatistics()
-    splits: dict[str, Any] = {}
-    for split, path in files.items():
-        records = tqdm.tqdm(_joined(path, sizes, source, out, quality), split, unit="question")
-        splits[split] = write_split(out, split, records, statistics)
-    if not any(split["questions"] for split in splits.values()):
-        counts = {reason: n for reason, n in quality.counts().items() if n}
-        raise UserError(f"{source}: no record left to write; set aside: {counts}")
-    pieces = {f"records/{name}": path for name, path in files.items()} | {"sizes": table}
-    finish_build(
-        out,
-        quality,
-        compare(statistics.values(), {}),
-        {
-            "dataset": "sizes",
-            "source": {
-                name: {"path": path.name, "sha256": file_sha256(path)}
-                for name, path in pieces.items()
-            },
-            "splits": splits,
-        },
-    )
 
+    dataset = "sizes"
+    options_class = SizesOptions
 
-def _joined(
-    path: Path, sizes: ImageSizes, source: Path, out: Path, quality: QualityLog
-) -> Iterator[QARecord]:
-    for record in read_records(path):
-        quality.examined["questions"] += 1
-        try:
-            size = size_of(sizes, record.image_id)
-            if record.image_hw not in (None, size):
-                found = f"image_hw is {list(record.image_hw or ())}, the table has {list(size)}"
-                raise Unusable("size_mismatch", found)
-            for x_min, y_min, x_max, y_max in record.boxes:
-                check_box((x_min, y_min, x_max, y_max), size)
-        except Unusable as verdict:
-            quality.set_aside(verdict.reason, record.question_id, path.name, verdict.found)
-            continue
-        image_path = os.path.relpath(source / record.image_path, out)
-        yield record.model_copy(update={"image_hw": size, "image_path": image_path})
+    def read(self) -> dict[str, Iterable[QARecord]]:
+        source, out = self.options.source, self.options.out
+        self.files = {path.stem: path for path in sorted((source / "records").glob("*.jsonl"))}
+        if not self.files:
+            raise UserError(f"{source}: no records/*.jsonl there; expected the folder of a build")
+        if out.resolve() == source.resolve():
+            raise UserError(f"{out}: --out is the folder that is read; choose another")
+        sizes = read_size_table(self.options.sizes, self.quality)
+        return {
+            split: tqdm.tqdm(self._joined(path, sizes), split, unit="question")
+            for split, path in self.files.items()
+        }
+
+    def _joined(self, path: Path, sizes: ImageSizes) -> Iterator[QARecord]:
+        for record in read_records(path):
+            self.quality.examined["questions"] += 1
+            try:
+                size = size_of(sizes, record.image_id)
+                if record.image_hw not in (None, size):
+                    found = f"image_hw is {list(record.image_hw or ())}, the table has {list(size)}"
+                    raise Unusable("size_mismatch", found)
+                for x_min, y_min, x_max, y_max in record.boxes:
+                    check_box((x_min, y_min, x_max, y_max), size)
+            except Unusable as verdict:
+                self.quality.set_aside(verdict.reason, record.question_id, path.name, verdict.found)
+                continue
+            image_path = os.path.relpath(self.options.source / record.image_path, self.options.out)
+            yield record.model_copy(update={"image_hw": size, "image_path": image_path})
+
+    def describe(self) -> dict[str, Any]:
+        pieces = {f"records/{name}": path for name, path in self.files.items()}
+        pieces["sizes"] = self.options.sizes
+        return {"source": {name: describe_file(path) for name, path in pieces.items()}}

@@ -3,12 +3,13 @@
 import collections
 import random
 import re
-from collections.abc import Collection, Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from cxrjax.errors import UserError
 from cxrjax.files import read_json_object
+from cxrjax.records import QARecord
 from cxrjax.records_io.quality import QualityLog
 
 Key = TypeVar("Key", bound=Hashable)
@@ -121,6 +122,35 @@ def validation_groups(groups: Collection[Key], seed: int) -> set[Key]:
     ordered = sorted(set(groups), key=str)
     random.Random(f"{seed}/groups").shuffle(ordered)
     return set(ordered[: _wanted(len(ordered))])
+
+
+def group_of(record: QARecord) -> str:
+    """What splits must not divide: the patient; without one, the study or the image."""
+    return record.patient_id or record.study_id or record.image_id
+
+
+def hold_out(
+    records: Sequence[QARecord], seed: int, where: str, remedy: str
+) -> dict[str, list[QARecord]]:
+    """Records for training and, of 15 % of the patients, for validation.
+
+    Args:
+        where, remedy: for the message.
+
+    Raises:
+        UserError: all records are of one patient.
+    """
+    held_out = validation_groups({group_of(record) for record in records}, seed)
+    if not held_out:
+        raise UserError(
+            f"{where}: all records are of one patient ({group_of(records[0])}), which cannot be "
+            f"divided, and none has a split; {remedy}"
+        )
+    divided: dict[str, list[QARecord]] = {"train": [], "validation": []}
+    for record in records:
+        split = "validation" if group_of(record) in held_out else "train"
+        divided[split].append(record.model_copy(update={"split": split}))
+    return divided
 
 
 def _wanted(count: int) -> int:

@@ -1,12 +1,16 @@
-"""Processes for work on images, and what they may use."""
+"""Processes for work on images, what they may use, and work that is taken up again."""
 
 import concurrent.futures
 import contextlib
+import functools
+import json
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import Any
 
 from cxrjax.errors import UserError
 
@@ -61,3 +65,46 @@ def _one_thread_each() -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+def resumable(
+    work: Callable[[Any], list[dict[str, Any]]],
+    chunks: Mapping[str, Any],
+    files: Callable[[dict[str, Any]], Iterable[str]],
+    out: Path,
+    fingerprint: str,
+    processes: int,
+) -> Iterator[list[dict[str, Any]]]:
+    """What `work` makes of each chunk, in order, made or taken up again from OUT/parts.
+
+    Args:
+        work: makes files in `out` of a chunk, and returns what to keep of each as JSON has it.
+        chunks: by name.
+        files: of what was kept, paths of its files relative to `out`.
+        fingerprint: of all that decides what is made; what was made under another is made again.
+    """
+    once = functools.partial(_once, work, files, out, fingerprint)
+    with pool(processes) as apply:
+        yield from apply(once, chunks.items())
+
+
+def _once(
+    work: Callable[[Any], list[dict[str, Any]]],
+    files: Callable[[dict[str, Any]], Iterable[str]],
+    out: Path,
+    fingerprint: str,
+    chunk: tuple[str, Any],
+) -> list[dict[str, Any]]:
+    part = out / "parts" / f"{chunk[0]}.json"
+    if part.exists():
+        done = json.loads(part.read_text(encoding="utf-8"))
+        there = all((out / name).is_file() for one in done["made"] for name in files(one))
+        if done["fingerprint"] == fingerprint and there:
+            return done["made"]
+    made = work(chunk[1])
+    # Written aside and renamed: a part is there only when all of its files are.
+    aside = part.with_suffix(".tmp")
+    text = json.dumps({"fingerprint": fingerprint, "made": made}, ensure_ascii=False)
+    aside.write_text(text, encoding="utf-8")
+    os.replace(aside, part)
+    return made

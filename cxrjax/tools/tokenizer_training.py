@@ -36,7 +36,7 @@ from cxrjax.input_pipeline.tokenizer import (
 )
 from cxrjax.papers.vindr_cxr_vqa.classes import CLASSES
 from cxrjax.papers.vix_ray.records import CONCLUDE, GENDERS, STAGE_TAGS, VIEW_DEFINITIONS, prompt
-from cxrjax.phantoms.vix_ray_grammar import LesionCentre, load_grammar
+from cxrjax.phantoms.vix_ray import LesionCentre, load_grammar
 
 VOCAB_SIZE = 2048
 _REPORTS = 3000

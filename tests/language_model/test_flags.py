@@ -1,6 +1,7 @@
 """Flags and environment -> client."""
 
 import argparse
+import re
 
 import pytest
 
@@ -67,19 +68,32 @@ def test_a_price_that_is_no_number(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("flag", "told"),
     [
-        ("--concurrency=0", "'0': expected a whole number from 1 on"),
-        ("--image_tokens=1.5", "'1.5': expected a whole number from 1 on"),
-        ("--requests_per_minute=0", "'0': expected a number above 0"),
-        ("--price_in=-1", "'-1': expected a number, 0 or more"),
-        ("--max_cost=nan", "'nan': expected a number, 0 or more"),
-        ("--timeout=inf", "'inf': expected a number above 0"),
-        ("--timeout=long", "'long': expected a number above 0"),
+        ("--image_tokens=1.5", "invalid int value: '1.5'"),
+        ("--timeout=long", "invalid float value: 'long'"),
+        ("--structured_output=xml", "invalid choice: 'xml'"),
         ("--api_key=x", ""),
     ],
 )
-def test_unusable_values_end_with_code_2(tmp_path, flag, told, capsys):
+def test_values_of_another_type_end_with_code_2(tmp_path, flag, told, capsys):
     with pytest.raises(SystemExit) as end:
         _client(tmp_path, LOCAL, "--model=m", flag)
     assert end.value.code == 2
     message = capsys.readouterr().err
     assert flag.split("=")[0] in message and told in message
+
+
+@pytest.mark.parametrize(
+    ("flag", "told"),
+    [
+        ("--concurrency=0", "--concurrency=0: expected a whole number from 1 on"),
+        ("--image_tokens=0", "--image_tokens=0: expected a whole number from 1 on"),
+        ("--requests_per_minute=0", "--requests_per_minute=0.0: expected a number above 0"),
+        ("--price_in=-1", "--price_in=-1.0: expected a number, 0 or more"),
+        ("--max_cost=nan", "--max_cost=nan: expected a number, 0 or more"),
+        ("--temperature=-1", "--temperature=-1.0: expected a number, 0 or more"),
+        ("--timeout=inf", "--timeout=inf: expected a number above 0"),
+    ],
+)
+def test_values_out_of_range_are_named(tmp_path, flag, told):
+    with pytest.raises(UserError, match=re.escape(told)):
+        _client(tmp_path, LOCAL, "--model=m", flag)

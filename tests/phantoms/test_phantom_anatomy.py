@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from cxrjax.phantoms import anatomy, render_phantom, skeleton
+from cxrjax.phantoms import anatomy, render_phantom
 from cxrjax.phantoms.canvas import Canvas, Window, ellipse, ribbon, spline
 from cxrjax.phantoms.render import picture_size, plan
 
@@ -61,7 +61,7 @@ def test_an_enlarged_arch_stands_out():
 
 def test_ribs_fall_from_the_spine_to_the_side():
     patient, _ = plan(8, 0, True)
-    posterior, anterior = skeleton.ribs(patient)
+    posterior, anterior = anatomy.ribs(patient)
     for parts, inwards in ((posterior, False), (anterior, True)):
         for band, _ in parts:
             half = len(band) // 2

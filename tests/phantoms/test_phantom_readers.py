@@ -3,14 +3,14 @@
 import numpy as np
 
 from cxrjax import boxes as box_arithmetic
-from cxrjax.phantoms import findings, readers, render_phantom
+from cxrjax.phantoms import findings, render_phantom
 
 BOX = np.array([0.3, 0.4, 0.5, 0.55], np.float32)
 
 
 def read_once(rng, label="Nodule/Mass", votes=3):
     presence = findings.Presence(label, votes, (1.0,))
-    return readers.read(rng, [presence], [label], BOX[None])
+    return findings.read(rng, [presence], [label], BOX[None])
 
 
 def test_everybody_draws_another_box_of_the_same_lesion():
@@ -31,7 +31,7 @@ def test_votes_are_kept():
     for votes in (1, 2, 3):
         for _ in range(20):
             presence = findings.Presence("Aortic enlargement", votes, (1.0,))
-            found = readers.read(
+            found = findings.read(
                 rng, [filler, presence], ["Cardiomegaly", "Aortic enlargement"], np.stack([BOX] * 2)
             )
             who = [any(label == "Aortic enlargement" for label, _ in m) for m in found.values()]
@@ -58,7 +58,7 @@ def test_boxes_at_the_border_stay_in_the_picture():
     rng = np.random.default_rng(0)
     edge = np.array([0.0, 0.0, 0.05, 1.0], np.float32)
     for _ in range(200):
-        box = readers.jitter_box(rng, edge, "Infiltration")
+        box = findings.jitter_box(rng, edge, "Infiltration")
         assert (box >= 0).all() and (box <= 1).all() and (box[2:] > box[:2]).all()
 
 

@@ -8,7 +8,7 @@ import collections
 import numpy as np
 import pytest
 
-from cxrjax.phantoms import findings, readers
+from cxrjax.phantoms import findings
 
 # class: boxes, images with at least one vote, images with 1 / 2 / 3 votes
 TABLE = {
@@ -50,7 +50,7 @@ def marks():
         presences = findings.draw_presences(rng)
         labels = [p.label for p in presences for _ in p.strengths]
         somewhere = np.tile(np.array([0.2, 0.3, 0.4, 0.5], np.float32), (len(labels), 1))
-        read = readers.read(rng, presences, labels, somewhere)
+        read = findings.read(rng, presences, labels, somewhere)
         seen = collections.Counter()
         for found in read.values():
             empty += not found

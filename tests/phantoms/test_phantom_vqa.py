@@ -13,7 +13,7 @@ from cxrjax.errors import UserError
 from cxrjax.papers.vindr_cxr_vqa.box_table import read_box_table
 from cxrjax.phantoms import render_phantom
 from cxrjax.phantoms import vqa as phantom_vqa
-from cxrjax.phantoms.vqa import PhantomBuild, build_phantom_dataset, pixel_box
+from cxrjax.phantoms.vqa import PhantomBuilder, PhantomOptions, pixel_box
 from cxrjax.records import read_records
 
 SMALL = {"images": 40, "validation_images": 6, "long_side": 64}
@@ -22,7 +22,7 @@ SMALL = {"images": 40, "validation_images": 6, "long_side": 64}
 @pytest.fixture(scope="module")
 def built(tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("phantom")
-    build_phantom_dataset(PhantomBuild(out, **SMALL))
+    PhantomBuilder(PhantomOptions(out, **SMALL)).build()
     return out
 
 
@@ -58,7 +58,7 @@ def test_folder(built):
 
 def test_truth_is_the_phantoms(built):
     records = list(read_records(built / "records" / "train.jsonl"))
-    build = PhantomBuild(built, **SMALL)
+    build = PhantomOptions(built, **SMALL)
     for index in range(8):
         phantom = render_phantom(
             build.stream("train"), index, long_side=64, normal=build.is_normal(index)
@@ -95,7 +95,7 @@ def test_every_tenth_image_is_normal(built):
 
 def test_splits_and_seeds_never_share_a_phantom():
     streams = {
-        (seed, split): PhantomBuild(Path("x"), 1, 1, seed=seed).stream(split)
+        (seed, split): PhantomOptions(Path("x"), 1, 1, seed=seed).stream(split)
         for seed in range(50)
         for split in phantom_vqa.SPLITS
     }
@@ -103,21 +103,21 @@ def test_splits_and_seeds_never_share_a_phantom():
 
 
 def test_more_images_keep_the_first(built, tmp_path):
-    build_phantom_dataset(PhantomBuild(tmp_path, 20, 6, long_side=64))
+    PhantomBuilder(PhantomOptions(tmp_path, 20, 6, long_side=64)).build()
     for path in (tmp_path / "images").iterdir():
         assert path.read_bytes() == (built / "images" / path.name).read_bytes()
 
 
 @pytest.mark.slow
 def test_number_of_processes_changes_nothing(built, tmp_path):
-    build_phantom_dataset(PhantomBuild(tmp_path, **SMALL, processes=2))
+    PhantomBuilder(PhantomOptions(tmp_path, **SMALL, processes=2)).build()
     for path in sorted(built.rglob("*")):
         if path.is_file():
             assert path.read_bytes() == (tmp_path / path.relative_to(built)).read_bytes(), path
 
 
 def test_interrupted_build_goes_on_where_it_stopped(built, tmp_path):
-    build = PhantomBuild(tmp_path, **SMALL)
+    build = PhantomOptions(tmp_path, **SMALL)
     calls = []
 
     def stops(seed, index, **options):
@@ -127,7 +127,7 @@ def test_interrupted_build_goes_on_where_it_stopped(built, tmp_path):
         return render_phantom(seed, index, **options)
 
     with pytest.raises(KeyboardInterrupt):
-        build_phantom_dataset(build, render=stops)
+        PhantomBuilder(build, render=stops).build()
     assert not (tmp_path / "manifest.json").exists()
 
     def counts(seed, index, **options):
@@ -135,25 +135,25 @@ def test_interrupted_build_goes_on_where_it_stopped(built, tmp_path):
         return render_phantom(seed, index, **options)
 
     calls.clear()
-    build_phantom_dataset(build, render=counts)
+    PhantomBuilder(build, render=counts).build()
     # One chunk of 16 was complete.
     assert len(calls) == 46 - 16
     assert (tmp_path / "manifest.json").read_bytes() == (built / "manifest.json").read_bytes()
 
 
 def test_parts_of_another_build_are_not_taken_up(tmp_path):
-    build = PhantomBuild(tmp_path, 2, 1, long_side=64)
+    build = PhantomOptions(tmp_path, 2, 1, long_side=64)
     other = dataclasses.replace(build, seed=1)
     assert build.fingerprint() != other.fingerprint()
     (tmp_path / "parts").mkdir()
     part = tmp_path / "parts" / "train-0000000-0000002.json"
-    part.write_text(json.dumps({"fingerprint": other.fingerprint(), "images": []}))
-    build_phantom_dataset(build)
+    part.write_text(json.dumps({"fingerprint": other.fingerprint(), "made": []}))
+    PhantomBuilder(build).build()
     assert _json(tmp_path / "manifest.json")["splits"]["train"]["images"] == 2
 
 
 def test_jpeg(tmp_path):
-    build_phantom_dataset(PhantomBuild(tmp_path, 1, 1, long_side=64, image_format="jpg"))
+    PhantomBuilder(PhantomOptions(tmp_path, 1, 1, long_side=64, image_format="jpg")).build()
     for path in (tmp_path / "images").iterdir():
         with PIL.Image.open(path) as image:
             assert image.format == "JPEG" and image.mode == "L"
@@ -167,7 +167,7 @@ def test_image_with_too_many_boxes_of_a_class_is_set_aside(tmp_path):
         boxes = np.array([[0.1 * k, 0.1, 0.1 * k + 0.08, 0.2] for k in range(7)], np.float32)
         return dataclasses.replace(phantom, boxes=boxes, labels=["ILD"] * 7)
 
-    build_phantom_dataset(PhantomBuild(tmp_path, 3, 2, long_side=64), render=crowded)
+    PhantomBuilder(PhantomOptions(tmp_path, 3, 2, long_side=64), render=crowded).build()
     quality = _json(tmp_path / "quality.json")
     assert quality["counts"]["too_many_boxes"] == 2 and quality["examined"]["images"] == 5
     assert _json(tmp_path / "manifest.json")["splits"]["train"]["images"] == 2
@@ -189,9 +189,8 @@ def test_pixel_box():
         ({"processes": 0}, "--processes=0"),
         ({"long_side": 63}, "--long_side=63"),
         ({"normal_percent": 101}, "--normal_percent=101"),
-        ({"image_format": "gif"}, "--image_format=gif"),
     ],
 )
 def test_unusable_options(options, found):
     with pytest.raises(UserError, match=found):
-        PhantomBuild(Path("x"), **({"images": 1, "validation_images": 1} | options))
+        PhantomOptions(Path("x"), **({"images": 1, "validation_images": 1} | options))

@@ -7,8 +7,7 @@ import pytest
 
 from cxrjax.codecs import CODECS
 from cxrjax.papers.vindr_cxr_vqa.classes import CLASSES
-from cxrjax.papers.vindr_cxr_vqa.construct.templates import load_templates
-from cxrjax.papers.vindr_cxr_vqa.construct.vocabulary import class_words
+from cxrjax.papers.vindr_cxr_vqa.construct.templates import class_words, load_templates
 from cxrjax.radiology_text.mentions import VINDR_VOCABULARY, MentionReader, yes_or_no
 
 READER = MentionReader()

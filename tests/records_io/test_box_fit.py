@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cxrjax.records_io.box_fit import GivenBox, cut_box, fit_boxes
-from cxrjax.records_io.quality import Unusable
+from cxrjax.records_io.quality import GivenBox, Unusable, cut_box, fit_boxes
 
 HW = (80, 100)
 NUMBERS = st.one_of(

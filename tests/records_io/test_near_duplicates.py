@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from cxrjax.records import QARecord
-from cxrjax.records_io.near_duplicates import (
+from cxrjax.records_io.leakage import (
     close_pairs,
     hash_images,
     near_duplicate_texts,

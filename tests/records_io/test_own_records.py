@@ -7,10 +7,10 @@ import numpy as np
 import PIL.Image
 import pytest
 
+from cxrjax.builders import RecordsBuilder
 from cxrjax.errors import UserError
-from cxrjax.papers.benchmarks import CLOSED_CLASSES
 from cxrjax.records import read_records
-from cxrjax.records_io.own_records import OwnBuild, build_own_records
+from cxrjax.records_io.own_records import OwnRecordsBuilder, OwnRecordsOptions
 
 
 def _line(number: int, **fields) -> dict:
@@ -51,7 +51,7 @@ def _build(source: Path, lines: list, **options) -> Path:
     text = "\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines)
     (source / "records.jsonl").write_text(text + "\n", encoding="utf-8")
     out = source.parent / "out"
-    build_own_records(OwnBuild(source, out, closed_classes=CLOSED_CLASSES, **options))
+    RecordsBuilder(OwnRecordsOptions(source, out, **options)).build()
     return out
 
 
@@ -90,7 +90,7 @@ def test_size_path_and_split_are_filled_in(source):
 def test_absolute_paths_and_a_named_file(source, tmp_path):
     line = _line(0, image_path=str(source / "images" / "0.png"), split="train")
     (tmp_path / "mine.jsonl").write_text(json.dumps(line) + "\n")
-    build_own_records(OwnBuild(tmp_path / "mine.jsonl", tmp_path / "out"))
+    OwnRecordsBuilder(OwnRecordsOptions(tmp_path / "mine.jsonl", tmp_path / "out")).build()
     (record,) = _splits(tmp_path / "out")["train"]
     assert (tmp_path / "out" / record.image_path).resolve() == source / "images" / "0.png"
 
@@ -156,15 +156,15 @@ def test_bad_records_are_set_aside_and_counted(source, bad, reason, found):
 
 
 def test_nothing_usable_or_unreadable(source):
-    with pytest.raises(UserError, match=r"no usable record; the first: records\.jsonl:1: missing"):
+    with pytest.raises(UserError, match=r"no record left .*; the first: records\.jsonl:1: missing"):
         _build(source, [_line(0, image_path="images/none.png")])
-    with pytest.raises(UserError, match="no usable record"):
+    with pytest.raises(UserError, match="no record left"):
         _build(source, [])
     with pytest.raises(UserError, match="cannot read records"):
-        build_own_records(OwnBuild(source / "other.jsonl", source.parent / "out"))
+        OwnRecordsBuilder(OwnRecordsOptions(source / "other.jsonl", source.parent / "out")).build()
     (source / "records.jsonl").write_bytes(b"\xff\xfe")
     with pytest.raises(UserError, match="not UTF-8"):
-        build_own_records(OwnBuild(source, source.parent / "out"))
+        OwnRecordsBuilder(OwnRecordsOptions(source, source.parent / "out")).build()
 
 
 def test_text_without_boxes_and_prose_with_them_are_both_fine(source):

@@ -11,7 +11,7 @@ import pytest
 
 from cxrjax.errors import UserError
 from cxrjax.records import read_records
-from cxrjax.records_io.own_records import OwnBuild, build_own_records
+from cxrjax.records_io.own_records import OwnRecordsBuilder, OwnRecordsOptions
 
 SCRIPT = Path(__file__).parents[2] / "data" / "real_cxr" / "make_records.py"
 spec = importlib.util.spec_from_file_location("make_records", SCRIPT)
@@ -53,7 +53,7 @@ def test_three_questions_an_image_divided_by_patient(tmp_path):
         "The lungs are located at <loc_5_6_25_40> and <loc_33_7_55_44>.",
     ]
     assert (file.parent / records[0].image_path).resolve() == source / "images" / "0.png"
-    build_own_records(OwnBuild(file, tmp_path / "out"))
+    OwnRecordsBuilder(OwnRecordsOptions(file, tmp_path / "out")).build()
     assert json.loads((tmp_path / "out" / "quality.json").read_text())["total"] == 0
 
 

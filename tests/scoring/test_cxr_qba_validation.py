@@ -12,7 +12,7 @@ from sklearn.metrics import matthews_corrcoef
 from cxrjax import score
 from cxrjax.errors import UserError
 from cxrjax.metrics.bootstrap import Bootstrap
-from cxrjax.papers.cxr_qba.build import QBABuild, build_cxr_qba
+from cxrjax.papers.cxr_qba.build import QbaBuilder, QbaOptions
 from cxrjax.papers.cxr_qba.native import StudySceneGraph
 from cxrjax.papers.cxr_qba.study_files import write_study
 from cxrjax.papers.cxr_qba.validation.boxes import score_boxes
@@ -23,7 +23,7 @@ from cxrjax.papers.cxr_qba.validation.human_labels import (
     read_reflacx,
 )
 from cxrjax.papers.cxr_qba.validation.tags import score_tags
-from cxrjax.phantoms.studies.build import TRUTH, StudyBuild, build_phantom_studies
+from cxrjax.phantoms.studies.build import TRUTH, StudiesBuilder, StudiesOptions
 from cxrjax.radiology_text.definitions import load_definitions
 from cxrjax.records_io.quality import QualityLog
 from cxrjax.scoring.scores import PAPER, STRICT, ScoreOptions
@@ -378,8 +378,8 @@ def test_the_command_puts_ours_beside_the_pages(cohort, tmp_path):
 def phantoms(tmp_path_factory):
     """30 phantom studies, whose truth is known, and the scene graphs built from their reports."""
     source, out = tmp_path_factory.mktemp("studies"), tmp_path_factory.mktemp("qba")
-    build_phantom_studies(StudyBuild(source, 30, seed=5, long_side=192))
-    build_cxr_qba(QBABuild(source, out))
+    StudiesBuilder(StudiesOptions(source, 30, seed=5, long_side=192)).build()
+    QbaBuilder(QbaOptions(source, out)).build()
     return source, out / "native"
 
 

@@ -30,8 +30,7 @@ from cxrjax.papers.vindr_cxr_vqa.native import read_native
 from cxrjax.papers.vindr_cxr_vqa.readers import Readers
 from cxrjax.radiology_text.english import longitudinal_wording
 from cxrjax.records import QARecord, read_records
-from cxrjax.records_io.leakage import find_leakage
-from cxrjax.records_io.near_duplicates import question_variety
+from cxrjax.records_io.leakage import find_leakage, question_variety
 from cxrjax.records_io.quality import QualityLog
 
 _SHOWN = 5  # faults printed of each reason; all are in check.json

@@ -8,15 +8,19 @@ DIR/records, questions, statistics.json, quality.json, manifest.json     as ever
 
 import collections
 import dataclasses
+import functools
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from tqdm import tqdm
 
 import cxrjax
 from cxrjax.errors import UserError
 from cxrjax.files import write_json, writing
+from cxrjax.language_model.flags import ClientFlags, client_from_flags
 from cxrjax.papers.cxr_qba.construct.checks import dangling_questions
 from cxrjax.papers.cxr_qba.construct.construction import (
     CxrQbaConstruction,
@@ -25,14 +29,12 @@ from cxrjax.papers.cxr_qba.construct.construction import (
 )
 from cxrjax.papers.cxr_qba.construct.entity_mapping import embedding_mapper
 from cxrjax.papers.cxr_qba.construct.extraction import Extractor, ReportSections
-from cxrjax.papers.cxr_qba.construct.language_model_extractor import LanguageModelExtractor
-from cxrjax.papers.cxr_qba.construct.language_model_rater import LanguageModelRater
 from cxrjax.papers.cxr_qba.construct.negative_sampling import MentionCounts
 from cxrjax.papers.cxr_qba.construct.sources import read_studies
 from cxrjax.papers.cxr_qba.construct.study import StudyImage
 from cxrjax.papers.cxr_qba.metadata import MetadataWriter, write_quality_mappings
 from cxrjax.papers.cxr_qba.native import StudyQuestions, StudySceneGraph
-from cxrjax.papers.cxr_qba.records import ExportFilter, refuse_empty, to_records
+from cxrjax.papers.cxr_qba.records import ExportFilter, nothing_exported, to_records
 from cxrjax.papers.cxr_qba.release_tables import named_images, read_release_tables, stated_counts
 from cxrjax.papers.cxr_qba.statistics import StudyStatistics, markdown, published
 from cxrjax.papers.cxr_qba.study_files import (
@@ -44,39 +46,49 @@ from cxrjax.papers.cxr_qba.study_files import (
     write_study,
 )
 from cxrjax.records import GeneratorInfo, QARecord
-from cxrjax.records_io.builder import finish_build, prepare_folder, write_split
+from cxrjax.records_io.builder import Builder, SourceOptions
 from cxrjax.records_io.quality import QualityLog, Unusable
 from cxrjax.records_io.split import validation_groups
-from cxrjax.records_io.statistics import RecordStatistics, compare
+
+if TYPE_CHECKING:
+    from cxrjax.language_model import Client
+    from cxrjax.papers.cxr_qba.construct.language_model_extractor import LanguageModelExtractor
+    from cxrjax.papers.cxr_qba.construct.language_model_rater import LanguageModelRater
 
 NATIVE = "native"
 DANGLING = "questions about observations that their scene graph lacks"
 SPLIT_NOT_TOLD = "studies of which no table tells the split, divided here"
 SPLIT_NOT_FOLLOWED = "studies whose own split is not followed, since others have none"
 
+StudyPair = tuple[StudySceneGraph, StudyQuestions]
+
 
 @dataclasses.dataclass(frozen=True)
-class QBABuild:
-    """What to build, from what.
+class QbaOptions(SourceOptions):
+    """Flags of CXR-QBA.
 
     Attributes:
-        surrogate: rate questions and answers by rules, under names that say so.
-        least_grade: leave out of the records what is below it ("" takes all). Grades are the
-            release's; of what is constructed here those of a language model's verdicts, or the
-            surrogate's where `surrogate` is on.
-        entity_model: folder of a sentence-transformers model that maps names of findings; None: by
-            their wording.
-        lean: leave out of the release's records what only the way back to its files needs. Records
-            of what is constructed never have it: the files lie beside them.
+        generator: what reads the reports; words of questions are always templates'.
+        rate_with: what rates constructed questions; surrogate: rules, under that name.
+        least_grade: leave out of the records what is below it; grades are the release's, or those
+            that --rate_with gives.
+        entity_model: map names of findings by this sentence-transformers model (a folder; default:
+            by wording).
+        lean: of the release: records without what only the way back to its files needs (a third of
+            the size).
     """
 
-    source: Path
-    out: Path
-    seed: int = 0
-    surrogate: bool = False
-    least_grade: str = ""
+    generator: Literal["rules", "language_model"] = "rules"
+    rate_with: Literal["none", "surrogate", "language_model"] = "none"
+    least_grade: Literal["", "A++", "A+", "A", "B"] = ""
     entity_model: Path | None = None
     lean: bool = False
+    client: ClientFlags = dataclasses.field(default_factory=ClientFlags)
+
+    @property
+    def surrogate(self) -> bool:
+        """Says whether rules rate questions and answers, under names that say so."""
+        return self.rate_with == "surrogate"
 
     def construction(self) -> CxrQbaConstruction:
         """How to construct.
@@ -108,167 +120,179 @@ class _Entry:
     split: str
 
 
-@dataclasses.dataclass(frozen=True)
-class _MadeBy:
-    """What constructed.
-
-    Attributes:
-        grades: "surrogate", "language_model" or "unrated".
-    """
-
-    grades: str
-    extractor: Extractor
-    rater: LanguageModelRater | None
-
-    @property
-    def generator(self) -> GeneratorInfo:
-        if isinstance(self.extractor, LanguageModelExtractor):
-            return GeneratorInfo(name=self.extractor.name, version=self.extractor.version)
-        return GeneratorInfo(name="cxrjax-rules", version=cxrjax.__version__)
-
-    def to_json(self) -> dict[str, Any]:
-        """For the manifest."""
-        named = {"extractor": self.extractor, "rater": self.rater}
-        made = {what: {"name": o.name, "version": o.version} for what, o in named.items() if o}
-        return {"grades": self.grades, **made}
-
-
-def build_cxr_qba(
-    build: QBABuild,
-    extractor: LanguageModelExtractor | None = None,
-    rater: LanguageModelRater | None = None,
-) -> None:
-    """Reads the release, or constructs from reports, and writes what can be used.
+class QbaBuilder(Builder[QbaOptions]):
+    """Reads the release, or constructs from reports.
 
     Args:
-        extractor: reads the reports; rules where there is none.
-        rater: gives the verdicts that the release's grades are made from; never beside the
-            surrogate's.
-
-    Raises:
-        UserError: the source cannot be read, nothing in it can be used, the folder cannot be
-            written, or the language model cannot be used.
+        extractor: reads the reports; by default what the options say.
+        rater: gives the verdicts that the release's grades are made from; by default what the
+            options say, never beside the surrogate's.
     """
-    release = is_release(build.source)
-    rated = build.surrogate or rater is not None
-    if build.surrogate and rater is not None:
-        raise UserError("rated by rules or by a language model, not by both")
-    if release and (extractor or rated or build.entity_model):
-        raise UserError(
-            f"{build.source}: the release is read as it is, with its own grades; leave out "
-            "--generator, --rate_with and --entity_model, which are for what is constructed from "
-            "reports"
-        )
-    if not release:
-        refuse_ungraded(build, rated)
-    quality = QualityLog()
-    if release:
-        _read_release(build, quality)
-    else:
-        _construct(build, quality, extractor, rater)
 
+    dataset = "cxr_qba"
+    options_class = QbaOptions
 
-def _nothing_left(build: QBABuild, quality: QualityLog) -> UserError:
-    reasons = {reason: n for reason, n in quality.counts().items() if n}
-    first = f"; the first: {quality.entries[0].found}" if quality.entries else ""
-    return UserError(f"{build.source}: no study left to use; set aside: {reasons or 'none'}{first}")
+    def __init__(
+        self,
+        options: QbaOptions,
+        extractor: "LanguageModelExtractor | None" = None,
+        rater: "LanguageModelRater | None" = None,
+    ) -> None:
+        super().__init__(options)
+        self.statistics = StudyStatistics()
+        self.entries: dict[Key, _Entry] = {}
+        self.release = False
+        self.generator: GeneratorInfo | None = None  # the release's own is not ours to name
+        self._extractor, self._rater = extractor, rater
+        self._made_by: dict[str, Any] = {"grades": "release"}
+        self._questions: Callable[[Key], StudyPair | None] = lambda key: None
+        self._open = ExitStack()
 
+    @functools.cached_property
+    def _client(self) -> "Client":
+        from cxrjax.papers.cxr_qba.construct.prompts import CACHE_NAME
 
-def refuse_ungraded(build: QBABuild, rated: bool) -> None:
-    """Raises `UserError` where constructed questions are to be filtered by grades they lack."""
-    if build.least_grade and not rated:
-        raise UserError(
-            f"--least_grade={build.least_grade} needs grades: constructed questions are unrated; "
-            "add --rate_with=surrogate to rate them by rules"
-        )
+        return client_from_flags(self.options.client, self.options.out / CACHE_NAME)
 
+    @functools.cached_property
+    def extractor(self) -> "LanguageModelExtractor | None":
+        """Reads the reports; None: rules do."""
+        if self._extractor or self.options.generator != "language_model":
+            return self._extractor
+        from cxrjax.papers.cxr_qba.construct.language_model_extractor import LanguageModelExtractor
 
-def is_release(source: Path) -> bool:
-    """Whether a path holds the release's files, in folders or in archives at any depth."""
-    if source.suffix == ".zip":
-        return True
-    return source.is_dir() and holds_studies(source)
+        return LanguageModelExtractor(self._client)
 
+    @functools.cached_property
+    def rater(self) -> "LanguageModelRater | None":
+        """Gives verdicts; None: rules do, or nobody."""
+        if self._rater or self.options.rate_with != "language_model":
+            return self._rater
+        from cxrjax.papers.cxr_qba.construct.language_model_rater import LanguageModelRater
 
-def _construct(
-    build: QBABuild,
-    quality: QualityLog,
-    extractor: LanguageModelExtractor | None,
-    rater: LanguageModelRater | None,
-) -> None:
-    how = build.construction()
-    if extractor:
-        how.extractor = extractor
+        return LanguageModelRater(self._client)
 
-        def reports() -> Iterator[
-            ReportSections
-        ]:  # without the images, of which many would be held
-            return (study.report for study in read_studies(build.source, QualityLog()))
+    def estimate(self) -> str | None:
+        options = self.options
+        asked = "language_model" in (options.generator, options.rate_with)
+        if not asked or not options.client.dry_run:
+            return None
+        from cxrjax.papers.cxr_qba.construct.language_model_extractor import estimate_language_model
 
-        extractor.require_permission(reports())
-        extractor.ask_ahead(reports())
-    counts = MentionCounts()
-    entries: dict[Key, _Entry] = {}
-    with writing(build.out):
-        for study in tqdm(read_studies(build.source, quality), "scene graphs", unit=" studies"):
-            key = (study.patient_id, study.study_id)
-            if key in entries:
-                found = "a study that stood earlier in the source"
-                quality.set_aside("duplicate_id", study.study_id, str(build.source), found)
-                continue
-            try:
-                graph = construct_graph(study, how, quality)
-            except Unusable as fault:
-                quality.set_aside(fault.reason, study.study_id, str(build.source), fault.found)
-                continue
-            counts.add(graph, how.definitions)
-            write_study(build.out / NATIVE, graph)
-            entries[key] = _Entry(
-                tuple(dataclasses.replace(i, boxes={}, masks={}) for i in study.images), study.split
+        return estimate_language_model(options.source, options.seed, self.extractor, self.rater)
+
+    def build(self) -> str:
+        with self._open:
+            return super().build()
+
+    def read(self) -> Mapping[str, Iterable[QARecord]]:
+        options = self.options
+        self.release = is_release(options.source)
+        rated = options.surrogate or self.rater is not None
+        if options.surrogate and self.rater is not None:
+            raise UserError("rated by rules or by a language model, not by both")
+        if self.release and (self.extractor or rated or options.entity_model):
+            raise UserError(
+                f"{options.source}: the release is read as it is, with its own grades; leave out "
+                "--generator, --rate_with and --entity_model, which are for what is constructed "
+                "from reports"
             )
-    if not entries:
-        raise _nothing_left(build, quality)
-    with writing(build.out):
-        write_json(build.out / "sampling_weights.json", counts.to_json())
+        self.published = published() | (stated_counts(options.source) if self.release else {})
+        if self.release:
+            self._read_release()
+        else:
+            refuse_ungraded(options, rated)
+            self._construct()
+        splits = _divide(self.entries, options.seed, self.quality)
+        self.prepare(splits)
+        with writing(options.out):
+            self.metadata = self._open.enter_context(MetadataWriter(options.out / "metadata"))
+        return {split: self._records(split, keys) for split, keys in splits.items()}
 
-    def unrated(key: Key, files: StudyFiles) -> tuple[StudySceneGraph, StudyQuestions]:
-        graph, _ = files.read(key)
-        assert graph is not None  # it was written above
-        return graph, construct_questions(graph, counts, how)
+    def _construct(self) -> None:
+        options, quality = self.options, self.quality
+        how = options.construction()
+        native = options.out / NATIVE
+        if self.extractor:
+            how.extractor = self.extractor
 
-    def questions(key: Key, files: StudyFiles) -> tuple[StudySceneGraph, StudyQuestions] | None:
-        graph, made = unrated(key, files)
-        if rater:
-            rater.rate(graph, made, quality)
-        write_study(build.out / NATIVE, made)
-        return graph, made
+            def reports() -> Iterator[ReportSections]:  # without the images: many would be held
+                return (study.report for study in read_studies(options.source, QualityLog()))
 
-    grades = "surrogate" if build.surrogate else "language_model" if rater else "unrated"
-    made_by = _MadeBy(grades, how.extractor, rater)
-    if rater:
-        with StudyFiles(build.out / NATIVE, QualityLog()) as files:
-            rater.require_permission(unrated(key, files) for key in entries)
-    with StudyFiles(build.out / NATIVE, quality) as files:
-        _write(build, entries, lambda key: questions(key, files), quality, made_by)
+            self.extractor.require_permission(reports())
+            self.extractor.ask_ahead(reports())
+        counts = MentionCounts()
+        with writing(options.out):
+            studies = read_studies(options.source, quality)
+            for study in tqdm(studies, "scene graphs", unit=" studies"):
+                key = (study.patient_id, study.study_id)
+                if key in self.entries:
+                    found = "a study that stood earlier in the source"
+                    quality.set_aside("duplicate_id", study.study_id, str(options.source), found)
+                    continue
+                try:
+                    graph = construct_graph(study, how, quality)
+                except Unusable as fault:
+                    where = str(options.source)
+                    quality.set_aside(fault.reason, study.study_id, where, fault.found)
+                    continue
+                counts.add(graph, how.definitions)
+                write_study(native, graph)
+                images = [dataclasses.replace(i, boxes={}, masks={}) for i in study.images]
+                self.entries[key] = _Entry(tuple(images), study.split)
+            if not self.entries:
+                raise self.nothing_left("study")
+            write_json(options.out / "sampling_weights.json", counts.to_json())
 
+        def unrated(key: Key, files: StudyFiles) -> StudyPair:
+            graph, _ = files.read(key)
+            assert graph is not None  # it was written above
+            return graph, construct_questions(graph, counts, how)
 
-def _read_release(build: QBABuild, quality: QualityLog) -> None:
-    with StudyFiles(build.source, quality) as files:
-        tables = read_release_tables(build.source)
+        def questions(key: Key) -> StudyPair:
+            graph, made = unrated(key, files)
+            if self.rater:
+                self.rater.rate(graph, made, quality)
+            write_study(native, made)
+            return graph, made
+
+        if self.rater:
+            with StudyFiles(native, QualityLog()) as written:
+                self.rater.require_permission(unrated(key, written) for key in self.entries)
+        files = self._open.enter_context(StudyFiles(native, quality))
+        self._questions = questions
+        self._made_by = self._constructed_by(how.extractor)
+
+    def _constructed_by(self, extractor: Extractor) -> dict[str, Any]:
+        """What made the questions, for the manifest and for the records."""
+        self.generator = GeneratorInfo(name="cxrjax-rules", version=cxrjax.__version__)
+        if self.extractor:
+            name, version = self.extractor.name, self.extractor.version
+            self.generator = GeneratorInfo(name=name, version=version)
+        named = {"extractor": extractor, "rater": self.rater}
+        made = {what: {"name": o.name, "version": o.version} for what, o in named.items() if o}
+        rated_by = "language_model" if self.rater else "unrated"
+        grades = "surrogate" if self.options.surrogate else rated_by
+        return {"grades": grades, **made, "entity_mapping": self.options.entity_mapping}
+
+    def _read_release(self) -> None:
+        source, quality = self.options.source, self.quality
+        files = self._open.enter_context(StudyFiles(source, quality))
+        tables = read_release_tables(source)
         every = [image for key in files.members for image in tables.images_of(key)]
         sizes = {image.image_id: image.image_hw for image in every if image.image_hw}
         quality.warnings["images of which no table tells the size"] += len(every) - len(sizes)
-        entries = {
+        self.entries = {
             key: _Entry(tables.images_of(key), tables.split_of(key)) for key in files.members
         }
-        if entries and not any(entry.split for entry in entries.values()):
-            quality.warnings[SPLIT_NOT_TOLD] += len(entries)
+        if self.entries and not any(entry.split for entry in self.entries.values()):
+            quality.warnings[SPLIT_NOT_TOLD] += len(self.entries)
 
-        def questions(key: Key) -> tuple[StudySceneGraph, StudyQuestions] | None:
+        def questions(key: Key) -> StudyPair | None:
             there = files.members[key]
             if QA not in there:
                 found = f"no {QA} beside its {SCENE_GRAPH}"
-                quality.set_aside("missing_file", "/".join(key), str(build.source), found)
+                quality.set_aside("missing_file", "/".join(key), str(source), found)
                 return None
             graph, made = files.read(key, sizes)
             if graph is None and SCENE_GRAPH not in there:
@@ -280,71 +304,71 @@ def _read_release(build: QBABuild, quality: QualityLog) -> None:
                 return None  # set aside by the reader
             return graph, made
 
-        _write(build, entries, questions, quality, None)
+        self._questions = questions
+
+    def _records(self, split: str, keys: Iterable[Key]) -> Iterator[QARecord]:
+        """Both kinds of source, from here on alike."""
+        for patient_id, count in collections.Counter(patient for patient, _ in keys).items():
+            self.metadata.patient(patient_id, split, count)
+        for key in tqdm(keys, f"questions, {split}", unit=" studies"):
+            found = self._questions(key)
+            if found is None:
+                continue
+            graph, made = found
+            images = self.entries[key].images
+            if self.release and not images:
+                self.quality.warnings["studies of which no table tells the images"] += 1
+                images = named_images(graph, made)
+            self.statistics.add(made, split, sum(i.frontal for i in images))
+            self.metadata.study(graph, made, images, split)
+            kept, shown = self.options.export.apply(made, images, self.quality)
+            keep = self.release and not self.options.lean
+            yield from to_records(kept, shown, split, None, self.generator, keep)
+
+    def nothing_left(self, what: str = "question", remedy: str = "") -> UserError:
+        if not self.statistics.values()["studies"]:
+            return super().nothing_left("study", remedy)
+        return nothing_exported(self.options.source, self.quality)
+
+    def values(self) -> dict[str, float | None]:
+        self._open.close()  # the metadata are whole
+        return {**self.counts.values(), **self.statistics.values()}
+
+    def write_files(self, comparison: Mapping[str, Any]) -> None:
+        out = self.options.out
+        values = {name: entry["value"] for name, entry in comparison.items()}
+        write_quality_mappings(out / "metadata" / "quality_mappings.csv")
+        (out / "tables.md").write_text(markdown(values), encoding="utf-8")
+        names = ("patients", "studies", "questions", "sub_answers")
+        write_json(out / "dataset_info.json", {name: values[name] for name in names})
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "seed": self.options.seed,
+            "source": {"path": self.options.source.name, "release": self.release},
+            **self._made_by,
+            "least_grade": self.options.least_grade or None,
+        }
+
+    def report(self) -> Iterator[str]:
+        if "language_model" in (self.options.generator, self.options.rate_with):
+            yield json.dumps({self._client.settings.model: self._client.account.to_json()})
 
 
-def _write(
-    build: QBABuild,
-    entries: Mapping[Key, _Entry],
-    questions: Callable[[Key], tuple[StudySceneGraph, StudyQuestions] | None],
-    quality: QualityLog,
-    made_by: _MadeBy | None,
-) -> None:
-    """Both kinds of source, from here on alike; `made_by` is None for the release."""
-    release = made_by is None
-    splits = _divide(entries, build.seed, quality)
-    prepare_folder(build.out, splits)
-    statistics, records = StudyStatistics(), RecordStatistics()
-    # The release's own generator is not ours to name.
-    generator = made_by.generator if made_by else None
-    manifest = {}
-    with writing(build.out), MetadataWriter(build.out / "metadata") as metadata:
-        for split, keys in splits.items():
-            per_patient = collections.Counter(patient for patient, _ in keys)
-            for patient_id, count in per_patient.items():
-                metadata.patient(patient_id, split, count)
-
-            def of_split(split: str = split, keys: Iterable[Key] = keys) -> Iterator[QARecord]:
-                for key in tqdm(keys, f"questions, {split}", unit=" studies"):
-                    found = questions(key)
-                    if found is None:
-                        continue
-                    graph, made = found
-                    images = entries[key].images
-                    if release and not images:
-                        quality.warnings["studies of which no table tells the images"] += 1
-                        images = named_images(graph, made)
-                    statistics.add(made, split, sum(i.frontal for i in images))
-                    metadata.study(graph, made, images, split)
-                    kept, shown = build.export.apply(made, images, quality)
-                    keep = release and not build.lean
-                    yield from to_records(kept, shown, split, None, generator, keep)
-
-            manifest[split] = write_split(build.out, split, of_split(), records)
-        write_quality_mappings(build.out / "metadata" / "quality_mappings.csv")
-        values = {**records.values(), **statistics.values()}
-        if not values["studies"]:
-            raise _nothing_left(build, quality)
-        refuse_empty(build.source, sum(own["questions"] for own in manifest.values()), quality)
-        (build.out / "tables.md").write_text(markdown(values), encoding="utf-8")
-        write_json(
-            build.out / "dataset_info.json",
-            {name: values[name] for name in ("patients", "studies", "questions", "sub_answers")},
+def refuse_ungraded(options: QbaOptions, rated: bool) -> None:
+    """Raises `UserError` where constructed questions are to be filtered by grades they lack."""
+    if options.least_grade and not rated:
+        raise UserError(
+            f"--least_grade={options.least_grade} needs grades: constructed questions are unrated; "
+            "add --rate_with=surrogate to rate them by rules"
         )
-    finish_build(
-        build.out,
-        quality,
-        compare(values, published() | (stated_counts(build.source) if release else {})),
-        {
-            "dataset": "cxr_qba",
-            "seed": build.seed,
-            "source": {"path": build.source.name, "release": release},
-            **(made_by.to_json() if made_by else {"grades": "release"}),
-            **({"entity_mapping": build.entity_mapping} if made_by else {}),
-            "least_grade": build.least_grade or None,
-            "splits": manifest,
-        },
-    )
+
+
+def is_release(source: Path) -> bool:
+    """Says whether a path holds the release's files, in folders or in archives at any depth."""
+    if source.suffix == ".zip":
+        return True
+    return source.is_dir() and holds_studies(source)
 
 
 def _divide(entries: Mapping[Key, _Entry], seed: int, quality: QualityLog) -> dict[str, list[Key]]:

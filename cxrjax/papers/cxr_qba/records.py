@@ -65,12 +65,10 @@ class ExportFilter:
         return kept
 
 
-def refuse_empty(source: Path, exported: int, quality: QualityLog) -> None:
-    """Raises `UserError` where no question was exported: says why."""
-    if exported:
-        return
+def nothing_exported(source: Path, quality: QualityLog) -> UserError:
+    """Says why no question was exported."""
     why = [f"{quality.warnings[name]} {name}" for name in (_NOT_FRONTAL, _BELOW, _UNRATED)]
-    raise UserError(
+    return UserError(
         f"{source}: no question left to export: {'; '.join(why)} (a grade needs the verdicts "
         "completeness and question_clarity of question_quality, and entailment, relevance and "
         "answer_clarity of each answer's answer_quality)"

@@ -8,8 +8,7 @@ import collections
 from collections.abc import Iterator, Mapping, Sequence
 
 from cxrjax.papers.cxr_qba.native import NativeLocalization, StudyQuestions, StudySceneGraph
-from cxrjax.records_io.box_fit import CUT, FittedBoxes, GivenBox, fit_boxes
-from cxrjax.records_io.quality import PixelBox, QualityLog
+from cxrjax.records_io.quality import CUT, FittedBoxes, GivenBox, PixelBox, QualityLog, fit_boxes
 
 # Image and box.
 _Key = tuple[str, PixelBox]

@@ -7,19 +7,20 @@ NLMCXR_reports.tgz, its folder or wheel (OpenI)         constructed: regions wit
 """
 
 import dataclasses
+import functools
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import tqdm
 
 from cxrjax.errors import UserError
-from cxrjax.files import file_sha256, writing
+from cxrjax.files import file_sha256
+from cxrjax.language_model.flags import ClientFlags
 from cxrjax.papers.gemex import native_files
-from cxrjax.papers.gemex.box_convention import BOX_FORMATS
 from cxrjax.papers.gemex.construct.construction import GemexConstruction, findings_of
 from cxrjax.papers.gemex.construct.curation import TEST_IMAGES, classes_of, curate
-from cxrjax.papers.gemex.construct.drawings import draw_figures
 from cxrjax.papers.gemex.construct.questions import QuestionGenerator, RefinedReport
 from cxrjax.papers.gemex.construct.refine import Refiner, RuleRefiner
 from cxrjax.papers.gemex.construct.template_generator import TemplateGenerator
@@ -42,202 +43,217 @@ from cxrjax.papers.sources.openi import OpenIReport, is_openi, read_openi
 from cxrjax.papers.sources.report import ImageReport, ReportSentence, split_sentences
 from cxrjax.radiology_text.english import comparing_word
 from cxrjax.records import Provenance, QARecord, read_records
-from cxrjax.records_io.builder import finish_build, prepare_folder, write_split
+from cxrjax.records_io.builder import Builder, SourceOptions, describe_file
 from cxrjax.records_io.quality import QualityLog, Unusable
 from cxrjax.records_io.split import validation_groups
-from cxrjax.records_io.statistics import RecordStatistics, compare
+
+if TYPE_CHECKING:
+    from cxrjax.papers.gemex.construct.language_model import (
+        LanguageModelGenerator,
+        LanguageModelRefiner,
+    )
 
 SPLITS = ("train", "validation", "test")
+ReportsOf = Callable[[str], Iterable[ImageReport]]
 
 
 @dataclasses.dataclass(frozen=True)
-class GemexBuild:
-    """What to build, from what.
+class GemexOptions(SourceOptions):
+    """Flags of GEMeX.
 
     Attributes:
-        coord_format: of released files' boxes: `xyxy`, `xywh`, or `auto`, by each file's evidence.
-        keep_reports: whether released rows keep `ori_report`, a credentialed text.
-        drop_longitudinal: whether released questions that compare with an earlier study are set
-            aside; else they are kept and counted.
+        coord_format: of released files' boxes; auto: by each file's evidence.
+        keep_reports: keep ori_report of released rows, which is credentialed text.
+        drop_longitudinal: set released questions aside that compare with an earlier examination;
+            else they are kept and counted.
         test_images: most test images of a construction; of more, those that fit Figure 7 best.
+        generator: what words constructed questions.
     """
 
-    source: Path
-    out: Path
-    seed: int = 0
-    processes: int = 1
-    coord_format: str = "auto"
+    coord_format: Literal["auto", "xyxy", "xywh"] = "auto"
     keep_reports: bool = False
     drop_longitudinal: bool = False
     test_images: int = TEST_IMAGES
+    generator: Literal["templates", "language_model"] = "templates"
+    client: ClientFlags = dataclasses.field(default_factory=ClientFlags)
 
     def __post_init__(self) -> None:
-        if self.coord_format not in BOX_FORMATS:
-            raise UserError(f"--coord_format={self.coord_format}: expected one of {BOX_FORMATS}")
+        super().__post_init__()
         if self.test_images < 1:
             raise UserError(f"--test_images={self.test_images}: expected at least 1")
 
 
-def build_gemex(
-    build: GemexBuild,
-    refiner: Refiner | None = None,
-    generator: QuestionGenerator | None = None,
-    quality: QualityLog | None = None,
-) -> None:
-    """Writes records, questions, the release's form of them, statistics, figures and quality.
+class GemexBuilder(Builder[GemexOptions]):
+    """Writes records, the release's form of them, figures and Table 3."""
 
-    Args:
-        refiner, generator: rules and templates, where none are given.
-        quality: the log that they write to, where they write to one.
+    dataset = "gemex"
+    options_class = GemexOptions
 
-    Raises:
-        UserError: the source cannot be read, nothing usable is in it, or the folder cannot be
-            written.
-    """
-    released = _released(build.source)
-    if released:
-        _build_released(build, released)
-        return
-    quality = QualityLog() if quality is None else quality
-    splits, reports_of = _reports(build, quality)
-    construction = GemexConstruction(
-        refiner or RuleRefiner(), generator or TemplateGenerator(build.seed), quality
-    )
-    _build_constructed(build, construction, splits, reports_of)
+    def __init__(self, options: GemexOptions) -> None:
+        super().__init__(options)
+        self.published = PAPER
+        self.statistics = GemexStatistics()
+        self._made_by: dict[str, Any] = {}
 
+    @functools.cached_property
+    def construction(self) -> GemexConstruction:
+        """What refines reports and asks about them."""
+        refiner: Refiner = RuleRefiner()
+        generator: QuestionGenerator = TemplateGenerator(self.options.seed)
+        if self.options.generator == "language_model":
+            refiner, generator = self._stages
+        return GemexConstruction(refiner, generator, self.quality)
 
-def plan_gemex(build: GemexBuild) -> list[RefinedReport]:
-    """The reports that a construction would ask about, refined by rules; for estimates.
+    @functools.cached_property
+    def _stages(self) -> "tuple[LanguageModelRefiner, LanguageModelGenerator]":
+        from cxrjax.papers.gemex.construct.language_model import make_stages
 
-    Raises:
-        UserError: as `build_gemex`.
-    """
-    quality = QualityLog()
-    splits, reports_of = _reports(build, quality)
-    construction = GemexConstruction(RuleRefiner(), TemplateGenerator(build.seed), quality)
-    return [one for split in splits for one in construction.refine(reports_of(split))]
+        options = self.options
+        return make_stages(options.client, options.out, options.seed, self.quality)
 
+    def estimate(self) -> str | None:
+        if self.options.generator == "templates" or not self.options.client.dry_run:
+            return None
+        refiner, generator = self._stages
+        refined = self.plan()
+        first = refiner.estimate(one.report for one in refined)
+        return f"refining: {first}\nquestions: {generator.estimate(refined)}"
 
-_ReportsOf = Callable[[str], Iterable[ImageReport]]
+    def plan(self) -> list[RefinedReport]:
+        """The reports that a construction would ask about, refined by rules; for estimates.
 
+        Raises:
+            UserError: as `read`.
+        """
+        splits, reports_of = self._reports()
+        rules = TemplateGenerator(self.options.seed)
+        construction = GemexConstruction(RuleRefiner(), rules, QualityLog())
+        return [one for split in splits for one in construction.refine(reports_of(split))]
 
-def _reports(build: GemexBuild, quality: QualityLog) -> tuple[dict[str, list[str]], _ReportsOf]:
-    """(split -> ids, split -> reports) of a source to construct from."""
-    source = build.source
-    if not source.exists():
-        raise UserError(f"{source}: no such file or folder")
-    graphs = find_scene_graphs(source, quality)
-    if graphs:
-        splits = _graph_splits(build, graphs)
-        sizes = _sizes(source)
-        images = images_beside(source)
+    def read(self) -> Mapping[str, Iterable[QARecord]]:
+        if released := _released(self.options.source):
+            return self._read_released(released)
+        splits, reports_of = self._reports()
+        made = self.construction
+        self.statistics.regions = made.regions
+        for role, one in (("refiner", made.refiner), ("generator", made.generator)):
+            self._made_by[role] = {"name": one.name, "version": one.version}
+        return {split: self._constructed(split, ids, reports_of) for split, ids in splits.items()}
 
-        def from_graphs(split: str) -> Iterable[ImageReport]:
-            found = read_reports(graphs, splits[split], sizes, quality)
-            if images is None:
-                return found
-            paths = image_paths(graphs, splits[split])
-            checks = check(paths, images, build.out, quality, build.processes)
-            return reports_with_images(found, checks, build.out, quality)
-
-        return splits, from_graphs
-    if is_openi(source):
-        openi = {one.report_id: _openi_report(one) for one in read_openi(source, quality)}
-        held_out = validation_groups(set(openi), build.seed)
-        splits = {
-            "train": [one for one in openi if one not in held_out],
-            "validation": [one for one in openi if one in held_out],
-        }
-        return splits, lambda split: (openi[one] for one in splits[split])
-    raise UserError(
-        f"{source}: found no {native_files.TRAIN_FILE}, no {native_files.TEST_PATTERN}, no scene "
-        "graphs (*_SceneGraph.json) and no OpenI reports; data/gemex/README.md shows the layouts"
-    )
-
-
-def _build_constructed(
-    build: GemexBuild,
-    construction: GemexConstruction,
-    splits: Mapping[str, Sequence[str]],
-    reports_of: _ReportsOf,
-) -> None:
-    quality = construction.quality
-    prepare_folder(build.out, splits)
-    counts, statistics = RecordStatistics(), GemexStatistics()
-    entries: dict[str, Any] = {}
-    for split, ids in splits.items():
+    def _constructed(
+        self, split: str, ids: Sequence[str], reports_of: ReportsOf
+    ) -> Iterator[QARecord]:
         reports = tqdm.tqdm(reports_of(split), total=len(ids), unit="report", desc=split)
-        refined: Iterable[RefinedReport] = construction.refine(reports)
+        refined: Iterable[RefinedReport] = self.construction.refine(reports)
         if split == "test":
             # Held in memory: MIMIC-CXR's test split has some three thousand reports.
-            refined = _curated(list(refined), build, statistics)
-        records = statistics.watch(construction.records(refined, split))
-        entries[split] = write_split(build.out, split, records, counts)
-    statistics.regions = construction.regions
-    if not any(entry["questions"] for entry in entries.values()):
-        named = {reason: n for reason, n in quality.counts().items() if n}
-        raise UserError(f"{build.source}: no question left to write; set aside: {named or 'none'}")
-    _finish(
-        build,
-        quality,
-        counts,
-        statistics,
-        entries,
-        {
-            "refiner": {"name": construction.refiner.name, "version": construction.refiner.version},
-            "generator": {
-                "name": construction.generator.name,
-                "version": construction.generator.version,
-            },
-        },
-    )
+            refined = self._curated(list(refined))
+        yield from self.statistics.watch(self.construction.records(refined, split))
 
+    def _curated(self, refined: Sequence[RefinedReport]) -> list[RefinedReport]:
+        labels = {one.report.image_id: findings_of(one) for one in refined}
+        chosen = set(curate(labels, self.options.seed, self.options.test_images))
+        for image_id in sorted(chosen):
+            self.statistics.classes.update(labels[image_id])
+        return [one for one in refined if one.report.image_id in chosen]
 
-def _curated(
-    refined: Sequence[RefinedReport], build: GemexBuild, statistics: GemexStatistics
-) -> list[RefinedReport]:
-    labels = {one.report.image_id: findings_of(one) for one in refined}
-    chosen = set(curate(labels, build.seed, build.test_images))
-    for image_id in sorted(chosen):
-        statistics.classes.update(labels[image_id])
-    return [one for one in refined if one.report.image_id in chosen]
+    def _reports(self) -> tuple[dict[str, list[str]], ReportsOf]:
+        """(split -> ids, split -> reports) of a source to construct from."""
+        options, quality = self.options, self.quality
+        source = options.source
+        if not source.exists():
+            raise UserError(f"{source}: no such file or folder")
+        graphs = find_scene_graphs(source, quality)
+        if graphs:
+            splits = _graph_splits(source, options.seed, graphs)
+            sizes = _sizes(source)
+            images = images_beside(source)
 
+            def from_graphs(split: str) -> Iterable[ImageReport]:
+                found = read_reports(graphs, splits[split], sizes, quality)
+                if images is None:
+                    return found
+                paths = image_paths(graphs, splits[split])
+                checks = check(paths, images, options.out, quality, options.processes)
+                return reports_with_images(found, checks, options.out, quality)
 
-def _finish(
-    build: GemexBuild,
-    quality: QualityLog,
-    counts: RecordStatistics,
-    statistics: GemexStatistics,
-    entries: Mapping[str, Any],
-    made_by: Mapping[str, Any],
-) -> None:
-    with writing(build.out):
-        _write_released_form(build.out, entries)
-    draw_figures(build.out / "figures", statistics)
-    values = counts.values() | statistics.values()
-    for split, entry in entries.items():
-        values[f"{split}_images"] = entry["images"]
-    with writing(build.out):
-        (build.out / "tables.md").write_text(table_3(values), encoding="utf-8")
-    if values["images_with_more_than_11_questions"]:
-        quality.warnings["images with more than 11 questions"] = int(
-            values["images_with_more_than_11_questions"]
+            return splits, from_graphs
+        if is_openi(source):
+            openi = {one.report_id: _openi_report(one) for one in read_openi(source, quality)}
+            held_out = validation_groups(set(openi), options.seed)
+            splits = {
+                "train": [one for one in openi if one not in held_out],
+                "validation": [one for one in openi if one in held_out],
+            }
+            return splits, lambda split: (openi[one] for one in splits[split])
+        raise UserError(
+            f"{source}: found no {native_files.TRAIN_FILE}, no {native_files.TEST_PATTERN}, no "
+            "scene graphs (*_SceneGraph.json) and no OpenI reports; data/gemex/README.md shows "
+            "the layouts"
         )
-    source = {"path": build.source.name}
-    if build.source.is_file():
-        source["sha256"] = file_sha256(build.source)
-    finish_build(
-        build.out,
-        quality,
-        compare(values, PAPER),
-        {
-            "dataset": "gemex",
-            "seed": build.seed,
-            "source": source,
-            **made_by,
-            "splits": dict(entries),
-        },
-    )
+
+    def _read_released(self, files: Sequence[tuple[Path, str]]) -> dict[str, Iterable[QARecord]]:
+        convention = self.options.coord_format
+        formats = {file.name: native_files.box_format(file, convention) for file, _ in files}
+        self._made_by["coord_format"] = formats
+        splits = [split for split in SPLITS if any(split == one for _, one in files)]
+        tests = [file for file, split in files if split == "test"]
+        _count_reports(tests, self.statistics)
+        return {
+            split: self._released_records(split, [file for file, one in files if one == split])
+            for split in splits
+        }
+
+    def _released_records(self, split: str, files: Sequence[Path]) -> Iterator[QARecord]:
+        options, quality = self.options, self.quality
+        rows = (
+            record
+            for file in files
+            for record in native_files.read_native(
+                file,
+                split,
+                quality,
+                self._made_by["coord_format"][file.name],
+                options.keep_reports,
+                Provenance(source_file=file.name, source_sha256=file_sha256(file)),
+            )
+        )
+        records: Iterable[QARecord] = tqdm.tqdm(rows, unit="question", desc=split)
+        if options.drop_longitudinal:
+            records = _without_comparisons(records, quality)
+        if images := images_beside(options.source):
+            paths = (path for file in files for path in native_files.image_paths(file))
+            checks = check(paths, images, options.out, quality, options.processes)
+            records = records_with_images(records, checks, options.out, quality)
+        yield from self.statistics.watch(records)
+
+    def values(self) -> dict[str, float | None]:
+        values = self.counts.values() | self.statistics.values()
+        for split, entry in self.splits.items():
+            values[f"{split}_images"] = entry["images"]
+        if crowded := values["images_with_more_than_11_questions"]:
+            self.quality.warnings["images with more than 11 questions"] = int(crowded)
+        return values
+
+    def write_files(self, comparison: Mapping[str, Any]) -> None:
+        from cxrjax.papers.gemex.construct.drawings import draw_figures
+
+        out = self.options.out
+        _write_released_form(out, self.splits)
+        draw_figures(out / "figures", self.statistics)
+        values = {name: entry["value"] for name, entry in comparison.items()}
+        (out / "tables.md").write_text(table_3(values), encoding="utf-8")
+
+    def describe(self) -> dict[str, Any]:
+        source = self.options.source
+        found = describe_file(source) if source.is_file() else {"path": source.name}
+        return {"seed": self.options.seed, "source": found, **self._made_by}
+
+    def report(self) -> Iterator[str]:
+        if self.options.generator == "language_model":
+            refiner, generator = self._stages
+            yield json.dumps({"refining": refiner.client.account.to_json()})
+            yield json.dumps({"questions": generator.client.account.to_json()})
 
 
 def _write_released_form(out: Path, entries: Mapping[str, Any]) -> None:
@@ -271,45 +287,6 @@ def _released(source: Path) -> list[tuple[Path, str]]:
     ]
 
 
-def _build_released(build: GemexBuild, files: Sequence[tuple[Path, str]]) -> None:
-    quality = QualityLog()
-    counts, statistics = RecordStatistics(), GemexStatistics()
-    splits = [split for split in SPLITS if any(split == one for _, one in files)]
-    prepare_folder(build.out, splits)
-    images = images_beside(build.source)
-    entries = {}
-    formats = {}
-    for split in splits:
-        chosen = [file for file, one in files if one == split]
-        for file in chosen:
-            formats[file.name] = native_files.box_format(file, build.coord_format)
-        rows = (
-            record
-            for file in chosen
-            for record in native_files.read_native(
-                file,
-                split,
-                quality,
-                formats[file.name],
-                build.keep_reports,
-                Provenance(source_file=file.name, source_sha256=file_sha256(file)),
-            )
-        )
-        records = tqdm.tqdm(rows, unit="question", desc=split)
-        if build.drop_longitudinal:
-            records = _without_comparisons(records, quality)
-        if images:
-            paths = (path for file in chosen for path in native_files.image_paths(file))
-            checks = check(paths, images, build.out, quality, build.processes)
-            records = records_with_images(records, checks, build.out, quality)
-        entries[split] = write_split(build.out, split, statistics.watch(records), counts)
-    if not any(entry["questions"] for entry in entries.values()):
-        named = {reason: n for reason, n in quality.counts().items() if n}
-        raise UserError(f"{build.source}: no usable question; set aside: {named or 'none'}")
-    _count_reports([file for file, split in files if split == "test"], statistics)
-    _finish(build, quality, counts, statistics, entries, {"coord_format": formats})
-
-
 def _count_reports(files: Iterable[Path], statistics: GemexStatistics) -> None:
     """Figures 3 and 7 of the released test images: their reports, by the rules' refiner."""
     texts = {image: text for file in files for image, text in native_files.reports(file).items()}
@@ -338,9 +315,9 @@ def _sizes(source: Path) -> dict[str, tuple[int, int]]:
     return mimic_tables.read_sizes(table) if table else {}
 
 
-def _graph_splits(build: GemexBuild, graphs: Mapping[str, GraphFile]) -> dict[str, list[str]]:
+def _graph_splits(source: Path, seed: int, graphs: Mapping[str, GraphFile]) -> dict[str, list[str]]:
     """split -> image ids: by MIMIC-CXR's table, else 15 % of the patients for validation."""
-    table = mimic_tables.find_table(build.source, mimic_tables.SPLIT_PATTERN)
+    table = mimic_tables.find_table(source, mimic_tables.SPLIT_PATTERN)
     ids = sorted(graphs)
     if table:
         splits = mimic_tables.read_splits(table)
@@ -349,7 +326,7 @@ def _graph_splits(build: GemexBuild, graphs: Mapping[str, GraphFile]) -> dict[st
             raise UserError(f"{table}: has no image {missing[0]}, of which there is a graph")
         return {split: [i for i in ids if splits[i] == split] for split in SPLITS}
     groups = {image_id: _patient(graphs[image_id], image_id) for image_id in ids}
-    held_out = validation_groups(set(groups.values()), build.seed)
+    held_out = validation_groups(set(groups.values()), seed)
     return {
         split: [i for i in ids if (groups[i] in held_out) == (split == "validation")]
         for split in SPLITS[:2]

@@ -3,17 +3,13 @@ the patients."""
 
 from collections import defaultdict
 from collections.abc import Sequence
-from pathlib import Path
+from typing import Any
 
-from cxrjax.errors import UserError
-from cxrjax.files import file_sha256
 from cxrjax.papers.ms_cxr.native import FINDINGS, find_file, read_native
 from cxrjax.records import QARecord
-from cxrjax.records_io.builder import finish_build, prepare_folder, write_split
-from cxrjax.records_io.quality import QualityLog
-from cxrjax.records_io.record_problems import group_of
-from cxrjax.records_io.split import validation_groups
-from cxrjax.records_io.statistics import Published, RecordStatistics, compare
+from cxrjax.records_io.builder import Builder, SourceOptions, describe_file
+from cxrjax.records_io.split import group_of, hold_out
+from cxrjax.records_io.statistics import Published
 
 _PAGE = "PhysioNet's page of MS-CXR: image-sentence pairs"
 PAPER = {
@@ -26,54 +22,35 @@ PAPER = {
 }
 
 
-def build_ms_cxr(source: Path, out: Path, seed: int = 0) -> None:
-    """Writes records, questions, statistics and everything set aside.
+class MsCxrBuilder(Builder[SourceOptions]):
+    """Reads the CSV, the JSON, or a folder with one of them."""
 
-    Args:
-        source: the CSV, the JSON, or a folder with one of them.
+    dataset = "ms_cxr"
+    options_class = SourceOptions
 
-    Raises:
-        UserError: the file cannot be read, no phrase of it can be used, all phrases are of one
-            patient and without a split, or the folder cannot be written.
-    """
-    file, quality = find_file(source), QualityLog()
-    splits = _divide(list(read_native(file, quality)), file, seed, quality)
-    prepare_folder(out, splits)
-    statistics = RecordStatistics()
-    entries = {
-        split: write_split(out, split, records, statistics) for split, records in splits.items()
-    }
-    manifest = {
-        "dataset": "ms_cxr",
-        "seed": seed,
-        "source": {"path": file.name, "sha256": file_sha256(file)},
-        "splits": entries,
-    }
-    finish_build(out, quality, compare(statistics.values(), PAPER), manifest)
+    def read(self) -> dict[str, list[QARecord]]:
+        self.published = PAPER
+        file = find_file(self.options.source)
+        records = list(read_native(file, self.quality))
+        if not records:
+            raise self.nothing_left("phrase", "; expected MS-CXR's rows")
+        if not any(record.split for record in records):
+            return hold_out(records, self.options.seed, f"{file}", "add a column split")
+        return self._by_split(records, file.name)
 
-
-def _divide(
-    records: Sequence[QARecord], file: Path, seed: int, quality: QualityLog
-) -> dict[str, list[QARecord]]:
-    if not records:
-        why = [f"; the first: {e.where}: {e.reason}: {e.found}" for e in quality.entries[:1]]
-        raise UserError(f"{file}: no usable phrase{''.join(why)}; expected MS-CXR's rows")
-    given = any(record.split for record in records)
-    drawn = set() if given else validation_groups({group_of(r) for r in records}, seed)
-    if not given and not drawn:
-        raise UserError(
-            f"{file}: all phrases are of one patient, who cannot be divided, and there is no "
-            "split; add a column split (train, val, test)"
-        )
-    first_split: dict[str, str] = {}
-    splits: dict[str, list[QARecord]] = defaultdict(list)
-    for record in records:
-        group = group_of(record)
-        split = record.split if given else "validation" if group in drawn else "train"
-        if not split or split != first_split.setdefault(group, split):
-            where = f"{file.name}: question {record.question_id}"
+    def _by_split(self, records: Sequence[QARecord], file: str) -> dict[str, list[QARecord]]:
+        first_split: dict[str, str] = {}
+        splits: dict[str, list[QARecord]] = defaultdict(list)
+        for record in records:
+            group, split = group_of(record), record.split
+            if split and split == first_split.setdefault(group, split):
+                splits[split].append(record)
+                continue
+            where = f"{file}: question {record.question_id}"
             found = f"split is {split!r}; expected one for all rows of {group}, as others have it"
-            quality.set_aside("split_conflict", record.image_id, where, found)
-        else:
-            splits[split].append(record.model_copy(update={"split": split}))
-    return dict(sorted(splits.items()))
+            self.quality.set_aside("split_conflict", record.image_id, where, found)
+        return dict(sorted(splits.items()))
+
+    def describe(self) -> dict[str, Any]:
+        file = find_file(self.options.source)
+        return {"seed": self.options.seed, "source": describe_file(file)}

@@ -21,8 +21,7 @@ from scipy.stats import theilslopes
 from cxrjax.codecs.prose import SIDE
 from cxrjax.papers.sources.regions import Box, load_regions
 from cxrjax.papers.sources.report import ImageReport, ReportSentence, plain_sentence
-from cxrjax.records_io.box_fit import CUT, ROUNDING, cut_box
-from cxrjax.records_io.quality import QualityLog, Unusable
+from cxrjax.records_io.quality import CUT, ROUNDING, QualityLog, Unusable, cut_box
 
 SUFFIX = "_SceneGraph.json"
 MAX_BYTES = 20_000_000

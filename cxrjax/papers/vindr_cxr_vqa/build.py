@@ -6,32 +6,37 @@ the table.
 
 import collections
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping
+import functools
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import tqdm
 
 from cxrjax.errors import UserError
-from cxrjax.files import file_sha256, write_json, writing
+from cxrjax.files import write_json
+from cxrjax.language_model.flags import ClientFlags, client_from_flags
 from cxrjax.papers.vindr_cxr_vqa.annotation import ImageAnnotation
 from cxrjax.papers.vindr_cxr_vqa.box_table import check_image_labels, read_box_table
-from cxrjax.papers.vindr_cxr_vqa.construct.mix import MIXES
-from cxrjax.papers.vindr_cxr_vqa.construct.plan import Assembly, PlannedQuestion, Writer
-from cxrjax.papers.vindr_cxr_vqa.construct.splits import (
+from cxrjax.papers.vindr_cxr_vqa.construct.mix import (
+    MIXES,
     Images,
     PlannedSplits,
     Questions,
     pick_normal,
     plan_splits,
 )
+from cxrjax.papers.vindr_cxr_vqa.construct.plan import Assembly, PlannedQuestion, Writer
 from cxrjax.papers.vindr_cxr_vqa.construct.template_writer import TemplateWriter
-from cxrjax.papers.vindr_cxr_vqa.image_files import ImageFiles, annotate_sizes, join_image_files
 from cxrjax.papers.vindr_cxr_vqa.native import FILE_NAME, read_native, write_native
 from cxrjax.papers.vindr_cxr_vqa.source import SPLIT as TEST_SPLIT
 from cxrjax.papers.vindr_cxr_vqa.source import (
+    ImageFiles,
     Source,
+    annotate_sizes,
     find_source,
+    join_image_files,
     join_table,
     read_official_test,
     sample_test300,
@@ -46,12 +51,14 @@ from cxrjax.papers.vindr_cxr_vqa.statistics import (
     table_values,
     tables,
 )
-from cxrjax.records import Provenance, QARecord
-from cxrjax.records_io.builder import finish_build, prepare_folder, write_split
-from cxrjax.records_io.quality import QualityLog
+from cxrjax.records import GeneratorInfo, Provenance, QARecord
+from cxrjax.records_io.builder import Builder, SourceOptions, describe_file, write_split
 from cxrjax.records_io.sizes import read_size_table
 from cxrjax.records_io.split import follow_manifest, read_split_manifest, stratified_validation
-from cxrjax.records_io.statistics import Published, RecordStatistics, compare
+from cxrjax.records_io.statistics import RecordStatistics
+
+if TYPE_CHECKING:
+    from cxrjax.papers.vindr_cxr_vqa.construct.language_model_writer import LanguageModelWriter
 
 SPLITS = ("train", "validation")
 SPLIT_FILE = "splits.json"
@@ -59,41 +66,24 @@ TABLES_FILE = "tables.md"
 
 
 @dataclasses.dataclass(frozen=True)
-class VinDrBuild:
-    """What to build, from what.
+class VinDrOptions(SourceOptions):
+    """Flags of VinDr-CXR-VQA.
 
     Attributes:
         sizes: table of image sizes.
-        mix: a key of `MIXES`.
-        list_all: whether each image with findings is also asked for all of them.
-        split_manifest: image ids per split; None: stratified by the seed.
+        mix: released: positive questions, four an image; paper: with negative ones, 20,880
+            training questions (8,700 to 12,180).
+        questions: dense: also ask for every finding of an image with all of its boxes.
+        split_manifest: JSON {split: [image ids]} (default: stratified by the seed).
+        generator: what words constructed questions.
     """
 
-    source: Path
-    out: Path
-    seed: int = 0
-    processes: int = 1
     sizes: Path | None = None
-    mix: str = "released"
-    list_all: bool = False
+    mix: Literal["released", "paper"] = "released"
+    questions: Literal["one_box", "dense"] = "one_box"
     split_manifest: Path | None = None
-
-
-@dataclasses.dataclass
-class _Result:
-    """What is ready to be written.
-
-    Attributes:
-        records: split -> its records, made while they are written.
-        images: split -> annotations of its images; empty without a box table.
-        order: image ids as the source has them, for the release's form.
-        notes: what to say about the build, for manifest.json.
-    """
-
-    records: dict[str, Iterable[QARecord]]
-    images: dict[str, list[ImageAnnotation]]
-    order: list[str]
-    notes: dict[str, Any]
+    generator: Literal["templates", "language_model"] = "templates"
+    client: ClientFlags = dataclasses.field(default_factory=ClientFlags)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,193 +102,271 @@ class _Opened:
     manifest: Mapping[str, str] | None
 
 
-def build_vindr(
-    build: VinDrBuild, writer: Writer | None = None, quality: QualityLog | None = None
-) -> str:
-    """Writes records, questions, the release's form of them, splits, statistics and quality.
+class VinDrBuilder(Builder[VinDrOptions]):
+    """Writes records, the release's form of them, splits and Table 3.
 
-    Args:
-        writer: gives words to constructed questions; default: the templates.
-        quality: becomes quality.json, with what the writer has noted in it.
-
-    Returns:
-        What was built, and Table 3 of it, for people.
-
-    Raises:
-        UserError: the source cannot be read, nothing usable is in it, or the folder cannot be
-            written.
+    Attributes:
+        images: split -> annotations of its images; empty without a box table.
+        order: image ids as the source has them, for the release's form.
+        notes: what to say about the build, for manifest.json.
+        written: split -> its records.
     """
-    quality = quality or QualityLog()
-    opened = _open(build, quality)
-    values: dict[str, float | None] = {}
-    published: dict[str, Published] = dict(PAPER)
-    if opened.table is not None:
-        values |= table_values(opened.table)
-        published |= SOURCE_TABLE
-    if opened.source.release and writer is not None:
-        raise UserError(f"{opened.source.release}: brings its own questions: nothing to word")
-    if opened.source.release:
-        result = _released(build, opened, quality)
-    else:
-        result = _constructed(build, opened, writer or TemplateWriter(build.seed), quality)
-    return _write(build, opened.source, result, values, published, quality)
 
+    dataset = "vindr_cxr_vqa"
+    options_class = VinDrOptions
 
-def plan_vindr(build: VinDrBuild) -> list[PlannedQuestion]:
-    """The questions that `build_vindr` would have worded. Writes nothing.
+    def __init__(self, options: VinDrOptions) -> None:
+        super().__init__(options)
+        self.images: dict[str, list[ImageAnnotation]] = {}
+        self.order: list[str] = []
+        self.notes: dict[str, Any] = {}
+        self.written: dict[str, list[QARecord]] = {}
+        self._comparison: Mapping[str, Any] = {}
 
-    Raises:
-        UserError: as `build_vindr`.
-    """
-    quality = QualityLog()
-    opened = _open(build, quality)
-    if opened.source.release:
-        raise UserError(f"{opened.source.release}: brings its own questions: nothing to word")
-    questions = _plan(build, opened, quality)
-    return [plan for plans in questions.plans.values() for plan in plans]
-
-
-def _open(build: VinDrBuild, quality: QualityLog) -> _Opened:
-    source = find_source(build.source, build.sizes)
-    if source.release and (build.mix != "released" or build.list_all):
-        raise UserError(
-            f"{source.release}: --mix and --questions are about constructed questions; "
-            "this source brings its own: name the table alone as --source"
+    @functools.cached_property
+    def _model(self) -> "LanguageModelWriter":
+        from cxrjax.papers.vindr_cxr_vqa.construct.language_model_writer import (
+            CACHE_NAME,
+            LanguageModelWriter,
         )
-    manifest = read_split_manifest(build.split_manifest) if build.split_manifest else None
-    sizes = read_size_table(source.sizes, quality) if source.sizes else None
-    files = ImageFiles(source.images, build.out, sizes, build.processes)
-    table = read_box_table(source.table, quality) if source.table else None
-    if table is not None and source.labels:
-        check_image_labels(source.labels, table, quality)
-    test = [] if source.release else _test_images(build, source, manifest, quality)
-    return _Opened(source, table, test, files, manifest)
 
+        client = client_from_flags(self.options.client, self.options.out / CACHE_NAME)
+        return LanguageModelWriter(client, self.quality, self.options.out)
 
-def _released(build: VinDrBuild, opened: _Opened, quality: QualityLog) -> _Result:
-    """The release's own questions, with what the other pieces know of their images."""
-    release, table, files, manifest = (
-        opened.source.release,
-        opened.table,
-        opened.files,
-        opened.manifest,
-    )
-    assert release is not None
-    records = read_native(release, quality, _provenance(release))
-    if table is not None:
-        records = join_table(records, table, release.name, quality)
-    if files:
-        records = join_image_files(records, files, quality)
-    by_id = {image.image_id: image for image in table or []}
-    labels: dict[str, set[str]] = collections.defaultdict(set)
-    for record in records:
-        labels[record.image_id].update(record.answers[0].labels)
-    # The table knows all classes of an image; the release, those that it asks about.
-    label_sets = {key: by_id[key].present if key in by_id else labels[key] for key in labels}
-    split_of = _divide(build, label_sets, by_id, manifest, quality)
-    _refuse_nothing(build, split_of, quality)
-    splits = _names(split_of.values())
-    images = {
-        split: [by_id[key] for key in split_of if split_of[key] == split and key in by_id]
-        for split in splits
-    }
-    chosen = {
-        split: [
-            record.model_copy(update={"split": split})
-            for record in records
-            if split_of.get(record.image_id) == split
-        ]
-        for split in splits
-    }
-    return _Result(dict(chosen), images if table is not None else {}, list(label_sets), {})
+    def estimate(self) -> str | None:
+        if self.options.generator == "templates" or not self.options.client.dry_run:
+            return None
+        return str(self._model.estimate(self.plan()))
 
+    def plan(self) -> list[PlannedQuestion]:
+        """The questions that a build would have worded. Writes nothing.
 
-def _plan(build: VinDrBuild, opened: _Opened, quality: QualityLog) -> PlannedSplits:
-    """Questions planned from the table, by split."""
-    table, test, files, manifest = opened.table, opened.test, opened.files, opened.manifest
-    assert table is not None  # find_source saw to it
-    mix = MIXES[build.mix]
-    abnormal = [image for image in table if image.findings]
-    train_only = [i for i in table if (manifest or {}).get(i.image_id, "train") == "train"]
-    normal = pick_normal(train_only, mix, build.seed)
-    if files:
-        usable = annotate_sizes([*abnormal, *normal], files, quality)
-        abnormal = [image for image in usable if image.findings]
-        normal = [image for image in usable if image.normal]
-    label_sets = {image.image_id: image.present for image in abnormal}
-    known = {image.image_id for image in (*table, *test)}
-    split_of = _divide(build, label_sets, known, manifest, quality)
-    _refuse_nothing(build, split_of, quality)
-    splits: dict[str, list[ImageAnnotation]] = {
-        split: [image for image in abnormal if split_of.get(image.image_id) == split]
-        for split in _names(split_of.values())
-    }
-    if test:
-        splits[TEST_SPLIT] = test
-    return plan_splits(Images(splits, normal), Questions(mix, build.list_all), build.seed)
+        Raises:
+            UserError: as `read`.
+        """
+        self._refuse_words()
+        return [plan for plans in self._plan().plans.values() for plan in plans]
 
+    def read(self) -> Mapping[str, Iterable[QARecord]]:
+        self.published = PAPER if self._opened.table is None else PAPER | SOURCE_TABLE
+        if self._opened.source.release is None:
+            return self._constructed()
+        if self.options.generator != "templates":
+            self._refuse_words()
+        return self._released()
 
-def _constructed(
-    build: VinDrBuild, opened: _Opened, writer: Writer, quality: QualityLog
-) -> _Result:
-    """Questions planned from the table, in the writer's words."""
-    questions = _plan(build, opened, quality)
-    source, table = opened.source, opened.table
-    assert source.table is not None and table is not None
-    sources = {split: _provenance(source.table) for split in questions.plans}
-    if opened.test:
-        assert source.test is not None
-        sources[TEST_SPLIT] = _provenance(source.test.table)
-    records: dict[str, Iterable[QARecord]] = {
-        split: tqdm.tqdm(
-            Assembly("vindr_cxr_vqa", writer, sources[split]).records(plans, split),
-            desc=f"{split} questions",
-            total=len(plans),
-            unit="question",
+    def _refuse_words(self) -> None:
+        if self._opened.source.release:
+            raise UserError(
+                f"{self._opened.source.release}: brings its own questions: nothing to word"
+            )
+
+    @functools.cached_property
+    def _opened(self) -> _Opened:
+        options, quality = self.options, self.quality
+        source = find_source(options.source, options.sizes)
+        if source.release and (options.mix != "released" or options.questions != "one_box"):
+            raise UserError(
+                f"{source.release}: --mix and --questions are about constructed questions; "
+                "this source brings its own: name the table alone as --source"
+            )
+        path = options.split_manifest
+        manifest = read_split_manifest(path) if path else None
+        sizes = read_size_table(source.sizes, quality) if source.sizes else None
+        files = ImageFiles(source.images, options.out, sizes, options.processes)
+        table = read_box_table(source.table, quality) if source.table else None
+        if table is not None and source.labels:
+            check_image_labels(source.labels, table, quality)
+        test = [] if source.release else self._test_images(source, manifest)
+        return _Opened(source, table, test, files, manifest)
+
+    def _test_images(
+        self, source: Source, manifest: Mapping[str, str] | None
+    ) -> list[ImageAnnotation]:
+        """Images with findings of the official test part: the manifest's, or a sample."""
+        if source.test is None:
+            return []
+        images = [i for i in read_official_test(source.test, self.quality) if i.findings]
+        files = ImageFiles(source.test.images, self.options.out, None, self.options.processes)
+        if files:
+            images = annotate_sizes(images, files, self.quality)
+        if manifest and TEST_SPLIT in manifest.values():
+            return [image for image in images if manifest.get(image.image_id) == TEST_SPLIT]
+        return sample_test300(images, self.options.seed)
+
+    def _released(self) -> dict[str, list[QARecord]]:
+        """The release's own questions, with what the other pieces know of their images."""
+        opened, quality = self._opened, self.quality
+        release, table = opened.source.release, opened.table
+        assert release is not None
+        records = read_native(release, quality, _provenance(release))
+        if table is not None:
+            records = join_table(records, table, release.name, quality)
+        if opened.files:
+            records = join_image_files(records, opened.files, quality)
+        by_id = {image.image_id: image for image in table or []}
+        labels: dict[str, set[str]] = collections.defaultdict(set)
+        for record in records:
+            labels[record.image_id].update(record.answers[0].labels)
+        # The table knows all classes of an image; the release, those that it asks about.
+        label_sets = {key: by_id[key].present if key in by_id else labels[key] for key in labels}
+        split_of = self._divide(label_sets, by_id)
+        self.order = list(label_sets)
+        splits: dict[str, list[QARecord]] = {split: [] for split in _names(split_of.values())}
+        if table is not None:
+            self.images = {
+                split: [by_id[key] for key in split_of if split_of[key] == split and key in by_id]
+                for split in splits
+            }
+        for record in records:
+            if split := split_of.get(record.image_id):
+                splits[split].append(record.model_copy(update={"split": split}))
+        return splits
+
+    def _plan(self) -> PlannedSplits:
+        """Questions planned from the table, by split."""
+        opened, seed = self._opened, self.options.seed
+        assert opened.table is not None  # find_source saw to it
+        mix = MIXES[self.options.mix]
+        abnormal = [image for image in opened.table if image.findings]
+        split_in = opened.manifest or {}
+        train_only = [i for i in opened.table if split_in.get(i.image_id, "train") == "train"]
+        normal = pick_normal(train_only, mix, seed)
+        if opened.files:
+            usable = annotate_sizes([*abnormal, *normal], opened.files, self.quality)
+            abnormal = [image for image in usable if image.findings]
+            normal = [image for image in usable if image.normal]
+        label_sets = {image.image_id: image.present for image in abnormal}
+        known = {image.image_id for image in (*opened.table, *opened.test)}
+        split_of = self._divide(label_sets, known)
+        splits: dict[str, list[ImageAnnotation]] = {
+            split: [image for image in abnormal if split_of.get(image.image_id) == split]
+            for split in _names(split_of.values())
+        }
+        if opened.test:
+            splits[TEST_SPLIT] = opened.test
+        questions = Questions(mix, self.options.questions == "dense")
+        return plan_splits(Images(splits, normal), questions, seed)
+
+    def _constructed(self) -> dict[str, Iterable[QARecord]]:
+        """Questions planned from the table, in the writer's words."""
+        planned = self._plan()
+        source, table = self._opened.source, self._opened.table
+        assert source.table is not None and table is not None
+        sources = dict.fromkeys(planned.plans, _provenance(source.table))
+        by_templates = self.options.generator == "templates"
+        writer: Writer = TemplateWriter(self.options.seed) if by_templates else self._model
+        if self._opened.test:
+            assert source.test is not None
+            sources[TEST_SPLIT] = _provenance(source.test.table)
+        self.images = {
+            split: list({plan.image.image_id: plan.image for plan in plans}.values())
+            for split, plans in planned.plans.items()
+        }
+        self.order = [image.image_id for image in (*table, *self._opened.test)]
+        self.notes = {"mix": self.options.mix, **planned.notes}
+        return {
+            split: tqdm.tqdm(
+                Assembly("vindr_cxr_vqa", writer, sources[split]).records(plans, split),
+                desc=f"{split} questions",
+                total=len(plans),
+                unit="question",
+            )
+            for split, plans in planned.plans.items()
+        }
+
+    def _divide(
+        self, label_sets: Mapping[str, Iterable[str]], known: Collection[str]
+    ) -> dict[str, str]:
+        """Image id -> split, by the manifest or stratified; `known`: images that aren't divided."""
+        manifest, path = self._opened.manifest, self.options.split_manifest
+        if manifest is not None and path is not None:
+            splits = follow_manifest(manifest, label_sets, known, path.name, self.quality)
+        else:
+            labels = {key: list(of_image) for key, of_image in label_sets.items()}
+            held_out = stratified_validation(labels, self.options.seed)
+            splits = {key: "validation" if key in held_out else "train" for key in label_sets}
+        if not splits:
+            raise self.nothing_left()
+        return splits
+
+    def write_split(self, split: str, records: Iterable[QARecord]) -> dict[str, Any]:
+        self.written[split] = list(records)
+        # The test images are none of the paper's 4,394.
+        counts = self.counts if split != TEST_SPLIT else RecordStatistics()
+        return write_split(self.options.out, split, self.written[split], counts)
+
+    def values(self) -> dict[str, float | None]:
+        table = self._opened.table
+        values = {} if table is None else table_values(table)
+        if "validation" in self.written:
+            images = self.images.get("validation", [])
+            ceiling = recall_ceiling(images, self.written["validation"])
+            values["validation_recall_ceiling"] = ceiling
+        values |= self.counts.values()
+        if own := {split: shown for split, shown in self.images.items() if split != TEST_SPLIT}:
+            values |= annotation_values(own)
+        if TEST_SPLIT in self.splits:
+            values["test_images"] = self.splits[TEST_SPLIT]["images"]
+        return values | fill_rates(self._in_order)
+
+    @functools.cached_property
+    def _in_order(self) -> list[QARecord]:
+        """The records in the source's order of images, as far as the release's form holds them:
+        it has one finding a question, and no place for questions about all."""
+        rank = {image_id: number for number, image_id in enumerate(self.order)}
+        every = [record for records in self.written.values() for record in records]
+        return sorted(
+            (record for record in every if len(record.answers) == 1),
+            key=lambda record: rank[record.image_id],
         )
-        for split, plans in questions.plans.items()
-    }
-    images = {
-        split: list({plan.image.image_id: plan.image for plan in plans}.values())
-        for split, plans in questions.plans.items()
-    }
-    order = [image.image_id for image in (*table, *opened.test)]
-    return _Result(records, images, order, {"mix": build.mix, **questions.notes})
 
+    @property
+    def _generator(self) -> GeneratorInfo | None:
+        return next((record.generator for record in self._in_order), None)
 
-def _test_images(
-    build: VinDrBuild,
-    source: Source,
-    manifest: Mapping[str, str] | None,
-    quality: QualityLog,
-) -> list[ImageAnnotation]:
-    """Images with findings of the official test part: the manifest's, or a sample."""
-    if source.test is None:
-        return []
-    images = [image for image in read_official_test(source.test, quality) if image.findings]
-    files = ImageFiles(source.test.images, build.out, None, build.processes)
-    if files:
-        images = annotate_sizes(images, files, quality)
-    if manifest and TEST_SPLIT in manifest.values():
-        return [image for image in images if manifest.get(image.image_id) == TEST_SPLIT]
-    return sample_test300(images, build.seed)
+    @property
+    def _worded_by(self) -> str:
+        made_by = self._generator
+        return f"{made_by.name} {made_by.version}" if made_by else "the release"
 
+    @property
+    def _built(self) -> str:
+        notes = {"seed": self.options.seed, **self.notes}
+        told = "; ".join(f"{key} {value}" for key, value in notes.items())
+        return f"Source: {self.options.source.name}; questions by {self._worded_by}; {told}"
 
-def _divide(
-    build: VinDrBuild,
-    label_sets: Mapping[str, Iterable[str]],
-    known: Collection[str],
-    manifest: Mapping[str, str] | None,
-    quality: QualityLog,
-) -> dict[str, str]:
-    """Image id -> split, by the manifest or stratified; `known`: images that are not divided."""
-    if manifest is not None:
-        assert build.split_manifest is not None
-        return follow_manifest(manifest, label_sets, known, build.split_manifest.name, quality)
-    validation = stratified_validation(
-        {key: list(labels) for key, labels in label_sets.items()}, build.seed
-    )
-    return {key: "validation" if key in validation else "train" for key in label_sets}
+    def write_files(self, comparison: Mapping[str, Any]) -> None:
+        out = self.options.out
+        write_native(out / FILE_NAME, self._in_order)
+        members = {
+            split: list(dict.fromkeys(record.image_id for record in records))
+            for split, records in self.written.items()
+        }
+        write_json(out / SPLIT_FILE, members)
+        (out / TABLES_FILE).write_text(tables(comparison, self._worded_by, self._built), "utf-8")
+        self._comparison = comparison
+
+    def describe(self) -> dict[str, Any]:
+        source, made_by = self._opened.source, self._generator
+        pieces = {
+            "table": source.table,
+            "release": source.release,
+            "sizes": source.sizes,
+            "test": source.test.table if source.test else None,
+            "split_manifest": self.options.split_manifest,
+        }
+        return {
+            "seed": self.options.seed,
+            "generator": made_by.model_dump() if made_by else None,
+            **self.notes,
+            "source": {name: describe_file(path) for name, path in pieces.items() if path},
+        }
+
+    def report(self) -> Iterator[str]:
+        yield f"{self._built}\n\n{table_3(self._comparison)}"
+        if self.options.generator == "language_model":
+            yield json.dumps({self._model.name: self._model.client.account.to_json()})
 
 
 def _names(splits: Iterable[str]) -> list[str]:
@@ -306,86 +374,6 @@ def _names(splits: Iterable[str]) -> list[str]:
     return list(dict.fromkeys([*SPLITS, *sorted(set(splits))]))
 
 
-def _refuse_nothing(build: VinDrBuild, images: Mapping[str, str], quality: QualityLog) -> None:
-    if not images:
-        counts = {reason: n for reason, n in quality.counts().items() if n}
-        raise UserError(f"{build.source}: no question left to write; set aside: {counts or 'none'}")
-
-
-def _write(
-    build: VinDrBuild,
-    source: Source,
-    result: _Result,
-    values: dict[str, float | None],
-    published: dict[str, Published],
-    quality: QualityLog,
-) -> str:
-    prepare_folder(build.out, result.records)
-    statistics = RecordStatistics()
-    splits: dict[str, Any] = {}
-    written: list[QARecord] = []
-    members: dict[str, list[str]] = {}
-    for split, records in result.records.items():
-        # The test images are none of the paper's 4,394.
-        counted = statistics if split != TEST_SPLIT else RecordStatistics()
-        kept: list[QARecord] = []
-        splits[split] = write_split(build.out, split, _keeping(records, kept), counted)
-        members[split] = list(dict.fromkeys(record.image_id for record in kept))
-        if split == "validation":
-            values["validation_recall_ceiling"] = recall_ceiling(result.images.get(split, []), kept)
-        # The release's form has one finding a question: the questions for all have no place in it.
-        written += [record for record in kept if len(record.answers) == 1]
-    rank = {image_id: number for number, image_id in enumerate(result.order)}
-    written.sort(key=lambda record: rank[record.image_id])
-    values |= statistics.values()
-    own = {split: images for split, images in result.images.items() if split != TEST_SPLIT}
-    if own:
-        values |= annotation_values(own)
-    if TEST_SPLIT in splits:
-        values["test_images"] = splits[TEST_SPLIT]["images"]
-    values |= fill_rates(written)
-    entries = compare(values, published)
-    generator = written[0].generator if written else None
-    name = f"{generator.name} {generator.version}" if generator else "the release"
-    built = f"Source: {build.source.name}; questions by {name}; " + "; ".join(
-        f"{key} {value}" for key, value in {"seed": build.seed, **result.notes}.items()
-    )
-    with writing(build.out):
-        write_native(build.out / FILE_NAME, written)
-        write_json(build.out / SPLIT_FILE, members)
-        (build.out / TABLES_FILE).write_text(tables(entries, name, built), "utf-8")
-    pieces = {
-        "table": source.table,
-        "release": source.release,
-        "sizes": source.sizes,
-        "test": source.test.table if source.test else None,
-        "split_manifest": build.split_manifest,
-    }
-    finish_build(
-        build.out,
-        quality,
-        entries,
-        {
-            "dataset": "vindr_cxr_vqa",
-            "seed": build.seed,
-            "generator": generator.model_dump() if generator else None,
-            **result.notes,
-            "source": {
-                name: {"path": path.name, "sha256": file_sha256(path)}
-                for name, path in pieces.items()
-                if path
-            },
-            "splits": splits,
-        },
-    )
-    return f"{built}\n\n{table_3(entries)}"
-
-
-def _keeping(records: Iterable[QARecord], kept: list[QARecord]) -> Iterable[QARecord]:
-    for record in records:
-        kept.append(record)
-        yield record
-
-
 def _provenance(path: Path) -> Provenance:
-    return Provenance(source_file=path.name, source_sha256=file_sha256(path))
+    file = describe_file(path)
+    return Provenance(source_file=file["path"], source_sha256=file["sha256"])

@@ -12,9 +12,9 @@ OUT/statistics.json, tables.md, phrases.json, body_parts.png, diagnoses.png
 import dataclasses
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import tqdm
 
@@ -32,81 +32,127 @@ from cxrjax.papers.vix_ray.statistics import (
     tables_markdown,
 )
 from cxrjax.records import DatasetName, QARecord, format_record, strip_answers
-from cxrjax.records_io.builder import finish_build, prepare_folder, write_split
+from cxrjax.records_io.builder import (
+    Builder,
+    BuildOptions,
+    SourceOptions,
+    describe_file,
+    write_split,
+)
 from cxrjax.records_io.image_check import check_images
 from cxrjax.records_io.quality import QualityLog, Unusable
 from cxrjax.records_io.split import follow_manifest, read_split_manifest
-from cxrjax.records_io.statistics import RecordStatistics, compare
+from cxrjax.records_io.statistics import RecordStatistics
 
 _SUFFIXES = {b"\x89PNG": "png", b"\xff\xd8\xff": "jpg"}
+# What the files of a split are called after it.
+_PARTS = ("", *(f"_{stage}" for stage in STAGES), "_stage3_gold")
 
 
 @dataclasses.dataclass(frozen=True)
-class ViXRayBuild:
-    """What to build, from what.
+class VixRayOptions(SourceOptions):
+    """Flags of ViX-Ray: `source` is a folder with the Parquet files, or with data/ that has them.
 
     Attributes:
-        source: folder with the Parquet files, or with data/ that holds them.
-        segmenter: a key of `segmentation.SEGMENTERS`, for the statistics.
-        split_manifest: JSON, {split: [image ids]}; None: the release's own division.
+        segmenter: for statistics: pyvi, syllables, vncorenlp.
+        split_manifest: JSON {split: [image ids]} (default: the release's own division).
     """
 
-    source: Path
-    out: Path
-    processes: int = 1
     segmenter: str = "pyvi"
     split_manifest: Path | None = None
 
 
-def build_vix_ray(build: ViXRayBuild) -> None:
-    """Writes images, records, questions, statistics and everything set aside.
+class VixRayBuilder(Builder[VixRayOptions]):
+    """Writes images, records of each stage, phrases and tables.
 
     An interrupted build reads the rows again, and writes only images that are not there yet.
-
-    Raises:
-        UserError: a file is unusable, no row can be used, or the folder cannot be written to.
     """
-    segment = load_segmenter(build.segmenter)
-    quality = QualityLog()
-    prepare_folder(build.out, [f"{s}{part}" for s in SPLITS for part in _PARTS])
-    with writing(build.out):
-        studies = list(_extract(build, quality))
-    studies = list(_measured(build, studies, quality))
-    if build.split_manifest is not None:
-        studies = _divided(build.split_manifest, studies, quality)
-    if not studies:
-        first = quality.entries[0] if quality.entries else None
-        reason = f"; the first: {first.where}: {first.reason}: {first.found}" if first else ""
-        raise UserError(f"{build.source}: no usable row{reason}")
-    _note_repeated_images(studies, quality)
-    _note_identifiers(studies, quality)
-    by_split = {split: [study for study in studies if study.split == split] for split in SPLITS}
-    dataset: DatasetName = "synthetic" if any(s.generator for s in studies) else "vix_ray"
-    statistics = RecordStatistics()
-    entries = {
-        split: _write_split(build.out, split, here, dataset, statistics)
-        for split, here in by_split.items()
-    }
-    values = statistics.values() | table_values(by_split, segment)
-    comparison = compare(values, PAPER)
-    phrases = count_phrases(studies)
-    with writing(build.out):
-        write_json(build.out / "phrases.json", phrases)
-        plot_phrases(phrases, build.out)
-        tables = tables_markdown(comparison, phrases, build.segmenter, dataset == "synthetic")
-        (build.out / "tables.md").write_text(tables, encoding="utf-8")
-    files = [file for _, file in find_shards(build.source)]
-    manifest: dict[str, Any] = {
-        "dataset": "vix_ray",
-        "synthetic": sorted({s.generator for s in studies if s.generator}),
-        "segmenter": build.segmenter,
-        "source": [{"path": f.name, "sha256": file_sha256(f)} for f in files],
-        "splits": entries,
-    }
-    if build.split_manifest is not None:
-        sha256 = file_sha256(build.split_manifest)
-        manifest["split_manifest"] = {"path": build.split_manifest.name, "sha256": sha256}
-    finish_build(build.out, quality, comparison, manifest)
+
+    dataset = "vix_ray"
+    options_class: ClassVar[type[BuildOptions]] = VixRayOptions
+
+    def __init__(self, options: VixRayOptions) -> None:
+        super().__init__(options)
+        self.studies: dict[str, list[VixRayStudy]] = {}
+        self.kind: DatasetName = "vix_ray"
+
+    def read(self) -> Mapping[str, Iterable[QARecord]]:
+        self.published = PAPER
+        self.segment = load_segmenter(self.options.segmenter)
+        out, path = self.options.out, self.options.split_manifest
+        self.prepare(SPLITS)
+        with writing(out):
+            studies = list(_extract(self.options, self.quality))
+        studies = list(self._measured(studies))
+        if path is not None:
+            studies = _divided(path, studies, self.quality)
+        if not studies:
+            raise self.nothing_left("row")
+        _note_repeated_images(studies, self.quality)
+        _note_identifiers(studies, self.quality)
+        self.kind = "synthetic" if any(s.generator for s in studies) else "vix_ray"
+        self.studies = {split: [s for s in studies if s.split == split] for split in SPLITS}
+        return {split: self._records(split) for split in SPLITS}
+
+    def _measured(self, studies: Sequence[VixRayStudy]) -> Iterator[VixRayStudy]:
+        """Studies whose image decodes, with its size; others are set aside."""
+        out = self.options.out
+        paths = [out / study.image_path for study in studies]
+        checks = check_images(paths, self.quality, out, self.options.processes)
+        for study, path in zip(studies, paths, strict=True):
+            try:
+                yield dataclasses.replace(study, image_hw=checks[path].size())
+            except Unusable as fault:
+                self.quality.set_aside(fault.reason, study.image_id, study.where, fault.found)
+
+    def _records(self, split: str, stage: str | None = None) -> Iterator[QARecord]:
+        for study in self.studies[split]:
+            for record in records(study, self.kind):
+                if stage in (None, record.question_strategy):
+                    yield record
+
+    def prepare(self, splits: Iterable[str]) -> None:
+        super().prepare([f"{split}{part}" for split in splits for part in _PARTS])
+
+    def write_split(self, split: str, records: Iterable[QARecord]) -> dict[str, Any]:
+        out = self.options.out
+        entry = super().write_split(split, records)
+        entry["stages"] = {
+            stage: write_split(
+                out, f"{split}_{stage}", self._records(split, stage), RecordStatistics()
+            )
+            for stage in STAGES
+        }
+        gold = out / "questions" / f"{split}_stage3_gold.jsonl"
+        with open(gold, "w", encoding="utf-8") as file:
+            for record in self._records(split, "stage3"):
+                if record.history:
+                    asked = strip_answers(record).model_copy(update={"history": record.history})
+                    file.write(format_record(asked) + "\n")
+        entry["stage3_gold_questions_sha256"] = file_sha256(gold)
+        return entry
+
+    def values(self) -> dict[str, float | None]:
+        return self.counts.values() | table_values(self.studies, self.segment)
+
+    def write_files(self, comparison: Mapping[str, Any]) -> None:
+        out = self.options.out
+        phrases = count_phrases([study for split in self.studies.values() for study in split])
+        write_json(out / "phrases.json", phrases)
+        plot_phrases(phrases, out)
+        synthetic = self.kind == "synthetic"
+        tables = tables_markdown(comparison, phrases, self.options.segmenter, synthetic)
+        (out / "tables.md").write_text(tables, encoding="utf-8")
+
+    def describe(self) -> dict[str, Any]:
+        studies = [study for split in self.studies.values() for study in split]
+        path = self.options.split_manifest
+        return {
+            "synthetic": sorted({s.generator for s in studies if s.generator}),
+            "segmenter": self.options.segmenter,
+            "source": [describe_file(file) for _, file in find_shards(self.options.source)],
+            **({"split_manifest": describe_file(path)} if path else {}),
+        }
 
 
 def native_rows(
@@ -142,52 +188,15 @@ def write_native(folder: Path, stage1: Iterable[QARecord], image_root: Path) -> 
         write_rows(folder / open_file, rows)
 
 
-# What the files of a split are called after it.
-_PARTS = ("", *(f"_{stage}" for stage in STAGES), "_stage3_gold")
-
-
-def _write_split(
-    out: Path,
-    split: str,
-    studies: Sequence[VixRayStudy],
-    dataset: DatasetName,
-    statistics: RecordStatistics,
-) -> dict[str, Any]:
-    """Writes a split's files; returns its entry of the manifest."""
-
-    def stage(name: str) -> Iterator[QARecord]:
-        for record in _all():
-            if record.question_strategy == name:
-                yield record
-
-    def _all() -> Iterator[QARecord]:
-        for study in studies:
-            yield from records(study, dataset)
-
-    entry = write_split(out, split, _all(), statistics)
-    entry["stages"] = {
-        name: write_split(out, f"{split}_{name}", stage(name), RecordStatistics())
-        for name in STAGES
-    }
-    gold = out / "questions" / f"{split}_stage3_gold.jsonl"
-    with writing(out), open(gold, "w", encoding="utf-8") as file:
-        for record in stage("stage3"):
-            if record.history:
-                asked = strip_answers(record).model_copy(update={"history": record.history})
-                file.write(format_record(asked) + "\n")
-    entry["stage3_gold_questions_sha256"] = file_sha256(gold)
-    return entry
-
-
-def _extract(build: ViXRayBuild, quality: QualityLog) -> Iterator[VixRayStudy]:
+def _extract(options: VixRayOptions, quality: QualityLog) -> Iterator[VixRayStudy]:
     """Writes each usable row's image; the rows without their images."""
-    (build.out / "images").mkdir(exist_ok=True)
-    shards = find_shards(build.source)
+    (options.out / "images").mkdir(exist_ok=True)
+    shards = find_shards(options.source)
     rows = read_rows(shards, quality)
     for row in tqdm.tqdm(rows, total=count_rows(shards), unit="row", desc="reading"):
         suffix = next((s for start, s in _SUFFIXES.items() if row.image.startswith(start)), "bin")
         path = f"images/{row.image_id}.{suffix}"
-        _write_once(build.out / path, row.image)
+        _write_once(options.out / path, row.image)
         yield understand(row, path, hashlib.sha256(row.image).hexdigest(), quality)
 
 
@@ -197,19 +206,6 @@ def _write_once(path: Path, content: bytes) -> None:
     aside = path.with_suffix(".tmp")
     aside.write_bytes(content)
     os.replace(aside, path)
-
-
-def _measured(
-    build: ViXRayBuild, studies: Sequence[VixRayStudy], quality: QualityLog
-) -> Iterator[VixRayStudy]:
-    """Studies whose image decodes, with its size; others are set aside."""
-    paths = [build.out / study.image_path for study in studies]
-    checks = check_images(paths, quality, build.out, build.processes)
-    for study, path in zip(studies, paths, strict=True):
-        try:
-            yield dataclasses.replace(study, image_hw=checks[path].size())
-        except Unusable as fault:
-            quality.set_aside(fault.reason, study.image_id, study.where, fault.found)
 
 
 def _divided(path: Path, studies: Sequence[VixRayStudy], quality: QualityLog) -> list[VixRayStudy]:

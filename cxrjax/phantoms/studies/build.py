@@ -5,66 +5,52 @@ import collections
 import dataclasses
 import functools
 import hashlib
-import io
+import itertools
 import json
-import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import PIL.Image
 import tqdm
 
 from cxrjax import phantoms
 from cxrjax.errors import UserError
 from cxrjax.files import file_sha256, hash_lines, writing
 from cxrjax.phantoms.render import SMALLEST
-from cxrjax.phantoms.studies import tables
-from cxrjax.phantoms.studies.findings import Item, items
+from cxrjax.phantoms.studies.layouts import coco_masks, image_folder, scene_graph, write_tables
 from cxrjax.phantoms.studies.plan import PhantomStudy, plan_patients
 from cxrjax.phantoms.studies.report import PhantomReport, PhantomSentence, write_report
-from cxrjax.phantoms.studies.scene_graph import scene_graph
-from cxrjax.phantoms.studies.structures import coco_masks
-from cxrjax.phantoms.studies.views import DrawnView, render_study
-from cxrjax.phantoms.vqa import pixel_box
+from cxrjax.phantoms.studies.views import DrawnView, Item, items, render_study
+from cxrjax.phantoms.vqa import pixel_box, to_jpeg
+from cxrjax.records import QARecord
 from cxrjax.records_io import workers
-from cxrjax.records_io.builder import finish_build
-from cxrjax.records_io.quality import QualityLog
-from cxrjax.records_io.statistics import compare
+from cxrjax.records_io.builder import Builder, BuildOptions
 
 SCENE_GRAPHS = Path("chest_imagenome/silver_dataset/scene_graph")
 MASKS = Path("cxas")
 TRUTH = Path("truth/studies.jsonl")
 LONG_SIDE = 512
 _LARGEST = 4096
-_JPEG_QUALITY = 95
 _PATIENTS = 4  # whose studies are made between two marks of progress
 
 
 @dataclasses.dataclass(frozen=True)
-class StudyBuild:
-    """What to make.
+class StudiesOptions(BuildOptions):
+    """Flags of phantom studies.
 
     Attributes:
-        studies: their number; patients have one to four each.
+        studies: examinations; patients have one to four each.
         long_side: longer side of the images in pixels.
-        processes: worker processes; 1 works in this one.
     """
 
-    out: Path
-    studies: int
-    seed: int = 0
+    studies: int = 200
     long_side: int = LONG_SIDE
-    processes: int = 1
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.studies < 1:
             raise UserError(f"--studies={self.studies}: expected at least 1")
-        if self.seed < 0:
-            raise UserError(f"--seed={self.seed}: expected 0 or more")
-        if self.processes < 1:
-            raise UserError(f"--processes={self.processes}: expected at least 1")
         if not SMALLEST <= self.long_side <= _LARGEST:
             raise UserError(
                 f"--long_side={self.long_side}: expected {SMALLEST} to {_LARGEST} pixels"
@@ -78,129 +64,167 @@ class StudyBuild:
         return hash_lines([decisive, *(file_sha256(path) for path in sorted(code))])
 
 
-@dataclasses.dataclass(frozen=True)
-class _Chunk:
-    """Some patients: what one worker makes at a time."""
+class StudiesBuilder(Builder[StudiesOptions]):
+    """Writes the folder that data/phantom_studies/README.md describes: no records."""
 
-    start: int
-    patients: list[list[PhantomStudy]]
+    dataset = "phantom_studies"
+    options_class = StudiesOptions
+    leaves = "files/, chest_imagenome/, cxas/, truth/, statistics.json, manifest.json"
 
-    @property
-    def name(self) -> str:
-        count = sum(len(studies) for studies in self.patients)
-        return f"{self.start:07d}-{count}.json"
+    def __init__(self, options: StudiesOptions) -> None:
+        super().__init__(options)
+        self.studies: list[dict[str, Any]] = []
 
+    def build(self) -> str:
+        told = super().build()
+        shutil.rmtree(self.options.out / "parts")
+        return told
 
-def build_phantom_studies(build: StudyBuild) -> None:
-    """Writes the folder that the package's docstring describes.
+    def prepare(self, splits: Collection[str]) -> None:
+        """Makes the folder; files of other patients must not stay among this build's.
 
-    Raises:
-        UserError: the folder cannot be written, or holds another build.
-    """
-    out = build.out
-    with writing(out):
-        out.mkdir(parents=True, exist_ok=True)
-        _refuse_another(build)
-        (out / "manifest.json").unlink(missing_ok=True)
-        for folder in (out / "parts", out / SCENE_GRAPHS, out / MASKS, out / TRUTH.parent):
-            folder.mkdir(parents=True, exist_ok=True)
-        (out / "parts" / "fingerprint").write_text(build.fingerprint)
-        studies: list[dict[str, Any]] = []
+        Raises:
+            UserError: it cannot be written, or holds another build.
+        """
+        out, fingerprint = self.options.out, self.options.fingerprint
+        mark = out / "parts" / "fingerprint"
+        if mark.exists() and mark.read_text() != fingerprint:
+            raise UserError(
+                f"{out}: holds an unfinished build with another seed, size or version; choose "
+                "another --out or remove it"
+            )
+        if (out / "files").exists() and not mark.exists():
+            raise UserError(f"{out}: holds a finished build; choose another --out or remove it")
+        with writing(out):
+            for folder in (mark.parent, out / SCENE_GRAPHS, out / MASKS, out / TRUTH.parent):
+                folder.mkdir(parents=True, exist_ok=True)
+            (out / "manifest.json").unlink(missing_ok=True)
+            mark.write_text(fingerprint)
+
+    def read(self) -> dict[str, list[QARecord]]:
+        self.prepare(())
+        out = self.options.out
         with (
+            writing(out),
             open(out / TRUTH, "w", encoding="utf-8") as truth,
-            tqdm.tqdm(total=build.studies, unit="study") as progress,
+            tqdm.tqdm(total=self.options.studies, unit="study") as progress,
         ):
-            for entry in _made(build):
+            for entry in self._make():
                 progress.update(1)
-                studies.append(entry)
+                self.studies.append(entry)
                 public = {key: entry[key] for key in entry if key not in ("hashes", "time")}
                 truth.write(json.dumps(public, ensure_ascii=False) + "\n")
-        tables.write_tables(out, studies)
-        _finish(build, studies)
-        shutil.rmtree(out / "parts")
+        return {}
 
+    def write_files(self, comparison: Mapping[str, Any]) -> None:
+        write_tables(self.options.out, self.studies)
 
-def _refuse_another(build: StudyBuild) -> None:
-    """Files of other patients must not stay among this build's."""
-    out = build.out
-    mark = out / "parts" / "fingerprint"
-    if mark.exists() and mark.read_text() != build.fingerprint:
-        raise UserError(
-            f"{out}: holds an unfinished build with another seed, size or version; choose another "
-            "--out or remove it"
+    def _make(self) -> Iterator[dict[str, Any]]:
+        """The studies' entries in order, made or taken up again."""
+        options = self.options
+        chunks: dict[str, list[list[PhantomStudy]]] = {}
+        patients = enumerate(plan_patients(options.seed, options.studies))
+        for start, few in itertools.groupby(patients, lambda one: one[0] // _PATIENTS * _PATIENTS):
+            together = [studies for _, studies in few]
+            count = sum(map(len, together))
+            chunks[f"{start:07d}-{count}"] = together
+        parts = workers.resumable(
+            functools.partial(_make_chunk, options),
+            chunks,
+            _files,
+            options.out,
+            options.fingerprint,
+            options.processes,
         )
-    if (out / "files").exists() and not mark.exists():
-        raise UserError(f"{out}: holds a finished build; choose another --out or remove it")
-
-
-def _made(build: StudyBuild) -> Iterator[dict[str, Any]]:
-    """The studies' entries in order, made or taken up again."""
-    chunks, waiting, start = [], [], 0
-    for number, studies in enumerate(plan_patients(build.seed, build.studies)):
-        waiting.append(studies)
-        if len(waiting) == _PATIENTS:
-            chunks.append(_Chunk(start, waiting))
-            waiting, start = [], number + 1
-    if waiting:
-        chunks.append(_Chunk(start, waiting))
-    work = functools.partial(_make_chunk, build)
-    with workers.pool(build.processes) as apply:
-        for part in apply(work, chunks):
+        for part in parts:
             yield from part
 
+    def values(self) -> dict[str, float | None]:
+        studies = self.studies
+        images = [image for study in studies for image in study["images"]]
+        sentences = [one for study in studies for one in study["sentences"]]
+        views = collections.Counter(image["view"] for image in images)
+        kinds = collections.Counter(study["kind"] for study in studies)
+        splits = collections.Counter(study["split"] for study in studies)
+        found = collections.Counter(
+            lesion["finding"] for study in studies for lesion in study["images"][0]["lesions"]
+        )
+        polarities = collections.Counter(
+            fact["polarity"] for one in sentences for fact in one["facts"]
+        )
+        self.quality.examined.update(studies=len(studies), images=len(images))
+        return {
+            "patients": len({study["subject_id"] for study in studies}),
+            "studies": len(studies),
+            "images": len(images),
+            "boxes": sum(len(image["lesions"]) for image in images),
+            "sentences": len(sentences),
+            "longitudinal_sentences": sum(one["longitudinal"] for one in sentences),
+            **{f"images/{name}": count for name, count in sorted(views.items())},
+            **{f"studies/{name}": count for name, count in sorted(splits.items())},
+            **{f"reports/{name}": count for name, count in sorted(kinds.items())},
+            **{f"lesions/{name}": count for name, count in sorted(found.items())},
+            **{f"facts/{name}": count for name, count in sorted(polarities.items())},
+        }
 
-def _make_chunk(build: StudyBuild, chunk: _Chunk) -> Sequence[dict[str, Any]]:
-    """Makes some patients' studies, unless an earlier, interrupted build did."""
-    part = build.out / "parts" / chunk.name
-    if part.exists():
-        done = json.loads(part.read_text(encoding="utf-8"))
-        names = [name for entry in done for name in entry["hashes"]]
-        if all((build.out / name).is_file() for name in names):
-            return done
-    entries = [entry for studies in chunk.patients for entry in _make_patient(build, studies)]
-    # Written aside and renamed: a part is there only when all of its files are.
-    aside = part.with_suffix(".tmp")
-    aside.write_text(json.dumps(entries, ensure_ascii=False), encoding="utf-8")
-    os.replace(aside, part)
-    return entries
+    def describe(self) -> dict[str, Any]:
+        pairs = (pair for study in self.studies for pair in study["hashes"].items())
+        return {
+            "synthetic": True,
+            "seed": self.options.seed,
+            "studies": self.options.studies,
+            "long_side": self.options.long_side,
+            "grammar": "v1",
+            "files_sha256": hash_lines(f"{name} {sha}" for name, sha in pairs),
+        }
 
 
-def _make_patient(build: StudyBuild, studies: Sequence[PhantomStudy]) -> Iterator[dict[str, Any]]:
+def _files(entry: dict[str, Any]) -> Iterable[str]:
+    return entry["hashes"]
+
+
+def _make_chunk(
+    options: StudiesOptions, patients: Sequence[Sequence[PhantomStudy]]
+) -> list[dict[str, Any]]:
+    return [entry for studies in patients for entry in _make_patient(options, studies)]
+
+
+def _make_patient(
+    options: StudiesOptions, studies: Sequence[PhantomStudy]
+) -> Iterator[dict[str, Any]]:
     shown: list[Item] | None = None
     before: str | None = None
     for study in studies:
-        pictures = render_study(study, build.long_side)
+        pictures = render_study(study, options.long_side)
         present = items(pictures[0].lesions, study.body)
-        report = write_report(build.seed, study, present, shown)
-        hashes = _write_files(build, study, pictures, report, before)
+        report = write_report(options.seed, study, present, shown)
+        hashes = _write_files(options, study, pictures, report, before)
         yield _entry(study, pictures, report) | {"hashes": hashes}
         shown, before = present, pictures[0].view.dicom_id
 
 
 def _write_files(
-    build: StudyBuild,
+    options: StudiesOptions,
     study: PhantomStudy,
     pictures: Sequence[DrawnView],
     report: PhantomReport,
     before: str | None,
 ) -> dict[str, str]:
     """Writes a study's files; returns path -> SHA-256."""
-    folder = tables.image_folder(study.subject_id, study.study_id)
+    folder = image_folder(study.subject_id, study.study_id)
     contents: dict[str, bytes] = {f"{folder}.txt": report.text.encode()}
     for picture in pictures:
         dicom_id = picture.view.dicom_id
-        encoded = io.BytesIO()
-        PIL.Image.fromarray(picture.image).save(encoded, "JPEG", quality=_JPEG_QUALITY)
-        contents[f"{folder}/{dicom_id}.jpg"] = encoded.getvalue()
+        contents[f"{folder}/{dicom_id}.jpg"] = to_jpeg(picture.image)
         if picture.canvas is None:
             continue
         graph = scene_graph(study, picture, report, before)
         contents[f"{SCENE_GRAPHS}/{dicom_id}_SceneGraph.json"] = _json(graph)
         masks = coco_masks(picture.view.film, picture.canvas, f"{dicom_id}.jpg")
         contents[f"{MASKS}/{dicom_id}.json"] = _json(masks)
-    (build.out / folder).mkdir(parents=True, exist_ok=True)
+    (options.out / folder).mkdir(parents=True, exist_ok=True)
     for name, content in contents.items():
-        (build.out / name).write_bytes(content)
+        (options.out / name).write_bytes(content)
     return {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
 
 
@@ -252,47 +276,3 @@ def _sentence(n: int, sentence: PhantomSentence) -> dict[str, Any]:
         "longitudinal": sentence.longitudinal,
         "facts": [dataclasses.asdict(fact) for fact in sentence.facts],
     }
-
-
-def _finish(build: StudyBuild, studies: Sequence[Mapping[str, Any]]) -> None:
-    """Counts, hashes, and the manifest at last."""
-    images = [image for study in studies for image in study["images"]]
-    sentences = [one for study in studies for one in study["sentences"]]
-    views = collections.Counter(image["view"] for image in images)
-    kinds = collections.Counter(study["kind"] for study in studies)
-    splits = collections.Counter(study["split"] for study in studies)
-    found = collections.Counter(
-        lesion["finding"] for study in studies for lesion in study["images"][0]["lesions"]
-    )
-    polarities = collections.Counter(fact["polarity"] for one in sentences for fact in one["facts"])
-    values: dict[str, float | None] = {
-        "patients": len({study["subject_id"] for study in studies}),
-        "studies": len(studies),
-        "images": len(images),
-        "boxes": sum(len(image["lesions"]) for image in images),
-        "sentences": len(sentences),
-        "longitudinal_sentences": sum(one["longitudinal"] for one in sentences),
-        **{f"images/{name}": count for name, count in sorted(views.items())},
-        **{f"studies/{name}": count for name, count in sorted(splits.items())},
-        **{f"reports/{name}": count for name, count in sorted(kinds.items())},
-        **{f"lesions/{name}": count for name, count in sorted(found.items())},
-        **{f"facts/{name}": count for name, count in sorted(polarities.items())},
-    }
-    quality = QualityLog()
-    quality.examined["studies"] = len(studies)
-    quality.examined["images"] = len(images)
-    hashes = [f"{name} {sha}" for study in studies for name, sha in study["hashes"].items()]
-    finish_build(
-        build.out,
-        quality,
-        compare(values, {}),
-        {
-            "dataset": "phantom_studies",
-            "synthetic": True,
-            "seed": build.seed,
-            "studies": build.studies,
-            "long_side": build.long_side,
-            "grammar": "v1",
-            "files_sha256": hash_lines(hashes),
-        },
-    )

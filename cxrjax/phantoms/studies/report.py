@@ -14,9 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from cxrjax.phantoms.studies import findings
-from cxrjax.phantoms.studies.findings import Item
 from cxrjax.phantoms.studies.plan import PhantomStudy
+from cxrjax.phantoms.studies.views import Item, change_since
 from cxrjax.radiology_text.english import capital
 
 GRAMMAR = Path(__file__).with_name("report_grammar_v1.json")
@@ -172,7 +171,7 @@ def _findings(
         if before is None and item in both_sides:
             continue
         if before is not None and draw.random() < 0.7:
-            abnormal.append(said.changed(item, findings.change(item, before)))
+            abnormal.append(said.changed(item, change_since(item, before)))
         elif draw.random() < _UNCERTAIN and item.term not in _OUTSIDE_LUNG:
             abnormal.append(said.uncertain(item))
         else:

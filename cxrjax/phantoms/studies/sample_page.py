@@ -21,7 +21,7 @@ from cxrjax.errors import UserError
 from cxrjax.files import read_json_object
 from cxrjax.phantoms.regions import REGIONS
 from cxrjax.phantoms.studies.build import SCENE_GRAPHS, TRUTH
-from cxrjax.phantoms.studies.tables import image_folder
+from cxrjax.phantoms.studies.layouts import image_folder
 
 _COLUMNS = 2  # studies side by side
 _LINE = 11  # pixels

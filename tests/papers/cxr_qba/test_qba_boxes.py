@@ -13,8 +13,7 @@ from cxrjax.papers.cxr_qba.native import StudyQuestions, StudySceneGraph
 from cxrjax.papers.cxr_qba.records import from_records, to_records
 from cxrjax.papers.cxr_qba.study_boxes import fit_study_boxes
 from cxrjax.papers.cxr_qba.study_files import StudyFiles
-from cxrjax.records_io.box_fit import CUT
-from cxrjax.records_io.quality import QualityLog, Unusable
+from cxrjax.records_io.quality import CUT, QualityLog, Unusable
 
 KEY = ("p19990001", "s59990001")
 IMAGE = "synthetic-0001"

@@ -8,7 +8,7 @@ import pytest
 from pycocotools import mask as coco
 
 from cxrjax.errors import UserError
-from cxrjax.papers.cxr_qba.build import SPLIT_NOT_FOLLOWED, QBABuild, build_cxr_qba
+from cxrjax.papers.cxr_qba.build import SPLIT_NOT_FOLLOWED, QbaBuilder, QbaOptions
 from cxrjax.papers.cxr_qba.construct.sources import read_studies
 from cxrjax.papers.cxr_qba.metadata import COLUMNS
 from cxrjax.papers.cxr_qba.records import from_records
@@ -30,7 +30,7 @@ def in_order(content):
 
 
 def built(source, out, **flags):
-    build_cxr_qba(QBABuild(source, out, **flags))
+    QbaBuilder(QbaOptions(source, out, **flags)).build()
     return {
         path.stem: list(read_records(path)) for path in sorted((out / "records").glob("*.jsonl"))
     }
@@ -84,7 +84,7 @@ def test_from_the_release(sample, tmp_path):
 
 
 def test_export_by_the_surrogate_grade(sample, tmp_path):
-    every = built(sample / "reports", tmp_path / "all", surrogate=True)["train"]
+    every = built(sample / "reports", tmp_path / "all", rate_with="surrogate")["train"]
     good = built(sample / "reports", tmp_path / "good", surrogate=True, least_grade="A")["train"]
     assert 0 < len(good) < len(every)
     assert {r.quality["surrogate_grade"] for r in good} <= {"A++", "A+", "A"}

@@ -11,7 +11,7 @@ import pytest
 from cxrjax.build import main, parse_arguments
 from cxrjax.errors import UserError
 from cxrjax.language_model import AnswerCache, Client, Settings
-from cxrjax.papers.cxr_qba.build import QBABuild, build_cxr_qba
+from cxrjax.papers.cxr_qba.build import QbaBuilder, QbaOptions
 from cxrjax.papers.cxr_qba.construct.construction import construct_questions
 from cxrjax.papers.cxr_qba.construct.extraction import ReportSections
 from cxrjax.papers.cxr_qba.construct.language_model_extractor import LanguageModelExtractor
@@ -44,7 +44,7 @@ def test_the_build_command_reads_and_rates(chat, sample, tmp_path, capsys):
     source.mkdir()
     line = (sample / "reports" / "studies.jsonl").read_text().splitlines()[1]
     (source / "studies.jsonl").write_text(line + "\n")
-    build_cxr_qba(QBABuild(source, tmp_path / "rules"))
+    QbaBuilder(QbaOptions(source, tmp_path / "rules")).build()
     out = tmp_path / "out"
     with chat.Server(scripted.Rules(chat)) as where:
         flags = ["--dataset=cxr_qba", f"--source={source}", f"--out={out}"]
@@ -112,13 +112,15 @@ def test_raters_exclude_each_other_and_a_release_is_read_as_it_is(
     with chat.Server(scripted.judge(chat)) as where:
         rater = LanguageModelRater(client(where))
         with pytest.raises(UserError, match="not by both"):
-            build_cxr_qba(
-                QBABuild(sample / "reports", tmp_path / "out", surrogate=True), rater=rater
-            )
+            QbaBuilder(
+                QbaOptions(sample / "reports", tmp_path / "out", rate_with="surrogate"), rater=rater
+            ).build()
         with pytest.raises(UserError, match="the release is read as it is"):
-            build_cxr_qba(QBABuild(sample / "release", tmp_path / "out"), rater=rater)
+            QbaBuilder(QbaOptions(sample / "release", tmp_path / "out"), rater=rater).build()
         with pytest.raises(UserError, match="the release is read as it is"):
-            build_cxr_qba(QBABuild(sample / "release", tmp_path / "out", surrogate=True))
+            QbaBuilder(
+                QbaOptions(sample / "release", tmp_path / "out", rate_with="surrogate")
+            ).build()
     assert not where.bodies and not (tmp_path / "out").exists()
 
 

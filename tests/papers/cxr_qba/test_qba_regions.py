@@ -14,8 +14,7 @@ from cxrjax.papers.cxr_qba.construct.regions import (
 from cxrjax.papers.cxr_qba.construct.study import StudyImage
 from cxrjax.radiology_text.definitions import load_definitions
 from cxrjax.radiology_text.region_names import resolve_regions
-from cxrjax.records_io.box_fit import CUT
-from cxrjax.records_io.quality import QualityLog
+from cxrjax.records_io.quality import CUT, QualityLog
 
 DEFINITIONS = load_definitions()
 

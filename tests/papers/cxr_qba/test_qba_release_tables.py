@@ -10,7 +10,7 @@ import pytest
 
 from cxrjax import build
 from cxrjax.errors import UserError
-from cxrjax.papers.cxr_qba.build import DANGLING, SPLIT_NOT_TOLD, QBABuild, build_cxr_qba
+from cxrjax.papers.cxr_qba.build import DANGLING, SPLIT_NOT_TOLD, QbaBuilder, QbaOptions
 from cxrjax.records import read_records
 
 SIZES = {"synthetic-0001": (1200, 1000), "synthetic-0002": (900, 1100)}
@@ -25,7 +25,7 @@ def release(sample, tmp_path):
 
 def built(source, out):
     """(split -> records, quality.json)."""
-    build_cxr_qba(QBABuild(source, out))
+    QbaBuilder(QbaOptions(source, out)).build()
     files = sorted((out / "records").glob("*.jsonl"))
     records = {path.stem: list(read_records(path)) for path in files}
     return records, json.loads((out / "quality.json").read_text())

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cxrjax.errors import UserError
-from cxrjax.papers.cxr_qba.build import QBABuild, build_cxr_qba
+from cxrjax.papers.cxr_qba.build import QbaBuilder, QbaOptions
 from cxrjax.papers.cxr_qba.construct import shards as construction
 from cxrjax.papers.cxr_qba.construct.construction import merge_facts
 from cxrjax.papers.cxr_qba.construct.pipeline import graphs_of, main, questions_of
@@ -55,8 +55,8 @@ def content(out):
 @pytest.mark.parametrize("shards", [1, 4])
 def test_shards_hold_what_one_build_holds(source, tmp_path, shards):
     whole, out = tmp_path / "whole", tmp_path / "out"
-    build_cxr_qba(QBABuild(source, whole, surrogate=True))
-    run(ShardedBuild(QBABuild(source, out, surrogate=True), shards))
+    QbaBuilder(QbaOptions(source, whole, rate_with="surrogate")).build()
+    run(ShardedBuild(QbaOptions(source, out, rate_with="surrogate"), shards))
     for split in ("train", "validation"):
         expected = (whole / "records" / f"{split}.jsonl").read_text().splitlines()
         assert lines_of(out, split) == sorted(expected)
@@ -80,8 +80,8 @@ def test_shards_hold_what_one_build_holds(source, tmp_path, shards):
 
 def test_a_failed_shard_alone_is_done_again(source, tmp_path, monkeypatch):
     whole, out = (tmp_path / name for name in ("whole", "out"))
-    run(ShardedBuild(QBABuild(source, whole), 4))
-    job = ShardedBuild(QBABuild(source, out), 4)
+    run(ShardedBuild(QbaOptions(source, whole), 4))
+    job = ShardedBuild(QbaOptions(source, out), 4)
     build = construction.construct_questions
     broken = next(n for n in range(4) if job.holds(n, "p19990001"))
 
@@ -103,7 +103,7 @@ def test_a_failed_shard_alone_is_done_again(source, tmp_path, monkeypatch):
 
 
 def test_a_fault_in_the_first_pass_stops_the_second(source, tmp_path, monkeypatch):
-    job = ShardedBuild(QBABuild(source, tmp_path / "out"), 2)
+    job = ShardedBuild(QbaOptions(source, tmp_path / "out"), 2)
     monkeypatch.setattr(construction, "construct_graph", lambda *_: 1 / 0)
     with pytest.raises(UserError, match="2 of 2 shards are not done; shard 0: ZeroDivisionError"):
         run(job)
@@ -112,33 +112,33 @@ def test_a_fault_in_the_first_pass_stops_the_second(source, tmp_path, monkeypatc
 
 def test_other_settings_begin_anew(source, tmp_path):
     out = tmp_path / "out"
-    run(ShardedBuild(QBABuild(source, out, seed=1), 2))
-    run(ShardedBuild(QBABuild(source, out, seed=2), 2))
-    run(ShardedBuild(QBABuild(source, tmp_path / "two", seed=2), 2))
+    run(ShardedBuild(QbaOptions(source, out, seed=1), 2))
+    run(ShardedBuild(QbaOptions(source, out, seed=2), 2))
+    run(ShardedBuild(QbaOptions(source, tmp_path / "two", seed=2), 2))
     assert content(out) == content(tmp_path / "two")
 
 
 def test_another_number_of_shards_is_another_build(source, tmp_path):
-    run(ShardedBuild(QBABuild(source, tmp_path / "out"), 2))
+    run(ShardedBuild(QbaOptions(source, tmp_path / "out"), 2))
     with pytest.raises(UserError, match="another number of shards than 3"):
-        run(ShardedBuild(QBABuild(source, tmp_path / "out"), 3))
+        run(ShardedBuild(QbaOptions(source, tmp_path / "out"), 3))
 
 
 def test_another_report_changes_the_counts_of_all_shards(source, tmp_path):
     out = tmp_path / "out"
-    job = ShardedBuild(QBABuild(source, out), 3)
+    job = ShardedBuild(QbaOptions(source, out), 3)
     run(job)
     lines = source.read_text(errors="surrogateescape")
     source.write_text(lines.replace("p1888", "p1777"), errors="surrogateescape")
     run(job, set(range(3)))
-    run(ShardedBuild(QBABuild(source, tmp_path / "new"), 3))
+    run(ShardedBuild(QbaOptions(source, tmp_path / "new"), 3))
     assert content(out) == content(tmp_path / "new")
 
 
 def test_parts_of_a_source_add_up(source, tmp_path):
     whole, parts = QualityLog(), QualityLog()
     expected = [study.study_id for study in read_studies(source, whole)]
-    job, found = ShardedBuild(QBABuild(source, tmp_path), 5), []
+    job, found = ShardedBuild(QbaOptions(source, tmp_path), 5), []
     for number in range(5):
         wanted = lambda patient_id, number=number: job.holds(number, patient_id)  # noqa: E731
         found += [study.study_id for study in read_studies(source, parts, wanted)]
@@ -149,7 +149,7 @@ def test_parts_of_a_source_add_up(source, tmp_path):
 def test_nothing_to_use(tmp_path):
     (tmp_path / "studies.jsonl").write_text("{}\n")
     with pytest.raises(UserError, match="no study left"):
-        run(ShardedBuild(QBABuild(tmp_path, tmp_path / "out"), 2))
+        run(ShardedBuild(QbaOptions(tmp_path, tmp_path / "out"), 2))
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,7 @@ from cxrjax.papers.sources.chest_imagenome import (
 )
 from cxrjax.papers.sources.graph_files import find_scene_graphs, read_reports, read_scene_graph
 from cxrjax.papers.sources.regions import load_regions
-from cxrjax.records_io.box_fit import CUT
-from cxrjax.records_io.quality import QualityLog, Unusable
+from cxrjax.records_io.quality import CUT, QualityLog, Unusable
 
 HEIGHT, WIDTH = 3000, 2400
 

@@ -142,7 +142,7 @@ def test_refusals(tmp_path):
         built(tmp_path, tmp_path / "out")
     header = tmp_path / "h.csv"
     header.write_text(CSV.read_text().splitlines()[0] + "\n")
-    with pytest.raises(UserError, match="no usable phrase"):
+    with pytest.raises(UserError, match="no phrase left"):
         built(header, tmp_path / "out")
     with pytest.raises(UserError, match=r"quality\.rows of a \*\.json"):
         write_native(tmp_path / "x.json", read_native(CSV, QualityLog()))

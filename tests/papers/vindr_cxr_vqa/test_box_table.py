@@ -15,8 +15,7 @@ from cxrjax.papers.vindr_cxr_vqa.box_table import (
     read_rows,
     write_box_table,
 )
-from cxrjax.papers.vindr_cxr_vqa.construct.mix import Mix
-from cxrjax.papers.vindr_cxr_vqa.construct.splits import pick_normal
+from cxrjax.papers.vindr_cxr_vqa.construct.mix import Mix, pick_normal
 from cxrjax.records_io.quality import QualityLog
 
 SAMPLE = Path(__file__).parents[3] / "data" / "vindr_cxr_vqa" / "sample"

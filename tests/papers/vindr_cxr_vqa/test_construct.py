@@ -10,17 +10,21 @@ import pytest
 
 from cxrjax.codecs import CODECS
 from cxrjax.papers.vindr_cxr_vqa import CLASSES, FindingBox, ImageAnnotation
-from cxrjax.papers.vindr_cxr_vqa.construct.dense_writer import DenseWriter
-from cxrjax.papers.vindr_cxr_vqa.construct.plan import Assembly, Wording
-from cxrjax.papers.vindr_cxr_vqa.construct.questions import (
+from cxrjax.papers.vindr_cxr_vqa.construct.plan import (
     CLASS_QUESTION_TYPES,
     MAX_BOXES,
+    Assembly,
+    Wording,
     deal_negatives,
     plan_dense,
     plan_list_all,
     plan_one_box,
 )
-from cxrjax.papers.vindr_cxr_vqa.construct.template_writer import EASY_BOXES, TemplateWriter
+from cxrjax.papers.vindr_cxr_vqa.construct.template_writer import (
+    EASY_BOXES,
+    DenseWriter,
+    TemplateWriter,
+)
 from cxrjax.papers.vindr_cxr_vqa.construct.templates import (
     QUESTION_TYPES,
     format_box,

@@ -1,6 +1,5 @@
 """Words for plans from a language model: what is told, checked, asked again and set aside."""
 
-import argparse
 import base64
 import dataclasses
 import io
@@ -14,16 +13,16 @@ import pytest
 from cxrjax.errors import UserError
 from cxrjax.images.encode import LONG_SIDE
 from cxrjax.language_model import AnswerCache, Client, Prices, Settings
-from cxrjax.language_model.flags import add_client_flags
+from cxrjax.language_model.flags import ClientFlags, client_from_flags
 from cxrjax.papers.vindr_cxr_vqa.annotation import FindingBox, ImageAnnotation
 from cxrjax.papers.vindr_cxr_vqa.construct import language_model_writer
 from cxrjax.papers.vindr_cxr_vqa.construct.language_model_writer import (
+    CACHE_NAME,
     NO_IMAGE,
     PROMPT_VERSION,
     REASON_LENGTH,
     LanguageModelWriter,
     load_prompt,
-    make_writer,
     plan_text,
 )
 from cxrjax.papers.vindr_cxr_vqa.construct.plan import PlannedQuestion, Wording
@@ -309,16 +308,11 @@ def test_nothing_leaves_the_machine_unasked(tmp_path):
     assert client.account.to_json()["requests"] == 0
 
 
-def test_make_writer_and_the_dry_run(chat, tmp_path, monkeypatch):
+def test_the_dry_run(chat, tmp_path, monkeypatch):
     monkeypatch.delenv("CXRJAX_LM_API_KEY", raising=False)
-    parser = argparse.ArgumentParser()
-    add_client_flags(parser)
     with chat.Server(lambda *_: chat.Status(500)) as there:
-        flags = parser.parse_args(
-            [f"--base_url={there.url}", "--model=gem", "--price_in=1", "--price_out=10"]
-        )
-        flags.out = tmp_path
-        writer = make_writer(flags, QualityLog(), None)
+        flags = ClientFlags(base_url=there.url, model="gem", price_in=1, price_out=10)
+        writer = LanguageModelWriter(client_from_flags(flags, tmp_path / CACHE_NAME), QualityLog())
         assert (writer.name, writer.version) == ("gem", f"prompt {PROMPT_VERSION}")
         plans = [_plan(number, kind) for number, kind in enumerate(QUESTION_TYPES)]
         estimate = writer.estimate(plans)

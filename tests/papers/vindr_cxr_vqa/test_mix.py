@@ -7,9 +7,17 @@ import pytest
 
 from cxrjax.errors import UserError
 from cxrjax.papers.vindr_cxr_vqa import CLASSES, FindingBox, ImageAnnotation
-from cxrjax.papers.vindr_cxr_vqa.construct.mix import MIXES, Mix, mix_held_out, mix_training
-from cxrjax.papers.vindr_cxr_vqa.construct.questions import plan_one_box
-from cxrjax.papers.vindr_cxr_vqa.construct.splits import Images, Questions, pick_normal, plan_splits
+from cxrjax.papers.vindr_cxr_vqa.construct.mix import (
+    MIXES,
+    Images,
+    Mix,
+    Questions,
+    mix_held_out,
+    mix_training,
+    pick_normal,
+    plan_splits,
+)
+from cxrjax.papers.vindr_cxr_vqa.construct.plan import plan_one_box
 from cxrjax.papers.vindr_cxr_vqa.construct.templates import QUESTION_TYPES
 
 PAPER = MIXES["paper"]

@@ -9,7 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cxrjax.papers.vindr_cxr_vqa import CLASSES, FindingBox, ImageAnnotation
-from cxrjax.papers.vindr_cxr_vqa.construct.box_words import (
+from cxrjax.papers.vindr_cxr_vqa.construct.plan import (
+    CLASS_QUESTION_TYPES,
+    REASON_WORDS,
+    plan_denied,
+    plan_list_all,
+    plan_one_box,
+)
+from cxrjax.papers.vindr_cxr_vqa.construct.reasons import (
     counted,
     number,
     ordinal,
@@ -17,16 +24,12 @@ from cxrjax.papers.vindr_cxr_vqa.construct.box_words import (
     place,
     size_rank,
 )
-from cxrjax.papers.vindr_cxr_vqa.construct.plan import REASON_WORDS
-from cxrjax.papers.vindr_cxr_vqa.construct.questions import (
-    CLASS_QUESTION_TYPES,
-    plan_denied,
-    plan_list_all,
-    plan_one_box,
-)
 from cxrjax.papers.vindr_cxr_vqa.construct.template_writer import TemplateWriter
-from cxrjax.papers.vindr_cxr_vqa.construct.templates import load_templates
-from cxrjax.papers.vindr_cxr_vqa.construct.vocabulary import class_words, reading_remarks
+from cxrjax.papers.vindr_cxr_vqa.construct.templates import (
+    class_words,
+    load_templates,
+    reading_remarks,
+)
 from cxrjax.radiology_text.mentions import VINDR_VOCABULARY, MentionReader
 
 READER = MentionReader(VINDR_VOCABULARY)

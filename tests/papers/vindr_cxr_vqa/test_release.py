@@ -13,7 +13,7 @@ import pytest
 from cxrjax import build
 from cxrjax.errors import UserError
 from cxrjax.papers.vindr_cxr_vqa.box_table import read_box_table
-from cxrjax.papers.vindr_cxr_vqa.build import VinDrBuild, build_vindr
+from cxrjax.papers.vindr_cxr_vqa.build import VinDrBuilder, VinDrOptions
 from cxrjax.records import read_records
 
 ROOT = Path(__file__).parents[3]
@@ -33,7 +33,7 @@ def _split(out: Path, split: str) -> Path:
 
 
 def test_table_alone(tmp_path):
-    build_vindr(VinDrBuild(SAMPLE / "train.csv", tmp_path))
+    VinDrBuilder(VinDrOptions(SAMPLE / "train.csv", tmp_path)).build()
     records = _records(tmp_path)
     assert len(records) == 8  # four on each of two abnormal images
     assert all(record.image_hw is None for record in records)
@@ -49,12 +49,12 @@ def test_table_alone(tmp_path):
 
 def test_splits_of_a_build_can_be_given_back_as_its_manifest(tmp_path):
     source = SAMPLE / "train.csv"
-    build_vindr(VinDrBuild(source, tmp_path / "a"))
+    VinDrBuilder(VinDrOptions(source, tmp_path / "a")).build()
     splits = _json(tmp_path / "a" / "splits.json")
     assert sorted(map(len, splits.values())) == [1, 1]
     manifest = tmp_path / "splits.json"
     manifest.write_text(json.dumps({"train": splits["validation"], "validation": splits["train"]}))
-    build_vindr(VinDrBuild(source, tmp_path / "b", split_manifest=manifest))
+    VinDrBuilder(VinDrOptions(source, tmp_path / "b", split_manifest=manifest)).build()
     hashes = [
         {
             name: split["split_sha256"]
@@ -65,7 +65,7 @@ def test_splits_of_a_build_can_be_given_back_as_its_manifest(tmp_path):
     assert hashes[0] == {"train": hashes[1]["validation"], "validation": hashes[1]["train"]}
     assert "split_manifest" in _json(tmp_path / "b" / "manifest.json")["source"]
     manifest.write_text(json.dumps({"train": ["sample_heart", "sample_normal", "elsewhere"]}))
-    build_vindr(VinDrBuild(source, tmp_path / "b", split_manifest=manifest))
+    VinDrBuilder(VinDrOptions(source, tmp_path / "b", split_manifest=manifest)).build()
     counts = _json(tmp_path / "b" / "quality.json")["counts"]
     assert (counts["not_in_split"], counts["not_in_source"]) == (1, 1)
     assert {record.image_id for record in _records(tmp_path / "b")} == {"sample_heart"}
@@ -73,26 +73,27 @@ def test_splits_of_a_build_can_be_given_back_as_its_manifest(tmp_path):
 
 def test_a_mix_needs_more_than_the_sample_and_no_questions_of_the_release(tmp_path):
     with pytest.raises(UserError, match="use --mix=released"):
-        build_vindr(VinDrBuild(SAMPLE / "train.csv", tmp_path, mix="paper"))
+        VinDrBuilder(VinDrOptions(SAMPLE / "train.csv", tmp_path, mix="paper")).build()
     with pytest.raises(UserError, match="brings its own"):
-        build_vindr(VinDrBuild(SAMPLE, tmp_path, list_all=True))
+        VinDrBuilder(VinDrOptions(SAMPLE, tmp_path, questions="dense")).build()
 
 
 def test_questions_for_everything_lift_the_recall_ceiling(tmp_path):
     ceilings = []
-    for list_all in (False, True):
-        out = tmp_path / str(list_all)
-        build_vindr(VinDrBuild(SAMPLE / "train.csv", out, list_all=list_all))
+    for questions in ("one_box", "dense"):
+        out = tmp_path / questions
+        VinDrBuilder(VinDrOptions(SAMPLE / "train.csv", out, questions=questions)).build()
         statistics = _json(out / "statistics.json")
         ceilings.append(statistics["validation_recall_ceiling"]["value"])
         # The release's form has one finding a question.
         assert sum(entry["num_questions"] for entry in _json(out / "data_v1.json")) == 8
-        assert len(_records(out)) == 8 + 2 * list_all
+        assert len(_records(out)) == 8 + 2 * (questions == "dense")
     assert 0 < ceilings[0] < ceilings[1] == 1
 
 
-def test_tables(tmp_path):
-    text = build_vindr(VinDrBuild(SAMPLE / "train.csv", tmp_path))
+def test_tables(tmp_path, capsys):
+    VinDrBuilder(VinDrOptions(SAMPLE / "train.csv", tmp_path)).build()
+    text = capsys.readouterr().out.strip()
     page = (tmp_path / "tables.md").read_text()
     assert "| Source images | 2 | 4,394 | -4,392 |" in text and text.split("\n\n")[1] in page
     for line in (
@@ -106,7 +107,7 @@ def test_tables(tmp_path):
 
 
 def test_questions_hold_no_answers_and_match_the_records(tmp_path):
-    build_vindr(VinDrBuild(SAMPLE / "train.csv", tmp_path))
+    VinDrBuilder(VinDrOptions(SAMPLE / "train.csv", tmp_path)).build()
     for split in ("train", "validation"):
         lines = (tmp_path / "questions" / f"{split}.jsonl").read_text()
         for word in ("<loc_", "answers", "gt_", "reason", "readers", "polarity"):
@@ -116,7 +117,7 @@ def test_questions_hold_no_answers_and_match_the_records(tmp_path):
 
 
 def test_release_with_its_table(tmp_path):
-    build_vindr(VinDrBuild(SAMPLE, tmp_path))
+    VinDrBuilder(VinDrOptions(SAMPLE, tmp_path)).build()
     assert _json(tmp_path / "data_v1.json") == _json(SAMPLE / "data_v1.json")
     assert _json(tmp_path / "quality.json")["total"] == 0
     records = _records(tmp_path)
@@ -135,7 +136,7 @@ def test_what_the_table_contradicts_is_set_aside(tmp_path):
     source.mkdir()
     (source / "train.csv").write_bytes((SAMPLE / "train.csv").read_bytes())
     (source / "data_v1.json").write_text(json.dumps(content))
-    build_vindr(VinDrBuild(source, tmp_path / "out"))
+    VinDrBuilder(VinDrOptions(source, tmp_path / "out")).build()
     quality = _json(tmp_path / "out" / "quality.json")
     assert quality["counts"]["source_mismatch"] == quality["total"] == 5
     assert len(_records(tmp_path / "out")) == 4
@@ -150,7 +151,7 @@ def test_with_images(tmp_path, files):
     # The second image is smaller than its boxes reach.
     for name, size in {"sample_heart": (2336, 2080), "sample_nodules": (1400, 2000)}.items():
         PIL.Image.fromarray(np.zeros(size[::-1], np.uint8)).save(source / "images" / f"{name}.png")
-    build_vindr(VinDrBuild(source, out))
+    VinDrBuilder(VinDrOptions(source, out)).build()
     records = _records(out)
     assert {r.image_id for r in records} == {"sample_heart"}
     assert records[0].image_hw == (2080, 2336)
@@ -168,7 +169,7 @@ def test_missing_and_truncated_images(tmp_path):
     PIL.Image.fromarray(noise).save(path)
     path.write_bytes(path.read_bytes()[:5000])
     with pytest.raises(UserError, match="no question left") as error:
-        build_vindr(VinDrBuild(source, tmp_path / "out"))
+        VinDrBuilder(VinDrOptions(source, tmp_path / "out")).build()
     assert "'missing_image': 1" in str(error.value)
     assert "'unreadable_image': 1" in str(error.value)
 
@@ -176,10 +177,10 @@ def test_missing_and_truncated_images(tmp_path):
 def test_unusable_sources(tmp_path):
     for path in (tmp_path / "nothing", tmp_path):
         with pytest.raises(UserError, match=r"found none of train\.csv"):
-            build_vindr(VinDrBuild(path, tmp_path / "out"))
+            VinDrBuilder(VinDrOptions(path, tmp_path / "out")).build()
     (tmp_path / "table.xls").write_text("")
     with pytest.raises(UserError, match="expected a box table"):
-        build_vindr(VinDrBuild(tmp_path / "table.xls", tmp_path / "out"))
+        VinDrBuilder(VinDrOptions(tmp_path / "table.xls", tmp_path / "out")).build()
 
 
 def _real_table() -> Path:
@@ -238,7 +239,7 @@ def test_real_table_has_the_published_counts(tmp_path):
 
 @pytest.mark.slow
 def test_real_table_has_the_papers_mix(tmp_path):
-    build_vindr(VinDrBuild(_real_table(), tmp_path, mix="paper"))
+    VinDrBuilder(VinDrOptions(_real_table(), tmp_path, mix="paper")).build()
     manifest = _json(tmp_path / "manifest.json")
     assert manifest["mix_scale"] == 1 and manifest["splits"]["train"]["questions"] == 20_880
     polarity = collections.Counter(

@@ -8,7 +8,7 @@ import pytest
 
 from cxrjax import build
 from cxrjax.errors import UserError
-from cxrjax.papers.vix_ray.build import ViXRayBuild, build_vix_ray, write_native
+from cxrjax.papers.vix_ray.build import VixRayBuilder, VixRayOptions, write_native
 from cxrjax.records import read_records
 
 from .conftest import FINDINGS, IMPRESSION, png, row, write
@@ -20,7 +20,7 @@ _PROMPT = (
 
 
 def built(source, out, **options):
-    build_vix_ray(ViXRayBuild(source, out, segmenter="syllables", **options))
+    VixRayBuilder(VixRayOptions(source, out, segmenter="syllables", **options)).build()
     return out
 
 
@@ -150,7 +150,9 @@ def test_splits_by_manifest(folder, tmp_path):
 
 def test_nothing_usable_is_an_error_of_one_line(tmp_path):
     write(tmp_path / "source" / "train.parquet", [row(findings="")])
-    with pytest.raises(UserError, match=r"no usable row; the first: train.parquet row 0: missing_"):
+    with pytest.raises(
+        UserError, match=r"no row left .*; the first: train.parquet row 0: missing_"
+    ):
         built(tmp_path / "source", tmp_path / "out")
 
 

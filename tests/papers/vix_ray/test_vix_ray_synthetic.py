@@ -12,8 +12,12 @@ from hypothesis import strategies as st
 from cxrjax import build
 from cxrjax.errors import UserError
 from cxrjax.papers.vindr_cxr_vqa.classes import CLASSES
-from cxrjax.phantoms.vix_ray import SyntheticViXRay, write_synthetic
-from cxrjax.phantoms.vix_ray_grammar import LesionCentre, load_grammar
+from cxrjax.phantoms.vix_ray import (
+    LesionCentre,
+    SyntheticVixRayOptions,
+    load_grammar,
+    write_synthetic,
+)
 from cxrjax.records import read_records
 
 _LESIONS = st.lists(
@@ -61,7 +65,7 @@ def test_records_say_that_they_are_synthetic(made):
 
 
 def test_the_same_seed_gives_the_same_files_and_they_are_not_made_again(made, tmp_path):
-    again = SyntheticViXRay(tmp_path, images=11, validation_images=2, seed=3, long_side=64)
+    again = SyntheticVixRayOptions(tmp_path, images=11, validation_images=2, seed=3, long_side=64)
     write_synthetic(again)
     files = sorted(path.name for path in tmp_path.iterdir())
     assert len(files) == 3
@@ -71,7 +75,7 @@ def test_the_same_seed_gives_the_same_files_and_they_are_not_made_again(made, tm
     times = [(tmp_path / name).stat().st_mtime_ns for name in files]
     write_synthetic(again)
     assert times == [(tmp_path / name).stat().st_mtime_ns for name in files]
-    other = SyntheticViXRay(tmp_path, images=11, validation_images=2, seed=4, long_side=64)
+    other = SyntheticVixRayOptions(tmp_path, images=11, validation_images=2, seed=4, long_side=64)
     write_synthetic(other)
     assert times != [(tmp_path / name).stat().st_mtime_ns for name in files]
 
@@ -82,13 +86,13 @@ def test_the_same_seed_gives_the_same_files_and_they_are_not_made_again(made, tm
 )
 def test_impossible_sizes_are_refused(tmp_path, options):
     with pytest.raises(UserError):
-        SyntheticViXRay(**{"out": tmp_path, "images": 1, "validation_images": 1} | options)
+        SyntheticVixRayOptions(**{"out": tmp_path, "images": 1, "validation_images": 1} | options)
 
 
 def test_other_files_are_not_mixed_in(tmp_path):
     (tmp_path / "train-0.parquet").write_bytes(b"")
     with pytest.raises(UserError, match="not of this set"):
-        write_synthetic(SyntheticViXRay(tmp_path, 1, 1, long_side=64))
+        write_synthetic(SyntheticVixRayOptions(tmp_path, 1, 1, long_side=64))
 
 
 @given(_LESIONS, st.integers(0, 1000))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cxrjax.phantoms.studies.build import TRUTH, StudyBuild, build_phantom_studies
+from cxrjax.phantoms.studies.build import TRUTH, StudiesBuilder, StudiesOptions
 
 STUDIES, SIDE = 20, 192
 
@@ -13,7 +13,7 @@ STUDIES, SIDE = 20, 192
 @pytest.fixture(scope="session")
 def built(tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("studies")
-    build_phantom_studies(StudyBuild(out, STUDIES, seed=1, long_side=SIDE))
+    StudiesBuilder(StudiesOptions(out, STUDIES, seed=1, long_side=SIDE)).build()
     return out
 
 

@@ -14,7 +14,7 @@ from PIL import Image
 
 from cxrjax.errors import UserError
 from cxrjax.phantoms.studies import sample_page
-from cxrjax.phantoms.studies.build import StudyBuild, build_phantom_studies
+from cxrjax.phantoms.studies.build import StudiesBuilder, StudiesOptions
 from cxrjax.phantoms.studies.plan import plan_patients
 from cxrjax.phantoms.studies.views import render_study
 
@@ -38,8 +38,10 @@ def test_killed_build_goes_on_and_ends_the_same(built, tmp_path):
     child.wait()
     assert not (out / "manifest.json").exists()
     part = json.loads(min((out / "parts").glob("*.json")).read_text())
-    made = {name: (out / name).stat().st_mtime_ns for entry in part for name in entry["hashes"]}
-    build_phantom_studies(StudyBuild(out, 20, seed=1, long_side=192))
+    made = {
+        name: (out / name).stat().st_mtime_ns for entry in part["made"] for name in entry["hashes"]
+    }
+    StudiesBuilder(StudiesOptions(out, 20, seed=1, long_side=192)).build()
     # What was complete is not made again, and the whole is as if nothing had happened.
     assert made == {name: (out / name).stat().st_mtime_ns for name in made}
     assert not (out / "parts").exists()
@@ -48,17 +50,17 @@ def test_killed_build_goes_on_and_ends_the_same(built, tmp_path):
 
 @pytest.mark.slow
 def test_number_of_processes_changes_nothing(built, tmp_path):
-    build_phantom_studies(StudyBuild(tmp_path / "two", 20, seed=1, long_side=192, processes=2))
+    StudiesBuilder(StudiesOptions(tmp_path / "two", 20, seed=1, long_side=192, processes=2)).build()
     assert contents(tmp_path / "two") == contents(built)
 
 
 def test_finished_or_foreign_folder_is_refused(built, tmp_path):
     with pytest.raises(UserError, match="finished build"):
-        build_phantom_studies(StudyBuild(built, 20, seed=1, long_side=192))
+        StudiesBuilder(StudiesOptions(built, 20, seed=1, long_side=192)).build()
     (tmp_path / "parts").mkdir()
     (tmp_path / "parts" / "fingerprint").write_text("of another version")
     with pytest.raises(UserError, match="another seed, size or version"):
-        build_phantom_studies(StudyBuild(tmp_path, 20, seed=1, long_side=192))
+        StudiesBuilder(StudiesOptions(tmp_path, 20, seed=1, long_side=192)).build()
 
 
 @pytest.mark.parametrize(
@@ -73,7 +75,7 @@ def test_finished_or_foreign_folder_is_refused(built, tmp_path):
 )
 def test_unusable_options(options, found):
     with pytest.raises(UserError, match=found):
-        StudyBuild(Path("x"), **({"studies": 1} | options))
+        StudiesOptions(Path("x"), **({"studies": 1} | options))
 
 
 def test_command_refuses_in_one_line(tmp_path):

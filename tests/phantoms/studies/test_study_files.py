@@ -12,9 +12,7 @@ from pycocotools import mask as coco
 
 from cxrjax.phantoms.regions import REGIONS
 from cxrjax.phantoms.studies.build import MASKS, SCENE_GRAPHS
-from cxrjax.phantoms.studies.scene_graph import letterbox
-from cxrjax.phantoms.studies.structures import STRUCTURES
-from cxrjax.phantoms.studies.tables import CHEXPERT, image_folder
+from cxrjax.phantoms.studies.layouts import CHEXPERT, STRUCTURES, image_folder, letterbox
 
 CUES = ("comparison_cues", "temporal_cues", "severity_cues", "texture_cues")
 PER_SENTENCE = ("attributes", "attributes_ids", "phrases", "phrase_IDs", "sections", *CUES)

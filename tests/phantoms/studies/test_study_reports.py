@@ -9,11 +9,10 @@ import pytest
 
 from cxrjax.phantoms import anatomy
 from cxrjax.phantoms.regions import REGIONS
-from cxrjax.phantoms.studies.findings import TERMS, Item, change, items
+from cxrjax.phantoms.studies.layouts import CHEXPERT, chexpert_labels, image_folder
 from cxrjax.phantoms.studies.plan import PhantomStudy, View, patient_studies, plan_patients
 from cxrjax.phantoms.studies.report import KINDS, PhantomReport, grammar, write_report
-from cxrjax.phantoms.studies.tables import CHEXPERT, chexpert_labels, image_folder
-from cxrjax.phantoms.studies.views import DrawnLesion
+from cxrjax.phantoms.studies.views import TERMS, DrawnLesion, Item, change, items
 
 ZONES = ("upper lung zone", "mid lung zone", "lower lung zone")
 LONGITUDINAL = ("unchanged", "stable", "persistent", "interval", "prior", "previous", "new ")

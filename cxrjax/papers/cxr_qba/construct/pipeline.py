@@ -26,7 +26,7 @@ from tqdm import tqdm
 
 from cxrjax.cli import run
 from cxrjax.errors import UserError
-from cxrjax.papers.cxr_qba.build import QBABuild, is_release, refuse_ungraded
+from cxrjax.papers.cxr_qba.build import QbaOptions, is_release, refuse_ungraded
 from cxrjax.papers.cxr_qba.construct.construction import CorpusFacts, merge_facts
 from cxrjax.papers.cxr_qba.construct.shards import (
     ShardedBuild,
@@ -194,11 +194,15 @@ def main(argv: Sequence[str] | None = None) -> None:
         )
     if flags.num_shards < 1 or flags.processes < 1:
         raise UserError("--num_shards and --processes: expected at least 1")
-    surrogate = flags.rate_with == "surrogate"
-    build = QBABuild(
-        flags.source, flags.out, flags.seed, surrogate, flags.least_grade, flags.entity_model
+    build = QbaOptions(
+        flags.source,
+        flags.out,
+        seed=flags.seed,
+        rate_with=flags.rate_with,
+        least_grade=flags.least_grade,
+        entity_model=flags.entity_model,
     )
-    refuse_ungraded(build, surrogate)
+    refuse_ungraded(build, build.surrogate)
     again = _shard_numbers(flags.shards, flags.num_shards)
     options = beam_flags(unknown, given[end + 1 :], flags.processes)
     run_pipeline(ShardedBuild(build, flags.num_shards), again, options)

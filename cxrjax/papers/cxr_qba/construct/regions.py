@@ -13,8 +13,7 @@ from scipy import ndimage
 from cxrjax import boxes as box_arithmetic
 from cxrjax.papers.cxr_qba.construct.study import Box, StudyImage
 from cxrjax.radiology_text.definitions import Definitions
-from cxrjax.records_io.box_fit import CUT, GivenBox, fit_boxes
-from cxrjax.records_io.quality import QualityLog, Unusable
+from cxrjax.records_io.quality import CUT, GivenBox, QualityLog, Unusable, fit_boxes
 
 # Ours: a region below this share of the image, or of this many pixels, can't be pointed at.
 MIN_AREA_SHARE = 1e-4

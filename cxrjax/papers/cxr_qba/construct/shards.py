@@ -26,7 +26,7 @@ from typing import Any
 import cxrjax
 from cxrjax.errors import UserError
 from cxrjax.files import read_json_object, write_json, writing
-from cxrjax.papers.cxr_qba.build import SPLIT_NOT_FOLLOWED, QBABuild
+from cxrjax.papers.cxr_qba.build import SPLIT_NOT_FOLLOWED, QbaOptions
 from cxrjax.papers.cxr_qba.construct.construction import (
     CorpusFacts,
     construct_graph,
@@ -37,7 +37,7 @@ from cxrjax.papers.cxr_qba.construct.sources import read_studies
 from cxrjax.papers.cxr_qba.construct.study import StudyImage
 from cxrjax.papers.cxr_qba.metadata import MetadataWriter, write_quality_mappings
 from cxrjax.papers.cxr_qba.native import StudySceneGraph
-from cxrjax.papers.cxr_qba.records import refuse_empty, to_records
+from cxrjax.papers.cxr_qba.records import nothing_exported, to_records
 from cxrjax.papers.cxr_qba.statistics import StudyStatistics, markdown, published
 from cxrjax.records import GeneratorInfo
 from cxrjax.records_io.builder import finish_build
@@ -62,7 +62,7 @@ _ADDITIVE = ("images", "boxes", "answer_boxes", "train_images", "validation_imag
 class ShardedBuild:
     """What to build, and in how many shards."""
 
-    build: QBABuild
+    build: QbaOptions
     shards: int
 
     def settings(self) -> dict[str, Any]:
@@ -244,7 +244,8 @@ def finish(job: ShardedBuild) -> None:
     quality.entries.sort(key=lambda entry: (entry.reason, entry.item, entry.found))
     manifest = {split: describe_split(shards) for split, shards in sorted(splits.items())}
     questions = sum(entry["questions"] for entry in manifest.values())
-    refuse_empty(build.source, questions, quality)
+    if not questions:
+        raise nothing_exported(build.source, quality)
     values = {
         **{name: counts[name] for name in _ADDITIVE},
         "questions_per_image": ratio(questions, counts["images"]),

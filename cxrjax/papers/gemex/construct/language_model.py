@@ -5,8 +5,8 @@ OpenAI-compatible server will do. What it says is checked: regions and forms by 
 which has it answer again, and each question by the same filters as the templates' questions.
 """
 
-import argparse
 import collections
+import dataclasses
 import random
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from cxrjax.errors import UserError
 from cxrjax.language_model import Client, CostEstimate, NoAnswer, Request, request
-from cxrjax.language_model.flags import client_from_flags
+from cxrjax.language_model.flags import ClientFlags, client_from_flags
 from cxrjax.language_model.request import Form, Strict
 from cxrjax.papers.gemex.construct.questions import (
     CONTENT_TYPES,
@@ -175,25 +175,22 @@ class LanguageModelGenerator:
 
 
 def make_stages(
-    flags: argparse.Namespace, quality: QualityLog
+    flags: ClientFlags, out: Path, seed: int, quality: QualityLog
 ) -> tuple[LanguageModelRefiner, LanguageModelGenerator]:
-    """Both stages, by the flags of `language_model.settings.add_flags`, with one client each.
+    """Both stages, with one client each.
 
-    Answers are kept in `flags.out` where `--cache` names no other file.
+    Answers are kept in `out` where `--cache` names no other file.
 
     Raises:
         UserError: as `client_from_flags`.
     """
     # The client maps over one stage at a time, and the stages interleave.
-    refining = client_from_flags(flags, flags.out / f"refining_{CACHE_NAME}")
-    asking_flags = argparse.Namespace(**vars(flags))
+    refining = client_from_flags(flags, out / f"refining_{CACHE_NAME}")
     if flags.cache:
-        asking_flags.cache = flags.cache.with_name(f"questions_{flags.cache.name}")
-    asking = client_from_flags(asking_flags, flags.out / f"questions_{CACHE_NAME}")
-    return (
-        LanguageModelRefiner(refining, quality),
-        LanguageModelGenerator(asking, quality, flags.seed),
-    )
+        cache = flags.cache.with_name(f"questions_{flags.cache.name}")
+        flags = dataclasses.replace(flags, cache=cache)
+    asking = client_from_flags(flags, out / f"questions_{CACHE_NAME}")
+    return LanguageModelRefiner(refining, quality), LanguageModelGenerator(asking, quality, seed)
 
 
 def load_prompt() -> dict[str, Any]:

@@ -5,7 +5,6 @@ annotation, and returns question, answer, reason and difficulty. Labels and boxe
 words that change one are asked for again, and set aside if they stay wrong.
 """
 
-import argparse
 import dataclasses
 import functools
 from collections.abc import Iterable, Iterator, Sized
@@ -25,7 +24,6 @@ from cxrjax.language_model import (
     Request,
     request,
 )
-from cxrjax.language_model.flags import client_from_flags
 from cxrjax.language_model.request import Strict
 from cxrjax.papers.vindr_cxr_vqa.annotation import ImageAnnotation
 from cxrjax.papers.vindr_cxr_vqa.construct.plan import REASON_WORDS, PlannedQuestion, Wording
@@ -189,21 +187,6 @@ class LanguageModelWriter:
             MAX_OUTPUT_TOKENS,
             USUAL_OUTPUT_TOKENS,
         )
-
-
-def make_writer(
-    flags: argparse.Namespace, quality: QualityLog, image_root: Path | None
-) -> LanguageModelWriter:
-    """The writer that the flags of `cxrjax.language_model.settings.add_flags` describe.
-
-    Answers are kept in `flags.out` where `--cache` names no other file.
-
-    Raises:
-        UserError: as `client_from_flags`.
-    """
-    return LanguageModelWriter(
-        client_from_flags(flags, flags.out / CACHE_NAME), quality, image_root
-    )
 
 
 def load_prompt() -> dict[str, Any]:
