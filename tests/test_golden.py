@@ -74,7 +74,7 @@ MODULES = {
     "judge_agreement": "cxrjax.tools.judge_agreement",
     "phantom_page": "cxrjax.phantoms.sample_page",
     "refiner_accuracy": "cxrjax.papers.gemex.construct.refiner_accuracy",
-    "studies_page": "cxrjax.phantoms.studies.sample_page",
+    "studies_page": "cxrjax.phantoms.sample_page",
     "study_page": "cxrjax.pages.study_page",
     "tokenizer": "cxrjax.tools.tokenizer_training",
     "vix_ray_errors": "cxrjax.papers.vix_ray.errors",

@@ -7,7 +7,9 @@ drawn: what one reader of three marked is the faint case.
 
 import dataclasses
 import functools
-from typing import NamedTuple
+import tomllib
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -31,41 +33,15 @@ class ClassStatistics(NamedTuple):
 ABNORMAL_IMAGES = 4394
 NORMAL_IMAGES = 10606
 
-# Source: the audited VinDr-CXR training table, in the order of its class ids 0 to 13.
-STATISTICS: dict[str, ClassStatistics] = {
-    "Aortic enlargement": ClassStatistics(7162, (721, 602, 1744)),
-    "Atelectasis": ClassStatistics(279, (124, 44, 18)),
-    "Calcification": ClassStatistics(960, (275, 120, 57)),
-    "Cardiomegaly": ClassStatistics(5427, (483, 520, 1297)),
-    "Consolidation": ClassStatistics(556, (232, 90, 31)),
-    "ILD": ClassStatistics(1000, (234, 81, 71)),
-    "Infiltration": ClassStatistics(1247, (368, 154, 91)),
-    "Lung Opacity": ClassStatistics(2483, (775, 380, 167)),
-    "Nodule/Mass": ClassStatistics(2580, (421, 224, 181)),
-    "Other lesion": ClassStatistics(2203, (772, 235, 127)),
-    "Pleural effusion": ClassStatistics(2476, (398, 195, 439)),
-    "Pleural thickening": ClassStatistics(4842, (1099, 517, 365)),
-    "Pneumothorax": ClassStatistics(226, (38, 13, 45)),
-    "Pulmonary fibrosis": ClassStatistics(4655, (600, 384, 633)),
+# What findings.toml says of each class, in the order of VinDr-CXR's class ids.
+CLASSES: dict[str, dict[str, Any]] = tomllib.loads(
+    Path(__file__).with_name("findings.toml").read_text(encoding="utf-8")
+)
+STATISTICS = {
+    label: ClassStatistics(said["boxes"], tuple(said["votes"])) for label, said in CLASSES.items()
 }
-
-# The most lesions of a class on one picture; 1 where the organ itself is the lesion.
-MOST_LESIONS = {
-    "Aortic enlargement": 1,
-    "Atelectasis": 2,
-    "Calcification": 4,
-    "Cardiomegaly": 1,
-    "Consolidation": 2,
-    "ILD": 2,
-    "Infiltration": 3,
-    "Lung Opacity": 3,
-    "Nodule/Mass": 5,
-    "Other lesion": 3,
-    "Pleural effusion": 2,
-    "Pleural thickening": 4,
-    "Pneumothorax": 2,
-    "Pulmonary fibrosis": 4,
-}
+# The most lesions of a class on one picture.
+MOST_LESIONS: dict[str, int] = {label: said["most"] for label, said in CLASSES.items()}
 
 # A reader who sees a class marks each of its lesions with this probability, at least one.
 MARK_PROBABILITY = 0.9
@@ -142,20 +118,8 @@ READERS = ("P1", "P2", "P3")
 
 ReaderFinding = tuple[str, Float[np.ndarray, "4"]]
 
-# What a finding is taken for; the first are likelier. Heart and aorta have no look-alike.
-LOOK_ALIKES = {
-    "Atelectasis": ("Lung Opacity", "Consolidation"),
-    "Calcification": ("Nodule/Mass",),
-    "Consolidation": ("Lung Opacity", "Infiltration"),
-    "ILD": ("Pulmonary fibrosis",),
-    "Infiltration": ("Lung Opacity", "Consolidation"),
-    "Lung Opacity": ("Infiltration", "Consolidation", "Atelectasis"),
-    "Nodule/Mass": ("Other lesion", "Calcification"),
-    "Other lesion": ("Nodule/Mass", "Lung Opacity"),
-    "Pleural effusion": ("Pleural thickening",),
-    "Pleural thickening": ("Pleural effusion", "Pulmonary fibrosis"),
-    "Pulmonary fibrosis": ("ILD", "Infiltration", "Pleural thickening"),
-}
+# What a finding is taken for; the first are likelier.
+LOOK_ALIKES = {name: said["taken_for"] for name, said in CLASSES.items() if said["taken_for"]}
 CONFUSION_PROBABILITY = 0.025
 
 # Standard deviation of each edge, fraction of the box's side; ill-defined findings vary more.

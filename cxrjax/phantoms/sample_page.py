@@ -1,30 +1,31 @@
-"""Draws a page of sample radiographs: `python -m cxrjax.phantoms.sample_page --out=F.png`.
+"""Draws a page of samples to look at: phantoms, or studies out of a built folder.
 
-With --boxes each finding is framed and named.
+    python -m cxrjax.phantoms.sample_page --out=F.png [--boxes]
+    python -m cxrjax.phantoms.sample_page --source=DIR --out=F.png
+
+With --boxes each finding is framed and named. Of each study: its first frontal view with the boxes
+of its scene graph; the last view, findings framed where it is frontal, too; the report.
 """
 
 import argparse
+import colorsys
+import itertools
+import json
+import textwrap
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from cxrjax import cli
 from cxrjax.errors import UserError
-from cxrjax.phantoms.findings import STATISTICS
+from cxrjax.files import read_json_object
+from cxrjax.phantoms.findings import CLASSES
+from cxrjax.phantoms.regions import REGIONS
 from cxrjax.phantoms.render import SMALLEST, Phantom, render_phantom
-
-# One colour per class, told apart on grey.
-COLOURS = dict(
-    zip(
-        STATISTICS,
-        (
-            *("#ff5050", "#ffa040", "#ffff50", "#ff50c0", "#50ff50", "#50ffff", "#60a0ff"),
-            *("#c080ff", "#b0ff80", "#ffb0b0", "#40c0b0", "#ffd080", "#ffffff", "#ff8080"),
-        ),
-        strict=True,
-    )
-)
+from cxrjax.phantoms.studies.build import SCENE_GRAPHS, TRUTH
+from cxrjax.phantoms.studies.layouts import image_folder
 
 
 def draw_boxes(phantom: Phantom) -> Image.Image:
@@ -34,9 +35,9 @@ def draw_boxes(phantom: Phantom) -> Image.Image:
     font = ImageFont.load_default(max(10, phantom.height // 36))
     size = np.array([phantom.width, phantom.height] * 2)
     for label, box in zip(phantom.labels, phantom.boxes, strict=True):
-        corners = (box * size).tolist()
-        draw.rectangle(corners, outline=COLOURS[label])
-        draw.text((corners[0] + 2, max(corners[1] - 1, 0)), label, fill=COLOURS[label], font=font)
+        corners, colour = (box * size).tolist(), CLASSES[label]["colour"]
+        draw.rectangle(corners, outline=colour)
+        draw.text((corners[0] + 2, max(corners[1] - 1, 0)), label, fill=colour, font=font)
     return picture
 
 
@@ -58,28 +59,132 @@ def sample_page(
     return page
 
 
+_COLUMNS = 2  # studies side by side
+_LINE = 11  # pixels
+
+
+def _colour_of(position: int) -> tuple[int, int, int]:
+    red, green, blue = colorsys.hsv_to_rgb(position * 0.618 % 1, 0.85, 1)
+    return round(255 * red), round(255 * green), round(255 * blue)
+
+
+def _with_regions(picture: Image.Image, graph: dict[str, Any]) -> Image.Image:
+    picture = picture.convert("RGB")
+    draw = ImageDraw.Draw(picture)
+    font = ImageFont.load_default(9)
+    for found in graph["objects"]:
+        colour = _colour_of(REGIONS.index(found["bbox_name"]))
+        corners = [found[f"original_{edge}"] for edge in ("x1", "y1", "x2", "y2")]
+        draw.rectangle(corners, outline=colour)
+        draw.text((corners[0] + 2, corners[1]), found["bbox_name"], fill=colour, font=font)
+    return picture
+
+
+def _with_lesions(picture: Image.Image, lesions: list[dict[str, Any]]) -> Image.Image:
+    picture = picture.convert("RGB")
+    draw = ImageDraw.Draw(picture)
+    for lesion in lesions:
+        draw.rectangle(lesion["box"], outline="#ffff50", width=2)
+        place = lesion["box"][0] + 3, lesion["box"][1] + 2
+        draw.text(place, lesion["finding"], fill="#ffff50", font=ImageFont.load_default(12))
+    return picture
+
+
+def _open(source: Path, study: dict[str, Any], image: dict[str, Any]) -> Image.Image:
+    folder = source / image_folder(study["subject_id"], study["study_id"])
+    path = folder / f"{image['dicom_id']}.jpg"
+    try:
+        with Image.open(path) as picture:
+            return picture.copy()
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error}; build the folder again") from None
+
+
+def draw_study(source: Path, study: dict[str, Any], side: int) -> Image.Image:
+    """A panel of 3 x 1 squares of `side` pixels."""
+    panel = Image.new("RGB", (3 * side, side))
+    first, last = study["images"][0], study["images"][-1]
+    graph = read_json_object(source / SCENE_GRAPHS / f"{first['dicom_id']}_SceneGraph.json")
+    shown = [
+        _with_regions(_open(source, study, first), graph),
+        _with_lesions(_open(source, study, last), last["lesions"]),
+    ]
+    for k, picture in enumerate(shown):
+        picture.thumbnail((side, side))
+        panel.paste(picture, (k * side, 0))
+    lesions = "; ".join(
+        f"{one['finding']} {one['kind']} ({', '.join(one['regions'])})" for one in first["lesions"]
+    )
+    report = source / f"{image_folder(study['subject_id'], study['study_id'])}.txt"
+    views = "+".join(image["view"] for image in study["images"])
+    lines = [f"s{study['study_id']} no. {study['study_order']} {views} {study['kind']}"]
+    lines += textwrap.wrap(f"drawn: {lesions or 'nothing'}", side // 6)
+    for paragraph in report.read_text(encoding="utf-8").split("\n \n"):
+        lines += textwrap.wrap(" ".join(paragraph.split()), side // 6)
+    text = "\n".join(lines[: side // _LINE])
+    font = ImageFont.load_default(10)
+    ImageDraw.Draw(panel).multiline_text(
+        (2 * side + 6, 2), text, fill="white", font=font, spacing=1
+    )
+    return panel
+
+
+def studies_page(source: Path, first: int, count: int, side: int) -> Image.Image:
+    """Panels of `count` studies of a finished build from number `first` on.
+
+    Raises:
+        UserError: the folder is no such build, or has fewer studies.
+    """
+    truth = source / TRUTH
+    try:
+        with open(truth, encoding="utf-8") as lines:
+            studies = [json.loads(line) for line in itertools.islice(lines, first, first + count)]
+    except OSError as error:
+        raise UserError(f"{truth}: cannot be read: {error.strerror}; --source=BUILD?") from None
+    if not studies:
+        raise UserError(f"{truth}: has no study number {first}; choose a smaller --first")
+    rows = -(-len(studies) // _COLUMNS)
+    page = Image.new("RGB", (_COLUMNS * 3 * side, rows * side))
+    for k, study in enumerate(studies):
+        place = k % _COLUMNS * 3 * side, k // _COLUMNS * side
+        page.paste(draw_study(source, study, side), place)
+    return page
+
+
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, prog="sample_page")
-    parser.add_argument("--out", type=Path, required=True, help="picture file to write, e.g. p.png")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--first", type=int, default=0, help="index of the first picture")
-    parser.add_argument("--rows", type=int, default=3)
-    parser.add_argument("--columns", type=int, default=4)
-    parser.add_argument("--long_side", type=int, default=400, help="pixels of one picture")
-    parser.add_argument("--boxes", action="store_true", help="frame and name the findings")
-    kind = parser.add_mutually_exclusive_group()
-    kind.add_argument("--normal", action="store_const", const=True, default=None)
-    kind.add_argument("--abnormal", dest="normal", action="store_const", const=False)
+    parser = argparse.ArgumentParser(
+        prog="sample_page",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--out", type=Path, required=True, help="picture file to write, e.g. p.png")
+    add("--first", type=int, default=0, help="number of the first picture or study")
+    add("--long_side", "--side", type=int, default=400, help="pixels of one picture")
+    phantoms = parser.add_argument_group("phantoms").add_argument
+    phantoms("--seed", type=int, default=0)
+    phantoms("--rows", type=int, default=3)
+    phantoms("--columns", type=int, default=4)
+    phantoms("--boxes", action="store_true", help="frame and name the findings")
+    kind = parser.add_mutually_exclusive_group().add_argument
+    kind("--normal", action="store_const", const=True, default=None)
+    kind("--abnormal", dest="normal", action="store_const", const=False)
+    studies = parser.add_argument_group("studies").add_argument
+    studies("--source", type=Path, help="folder of a finished build of phantom_studies")
+    studies("--studies", type=int, default=12)
     flags = parser.parse_args(argv)
-    if flags.long_side < SMALLEST or min(flags.rows, flags.columns) < 1:
-        parser.error(f"--long_side must be at least {SMALLEST}, --rows and --columns at least 1")
+    side = flags.long_side
+    if side < SMALLEST or min(flags.rows, flags.columns, flags.studies) < 1:
+        parser.error(
+            f"--long_side must be at least {SMALLEST}, --rows, --columns and --studies at least 1"
+        )
     if flags.seed < 0 or flags.first < 0:
         parser.error("--seed and --first must not be negative")
-    page = sample_page(
-        *(flags.seed, flags.rows, flags.columns, flags.long_side, flags.boxes),
-        first=flags.first,
-        normal=flags.normal,
-    )
+    if flags.source:
+        page = studies_page(flags.source, flags.first, flags.studies, side)
+    else:
+        shape = (flags.rows, flags.columns, side, flags.boxes)
+        page = sample_page(flags.seed, *shape, first=flags.first, normal=flags.normal)
     try:
         page.save(flags.out)
     except (OSError, ValueError) as error:

@@ -111,7 +111,7 @@ class PhantomOptions(PictureOptions):
         """Of everything that decides how image number i of a split looks."""
         drawn = (self.seed, self.long_side, self.image_format)
         decisive = (*drawn, self.normal_percent, self.conspicuity)
-        renderer = sorted(Path(phantoms.__file__).parent.glob("*.py"))
+        renderer = sorted(Path(phantoms.__file__).parent.glob("*.*"))
         return hash_lines([repr(decisive), *map(file_sha256, renderer)])
 
 

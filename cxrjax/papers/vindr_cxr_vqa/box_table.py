@@ -93,7 +93,8 @@ class _Earlier:
             raise Unusable("size_mismatch", f"height, width {row.image_hw}, further up {size}")
         content = (row.image_id, row.rad_id, row.finding)
         if content in self._rows:
-            raise Unusable("duplicate_row", f"reader {row.rad_id}, {row.finding or NO_FINDING}")
+            what = f"{row.finding.label} box {list(row.finding.box)}" if row.finding else NO_FINDING
+            raise Unusable("duplicate_row", f"reader {row.rad_id}, {what}")
         self._rows.add(content)
         normal = row.finding is None
         if self._normal.setdefault((row.image_id, row.rad_id), normal) != normal:

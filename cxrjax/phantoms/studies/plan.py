@@ -12,26 +12,10 @@ import numpy as np
 
 from cxrjax.phantoms import anatomy
 from cxrjax.phantoms.anatomy import Patient
-from cxrjax.phantoms.findings import MOST_LESIONS, Presence
+from cxrjax.phantoms.findings import CLASSES, MOST_LESIONS, Presence
 
-# How often a study shows each finding, given that it shows any: near the mix of diseases in
-# GEMeX's test set (Figure 7), for what the phantom can draw.
-FREQUENCIES = {
-    "Aortic enlargement": 0.12,
-    "Atelectasis": 0.28,
-    "Calcification": 0.07,
-    "Cardiomegaly": 0.32,
-    "Consolidation": 0.18,
-    "ILD": 0.09,
-    "Infiltration": 0.08,
-    "Lung Opacity": 0.22,
-    "Nodule/Mass": 0.12,
-    "Other lesion": 0.14,
-    "Pleural effusion": 0.34,
-    "Pleural thickening": 0.08,
-    "Pneumothorax": 0.07,
-    "Pulmonary fibrosis": 0.07,
-}
+# How often a study shows each finding, given that it shows any.
+FREQUENCIES = {label: said["in_studies"] for label, said in CLASSES.items()}
 NORMAL_SHARE = 0.28
 _PERSISTS = 0.55  # a finding is still there at the next study
 _TWO_LESIONS = 0.25

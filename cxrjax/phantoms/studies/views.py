@@ -9,6 +9,7 @@ from jaxtyping import Float, UInt8
 from cxrjax.phantoms import regions
 from cxrjax.phantoms.anatomy import LEFT, RIGHT, SIDES, Patient
 from cxrjax.phantoms.canvas import Canvas
+from cxrjax.phantoms.findings import CLASSES
 from cxrjax.phantoms.lateral import SideLesion, render_lateral
 from cxrjax.phantoms.render import PAINTED_AT_MOST, Painting, Sign, develop, paint, picture_size
 from cxrjax.phantoms.signs import lesion_box
@@ -127,25 +128,7 @@ def _locate(
 
 # (VinDr-CXR's class, form) -> the report's term, a key of the grammar's findings.
 TERMS = {
-    ("Aortic enlargement", ""): "tortuous aorta",
-    ("Atelectasis", "plate"): "atelectasis",
-    ("Atelectasis", "lobar"): "lobar collapse",
-    ("Calcification", ""): "calcified nodule",
-    ("Cardiomegaly", ""): "enlarged cardiac silhouette",
-    ("Consolidation", ""): "consolidation",
-    ("ILD", ""): "interstitial markings",
-    ("Infiltration", ""): "airspace opacity",
-    ("Lung Opacity", ""): "lung opacity",
-    ("Nodule/Mass", "nodule"): "nodule",
-    ("Nodule/Mass", "mass"): "mass",
-    ("Other lesion", "cavity"): "cavitary lesion",
-    ("Other lesion", "device"): "cardiac device",
-    ("Other lesion", "hiatal hernia"): "hiatal hernia",
-    ("Pleural effusion", ""): "pleural effusion",
-    ("Pleural thickening", "apical"): "pleural thickening",
-    ("Pleural thickening", "lateral"): "pleural thickening",
-    ("Pneumothorax", ""): "pneumothorax",
-    ("Pulmonary fibrosis", ""): "fibrotic scarring",
+    (name, form): term for name, said in CLASSES.items() for form, term in said["terms"].items()
 }
 # Zones that have a name together; any other combination is called the whole lung.
 _TOGETHER: dict[tuple[str, ...], tuple[str, ...]] = {

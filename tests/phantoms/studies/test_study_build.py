@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from cxrjax.errors import UserError
-from cxrjax.phantoms.studies import sample_page
+from cxrjax.phantoms import sample_page
 from cxrjax.phantoms.studies.build import StudiesBuilder, StudiesOptions
 from cxrjax.phantoms.studies.plan import plan_patients
 from cxrjax.phantoms.studies.views import render_study

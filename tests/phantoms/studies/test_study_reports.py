@@ -12,7 +12,7 @@ from cxrjax.phantoms.regions import REGIONS
 from cxrjax.phantoms.studies.layouts import CHEXPERT, chexpert_labels, image_folder
 from cxrjax.phantoms.studies.plan import PhantomStudy, View, patient_studies, plan_patients
 from cxrjax.phantoms.studies.report import KINDS, PhantomReport, grammar, write_report
-from cxrjax.phantoms.studies.views import TERMS, DrawnLesion, Item, change, items
+from cxrjax.phantoms.studies.views import TERMS, DrawnLesion, Item, change_since, items
 
 ZONES = ("upper lung zone", "mid lung zone", "lower lung zone")
 LONGITUDINAL = ("unchanged", "stable", "persistent", "interval", "prior", "previous", "new ")
@@ -156,8 +156,8 @@ def test_change_compares_areas():
     sizes = {0.10: "no change", 0.2: "worsened", 0.05: "improved"}
     for area, expected in sizes.items():
         now = Item("nodule", "left", (), (), None, area, (0,))
-        assert change(now, [old]) == expected
-    assert change(Item("nodule", "right", (), (), None, 0.1, (0,)), [old]) == "new"
+        assert change_since(now, [old]) == expected
+    assert change_since(Item("nodule", "right", (), (), None, 0.1, (0,)), [old]) == "new"
 
 
 def test_grammar_is_complete():
