@@ -4,12 +4,14 @@ import contextlib
 import fcntl
 import hashlib
 import importlib.metadata
+import importlib.resources
 import json
 import os
 import platform
 import subprocess
 import sys
 import threading
+import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -35,6 +37,12 @@ def shipped(path: str | Path) -> Path:
         return path
     print(f"{path}: not in the working folder; the one that ships: {found}", file=sys.stderr)
     return found
+
+
+def read_packaged(package: str, name: str) -> Any:
+    """The content of a JSON or TOML file that is part of the package."""
+    text = importlib.resources.files(package).joinpath(name).read_text(encoding="utf-8")
+    return tomllib.loads(text) if name.endswith(".toml") else json.loads(text)
 
 
 def read_json_object(path: Path) -> dict[str, Any]:

@@ -8,8 +8,11 @@ import pytest
 from cxrjax.build import main
 from cxrjax.errors import UserError
 from cxrjax.papers.vindr_cxr_vqa.build import VinDrBuilder, VinDrOptions
-from cxrjax.papers.vindr_cxr_vqa.construct.language_model_writer import load_prompt, plan_text
-from cxrjax.papers.vindr_cxr_vqa.construct.wording_check import written_boxes
+from cxrjax.papers.vindr_cxr_vqa.construct.language_model_writer import (
+    load_prompt,
+    plan_text,
+    written_boxes,
+)
 from cxrjax.records import read_records
 
 SAMPLE = Path(__file__).resolve().parents[1] / "data" / "vindr_cxr_vqa" / "sample"

@@ -4,7 +4,7 @@ import importlib
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from cxrjax.papers.vindr_cxr_vqa.classes import CLASSES
+from cxrjax.papers.vindr_cxr_vqa.annotation import CLASSES
 
 if TYPE_CHECKING:
     from cxrjax.scoring.scores import Benchmark

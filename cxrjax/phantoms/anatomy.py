@@ -9,6 +9,7 @@ import functools
 
 import numpy as np
 
+from cxrjax.files import read_packaged
 from cxrjax.phantoms.canvas import Canvas, Points, ellipse, ribbon, spline
 
 RIGHT, LEFT = -1, 1  # the patient's sides as signs of x: the patient's left is the picture's right
@@ -22,48 +23,11 @@ ENLARGED_HEART = (0.53, 0.68)
 NORMAL_ARCH = (0.070, 0.098)
 ENLARGED_ARCH = (0.145, 0.210)
 
-LATERAL_BORDER = np.array(
-    [
-        (0.30, 0.012),
-        (0.42, 0.0),
-        (0.55, 0.025),
-        (0.69, 0.095),
-        (0.81, 0.20),
-        (0.895, 0.34),
-        (0.95, 0.50),
-        (0.985, 0.68),
-        (1.0, 0.85),
-        (0.99, 0.95),
-        (0.975, 1.0),
-    ]
-)
-_DOME = np.array(
-    [(0.975, 1.0), (0.92, 0.935), (0.80, 0.86), (0.62, 0.813), (0.43, 0.80), (0.27, 0.825)]
-)
-_MEDIAL = np.array(
-    [(0.14, 0.88), (0.11, 0.75), (0.10, 0.5), (0.12, 0.3), (0.15, 0.15), (0.20, 0.06)]
-)
-# The heart in a box from (0, 0) to (1, 1): x from the right border to the apex, y from top to base.
-_HEART = np.array(
-    [
-        (0.34, 0.0),
-        (0.17, 0.16),
-        (0.05, 0.38),
-        (0.0, 0.60),
-        (0.03, 0.80),
-        (0.14, 0.95),
-        (0.38, 0.985),
-        (0.66, 1.0),
-        (0.87, 0.98),
-        (0.97, 0.88),
-        (1.0, 0.75),
-        (0.955, 0.58),
-        (0.86, 0.39),
-        (0.75, 0.2),
-        (0.64, 0.06),
-        (0.5, 0.0),
-    ]
-)
+OUTLINES = {
+    name: np.array(points)
+    for name, points in read_packaged("cxrjax.phantoms", "outlines.toml").items()
+}
+LATERAL_BORDER, _DOME, _HEART = (OUTLINES[n] for n in ("lung_lateral", "lung_dome", "heart"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,7 +112,7 @@ class Patient:
             lateral[:, 0] *= 1 + (self.apex_width - 1) * high
             dome = _DOME.copy()
             dome[:, 1] = 1 - (1 - dome[:, 1]) * self.dome_scale(side)
-            medial = _MEDIAL.copy()
+            medial = OUTLINES["lung_medial"].copy()
             medial[0, 1] = 1 - (1 - medial[0, 1]) * self.dome_scale(side)
             medial[:, 0] += side * self.midline * 0.5
             lower = spline(np.concatenate([dome, medial]))
@@ -174,21 +138,7 @@ class Patient:
     def arch(self) -> Points:
         """The shadow of the aortic arch: the knob on the left, a flatter bulge on the right."""
         x, y, r = self.arch_centre[0], self.arch_centre[1], self.arch_radius
-        knob = np.array(
-            [
-                (-1.05, 0.80),
-                (-1.25, 0.0),
-                (-1.0, -0.65),
-                (-0.4, -1.0),
-                (0.25, -0.98),
-                (0.85, -0.55),
-                (1.0, 0.05),
-                (0.85, 0.62),
-                (0.35, 1.0),
-                (-0.7, 1.05),
-            ]
-        )
-        return spline(knob * r + (x, y), closed=True)
+        return spline(OUTLINES["aortic_arch"] * r + (x, y), closed=True)
 
     @property
     def arch_centre(self) -> tuple[float, float]:

@@ -7,12 +7,12 @@ drawn: what one reader of three marked is the faint case.
 
 import dataclasses
 import functools
-import tomllib
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
+
+from cxrjax.files import read_packaged
 
 
 class ClassStatistics(NamedTuple):
@@ -34,9 +34,7 @@ ABNORMAL_IMAGES = 4394
 NORMAL_IMAGES = 10606
 
 # What findings.toml says of each class, in the order of VinDr-CXR's class ids.
-CLASSES: dict[str, dict[str, Any]] = tomllib.loads(
-    Path(__file__).with_name("findings.toml").read_text(encoding="utf-8")
-)
+CLASSES: dict[str, dict[str, Any]] = read_packaged("cxrjax.phantoms", "findings.toml")
 STATISTICS = {
     label: ClassStatistics(said["boxes"], tuple(said["votes"])) for label, said in CLASSES.items()
 }

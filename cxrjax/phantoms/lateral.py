@@ -13,35 +13,15 @@ import dataclasses
 import numpy as np
 from jaxtyping import UInt8
 
-from cxrjax.phantoms.anatomy import LEFT, RIGHT, Patient
+from cxrjax.phantoms.anatomy import LEFT, OUTLINES, RIGHT, Patient
 from cxrjax.phantoms.canvas import Canvas, Field, Points, ellipse, fractal_noise, ribbon, spline
 from cxrjax.phantoms.render import Painting, develop
 
 _ASPECT = 0.82  # width over height of the picture
 
-# (x, v) of the lung's outline: apex, down the front to the anterior angle; the dome; up the back.
-_FRONT = np.array(
-    [(0.12, 0.0), (-0.08, 0.03), (-0.30, 0.12), (-0.50, 0.28), (-0.62, 0.46), (-0.67, 0.66)]
+_FRONT, _DOME, _BACK, _SPINE, _STERNUM = (
+    OUTLINES[f"side_{name}"] for name in ("front", "dome", "back", "spine", "sternum")
 )
-_DOME = np.array(
-    [(-0.66, 0.82), (-0.48, 0.79), (-0.22, 0.755), (0.06, 0.765), (0.32, 0.83), (0.54, 0.94)]
-)
-_BACK = np.array(
-    [
-        (0.64, 1.03),
-        (0.70, 0.95),
-        (0.72, 0.75),
-        (0.70, 0.5),
-        (0.62, 0.28),
-        (0.46, 0.12),
-        (0.28, 0.02),
-    ]
-)
-_SPINE = np.array(
-    [(0.22, -0.30), (0.33, -0.10), (0.47, 0.10), (0.56, 0.30), (0.60, 0.52), (0.57, 0.76)]
-    + [(0.50, 1.0), (0.43, 1.25), (0.40, 1.6)]
-)
-_STERNUM = np.array([(-0.36, 0.10), (-0.53, 0.24), (-0.66, 0.42), (-0.73, 0.62)])
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,8 +11,6 @@ that is there already is not made again.
 
 import dataclasses
 import functools
-import importlib.resources
-import json
 import os
 import random
 import unicodedata
@@ -23,7 +21,7 @@ from typing import Any, Literal
 import tqdm
 
 from cxrjax.errors import UserError
-from cxrjax.files import writing
+from cxrjax.files import read_packaged, writing
 from cxrjax.papers.vix_ray.build import VixRayBuilder, VixRayOptions
 from cxrjax.papers.vix_ray.native import SYNTHETIC_KEY, write_rows
 from cxrjax.phantoms.vqa import PictureOptions, to_jpeg
@@ -248,5 +246,4 @@ class ReportGrammar:
 @functools.cache
 def load_grammar(version: str = VERSION) -> ReportGrammar:
     """The sentences of a version, from the package's data file."""
-    file = importlib.resources.files(__package__).joinpath(f"grammar_v{version}.json")
-    return ReportGrammar(json.loads(file.read_text(encoding="utf-8")))
+    return ReportGrammar(read_packaged("cxrjax.phantoms", f"grammar_v{version}.json"))

@@ -2,10 +2,10 @@
 
 import collections
 import dataclasses
-import tomllib
 from collections.abc import Hashable, Iterable, Mapping
-from pathlib import Path
 from typing import Any, Generic, TypeVar
+
+from cxrjax.files import read_packaged
 
 PixelBox = tuple[float, float, float, float]
 
@@ -14,7 +14,7 @@ _LARGEST = 1e9
 # Characters of a box in a message: a whole number may have thousands of digits.
 _MAX_SHOWN = 200
 
-_TOLD = tomllib.loads(Path(__file__).with_name("quality_reasons.toml").read_text("utf-8"))
+_TOLD = read_packaged("cxrjax.records_io", "quality_reasons.toml")
 # Why something was set aside, as quality.json explains it.
 REASONS: dict[str, str] = _TOLD["reasons"]
 # Left out by rule from sound input: no defect, and nothing that --strict stops at.

@@ -34,7 +34,7 @@ from cxrjax.input_pipeline.tokenizer import (
     UNK_ID,
     Tokenizer,
 )
-from cxrjax.papers.vindr_cxr_vqa.classes import CLASSES
+from cxrjax.papers.vindr_cxr_vqa.annotation import CLASSES
 from cxrjax.papers.vix_ray.records import CONCLUDE, GENDERS, STAGE_TAGS, VIEW_DEFINITIONS, prompt
 from cxrjax.phantoms.vix_ray import LesionCentre, load_grammar
 

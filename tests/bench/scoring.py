@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cxrjax.papers.vindr_cxr_vqa.classes import CLASSES
+from cxrjax.papers.vindr_cxr_vqa.annotation import CLASSES
 
 BOXES = 8
 HEIGHT, WIDTH = 2500, 2000

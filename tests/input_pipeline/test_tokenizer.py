@@ -18,7 +18,7 @@ from cxrjax.input_pipeline.tokenizer import (
     check_vocabulary,
     load_tokenizer,
 )
-from cxrjax.papers.vindr_cxr_vqa.classes import CLASSES
+from cxrjax.papers.vindr_cxr_vqa.annotation import CLASSES
 from cxrjax.tools.tokenizer_training import template_corpus, train_tokenizer
 
 MODEL = train_tokenizer(template_corpus())

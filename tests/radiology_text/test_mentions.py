@@ -6,7 +6,7 @@ import time
 import pytest
 
 from cxrjax.codecs import CODECS
-from cxrjax.papers.vindr_cxr_vqa.classes import CLASSES
+from cxrjax.papers.vindr_cxr_vqa.annotation import CLASSES
 from cxrjax.papers.vindr_cxr_vqa.construct.templates import class_words, load_templates
 from cxrjax.radiology_text.mentions import VINDR_VOCABULARY, MentionReader, yes_or_no
 

@@ -8,7 +8,7 @@ import unicodedata
 import pytest
 
 import cxrjax.phantoms
-from cxrjax.papers.vindr_cxr_vqa.classes import CLASSES
+from cxrjax.papers.vindr_cxr_vqa.annotation import CLASSES
 from cxrjax.radiology_text.vietnamese_mentions import VINDR_VOCABULARY, VietnameseReader
 
 READER = VietnameseReader()

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from cxrjax.papers.gemex.dialogue import parse_answer
-from cxrjax.papers.vindr_cxr_vqa.classes import CLASSES
+from cxrjax.papers.vindr_cxr_vqa.annotation import CLASSES
 from cxrjax.radiology_text.mentions import VINDR_VOCABULARY, MentionReader
 from cxrjax.runners.baselines import draw_answer
 

@@ -11,7 +11,7 @@ from sklearn import metrics as sklearn_metrics
 from cxrjax.codecs import CODECS
 from cxrjax.errors import UserError
 from cxrjax.metrics.bootstrap import Bootstrap
-from cxrjax.papers.vindr_cxr_vqa.classes import CLASSES
+from cxrjax.papers.vindr_cxr_vqa.annotation import CLASSES
 from cxrjax.papers.vindr_cxr_vqa.figures import score
 from cxrjax.papers.vindr_cxr_vqa.truth import read_references
 from cxrjax.records import QARecord

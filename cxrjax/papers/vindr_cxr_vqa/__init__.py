@@ -1,8 +1,7 @@
 """VinDr-CXR-VQA (arXiv 2511.00504): its table of boxes, its questions, its native file."""
 
-from cxrjax.papers.vindr_cxr_vqa.annotation import FindingBox, ImageAnnotation
+from cxrjax.papers.vindr_cxr_vqa.annotation import CLASSES, NO_FINDING, FindingBox, ImageAnnotation
 from cxrjax.papers.vindr_cxr_vqa.box_table import read_box_table, write_box_table
-from cxrjax.papers.vindr_cxr_vqa.classes import CLASSES, NO_FINDING
 
 __all__ = [
     "CLASSES",

@@ -12,8 +12,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from cxrjax.errors import UserError
-from cxrjax.papers.vindr_cxr_vqa.annotation import FindingBox, ImageAnnotation
-from cxrjax.papers.vindr_cxr_vqa.classes import CLASS_IDS, CLASSES, NO_FINDING, OTHER_LOCAL_CLASSES
+from cxrjax.papers.vindr_cxr_vqa.annotation import (
+    CLASS_IDS,
+    CLASSES,
+    NO_FINDING,
+    OTHER_LOCAL_CLASSES,
+    FindingBox,
+    ImageAnnotation,
+)
 from cxrjax.records_io.csv_table import TableRow, read_table
 from cxrjax.records_io.quality import PixelBox, QualityLog, Unusable, check_box
 from cxrjax.records_io.sizes import parse_size
@@ -102,28 +108,6 @@ class _Earlier:
             raise Unusable("contradictory_rows", found)
 
 
-def read_rows(path: str | Path, reader: str | None = None) -> Iterator[BoxRow]:
-    """The rows one at a time.
-
-    Args:
-        path: csv, csv.gz or the torchxrayvision wheel.
-        reader: who marked everything in a table without readers; by default readers are required.
-
-    Raises:
-        UserError: the file cannot be read, a column is missing, or a row cannot be used (names
-            file, line, what was found).
-    """
-    earlier = _Earlier()
-    for row in _table(path, reader):
-        try:
-            read = _row(row, reader)
-            earlier.check(read)
-        except Unusable as fault:
-            item = row.cells["image_id"]
-            raise UserError(f"{row.where}: {item}: {fault.reason}: {fault.found}") from None
-        yield read
-
-
 def read_box_table(
     path: str | Path, quality: QualityLog | None = None, reader: str | None = None
 ) -> list[ImageAnnotation]:
@@ -135,27 +119,26 @@ def read_box_table(
             aside whole, for without that row its truth would be another; a row of a class that is
             not selected, or that stands there twice, only drops that row. Without a log the first
             such row is an error.
-        reader: as in `read_rows`.
+        reader: who marked everything in a table without readers; by default readers are required.
 
     Raises:
         UserError: the file cannot be read, a column is missing, or (without `quality`) a row
             cannot be used.
     """
-    if quality is None:
-        return _group(read_rows(path, reader))
+    log = QualityLog() if quality is None else quality
     rows: list[BoxRow] = []
     spoilt: set[str] = set()
     other_findings: set[str] = set()
     earlier = _Earlier()
     for row in _table(path, reader):
-        quality.examined["rows"] += 1
+        log.examined["rows"] += 1
         image_id = row.cells["image_id"]
         try:
             read = _row(row, reader)
             earlier.check(read)
             rows.append(read)
         except Unusable as fault:
-            quality.set_aside(fault.reason, image_id, row.where, fault.found)
+            log.set_aside(fault.reason, image_id, row.where, fault.found)
             if fault.reason not in _ROW_ALONE:
                 spoilt.add(image_id)
             elif fault.reason == "class_not_selected":
@@ -163,6 +146,9 @@ def read_box_table(
                 rad_id = reader or row.cells["rad_id"]
                 rows.append(BoxRow(image_id, rad_id, None, _image_hw(row.cells), row.where))
                 other_findings.add(image_id)
+    if quality is None and log.entries:
+        one = log.entries[0]
+        raise UserError(f"{one.where}: {one.item}: {one.reason}: {one.found}")
     images = _group(row for row in rows if row.image_id not in spoilt)
     return [
         dataclasses.replace(image, other_findings=image.image_id in other_findings)

@@ -14,7 +14,7 @@ from typing import Any
 
 from cxrjax.codecs import CODECS
 from cxrjax.files import read_json_list
-from cxrjax.papers.vindr_cxr_vqa.classes import CLASSES, NO_FINDING
+from cxrjax.papers.vindr_cxr_vqa.annotation import CLASSES, NO_FINDING
 from cxrjax.papers.vindr_cxr_vqa.construct.templates import QUESTION_TYPES
 from cxrjax.records import Answer, Provenance, QARecord
 from cxrjax.records_io.quality import QualityLog, Unusable

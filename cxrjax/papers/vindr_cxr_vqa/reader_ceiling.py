@@ -23,8 +23,8 @@ from cxrjax.errors import UserError, optional
 from cxrjax.metrics.agreement import fleiss_kappa, krippendorff_alpha
 from cxrjax.metrics.bootstrap import Bootstrap, Estimate, Figure, estimate_all, resample
 from cxrjax.metrics.overlaps import find_overlaps
+from cxrjax.papers.vindr_cxr_vqa.annotation import CLASSES
 from cxrjax.papers.vindr_cxr_vqa.boxes import IOU, Views, join, paper_columns, strict_columns
-from cxrjax.papers.vindr_cxr_vqa.classes import CLASSES
 from cxrjax.papers.vindr_cxr_vqa.detection import class_formulas, formulas
 from cxrjax.papers.vindr_cxr_vqa.readers import LabelledBox, Readers, merge_readers, parse_mode
 from cxrjax.scoring.outcomes import LabelledBoxes, stack

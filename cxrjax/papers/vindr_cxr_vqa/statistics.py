@@ -4,8 +4,7 @@ import collections
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from cxrjax.papers.vindr_cxr_vqa.annotation import ImageAnnotation
-from cxrjax.papers.vindr_cxr_vqa.classes import CLASSES, NO_FINDING
+from cxrjax.papers.vindr_cxr_vqa.annotation import CLASSES, NO_FINDING, ImageAnnotation
 from cxrjax.papers.vindr_cxr_vqa.native import FIELDS, to_native
 from cxrjax.records import QARecord
 from cxrjax.records_io.statistics import Published, ratio

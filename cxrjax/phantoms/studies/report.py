@@ -7,18 +7,16 @@ which order, is drawn by lot.
 
 import dataclasses
 import functools
-import json
 import random
 import textwrap
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
+from cxrjax.files import read_packaged
 from cxrjax.phantoms.studies.plan import PhantomStudy
 from cxrjax.phantoms.studies.views import Item, change_since
 from cxrjax.radiology_text.english import capital
 
-GRAMMAR = Path(__file__).with_name("report_grammar_v1.json")
 KINDS = {"full": 0.74, "impression_only": 0.09, "empty_findings": 0.08, "short": 0.09}
 _UNCERTAIN = 0.14
 _HEDGED_ABSENT = 0.06  # reports that hedge about something that is not there
@@ -72,7 +70,7 @@ class PhantomReport:
 
 @functools.cache
 def grammar() -> dict[str, Any]:
-    return json.loads(GRAMMAR.read_text(encoding="utf-8"))
+    return read_packaged("cxrjax.phantoms.studies", "report_grammar_v1.json")
 
 
 def write_report(

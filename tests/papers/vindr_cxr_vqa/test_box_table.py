@@ -12,7 +12,6 @@ from cxrjax.papers.vindr_cxr_vqa.annotation import FindingBox
 from cxrjax.papers.vindr_cxr_vqa.box_table import (
     WHEEL_MEMBER,
     read_box_table,
-    read_rows,
     write_box_table,
 )
 from cxrjax.papers.vindr_cxr_vqa.construct.mix import Mix, pick_normal
@@ -97,8 +96,6 @@ def test_bad_rows_set_their_image_aside(tmp_path, row, reason, found):
     assert found in quality.entries[0].found
     assert quality.examined["rows"] == 3
     with pytest.raises(UserError, match=f"train.csv:3: a: {reason}"):
-        list(read_rows(path))
-    with pytest.raises(UserError, match=r"train\.csv:3"):
         read_box_table(path)
 
 

@@ -22,12 +22,13 @@ from cxrjax.papers.vindr_cxr_vqa.construct.language_model_writer import (
     PROMPT_VERSION,
     REASON_LENGTH,
     LanguageModelWriter,
+    faults,
     load_prompt,
     plan_text,
+    written_boxes,
 )
 from cxrjax.papers.vindr_cxr_vqa.construct.plan import PlannedQuestion, Wording
 from cxrjax.papers.vindr_cxr_vqa.construct.templates import QUESTION_TYPES
-from cxrjax.papers.vindr_cxr_vqa.construct.wording_check import faults, written_boxes
 from cxrjax.records_io.quality import QualityLog
 
 HEART, EFFUSION = (691.0, 1375.0, 1653.0, 1831.0), (200.4, 1500.0, 450.0, 1900.6)

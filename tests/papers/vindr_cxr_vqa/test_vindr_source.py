@@ -14,9 +14,13 @@ from cxrjax import build
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.input_pipeline.usable_records import check_records
-from cxrjax.papers.vindr_cxr_vqa.annotation import ImageAnnotation
+from cxrjax.papers.vindr_cxr_vqa.annotation import (
+    CLASSES,
+    NO_FINDING,
+    OTHER_LOCAL_CLASSES,
+    ImageAnnotation,
+)
 from cxrjax.papers.vindr_cxr_vqa.box_table import check_image_labels, read_box_table
-from cxrjax.papers.vindr_cxr_vqa.classes import CLASSES, NO_FINDING, OTHER_LOCAL_CLASSES
 from cxrjax.papers.vindr_cxr_vqa.source import find_source, read_official_test, sample_test300
 from cxrjax.records import read_records
 from cxrjax.records_io.quality import QualityLog

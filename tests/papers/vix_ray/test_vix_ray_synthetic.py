@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cxrjax import build
 from cxrjax.errors import UserError
-from cxrjax.papers.vindr_cxr_vqa.classes import CLASSES
+from cxrjax.papers.vindr_cxr_vqa.annotation import CLASSES
 from cxrjax.phantoms.vix_ray import (
     LesionCentre,
     SyntheticVixRayOptions,

@@ -12,8 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from cxrjax.errors import UserError
-from cxrjax.papers.vindr_cxr_vqa.annotation import ImageAnnotation
-from cxrjax.papers.vindr_cxr_vqa.classes import CLASSES
+from cxrjax.papers.vindr_cxr_vqa.annotation import CLASSES, ImageAnnotation
 from cxrjax.papers.vindr_cxr_vqa.construct.plan import (
     CLASS_QUESTION_TYPES,
     PlannedQuestion,

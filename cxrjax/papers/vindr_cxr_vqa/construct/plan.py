@@ -7,8 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, Protocol
 
-from cxrjax.papers.vindr_cxr_vqa.annotation import FindingBox, ImageAnnotation
-from cxrjax.papers.vindr_cxr_vqa.classes import CLASSES
+from cxrjax.papers.vindr_cxr_vqa.annotation import CLASSES, FindingBox, ImageAnnotation
 from cxrjax.papers.vindr_cxr_vqa.construct.templates import QUESTION_TYPES, format_box
 from cxrjax.records import Answer, DatasetName, GeneratorInfo, Provenance, QARecord, ReaderBox
 from cxrjax.records_io.quality import PixelBox

@@ -9,8 +9,7 @@ import dataclasses
 from collections.abc import Sequence
 from random import Random
 
-from cxrjax.papers.vindr_cxr_vqa.annotation import ImageAnnotation
-from cxrjax.papers.vindr_cxr_vqa.classes import CLASSES
+from cxrjax.papers.vindr_cxr_vqa.annotation import CLASSES, ImageAnnotation
 from cxrjax.papers.vindr_cxr_vqa.construct.plan import REASON_WORDS, PlannedQuestion
 from cxrjax.papers.vindr_cxr_vqa.construct.templates import (
     VindrTemplates,

@@ -7,11 +7,9 @@ table.
 
 import dataclasses
 import functools
-import importlib.resources
-import json
 import random
-from typing import Any
 
+from cxrjax.files import read_packaged
 from cxrjax.radiology_text.english import capital
 from cxrjax.records_io.quality import PixelBox
 
@@ -57,14 +55,8 @@ class VindrTemplates:
 @functools.cache
 def load_templates(version: str) -> VindrTemplates:
     """The wordings of a version, from the package's data file."""
-    data = read_data(f"templates_v{version}.json")
+    data = read_packaged(__package__, f"templates_v{version}.json")
     return VindrTemplates(data["version"], data["questions"], data["answers"], data["reasons"])
-
-
-def read_data(name: str) -> Any:
-    """A JSON file that lies beside this module."""
-    file = importlib.resources.files(__package__).joinpath(name)
-    return json.loads(file.read_text(encoding="utf-8"))
 
 
 def format_box(box: PixelBox) -> str:
@@ -111,11 +103,11 @@ def class_words() -> dict[str, ClassWords]:
             tuple(words["sign"]),
             tuple(words["care"]),
         )
-        for name, words in read_data("class_vocabulary.json")["classes"].items()
+        for name, words in read_packaged(__package__, "class_vocabulary.json")["classes"].items()
     }
 
 
 @functools.cache
 def reading_remarks() -> tuple[str, ...]:
     """Sentences on reading chest radiographs that belong to no class."""
-    return tuple(read_data("class_vocabulary.json")["reading"])
+    return tuple(read_packaged(__package__, "class_vocabulary.json")["reading"])

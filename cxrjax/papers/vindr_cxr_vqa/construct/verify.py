@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from cxrjax.papers.vindr_cxr_vqa.annotation import ImageAnnotation
-from cxrjax.papers.vindr_cxr_vqa.classes import CLASSES, NO_FINDING
+from cxrjax.papers.vindr_cxr_vqa.annotation import CLASSES, NO_FINDING, ImageAnnotation
 from cxrjax.papers.vindr_cxr_vqa.construct.plan import REASON_WORDS
 from cxrjax.papers.vindr_cxr_vqa.construct.templates import QUESTION_TYPES
 from cxrjax.papers.vindr_cxr_vqa.native import pixel_boxes
