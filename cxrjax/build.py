@@ -60,7 +60,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> Builder[Any]:
         _parse(_AnyData, parser.prog, words, told)
         raise AssertionError("it wants --dataset")
     builder = builder_of(chosen.dataset)
-    _refuse_foreign(chosen.dataset, words)
+    _check_flags(chosen.dataset, words)
     prog = f"{parser.prog} --dataset={chosen.dataset}"
     told = (builder.__doc__ or "").partition("\n\n")[0]
     return builder(_parse(builder.options_class, prog, words, told))
@@ -69,11 +69,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> Builder[Any]:
 def _parse(
     options: type[BuildOptions], prog: str, words: Sequence[str], description: str
 ) -> BuildOptions:
-    required = {
-        field.name: tyro.MISSING
-        for field in dataclasses.fields(options)
-        if field.default is field.default_factory is dataclasses.MISSING
-    }
+    required = dict.fromkeys(_required(options), tyro.MISSING)
     return tyro.cli(
         options,
         prog=prog,
@@ -85,8 +81,13 @@ def _parse(
     )
 
 
-def _refuse_foreign(dataset: str, words: Sequence[str]) -> None:
-    """Raises `UserError` where a flag is one of another data set: says whose."""
+def _required(options: type[BuildOptions]) -> list[str]:
+    unset = dataclasses.MISSING
+    return [f.name for f in dataclasses.fields(options) if f.default is f.default_factory is unset]
+
+
+def _check_flags(dataset: str, words: Sequence[str]) -> None:
+    """Raises `UserError` where a flag is missing, or is one of another data set: says whose."""
     flags = {word[2:].partition("=")[0] for word in words if word.startswith("--")}
     told = []
     for flag in sorted(flags - _flags_of(builder_of(dataset).options_class)):
@@ -95,6 +96,9 @@ def _refuse_foreign(dataset: str, words: Sequence[str]) -> None:
             told.append(f"--{flag} belongs to --dataset={' and '.join(owners)}")
     if told:
         raise UserError(f"--dataset={dataset}: {'; '.join(told)}")
+    missing = [name for name in _required(builder_of(dataset).options_class) if name not in flags]
+    if missing and not {"-h", "--help"} & {*words}:
+        raise UserError(f"--dataset={dataset} needs --{missing[0]}")
 
 
 def _flags_of(options: type[Any]) -> set[str]:

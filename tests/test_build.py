@@ -69,8 +69,6 @@ def test_a_flag_of_another_data_set_is_told_whose_it_is(tmp_path):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--dataset=phantom"], "--out"),
-        (["--dataset=gemex", "--out=x"], "--source"),
         (["--dataset=phantom", "--out=x", "--image_format=gif"], "gif"),
         (["--dataset=phantom", "--out=x", "--imag=3"], "--imag"),
         (["--dataset=phantom", "--out=x", "--images=many"], "many"),
@@ -82,6 +80,20 @@ def test_unusable_flags_end_with_code_2(words, told, capsys):
     with pytest.raises(SystemExit) as end:
         parse_arguments(words)
     assert end.value.code == 2 and told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--dataset=phantom"], "--dataset=phantom needs --out"),
+        (["--dataset=gemex", "--out=x"], "--dataset=gemex needs --source"),
+        (["--dataset=sizes", "--out=x", "--source=y"], "--dataset=sizes needs --sizes"),
+        (["--dataset=phantom", "--out=x", "--images=0"], "--images=0"),
+    ],
+)
+def test_missing_flags_and_values_out_of_range_are_told_in_one_line(words, told):
+    with pytest.raises(UserError, match=told):
+        parse_arguments(words)
 
 
 def test_flags_reach_their_options():

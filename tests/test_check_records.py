@@ -186,7 +186,7 @@ def test_what_is_odd_is_counted_and_no_error(source):
 
 def test_every_reason_is_one_of_quality_json_and_has_a_remedy():
     assert set(record_check.REMEDIES) <= set(REASONS)
-    source = (ROOT / "cxrjax" / "records_io" / "record_problems.py").read_text()
+    source = (ROOT / "cxrjax" / "records_io" / "own_records.py").read_text()
     named = set(re.findall(r'"(\w+)"', source)) & set(REASONS)
     assert named and named <= set(record_check.REMEDIES)
 

@@ -96,7 +96,7 @@ class Patient:
 
     @property
     def midline(self) -> float:
-        """Where the mediastinum's centre appears."""
+        """The mediastinum's centre, x."""
         return 0.16 * self.turn
 
     def dome_scale(self, side: int) -> float:

@@ -139,7 +139,7 @@ def jitter_box(
 
 
 def _assign(rng: np.random.Generator, presences: list[Presence]) -> list[set[int]]:
-    """Which readers see each class; a reader without any finding yet is served first."""
+    """Assigns readers to each class; one without any finding yet is served first."""
     seen: list[set[int]] = [set() for _ in presences]
     load = np.zeros(len(READERS))
     for k in rng.permutation(len(presences)):
@@ -161,7 +161,11 @@ def read(
     labels: list[str],
     boxes: Float[np.ndarray, "n 4"],
 ) -> dict[str, list[ReaderFinding]]:
-    """What each reader marks.
+    """Has three readers mark a picture, who disagree.
+
+    Modelled: how many readers see a class (from the table), lesions missed, boxes drawn a little
+    differently, a finding called by the name of its look-alike, a lesion marked twice. As in the
+    real table, the three agree on whether a picture is normal.
 
     Args:
         rng: the readers' own stream.

@@ -245,7 +245,7 @@ def _bones(patient: Patient, canvas: Canvas, lung: Field) -> Field:
 def _lesion(
     patient: Patient, canvas: Canvas, lung: Field, lesion: SideLesion, rng: np.random.Generator
 ) -> Field:
-    """What a frontal finding adds; heart and aorta show by their size already."""
+    """Density that a frontal finding adds; heart and aorta show by their size already."""
     gx, gy = canvas.grid(canvas.whole)
     height = patient.lung_height
     depth = float(rng.uniform(-0.25, 0.45))

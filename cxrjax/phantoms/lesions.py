@@ -288,7 +288,7 @@ def pneumothorax(
 def other_lesion(
     scene: Scene, rng: np.random.Generator, place: Placement, strength: float
 ) -> Stamp:
-    """What has no name of its own: a cavity, a hiatal hernia, an implanted device."""
+    """A cavity, a hiatal hernia or an implanted device, which have no class of their own."""
     patient = scene.patient
     kind = rng.choice(3, p=(0.45, 0.25, 0.30))
     if kind == 0:

@@ -251,7 +251,7 @@ def _stamp_letter(image: UInt8[np.ndarray, "h w"], side: int) -> None:
 def plan(
     seed: int, index: int, normal: bool | None = None, conspicuity: float = 1.0
 ) -> tuple[Patient, list[findings.Presence]]:
-    """Who stands before the detector and which findings there are; no pixel yet.
+    """Draws by lot who stands before the detector and which findings there are; no pixel yet.
 
     The person is the same whatever `normal` says, heart and aorta apart.
     """

@@ -20,7 +20,7 @@ BOX_THRESHOLD = 0.3
 
 @dataclasses.dataclass(frozen=True)
 class Scene:
-    """What a sign needs to know about the picture that it is drawn on.
+    """The picture that a sign is drawn on.
 
     Attributes:
         lung: soft mask of both lung fields, parts behind heart and vessels included.

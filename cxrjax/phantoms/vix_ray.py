@@ -61,7 +61,7 @@ class SyntheticVixRayOptions(PictureOptions):
 
     @property
     def made_by(self) -> str:
-        """What the files say of where they come from, all that decides the rows included."""
+        """The files' statement of where they come from: all that decides the rows."""
         return (
             f"v{load_grammar().version}, phantoms of seed {self.seed}, long side "
             f"{self.long_side}, conspicuity {self.conspicuity:g}, {self.normal_percent} % normal"

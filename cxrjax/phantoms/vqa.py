@@ -108,7 +108,7 @@ class PhantomOptions(PictureOptions):
         return len(SPLITS) * self.seed + SPLITS.index(split)
 
     def fingerprint(self) -> str:
-        """Of everything that decides how image number i of a split looks."""
+        """A hash of everything that decides how image number i of a split looks."""
         drawn = (self.seed, self.long_side, self.image_format)
         decisive = (*drawn, self.normal_percent, self.conspicuity)
         renderer = sorted(Path(phantoms.__file__).parent.glob("*.*"))

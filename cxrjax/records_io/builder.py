@@ -102,7 +102,7 @@ class Builder(abc.ABC, Generic[Chosen]):
         """Writes what this data set alone leaves; `comparison` is that of statistics.json."""
 
     def describe(self) -> dict[str, Any]:
-        """What the manifest says between the data set's name and its splits."""
+        """Fields of the manifest between the data set's name and its splits."""
         return {"seed": self.options.seed}
 
     def report(self) -> Iterator[str]:
@@ -110,7 +110,7 @@ class Builder(abc.ABC, Generic[Chosen]):
         return iter(())
 
     def estimate(self) -> str | None:
-        """What a build would cost, where the flags ask for that in place of a build."""
+        """Tells what a build would cost, where the flags ask for that in place of a build."""
         return None
 
     def build(self) -> str:

@@ -25,7 +25,7 @@ CHECKS_FILE = "image_checks.jsonl"
 
 @dataclasses.dataclass(frozen=True)
 class ImageCheck:
-    """What one file is.
+    """The verdict on one file.
 
     Attributes:
         image_hw: (height, width) as displayed; None where the file cannot be used.

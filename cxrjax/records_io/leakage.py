@@ -42,7 +42,7 @@ class Leak:
 
 @dataclasses.dataclass(frozen=True)
 class Leakage:
-    """What the splits share.
+    """Everything that splits share.
 
     Attributes:
         leaks: none is allowed.
@@ -129,7 +129,7 @@ def _shared_identities(records: Mapping[str, list[QARecord]], pair: tuple[str, s
 
 
 def _shared_text(first: list[QARecord], second: list[QARecord]) -> dict[str, float | int]:
-    """How many of the second split's questions and answers the first one has word for word."""
+    """Counts the second split's questions and answers that the first one has."""
 
     def texts(records: list[QARecord], field: str) -> dict[str, str]:
         return {record.question_id: getattr(record, field) for record in records}
@@ -210,7 +210,7 @@ class RepeatedQuestion:
 
 @dataclasses.dataclass(frozen=True)
 class QuestionVariety:
-    """How often questions repeat.
+    """Counts of repeated questions.
 
     Attributes:
         questions, distinct, distinct_normalised: all, different as written, different when
@@ -353,7 +353,7 @@ def near_duplicate_texts(
 
 
 def _runs_table(texts: Sequence[str]) -> sparse.csr_matrix:
-    """Which runs of four characters each text has, as rows of 0 and 1."""
+    """Each text's runs of four characters, as rows of 0 and 1."""
     numbers: dict[str, int] = {}
     starts, columns = [0], []
     for text in texts:

@@ -139,7 +139,7 @@ def record_problems(
     closed_classes: Mapping[str, Sequence[str]],
     record_codec: str = "vindr_px",
 ) -> Iterator[Problem]:
-    """Where a record contradicts itself or its image, most basic first.
+    """Contradictions of a record with itself or its image, most basic first.
 
     Args:
         check: of the record's image.
@@ -197,7 +197,7 @@ def _text_problems(
 
 
 def _same_boxes(first: np.ndarray, second: np.ndarray) -> bool:
-    """Whether the rows of both [n, 4] agree to rounding, in whatever order."""
+    """Says whether the rows of both [n, 4] agree to rounding, in whatever order."""
     left = list(second)
     for box in first:
         match = next((k for k, o in enumerate(left) if np.abs(o - box).max() <= _ROUNDING), None)

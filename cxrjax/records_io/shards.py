@@ -42,7 +42,7 @@ _BATCH = 50_000
 
 
 def is_sharded(directory: Path) -> bool:
-    """Whether a folder holds questions in shards."""
+    """Says whether a folder holds questions in shards."""
     return next((directory / FOLDER).glob("*.array_record"), None) is not None
 
 

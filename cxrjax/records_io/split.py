@@ -125,7 +125,7 @@ def validation_groups(groups: Collection[Key], seed: int) -> set[Key]:
 
 
 def group_of(record: QARecord) -> str:
-    """What splits must not divide: the patient; without one, the study or the image."""
+    """The unit that splits must not divide: patient; without one, study or image."""
     return record.patient_id or record.study_id or record.image_id
 
 

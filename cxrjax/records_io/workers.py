@@ -75,7 +75,7 @@ def resumable(
     fingerprint: str,
     processes: int,
 ) -> Iterator[list[dict[str, Any]]]:
-    """What `work` makes of each chunk, in order, made or taken up again from OUT/parts.
+    """Yields what `work` makes of each chunk, in order, made or taken up again from OUT/parts.
 
     Args:
         work: makes files in `out` of a chunk, and returns what to keep of each as JSON has it.

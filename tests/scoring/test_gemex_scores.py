@@ -277,7 +277,7 @@ def test_a_judge_that_fails_in_one_order_is_left_out_where_that_order_counts():
 
 def test_a_surrogates_figures_are_never_called_ar_score():
     options = ScoreOptions(
-        gt_mode="exact", bootstrap=Bootstrap(resamples=0), judge=judge(rate_with="surrogate")
+        gt_mode="exact", bootstrap=Bootstrap(resamples=0), judge=judge(surrogate=True)
     )
     found = figures(REFERENCE_TEXTS, options=options)["paper"]
     named = {name for name, value in found.items() if "ar_score" in name and value is not None}

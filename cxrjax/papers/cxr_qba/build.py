@@ -91,7 +91,7 @@ class QbaOptions(SourceOptions):
         return self.rate_with == "surrogate"
 
     def construction(self) -> CxrQbaConstruction:
-        """How to construct.
+        """Returns how to construct.
 
         Raises:
             UserError: `entity_model` cannot be used.
@@ -103,12 +103,12 @@ class QbaOptions(SourceOptions):
 
     @property
     def export(self) -> ExportFilter:
-        """What becomes records."""
+        """The filter of what becomes records."""
         return ExportFilter(self.least_grade, self.surrogate)
 
     @property
     def entity_mapping(self) -> str:
-        """What maps names of findings, for the manifest."""
+        """The manifest's name for what maps names of findings."""
         return self.entity_model.name if self.entity_model else "wording"
 
 
@@ -264,7 +264,7 @@ class QbaBuilder(Builder[QbaOptions]):
         self._made_by = self._constructed_by(how.extractor)
 
     def _constructed_by(self, extractor: Extractor) -> dict[str, Any]:
-        """What made the questions, for the manifest and for the records."""
+        """Names what made the questions, for the manifest and for the records."""
         self.generator = GeneratorInfo(name="cxrjax-rules", version=cxrjax.__version__)
         if self.extractor:
             name, version = self.extractor.name, self.extractor.version

@@ -97,7 +97,7 @@ class GemexBuilder(Builder[GemexOptions]):
 
     @functools.cached_property
     def construction(self) -> GemexConstruction:
-        """What refines reports and asks about them."""
+        """Refines reports and asks about them."""
         refiner: Refiner = RuleRefiner()
         generator: QuestionGenerator = TemplateGenerator(self.options.seed)
         if self.options.generator == "language_model":
@@ -334,7 +334,7 @@ def _graph_splits(source: Path, seed: int, graphs: Mapping[str, GraphFile]) -> d
 
 
 def _patient(place: GraphFile, image_id: str) -> str:
-    """Whose image it is; of an unreadable graph, which is set aside later, the image itself."""
+    """The patient; of an unreadable graph, which is set aside later, the image itself."""
     try:
         return read_scene_graph(place).patient_id
     except Unusable:

@@ -35,7 +35,7 @@ class ImageAnnotation:
 
     @property
     def normal(self) -> bool:
-        """Whether nobody marked anything."""
+        """Says whether nobody marked anything."""
         return not self.findings and not self.other_findings
 
     @property
@@ -49,7 +49,7 @@ class ImageAnnotation:
         return sorted(boxes, key=lambda box: (box[1], box[0], box[3], box[2]))
 
     def votes(self, label: str) -> int:
-        """How many readers marked the class at least once."""
+        """Counts the readers who marked the class at least once."""
         return sum(any(f.label == label for f in marked) for marked in self.readers.values())
 
 

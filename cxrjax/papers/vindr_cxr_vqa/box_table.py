@@ -85,7 +85,7 @@ def _row(row: TableRow, reader: str | None) -> BoxRow:
 
 
 class _Earlier:
-    """What earlier rows said, to notice rows that repeat or contradict them."""
+    """Remembers rows, to notice those that repeat or contradict them."""
 
     def __init__(self) -> None:
         self._rows: set[tuple[str, str, FindingBox | None]] = set()

@@ -180,7 +180,7 @@ _SUFFIXES = (".dicom", ".dcm", ".png", ".jpg", ".jpeg")
 
 @dataclasses.dataclass(frozen=True)
 class ImageFiles:
-    """Where images and their sizes come from.
+    """Sources of images and their sizes.
 
     Attributes:
         folders: of image files; without any, `sizes` alone tells how large images are.

@@ -58,7 +58,7 @@ class StudiesOptions(BuildOptions):
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """Of everything that decides what a patient's files hold."""
+        """A hash of everything that decides what a patient's files hold."""
         code = [*Path(phantoms.__file__).parent.glob("*.*"), *Path(__file__).parent.glob("*.*")]
         decisive = repr((self.seed, self.long_side))
         return hash_lines([decisive, *(file_sha256(path) for path in sorted(code))])

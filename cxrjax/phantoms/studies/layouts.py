@@ -34,13 +34,13 @@ _IMAGENOME_SPLITS = {"train": "train", "validate": "valid", "test": "test"}
 
 
 def image_folder(subject_id: int, study_id: int) -> str:
-    """Of a study's images, relative to the root; the report is this with `.txt`."""
+    """The folder of a study's images, relative to the root; the report is this with `.txt`."""
     subject = f"p{subject_id}"
     return f"files/{subject[:3]}/{subject}/s{study_id}"
 
 
 def chexpert_labels(sentences: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """What the report's facts say about the 14 classes: 1.0, 0.0, -1.0 or blank.
+    """The report's facts as labels of the 14 classes: 1.0, 0.0, -1.0 or blank.
 
     Said to be there outweighs uncertain, and that absent; "No Finding" is 1.0 where nothing but a
     device is there or uncertain.

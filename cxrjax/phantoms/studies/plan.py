@@ -129,7 +129,7 @@ def _split(seed: int, number: int) -> str:
 
 
 def _findings(draw: random.Random, before: list[str]) -> list[Presence]:
-    """What this study shows; findings of the study before tend to stay."""
+    """Findings of this study; those of the study before tend to stay."""
     normal = draw.random() < (0.1 if before else NORMAL_SHARE)
     labels: list[str] = []
     while not normal and not labels:

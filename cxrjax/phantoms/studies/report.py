@@ -31,7 +31,7 @@ _OUTSIDE_LUNG = {"enlarged cardiac silhouette", "tortuous aorta", "hiatal hernia
 
 @dataclasses.dataclass(frozen=True)
 class PhantomFact:
-    """What a sentence says about one finding.
+    """A sentence's statement about one finding.
 
     Attributes:
         finding: a key of the grammar's findings; None for regions said to be normal.
@@ -300,7 +300,7 @@ def _enumeration(words: Sequence[str]) -> str:
 def _impression(
     said: _Words, present: Sequence[Item], body: Sequence[PhantomSentence]
 ) -> list[PhantomSentence]:
-    """What matters most, in phrases, as certain as the findings were."""
+    """Phrases on what matters most, as certain as the findings were."""
     if not present:
         text = said.fill(grammar()["summary of a normal study"])
         return [_sentence(text, PhantomFact(None, "normal", _LUNGS))]

@@ -206,7 +206,7 @@ def _where(side: str, group: list[DrawnLesion]) -> tuple[tuple[str, ...], tuple[
 
 
 def change_since(item: Item, before: Sequence[Item]) -> str:
-    """What became of it since the study before: new, no change, improved or worsened."""
+    """The change since the study before: new, no change, improved or worsened."""
     for other in before:
         if (other.term, other.side) == (item.term, item.side):
             if item.area > _CHANGED * other.area:

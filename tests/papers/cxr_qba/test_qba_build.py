@@ -85,7 +85,9 @@ def test_from_the_release(sample, tmp_path):
 
 def test_export_by_the_surrogate_grade(sample, tmp_path):
     every = built(sample / "reports", tmp_path / "all", rate_with="surrogate")["train"]
-    good = built(sample / "reports", tmp_path / "good", surrogate=True, least_grade="A")["train"]
+    good = built(sample / "reports", tmp_path / "good", rate_with="surrogate", least_grade="A")[
+        "train"
+    ]
     assert 0 < len(good) < len(every)
     assert {r.quality["surrogate_grade"] for r in good} <= {"A++", "A+", "A"}
     assert all(r.grade is None for r in good)

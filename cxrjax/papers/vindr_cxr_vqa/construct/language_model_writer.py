@@ -44,7 +44,7 @@ REASON_LENGTH = f"reason of fewer than {REASON_WORDS[0]} or more than {REASON_WO
 
 
 class ModelWording(Strict):
-    """What the model returns: Table 2's fields that come from the generator."""
+    """The model's answer: Table 2's fields that come from the generator."""
 
     question: str
     answer: str
@@ -60,7 +60,7 @@ class ModelWording(Strict):
 
 @dataclasses.dataclass(frozen=True)
 class _Outcome:
-    """Of one plan.
+    """The outcome of one plan.
 
     Attributes:
         set_aside: reason and what was found, where there is no wording.
@@ -191,7 +191,7 @@ def load_prompt() -> dict[str, Any]:
 
 
 def plan_text(plan: PlannedQuestion, prompt: dict[str, Any]) -> str:
-    """What the model is told about one plan: the task, and the image's full annotation."""
+    """Tells the model about one plan: the task, and the image's full annotation."""
     image = plan.image
     kind = "list_all" if plan.style == "list_all" else plan.kind
     values = {"finding": join(plan.labels), "count": plan.count}
@@ -237,7 +237,7 @@ def written_boxes(plan: PlannedQuestion) -> list[str]:
 
 
 def faults(plan: PlannedQuestion, wording: Wording) -> list[str]:
-    """What is wrong with the words, each in a sentence that a model can act on; [] if nothing.
+    """Lists what is wrong with the words, each in a sentence that a model can act on.
 
     Boxes and labels must be the plan's (the provenance rule, section 2.1). The reason may show
     other boxes of the image's annotation, and none that isn't in it.
@@ -257,7 +257,7 @@ def reason_words(reason: str) -> int:
 
 
 def reason_length_fits(reason: str) -> bool:
-    """Whether it has as many words as Table 2 says, and no more."""
+    """Says whether it has as many words as Table 2 says, and no more."""
     return REASON_WORDS[0] <= reason_words(reason) <= REASON_WORDS[1]
 
 
@@ -322,7 +322,6 @@ def _list_faults(plan: PlannedQuestion, answer: str) -> list[str]:
 
 
 def _polarity_faults(plan: PlannedQuestion, answer: str) -> list[str]:
-    """Of an answer without its boxes."""
     first = re.split(r"\W+", answer.strip().casefold(), maxsplit=1)[0]
     if plan.negative_kind is not None:
         if plan.kind in ("Is_there", "Yes_No") and first != "no":

@@ -28,7 +28,7 @@ Asked = list[tuple[ImageAnnotation, str, str | None]]  # image, kind, class
 
 @dataclasses.dataclass(frozen=True)
 class Mix:
-    """How many training questions.
+    """Numbers of training questions.
 
     Attributes:
         n_positive, n_negative: of each polarity.
@@ -222,7 +222,7 @@ TRAINING = "train"
 
 @dataclasses.dataclass(frozen=True)
 class Images:
-    """What may be asked about.
+    """Images that may be asked about.
 
     Attributes:
         splits: split -> its images with findings.
@@ -235,7 +235,7 @@ class Images:
 
 @dataclasses.dataclass(frozen=True)
 class Questions:
-    """What to ask.
+    """Questions to ask.
 
     Attributes:
         mix: None: positive questions only, as in the release.

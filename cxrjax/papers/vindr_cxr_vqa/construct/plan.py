@@ -92,7 +92,7 @@ class Writer(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Assembly:
-    """What the records of one build have in common.
+    """Makes records of plans; holds what those of one build have in common.
 
     Attributes:
         writer: gives words to the plans.
@@ -105,7 +105,7 @@ class Assembly:
 
     @property
     def generator(self) -> GeneratorInfo:
-        """What the records name as the source of their words."""
+        """The source of words that the records name."""
         return GeneratorInfo(name=self.writer.name, version=self.writer.version)
 
     def records(self, plans: Iterable[PlannedQuestion], split: str) -> Iterator[QARecord]:
@@ -180,7 +180,7 @@ def _answer(
 
 
 def reader_boxes(image: ImageAnnotation) -> dict[str, list[ReaderBox]]:
-    """What each reader marked, as records have it."""
+    """Each reader's marks, as records have them."""
 
     def boxes(marked: Iterable[FindingBox]) -> list[ReaderBox]:
         return [ReaderBox(label=finding.label, box=list(finding.box)) for finding in marked]
@@ -323,7 +323,7 @@ def dense_order(
 
 
 def deal_negatives(images: Sequence[ImageAnnotation], seed: int) -> list[int]:
-    """How many absent classes to ask about on each image.
+    """Numbers of absent classes to ask about, an image each.
 
     Positive questions are one for each class present and the "What" of an abnormal image; the
     "What" of a normal image is negative. Negatives are dealt one at a time to the image with the
@@ -355,7 +355,7 @@ def deal_negatives(images: Sequence[ImageAnnotation], seed: int) -> list[int]:
 
 
 def negative_kind(image: ImageAnnotation) -> Literal["no_finding_image", "absent_class"]:
-    """Why a class is not there: nothing is, or other classes are."""
+    """Tells an image without findings from one with other classes."""
     return "absent_class" if image.findings else "no_finding_image"
 
 

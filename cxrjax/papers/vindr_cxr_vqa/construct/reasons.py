@@ -103,7 +103,7 @@ class _Texts:
         return join([*readers[:_NAMED_READERS], rest])
 
     def agreement(self, label: str, rad_id: str) -> str:
-        """How many readers marked the class, and who."""
+        """Says how many readers marked the class, and who."""
         readers = self.image.readers
         names = [key for key, marked in readers.items() if any(f.label == label for f in marked)]
         values = {"finding": label, "votes": number(len(names)), "names": self.names(names)}
@@ -114,7 +114,7 @@ class _Texts:
         return self("agreement_all" if len(names) == len(readers) else "agreement_some", **values)
 
     def others(self, label: str) -> str:
-        """Which other classes are marked."""
+        """Names the other classes that are marked."""
         others = [name for name in self.image.present if name != label]
         kind = "none" if not others else "one" if len(others) == 1 else "many"
         return self(f"others_{kind}", others=join(others))
@@ -138,7 +138,7 @@ class _Texts:
 
 
 def _shown(plan: PlannedQuestion, texts: _Texts) -> _Parts:
-    """Of a finding and the box that one reader drew around it."""
+    """Parts about a finding and the box that one reader drew around it."""
     image, rad_id = plan.image, plan.rad_id
     (label,) = plan.labels
     (box,) = plan.boxes[label]
@@ -181,7 +181,7 @@ def _shown(plan: PlannedQuestion, texts: _Texts) -> _Parts:
 def _overlap(
     image: ImageAnnotation, label: str, rad_id: str, box: PixelBox, texts: _Texts
 ) -> list[str]:
-    """How many boxes of other readers overlap the box; nothing where nobody else drew any."""
+    """Counts the other readers' boxes that overlap the box; nothing where nobody else drew any."""
     theirs = [
         finding.box
         for reader, marked in image.readers.items()
@@ -196,7 +196,7 @@ def _overlap(
 
 
 def _denied(plan: PlannedQuestion, texts: _Texts) -> _Parts:
-    """Of a class that nobody marked, or of an image on which nobody marked anything."""
+    """Parts about a class that nobody marked, or an image without any mark."""
     image = plan.image
     single = "_single" if len(image.readers) == 1 else ""
     rad_id = next(iter(image.readers))
@@ -226,7 +226,7 @@ def _denied(plan: PlannedQuestion, texts: _Texts) -> _Parts:
 
 
 def _listed(plan: PlannedQuestion, texts: _Texts) -> _Parts:
-    """Of everything that is marked on an image."""
+    """Parts about everything that is marked on an image."""
     image = plan.image
     items = []
     for label in plan.labels:
@@ -291,7 +291,7 @@ def counted(count: int, one: str, many: str) -> str:
 
 
 def place(box: PixelBox, image_hw: tuple[int, int]) -> str:
-    """Where the box's centre lies: third of the image's height, half of its width.
+    """Names the place of the box's centre: third of the image's height, half of its width.
 
     Sides are those of the image as displayed: which side of the patient that is, an annotation does
     not say.
@@ -309,7 +309,7 @@ def order(image: ImageAnnotation, label: str, box: PixelBox) -> tuple[int, int]:
 
 
 def place_or_order(image: ImageAnnotation, label: str, box: PixelBox) -> str:
-    """Where the box lies; without the image's size, where it stands among its class's boxes."""
+    """The box's place; without the image's size, its rank among its class's boxes."""
     if image.image_hw:
         return place(box, image.image_hw)
     rank, total = order(image, label, box)
@@ -331,7 +331,7 @@ def size_rank(box: PixelBox, boxes: Sequence[PixelBox]) -> str | None:
 
 
 def overlap(a: PixelBox, b: PixelBox) -> bool:
-    """Whether two boxes share an area."""
+    """Says whether two boxes share an area."""
     return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
 
 

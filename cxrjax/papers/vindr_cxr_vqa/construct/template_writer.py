@@ -57,7 +57,7 @@ class TemplateWriter:
 
 
 def _values(plan: PlannedQuestion) -> dict[str, str]:
-    """What fills the slots of questions and of answers with at most one box."""
+    """Fillings for the slots of questions and of answers with at most one box."""
     values = {"count": number(plan.count)}
     if plan.style == "one_box" and plan.labels:
         words = class_words()[plan.labels[0]]

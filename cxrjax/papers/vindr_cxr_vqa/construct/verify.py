@@ -143,7 +143,7 @@ def verify_source(
 
 
 def contradiction(record: QARecord, image: ImageAnnotation | None) -> str:
-    """What of a record the table does not have; "" where it agrees.
+    """Names what of a record the table does not have; "" where it agrees.
 
     Raises:
         Unusable: its location does not parse.
@@ -169,7 +169,7 @@ def contradiction(record: QARecord, image: ImageAnnotation | None) -> str:
 
 
 def reason_words(records: Iterable[QARecord]) -> dict[str, Any]:
-    """How long the reasons are, beside Table 2's 150 to 250 words. Counted, never dropped."""
+    """Counts words of reasons, beside Table 2's 150 to 250."""
     counts = np.array([len(re.findall(r"\S+", record.reason or "")) for record in records])
     low, high = REASON_WORDS
     if not len(counts):
@@ -190,7 +190,7 @@ def reason_words(records: Iterable[QARecord]) -> dict[str, Any]:
 
 
 def coverage(records: Iterable[QARecord], images: Iterable[ImageAnnotation]) -> dict[str, int]:
-    """How many of the table's images with findings are asked about, and how often."""
+    """Counts the table's images with findings that are asked about."""
     asked = collections.Counter(record.image_id for record in records)
     abnormal = [image.image_id for image in images if image.findings]
     return {
