@@ -74,6 +74,10 @@ class Client:
         self._lock = threading.Lock()
         self._service_failures = 0
 
+    def close(self) -> None:
+        """Lets other processes have the cache."""
+        self._cache.close()
+
     def ask(self, request: Request[T], check: Callable[[T], None] | None = None) -> T:
         """An answer that fits the request's form and passes the check.
 

@@ -152,7 +152,9 @@ class QbaBuilder(Builder[QbaOptions]):
     def _client(self) -> "Client":
         from cxrjax.papers.cxr_qba.construct.prompts import CACHE_NAME
 
-        return client_from_flags(self.options.client, self.options.out / CACHE_NAME)
+        client = client_from_flags(self.options.client, self.options.out / CACHE_NAME)
+        self._open.callback(client.close)
+        return client
 
     @functools.cached_property
     def extractor(self) -> "LanguageModelExtractor | None":
@@ -179,7 +181,8 @@ class QbaBuilder(Builder[QbaOptions]):
             return None
         from cxrjax.papers.cxr_qba.construct.language_model_extractor import estimate_language_model
 
-        return estimate_language_model(options.source, options.seed, self.extractor, self.rater)
+        with self._open:
+            return estimate_language_model(options.source, options.seed, self.extractor, self.rater)
 
     def build(self) -> str:
         with self._open:
