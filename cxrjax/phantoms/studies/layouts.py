@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Float
 from pycocotools import mask as coco
 
+from cxrjax.files import read_packaged
 from cxrjax.phantoms import anatomy, regions
 from cxrjax.phantoms.anatomy import LEFT, SIDES, Patient
 from cxrjax.phantoms.canvas import Canvas, ellipse
@@ -23,11 +24,9 @@ from cxrjax.phantoms.studies.plan import PhantomStudy
 from cxrjax.phantoms.studies.report import PhantomFact, PhantomReport, grammar
 from cxrjax.phantoms.studies.views import DrawnView
 
-CHEXPERT = (
-    *("Atelectasis", "Cardiomegaly", "Consolidation", "Edema", "Enlarged Cardiomediastinum"),
-    *("Fracture", "Lung Lesion", "Lung Opacity", "No Finding", "Pleural Effusion"),
-    *("Pleural Other", "Pneumonia", "Pneumothorax", "Support Devices"),
-)
+_DATA = read_packaged("cxrjax.phantoms.studies", "layouts.toml")
+_COLUMNS: dict[str, list[str]] = _DATA["columns"]
+CHEXPERT = _COLUMNS["mimic-cxr-2.0.0-chexpert.csv.gz"][2:]
 _PROCEDURES = {"LATERAL": "CHEST (PA AND LAT)", "PA": "CHEST (SINGLE VIEW)"}
 _VIEW_CODES = {"PA": "postero-anterior", "AP": "antero-posterior", "LATERAL": "lateral"}
 _IMAGENOME_SPLITS = {"train": "train", "validate": "valid", "test": "test"}
@@ -92,22 +91,13 @@ def write_tables(out: Path, studies: Iterable[Mapping[str, Any]]) -> None:
             if view != "LATERAL":
                 rows = imagenome[_IMAGENOME_SPLITS[study["split"]]]
                 rows.append([len(rows), subject, number, dicom_id, path, view])
-    mimic = "mimic-cxr-2.0.0"
-    header = "dicom_id subject_id study_id PerformedProcedureStepDescription ViewPosition Rows"
-    header += " Columns StudyDate StudyTime ProcedureCodeSequence_CodeMeaning"
-    header += " ViewCodeSequence_CodeMeaning PatientOrientationCodeSequence_CodeMeaning"
-    _write(out / f"{mimic}-metadata.csv.gz", header.split(), metadata)
-    header = "dicom_id study_id subject_id split"
-    _write(out / f"{mimic}-split.csv.gz", header.split(), splits)
-    _write(out / f"{mimic}-chexpert.csv.gz", ["subject_id", "study_id", *CHEXPERT], chexpert)
-    header = "subject_id study_id dicom_id path"
-    _write(out / "cxr-record-list.csv.gz", header.split(), records)
-    _write(out / "cxr-study-list.csv.gz", ["subject_id", "study_id", "path"], reports)
+    tables = zip(_COLUMNS, (metadata, splits, chexpert, records, reports), strict=False)
+    for name, table in tables:
+        _write(out / name, _COLUMNS[name], table)
     folder_of_splits = out / "chest_imagenome" / "silver_dataset" / "splits"
     folder_of_splits.mkdir(parents=True, exist_ok=True)
-    header = "subject_id study_id dicom_id path ViewPosition"
     for name, rows in imagenome.items():
-        _write(folder_of_splits / f"{name}.csv", ["", *header.split()], rows)
+        _write(folder_of_splits / f"{name}.csv", _COLUMNS["chest_imagenome"], rows)
 
 
 def _write(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
@@ -301,29 +291,7 @@ def _relationships(
     return found
 
 
-_FROM_REGIONS = {
-    "right lung": "right lung",
-    "left lung": "left lung",
-    "right apical zone lung": "right apical zone",
-    "left apical zone lung": "left apical zone",
-    "right upper zone lung": "right upper lung zone",
-    "left upper zone lung": "left upper lung zone",
-    "right mid zone lung": "right mid lung zone",
-    "left mid zone lung": "left mid lung zone",
-    "right lung base": "right lower lung zone",
-    "left lung base": "left lower lung zone",
-    "heart": "cardiac silhouette",
-    "heart atrium right": "right atrium",
-    "aortic arch": "aortic arch",
-    "trachea": "trachea",
-    "tracheal bifurcation": "carina",
-    "cardiomediastinum": "mediastinum",
-    "upper mediastinum": "upper mediastinum",
-    "clavicle right": "right clavicle",
-    "clavicle left": "left clavicle",
-    "right hemidiaphragm": "right hemidiaphragm",
-    "left hemidiaphragm": "left hemidiaphragm",
-}
+_FROM_REGIONS: dict[str, str] = _DATA["structures"]
 _POSTERIOR, _ANTERIOR = 10, 7  # pairs of ribs as `anatomy.ribs` draws them
 _ORDINALS = ("1st", "2nd", "3rd", *(f"{k}th" for k in range(4, 13)))
 _RIBS = tuple(
