@@ -130,10 +130,10 @@ def _shared_identities(records: Mapping[str, list[QARecord]], pair: tuple[str, s
 
 def _shared_text(first: list[QARecord], second: list[QARecord]) -> dict[str, float | int]:
     """Counts the second split's questions and answers that the first one has."""
-
-    def texts(records: list[QARecord], field: str) -> dict[str, str]:
-        return {record.question_id: getattr(record, field) for record in records}
-
+    asked = {normalise(record.question) for record in first}
+    answered = {normalise(record.answer_text) for record in first}
+    same_answer = [normalise(record.answer_text) in answered for record in second]
+    boxed = [bool(record.boxes) for record in second]
     runs = {run for record in first for run in _word_runs(record.answer_text)}
     shares = [
         sum(run in runs for run in own) / len(own)
@@ -143,20 +143,15 @@ def _shared_text(first: list[QARecord], second: list[QARecord]) -> dict[str, flo
     distinct, alike, _ = near_duplicate_texts(
         (record.question for record in first), (record.question for record in second)
     )
-    boxed = {record.question_id: record.answer_text for record in second if record.boxes}
     return {
         "questions": len(second),
-        "same_question": len(
-            overlapping_texts(texts(first, "question"), texts(second, "question"))
-        ),
+        "same_question": sum(normalise(record.question) in asked for record in second),
         "distinct_questions": distinct,
         "distinct_questions_nearly_the_same": alike,
         "answers": sum(bool(record.answer_text) for record in second),
-        "same_answer": len(
-            overlapping_texts(texts(first, "answer_text"), texts(second, "answer_text"))
-        ),
-        "answers_with_boxes": len(boxed),
-        "same_answer_with_boxes": len(overlapping_texts(texts(first, "answer_text"), boxed)),
+        "same_answer": sum(same_answer),
+        "answers_with_boxes": sum(boxed),
+        "same_answer_with_boxes": sum(map(min, same_answer, boxed)),
         f"mean_share_of_{_WORDS}_word_runs": sum(shares) / len(shares) if shares else 0.0,
     }
 
@@ -313,16 +308,6 @@ def _distances(
     for word in range(words_a.shape[1]):
         total += np.bitwise_count(words_a[:, word, None] ^ words_b[None, :, word])
     return total
-
-
-def overlapping_texts(
-    first: Mapping[str, str], second: Mapping[str, str]
-) -> list[tuple[str, list[str]]]:
-    """Ids of `second` whose normalised text some of `first` has, with those of `first`."""
-    by_text: dict[str, list[str]] = collections.defaultdict(list)
-    for key, text in first.items():
-        by_text[normalise(text)].append(key)
-    return [(key, by_text[n]) for key, text in second.items() if (n := normalise(text)) in by_text]
 
 
 def near_duplicate_texts(

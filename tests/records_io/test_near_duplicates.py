@@ -12,7 +12,6 @@ from cxrjax.records_io.leakage import (
     hash_images,
     near_duplicate_texts,
     normalise,
-    overlapping_texts,
     question_variety,
     similarity,
 )
@@ -58,11 +57,6 @@ def test_repeats_are_found_within_an_image_and_counted_over_all():
     assert pair.question_ids == ("i0-0", "i0-1") and pair.similarity == 1
     assert variety.most_common["where is the ild"] == 3
     assert question_variety([]).to_json()["questions"] == 0
-
-
-def test_texts_of_two_splits_are_compared_normalised():
-    found = overlapping_texts({"a": "No ILD.", "b": "no ild"}, {"c": "No ILD", "d": "ILD"})
-    assert found == [("c", ["a", "b"])]
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(0, 40))

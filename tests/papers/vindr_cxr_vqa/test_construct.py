@@ -9,7 +9,7 @@ import re
 import pytest
 
 from cxrjax.codecs import CODECS
-from cxrjax.papers.vindr_cxr_vqa import CLASSES, FindingBox, ImageAnnotation
+from cxrjax.papers.vindr_cxr_vqa.annotation import CLASSES, FindingBox, ImageAnnotation
 from cxrjax.papers.vindr_cxr_vqa.construct.plan import (
     CLASS_QUESTION_TYPES,
     MAX_BOXES,

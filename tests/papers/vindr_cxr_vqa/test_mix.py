@@ -6,7 +6,7 @@ import random
 import pytest
 
 from cxrjax.errors import UserError
-from cxrjax.papers.vindr_cxr_vqa import CLASSES, FindingBox, ImageAnnotation
+from cxrjax.papers.vindr_cxr_vqa.annotation import CLASSES, FindingBox, ImageAnnotation
 from cxrjax.papers.vindr_cxr_vqa.construct.mix import (
     MIXES,
     Images,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cxrjax.papers.vindr_cxr_vqa import CLASSES, FindingBox, ImageAnnotation
+from cxrjax.papers.vindr_cxr_vqa.annotation import CLASSES, FindingBox, ImageAnnotation
 from cxrjax.papers.vindr_cxr_vqa.construct.plan import (
     CLASS_QUESTION_TYPES,
     REASON_WORDS,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cxrjax.papers.vindr_cxr_vqa import FindingBox, ImageAnnotation
+from cxrjax.papers.vindr_cxr_vqa.annotation import FindingBox, ImageAnnotation
 from cxrjax.papers.vindr_cxr_vqa.construct.verify import (
     coverage,
     reason_words,
