@@ -44,7 +44,8 @@ REASON_LENGTH = f"reason of fewer than {REASON_WORDS[0]} or more than {REASON_WO
 
 
 class ModelWording(Strict):
-    """The model's answer: Table 2's fields that come from the generator."""
+    # The model is told this line with the schema: another one asks again what was paid for.
+    """What the model returns: Table 2's fields that come from the generator."""
 
     question: str
     answer: str
