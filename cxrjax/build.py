@@ -21,6 +21,7 @@ import dataclasses
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import tyro
@@ -28,14 +29,14 @@ import tyro
 from cxrjax.builders import BUILDERS, builder_of
 from cxrjax.cli import run
 from cxrjax.errors import UserError
-from cxrjax.records_io.builder import Builder, BuildOptions, SourceOptions
+from cxrjax.records_io.builder import Builder, BuildOptions
 
 _STYLE = (tyro.conf.FlagCreatePairsOff, tyro.conf.OmitArgPrefixes)
 
 
 @dataclasses.dataclass(frozen=True)
-class _AnyData(SourceOptions):
-    """Flags of all data sets.
+class _AnyData(BuildOptions):
+    """Flags of every data set.
 
     Attributes:
         dataset: what to build; --dataset=NAME --help shows all flags of NAME.
@@ -43,6 +44,7 @@ class _AnyData(SourceOptions):
     """
 
     dataset: str
+    source: Path | None = None
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> Builder[Any]:

@@ -13,8 +13,6 @@ from typing import Any
 import tqdm
 
 from cxrjax.files import writing
-from cxrjax.images.audit import audit_image
-from cxrjax.images.decode import audit_header, image_size, read_image
 from cxrjax.images.files import ImageError
 from cxrjax.records_io import workers
 from cxrjax.records_io.quality import QualityLog, Unusable
@@ -119,6 +117,10 @@ def _from_json(check: dict[str, Any]) -> ImageCheck:
 
 
 def _check(path: Path) -> ImageCheck:
+    # Not at the top: pydicom takes long, and --help needs none.
+    from cxrjax.images.audit import audit_image
+    from cxrjax.images.decode import audit_header, image_size, read_image
+
     if not path.is_file():
         return ImageCheck(None, "missing_image", f"{path} is not there")
     try:
