@@ -29,7 +29,7 @@ from cxrjax.scoring.run_record import (
     write_prediction_record,
     write_score_record,
 )
-from cxrjax.scoring.scores import GT_MODE_HELP, ScoreOptions, write_scores
+from cxrjax.scoring.scores import GT_MODE_HELP, ScoreOptions
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -70,6 +70,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     flags = parse_arguments(argv)
     # After the flags: --help stays quick.
     from cxrjax.runners.own_model import start_model
+    from cxrjax.scoring.benchmark import write_scores
     from cxrjax.scoring.validation import draw_predictions
     from cxrjax.training.checkpoint import best_step, read_config
     from cxrjax.training.metric_log import write_figures
@@ -101,7 +102,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         hosts.wait_for_all("scored")  # JAX's own farewell waits for five minutes alone
         return
     write_prediction_record(predictions, questions, flags)
-    benchmark = BENCHMARKS[flags.benchmark]
+    benchmark = BENCHMARKS[flags.benchmark]()
     name = system_name(flags)
     scores = benchmark.score_files(
         references,
@@ -111,7 +112,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             bootstrap=Bootstrap(resamples=flags.resamples, seed=0),
         ),
     )
-    write_scores(out, benchmark, scores)
+    markdown = write_scores(out, benchmark, scores)
     write_score_record(out, references, {name: predictions}, scores)
     if flags.workdir and looking:
         figures = {
@@ -125,7 +126,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         pictures = {"evaluation/overlays": drawn} if drawn is not None else {}
         assert step is not None
         write_figures(flags.workdir, step, figures, pictures)
-    print(benchmark.markdown(scores))
+    print(markdown)
     written = (
         "predictions.jsonl, metrics.json, tables.md, tables.tex, tables.csv, score.json, run.json"
     )

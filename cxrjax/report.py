@@ -36,14 +36,6 @@ from cxrjax.input_pipeline.sources import default_image_root
 from cxrjax.pages.results.data import PICTURES
 from cxrjax.papers.benchmarks import BENCHMARKS
 
-_TITLES = {
-    "vindr_cxr_vqa": "VinDr-CXR-VQA results",
-    "gemex": "GEMeX results",
-    "cxr_qba": "CXR-QBA results",
-    "vix_ray": "ViX-Ray results",
-    "ms_cxr": "MS-CXR results",
-}
-
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Flags of the command; leaves with code 2 where they are unusable."""
@@ -116,11 +108,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     notes |= {"run": read_json_object(run_file) if run_file else {}, "score": score}
     comparisons = scored_in / "comparisons.json"  # not there of a single system
     judged = scored_in / "judgements.jsonl"  # not there without a judge
-    benchmark = str(flags.benchmark or score.get("benchmark") or "")
+    name = str(flags.benchmark or score.get("benchmark"))
+    benchmark = BENCHMARKS[name]() if name in BENCHMARKS else None
+    heading = benchmark.layout.title if benchmark else "Results"
 
     page = write_page(
         flags.out,
-        flags.title or f"{_TITLES.get(benchmark, 'Results')}: {workdir.resolve().name}",
+        flags.title or f"{heading}: {workdir.resolve().name}",
         Inputs(
             metrics=metrics,
             references=references,
@@ -133,8 +127,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             training_log=log,
             notes={**notes, "missing": missing},
         ),
-        benchmark=BENCHMARKS.get(benchmark),
-        benchmark_name=benchmark,
+        benchmark=benchmark,
         codec=_codec(flags.codec, score),
         max_images=flags.max_images,
         pictures=flags.pictures,

@@ -31,11 +31,12 @@ with --judge:
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from cxrjax.cli import garbage_collector_paused, run
 from cxrjax.codecs import CODECS
 from cxrjax.errors import UserError
-from cxrjax.files import write_json
+from cxrjax.files import write_json, writing
 from cxrjax.language_model.judges.flags import (
     add_judge_flags,
     judge_from_flags,
@@ -46,8 +47,11 @@ from cxrjax.papers.benchmarks import BENCHMARKS, DATA_VALIDATIONS
 from cxrjax.papers.vix_ray.segmentation import SEGMENTERS
 from cxrjax.scoring.bert_score import BertScoreSettings
 from cxrjax.scoring.run_record import check_folder, check_split, write_score_record
-from cxrjax.scoring.scores import GT_MODE_HELP, ScoreOptions, full_markdown, write_scores
+from cxrjax.scoring.scores import GT_MODE_HELP, ScoreOptions, Scores
 from cxrjax.scoring.seed_spread import seed_spread, spread_markdown
+
+if TYPE_CHECKING:
+    from cxrjax.scoring.benchmark import Benchmark
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -117,6 +121,13 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         help="cuts Vietnamese words, for vix_ray (default pyvi)",
     )
     add("--out", required=True, type=Path, metavar="DIR", help="folder to write to")
+    add(
+        "--summaries",
+        type=Path,
+        metavar="DIR",
+        help="folder for event files of the figures (CLU's writers; TensorBoard reads them)",
+    )
+    add("--step", type=int, default=0, help="the step that --summaries has them at (default 0)")
     add_judge_flags(parser)
     flags = parser.parse_args(argv)
     if flags.resamples < 0 or flags.seed < 0:
@@ -144,11 +155,25 @@ def system_names(predictions: Sequence[Path], names: Sequence[str] | None) -> di
     return systems
 
 
+def write_summaries(folder: Path, step: int, benchmark: "Benchmark[Any]", scores: Scores) -> None:
+    """Writes what a training run logs, `score/<system>/<protocol>/<metric>`, to event files."""
+    from cxrjax.training.metric_log import write_figures
+
+    figures = {
+        f"score/{system}/{protocol}/{metric}": value
+        for system, named in scores.figures.items()
+        for protocol, metric, value in benchmark.logged_figures(named)
+    }
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        write_figures(folder, step, figures, {})
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Scores what the flags name, writes the files and prints the tables."""
     flags = parse_arguments(argv)
     of_records = flags.benchmark in BENCHMARKS
-    benchmark = (BENCHMARKS if of_records else DATA_VALIDATIONS)[flags.benchmark]
+    benchmark = (BENCHMARKS if of_records else DATA_VALIDATIONS)[flags.benchmark]()
     systems = system_names(flags.predictions, flags.name)
     check_folder(flags.out)
     if of_records:
@@ -156,15 +181,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     elif flags.split_sha256 or flags.manifest:
         raise UserError(f"{flags.benchmark} compares with a table, which has no split to check")
     judge = judge_from_flags(flags, flags.out)
-    if judge is not None and not benchmark.uses_judge:
-        judging = ", ".join(name for name, other in BENCHMARKS.items() if other.uses_judge)
-        raise UserError(f"--judge={flags.judge}: {flags.benchmark} has none; {judging} have")
-    if flags.segmenter is not None and flags.benchmark != "vix_ray":
-        raise UserError(f"--segmenter is for vix_ray; {flags.benchmark} is not in Vietnamese")
     bert_score = None
     if flags.bertscore_model is not None:
-        if not benchmark.uses_bert_score:
-            raise UserError(f"--bertscore_model: {flags.benchmark} has no BERTScore; leave it out")
         bert_score = BertScoreSettings(
             flags.bertscore_model, flags.bertscore_layer, flags.bertscore_baseline
         )
@@ -185,19 +203,22 @@ def main(argv: Sequence[str] | None = None) -> None:
             ),
         )
     from cxrjax.language_model.judges.asked import LanguageModelJudge
+    from cxrjax.scoring.benchmark import write_scores
 
     if isinstance(judge, LanguageModelJudge) and flags.dry_run:
         print("\n".join(f"{task}: {estimate}" for task, estimate in judge.planned.items()))
         return
     if judge is not None:
         write_judgements(flags.out, judge)
-    write_scores(flags.out, benchmark, scores)
+    markdown = write_scores(flags.out, benchmark, scores)
     if of_records:
         write_score_record(flags.out, flags.references, systems, scores)
-    print(full_markdown(benchmark, scores))
+    print(markdown)
     if spread := seed_spread(scores.figures):
         write_json(flags.out / "spread.json", spread)
         print(spread_markdown(spread))
+    if flags.summaries:
+        write_summaries(flags.summaries, flags.step, benchmark, scores)
     written = "metrics.json, tables.md, tables.tex, tables.csv, score.json"
     print(f"{flags.out}: {written}{', run.json' if of_records else ''}")
 

@@ -168,7 +168,7 @@ def make_evaluate(
         records.source,
         tokenizer,
         examples,
-        benchmark=BENCHMARKS[config.benchmark],
+        benchmark=BENCHMARKS[config.benchmark](),
         strategy=strategy,
         grammar=grammar,
         images_per_batch=batch_images(config),

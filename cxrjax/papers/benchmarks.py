@@ -1,53 +1,75 @@
-"""The papers' benchmarks: their tables in their own layout, `paper` and `strict` side by side."""
+"""The papers' benchmarks: their tables in their own layout, `paper` and `strict` side by side.
 
-import importlib
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+Each has a function that imports it: --help needs the names alone.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from cxrjax.papers.vindr_cxr_vqa.annotation import CLASSES
 
 if TYPE_CHECKING:
-    from cxrjax.scoring.scores import Benchmark
+    from cxrjax.scoring.benchmark import Benchmark
+
+    Loader = Callable[[], Benchmark[Any]]
 
 
-class _OnDemand(Mapping[str, "Benchmark"]):
-    """Benchmarks by name, each imported when it is looked up: --help needs the names alone."""
+def _vindr_cxr_vqa() -> "Benchmark[Any]":
+    from cxrjax.papers.vindr_cxr_vqa.figures import VINDR_CXR_VQA
 
-    def __init__(self, places: Mapping[str, tuple[str, str]]) -> None:
-        self._places = places
-
-    def __getitem__(self, name: str) -> "Benchmark":
-        module, variable = self._places[name]
-        return getattr(importlib.import_module(f"cxrjax.papers.{module}"), variable)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._places
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._places)
-
-    def __len__(self) -> int:
-        return len(self._places)
+    return VINDR_CXR_VQA
 
 
-BENCHMARKS = _OnDemand(
-    {
-        "vindr_cxr_vqa": ("vindr_cxr_vqa.figures", "VINDR_CXR_VQA"),
-        "gemex": ("gemex.figures", "GEMEX"),
-        "cxr_qba": ("cxr_qba.figures", "CXR_QBA"),
-        "vix_ray": ("vix_ray.figures", "VIX_RAY"),
-        "ms_cxr": ("ms_cxr.figures", "MS_CXR"),
-    }
-)
+def _gemex() -> "Benchmark[Any]":
+    from cxrjax.papers.gemex.figures import GEMEX
 
-# Data set -> the only labels that its records may have; another is a fault of the record.
-CLOSED_CLASSES = {"vindr_cxr_vqa": CLASSES, "synthetic": CLASSES}
+    return GEMEX
+
+
+def _cxr_qba() -> "Benchmark[Any]":
+    from cxrjax.papers.cxr_qba.figures import CXR_QBA
+
+    return CXR_QBA
+
+
+def _vix_ray() -> "Benchmark[Any]":
+    from cxrjax.papers.vix_ray.figures import VIX_RAY
+
+    return VIX_RAY
+
+
+def _ms_cxr() -> "Benchmark[Any]":
+    from cxrjax.papers.ms_cxr.figures import MS_CXR
+
+    return MS_CXR
+
+
+def _cxr_qba_boxes() -> "Benchmark[Any]":
+    from cxrjax.papers.cxr_qba.validation.boxes import CXR_QBA_BOXES
+
+    return CXR_QBA_BOXES
+
+
+def _cxr_qba_tags() -> "Benchmark[Any]":
+    from cxrjax.papers.cxr_qba.validation.tags import CXR_QBA_TAGS
+
+    return CXR_QBA_TAGS
+
+
+BENCHMARKS: dict[str, "Loader"] = {
+    "vindr_cxr_vqa": _vindr_cxr_vqa,
+    "gemex": _gemex,
+    "cxr_qba": _cxr_qba,
+    "vix_ray": _vix_ray,
+    "ms_cxr": _ms_cxr,
+}
 
 # What scores a data set against people's labels, and no model: references are those labels, and
 # "predictions" a folder of scene graphs.
-DATA_VALIDATIONS = _OnDemand(
-    {
-        "cxr_qba_boxes": ("cxr_qba.validation.boxes", "CXR_QBA_BOXES"),
-        "cxr_qba_tags": ("cxr_qba.validation.tags", "CXR_QBA_TAGS"),
-    }
-)
+DATA_VALIDATIONS: dict[str, "Loader"] = {
+    "cxr_qba_boxes": _cxr_qba_boxes,
+    "cxr_qba_tags": _cxr_qba_tags,
+}
+
+# Data set -> the only labels that its records may have; another is a fault of the record.
+CLOSED_CLASSES = {"vindr_cxr_vqa": CLASSES, "synthetic": CLASSES}

@@ -4,6 +4,7 @@ A unit (question or image) has one value of an attribute, or none. Broken down, 
 `by_<attribute>/<metric>/<value>`.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -12,10 +13,12 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 
+from cxrjax.language_model.judges.judge import FAILURES
 from cxrjax.metrics import calibration
 from cxrjax.metrics.bootstrap import Columns, Estimate, Figure, Formula, Sums
 from cxrjax.metrics.classification import ratio
 from cxrjax.records import QARecord
+from cxrjax.scoring.scores import PAPER
 
 _AGES = (20, 40, 60, 80)
 _BOXES = (1, 2, 3, 5, 9)
@@ -238,3 +241,32 @@ def of(function: Callable[..., np.ndarray], *columns: str) -> Formula:
 def named(prefix: str, figures: Mapping[str, T], suffix: str = "") -> dict[str, T]:
     """The figures under longer names: `<prefix>/<name><suffix>`."""
     return {f"{prefix}/{name}{suffix}": figure for name, figure in figures.items()}
+
+
+# A judge may fail at an answer. `paper` leaves such answers out of the mean, for what they are
+# worth is not known; `strict` counts them as 0. Where nothing was judged, both are undefined.
+# Category of score.json -> what it means.
+JUDGE_PROBLEMS = {f"judge_failure/{name}": meaning for name, meaning in FAILURES.items()}
+
+
+def count_judge_failures(failures: Iterable[str | None]) -> dict[str, int]:
+    """Key of `JUDGE_PROBLEMS` -> how often, zeros too; None is no failure."""
+    counted = Counter(failures)
+    return {name: counted[name.removeprefix("judge_failure/")] for name in JUDGE_PROBLEMS}
+
+
+def judged_mean(total: str, judged: str, asked: str, protocol: str) -> Formula:
+    """The mean of what a judge says, from sums of columns.
+
+    Args:
+        total: what it gave, 0 where it failed.
+        judged: 1 where it did not fail.
+        asked: 1 for every answer.
+    """
+    divisor = judged if protocol == PAPER else asked
+    return lambda sums: np.where(sums[judged] > 0, ratio(sums[total], sums[divisor]), np.nan)
+
+
+def judge_failure_rate(judged: str, asked: str) -> Formula:
+    """The share of answers that the judge failed at; columns as of `judged_mean`."""
+    return lambda sums: ratio(sums[asked] - sums[judged], sums[asked])

@@ -69,6 +69,8 @@ class Prediction:
         answer_logprob: as written, of the whole answer; None where the line gives none.
         history: "gold" or "self", of a later turn of a dialogue; None where the line does not say.
         repaired: boxes that the line says were not written exactly as a codec's grammar says.
+        heat_map: as written, for benchmarks that read one.
+        where: file and line, for error messages.
     """
 
     question_id: str
@@ -80,6 +82,8 @@ class Prediction:
     answer_logprob: float | None = None
     history: str | None = None
     repaired: int = 0
+    heat_map: Any = None
+    where: str = ""
 
     @property
     def answer_probability(self) -> float | None:
@@ -177,7 +181,19 @@ def parse_prediction(fields: Mapping[str, Any], where: str) -> Prediction:
         raise UserError(f"{where}: repaired_boxes is {_show(repaired)}: expected a count")
     # More than there are boxes is nobody's count.
     repaired = min(repaired, 0 if boxes is None else len(boxes))
-    return Prediction(name, text or "", boxes, labels, parse, scores, logprob, history, repaired)
+    return Prediction(
+        question_id=name,
+        text=text or "",
+        boxes=boxes,
+        labels=labels,
+        parse=parse,
+        box_scores=scores,
+        answer_logprob=logprob,
+        history=history,
+        repaired=repaired,
+        heat_map=fields.get("heat_map"),
+        where=where,
+    )
 
 
 def read_boxes(

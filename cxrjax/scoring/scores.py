@@ -1,14 +1,11 @@
-"""The input and output of scoring, and the files that it is written to."""
+"""The input and output of scoring: options, what was counted, and figures with intervals."""
 
-import csv
-import io
-import json
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from cxrjax.codecs import Codec
+from cxrjax.codecs import Codec, get_codec
 from cxrjax.errors import UserError
 from cxrjax.files import file_sha256
 from cxrjax.language_model.judges.judge import Judge
@@ -24,11 +21,7 @@ from cxrjax.metrics.bootstrap import (
     resample,
 )
 from cxrjax.metrics.comparison import compare
-from cxrjax.records import QARecord
 from cxrjax.scoring.bert_score import BertScoreSettings
-from cxrjax.scoring.outcomes import Outcome
-from cxrjax.scoring.predictions import Prediction
-from cxrjax.scoring.text_tables import UNDEFINED, grid, to_latex
 
 PAPER, STRICT = "paper", "strict"
 GT_MODE_HELP = (
@@ -64,6 +57,26 @@ class ScoreOptions:
     segmenter: str | None = None
     bert_score: BertScoreSettings | None = None
     compare_to: str | None = None
+
+    @property
+    def box_codec(self) -> Codec | None:
+        """The codec of that name."""
+        return get_codec(self.codec) if self.codec else None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One prediction against its reference.
+
+    Attributes:
+        right: None where that is not decidable.
+        iou: how well its boxes lie on the true ones, 0 to 1; None without true and predicted boxes.
+        note: one short line for people, such as "said absent; it is there".
+    """
+
+    right: bool | None
+    iou: float | None
+    note: str
 
 
 @dataclass(frozen=True)
@@ -111,46 +124,9 @@ class Scores:
             for system, protocols in self.figures.items()
         }
 
-    def with_files(self, references: Path, predictions: Mapping[str, Path]) -> "Scores":
-        """The same with the names and hashes of what was scored among the settings."""
-        files = {
-            "references": named_file(references),
-            "predictions": {name: named_file(path) for name, path in predictions.items()},
-        }
-        return replace(self, settings={**self.settings, **files})
-
-
-@dataclass(frozen=True)
-class Benchmark:
-    """One paper's benchmark.
-
-    Attributes:
-        score_files: (references, {system: predictions}, options) -> scores.
-        gt_modes: ground-truth modes it knows, the default first.
-        markdown: scores -> the tables for people.
-        rows: scores -> the tables for programs, a mapping per cell.
-        uses_judge: whether it asks `ScoreOptions.judge`.
-        uses_bert_score: whether it takes BERTScores.
-        logged: protocol -> the metrics that a training run logs; None: all of `strict`.
-        outcome: what came of one question, for the page: (record, prediction, codec or None) ->
-            outcome. None where the benchmark has no such thing.
-    """
-
-    score_files: Callable[[Path, Mapping[str, Path], ScoreOptions], Scores]
-    gt_modes: tuple[str, ...]
-    markdown: Callable[[Scores], str]
-    rows: Callable[[Scores], list[dict[str, Any]]]
-    outcome: Callable[[QARecord, Prediction, Codec | None], Outcome] | None = None
-    uses_judge: bool = False
-    uses_bert_score: bool = False
-    logged: Mapping[str, Sequence[str]] | None = None
-
-    def logged_figures(
-        self, figures: Mapping[str, Mapping[str, Estimate]]
-    ) -> list[tuple[str, str, float | None]]:
-        """(protocol, metric, value) of what a training run logs of one system's figures."""
-        logged = self.logged or {STRICT: list(figures[STRICT])}
-        return [(p, name, figures[p][name].value) for p, names in logged.items() for name in names]
+    def with_settings(self, settings: Mapping[str, Any]) -> "Scores":
+        """The same with more settings."""
+        return replace(self, settings={**self.settings, **settings})
 
 
 def make_scores(
@@ -256,85 +232,6 @@ def _bootstrap(
     }
 
 
-def full_markdown(benchmark: Benchmark, scores: Scores) -> str:
-    """tables.md: the benchmark's tables, then its systems compared."""
-    return "\n".join([benchmark.markdown(scores), *_comparison_tables(scores)])
-
-
-def _comparison_tables(scores: Scores) -> list[str]:
-    if not scores.comparisons:
-        return []
-    header = ["System", "Protocol", "Metric", "Difference", "p", "p (Holm)", "n"]
-    lines = [header]
-    for row in scores.comparisons:
-        lines.append(
-            [
-                f"{row['system']} − {row['compared_to']}",
-                row["protocol"],
-                f"`{row['metric']}`",
-                _difference(row),
-                *(UNDEFINED if p is None else f"{p:.3g}" for p in (row["p"], row["p_holm"])),
-                f"{row['n']:,}",
-            ]
-        )
-    bootstrap = scores.settings["bootstrap"]
-    return [
-        "## Systems compared\n",
-        grid(lines),
-        f"Both systems resampled together ({bootstrap['method']} intervals); p of a two-sided "
-        f"paired permutation test, {bootstrap['resamples']:,} permutations that swap whole "
-        f"clusters; corrected (Holm) for the metrics of one protocol and pair.\n",
-    ]
-
-
-def _difference(row: Mapping[str, Any]) -> str:
-    if row["difference"] is None:
-        return UNDEFINED
-    text = f"{row['difference']:+.3f}"
-    if row["ci_low"] is None:
-        return text
-    return f"{text} ({row['ci_low']:+.3f} to {row['ci_high']:+.3f})"
-
-
-def write_scores(out: Path, benchmark: Benchmark, scores: Scores) -> None:
-    """Writes metrics.json, tables.md, .tex and .csv, and score.json (settings and problems).
-
-    Beside them curves.json and comparisons.json, where there are any.
-
-    Raises:
-        UserError: the folder cannot be written to.
-    """
-    rows = benchmark.rows(scores)
-    markdown = full_markdown(benchmark, scores)
-    table = io.StringIO()
-    writer = csv.DictWriter(table, fieldnames=list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    contents = {
-        "metrics.json": _json(scores.metrics()),
-        "tables.md": markdown,
-        "tables.tex": to_latex(markdown),
-        "tables.csv": table.getvalue(),
-        "score.json": _json({**scores.settings, "problems": scores.problems}),
-        "curves.json": _json(scores.curves) if scores.curves else None,
-        "comparisons.json": _json(scores.comparisons) if scores.comparisons else None,
-    }
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        for name, content in contents.items():
-            if content is None:
-                (out / name).unlink(missing_ok=True)  # of an earlier run
-            else:
-                (out / name).write_text(content, encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"{out}: cannot write scores: {error.strerror}") from None
-
-
 def named_file(path: Path) -> dict[str, str]:
     """A file as records of runs tell it: its name without the folder, and its hash."""
     return {"name": path.name, "sha256": file_sha256(path)}
-
-
-def _json(content: Any) -> str:
-    # NaN is no JSON. Undefined figures are None by now, so one that slips through is our bug.
-    return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"

@@ -1,14 +1,20 @@
 """A paper's tables with our figures in them: Markdown for people, rows for programs.
 
-A table is data: its columns, which metric each one shows under which protocol, the values the paper
-printed, and notes on those that cannot be right.
+What is printed is data, in the tables.toml of the paper's folder: tables with their columns, the
+metric of each under each protocol, the values that the paper printed, and notes on those that
+cannot be right; lists of figures beside them; breakdowns; headlines. `load_layout` says what a
+tables.toml may have.
 """
 
+import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import resources
 from typing import Any
 
 from cxrjax.metrics.bootstrap import Estimate
+from cxrjax.scoring.figures import JUDGE_PROBLEMS
+from cxrjax.scoring.predictions import PROBLEMS
 from cxrjax.scoring.scores import PAPER, STRICT, Scores
 from cxrjax.scoring.text_tables import UNDEFINED, grid
 
@@ -65,6 +71,7 @@ class PaperTable:
     Attributes:
         printed: the paper's row -> its values as printed, one per column; None where it has none.
         transposed: whether the paper has models as columns.
+        split: the one whose values these are; None: they are of all.
     """
 
     key: str
@@ -73,6 +80,7 @@ class PaperTable:
     printed: Mapping[str, tuple[float | None, ...]]
     notes: tuple[Note, ...] = ()
     transposed: bool = False
+    split: str | None = None
 
     def mark(self, row: str | None, column: Column) -> str:
         """Footnote marks of a cell; row None is one of ours under the paper's protocol."""
@@ -82,48 +90,6 @@ class PaperTable:
             if note.column == column.title and (note.ours if row is None else row in note.rows)
         ]
         return "".join(f" {mark}" for mark in marks)
-
-
-def table_metrics(tables: Iterable[PaperTable]) -> dict[str, list[str]]:
-    """Protocol -> the metrics of the tables, in their order: those that systems are compared in."""
-    return {
-        protocol: list(
-            dict.fromkeys(
-                column.metrics[protocol]
-                for table in tables
-                for column in table.columns
-                if protocol in column.metrics
-            )
-        )
-        for protocol in (PAPER, STRICT)
-    }
-
-
-@dataclass(frozen=True)
-class Breakdown:
-    """A metric by class, by question type or by what else figures are broken down by.
-
-    Attributes:
-        prefix: metrics are called `<prefix>/<metric>/<key>`.
-        metrics: metric -> heading.
-        keys: the rows.
-    """
-
-    key: str
-    title: str
-    prefix: str
-    metrics: Mapping[str, str]
-    keys: Callable[[Scores], Sequence[str]]
-
-
-def keys_after(prefix: str) -> Callable[[Scores], Sequence[str]]:
-    """`Breakdown.keys` of all strict metrics whose name begins so."""
-
-    def keys(scores: Scores) -> Sequence[str]:
-        named = next(iter(scores.figures.values()))[STRICT]
-        return [name.removeprefix(prefix) for name in named if name.startswith(prefix)]
-
-    return keys
 
 
 def about_references(settings: Mapping[str, Any]) -> str:
@@ -186,25 +152,11 @@ def table_markdown(table: PaperTable, scores: Scores, paper_row: Callable[[str],
     return f"## {table.title}\n\n{grid(lines)}{notes}"
 
 
-def breakdown_markdown(breakdown: Breakdown, scores: Scores) -> str:
-    """A metric by class or type for all systems, strict; n in each cell."""
-    systems = list(scores.figures)
-    lines = [["", *(f"{heading}, {s}" for heading in breakdown.metrics.values() for s in systems)]]
-    for key in breakdown.keys(scores):
-        cells = [key]
-        for metric in breakdown.metrics:
-            for system in systems:
-                figure = scores.figures[system][STRICT][f"{breakdown.prefix}/{metric}/{key}"]
-                cells.append(cell_with_n(PLAIN, figure))
-        lines.append(cells)
-    return f"## {breakdown.title}\n\n{grid(lines)}\nIn italics: fewer than {FEW}.\n"
-
-
 def failures_markdown(scores: Scores, problems: Mapping[str, str]) -> str:
     """What could not be read and what else was wrong, for all systems.
 
     Args:
-        problems: category -> what it means.
+        problems: category -> what it means, where it is not what all benchmarks mean.
     """
     prefix = "parse_failure_rate"
     names = dict.fromkeys(
@@ -218,57 +170,388 @@ def failures_markdown(scores: Scores, problems: Mapping[str, str]) -> str:
         found = [protocols[STRICT].get(name) for protocols in scores.figures.values()]
         title = name.removeprefix(prefix).lstrip("/") or "all"
         lines.append([title, *(with_interval(PLAIN, f) if f else "0.000" for f in found)])
-    for name, meaning in problems.items():
-        counts = [str(counted[name]) for counted in scores.problems.values()]
-        lines.append([f"{name}: {meaning} (count)", *counts])
+    meanings = {**PROBLEMS, **JUDGE_PROBLEMS, **problems}
+    for name in dict.fromkeys(name for counted in scores.problems.values() for name in counted):
+        counts = [str(counted.get(name, 0)) for counted in scores.problems.values()]
+        lines.append([f"{name}: {meanings[name]} (count)", *counts])
     return f"## Failures and problems\n\n{grid(lines)}"
 
 
-def table_rows(
-    tables: Iterable[PaperTable],
-    breakdowns: Iterable[Breakdown],
-    scores: Scores,
-    paper_row: Callable[[str], str],
-) -> list[dict[str, Any]]:
-    """All tables as one list of cells.
+def comparison_tables(scores: Scores) -> list[str]:
+    """Every system against the one that all are compared with; nothing of one system."""
+    if not scores.comparisons:
+        return []
+    lines = [["System", "Protocol", "Metric", "Difference", "p", "p (Holm)", "n"]]
+    for row in scores.comparisons:
+        lines.append(
+            [
+                f"{row['system']} − {row['compared_to']}",
+                row["protocol"],
+                f"`{row['metric']}`",
+                _compared(row),
+                *(UNDEFINED if p is None else f"{p:.3g}" for p in (row["p"], row["p_holm"])),
+                f"{row['n']:,}",
+            ]
+        )
+    bootstrap = scores.settings["bootstrap"]
+    return [
+        "## Systems compared\n",
+        grid(lines),
+        f"Both systems resampled together ({bootstrap['method']} intervals); p of a two-sided "
+        f"paired permutation test, {bootstrap['resamples']:,} permutations that swap whole "
+        f"clusters; corrected (Holm) for the metrics of one protocol and pair.\n",
+    ]
 
-    Empty where the paper has no value, a figure is undefined, or the protocol is not the paper's
-    and a difference would mean nothing.
+
+def _compared(row: Mapping[str, Any]) -> str:
+    if row["difference"] is None:
+        return UNDEFINED
+    text = f"{row['difference']:+.3f}"
+    if row["ci_low"] is None:
+        return text
+    return f"{text} ({row['ci_low']:+.3f} to {row['ci_high']:+.3f})"
+
+
+def all_figures(
+    scores: Scores, table: Callable[[str], str], printed: Mapping[str, float] | None = None
+) -> list[dict[str, Any]]:
+    """A line for every figure, in place of cells of tables.
+
+    Args:
+        table: metric -> the table that it is of.
+        printed: metric -> the paper's value.
     """
-    rows = []
-    for table in tables:
+    listed = []
+    for system, protocols in scores.figures.items():
+        for protocol, figures in protocols.items():
+            for metric, figure in figures.items():
+                paper = (printed or {}).get(metric) if protocol == PAPER else None
+                listed.append(
+                    {
+                        "table": table(metric),
+                        "system": system,
+                        "protocol": protocol,
+                        "metric": metric,
+                        "ours": figure.value,
+                        "ci_low": figure.ci_low,
+                        "ci_high": figure.ci_high,
+                        "n": figure.n,
+                        "small": str(figure.n < FEW).lower(),
+                        "paper": paper,
+                        "difference": (
+                            None if paper is None or figure.value is None else figure.value - paper
+                        ),
+                    }
+                )
+    return listed
+
+
+@dataclass(frozen=True)
+class FigureList:
+    """Figures one below the other, in a column for each system (and protocol).
+
+    Attributes:
+        corner: the first cell; "" for columns of both protocols, `<system>, <protocol>`.
+        metrics: metric -> heading.
+        known_only: whether lines without any defined figure are left out.
+        remarks: metric -> sentence below the list for each system where it is not 0.
+    """
+
+    title: str
+    unit: Column
+    corner: str
+    metrics: Mapping[str, str]
+    known_only: bool
+    remarks: Mapping[str, str]
+
+    def markdown(self, scores: Scores) -> str:
+        both = not self.corner
+        systems = [(s, p) for s in scores.figures for p in ((PAPER, STRICT) if both else (STRICT,))]
+        names = [f"{system}, {protocol}" if both else system for system, protocol in systems]
+        lines = [[self.corner, *names]]
+        for metric, title in self.metrics.items():
+            figures = [scores.figures[s][p].get(metric) for s, p in systems]
+            if not self.known_only or any(f is not None and f.value is not None for f in figures):
+                cells = (with_interval(self.unit, f) if f is not None else "" for f in figures)
+                lines.append([title, *cells])
+        remarks = [
+            f"{system}: {text}\n"
+            for metric, text in self.remarks.items()
+            for system, protocol in systems
+            if scores.figures[system][protocol][metric].value
+        ]
+        return "\n".join([f"## {self.title}\n\n{grid(lines)}", *remarks])
+
+
+@dataclass(frozen=True)
+class Breakdown:
+    """A metric by class, by question type or by what else figures are broken down by.
+
+    Attributes:
+        prefix: metrics are called `<prefix>/<metric>/<key>`.
+        metrics: metric -> heading.
+        corner: heading of the rows.
+        counted: the metric whose n stands in a column of its own; "": n is in each cell.
+        most: rows shown at most, those of the highest n; None: all.
+    """
+
+    key: str
+    title: str
+    prefix: str
+    metrics: Mapping[str, str]
+    corner: str = ""
+    counted: str = ""
+    most: int | None = None
+
+    def keys(self, scores: Scores) -> list[str]:
+        """The rows: all that the first metric has."""
+        start = f"{self.prefix}/{next(iter(self.metrics))}/"
+        named = next(iter(scores.figures.values()))[STRICT]
+        return [name.removeprefix(start) for name in named if name.startswith(start)]
+
+    def markdown(self, scores: Scores) -> str:
+        systems, keys = list(scores.figures), self.keys(scores)
+        headings = [f"{heading}, {s}" for heading in self.metrics.values() for s in systems]
+        lines = [[self.corner, *(["questions"] if self.counted else []), *headings]]
+        first = scores.figures[systems[0]][STRICT]
+        size = {
+            k: first[f"{self.prefix}/{self.counted}/{k}"].n if self.counted else 0 for k in keys
+        }
+        shown = keys
+        if self.most is not None:
+            shown = sorted(sorted(keys, key=lambda key: (-size[key], key))[: self.most])
+        for key in shown:
+            cells = [key, f"{size[key]:,}"] if self.counted else [key]
+            for metric in self.metrics:
+                for system in systems:
+                    figure = scores.figures[system][STRICT][f"{self.prefix}/{metric}/{key}"]
+                    few = self.counted and figure.n < FEW
+                    cell = with_interval(PLAIN, figure)
+                    cells.append(
+                        cell_with_n(PLAIN, figure)
+                        if not self.counted
+                        else f"*{cell}*"
+                        if few
+                        else cell
+                    )
+            lines.append(cells)
+        left_out = len(keys) - len(shown)
+        more = f" {left_out} smaller groups stand in tables.csv." if left_out else ""
+        return f"## {self.title}\n\n{grid(lines)}\nIn italics: fewer than {FEW}.{more}\n"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What is printed of a benchmark; made by `load_layout`.
+
+    Attributes:
+        title, citation: of the results page.
+        by_facts: whether the page compares answers fact by fact, in place of word by word.
+        heading: of tables.md, with settings and words to fill in.
+        data_set: whose images are the paper's own; with another, tables.md says so. "": none are.
+        order: the parts of tables.md.
+        paper_rows: row of the paper -> the systems' names that are compared with it; without any, a
+            row's own name within the system's, the longest that fits.
+        default_row: the row of other systems.
+        problems: what they mean where it is not what `PROBLEMS` says.
+        csv_settings: settings that each line of tables.csv has.
+        compared_in: protocol -> metrics that systems are compared in.
+        headlines: (protocol, metric, label, definition) of the figures that matter most.
+        logged: protocol -> the metrics that a training run logs.
+        texts: further data, whatever the paper needs.
+    """
+
+    title: str
+    citation: str
+    by_facts: bool
+    heading: str
+    data_set: str
+    order: tuple[str, ...]
+    tables: tuple[PaperTable, ...]
+    lists: tuple[FigureList, ...]
+    breakdowns: tuple[Breakdown, ...]
+    paper_rows: Mapping[str, Sequence[str]]
+    default_row: str
+    problems: Mapping[str, str]
+    csv_settings: tuple[str, ...]
+    compared_in: Mapping[str, Sequence[str]]
+    headlines: tuple[tuple[str, str, str, str], ...]
+    logged: Mapping[str, Sequence[str]]
+    texts: Mapping[str, Any]
+
+    def table(self, key: str) -> PaperTable:
+        """The first table of this key."""
+        return next(table for table in self.tables if table.key == key)
+
+    def compared(self) -> dict[str, list[str]]:
+        """Protocol -> the metrics that systems are compared in: by default those of the tables."""
+        return {
+            protocol: list(
+                metrics
+                or dict.fromkeys(
+                    column.metrics[protocol] for table in self.tables for column in table.columns
+                )
+            )
+            for protocol, metrics in self.compared_in.items()
+        }
+
+    def paper_row(self, system: str) -> str:
+        """The paper's row that a system is compared with."""
+        if self.paper_rows:
+            found = [row for row, names in self.paper_rows.items() if system.lower() in names]
+        else:
+            printed = dict.fromkeys(row for table in self.tables for row in table.printed)
+            found = [row for row in printed if _letters(row) in _letters(system)]
+        return max(found, key=lambda row: len(_letters(row)), default=self.default_row)
+
+    def head(self, scores: Scores, words: Mapping[str, str]) -> str:
+        """The heading of tables.md: what the figures stand on."""
+        settings = scores.settings
+        filled = {"intervals": about_intervals(settings), **settings, **words}
+        if "images" in settings:
+            filled["references"] = about_references(settings)
+        text = self.heading.format(**filled)
+        if self.data_set and self.data_set not in settings["datasets"]:
+            text += NOT_THE_PAPERS
+        return text
+
+    def markdown(self, scores: Scores, words: Mapping[str, str]) -> str:
+        """tables.md."""
+        parts = {
+            "tables": [table_markdown(t, scores, self.paper_row) for t in self.tables],
+            "lists": [listed.markdown(scores) for listed in self.lists],
+            "failures": [failures_markdown(scores, self.problems)],
+            "breakdowns": [b.markdown(scores) for b in self.breakdowns if b.most or b.keys(scores)],
+        }
+        texts = [text for part in self.order for text in parts[part]]
+        return "\n".join([self.head(scores, words), *texts])
+
+    def rows(self, scores: Scores) -> list[dict[str, Any]]:
+        """The cells of tables.csv."""
+        added = {name: scores.settings[name] for name in self.csv_settings}
+        return [
+            {**row, **added}
+            for row in (
+                *(row for table in self.tables for row in self._table_rows(table, scores)),
+                *(row for breakdown in self.breakdowns for row in _broken_down(breakdown, scores)),
+            )
+        ]
+
+    def _table_rows(self, table: PaperTable, scores: Scores) -> Iterable[dict[str, Any]]:
+        """A cell each; empty where the paper has no value, a figure is undefined, or the protocol
+        is not the paper's and a difference would mean nothing."""
         for system in scores.figures:
-            row = paper_row(system)
+            row = self.paper_row(system)
             for protocol in (PAPER, STRICT):
-                nothing = (None,) * len(table.columns)
-                values = table.printed.get(row, nothing)
+                values = table.printed.get(row, (None,) * len(table.columns))
                 for column, printed in zip(table.columns, values, strict=True):
                     figure = _figure(scores, system, protocol, column)
                     notes = [n for n in table.notes if n.column == column.title and row in n.rows]
-                    rows.append(
-                        _row(table.key, system, protocol, column.title, column, figure)
-                        | {
-                            "metric": column.metrics[protocol],
-                            "paper_row": row,
-                            "paper": printed,
-                            "difference": (
-                                _difference(column, figure, printed) if protocol == PAPER else None
-                            ),
-                            "note": " ".join(note.text for note in notes),
-                        }
-                    )
-    for breakdown in breakdowns:
-        for system in scores.figures:
-            for metric in breakdown.metrics:
-                for key in breakdown.keys(scores):
-                    name = f"{breakdown.prefix}/{metric}/{key}"
-                    figure = scores.figures[system][STRICT][name]
-                    row_of = _row(breakdown.key, system, STRICT, key, PLAIN, figure)
-                    rows.append(row_of | {"metric": name})
-    return rows
+                    yield csv_row(table.key, system, protocol, column.title, column, figure) | {
+                        "metric": column.metrics[protocol],
+                        "paper_row": row,
+                        "paper": printed,
+                        "difference": (
+                            _difference(column, figure, printed) if protocol == PAPER else None
+                        ),
+                        "note": " ".join(note.text for note in notes),
+                    }
 
 
-def _row(
+def _broken_down(breakdown: Breakdown, scores: Scores) -> Iterable[dict[str, Any]]:
+    for system in scores.figures:
+        for metric in breakdown.metrics:
+            for key in breakdown.keys(scores):
+                name = f"{breakdown.prefix}/{metric}/{key}"
+                figure = scores.figures[system][STRICT][name]
+                yield csv_row(breakdown.key, system, STRICT, key, PLAIN, figure) | {"metric": name}
+
+
+def _letters(name: str) -> str:
+    return "".join(letter for letter in name.lower() if letter.isalnum())
+
+
+def load_layout(package: str) -> Layout:
+    """The tables.toml of a paper's folder.
+
+    Keys are those of `Layout`, and of `PaperTable`, `FigureList` and `Breakdown` below `tables`,
+    `lists` and `breakdowns`. A column is [title, metric] or [title, metric, metric under `paper`];
+    `percent` of a table is true or the titles of such columns; "" is a blank cell; the text of a
+    note may be a key of `note_texts`, and its rows "all".
+    """
+    content = tomllib.loads(resources.files(package).joinpath("tables.toml").read_text("utf-8"))
+    texts = content.pop("note_texts", {})
+    given = {
+        "tables": tuple(_paper_table(table, texts) for table in content.pop("tables", ())),
+        "lists": tuple(_figure_list(listed) for listed in content.pop("lists", ())),
+        "breakdowns": tuple(Breakdown(**b) for b in content.pop("breakdowns", ())),
+        "headlines": tuple(tuple(line) for line in content.pop("headlines", ())),
+        "order": tuple(content.pop("order", ("tables", "lists", "failures", "breakdowns"))),
+        "csv_settings": tuple(content.pop("csv_settings", ())),
+    }
+    default: dict[str, Any] = {
+        "citation": "",
+        "by_facts": False,
+        "heading": "",
+        "data_set": "",
+        "paper_rows": {},
+        "default_row": "",
+        "problems": {},
+        "compared_in": {PAPER: (), STRICT: ()},
+        "logged": {},
+        "texts": {},
+    }
+    return Layout(**{**default, **given, **content})
+
+
+def _paper_table(table: Mapping[str, Any], texts: Mapping[str, str]) -> PaperTable:
+    percent, decimals = table.get("percent", False), table.get("decimals")
+    columns = tuple(
+        Column(
+            title,
+            {PAPER: names[-1], STRICT: names[0]},
+            percent if isinstance(percent, bool) else title in percent,
+            decimals,
+        )
+        for title, *names in table["columns"]
+    )
+    # TOML has no null: "" is a blank cell.
+    printed = {
+        row: tuple(None if value == "" else value for value in values)
+        for row, values in table.get("printed", {}).items()
+    }
+    notes = tuple(
+        Note(
+            note["column"],
+            tuple(printed) if note.get("rows") == "all" else tuple(note.get("rows", ())),
+            texts.get(note["text"], note["text"]),
+            note.get("ours", False),
+        )
+        for note in table.get("notes", ())
+    )
+    return PaperTable(
+        table["key"],
+        table["title"],
+        columns,
+        printed,
+        notes,
+        table.get("transposed", False),
+        table.get("split"),
+    )
+
+
+def _figure_list(listed: Mapping[str, Any]) -> FigureList:
+    return FigureList(
+        listed["title"],
+        Column("", {}, listed.get("percent", False), listed.get("decimals")),
+        listed.get("corner", "Strict"),
+        listed["metrics"],
+        listed.get("known_only", False),
+        listed.get("remarks", {}),
+    )
+
+
+def csv_row(
     table: str, system: str, protocol: str, column: str, unit: Column, figure: Estimate
 ) -> dict[str, Any]:
     return {

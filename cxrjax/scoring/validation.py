@@ -24,8 +24,9 @@ from cxrjax.input_pipeline.tokenizer import Tokenizer
 from cxrjax.metrics.bootstrap import Bootstrap
 from cxrjax.models import VLM
 from cxrjax.records import write_records
+from cxrjax.scoring.benchmark import Benchmark
 from cxrjax.scoring.overlays import overlay
-from cxrjax.scoring.scores import Benchmark, ScoreOptions
+from cxrjax.scoring.scores import ScoreOptions
 
 _PICTURE_SIDE = 448
 
@@ -35,7 +36,7 @@ def make_evaluate(
     tokenizer: Tokenizer,
     config: ExampleConfig,
     *,
-    benchmark: Benchmark,
+    benchmark: Benchmark[Any],
     strategy: Strategy,
     grammar: Grammar | None,
     images_per_batch: int,

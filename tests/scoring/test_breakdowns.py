@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from sklearn.metrics import brier_score_loss
 
 from cxrjax.metrics.bootstrap import Bootstrap, Estimate, Figure
-from cxrjax.papers.vindr_cxr_vqa.figures import VINDR_CXR_VQA, score
+from cxrjax.papers.vindr_cxr_vqa.figures import VINDR_CXR_VQA
 from cxrjax.papers.vindr_cxr_vqa.truth import read_references
 from cxrjax.records import QARecord
+from cxrjax.scoring.benchmark import Answers
 from cxrjax.scoring.figures import JoinedColumns, age_band, boxes_band, break_down
 from cxrjax.scoring.predictions import parse_prediction
 from cxrjax.scoring.scores import ScoreOptions
@@ -73,7 +74,7 @@ def _lines(records):
 def _score(records, lines):
     references = read_references(records, "exact", "r.jsonl")
     predictions = [parse_prediction(line, "p:1") for line in lines]
-    return score(references, {"s": predictions}, options=OPTIONS)
+    return VINDR_CXR_VQA.score(references, {"s": Answers(predictions, "s")}, OPTIONS)
 
 
 def test_every_cell_is_the_figure_of_its_images_alone():

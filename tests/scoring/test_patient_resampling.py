@@ -5,25 +5,21 @@ patient drawn twice as two patients, and scored anew. Images of a patient are co
 resampling images would give intervals of another width.
 """
 
+import functools
 import random
 
 import numpy as np
 import pytest
+import scipy.stats
 
 from cxrjax.metrics.bootstrap import Bootstrap
-from cxrjax.papers.cxr_qba import figures as cxr_qba
-from cxrjax.papers.cxr_qba.truth import read_references as read_cxr_qba
-from cxrjax.papers.gemex import figures as gemex
-from cxrjax.papers.gemex.truth import read_references as read_gemex
-from cxrjax.papers.vindr_cxr_vqa import figures as vindr
-from cxrjax.papers.vindr_cxr_vqa.truth import read_references as read_vindr
-from cxrjax.papers.vix_ray import figures as vix_ray
-from cxrjax.papers.vix_ray.counts import read_references as read_vix_ray
+from cxrjax.papers.benchmarks import BENCHMARKS
 from cxrjax.records import Answer, QARecord
+from cxrjax.scoring.benchmark import Answers
 from cxrjax.scoring.predictions import Prediction
 from cxrjax.scoring.scores import ScoreOptions
 
-PATIENTS, IMAGES, RESAMPLES, SEED = 5, 3, 10, 3
+PATIENTS, IMAGES, RESAMPLES, SEED, CONFIDENCE = 5, 3, 25, 3, 0.8
 BOXES = [[20.0, 10.0, 100.0, 50.0], [120.0, 60.0, 180.0, 90.0]]
 SIZE = np.array([200.0, 100.0, 200.0, 100.0])
 
@@ -145,77 +141,112 @@ def _vix_ray(number, image, rng):
     yield record, _prediction(record, said, [], rng)
 
 
+def _ms_cxr(number, image, rng):
+    for finding in ("Edema", "Pneumonia"):
+        answer = Answer(text="x", labels=[finding], boxes_by_image={image: [rng.choice(BOXES)]})
+        record = _record(
+            number,
+            image,
+            finding,
+            dataset="ms_cxr",
+            question_type="grounding",
+            answers=[answer],
+            gt_finding=finding,
+        )
+        said = [np.add(box, rng.choice([0, 9, 30])) for box in BOXES[: rng.randrange(1, 3)]]
+        yield record, _prediction(record, "x", said, rng)
+
+
 CASES = {
     "vindr_cxr_vqa": (
         _vindr,
-        lambda records, systems, options: vindr.score(
-            read_vindr(records, "exact", "r"), systems, options=options
-        ),
-        "exact",
         {"detection/f1@0.3", "ap/voc@0.4", "froc/mean_sensitivity", "vqa/accuracy"},
     ),
     "cxr_qba": (
         _cxr_qba,
-        lambda records, systems, options: cxr_qba.score(
-            read_cxr_qba(records, "r"), systems, options=options
-        ),
-        cxr_qba.GT_MODE,
         {"findings/f1", "boxes/iou", "text/rouge_l", "hallucination/rate"},
     ),
-    "gemex": (
-        _gemex,
-        lambda records, systems, options: gemex.score(read_gemex(records, "r"), systems, options),
-        gemex.GT_MODE,
-        {"a_score", "v_score", "rouge_l"},
-    ),
-    "vix_ray": (
-        _vix_ray,
-        lambda records, systems, options: vix_ray.score(
-            read_vix_ray(records, "r"), systems, options
-        ),
-        vix_ray.GT_MODE,
-        {"stage1/findings/bleu_4", "stage1/findings/rouge_1"},
-    ),
+    "gemex": (_gemex, {"a_score", "v_score", "rouge_l"}),
+    "vix_ray": (_vix_ray, {"stage1/findings/bleu_4", "stage1/findings/rouge_1"}),
+    "ms_cxr": (_ms_cxr, {"miou", "miou_phrases", "miou/Edema"}),
 }
 
 
-def _figures(benchmark, pairs, resamples):
-    _, score, gt_mode, _ = CASES[benchmark]
-    options = ScoreOptions(gt_mode, bootstrap=Bootstrap(resamples, SEED, 0.8, "percentile"))
+def _figures(name, pairs, resamples, method="percentile"):
+    benchmark = BENCHMARKS[name]()
+    options = ScoreOptions(
+        benchmark.gt_modes[0], bootstrap=Bootstrap(resamples, SEED, CONFIDENCE, method)
+    )
     records, predictions = zip(*pairs, strict=True)
-    found = score(list(records), {"s": list(predictions)}, options).figures["s"]
+    references = benchmark.read(list(records), "r", options.gt_mode)
+    found = benchmark.score(references, {"s": Answers(predictions, "s")}, options).figures["s"]
     return {(protocol, name): f for protocol, named in found.items() for name, f in named.items()}
 
 
+def _study(benchmark, patients):
+    """(record, prediction) of the patients' images, all of a patient's alike."""
+    make, _ = CASES[benchmark]
+    return [
+        pair
+        for number, patient in enumerate(patients)
+        for copy in range(IMAGES)
+        for pair in make(number, f"i{number}-{copy}", random.Random(f"{benchmark} {patient}"))
+    ]
+
+
+@functools.cache
+def _by_hand(benchmark, patients):
+    """Every figure of these patients; the order in which they were drawn says nothing."""
+    return {key: f.value for key, f in _figures(benchmark, _study(benchmark, patients), 0).items()}
+
+
+@pytest.mark.parametrize("method", ["percentile", "BCa"])
 @pytest.mark.parametrize("benchmark", CASES)
-def test_intervals_are_of_resampled_patients(benchmark):
-    make, _, _, named = CASES[benchmark]
-
-    def images_of(patient, number):
-        """(record, prediction) of a patient's images, all alike, as patient `number`."""
-        for copy in range(IMAGES):
-            yield from make(number, f"i{number}-{copy}", random.Random(f"{benchmark} {patient}"))
-
-    def study(patients):
-        return [pair for n, patient in enumerate(patients) for pair in images_of(patient, n)]
-
-    found = _figures(benchmark, study(range(PATIENTS)), RESAMPLES)
-    drawn = np.random.default_rng(SEED).integers(0, PATIENTS, size=(RESAMPLES, PATIENTS))
-    by_hand = [_figures(benchmark, study(patients), 0) for patients in drawn]
-    checked = set()
+def test_intervals_are_of_resampled_patients(benchmark, method):
+    """SciPy draws patients from the same seed, and scores those drawn anew each time."""
+    named = CASES[benchmark][1]
+    patients = np.arange(PATIENTS)
+    found = _figures(benchmark, _study(benchmark, patients), RESAMPLES, method.lower())
+    checked, undefined = set(), set()
     for key, figure in found.items():
         # The limits between tenths by size are the references' own.
         if figure.ci_low is None or key[1].startswith("by_box_size/"):
             continue
-        values = [figures[key].value for figures in by_hand if key in figures]
-        values = [value for value in values if value is not None]
-        ends = np.quantile(values, [0.1, 0.9])
+
+        def statistic(drawn, key=key):
+            value = _by_hand(benchmark, tuple(sorted(drawn.tolist()))).get(key)
+            return np.nan if value is None else round(value, 12)
+
+        drawn = np.random.default_rng(SEED).integers(0, PATIENTS, size=(RESAMPLES, PATIENTS))
+        values = np.array([statistic(some) for some in drawn])
+        values = values[np.isfinite(values)]
+        ends = np.quantile(values, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+        if method == "BCa" and not figure.fallback and np.ptp(values) > 0:
+            if len(values) < RESAMPLES:
+                undefined.add(key[1])  # which SciPy does not take
+                continue
+            ends = scipy.stats.bootstrap(
+                (patients,),
+                statistic,
+                n_resamples=RESAMPLES,
+                vectorized=False,
+                confidence_level=CONFIDENCE,
+                method=method,
+                rng=np.random.default_rng(SEED),
+            ).confidence_interval
+            checked.add(key[1])
+        elif method == "percentile":
+            checked.add(key[1])
         np.testing.assert_allclose((figure.ci_low, figure.ci_high), ends, 1e-9, 1e-9, str(key))
-        checked.add(key[1])
-    assert named <= checked, sorted(checked)
-    loose = [(r.model_copy(update={"patient_id": None}), p) for r, p in study(range(PATIENTS))]
-    of_images = _figures(benchmark, loose, RESAMPLES)
-    for name in named:
-        one, other = found["strict", name], of_images["strict", name]
+    assert checked and named <= checked | undefined, sorted(checked)
+
+
+@pytest.mark.parametrize("benchmark", CASES)
+def test_images_without_patients_are_resampled_one_by_one(benchmark):
+    study = _study(benchmark, range(PATIENTS))
+    loose = [(r.model_copy(update={"patient_id": None}), p) for r, p in study]
+    of_patients, of_images = (_figures(benchmark, some, RESAMPLES) for some in (study, loose))
+    for name in CASES[benchmark][1]:
+        one, other = of_patients["strict", name], of_images["strict", name]
         assert one.value == pytest.approx(other.value) and one.ci_low < one.ci_high, name
         assert (one.ci_low, one.ci_high) != (other.ci_low, other.ci_high), name

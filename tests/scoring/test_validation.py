@@ -65,7 +65,7 @@ def evaluated(request, tmp_path, monkeypatch):
         source,
         None,
         None,
-        benchmark=BENCHMARKS[request.param],
+        benchmark=BENCHMARKS[request.param](),
         strategy=None,
         grammar=None,
         images_per_batch=1,
@@ -75,7 +75,7 @@ def evaluated(request, tmp_path, monkeypatch):
 
 def test_figures_are_the_benchmarks_own(evaluated):
     name, figures = evaluated
-    logged = {metric for metrics in BENCHMARKS[name].logged.values() for metric in metrics}
+    logged = {metric for metrics in BENCHMARKS[name]().layout.logged.values() for metric in metrics}
     assert set(figures) == logged | {"overlays"}
     assert figures["overlays"].shape[0] == 3
     if name == "gemex":
@@ -99,7 +99,8 @@ def test_an_image_that_cannot_be_read_is_not_drawn(tmp_path):
 def test_benchmarks_that_log_nothing_in_particular_log_all_that_is_strict():
     figures = {"paper": {"a": types.SimpleNamespace(value=1)}}
     figures["strict"] = {n: types.SimpleNamespace(value=v) for n, v in (("a", 2), ("b", None))}
-    found = replace(BENCHMARKS["vix_ray"], logged=None).logged_figures(figures)
+    vix_ray = BENCHMARKS["vix_ray"]()
+    found = replace(vix_ray, layout=replace(vix_ray.layout, logged={})).logged_figures(figures)
     assert found == [("strict", "a", 2), ("strict", "b", None)]
 
 

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tqdm import tqdm
 
@@ -16,10 +17,10 @@ from cxrjax.codecs import Codec
 from cxrjax.errors import UserError
 from cxrjax.pages.results.marks import Marker, Piece, mark_words
 from cxrjax.records import QARecord, read_records
-from cxrjax.scoring.outcomes import Outcome
+from cxrjax.scoring.benchmark import Benchmark
 from cxrjax.scoring.overlays import TUNED
 from cxrjax.scoring.predictions import Prediction, read_boxes, read_predictions
-from cxrjax.scoring.scores import Benchmark
+from cxrjax.scoring.scores import Outcome
 
 SAMPLE_SEED = 0
 
@@ -98,7 +99,7 @@ def collect_cases(
     references: Path,
     predictions: Mapping[str, Path],
     max_images: int,
-    benchmark: Benchmark | None,
+    benchmark: Benchmark[Any] | None,
     codec: Codec | None,
     marker: Marker = mark_words,
 ) -> tuple[list[Case], Overview]:
@@ -204,7 +205,7 @@ class _QuestionMaker:
         self,
         references: Path,
         predictions: Mapping[str, Path],
-        benchmark: Benchmark | None,
+        benchmark: Benchmark[Any] | None,
         codec: Codec | None,
     ) -> None:
         self.references = references

@@ -13,8 +13,8 @@ from typing import Any
 
 from cxrjax.images.decode import read_image
 from cxrjax.pages.results.cases import Case, LabelledBox, Question, SystemAnswer
-from cxrjax.scoring.outcomes import Outcome
 from cxrjax.scoring.overlays import jpeg, jpeg_data_uri
+from cxrjax.scoring.scores import Outcome
 
 IMAGES_PER_PART = 25
 # Coordinates are whole numbers, of so many to an image's side.

@@ -32,20 +32,13 @@ from cxrjax.pages.results.data import (
 )
 from cxrjax.pages.results.marks import mark_facts, mark_words
 from cxrjax.pages.results.studies import Judgements, gemex_studies
+from cxrjax.scoring.benchmark import Benchmark
 from cxrjax.scoring.overlays import COLOURS, TRUTH, system_colours
-from cxrjax.scoring.scores import Benchmark
 from cxrjax.scoring.tables import FEW, UNDEFINED
 from cxrjax.scoring.templates import template
 
 # Keys of `notes`; all are optional.
 NOTE_KEYS = ("classes_seen_by_base", "remarks", "run", "score", "missing")
-CITATIONS = {
-    "vindr_cxr_vqa": "Paper values: VinDr-CXR-VQA (arXiv 2511.00504), Tables 4 to 6.",
-    "gemex": "Paper values: GEMeX (arXiv 2411.16778), Tables 5 and 6.",
-    "vix_ray": "Paper values: ViX-Ray (arXiv 2603.15513), Table 6.",
-}
-# Benchmarks whose answers are compared fact by fact; of the others words are.
-FACTS = ("vix_ray",)
 # What a browser may load for the page: the file itself and, of the folder, scripts and pictures.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; "
 _FILE_POLICY = _POLICY + "script-src 'unsafe-inline'; img-src data:"
@@ -101,8 +94,7 @@ def write_page(
     title: str,
     inputs: Inputs,
     *,
-    benchmark: Benchmark | None = None,
-    benchmark_name: str | None = None,
+    benchmark: Benchmark[Any] | None = None,
     codec: Codec | None = None,
     max_images: int = 5000,
     pictures: str = "auto",
@@ -125,8 +117,8 @@ def write_page(
     if pictures not in PICTURES:
         raise UserError(f"pictures {pictures!r}: expected one of {', '.join(PICTURES)}")
     tables.check_metrics(inputs.metrics)
-    figures = _figures(inputs, benchmark_name)
-    by_facts = benchmark_name in FACTS
+    figures = _figures(inputs, benchmark)
+    by_facts = benchmark is not None and benchmark.layout.by_facts
     cases, overview = collect_cases(
         inputs.references,
         inputs.predictions,
@@ -136,7 +128,7 @@ def write_page(
         mark_facts if by_facts else mark_words,
     )
     studies = []
-    if benchmark_name == "gemex":
+    if benchmark is not None and benchmark.name == "gemex":
         root = None if pictures == "none" else inputs.image_root
         studies = gemex_studies(
             inputs.references, inputs.predictions, root, codec, inputs.judgements
@@ -150,7 +142,7 @@ def write_page(
             **figures,
             **content,
             title=title,
-            citation=CITATIONS.get(benchmark_name or "", ""),
+            citation=benchmark.layout.citation if benchmark else "",
             overview=overview,
             shown=len(cases),
             by_facts=by_facts,
@@ -166,7 +158,7 @@ def write_page(
     return path
 
 
-def _figures(inputs: Inputs, benchmark: str | None) -> dict[str, Any]:
+def _figures(inputs: Inputs, benchmark: Benchmark[Any] | None) -> dict[str, Any]:
     """Everything on the page that is of all questions together."""
     scored = tables.ordered_systems(inputs.metrics)
     systems = _system_views([*scored, *(n for n in inputs.predictions if n not in scored)])
@@ -190,7 +182,9 @@ def _figures(inputs: Inputs, benchmark: str | None) -> dict[str, Any]:
         "scored": [by_name[name] for name in scored],
         "answering": [by_name[name] for name in inputs.predictions],
         "ranked": ranked_system(list(inputs.predictions)),
-        "headlines": tables.headlines(benchmark, inputs.metrics, scored),
+        "headlines": tables.headlines(
+            benchmark.layout.headlines if benchmark else (), inputs.metrics, scored
+        ),
         "tables": [part for part in parts if not part.broken_down],
         "breakdowns": [part for part in parts if part.broken_down],
         "comparisons": tables.comparisons(inputs.comparisons),

@@ -17,9 +17,9 @@ from cxrjax.errors import UserError
 from cxrjax.images.decode import read_image
 from cxrjax.papers.gemex.cases import AnswerParts, case_studies, choose_cases
 from cxrjax.records import read_records
-from cxrjax.scoring.outcomes import Outcome
 from cxrjax.scoring.overlays import TRUTH, jpeg_data_uri
 from cxrjax.scoring.predictions import read_predictions
+from cxrjax.scoring.scores import Outcome
 
 PER_TYPE = 2
 VIEW_WIDTH = 400

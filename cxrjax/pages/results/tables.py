@@ -11,42 +11,11 @@ from typing import Any
 
 from cxrjax.errors import UserError
 from cxrjax.scoring.overlays import BASE, TUNED
-from cxrjax.scoring.scores import PAPER, STRICT
 from cxrjax.scoring.tables import FEW, UNDEFINED
 
 # {system: {protocol: {metric: {value, ci_low, ci_high, n}}}}: the content of metrics.json.
 Metrics = Mapping[str, Mapping[str, Mapping[str, Mapping[str, Any]]]]
 
-# Benchmark -> the figures that matter most: (protocol, metric, label, definition).
-HEADLINES: dict[str, tuple[tuple[str, str, str, str], ...]] = {
-    "vindr_cxr_vqa": (
-        (STRICT, "detection/f1@0.3", "Detection F1", "one to one, class-aware, IoU > 0.3"),
-        (STRICT, "vqa/balanced_accuracy", "Balanced accuracy", "there or not, by image and class"),
-        (STRICT, "detection/miou_tp@0.3", "Mean IoU of true positives", "how well found boxes fit"),
-        (STRICT, "parse_failure_rate", "Parse failures", "answers that cannot be read"),
-    ),
-    "gemex": (
-        (STRICT, "a_score", "A-score", "closed and choice questions answered exactly"),
-        (STRICT, "v_score", "V-score", "boxes, by the larger number of them"),
-        (STRICT, "rouge_l", "ROUGE-L", "answer and reason beside the reference"),
-        (STRICT, "parse_failure_rate", "Parse failures", "answers that cannot be read"),
-    ),
-    "cxr_qba": (
-        (STRICT, "findings/f1", "Findings F1", "findings named, beside the reference's"),
-        (STRICT, "yes_no/balanced_accuracy", "Balanced accuracy", "yes-or-no questions"),
-        (STRICT, "boxes/f1@0.3", "Boxes F1", "one to one, IoU > 0.3"),
-        (STRICT, "parse_failure_rate", "Parse failures", "answers that cannot be read"),
-    ),
-    "vix_ray": tuple(
-        (PAPER, f"{kind}/rouge_l", f"ROUGE-L, {title}", "syllables in common, mean over reports")
-        for kind, title in (
-            ("stage1/findings", "stage 1 findings"),
-            ("stage2/impression", "stage 2 impression"),
-            ("stage3/findings", "stage 3 findings"),
-            ("stage3/impression", "stage 3 impression"),
-        )
-    ),
-}
 # A corrected p below this is set in bold.
 SIGNIFICANT = 0.05
 
@@ -134,11 +103,11 @@ def ordered_systems(metrics: Metrics) -> list[str]:
 
 
 def headlines(
-    benchmark: str | None, metrics: Metrics, systems: Sequence[str]
+    chosen: Iterable[tuple[str, str, str, str]], metrics: Metrics, systems: Sequence[str]
 ) -> list[tuple[str, str, list[Cell]]]:
-    """(label, definition, a cell per system) of the benchmark's headlines that were measured."""
+    """(label, definition, a cell per system) of what was measured of `Layout.headlines`."""
     found = []
-    for protocol, metric, label, hint in HEADLINES.get(benchmark or "", ()):
+    for protocol, metric, label, hint in chosen:
         cells = [_cell(metrics, system, protocol, metric) for system in systems]
         if any(cell.value is not None for cell in cells):
             found.append((label, hint, cells))

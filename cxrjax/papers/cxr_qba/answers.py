@@ -15,8 +15,8 @@ from cxrjax.radiology_text.definitions import load_definitions
 from cxrjax.radiology_text.mention_details import UNCERTAIN, DetailedMention, DetailedReader
 from cxrjax.radiology_text.mentions import yes_or_no
 from cxrjax.records import QARecord
-from cxrjax.scoring.outcomes import Outcome
 from cxrjax.scoring.predictions import Prediction, ReadBoxes, read_boxes
+from cxrjax.scoring.scores import Outcome
 
 # A question that the answer need not repeat: "Where is the effusion?" "In the left lung."
 _PRESUPPOSES = re.compile(r"^[A-Z]\d\d_(?:where_is|how_severe_is)_")
@@ -70,7 +70,7 @@ class AnswerReader:
         """
         if prediction is None:
             nothing = np.zeros((0, 4))
-            return PredictedAnswer("", nothing, [], None, None, ("missing_prediction",))
+            return PredictedAnswer("", nothing, [], None, None, ())
         read = read_boxes(prediction, self._codec, question.height, question.width, self._source)
         plain = _without_boxes(prediction.text, read)
         mentions = self._mentions(question, plain)

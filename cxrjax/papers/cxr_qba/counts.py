@@ -5,12 +5,9 @@ Every figure of the benchmark is a function of sums, over questions, of the colu
 
 import functools
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float
-from tqdm import tqdm
 
 from cxrjax.codecs import Codec
 from cxrjax.metrics import text
@@ -20,67 +17,40 @@ from cxrjax.metrics.overlaps import find_overlaps, join_images
 from cxrjax.papers.cxr_qba.answers import AnswerReader, PredictedAnswer
 from cxrjax.papers.cxr_qba.claims import CLAIMS, STATEMENTS, SUPPORTED, Verdict
 from cxrjax.papers.cxr_qba.truth import CxrQbaQuestion, CxrQbaReferences
-from cxrjax.scoring.predictions import PROBLEMS, Prediction, check_known
+from cxrjax.scoring.benchmark import CLASSLESS_PROBLEMS, Answers, SystemCounts, count_answers
+from cxrjax.scoring.predictions import Prediction
 
 IOUS = (0.3, 0.5)
 # Pairs of sentences whose likeness is kept: most answers are in the words of a few templates.
 _KEPT_TEXTS = 1 << 14
-# Labels of boxes are not read here.
-QBA_PROBLEMS = {
-    name: told for name, told in PROBLEMS.items() if name not in ("unknown_label", "unclassed_box")
-}
 
 Boxes = Float[np.ndarray, "_ 4"]
 Column = Float[np.ndarray, "questions"]
 
 
-@dataclass
-class SystemCounts:
-    """What was counted of one system.
-
-    Attributes:
-        columns: name -> a number for each question.
-        problems: category -> how often.
-        parse_failures: failure category -> how many answers.
-    """
-
-    columns: dict[str, Column]
-    problems: Counter[str]
-    parse_failures: Counter[str]
-
-
 def count_system(
-    references: CxrQbaReferences,
-    predictions: Iterable[Prediction],
-    codec: Codec | None,
-    source: str,
+    references: CxrQbaReferences, answers: Answers, codec: Codec | None
 ) -> SystemCounts:
     """Counts one system.
 
     Args:
-        predictions: at most one for each question.
         codec: reads boxes from the text of lines without boxes.
-        source: names the predictions, for error messages.
 
     Raises:
         UserError: a prediction is for an unknown question, or has no boxes and there is no codec.
     """
-    by_id = {prediction.question_id: prediction for prediction in predictions}
-    check_known(by_id.values(), references.questions, source)
-    reader = AnswerReader(codec, source)
-    count = len(references.questions)
-    columns = {name: np.zeros(count) for name in _column_names()}
-    problems: Counter[str] = Counter(dict.fromkeys(QBA_PROBLEMS, 0))
-    failures: Counter[str] = Counter()
+    reader = AnswerReader(codec, answers.source)
     predicted: list[Boxes] = []
-    questions = tqdm(references.questions.values(), desc=f"scoring {source}", disable=None)
-    for number, question in enumerate(questions):
-        answer = reader.read(question, by_id.get(question.question_id))
-        problems.update(answer.problems)
-        failed = _parse_failed(question, answer)
-        if failed:
-            failures[str(answer.parse)] += 1
-        counted = {
+
+    def count(
+        question: CxrQbaQuestion, prediction: Prediction | None, counts: SystemCounts
+    ) -> dict[str, float]:
+        answer = reader.read(question, prediction)
+        counts.problems.update(answer.problems)
+        if failed := _parse_failed(question, answer):
+            counts.failures[str(answer.parse)] += 1
+        predicted.append(answer.boxes)
+        return {
             "questions": 1.0,
             "parse_failures": float(failed),
             **_count_findings(question, answer, reader.judge(question, answer)),
@@ -88,11 +58,13 @@ def count_system(
             **_count_boxes(question, answer),
             **_count_text(answer.text, question.text),
         }
-        for name, amount in counted.items():
-            columns[name][number] = amount
-        predicted.append(answer.boxes)
+
+    counts = count_answers(
+        references.questions, answers, count, _column_names(), CLASSLESS_PROBLEMS
+    )
     truth = [question.boxes for question in references.questions.values()]
-    return SystemCounts(columns | _match_boxes(predicted, truth), problems, failures)
+    counts.columns.update(_match_boxes(predicted, truth))
+    return counts
 
 
 def _parse_failed(question: CxrQbaQuestion, answer: PredictedAnswer) -> bool:
@@ -245,19 +217,4 @@ def _count_text(predicted: str, reference: str) -> dict[str, float]:
         "texts": 1.0,
         "rougeL": text.rouge(predicted, reference)["rougeL"],
         **{name: float(amount) for name, amount in statistics.items()},
-    }
-
-
-def clusters_of(references: CxrQbaReferences) -> list[tuple[str, str]]:
-    """Of each question."""
-    return [question.cluster for question in references.questions.values()]
-
-
-def attributes_of(
-    references: CxrQbaReferences, names: Iterable[str]
-) -> Mapping[str, list[str | None]]:
-    """Attribute -> its value for each question."""
-    return {
-        name: [question.attributes[name] for question in references.questions.values()]
-        for name in names
     }

@@ -30,156 +30,67 @@ doubt, side, severity, region), and held against the structured parts of the ref
 `n`: questions, but claims, statements and the like where a figure is a share of those.
 """
 
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 
 import numpy as np
 
-from cxrjax.codecs import Codec, get_codec
-from cxrjax.errors import UserError
 from cxrjax.files import hash_lines
 from cxrjax.metrics import classification, text
 from cxrjax.metrics.bootstrap import Estimate, Figure, Formula, Sums
 from cxrjax.papers.cxr_qba.answers import outcome
 from cxrjax.papers.cxr_qba.claims import CLAIMS, STATEMENTS
-from cxrjax.papers.cxr_qba.counts import (
-    IOUS,
-    SystemCounts,
-    attributes_of,
-    ceiling_columns,
-    clusters_of,
-    count_system,
-)
-from cxrjax.papers.cxr_qba.tables import BREAKDOWN, markdown, rows
-from cxrjax.papers.cxr_qba.truth import ATTRIBUTES, CxrQbaReferences, read_references
-from cxrjax.records import read_records
+from cxrjax.papers.cxr_qba.counts import IOUS, ceiling_columns, count_system
+from cxrjax.papers.cxr_qba.truth import CxrQbaReferences, read_question
+from cxrjax.scoring.benchmark import Answers, Benchmark, Evaluated, SystemCounts, read_references
 from cxrjax.scoring.figures import break_down, of, quotient
-from cxrjax.scoring.predictions import Prediction, read_predictions
-from cxrjax.scoring.scores import (
-    PAPER,
-    STRICT,
-    Benchmark,
-    Counted,
-    ScoreOptions,
-    Scores,
-    make_scores,
-)
+from cxrjax.scoring.scores import PAPER, STRICT, Counted, ScoreOptions
+from cxrjax.scoring.tables import all_figures, load_layout
 
 GT_MODE = "exact"
-# What a training run logs.
-LOGGED = {
-    STRICT: (
-        *("findings/f1", "findings/precision", "findings/recall", "yes_no/balanced_accuracy"),
-        *("boxes/f1@0.3", "boxes/iou", "sides/swapped", "hallucination/rate"),
-        *("text/rouge_l", "text/bleu", "parse_failure_rate"),
-    )
-}
-# In what systems are compared.
-COMPARED = (*BREAKDOWN, "boxes/f1@0.5", "hallucination/rate", "sides/swapped")
+# What figures are broken down by, and the figures that are.
+ATTRIBUTES = ("strategy", "question_type", "grade", "region", "view")
+BROKEN_DOWN = ("findings/f1", "yes_no/balanced_accuracy", "boxes/f1@0.3", "text/rouge_l")
 
 
-def score(
-    references: CxrQbaReferences,
-    systems: Mapping[str, Iterable[Prediction]],
-    codec: Codec | None = None,
-    options: ScoreOptions | None = None,
-    sources: Mapping[str, str] | None = None,
-) -> Scores:
-    """Figures of several systems on one set of references.
-
-    Args:
-        systems: name -> predictions, at most one per question.
-        codec: reads boxes from text where a prediction has none of its own.
-        options: how intervals and comparisons are made; by default 1,000 resamples from seed 0.
-        sources: system -> what its predictions are called in error messages; default: its name.
-
-    Raises:
-        UserError: predictions for unknown questions, or without boxes and codec.
-    """
+def count(
+    references: CxrQbaReferences, systems: Mapping[str, Answers], options: ScoreOptions
+) -> Evaluated:
+    """All systems counted."""
+    questions = references.questions.values()
     ceiling = ceiling_columns(references)
-    attributes = attributes_of(references, ATTRIBUTES)
+    attributes = {name: [q.attributes[name] for q in questions] for name in ATTRIBUTES}
     counted = {}
-    for name, predictions in systems.items():
-        counts = count_system(references, predictions, codec, (sources or {}).get(name, name))
-        figures = _figures(references, counts, attributes)
+    for name, answers in systems.items():
+        counts = count_system(references, answers, options.box_codec)
+        figures = _figures(counts, attributes)
         counted[name] = Counted({**counts.columns, **ceiling}, figures, dict(counts.problems))
     settings = {
-        "benchmark": "cxr_qba",
-        "datasets": references.datasets,
-        "splits": references.splits,
         "split_sha256": hash_lines(references.questions),
-        "images": references.images,
-        "questions": len(references.questions),
         "gt_mode": GT_MODE,
-        "codec": codec.name if codec else None,
-        "findings_without_definition": references.unknown_findings,
+        "codec": options.box_codec.name if options.box_codec else None,
+        "findings_without_definition": sum(q.unknown_findings for q in questions),
         "breakdowns": {
             name: sorted({value for value in values if value is not None})
             for name, values in attributes.items()
         },
     }
-    return make_scores(
-        counted,
-        clusters_of(references),
-        settings,
-        options or ScoreOptions(gt_mode=GT_MODE),
-        attributes,
-        compared={STRICT: COMPARED},
-    )
-
-
-def score_files(references: Path, predictions: Mapping[str, Path], options: ScoreOptions) -> Scores:
-    """`score` on files; the settings carry the files' hashes.
-
-    Raises:
-        UserError: a file is unusable; the message names file and line or question.
-    """
-    if options.gt_mode != GT_MODE:
-        raise UserError(
-            f"--gt_mode={options.gt_mode}: expected '{GT_MODE}', the boxes of the reference answers"
-        )
-    scores = score(
-        read_references(read_records(references), str(references)),
-        {name: read_predictions(path) for name, path in predictions.items()},
-        get_codec(options.codec) if options.codec else None,
-        options,
-        {name: str(path) for name, path in predictions.items()},
-    )
-    return scores.with_files(references, predictions)
+    return Evaluated(counted, settings, attributes)
 
 
 def _figures(
-    references: CxrQbaReferences,
-    counts: SystemCounts,
-    attributes: Mapping[str, list[str | None]],
+    counts: SystemCounts, attributes: Mapping[str, list[str | None]]
 ) -> dict[str, dict[str, Figure | Estimate]]:
-    questions = len(references.questions)
-    strict: dict[str, Figure | Estimate] = {
-        **_findings(),
-        **_yes_no(),
-        **_boxes(),
-        **_text(),
-        **_errors(),
-        "parse_failure_rate": Figure(quotient("parse_failures", "questions"), "questions"),
-    }
-    paper: dict[str, Figure | Estimate] = {
-        name: Estimate(None, None, None, 0) for name in strict if name != "parse_failure_rate"
-    }
-    shared: dict[str, Figure | Estimate] = {
-        "parse_failure_rate": strict["parse_failure_rate"],
-        **{
-            f"parse_failure_rate/{name}": Estimate(count / questions, None, None, questions)
-            for name, count in counts.parse_failures.items()
-        },
-        **{
-            f"problems/{name}": Estimate(count, None, None, questions)
-            for name, count in counts.problems.items()
-        },
-    }
+    shared = counts.figures()
     headline = {**_findings(), **_yes_no(), **_boxes(), **_text()}
+    measured = {**headline, **_errors()}
+    strict: dict[str, Figure | Estimate] = {
+        **measured,
+        "parse_failure_rate": shared["parse_failure_rate"],
+    }
     for attribute, values in attributes.items():
-        strict |= break_down({name: headline[name] for name in BREAKDOWN}, attribute, values)
-    return {PAPER: {**paper, **shared}, STRICT: {**strict, **shared}}
+        strict |= break_down({name: headline[name] for name in BROKEN_DOWN}, attribute, values)
+    nothing = Estimate(None, None, None, 0)
+    return {PAPER: {**dict.fromkeys(measured, nothing), **shared}, STRICT: {**strict, **shared}}
 
 
 def _harmonic(prefix: str) -> Formula:
@@ -292,10 +203,14 @@ def _errors() -> dict[str, Figure]:
 
 
 CXR_QBA = Benchmark(
-    score_files=score_files,
+    name="cxr_qba",
     gt_modes=(GT_MODE,),
-    markdown=markdown,
-    rows=rows,
+    layout=load_layout(str(__package__)),
+    read=lambda records, source, gt_mode: read_references(records, source, read_question),
+    count=count,
     outcome=outcome,
-    logged=LOGGED,
+    own_rows=lambda scores: [
+        {name: cell for name, cell in row.items() if name not in ("small", "difference")}
+        for row in all_figures(scores, lambda metric: metric.split("/")[0])
+    ],
 )

@@ -19,6 +19,7 @@ from cxrjax.radiology_text.definitions import Definitions, load_definitions
 from cxrjax.radiology_text.mention_details import CERTAIN, joined_side
 from cxrjax.radiology_text.mentions import yes_or_no
 from cxrjax.records import Answer, QARecord
+from cxrjax.scoring.benchmark import References, cluster_of
 
 # Questions that are answered by yes or no.
 _YES_NO = re.compile(r"^[A-Z]\d\d_(?:is|has)_")
@@ -62,6 +63,7 @@ class CxrQbaQuestion:
             neither.
         asks_yes_no: whether it is such a question.
         boxes: float64 [n, 4], of the main answers on the question's image, fractions, each once.
+        unknown_findings: tags of the answers that name no finding of the definitions.
     """
 
     question_id: str
@@ -79,61 +81,18 @@ class CxrQbaQuestion:
     yes: bool | None
     asks_yes_no: bool
     boxes: Float[np.ndarray, "n 4"]
-
-
-@dataclass(frozen=True)
-class CxrQbaReferences:
-    """Questions by id, and where they come from."""
-
-    questions: Mapping[str, CxrQbaQuestion]
-    datasets: tuple[str, ...]
-    splits: tuple[str, ...]
-    images: int
     unknown_findings: int
 
 
-# What figures are broken down by, and what the tables call it.
-ATTRIBUTES = {
-    "strategy": "strategy",
-    "question_type": "question type",
-    "grade": "grade",
-    "region": "region asked about",
-    "view": "view",
-}
-
-
-def read_references(records: Iterable[QARecord], source: str) -> CxrQbaReferences:
-    """The truth of records.
-
-    Args:
-        source: names the records, for error messages.
-
-    Raises:
-        UserError: a record without answers or image size, with an id that was there before or an
-            unusable box; or no record at all.
-    """
-    known = load_definitions().findings
-    questions: dict[str, CxrQbaQuestion] = {}
-    datasets, splits, images = set(), set(), set()
-    unknown = 0
-    for record in records:
-        if record.question_id in questions:
-            raise UserError(f"{source}: question_id {record.question_id!r} stands there twice")
-        questions[record.question_id] = read_question(record, source)
-        datasets.add(record.dataset)
-        splits.add(record.split)
-        images.add(record.image_id)
-        labels = {label for part in _parts(record.answers) for label in part.labels}
-        unknown += sum(normalised(label) not in known for label in labels)
-    if not questions:
-        raise UserError(f"{source}: holds no records: nothing to score against")
-    return CxrQbaReferences(
-        questions, tuple(sorted(datasets)), tuple(sorted(splits)), len(images), unknown
-    )
+CxrQbaReferences = References[CxrQbaQuestion]
 
 
 def read_question(record: QARecord, source: str) -> CxrQbaQuestion:
-    """The truth of one record; raises as `read_references`."""
+    """The truth of one record.
+
+    Raises:
+        UserError: a record without answers or image size, or with an unusable box.
+    """
     definitions = load_definitions()
     where = f"{source}: question {record.question_id!r}"
     if not record.answers:
@@ -165,9 +124,10 @@ def read_question(record: QARecord, source: str) -> CxrQbaQuestion:
     if asked is not None and says_no and asked not in found:
         absent |= {asked}
     region = (record.variables or {}).get("region")
+    labels = {label for part in _parts(record.answers) for label in part.labels}
     return CxrQbaQuestion(
         question_id=record.question_id,
-        cluster=("patient", record.patient_id) if record.patient_id else ("image", record.image_id),
+        cluster=cluster_of(record),
         attributes={
             "strategy": record.question_strategy,
             "question_type": record.question_type,
@@ -191,6 +151,7 @@ def read_question(record: QARecord, source: str) -> CxrQbaQuestion:
         yes=yes,
         asks_yes_no=asks_yes_no,
         boxes=_boxes(record, main, where),
+        unknown_findings=sum(normalised(label) not in definitions.findings for label in labels),
     )
 
 

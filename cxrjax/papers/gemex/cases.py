@@ -12,13 +12,12 @@ import numpy as np
 from jaxtyping import Float
 
 from cxrjax.codecs import Codec
-from cxrjax.metrics.localization import v_score
-from cxrjax.papers.gemex.counts import read_answer, without_boxes
+from cxrjax.papers.gemex.counts import outcome, read_answer, without_boxes
 from cxrjax.papers.gemex.dialogue import QUESTION_TYPES, parse_answer
 from cxrjax.papers.gemex.truth import read_question
 from cxrjax.records import QARecord
-from cxrjax.scoring.outcomes import Outcome
 from cxrjax.scoring.predictions import Prediction
+from cxrjax.scoring.scores import Outcome
 
 
 @dataclass(frozen=True)
@@ -105,23 +104,6 @@ def case_studies(
             )
         )
     return cases
-
-
-def outcome(record: QARecord, prediction: Prediction, codec: Codec | None) -> Outcome:
-    """What came of one question."""
-    question = read_question(record, record.question_id)
-    answer = read_answer(question, prediction, codec, record.question_id)
-    iou = None
-    if len(question.boxes) or len(answer.boxes.boxes):
-        iou = v_score(answer.boxes.boxes, question.boxes).strict
-    if question.key is None:
-        return Outcome(None, iou, ", ".join(answer.failures))
-    true = ", ".join(sorted(question.key))
-    if answer.named is None or answer.named.options is None:
-        return Outcome(False, iou, f"answer could not be matched to an option; it is {true}")
-    said = ", ".join(sorted(answer.named.options))
-    right = answer.named.options == question.key
-    return Outcome(right, iou, f"said {said}" if right else f"said {said}; it is {true}")
 
 
 def _system_answer(

@@ -4,14 +4,12 @@ Everything that a figure of GEMeX needs is a sum over questions of the columns m
 """
 
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
 import numpy as np
 from jaxtyping import Float
-from tqdm import tqdm
 
 from cxrjax.codecs import CODECS, FAILURE_CATEGORIES, Codec
 from cxrjax.codecs.prose import SIDE
@@ -22,15 +20,14 @@ from cxrjax.metrics.localization import v_score
 from cxrjax.metrics.text import bleu_statistics, rouge
 from cxrjax.papers.gemex.choices import NamedOptions, chance, jaccard, named_options
 from cxrjax.papers.gemex.dialogue import AnswerFailure, parse_answer
-from cxrjax.papers.gemex.truth import GemexQuestion, GemexReferences
+from cxrjax.papers.gemex.truth import GemexQuestion, GemexReferences, read_question
+from cxrjax.records import QARecord
+from cxrjax.scoring.benchmark import CLASSLESS_PROBLEMS, Answers, SystemCounts, count_answers
 from cxrjax.scoring.bert_score import BertScore
-from cxrjax.scoring.judge_failures import count_judge_failures
-from cxrjax.scoring.predictions import PROBLEMS, Prediction, ReadBoxes, check_known, read_boxes
+from cxrjax.scoring.figures import count_judge_failures
+from cxrjax.scoring.predictions import Prediction, ReadBoxes, read_boxes
+from cxrjax.scoring.scores import Outcome
 
-# GEMeX's boxes have no classes.
-GEMEX_PROBLEMS = {
-    name: told for name, told in PROBLEMS.items() if name not in ("unknown_label", "unclassed_box")
-}
 # A reason or location without its tag is a matter of form (`in_form`), not of reading.
 CATEGORIES: tuple[str, ...] = (
     *(name for name in get_args(AnswerFailure) if name not in ("no_reason", "no_location")),
@@ -39,6 +36,12 @@ CATEGORIES: tuple[str, ...] = (
 BLEU_1 = ("predicted", "reference", "match1", "total1")
 # Columns of ratings: the marks of the paper's order, and those of both orders together.
 REFERENCE_FIRST, BOTH_ORDERS = "reference_first", "both_orders"
+
+_COLUMNS = (
+    *("questions", "in_form", "parse_failures", "keyed", "named", "right", "jaccard", "found"),
+    *("wrong", "missed", "chance", "boxed", "no_boxes_at_all", "v_strict", "v_lenient", "v_truth"),
+    *("rouge_l", *BLEU_1),
+)
 
 Columns = dict[str, Float[np.ndarray, " questions"]]
 Score = Callable[[Sequence[tuple[str, str]]], list[BertScore]]
@@ -63,24 +66,6 @@ class ReadAnswer:
     failures: tuple[str, ...]
     in_form: bool
     missing: bool = False
-
-
-@dataclass
-class SystemCounts:
-    """What was counted of one system.
-
-    Attributes:
-        columns: name -> a number for each question, in the references' order.
-        confidence: probability of each question's text, NaN where it is not known.
-        problems: category of `GEMEX_PROBLEMS`, and of `JUDGE_PROBLEMS` where a judge was asked ->
-            how often.
-        failures: category of `CATEGORIES` -> how many answers.
-    """
-
-    columns: Columns
-    confidence: Float[np.ndarray, " questions"]
-    problems: Counter[str]
-    failures: Counter[str]
 
 
 # Of the codecs `paligemma` and `vindr_px`, in which our models may write GEMeX's boxes.
@@ -152,9 +137,8 @@ def without_boxes(text: str) -> str:
 
 def count_system(
     references: GemexReferences,
-    predictions: Iterable[Prediction],
+    answers: Answers,
     codec: Codec | None,
-    source: str,
     *,
     system: str,
     judge: Judge | None = None,
@@ -163,46 +147,39 @@ def count_system(
     """Counts one system.
 
     Args:
-        predictions: at most one for each question.
         codec: as of `read_answer`.
-        source: names the predictions, for error messages.
         judge, bert_score: asked where given.
 
     Raises:
         UserError: a prediction is for an unknown question, or cannot be read without a size; the
             judge cannot be asked.
     """
-    by_id = {prediction.question_id: prediction for prediction in predictions}
-    check_known(by_id.values(), references.questions, source)
-    asked = list(references.questions.values())
-    rows: dict[str, list[float]] = {}
-    problems = Counter(dict.fromkeys(GEMEX_PROBLEMS, 0))
-    failures = Counter(dict.fromkeys(CATEGORIES, 0))
-    confidence = np.full(len(asked), np.nan)
     pairs: list[tuple[str, str]] = []
-    for row, question in enumerate(tqdm(asked, desc=f"scoring {source}", disable=None)):
+
+    def count(
+        question: GemexQuestion, prediction: Prediction | None, counts: SystemCounts
+    ) -> Mapping[str, float]:
         answer = _NOTHING
-        if (prediction := by_id.get(question.question_id)) is not None:
-            answer = read_answer(question, prediction, codec, source)
-            if prediction.answer_probability is not None:
-                confidence[row] = prediction.answer_probability
-        problems["missing_prediction"] += answer.missing
-        problems["blank_answer"] += not (
-            answer.missing or answer.text.strip() or len(answer.boxes.boxes)
-        )
-        problems.update(name for name in answer.boxes.problems if name in GEMEX_PROBLEMS)
-        failures.update(answer.failures)
-        for name, value in _counts(question, answer).items():
-            rows.setdefault(name, []).append(value)
+        if prediction is not None:
+            answer = read_answer(question, prediction, codec, answers.source)
+            said = answer.text.strip() or len(answer.boxes.boxes)
+            counts.problems["blank_answer"] += not said
+        counts.problems.update(n for n in answer.boxes.problems if n in CLASSLESS_PROBLEMS)
+        counts.failures.update(answer.failures)
         pairs.append((answer.text, question.text))
-    columns = {name: np.asarray(values, np.float64) for name, values in rows.items()}
+        return _counts(question, answer)
+
+    counts = count_answers(
+        references.questions, answers, count, _COLUMNS, CLASSLESS_PROBLEMS, CATEGORIES
+    )
     if bert_score is not None:
-        columns["bert_score"] = np.array([score.f1 for score in bert_score(pairs)])
+        counts.columns["bert_score"] = np.array([score.f1 for score in bert_score(pairs)])
     if judge is not None:
+        asked = list(references.questions.values())
         ratings, judge_problems = _ratings(judge, asked, pairs, system)
-        columns |= ratings
-        problems.update(judge_problems)
-    return SystemCounts(columns, confidence, problems, failures)
+        counts.columns.update(ratings)
+        counts.problems.update(judge_problems)
+    return counts
 
 
 def _counts(question: GemexQuestion, answer: ReadAnswer) -> Mapping[str, float]:
@@ -216,7 +193,7 @@ def _counts(question: GemexQuestion, answer: ReadAnswer) -> Mapping[str, float]:
     return {
         "questions": 1,
         "in_form": answer.in_form,
-        "failed": bool(answer.failures),
+        "parse_failures": bool(answer.failures),
         "keyed": key is not None,
         "named": key is not None and named is not None,
         "right": key is not None and named == key,
@@ -276,3 +253,20 @@ def _ratings(
                 f"{rating}/capped/{kind}": np.minimum(ratio, 1.0) * here,
             }
     return columns, count_judge_failures(score.failure for score in scores)
+
+
+def outcome(record: QARecord, prediction: Prediction, codec: Codec | None) -> Outcome:
+    """What came of one question."""
+    question = read_question(record, record.question_id)
+    answer = read_answer(question, prediction, codec, record.question_id)
+    iou = None
+    if len(question.boxes) or len(answer.boxes.boxes):
+        iou = v_score(answer.boxes.boxes, question.boxes).strict
+    if question.key is None:
+        return Outcome(None, iou, ", ".join(answer.failures))
+    true = ", ".join(sorted(question.key))
+    if answer.named is None or answer.named.options is None:
+        return Outcome(False, iou, f"answer could not be matched to an option; it is {true}")
+    said = ", ".join(sorted(answer.named.options))
+    right = answer.named.options == question.key
+    return Outcome(right, iou, f"said {said}" if right else f"said {said}; it is {true}")

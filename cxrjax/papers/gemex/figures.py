@@ -25,140 +25,76 @@ own, else those that the codec (default: `gemex`) finds in its text.
 A prediction that is missing is wrong everywhere. `n`: questions; of A-scores, those with options.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from cxrjax.codecs import get_codec
-from cxrjax.errors import UserError
-from cxrjax.files import hash_lines
 from cxrjax.language_model.judges import metric_name
 from cxrjax.metrics import classification
-from cxrjax.metrics.bootstrap import Attributes, Columns, Estimate, Figure, Formula, Sums
+from cxrjax.metrics.bootstrap import Attributes, Estimate, Figure, Formula, Sums
 from cxrjax.metrics.text import bleu
-from cxrjax.papers.gemex.cases import outcome
 from cxrjax.papers.gemex.counts import (
     BLEU_1,
     BOTH_ORDERS,
-    GEMEX_PROBLEMS,
     REFERENCE_FIRST,
-    SystemCounts,
     count_system,
+    outcome,
 )
 from cxrjax.papers.gemex.dialogue import QUESTION_TYPES
-from cxrjax.papers.gemex.tables import BROKEN_DOWN_BY, TABLES, markdown, rows
-from cxrjax.papers.gemex.truth import GemexReferences, read_references
+from cxrjax.papers.gemex.truth import GemexReferences, read_question
 from cxrjax.papers.sources.regions import load_regions
-from cxrjax.records import read_records
+from cxrjax.scoring.benchmark import Answers, Benchmark, Evaluated, SystemCounts, read_references
 from cxrjax.scoring.bert_score import BertScorer
-from cxrjax.scoring.figures import answer_calibration, break_down, of, quotient
-from cxrjax.scoring.judge_failures import judge_failure_rate, judged_mean
-from cxrjax.scoring.predictions import Prediction, read_predictions
-from cxrjax.scoring.scores import (
-    PAPER,
-    STRICT,
-    Benchmark,
-    Counted,
-    ScoreOptions,
-    Scores,
-    make_scores,
+from cxrjax.scoring.figures import (
+    break_down,
+    judge_failure_rate,
+    judged_mean,
+    of,
+    quotient,
 )
-from cxrjax.scoring.tables import table_metrics
+from cxrjax.scoring.scores import PAPER, STRICT, Counted, ScoreOptions, Scores
+from cxrjax.scoring.tables import load_layout
 
 GT_MODE = "exact"
-# What a training run logs.
-LOGGED = (
-    "a_score",
-    "v_score",
-    "rouge_l",
-    "bleu_1",
-    *(f"by_question_type/a_score/{kind}" for kind in QUESTION_TYPES if kind != "open_ended"),
-    *(f"by_question_type/v_score/{kind}" for kind in QUESTION_TYPES),
-    "parse_failure_rate",
-    "in_form_rate",
-)
+BROKEN_DOWN_BY = ("content_type", "view", "sex", "age")
 KEYED_TYPES = tuple(kind for kind in QUESTION_TYPES if kind != "open_ended")
 _NO_FIGURE = Estimate(None, None, None, 0)
 
 Named = dict[str, Figure | Estimate]
 
 
-def score(
-    references: GemexReferences,
-    systems: Mapping[str, Iterable[Prediction]],
-    options: ScoreOptions,
-    sources: Mapping[str, str] | None = None,
-) -> Scores:
-    """Figures of several systems on one set of references.
-
-    Args:
-        systems: name -> predictions, at most one per question.
-        sources: system -> what its predictions are called in error messages; default: its name.
-
-    Raises:
-        UserError: predictions for unknown questions, or options that cannot be used.
-    """
-    if options.gt_mode != GT_MODE:
-        raise UserError(
-            f"--gt_mode={options.gt_mode}: expected '{GT_MODE}', the answers' own boxes"
-        )
-    codec = get_codec(options.codec) if options.codec else None
+def count(
+    references: GemexReferences, systems: Mapping[str, Answers], options: ScoreOptions
+) -> Evaluated:
+    """All systems counted."""
+    codec, judge = options.box_codec, options.judge
     bert_score = BertScorer(options.bert_score) if options.bert_score else None
-    judge = options.judge
     attributes = _attributes(references)
     counted = {}
-    for name, predictions in systems.items():
+    for name, answers in systems.items():
         counts = count_system(
-            references,
-            predictions,
-            codec,
-            (sources or {}).get(name, name),
-            system=name,
-            judge=judge,
-            bert_score=bert_score,
+            references, answers, codec, system=name, judge=judge, bert_score=bert_score
         )
-        figures = _figures(references, counts, attributes)
-        calibrated, calibration, curves = _calibration(counts)
+        figures = _figures(counts, attributes)
+        # By the probability of the whole text, of answers with options.
+        calibrated, calibration, curves = counts.calibration("right", "keyed")
         figures[STRICT] |= calibration
         if judge is not None:
-            ratings = _ratings(counts)
-            for protocol, named in ratings.items():
+            for protocol, named in _ratings(counts).items():
                 figures[protocol] |= {metric_name(judge, n): f for n, f in named.items()}
         counted[name] = Counted(
             {**counts.columns, **calibrated}, figures, dict(counts.problems), curves
         )
+    questions = references.questions.values()
     settings = {
-        "benchmark": "gemex",
-        "datasets": references.datasets,
-        "splits": references.splits,
-        "split_sha256": hash_lines(references.images),
-        "images": len(references.images),
-        "questions": len(references.questions),
-        "questions_without_key": references.without_key,
+        "questions_without_key": sum(q.kind in KEYED_TYPES and q.key is None for q in questions),
         "gt_mode": GT_MODE,
         "codec": (codec.name if codec else "gemex") + ", where a line has no boxes",
         "bert_score": bert_score.name if bert_score else None,
         "surrogate_judge": judge is not None and judge.surrogate,
     }
-    clusters = [question.cluster for question in references.questions.values()]
-    return make_scores(
-        counted, clusters, settings, options, attributes, compared=table_metrics(TABLES)
-    )
-
-
-def score_files(references: Path, predictions: Mapping[str, Path], options: ScoreOptions) -> Scores:
-    """`score` on files; the settings carry the files' hashes.
-
-    Raises:
-        UserError: a file is unusable; the message names file and line or question.
-    """
-    true = read_references(read_records(references), str(references))
-    systems = {name: read_predictions(path) for name, path in predictions.items()}
-    sources = {name: str(path) for name, path in predictions.items()}
-    return score(true, systems, options, sources).with_files(references, predictions)
+    return Evaluated(counted, settings, attributes)
 
 
 def _attributes(references: GemexReferences) -> Attributes:
@@ -176,20 +112,9 @@ def _attributes(references: GemexReferences) -> Attributes:
     }
 
 
-def _figures(
-    references: GemexReferences, counts: SystemCounts, attributes: Attributes
-) -> dict[str, Named]:
-    n = len(references.questions)
+def _figures(counts: SystemCounts, attributes: Attributes) -> dict[str, Named]:
     shared: Named = {
-        "parse_failure_rate": Figure(quotient("failed", "questions"), "questions"),
-        **{
-            f"parse_failure_rate/{name}": Estimate(count / n, None, None, n)
-            for name, count in counts.failures.items()
-        },
-        **{
-            f"problems/{name}": Estimate(counts.problems[name], None, None, n)
-            for name in GEMEX_PROBLEMS
-        },
+        **counts.figures(),
         "in_form_rate": Figure(quotient("in_form", "questions"), "questions"),
         **dict.fromkeys(_rating_names(), _NO_FIGURE),
     }
@@ -246,21 +171,13 @@ def _other_figures(protocol: str, counts: SystemCounts) -> dict[str, Figure]:
         "v_score_lenient": lenient,
         "v_score_truth": quotient("v_truth", "questions"),
         "boxes_on_neither_side": quotient("no_boxes_at_all", "questions"),
-        "parse_failure_rate": quotient("failed", "questions"),
+        "parse_failure_rate": quotient("parse_failures", "questions"),
         "rouge_l": quotient("rouge_l", "questions"),
         "bleu_1": lambda sums: bleu({name: sums[name] for name in BLEU_1}, order=1),
     }
     if "bert_score" in counts.columns:
         formulas["bert_score"] = quotient("bert_score", "questions")
     return {name: Figure(formula, "questions") for name, formula in formulas.items()}
-
-
-def _calibration(counts: SystemCounts) -> tuple[Columns, Named, dict[str, Any]]:
-    """How sure answers with options are, by the probability of their whole text, against A."""
-    known = np.flatnonzero(np.isfinite(counts.confidence) & (counts.columns["keyed"] > 0))
-    return answer_calibration(
-        counts.confidence[known], counts.columns["right"][known], known, len(counts.confidence)
-    )
 
 
 def _ratings(counts: SystemCounts) -> dict[str, Named]:
@@ -312,13 +229,31 @@ def _mean_of(formulas: list[Formula]) -> Formula:
     return mean
 
 
+def _words(scores: Scores) -> dict[str, str]:
+    """What the heading says of models and keys."""
+    settings = scores.settings
+    judged = "no judge was asked (--judge), so that there is no AR-score"
+    if "judge" in settings:
+        judged = f"judge: {settings['judge']}"
+        if settings["surrogate_judge"]:
+            judged += ", in a judge's place, so that there is no AR-score"
+    without = settings["questions_without_key"]
+    return {
+        "judged": judged,
+        "bert_score": settings["bert_score"] or "no model was given (--bertscore_model)",
+        "unkeyed": f"\n{without:,} references name no option: no A-score is taken of them.\n"
+        if without
+        else "",
+    }
+
+
 GEMEX = Benchmark(
-    score_files=score_files,
+    name="gemex",
     gt_modes=(GT_MODE,),
-    markdown=markdown,
-    rows=rows,
+    layout=load_layout(str(__package__)),
+    read=lambda records, source, gt_mode: read_references(records, source, read_question),
+    count=count,
     outcome=outcome,
-    uses_judge=True,
-    uses_bert_score=True,
-    logged={STRICT: LOGGED},
+    words=_words,
+    uses=frozenset({"codec", "judge", "bert_score"}),
 )

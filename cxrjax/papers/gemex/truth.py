@@ -1,6 +1,6 @@
 """The questions of a GEMeX references file and what is true, ready to be scored."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +13,7 @@ from cxrjax.papers.gemex.dialogue import QUESTION_TYPES, human_text, parse_answe
 from cxrjax.papers.gemex.native import EXTRA_FIELDS, REPORT_FIELD
 from cxrjax.papers.sources.regions import load_regions
 from cxrjax.records import QARecord
+from cxrjax.scoring.benchmark import References, cluster_of
 from cxrjax.scoring.figures import image_attributes
 
 # Of a box's edge beyond its image, as a fraction: rounding of pixels.
@@ -49,62 +50,15 @@ class GemexQuestion:
     attributes: Mapping[str, str | None]
     report: str
 
-    @property
-    def has_key(self) -> bool:
-        return self.key is not None
 
-
-@dataclass(frozen=True)
-class GemexReferences:
-    """Attributes:
-    questions: by their ids, in the file's order.
-    images: the images' ids, in the file's order.
-    datasets, splits: of the records.
-    """
-
-    questions: dict[str, GemexQuestion]
-    images: tuple[str, ...]
-    datasets: tuple[str, ...]
-    splits: tuple[str, ...]
-
-    @property
-    def without_key(self) -> int:
-        """Closed and choice questions whose reference answer cannot be read."""
-        return sum(q.kind != "open_ended" and not q.has_key for q in self.questions.values())
-
-
-def read_references(records: Iterable[QARecord], source: str) -> GemexReferences:
-    """Questions of the records.
-
-    Args:
-        records: of one split, answers included; boxes in `boxes_by_image`, or in the answer's text
-            as GEMeX writes them.
-        source: names the file, for error messages.
-
-    Raises:
-        UserError: no records, a repeated question, one of another type or without an answer, or a
-            box outside its image.
-    """
-    questions: dict[str, GemexQuestion] = {}
-    images: dict[str, None] = {}
-    datasets, splits = set(), set()
-    for record in records:
-        if record.question_id in questions:
-            raise UserError(f"{source}: question_id {record.question_id!r} stands there twice")
-        questions[record.question_id] = read_question(record, source)
-        images[record.image_id] = None
-        datasets.add(record.dataset)
-        splits.add(record.split)
-    if not questions:
-        raise UserError(f"{source}: holds no records: nothing to score against")
-    return GemexReferences(questions, tuple(images), tuple(sorted(datasets)), tuple(sorted(splits)))
+GemexReferences = References[GemexQuestion]
 
 
 def read_question(record: QARecord, source: str) -> GemexQuestion:
-    """One record.
+    """One record, its boxes in `boxes_by_image`, or in its text as GEMeX writes them.
 
     Raises:
-        UserError: as `read_references`.
+        UserError: another type of question, no answer, or a box outside its image.
     """
     if record.question_type not in QUESTION_TYPES:
         raise _error(
@@ -127,9 +81,7 @@ def read_question(record: QARecord, source: str) -> GemexQuestion:
         text=" ".join(filter(None, (parsed.answer, record.reason or parsed.reason))),
         boxes=_boxes(record, source),
         image_hw=record.image_hw,
-        cluster=(
-            ("patient", record.patient_id) if record.patient_id else ("image", record.image_id)
-        ),
+        cluster=cluster_of(record),
         regions=tuple(dict.fromkeys(name for name in named if name)),
         attributes={"content_type": record.content_type, **image_attributes(record)},
         report=str(extra.get(REPORT_FIELD, "")) if isinstance(extra, dict) else "",

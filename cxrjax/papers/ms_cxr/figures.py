@@ -14,131 +14,122 @@ A map without any noise has an infinite CNR where its means differ; it is left o
 """
 
 import collections
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float
 
-from cxrjax.codecs import Codec, get_codec
+from cxrjax.codecs import Codec
 from cxrjax.errors import UserError
 from cxrjax.metrics.bootstrap import Estimate, Figure, Formula, Sums
 from cxrjax.metrics.classification import ratio
 from cxrjax.metrics.localization import contrast_to_noise, region_areas, region_iou, region_mask
 from cxrjax.papers.ms_cxr.native import FINDINGS
-from cxrjax.records import QARecord, read_records
-from cxrjax.scoring import tables
-from cxrjax.scoring.figures import quotient
-from cxrjax.scoring.predictions import PROBLEMS, check_known, read_boxes, read_predictions
-from cxrjax.scoring.scores import (
-    PAPER,
-    STRICT,
+from cxrjax.records import QARecord
+from cxrjax.scoring.benchmark import (
+    Answers,
     Benchmark,
-    Counted,
-    ScoreOptions,
-    Scores,
-    make_scores,
+    Evaluated,
+    References,
+    SystemCounts,
+    cluster_of,
+    count_answers,
+    read_references,
 )
+from cxrjax.scoring.figures import quotient
+from cxrjax.scoring.predictions import PROBLEMS, Prediction, read_boxes
+from cxrjax.scoring.scores import PAPER, STRICT, Counted, ScoreOptions
+from cxrjax.scoring.tables import load_layout
 
 GT_MODE = "exact"
-MS_CXR_PROBLEMS = {
-    **PROBLEMS,
-    "unusable_map": "heat map with numbers that are not finite, or no cell in or none out of the "
-    "true boxes; as if there were none",
-    "noiseless_map": "heat map of one number inside and another outside; no finite CNR, left out",
-}
 # Metric -> its column, and under each protocol the column of what it is the mean over.
 _METRICS = {
     "miou": ("iou", {PAPER: "answered", STRICT: "asked"}),
-    **{name: (name, {PAPER: "mapped", STRICT: "to_map"}) for name in ("cnr", "cnr_signed")},
+    "cnr": ("cnr", {PAPER: "mapped", STRICT: "to_map"}),
+    "cnr_signed": ("cnr_signed", {PAPER: "mapped", STRICT: "to_map"}),
 }
-
-
-def _table(metric: str, title: str) -> tables.PaperTable:
-    columns = [
-        tables.Column(name, dict.fromkeys((PAPER, STRICT), f"{metric}/{name}")) for name in FINDINGS
-    ]
-    mean = tables.Column("Mean", dict.fromkeys((PAPER, STRICT), metric))
-    # The paper's values are of other systems on heat maps, and none is copied here unverified.
-    return tables.PaperTable(metric, title, (*columns, mean), {})
-
-
-TABLES = (
-    _table("miou", "mIoU of the regions of boxes"),
-    _table("cnr", "CNR of heat maps, unsigned"),
-    _table("cnr_signed", "CNR of heat maps, signed"),
+_COLUMNS = (
+    *("iou", "cnr", "cnr_signed", "asked", "answered", "mapped", "to_map", "parse_failures"),
+    "phrases",
 )
 
 
-def score_files(references: Path, predictions: Mapping[str, Path], options: ScoreOptions) -> Scores:
-    """Figures of several systems on one set of references.
+@dataclass(frozen=True)
+class Phrase:
+    """A phrase with its finding, and its true boxes in pixels of an image of `image_hw`."""
+
+    question_id: str
+    cluster: tuple[str, str]
+    finding: str
+    boxes: Float[np.ndarray, "n 4"]
+    image_hw: tuple[int, int]
+
+
+def read_phrase(record: QARecord, source: str) -> Phrase:
+    """The truth of one record.
 
     Raises:
-        UserError: a file is unusable; the message names file and line or question.
+        UserError: a record without a finding of MS-CXR, boxes or size.
     """
-    if options.gt_mode != GT_MODE:
-        raise UserError(f"--gt_mode={options.gt_mode}: expected '{GT_MODE}', the phrases' boxes")
-    records = list(read_records(references))
-    for record in records:
-        _check(record, references)
-    codec = get_codec(options.codec) if options.codec else None
-    counted = {name: _count(records, path, codec) for name, path in predictions.items()}
-    settings = {
-        "benchmark": "ms_cxr",
-        **{f"{k}s": sorted({getattr(r, k) for r in records}) for k in ("dataset", "split")},
-        "images": len({record.image_id for record in records}),
-        "questions": len(records),
-        "gt_mode": GT_MODE,
-        "codec": codec.name if codec else None,
-    }
-    clusters = [
-        ("patient", r.patient_id) if r.patient_id else ("image", r.image_id) for r in records
-    ]
-    compared = tables.table_metrics(TABLES)
-    scores = make_scores(counted, clusters, settings, options, compared=compared)
-    return scores.with_files(references, predictions)
-
-
-def _check(record: QARecord, source: Path) -> None:
     if record.gt_finding not in FINDINGS or not record.boxes or not record.image_hw:
         raise UserError(
             f"{source}: question {record.question_id} has gt_finding {record.gt_finding!r}, "
             f"{len(record.boxes)} boxes and image_hw {record.image_hw}; expected one of MS-CXR's "
             "findings, boxes and a size: give records/<split>.jsonl of --dataset=ms_cxr"
         )
+    boxes = np.array(record.boxes, np.float64)
+    cluster = cluster_of(record)
+    return Phrase(record.question_id, cluster, record.gt_finding, boxes, record.image_hw)
 
 
-def _count(records: Sequence[QARecord], path: Path, codec: Codec | None) -> Counted:
-    predictions = {prediction.question_id: prediction for prediction in read_predictions(path)}
-    check_known(predictions.values(), {r.question_id: r for r in records}, str(path))
-    maps = _heat_maps(path)
-    problems = collections.Counter(dict.fromkeys(MS_CXR_PROBLEMS, 0))
-    rows = []
-    for record in records:
-        rows.append(row := {"asked": 1.0, "to_map": float(bool(maps)), "failed": 1.0})
-        prediction = predictions.get(record.question_id)
+def count(
+    references: References[Phrase], systems: Mapping[str, Answers], options: ScoreOptions
+) -> Evaluated:
+    """All systems counted."""
+    codec = options.box_codec
+    counted = {name: _count(references, answers, codec) for name, answers in systems.items()}
+    return Evaluated(counted, {"gt_mode": GT_MODE, "codec": codec.name if codec else None})
+
+
+def _count(references: References[Phrase], answers: Answers, codec: Codec | None) -> Counted:
+    lines = list(answers.predictions)
+    maps = any(line.heat_map is not None for line in lines)
+    # Without mIoU is only a system of heat maps alone: no line has boxes, be it none, or text.
+    boxed = not maps or any(line.boxes is not None or line.heat_map is None for line in lines)
+    nothing = {"asked": float(boxed), "to_map": float(maps), "parse_failures": 1.0, "phrases": 1.0}
+
+    def of_phrase(
+        phrase: Phrase, prediction: Prediction | None, counts: SystemCounts
+    ) -> Mapping[str, float]:
+        row, problems = dict(nothing), counts.problems
         if prediction is None:
-            problems["missing_prediction"] += 1
-            continue
-        named = maps.get(record.question_id)
+            return row
+        named = prediction.heat_map is not None
         if prediction.boxes is None and named:
             prediction = replace(prediction, boxes=np.zeros((0, 4)))
-        height, width = record.image_hw or (0, 0)
-        true = np.array(record.boxes, np.float64)
-        read = read_boxes(prediction, codec, height, width, str(path))
-        areas = region_areas(read.boxes * [width, height, width, height], true)
+        height, width = phrase.image_hw
+        read = read_boxes(prediction, codec, height, width, answers.source)
+        areas = region_areas(read.boxes * [width, height, width, height], phrase.boxes)
         problems.update(read.problems)
         problems["blank_answer"] += not (prediction.text.strip() or len(read.boxes) or named)
-        row["failed"] = float(read.parse != "ok")
+        row["parse_failures"] = float(read.parse != "ok")
         row |= {"iou": float(region_iou(*areas)), "answered": float(len(read.boxes) > 0)}
         if named:
-            _add_contrast(row, _load_map(*named), true, (height, width), problems)
-    if maps and not any(row.get("answered") for row in rows):
-        for row in rows:  # a system of heat maps alone
-            row["asked"] = 0.0
-    return Counted(*_figures([record.gt_finding for record in records], rows), problems)
+            heat = _load_map(Path(answers.source).parent, prediction)
+            _add_contrast(row, heat, phrase.boxes, phrase.image_hw, problems)
+        return row
+
+    problems = (*PROBLEMS, "unusable_map", "noiseless_map")
+    counts = count_answers(
+        references.questions, answers._replace(predictions=lines), of_phrase, _COLUMNS, problems
+    )
+    for finding in FINDINGS:
+        here = np.array([phrase.finding == finding for phrase in references.questions.values()])
+        counts.columns |= {f"{finding}/{name}": counts.columns[name] * here for name in _COLUMNS}
+    figures = {protocol: _figures(protocol) for protocol in (PAPER, STRICT)}
+    return Counted(counts.columns, figures, dict(counts.problems))
 
 
 def _add_contrast(
@@ -158,57 +149,36 @@ def _add_contrast(
         row["to_map"] = 0.0
 
 
-def _heat_maps(path: Path) -> dict[str, tuple[Path, str]]:
-    """Question id -> heat map and the line that names it; the lines are checked already."""
-    maps = {}
-    for number, line in enumerate(path.read_bytes().split(b"\n"), start=1):
-        fields = json.loads(line) if line.strip() else {}
-        if (name := fields.get("heat_map")) is not None:
-            where = f"{path}:{number}"
-            if not isinstance(name, str):
-                raise UserError(f"{where}: heat_map is {name!r}; expected the path of a .npy file")
-            maps[fields["question_id"]] = (path.parent / name, where)
-    return maps
-
-
-def _load_map(file: Path, where: str) -> Float[np.ndarray, "h w"]:
+def _load_map(folder: Path, prediction: Prediction) -> Float[np.ndarray, "h w"]:
+    where, name = prediction.where, prediction.heat_map
+    if not isinstance(name, str):
+        raise UserError(f"{where}: heat_map is {name!r}; expected the path of a .npy file")
     expected = "expected [h, w] real numbers by numpy.save, at a path relative to the predictions"
     try:
-        heat = np.load(file, allow_pickle=False)
+        heat = np.load(folder / name, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         reason = getattr(error, "strerror", None) or "no .npy file of numbers"
-        raise UserError(f"{where}: heat map {file}: {reason}; {expected}") from None
+        raise UserError(f"{where}: heat map {folder / name}: {reason}; {expected}") from None
     if getattr(heat, "ndim", 0) != 2 or heat.dtype.kind not in "fiu":
         found = getattr(heat, "shape", "a .npz")
-        raise UserError(f"{where}: heat map {file}: {found}; {expected}")
+        raise UserError(f"{where}: heat map {folder / name}: {found}; {expected}")
     return heat.astype(np.float64)
 
 
-def _figures(
-    findings: Sequence[str | None], rows: Sequence[Mapping[str, float]]
-) -> tuple[dict[str, np.ndarray], dict[str, dict[str, Figure | Estimate]]]:
-    """Columns over the phrases, `<column>` and `<finding>/<column>`, and what is made of them."""
-    used = ("iou", "cnr", "cnr_signed", "asked", "answered", "mapped", "to_map", "failed")
-    columns = {key: np.array([row.get(key, 0.0) for row in rows]) for key in used}
-    columns["phrases"] = np.ones(len(rows))
-    for finding in FINDINGS:
-        here = np.array([name == finding for name in findings])
-        columns |= {f"{finding}/{key}": columns[key] * here for key in used}
-    figures: dict[str, dict[str, Figure | Estimate]] = {}
-    for protocol in (PAPER, STRICT):
-        named: dict[str, Figure | Estimate] = {}
-        for metric, (top, bottoms) in _METRICS.items():
-            bottom = bottoms[protocol]
-            for finding in FINDINGS:
-                of_finding = f"{finding}/{bottom}"
-                formula = quotient(f"{finding}/{top}", of_finding)
-                named[f"{metric}/{finding}"] = Figure(formula, of_finding)
-            named[metric] = Figure(_mean_of_findings(top, bottom), bottom)
-        bottom = _METRICS["miou"][1][protocol]
-        named["miou_phrases"] = Figure(quotient("iou", bottom), bottom)
-        named["parse_failure_rate"] = Figure(quotient("failed", "phrases"), "phrases")
-        figures[protocol] = named
-    return columns, figures
+def _figures(protocol: str) -> dict[str, Figure | Estimate]:
+    named: dict[str, Figure | Estimate] = {}
+    for metric, (top, bottoms) in _METRICS.items():
+        bottom = bottoms[protocol]
+        for finding in FINDINGS:
+            of_finding = f"{finding}/{bottom}"
+            named[f"{metric}/{finding}"] = Figure(
+                quotient(f"{finding}/{top}", of_finding), of_finding
+            )
+        named[metric] = Figure(_mean_of_findings(top, bottom), bottom)
+    bottom = _METRICS["miou"][1][protocol]
+    named["miou_phrases"] = Figure(quotient("iou", bottom), bottom)
+    named["parse_failure_rate"] = Figure(quotient("parse_failures", "phrases"), "phrases")
+    return named
 
 
 def _mean_of_findings(top: str, bottom: str) -> Formula:
@@ -222,25 +192,10 @@ def _mean_of_findings(top: str, bottom: str) -> Formula:
     return formula
 
 
-def markdown(scores: Scores) -> str:
-    """tables.md."""
-    about = scores.settings
-    return "\n".join(
-        [
-            "# MS-CXR\n",
-            f"{tables.about_references(about)} {tables.about_intervals(about)}\n",
-            "Means over phrases; Mean: of the findings' means. `paper`: of phrases with boxes "
-            "(CNR: a usable heat map); `strict`: of all, 0 without.\n",
-            *(tables.table_markdown(table, scores, str) for table in TABLES),
-            tables.failures_markdown(scores, MS_CXR_PROBLEMS),
-        ]
-    )
-
-
 MS_CXR = Benchmark(
-    score_files=score_files,
+    name="ms_cxr",
     gt_modes=(GT_MODE,),
-    markdown=markdown,
-    rows=lambda scores: tables.table_rows(TABLES, (), scores, str),
-    logged={STRICT: ("miou", "miou_phrases", "parse_failure_rate")},
+    layout=load_layout(str(__package__)),
+    read=lambda records, source, gt_mode: read_references(records, source, read_phrase),
+    count=count,
 )

@@ -27,8 +27,10 @@ FINDINGS: tuple[str, ...] = (
     "Consolidation",
     "Edema",
     "Lung Opacity",
+    "Pleural Effusion",
+    "Pneumonia",
+    "Pneumothorax",
 )
-FINDINGS += ("Pleural Effusion", "Pneumonia", "Pneumothorax")
 # The file's split -> ours.
 SPLITS = {"train": "train", "val": "validation", "validation": "validation", "test": "test"}
 ROWS = "rows"

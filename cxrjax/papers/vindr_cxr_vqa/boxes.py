@@ -13,8 +13,7 @@ from jaxtyping import Bool, Float, Int
 from cxrjax.metrics.detection import SWEEP, match_one_to_one
 from cxrjax.metrics.localization import localize
 from cxrjax.metrics.overlaps import TOLERANCE, ImageBoxes, Overlaps, find_overlaps, join_images
-from cxrjax.papers.vindr_cxr_vqa.truth import VindrReferences
-from cxrjax.scoring.outcomes import Labelled, LabelledBoxes, join_lists
+from cxrjax.papers.vindr_cxr_vqa.truth import Labelled, LabelledBoxes, VindrReferences
 
 # Section 3.2 of the paper: a predicted box counts where its IoU is above this.
 IOU = 0.3
@@ -65,6 +64,18 @@ def make_views(references: VindrReferences) -> Views:
 def join(boxes: Iterable[LabelledBoxes]) -> ImageBoxes:
     """Boxes of one image (or view) after another in one array."""
     return join_images((one.boxes, one.classes) for one in boxes)
+
+
+def join_lists(lists: Iterable[Iterable[Labelled]]) -> ImageBoxes:
+    """The (class, box) pairs of one image after another, boxes as they are."""
+    kept = [list(pairs) for pairs in lists]
+    flat = [pair for pairs in kept for pair in pairs]
+    return ImageBoxes(
+        np.array([box for _, box in flat], np.float64).reshape(-1, 4),
+        np.array([number for number, _ in flat], np.int64),
+        np.repeat(np.arange(len(kept)), [len(pairs) for pairs in kept]),
+        len(kept),
+    )
 
 
 def strict_columns(

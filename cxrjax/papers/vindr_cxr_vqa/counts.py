@@ -5,13 +5,11 @@ columns made here.
 """
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float
-from tqdm import tqdm
 
 from cxrjax.boxes import pairwise_iou
 from cxrjax.codecs import FAILURE_CATEGORIES, Codec
@@ -22,16 +20,24 @@ from cxrjax.papers.vindr_cxr_vqa.boxes import (
     IOU,
     Columns,
     Views,
+    join_lists,
     localization_columns,
     paper_columns,
     strict_columns,
 )
 from cxrjax.papers.vindr_cxr_vqa.detection import BoxGroups, box_group_columns
-from cxrjax.papers.vindr_cxr_vqa.truth import VindrQuestion, VindrReferences, read_question
+from cxrjax.papers.vindr_cxr_vqa.truth import (
+    Labelled,
+    VindrQuestion,
+    VindrReferences,
+    read_question,
+    union,
+)
 from cxrjax.radiology_text.mentions import MentionReader, Reading
 from cxrjax.records import QARecord
-from cxrjax.scoring.outcomes import Labelled, Outcome, join_lists, union
-from cxrjax.scoring.predictions import PROBLEMS, Prediction, ReadBoxes, check_known, read_boxes
+from cxrjax.scoring.benchmark import Answers, SystemCounts, count_answers
+from cxrjax.scoring.predictions import PROBLEMS, Prediction, ReadBoxes, read_boxes
+from cxrjax.scoring.scores import Outcome
 
 _ANSWER_COLUMNS = (
     *(f"mentions/{count}" for count in ("tp", "fp", "fn")),
@@ -42,27 +48,21 @@ _ANSWER_COLUMNS = (
 _NO_ANSWER = Reading(frozenset(), frozenset(), answered=False)
 
 
-@dataclass
-class SystemCounts:
+@dataclass(frozen=True)
+class VindrCounts:
     """What was counted of one system.
 
     Attributes:
+        answers: of each question.
         images: columns with a number for every image.
-        questions: columns with a number for every question, in the references' order.
-        confidence: probability of each question's answer, NaN where it is not known.
-        problems: category of `PROBLEMS` -> how often.
-        parse_failures: failure category -> how many answers.
         boxes: the union of each image's boxes, for each of its views, against the true ones.
         box_scores: confidence of each of those predicted boxes, NaN where it has none.
     """
 
+    answers: SystemCounts
     images: Columns
-    questions: Columns
-    confidence: Float[np.ndarray, " questions"]
-    problems: Counter[str]
-    parse_failures: Counter[str]
-    boxes: Overlaps = field(init=False)
-    box_scores: Float[np.ndarray, " n"] = field(init=False)
+    boxes: Overlaps
+    box_scores: Float[np.ndarray, " n"]
 
 
 @dataclass(frozen=True)
@@ -79,47 +79,34 @@ def count_system(
     references: VindrReferences,
     views: Views,
     groups: BoxGroups,
-    predictions: Iterable[Prediction],
+    answers: Answers,
     codec: Codec | None,
-    source: str,
-) -> SystemCounts:
+) -> VindrCounts:
     """Counts one system.
 
     Args:
-        references: what was asked and what is true.
         views, groups: of the references.
-        predictions: at most one for each question.
         codec: reads boxes from the text of lines without boxes.
-        source: names the predictions, for error messages.
 
     Raises:
         UserError: a prediction is for an unknown question, or has no boxes and there is no codec.
     """
-    by_id = {prediction.question_id: prediction for prediction in predictions}
-    check_known(by_id.values(), references.questions, source)
-    total = len(references.questions)
-    counts = SystemCounts(
-        {},
-        {name: np.zeros(total) for name in _ANSWER_COLUMNS},
-        np.full(total, np.nan),
-        Counter(dict.fromkeys(PROBLEMS, 0)),
-        Counter(dict.fromkeys(FAILURE_CATEGORIES, 0)),
+    read: list[list[_Answer]] = [[] for _ in references.images]
+
+    def count(
+        question: VindrQuestion, prediction: Prediction | None, counts: SystemCounts
+    ) -> Mapping[str, float]:
+        answer = _read(references, question, prediction, codec, answers.source, counts)
+        read[question.image].append(answer)
+        return _count_question(counts, question, answer)
+
+    counts = count_answers(
+        references.questions, answers, count, _ANSWER_COLUMNS, PROBLEMS, FAILURE_CATEGORIES
     )
-    answers: list[list[_Answer]] = [[] for _ in references.images]
-    # Minutes for a hundred thousand long answers. None: quiet unless a terminal watches.
-    questions = tqdm(references.questions.values(), desc=f"scoring {source}", disable=None)
-    for number, question in enumerate(questions):
-        prediction = by_id.get(question.question_id)
-        answer = _answer(references, question, prediction, codec, source, counts)
-        answers[question.image].append(answer)
-        _count_question(counts, number, question, answer)
-        if prediction is not None and prediction.answer_probability is not None:
-            counts.confidence[number] = prediction.answer_probability
-    _count_boxes(counts, references, views, groups, answers)
-    return counts
+    return VindrCounts(counts, *_count_boxes(references, views, groups, read))
 
 
-def _answer(
+def _read(
     references: VindrReferences,
     question: VindrQuestion,
     prediction: Prediction | None,
@@ -129,7 +116,6 @@ def _answer(
 ) -> _Answer:
     """What the system said, with a class for each of its boxes; notes what was wrong with it."""
     if prediction is None:
-        counts.problems["missing_prediction"] += 1
         return _Answer((), (), _NO_ANSWER, None)
     image = references.images[question.image]
     given = read_boxes(prediction, codec, image.height, image.width, source)
@@ -208,31 +194,35 @@ def _named_with(
 
 
 def _count_question(
-    counts: SystemCounts, number: int, question: VindrQuestion, answer: _Answer
-) -> None:
-    columns, reading = counts.questions, answer.reading
+    counts: SystemCounts, question: VindrQuestion, answer: _Answer
+) -> Mapping[str, float]:
+    reading = answer.reading
     found = set_counts(reading.present, question.present)
-    for name, amount in zip(("tp", "fp", "fn"), found, strict=True):
-        columns[f"mentions/{name}"][number] = amount
-    columns["questions"][number] = 1
-    columns["hallucinated"][number] = found[1] > 0
-    columns["exact_set"][number] = reading.answered and reading.present == question.present
-    if _parse_failed(question, answer):
-        columns["parse_failures"][number] = 1
-        if answer.parse is not None:
-            counts.parse_failures[answer.parse] += 1
+    failed = _parse_failed(question, answer)
+    if failed and answer.parse is not None:
+        counts.failures[answer.parse] += 1
+    counted = {
+        **{f"mentions/{name}": n for name, n in zip(("tp", "fp", "fn"), found, strict=True)},
+        "questions": 1,
+        "hallucinated": found[1] > 0,
+        "exact_set": reading.answered and reading.present == question.present,
+        "parse_failures": failed,
+    }
     if question.asked is None:
-        return
+        return counted
     truth = question.asked in question.present
     yes = question.asked in reading.present
     # Who doesn't answer is wrong, also about a class that is absent.
     said = yes if reading.answered else not truth
     cell = ("tp" if truth else "fp") if said else ("fn" if truth else "tn")
-    columns[f"asked/{cell}"][number] = 1
-    columns["asking"][number] = 1
-    columns["asked/there"][number] = truth
-    columns["asked/yes"][number] = yes
-    columns["asked/boxes"][number] = len(answer.boxes)
+    return {
+        **counted,
+        f"asked/{cell}": 1,
+        "asking": 1,
+        "asked/there": truth,
+        "asked/yes": yes,
+        "asked/boxes": len(answer.boxes),
+    }
 
 
 def _parse_failed(question: VindrQuestion, answer: _Answer) -> bool:
@@ -246,19 +236,18 @@ def _parse_failed(question: VindrQuestion, answer: _Answer) -> bool:
 
 
 def _count_boxes(
-    counts: SystemCounts,
     references: VindrReferences,
     views: Views,
     groups: BoxGroups,
     answers: list[list[_Answer]],
-) -> None:
-    """Everything about boxes, against each of the images' truths."""
+) -> tuple[Columns, Overlaps, Float[np.ndarray, " n"]]:
+    """Everything about boxes, against each of the images' truths: fields of `VindrCounts`."""
     every = [[box for answer in given for box in answer.boxes] for given in answers]
     merged = [union(answer.boxes for answer in given) for given in answers]
     paper = find_overlaps(views.predicted(every), views.truth)
     strict = find_overlaps(views.predicted(merged), views.truth)
     columns, matched = strict_columns(views, strict, references.classes)
-    counts.images |= {
+    images = {
         **paper_columns(views, paper),
         **columns,
         **localization_columns(views, paper, strict),
@@ -271,8 +260,7 @@ def _count_boxes(
         "duplicates": _duplicates(answers),
     }
     scores = [_scores(boxes, given) for boxes, given in zip(merged, answers, strict=True)]
-    counts.boxes = strict
-    counts.box_scores = np.array([s for image in views.image.tolist() for s in scores[image]])
+    return images, strict, np.array([s for image in views.image.tolist() for s in scores[image]])
 
 
 def _scores(boxes: list[Labelled], answers: list[_Answer]) -> list[float]:

@@ -40,19 +40,13 @@ true boxes of the image, where records say (`by_.../<metric>/<value>`).
 otherwise (accuracy and its kin: questions that ask about a class).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from cxrjax.codecs import Codec, get_codec
-from cxrjax.files import hash_lines
 from cxrjax.metrics import classification
-from cxrjax.metrics.bootstrap import Columns, Estimate, Figure
+from cxrjax.metrics.bootstrap import Estimate, Figure
 from cxrjax.papers.vindr_cxr_vqa.boxes import IOU, ceiling_columns, make_views
-from cxrjax.papers.vindr_cxr_vqa.counts import SystemCounts, count_system, outcome
+from cxrjax.papers.vindr_cxr_vqa.counts import count_system, outcome
 from cxrjax.papers.vindr_cxr_vqa.detection import (
     by_box_group,
     detection_by_class,
@@ -62,120 +56,68 @@ from cxrjax.papers.vindr_cxr_vqa.detection import (
     strict_detection,
     sweep_curves,
 )
-from cxrjax.papers.vindr_cxr_vqa.tables import BY_IMAGE, IMAGE_ATTRIBUTES, TABLES, markdown, rows
 from cxrjax.papers.vindr_cxr_vqa.truth import (
     GT_MODES,
     NEGATIVE_KINDS,
     VindrReferences,
     read_references,
 )
-from cxrjax.records import read_records
+from cxrjax.scoring.benchmark import Answers, Benchmark, Evaluated, SystemCounts
 from cxrjax.scoring.figures import (
     JoinedColumns,
-    answer_calibration,
     box_calibration,
     break_down,
     named,
     of,
     quotient,
 )
-from cxrjax.scoring.predictions import PROBLEMS, Prediction, read_predictions
-from cxrjax.scoring.scores import (
-    PAPER,
-    STRICT,
-    Benchmark,
-    Counted,
-    ScoreOptions,
-    Scores,
-    make_scores,
-)
-from cxrjax.scoring.tables import table_metrics
+from cxrjax.scoring.scores import PAPER, STRICT, Counted, ScoreOptions
+from cxrjax.scoring.tables import load_layout
 
+# Attributes of an image by which figures are broken down, and the metrics that are.
+IMAGE_ATTRIBUTES = ("view", "sex", "age", "true_boxes")
+BY_IMAGE = (
+    *("vqa/f1", "vqa/balanced_accuracy", "detection/f1@0.3", "localization/mean_iou"),
+    "parse_failure_rate",
+)
 Named = dict[str, Figure]
 
 
-def score(
-    references: VindrReferences,
-    systems: Mapping[str, Iterable[Prediction]],
-    codec: Codec | None = None,
-    options: ScoreOptions | None = None,
-    sources: Mapping[str, str] | None = None,
-) -> Scores:
-    """Figures of several systems on one set of references.
-
-    Args:
-        references: of `vindr_truth.read_references`.
-        systems: name -> predictions, at most one per question.
-        codec: reads boxes from text where a prediction has none of its own.
-        options: how intervals and comparisons are made; by default 1,000 resamples from seed 0.
-        sources: system -> what its predictions are called in error messages; default: its name.
-
-    Raises:
-        UserError: predictions for unknown questions, or without boxes and codec.
-    """
-    options = options or ScoreOptions(gt_mode=references.gt_mode)
+def count(
+    references: VindrReferences, systems: Mapping[str, Answers], options: ScoreOptions
+) -> Evaluated:
+    """All systems counted; units are the images, then the questions."""
     views = make_views(references)
     groups = group_true_boxes(views.truth)
     ceiling = ceiling_columns(references, views)
     attributes = _attributes(references)
+    codec = options.box_codec
     counted = {}
-    for name, predictions in systems.items():
-        source = (sources or {}).get(name, name)
-        counts = count_system(references, views, groups, predictions, codec, source)
-        counts.images |= ceiling
-        calibrated, calibration, curves = _calibration(references, counts)
-        figures = _figures(references, counts, attributes)
+    for name, answers in systems.items():
+        counts = count_system(references, views, groups, answers, codec)
+        images = counts.images | ceiling
+        calibrated, calibration, curves = counts.answers.calibration("exact_set", "questions")
+        figures = _figures(references, counts.answers, attributes)
         ranked, ranking_curves = ranked_figures(
             references, counts.boxes, counts.box_scores, options.bootstrap
         )
         placed, score_curves = box_calibration(counts.box_scores, counts.boxes.best_of_predicted)
         figures[STRICT] |= {**calibration, **placed, **ranked, **by_box_group(groups)}
         counted[name] = Counted(
-            JoinedColumns(counts.images, {**counts.questions, **calibrated}),
+            JoinedColumns(images, {**counts.answers.columns, **calibrated}),
             figures,
-            dict(counts.problems),
-            sweep_curves(counts.images) | ranking_curves | curves | score_curves,
+            dict(counts.answers.problems),
+            sweep_curves(images) | ranking_curves | curves | score_curves,
         )
-    clusters = [image.cluster for image in references.images]
-    clusters += [clusters[question.image] for question in references.questions.values()]
     settings = {
-        "benchmark": "vindr_cxr_vqa",
-        "datasets": references.datasets,
-        "splits": references.splits,
-        "split_sha256": hash_lines(image.image_id for image in references.images),
-        "images": len(references.images),
-        "questions": len(references.questions),
         "images_with_truth": references.images_with_truth,
         "gt_mode": references.gt_mode,
         "iou_threshold": IOU,
         "box_size_limits": groups.size_limits,
         "codec": codec.name if codec else None,
     }
-    return make_scores(
-        counted,
-        clusters,
-        settings,
-        options,
-        attributes,
-        compared=table_metrics(TABLES),
-    )
-
-
-def score_files(references: Path, predictions: Mapping[str, Path], options: ScoreOptions) -> Scores:
-    """`score` on files; the settings carry the files' hashes.
-
-    Raises:
-        UserError: a file is unusable; the message names file and line or question.
-    """
-    truth = read_references(read_records(references), options.gt_mode, str(references))
-    scores = score(
-        truth,
-        {name: read_predictions(path) for name, path in predictions.items()},
-        get_codec(options.codec) if options.codec else None,
-        options,
-        {name: str(path) for name, path in predictions.items()},
-    )
-    return scores.with_files(references, predictions)
+    clusters = [image.cluster for image in references.images] + references.clusters
+    return Evaluated(counted, settings, attributes, clusters)
 
 
 def _attributes(references: VindrReferences) -> dict[str, list[str | None]]:
@@ -197,40 +139,16 @@ def _attributes(references: VindrReferences) -> dict[str, list[str | None]]:
     }
 
 
-def _calibration(
-    references: VindrReferences, counts: SystemCounts
-) -> tuple[Columns, dict[str, Figure | Estimate], dict[str, Any]]:
-    """How sure answers are against whether their set of classes is right."""
-    known = np.flatnonzero(np.isfinite(counts.confidence))
-    return answer_calibration(
-        counts.confidence[known],
-        counts.questions["exact_set"][known],
-        known,
-        len(references.questions),
-    )
-
-
 def _figures(
     references: VindrReferences,
     counts: SystemCounts,
     attributes: Mapping[str, Sequence[str | None]],
 ) -> dict[str, dict[str, Figure | Estimate]]:
-    questions = len(references.questions)
-    shared: dict[str, Figure | Estimate] = {
-        "parse_failure_rate": Figure(quotient("parse_failures", "questions"), questions),
-        **{
-            f"parse_failure_rate/{name}": Estimate(count / questions, None, None, questions)
-            for name, count in counts.parse_failures.items()
-        },
-        **{
-            f"problems/{name}": Estimate(counts.problems[name], None, None, questions)
-            for name in PROBLEMS
-        },
-    }
+    shared = counts.figures()
     answers = named("vqa", {**_decisions(), **_exact(), **_mentions()})
     mentions = named("vqa", _mentions())
     paper: dict[str, Figure | Estimate] = {
-        "vqa/accuracy": Estimate(None, None, None, questions),
+        "vqa/accuracy": Estimate(None, None, None, len(references.questions)),
         "vqa/accuracy_as_printed": mentions["vqa/f1"],
         **mentions,
         **paper_detection(references),
@@ -316,26 +234,11 @@ def _of_absent_class() -> Named:
     }
 
 
-# What a training run logs: the paper's figures and the strict headline.
-LOGGED = {
-    PAPER: ("vqa/f1", "vqa/precision", "vqa/recall"),
-    STRICT: (
-        "vqa/balanced_accuracy",
-        "detection/f1@0.3",
-        "detection/precision@0.3",
-        "detection/recall@0.3",
-        "detection/miou_tp@0.3",
-        "detection_agnostic/f1@0.3",
-        "localization/mean_iou",
-        "parse_failure_rate",
-    ),
-}
-
 VINDR_CXR_VQA = Benchmark(
-    score_files=score_files,
+    name="vindr_cxr_vqa",
     gt_modes=GT_MODES,
-    markdown=markdown,
-    rows=rows,
+    layout=load_layout(str(__package__)),
+    read=lambda records, source, gt_mode: read_references(records, gt_mode, source),
+    count=count,
     outcome=outcome,
-    logged=LOGGED,
 )

@@ -27,7 +27,7 @@ from cxrjax.papers.vindr_cxr_vqa.annotation import CLASSES
 from cxrjax.papers.vindr_cxr_vqa.boxes import IOU, Views, join, paper_columns, strict_columns
 from cxrjax.papers.vindr_cxr_vqa.detection import class_formulas, formulas
 from cxrjax.papers.vindr_cxr_vqa.readers import LabelledBox, Readers, merge_readers, parse_mode
-from cxrjax.scoring.outcomes import LabelledBoxes, stack
+from cxrjax.papers.vindr_cxr_vqa.truth import LabelledBoxes, stack
 from cxrjax.scoring.scores import PAPER, STRICT
 from cxrjax.scoring.tables import PLAIN, with_interval
 from cxrjax.scoring.text_tables import UNDEFINED, grid

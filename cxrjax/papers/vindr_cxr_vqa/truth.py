@@ -16,13 +16,16 @@ import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+from jaxtyping import Float, Int
+
 from cxrjax.errors import UserError
 from cxrjax.metrics.overlaps import NO_CLASS
 from cxrjax.papers.vindr_cxr_vqa.readers import MODES, MergeMode, merge_readers, parse_mode
 from cxrjax.radiology_text.mentions import VINDR_VOCABULARY, MentionReader
 from cxrjax.records import Answer, PixelBox, QARecord, ReaderBox
+from cxrjax.scoring.benchmark import References
 from cxrjax.scoring.figures import boxes_band, image_attributes
-from cxrjax.scoring.outcomes import Labelled, LabelledBoxes, stack, union
 
 # Boxes of the source lie within the image; this much (pixels) is rounding.
 _BORDER = 1.0
@@ -34,12 +37,50 @@ NEGATIVE_KINDS = ("absent_class", "no_finding_image")
 GT_MODES = ("exact", "per_reader", *MODES)
 
 
+Labelled = tuple[int, tuple[float, ...]]  # class number, box xyxy
+
+
+@dataclass(frozen=True)
+class LabelledBoxes:
+    """Boxes as float64 [n, 4] fractions of the original image, and the class number of each."""
+
+    boxes: Float[np.ndarray, "n 4"]
+    classes: Int[np.ndarray, " n"]
+
+
+def union(lists: Iterable[Iterable[Labelled]]) -> list[Labelled]:
+    """Boxes of several answers about one image as one list.
+
+    A box given in several answers (the same class, the same four numbers) is one box. Copies within
+    one answer stay copies: whoever repeats a box in one breath has predicted it that often.
+    """
+    counts: dict[Labelled, int] = {}
+    for items in lists:
+        here: dict[Labelled, int] = {}
+        for item in items:
+            here[item] = here.get(item, 0) + 1
+        for item, count in here.items():
+            counts[item] = max(count, counts.get(item, 0))
+    return [item for item, count in counts.items() for _ in range(count)]
+
+
+def stack(items: Iterable[Labelled], height: int = 1, width: int = 1) -> LabelledBoxes:
+    """(class, box) pairs as arrays, divided by the image's size."""
+    pairs = list(items)
+    boxes = np.array([box for _, box in pairs], np.float64).reshape(-1, 4)
+    return LabelledBoxes(
+        boxes / np.array([width, height, width, height], np.float64),
+        np.array([number for number, _ in pairs], np.int64),
+    )
+
+
 @dataclass(frozen=True)
 class VindrQuestion:
     """One question with its truth.
 
     Attributes:
         image: index into `VindrReferences.images`.
+        cluster: the patient, or the image itself where no patient is known.
         kind: its `question_type`.
         difficulty: as its record says; None where it does not.
         asked: the class it asks about; None for open questions ("What").
@@ -51,6 +92,7 @@ class VindrQuestion:
 
     question_id: str
     image: int
+    cluster: tuple[str, str]
     kind: str
     difficulty: str | None
     asked: str | None
@@ -64,7 +106,6 @@ class VindrImage:
     """One image with its truth.
 
     Attributes:
-        cluster: the patient, or the image itself where no patient is known.
         truths: the ground-truth sets to score against: one, one per reader, or none where the
             mode's reader did not read the image.
         answered: boxes of the reference answers, for the recall ceiling.
@@ -83,16 +124,13 @@ class VindrImage:
 
 
 @dataclass(frozen=True)
-class VindrReferences:
+class VindrReferences(References[VindrQuestion]):
     """All questions and images of a references file, under one ground-truth mode."""
 
     gt_mode: str
     classes: tuple[str, ...]
-    questions: dict[str, VindrQuestion]
     images: tuple[VindrImage, ...]
     reader: MentionReader
-    datasets: tuple[str, ...]
-    splits: tuple[str, ...]
 
     @property
     def images_with_truth(self) -> int:
@@ -144,13 +182,14 @@ def read_references(records: Iterable[QARecord], gt_mode: str, source: str) -> V
             f"{', '.join(sorted(readers))}"
         )
     return VindrReferences(
-        gt_mode=gt_mode,
-        classes=builder.classes,
         questions=builder.questions,
-        images=tuple(images),
-        reader=builder.reader,
+        image_ids=tuple(image.image_id for image in images),
         datasets=tuple(sorted(datasets)),
         splits=tuple(sorted(splits)),
+        gt_mode=gt_mode,
+        classes=builder.classes,
+        images=tuple(images),
+        reader=builder.reader,
     )
 
 
@@ -220,14 +259,15 @@ class _Builder:
                 records[0], f"image_hw of {image_id} is {found}: join one true [height, width]"
             )
         ((height, width),) = (size for size in sizes if size is not None)
-        answers = [self._add_question(number, record, height, width) for record in records]
-        answered = union(answers)
         patients = sorted({record.patient_id for record in records if record.patient_id})
+        cluster = ("patient", patients[0]) if patients else ("image", image_id)
+        answers = [self._add_question(number, r, height, width, cluster) for r in records]
+        answered = union(answers)
         truths = self._truths(answered, records, height, width)
         most = max(map(len, truths), default=None)
         return VindrImage(
             image_id=image_id,
-            cluster=("patient", patients[0]) if patients else ("image", image_id),
+            cluster=cluster,
             height=height,
             width=width,
             truths=tuple(stack(truth, height, width) for truth in truths),
@@ -240,7 +280,7 @@ class _Builder:
         )
 
     def _add_question(
-        self, image: int, record: QARecord, height: int, width: int
+        self, image: int, record: QARecord, height: int, width: int, cluster: tuple[str, str]
     ) -> list[Labelled]:
         """Notes the question and returns the boxes of its reference answer."""
         if not record.answers:
@@ -268,6 +308,7 @@ class _Builder:
         self.questions[record.question_id] = VindrQuestion(
             question_id=record.question_id,
             image=image,
+            cluster=cluster,
             kind=record.question_type,
             difficulty=record.difficulty,
             asked=asked,

@@ -27,9 +27,10 @@ from typing import Any, NamedTuple
 
 from cxrjax.cli import run
 from cxrjax.errors import UserError
-from cxrjax.papers.vix_ray.counts import Reference, read_references
+from cxrjax.papers.vix_ray.counts import VixRayQuestion, read_question
 from cxrjax.radiology_text.facts import VIETNAMESE, Aligned, FactLabel, align, is_refusal
 from cxrjax.records import read_records
+from cxrjax.scoring.benchmark import read_references
 from cxrjax.scoring.predictions import check_known, read_predictions
 from cxrjax.scoring.templates import template
 
@@ -58,7 +59,9 @@ class DissectedAnswer(NamedTuple):
     aligned: list[Aligned]
 
 
-def examine(references: Mapping[str, Reference], texts: Mapping[str, str]) -> list[DissectedAnswer]:
+def examine(
+    references: Mapping[str, VixRayQuestion], texts: Mapping[str, str]
+) -> list[DissectedAnswer]:
     """The answers, taken apart; of a refusal, every fact of the reference is missing."""
     examples = []
     for question_id, text in texts.items():
@@ -139,7 +142,7 @@ def write_errors(
     Raises:
         UserError: a file is unusable.
     """
-    true = read_references(read_records(references), str(references))
+    true = read_references(read_records(references), str(references), read_question).questions
     lines = read_predictions(predictions)
     check_known(lines, true, str(predictions))
     found = examine(true, {line.question_id: line.text for line in lines})

@@ -22,9 +22,7 @@ first one named, kind by kind. Intervals of differences are of the pair, resampl
 """
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from jaxtyping import Float
@@ -37,28 +35,19 @@ from cxrjax.metrics.bootstrap import Estimate, Figure, Formula, Sums
 from cxrjax.papers.vix_ray.counts import (
     EARLIER,
     KINDS,
-    Reference,
-    SystemCounts,
+    VixRayCounts,
+    VixRayQuestion,
     count_system,
-    read_references,
+    read_question,
 )
 from cxrjax.papers.vix_ray.segmentation import load_segmenter, words
-from cxrjax.papers.vix_ray.tables import METRICS, WORDS, markdown, rows
+from cxrjax.papers.vix_ray.tables import LAYOUT, METRICS, WORDS, markdown, rows
 from cxrjax.radiology_text.facts import VIETNAMESE, FactLabel, align, is_refusal
-from cxrjax.records import QARecord, read_records
-from cxrjax.scoring.figures import quotient
-from cxrjax.scoring.judge_failures import judge_failure_rate, judged_mean
-from cxrjax.scoring.outcomes import Outcome
-from cxrjax.scoring.predictions import Prediction, read_predictions
-from cxrjax.scoring.scores import (
-    PAPER,
-    STRICT,
-    Benchmark,
-    Counted,
-    ScoreOptions,
-    Scores,
-    make_scores,
-)
+from cxrjax.records import QARecord
+from cxrjax.scoring.benchmark import Answers, Benchmark, Evaluated, References, read_references
+from cxrjax.scoring.figures import judge_failure_rate, judged_mean, quotient
+from cxrjax.scoring.predictions import Prediction
+from cxrjax.scoring.scores import PAPER, STRICT, Counted, Outcome, ScoreOptions
 
 GT_MODE = "report"
 SEGMENTER = "pyvi"
@@ -82,97 +71,45 @@ _ERRORS = {
 }
 
 
-def score(
-    references: Mapping[str, Reference],
-    systems: Mapping[str, Iterable[Prediction]],
-    options: ScoreOptions | None = None,
-    sources: Mapping[str, str] | None = None,
-    settings: Mapping[str, Any] | None = None,
-) -> Scores:
-    """Figures of several systems on one set of references.
-
-    Args:
-        references: question id -> its reference.
-        systems: name -> predictions; the first is what the others are compared with.
-        sources: system -> what its predictions are called in error messages.
-        settings: what else is known of how the figures come about.
-
-    Raises:
-        UserError: a prediction for a question that is not in the references, or a judge that
-            cannot be asked.
-    """
-    options = options or ScoreOptions(gt_mode=GT_MODE)
-    judge = options.judge
-    tokenizers = {"": text.tokens, WORDS: _word_tokenizer(options.segmenter or SEGMENTER)}
+def count(
+    references: References[VixRayQuestion], systems: Mapping[str, Answers], options: ScoreOptions
+) -> Evaluated:
+    """All systems counted; the first is what the others are compared with."""
+    segmenter, judge = options.segmenter or SEGMENTER, options.judge
+    tokenizers = {"": text.tokens, WORDS: _word_tokenizer(segmenter)}
+    questions = references.questions
     counts = {
-        name: count_system(
-            name, references, predictions, tokenizers, judge, (sources or {}).get(name, name)
-        )
-        for name, predictions in systems.items()
+        name: count_system(name, questions, answers, tokenizers, judge)
+        for name, answers in systems.items()
     }
     if not any(counted.kinds for counted in counts.values()):
         raise UserError("the predictions files hold no prediction")
-    asked = {kind: sum(r.kind == kind for r in references.values()) for kind in KINDS}
+    asked = {kind: sum(q.kind == kind for q in questions.values()) for kind in KINDS}
     # Differences between systems need the columns of all of them.
     every = {
         f"{name}/{key}": column
         for name, counted in counts.items()
-        for key, column in counted.columns.items()
+        for key, column in counted.answers.columns.items()
     }
     counted = {
         name: Counted(
-            {**own.columns, **every},
+            {**own.answers.columns, **every},
             {
                 protocol: _figures(name, counts, asked, options, protocol)
                 for protocol in (PAPER, STRICT)
             },
-            own.problems,
+            dict(own.answers.problems),
         )
         for name, own in counts.items()
     }
-    clusters = {reference.image_id: reference.cluster for reference in references.values()}
-    return make_scores(
-        counted,
-        list(clusters.values()),
-        {
-            **(settings or {}),
-            "segmenter": options.segmenter or SEGMENTER,
-            "surrogate_judge": judge is not None and judge.surrogate,
-            "histories": {name: own.history for name, own in counts.items()},
-        },
-        options,
-        # Both protocols have one definition of these.
-        compared={PAPER: [f"{kind}/{metric}" for kind in KINDS for metric in METRICS]},
-    )
-
-
-def score_files(references: Path, predictions: Mapping[str, Path], options: ScoreOptions) -> Scores:
-    """`score` on files; the settings carry the files' hashes.
-
-    Raises:
-        UserError: a file is unusable; the message names file and line or question.
-    """
-    if options.codec is not None:
-        raise UserError(f"--codec={options.codec}: ViX-Ray's answers have no boxes; leave it out")
-    if options.gt_mode != GT_MODE:
-        raise UserError(
-            f"--gt_mode={options.gt_mode}: expected '{GT_MODE}', the texts of the references"
-        )
-    records = list(read_records(references))
-    true = read_references(records, str(references))
     settings = {
-        "benchmark": "vix_ray",
-        "datasets": sorted({record.dataset for record in records}),
-        "splits": sorted({record.split for record in records}),
-        "images": len({reference.image_id for reference in true.values()}),
-        "questions": len(true),
         "gt_mode": GT_MODE,
         "words": "runs of letters and digits, lower case, NFC: syllables",
+        "segmenter": segmenter,
+        "surrogate_judge": judge is not None and judge.surrogate,
+        "histories": {name: own.history for name, own in counts.items()},
     }
-    systems = {name: read_predictions(path) for name, path in predictions.items()}
-    sources = {name: str(path) for name, path in predictions.items()}
-    scores = score(true, systems, options, sources, settings)
-    return scores.with_files(references, predictions)
+    return Evaluated(counted, settings)
 
 
 def outcome(record: QARecord, prediction: Prediction, codec: Codec | None) -> Outcome:
@@ -204,7 +141,7 @@ def _word_tokenizer(segmenter: str) -> text.Tokenize:
 
 def _figures(
     name: str,
-    counts: Mapping[str, SystemCounts],
+    counts: Mapping[str, VixRayCounts],
     asked: Mapping[str, int],
     options: ScoreOptions,
     protocol: str,
@@ -235,7 +172,7 @@ def _figures(
     return named
 
 
-def _beside(name: str, kind: str, counts: Mapping[str, SystemCounts]) -> list[tuple[str, str, str]]:
+def _beside(name: str, kind: str, counts: Mapping[str, VixRayCounts]) -> list[tuple[str, str, str]]:
     """(system, kind, label) of what this kind of a system's answers is compared with."""
     if kind not in counts[name].kinds:
         return []
@@ -301,11 +238,13 @@ def _difference(one: Formula, two: Formula) -> Formula:
 
 
 VIX_RAY = Benchmark(
-    score_files=score_files,
+    name="vix_ray",
     gt_modes=(GT_MODE,),
-    markdown=markdown,
-    rows=rows,
+    layout=LAYOUT,
+    read=lambda records, source, gt_mode: read_references(records, source, read_question),
+    count=count,
     outcome=outcome,
-    uses_judge=True,
-    logged={PAPER: [f"{kind}/{metric}" for kind in KINDS for metric in ("rouge_l", "bleu_4")]},
+    own_markdown=markdown,
+    own_rows=rows,
+    uses=frozenset({"judge", "segmenter"}),
 )

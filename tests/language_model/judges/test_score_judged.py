@@ -162,7 +162,7 @@ def test_a_dry_run_writes_no_scores(chat, files, tmp_path, capsys):
 
 def test_a_benchmark_without_free_text_has_no_judge(files, tmp_path):
     references, predictions = files
-    with pytest.raises(UserError, match=r"--judge=surrogate: vindr_cxr_vqa has none; .*vix_ray"):
+    with pytest.raises(UserError, match="--judge: vindr_cxr_vqa has no use for one"):
         score.main(
             ["--benchmark=vindr_cxr_vqa", f"--references={references}", "--judge=surrogate"]
             + [f"--predictions={predictions}", f"--out={tmp_path}"]

@@ -22,7 +22,6 @@ from pathlib import Path
 
 import numpy as np
 
-from cxrjax.errors import UserError
 from cxrjax.metrics.bootstrap import Figure
 from cxrjax.metrics.localization import (
     RegionAreas,
@@ -40,17 +39,23 @@ from cxrjax.papers.cxr_qba.validation.human_labels import (
     read_reflacx,
 )
 from cxrjax.papers.cxr_qba.validation.studies import (
+    OVERLAPS,
     PROTOCOLS,
     Named,
     Row,
     Tags,
-    refuse_codec,
+    beside,
+    data_validation,
+    how,
+    problems_markdown,
     score_studies,
+    with_n,
 )
-from cxrjax.papers.cxr_qba.validation.tables import boxes_markdown, boxes_rows
 from cxrjax.records_io.quality import QualityLog
 from cxrjax.scoring.figures import quotient
-from cxrjax.scoring.scores import PAPER, STRICT, Benchmark, ScoreOptions, Scores
+from cxrjax.scoring.scores import PAPER, STRICT, ScoreOptions, Scores
+from cxrjax.scoring.tables import FEW
+from cxrjax.scoring.text_tables import grid
 
 GT_MODE = "exact"
 THRESHOLD = 0.3
@@ -63,9 +68,6 @@ def score_boxes(labels: Path, graphs: Mapping[str, Path], options: ScoreOptions)
     Raises:
         UserError: a file is unusable, or no image is in both.
     """
-    refuse_codec(options)
-    if options.gt_mode != GT_MODE:
-        raise UserError(f"--gt_mode={options.gt_mode}: expected '{GT_MODE}', the humans' boxes")
     quality = QualityLog()
     box_set = "REFLACX" if labels.is_dir() else "MS-CXR"
     boxes = (read_reflacx if labels.is_dir() else read_ms_cxr)(labels, quality)
@@ -175,6 +177,33 @@ def _figures(protocol: str, names: Sequence[str]) -> Named:
     return figures
 
 
-CXR_QBA_BOXES = Benchmark(
-    score_files=score_boxes, gt_modes=(GT_MODE,), markdown=boxes_markdown, rows=boxes_rows
+def boxes_markdown(scores: Scores) -> str:
+    """tables.md of the boxes."""
+    settings = scores.settings
+    columns = {overlap: f"boxes/{overlap}/micro" for overlap in OVERLAPS}
+    about = (
+        f"Labels: {settings['labels']}, {len(settings['classes'])} classes. Paper: pairs of study "
+        "and class with boxes on both sides; strict: a tag without a box counts as one that "
+        "overlaps nothing. The authors leave classes out and don't say which."
+    )
+    lines = [["", *(f"{title}, {s}" for title in OVERLAPS.values() for s in scores.figures)]]
+    for name in settings["classes"]:
+        cells = [
+            with_n(scores.figures[system][PAPER][f"boxes/{overlap}/{name}"])
+            for overlap in OVERLAPS
+            for system in scores.figures
+        ]
+        lines.append([name, *cells])
+    return "\n".join(
+        [
+            f"# CXR-QBA's boxes\n\n{about} {how(scores)}\n",
+            f"## Overlap of unions of boxes\n\n{beside(scores, columns, (PAPER, STRICT))}",
+            f"## By class, paper\n\n{grid(lines)}\nIn italics: fewer than {FEW}.\n",
+            problems_markdown(scores),
+        ]
+    )
+
+
+CXR_QBA_BOXES = data_validation(
+    "cxr_qba_boxes", (GT_MODE,), score_boxes, boxes_markdown, printed_as="boxes/{}/micro"
 )

@@ -1,10 +1,12 @@
 """Scene graphs of CXR-QBA against what people said of the same studies: what tags and boxes share.
 
 This scores a data set, not a model: "references" are a published label table or box set, and a
-"system" is a folder (or zip) of scene graphs, the release's or `native/` of a build.
+"system" is a folder (or zip) of scene graphs, the release's or `native/` of a build. The release's
+page has tables of both; theirs stand beside ours.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +22,25 @@ from cxrjax.papers.cxr_qba.truth import normalised
 from cxrjax.papers.cxr_qba.validation.human_labels import ClassTags
 from cxrjax.radiology_text.definitions import Definitions, load_definitions
 from cxrjax.records_io.quality import QualityLog
+from cxrjax.scoring.benchmark import Benchmark
 from cxrjax.scoring.scores import PAPER, STRICT, Counted, ScoreOptions, Scores, make_scores
+from cxrjax.scoring.tables import (
+    Column,
+    about_intervals,
+    all_figures,
+    cell_with_n,
+    load_layout,
+    signed,
+)
+from cxrjax.scoring.text_tables import UNDEFINED, grid
 
 PROTOCOLS = (PAPER, STRICT)
+LAYOUT = load_layout(str(__package__))
+# Label set -> the page's row -> group or overlap -> value as printed.
+PRINTED: Mapping[str, Mapping[str, Mapping[str, float]]] = LAYOUT.texts["printed"]
+OURS = "CXR-QBA"
+OVERLAPS = {"iou@0.3": "IoU ≥ 0.3", "iop@0.3": "IoP ≥ 0.3", "iot@0.3": "IoT ≥ 0.3"}
+_UNIT = Column("", {}, decimals=2)  # as the page prints them
 # One study's numbers, by column; what is not there is 0.
 Row = dict[str, float]
 Named = dict[str, Figure | Estimate]
@@ -156,7 +174,95 @@ def digits(study_id: str) -> str:
     return study_id.strip().removeprefix("s")
 
 
-def refuse_codec(options: ScoreOptions) -> None:
-    """Raises `UserError`: scene graphs have boxes of their own."""
-    if options.codec is not None:
-        raise UserError(f"--codec={options.codec}: scene graphs have no box notation; leave it out")
+@dataclass(frozen=True)
+class DataValidation(Benchmark[Any]):
+    """A score of a data set; `read` and `count` are one function, of the files themselves."""
+
+    score_graphs: Callable[[Path, Mapping[str, Path], ScoreOptions], Scores] | None = None
+
+    def score_files(
+        self, references: Path, predictions: Mapping[str, Path], options: ScoreOptions
+    ) -> Scores:
+        assert self.score_graphs is not None
+        self.check(options)
+        return self.score_graphs(references, predictions, options)
+
+
+def data_validation(
+    name: str,
+    gt_modes: tuple[str, ...],
+    score: Callable[[Path, Mapping[str, Path], ScoreOptions], Scores],
+    markdown: Callable[[Scores], str],
+    printed_as: str,
+) -> DataValidation:
+    """The benchmark of this name.
+
+    Args:
+        printed_as: metric of a printed value, {} in place of its group or overlap.
+    """
+
+    def refuse(*_: object) -> Any:
+        raise TypeError(f"{name} is scored from files")
+
+    def rows(scores: Scores) -> list[dict[str, Any]]:
+        labels = scores.settings["labels"]
+        printed = {printed_as.format(key): value for key, value in PRINTED[labels][OURS].items()}
+        return all_figures(scores, lambda metric: labels, printed)
+
+    return DataValidation(
+        name=name,
+        gt_modes=gt_modes,
+        layout=LAYOUT,
+        read=refuse,
+        count=refuse,
+        own_markdown=markdown,
+        own_rows=rows,
+        uses=frozenset(),
+        score_graphs=score,
+    )
+
+
+def beside(scores: Scores, columns: Mapping[str, str], protocols: Sequence[str]) -> str:
+    """The page's rows, ours, and the difference from its own scene graphs' row."""
+    printed = PRINTED[scores.settings["labels"]]
+    lines = [["Scene graphs", "Protocol", *(OVERLAPS.get(name, name) for name in columns)]]
+    for row, values in printed.items():
+        lines.append([f"{row} (the page)", "as printed", *(f"{values[n]:.2f}" for n in columns)])
+    for system, figures in scores.figures.items():
+        for protocol in protocols:
+            ours = {name: figures[protocol].get(metric) for name, metric in columns.items()}
+            lines.append([system, protocol, *(with_n(figure) for figure in ours.values())])
+            if protocol == PAPER:
+                differences = [_difference(f, printed[OURS][name]) for name, f in ours.items()]
+                lines.append([f"{system} − {OURS}", "difference", *differences])
+    return grid(lines)
+
+
+def how(scores: Scores) -> str:
+    """What the figures stand on."""
+    studies = ", ".join(f"{n:,} ({name})" for name, n in scores.settings["studies"].items())
+    return str(LAYOUT.texts["how"]).format(
+        found=studies, intervals=about_intervals(scores.settings)
+    )
+
+
+def problems_markdown(scores: Scores) -> str:
+    """What was set aside or is missing, of scene graphs and labels."""
+    lines = [["What was set aside or is missing", *scores.problems]]
+    for name in dict.fromkeys(name for counts in scores.problems.values() for name in counts):
+        lines.append([name, *(str(counts.get(name, 0)) for counts in scores.problems.values())])
+    for name, count in scores.settings["labels_set_aside"].items():
+        lines.append([f"labels: {name}", *(str(count) for _ in scores.problems)])
+    return f"## Problems\n\n{grid(lines)}"
+
+
+def with_n(figure: Estimate | None) -> str:
+    """A cell with n; a dash where undefined."""
+    if figure is None or figure.value is None:
+        return UNDEFINED
+    return cell_with_n(_UNIT, figure)
+
+
+def _difference(figure: Estimate | None, printed: float) -> str:
+    value = None if figure is None else figure.value
+    return signed(_UNIT, None if value is None else value - printed)

@@ -4,7 +4,7 @@
         --references=mimic-cxr-2.1.0-test-set-labeled.csv --predictions=BUILD/native
 
 A study has a class where a node that says "there" carries one of the class's tags
-(datasets/cxr_qba/reference/label_classes.json; our map, for the authors' is not public), or a more
+(reference/label_classes.json; our map, for the authors' is not public), or a more
 special finding; it lacks it otherwise. In the table 1 is there; 0 and blank are not. What becomes
 of "uncertain" the authors don't say: `--gt_mode=exclude` (the default) leaves the study out for
 that class, `positive` and `negative` count it so.
@@ -20,25 +20,31 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
-from cxrjax.errors import UserError
 from cxrjax.metrics import classification
 from cxrjax.metrics.bootstrap import Figure, Formula, Sums
 from cxrjax.papers.cxr_qba.native import StudySceneGraph
 from cxrjax.papers.cxr_qba.validation.human_labels import load_label_classes, read_label_table
 from cxrjax.papers.cxr_qba.validation.studies import (
+    OURS,
+    PRINTED,
     PROTOCOLS,
     Named,
     Row,
     Tags,
-    refuse_codec,
+    beside,
+    data_validation,
+    how,
+    problems_markdown,
     score_studies,
+    with_n,
 )
-from cxrjax.papers.cxr_qba.validation.tables import tags_markdown, tags_rows
 from cxrjax.records_io.quality import QualityLog
 from cxrjax.scoring.figures import of
-from cxrjax.scoring.scores import Benchmark, ScoreOptions, Scores
+from cxrjax.scoring.scores import PAPER, ScoreOptions, Scores
+from cxrjax.scoring.text_tables import grid
 
 UNCERTAIN = ("exclude", "positive", "negative")
+_BY_CLASS = ("mcc", "sensitivity", "specificity", "ppv", "prevalence")
 _DECISIONS = ("tp", "fp", "fn", "tn")
 _CHEXPERT, _LONG_TAIL, _ALL = "CXP-13", "LT-only", "CXR-LT"
 # Metric -> its function and what it is of.
@@ -58,9 +64,6 @@ def score_tags(labels: Path, graphs: Mapping[str, Path], options: ScoreOptions) 
     Raises:
         UserError: a file is unusable, or no study is in both.
     """
-    refuse_codec(options)
-    if options.gt_mode not in UNCERTAIN:
-        raise UserError(f"--gt_mode={options.gt_mode}: expected one of {', '.join(UNCERTAIN)}")
     known = load_label_classes()
     quality = QualityLog()
     table = read_label_table(labels, quality)
@@ -134,6 +137,42 @@ def _mean_mcc(classes: Sequence[str]) -> Formula:
     return mean
 
 
-CXR_QBA_TAGS = Benchmark(
-    score_files=score_tags, gt_modes=UNCERTAIN, markdown=tags_markdown, rows=tags_rows
+def tags_markdown(scores: Scores) -> str:
+    """tables.md of the tags."""
+    settings = scores.settings
+    columns = {name: f"tags/mcc/{name}" for name in PRINTED[settings["labels"]][OURS]}
+    uncertain = {
+        "exclude": "left out for that class",
+        "positive": "counted as there",
+        "negative": "counted as not there",
+    }[settings["uncertain"]]
+    about = (
+        f"Labels: {settings['labels']}, {len(settings['classes'])} classes; what they call "
+        f"uncertain is {uncertain}. Groups are means over classes. The authors publish neither "
+        "their map of classes nor what became of uncertain labels."
+    )
+    classes = settings["classes"]
+    return "\n".join(
+        [
+            f"# CXR-QBA's tags\n\n{about} {how(scores)}\n",
+            f"## Matthews correlation\n\n{beside(scores, columns, (PAPER,))}",
+            *(
+                f"## By class, {system}\n\n{_tags_by_class(scores, system, classes)}"
+                for system in scores.figures
+            ),
+            problems_markdown(scores),
+        ]
+    )
+
+
+def _tags_by_class(scores: Scores, system: str, classes: Sequence[str]) -> str:
+    figures = scores.figures[system][PAPER]
+    lines = [["Class", *_BY_CLASS]]
+    for name in (*classes, "micro"):
+        lines.append([name, *(with_n(figures.get(f"tags/{m}/{name}")) for m in _BY_CLASS)])
+    return grid(lines)
+
+
+CXR_QBA_TAGS = data_validation(
+    "cxr_qba_tags", UNCERTAIN, score_tags, tags_markdown, printed_as="tags/mcc/{}"
 )

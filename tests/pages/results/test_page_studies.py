@@ -40,8 +40,7 @@ def gemex(page):
         for name, text in texts.items()
     }
     page.arguments |= {
-        "benchmark": BENCHMARKS["gemex"],
-        "benchmark_name": "gemex",
+        "benchmark": BENCHMARKS["gemex"](),
         "codec": CODECS["gemex"],
     }
     return page

@@ -13,18 +13,25 @@ from cxrjax.errors import UserError
 from cxrjax.language_model.judges import Marks, RelativeScore
 from cxrjax.metrics.bootstrap import Bootstrap
 from cxrjax.papers.benchmarks import BENCHMARKS
-from cxrjax.papers.gemex import figures as gemex
 from cxrjax.papers.gemex.native_files import read_native
-from cxrjax.papers.gemex.truth import read_references
+from cxrjax.papers.gemex.truth import read_question
 from cxrjax.records import Answer, QARecord, strip_answers, write_records
 from cxrjax.records_io.quality import QualityLog
+from cxrjax.scoring.benchmark import Answers, read_references
 from cxrjax.scoring.predictions import parse_prediction
 from cxrjax.scoring.scores import ScoreOptions
 
-GEMEX = BENCHMARKS["gemex"]
+GEMEX = BENCHMARKS["gemex"]()
 OPTIONS = ScoreOptions(gt_mode="exact", bootstrap=Bootstrap(resamples=0))
+
+
+def score_records(records, predictions, options=OPTIONS):
+    references = GEMEX.read(records, "test", options.gt_mode)
+    return GEMEX.score(references, {"model": Answers(predictions, "model")}, options)
+
+
 CHOICES = ["A: Clear lungs", "B: Atelectasis", "C: Pleural effusion"]
-BENCH_SAMPLE = Path(__file__).parents[2] / "data" / "gemex" / "sample"
+BENCH_SAMPLE = Path(__file__).parents[3] / "data" / "gemex" / "sample"
 LEFT = [112.0, 0.0, 224.0, 224.0]  # the right half of the picture, pixels of 224
 
 
@@ -77,7 +84,7 @@ def figures(texts, records=RECORDS, options=OPTIONS, **fields):
         if text is not None
     ]
     predictions = [parse_prediction(line, "test") for line in lines]
-    scores = gemex.score(read_references(records, "test"), {"model": predictions}, options)
+    scores = score_records(records, predictions, options)
     return {
         protocol: {name: figure["value"] for name, figure in named.items()}
         for protocol, named in scores.metrics()["model"].items()
@@ -184,15 +191,12 @@ def test_other_codecs_are_read_where_the_size_is_known():
 
 def test_permutation_of_the_predictions_changes_nothing_and_a_stray_box_never_helps():
     texts = list(REFERENCE_TEXTS)
-    backwards = gemex.score(
-        read_references(RECORDS, "test"),
-        {
-            "model": [
-                parse_prediction({"question_id": r.question_id, "text": t}, "test")
-                for r, t in reversed(list(zip(RECORDS, texts, strict=True)))
-            ]
-        },
-        OPTIONS,
+    backwards = score_records(
+        RECORDS,
+        [
+            parse_prediction({"question_id": r.question_id, "text": t}, "test")
+            for r, t in reversed(list(zip(RECORDS, texts, strict=True)))
+        ],
     )
     forwards = figures(texts)
     assert backwards.metrics()["model"]["strict"]["v_score"]["value"] == pytest.approx(
@@ -258,7 +262,7 @@ def test_a_judge_that_fails_in_one_order_is_left_out_where_that_order_counts():
         parse_prediction({"question_id": f"q{n}", "text": text}, "test")
         for n, text in enumerate(REFERENCE_TEXTS)
     ]
-    scores = gemex.score(read_references(RECORDS, "test"), {"model": predictions}, options)
+    scores = score_records(RECORDS, predictions, options)
     paper, strict = (scores.figures["model"][protocol] for protocol in ("paper", "strict"))
     name = "by_question_type/ar_score/single_choice"
     assert (paper[name].value, paper[name].n) == (1, 1)
@@ -338,9 +342,9 @@ def test_released_rows_are_scored_without_sizes(tmp_path):
 )
 def test_unusable_references(change, message):
     with pytest.raises(UserError, match=message):
-        read_references([RECORDS[0], RECORDS[1].model_copy(update=change)], "file")
+        read_references([RECORDS[0], RECORDS[1].model_copy(update=change)], "file", read_question)
     with pytest.raises(UserError, match="holds no records"):
-        read_references([], "file")
+        read_references([], "file", read_question)
 
 
 def test_references_whose_key_cannot_be_read_are_left_out_of_the_a_score_and_counted():
@@ -350,7 +354,7 @@ def test_references_whose_key_cannot_be_read_are_left_out_of_the_a_score_and_cou
         parse_prediction({"question_id": r.question_id, "text": r.answer_text}, "test")
         for r in records
     ]
-    scores = gemex.score(read_references(records, "test"), {"model": predictions}, OPTIONS)
+    scores = score_records(records, predictions)
     named = scores.metrics()["model"]["strict"]
     assert scores.settings["questions_without_key"] == 2
     assert named["a_score"] == {"value": 1.0, "ci_low": None, "ci_high": None, "n": 5}
@@ -406,7 +410,7 @@ def test_the_command_writes_the_papers_tables(tmp_path, capsys):
 def test_unusable_options(tmp_path):
     with pytest.raises(UserError, match="--gt_mode=raw: expected 'exact'"):
         command(tmp_path, "--gt_mode=raw")
-    with pytest.raises(UserError, match="vindr_cxr_vqa has no BERTScore"):
+    with pytest.raises(UserError, match="--bertscore_model: vindr_cxr_vqa has no use for one"):
         score.main(
             ["--benchmark=vindr_cxr_vqa", "--references=x", "--predictions=y", "--out=z"]
             + [f"--bertscore_model={tmp_path}"]

@@ -6,10 +6,10 @@ import pytest
 from cxrjax.metrics.bootstrap import Bootstrap
 from cxrjax.metrics.detection import SWEEP
 from cxrjax.papers.vindr_cxr_vqa.detection import BOX_PLACES, BOX_SIZES, rank_last_where_missing
-from cxrjax.papers.vindr_cxr_vqa.figures import score
-from cxrjax.papers.vindr_cxr_vqa.tables import markdown, rows
+from cxrjax.papers.vindr_cxr_vqa.figures import VINDR_CXR_VQA
 from cxrjax.papers.vindr_cxr_vqa.truth import read_references
 from cxrjax.records import QARecord
+from cxrjax.scoring.benchmark import Answers
 from cxrjax.scoring.predictions import parse_prediction
 from cxrjax.scoring.scores import ScoreOptions
 
@@ -54,7 +54,7 @@ def _scores(records, lines, gt_mode="exact"):
     references = read_references(records, gt_mode, "r.jsonl")
     predictions = [parse_prediction(line, "p:1") for line in lines]
     options = ScoreOptions(gt_mode=gt_mode, bootstrap=Bootstrap(resamples=20))
-    return score(references, {"s": predictions}, None, options)
+    return VINDR_CXR_VQA.score(references, {"s": Answers(predictions, "s")}, options)
 
 
 def _strict(records, lines):
@@ -145,7 +145,7 @@ def test_equal_and_missing_scores_are_flagged(fields):
     lines = [_said(record, boxes=[BOX], **fields) for record in records]
     scores = _scores(records, lines)
     assert scores.figures["s"]["strict"]["ap/constant_scores"].value == 1
-    assert "s: all box scores are equal or there are none." in markdown(scores)
+    assert "s: all box scores are equal or there are none." in VINDR_CXR_VQA.markdown(scores)
 
 
 def test_without_boxes_nothing_is_ranked_and_nothing_flagged():
@@ -154,7 +154,7 @@ def test_without_boxes_nothing_is_ranked_and_nothing_flagged():
     strict = scores.figures["s"]["strict"]
     assert strict["ap/constant_scores"].value is None
     assert strict["ap/voc@0.4"].value == strict["froc/mean_sensitivity"].value == 0
-    assert "all box scores are equal" not in markdown(scores)
+    assert "all box scores are equal" not in VINDR_CXR_VQA.markdown(scores)
 
 
 def test_a_box_without_a_score_ranks_last():
@@ -269,10 +269,14 @@ def _true_boxes(references, grouping, name):
 def test_every_metric_of_the_tables_exists():
     records = [_record("i0", boxes=[BOX], difficulty="Easy", view="PA", sex="F", age=50.0)]
     scores = _scores(records, [_said(records[0], boxes=[BOX], box_scores=[0.5])])
-    text = markdown(scores)
+    text = VINDR_CXR_VQA.markdown(scores)
     for heading in ("By difficulty", "By size of the true box", "By view", "By age"):
         assert f"## {heading}" in text
-    assert {row["table"] for row in rows(scores)} >= {"by_box_size", "by_box_place", "by_view"}
+    assert {row["table"] for row in VINDR_CXR_VQA.rows(scores)} >= {
+        "by_box_size",
+        "by_box_place",
+        "by_view",
+    }
 
 
 def test_ranked_figures_have_intervals_unless_that_takes_too_long(monkeypatch):
@@ -294,4 +298,4 @@ def test_ranked_figures_have_intervals_unless_that_takes_too_long(monkeypatch):
         assert without[name].ci_low is without[name].ci_high is None
     told = (strict["ap/intervals_left_out"].value, without["ap/intervals_left_out"].value)
     assert told == (0, 1)
-    assert "s: AP and FROC without intervals" in markdown(scores)
+    assert "s: AP and FROC without intervals" in VINDR_CXR_VQA.markdown(scores)

@@ -15,14 +15,14 @@ from cxrjax.metrics.bootstrap import Bootstrap
 from cxrjax.papers.cxr_qba.build import QbaBuilder, QbaOptions
 from cxrjax.papers.cxr_qba.native import StudySceneGraph
 from cxrjax.papers.cxr_qba.study_files import write_study
-from cxrjax.papers.cxr_qba.validation.boxes import score_boxes
+from cxrjax.papers.cxr_qba.validation.boxes import CXR_QBA_BOXES, score_boxes
 from cxrjax.papers.cxr_qba.validation.human_labels import (
     load_label_classes,
     read_label_table,
     read_ms_cxr,
     read_reflacx,
 )
-from cxrjax.papers.cxr_qba.validation.tags import score_tags
+from cxrjax.papers.cxr_qba.validation.tags import CXR_QBA_TAGS, score_tags
 from cxrjax.phantoms.studies.build import TRUTH, StudiesBuilder, StudiesOptions
 from cxrjax.radiology_text.definitions import load_definitions
 from cxrjax.records_io.quality import QualityLog
@@ -351,9 +351,9 @@ def test_refusals(boxed, tmp_path):
             options("exact"),
         )
     with pytest.raises(UserError, match="--codec"):
-        score_boxes(labels, {"x": root}, ScoreOptions(gt_mode="exact", codec="paligemma"))
-    with pytest.raises(UserError, match="expected one of exclude"):
-        score_tags(labels, {"x": root}, options("raw"))
+        CXR_QBA_BOXES.score_files(labels, {"x": root}, ScoreOptions("exact", codec="paligemma"))
+    with pytest.raises(UserError, match="expected 'exclude'"):
+        CXR_QBA_TAGS.score_files(labels, {"x": root}, options("raw"))
     broken = tmp_path / "m.json"
     broken.write_text('{"images": []}')
     with pytest.raises(UserError, match="not COCO's layout"):

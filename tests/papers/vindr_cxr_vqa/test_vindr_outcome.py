@@ -94,7 +94,7 @@ def test_the_share_of_right_answers_is_the_benchmarks_exact_set(tmp_path):
     lines = [{"question_id": f"q{n}", "text": texts[n % 5], "boxes": []} for n in range(30)]
     write_records(tmp_path / "r.jsonl", records)
     (tmp_path / "p.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    scores = BENCHMARKS["vindr_cxr_vqa"].score_files(
+    scores = BENCHMARKS["vindr_cxr_vqa"]().score_files(
         tmp_path / "r.jsonl", {"p": tmp_path / "p.jsonl"}, ScoreOptions(gt_mode="exact")
     )
     right = [

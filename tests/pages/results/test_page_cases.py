@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from PIL import Image
 from cxrjax.codecs import CODECS
 from cxrjax.errors import UserError
 from cxrjax.pages.results.data import IMAGES_PER_PART
+from cxrjax.papers.benchmarks import BENCHMARKS
 
 
 def _question(cases, question_id):
@@ -46,7 +48,7 @@ def test_every_question_has_its_boxes_answers_and_outcomes(page):
 
 
 def test_without_a_benchmark_nobody_decides(page):
-    cases = page.cases(page.read(benchmark=None, benchmark_name=None))
+    cases = page.cases(page.read(benchmark=None))
     assert set("".join(cases["questions"]["right"])) == {"u"} and not cases["judged"]
 
 
@@ -134,7 +136,7 @@ def test_of_many_images_a_random_sample_and_the_worst_are_shown(page):
 
 def test_as_many_images_are_shown_where_nobody_decides(page):
     page.arguments["max_images"] = 6
-    images = page.cases(page.read(benchmark=None, benchmark_name=None))["images"]
+    images = page.cases(page.read(benchmark=None))["images"]
     assert len(images["id"]) == 6 and images["sampled"].count("1") == 3
 
 
@@ -158,7 +160,8 @@ def test_texts_alone_need_neither_boxes_nor_sizes(page):
     page.predictions = {
         "tuned": [{"question_id": f"image-{i}-0", "text": "Tim to"} for i in range(page.images)]
     }
-    root = page.read(benchmark=None, benchmark_name="vix_ray", pictures="none")
+    benchmark = replace(BENCHMARKS["vix_ray"](), outcome=None)
+    root = page.read(benchmark=benchmark, pictures="none")
     assert "names" not in [i.attributes.get("value") for i in root.all("input")]
     assert not list(root.all("input", name="system")), "no boxes to switch"
     shown = page.cases(root)["cases"][0]["q"][0]

@@ -4,12 +4,11 @@ import json
 
 import pytest
 
-from cxrjax.codecs import CODECS
 from cxrjax.errors import UserError
 from cxrjax.metrics.bootstrap import Bootstrap
-from cxrjax.papers.vindr_cxr_vqa.figures import score
-from cxrjax.papers.vindr_cxr_vqa.truth import read_references
+from cxrjax.papers.vindr_cxr_vqa.figures import VINDR_CXR_VQA
 from cxrjax.records import QARecord
+from cxrjax.scoring.benchmark import Answers
 from cxrjax.scoring.predictions import parse_prediction
 from cxrjax.scoring.scores import ScoreOptions
 
@@ -51,15 +50,16 @@ def _said(record, text="", boxes=(), **fields):
     return {"question_id": record.question_id, "text": text, "boxes": list(boxes), **fields}
 
 
+def _score_records(records, systems, options):
+    references = VINDR_CXR_VQA.read(records, "r.jsonl", options.gt_mode)
+    answers = {name: Answers(predictions, name) for name, predictions in systems.items()}
+    return VINDR_CXR_VQA.score(references, answers, options)
+
+
 def _score(records, lines, codec=None, gt_mode="exact", bootstrap=FEW):
-    references = read_references(records, gt_mode, "r.jsonl")
     predictions = [parse_prediction(line, "p:1") for line in lines]
-    scores = score(
-        references,
-        {"s": predictions},
-        codec and CODECS[codec],
-        ScoreOptions(gt_mode, bootstrap=bootstrap),
-    )
+    options = ScoreOptions(gt_mode, codec, bootstrap=bootstrap)
+    scores = _score_records(records, {"s": predictions}, options)
     return scores.figures["s"], scores.problems["s"]
 
 

@@ -1,5 +1,6 @@
 """Answers to CXR-QBA's questions: what is read, what is counted, and the figures by hand."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -13,9 +14,9 @@ from cxrjax.metrics.bootstrap import Bootstrap
 from cxrjax.papers.cxr_qba.answers import outcome
 from cxrjax.papers.cxr_qba.claims import CLAIMS
 from cxrjax.papers.cxr_qba.figures import CXR_QBA
-from cxrjax.papers.cxr_qba.figures import score as score_systems
-from cxrjax.papers.cxr_qba.truth import read_question, read_references
+from cxrjax.papers.cxr_qba.truth import read_question
 from cxrjax.records import Answer, QARecord, strip_answers, write_records
+from cxrjax.scoring.benchmark import Answers, read_references
 from cxrjax.scoring.predictions import Prediction
 from cxrjax.scoring.scores import PAPER, STRICT, ScoreOptions
 
@@ -81,10 +82,13 @@ def predict(name, text, boxes=()):
     return Prediction(name, text, np.array(boxes, float).reshape(-1, 4), None, None)
 
 
+def score_records(records, predictions, options=OPTIONS):
+    references = CXR_QBA.read(records, "test", options.gt_mode)
+    return CXR_QBA.score(references, {"s": Answers(predictions, "s")}, options)
+
+
 def figures(records, *predictions):
-    scores = score_systems(
-        read_references(records, "test"), {"s": list(predictions)}, options=OPTIONS
-    )
+    scores = score_records(records, predictions)
     return {name: figure.value for name, figure in scores.figures["s"][STRICT].items()}, scores
 
 
@@ -252,14 +256,13 @@ def test_boxes_in_the_text_are_read_by_a_codec_and_are_no_words():
     text = effusion().answers[0].text + " " + codec.encode([[0.1, 0.1, 0.3, 0.4]], 100, 200)
     one = effusion()
     one = one.model_copy(update={"answers": one.answers[:1]})
-    references = read_references([one], "test")
     prediction = Prediction("q", text, None, None, None)
-    scores = score_systems(references, {"s": [prediction]}, codec, OPTIONS)
+    scores = score_records([one], [prediction], dataclasses.replace(OPTIONS, codec="paligemma"))
     named = scores.figures["s"][STRICT]
     assert named["boxes/f1@0.5"].value == 1
     assert named["text/rouge_l"].value == named["text/bleu"].value == 1
     with pytest.raises(UserError, match="--codec"):
-        score_systems(references, {"s": [prediction]}, None, OPTIONS)
+        score_records([one], [prediction])
 
 
 def test_swapped_sides_are_counted_apart_from_findings():
@@ -324,10 +327,8 @@ def test_breakdowns_part_the_questions():
         effusion("q2", view="AP", grade="B"),
         asked("q3", True, view="AP"),
     ]
-    scores = score_systems(
-        read_references(records, "test"),
-        {"s": [predict("q1", records[0].answer_text), predict("q2", "No effusion.")]},
-        options=OPTIONS,
+    scores = score_records(
+        records, [predict("q1", records[0].answer_text), predict("q2", "No effusion.")]
     )
     named = scores.figures["s"][STRICT]
     assert named["by_view/findings/f1/PA"].value == 1
@@ -393,15 +394,15 @@ def test_the_command_writes_and_compares(tmp_path):
 )
 def test_unusable_references(change, message):
     with pytest.raises(UserError, match=message):
-        read_references([effusion().model_copy(update=change)], "test.jsonl")
+        read_references([effusion().model_copy(update=change)], "test.jsonl", read_question)
 
 
 def test_refusals():
     with pytest.raises(UserError, match="stands there twice"):
-        read_references([effusion(), effusion()], "test.jsonl")
+        read_references([effusion(), effusion()], "test.jsonl", read_question)
     with pytest.raises(UserError, match="no records"):
-        read_references([], "test.jsonl")
+        read_references([], "test.jsonl", read_question)
     with pytest.raises(UserError, match="not in the references"):
         figures([effusion()], predict("other", "x"))
     with pytest.raises(UserError, match="no answers"):
-        read_references([strip_answers(effusion())], "test.jsonl")
+        read_references([strip_answers(effusion())], "test.jsonl", read_question)

@@ -186,8 +186,7 @@ class Page:
         self.inputs: dict = {"metrics": copy.deepcopy(METRICS), "image_root": root}
         self.arguments: dict = {
             "title": "Run A",
-            "benchmark": BENCHMARKS["vindr_cxr_vqa"],
-            "benchmark_name": "vindr_cxr_vqa",
+            "benchmark": BENCHMARKS["vindr_cxr_vqa"](),
         }
 
     def write(self, **changes) -> Path:

@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 
-from cxrjax.papers.gemex.tables import TABLE_5, TABLE_6, paper_row
+from cxrjax.papers.gemex.figures import GEMEX
 from cxrjax.scoring.scores import PAPER, STRICT
 
+TABLE_5, TABLE_6 = (GEMEX.layout.table(key) for key in ("table_5", "table_6"))
+paper_row = GEMEX.layout.paper_row
 TITLES = [column.title for column in TABLE_5.columns]
 AR = ["Open AR", "Closed AR", "Single AR", "Multi AR"]
 # Test questions of each type (Table 3).
