@@ -47,8 +47,7 @@ from cxrjax.papers.benchmarks import BENCHMARKS, DATA_VALIDATIONS
 from cxrjax.papers.vix_ray.segmentation import SEGMENTERS
 from cxrjax.scoring.bert_score import BertScoreSettings
 from cxrjax.scoring.run_record import check_folder, check_split, write_score_record
-from cxrjax.scoring.scores import GT_MODE_HELP, ScoreOptions, Scores
-from cxrjax.scoring.seed_spread import seed_spread, spread_markdown
+from cxrjax.scoring.scores import GT_MODE_HELP, ScoreOptions, Scores, seed_spread, spread_markdown
 
 if TYPE_CHECKING:
     from cxrjax.scoring.benchmark import Benchmark

@@ -3,17 +3,77 @@
 Every metric here is a function of sums over units (images, questions). So a unit is reduced once to
 a row of numbers (its hits, its misses, ...), and a resample is a weighted sum of rows: one matrix
 product for all metrics and all resamples, whatever the number of boxes. What comes from one patient
-stays together: clusters are drawn, not units.
+stays together: clusters are drawn, not units. Figures that are no functions of sums are computed
+anew on every resample of the same clusters (`estimate_reweighted`).
 """
 
+import functools
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Float, Int
 from threadpoolctl import threadpool_limits
 
-from cxrjax.metrics.intervals import Method, interval
+Method = Literal["bca", "percentile"]
+# Two figures that differ by this are the same but for the order in which their sums were added.
+ROUNDING = 1e-12
+
+
+def interval(
+    draws: Float[np.ndarray, " sums"],
+    left_out: Callable[[], Float[np.ndarray, " clusters"]],
+    confidence: float,
+    method: Method,
+) -> tuple[float | None, float | None, bool]:
+    """Where a figure lies: (low, high, whether BCa was asked for and is undefined).
+
+    BCa is undefined, and percentiles are taken, where all resamples lie on one side of the observed
+    value, where the figure is undefined without some cluster, and where it is extremely skewed.
+
+    Args:
+        draws: the observed value, then that of every resample; NaN where undefined.
+        confidence: share of the draws inside the interval.
+        left_out: gives the figure without each cluster; called only where it is needed.
+    """
+    value, drawn = draws[0], draws[1:][np.isfinite(draws[1:])]
+    if not len(drawn):
+        return None, None, False
+    tail = (1 - confidence) / 2
+    shares = np.array([tail, 1 - tail])
+    fallback = False
+    if method == "bca" and np.ptp(drawn) > ROUNDING:
+        corrected = _bca_shares(value, drawn, left_out(), shares)
+        fallback = corrected is None
+        shares = shares if corrected is None else corrected
+    low, high = np.quantile(drawn, shares)
+    return float(low), float(high), fallback
+
+
+def _bca_shares(
+    value: float,
+    drawn: Float[np.ndarray, " draws"],
+    left_out: Float[np.ndarray, " clusters"],
+    shares: Float[np.ndarray, "2"],
+) -> Float[np.ndarray, "2"] | None:
+    """The shares of the draws between which BCa's interval lies; None where undefined."""
+    from scipy.special import ndtr, ndtri  # here: it takes long to load
+
+    away = drawn - value
+    tied = np.abs(away) <= ROUNDING
+    # Draws that tie with the value count half: figures of few units take few values.
+    bias = ndtri(np.mean((away < 0) & ~tied) + np.mean(tied) / 2)
+    influence = left_out.mean() - left_out
+    spread = float((influence**2).sum())
+    if not np.isfinite(bias) or not spread > 0:  # NaN too
+        return None
+    acceleration = float((influence**3).sum()) / (6 * spread**1.5)
+    z = bias + ndtri(shares)
+    if (acceleration * z >= 1).any():  # so skewed that the ends would change places
+        return None
+    return np.asarray(ndtr(bias + z / (1 - acceleration * z)))
+
 
 # Weights held at once while resampling: 16 MB of float64, but never less than some rows, so that
 # the matrix of units is not read anew for each of them.
@@ -354,3 +414,54 @@ def chunks(resamples: int, clusters: int) -> Iterator[slice]:
     step = max(_LEAST_ROWS, _CHUNK // max(clusters, 1))
     for start in range(0, resamples, step):
         yield slice(start, min(start + step, resamples))
+
+
+# How often each unit counts in each draw -> the figures of each draw, NaN where undefined.
+Reweighted = Callable[[Float[np.ndarray, "draws units"]], Mapping[str, Float[np.ndarray, " draws"]]]
+
+
+def estimate_reweighted(
+    figures: Reweighted,
+    clusters: Sequence[Hashable],
+    n: Mapping[str, int],
+    bootstrap: Bootstrap,
+) -> dict[str, Estimate]:
+    """Figures with their intervals.
+
+    Args:
+        figures: computes all of them from how often each unit counts.
+        clusters: the cluster of each unit.
+        n: figure -> what it is taken over, for the record.
+        bootstrap: how intervals are made; no resamples, no intervals.
+    """
+    rows, count = number_clusters(clusters)
+    resamples = bootstrap.resamples if count > 1 else 0
+
+    def drawn() -> Iterator[Float[np.ndarray, "draws units"]]:
+        yield np.ones((1, len(rows)))
+        for _, weights in draw_clusters(count, resamples, bootstrap.seed):
+            yield weights[:, rows]
+
+    def left_out() -> Iterator[Float[np.ndarray, "draws units"]]:
+        for part in chunks(count, count):
+            yield (rows != np.arange(part.start, part.stop)[:, None]).astype(np.float64)
+
+    draws = _of_all(figures, drawn())
+    is_bca = bootstrap.method == "bca" and resamples > 0
+    without = _of_all(figures, left_out()) if is_bca else {}
+    estimates = {}
+    for name, values in draws.items():
+        if not np.isfinite(values[0]):
+            estimates[name] = Estimate(None, None, None, n[name])
+            continue
+        left = functools.partial(without.__getitem__, name)
+        ends = interval(values, left, bootstrap.confidence, bootstrap.method)
+        estimates[name] = Estimate(float(values[0]), ends[0], ends[1], n[name], ends[2])
+    return estimates
+
+
+def _of_all(
+    figures: Reweighted, weights: Iterator[Float[np.ndarray, "draws units"]]
+) -> dict[str, Float[np.ndarray, " draws"]]:
+    parts = [figures(some) for some in weights]
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

@@ -12,8 +12,7 @@ import numpy as np
 from jaxtyping import Float
 from threadpoolctl import threadpool_limits
 
-from cxrjax.metrics.bootstrap import Figure, Resampled, Sums, chunks
-from cxrjax.metrics.intervals import ROUNDING, interval
+from cxrjax.metrics.bootstrap import ROUNDING, Figure, Resampled, Sums, chunks, interval
 
 
 @dataclass(frozen=True)

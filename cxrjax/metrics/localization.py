@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float, Int, Num
 
 from cxrjax.boxes import pairwise_iou
 from cxrjax.metrics.classification import Count, Figure, ratio
-from cxrjax.metrics.overlaps import TOLERANCE, Overlaps
+from cxrjax.metrics.detection import TOLERANCE, Overlaps
 
 GOOD, ACCEPTABLE = 0.5, 0.3
 

@@ -11,23 +11,21 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 from sklearn.metrics import precision_recall_curve
 
-from cxrjax.metrics.average_precision import (
+from cxrjax.metrics.detection import NO_CLASS, TOLERANCE, ImageBoxes, find_overlaps
+from cxrjax.metrics.ranking import (
     COCO_THRESHOLDS,
+    RATES,
     VOC_THRESHOLD,
+    Ranking,
     coco_average_precision,
     coco_rankings,
-    voc_average_precision,
-    voc_rankings,
-)
-from cxrjax.metrics.overlaps import NO_CLASS, TOLERANCE, ImageBoxes, find_overlaps
-from cxrjax.metrics.ranking import (
-    RATES,
-    Ranking,
     constant_scores,
     froc_ranking,
     rank_by_score,
     sensitivity_at,
     take_best_free,
+    voc_average_precision,
+    voc_rankings,
 )
 
 CLASSES = 3

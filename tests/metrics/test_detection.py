@@ -9,8 +9,17 @@ from hypothesis import strategies as st
 
 from cxrjax.boxes import pairwise_iou
 from cxrjax.metrics import classification
-from cxrjax.metrics.detection import SWEEP, find_duplicates, match_one_to_one, mean_iou_of_hits
-from cxrjax.metrics.overlaps import NO_CLASS, TOLERANCE, ImageBoxes, find_overlaps, join_images
+from cxrjax.metrics.detection import (
+    NO_CLASS,
+    SWEEP,
+    TOLERANCE,
+    ImageBoxes,
+    find_duplicates,
+    find_overlaps,
+    join_images,
+    match_one_to_one,
+    mean_iou_of_hits,
+)
 
 THRESHOLD = 0.3
 CLASSES = 2
@@ -113,7 +122,7 @@ def test_pairs_are_those_of_every_image(images, chunk):
         overlap = pairwise_iou(_arrays(predicted)[0], _arrays(truth)[0])
         expected += [(number, *at, overlap[at]) for at in zip(*np.nonzero(overlap), strict=True)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cxrjax.metrics.overlaps._CHUNK", chunk)
+        patch.setattr("cxrjax.metrics.detection._CHUNK", chunk)
         overlaps = find_overlaps(
             join_images(_arrays(p) for p, _ in images), join_images(_arrays(t) for _, t in images)
         )

@@ -5,13 +5,14 @@ import pytest
 
 import cxrjax.metrics
 from cxrjax.metrics import classification
-from cxrjax.metrics.average_precision import (
-    coco_average_precision,
-    coco_rankings,
-    voc_average_precision,
-    voc_rankings,
+from cxrjax.metrics.detection import (
+    TOLERANCE,
+    find_duplicates,
+    find_overlaps,
+    join_images,
+    match_one_to_one,
+    mean_iou_of_hits,
 )
-from cxrjax.metrics.detection import find_duplicates, match_one_to_one, mean_iou_of_hits
 from cxrjax.metrics.localization import (
     localize,
     region_areas,
@@ -20,8 +21,14 @@ from cxrjax.metrics.localization import (
     region_iou,
     v_score,
 )
-from cxrjax.metrics.overlaps import TOLERANCE, find_overlaps, join_images
-from cxrjax.metrics.ranking import froc_ranking, sensitivity_at
+from cxrjax.metrics.ranking import (
+    coco_average_precision,
+    coco_rankings,
+    froc_ranking,
+    sensitivity_at,
+    voc_average_precision,
+    voc_rankings,
+)
 
 NONE = np.zeros((0, 4))
 HERE, THERE = np.array([[0.1, 0.1, 0.3, 0.3]]), np.array([[0.6, 0.6, 0.9, 0.9]])

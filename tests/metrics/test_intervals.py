@@ -5,8 +5,7 @@ import pytest
 from scipy import stats
 
 from cxrjax.metrics import classification
-from cxrjax.metrics.bootstrap import Bootstrap, Figure, resample
-from cxrjax.metrics.intervals import interval
+from cxrjax.metrics.bootstrap import Bootstrap, Figure, interval, resample
 
 
 def _mean(sums):

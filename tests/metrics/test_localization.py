@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from cxrjax.metrics.detection import find_overlaps, join_images
 from cxrjax.metrics.localization import localize
-from cxrjax.metrics.overlaps import find_overlaps, join_images
 
 TRUTH = np.array([[0.0, 0.0, 0.4, 0.4], [0.6, 0.6, 1.0, 1.0]])
 NONE = np.zeros((0, 4))

@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from cxrjax.metrics.bootstrap import Bootstrap, Figure, estimate
+from cxrjax.metrics.bootstrap import Bootstrap, Figure, estimate, estimate_reweighted
 from cxrjax.metrics.classification import ratio
-from cxrjax.metrics.reweighting import estimate_reweighted
 
 
 @pytest.mark.parametrize("method", ["bca", "percentile"])

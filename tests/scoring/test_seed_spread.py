@@ -5,7 +5,7 @@ import statistics
 import pytest
 
 from cxrjax.metrics.bootstrap import Estimate
-from cxrjax.scoring.seed_spread import seed_spread, spread_markdown
+from cxrjax.scoring.scores import seed_spread, spread_markdown
 
 
 def _figures(**values):

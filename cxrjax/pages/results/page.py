@@ -15,7 +15,7 @@ from markupsafe import Markup
 from cxrjax.codecs import Codec
 from cxrjax.errors import UserError
 from cxrjax.pages import STYLE_SHEET
-from cxrjax.pages.results import markdown, tables
+from cxrjax.pages.results import tables
 from cxrjax.pages.results.cases import SAMPLE_SEED, Case, collect_cases, ranked_system
 from cxrjax.pages.results.curves import charts, system_charts
 from cxrjax.pages.results.data import (
@@ -164,9 +164,9 @@ def _figures(inputs: Inputs, benchmark: Benchmark[Any] | None) -> dict[str, Any]
     systems = _system_views([*scored, *(n for n in inputs.predictions if n not in scored)])
     by_name = {system.name: system for system in systems}
     seen = inputs.notes.get("classes_seen_by_base") or []
-    parts: list[markdown.Section] = []
+    parts: list[tables.Section] = []
     for number, (heading, text) in enumerate(inputs.tables.items()):
-        for part in markdown.sections(text, f"tables-{number}", scored, seen):
+        for part in tables.sections(text, f"tables-{number}", scored, seen):
             part.title = f"{heading}: {part.title}".rstrip(": ") if heading else part.title
             parts.append(part)
     # comparisons.json has them too, and more exactly.

@@ -1,9 +1,10 @@
-"""Case studies as GEMeX prints them: a judge's kept marks, and each answer taken apart.
+"""Case studies as GEMeX prints them (Tables 7 and 14 to 17): each answer taken apart, and marked.
 
 A judge's marks are those that score kept in judgements.jsonl; nobody is asked again.
 """
 
 import json
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +16,70 @@ from jaxtyping import Float
 from cxrjax.codecs import Codec
 from cxrjax.errors import UserError
 from cxrjax.images.decode import read_image
-from cxrjax.papers.gemex.cases import AnswerParts, case_studies, choose_cases
-from cxrjax.records import read_records
+from cxrjax.papers.gemex.counts import outcome, read_answer, without_boxes
+from cxrjax.papers.gemex.dialogue import QUESTION_TYPES, parse_answer
+from cxrjax.papers.gemex.truth import read_question
+from cxrjax.records import QARecord, read_records
 from cxrjax.scoring.overlays import TRUTH, jpeg_data_uri
-from cxrjax.scoring.predictions import read_predictions
+from cxrjax.scoring.predictions import Prediction, read_predictions
 from cxrjax.scoring.scores import Outcome
+
+
+@dataclass(frozen=True)
+class AnswerParts:
+    """An answer taken apart.
+
+    Attributes:
+        boxes: float64 [n, 4], xyxy fractions of the image.
+    """
+
+    answer: str
+    reason: str
+    boxes: Float[np.ndarray, "n 4"]
+
+
+def choose_cases(records: Sequence[QARecord], per_type: int, seed: int = 0) -> list[QARecord]:
+    """Questions to show: so many of each type, with boxes, drawn by seed; types in their order."""
+    drawn = []
+    for kind in QUESTION_TYPES:
+        fitting = [r for r in records if r.question_type == kind and r.boxes]
+        fitting.sort(key=lambda record: record.question_id)
+        chance = random.Random(f"{seed}/{kind}/case_studies")
+        drawn += chance.sample(fitting, min(per_type, len(fitting)))
+    return drawn
+
+
+def study_answers(
+    record: QARecord,
+    systems: Mapping[str, Mapping[str, Prediction]],
+    codec: Codec | None = None,
+    marks: "Marks | None" = None,
+) -> list["StudyAnswer"]:
+    """The columns of a question: the truth, then every system.
+
+    Args:
+        record: with answers.
+        systems: name -> question id -> prediction.
+        codec: reads boxes from the text of lines without boxes; None: GEMeX's own.
+
+    Raises:
+        UserError: the record or a prediction cannot be read.
+    """
+    question = read_question(record, record.question_id)
+    parsed = parse_answer(record.answer_text, question.kind, record.choices)
+    truth = AnswerParts(parsed.answer, record.reason or parsed.reason, question.boxes)
+    columns = [StudyAnswer(TRUTH, truth, None, None)]
+    for system, predictions in systems.items():
+        said, came_out = None, Outcome(False, None, "no answer")
+        if (prediction := predictions.get(record.question_id)) is not None:
+            boxes = read_answer(question, prediction, codec, system).boxes.boxes
+            parsed = parse_answer(prediction.text, question.kind, record.choices)
+            said = AnswerParts(without_boxes(parsed.answer), without_boxes(parsed.reason), boxes)
+            came_out = outcome(record, prediction, codec)
+        mark = (marks or {}).get((system, record.question_id))
+        columns.append(StudyAnswer(system, said, came_out, mark))
+    return columns
+
 
 PER_TYPE = 2
 VIEW_WIDTH = 400
@@ -110,31 +170,26 @@ def gemex_studies(
         system: {p.question_id: p for p in read_predictions(path) if p.question_id in wanted}
         for system, path in predictions.items()
     }
-    marks: Marks = judgements.marks if judgements else {}
+    marks = judgements.marks if judgements else {}
     studies = []
-    for record, case in zip(chosen, case_studies(chosen, systems, codec), strict=True):
+    for record in chosen:
         uri = None
         height_px, width_px = record.image_hw or (1, 1)
         if image_root is not None:
             image = read_image(image_root / record.image_path)
             uri, (height_px, width_px) = jpeg_data_uri(image), image.shape[:2]
         height = round(VIEW_WIDTH * height_px / width_px, 1)
-        answers = [StudyAnswer(TRUTH, case.truth, None, None)]
-        answers += [
-            StudyAnswer(a.system, a.said, a.outcome, marks.get((a.system, case.question_id)))
-            for a in case.systems
-        ]
-        layers = {a.system: _layer(a.said.boxes, height) for a in answers if a.said is not None}
+        answers = study_answers(record, systems, codec, marks)
         studies.append(
             ShownQuestion(
-                case.question_id,
-                case.kind.replace("_", " "),
-                case.question,
-                case.choices,
+                record.question_id,
+                record.question_type.replace("_", " "),
+                record.question,
+                record.choices or (),
                 uri,
                 height,
                 answers,
-                layers,
+                {a.system: _layer(a.said.boxes, height) for a in answers if a.said is not None},
             )
         )
     return studies

@@ -13,7 +13,7 @@ from cxrjax.images.decode import read_image
 from cxrjax.images.files import ImageError
 from cxrjax.pages import STYLE_SHEET
 from cxrjax.pages.results.data import script_json
-from cxrjax.pages.results.markdown import sections
+from cxrjax.pages.results.tables import sections
 from cxrjax.pages.review.sheet import COLUMNS, DIMENSIONS, LEVELS, NOT_APPLICABLE, sheet_rows
 from cxrjax.records import QARecord
 from cxrjax.scoring.overlays import COLOURS, TRUTH, jpeg_data_uri

@@ -11,9 +11,8 @@ from jaxtyping import Float
 
 from cxrjax.codecs import Codec
 from cxrjax.metrics import text
-from cxrjax.metrics.detection import match_one_to_one
+from cxrjax.metrics.detection import find_overlaps, join_images, match_one_to_one
 from cxrjax.metrics.localization import region_areas, region_iop, region_iot, region_iou
-from cxrjax.metrics.overlaps import find_overlaps, join_images
 from cxrjax.papers.cxr_qba.answers import AnswerReader, PredictedAnswer
 from cxrjax.papers.cxr_qba.claims import CLAIMS, STATEMENTS, SUPPORTED, Verdict
 from cxrjax.papers.cxr_qba.truth import CxrQbaQuestion, CxrQbaReferences

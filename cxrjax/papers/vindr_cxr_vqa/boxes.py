@@ -4,16 +4,43 @@ An image may have several truths (one per reader): each is a view of it, and an 
 the sum over its views.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from cxrjax.metrics.detection import SWEEP, match_one_to_one
+from cxrjax.metrics.bootstrap import Bootstrap, Estimate, Figure, Formula, Sums, estimate_reweighted
+from cxrjax.metrics.classification import harmonic_mean, ratio
+from cxrjax.metrics.detection import (
+    SWEEP,
+    TOLERANCE,
+    ImageBoxes,
+    Overlaps,
+    find_overlaps,
+    join_images,
+    match_one_to_one,
+    mean_iou_of_hits,
+)
 from cxrjax.metrics.localization import localize
-from cxrjax.metrics.overlaps import TOLERANCE, ImageBoxes, Overlaps, find_overlaps, join_images
+from cxrjax.metrics.ranking import (
+    COCO_THRESHOLDS,
+    RATES,
+    VOC_THRESHOLD,
+    coco_average_precision,
+    coco_rankings,
+    constant_scores,
+    froc_ranking,
+    sensitivity_at,
+    voc_average_precision,
+    voc_rankings,
+)
 from cxrjax.papers.vindr_cxr_vqa.truth import Labelled, LabelledBoxes, VindrReferences
+from cxrjax.scoring.figures import named, of, quotient, thinned
+from cxrjax.scoring.scores import PAPER, STRICT
 
 # Section 3.2 of the paper: a predicted box counts where its IoU is above this.
 IOU = 0.3
@@ -190,3 +217,324 @@ def ceiling_columns(references: VindrReferences, views: Views) -> Columns:
         "ceiling_any/found": views.per_image(views.truth, found),
         "ceiling_one_box/found": views.sum_views(np.minimum(asked, views.truth.per_image)),
     }
+
+
+POINTS = (0.3, 0.4, 0.5, 0.75)
+_METRICS = {
+    "precision": "precision",
+    "recall": "recall",
+    "f1": "F1",
+    "miou_tp": "mean IoU of true positives",
+}
+
+Named = dict[str, Figure]
+
+
+def strict_detection(references: VindrReferences) -> Named:
+    """Figures of the union of an image's boxes, matched one to one."""
+    images = references.images_with_truth
+    normal = sum(any(not len(t.boxes) for t in image.truths) for image in references.images)
+    lesion = sum(any(len(t.boxes) for t in image.truths) for image in references.images)
+    about = {
+        f"recall_ceiling@{IOU}": Figure(quotient("ceiling/found", "strict/truth"), images),
+        "recall_ceiling_one_box": Figure(quotient("ceiling_one_box/found", "strict/truth"), images),
+        "boxes_per_image": Figure(quotient("boxes", "images"), images),
+        "truth_boxes_per_image": Figure(quotient("strict/truth", "views"), images),
+        "duplicate_share": Figure(quotient("duplicates", "boxes"), images),
+        "boxes_per_normal_image": Figure(quotient("normal/boxes", "normal/views"), normal),
+        "normal_images_without_boxes": Figure(quotient("normal/clean", "normal/views"), normal),
+    }
+    return {
+        **named("detection", _points("one_to_one", images)),
+        **named("detection_agnostic", _points("agnostic", images)),
+        **named("detection", about),
+        **_placed("localization", STRICT, "views", images),
+        **_placed("localization_with_lesion", "lesion", "lesion/views", lesion),
+        "localization/ceiling": Figure(quotient("lesion/views", "views"), images),
+    }
+
+
+def paper_detection(references: VindrReferences) -> Named:
+    """Figures of all of an image's boxes, right where they overlap any true box."""
+    images = references.images_with_truth
+    about = {
+        f"recall_ceiling@{IOU}": Figure(quotient("ceiling_any/found", "paper/truth"), images),
+        "boxes_per_image": Figure(quotient("boxes", "images"), images),
+        "truth_boxes_per_image": Figure(quotient("paper/truth", "views"), images),
+    }
+    return {
+        **named("detection", _points("any", images)),
+        **named("detection", about),
+        **_placed("localization", PAPER, "views", images),
+    }
+
+
+def images_by_class(references: VindrReferences) -> Counter[str]:
+    """How many images have each class."""
+    return Counter(
+        references.classes[number]
+        for image in references.images
+        for number in {int(c) for truth in image.truths for c in truth.classes}
+    )
+
+
+def detection_by_class(references: VindrReferences) -> Named:
+    """One-to-one figures of each class; n: images that have the class."""
+    having = images_by_class(references)
+    figures: Named = {}
+    for name in references.classes:
+        here = {
+            f"{metric}@{IOU}": Figure(formula, having[name])
+            for metric, formula in class_formulas(name, IOU).items()
+        }
+        figures |= named("by_class/detection", here, suffix=f"/{name}")
+    return figures
+
+
+def sweep_curves(columns: Columns) -> dict[str, dict[str, Any]]:
+    """Curves over the IoU threshold; null where a figure is undefined."""
+    sums = {name: np.array([column.sum()]) for name, column in columns.items()}
+    curves = {}
+    for title, kind in (
+        ("strict", "one_to_one"),
+        ("strict_agnostic", "agnostic"),
+        ("paper", "any"),
+    ):
+        for metric, label in _METRICS.items():
+            figures = [float(formulas(kind, t)[metric](sums)[0]) for t in SWEEP]
+            curves[f"sweep/{title}/{metric}"] = {
+                "x": list(SWEEP),
+                "y": [None if np.isnan(figure) else figure for figure in figures],
+                "x_label": "IoU threshold",
+                "y_label": label,
+            }
+    return curves
+
+
+def _points(kind: str, n: int) -> Named:
+    figures = {
+        f"{metric}@{threshold}": Figure(formula, n)
+        for threshold in POINTS
+        for metric, formula in formulas(kind, threshold).items()
+    }
+    return {**figures, "f1_area": Figure(partial(_f1_area, kind), n)}
+
+
+def _f1_area(kind: str, sums: Sums) -> np.ndarray:
+    f1 = np.stack([formulas(kind, threshold)["f1"](sums) for threshold in SWEEP])
+    return np.trapezoid(f1, SWEEP, axis=0) / (SWEEP[-1] - SWEEP[0])
+
+
+def formulas(kind: str, threshold: float, truth: str = "") -> dict[str, Formula]:
+    """Metric -> formula, of one way of counting at one IoU threshold.
+
+    Args:
+        kind: `one_to_one`, `agnostic` or `any`.
+        truth: what the columns' names begin with.
+    """
+    prefix = f"{truth}{kind}@{threshold}"
+    if kind == "any":
+        return _any_overlap(prefix, f"{truth}paper", threshold)
+    return _one_to_one(prefix, f"{truth}strict", threshold)
+
+
+def class_formulas(name: str, threshold: float, truth: str = "") -> dict[str, Formula]:
+    """The same of one class, one to one."""
+    prefix = f"{truth}one_to_one/class/{name}"
+    return _one_to_one(prefix, prefix, threshold)
+
+
+def _one_to_one(prefix: str, boxes: str, threshold: float) -> dict[str, Formula]:
+    hits, predicted, truth = f"{prefix}/tp", f"{boxes}/predicted", f"{boxes}/truth"
+    return {
+        "precision": quotient(hits, predicted),
+        "recall": quotient(hits, truth),
+        "f1": lambda sums: ratio(2 * sums[hits], sums[predicted] + sums[truth]),
+        "miou_tp": of(partial(mean_iou_of_hits, threshold=threshold), f"{prefix}/iou", hits),
+    }
+
+
+def _any_overlap(prefix: str, boxes: str, threshold: float) -> dict[str, Formula]:
+    precision = quotient(f"{prefix}/hits", f"{boxes}/predicted")
+    recall = quotient(f"{prefix}/found", f"{boxes}/truth")
+    return {
+        "precision": precision,
+        "recall": recall,
+        # Hits are predicted boxes and found are true boxes: their numbers differ, so that only the
+        # harmonic mean makes an F1 of the two. The paper's own figures agree with it.
+        "f1": lambda sums: harmonic_mean(precision(sums), recall(sums)),
+        "miou_tp": of(
+            partial(mean_iou_of_hits, threshold=threshold), f"{prefix}/iou", f"{prefix}/hits"
+        ),
+    }
+
+
+def _placed(name: str, prefix: str, views: str, n: int) -> Named:
+    """The rows of Table 6."""
+    figures = {
+        "good@0.5": Figure(quotient(f"{prefix}/good", views), n),
+        "acceptable@0.3": Figure(quotient(f"{prefix}/acceptable", views), n),
+        "mean_iou": Figure(quotient(f"{prefix}/iou", f"{prefix}/boxes"), n),
+    }
+    return named(name, figures)
+
+
+_TENTHS = 10
+_THIRDS, _HALVES = ("upper", "middle", "lower"), ("left", "right")
+BOX_SIZES = tuple(f"tenth {number}" for number in range(1, _TENTHS + 1))
+BOX_PLACES = tuple(f"{third} {half}" for third in _THIRDS for half in _HALVES)
+
+
+@dataclass(frozen=True)
+class BoxGroups:
+    """The groups of the references' true boxes.
+
+    Attributes:
+        names: what is grouped by -> the groups' names.
+        members: what is grouped by -> the group of each true box, as an index.
+        size_limits: shares of the image between the tenths by size, rising.
+    """
+
+    names: Mapping[str, tuple[str, ...]]
+    members: Mapping[str, Int[np.ndarray, " boxes"]]
+    size_limits: tuple[float, ...]
+
+
+def group_true_boxes(truth: ImageBoxes) -> BoxGroups:
+    """Size and place of true boxes, which are fractions of their images."""
+    x0, y0, x1, y1 = truth.boxes.T
+    areas = (x1 - x0) * (y1 - y0)
+    limits = np.quantile(areas, np.arange(1, _TENTHS) / _TENTHS) if len(areas) else np.zeros(0)
+    third = np.clip((y0 + y1) / 2 * len(_THIRDS), 0, len(_THIRDS) - 1).astype(int)
+    half = np.clip((x0 + x1) / 2 * len(_HALVES), 0, len(_HALVES) - 1).astype(int)
+    return BoxGroups(
+        names={"box_size": BOX_SIZES, "box_place": BOX_PLACES},
+        members={
+            "box_size": np.searchsorted(limits, areas),
+            "box_place": third * len(_HALVES) + half,
+        },
+        size_limits=tuple(limits.tolist()),
+    )
+
+
+def box_group_columns(
+    views: Views, overlaps: Overlaps, pairs: Bool[np.ndarray, " pairs"], groups: BoxGroups
+) -> Columns:
+    """`GROUPING/GROUP/{tp,iou,truth,images}` for every group of true boxes.
+
+    Args:
+        pairs: the true positives at IoU 0.3, one to one, with classes.
+    """
+    columns: Columns = {}
+    rows, matched, iou = overlaps.image[pairs], overlaps.columns[pairs], overlaps.iou[pairs]
+    for grouping, names in groups.names.items():
+        member = groups.members[grouping]
+        for number, name in enumerate(names):
+            here = member[matched] == number
+            image = views.image[rows[here]]
+            truth = views.per_image(views.truth, member == number)
+            columns |= {
+                f"{grouping}/{name}/tp": np.bincount(image, minlength=views.images).astype(float),
+                f"{grouping}/{name}/iou": np.bincount(
+                    image, weights=iou[here], minlength=views.images
+                ),
+                f"{grouping}/{name}/truth": truth,
+                f"{grouping}/{name}/images": (truth > 0).astype(float),
+            }
+    return columns
+
+
+def by_box_group(groups: BoxGroups) -> dict[str, Figure]:
+    """`by_GROUPING/detection/{recall,miou_tp}@0.3/GROUP`, of the columns above."""
+    figures: dict[str, Figure] = {}
+    for grouping, names in groups.names.items():
+        for name in names:
+            cell = f"{grouping}/{name}"
+            here = {
+                f"recall@{IOU}": Figure(quotient(f"{cell}/tp", f"{cell}/truth"), f"{cell}/images"),
+                f"miou_tp@{IOU}": Figure(quotient(f"{cell}/iou", f"{cell}/tp"), f"{cell}/images"),
+            }
+            figures |= named(f"by_{grouping}/detection", here, suffix=f"/{name}")
+    return figures
+
+
+# Predicted boxes times draws, resamples and left-out clusters together.
+MOST_WORK = 100_000_000
+
+
+def rank_last_where_missing(scores: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
+    """The scores with a finite one below all others in place of NaN."""
+    missing = np.isnan(scores)
+    if missing.all():
+        return np.zeros(len(scores))
+    return np.where(missing, scores[~missing].min() - 1, scores)
+
+
+def ranked_figures(
+    references: VindrReferences,
+    overlaps: Overlaps,
+    scores: Float[np.ndarray, " n"],
+    bootstrap: Bootstrap,
+) -> tuple[dict[str, Estimate], dict[str, dict[str, Any]]]:
+    """Figures and curves of scored boxes.
+
+    Args:
+        overlaps: of the union of an image's boxes with its true ones, once for each truth that
+            the image has.
+        scores: of each predicted box, NaN where it has none.
+        bootstrap: how intervals are made.
+
+    Returns:
+        Metric -> figure, curve -> points.
+    """
+    classes, images = references.classes, references.images_with_truth
+    scores = rank_last_where_missing(scores)
+    voc = voc_rankings(overlaps, scores, len(classes))
+    coco = coco_rankings(overlaps, scores, len(classes))
+    froc = froc_ranking(overlaps, scores, IOU)
+
+    def figures(weights: Float[np.ndarray, "draws truths"]) -> dict[str, Any]:
+        by_voc = voc_average_precision(voc, weights)
+        by_coco = coco_average_precision(coco, weights)
+        (curve,) = froc.curves(weights)
+        sensitivity = sensitivity_at(curve, weights.sum(axis=1))
+        values = {
+            f"ap/voc@{VOC_THRESHOLD}": _mean(by_voc),
+            "ap/coco": _mean(by_coco.mean(axis=1)),
+            **{f"ap/coco@{t}": _mean(by_coco[:, COCO_THRESHOLDS.index(t)]) for t in (0.5, 0.75)},
+            **{f"froc/sensitivity@{rate:g}": sensitivity[:, i] for i, rate in enumerate(RATES)},
+            "froc/mean_sensitivity": sensitivity.mean(axis=1),
+        }
+        for number, name in enumerate(classes):
+            values[f"by_class/ap/voc@{VOC_THRESHOLD}/{name}"] = by_voc[:, number]
+            values[f"by_class/ap/coco/{name}"] = by_coco[:, :, number].mean(axis=1)
+        return values
+
+    clusters = [image.cluster for image in references.images for _ in image.truths]
+    work = len(scores) * (bootstrap.resamples + len(set(clusters)))
+    too_much = work > MOST_WORK
+    if too_much:
+        bootstrap = replace(bootstrap, resamples=0)
+    having = images_by_class(references)
+    n: dict[str, int] = defaultdict(lambda: images)
+    n |= {f"by_class/ap/voc@{VOC_THRESHOLD}/{name}": having[name] for name in classes}
+    n |= {f"by_class/ap/coco/{name}": having[name] for name in classes}
+    found = estimate_reweighted(figures, clusters, n, bootstrap)
+    constant = float(constant_scores(scores)) if len(scores) else None
+    found["ap/constant_scores"] = Estimate(constant, None, None, images)
+    found["ap/intervals_left_out"] = Estimate(float(too_much), None, None, images)
+    (curve,) = froc.curves()
+    curves: dict[str, dict[str, Any]] = {}
+    if curve.truths and len(curve.hits):
+        curves["froc"] = {
+            **thinned(curve.misses / overlaps.images, curve.recall),
+            "x_label": "false boxes per image",
+            "y_label": f"sensitivity (IoU > {IOU})",
+        }
+    return found, curves
+
+
+def _mean(by_class: Float[np.ndarray, "draws classes"]) -> Float[np.ndarray, " draws"]:
+    """Over the classes that there are; NaN where there are none."""
+    defined = ~np.isnan(by_class)
+    return ratio(np.where(defined, by_class, 0).sum(axis=1), defined.sum(axis=1))

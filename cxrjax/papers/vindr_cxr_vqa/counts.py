@@ -14,18 +14,18 @@ from jaxtyping import Float
 from cxrjax.boxes import pairwise_iou
 from cxrjax.codecs import FAILURE_CATEGORIES, Codec
 from cxrjax.metrics.classification import set_counts
-from cxrjax.metrics.detection import find_duplicates
-from cxrjax.metrics.overlaps import NO_CLASS, Overlaps, find_overlaps
+from cxrjax.metrics.detection import NO_CLASS, Overlaps, find_duplicates, find_overlaps
 from cxrjax.papers.vindr_cxr_vqa.boxes import (
     IOU,
+    BoxGroups,
     Columns,
     Views,
+    box_group_columns,
     join_lists,
     localization_columns,
     paper_columns,
     strict_columns,
 )
-from cxrjax.papers.vindr_cxr_vqa.detection import BoxGroups, box_group_columns
 from cxrjax.papers.vindr_cxr_vqa.truth import (
     Labelled,
     VindrQuestion,

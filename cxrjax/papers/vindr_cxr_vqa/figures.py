@@ -45,17 +45,19 @@ from dataclasses import replace
 
 from cxrjax.metrics import classification
 from cxrjax.metrics.bootstrap import Estimate, Figure
-from cxrjax.papers.vindr_cxr_vqa.boxes import IOU, ceiling_columns, make_views
-from cxrjax.papers.vindr_cxr_vqa.counts import count_system, outcome
-from cxrjax.papers.vindr_cxr_vqa.detection import (
+from cxrjax.papers.vindr_cxr_vqa.boxes import (
+    IOU,
     by_box_group,
+    ceiling_columns,
     detection_by_class,
     group_true_boxes,
+    make_views,
     paper_detection,
     ranked_figures,
     strict_detection,
     sweep_curves,
 )
+from cxrjax.papers.vindr_cxr_vqa.counts import count_system, outcome
 from cxrjax.papers.vindr_cxr_vqa.truth import (
     GT_MODES,
     NEGATIVE_KINDS,

@@ -22,10 +22,17 @@ from tqdm import tqdm
 from cxrjax.errors import UserError, optional
 from cxrjax.metrics.agreement import fleiss_kappa, krippendorff_alpha
 from cxrjax.metrics.bootstrap import Bootstrap, Estimate, Figure, estimate_all, resample
-from cxrjax.metrics.overlaps import find_overlaps
+from cxrjax.metrics.detection import find_overlaps
 from cxrjax.papers.vindr_cxr_vqa.annotation import CLASSES
-from cxrjax.papers.vindr_cxr_vqa.boxes import IOU, Views, join, paper_columns, strict_columns
-from cxrjax.papers.vindr_cxr_vqa.detection import class_formulas, formulas
+from cxrjax.papers.vindr_cxr_vqa.boxes import (
+    IOU,
+    Views,
+    class_formulas,
+    formulas,
+    join,
+    paper_columns,
+    strict_columns,
+)
 from cxrjax.papers.vindr_cxr_vqa.readers import LabelledBox, Readers, merge_readers, parse_mode
 from cxrjax.papers.vindr_cxr_vqa.truth import LabelledBoxes, stack
 from cxrjax.scoring.scores import PAPER, STRICT

@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from cxrjax.errors import UserError
-from cxrjax.metrics.overlaps import NO_CLASS
+from cxrjax.metrics.detection import NO_CLASS
 from cxrjax.papers.vindr_cxr_vqa.readers import MODES, MergeMode, merge_readers, parse_mode
 from cxrjax.radiology_text.mentions import VINDR_VOCABULARY, MentionReader
 from cxrjax.records import Answer, PixelBox, QARecord, ReaderBox

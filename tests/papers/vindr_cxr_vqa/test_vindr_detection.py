@@ -5,7 +5,7 @@ import pytest
 
 from cxrjax.metrics.bootstrap import Bootstrap
 from cxrjax.metrics.detection import SWEEP
-from cxrjax.papers.vindr_cxr_vqa.detection import BOX_PLACES, BOX_SIZES, rank_last_where_missing
+from cxrjax.papers.vindr_cxr_vqa.boxes import BOX_PLACES, BOX_SIZES, rank_last_where_missing
 from cxrjax.papers.vindr_cxr_vqa.figures import VINDR_CXR_VQA
 from cxrjax.papers.vindr_cxr_vqa.truth import read_references
 from cxrjax.records import QARecord
@@ -290,7 +290,7 @@ def test_ranked_figures_have_intervals_unless_that_takes_too_long(monkeypatch):
     strict = _scores(records, lines).figures["s"]["strict"]
     for name in named:
         assert strict[name].ci_low < strict[name].value < strict[name].ci_high <= 1
-    monkeypatch.setattr("cxrjax.papers.vindr_cxr_vqa.detection.MOST_WORK", 8 * (20 + 8) - 1)
+    monkeypatch.setattr("cxrjax.papers.vindr_cxr_vqa.boxes.MOST_WORK", 8 * (20 + 8) - 1)
     scores = _scores(records, lines)
     without = scores.figures["s"]["strict"]
     for name in named:

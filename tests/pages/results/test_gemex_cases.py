@@ -1,9 +1,9 @@
-"""GEMeX's case studies as data."""
+"""The case studies of GEMeX's page."""
 
 import numpy as np
 import pytest
 
-from cxrjax.papers.gemex.cases import case_studies, choose_cases
+from cxrjax.pages.results.studies import choose_cases, study_answers
 from cxrjax.records import Answer, QARecord
 from cxrjax.scoring.predictions import parse_prediction
 
@@ -49,14 +49,14 @@ def test_cases_hold_what_the_paper_prints():
         "second": predictions("x", "Yes, at [0, 0, 56, 224]."),
         "third": predictions("x"),
     }
-    (case,) = case_studies([RECORDS[1]], systems)
-    assert (case.kind, case.question, case.choices) == ("closed_ended", "Is there fluid?", ())
-    assert (case.truth.answer, case.truth.reason) == ("Yes.", "The angle is blunt.")
-    np.testing.assert_allclose(case.truth.boxes, [[0, 0, 0.5, 1]])
-    first, second, third = case.systems
+    truth, first, second, third = study_answers(RECORDS[1], systems, marks={("first", "q1"): 50.0})
+    assert (truth.system, truth.outcome) == ("truth", None)
+    assert (truth.said.answer, truth.said.reason) == ("Yes.", "The angle is blunt.")
+    np.testing.assert_allclose(truth.said.boxes, [[0, 0, 0.5, 1]])
     assert (first.said.answer, first.said.reason) == ("No.", "None.")
     assert (first.outcome.right, first.outcome.note) == (False, "said No; it is Yes")
     assert first.outcome.iou == pytest.approx(1)
+    assert (first.score, second.score) == (50.0, None)
     assert second.said.answer == "Yes, at ." and second.outcome.right
     assert second.outcome.iou == pytest.approx(0.5)
     assert (third.said, third.outcome.right) == (None, False)
