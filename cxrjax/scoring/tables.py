@@ -352,7 +352,7 @@ class Layout:
         order: the parts of tables.md.
         paper_rows: row of the paper -> the systems' names that are compared with it; without any, a
             row's own name within the system's, the longest that fits.
-        default_row: the row of other systems.
+        default_row: the row of other systems; "": there is none, and they stand for themselves.
         problems: what they mean where it is not what `PROBLEMS` says.
         csv_settings: settings that each line of tables.csv has.
         compared_in: protocol -> metrics that systems are compared in.
@@ -402,7 +402,7 @@ class Layout:
         else:
             printed = dict.fromkeys(row for table in self.tables for row in table.printed)
             found = [row for row in printed if _letters(row) in _letters(system)]
-        return max(found, key=lambda row: len(_letters(row)), default=self.default_row)
+        return max(found, key=lambda row: len(_letters(row)), default=self.default_row or system)
 
     def head(self, scores: Scores, words: Mapping[str, str]) -> str:
         """The heading of tables.md: what the figures stand on."""

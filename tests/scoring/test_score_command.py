@@ -8,6 +8,8 @@ import subprocess
 import sys
 
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.util.tensor_util import make_ndarray
 
 from cxrjax.cli import run
 from cxrjax.records import QARecord, write_records
@@ -329,3 +331,20 @@ def test_runs_with_other_seeds_give_a_spread(files, capsys):
     values = [figures[f"m.seed{seed}"]["strict"]["vqa/f1"]["value"] for seed in range(3)]
     assert found["low"] == min(values) < found["mean"] < found["high"] == max(values)
     assert "### m: spread over seeds" in capsys.readouterr().out
+
+
+def test_figures_go_to_event_files_where_asked(files):
+    folder = files / "events"
+    main(_arguments(files, "base", "tuned", summaries=folder, step=7))
+    accumulator = EventAccumulator(str(folder), size_guidance={"tensors": 0})
+    accumulator.Reload()
+    metrics = json.loads((files / "out" / "metrics.json").read_text())
+    for system, protocol, metric in (
+        ("base", "strict", "vqa/balanced_accuracy"),
+        ("tuned", "strict", "localization/mean_iou"),
+        ("base", "paper", "vqa/f1"),
+    ):
+        (event,) = accumulator.Tensors(f"score/{system}/{protocol}/{metric}")
+        written = float(make_ndarray(event.tensor_proto))
+        assert event.step == 7
+        assert written == pytest.approx(metrics[system][protocol][metric]["value"])

@@ -124,6 +124,18 @@ def test_maps_without_noise_and_unusable_ones_are_counted(references):
     assert figures["strict"]["cnr/Pneumonia"] is None
 
 
+def test_a_heat_map_leaves_no_boxes_out(references):
+    """Only a system of heat maps alone has no mIoU; one that gives no box where it could has 0."""
+    np.save(references.parent / "a.npy", np.random.default_rng(0).normal(size=(10, 20)))
+    mapped = {"question_id": "a", "heat_map": "a.npy"}
+    empty = [{"question_id": name, "boxes": []} for name in "bc"]
+    figures, _ = scored(references, [mapped, *empty])
+    assert figures["strict"]["miou"] == figures["strict"]["miou/Edema"] == 0
+    assert figures["strict"]["cnr/Edema"] > 0
+    figures, _ = scored(references, [mapped])
+    assert figures["strict"]["miou"] is None
+
+
 def test_contrast_of_plain_maps():
     inside = np.array([[True, False]])
     assert contrast_to_noise(np.array([[0.1, 0.1]]), inside) == 0
