@@ -2,7 +2,9 @@
 
 import collections
 import dataclasses
+import tomllib
 from collections.abc import Iterable, Mapping
+from importlib import resources
 from typing import Any
 
 from cxrjax.records import QARecord
@@ -20,6 +22,25 @@ class Published:
 
     value: float | tuple[float, float] | None
     note: str
+
+
+def load_statistics(package: str) -> dict[str, Any]:
+    """The statistics.toml of a paper's folder: its sections, of them `published...` as `Published`.
+
+    An entry of those is [value, note]; a note may be a key of the section `notes`, and "" is no
+    value.
+    """
+    content = tomllib.loads(resources.files(package).joinpath("statistics.toml").read_text("utf-8"))
+    notes = content.get("notes", {})
+    for section in [name for name in content if name.startswith("published")]:
+        content[section] = {
+            name: Published(
+                None if value == "" else tuple(value) if isinstance(value, list) else value,
+                notes.get(note, note),
+            )
+            for name, (value, note) in content[section].items()
+        }
+    return content
 
 
 class RecordStatistics:

@@ -270,7 +270,7 @@ def _exit(capsys, arguments):
         (["--name=one"], "1 --name for 2 --predictions"),
         (["--name=one", "--name=one"], "a system called 'one' is there already"),
         (["--compare_to=none"], "--compare_to=none: expected one of base, tuned"),
-        (["--gt_mode=median"], "no ground-truth mode 'median'"),
+        (["--gt_mode=median"], "--gt_mode=median: expected 'exact', 'per_reader'"),
         (["--gt_mode=wbf:2"], "'2' does not fit; expected an IoU between 0 and 1"),
         (["--gt_mode=raw"], "image has no readers"),
         (["--out=/proc/none"], "/proc/none: cannot write scores"),

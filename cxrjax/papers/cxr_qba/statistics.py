@@ -1,8 +1,4 @@
-"""Counts of what was built, in the release's layout, beside its own figures.
-
-On the release's page the numbers of QA pairs of validation and test are swapped: sums of ratings
-and of strategies show it. Here they are right.
-"""
+"""Counts of what was built, in the release's layout, beside its own figures."""
 
 import collections
 from collections.abc import Mapping
@@ -17,65 +13,15 @@ from cxrjax.papers.cxr_qba.construct.ratings import (
     overall_grade,
 )
 from cxrjax.papers.cxr_qba.native import QUESTION_TYPES, StudyQuestions
-from cxrjax.records_io.statistics import Published, ratio
+from cxrjax.records_io.statistics import Published, load_statistics, ratio
 
 SPLITS = ("train", "validation", "test", "total")
-# Row -> train, validation, test, total. Ratings count QA pairs of all views.
-RELEASE: dict[str, tuple[int, int, int, int]] = {
-    "patients": (64_524, 500, 293, 65_317),
-    "studies": (222_180, 1_805, 3_254, 227_239),
-    "questions": (41_239_042, 333_022, 600_763, 42_172_827),
-    "finetuning_questions": (7_378_344, 58_486, 95_451, 7_532_281),
-    "pretraining_questions": (30_542_190, 246_233, 442_483, 31_230_906),
-    "grade/A++": (1_338_959, 10_267, 18_775, 1_368_001),
-    "grade/A+": (1_092_771, 8_610, 14_408, 1_115_789),
-    "grade/A": (5_237_408, 41_758, 68_414, 5_347_580),
-    "grade/B": (24_241_667, 197_103, 373_911, 24_812_681),
-    "grade/C": (683_310, 5_848, 11_589, 700_747),
-    "grade/D": (534_169, 4_326, 9_268, 547_763),
-    "grade/unrated": (8_110_758, 65_110, 104_398, 8_280_266),
-    "sub_answers": (88_876_344, 717_117, 1_321_739, 90_915_200),
-    "strategy/indication": (213_506, 1_741, 3_047, 218_294),
-    "strategy/abnormal": (11_652_463, 94_095, 168_826, 11_915_384),
-    "strategy/region_abnormal": (20_169_684, 162_217, 288_807, 20_620_708),
-    "strategy/finding": (9_203_389, 74_969, 140_083, 9_418_441),
-}
-# Question type -> QA pairs of the whole release.
-RELEASE_TYPES: dict[str, int] = {
-    "A_indication": 218_294,
-    "B01_describe_all": 208_433,
-    "B02_describe_abnormal": 208_433,
-    "B03_is_abnormal": 208_433,
-    "B04_is_normal": 208_433,
-    "B08_describe_subcat": 2_360_329,
-    "B09_describe_abnormal_subcat": 2_360_329,
-    "B10_is_abnormal_subcat": 2_360_329,
-    "B11_is_normal_subcat": 1_667_464,
-    "B12_describe_device": 954_659,
-    "B13_has_devices": 954_659,
-    "B14_describe_acquisition": 7_017,
-    "B15_describe_imaging_artifacts": 208_433,
-    "B16_has_imaging_artifacts": 208_433,
-    "C01_describe_region": 2_827_147,
-    "C02_describe_abnormal_region": 2_827_177,
-    "C03_is_abnormal_region": 2_832_066,
-    "C04_is_normal_region": 2_831_838,
-    "C07_describe_region_device": 4_650_283,
-    "C08_has_region_device": 4_652_197,
-    "D01_describe_finding": 2_550_098,
-    "D02_has_finding": 2_551_216,
-    "D03_where_is_finding": 2_021_152,
-    "D04_how_severe_is_finding": 1_325_613,
-    "D05_describe_device": 326_628,
-    "D06_has_device": 321_678,
-    "D07_where_is_device": 322_056,
-}
-_PAGE = "the release's page, MIMIC-CXR"
-_NOTES = {
-    "questions": "validation and test are swapped on the page; right here by every other sum",
-    "finetuning_questions": "A and better, studies with a frontal image",
-    "pretraining_questions": "B and better, studies with a frontal image; of all views 32,644,051",
-}
+_PRINTED = load_statistics(str(__package__))
+# Row -> train, validation, test, total; question type -> QA pairs of the whole release.
+RELEASE: dict[str, list[int]] = _PRINTED["release"]
+RELEASE_TYPES: dict[str, int] = _PRINTED["types"]
+_NOTES: dict[str, str] = _PRINTED["notes"]
+_PAGE = _NOTES["page"]
 
 
 def published() -> dict[str, Published]:

@@ -9,40 +9,10 @@ from cxrjax.papers.vix_ray.native import SPLITS
 from cxrjax.papers.vix_ray.noun_phrases import body_parts, diagnoses
 from cxrjax.papers.vix_ray.records import VixRayStudy
 from cxrjax.papers.vix_ray.segmentation import Segment, words
-from cxrjax.records_io.statistics import Published, ratio
+from cxrjax.records_io.statistics import Published, load_statistics, ratio
 
-_TABLE_3 = "Table 3"
-_COUNTS = (
-    f"{_TABLE_3}; the release has 540: 4,320 + 520 + 520 are 5,360 of the abstract's 5,400, and "
-    "8:1:1 of these are 4,320, 540 and 540"
-)
-_WORDS = f"{_TABLE_3}; words by VnCoreNLP there"
-# Statistic -> train, dev and test as Table 3 has them.
-_PUBLISHED = {
-    "images": ((4320, 520, 520), _COUNTS),
-    "age_mean": ((69, 70, 70), _TABLE_3),
-    "findings_words_min": ((19, 26, 26), _WORDS),
-    "findings_words_mean": ((46, 45, 46), _WORDS),
-    "findings_words_max": ((104, 91, 85), _WORDS),
-    "impression_words_min": ((4, 5, 5), _WORDS),
-    "impression_words_mean": ((12, 14, 13), _WORDS),
-    "impression_words_max": ((67, 52, 45), _WORDS),
-}
-PAPER = {
-    f"{split}_{name}": Published(figures[index], note if split != "train" else _TABLE_3)
-    for name, (figures, note) in _PUBLISHED.items()
-    for index, split in enumerate(SPLITS)
-} | {"images": Published(5400, "abstract"), "boxes": Published(0, "section 6: text alone")}
-_ROWS = {
-    "images": "Samples",
-    "age_mean": "Average age",
-    "findings_words_min": "Findings, words: least",
-    "findings_words_mean": "Findings, words: average",
-    "findings_words_max": "Findings, words: most",
-    "impression_words_min": "Impression, words: least",
-    "impression_words_mean": "Impression, words: average",
-    "impression_words_max": "Impression, words: most",
-}
+_PRINTED = load_statistics(str(__package__))
+PAPER: dict[str, Published] = _PRINTED["published"]
 _LISTED = 30  # phrases in tables and plots
 
 
@@ -92,13 +62,13 @@ def tables_markdown(
         "| | " + " | ".join(f"{s}: ours | paper | difference" for s in SPLITS) + " |",
         "|---|" + "---|" * (3 * len(SPLITS)),
     ]
-    for name, title in _ROWS.items():
+    for name, title in _PRINTED["rows"].items():
         cells = []
         for split in SPLITS:
             row = comparison[f"{split}_{name}"]
             cells += [_number(row["value"]), _number(row["paper"]), _number(row["difference"])]
         lines.append(f"| {title} | {' | '.join(cells)} |")
-    lines += ["", *dict.fromkeys(note for note in (_COUNTS, _WORDS)), ""]
+    lines += ["", *(PAPER[name].note for name in ("test_images", "test_findings_words_min")), ""]
     for name, title in (
         ("body_parts", "Body parts in findings (section 3.2)"),
         ("diagnoses", "Diagnoses in impressions (section 3.2)"),
