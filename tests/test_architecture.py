@@ -27,8 +27,6 @@ FLOOR_OF = {
     for part in floor.parts
 }
 TOP = len(DRAWING.FLOORS) - 1
-# Public classes that several modules may have: each paper's columns of one system.
-SHARED_CLASS_NAMES = {"SystemCounts"}
 
 
 def parts() -> set[str]:
@@ -122,7 +120,7 @@ def test_a_class_name_means_one_thing():
                 homes[node.name].append(str(file.relative_to(ROOT)))
     assert homes["QARecord"] == ["cxrjax/records.py"]
     shared = {name: files for name, files in homes.items() if len(files) > 1}
-    assert set(shared) <= SHARED_CLASS_NAMES, f"give each its own name: {shared}"
+    assert not shared, f"give each its own name: {shared}"
 
 
 def test_a_floor_has_no_circle():

@@ -284,7 +284,7 @@ def test_the_model_and_the_metric_of_contributing_are_known(patched):
     said = _python(
         patched,
         "-c",
-        "from cxrjax.models import PRESETS; from cxrjax.papers.vindr_cxr_vqa import detection as v;"
+        "from cxrjax.models import PRESETS; from cxrjax.papers.vindr_cxr_vqa import boxes as v;"
         "print(PRESETS['gemma3_12b'].decoder.width, *v._placed('localization', 'p', 'v', 1))",
     )
     assert said.startswith("3840 ") and "localization/iou_per_image" in said

@@ -42,14 +42,14 @@ CLASSLESS_PROBLEMS = {
 }
 
 
-class Question(Protocol):
+class ScoredQuestion(Protocol):
     """What every paper's question has; `cluster` is what is resampled together."""
 
     @property
     def cluster(self) -> tuple[str, str]: ...
 
 
-Q = TypeVar("Q", bound=Question)
+Q = TypeVar("Q", bound=ScoredQuestion)
 R = TypeVar("R", bound="References[Any]")
 
 
