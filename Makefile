@@ -23,6 +23,8 @@ QUESTIONS = $(DEMO)/data/questions/validation.jsonl
 export GLIBC_TUNABLES = glibc.malloc.hugetlb=1
 export JAX_PLATFORMS = cpu
 export TF_CPP_MIN_LOG_LEVEL = 2
+# Processes that tests start would compile every module anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test lint fast heavy coverage parity beam app try bench bench_scoring bench_input clean
 
@@ -48,7 +50,7 @@ demo: $(VENV)/.installed
 	    --title="LoRA on phantom VinDr-CXR-VQA: base and tuned"
 
 test: $(VENV)/.installed lint
-	$(PY) -m pytest -n $(TEST_PROCESSES) -m "not parity and not heavy"
+	$(PY) -m pytest -n $(TEST_PROCESSES) --dist=worksteal -m "not parity and not heavy"
 
 # Thirty kills, meshes and processes in every combination, kernels in interpret mode: an hour.
 heavy: $(VENV)/.installed

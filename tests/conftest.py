@@ -1,8 +1,10 @@
 """What every test runs under: the CPU, eight simulated devices, no progress bars."""
 
+import gc
 import importlib.util
 import json
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,23 @@ if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", "")
         # Eight devices on two busy cores: XLA would abort where one of them is 40 s late.
         + " --xla_cpu_collective_call_terminate_timeout_seconds=900"
     ).strip()
+
+
+_MANY_PROGRAMS = 1_500  # MB that a process may hold before it drops what it compiled
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item, nextitem):
+    """Drops compiled programs after a module: they would pile up to gigabytes a process."""
+    ends = nextitem is None or nextitem.path != item.path
+    if ends and "jax" in sys.modules and _resident_mb() > _MANY_PROGRAMS:
+        sys.modules["jax"].clear_caches()
+        gc.collect()
+
+
+def _resident_mb():
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") >> 20
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses

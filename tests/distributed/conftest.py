@@ -104,7 +104,9 @@ def start_small():
 
     def start(processes, entry_point, *arguments, devices=1, stop_before=0, **variables):
         command = [sys.executable, str(_SMALL_RUN), entry_point, *map(str, arguments)]
+        # Such runs compile for longer than they compute.
         flags = f"--xla_force_host_platform_device_count={devices}"
+        flags += " --xla_backend_optimization_level=0"
         if processes > 1:
             local = [str(_ROOT / "launch/local.py"), f"--processes={processes}"]
             local += [f"--devices_per_process={devices}", "--"]

@@ -2,6 +2,7 @@
 
 Its arrays are cut over fsdp as those of a large model are, which its own would be too small for.
 
+Event files, for which seconds go into importing TensorFlow, are written only where EVENTS is set.
 Where STOP_BEFORE_STEP is set, training is interrupted there, after the checkpoint of the step
 before. Where SIGNALLED is, the process of that number is told to stop while it starts; where SLOW
 is, its batches take 0.3 s each; where LATE is, JAX's farewell waits for 2 s, and that process
@@ -15,6 +16,7 @@ import os
 import signal
 import sys
 import time
+from unittest import mock
 
 import jax
 
@@ -22,7 +24,7 @@ from cxrjax import cli, evaluate
 from cxrjax.distributed import meshes
 from cxrjax.input_pipeline.loader import TrainLoader
 from cxrjax.models import PRESETS
-from cxrjax.training import checkpoint
+from cxrjax.training import checkpoint, metric_log
 
 _TINY = PRESETS["tiny"]
 PRESETS["tiny"] = dataclasses.replace(
@@ -61,6 +63,8 @@ def _build_model_and_signal(*arguments):
 
 
 checkpoint.build_model = _build_model_and_signal
+if "EVENTS" not in os.environ:
+    metric_log._event_writer = mock.MagicMock()
 if "LATE" in os.environ:
     jax.distributed.initialize = functools.partial(
         jax.distributed.initialize, shutdown_timeout_seconds=2

@@ -80,7 +80,7 @@ def train(experiment, start_small, tmp_path):
 
 
 def test_two_processes_train_and_evaluate_as_one(alone, train, finish, read_lines):
-    process, workdir = train(2, "two")
+    process, workdir = train(2, "two", EVENTS="1")
     output = finish(process)
     assert _examples(workdir, read_lines) == _examples(alone, read_lines)
     assert len(_examples(workdir, read_lines)) == _STEPS * 8
