@@ -31,7 +31,7 @@ from cxrjax.papers.cxr_qba.construct.entity_mapping import embedding_mapper
 from cxrjax.papers.cxr_qba.construct.extraction import Extractor, ReportSections
 from cxrjax.papers.cxr_qba.construct.negative_sampling import MentionCounts
 from cxrjax.papers.cxr_qba.construct.sources import read_studies
-from cxrjax.papers.cxr_qba.construct.study import StudyImage
+from cxrjax.papers.cxr_qba.construct.study import SourceStudy, StudyImage
 from cxrjax.papers.cxr_qba.metadata import MetadataWriter, write_quality_mappings
 from cxrjax.papers.cxr_qba.native import StudyQuestions, StudySceneGraph
 from cxrjax.papers.cxr_qba.records import ExportFilter, nothing_exported, to_records
@@ -226,22 +226,11 @@ class QbaBuilder(Builder[QbaOptions]):
             self.extractor.ask_ahead(reports())
         counts = MentionCounts()
         with writing(options.out):
-            studies = read_studies(options.source, quality)
-            for study in tqdm(studies, "scene graphs", unit=" studies"):
-                key = (study.patient_id, study.study_id)
-                if key in self.entries:
-                    found = "a study that stood earlier in the source"
-                    quality.set_aside("duplicate_id", study.study_id, str(options.source), found)
-                    continue
-                try:
-                    graph = construct_graph(study, how, quality)
-                except Unusable as fault:
-                    where = str(options.source)
-                    quality.set_aside(fault.reason, study.study_id, where, fault.found)
-                    continue
-                counts.add(graph, how.definitions)
+            graphs = construct_graphs(options.source, how, quality, counts)
+            for study, graph in tqdm(graphs, "scene graphs", unit=" studies"):
                 write_study(native, graph)
                 images = [dataclasses.replace(i, boxes={}, masks={}) for i in study.images]
+                key = (study.patient_id, study.study_id)
                 self.entries[key] = _Entry(tuple(images), study.split)
             if not self.entries:
                 raise self.nothing_left("study")
@@ -356,6 +345,34 @@ class QbaBuilder(Builder[QbaOptions]):
     def report(self) -> Iterator[str]:
         if "language_model" in (self.options.generator, self.options.rate_with):
             yield json.dumps({self._client.settings.model: self._client.account.to_json()})
+
+
+def construct_graphs(
+    source: Path,
+    how: CxrQbaConstruction,
+    quality: QualityLog,
+    counts: MentionCounts,
+    wanted: Callable[[str], bool] = lambda patient_id: True,
+) -> Iterator[tuple[SourceStudy, StudySceneGraph]]:
+    """Studies of a source with their scene graphs, which `counts` counts.
+
+    Args:
+        quality: receives studies that stood earlier in the source, and those without a graph.
+        wanted: says of a patient's id whether the studies are.
+    """
+    seen: set[Key] = set()
+    for study in read_studies(source, quality, wanted):
+        key = (study.patient_id, study.study_id)
+        try:
+            if key in seen:
+                raise Unusable("duplicate_id", "a study that stood earlier in the source")
+            graph = construct_graph(study, how, quality)
+        except Unusable as fault:
+            quality.set_aside(fault.reason, study.study_id, str(source), fault.found)
+            continue
+        seen.add(key)
+        counts.add(graph, how.definitions)
+        yield study, graph
 
 
 def refuse_ungraded(options: QbaOptions, rated: bool) -> None:

@@ -26,14 +26,12 @@ from typing import Any
 import cxrjax
 from cxrjax.errors import UserError
 from cxrjax.files import read_json_object, write_json, writing
-from cxrjax.papers.cxr_qba.build import SPLIT_NOT_FOLLOWED, QbaOptions
+from cxrjax.papers.cxr_qba.build import SPLIT_NOT_FOLLOWED, QbaOptions, construct_graphs
 from cxrjax.papers.cxr_qba.construct.construction import (
     CorpusFacts,
-    construct_graph,
     construct_questions,
     merge_facts,
 )
-from cxrjax.papers.cxr_qba.construct.sources import read_studies
 from cxrjax.papers.cxr_qba.construct.study import StudyImage
 from cxrjax.papers.cxr_qba.metadata import MetadataWriter, write_quality_mappings
 from cxrjax.papers.cxr_qba.native import StudySceneGraph
@@ -41,7 +39,7 @@ from cxrjax.papers.cxr_qba.records import nothing_exported, to_records
 from cxrjax.papers.cxr_qba.statistics import StudyStatistics, markdown, published
 from cxrjax.records import GeneratorInfo
 from cxrjax.records_io.builder import finish_build
-from cxrjax.records_io.quality import QualityLog, Unusable
+from cxrjax.records_io.quality import QualityLog
 from cxrjax.records_io.shards import (
     FOLDER,
     ArrayRecordFile,
@@ -104,32 +102,22 @@ def build_graphs(job: ShardedBuild, number: int) -> CorpusFacts:
         UserError: the source cannot be read, or the folder cannot be written.
     """
     build, how, quality, facts = job.build, job.build.construction(), QualityLog(), CorpusFacts()
-    studies: dict[tuple[str, str], dict[str, Any]] = {}
+    studies: list[dict[str, Any]] = []
     _begin(job, "graphs", number)
     with writing(build.out), ArrayRecordFile(job.file("scene_graphs", number)) as file:
         wanted = lambda patient_id: job.holds(number, patient_id)  # noqa: E731
-        for study in read_studies(build.source, quality, wanted):
-            key = (study.patient_id, study.study_id)
-            if key in studies:
-                found = "a study that stood earlier in the source"
-                quality.set_aside("duplicate_id", study.study_id, str(build.source), found)
-                continue
-            try:
-                graph = construct_graph(study, how, quality)
-            except Unusable as fault:
-                quality.set_aside(fault.reason, study.study_id, str(build.source), fault.found)
-                continue
-            facts.counts.add(graph, how.definitions)
+        graphs = construct_graphs(build.source, how, quality, facts.counts, wanted)
+        for study, graph in graphs:
             facts.patients.add(study.patient_id)
             facts.without_split += not study.split
             file.write(_dump(graph.to_json(True)))
             images = [_image_to_json(image) for image in study.images]
-            studies[key] = {"split": study.split, "images": images}
+            studies.append({"split": study.split, "images": images})
     content = {
         "settings": job.settings(),
         "facts": facts.to_json(),
         "quality": quality.to_json(),
-        "studies": list(studies.values()),
+        "studies": studies,
     }
     _write_part(job.part("graphs", number), content)
     return facts
