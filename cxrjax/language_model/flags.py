@@ -128,22 +128,13 @@ def client_from_flags(
     base_url = flags.base_url or os.environ.get(BASE_URL)
     if not base_url:
         raise UserError(f"no server named; give --base_url=URL or {BASE_URL}")
-    settings = Settings(
-        base_url=base_url,
-        model=flags.model or os.environ.get(MODEL, ""),
-        api_key=os.environ.get(API_KEY, ""),
-        temperature=flags.temperature if temperature is None else temperature,
-        structured_output=flags.structured_output,
-        token_limit_field=flags.token_limit_field,
-        timeout=flags.timeout,
-        requests_per_minute=flags.requests_per_minute,
-        concurrency=flags.concurrency,
-        image_tokens=flags.image_tokens,
-        prices=_prices(flags),
-        max_cost=flags.max_cost,
-        allow_sending=flags.allow_sending,
-        text_only=flags.text_only,
-    )
+    taken = {field.name for field in dataclasses.fields(Settings)}
+    shared = {name: value for name, value in vars(flags).items() if name in taken}
+    shared |= {"base_url": base_url, "model": flags.model or os.environ.get(MODEL, "")}
+    if temperature is not None:
+        shared["temperature"] = temperature
+    api_key = os.environ.get(API_KEY, "")
+    settings = Settings(**shared, api_key=api_key, prices=_prices(flags))
     return Client(settings, AnswerCache(flags.cache or cache))
 
 
