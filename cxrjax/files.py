@@ -72,10 +72,10 @@ def read_json_list(path: Path) -> list[Any]:
 
 
 def _read(path: Path) -> Any:
+    with reading(path):
+        text = path.read_text(encoding="utf-8")
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
+        return json.loads(text)
     except ValueError as error:
         raise UserError(f"{path}: not JSON ({error}); write or fetch it again") from None
 
@@ -86,11 +86,8 @@ def file_sha256(path: Path) -> str:
     Raises:
         UserError: it cannot be read.
     """
-    try:
-        with open(path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
+    with reading(path), open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def hash_lines(lines: Iterable[str]) -> str:
@@ -102,6 +99,24 @@ def write_json(path: Path, content: Any) -> None:
     """Writes JSON for people: indented, one trailing newline, no NaN."""
     text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)
     path.write_text(text + "\n", encoding="utf-8")
+
+
+@contextlib.contextmanager
+def reading(path: str | Path, what: str = "", hint: str = "") -> Iterator[None]:
+    """Turns a file that cannot be read, or is not UTF-8, into a line for the user.
+
+    Args:
+        what: what the file holds, such as "records".
+        hint: what to do.
+    """
+    then = f"; {hint}" if hint else ""
+    try:
+        yield
+    except OSError as error:
+        found = f"cannot read {what}" if what else "cannot be read"
+        raise UserError(f"{path}: {found}: {error.strerror or error}{then}") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{path}: not UTF-8 text; save it as UTF-8{then}") from None
 
 
 @contextlib.contextmanager

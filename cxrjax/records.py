@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 import pydantic
 
 from cxrjax.errors import UserError
+from cxrjax.files import reading
 
 SCHEMA_VERSION = 1
 FIELDS_HELP = "data/README.md lists the fields of a record"
@@ -239,13 +240,10 @@ def read_records(path: str | Path) -> Iterator[QARecord]:
     Raises:
         UserError: the file cannot be read, or a line is not a record (names file and line).
     """
-    try:
-        with open(path, "rb") as lines:
-            for number, line in enumerate(lines, start=1):
-                if line.strip():
-                    yield parse_record(line, f"{path}:{number}")
-    except OSError as error:
-        raise UserError(f"{path}: cannot read records: {error.strerror}") from None
+    with reading(path, "records"), open(path, "rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            if line.strip():
+                yield parse_record(line, f"{path}:{number}")
 
 
 def format_record(record: QARecord) -> str:

@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from cxrjax.errors import UserError
+from cxrjax.files import reading
 from cxrjax.images.files import AnyFile
 from cxrjax.input_pipeline.stored_images import StoredImage, StoredImages
 from cxrjax.records import QARecord, parse_record
@@ -120,21 +121,18 @@ class RecordSource:
         groups: dict[tuple[str, str], list[int]] = {}
         digest = hashlib.sha256()
         start = 0
-        try:
-            with open(self.path, "rb") as file:
-                for number, line in enumerate(file, start=1):
-                    digest.update(line)
-                    if line.strip():
-                        record = parse_record(line, f"{self.path}:{number}")
-                        if len(starts) not in self.exclude:
-                            key = (record.image_id, record.image_path)
-                            groups.setdefault(key, []).append(len(starts))
-                        starts.append(start)
-                        lengths.append(len(line))
-                        lines.append(number)
-                    start += len(line)
-        except OSError as error:
-            raise UserError(f"{self.path}: cannot read records: {error.strerror}") from None
+        with reading(self.path, "records"), open(self.path, "rb") as file:
+            for number, line in enumerate(file, start=1):
+                digest.update(line)
+                if line.strip():
+                    record = parse_record(line, f"{self.path}:{number}")
+                    if len(starts) not in self.exclude:
+                        key = (record.image_id, record.image_path)
+                        groups.setdefault(key, []).append(len(starts))
+                    starts.append(start)
+                    lengths.append(len(line))
+                    lines.append(number)
+                start += len(line)
         self._starts, self._lengths, self._lines = map(np.asarray, (starts, lengths, lines))
         self.sha256 = digest.hexdigest()
         return list(groups.values())

@@ -20,7 +20,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from cxrjax import cli
 from cxrjax.errors import UserError
-from cxrjax.files import read_json_object
+from cxrjax.files import read_json_object, reading
 from cxrjax.phantoms.findings import CLASSES
 from cxrjax.phantoms.regions import REGIONS
 from cxrjax.phantoms.render import SMALLEST, Phantom, render_phantom
@@ -93,11 +93,8 @@ def _with_lesions(picture: Image.Image, lesions: list[dict[str, Any]]) -> Image.
 def _open(source: Path, study: dict[str, Any], image: dict[str, Any]) -> Image.Image:
     folder = source / image_folder(study["subject_id"], study["study_id"])
     path = folder / f"{image['dicom_id']}.jpg"
-    try:
-        with Image.open(path) as picture:
-            return picture.copy()
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error}; build the folder again") from None
+    with reading(path, hint="build the folder again"), Image.open(path) as picture:
+        return picture.copy()
 
 
 def draw_study(source: Path, study: dict[str, Any], side: int) -> Image.Image:
@@ -136,11 +133,8 @@ def studies_page(source: Path, first: int, count: int, side: int) -> Image.Image
         UserError: the folder is no such build, or has fewer studies.
     """
     truth = source / TRUTH
-    try:
-        with open(truth, encoding="utf-8") as lines:
-            studies = [json.loads(line) for line in itertools.islice(lines, first, first + count)]
-    except OSError as error:
-        raise UserError(f"{truth}: cannot be read: {error.strerror}; --source=BUILD?") from None
+    with reading(truth, hint="--source=BUILD?"), open(truth, encoding="utf-8") as lines:
+        studies = [json.loads(line) for line in itertools.islice(lines, first, first + count)]
     if not studies:
         raise UserError(f"{truth}: has no study number {first}; choose a smaller --first")
     rows = -(-len(studies) // _COLUMNS)

@@ -18,6 +18,7 @@ import numpy as np
 
 from cxrjax.codecs import CODECS
 from cxrjax.errors import UserError
+from cxrjax.files import reading
 from cxrjax.images.geometry import is_resize
 from cxrjax.records import FIELDS_HELP, QARecord, wrong_fields
 from cxrjax.records_io.builder import Builder, SourceOptions, describe_file
@@ -77,32 +78,27 @@ def read_lines(file: Path, image_root: Path, problems: list[Problem]) -> Iterato
         UserError: the file cannot be read or is not text.
     """
     seen: dict[str, str] = {}
-    try:
-        with open(file, encoding="utf-8") as lines:
-            for number, text in enumerate(lines, start=1):
-                if not text.strip():
-                    continue
-                where = f"{file.name}:{number}"
-                text = _with_split(text)
-                wrong = wrong_fields(text)
-                problems += [Problem("invalid_record", "", where, *one) for one in wrong]
-                if wrong:
-                    continue
-                record = QARecord.model_validate_json(text)
-                line = RecordLine(record, where, image_root / record.image_path)
-                if record.question_id in seen:
-                    found = (
-                        f"{record.question_id!r} is a question_id that stood earlier in the file, "
-                        f"in {seen[record.question_id]}"
-                    )
-                    problems.append(line.problem("duplicate_id", "question_id", found))
-                    continue
-                seen[record.question_id] = where
-                yield line
-    except OSError as error:
-        raise UserError(f"{file}: cannot read records: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise UserError(f"{file}: not UTF-8 text; expected JSON Lines") from None
+    with reading(file, "records"), open(file, encoding="utf-8") as lines:
+        for number, text in enumerate(lines, start=1):
+            if not text.strip():
+                continue
+            where = f"{file.name}:{number}"
+            text = _with_split(text)
+            wrong = wrong_fields(text)
+            problems += [Problem("invalid_record", "", where, *one) for one in wrong]
+            if wrong:
+                continue
+            record = QARecord.model_validate_json(text)
+            line = RecordLine(record, where, image_root / record.image_path)
+            if record.question_id in seen:
+                found = (
+                    f"{record.question_id!r} is a question_id that stood earlier in the file, "
+                    f"in {seen[record.question_id]}"
+                )
+                problems.append(line.problem("duplicate_id", "question_id", found))
+                continue
+            seen[record.question_id] = where
+            yield line
 
 
 def _with_split(text: str) -> str:

@@ -27,6 +27,7 @@ from jaxtyping import Float
 
 from cxrjax.codecs import Codec
 from cxrjax.errors import UserError
+from cxrjax.files import reading
 
 # What is counted, and what it means; score.json and the tables explain themselves with it.
 PROBLEMS = {
@@ -120,29 +121,26 @@ def read_predictions(path: str | Path) -> list[Prediction]:
     """
     predictions: dict[str, Prediction] = {}
     first_line: dict[str, int] = {}
-    try:
-        with open(path, "rb") as file:
-            number = 0
-            while line := file.readline(_MAX_LINE_BYTES + 1):
-                number += 1
-                where = f"{path}:{number}"
-                if len(line) > _MAX_LINE_BYTES:
-                    raise UserError(
-                        f"{where}: line of more than {_MAX_LINE_BYTES:,} bytes: expected one "
-                        "question's prediction a line"
-                    )
-                if not line.strip():
-                    continue
-                prediction = parse_prediction(_json_object(line, where), where)
-                name = prediction.question_id
-                if name in predictions:
-                    raise UserError(
-                        f"{where}: question_id {name!r} was predicted on line {first_line[name]} "
-                        "already: keep one of the two"
-                    )
-                predictions[name], first_line[name] = prediction, number
-    except OSError as error:
-        raise UserError(f"{path}: cannot read predictions: {error.strerror}") from None
+    with reading(path, "predictions"), open(path, "rb") as file:
+        number = 0
+        while line := file.readline(_MAX_LINE_BYTES + 1):
+            number += 1
+            where = f"{path}:{number}"
+            if len(line) > _MAX_LINE_BYTES:
+                raise UserError(
+                    f"{where}: line of more than {_MAX_LINE_BYTES:,} bytes: expected one "
+                    "question's prediction a line"
+                )
+            if not line.strip():
+                continue
+            prediction = parse_prediction(_json_object(line, where), where)
+            name = prediction.question_id
+            if name in predictions:
+                raise UserError(
+                    f"{where}: question_id {name!r} was predicted on line {first_line[name]} "
+                    "already: keep one of the two"
+                )
+            predictions[name], first_line[name] = prediction, number
     if not predictions:
         raise UserError(f"{path}: holds no predictions: {_LAYOUT}")
     return list(predictions.values())

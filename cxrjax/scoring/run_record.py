@@ -17,6 +17,7 @@ from cxrjax.files import (
     hash_lines,
     package_versions,
     read_json_object,
+    reading,
     write_json,
     writing,
 )
@@ -31,14 +32,11 @@ def split_hashes(records: Path) -> dict[str, str]:
         UserError: the file cannot be read, or a line has no split and image_id.
     """
     images: dict[str, set[str]] = {}
-    try:
-        with open(records, "rb") as lines:
-            for number, line in enumerate(lines, start=1):
-                if line.strip():
-                    split, image_id = _read(line, f"{records}:{number}")
-                    images.setdefault(split, set()).add(image_id)
-    except OSError as error:
-        raise UserError(f"{records}: cannot read records: {error.strerror}") from None
+    with reading(records, "records"), open(records, "rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            if line.strip():
+                split, image_id = _read(line, f"{records}:{number}")
+                images.setdefault(split, set()).add(image_id)
     return {split: hash_lines(ids) for split, ids in sorted(images.items())}
 
 

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from cxrjax.cli import run
 from cxrjax.errors import UserError
+from cxrjax.files import reading
 from cxrjax.language_model.judges.judge import HIGHEST, LOWEST
 from cxrjax.metrics.agreement import RaterAgreement, rater_agreement
 
@@ -65,7 +66,7 @@ def read_marks(path: Path) -> MarksFile:
     marks: dict[Key, float] = {}
     failed = 0
     read = _csv_marks if path.suffix.lower() == ".csv" else _judged_marks
-    try:
+    with reading(path):
         for where, key, mark in read(path):
             if mark is None:
                 failed += 1
@@ -75,10 +76,6 @@ def read_marks(path: Path) -> MarksFile:
             if not LOWEST <= mark <= HIGHEST:
                 raise UserError(f"{where}: mark {mark:g}, expected {LOWEST} to {HIGHEST}")
             marks[key] = mark
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise UserError(f"{path}: not UTF-8; save it as UTF-8") from None
     return MarksFile(marks, failed)
 
 

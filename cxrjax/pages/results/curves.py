@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cxrjax.errors import UserError
+from cxrjax.files import reading
 
 WIDTH, HEIGHT = 340, 190
 _LEFT, _RIGHT, _TOP, _BOTTOM = 44, 8, 10, 24
@@ -58,23 +59,20 @@ def read_series(path: str | Path) -> dict[str, list[tuple[int, float]]]:
         UserError: the file cannot be read, or a line is no JSON object with a whole `step`.
     """
     series: dict[str, dict[int, float]] = {}
-    try:
-        with open(path, encoding="utf-8") as lines:
-            for number, line in enumerate(lines, start=1):
-                if not line.strip():
-                    continue
-                try:
-                    row = json.loads(line)
-                    step = int(row["step"])
-                except (ValueError, TypeError, KeyError):
-                    raise UserError(
-                        f'{path}:{number}: expected a JSON object with "step" and named values'
-                    ) from None
-                for name, value in row.items():
-                    if name != "step" and isinstance(value, int | float) and math.isfinite(value):
-                        series.setdefault(name, {})[step] = float(value)
-    except OSError as error:
-        raise UserError(f"{path}: cannot read the training log: {error.strerror}") from None
+    with reading(path, "the training log"), open(path, encoding="utf-8") as lines:
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+                step = int(row["step"])
+            except (ValueError, TypeError, KeyError):
+                raise UserError(
+                    f'{path}:{number}: expected a JSON object with "step" and named values'
+                ) from None
+            for name, value in row.items():
+                if name != "step" and isinstance(value, int | float) and math.isfinite(value):
+                    series.setdefault(name, {})[step] = float(value)
     return {name: sorted(points.items()) for name, points in series.items()}
 
 

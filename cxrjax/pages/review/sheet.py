@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from cxrjax.errors import UserError
+from cxrjax.files import reading
 from cxrjax.records import QARecord
 
 OPEN = "several or none"
@@ -148,12 +149,8 @@ def read_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[dict[str, st
     Raises:
         UserError: the file cannot be read, or lacks one of the columns.
     """
-    try:
+    with reading(path, "the sheet", "save it as 'CSV UTF-8'"):
         text = path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise UserError(f"{path}: cannot read the sheet: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise UserError(f"{path}: not UTF-8; save the sheet as 'CSV UTF-8'") from None
     header = text.partition("\n")[0]
     delimiter = ";" if header.count(";") > header.count(",") else ","
     reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter)

@@ -20,6 +20,7 @@ import pydantic
 from pycocotools import mask as coco
 
 from cxrjax.errors import UserError
+from cxrjax.files import reading
 from cxrjax.papers.cxr_qba.construct.extraction import ReportSections
 from cxrjax.papers.cxr_qba.construct.study import Box, SourceStudy, StudyImage
 from cxrjax.papers.sources import mimic_tables
@@ -112,43 +113,40 @@ class _Line(pydantic.BaseModel):
 
 
 def _read_lines(path: Path, quality: QualityLog, wanted: Wanted) -> Iterator[SourceStudy]:
-    try:
-        with open(path, "rb") as lines:
-            for number, raw in enumerate(lines, start=1):
-                if not raw.strip():
-                    continue
-                where = f"{path.name}:{number}"
-                try:
-                    line = _Line.model_validate(json.loads(raw.decode("utf-8")))
-                except UnicodeDecodeError as error:
-                    fault = ("bad_encoding", f"byte {error.start} is not UTF-8")
-                    _set_aside_line(fault, where, quality, wanted)
-                    continue
-                except ValueError as error:
-                    fault = ("invalid_record", str(error).replace("\n", " "))
-                    _set_aside_line(fault, where, quality, wanted)
-                    continue
-                if not wanted(line.patient_id):
-                    continue
-                quality.examined["reports"] += 1
-                yield SourceStudy(
-                    line.patient_id,
-                    line.study_id,
-                    ReportSections({name.lower(): text for name, text in line.sections.items()}),
-                    tuple(
-                        StudyImage(
-                            image.image_id,
-                            image.image_hw,
-                            image.view,
-                            boxes={name: tuple(boxes) for name, boxes in image.boxes.items()},
-                            path=image.path or image.image_id,
-                        )
-                        for image in line.images
-                    ),
-                    line.split,
-                )
-    except OSError as error:
-        raise UserError(f"{path}: cannot read studies: {error.strerror}") from None
+    with reading(path, "studies"), open(path, "rb") as lines:
+        for number, raw in enumerate(lines, start=1):
+            if not raw.strip():
+                continue
+            where = f"{path.name}:{number}"
+            try:
+                line = _Line.model_validate(json.loads(raw.decode("utf-8")))
+            except UnicodeDecodeError as error:
+                fault = ("bad_encoding", f"byte {error.start} is not UTF-8")
+                _set_aside_line(fault, where, quality, wanted)
+                continue
+            except ValueError as error:
+                fault = ("invalid_record", str(error).replace("\n", " "))
+                _set_aside_line(fault, where, quality, wanted)
+                continue
+            if not wanted(line.patient_id):
+                continue
+            quality.examined["reports"] += 1
+            yield SourceStudy(
+                line.patient_id,
+                line.study_id,
+                ReportSections({name.lower(): text for name, text in line.sections.items()}),
+                tuple(
+                    StudyImage(
+                        image.image_id,
+                        image.image_hw,
+                        image.view,
+                        boxes={name: tuple(boxes) for name, boxes in image.boxes.items()},
+                        path=image.path or image.image_id,
+                    )
+                    for image in line.images
+                ),
+                line.split,
+            )
 
 
 def _set_aside_line(

@@ -25,6 +25,7 @@ from scipy.stats import binomtest
 
 from cxrjax.cli import run
 from cxrjax.errors import UserError
+from cxrjax.files import reading
 from cxrjax.language_model.flags import add_client_flags, client_from_flags
 from cxrjax.papers.gemex.construct.language_model import LanguageModelRefiner, read_prompt
 from cxrjax.papers.gemex.construct.refine import Refiner, RuleRefiner
@@ -100,15 +101,10 @@ def read_labels(path: Path) -> list[LabelledSentence]:
         UserError: the file cannot be read, or a line is none (names it).
     """
     labels: list[LabelledSentence] = []
-    try:
-        with open(path, encoding="utf-8") as lines:
-            for number, line in enumerate(lines, start=1):
-                if line.strip():
-                    labels += _labels(line, f"{path}:{number}")
-    except OSError as error:
-        raise UserError(f"{path}: cannot read labels: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise UserError(f"{path}: not UTF-8 text; expected JSON Lines") from None
+    with reading(path, "labels"), open(path, encoding="utf-8") as lines:
+        for number, line in enumerate(lines, start=1):
+            if line.strip():
+                labels += _labels(line, f"{path}:{number}")
     if not labels:
         raise UserError(f"{path}: no labelled sentence in it")
     return labels
