@@ -116,7 +116,7 @@ def reading(path: str | Path, what: str = "", hint: str = "") -> Iterator[None]:
         found = f"cannot read {what}" if what else "cannot be read"
         raise UserError(f"{path}: {found}: {error.strerror or error}{then}") from None
     except UnicodeDecodeError:
-        raise UserError(f"{path}: not UTF-8 text; save it as UTF-8{then}") from None
+        raise UserError(f"{path}: not UTF-8 text{then or '; save it as UTF-8'}") from None
 
 
 @contextlib.contextmanager

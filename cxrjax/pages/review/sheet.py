@@ -149,7 +149,7 @@ def read_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[dict[str, st
     Raises:
         UserError: the file cannot be read, or lacks one of the columns.
     """
-    with reading(path, "the sheet", "save it as 'CSV UTF-8'"):
+    with reading(path, "the sheet", "save the sheet as 'CSV UTF-8'"):
         text = path.read_text(encoding="utf-8-sig")
     header = text.partition("\n")[0]
     delimiter = ";" if header.count(";") > header.count(",") else ","

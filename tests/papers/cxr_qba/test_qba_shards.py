@@ -104,7 +104,7 @@ def test_a_failed_shard_alone_is_done_again(source, tmp_path, monkeypatch):
 
 def test_a_fault_in_the_first_pass_stops_the_second(source, tmp_path, monkeypatch):
     job = ShardedBuild(QbaOptions(source, tmp_path / "out"), 2)
-    monkeypatch.setattr(construction, "construct_graph", lambda *_: 1 / 0)
+    monkeypatch.setattr("cxrjax.papers.cxr_qba.build.construct_graph", lambda *_: 1 / 0)
     with pytest.raises(UserError, match="2 of 2 shards are not done; shard 0: ZeroDivisionError"):
         run(job)
     assert not list((tmp_path / "out").glob("parts/questions-*"))
