@@ -130,10 +130,11 @@ def _shared_identities(records: Mapping[str, list[QARecord]], pair: tuple[str, s
 
 def _shared_text(first: list[QARecord], second: list[QARecord]) -> dict[str, float | int]:
     """Counts the second split's questions and answers that the first one has."""
-    asked = {normalise(record.question) for record in first}
-    answered = {normalise(record.answer_text) for record in first}
-    same_answer = [normalise(record.answer_text) in answered for record in second]
-    boxed = [bool(record.boxes) for record in second]
+    known, each = ({r.question_id: r for r in split}.values() for split in (first, second))
+    asked = {normalise(record.question) for record in known}
+    answered = {normalise(record.answer_text) for record in known}
+    same_answer = [normalise(record.answer_text) in answered for record in each]
+    boxed = [bool(record.boxes) for record in each]
     runs = {run for record in first for run in _word_runs(record.answer_text)}
     shares = [
         sum(run in runs for run in own) / len(own)
@@ -145,7 +146,7 @@ def _shared_text(first: list[QARecord], second: list[QARecord]) -> dict[str, flo
     )
     return {
         "questions": len(second),
-        "same_question": sum(normalise(record.question) in asked for record in second),
+        "same_question": sum(normalise(record.question) in asked for record in each),
         "distinct_questions": distinct,
         "distinct_questions_nearly_the_same": alike,
         "answers": sum(bool(record.answer_text) for record in second),
