@@ -3,7 +3,7 @@
 import collections
 import random
 import re
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,6 +13,7 @@ from cxrjax.records import QARecord
 from cxrjax.records_io.quality import QualityLog
 
 Key = TypeVar("Key", bound=Hashable)
+Item = TypeVar("Item")
 
 VALIDATION_PERCENT = 15  # VinDr-CXR-VQA, Table 3: 659 of 4,394 images
 
@@ -124,6 +125,18 @@ def validation_groups(groups: Collection[Key], seed: int) -> set[Key]:
     return set(ordered[: _wanted(len(ordered))])
 
 
+def divide(
+    items: Iterable[Item], group: Callable[[Item], Hashable], seed: int
+) -> dict[str, list[Item]]:
+    """Items for training and, of 15 % of the groups (patients), for validation."""
+    items = list(items)
+    held_out = validation_groups({group(item) for item in items}, seed)
+    divided: dict[str, list[Item]] = {"train": [], "validation": []}
+    for item in items:
+        divided["validation" if group(item) in held_out else "train"].append(item)
+    return divided
+
+
 def group_of(record: QARecord) -> str:
     """The unit that splits must not divide: patient; without one, study or image."""
     return record.patient_id or record.study_id or record.image_id
@@ -140,17 +153,16 @@ def hold_out(
     Raises:
         UserError: all records are of one patient.
     """
-    held_out = validation_groups({group_of(record) for record in records}, seed)
-    if not held_out:
+    divided = divide(records, group_of, seed)
+    if not divided["validation"]:
         raise UserError(
             f"{where}: all records are of one patient ({group_of(records[0])}), which cannot be "
             f"divided, and none has a split; {remedy}"
         )
-    divided: dict[str, list[QARecord]] = {"train": [], "validation": []}
-    for record in records:
-        split = "validation" if group_of(record) in held_out else "train"
-        divided[split].append(record.model_copy(update={"split": split}))
-    return divided
+    return {
+        split: [record.model_copy(update={"split": split}) for record in here]
+        for split, here in divided.items()
+    }
 
 
 def _wanted(count: int) -> int:

@@ -48,7 +48,7 @@ from cxrjax.papers.cxr_qba.study_files import (
 from cxrjax.records import GeneratorInfo, QARecord
 from cxrjax.records_io.builder import Builder, SourceOptions
 from cxrjax.records_io.quality import QualityLog, Unusable
-from cxrjax.records_io.split import validation_groups
+from cxrjax.records_io.split import divide
 
 if TYPE_CHECKING:
     from cxrjax.language_model import Client
@@ -401,8 +401,4 @@ def _divide(entries: Mapping[Key, _Entry], seed: int, quality: QualityLog) -> di
         return dict(sorted(splits.items()))
     if stated:
         quality.warnings[SPLIT_NOT_FOLLOWED] += stated
-    validation = validation_groups({patient for patient, _ in entries}, seed)
-    divided: dict[str, list[Key]] = {"train": [], "validation": []}
-    for key in entries:
-        divided["validation" if key[0] in validation else "train"].append(key)
-    return divided
+    return divide(entries, lambda key: key[0], seed)

@@ -45,7 +45,7 @@ from cxrjax.radiology_text.english import comparing_word
 from cxrjax.records import Provenance, QARecord, read_records
 from cxrjax.records_io.builder import Builder, SourceOptions, describe_file
 from cxrjax.records_io.quality import QualityLog, Unusable
-from cxrjax.records_io.split import validation_groups
+from cxrjax.records_io.split import divide
 
 if TYPE_CHECKING:
     from cxrjax.papers.gemex.construct.language_model import (
@@ -180,11 +180,7 @@ class GemexBuilder(Builder[GemexOptions]):
             return splits, from_graphs
         if is_openi(source):
             openi = {one.report_id: _openi_report(one) for one in read_openi(source, quality)}
-            held_out = validation_groups(set(openi), options.seed)
-            splits = {
-                "train": [one for one in openi if one not in held_out],
-                "validation": [one for one in openi if one in held_out],
-            }
+            splits = divide(openi, lambda one: one, options.seed)
             return splits, lambda split: (openi[one] for one in splits[split])
         raise UserError(
             f"{source}: found no {native_files.TRAIN_FILE}, no {native_files.TEST_PATTERN}, no "
@@ -326,11 +322,7 @@ def _graph_splits(source: Path, seed: int, graphs: Mapping[str, GraphFile]) -> d
             raise UserError(f"{table}: has no image {missing[0]}, of which there is a graph")
         return {split: [i for i in ids if splits[i] == split] for split in SPLITS}
     groups = {image_id: _patient(graphs[image_id], image_id) for image_id in ids}
-    held_out = validation_groups(set(groups.values()), seed)
-    return {
-        split: [i for i in ids if (groups[i] in held_out) == (split == "validation")]
-        for split in SPLITS[:2]
-    }
+    return divide(ids, groups.__getitem__, seed)
 
 
 def _patient(place: GraphFile, image_id: str) -> str:
