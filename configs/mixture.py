@@ -45,8 +45,7 @@ for CXR-QBA (14.7) and 1.7 for ViX-Ray (14.8); the mean IoU of expected boxes wa
 
 from ml_collections import ConfigDict
 
-from cxrjax.training.config import default_config
-from cxrjax.training.mixture_config import add_source
+from cxrjax.training.config import add_source, default_config
 
 HELP = (
     "Build the four data sets (data/*/README.md) and convert the base into {base}, or try "

@@ -13,6 +13,7 @@ data set has, such as GEMeX's <location> [[x1, y1, x2, y2]], and the first line 
 """
 
 import argparse
+import dataclasses
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -57,7 +58,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     from cxrjax.pages import record_check  # --help stays quick
     from cxrjax.training.config_file import load_config
-    from cxrjax.training.mixture_config import source_config
 
     config = load_config(flags.config or DEFAULT_CONFIG, overrides)
     if config.mixture.sources and not flags.source:
@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"records have, one of {', '.join(config.mixture.sources)}"
         )
     if flags.source:
-        config = source_config(config, flags.source)
+        config = config.of_source(flags.source)
     said = ""
     if not flags.config and not any(word.startswith(_RECORD_CODEC) for word in overrides):
         codec = record_check.notation_of(flags.file) or config.data.record_codec
@@ -75,7 +75,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 f"boxes in answers were read as {codec} writes them: a configuration that trains "
                 f"on these records says data.record_codec={codec!r}\n"
             )
-        config.data.record_codec = codec
+        data = dataclasses.replace(config.data, record_codec=codec)
+        config = dataclasses.replace(config, data=data)
     check = record_check.check_file(
         flags.file, config, flags.out, image_root=flags.image_root, processes=flags.processes
     )

@@ -54,7 +54,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     from cxrjax.planner import search, table
     from cxrjax.planner.describe import describe
     from cxrjax.planner.plans import KEPT, make_plan
-    from cxrjax.training.config import batch_images
     from cxrjax.training.config_file import load_config
 
     several = [f"--{name}" for name in ("find_batch", "sweep", "table") if getattr(flags, name)]
@@ -95,14 +94,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         found, too_large = search.find_batch(config, topology, plan, flags.compiles)
         if found is None:
             assert too_large is not None
-            smallest = batch_images(too_large.config)
+            smallest = too_large.config.batch_images
             raise UserError(
                 f"{topology.name}: a batch of {smallest} images does not fit, the smallest that "
                 f"was tried with --compiles={flags.compiles}"
             )
         if not flags.json:
-            more = "" if too_large is None else f"; {batch_images(too_large.config)} do not"
-            print(f"a batch of {batch_images(found.config)} images fits{more}")
+            more = "" if too_large is None else f"; {too_large.config.batch_images} do not"
+            print(f"a batch of {found.config.batch_images} images fits{more}")
     else:
         found = plan(config, decode=flags.decode)
     print(json.dumps(found.to_json(), indent=2) if flags.json else describe(found))

@@ -22,11 +22,11 @@ from cxrjax.errors import UserError
 
 if TYPE_CHECKING:
     from jax.sharding import Mesh
-    from ml_collections import ConfigDict
 
     from cxrjax.input_pipeline.mixture import Mixture
     from cxrjax.input_pipeline.tokenizer import Tokenizer
     from cxrjax.training import loop
+    from cxrjax.training.config import ExperimentConfig
     from cxrjax.training.data import Features
     from cxrjax.training.preemption import Preemption
 
@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def train(
-    config: "ConfigDict",
+    config: "ExperimentConfig",
     workdir: Path,
     preemption: "Preemption | None" = None,
     *,
@@ -81,19 +81,17 @@ def train(
     from cxrjax.papers.benchmarks import CLOSED_CLASSES
     from cxrjax.training import checkpoint, loop
     from cxrjax.training.base_model import model_sizes, tokenizer_path
-    from cxrjax.training.config import batch_images, total_steps
     from cxrjax.training.data import make_mixture, open_tokenizer, open_training
     from cxrjax.training.features import make_features
-    from cxrjax.training.mixture_config import train_files
     from cxrjax.training.workdir import make_writable
 
-    mesh = meshes.make_mesh(config.mesh)
-    rows = host_rows(mesh, batch_images(config))
+    mesh = sharding.make_mesh(config.mesh)
+    rows = host_rows(mesh, config.batch_images)
     sources, quality = open_training(config, CLOSED_CLASSES)
     tokenizer_file = tokenizer_path(config)
     tokenizer = open_tokenizer(tokenizer_file, config)
     make_writable(workdir)
-    meshes.check_batch_divides(mesh, batch_images(config), config.training.accumulation_steps)
+    sharding.check_batch_divides(mesh, config.batch_images, config.training.accumulation_steps)
     presets.check_heads_divide(mesh.shape["tensor"], model_sizes(config))
     model, base = checkpoint.build_model(config, mesh)
     features = make_features(config, model, base, mesh)
@@ -104,7 +102,7 @@ def train(
     with mixture_loader(
         mixture,
         tokenizer,
-        global_batch_size=batch_images(config),
+        global_batch_size=config.batch_images,
         seed=config.training.seed,
         workers=config.data.workers,
         rows=rows,
@@ -115,11 +113,11 @@ def train(
             model=model,
             base=base,
             batches=batches,
-            steps=total_steps(config, len(mixture)),
+            steps=config.total_steps(len(mixture)),
             tokenizer_file=tokenizer_file,
             evaluate=make_evaluate(config, tokenizer, features, mesh, preemption),
             quality=quality,
-            data_files=[Path(p) for p in (*train_files(config), config.data.validation) if p],
+            data_files=[Path(p) for p in (*config.train_files, config.data.validation) if p],
             compiled=compiled,
             compile_only=compile_only,
             preemption=preemption,
@@ -139,7 +137,7 @@ def describe(mixture: "Mixture") -> str:
 
 
 def make_evaluate(
-    config: "ConfigDict",
+    config: "ExperimentConfig",
     tokenizer: "Tokenizer",
     features: "Features",
     mesh: "Mesh",
@@ -149,7 +147,6 @@ def make_evaluate(
     from cxrjax.decoding.strategy import read_decoding
     from cxrjax.papers.benchmarks import BENCHMARKS, CLOSED_CLASSES
     from cxrjax.scoring import validation
-    from cxrjax.training.config import batch_images
     from cxrjax.training.coordinate_report import make_coordinate_report, named_figures
     from cxrjax.training.data import open_records, training_examples
 
@@ -171,7 +168,7 @@ def make_evaluate(
         benchmark=BENCHMARKS[config.benchmark](),
         strategy=strategy,
         grammar=grammar,
-        images_per_batch=batch_images(config),
+        images_per_batch=config.batch_images,
         mesh=mesh,
         each_answer=check,
     )
@@ -179,7 +176,7 @@ def make_evaluate(
         records.source,
         tokenizer,
         examples,
-        images_per_batch=batch_images(config),
+        images_per_batch=config.batch_images,
         mesh=mesh,
         each_batch=check,
     )

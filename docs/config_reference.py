@@ -3,19 +3,16 @@
 python docs/config_reference.py
 """
 
+import dataclasses
 import inspect
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ml_collections import ConfigDict
-
-from cxrjax.training import config as config_module
-from cxrjax.training.mixture_config import source_defaults
+from cxrjax.training.config import ExperimentConfig, SourceConfig, keys_of
 
 PAGE = Path(__file__).parent / "configs.md"
-_ASSIGNMENT = re.compile(r"^    (?:\w+ = )?(\w+)\.(\w+) = (.+?)(?:  # (.+))?$")
+_FIELD = re.compile(r"^    (\w+): .+? = .+?(?:  # (.+))?$")
 _HEAD = """\
 # Keys of a configuration
 
@@ -31,42 +28,39 @@ What `add_source` may say of one source of a mixture; null means what `data` say
 """
 
 
-def comments(function: Callable[[], ConfigDict]) -> dict[str, str]:
-    """`group.key` as the source writes it -> the comment above it and the one behind it."""
+def comments(group: type) -> dict[str, str]:
+    """Key -> the comment above it in the source and the one behind it."""
     found: dict[str, str] = {}
     above: list[str] = []
-    for line in inspect.getsource(function).splitlines():
+    for line in inspect.getsource(group).splitlines():
         if line.strip().startswith("# "):
             above.append(line.strip().removeprefix("# "))
             continue
-        match = _ASSIGNMENT.match(line)
-        if match:
-            group, key, _, behind = match.groups()
-            found[f"{group}.{key}"] = " ".join([*above, *([behind] if behind else [])])
+        if match := _FIELD.match(line):
+            key, behind = match.groups()
+            found[key] = " ".join([*above, *([behind] if behind else [])])
         above = []
     return found
 
 
-def table(node: ConfigDict, group: str, said: dict[str, str]) -> list[str]:
+def table(group: type, prefix: str = "") -> list[str]:
     """Rows of the keys right in a group, not of groups within it."""
     rows = ["", "| key | type | default | meaning |", "|---|---|---|---|"]
-    prefix = "" if group == "config" else f"{group}."
-    order = list(said)  # the source's, in which one comment may lean on the one before
-    for key in sorted(node, key=lambda key: order.index(f"{group}.{key}")):
-        value = node[key]
-        if isinstance(value, ConfigDict):
+    said = comments(group)
+    for name, key in keys_of(group).items():
+        if dataclasses.is_dataclass(key.kind) or key.kind is dict:
             continue
-        kind = node.get_type(key).__name__
-        meaning = said[f"{group}.{key}"].rstrip(".")
-        if not meaning and group == "source":
-            meaning = f"as `data.{key}`"
-        if not meaning and group == "decoding":
+        meaning = said[name].rstrip(".")
+        if not meaning and group is SourceConfig:
+            meaning = f"as `data.{name}`"
+        if not meaning and prefix == "decoding.":
             meaning = "see cxrjax/decoding/strategy.py"
-        choices = config_module.CHOICES.get(f"{prefix}{key}")
-        if choices and not all(choice in meaning for choice in choices):
+        choices = key.rule if isinstance(key.rule, tuple) else ()
+        if not all(choice in meaning for choice in choices):
             meaning = f"{meaning}{'; ' if meaning else ''}one of {', '.join(choices)}"
         meaning = meaning.replace("|", "\\|")
-        rows.append(f"| `{prefix}{key}` | {kind} | `{_text(value)}` | {meaning} |")
+        kind, default = key.kind.__name__, _text(key.default)
+        rows.append(f"| `{prefix}{name}` | {kind} | `{default}` | {meaning} |")
     return rows
 
 
@@ -76,17 +70,12 @@ def _text(value: Any) -> str:
 
 def page() -> str:
     """The whole page."""
-    config = config_module.default_config()
-    said = comments(config_module.default_config)
-    lines = [_HEAD, "## Not in a group", *table(config, "config", said)]
-    groups = [key.removeprefix("config.") for key in said if key.startswith("config.")]
-    for group in groups:
-        node = config[group]
-        if isinstance(node, ConfigDict):
-            lines += ["", f"## {group}", *table(node, group, said)]
-        if group == "mixture":
-            rows = table(source_defaults(), "source", comments(source_defaults))
-            lines += [_SOURCES.rstrip(), *(row.replace("`source.", "`") for row in rows)]
+    lines = [_HEAD, "## Not in a group", *table(ExperimentConfig)]
+    for name, key in keys_of(ExperimentConfig).items():
+        if dataclasses.is_dataclass(key.kind):
+            lines += ["", f"## {name}", *table(key.kind, f"{name}.")]
+        if name == "mixture":
+            lines += [_SOURCES.rstrip(), *table(SourceConfig)]
     return "\n".join(lines) + "\n"
 
 

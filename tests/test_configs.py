@@ -10,12 +10,9 @@ import pytest
 from cxrjax.codecs import get_codec
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.batch import empty_batch
-from cxrjax.input_pipeline.coordinates import resolve_box_route
 from cxrjax.models import PRESETS, partition
 from cxrjax.training import checkpoint, step
-from cxrjax.training.config import batch_images
 from cxrjax.training.config_file import load_config
-from cxrjax.training.mixture_config import source_config
 from cxrjax.training.optimizer import learning_rate_schedule, make_optimizer
 
 _CONFIGS = Path(__file__).parents[1] / "configs"
@@ -78,9 +75,9 @@ def abstract_step(config):
     frozen = jax.eval_shape(lambda f: step.cast_params(f, config.model.frozen_dtype), frozen)
     optimizer = make_optimizer(config.optimizer, 10)
     state = jax.eval_shape(lambda t: step.init_state(t, optimizer), trainable)
-    sources = [source_config(config, name).data for name in config.mixture.sources]
+    sources = [config.of_source(name).data for name in config.mixture.sources]
     codec = get_codec(config.data.codec)
-    route = resolve_box_route(config.training.box_route, config.data.codec)
+    route = config.box_route
     digits = codec.max_digits if route == "digits" else 0
     empty = empty_batch(
         1,
@@ -93,7 +90,7 @@ def abstract_step(config):
         digits,
         tuple(range(10)) if digits else (),
     )
-    images = batch_images(config)
+    images = config.batch_images
     batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((images, *x.shape[1:]), x.dtype), empty)
     function = step.make_train_step(graphdef, config, 10)
     return state, *jax.eval_shape(function, state, frozen, batch)

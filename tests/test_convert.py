@@ -1,5 +1,6 @@
 """The command's ways in and out, on a small PaliGemma that was not ours."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -15,9 +16,8 @@ from cxrjax.input_pipeline.tokenizer import load_tokenizer
 from cxrjax.models import partition
 from cxrjax.models.presets import DecoderConfig, VisionConfig, VLMConfig
 from cxrjax.training import base_model, checkpoint, interchange
-from cxrjax.training.config import default_config
-from cxrjax.training.config_check import validate
-from cxrjax.training.config_file import to_json
+from cxrjax.training.config import AdapterConfig, ExperimentConfig, ModelConfig, TrainingConfig
+from cxrjax.training.config_file import validate
 from cxrjax.training.data import example_config, open_tokenizer
 from cxrjax.training.optimizer import make_optimizer
 from cxrjax.training.step import init_state
@@ -89,20 +89,27 @@ def _arrays(model):
     return {"/".join(map(str, path)): np.asarray(leaf.get_value()) for path, leaf in flat}
 
 
+def _with_lora(config, **changes):
+    return dataclasses.replace(config, lora=dataclasses.replace(config.lora, **changes))
+
+
 @pytest.fixture
 def run(base, tmp_path):
     """A workdir whose adapters and <loc> rows have been trained on the base."""
     config = base_model.base_config(base)
-    config.lora.update({"rank": 2, "alpha": 3.0, "dropout": 0.1, "loc_rows": True})
-    config.trainable = ("/lora/", "loc_delta")
-    config.training.batch_images = config.training.steps = 1
+    config = dataclasses.replace(
+        config,
+        lora=AdapterConfig(rank=2, alpha=3.0, dropout=0.1, loc_rows=True),
+        trainable=("/lora/", "loc_delta"),
+        training=TrainingConfig(batch_images=1, steps=1),
+    )
     model, reference = checkpoint.build_model(config)
     _, trainable, _ = partition(model, config.trainable)
     rng = np.random.default_rng(0)
     trained = jax.tree.map(lambda x: rng.normal(size=x.shape).astype(np.float32), trainable)
     workdir = tmp_path / "run"
     workdir.mkdir()
-    (workdir / "config.json").write_text(json.dumps(to_json(config)))
+    (workdir / "config.json").write_text(json.dumps(config.to_json()))
     (workdir / "tokenizer.model").write_bytes(_TOKENIZER.read_bytes())
     store = CheckpointStore(workdir, "vqa/f1")
     store.save(5, init_state(trained, make_optimizer(config.optimizer, 10)), {}, reference, {})
@@ -156,18 +163,15 @@ def test_adapters_out_and_in_again(base, run, tmp_path):
 
 def test_a_run_starts_from_an_adapter(base, run, tmp_path):
     adapter = _convert(run, tmp_path / "adapter", "--to=peft")
-    config = checkpoint.read_config(run)
-    config.lora.init_from = str(adapter)
+    config = _with_lora(checkpoint.read_config(run), init_from=str(adapter))
     ours = _arrays(checkpoint.load_model(run).model)
     started = _arrays(checkpoint.build_model(config)[0])
     for name in ours:
         np.testing.assert_allclose(started[name], ours[name], atol=1e-6)
-    config.lora.alpha = 5.0
     with pytest.raises(UserError, match=r"k_proj: 1\.5 there, 2\.5 configured; set lora\.rank"):
-        checkpoint.build_model(config)
-    config.lora.update(alpha=3.0, loc_rows=False)
+        checkpoint.build_model(_with_lora(config, alpha=5.0))
     with pytest.raises(UserError, match=r"loc_delta: \(1024, \d+\) there, None configured"):
-        checkpoint.build_model(config)
+        checkpoint.build_model(_with_lora(config, loc_rows=False))
 
 
 def test_adapters_folded_in(run, tmp_path):
@@ -212,9 +216,8 @@ def test_adapters_under_another_alpha_are_refused(run, tmp_path, key, value):
 def test_a_run_resumes_with_its_own_rank_and_alpha_alone(run):
     config = checkpoint.read_config(run)
     checkpoint.check_same_run(run, config)
-    config.lora.rank, config.lora.alpha = 4, 6.0
     with pytest.raises(UserError, match=r"lora\.alpha is 3\.0 there.*lora\.rank is 2 there"):
-        checkpoint.check_same_run(run, config)
+        checkpoint.check_same_run(run, _with_lora(config, rank=4, alpha=6.0))
 
 
 def test_what_cannot_be_converted(hf, base, tmp_path, write_hf):
@@ -245,12 +248,13 @@ def test_what_cannot_be_converted(hf, base, tmp_path, write_hf):
 
 
 def test_sizes_of_a_base_need_a_base(base):
-    config = default_config()
-    config.model.update({"preset": "from_base", "init": "random"})
-    config.training.batch_images = config.training.steps = 1
+    config = ExperimentConfig(
+        model=ModelConfig(preset="from_base", init="random"),
+        training=TrainingConfig(batch_images=1, steps=1),
+    )
     with pytest.raises(UserError, match=r"needs a base, and model\.init is 'random'"):
         validate(config)
-    config.model.update({"init": "checkpoint", "init_from": str(base)})
+    config = dataclasses.replace(config, model=ModelConfig("from_base", init_from=str(base)))
     validate(config)
     assert base_model.model_sizes(config) == SIZES
     described = json.loads((base / "model.json").read_text())

@@ -16,7 +16,7 @@ import yaml
 
 from cxrjax import plan
 from cxrjax.errors import UserError
-from cxrjax.training.config import default_config, flatten
+from cxrjax.training.config import ExperimentConfig, flatten
 from cxrjax.training.config_file import load_config
 
 ROOT = Path(__file__).parents[1]
@@ -246,7 +246,7 @@ def test_the_reference_of_keys_is_up_to_date_and_whole():
     assert page == reference.page(), "run python docs/config_reference.py"
     # The keys of a mixture's sources stand there without dots.
     listed = re.findall(r"^\| `(\w+\.\w+|benchmark|trainable|missing_data_help)` \|", page, re.M)
-    assert sorted(listed) == sorted(flatten(default_config()))
+    assert sorted(listed) == sorted(flatten(ExperimentConfig().to_json()))
 
 
 @pytest.fixture(scope="module")

@@ -1,14 +1,13 @@
 """Drawing tokens: temperature, top-k, top-p (arXiv 1904.09751), and whose random numbers."""
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, UInt
 
-from cxrjax.decoding.answer_forms import LOC_FORMS, answer_grammar
+from cxrjax.decoding.answer_forms import ANSWER_FORMS, LOC_FORMS, answer_grammar
 from cxrjax.decoding.grammar import Grammar
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.tokenizer import Tokenizer
@@ -66,6 +65,27 @@ def sample_tokens(
         return jax.random.categorical(jax.random.fold_in(key, step), row)
 
     return jax.vmap(jax.vmap(draw))(keys, logits).astype(jnp.int32)
+
+
+@dataclasses.dataclass(frozen=True)
+class DecodingConfig:
+    """The group `decoding` of a configuration."""
+
+    max_answer_tokens: Annotated[int, "> 0"] = 64
+    # What answers may be, see cxrjax/decoding/answer_forms.py.
+    grammar: Annotated[str, ANSWER_FORMS] = "boxes"
+    names: tuple[str, ...] = ()  # of the findings, for the grammars that list them
+    stop_tokens: tuple[str, ...] = ()  # that end an answer besides the tokenizer's own (<eos>)
+    # How tokens are chosen; the meaning of each key is told in cxrjax/decoding/strategy.py.
+    beams: int = 1
+    length_penalty: float = 1.0
+    early_stopping: bool = False
+    temperature: float = 0.0  # 0: the likeliest token; above: drawn
+    top_k: int = 0
+    top_p: float = 1.0
+    best_of: int = 1
+    length_normalised: bool = False
+    seed: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,18 +152,18 @@ class Strategy:
         return max(self.beams, self.best_of)
 
 
-def read_strategy(decoding: Mapping[str, Any], stop_ids: tuple[int, ...] = ()) -> Strategy:
+def read_strategy(decoding: DecodingConfig, stop_ids: tuple[int, ...] = ()) -> Strategy:
     """The strategy that a configuration's `decoding.*` keys describe.
 
     Raises:
         UserError: they do not make one.
     """
     names = {field.name for field in dataclasses.fields(Strategy)} - {"stop_ids"}
-    return Strategy(stop_ids=stop_ids, **{name: decoding[name] for name in sorted(names)})
+    return Strategy(stop_ids=stop_ids, **{name: getattr(decoding, name) for name in names})
 
 
 def read_decoding(
-    decoding: Mapping[str, Any], tokenizer: Tokenizer, codec: str
+    decoding: DecodingConfig, tokenizer: Tokenizer, codec: str
 ) -> tuple[Strategy, Grammar | None]:
     """Strategy and grammar of a configuration's `decoding.*` keys, for a `Generator`.
 
@@ -154,15 +174,15 @@ def read_decoding(
         UserError: a stop token that the tokenizer does not have, or options that do not go
             together.
     """
-    added = map(tokenizer.piece_id, decoding["stop_tokens"])
+    added = map(tokenizer.piece_id, decoding.stop_tokens)
     stop_ids = tuple(dict.fromkeys([*tokenizer.stop_ids, *added]))
-    form = decoding["grammar"]
+    form = decoding.grammar
     if form in LOC_FORMS and codec != "paligemma":
         raise UserError(
             f"decoding.grammar={form!r} writes boxes in <loc> tokens, and the model writes them as "
             f"codec {codec!r} does; choose 'none', or another of its answer forms"
         )
-    grammar = answer_grammar(form, tokenizer, decoding["names"])
+    grammar = answer_grammar(form, tokenizer, decoding.names)
     strategy = read_strategy(decoding, stop_ids)
     if grammar is not None and grammar.shortest[0] >= strategy.max_answer_tokens:
         raise UserError(

@@ -1,10 +1,11 @@
 """Meshes: how they are made, which rows a host loads, and how arrays get onto and off them."""
 
 import contextlib
+import dataclasses
 import math
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any, Literal
 
 import jax
 import numpy as np
@@ -13,11 +14,6 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from cxrjax.errors import UserError
-
-if TYPE_CHECKING:
-    from ml_collections import ConfigDict
-else:
-    ConfigDict = Any  # a step runs without ml_collections
 
 AXES = ("replica", "data", "fsdp", "tensor")
 BATCH_AXES = ("replica", "data", "fsdp")
@@ -43,7 +39,21 @@ TENSOR_RULES: tuple[tuple[str, int | None], ...] = (
 _FSDP_MIN_SIZE = 2**16
 
 
-def make_mesh(config: ConfigDict, devices: Sequence[jax.Device] | None = None) -> Mesh:
+@dataclasses.dataclass(frozen=True)
+class MeshConfig:
+    """The group `mesh` of a configuration: devices along each axis, and how they work together."""
+
+    # Devices along each axis; what the axes mean is told in cxrjax/distributed/meshes.py.
+    replica: Annotated[int, "> 0"] = 1  # slices of a pod: a multiple of their number
+    data: int = -1  # -1: all devices that the others leave
+    fsdp: Annotated[int, "> 0"] = 1
+    tensor: Annotated[int, "> 0"] = 1
+    # 'jit': XLA spreads the step over the mesh. 'pmap': every device runs the step on its part of
+    # the batch, with all parameters; the data axis alone.
+    strategy: Literal["jit", "pmap"] = "jit"
+
+
+def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
     """The mesh of the `mesh` group over all devices, or over those given.
 
     Devices of a TPU are arranged so that the axes to the right, which talk most, are neighbours.
@@ -75,7 +85,7 @@ def make_mesh(config: ConfigDict, devices: Sequence[jax.Device] | None = None) -
     return Mesh(arranged, AXES)
 
 
-def mesh_sizes(config: ConfigDict, count: int, devices: str) -> dict[str, int]:
+def mesh_sizes(config: MeshConfig, count: int, devices: str) -> dict[str, int]:
     """The size of each axis of the `mesh` group over so many devices, `data=-1` worked out.
 
     Args:
@@ -84,7 +94,7 @@ def mesh_sizes(config: ConfigDict, count: int, devices: str) -> dict[str, int]:
     Raises:
         UserError: the sizes do not multiply to `count`, or the strategy has no use for an axis.
     """
-    sizes = {axis: config[axis] for axis in AXES}
+    sizes = {axis: getattr(config, axis) for axis in AXES}
     named = " ".join(f"{axis}={size}" for axis, size in sizes.items())
     if config.strategy == "pmap" and any(sizes[axis] > 1 for axis in AXES if axis != "data"):
         raise UserError(

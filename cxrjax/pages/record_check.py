@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import tqdm
-from ml_collections import ConfigDict
 
 from cxrjax.boxes import iou
 from cxrjax.codecs import get_codec
@@ -39,6 +38,7 @@ from cxrjax.records_io.quality import QualityLog
 from cxrjax.scoring.overlays import BASE, COLOURS, TRUTH, jpeg_data_uri
 from cxrjax.scoring.templates import template
 from cxrjax.training.base_model import tokenizer_path
+from cxrjax.training.config import ExperimentConfig
 from cxrjax.training.data import example_config, open_tokenizer
 
 RESULT_FILE = "check.json"
@@ -92,7 +92,7 @@ class RecordsCheck:
 
 def check_file(
     source: Path,
-    config: ConfigDict,
+    config: ExperimentConfig,
     out: Path,
     image_root: Path | None = None,
     processes: int = 1,
@@ -160,7 +160,7 @@ def notation_of(source: Path) -> str | None:
     return found.pop() if len(found) == 1 else None
 
 
-def _encoder(config: ConfigDict) -> QuestionEncoder:
+def _encoder(config: ExperimentConfig) -> QuestionEncoder:
     tokenizer = open_tokenizer(tokenizer_path(config), config)
     return QuestionEncoder(tokenizer, example_config(config))
 

@@ -5,7 +5,6 @@ from cxrjax.distributed.meshes import AXES
 from cxrjax.models.flops import total
 from cxrjax.planner.estimate import roofline
 from cxrjax.planner.plans import Measured, Plan
-from cxrjax.training.config import batch_images
 
 # NVLink joins those of one machine at the bandwidth in the table of chips.
 _GPUS_OF_A_MACHINE = 8
@@ -17,9 +16,9 @@ def describe(plan: Plan) -> str:
     by = "by formula alone: nothing was compiled" if plan.guess else "compiled"
     lines = [
         f"{topology.name} ({topology.vendor_name}), {topology.chips} chips, {by}",
-        f"  batch of {batch_images(plan.config)} images in "
+        f"  batch of {plan.config.batch_images} images in "
         f"{plan.config.training.accumulation_steps} micro-batches, mesh "
-        + " ".join(f"{axis}={plan.config.mesh[axis]}" for axis in AXES),
+        + " ".join(f"{axis}={getattr(plan.config.mesh, axis)}" for axis in AXES),
         f"  fits: {'yes' if plan.fits else 'NO'}",
     ]
     memory = plan.memory

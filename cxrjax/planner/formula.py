@@ -10,7 +10,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.sharding import AbstractMesh
-from ml_collections import ConfigDict
 
 from cxrjax.distributed import meshes
 from cxrjax.distributed.hardware import Topology
@@ -19,6 +18,7 @@ from cxrjax.models.layers import recomputes
 from cxrjax.models.presets import VLMConfig
 from cxrjax.planner.estimate import StepEstimate, collective_seconds
 from cxrjax.planner.program import Memory, StepInputs
+from cxrjax.training.config import ExperimentConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Guess:
 
 
 def guess(
-    config: ConfigDict,
+    config: ExperimentConfig,
     inputs: StepInputs,
     sizes: VLMConfig,
     shape: BatchShape,
@@ -67,7 +67,7 @@ def guess(
     return Guess(memory, collectives, StepEstimate(step, compute, hbm, links))
 
 
-def abstract_mesh(config: ConfigDict, topology: Topology) -> AbstractMesh:
+def abstract_mesh(config: ExperimentConfig, topology: Topology) -> AbstractMesh:
     """The mesh of a configuration on a slice, without devices.
 
     Raises:
@@ -95,7 +95,7 @@ def _bytes(mesh: Any, tree: Any, over: tuple[str, ...] = meshes.AXES) -> int:
     return total
 
 
-def _temporaries(config: ConfigDict, sizes: VLMConfig, shape: BatchShape, mesh: Any) -> int:
+def _temporaries(config: ExperimentConfig, sizes: VLMConfig, shape: BatchShape, mesh: Any) -> int:
     """Activations of a micro-batch that are kept, one layer at work, a chunk of logits."""
     images = shape.images / config.training.accumulation_steps / _shards(mesh)
     slots = shape.prefix + shape.answer
@@ -126,7 +126,7 @@ def _temporaries(config: ConfigDict, sizes: VLMConfig, shape: BatchShape, mesh: 
 
 
 def _collectives(
-    config: ConfigDict,
+    config: ExperimentConfig,
     mesh: Any,
     inputs: StepInputs,
     sizes: VLMConfig,

@@ -9,18 +9,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ml_collections import ConfigDict
-
 from cxrjax.distributed.hardware import Topology
 from cxrjax.files import read_json_object
-from cxrjax.input_pipeline.coordinates import resolve_box_route
 from cxrjax.models import presets
 from cxrjax.models.flops import Flops, step_flops, total
 from cxrjax.models.layers import recomputes
 from cxrjax.planner import formula, hlo, program
 from cxrjax.planner.estimate import StepEstimate, mfu, roofline
 from cxrjax.training import checkpoint
-from cxrjax.training.config import batch_images
+from cxrjax.training.config import ExperimentConfig
 from cxrjax.training.run_info import write_json
 from cxrjax.training.workdir import make_writable
 
@@ -81,7 +78,7 @@ class Plan:
         decode: by the compiler, of prefill and decode loop; None where nobody asked.
     """
 
-    config: ConfigDict
+    config: ExperimentConfig
     topology: Topology
     flops: dict[str, Flops]
     measured: Measured | None
@@ -148,9 +145,9 @@ class Plan:
             "step_seconds_estimate": estimate and estimate.step,
             "mfu_estimate": self.mfu,
             "limited_by": estimate and estimate.limit,
-            "batch_images": batch_images(self.config),
+            "batch_images": self.config.batch_images,
             "accumulation_steps": self.config.training.accumulation_steps,
-            "mesh": dict(self.config.mesh),
+            "mesh": dict(sorted(dataclasses.asdict(self.config.mesh).items())),
             "remat": self.config.model.remat,
             "source": "formula" if self.guess else "compiler",
             "compiler": {
@@ -184,7 +181,7 @@ def _decode_json(decode: Measured, topology: Topology) -> dict[str, Any]:
 
 
 def make_plan(
-    config: ConfigDict,
+    config: ExperimentConfig,
     topology: Topology,
     *,
     compiled: bool = True,
@@ -240,8 +237,8 @@ def make_plan(
     return Plan(config, topology, flops, measured, None, answered)
 
 
-def _loc_loss(config: ConfigDict) -> bool:
-    return resolve_box_route(config.training.box_route, config.data.codec) == "loc"
+def _loc_loss(config: ExperimentConfig) -> bool:
+    return config.box_route == "loc"
 
 
 def _file_of(lowered: Any, topology: Topology, kept: Path | None) -> Path | None:

@@ -14,7 +14,6 @@ import numpy as np
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from ml_collections import ConfigDict
 
 from cxrjax.codecs import get_codec
 from cxrjax.decoding.generate import generate
@@ -23,14 +22,12 @@ from cxrjax.distributed import meshes
 from cxrjax.distributed.hardware import Topology
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.batch import Batch, empty_batch
-from cxrjax.input_pipeline.coordinates import resolve_box_route
 from cxrjax.models import VLM, partition
 from cxrjax.models.flops import BatchShape
 from cxrjax.models.splash import resolve_attention
 from cxrjax.training import checkpoint, step
-from cxrjax.training.config import batch_images
+from cxrjax.training.config import ExperimentConfig
 from cxrjax.training.data import example_config
-from cxrjax.training.mixture_config import source_config
 from cxrjax.training.optimizer import make_optimizer
 
 # Steps of the whole run, of which the program has the schedule's numbers and nothing else.
@@ -107,17 +104,17 @@ def tpu_devices(topology: Topology) -> list[Any]:
     return list(description.devices)
 
 
-def batch_shape(config: ConfigDict) -> BatchShape:
+def batch_shape(config: ExperimentConfig) -> BatchShape:
     """The largest batch that the configuration can meet.
 
     Raises:
         UserError: training would refuse its lengths.
     """
     examples = example_config(config)
-    sources = [source_config(config, name).data for name in config.mixture.sources]
+    sources = [config.of_source(name).data for name in config.mixture.sources]
     sources = sources or [config.data]
     return BatchShape(
-        images=batch_images(config),
+        images=config.batch_images,
         questions=max(data.questions_per_image for data in sources),
         prefix=examples.prefix_buckets[-1],
         answer=examples.answer_buckets[-1],
@@ -126,7 +123,7 @@ def batch_shape(config: ConfigDict) -> BatchShape:
     )
 
 
-def step_inputs(config: ConfigDict) -> StepInputs:
+def step_inputs(config: ExperimentConfig) -> StepInputs:
     """State, frozen parameters and largest batch of a configuration."""
     model = checkpoint.abstract_model(config)
     vision = model.config.vision
@@ -141,7 +138,7 @@ def step_inputs(config: ConfigDict) -> StepInputs:
     if shape.from_features:
         image = np.zeros((vision.num_tokens, vision.width), jnp.dtype(config.model.dtype))
     digits = 0
-    if resolve_box_route(config.training.box_route, config.data.codec) == "digits":
+    if config.box_route == "digits":
         digits = get_codec(config.data.codec).max_digits
     empty = empty_batch(
         1,
@@ -161,7 +158,7 @@ def step_inputs(config: ConfigDict) -> StepInputs:
     return StepInputs(graphdef, state, frozen, batch)
 
 
-def lower_step(config: ConfigDict, devices: Sequence[Any]) -> Any:
+def lower_step(config: ExperimentConfig, devices: Sequence[Any]) -> Any:
     """The step of `train`, lowered for devices that need not be there.
 
     Raises:
@@ -169,7 +166,7 @@ def lower_step(config: ConfigDict, devices: Sequence[Any]) -> Any:
     """
     mesh = meshes.make_mesh(config.mesh, devices)
     accumulation = config.training.accumulation_steps
-    meshes.check_batch_divides(mesh, batch_images(config), accumulation)
+    sharding.check_batch_divides(mesh, config.batch_images, accumulation)
     config = _with_kernels_of(config, devices)
     inputs = step_inputs(config)
     function = step.make_train_step(inputs.graphdef, config, _ANY_STEPS, mesh)
@@ -178,7 +175,7 @@ def lower_step(config: ConfigDict, devices: Sequence[Any]) -> Any:
         return compiled.lower(inputs.state, inputs.frozen, inputs.batch)  # type: ignore[attr-defined]
 
 
-def lower_decode(config: ConfigDict, devices: Sequence[Any]) -> Any:
+def lower_decode(config: ExperimentConfig, devices: Sequence[Any]) -> Any:
     """Prefill and the decode loop for one batch of questions, rows over all devices.
 
     Parameters are replicated and no grammar is applied: what the model itself takes.
@@ -188,7 +185,7 @@ def lower_decode(config: ConfigDict, devices: Sequence[Any]) -> Any:
     """
     mesh = Mesh(np.asarray(devices), ("data",))
     inputs = step_inputs(_with_kernels_of(config, devices))
-    images = batch_images(config)
+    images = config.batch_images
     if images % len(devices):
         raise UserError(f"a batch of {images} images does not divide over {len(devices)} devices")
     strategy = read_strategy(config.decoding)
@@ -214,11 +211,10 @@ def lower_decode(config: ConfigDict, devices: Sequence[Any]) -> Any:
         return compiled.lower(trained, inputs.frozen, inputs.batch)
 
 
-def _with_kernels_of(config: ConfigDict, devices: Sequence[Any]) -> ConfigDict:
+def _with_kernels_of(config: ExperimentConfig, devices: Sequence[Any]) -> ExperimentConfig:
     """The configuration with the attention that 'auto' means on these devices."""
-    config = config.copy_and_resolve_references()
-    config.model.attention = resolve_attention(config.model.attention, devices[0].platform)
-    return config
+    attention = resolve_attention(config.model.attention, devices[0].platform)
+    return dataclasses.replace(config, model=dataclasses.replace(config.model, attention=attention))
 
 
 def compile_program(lowered: Any) -> Any:

@@ -2,39 +2,38 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator
-
-from ml_collections import ConfigDict
+from collections.abc import Callable, Iterator, Mapping
 
 from cxrjax.distributed import meshes
 from cxrjax.distributed.hardware import Topology
+from cxrjax.distributed.meshes import MeshConfig
 from cxrjax.errors import UserError
 from cxrjax.models.layers import REMAT
 from cxrjax.planner import formula
 from cxrjax.planner.plans import Plan
-from cxrjax.training.config import batch_images
+from cxrjax.training.config import ExperimentConfig
 
 # Makes a plan of a configuration; compiled or not.
 Planner = Callable[..., Plan]
 
 
-def with_batch(config: ConfigDict, images: int) -> ConfigDict:
+def with_batch(config: ExperimentConfig, images: int) -> ExperimentConfig:
     """The same configuration with a batch of so many images."""
-    other = config.copy_and_resolve_references()
-    other.training.batch_questions = None
-    other.training.batch_images = images
-    return other
+    batch = dataclasses.replace(config.training, batch_questions=None, batch_images=images)
+    return dataclasses.replace(config, training=batch)
 
 
-def with_mesh(config: ConfigDict, mesh: dict[str, int]) -> ConfigDict:
-    """The same configuration on another mesh."""
-    other = config.copy_and_resolve_references()
-    other.mesh.update(mesh)
-    return other
+def spread(config: ExperimentConfig, mesh: Mapping[str, int], remat: str) -> ExperimentConfig:
+    """The same configuration on another mesh, and what its layers keep."""
+    return dataclasses.replace(
+        config,
+        mesh=MeshConfig(**mesh, strategy=config.mesh.strategy),
+        model=dataclasses.replace(config.model, remat=remat),
+    )
 
 
 def find_batch(
-    config: ConfigDict, topology: Topology, plan: Planner, most_compiles: int = 6
+    config: ExperimentConfig, topology: Topology, plan: Planner, most_compiles: int = 6
 ) -> tuple[Plan | None, Plan | None]:
     """The largest batch that fits, at as many micro-batches as configured.
 
@@ -59,7 +58,7 @@ def find_batch(
         return made[units].fits
 
     good, bad = 0, None
-    units = max(1, batch_images(config) // unit)
+    units = max(1, config.batch_images // unit)
     while len(made) < most_compiles and (bad is None or bad - good > 1):
         if fits(units):
             good = units
@@ -86,7 +85,7 @@ def _next(made: dict[int, Plan], good: int, bad: int | None) -> int:
     return min(max(guess, good + 1), max(top, good + 1))
 
 
-def mesh_candidates(config: ConfigDict, chips: int) -> Iterator[dict[str, int]]:
+def meshes(config: ExperimentConfig, chips: int) -> Iterator[dict[str, int]]:
     """Meshes of data, fsdp and tensor over so many chips, powers of two."""
     for tensor in (1, 2, 4, 8):
         for fsdp in (2**n for n in range(chips.bit_length())):
@@ -110,7 +109,7 @@ class Choice:
 
 
 def sweep(
-    config: ConfigDict, topology: Topology, plan: Planner, most_compiles: int = 4
+    config: ExperimentConfig, topology: Topology, plan: Planner, most_compiles: int = 4
 ) -> list[Choice]:
     """All meshes and remat policies by formula, then the most promising ones compiled.
 
@@ -123,23 +122,21 @@ def sweep(
     found = []
     for mesh in mesh_candidates(config, topology.chips):
         for remat in REMAT:
-            other = with_mesh(config, mesh)
-            other.model.remat = remat
             try:
-                found.append(Choice(mesh, remat, plan(other, compiled=False)))
+                guessed = plan(spread(config, mesh, remat), compiled=False)
+                found.append(Choice(mesh, remat, guessed))
             except UserError:
                 continue  # the batch or a dimension does not divide
     if not found:
         raise UserError(
             f"--sweep: no mesh over {topology.chips} chips divides the batch of "
-            f"{batch_images(config)} images in {config.training.accumulation_steps} micro-batches"
+            f"{config.batch_images} images in {config.training.accumulation_steps} micro-batches"
         )
     found.sort(key=_rank)
     for index, choice in enumerate(found[:most_compiles]):
         if topology.chip.kind == "tpu":
-            other = with_mesh(config, choice.mesh)
-            other.model.remat = choice.remat
-            found[index] = dataclasses.replace(choice, compiled=plan(other))
+            compiled = plan(spread(config, choice.mesh, choice.remat))
+            found[index] = dataclasses.replace(choice, compiled=compiled)
     return sorted(found, key=_rank)
 
 

@@ -1,15 +1,15 @@
 """The tables of docs/planning.md: four recipes on six slices, and weak scaling."""
 
+import dataclasses
 import math
 from collections.abc import Callable
 from typing import NamedTuple
-
-from ml_collections import ConfigDict
 
 from cxrjax.distributed.hardware import Topology, parse_topology
 from cxrjax.planner import formula
 from cxrjax.planner.plans import Plan
 from cxrjax.planner.search import Planner, with_batch
+from cxrjax.training.config import ExperimentConfig
 from cxrjax.training.config_file import load_config
 
 # In the order in which they are compiled.
@@ -52,10 +52,11 @@ RECIPES = (
 SCALING = ("v5e-16", "v5e-256")
 
 
-def recipe_config(recipe: Recipe, topology: Topology) -> ConfigDict:
+def recipe_config(recipe: Recipe, topology: Topology) -> ExperimentConfig:
     """A recipe on a slice, its batch as large as its chips are many."""
     config = load_config(recipe.config, recipe.overrides)
-    config.mesh.fsdp = math.gcd(recipe.fsdp, topology.chips)
+    mesh = dataclasses.replace(config.mesh, fsdp=math.gcd(recipe.fsdp, topology.chips))
+    config = dataclasses.replace(config, mesh=mesh)
     return with_batch(config, recipe.images_per_chip * topology.chips)
 
 

@@ -11,7 +11,7 @@ from cxrjax.input_pipeline.prompts import PROMPTS
 from cxrjax.runners.stand_in_images import STAND_INS
 
 if TYPE_CHECKING:
-    from ml_collections import ConfigDict
+    from cxrjax.distributed.meshes import MeshConfig
 
 # decoding.answer_forms.ANSWER_FORMS, which takes seconds to import: --help stays quick.
 GRAMMARS = ("none", "boxes", "yes_no", "option", "options", "names", "findings", "detections")
@@ -84,17 +84,16 @@ def add_model_flags(parser: argparse.ArgumentParser) -> Any:
     return model
 
 
-def mesh_config(text: str) -> "ConfigDict":
+def mesh_config(text: str) -> "MeshConfig":
     """The `mesh` group that `--mesh` describes; what it leaves out is as by default.
 
     Raises:
         UserError: it is not AXIS=N,... of axes that there are.
     """
     # Not at the top: --help stays quick.
-    from cxrjax.distributed.meshes import AXES
-    from cxrjax.training.config import default_config
+    from cxrjax.distributed.meshes import AXES, MeshConfig
 
-    mesh = default_config().mesh
+    sizes: dict[str, Any] = {}
     for word in filter(None, text.split(",")):
         axis, _, size = (part.strip() for part in word.partition("="))
         rest = axis == "data" and size == "-1"
@@ -102,8 +101,8 @@ def mesh_config(text: str) -> "ConfigDict":
             raise UserError(
                 f"--mesh={text}: expected {'=N,'.join(AXES)}=N or some of them, found {word!r}"
             )
-        mesh[axis] = int(size)
-    return mesh
+        sizes[axis] = int(size)
+    return MeshConfig(**sizes)
 
 
 def decoding_overrides(flags: argparse.Namespace) -> dict[str, Any]:

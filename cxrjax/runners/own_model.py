@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from jax.sharding import Mesh
-from ml_collections import ConfigDict
 
 from cxrjax.cli import keep_compiled_programs
 from cxrjax.decoding.generate import Generator
@@ -25,8 +24,8 @@ from cxrjax.runners.base import Answer, Line
 from cxrjax.runners.model_flags import decoding_overrides, mesh_config
 from cxrjax.runners.stand_in_images import OtherImages, StandInImages
 from cxrjax.training.checkpoint import load_model
+from cxrjax.training.config import ExperimentConfig
 from cxrjax.training.data import example_config, open_tokenizer
-from cxrjax.training.mixture_config import source_config
 
 # Questions may be longer than those the model was trained on; none is cut.
 _LONGER = (32, 64, 128, 256, 512)
@@ -43,7 +42,7 @@ class OwnModel:
 
     generator: Generator
     tokenizer: Tokenizer
-    config: ConfigDict
+    config: ExperimentConfig
     examples: ExampleConfig
 
 
@@ -71,11 +70,17 @@ def open_model(
     keep_compiled_programs()
     model, config, tokenizer_path = load_model(directory, step, mesh)
     if source is not None:
-        config = source_config(config, source)
-    config.data.prompt = prompt or config.data.prompt
-    config.decoding.update(decoding or {})
+        config = config.of_source(source)
     buckets = config.data.prefix_buckets
-    config.data.prefix_buckets = buckets + tuple(n for n in _LONGER if n > max(buckets))
+    config = dataclasses.replace(
+        config,
+        data=dataclasses.replace(
+            config.data,
+            prompt=prompt or config.data.prompt,
+            prefix_buckets=buckets + tuple(n for n in _LONGER if n > max(buckets)),
+        ),
+        decoding=dataclasses.replace(config.decoding, **(decoding or {})),
+    )
     tokenizer = open_tokenizer(tokenizer_path, config)
     strategy, grammar = read_decoding(config.decoding, tokenizer, config.data.codec)
     if mesh is not None:

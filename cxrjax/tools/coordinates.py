@@ -57,7 +57,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     # After the flags: --help stays quick.
     from cxrjax.distributed import meshes
     from cxrjax.runners.own_model import open_model
-    from cxrjax.training.config import default_config
     from cxrjax.training.coordinate_report import (
         make_coordinate_report,
         named_figures,
@@ -66,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     from cxrjax.training.run_info import write_json
     from cxrjax.training.swapped_corners import LIMIT, swapped_line
 
-    mesh = meshes.make_mesh(default_config().mesh)
+    mesh = sharding.make_mesh(sharding.MeshConfig())
     opened = open_model(
         flags.workdir or flags.checkpoint,
         flags.step,

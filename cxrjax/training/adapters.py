@@ -6,7 +6,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from ml_collections import ConfigDict
 
 from cxrjax.errors import UserError
 from cxrjax.models import VLM, LoRAConfig, apply_lora
@@ -14,9 +13,10 @@ from cxrjax.models.layers import BoxHead, Linear, salt
 from cxrjax.models.lora import parse_pattern
 from cxrjax.models.partition import path_of
 from cxrjax.models.peft import LOC_DELTA, adapter_parameters, read_peft
+from cxrjax.training.config import ExperimentConfig
 
 
-def add_adapters(model: VLM, config: ConfigDict) -> None:
+def add_adapters(model: VLM, config: ExperimentConfig) -> None:
     """Gives the model LoRA adapters, rows for location tokens and a box head, where configured."""
     settings = config.lora
     if settings.rank > 0:
@@ -39,7 +39,9 @@ def add_adapters(model: VLM, config: ConfigDict) -> None:
         model.box_head = BoxHead(model.config.decoder.width, nnx.Rngs(key))
 
 
-def fill_adapters(model: VLM, config: ConfigDict, base: str, new_model: Callable[[], VLM]) -> None:
+def fill_adapters(
+    model: VLM, config: ExperimentConfig, base: str, new_model: Callable[[], VLM]
+) -> None:
     """Gives the model's adapters the values that the configured PEFT adapter has, if there is one.
 
     Args:
@@ -96,12 +98,12 @@ def _adapter_scales(model: VLM) -> dict[str, Any]:
     }
 
 
-def adapter_reference(config: ConfigDict) -> dict[str, Any]:
+def adapter_reference(config: ExperimentConfig) -> dict[str, Any]:
     """What must be the same for adapters to mean the same."""
     if config.lora.rank == 0:
         return {}
     keys = ("rank", "alpha", "use_rslora", "rank_pattern", "alpha_pattern")
-    return {"lora": {key: _plain(config.lora[key]) for key in keys}}
+    return {"lora": {key: _plain(getattr(config.lora, key)) for key in keys}}
 
 
 def _plain(value: Any) -> Any:

@@ -14,7 +14,6 @@ from typing import Any
 import jax
 import orbax.checkpoint as ocp
 from flax import nnx
-from ml_collections import ConfigDict
 
 from cxrjax.errors import UserError
 from cxrjax.files import file_sha256, read_json_object
@@ -22,9 +21,8 @@ from cxrjax.models import VLM, count_parameters
 from cxrjax.models.presets import PRESETS, DecoderConfig, VisionConfig, VLMConfig
 from cxrjax.models.splash import resolve_attention
 from cxrjax.training import store
-from cxrjax.training.config import FROM_BASE, default_config, flatten
-from cxrjax.training.config_check import find_preset
-from cxrjax.training.config_file import grammar_name
+from cxrjax.training.config import FROM_BASE, ExperimentConfig, flatten
+from cxrjax.training.config_file import find_preset, typed_config
 from cxrjax.training.run_info import write_json
 from cxrjax.training.step import cast_params
 from cxrjax.training.workdir import CONFIG_FILE
@@ -50,7 +48,7 @@ _MODEL_KEYS = {
 }
 
 
-def base_directory(config: ConfigDict) -> Path:
+def base_directory(config: ExperimentConfig) -> Path:
     """The base model's directory.
 
     Raises:
@@ -87,16 +85,14 @@ def read_model_json(directory: Path) -> dict[str, Any]:
     return content
 
 
-def base_config(directory: Path) -> ConfigDict:
+def base_config(directory: Path) -> ExperimentConfig:
     """The default configuration with a base's own settings, ready for `build_model`."""
     described = read_model_json(directory)
-    config = default_config()
+    nested: dict[str, dict[str, Any]] = {"model": {"init_from": str(directory)}}
     for name, key in _MODEL_KEYS.items():
         group, _, leaf = key.rpartition(".")
-        value = grammar_name(described[name]) if name == "grammar" else described[name]
-        config[group][leaf] = tuple(value) if isinstance(value, list) else value
-    config.model.init_from = str(directory)
-    return config
+        nested.setdefault(group, {})[leaf] = described[name]
+    return typed_config(nested, str(directory / MODEL_FILE))
 
 
 def base_sha256(directory: Path) -> str:
@@ -110,7 +106,7 @@ def base_sha256(directory: Path) -> str:
     return digest.hexdigest()
 
 
-def model_sizes(config: ConfigDict) -> VLMConfig:
+def model_sizes(config: ExperimentConfig) -> VLMConfig:
     """The sizes of the configured model: a preset's, or with preset 'from_base' the base's own.
 
     Raises:
@@ -138,7 +134,7 @@ def preset_of(sizes: VLMConfig) -> str:
     return next((name for name, preset in PRESETS.items() if preset == sizes), FROM_BASE)
 
 
-def new_model(config: ConfigDict, sizes: VLMConfig) -> VLM:
+def new_model(config: ExperimentConfig, sizes: VLMConfig) -> VLM:
     """A model with random parameters."""
     settings = config.model
     return VLM(
@@ -155,7 +151,7 @@ def new_model(config: ConfigDict, sizes: VLMConfig) -> VLM:
 def save_base(
     directory: str | Path,
     model: VLM,
-    config: ConfigDict,
+    config: ExperimentConfig,
     tokenizer_file: str | Path,
     dtype: str | None = "float32",
     notes: Mapping[str, Any] | None = None,
@@ -190,7 +186,7 @@ def save_base(
     if marker.is_file():
         # Orbax writes this machine's path into it: a base is to be the same wherever it is made.
         marker.write_text("committed\n", encoding="utf-8")
-    values = flatten(config)
+    values = flatten(config.to_json())
     described = {name: values[key] for name, key in _MODEL_KEYS.items()}
     if config.model.preset == FROM_BASE:
         described["sizes"] = dataclasses.asdict(sizes)
@@ -207,7 +203,7 @@ def save_base(
     )
 
 
-def tokenizer_path(config: ConfigDict) -> Path:
+def tokenizer_path(config: ExperimentConfig) -> Path:
     """The tokenizer's file: as configured, else the one beside the base model."""
     if config.model.tokenizer is not None:
         return Path(config.model.tokenizer)

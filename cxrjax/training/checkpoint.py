@@ -4,6 +4,7 @@ A run's workdir holds its `config.json`, the tokenizer and checkpoints of what w
 has their files); the frozen base stays where it is (base_model.py), known by path and hash.
 """
 
+import dataclasses
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +15,6 @@ import numpy as np
 import orbax.checkpoint as ocp
 from flax import nnx
 from jax.sharding import Mesh
-from ml_collections import ConfigDict
 
 from cxrjax.distributed.meshes import fetch_whole, tree_shardings
 from cxrjax.errors import UserError
@@ -35,9 +35,8 @@ from cxrjax.training.base_model import (
     tokenizer_in,
     tokenizer_path,
 )
-from cxrjax.training.config import FROM_BASE, flatten
-from cxrjax.training.config_file import from_json
-from cxrjax.training.mixture_config import SOURCES
+from cxrjax.training.config import FROM_BASE, ExperimentConfig, flatten
+from cxrjax.training.config_file import SOURCES, typed_config
 from cxrjax.training.step import cast_params
 from cxrjax.training.workdir import CONFIG_FILE
 
@@ -85,7 +84,7 @@ class LoadedModel(NamedTuple):
     """
 
     model: VLM
-    config: ConfigDict
+    config: ExperimentConfig
     tokenizer_path: Path
 
 
@@ -124,10 +123,13 @@ def _load_run(workdir: Path, step: int | None, mesh: Mesh | None) -> LoadedModel
     if step is None or step not in checkpoints.all_steps():
         raise UserError(f"{workdir}: no checkpoint {'yet' if step is None else f'of step {step}'}")
     base = checkpoints.restore_json(step, "base")
-    if config.model.init_from is not None and not Path(config.model.init_from).is_dir():
-        config.model.init_from = base["path"]  # absolute: the run was started elsewhere
-    config.lora.init_from = None  # the checkpoint has what became of it
-    config.model.attention = "auto"  # by the machine that it runs on now
+    settings = dataclasses.replace(config.model, attention="auto")  # by this machine
+    if settings.init_from is not None and not Path(settings.init_from).is_dir():
+        # Absolute: the run was started elsewhere.
+        settings = dataclasses.replace(settings, init_from=base["path"])
+    # The checkpoint has what became of the adapter that it started from.
+    lora = dataclasses.replace(config.lora, init_from=None)
+    config = dataclasses.replace(config, model=settings, lora=lora)
     model, found = build_model(config, mesh)
     check_same_base(workdir, base, found)
     graphdef, trainable, frozen = partition(model, config.trainable)
@@ -152,7 +154,7 @@ def best_step(workdir: Path) -> int:
     return step
 
 
-def build_model(config: ConfigDict, mesh: Mesh | None = None) -> tuple[VLM, dict[str, Any]]:
+def build_model(config: ExperimentConfig, mesh: Mesh | None = None) -> tuple[VLM, dict[str, Any]]:
     """The model a run starts from: base or random parameters, adapters as configured.
 
     Args:
@@ -183,7 +185,11 @@ def build_model(config: ConfigDict, mesh: Mesh | None = None) -> tuple[VLM, dict
             _take_tower(model, settings.tower_from, mesh)
         add_adapters(model, config)
         frozen = partition(model, config.trainable)[2]
-        reference = {"kind": "random", "seed": seed, "sha256": arrays_sha256(frozen, mesh)}
+        reference: dict[str, Any] = {
+            "kind": "random",
+            "seed": seed,
+            "sha256": arrays_sha256(frozen, mesh),
+        }
         fill_adapters(model, config, reference["sha256"], lambda: new_model(config, sizes))
         return model, reference | adapter_reference(config)
     directory = base_directory(config)
@@ -203,7 +209,7 @@ def build_model(config: ConfigDict, mesh: Mesh | None = None) -> tuple[VLM, dict
     return model, reference | adapter_reference(config)
 
 
-def abstract_model(config: ConfigDict) -> VLM:
+def abstract_model(config: ExperimentConfig) -> VLM:
     """The model that `build_model` makes, shapes in the place of its parameters.
 
     Raises:
@@ -219,23 +225,23 @@ def abstract_model(config: ConfigDict) -> VLM:
     return nnx.eval_shape(build)
 
 
-def read_config(workdir: Path) -> ConfigDict:
+def read_config(workdir: Path) -> ExperimentConfig:
     """The configuration of a run.
 
     Raises:
         UserError: unreadable, or with keys this version does not have.
     """
     path = workdir / CONFIG_FILE
-    return from_json(read_json_object(path), str(path))
+    return typed_config(read_json_object(path), str(path))
 
 
-def check_same_run(workdir: Path, config: ConfigDict) -> None:
+def check_same_run(workdir: Path, config: ExperimentConfig) -> None:
     """Whether a configuration may resume the run in a workdir.
 
     Raises:
         UserError: names every key that differs and decides what is learnt.
     """
-    saved, now = flatten(read_config(workdir)), flatten(config)
+    saved, now = flatten(read_config(workdir).to_json()), flatten(config.to_json())
     differing = [
         f"{key} is {saved.get(key, 'absent')!r} there and {now.get(key, 'absent')!r} now"
         for key in {**saved, **now}
@@ -289,7 +295,7 @@ def arrays_sha256(tree: Any, mesh: Mesh | None = None) -> str:
     return digest.hexdigest()
 
 
-def _draw_model(config: ConfigDict, sizes: VLMConfig, mesh: Mesh | None) -> VLM:
+def _draw_model(config: ExperimentConfig, sizes: VLMConfig, mesh: Mesh | None) -> VLM:
     """A model with random parameters, the same ones on every mesh."""
     graphdef, shapes = nnx.split(nnx.eval_shape(lambda: new_model(config, sizes)))
     shardings = None if mesh is None else tree_shardings(mesh, shapes)

@@ -1,23 +1,44 @@
-"""Configurations from files: Python files with overrides of a command line, and `config.json`."""
+"""Configurations from files, typed and checked: Python files with overrides, and `config.json`."""
 
+import dataclasses
+import difflib
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from absl import flags
-from ml_collections import ConfigDict, config_flags
-
+from cxrjax.decoding.strategy import read_strategy
 from cxrjax.errors import UserError
 from cxrjax.files import shipped
-from cxrjax.training.config import default_config, flatten
-from cxrjax.training.config_check import defaults_of, unknown_key, validate
-from cxrjax.training.mixture_config import SOURCES, source_defaults
+from cxrjax.models.presets import PRESETS, VLMConfig
+from cxrjax.training.config import (
+    FROM_BASE,
+    ExperimentConfig,
+    Key,
+    SourceConfig,
+    flatten,
+    keys_of,
+)
 
-# Keys of `model` that may name what ships.
-_BASES = ("init_from", "tower_from", "tokenizer")
+if TYPE_CHECKING:
+    from ml_collections import ConfigDict  # what runs made is read without ml_collections
+
+_DEFAULTS = flatten(ExperimentConfig().to_json())
+# What the dotted keys of a mixture's sources begin with.
+SOURCES = "mixture.sources."
+# What a rule must match for the regression head to train.
+_HEAD_PARAMETER = "box_head/out/kernel"
+# Figures of evaluations that are better the lower they are.
+_LOWER_IS_BETTER = re.compile(
+    "swapped|_error|spread|failure|left_out|hallucination|(^|/)(ece|brier|aurc)"
+)
+# Of files from when these were true or false.
+_SWITCHES: dict[str, dict[object, str]] = {
+    "decoding.grammar": {True: "boxes", False: "none"},
+    "model.remat": {True: "full", False: "none"},
+}
 
 
-def load_config(spec: str, overrides: Sequence[str] = ()) -> ConfigDict:
+def load_config(spec: str, overrides: Sequence[str] = ()) -> ExperimentConfig:
     """Reads `FILE[:VARIANT]`, applies overrides, checks everything.
 
     Args:
@@ -28,6 +49,9 @@ def load_config(spec: str, overrides: Sequence[str] = ()) -> ConfigDict:
     Raises:
         UserError: no such file, an unknown key or variant, or a value of the wrong type.
     """
+    from absl import flags
+    from ml_collections import config_flags
+
     path, *variant = spec.split(":", 1)
     file = shipped(path)
     if not file.is_file():
@@ -54,11 +78,264 @@ def load_config(spec: str, overrides: Sequence[str] = ()) -> ConfigDict:
             if isinstance(error, KeyError) and source in text:
                 text = f"{source!r} is no source of the file's mixture; add_source makes one"
         raise UserError(f"--config={spec}: {text}") from error
-    validate(values.config)
-    for key in _BASES:
-        if values.config.model[key] is not None:
-            values.config.model[key] = str(shipped(values.config.model[key]))
-    return values.config
+    config = typed_config(values.config)
+    validate(config)
+    model = dataclasses.replace(
+        config.model,
+        init_from=_shipped(config.model.init_from),
+        tower_from=_shipped(config.model.tower_from),
+        tokenizer=_shipped(config.model.tokenizer),
+    )
+    return dataclasses.replace(config, model=model)
+
+
+def _shipped(name: str | None) -> str | None:
+    return None if name is None else str(shipped(name))
+
+
+def typed_config(nested: "Mapping[str, Any] | ConfigDict", where: str = "") -> ExperimentConfig:
+    """Turns a ConfigDict, or what `ExperimentConfig.to_json` gave, into dataclasses.
+
+    Args:
+        nested: what is absent is as by default.
+        where: file, for messages.
+
+    Raises:
+        UserError: a key this version does not have, or a value of the wrong type.
+    """
+    try:
+        return _group(ExperimentConfig, nested, "")
+    except UserError as error:
+        raise UserError(f"{where}: {error}") if where else error from None
+
+
+def _group(group: type, nested: Any, path: str) -> Any:
+    if not hasattr(nested, "items"):
+        raise UserError(f"{path.rstrip('.')}={nested!r}: expected keys")
+    keys, values = keys_of(group), {}
+    for name, value in sorted(nested.items()):
+        if name not in keys:
+            inner = [*value][:1] if hasattr(value, "items") else []
+            raise UserError(unknown_key(".".join([f"{path}{name}", *inner])))
+        values[name] = _value(keys[name], value, f"{path}{name}")
+    return group(**values)
+
+
+def _value(key: Key, value: Any, path: str) -> Any:
+    if dataclasses.is_dataclass(key.kind):
+        return _group(key.kind, value, f"{path}.")
+    if key.kind is dict:
+        for name in value:
+            if not name or "." in name:
+                raise UserError(f"{path}: {name!r} is no name: expected one without dots")
+        groups = sorted(value.items())
+        return {name: _group(key.items, each, f"{path}.{name}.") for name, each in groups}
+    if isinstance(value, bool):
+        value = _SWITCHES.get(path, {}).get(value, value)
+    if value is None and key.may_be_empty:
+        return None
+    if key.kind is tuple:
+        if isinstance(value, tuple | list) and all(type(item) is key.items for item in value):
+            return tuple(value)
+        raise UserError(f"{path}={value!r}: expected a tuple of {key.items.__name__}")
+    if key.kind is float and type(value) in (float, int):
+        return float(value)
+    if type(value) is not key.kind:
+        wanted = "a number" if key.kind is float else key.kind.__name__
+        raise UserError(f"{path}={value!r}: expected {wanted}")
+    return value
+
+
+def validate(config: ExperimentConfig) -> None:
+    """Checks choices, ranges, and what keys must have in common.
+
+    Raises:
+        UserError: names the first key that is wrong, its value and what is expected.
+    """
+    for name, key, value in _each_key(config):
+        if isinstance(key.rule, tuple) and value not in key.rule:
+            raise UserError(f"{name}={value!r}: expected one of {', '.join(key.rule)}")
+        if key.rule == "> 0" and value is not None and not value > 0:
+            raise UserError(f"{name}={value!r}: expected a number above 0")
+        if key.rule == ">= 0" and not value >= 0:
+            raise UserError(f"{name}={value!r}: expected 0 or more")
+    if config.model.preset != FROM_BASE:
+        find_preset(config.model.preset)
+    if config.lora.dropout >= 1:
+        raise UserError(f"lora.dropout={config.lora.dropout}: expected a fraction below 1")
+    if config.mesh.data == 0 or config.mesh.data < -1:
+        raise UserError(f"mesh.data={config.mesh.data}: expected -1 or a number above 0")
+    if _LOWER_IS_BETTER.search(config.training.best_metric):
+        raise UserError(
+            f"training.best_metric={config.training.best_metric!r}: lower is better, and the "
+            "checkpoint with the highest figure is kept; name another, such as detection/f1@0.3"
+        )
+    _check_one_of(config)
+    _check_mixture(config)
+    read_strategy(config.decoding)
+
+
+def _each_key(group: Any, path: str = "") -> Iterator[tuple[str, Key, Any]]:
+    """Dotted name, key and value of all keys of a group and those within it."""
+    for name, key in keys_of(group.__class__).items():
+        value = getattr(group, name)
+        if dataclasses.is_dataclass(key.kind):
+            yield from _each_key(value, f"{path}{name}.")
+        elif key.kind is dict:
+            for inner, each in value.items():
+                yield from _each_key(each, f"{path}{name}.{inner}.")
+        else:
+            yield f"{path}{name}", key, value
+
+
+def find_preset(name: str) -> VLMConfig:
+    """`PRESETS[name]`.
+
+    Raises:
+        UserError: no such preset; suggests the nearest.
+    """
+    if name not in PRESETS:
+        near = difflib.get_close_matches(name, PRESETS, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(PRESETS)}"
+        raise UserError(f"model.preset={name!r} is unknown; {hint}")
+    return PRESETS[name]
+
+
+def _check_one_of(config: ExperimentConfig) -> None:
+    """The keys that exclude or need one another."""
+    if config.model.init == "random" and config.model.init_from is not None:
+        raise UserError(
+            f"model.init='random' and model.init_from={config.model.init_from!r} exclude each other"
+        )
+    if config.model.init != "random" and config.model.tower_from is not None:
+        raise UserError(
+            f"model.tower_from={config.model.tower_from!r} needs model.init='random': a base "
+            "brings its own tower"
+        )
+    if config.model.init == "random" and config.model.preset == FROM_BASE:
+        raise UserError(
+            f"model.preset={FROM_BASE!r} needs a base, and model.init is 'random'; name a preset"
+        )
+    if config.lora.rank > 0 and config.lora.alpha == 0 and not config.lora.alpha_pattern:
+        raise UserError(
+            f"lora.rank={config.lora.rank} and lora.alpha=0: adapters are scaled by alpha / rank "
+            "and would change nothing; set lora.alpha, such as twice the rank"
+        )
+    if config.data.packed_buckets and config.model.share != "image":
+        raise UserError(
+            "data.packed_buckets needs model.share='image': with 'tower' each question is its own "
+            "sequence"
+        )
+    if config.data.packed_buckets and config.model.attention == "splash":
+        raise UserError(
+            "model.attention='splash' cannot tell packed questions apart: leave "
+            "data.packed_buckets empty, or set model.attention='auto'"
+        )
+    route = config.box_route
+    if config.model.box_head != (route == "head"):
+        raise UserError(
+            f"model.box_head={config.model.box_head} and training.box_route="
+            f"{config.training.box_route!r}: set both or neither, for only box_route='head' "
+            "trains the head"
+        )
+    if route == "head" and not any(re.search(rule, _HEAD_PARAMETER) for rule in config.trainable):
+        raise UserError(
+            "training.box_route='head' needs the head to train: add 'box_head/' to trainable"
+        )
+    if (config.training.batch_images is None) == (config.training.batch_questions is None):
+        raise UserError("set either training.batch_images or training.batch_questions")
+    if (config.training.steps is None) == (config.training.epochs is None):
+        raise UserError("set either training.steps or training.epochs")
+    profile = config.training.profile_steps
+    if profile and not (len(profile) == 2 and 1 <= profile[0] <= profile[1]):
+        raise UserError(
+            f"training.profile_steps={profile}: expected the first and the last step, as (10, 15)"
+        )
+    images = config.batch_images
+    if images % config.training.accumulation_steps:
+        raise UserError(
+            f"training.accumulation_steps={config.training.accumulation_steps} does not divide "
+            f"the batch of {images} images"
+        )
+
+
+def _check_mixture(config: ExperimentConfig) -> None:
+    from cxrjax.input_pipeline.mixture import one_box_route, shares  # Grain, for few runs
+
+    sources = config.mixture.sources
+    if not sources:
+        return
+    if config.data.train is not None:
+        raise UserError(f"data.train={config.data.train!r} and mixture.sources exclude each other")
+    if config.training.batch_questions is not None:
+        raise UserError("training.batch_questions: a mixture's batch is set by batch_images")
+    for name in sources:
+        source = config.of_source(name)
+        if not source.data.train:
+            raise UserError(f"{SOURCES}{name}.train is not set: expected a records file")
+    codecs = {name: config.of_source(name).data.codec for name in sources}
+    # The step takes its route from data.codec.
+    one_box_route(config.training.box_route, {"data": config.data.codec, **codecs})
+    # Only the weights are looked at here: the files have not been.
+    weights = {n: s.weight for n, s in sources.items()}
+    shares([1] * len(sources), weights)
+    if config.mixture.temperature != 1 and None not in weights.values():
+        raise UserError(
+            f"mixture.temperature={config.mixture.temperature} would change nothing beside a "
+            "weight for every source: leave it at 1.0, or leave the weights out"
+        )
+
+
+# What other trainers call some keys: nearest by letters, optimizer.lr would be optimizer.b2.
+_ALSO_CALLED = {
+    "lr": "optimizer.learning_rate",
+    "wd": "optimizer.weight_decay",
+    "warmup": "optimizer.warmup_steps",
+    "num_warmup_steps": "optimizer.warmup_steps",
+    "lr_scheduler": "optimizer.schedule",
+    "lr_scheduler_type": "optimizer.schedule",
+    "scheduler": "optimizer.schedule",
+    "beta1": "optimizer.b1",
+    "beta2": "optimizer.b2",
+    "max_grad_norm": "optimizer.clip_norm",
+    "grad_clip": "optimizer.clip_norm",
+    "batch_size": "training.batch_images",
+    "global_batch_size": "training.batch_images",
+    "gradient_accumulation_steps": "training.accumulation_steps",
+    "grad_accum": "training.accumulation_steps",
+    "max_steps": "training.steps",
+    "total_steps": "training.steps",
+    "num_epochs": "training.epochs",
+    "num_train_epochs": "training.epochs",
+    "save_steps": "training.checkpoint_every",
+    "eval_steps": "training.eval_every",
+    "logging_steps": "training.log_every",
+    "r": "lora.rank",
+    "lora_r": "lora.rank",
+    "lora_alpha": "lora.alpha",
+    "lora_dropout": "lora.dropout",
+    "target_modules": "lora.targets",
+    "num_workers": "data.workers",
+    "max_new_tokens": "decoding.max_answer_tokens",
+    "num_beams": "decoding.beams",
+    "checkpoint": "model.init_from",
+    "pretrained": "model.init_from",
+}
+
+
+def unknown_key(key: str) -> str:
+    """What to say about a key that does not exist, dotted or bare."""
+    if meant := _ALSO_CALLED.get(key.rpartition(".")[2]):
+        return f"unknown configuration key {key!r}; did you mean {meant!r}?"
+    known = dict(zip(_DEFAULTS, _DEFAULTS, strict=True))
+    if key.startswith(SOURCES):
+        source = key.removeprefix(SOURCES).split(".")[0]
+        known = {name: name for name in (f"{SOURCES}{source}.{k}" for k in keys_of(SourceConfig))}
+    if "." not in key:
+        known = {name.rpartition(".")[2]: name for name in known}
+    near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+    hint = f"did you mean {known[near[0]]!r}?" if near else "see cxrjax/training/config.py"
+    return f"unknown configuration key {key!r}; {hint}"
 
 
 def _key(override: str) -> str:
@@ -73,64 +350,22 @@ def _source(override: str) -> str | None:
 
 def _may_be_empty(override: str) -> bool:
     # All that a source may say is null by default.
-    return bool(_source(override)) or flatten(default_config()).get(_key(override), "") is None
+    return bool(_source(override)) or _DEFAULTS.get(_key(override), "") is None
 
 
 def _check_override(word: str) -> None:
     name, key = word.split("=", 1)[0], _key(word)
     if not name.startswith("--config.") or "=" not in word:
         raise UserError(f"argument {word!r}: expected --config.key=value")
-    known = set(flatten(default_config()))
+    known = set(_DEFAULTS)
     if key.startswith(SOURCES):  # whether there is such a source, the file will tell
-        known = {f"{SOURCES}{_source(word)}.{own}" for own in source_defaults()}
+        known = {f"{SOURCES}{_source(word)}.{own}" for own in keys_of(SourceConfig)}
     if key not in known:
         raise UserError(f"{name}: {unknown_key(key)}")
 
 
-def to_json(config: ConfigDict) -> dict[str, Any]:
-    """The configuration as nested dicts and lists, as `config.json` holds it."""
-    return {
-        key: to_json(value) if isinstance(value, ConfigDict) else value
-        for key, value in config.items()
-    }
-
-
-def from_json(nested: Mapping[str, Any], where: str) -> ConfigDict:
-    """What `to_json` wrote.
-
-    Args:
-        where: file, for error messages.
-
-    Raises:
-        UserError: a key this version does not have, or a value of the wrong type.
-    """
-    config = defaults_of(nested)
-    for key, value in flatten(nested).items():
-        if key not in flatten(config):
-            raise UserError(f"{where}: {unknown_key(key)}")
-        group, _, name = key.rpartition(".")
-        try:
-            node = config[group] if group else config
-            value = grammar_name(value) if key == "decoding.grammar" else value
-            value = remat_name(value) if key == "model.remat" else value
-            node[name] = tuple(value) if isinstance(value, list) else value
-        except (TypeError, ValueError) as error:
-            raise UserError(f"{where}: {key}={value!r}: {_last_line(error)}") from error
-    return config
-
-
-def grammar_name(value: Any) -> Any:
-    """`decoding.grammar` of files from when it was true or false."""
-    return {True: "boxes", False: "none"}[value] if isinstance(value, bool) else value
-
-
-def remat_name(value: Any) -> Any:
-    """`model.remat` of files from when it was true or false."""
-    return {True: "full", False: "none"}[value] if isinstance(value, bool) else value
-
-
 def _last_line(error: BaseException) -> str:
     text = str(error).strip()
-    if text[:1] == text[-1:] == '"':  # KeyError and ConfigDict's errors are repr()s
+    if text[:1] == text[-1:] == '"':  # KeyError and ExperimentConfig's errors are repr()s
         text = text[1:-1]
     return (text.splitlines() or [repr(error)])[-1].strip()

@@ -5,8 +5,6 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from ml_collections import ConfigDict
-
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.caches import FeatureCache, ImageCache
 from cxrjax.input_pipeline.examples import ExampleConfig
@@ -18,7 +16,7 @@ from cxrjax.input_pipeline.usable_records import RecordCheck, check_records
 from cxrjax.records_io.quality import QualityLog
 from cxrjax.records_io.shards import is_sharded
 from cxrjax.training.base_model import model_sizes
-from cxrjax.training.mixture_config import source_config
+from cxrjax.training.config import ExperimentConfig
 
 
 class OpenedRecords(NamedTuple):
@@ -33,7 +31,7 @@ Features = Callable[[QuestionSource], FeatureCache | None]
 
 
 def open_training(
-    config: ConfigDict, classes: Mapping[str, Collection[str]] | None = None
+    config: ExperimentConfig, classes: Mapping[str, Collection[str]] | None = None
 ) -> tuple[dict[str, QuestionSource], QualityLog]:
     """The records of each source of the configured mixture; without one, data.train's, named "".
 
@@ -46,7 +44,7 @@ def open_training(
     sources, quality = {}, QualityLog()
     for name in config.mixture.sources:
         where = f"mixture.sources.{name}.train"
-        opened = open_records(source_config(config, name), "train", classes, where)
+        opened = open_records(config.of_source(name), "train", classes, where)
         sources[name] = opened.source
         quality.entries.extend(opened.quality.entries)
         quality.examined.update(opened.quality.examined)
@@ -55,10 +53,10 @@ def open_training(
 
 
 def make_mixture(
-    config: ConfigDict, sources: Mapping[str, QuestionSource], features: Features
+    config: ExperimentConfig, sources: Mapping[str, QuestionSource], features: Features
 ) -> Mixture:
     """What `open_training` gave, each source with its own examples and share."""
-    own = {name: source_config(config, name) if name else config for name in sources}
+    own = {name: config.of_source(name) if name else config for name in sources}
     settings = config.mixture.sources
     parts = [
         MixtureSource(
@@ -73,7 +71,7 @@ def make_mixture(
 
 
 def open_records(
-    config: ConfigDict,
+    config: ExperimentConfig,
     key: str,
     classes: Mapping[str, Collection[str]] | None = None,
     where: str | None = None,
@@ -91,7 +89,7 @@ def open_records(
             record.
     """
     data = config.data
-    path = data[key]
+    path = data.train if key == "train" else data.validation
     if path is None or not Path(path).exists():
         found = "is not set" if path is None else f"names {path}, which is not there"
         raise UserError(
@@ -99,7 +97,7 @@ def open_records(
             f"{config.missing_data_help}"
         )
     if is_sharded(Path(path)):
-        return _open_shards(config, key)
+        return _open_shards(config, path, key)
     if data.select:
         raise UserError(f"data.select is for folders of shards, and data.{key}={path} is none")
     if Path(path).is_dir():
@@ -128,13 +126,13 @@ def _why_none(check: RecordCheck, findings: Collection[str]) -> str:
     )
 
 
-def _open_shards(config: ConfigDict, key: str) -> OpenedRecords:
+def _open_shards(config: ExperimentConfig, path: str, key: str) -> OpenedRecords:
     """Chosen by the shards' tables: millions of records are not read to look at them."""
     data = config.data
     select = tuple(data.select)
     if key == "train" and data.findings:
         select += (f"finding={'|'.join(data.findings)}",)
-    source = ShardedSource(data[key], key, data.image_root, data.questions_per_image, select)
+    source = ShardedSource(path, key, data.image_root, data.questions_per_image, select)
     quality = QualityLog()
     quality.examined.update(questions=source.num_questions + source.without_size)
     quality.warnings["questions whose image has no known size, left out"] = source.without_size
@@ -146,7 +144,9 @@ def _about_others(source: RecordSource, findings: Collection[str]) -> set[int]:
     return {index for index, record in source.records() if record.finding not in findings}
 
 
-def training_examples(config: ConfigDict, features: FeatureCache | None = None) -> ExampleConfig:
+def training_examples(
+    config: ExperimentConfig, features: FeatureCache | None = None
+) -> ExampleConfig:
     """`example_config` of a training run, which may keep the images that it has prepared.
 
     Args:
@@ -160,7 +160,7 @@ def training_examples(config: ConfigDict, features: FeatureCache | None = None) 
     return dataclasses.replace(examples, image_cache=cache)
 
 
-def example_config(config: ConfigDict) -> ExampleConfig:
+def example_config(config: ExperimentConfig) -> ExampleConfig:
     """How records become examples for the configured model.
 
     Raises:
@@ -187,7 +187,7 @@ def example_config(config: ConfigDict) -> ExampleConfig:
     )
 
 
-def open_tokenizer(path: Path, config: ConfigDict) -> Tokenizer:
+def open_tokenizer(path: Path, config: ExperimentConfig) -> Tokenizer:
     """A tokenizer that fits the configured model.
 
     Raises:

@@ -21,12 +21,10 @@ from typing import Any, NoReturn
 
 import jax
 from jax.experimental.compilation_cache import compilation_cache
-from ml_collections import ConfigDict
 
 from cxrjax.distributed import hosts
 from cxrjax.errors import UserError
-from cxrjax.training.config import flatten
-from cxrjax.training.config_file import to_json
+from cxrjax.training.config import ExperimentConfig, flatten
 from cxrjax.training.step import StepFunction
 
 _FORMAT = 1
@@ -43,7 +41,7 @@ _PATHS = ("model.init", "model.tower_from", "model.tokenizer", "lora.init_from")
 
 
 def save(
-    path: Path, train_step: Any, config: ConfigDict, steps: int, arguments: tuple[Any, ...]
+    path: Path, train_step: Any, config: ExperimentConfig, steps: int, arguments: tuple[Any, ...]
 ) -> None:
     """Compiles a step and writes it.
 
@@ -105,7 +103,7 @@ class CompiledStep:
         UserError: the file is damaged, or of another configuration, JAX or device; says which.
     """
 
-    def __init__(self, train_step: Any, path: Path, config: ConfigDict, steps: int) -> None:
+    def __init__(self, train_step: Any, path: Path, config: ExperimentConfig, steps: int) -> None:
         self._train_step, self._path = train_step, path
         self._header, self._payload = _read(path)
         self._check(config, steps)
@@ -118,7 +116,7 @@ class CompiledStep:
             self._compiled = self._load(self._train_step.lower(state, frozen, batch))
         return self._compiled(state, frozen, batch)
 
-    def _check(self, config: ConfigDict, steps: int) -> None:
+    def _check(self, config: ExperimentConfig, steps: int) -> None:
         found, here = self._header, _environment()
         for name, value in here.items():
             if found[name] != value:
@@ -185,8 +183,8 @@ def _environment() -> dict[str, Any]:
     }
 
 
-def _compiled_values(config: ConfigDict) -> dict[str, Any]:
-    values = json.loads(json.dumps(flatten(to_json(config))))
+def _compiled_values(config: ExperimentConfig) -> dict[str, Any]:
+    values = json.loads(json.dumps(flatten(config.to_json())))
     return {
         key: value
         for key, value in values.items()

@@ -14,7 +14,6 @@ import numpy as np
 import tqdm
 from flax import nnx
 from jax.sharding import Mesh
-from ml_collections import ConfigDict
 
 from cxrjax.distributed import hosts
 from cxrjax.distributed.meshes import fetch_whole
@@ -25,13 +24,15 @@ from cxrjax.input_pipeline.examples import load_image
 from cxrjax.input_pipeline.sources import QuestionSource
 from cxrjax.models import VLM, partition
 from cxrjax.models.partition import path_of
-from cxrjax.training.config import batch_images
+from cxrjax.training.config import ExperimentConfig
 from cxrjax.training.data import Features, training_examples
 from cxrjax.training.step import cast_params
 from cxrjax.training.workdir import storage_errors
 
 
-def make_features(config: ConfigDict, model: VLM, base: Mapping[str, Any], mesh: Mesh) -> Features:
+def make_features(
+    config: ExperimentConfig, model: VLM, base: Mapping[str, Any], mesh: Mesh
+) -> Features:
     """Fills the configured cache for the records it is called with.
 
     Args:
@@ -71,7 +72,7 @@ def make_features(config: ConfigDict, model: VLM, base: Mapping[str, Any], mesh:
 
 
 def _fill(
-    cache: FeatureCache, model: VLM, config: ConfigDict, source: QuestionSource, mesh: Mesh
+    cache: FeatureCache, model: VLM, config: ExperimentConfig, source: QuestionSource, mesh: Mesh
 ) -> None:
     """Makes the features that are not there yet; each host those of its share of the images.
 
@@ -82,7 +83,7 @@ def _fill(
     Raises:
         UserError: the features cannot be written (a full disk).
     """
-    examples, size = training_examples(config), batch_images(config)
+    examples, size = training_examples(config), config.batch_images
     graphdef, tower, *others = nnx.split(model, lambda path, _: path[0] == "vision", ...)
     tower = cast_params(tower, config.model.frozen_dtype)
     here = jax.local_devices()[0]

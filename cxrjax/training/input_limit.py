@@ -3,8 +3,7 @@
 import collections
 import os
 
-from ml_collections import ConfigDict
-
+from cxrjax.training.config import ExperimentConfig
 from cxrjax.training.step_clock import StepTimes
 
 # Shorter waits are what a full batch of large images, or a slow moment of a disk, makes.
@@ -21,7 +20,7 @@ class InputLimit:
         steps: that must have been seen, the last ones.
     """
 
-    def __init__(self, config: ConfigDict, steps: int = STEPS) -> None:
+    def __init__(self, config: ExperimentConfig, steps: int = STEPS) -> None:
         self._config = config
         self._times: collections.deque[StepTimes] = collections.deque(maxlen=steps)
         self._told = False

@@ -14,8 +14,8 @@ from typing import Any, Literal
 
 import jax
 from flax import nnx
-from ml_collections import ConfigDict
 
+from cxrjax.decoding.strategy import DecodingConfig
 from cxrjax.errors import UserError
 from cxrjax.files import read_json_object
 from cxrjax.input_pipeline.chat import context_ids
@@ -50,9 +50,7 @@ from cxrjax.training.base_model import (
     tokenizer_path,
 )
 from cxrjax.training.checkpoint import build_model, load_model
-from cxrjax.training.config import default_config
-from cxrjax.training.config_file import to_json
-from cxrjax.training.mixture_config import train_files
+from cxrjax.training.config import AdapterConfig, DataConfig, ExperimentConfig, ModelConfig
 from cxrjax.training.optimizer import make_optimizer
 from cxrjax.training.run_info import write_json
 from cxrjax.training.step import init_state
@@ -159,17 +157,20 @@ def import_peft(adapter: str | Path, base: str | Path, out: str | Path) -> list[
     lora = dataclasses.asdict(found.config)
     for key in ("rank_pattern", "alpha_pattern"):
         lora[key] = tuple(f"{rule}={value}" for rule, value in lora[key].items())
-    config.lora.update(lora)
-    config.lora.loc_rows = LOC_ROWS in found.arrays
-    config.trainable = ("/lora/", "loc_delta$") if config.lora.loc_rows else ("/lora/",)
-    config.training.batch_images = config.training.steps = 1
-    config.lora.init_from = str(adapter)
+    rows = LOC_ROWS in found.arrays
+    config = dataclasses.replace(
+        config,
+        lora=AdapterConfig(**lora, loc_rows=rows, init_from=str(adapter)),
+        trainable=("/lora/", "loc_delta$") if rows else ("/lora/",),
+        training=dataclasses.replace(config.training, batch_images=1, steps=1),
+    )
     model, reference = build_model(config)
-    config.lora.init_from = None  # the run holds what it has read
+    # The run holds what it has read.
+    config = dataclasses.replace(config, lora=dataclasses.replace(config.lora, init_from=None))
     _, trainable, _ = partition(model, config.trainable)
     state = init_state(trainable, make_optimizer(config.optimizer, 1))
     out.mkdir(parents=True, exist_ok=True)
-    write_json(out / CONFIG_FILE, to_json(config))
+    write_json(out / CONFIG_FILE, config.to_json())
     copy_tokenizer(tokenizer_path(config), out)
     store = CheckpointStore(out, config.training.best_metric)
     store.save(1, state, {}, reference, {})
@@ -195,7 +196,7 @@ def export_base(source: str | Path, out: str | Path, dtype: str = "float32") -> 
     base = source if is_base else config.model.init_from
     if base is not None and (Path(base) / HF_FILE).is_file():
         _copy_files(Path(base), out, (HF_FILE, *_SIDE_FILES, *_TOKENIZERS))
-    notes = {"data": ", ".join(train_files(config)) or None, "findings": list(config.data.findings)}
+    notes = {"data": ", ".join(config.train_files) or None, "findings": list(config.data.findings)}
     if is_base:
         notes = read_model_json(source)["notes"]
     save_base(out, model, config, tokenizer, dtype=dtype, notes=notes)
@@ -297,19 +298,18 @@ def _sizes(config: Mapping[str, Any], where: str, tokenizer: Tokenizer) -> VLMCo
     return sizes
 
 
-def _settings(sizes: VLMConfig) -> ConfigDict:
+def _settings(sizes: VLMConfig) -> ExperimentConfig:
     """How a model of this kind wants to be asked, as far as its family says."""
-    config = default_config()
-    config.model.preset = preset_of(sizes)
+    preset = preset_of(sizes)
     if sizes.decoder.prefix_attention == "causal":
         # Gemma 3 and MedGemma: conversations; sharing the image's tokens changes nothing; boxes in
         # JSON, relative to the padded square (cxrjax/codecs/medgemma.py).
-        config.model.share = "image"
-        config.data.prompt = "medgemma"
-        config.data.codec = "medgemma_json"
-        config.data.geometry = "letterbox"
-        config.decoding.grammar = "none"
-    return config
+        return ExperimentConfig(
+            model=ModelConfig(preset=preset, share="image"),
+            data=DataConfig(prompt="medgemma", codec="medgemma_json", geometry="letterbox"),
+            decoding=DecodingConfig(grammar="none"),
+        )
+    return ExperimentConfig(model=ModelConfig(preset=preset))
 
 
 def _write_base(
@@ -340,7 +340,7 @@ def _read_hf_notes(base: Path) -> dict[str, Any]:
     return read_json_object(base / HF_FILE)
 
 
-def _base_of(config: ConfigDict, source: Path) -> Path:
+def _base_of(config: ExperimentConfig, source: Path) -> Path:
     if config.model.init_from is None:
         raise UserError(
             f"{source}: was trained from random parameters, not from a Hugging Face model"

@@ -26,7 +26,6 @@ import jax
 import numpy as np
 from flax import nnx
 from jax.sharding import Mesh
-from ml_collections import ConfigDict
 
 from cxrjax.distributed import hosts, meshes
 from cxrjax.distributed.meshes import host_rows, put_tree
@@ -36,9 +35,7 @@ from cxrjax.models import count_parameters, partition
 from cxrjax.records_io.quality import QualityLog
 from cxrjax.training import checkpoint, executable, step
 from cxrjax.training.base_model import copy_tokenizer
-from cxrjax.training.config import batch_images
-from cxrjax.training.config_check import validate
-from cxrjax.training.config_file import to_json
+from cxrjax.training.config import ExperimentConfig, TrainingConfig
 from cxrjax.training.coordinate_report import swapped_share
 from cxrjax.training.example_log import ExampleLog
 from cxrjax.training.input_limit import InputLimit
@@ -95,7 +92,7 @@ def print_at_once(line: str) -> None:
 
 
 def train(
-    config: ConfigDict,
+    config: ExperimentConfig,
     workdir: str | Path,
     *,
     model: nnx.Module,
@@ -137,7 +134,6 @@ def train(
             the loss or the gradients are no longer finite, more often than may be left out.
         Preempted: told to stop; everything is saved.
     """
-    validate(config)
     if config.mesh.strategy == "pmap" and (compiled or compile_only):
         raise UserError("a compiled step in a file needs mesh.strategy='jit', and it is 'pmap'")
     workdir = Path(workdir)
@@ -146,9 +142,9 @@ def train(
     make_writable(workdir)
     hosts.check_shared(workdir)
     data = {name: value for name, value in batches.get_state().items() if name != "step"}
-    hosts.check_same({"configuration": to_json(config), "base": base, "data": data})
-    mesh = meshes.make_mesh(config.mesh)
-    meshes.check_batch_divides(mesh, batch_images(config), config.training.accumulation_steps)
+    hosts.check_same({"configuration": config.to_json(), "base": base, "data": data})
+    mesh = sharding.make_mesh(config.mesh)
+    sharding.check_batch_divides(mesh, config.batch_images, config.training.accumulation_steps)
 
     graphdef, trainable, frozen = partition(model, config.trainable)
     frozen = step.cast_params(frozen, config.model.frozen_dtype)
@@ -188,7 +184,7 @@ def train(
         _begin_workdir(workdir, config, tokenizer_file, quality, about)
     examples = None
     if config.training.log_examples:
-        examples = ExampleLog(workdir, host_rows(mesh, batch_images(config)))
+        examples = ExampleLog(workdir, host_rows(mesh, config.batch_images))
 
     if preemption is not None:
         preemption.check()
@@ -248,7 +244,7 @@ def train(
 
 def _begin_workdir(
     workdir: Path,
-    config: ConfigDict,
+    config: ExperimentConfig,
     tokenizer_file: str | Path | None,
     quality: QualityLog,
     about: Mapping[str, Any],
@@ -264,7 +260,7 @@ def _begin_workdir(
     write_json(workdir / QUALITY_FILE, quality.to_json())
     if tokenizer_file is not None:
         copy_tokenizer(tokenizer_file, workdir)
-    write_json(workdir / CONFIG_FILE, to_json(config))
+    write_json(workdir / CONFIG_FILE, config.to_json())
     write_json(workdir / "run.json", about)
 
 
@@ -272,7 +268,7 @@ def _begin_workdir(
 class _Loop:
     """What stays the same from step to step, and the steps in flight."""
 
-    settings: ConfigDict  # the `training` group
+    settings: TrainingConfig  # the `training` group
     workdir: Path
     mesh: Mesh
     graphdef: Any

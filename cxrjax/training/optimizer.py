@@ -2,18 +2,14 @@
 
 import math
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import optax
 
 from cxrjax.distributed.meshes import path_name
 from cxrjax.errors import UserError
-
-if TYPE_CHECKING:
-    from ml_collections import ConfigDict
-else:
-    ConfigDict = Any  # a step runs without ml_collections
+from cxrjax.training.config import OptimizerConfig
 
 # Biases, norms and position embeddings keep their size. Stacked layers give even these two axes,
 # so the name decides rather than the number of dimensions.
@@ -27,7 +23,7 @@ def decay_mask(params: Any) -> Any:
     )
 
 
-def learning_rate_schedule(config: ConfigDict, steps: int) -> optax.Schedule:
+def learning_rate_schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:
     """Learning rate of update number n, counted from 0.
 
     Args:
@@ -54,7 +50,7 @@ def learning_rate_schedule(config: ConfigDict, steps: int) -> optax.Schedule:
     return optax.join_schedules([before, after], [warmup])
 
 
-def make_optimizer(config: ConfigDict, steps: int) -> optax.GradientTransformation:
+def make_optimizer(config: OptimizerConfig, steps: int) -> optax.GradientTransformation:
     """The gradient transformation of the `optimizer` group."""
     clip = [optax.clip_by_global_norm(config.clip_norm)] if config.clip_norm > 0 else []
     adamw = optax.adamw(

@@ -5,7 +5,7 @@ pmap  plain data parallelism: every device runs the step on its own part of the 
       copies of everything, and sums are added up over the devices by name.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 from jax.experimental.multihost_utils import (
@@ -17,6 +17,7 @@ from jax.sharding import PartitionSpec as P
 
 from cxrjax.distributed.meshes import BATCH_AXES, batch_shards
 from cxrjax.input_pipeline.batch import Batch
+from cxrjax.training.config import ExperimentConfig
 from cxrjax.training.step import (
     StepFunction,
     StepMetrics,
@@ -25,17 +26,12 @@ from cxrjax.training.step import (
     make_train_step,
 )
 
-if TYPE_CHECKING:
-    from ml_collections import ConfigDict
-else:
-    ConfigDict = Any  # a step runs without ml_collections
-
 # The name by which a step under `pmap` adds up over devices.
 _AXIS = "devices"
 
 
 def make_parallel_step(
-    graphdef: Any, config: ConfigDict, steps: int, mesh: Mesh, state: TrainState, frozen: Any
+    graphdef: Any, config: ExperimentConfig, steps: int, mesh: Mesh, state: TrainState, frozen: Any
 ) -> StepFunction:
     """The compiled step of a configuration, as `mesh.strategy` says; its state is donated.
 

@@ -1,7 +1,7 @@
 """One optimiser step as one pure function, and the state it moves on."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,16 +20,11 @@ from cxrjax.distributed.meshes import (
     tree_shardings,
 )
 from cxrjax.input_pipeline.batch import Batch
-from cxrjax.input_pipeline.coordinates import resolve_box_route
 from cxrjax.models.layers import salt
 from cxrjax.models.quantize import QUANTIZED_DTYPES, quantize_params
+from cxrjax.training.config import ExperimentConfig
 from cxrjax.training.loss import Denominators, LossParts, batch_denominators, multitask_loss
 from cxrjax.training.optimizer import learning_rate_schedule, make_optimizer
-
-if TYPE_CHECKING:
-    from ml_collections import ConfigDict
-else:
-    ConfigDict = Any  # a step runs without ml_collections
 
 
 @struct.dataclass
@@ -100,7 +95,7 @@ def cast_params(params: Any, dtype: str) -> Any:
 
 def make_train_step(
     graphdef: Any,
-    config: ConfigDict,
+    config: ExperimentConfig,
     steps: int,
     mesh: Mesh | None = None,
     axis_name: str | tuple[str, ...] | None = None,
@@ -136,7 +131,7 @@ def make_train_step(
     training = config.training
     # Of one device: a chunk of a whole batch would be the smaller, the more devices there are.
     logit_chunk = training.logit_chunk * (1 if mesh is None else batch_shards(mesh))
-    box_route = resolve_box_route(training.box_route, config.data.codec)
+    box_route = config.box_route
 
     def loss_and_gradients(
         trainable: Any, frozen: Any, batch: Batch, key: Any, denominators: Denominators

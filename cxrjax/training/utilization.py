@@ -5,13 +5,13 @@ import dataclasses
 import jax
 from flax import nnx
 from jax.sharding import Mesh
-from ml_collections import ConfigDict
 
 from cxrjax.distributed.hardware import chip_of_device
 from cxrjax.input_pipeline.batch import Batch
-from cxrjax.input_pipeline.coordinates import resolve_box_route
 from cxrjax.models import VLM
 from cxrjax.models.flops import BatchShape, step_flops, total
+from cxrjax.models.layers import recomputes
+from cxrjax.training.config import ExperimentConfig
 from cxrjax.training.run_info import peak_memory_gb
 
 
@@ -24,11 +24,11 @@ class StepFlops:
         processes: that each have as many rows of a batch as this one.
     """
 
-    def __init__(self, model: nnx.Module, config: ConfigDict, processes: int = 1) -> None:
+    def __init__(self, model: nnx.Module, config: ExperimentConfig, processes: int = 1) -> None:
         self._model = _shapes_of(model) if isinstance(model, VLM) else None
         self._config = config
         self._processes = processes
-        route = resolve_box_route(config.training.box_route, config.data.codec)
+        route = config.box_route
         self._loc_loss = route == "loc"
         # Shape of a batch -> (operations without any answer token, what each of those adds).
         self._known: dict[BatchShape, tuple[float, float]] = {}
@@ -60,7 +60,7 @@ class StepFlops:
                         self._model,
                         self._config.trainable,
                         dataclasses.replace(shape, answer_tokens=count),
-                        remat=self._config.model.remat,
+                        remat=recomputes(self._config.model.remat),
                         loc_loss=self._loc_loss,
                     )
                 ).model
@@ -77,7 +77,7 @@ def _shapes_of(model: VLM) -> VLM:
     return nnx.merge(graphdef, jax.eval_shape(lambda: state))
 
 
-def peak_flops(config: ConfigDict, mesh: Mesh) -> float | None:
+def peak_flops(config: ExperimentConfig, mesh: Mesh) -> float | None:
     """Operations per second that all devices can do: `training.peak_flops` of each, else what the
     maker publishes for bfloat16; None where neither is known, as of CPUs."""
     device = mesh.devices.flat[0]

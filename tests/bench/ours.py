@@ -28,6 +28,7 @@ from cxrjax.models.hf_import import make_model, open_checkpoint, read_config, re
 from cxrjax.models.hf_layout import vlm_config
 from cxrjax.models.presets import IMAGE
 from cxrjax.training.config import default_config
+from cxrjax.training.config_file import typed_config
 from cxrjax.training.optimizer import make_optimizer
 from cxrjax.training.step import compile_train_step, init_state, make_train_step
 
@@ -51,8 +52,8 @@ class Ours:
         )
         apply_lora(model, lora, nnx.Rngs(0))
         self.graphdef, trainable, frozen = partition(model, ("/lora/",))
-        state = init_state(trainable, make_optimizer(settings.optimizer, 1000))
-        self.mesh = meshes.make_mesh(settings.mesh)
+        state = init_state(trainable, make_optimizer(typed_config(settings).optimizer, 1000))
+        self.mesh = sharding.make_mesh(typed_config(settings).mesh)
         self.state, self.frozen = (
             jax.device_put(tree, meshes.tree_shardings(self.mesh, tree)) for tree in (state, frozen)
         )

@@ -16,12 +16,12 @@ interrupted run takes up what is there.
 
 import argparse
 import contextlib
+import dataclasses
 from typing import Any
 from unittest import mock
 
 import jax
 import jax.numpy as jnp
-from ml_collections import ConfigDict
 
 from cxrjax import cli
 from cxrjax.distributed.hardware import GIB, Topology, parse_topology
@@ -29,7 +29,7 @@ from cxrjax.models import attention
 from cxrjax.planner.plans import Measured, make_plan
 from cxrjax.planner.search import with_batch
 from cxrjax.training import loss
-from cxrjax.training.config import batch_images
+from cxrjax.training.config import ExperimentConfig
 from cxrjax.training.config_file import load_config
 
 
@@ -57,10 +57,10 @@ def plain_implementation() -> Any:
         yield
 
 
-def compile_step(config: ConfigDict, topology: Topology, *, plain: bool) -> Measured:
+def compile_step(config: ExperimentConfig, topology: Topology, *, plain: bool) -> Measured:
     if plain:
-        config = config.copy_and_resolve_references()
-        config.model.attention = "dense"
+        model = dataclasses.replace(config.model, attention="dense")
+        config = dataclasses.replace(config, model=model)
     with plain_implementation() if plain else contextlib.nullcontext():
         measured = make_plan(config, topology, log_line=print).measured
     assert measured is not None  # a TPU's step is compiled
@@ -77,7 +77,7 @@ def main() -> None:
     flags, overrides = parser.parse_known_args()
     jax.config.update("jax_platforms", "cpu")
     config, topology = load_config(flags.config, overrides), parse_topology(flags.topology)
-    config = with_batch(config, batch_images(config) * topology.chips)
+    config = with_batch(config, config.batch_images * topology.chips)
     found = {}
     for name in ("plain", "ours"):
         if flags.only not in (None, name):

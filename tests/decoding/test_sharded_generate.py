@@ -14,7 +14,6 @@ from cxrjax.decoding.generate import Generator, generate
 from cxrjax.decoding.strategy import Strategy
 from cxrjax.distributed import meshes
 from cxrjax.models import PRESETS, VLM
-from cxrjax.training.config import default_config
 
 SLOTS, VOCAB, ROWS = 5, 40, 5
 MESHES = {
@@ -86,9 +85,7 @@ def inputs():
 
 
 def _mesh(**sizes):
-    config = default_config().mesh
-    config.update(sizes)
-    return meshes.make_mesh(config)
+    return sharding.make_mesh(sharding.MeshConfig(**sizes))
 
 
 def _assert_same(ours, theirs):

@@ -13,6 +13,7 @@ from cxrjax import cli
 from cxrjax.distributed import hosts
 from cxrjax.distributed.meshes import (
     AXES,
+    MeshConfig,
     batch_sharding,
     check_enough_images,
     fetch_whole,
@@ -22,7 +23,6 @@ from cxrjax.distributed.meshes import (
     put_tree,
 )
 from cxrjax.errors import UserError
-from cxrjax.training.config import default_config
 
 
 def main() -> None:
@@ -51,7 +51,7 @@ def main() -> None:
 
     with pytest.raises(UserError, match=r"a\.jsonl: 1 images for 2 processes"):
         check_enough_images(1, "a.jsonl")
-    config = default_config().mesh
+    config = MeshConfig()
     with pytest.raises(UserError, match="6 images does not divide over 4 devices"):
         host_rows(make_mesh(config), 6)
     rows = np.arange(8 * 3).reshape(8, 3)

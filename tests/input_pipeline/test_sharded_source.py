@@ -18,6 +18,7 @@ from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.records import read_records, write_records
 from cxrjax.records_io.shards import by_image
 from cxrjax.training.config import default_config
+from cxrjax.training.config_file import typed_config
 from cxrjax.training.data import open_records
 
 GRADES = ("A++", "A", "B", None)
@@ -171,13 +172,13 @@ def test_training_opens_them(built, sharded):
     config.data.train = str(sharded(2))
     config.data.select = ("view=PA",)
     config.data.findings = ("ILD", "Cardiomegaly")
-    opened = open_records(config, "train")
+    opened = open_records(typed_config(config), "train")
     records = [record for _, record in opened.source.records()]
     assert records and {record.view for record in records} == {"PA"}
     assert {record.variables["finding"] for record in records} <= {"ILD", "Cardiomegaly"}
     config.data.train = str(built / "records/train.jsonl")
     with pytest.raises(UserError, match="is for folders of shards"):
-        open_records(config, "train")
+        open_records(typed_config(config), "train")
 
 
 @given(

@@ -10,6 +10,7 @@ from cxrjax.models import PRESETS, VLM, LoRAConfig, apply_lora, count_parameters
 from cxrjax.models.hf_layout import tensor_rules
 from cxrjax.models.partition import parameter_shapes
 from cxrjax.training.config import default_config
+from cxrjax.training.config_file import typed_config
 from cxrjax.training.optimizer import make_optimizer
 from cxrjax.training.step import init_state, make_train_step
 
@@ -84,7 +85,9 @@ def test_a_training_step_traces_at_full_size(preset: str) -> None:
         return model
 
     graphdef, trainable, frozen = partition(nnx.eval_shape(build), ("/lora/",))
-    state = jax.eval_shape(lambda p: init_state(p, make_optimizer(config.optimizer, 10)), trainable)
+    state = jax.eval_shape(
+        lambda p: init_state(p, make_optimizer(typed_config(config).optimizer, 10)), trainable
+    )
 
     def batch() -> Batch:
         return Batch(
@@ -99,7 +102,7 @@ def test_a_training_step_traces_at_full_size(preset: str) -> None:
             box_mask=jnp.ones((rows, questions, boxes), bool),
         )
 
-    step = make_train_step(graphdef, config, 10)
+    step = make_train_step(graphdef, typed_config(config), 10)
     new_state, metrics = jax.eval_shape(step, state, frozen, jax.eval_shape(batch))
     assert metrics.loss.shape == ()
     assert jax.tree.map(jnp.shape, new_state) == jax.tree.map(jnp.shape, state)

@@ -16,7 +16,6 @@ from cxrjax.planner.estimate import StepEstimate, collective_seconds, roofline
 from cxrjax.planner.hlo import Collective, Program, Work
 from cxrjax.planner.plans import Measured, Plan, make_plan
 from cxrjax.planner.program import Memory, batch_shape, step_inputs
-from cxrjax.training.config import batch_images
 from cxrjax.training.config_file import load_config
 from cxrjax.training.run_info import write_json
 
@@ -178,7 +177,7 @@ def _fake(slope, base=4 * GIB, limit=16 * GIB):
     made = []
 
     def plan(config, **_):
-        made.append(batch_images(config))
+        made.append(config.batch_images)
         peak = int(base + slope * made[-1])
         memory = Memory(base, 0, 0, peak - base, peak)
         guess = formula.Guess(memory, {}, StepEstimate(1.0, 1.0, 0.0, 0.0))
@@ -193,8 +192,8 @@ def test_find_batch_finds_the_largest(slope_mib):
     plan, made = _fake(slope_mib * 2**20)
     found, too_large = search.find_batch(config, parse_topology("v5e-8"), plan, 12)
     expected = int(12 * 1024 / slope_mib) // 32 * 32
-    assert batch_images(found.config) == expected
-    assert batch_images(too_large.config) == expected + 32
+    assert found.config.batch_images == expected
+    assert too_large.config.batch_images == expected + 32
     assert len(made) == len(set(made)) <= 8
 
 
@@ -205,7 +204,7 @@ def test_find_batch_where_nothing_fits_and_where_compiles_run_out():
     assert search.find_batch(config, topology, plan)[0] is None
     plan, made = _fake(1)
     found, too_large = search.find_batch(config, topology, plan, 3)
-    assert len(made) == 3 and too_large is None and batch_images(found.config) == max(made)
+    assert len(made) == 3 and too_large is None and found.config.batch_images == max(made)
 
 
 def test_sweep_prefers_what_fits_and_is_fast(capsys):

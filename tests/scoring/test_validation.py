@@ -14,6 +14,7 @@ from cxrjax.papers.benchmarks import BENCHMARKS
 from cxrjax.records import Answer, QARecord, write_records
 from cxrjax.scoring import validation
 from cxrjax.training.config import default_config
+from cxrjax.training.config_file import typed_config
 
 
 def make(dataset, number, kind, text, **fields):
@@ -108,4 +109,4 @@ def test_an_unknown_benchmark_is_refused():
     config = default_config()
     config.benchmark = "gemx"
     with pytest.raises(UserError, match="benchmark='gemx': expected one of vindr_cxr_vqa, gemex"):
-        train.make_evaluate(config, None, None, None)
+        train.make_evaluate(typed_config(config), None, None, None)

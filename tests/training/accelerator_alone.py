@@ -10,7 +10,6 @@ import importlib
 import importlib.abc
 import json
 import sys
-from types import SimpleNamespace
 
 ABSENT = set(
     """
@@ -73,7 +72,6 @@ def main():
     sys.meta_path.insert(0, _Absent())
     for module in MODULES:
         importlib.import_module(module)
-    config = json.load(sys.stdin, object_hook=lambda keys: SimpleNamespace(**keys))
 
     import jax
     from flax import nnx
@@ -81,9 +79,11 @@ def main():
     from cxrjax.decoding.generate import generate
     from cxrjax.decoding.strategy import Strategy
     from cxrjax.models import PRESETS, VLM, partition
+    from cxrjax.training.config_file import typed_config
     from cxrjax.training.optimizer import make_optimizer
     from cxrjax.training.step import init_state, make_train_step
 
+    config = typed_config(json.load(sys.stdin))
     batch = _tokens()
     graphdef, trainable, frozen = partition(VLM(PRESETS["tiny"], rngs=nnx.Rngs(0)), ["decoder/"])
     state = init_state(trainable, make_optimizer(config.optimizer, 2))

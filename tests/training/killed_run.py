@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from cxrjax import cli
 from cxrjax.training import loop
 from cxrjax.training.config import default_config
+from cxrjax.training.config_file import typed_config
 from cxrjax.training.preemption import Preemption
 
 _conftest = importlib.util.spec_from_file_location(
@@ -42,7 +43,7 @@ def main() -> None:
     config.optimizer.learning_rate = 0.01
     with Preemption() as preemption:
         loop.train(
-            config,
+            typed_config(config),
             workdir,
             model=model,
             base={"kind": "random", "seed": 0, "sha256": "abc"},

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from cxrjax.training.config import default_config
-from cxrjax.training.config_file import to_json
+from cxrjax.training.config_file import typed_config
 
 SCRIPT = Path(__file__).parent / "accelerator_alone.py"
 ROOT = SCRIPT.parents[2]
@@ -17,7 +17,7 @@ ROOT = SCRIPT.parents[2]
 def test_a_step_and_an_answer_without_most_packages():
     run = subprocess.run(
         [sys.executable, str(SCRIPT)],
-        input=json.dumps(to_json(default_config())),
+        input=json.dumps(typed_config(default_config()).to_json()),
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,

@@ -24,7 +24,7 @@ from cxrjax.records import Answer, QARecord, write_records
 from cxrjax.tools.tokenizer_training import template_corpus, train_tokenizer
 from cxrjax.training import checkpoint
 from cxrjax.training.box_loss import DISTANCE_WEIGHT, ordered_giou_loss
-from cxrjax.training.config_check import validate
+from cxrjax.training.config_file import typed_config, validate
 from cxrjax.training.coordinate_report import make_coordinate_report
 from cxrjax.training.data import example_config
 from cxrjax.training.loss import multitask_loss
@@ -204,8 +204,8 @@ def _head_config(run_config):
 
 def test_the_head_is_there_where_it_is_asked_for_and_trains_by_its_name(run_config):
     config = _head_config(run_config)
-    validate(config)
-    model, _ = checkpoint.build_model(config)
+    validate(typed_config(config))
+    model, _ = checkpoint.build_model(typed_config(config))
     _, trainable, frozen = partition(model, config.trainable)
     paths = ["/".join(map(str, path)) for path, _ in nnx.to_flat_state(trainable)]
     assert {path for path in paths if "lora" not in path} == {
@@ -213,8 +213,8 @@ def test_the_head_is_there_where_it_is_asked_for_and_trains_by_its_name(run_conf
     }
     assert not any("box_head" in map(str, path) for path, _ in nnx.to_flat_state(frozen))
     config.mesh.tensor = 2
-    mesh = meshes.make_mesh(config.mesh, jax.devices()[:2])
-    assert jax.tree.leaves(meshes.tree_shardings(mesh, trainable))
+    mesh = sharding.make_mesh(typed_config(config).mesh, jax.devices()[:2])
+    assert jax.tree.leaves(sharding.tree_shardings(mesh, trainable))
 
 
 @pytest.mark.parametrize(
@@ -237,7 +237,7 @@ def test_contradictions_are_refused(run_config, changes, message):
         group, _, leaf = key.rpartition(".")
         (run_config[group] if group else run_config)[leaf] = value
     with pytest.raises(UserError, match=message):
-        validate(run_config)
+        validate(typed_config(run_config))
 
 
 def _small_model(tokenizer: Tokenizer) -> VLM:
@@ -302,8 +302,8 @@ def test_records_to_a_falling_box_loss(run_config, source, tokenizer, codec, rou
     config.training.batch_images, config.training.lambda_box = 2, 1.0
     config.optimizer.learning_rate = 1e-2
     config.optimizer.schedule = "constant"
-    validate(config)
-    examples = dataclasses.replace(example_config(config), image_size=16)
+    validate(typed_config(config))
+    examples = dataclasses.replace(example_config(typed_config(config)), image_size=16)
     batch = next(train_loader(source, tokenizer, examples, global_batch_size=2, seed=0)).batch
     assert batch.box_mask.sum() == 2
     assert (batch.digits is None) == (route == "head")
@@ -311,8 +311,8 @@ def test_records_to_a_falling_box_loss(run_config, source, tokenizer, codec, rou
     if config.model.box_head:
         model.box_head = BoxHead(32, nnx.Rngs(1))
     graphdef, trainable, frozen = partition(model, config.trainable)
-    step = jax.jit(make_train_step(graphdef, config, steps=40))
-    state = init_state(trainable, make_optimizer(config.optimizer, 40))
+    step = jax.jit(make_train_step(graphdef, typed_config(config), steps=40))
+    state = init_state(trainable, make_optimizer(typed_config(config).optimizer, 40))
     seen = []
     for _ in range(40):
         state, metrics = step(state, frozen, batch)
@@ -328,10 +328,10 @@ def test_the_report_of_a_model_with_a_box_head_is_of_its_text(run_config, source
     config = run_config
     config.data.codec, config.training.box_route = "medgemma_json", "head"
     config.data.prefix_buckets, config.data.answer_buckets = (24,), (64,)
-    examples = dataclasses.replace(example_config(config), image_size=16, max_boxes=2)
+    examples = dataclasses.replace(example_config(typed_config(config)), image_size=16, max_boxes=2)
     model = _small_model(tokenizer)
     model.box_head = BoxHead(32, nnx.Rngs(1))
-    mesh = meshes.make_mesh(config.mesh, jax.devices()[:1])
+    mesh = sharding.make_mesh(typed_config(config).mesh, jax.devices()[:1])
     seen = []
 
     def report(examples, each_batch=lambda: seen.append(1)):

@@ -14,7 +14,7 @@ from cxrjax.errors import UserError
 from cxrjax.models import PRESETS, partition
 from cxrjax.training import checkpoint, step
 from cxrjax.training.base_model import base_sha256, save_base
-from cxrjax.training.config_file import to_json
+from cxrjax.training.config_file import typed_config
 from cxrjax.training.optimizer import make_optimizer
 from cxrjax.training.store import CheckpointStore, flat_arrays
 
@@ -39,9 +39,9 @@ def tokenizer_file(tmp_path):
 @pytest.fixture
 def base(config, tokenizer_file, tmp_path):
     """A base directory, and the model in it."""
-    model, _ = checkpoint.build_model(config)
+    model, _ = checkpoint.build_model(typed_config(config))
     directory = tmp_path / "base"
-    save_base(directory, model, config, tokenizer_file, notes={"seeds": [1]})
+    save_base(directory, model, typed_config(config), tokenizer_file, notes={"seeds": [1]})
     return directory, model
 
 
@@ -61,13 +61,13 @@ def _with_lora(config, directory):
 def _save_run(workdir, config, model, reference, scores):
     """Checkpoints of a run at steps 1, 2, ...: every trained value is the step's number."""
     workdir.mkdir(exist_ok=True)
-    (workdir / "config.json").write_text(json.dumps(to_json(config)))
+    (workdir / "config.json").write_text(json.dumps(typed_config(config).to_json()))
     (workdir / "tokenizer.model").write_bytes(b"pieces")
     _, trainable, _ = partition(model, config.trainable)
     store = CheckpointStore(workdir, "vqa/f1")
     for number, score in enumerate(scores, start=1):
         trained = jax.tree.map(lambda x, n=number: jnp.full_like(x, n), trainable)
-        state = step.init_state(trained, make_optimizer(config.optimizer, 10))
+        state = step.init_state(trained, make_optimizer(typed_config(config).optimizer, 10))
         store.save(number, state, {"step": number}, reference, {"vqa/f1": score})
     store.close()
 
@@ -91,9 +91,9 @@ def test_every_device_reads_its_own_part_of_a_base_and_of_a_run(
 ):
     monkeypatch.setattr(meshes, "_FSDP_MIN_SIZE", 16)
     config.mesh.update(data=2, fsdp=2, tensor=2)
-    mesh = meshes.make_mesh(config.mesh)
+    mesh = sharding.make_mesh(typed_config(config).mesh)
     directory, model = base
-    run, reference = checkpoint.build_model(_with_lora(config, directory), mesh)
+    run, reference = checkpoint.build_model(typed_config(_with_lora(config, directory)), mesh)
     _save_run(tmp_path / "run", config, run, reference, [0.5])
     for found in (directory, tmp_path / "run"):
         loaded = checkpoint.load_model(found, mesh=mesh).model
@@ -111,11 +111,11 @@ def test_every_device_reads_its_own_part_of_a_base_and_of_a_run(
 
 
 def test_every_device_draws_its_own_part_of_random_parameters(config, monkeypatch):
-    monkeypatch.setattr(meshes, "_FSDP_MIN_SIZE", 16)
-    alone, alone_reference = checkpoint.build_model(config)
+    monkeypatch.setattr(sharding, "_FSDP_MIN_SIZE", 16)
+    alone, alone_reference = checkpoint.build_model(typed_config(config))
     config.mesh.update(data=2, fsdp=2, tensor=2)
-    mesh = meshes.make_mesh(config.mesh)
-    model, reference = checkpoint.build_model(config, mesh)
+    mesh = sharding.make_mesh(typed_config(config).mesh)
+    model, reference = checkpoint.build_model(typed_config(config), mesh)
     assert reference == alone_reference
     there, wanted = (flat_arrays(nnx.state(x)) for x in (model, alone))
     for name, sharding_of_it in flat_arrays(meshes.tree_shardings(mesh, nnx.state(model))).items():
@@ -129,7 +129,7 @@ def test_base_in_bfloat16_takes_half_the_room_and_is_read_as_configured(
     base, config, tokenizer_file, tmp_path
 ):
     _, model = base
-    save_base(tmp_path / "half", model, config, tokenizer_file, dtype="bfloat16")
+    save_base(tmp_path / "half", model, typed_config(config), tokenizer_file, dtype="bfloat16")
     loaded = _arrays(checkpoint.load_model(tmp_path / "half").model)
     rounded = _arrays(
         nnx.merge(nnx.graphdef(model), step.cast_params(nnx.state(model), "bfloat16"))
@@ -143,7 +143,7 @@ def test_a_new_decoder_on_the_tower_of_another_model(base, config):
     directory, model = base
     config.training.seed += 1
     config.model.tower_from = str(directory)
-    ours, theirs = _arrays(checkpoint.build_model(config)[0]), _arrays(model)
+    ours, theirs = _arrays(checkpoint.build_model(typed_config(config))[0]), _arrays(model)
     for name in ours:
         same = np.array_equal(ours[name], theirs[name])
         assert same or not name.startswith("vision.")
@@ -153,15 +153,15 @@ def test_a_new_decoder_on_the_tower_of_another_model(base, config):
     other = dataclasses.replace(model.config, vision=wider)
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(PRESETS, "small", other)
-        theirs = checkpoint.LoadedModel(model, config, "")
+        theirs = checkpoint.LoadedModel(model, typed_config(config), "")
         patch.setattr(checkpoint, "load_model", lambda _, mesh: theirs)
         with pytest.raises(UserError, match=r"tower_from=.*the configured preset's is"):
-            checkpoint.build_model(config)
+            checkpoint.build_model(typed_config(config))
 
 
 def test_a_run_starts_from_its_base_with_adapters_that_change_nothing(base, config):
     directory, base_model = base
-    model, reference = checkpoint.build_model(_with_lora(config, directory))
+    model, reference = checkpoint.build_model(typed_config(_with_lora(config, directory)))
     assert reference["kind"] == "checkpoint"
     assert reference["sha256"] == base_sha256(directory)
     ours, theirs = _arrays(model), _arrays(base_model)
@@ -173,7 +173,7 @@ def test_a_run_starts_from_its_base_with_adapters_that_change_nothing(base, conf
 
 def test_workdir_gives_the_best_checkpoint_on_its_base(base, config, tmp_path):
     directory, base_model = base
-    model, reference = checkpoint.build_model(_with_lora(config, directory))
+    model, reference = checkpoint.build_model(typed_config(_with_lora(config, directory)))
     _save_run(tmp_path / "run", config, model, reference, scores=(0.2, 0.6, None, 0.4))
     loaded = checkpoint.load_model(tmp_path / "run")
     found, frozen = _arrays(loaded.model), _arrays(base_model)
@@ -189,7 +189,7 @@ def test_workdir_gives_the_best_checkpoint_on_its_base(base, config, tmp_path):
 
 def test_workdir_of_a_run_from_random_parameters(config, tmp_path):
     config.trainable = ("decoder/embedder/table",)
-    model, reference = checkpoint.build_model(config)
+    model, reference = checkpoint.build_model(typed_config(config))
     _save_run(tmp_path / "run", config, model, reference, scores=(None,))
     found = _arrays(checkpoint.load_model(tmp_path / "run").model)
     assert (found["decoder.embedder.table"] == 1).all()
@@ -198,7 +198,7 @@ def test_workdir_of_a_run_from_random_parameters(config, tmp_path):
 
 def test_a_changed_base_is_refused(base, config, tmp_path):
     directory, _ = base
-    model, reference = checkpoint.build_model(_with_lora(config, directory))
+    model, reference = checkpoint.build_model(typed_config(_with_lora(config, directory)))
     _save_run(tmp_path / "run", config, model, reference, scores=(0.2,))
     described = json.loads((directory / "model.json").read_text())
     (directory / "model.json").write_text(json.dumps({**described, "prompt": "vqa"}))
@@ -210,7 +210,7 @@ def test_a_base_of_another_preset_is_refused(base, config):
     config = _with_lora(config, base[0])
     config.model.preset = "tiny"
     with pytest.raises(UserError, match=r"is of preset 'small', model\.preset is 'tiny'"):
-        checkpoint.build_model(config)
+        checkpoint.build_model(typed_config(config))
 
 
 def test_parameters_of_other_shapes_are_refused(base, config, small_vlm, monkeypatch):
@@ -235,7 +235,7 @@ def test_absent_weights_are_told_in_a_line_with_the_config_s_hint(config, change
     config.missing_data_help = "Put the weights there, or use :demo"
     config.model.update(change)
     with pytest.raises(UserError) as caught:
-        checkpoint.build_model(config)
+        checkpoint.build_model(typed_config(config))
     assert said in str(caught.value)
     assert "preset" in change or str(caught.value).endswith("or use :demo")
 
@@ -243,17 +243,17 @@ def test_absent_weights_are_told_in_a_line_with_the_config_s_hint(config, change
 def test_a_base_is_not_overwritten_and_holds_no_adapters(base, config, tokenizer_file, tmp_path):
     directory, model = base
     with pytest.raises(UserError, match="already"):
-        save_base(directory, model, config, tokenizer_file)
-    adapted, _ = checkpoint.build_model(_with_lora(config, directory))
+        save_base(directory, model, typed_config(config), tokenizer_file)
+    adapted, _ = checkpoint.build_model(typed_config(_with_lora(config, directory)))
     with pytest.raises(UserError, match="absent in the configured model"):
-        save_base(tmp_path / "new", adapted, config, tokenizer_file)
+        save_base(tmp_path / "new", adapted, typed_config(config), tokenizer_file)
     assert not (tmp_path / "new").exists()
 
 
 def test_directories_without_a_model(tmp_path, config):
     with pytest.raises(UserError, match="no model here"):
         checkpoint.load_model(tmp_path)
-    (tmp_path / "config.json").write_text(json.dumps(to_json(config)))
+    (tmp_path / "config.json").write_text(json.dumps(typed_config(config).to_json()))
     with pytest.raises(UserError, match="no checkpoint yet"):
         checkpoint.load_model(tmp_path)
     (tmp_path / "config.json").write_text("{")

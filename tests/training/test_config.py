@@ -5,9 +5,8 @@ import json
 import pytest
 
 from cxrjax.errors import UserError
-from cxrjax.training.config import batch_images, default_config, flatten, total_steps
-from cxrjax.training.config_check import _ALSO_CALLED, validate
-from cxrjax.training.config_file import from_json, load_config, to_json
+from cxrjax.training.config import ExperimentConfig, default_config, flatten
+from cxrjax.training.config_file import _ALSO_CALLED, load_config, typed_config, validate
 
 _FILE = '''
 """A test's experiment."""
@@ -110,7 +109,7 @@ def test_random_initialisation_excludes_a_base():
     config.model.init = "random"
     config.model.init_from = "some/base"
     with pytest.raises(UserError, match="exclude each other"):
-        validate(config)
+        validate(typed_config(config))
 
 
 def test_a_base_brings_its_own_tower():
@@ -118,18 +117,18 @@ def test_a_base_brings_its_own_tower():
     config.model.init_from = "some/base"
     config.model.tower_from = "another"
     with pytest.raises(UserError, match="a base brings its own tower"):
-        validate(config)
+        validate(typed_config(config))
 
 
 def test_adapters_without_effect_are_refused():
     config = _valid()
     config.lora.rank = 8
     with pytest.raises(UserError, match=r"lora\.alpha=0.*would change nothing"):
-        validate(config)
+        validate(typed_config(config))
     config.lora.alpha_pattern = ("q_proj=16",)
-    validate(config)
+    validate(typed_config(config))
     config.lora.alpha, config.lora.alpha_pattern = 16.0, ()
-    validate(config)
+    validate(typed_config(config))
 
 
 def test_batch_in_questions_and_length_in_epochs():
@@ -137,47 +136,47 @@ def test_batch_in_questions_and_length_in_epochs():
     config.training.batch_questions = 32
     config.data.questions_per_image = 8
     config.training.epochs = 2.0
-    validate(config)
-    assert batch_images(config) == 4
-    assert total_steps(config, images_per_epoch=100) == 50
+    validate(typed_config(config))
+    assert typed_config(config).batch_images == 4
+    assert typed_config(config).total_steps(images_per_epoch=100) == 50
     config.training.batch_questions = 33
     with pytest.raises(UserError, match="multiple"):
-        validate(config)
+        validate(typed_config(config))
 
 
 def test_json_round_trip_keeps_tuples_and_nulls():
     config = _valid()
     config.data.answer_buckets = (8, 16)
     config.model.init_from = "some/base"
-    text = json.dumps(to_json(config))
-    again = from_json(json.loads(text), "config.json")
-    assert flatten(again) == flatten(config)
+    text = json.dumps(typed_config(config).to_json())
+    again = typed_config(json.loads(text), "config.json")
+    assert flatten(again.to_json()) == flatten(typed_config(config).to_json())
     assert again.data.answer_buckets == (8, 16)
     assert again.training.epochs is None
 
 
 def test_json_from_when_remat_was_a_switch():
     for switch, name in ((True, "full"), (False, "none")):
-        assert from_json({"model": {"remat": switch}}, "x").model.remat == name
+        assert typed_config({"model": {"remat": switch}}, "x").model.remat == name
 
 
 def test_kernels_do_not_take_packed_questions():
     config = default_config()
     config.training.batch_images, config.training.steps = 1, 1
     config.model.share, config.data.packed_buckets = "image", (64,)
-    validate(config)
+    validate(typed_config(config))
     config.model.attention = "splash"
     with pytest.raises(UserError, match="packed_buckets"):
-        validate(config)
+        validate(typed_config(config))
 
 
 def test_json_of_another_version_is_refused():
     with pytest.raises(
         UserError, match=r"config\.json: unknown configuration key 'model\.presset'"
     ):
-        from_json({"model": {"presset": "tiny"}}, "config.json")
+        typed_config({"model": {"presset": "tiny"}}, "config.json")
     with pytest.raises(UserError, match=r"config\.json: training\.seed"):
-        from_json({"training": {"seed": "zero"}}, "config.json")
+        typed_config({"training": {"seed": "zero"}}, "config.json")
 
 
 def test_an_override_can_empty_a_key(spec):
@@ -190,6 +189,6 @@ def test_an_override_can_empty_a_key(spec):
 
 
 def test_what_other_trainers_call_keys_leads_to_keys_that_exist():
-    known = flatten(default_config())
+    known = flatten(ExperimentConfig().to_json())
     assert set(_ALSO_CALLED.values()) <= set(known)
     assert not set(_ALSO_CALLED) & {key.rpartition(".")[2] for key in known}

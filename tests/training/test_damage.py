@@ -11,6 +11,7 @@ import pytest
 from cxrjax.errors import UserError
 from cxrjax.training import loop
 from cxrjax.training.checksums import FILE_NAME, find_damage, write_checksums
+from cxrjax.training.config_file import typed_config
 from cxrjax.training.store import DAMAGED, CheckpointStore
 
 # Whatever a pickle, or another format that can run code, would begin with.
@@ -26,7 +27,7 @@ def run(run_config, tiny_model, batch_stream):
     def train(workdir):
         lines = []
         loop.train(
-            run_config,
+            typed_config(run_config),
             workdir,
             model=tiny_model(),
             base={"kind": "random", "seed": 0, "sha256": "abc"},

@@ -8,6 +8,7 @@ import pytest
 
 from cxrjax.errors import UserError
 from cxrjax.training import executable, loop
+from cxrjax.training.config_file import typed_config
 
 BASE = {"kind": "random", "seed": 0, "sha256": "abc"}
 
@@ -22,7 +23,7 @@ def run(run_config, tiny_model, batch_stream, tmp_path):
     def train(workdir, steps=6, **options):
         lines = []
         loop.train(
-            run_config,
+            typed_config(run_config),
             tmp_path / workdir,
             model=tiny_model(0),
             base=BASE,

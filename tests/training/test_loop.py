@@ -9,6 +9,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from cxrjax.errors import UserError
 from cxrjax.training import input_limit, loop
+from cxrjax.training.config_file import typed_config
 from cxrjax.training.store import CheckpointStore
 
 BASE = {"kind": "random", "seed": 0, "sha256": "abc"}
@@ -31,7 +32,7 @@ def run(run_config, tiny_model, tmp_path):
     def train(batches, workdir="run", *, steps=6, base=BASE, seed=0, **options):
         lines = []
         loop.train(
-            run_config,
+            typed_config(run_config),
             tmp_path / workdir,
             model=tiny_model(seed),
             base=base,

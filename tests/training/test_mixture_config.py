@@ -6,11 +6,9 @@ import pytest
 
 from cxrjax.errors import UserError
 from cxrjax.training.checkpoint import check_same_run
-from cxrjax.training.config import default_config
-from cxrjax.training.config_check import validate
-from cxrjax.training.config_file import from_json, load_config, to_json
+from cxrjax.training.config import add_source, default_config
+from cxrjax.training.config_file import load_config, typed_config, validate
 from cxrjax.training.data import example_config, open_training
-from cxrjax.training.mixture_config import add_source, source_config, train_files
 from cxrjax.training.run_info import write_json
 
 _CONFIG = str(Path(__file__).parents[2] / "configs" / "mixture.py")
@@ -27,23 +25,23 @@ def _mixed(**keys):
 
 def test_a_source_says_what_it_has_of_its_own_and_takes_the_rest_from_data():
     config = _mixed(record_codec="gemex")
-    validate(config)
+    validate(typed_config(config))
     config.data.answer_buckets = (99,)
-    a, b = (example_config(source_config(config, name)) for name in "ab")
+    a, b = (example_config(typed_config(config).of_source(name)) for name in "ab")
     assert (a.prompt, a.record_codec) == ("detect", "vindr_px")
     assert (b.prompt, b.record_codec) == ("vqa", "gemex")
     assert a.answer_buckets == b.answer_buckets == (99,)
-    assert source_config(config, "a").data.questions_per_image == 3
+    assert typed_config(config).of_source("a").data.questions_per_image == 3
     assert config.data.prompt == "vqa" and config.data.train is None
-    assert train_files(config) == ["a.jsonl", "b.jsonl"]
+    assert typed_config(config).train_files == ["a.jsonl", "b.jsonl"]
 
 
 def test_it_is_read_back_from_json_as_it_was():
     config = load_config(f"{_CONFIG}:tiny")
-    again = from_json(to_json(config), "config.json")
+    again = typed_config(typed_config(config).to_json(), "config.json")
     validate(again)
-    assert to_json(again) == to_json(config)
-    assert not from_json(to_json(default_config()), "x").mixture.sources
+    assert again.to_json() == typed_config(config).to_json()
+    assert not typed_config(typed_config(default_config()).to_json(), "x").mixture.sources
 
 
 def test_command_lines_change_single_keys():
@@ -53,7 +51,7 @@ def test_command_lines_change_single_keys():
     ]
     config = load_config(f"{_CONFIG}:tiny", words)
     assert config.mixture.sources.vindr.weight == 2.5
-    assert source_config(config, "gemex").data.train == "x.jsonl"
+    assert typed_config(config).of_source("gemex").data.train == "x.jsonl"
 
 
 @pytest.mark.parametrize(
@@ -84,12 +82,12 @@ def test_wrong_keys_end_in_one_line(word, message):
 def test_a_temperature_goes_with_sizes_and_the_default_with_weights():
     config = _mixed(weight=1.0)
     config.mixture.sources.a.weight = 3.0
-    validate(config)
+    validate(typed_config(config))
     config.mixture.temperature = 0.5
     with pytest.raises(UserError, match=r"mixture\.temperature=0\.5 would change nothing"):
-        validate(config)
+        validate(typed_config(config))
     config.mixture.sources.a.weight = config.mixture.sources.b.weight = None
-    validate(config)
+    validate(typed_config(config))
 
 
 def test_what_a_source_says_can_be_emptied():
@@ -106,31 +104,31 @@ def test_contradictions_are_refused():
     config = _mixed(codec="paligemma")
     config.mixture.sources.a.codec, config.data.codec = "paligemma", "vindr_px"
     with pytest.raises(UserError, match=r"data \(vindr_px\) by digits, a \(paligemma\) by loc"):
-        validate(config)
+        validate(typed_config(config))
     config = _mixed()
     config.training.batch_images, config.training.batch_questions = None, 4
     with pytest.raises(UserError, match="batch_images"):
-        validate(config)
+        validate(typed_config(config))
     with pytest.raises(UserError, match=r"'c' is no source of the run's mixture: .* a, b"):
-        source_config(_mixed(), "c")
+        typed_config(_mixed()).of_source("c")
     with pytest.raises(UserError, match=r"mixture\.sources\.d"):
-        from_json({"mixture": {"sources": {"d": 3}}}, "config.json")
+        typed_config({"mixture": {"sources": {"d": 3}}}, "config.json")
 
 
 def test_a_missing_file_is_told_by_its_own_key(tmp_path):
     with pytest.raises(UserError, match=r"mixture\.sources\.a\.train names a\.jsonl"):
-        open_training(_mixed())
+        open_training(typed_config(_mixed()))
 
 
 def test_a_run_is_resumed_with_moved_files_and_with_no_other_shares(tmp_path):
-    write_json(tmp_path / "config.json", to_json(_mixed()))
+    write_json(tmp_path / "config.json", typed_config(_mixed()).to_json())
     moved = _mixed()
     moved.mixture.sources.a.train = "elsewhere/a.jsonl"
-    check_same_run(tmp_path, moved)
+    check_same_run(tmp_path, typed_config(moved))
     moved.mixture.temperature = 2.0
     with pytest.raises(UserError, match=r"mixture\.temperature is 1\.0 there and 2\.0 now"):
-        check_same_run(tmp_path, moved)
+        check_same_run(tmp_path, typed_config(moved))
     more = _mixed()
     add_source(more, "c", "c.jsonl")
     with pytest.raises(UserError, match=r"mixture\.sources\.c\.train is 'absent' there"):
-        check_same_run(tmp_path, more)
+        check_same_run(tmp_path, typed_config(more))

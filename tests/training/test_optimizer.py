@@ -1,5 +1,7 @@
 """The schedule's corners, which parameters decay, and clipping by the global norm."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,12 +11,12 @@ from flax import nnx
 from cxrjax.distributed.meshes import named_leaves
 from cxrjax.errors import UserError
 from cxrjax.models import LoRAConfig, apply_lora, partition
+from cxrjax.training.config import OptimizerConfig
 from cxrjax.training.optimizer import decay_mask, learning_rate_schedule, make_optimizer
 
 
-def test_warmup_then_cosine_to_the_last_step(run_config):
-    config = run_config.optimizer
-    config.learning_rate, config.warmup_steps, config.end_value = 0.1, 4, 0.01
+def test_warmup_then_cosine_to_the_last_step():
+    config = OptimizerConfig(learning_rate=0.1, warmup_steps=4, end_value=0.01)
     schedule = learning_rate_schedule(config, steps=11)
     rates = [float(schedule(step)) for step in range(11)]
     np.testing.assert_allclose(rates[:5], [0.025, 0.05, 0.075, 0.1, 0.1], rtol=1e-6)
@@ -22,9 +24,8 @@ def test_warmup_then_cosine_to_the_last_step(run_config):
     np.testing.assert_allclose(rates[10], 0.01, rtol=1e-6)
 
 
-def test_constant_without_warmup(run_config):
-    config = run_config.optimizer
-    config.schedule, config.learning_rate = "constant", 0.3
+def test_constant_without_warmup():
+    config = OptimizerConfig(schedule="constant", learning_rate=0.3)
     schedule = learning_rate_schedule(config, steps=5)
     np.testing.assert_allclose([float(schedule(step)) for step in range(5)], 0.3, rtol=1e-6)
 
@@ -43,11 +44,10 @@ def test_decay_spares_norms_biases_and_positions_of_stacked_layers(small_vlm):
     assert trainable["decoder"]["layers"]["attn_norm"]["scale"].ndim == 2  # the name must decide
 
 
-def test_first_update_of_adamw_by_hand(run_config):
+def test_first_update_of_adamw_by_hand():
     """Adam's first step is the sign of the gradient; decay is decoupled from it."""
-    config = run_config.optimizer
-    config.schedule, config.learning_rate, config.weight_decay = "constant", 0.1, 0.5
-    config.clip_norm = 0.0
+    config = OptimizerConfig(schedule="constant", learning_rate=0.1, weight_decay=0.5)
+    config = dataclasses.replace(config, clip_norm=0.0)
     optimizer = make_optimizer(config, steps=2)
     params = {"kernel": jnp.array([2.0, -1.0]), "bias": jnp.array([3.0])}
     gradients = {"kernel": jnp.array([0.3, -4.0]), "bias": jnp.array([1.0])}
@@ -56,10 +56,9 @@ def test_first_update_of_adamw_by_hand(run_config):
     np.testing.assert_allclose(updates["bias"], [-0.1], rtol=1e-4)
 
 
-def test_clipping_scales_all_gradients_together(run_config):
+def test_clipping_scales_all_gradients_together():
     """Moments see gradients of global norm 1, whatever their size was."""
-    run_config.optimizer.clip_norm = 1.0
-    optimizer = make_optimizer(run_config.optimizer, steps=2)
+    optimizer = make_optimizer(OptimizerConfig(clip_norm=1.0), steps=2)
     params = {"a": jnp.zeros(2), "b": jnp.zeros(1)}
     gradients = {"a": jnp.array([30.0, 0.0]), "b": jnp.array([40.0])}
     _, state = optimizer.update(gradients, optimizer.init(params), params)
@@ -68,10 +67,9 @@ def test_clipping_scales_all_gradients_together(run_config):
     np.testing.assert_allclose(total, 0.1 * np.array([0.6, 0.0, 0.8]), rtol=1e-5)
 
 
-def test_warmup_from_a_given_rate(run_config):
+def test_warmup_from_a_given_rate():
     """GEMeX's: linear from 3e-7 to 2e-5."""
-    config = run_config.optimizer
-    config.learning_rate, config.warmup_steps, config.warmup_from = 2e-5, 5, 3e-7
+    config = OptimizerConfig(learning_rate=2e-5, warmup_steps=5, warmup_from=3e-7)
     schedule = learning_rate_schedule(config, steps=20)
     rates = [float(schedule(step)) for step in range(6)]
     np.testing.assert_allclose(rates[0], 3e-7, rtol=1e-5)
@@ -79,16 +77,15 @@ def test_warmup_from_a_given_rate(run_config):
     np.testing.assert_allclose(rates[4], 2e-5, rtol=1e-5)
 
 
-def test_warmup_as_a_share_of_the_run(run_config):
-    config = run_config.optimizer
-    config.learning_rate, config.warmup_steps, config.warmup_ratio = 0.1, 0, 0.03
+def test_warmup_as_a_share_of_the_run():
+    config = OptimizerConfig(learning_rate=0.1, warmup_steps=0, warmup_ratio=0.03)
     schedule = learning_rate_schedule(config, steps=101)  # 3.03, so 4
     rates = [float(schedule(step)) for step in range(6)]
     np.testing.assert_allclose(rates[:4], [0.025, 0.05, 0.075, 0.1], rtol=1e-5)
     assert rates[5] < 0.1
-    config.warmup_steps = 4
+    config = dataclasses.replace(config, warmup_steps=4)
     with pytest.raises(UserError, match=r"warmup_steps and optimizer\.warmup_ratio"):
         learning_rate_schedule(config, steps=100)
-    config.warmup_steps, config.warmup_ratio = 0, 3.0
+    config = dataclasses.replace(config, warmup_steps=0, warmup_ratio=3.0)
     with pytest.raises(UserError, match="expected 0 to 1"):
         learning_rate_schedule(config, steps=100)

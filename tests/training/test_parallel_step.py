@@ -13,6 +13,7 @@ from cxrjax.distributed.meshes import named_leaves
 from cxrjax.models import PRESETS, VLM, LoRAConfig, apply_lora, partition
 from cxrjax.training import step
 from cxrjax.training.config import default_config
+from cxrjax.training.config_file import typed_config
 from cxrjax.training.optimizer import make_optimizer
 from cxrjax.training.parallel import make_parallel_step
 
@@ -89,13 +90,13 @@ def run(random_batch, monkeypatch):
         if not accumulate:
             config.training.accumulation_steps = 1
         config.mesh.update(sizes)
-        mesh = meshes.make_mesh(config.mesh, jax.devices()[:devices])
+        mesh = sharding.make_mesh(typed_config(config).mesh, jax.devices()[:devices])
         graphdef, trainable, frozen = partition(_model(kind), config.trainable)
         frozen = step.cast_params(frozen, config.model.frozen_dtype)
-        state = step.init_state(trainable, make_optimizer(config.optimizer, STEPS))
-        state = jax.device_put(state, meshes.tree_shardings(mesh, state))
-        frozen = jax.device_put(frozen, meshes.tree_shardings(mesh, frozen))
-        compiled = make_parallel_step(graphdef, config, STEPS, mesh, state, frozen)
+        state = step.init_state(trainable, make_optimizer(typed_config(config).optimizer, STEPS))
+        state = jax.device_put(state, sharding.tree_shardings(mesh, state))
+        frozen = jax.device_put(frozen, sharding.tree_shardings(mesh, frozen))
+        compiled = make_parallel_step(graphdef, typed_config(config), STEPS, mesh, state, frozen)
         before = _parameters(state)
         metrics, states = [], []
         for number in range(STEPS):

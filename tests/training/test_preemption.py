@@ -15,6 +15,7 @@ import pytest
 from cxrjax import cli
 from cxrjax.errors import Preempted
 from cxrjax.training import loop
+from cxrjax.training.config_file import typed_config
 from cxrjax.training.preemption import Preemption
 from cxrjax.training.store import CheckpointStore
 
@@ -36,7 +37,7 @@ def run(run_config, tiny_model, batch_stream, tmp_path):
             stream = _Signalled(stream, *signal_at)
         with Preemption() as preemption:
             loop.train(
-                run_config,
+                typed_config(run_config),
                 tmp_path / workdir,
                 model=tiny_model(),
                 base={"kind": "random", "seed": 0, "sha256": "abc"},

@@ -14,7 +14,7 @@ from cxrjax.models.layers import Linear
 from cxrjax.models.quantize import TILE, QuantizedKernel, quantize_kernel
 from cxrjax.training.checkpoint import arrays_sha256
 from cxrjax.training.config import default_config
-from cxrjax.training.config_check import validate
+from cxrjax.training.config_file import typed_config, validate
 from cxrjax.training.optimizer import make_optimizer
 from cxrjax.training.step import cast_params, init_state, make_train_step
 
@@ -24,7 +24,7 @@ def test_adapters_are_trained_and_the_base_stays_what_it_was(dtype):
     config = default_config()
     config.model.frozen_dtype, config.model.init = dtype, "random"
     config.training.batch_images = config.training.steps = 1
-    validate(config)
+    validate(typed_config(config))
     model = nnx.Dict(map=Linear(TILE, 4, rngs=nnx.Rngs(0)))
     apply_lora(model, LoRAConfig(rank=2, alpha=2.0, targets=("map",)), nnx.Rngs(1))
     graphdef, trainable, frozen = partition(model, config.trainable)
@@ -32,7 +32,7 @@ def test_adapters_are_trained_and_the_base_stays_what_it_was(dtype):
     stored = cast_params(frozen, config.model.frozen_dtype)
     assert arrays_sha256(frozen) == before  # what a checkpoint remembers its base by
 
-    optimizer = make_optimizer(config.optimizer, 1)
+    optimizer = make_optimizer(typed_config(config).optimizer, 1)
     state = init_state(trainable, optimizer)
     x = jnp.ones((3, TILE), jnp.bfloat16)
 
@@ -51,9 +51,8 @@ def test_adapters_are_trained_and_the_base_stays_what_it_was(dtype):
 def test_a_quantised_kernel_is_spread_over_the_mesh_as_the_kernel_would_be(dtype):
     stored = quantize_kernel(jnp.ones((2, 4 * TILE, 4 * TILE)), dtype)
     layer = {"mlp": {"gate_proj": {"kernel": stored}, "down_proj": {"kernel": stored}}}
-    mesh_config = default_config().mesh
-    mesh_config.tensor = mesh_config.fsdp = 2
-    found = meshes.tree_shardings(meshes.make_mesh(mesh_config), {"decoder": layer})["decoder"]
+    mesh = sharding.make_mesh(sharding.MeshConfig(fsdp=2, tensor=2))
+    found = sharding.tree_shardings(mesh, {"decoder": layer})["decoder"]
     columns, rows = (found["mlp"][name]["kernel"] for name in ("gate_proj", "down_proj"))
     assert columns.codes.spec[2] == columns.scale.spec[2] == "tensor"
     assert rows.codes.spec[1] == "tensor"
@@ -64,9 +63,7 @@ def test_a_quantised_kernel_is_spread_over_the_mesh_as_the_kernel_would_be(dtype
 
 
 def test_a_magnitude_is_whole_on_every_device():
-    mesh_config = default_config().mesh
-    mesh_config.tensor = 2
-    mesh = meshes.make_mesh(mesh_config)
+    mesh = sharding.make_mesh(sharding.MeshConfig(tensor=2))
     lora = {"magnitude": jnp.ones((2, 8)), "a": jnp.ones((2, 8, 2)), "b": jnp.ones((2, 2, 8))}
     towers = {"decoder": {"q_proj": {"lora": lora}}, "vision": {"layers": {"fc1": {"lora": lora}}}}
     found = meshes.tree_shardings(mesh, towers)
@@ -84,8 +81,8 @@ def test_a_whole_model_trains_and_answers_on_a_quantised_base(small_vlm, random_
     losses = {}
     for stored_as in ("float32", dtype):
         stored = cast_params(frozen, stored_as)
-        state = init_state(trainable, make_optimizer(config.optimizer, 5))
-        step = jax.jit(make_train_step(graphdef, config, 5))
+        state = init_state(trainable, make_optimizer(typed_config(config).optimizer, 5))
+        step = jax.jit(make_train_step(graphdef, typed_config(config), 5))
         losses[stored_as] = []
         for _ in range(3):
             state, metrics = step(state, stored, batch)

@@ -18,13 +18,13 @@ from cxrjax.models.layers import BoxHead
 from cxrjax.models.partition import parameter_shapes
 from cxrjax.models.quantize import quantize_kernel
 from cxrjax.training import step
-from cxrjax.training.config_check import validate
+from cxrjax.training.config_file import typed_config, validate
 from cxrjax.training.optimizer import make_optimizer
 
 
 def _mesh(config, **sizes):
     config.mesh.update(sizes)
-    return meshes.make_mesh(config.mesh)
+    return sharding.make_mesh(typed_config(config).mesh)
 
 
 def _abstract_model(preset):
@@ -43,7 +43,7 @@ def test_rules_cover_every_parameter_and_moment(run_config, preset):
     """LoRA everywhere, trainable <loc> rows, full fine-tuning: nothing is left to chance."""
     mesh = _mesh(run_config, data=2, fsdp=2, tensor=2)
     _, trainable, _ = partition(_abstract_model(preset), (".*",))
-    optimizer = make_optimizer(run_config.optimizer, 10)
+    optimizer = make_optimizer(typed_config(run_config).optimizer, 10)
     state = jax.eval_shape(lambda t: step.init_state(t, optimizer), trainable)
     specs = {k: v.spec for k, v in named_leaves(meshes.tree_shardings(mesh, state)).items()}
     assert specs["step"] == P()
@@ -135,7 +135,7 @@ def test_pmap_has_the_data_axis_alone(run_config):
         _mesh(run_config, fsdp=2)
     run_config.mesh.strategy = "pjit"
     with pytest.raises(UserError, match=r"mesh\.strategy='pjit': expected one of jit, pmap"):
-        validate(run_config)
+        validate(typed_config(run_config))
 
 
 def test_batch_must_divide(run_config):
@@ -172,15 +172,18 @@ def test_a_copy_of_the_model_lies_on_one_slice(run_config, monkeypatch):
         monkeypatch.setenv(name, value)
     slices = topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x2", num_slices=2)
     run_config.mesh.update(replica=2, fsdp=2, tensor=2)
-    mesh = meshes.make_mesh(run_config.mesh, slices.devices)
+    mesh = sharding.make_mesh(typed_config(run_config).mesh, slices.devices)
     for replica, devices in enumerate(mesh.devices):
         assert {device.slice_index for device in devices.flat} == {replica}
     run_config.mesh.update(replica=1, data=2)
     with pytest.raises(UserError, match="replica=1 is not a multiple of the 2 slices"):
-        meshes.make_mesh(run_config.mesh, slices.devices)
+        sharding.make_mesh(typed_config(run_config).mesh, slices.devices)
     # The four chips of a ring, in its order.
     run_config.mesh.update(data=1, fsdp=4, tensor=1)
     one = topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x2").devices
-    ring = [device.coords[:2] for device in meshes.make_mesh(run_config.mesh, one).devices.flat]
+    ring = [
+        device.coords[:2]
+        for device in sharding.make_mesh(typed_config(run_config).mesh, one).devices.flat
+    ]
     for here, there in zip(ring, ring[1:] + ring[:1], strict=True):
         assert abs(here[0] - there[0]) + abs(here[1] - there[1]) == 1

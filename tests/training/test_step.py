@@ -10,23 +10,24 @@ from cxrjax.distributed import meshes
 from cxrjax.distributed.meshes import named_leaves
 from cxrjax.models import LoRAConfig, apply_lora, partition
 from cxrjax.training import step
+from cxrjax.training.config_file import typed_config
 from cxrjax.training.optimizer import make_optimizer
 
 
 def _one_step(config, model, batch, mesh):
     """State and metrics after one step; the state holds Adam's mean of the gradients."""
     graphdef, trainable, frozen = partition(model, config.trainable)
-    state = step.init_state(trainable, make_optimizer(config.optimizer, 10))
-    function = step.make_train_step(graphdef, config, steps=10, mesh=mesh)
-    state = jax.device_put(state, meshes.tree_shardings(mesh, state))
-    frozen = jax.device_put(frozen, meshes.tree_shardings(mesh, frozen))
+    state = step.init_state(trainable, make_optimizer(typed_config(config).optimizer, 10))
+    function = step.make_train_step(graphdef, typed_config(config), steps=10, mesh=mesh)
+    state = jax.device_put(state, sharding.tree_shardings(mesh, state))
+    frozen = jax.device_put(frozen, sharding.tree_shardings(mesh, frozen))
     compiled = step.compile_train_step(function, mesh, state, frozen)
     return compiled(state, frozen, meshes.put_batch(batch, mesh))
 
 
 def _mesh(config, devices=1, data=-1, fsdp=1, tensor=1):
     config.mesh.data, config.mesh.fsdp, config.mesh.tensor = data, fsdp, tensor
-    return meshes.make_mesh(config.mesh, jax.devices()[:devices])
+    return sharding.make_mesh(typed_config(config).mesh, jax.devices()[:devices])
 
 
 def _gradients(state):
@@ -81,8 +82,8 @@ def _compiled(config, model):
     """A function (batch) -> (state, metrics) of the first step, compiled once."""
     graphdef, trainable, frozen = partition(model, config.trainable)
     frozen = step.cast_params(frozen, config.model.frozen_dtype)
-    state = step.init_state(trainable, make_optimizer(config.optimizer, 10))
-    function = jax.jit(step.make_train_step(graphdef, config, steps=10))
+    state = step.init_state(trainable, make_optimizer(typed_config(config).optimizer, 10))
+    function = jax.jit(step.make_train_step(graphdef, typed_config(config), steps=10))
     return lambda batch: function(state, frozen, jax.tree.map(jnp.asarray, batch))
 
 
@@ -122,7 +123,7 @@ def test_every_update_is_as_large_as_the_learning_rate_it_logs(
     adam.warmup_steps, adam.warmup_from = 3, 0.01
     graphdef, trainable, frozen = partition(tiny_model(), config.trainable)
     state = step.init_state(trainable, make_optimizer(adam, 5))
-    function = jax.jit(step.make_train_step(graphdef, config, steps=5))
+    function = jax.jit(step.make_train_step(graphdef, typed_config(config), steps=5))
     for expected in (0.01, 0.025, 0.04, 0.04, 0.001):
         before = jax.tree.leaves(state.trainable)
         state, metrics = function(state, frozen, random_batch())
@@ -152,8 +153,8 @@ def test_state_is_donated_and_the_frozen_part_is_not(run_config, tiny_model, ran
     mesh = _mesh(run_config)
     run_config.trainable = ("projector",)
     graphdef, trainable, frozen = partition(tiny_model(), run_config.trainable)
-    state = step.init_state(trainable, make_optimizer(run_config.optimizer, 10))
-    function = step.make_train_step(graphdef, run_config, steps=10)
+    state = step.init_state(trainable, make_optimizer(typed_config(run_config).optimizer, 10))
+    function = step.make_train_step(graphdef, typed_config(run_config), steps=10)
     compiled = step.compile_train_step(function, mesh, state, frozen)
     state = jax.device_put(state, meshes.tree_shardings(mesh, state))
     compiled(state, frozen, meshes.put_batch(random_batch(), mesh))

@@ -10,6 +10,7 @@ from cxrjax.distributed import meshes
 from cxrjax.planner import program
 from cxrjax.training import step
 from cxrjax.training.config import default_config
+from cxrjax.training.config_file import typed_config
 
 
 def _config(**lora):
@@ -26,8 +27,8 @@ def _config(**lora):
 
 
 def _jaxpr(config, mesh=None):
-    inputs = program.step_inputs(config)
-    function = step.make_train_step(inputs.graphdef, config, 10, mesh)
+    inputs = program.step_inputs(typed_config(config))
+    function = step.make_train_step(inputs.graphdef, typed_config(config), 10, mesh)
     return inputs, jax.make_jaxpr(function)(inputs.state, inputs.frozen, inputs.batch)
 
 
@@ -87,7 +88,7 @@ def test_a_chunk_of_logits_is_all_that_there_is_of_the_vocabulary():
 def _mesh(**sizes):
     config = default_config()
     config.mesh.update(sizes)
-    return meshes.make_mesh(config.mesh, jax.devices()[:4])
+    return sharding.make_mesh(typed_config(config).mesh, jax.devices()[:4])
 
 
 @pytest.mark.parametrize(("sizes", "devices_seen"), [({"data": 4}, 1), ({"fsdp": 4}, 4)])

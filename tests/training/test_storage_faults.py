@@ -11,6 +11,7 @@ import pytest
 
 from cxrjax.errors import UserError
 from cxrjax.training import loop
+from cxrjax.training.config_file import typed_config
 from cxrjax.training.example_log import ExampleLog
 from cxrjax.training.store import CheckpointStore
 from cxrjax.training.workdir import storage_errors
@@ -24,7 +25,7 @@ def run(run_config, tiny_model, batch_stream):
 
     def train(workdir, before_batch=None):
         loop.train(
-            run_config,
+            typed_config(run_config),
             workdir,
             model=tiny_model(),
             base={"kind": "random", "seed": 0, "sha256": "abc"},

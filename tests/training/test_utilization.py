@@ -9,6 +9,7 @@ import pytest
 from cxrjax.distributed import meshes
 from cxrjax.models.flops import BatchShape, step_flops, total
 from cxrjax.training import utilization
+from cxrjax.training.config_file import typed_config
 from cxrjax.training.input_limit import InputLimit
 from cxrjax.training.progress import Load, Progress, load_of
 from cxrjax.training.step_clock import StepTimes
@@ -19,25 +20,27 @@ TIMES = StepTimes(device=1.5, data_wait=0.4, host=0.1)
 
 def test_operations_of_a_batch_are_those_of_the_formula(run_config, small_vlm, random_batch):
     model, batch = small_vlm(), random_batch(images=4)
-    known = StepFlops(model, run_config, processes=2)
+    known = StepFlops(model, typed_config(run_config), processes=2)
     for tokens in (0, 17, 40):
         shape = BatchShape(8, 3, 4, 12, boxes=3, answer_tokens=2 * tokens)
-        parts = step_flops(model, run_config.trainable, shape, remat=False, loc_loss=True)
+        parts = step_flops(
+            model, typed_config(run_config).trainable, shape, remat=False, loc_loss=True
+        )
         np.testing.assert_allclose(known.of(batch, tokens), total(parts).model, rtol=1e-12)
 
 
 def test_nothing_is_known_of_other_models(run_config, tiny_model, random_batch):
-    assert StepFlops(tiny_model(), run_config).of(random_batch(), 10) is None
+    assert StepFlops(tiny_model(), typed_config(run_config)).of(random_batch(), 10) is None
 
 
 def test_the_peak_is_the_chips_or_what_the_configuration_says(run_config, monkeypatch):
-    mesh = meshes.make_mesh(run_config.mesh)
-    assert peak_flops(run_config, mesh) is None  # a CPU
+    mesh = sharding.make_mesh(typed_config(run_config).mesh)
+    assert peak_flops(typed_config(run_config), mesh) is None  # a CPU
     run_config.training.peak_flops = 2e12
-    assert peak_flops(run_config, mesh) == 2e12 * len(jax.devices())
+    assert peak_flops(typed_config(run_config), mesh) == 2e12 * len(jax.devices())
     run_config.training.peak_flops = None
     tpus = np.array([SimpleNamespace(device_kind="TPU v5 lite")] * 4)
-    assert peak_flops(run_config, SimpleNamespace(devices=tpus, size=4)) == 4 * 197e12
+    assert peak_flops(typed_config(run_config), SimpleNamespace(devices=tpus, size=4)) == 4 * 197e12
 
 
 def test_memory_of_devices_that_tell(monkeypatch):
@@ -97,7 +100,7 @@ def test_load_counts_what_is_there(random_batch):
 
 
 def test_a_slow_input_pipeline_is_told_once(run_config):
-    limit = InputLimit(run_config, steps=5)
+    limit = InputLimit(typed_config(run_config), steps=5)
     fast = StepTimes(device=1.0, data_wait=0.02, host=0.01)
     assert [limit.check(fast) for _ in range(10)] == [None] * 10
     told = [limit.check(TIMES) for _ in range(20)]
@@ -109,6 +112,6 @@ def test_a_slow_input_pipeline_is_told_once(run_config):
 
 
 def test_nothing_is_told_before_enough_steps(run_config):
-    limit = InputLimit(run_config, steps=5)
+    limit = InputLimit(typed_config(run_config), steps=5)
     assert [limit.check(TIMES) for _ in range(4)] == [None] * 4
     assert limit.check(TIMES).startswith("the input pipeline is the limit: devices waited for data")

@@ -1,5 +1,6 @@
 """Models for the page: the shipped base, and a run on it that has learnt nothing of use."""
 
+import dataclasses
 from pathlib import Path
 
 import jax
@@ -25,7 +26,7 @@ def tuned(tmp_path_factory):
     from cxrjax.models.partition import path_of
     from cxrjax.training.base_model import copy_tokenizer, tokenizer_path
     from cxrjax.training.checkpoint import build_model
-    from cxrjax.training.config_file import load_config, to_json
+    from cxrjax.training.config_file import load_config
     from cxrjax.training.optimizer import make_optimizer
     from cxrjax.training.run_info import write_json
     from cxrjax.training.step import init_state
@@ -35,8 +36,11 @@ def tuned(tmp_path_factory):
     workdir = tmp_path_factory.mktemp("demo") / "train"
     workdir.mkdir()
     config = load_config(f"{ROOT / 'configs' / 'vindr_lora.py'}:demo")
-    config.model.init_from = str(BASE)
-    config.training.steps = 1
+    config = dataclasses.replace(
+        config,
+        model=dataclasses.replace(config.model, init_from=str(BASE)),
+        training=dataclasses.replace(config.training, steps=1),
+    )
     model, reference = build_model(config)
     _, trainable, _ = partition(model, config.trainable)
     for number, (path, value) in enumerate(nnx.to_flat_state(trainable)):
@@ -44,7 +48,7 @@ def tuned(tmp_path_factory):
             drawn = jax.random.normal(jax.random.key(number), value[...].shape)
             value[...] = jnp.asarray(0.01 * drawn, value[...].dtype)
     state = init_state(trainable, make_optimizer(config.optimizer, 1))
-    write_json(workdir / CONFIG_FILE, to_json(config))
+    write_json(workdir / CONFIG_FILE, config.to_json())
     copy_tokenizer(tokenizer_path(config), workdir)
     store = CheckpointStore(workdir, config.training.best_metric)
     store.save(1, state, {}, reference, {})
