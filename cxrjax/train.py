@@ -73,8 +73,8 @@ def train(
     compiled: Path | None = None,
     compile_only: Path | None = None,
 ) -> None:
-    """Everything from the records to the last checkpoint."""
-    from cxrjax.distributed import meshes
+    """Trains as `main` is told to: everything from the records to the last checkpoint."""
+    from cxrjax.distributed import meshes as sharding
     from cxrjax.distributed.meshes import check_enough_images, host_rows
     from cxrjax.input_pipeline.loader import mixture_loader
     from cxrjax.models import presets
@@ -107,20 +107,21 @@ def train(
         workers=config.data.workers,
         rows=rows,
     ) as batches:
+        start = loop.Start(model, base, tokenizer_file)
+        files = [Path(p) for p in (*config.train_files, config.data.validation) if p]
+        data = loop.TrainingData(batches, config.total_steps(len(mixture)), files, quality)
+        if compile_only is not None:
+            loop.compile_only(config, workdir, start, data, compile_only)
+            return
+        evaluate = make_evaluate(config, tokenizer, features, mesh, preemption)
         loop.train(
             config,
             workdir,
-            model=model,
-            base=base,
-            batches=batches,
-            steps=config.total_steps(len(mixture)),
-            tokenizer_file=tokenizer_file,
-            evaluate=make_evaluate(config, tokenizer, features, mesh, preemption),
-            quality=quality,
-            data_files=[Path(p) for p in (*config.train_files, config.data.validation) if p],
-            compiled=compiled,
-            compile_only=compile_only,
+            start,
+            data,
+            evaluate=evaluate,
             preemption=preemption,
+            compiled=compiled,
         )
 
 

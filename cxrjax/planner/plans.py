@@ -18,8 +18,7 @@ from cxrjax.planner import formula, hlo, program
 from cxrjax.planner.estimate import StepEstimate, mfu, roofline
 from cxrjax.training import checkpoint
 from cxrjax.training.config import ExperimentConfig
-from cxrjax.training.run_info import write_json
-from cxrjax.training.workdir import make_writable
+from cxrjax.training.workdir import make_writable, write_json
 
 # What is kept of a compiled program: raise it when reading programs changes.
 _KEPT_VERSION = 4

@@ -28,7 +28,7 @@ from cxrjax.models.splash import resolve_attention
 from cxrjax.training import checkpoint, step
 from cxrjax.training.config import ExperimentConfig
 from cxrjax.training.data import example_config
-from cxrjax.training.optimizer import make_optimizer
+from cxrjax.training.step import make_optimizer
 
 # Steps of the whole run, of which the program has the schedule's numbers and nothing else.
 _ANY_STEPS = 1000

@@ -62,8 +62,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         named_figures,
         swapped_share,
     )
-    from cxrjax.training.run_info import write_json
-    from cxrjax.training.swapped_corners import LIMIT, swapped_line
+    from cxrjax.training.observers import SWAPPED_LIMIT, swapped_line
+    from cxrjax.training.workdir import write_json
 
     mesh = sharding.make_mesh(sharding.MeshConfig())
     opened = open_model(
@@ -102,7 +102,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     write_json(flags.out, told)
     print(json.dumps(told["all"], indent=1))
     share = swapped_share(named_figures(told))
-    if share is not None and share > LIMIT:
+    if share is not None and share > SWAPPED_LIMIT:
         print(swapped_line(share))
     print(f"{flags.out}: all, left_half, right_half")
 

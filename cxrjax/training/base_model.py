@@ -23,9 +23,8 @@ from cxrjax.models.splash import resolve_attention
 from cxrjax.training import store
 from cxrjax.training.config import FROM_BASE, ExperimentConfig, flatten
 from cxrjax.training.config_file import find_preset, typed_config
-from cxrjax.training.run_info import write_json
 from cxrjax.training.step import cast_params
-from cxrjax.training.workdir import CONFIG_FILE
+from cxrjax.training.workdir import CONFIG_FILE, write_json
 
 MODEL_FILE, TOKENIZER_FILE, PARAMS = "model.json", "tokenizer.model", "params"
 TOKENIZER_JSON = "tokenizer.json"

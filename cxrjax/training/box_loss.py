@@ -81,16 +81,15 @@ class BoxSums:
     near: Any
     spread: Any
 
-    def values(self, count: Any) -> dict[str, Any]:
-        """Named figures: means over `count` questions."""
-        near, spread = self.near / count, self.spread / count
+    def named(self) -> dict[str, Any]:
+        """The sums by the names of their figures."""
         return {
-            "giou_loss": self.giou / count,
-            "box_iou": self.iou / count,
-            "coordinates/swapped": self.swapped / count,
-            "coordinates/expected_distance": self.distance / count,
-            **{f"coordinates/mass_within_{NEAR}/{n}": near[i] for i, n in enumerate(XYXY)},
-            **{f"coordinates/spread/{n}": spread[i] for i, n in enumerate(XYXY)},
+            "giou_loss": self.giou,
+            "box_iou": self.iou,
+            "coordinates/swapped": self.swapped,
+            "coordinates/expected_distance": self.distance,
+            **{f"coordinates/mass_within_{NEAR}/{n}": self.near[i] for i, n in enumerate(XYXY)},
+            **{f"coordinates/spread/{n}": self.spread[i] for i, n in enumerate(XYXY)},
         }
 
 

@@ -51,11 +51,9 @@ from cxrjax.training.base_model import (
 )
 from cxrjax.training.checkpoint import build_model, load_model
 from cxrjax.training.config import AdapterConfig, DataConfig, ExperimentConfig, ModelConfig
-from cxrjax.training.optimizer import make_optimizer
-from cxrjax.training.run_info import write_json
-from cxrjax.training.step import init_state
+from cxrjax.training.step import init_state, make_optimizer
 from cxrjax.training.store import CheckpointStore
-from cxrjax.training.workdir import CONFIG_FILE
+from cxrjax.training.workdir import CONFIG_FILE, write_json
 
 Kind = Literal["base", "run", "hf", "gguf", "peft"]
 HF_FILE = "hf.json"

@@ -8,9 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, SupportsFloat
 
+import jax
 import numpy as np
 
 from cxrjax.errors import UserError
+from cxrjax.training.config import ExperimentConfig
+from cxrjax.training.step import StepMetrics
 from cxrjax.training.workdir import storage_errors
 
 FILE_NAME = "metrics.jsonl"
@@ -61,6 +64,11 @@ class MetricLog:
             self._values.update(clean)
             _write_events(self._events, step, clean, images or {})
 
+    def write_hparams(self, config: ExperimentConfig) -> None:
+        """Writes the resolved configuration to the event files."""
+        with storage_errors(str(self._path)):
+            self._events.write_hparams(config.to_json())
+
     def reopen(self) -> None:
         """Takes the line of the step that the run resumes from back, to add values to it."""
         lines = self._path.read_bytes().splitlines(keepends=True)
@@ -93,6 +101,8 @@ class NoLog:
 
     def write(self, *_: Any) -> None: ...
 
+    def write_hparams(self, config: ExperimentConfig) -> None: ...
+
     def reopen(self) -> None: ...
 
     def flush(self) -> None: ...
@@ -101,15 +111,37 @@ class NoLog:
 
 
 def write_figures(
-    workdir: Path,
+    directory: Path,
     step: int,
     values: Mapping[str, SupportsFloat | None],
-    images: Mapping[str, np.ndarray],
+    images: Mapping[str, np.ndarray] | None = None,
 ) -> None:
-    """Figures found after the run, to its event files alone: `metrics.jsonl` is the training's."""
-    events = _event_writer(workdir)
-    _write_events(events, step, {name: _finite(value) for name, value in values.items()}, images)
-    events.close()
+    """Writes figures of a model, found after its run, to the event files of a directory.
+
+    Args:
+        directory: a workdir, whose `metrics.jsonl` stays the training's, or any other.
+        values: undefined ones (NaN, None) are left out.
+        images: as in `MetricLog.write`.
+
+    Raises:
+        UserError: the files cannot be written.
+    """
+    with storage_errors(str(directory)):
+        events = _event_writer(directory)
+        clean = {name: _finite(value) for name, value in values.items()}
+        _write_events(events, step, clean, images or {})
+        events.close()
+
+
+def step_figures(found: StepMetrics) -> dict[str, float]:
+    """What a step tells of itself by name: sums divided by counts; NaN where a count is 0."""
+    from clu import metrics  # not at the top: a step runs without it
+
+    # Divided on the host: on the device it would queue behind the steps dispatched since.
+    sums = jax.device_get(found).sums()
+    averages = {name: metrics.Average(*sum_and_count) for name, sum_and_count in sums.items()}
+    with np.errstate(invalid="ignore"):
+        return {name: float(average.compute()) for name, average in averages.items()}
 
 
 def _event_writer(workdir: Path) -> Any:
@@ -128,9 +160,12 @@ def _write_events(
     values: Mapping[str, float | None],
     images: Mapping[str, np.ndarray],
 ) -> None:
-    events.write_scalars(step, {n: v for n, v in values.items() if v is not None})
-    if images:
-        events.write_images(step, {n: x if x.ndim == 4 else x[None] for n, x in images.items()})
+    from clu import metric_writers
+    from clu.values import Image, Scalar
+
+    figures: dict[str, Any] = {n: Scalar(v) for n, v in values.items() if v is not None}
+    figures |= {n: Image(x if x.ndim == 4 else x[None]) for n, x in images.items()}
+    metric_writers.write_values(events, step, figures)
 
 
 def _finite(value: SupportsFloat | None) -> float | None:

@@ -1,5 +1,15 @@
-"""One optimiser step as one pure function, and the state it moves on."""
+"""One optimiser step as one pure function, the state it moves on, and how devices share it.
 
+The optimiser is AdamW with a warm-up, a schedule, clipping, and no decay of norms and biases.
+Two strategies compile the function for a mesh:
+
+jit   XLA sees the whole batch and spreads the work as the shardings say (distributed/meshes.py).
+pmap  plain data parallelism: every device runs the step on its own part of the batch, with whole
+      copies of everything, and sums are added up over the devices by name.
+"""
+
+import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -7,6 +17,10 @@ import jax
 import jax.numpy as jnp
 import optax
 from flax import nnx, struct
+from jax.experimental.multihost_utils import (
+    global_array_to_host_local_array,
+    host_local_array_to_global_array,
+)
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Int, Key
@@ -17,14 +31,68 @@ from cxrjax.distributed.meshes import (
     batch_shards,
     holds_whole_copies,
     mesh_of_kernels,
+    path_name,
     tree_shardings,
 )
+from cxrjax.errors import UserError
 from cxrjax.input_pipeline.batch import Batch
 from cxrjax.models.layers import salt
 from cxrjax.models.quantize import QUANTIZED_DTYPES, quantize_params
-from cxrjax.training.config import ExperimentConfig
+from cxrjax.training.config import ExperimentConfig, OptimizerConfig
 from cxrjax.training.loss import Denominators, LossParts, batch_denominators, multitask_loss
-from cxrjax.training.optimizer import learning_rate_schedule, make_optimizer
+
+# Biases, norms and position embeddings keep their size. Stacked layers give even these two axes,
+# so the name decides rather than the number of dimensions.
+_NO_DECAY = re.compile(r"(^|/)(bias|scale|position_embed|magnitude)$")
+# The name by which a step under `pmap` adds up over devices.
+_AXIS = "devices"
+
+
+def decay_mask(params: Any) -> Any:
+    """True where weight decay applies; the same tree as `params`."""
+    return jax.tree_util.tree_map_with_path(
+        lambda path, _: _NO_DECAY.search(path_name(path)) is None, params
+    )
+
+
+def learning_rate_schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:
+    """Learning rate of update number n, counted from 0.
+
+    Args:
+        config: the `optimizer` group.
+        steps: updates of the whole run; the cosine reaches `end_value` with the last one.
+
+    Raises:
+        UserError: the warm-up is given twice, or as more than the whole run.
+    """
+    if config.warmup_ratio and config.warmup_steps:
+        raise UserError("optimizer.warmup_steps and optimizer.warmup_ratio are set; set one to 0")
+    if config.warmup_ratio > 1:
+        raise UserError(f"optimizer.warmup_ratio={config.warmup_ratio}; expected 0 to 1")
+    warmup = config.warmup_steps or math.ceil(config.warmup_ratio * steps)
+    peak = config.learning_rate
+    # From peak / warmup rather than from 0, which would throw the first batch away.
+    start = config.warmup_from or peak / max(1, warmup)
+    before = optax.linear_schedule(start, peak, max(1, warmup - 1))
+    after = optax.constant_schedule(peak)
+    if config.schedule == "cosine":
+        after = optax.cosine_decay_schedule(
+            peak, max(1, steps - 1 - warmup), alpha=config.end_value / peak
+        )
+    return optax.join_schedules([before, after], [warmup])
+
+
+def make_optimizer(config: OptimizerConfig, steps: int) -> optax.GradientTransformation:
+    """The gradient transformation of the `optimizer` group."""
+    clip = [optax.clip_by_global_norm(config.clip_norm)] if config.clip_norm > 0 else []
+    adamw = optax.adamw(
+        learning_rate_schedule(config, steps),
+        b1=config.b1,
+        b2=config.b2,
+        weight_decay=config.weight_decay,
+        mask=decay_mask,
+    )
+    return optax.chain(*clip, adamw)
 
 
 @struct.dataclass
@@ -58,18 +126,18 @@ class StepMetrics:
     grad_norm: Any
     learning_rate: Any
 
-    def values(self) -> dict[str, Any]:
-        """Named figures: sums divided by counts; NaN where a count is 0."""
+    def sums(self) -> dict[str, tuple[Any, Any]]:
+        """Sum and count of each figure by name (`metric_log.step_figures` divides them)."""
         parts = self.parts
-        boxes = {} if parts.boxes is None else parts.boxes.values(parts.box_count)
+        boxes = {} if parts.boxes is None else parts.boxes.named()
         return {
-            "loss": self.loss,
-            "ce": parts.ce_sum / parts.ce_count,
-            "token_accuracy": parts.correct_sum / parts.ce_count,
-            "box_loss": parts.box_sum / parts.box_count,
-            **boxes,
-            "grad_norm": self.grad_norm,
-            "learning_rate": self.learning_rate,
+            "loss": (self.loss, 1),
+            "ce": (parts.ce_sum, parts.ce_count),
+            "token_accuracy": (parts.correct_sum, parts.ce_count),
+            "box_loss": (parts.box_sum, parts.box_count),
+            **{name: (total, parts.box_count) for name, total in boxes.items()},
+            "grad_norm": (self.grad_norm, 1),
+            "learning_rate": (self.learning_rate, 1),
         }
 
 
@@ -227,3 +295,60 @@ def compile_train_step(
         out_shardings=(state_shardings, NamedSharding(mesh, P())),
         donate_argnums=0,
     )
+
+
+def make_parallel_step(
+    graphdef: Any, config: ExperimentConfig, steps: int, mesh: Mesh, state: TrainState, frozen: Any
+) -> StepFunction:
+    """The compiled step of a configuration, as `mesh.strategy` says; its state is donated.
+
+    Args:
+        graphdef, config, steps: as in `make_train_step`.
+        state, frozen: on the mesh, or their shapes; only the trees and shapes are used.
+    """
+    if config.mesh.strategy == "pmap":
+        function = make_train_step(graphdef, config, steps, axis_name=_AXIS)
+        return _compile_pmap_step(function, mesh)
+    return compile_train_step(make_train_step(graphdef, config, steps, mesh), mesh, state, frozen)
+
+
+def _compile_pmap_step(train_step: StepFunction, mesh: Mesh) -> StepFunction:
+    """`train_step` under `pmap`.
+
+    It takes and gives the same arrays as the step under `jit` does, so that a run's loop,
+    evaluations and checkpoints need not know which of the two they have.
+    """
+    step = jax.pmap(
+        train_step,
+        axis_name=_AXIS,
+        in_axes=(None, None, 0),
+        # One array for all devices, not one each: state and metrics are the same everywhere.
+        out_axes=(None, None),
+        donate_argnums=0,
+        devices=list(mesh.devices.flat),
+    )
+    by_device = NamedSharding(mesh, P(BATCH_AXES))
+    several = jax.process_count() > 1
+
+    @jax.jit
+    def cut(batch: Batch) -> Batch:
+        """[B, ...] to [devices, B / devices, ...]; every device keeps the images it has."""
+        shards = batch_shards(mesh)
+        return jax.tree.map(
+            lambda x: jax.lax.with_sharding_constraint(
+                x.reshape(shards, -1, *x.shape[1:]), by_device
+            ),
+            batch,
+        )
+
+    def parallel_step(
+        state: TrainState, frozen: Any, batch: Batch
+    ) -> tuple[TrainState, StepMetrics]:
+        parts = cut(batch)
+        if not several:
+            return step(state, frozen, parts)
+        # pmap speaks of this host's devices alone.
+        parts = global_array_to_host_local_array(parts, mesh, P(BATCH_AXES))
+        return host_local_array_to_global_array(step(state, frozen, parts), mesh, P())
+
+    return parallel_step

@@ -8,8 +8,9 @@ whoever wrote it. `checksums.json` is written before the checkpoint counts, and 
 anything of it is used.
 """
 
+import json
 import shutil
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import orbax.checkpoint as ocp
 from cxrjax.distributed import hosts
 from cxrjax.distributed.meshes import named_leaves
 from cxrjax.errors import UserError
-from cxrjax.training.checksums import find_damage, write_checksums
+from cxrjax.files import file_sha256
 from cxrjax.training.step import TrainState
 from cxrjax.training.workdir import silence_writers, storage_errors
 
@@ -28,6 +29,9 @@ DIRECTORY = "checkpoints"
 DAMAGED = "damaged_checkpoints"
 _DELETED = "deleted"
 _JSON = ("data", "base", "metrics")
+CHECKSUMS = "checksums.json"
+# Not of the content: Orbax writes to them when the checksums are made.
+_WRITTEN_LATER = ("_CHECKPOINT_METADATA", "commit_success.txt")
 
 
 class CheckpointStore:
@@ -329,3 +333,45 @@ def check_arrays(where: str, found: Mapping[str, Any], like: Any) -> None:
                 f"{wanted.get(name, 'absent')} in the configured model; use the configuration "
                 "that the checkpoint was made with"
             )
+
+
+def write_checksums(directory: Path) -> None:
+    """Writes `checksums.json`: the SHA-256 of every file by relative path."""
+    files = {name: file_sha256(directory / name) for name in _content_files(directory)}
+    content = json.dumps({"sha256": files}, indent=1)
+    (directory / CHECKSUMS).write_text(content + "\n", encoding="utf-8")
+
+
+def find_damage(directory: Path, parts: Iterable[str] | None = None) -> str | None:
+    """What is wrong with the files of a directory that `write_checksums` has seen; None: nothing.
+
+    Args:
+        parts: look only at what lies in these of its folders.
+    """
+    path = directory / CHECKSUMS
+    try:
+        expected = json.loads(path.read_text(encoding="utf-8"))["sha256"]
+        items = [(str(name), str(checksum)) for name, checksum in expected.items()]
+    except FileNotFoundError:
+        return f"{path} is missing"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return f"{path} cannot be read"
+    if not items:
+        return f"{path} names no file"
+    for name, checksum in items:
+        if parts is not None and Path(name).parts[0] not in parts:
+            continue
+        try:
+            if file_sha256(directory / name) != checksum:
+                return f"{directory / name} is not what was written"
+        except FileNotFoundError:
+            return f"{directory / name} is missing"
+        except (OSError, ValueError) as error:
+            return f"{directory / name} cannot be read ({error})"
+    return None
+
+
+def _content_files(directory: Path) -> list[str]:
+    found = (path for path in directory.rglob("*") if path.is_file())
+    names = (path.relative_to(directory).as_posix() for path in found)
+    return sorted(name for name in names if name not in (CHECKSUMS, *_WRITTEN_LATER))

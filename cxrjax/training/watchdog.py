@@ -20,6 +20,7 @@ from jax.experimental import multihost_utils
 
 from cxrjax import cli
 from cxrjax.errors import UserError, first_line
+from cxrjax.training.observers import Observer
 
 DIRECTORY = "processes"
 EVALUATING = "evaluating"
@@ -30,7 +31,7 @@ _INTERVAL = 5.0
 _Heard = dict[int, tuple[str, float]]
 
 
-class Watchdog:
+class Watchdog(Observer):
     """Watches from `with` on, which all processes enter.
 
     A process that is not heard of for `silence` seconds, and a run without progress for `timeout`
@@ -61,14 +62,14 @@ class Watchdog:
         self._interval = interval
         self._stop = threading.Event()
         self._words = self._beats = 0
-        self.beat(0, "starting")
+        self.on_phase(0, "starting")
 
     def __enter__(self) -> "Watchdog":
         self._directory.mkdir(parents=True, exist_ok=True)
         self._write()
         if jax.process_count() > 1:  # words of an earlier run are overwritten from here on
             multihost_utils.sync_global_devices("watchdogs")
-        self.beat(0, "starting")
+        self.on_phase(0, "starting")
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
         return self
@@ -77,8 +78,7 @@ class Watchdog:
         self._stop.set()
         self._thread.join()
 
-    def beat(self, step: int, doing: str) -> None:
-        """Told by the run whenever it begins something else."""
+    def on_phase(self, step: int, doing: str) -> None:
         self._now = (step, doing, time.monotonic())
         self._beats += 1
 

@@ -29,8 +29,7 @@ from cxrjax.models.hf_layout import vlm_config
 from cxrjax.models.presets import IMAGE
 from cxrjax.training.config import default_config
 from cxrjax.training.config_file import typed_config
-from cxrjax.training.optimizer import make_optimizer
-from cxrjax.training.step import compile_train_step, init_state, make_train_step
+from cxrjax.training.step import compile_train_step, init_state, make_optimizer, make_train_step
 
 
 class Ours:

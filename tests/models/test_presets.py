@@ -11,8 +11,7 @@ from cxrjax.models.hf_layout import tensor_rules
 from cxrjax.models.partition import parameter_shapes
 from cxrjax.training.config import default_config
 from cxrjax.training.config_file import typed_config
-from cxrjax.training.optimizer import make_optimizer
-from cxrjax.training.step import init_state, make_train_step
+from cxrjax.training.step import init_state, make_optimizer, make_train_step
 
 # What the checkpoints' own metadata says (google/paligemma-3b-pt-*, google/paligemma2-*-pt-*,
 # google/medgemma-*-it, google/gemma-3-270m, google/gemma-3-1b-pt). Between sizes of the image

@@ -17,7 +17,7 @@ from cxrjax.planner.hlo import Collective, Program, Work
 from cxrjax.planner.plans import Measured, Plan, make_plan
 from cxrjax.planner.program import Memory, batch_shape, step_inputs
 from cxrjax.training.config_file import load_config
-from cxrjax.training.run_info import write_json
+from cxrjax.training.workdir import write_json
 
 KEYS = (
     *("fits", "chips", "hbm_bytes_per_chip", "hbm_limit_bytes", "flops_per_step"),

@@ -22,8 +22,8 @@ MODULES = (
     "cxrjax.models",
     "cxrjax.training.box_loss",
     "cxrjax.training.loss",
-    "cxrjax.training.optimizer",
-    "cxrjax.training.parallel",
+    "cxrjax.training.step",
+    "cxrjax.training.step",
     "cxrjax.training.step",
     "cxrjax.decoding.beam",
     "cxrjax.decoding.cache",
@@ -80,8 +80,7 @@ def main():
     from cxrjax.decoding.strategy import Strategy
     from cxrjax.models import PRESETS, VLM, partition
     from cxrjax.training.config_file import typed_config
-    from cxrjax.training.optimizer import make_optimizer
-    from cxrjax.training.step import init_state, make_train_step
+    from cxrjax.training.step import init_state, make_optimizer, make_train_step
 
     config = typed_config(json.load(sys.stdin))
     batch = _tokens()
@@ -95,7 +94,7 @@ def main():
         asked = batch.prefix_tokens, batch.prefix_mask, batch.question_index
         return generate(model, batch.images, *asked, Strategy(max_answer_tokens=4)).tokens
 
-    values = metrics.values()
+    values = {name: total / count for name, (total, count) in metrics.sums().items()}
     tokens = answer(state.trainable, frozen)
     loaded = sorted(ABSENT & set(sys.modules))
     print(

@@ -45,10 +45,8 @@ def main() -> None:
         loop.train(
             typed_config(config),
             workdir,
-            model=model,
-            base={"kind": "random", "seed": 0, "sha256": "abc"},
-            batches=fakes.BatchStream(pause=pause),
-            steps=steps,
+            loop.Start(model, {"kind": "random", "seed": 0, "sha256": "abc"}),
+            loop.TrainingData(fakes.BatchStream(pause=pause), steps),
             preemption=preemption,
         )
 

@@ -270,7 +270,7 @@ def test_sums_weigh_boxes_and_leave_out_what_is_none():
     np.testing.assert_allclose(told.swapped, 0.5)
     np.testing.assert_allclose(told.iou, 1.0 * 0.3 / 0.4, rtol=1e-5)  # a swapped box has none
     np.testing.assert_allclose(told.near, np.asarray(found.near)[:2].T @ [0.5, 1.0], rtol=1e-5)
-    assert told.values(2)["coordinates/swapped"] == 0.25
+    assert told.named()["coordinates/swapped"] / 2 == 0.25
 
 
 def test_the_state_that_models_were_found_in_is_left():

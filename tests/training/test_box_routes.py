@@ -28,8 +28,8 @@ from cxrjax.training.config_file import typed_config, validate
 from cxrjax.training.coordinate_report import make_coordinate_report
 from cxrjax.training.data import example_config
 from cxrjax.training.loss import multitask_loss
-from cxrjax.training.optimizer import make_optimizer
-from cxrjax.training.step import init_state, make_train_step
+from cxrjax.training.metric_log import step_figures
+from cxrjax.training.step import init_state, make_optimizer, make_train_step
 
 DIGIT_IDS = tuple(range(1028, 1038))
 
@@ -316,7 +316,7 @@ def test_records_to_a_falling_box_loss(run_config, source, tokenizer, codec, rou
     seen = []
     for _ in range(40):
         state, metrics = step(state, frozen, batch)
-        seen.append({name: float(value) for name, value in metrics.values().items()})
+        seen.append(step_figures(metrics))
     # The head begins without knowing what the tokens already say.
     assert seen[-1]["giou_loss"] < (0.75 if route == "head" else 0.6) * seen[0]["giou_loss"]
     assert seen[-1]["box_iou"] > seen[0]["box_iou"] + 0.1

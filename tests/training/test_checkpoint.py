@@ -15,7 +15,7 @@ from cxrjax.models import PRESETS, partition
 from cxrjax.training import checkpoint, step
 from cxrjax.training.base_model import base_sha256, save_base
 from cxrjax.training.config_file import typed_config
-from cxrjax.training.optimizer import make_optimizer
+from cxrjax.training.step import make_optimizer
 from cxrjax.training.store import CheckpointStore, flat_arrays
 
 

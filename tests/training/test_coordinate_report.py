@@ -7,7 +7,7 @@ import pytest
 
 from cxrjax.training.box_loss import Coordinates
 from cxrjax.training.coordinate_report import named_figures, summarize, swapped_share
-from cxrjax.training.swapped_corners import SwappedCorners
+from cxrjax.training.observers import FinishedStep, StepTimes, SwappedCorners
 
 
 def _coordinates(expected, likeliest=None, near=1.0):
@@ -57,19 +57,18 @@ class _Run:
     shares: dict[int, float]
 
     def warnings(self, total=1000):
-        watch = SwappedCorners(total, steps=10)
-        return {
-            step: line
-            for step in range(1, total + 1)
-            if (line := watch.check(step, {"coordinates/swapped": self.shares.get(step, 0.0)}))
-        }
+        told = []
+        watch = SwappedCorners(total, told.append, steps=10)
+        for step in range(1, total + 1):
+            values = {"coordinates/swapped": self.shares.get(step, 0.0)}
+            watch.on_step(FinishedStep(step, values, StepTimes()))
+        return told
 
 
 def test_a_run_warns_once_of_corners_that_stay_swapped():
     early = dict.fromkeys(range(1, 100), 0.5)
-    assert _Run(early).warnings() == {}
-    assert _Run(early | {500: 0.09}).warnings() == {}  # 0.9 % over ten steps
-    (found,) = _Run(early | dict.fromkeys(range(500, 1000), 0.2)).warnings().items()
-    assert found[0] == 500
-    assert "2.0% of expected boxes have swapped corners" in found[1]
-    assert SwappedCorners(10, steps=1).check(5, {}) is None
+    assert _Run(early).warnings() == []
+    assert _Run(early | {500: 0.09}).warnings() == []  # 0.9 % over ten steps
+    (found,) = _Run(early | dict.fromkeys(range(500, 1000), 0.2)).warnings()
+    assert found.startswith("step 500: warning: 2.0% of expected boxes have swapped corners")
+    SwappedCorners(10, pytest.fail, steps=1).on_step(FinishedStep(5, {}, StepTimes()))

@@ -10,9 +10,8 @@ import pytest
 
 from cxrjax.errors import UserError
 from cxrjax.training import loop
-from cxrjax.training.checksums import FILE_NAME, find_damage, write_checksums
 from cxrjax.training.config_file import typed_config
-from cxrjax.training.store import DAMAGED, CheckpointStore
+from cxrjax.training.store import CHECKSUMS, DAMAGED, CheckpointStore, find_damage, write_checksums
 
 # Whatever a pickle, or another format that can run code, would begin with.
 _CODE = (b"\x80\x04", b"\x80\x05", b"PK\x03\x04", b"cposix", b"#!")
@@ -29,10 +28,8 @@ def run(run_config, tiny_model, batch_stream):
         loop.train(
             typed_config(run_config),
             workdir,
-            model=tiny_model(),
-            base={"kind": "random", "seed": 0, "sha256": "abc"},
-            batches=batch_stream(),
-            steps=6,
+            loop.Start(tiny_model(), {"kind": "random", "seed": 0, "sha256": "abc"}),
+            loop.TrainingData(batch_stream(), 6),
             log_line=lines.append,
         )
         return lines
@@ -72,11 +69,11 @@ def test_any_damage_to_any_file_is_refused_and_the_one_before_taken(run, tmp_pat
     later = [Path("checkpoints/6") / name for name in names]
     assert all(path in files for path in later)
     files = [path for path in files if path not in later]
-    assert len(files) > 15 and any(path.name == FILE_NAME for path in files)
+    assert len(files) > 15 and any(path.name == CHECKSUMS for path in files)
     rng = np.random.default_rng(0)
     for number, file in enumerate(files):
         damage = (_flip, _truncate, _remove)[number % 3] if number % 4 else _flip
-        if damage is _flip and file.name == FILE_NAME:
+        if damage is _flip and file.name == CHECKSUMS:
             damage = _remove  # a flip in its white space would change nothing
         cut = tmp_path / f"cut{number}"
         shutil.copytree(whole, cut)
@@ -102,7 +99,7 @@ def test_any_damage_to_any_file_is_refused_and_the_one_before_taken(run, tmp_pat
 def test_damage_that_leaves_no_checkpoint_stops_the_run(run, tmp_path):
     run(tmp_path)
     for step in (4, 6):
-        (tmp_path / f"checkpoints/{step}" / FILE_NAME).unlink()
+        (tmp_path / f"checkpoints/{step}" / CHECKSUMS).unlink()
     with pytest.raises(UserError, match=r"no checkpoint is whole: .*6/checksums\.json is missing"):
         run(tmp_path)
     assert (tmp_path / "checkpoints/4").is_dir() and not (tmp_path / DAMAGED).exists()
@@ -154,11 +151,11 @@ def test_checksums_of_a_directory(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "a/x").write_text("1")
     (tmp_path / "b").write_text("2")
-    assert find_damage(tmp_path) == f"{tmp_path / FILE_NAME} is missing"
+    assert find_damage(tmp_path) == f"{tmp_path / CHECKSUMS} is missing"
     write_checksums(tmp_path)
     assert find_damage(tmp_path) is None
     (tmp_path / "b").write_text("3")
     assert find_damage(tmp_path) == f"{tmp_path / 'b'} is not what was written"
     assert find_damage(tmp_path, ["a"]) is None
-    (tmp_path / FILE_NAME).write_text('{"sha256": []}')
-    assert find_damage(tmp_path) == f"{tmp_path / FILE_NAME} cannot be read"
+    (tmp_path / CHECKSUMS).write_text('{"sha256": []}')
+    assert find_damage(tmp_path) == f"{tmp_path / CHECKSUMS} cannot be read"

@@ -20,15 +20,13 @@ def run(run_config, tiny_model, batch_stream, tmp_path):
     run_config.training.log_every = 1
     run_config.optimizer.learning_rate = 0.01
 
-    def train(workdir, steps=6, **options):
+    def train(workdir, steps=6, function=loop.train, **options):
         lines = []
-        loop.train(
+        function(
             typed_config(run_config),
             tmp_path / workdir,
-            model=tiny_model(0),
-            base=BASE,
-            batches=batch_stream(),
-            steps=steps,
+            loop.Start(tiny_model(0), BASE),
+            loop.TrainingData(batch_stream(), steps),
             log_line=lines.append,
             **options,
         )
@@ -46,7 +44,7 @@ def made(run, tmp_path):
     """The file of a compiled step."""
     path = tmp_path / "step"
     if not _MADE:
-        lines = run("compiling", compile_only=path)
+        lines = run("compiling", function=loop.compile_only, path=path)
         assert lines[-1] == f"the compiled step is in {path}"
         assert not list((tmp_path / "compiling/checkpoints").glob("*"))
         _MADE.append(path.read_bytes())

@@ -12,8 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cxrjax.training.checksums import find_damage
-from cxrjax.training.store import DAMAGED
+from cxrjax.training.store import DAMAGED, find_damage
 
 _SCRIPT = Path(__file__).with_name("killed_run.py")
 _STEPS, _KILLS = 300, 30

@@ -1,5 +1,6 @@
 """What a run leaves behind, how it goes on, and how it stops."""
 
+import functools
 import json
 
 import jax
@@ -8,8 +9,10 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from cxrjax.errors import UserError
-from cxrjax.training import input_limit, loop
+from cxrjax.records_io.quality import QualityLog
+from cxrjax.training import loop
 from cxrjax.training.config_file import typed_config
+from cxrjax.training.observers import InputLimit
 from cxrjax.training.store import CheckpointStore
 
 BASE = {"kind": "random", "seed": 0, "sha256": "abc"}
@@ -29,15 +32,24 @@ def run(run_config, tiny_model, tmp_path):
     run_config.training.checkpoint_every = 2
     run_config.optimizer.learning_rate = 0.01
 
-    def train(batches, workdir="run", *, steps=6, base=BASE, seed=0, **options):
+    def train(
+        batches,
+        workdir="run",
+        *,
+        steps=6,
+        base=BASE,
+        seed=0,
+        tokenizer_file=None,
+        data_files=(),
+        quality=None,
+        **options,
+    ):
         lines = []
         loop.train(
             typed_config(run_config),
             tmp_path / workdir,
-            model=tiny_model(seed),
-            base=base,
-            batches=batches,
-            steps=steps,
+            loop.Start(tiny_model(seed), base, tokenizer_file),
+            loop.TrainingData(batches, steps, data_files, quality or QualityLog()),
             log_line=lines.append,
             **options,
         )
@@ -263,7 +275,7 @@ def test_steps_in_flight_are_bounded(run, batch_stream, monkeypatch):
 
 def test_figures_of_a_slow_loader(run, batch_stream, monkeypatch, tmp_path):
     """In metrics.jsonl and the event files, on the step line, and in one warning."""
-    monkeypatch.setattr(loop, "InputLimit", lambda config: input_limit.InputLimit(config, 5))
+    monkeypatch.setattr(loop, "InputLimit", functools.partial(InputLimit, steps=5))
     run.config.training.checkpoint_every = 0
     lines = run(batch_stream(pause=0.2), steps=8)
     warnings = [line for line in lines if line.startswith("warning: step 6: the input pipeline")]

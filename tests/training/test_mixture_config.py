@@ -9,7 +9,7 @@ from cxrjax.training.checkpoint import check_same_run
 from cxrjax.training.config import add_source, default_config
 from cxrjax.training.config_file import load_config, typed_config, validate
 from cxrjax.training.data import example_config, open_training
-from cxrjax.training.run_info import write_json
+from cxrjax.training.workdir import write_json
 
 _CONFIG = str(Path(__file__).parents[2] / "configs" / "mixture.py")
 

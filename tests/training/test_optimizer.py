@@ -12,7 +12,7 @@ from cxrjax.distributed.meshes import named_leaves
 from cxrjax.errors import UserError
 from cxrjax.models import LoRAConfig, apply_lora, partition
 from cxrjax.training.config import OptimizerConfig
-from cxrjax.training.optimizer import decay_mask, learning_rate_schedule, make_optimizer
+from cxrjax.training.step import decay_mask, learning_rate_schedule, make_optimizer
 
 
 def test_warmup_then_cosine_to_the_last_step():

@@ -14,8 +14,7 @@ from cxrjax.models import PRESETS, VLM, LoRAConfig, apply_lora, partition
 from cxrjax.training import step
 from cxrjax.training.config import default_config
 from cxrjax.training.config_file import typed_config
-from cxrjax.training.optimizer import make_optimizer
-from cxrjax.training.parallel import make_parallel_step
+from cxrjax.training.step import make_optimizer, make_parallel_step
 
 VOCAB = 1024 + 16
 STEPS = 3

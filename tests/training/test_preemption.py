@@ -39,10 +39,8 @@ def run(run_config, tiny_model, batch_stream, tmp_path):
             loop.train(
                 typed_config(run_config),
                 tmp_path / workdir,
-                model=tiny_model(),
-                base={"kind": "random", "seed": 0, "sha256": "abc"},
-                batches=stream,
-                steps=6,
+                loop.Start(tiny_model(), {"kind": "random", "seed": 0, "sha256": "abc"}),
+                loop.TrainingData(stream, 6),
                 evaluate=None if evaluate is None else lambda n, m: evaluate(n, m, preemption),
                 log_line=lines.append,
                 preemption=preemption,

@@ -4,7 +4,7 @@ import json
 
 from cxrjax.input_pipeline.batch import BatchProblem
 from cxrjax.records_io.quality import QualityLog
-from cxrjax.training.set_aside import SetAsideQuestions
+from cxrjax.training.observers import SetAsideQuestions
 
 
 def _problem(index, question_id=None):
@@ -18,7 +18,7 @@ def test_each_question_is_counted_and_told_once(tmp_path):
     questions.note(1, [_problem(5)])
     # Two files of a mixture may have the same id.
     questions.note(2, [_problem(5), _problem(3, "q5")])
-    assert len(questions) == 2 and questions.state() == [3, 5]
+    assert len(questions) == 2 and questions.state() == {"set_aside": [3, 5]}
     assert told == ["set aside q5: 5.png: truncated", "set aside q5: 3.png: truncated"]
     assert json.loads(file.read_text())["total"] == 2
 
@@ -31,7 +31,8 @@ def test_a_resumed_run_counts_on_and_repeats_nothing_of_quality_json(tmp_path):
     first.note(2, [_problem(6)])  # after the checkpoint: the run is killed
     quality, told = QualityLog(), []
     quality.extend(json.loads(file.read_text()))
-    resumed = SetAsideQuestions(quality, file, told.append, saved)
+    resumed = SetAsideQuestions(quality, file, told.append)
+    resumed.on_start(saved)
     assert len(resumed) == 1
     resumed.note(2, [_problem(6), _problem(5)])
     assert told == [] and len(resumed) == 2

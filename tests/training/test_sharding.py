@@ -19,7 +19,7 @@ from cxrjax.models.partition import parameter_shapes
 from cxrjax.models.quantize import quantize_kernel
 from cxrjax.training import step
 from cxrjax.training.config_file import typed_config, validate
-from cxrjax.training.optimizer import make_optimizer
+from cxrjax.training.step import make_optimizer
 
 
 def _mesh(config, **sizes):

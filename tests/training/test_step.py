@@ -11,7 +11,8 @@ from cxrjax.distributed.meshes import named_leaves
 from cxrjax.models import LoRAConfig, apply_lora, partition
 from cxrjax.training import step
 from cxrjax.training.config_file import typed_config
-from cxrjax.training.optimizer import make_optimizer
+from cxrjax.training.metric_log import step_figures
+from cxrjax.training.step import make_optimizer
 
 
 def _one_step(config, model, batch, mesh):
@@ -143,7 +144,7 @@ def test_values_are_quotients_and_undefined_without_a_count(random_batch, run_co
     batch = random_batch()
     batch = batch.replace(box_mask=np.zeros_like(batch.box_mask))
     _, metrics = _compiled(run_config, tiny_model())(batch)
-    values = {name: float(value) for name, value in metrics.values().items()}
+    values = step_figures(metrics)
     assert np.isnan(values["giou_loss"])
     np.testing.assert_allclose(values["ce"], metrics.parts.ce_sum / batch.answer_mask.sum())
     assert 0 <= values["token_accuracy"] <= 1

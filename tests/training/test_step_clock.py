@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cxrjax.training.step_clock import RunningStep, StepClock, StepTimes
+from cxrjax.training.progress import RunningStep, StepClock, StepTimes
 
 
 def _finished(at):

@@ -12,7 +12,7 @@ import pytest
 from cxrjax.errors import UserError
 from cxrjax.training import loop
 from cxrjax.training.config_file import typed_config
-from cxrjax.training.example_log import ExampleLog
+from cxrjax.training.observers import ExampleLog
 from cxrjax.training.store import CheckpointStore
 from cxrjax.training.workdir import storage_errors
 
@@ -27,10 +27,8 @@ def run(run_config, tiny_model, batch_stream):
         loop.train(
             typed_config(run_config),
             workdir,
-            model=tiny_model(),
-            base={"kind": "random", "seed": 0, "sha256": "abc"},
-            batches=_Stream(batch_stream(), before_batch or {}),
-            steps=6,
+            loop.Start(tiny_model(), {"kind": "random", "seed": 0, "sha256": "abc"}),
+            loop.TrainingData(_Stream(batch_stream(), before_batch or {}), 6),
         )
 
     return train
@@ -142,7 +140,7 @@ def test_a_log_of_examples_that_cannot_be_written(tmp_path, batch_stream):
     log = ExampleLog(tmp_path, range(8))
     (tmp_path / "examples/0_of_1.jsonl").mkdir()
     with pytest.raises(UserError, match=r"0_of_1\.jsonl cannot be written: Is a directory"):
-        log.write(1, next(batch_stream()))
+        log.on_batch(1, next(batch_stream()))
 
 
 @pytest.mark.parametrize("how", [shutil.rmtree, lambda path: os.rename(path, f"{path}.moved")])

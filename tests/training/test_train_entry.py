@@ -21,7 +21,7 @@ from cxrjax.records_io.tfds_builders import write_tfds
 from cxrjax.training import checkpoint
 from cxrjax.training.config_file import load_config
 from cxrjax.training.data import open_records
-from cxrjax.training.run_info import describe_run
+from cxrjax.training.workdir import describe_run
 
 _ROOT = Path(__file__).resolve().parents[2]
 _TOKENIZER = _ROOT / "data/demo_base/tokenizer.model"

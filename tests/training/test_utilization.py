@@ -10,10 +10,16 @@ from cxrjax.distributed import meshes
 from cxrjax.models.flops import BatchShape, step_flops, total
 from cxrjax.training import utilization
 from cxrjax.training.config_file import typed_config
-from cxrjax.training.input_limit import InputLimit
-from cxrjax.training.progress import Load, Progress, load_of
-from cxrjax.training.step_clock import StepTimes
-from cxrjax.training.utilization import StepFlops, memory_figures, peak_flops
+from cxrjax.training.observers import InputLimit
+from cxrjax.training.progress import (
+    Load,
+    Progress,
+    StepFlops,
+    StepTimes,
+    load_of,
+    memory_figures,
+    peak_flops,
+)
 
 TIMES = StepTimes(device=1.5, data_wait=0.4, host=0.1)
 
@@ -100,7 +106,7 @@ def test_load_counts_what_is_there(random_batch):
 
 
 def test_a_slow_input_pipeline_is_told_once(run_config):
-    limit = InputLimit(typed_config(run_config), steps=5)
+    limit = InputLimit(typed_config(run_config), print, steps=5)
     fast = StepTimes(device=1.0, data_wait=0.02, host=0.01)
     assert [limit.check(fast) for _ in range(10)] == [None] * 10
     told = [limit.check(TIMES) for _ in range(20)]
@@ -112,6 +118,6 @@ def test_a_slow_input_pipeline_is_told_once(run_config):
 
 
 def test_nothing_is_told_before_enough_steps(run_config):
-    limit = InputLimit(typed_config(run_config), steps=5)
+    limit = InputLimit(typed_config(run_config), print, steps=5)
     assert [limit.check(TIMES) for _ in range(4)] == [None] * 4
     assert limit.check(TIMES).startswith("the input pipeline is the limit: devices waited for data")

@@ -34,7 +34,7 @@ def ended(monkeypatch):
 def test_no_progress_ends_the_process_and_says_at_what(tmp_path, ended, capfd):
     with Watchdog(tmp_path, 0.5, suspicion=0.1, interval=0.05) as dog:
         for _ in range(10):
-            dog.beat(3, "reading data")
+            dog.on_phase(3, "reading data")
             time.sleep(0.1)
         assert not ended
         time.sleep(1.2)
@@ -46,7 +46,7 @@ def test_no_progress_ends_the_process_and_says_at_what(tmp_path, ended, capfd):
 
 def test_an_evaluation_may_take_longer_and_zero_means_never(tmp_path, ended):
     with Watchdog(tmp_path, 0.2, suspicion=0.1, interval=0.05) as dog:
-        dog.beat(3, watchdog.EVALUATING)
+        dog.on_phase(3, watchdog.EVALUATING)
         time.sleep(0.6)
     with Watchdog(tmp_path, 0, suspicion=0.1, interval=0.05):
         time.sleep(0.6)

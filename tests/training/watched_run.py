@@ -26,10 +26,10 @@ def main() -> None:
     with Watchdog(workdir, timeout=10.0, **options) as watchdog:
         try:
             for step in range(1, 100_000):
-                watchdog.beat(step, "reading data")
+                watchdog.on_phase(step, "reading data")
                 while step == stuck_at and process == 1:
                     time.sleep(0.1)
-                watchdog.beat(step, "waiting for the step")
+                watchdog.on_phase(step, "waiting for the step")
                 multihost_utils.process_allgather(np.int32(step))
                 if step == 20:
                     print("running", flush=True)

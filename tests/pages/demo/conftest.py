@@ -27,11 +27,9 @@ def tuned(tmp_path_factory):
     from cxrjax.training.base_model import copy_tokenizer, tokenizer_path
     from cxrjax.training.checkpoint import build_model
     from cxrjax.training.config_file import load_config
-    from cxrjax.training.optimizer import make_optimizer
-    from cxrjax.training.run_info import write_json
-    from cxrjax.training.step import init_state
+    from cxrjax.training.step import init_state, make_optimizer
     from cxrjax.training.store import CheckpointStore
-    from cxrjax.training.workdir import CONFIG_FILE
+    from cxrjax.training.workdir import CONFIG_FILE, write_json
 
     workdir = tmp_path_factory.mktemp("demo") / "train"
     workdir.mkdir()
