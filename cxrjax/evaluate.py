@@ -4,9 +4,10 @@
     python -m cxrjax.evaluate --checkpoint=data/demo_base --benchmark=vindr_cxr_vqa \\
         --references=DIR/records/validation.jsonl --out=runs/base
 
-Writes predictions.jsonl and what `score` writes to --out (default: the workdir's evaluation/). For
-a training run, the figures and some overlays also go to its event files. With --image=blind (or
-shuffled, noise) the system is called so and --out is evaluation_blind/; event files are left alone.
+Writes predictions.jsonl and what `score` writes to --out (default: the workdir's evaluation/). The
+figures and some overlays also go to event files: a training run's, else of --out at step 0. With
+--image=blind (or shuffled, noise) the system is called so, --out is evaluation_blind/, and event
+files are left alone.
 """
 
 import argparse
@@ -114,7 +115,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     markdown = write_scores(out, benchmark, scores)
     write_score_record(out, references, {name: predictions}, scores)
-    if flags.workdir and looking:
+    if looking:
         figures = {
             f"evaluation/{protocol}/{metric}": value
             for protocol, metric, value in benchmark.logged_figures(scores.figures[name])
@@ -124,8 +125,7 @@ def main(argv: Sequence[str] | None = None) -> None:
                 RecordSource(references, image_root, 64), map(json.loads, lines), count=4
             )
         pictures = {"evaluation/overlays": drawn} if drawn is not None else {}
-        assert step is not None
-        write_figures(flags.workdir, step, figures, pictures)
+        write_figures(flags.workdir or out, step or 0, figures, pictures)
     print(markdown)
     written = (
         "predictions.jsonl, metrics.json, tables.md, tables.tex, tables.csv, score.json, run.json"

@@ -1,5 +1,8 @@
 """Entry points end in exit codes; users see one line, bugs keep their traceback."""
 
+import subprocess
+import sys
+
 import pytest
 
 from cxrjax.cli import run
@@ -42,3 +45,19 @@ def test_interrupt_is_130(capsys):
 
     assert _exit_code(main) == 130
     assert capsys.readouterr().err == "interrupted\n"
+
+
+HEAVY = (
+    *("PIL", "absl", "clu", "etils", "flax", "grain", "jax", "ml_collections", "optax", "orbax"),
+    *("pandas", "pyarrow", "pydantic", "pydicom", "scipy", "sentencepiece", "tensorflow"),
+    *("tensorflow_datasets", "transformers"),
+)
+
+
+@pytest.mark.parametrize("command", ["train", "plan"])
+def test_an_entry_point_imports_libraries_when_it_uses_them(command):
+    code = f"import sys, cxrjax.{command}; print(*set({HEAVY}) & set(sys.modules))"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert loaded.stdout.split() == []

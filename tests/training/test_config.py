@@ -1,6 +1,9 @@
 """Unknown keys, wrong types and contradictions are told in one line that helps."""
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -8,6 +11,7 @@ from cxrjax.errors import UserError
 from cxrjax.training.config import ExperimentConfig, default_config, flatten
 from cxrjax.training.config_file import _ALSO_CALLED, load_config, typed_config, validate
 
+_ROOT = Path(__file__).parents[2]
 _FILE = '''
 """A test's experiment."""
 from cxrjax.training.config import default_config
@@ -192,3 +196,30 @@ def test_what_other_trainers_call_keys_leads_to_keys_that_exist():
     known = flatten(ExperimentConfig().to_json())
     assert set(_ALSO_CALLED.values()) <= set(known)
     assert not set(_ALSO_CALLED) & {key.rpartition(".")[2] for key in known}
+
+
+_READS = """
+from cxrjax.training.config import ExperimentConfig
+
+def read(config: ExperimentConfig) -> object:
+    return config.{key}
+"""
+
+
+@pytest.mark.slow  # a type check of all that the configuration imports, where none is kept
+def test_a_misspelt_attribute_fails_the_type_check(tmp_path):
+    def complaints(key):
+        file = tmp_path / "reads.py"
+        file.write_text(_READS.format(key=key))
+        command = [sys.executable, "-m", "mypy", str(file)]
+        return subprocess.run(command, cwd=_ROOT, capture_output=True, text=True).stdout
+
+    assert complaints("optimizer.learning_rate").startswith("Success")
+    said = complaints("optimizer.learning_rat")
+    assert '"OptimizerConfig" has no attribute "learning_rat"; maybe "learning_rate"?' in said
+    assert '"ExperimentConfig" has no attribute' in complaints("optimiser")
+
+
+def test_defaults_of_files_and_of_dataclasses_are_the_same():
+    assert typed_config(default_config()) == ExperimentConfig()
+    assert default_config().to_dict() == ExperimentConfig().to_json()
