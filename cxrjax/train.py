@@ -74,7 +74,7 @@ def train(
     compile_only: Path | None = None,
 ) -> None:
     """Trains as `main` is told to: everything from the records to the last checkpoint."""
-    from cxrjax.distributed import meshes as sharding
+    from cxrjax.distributed import meshes
     from cxrjax.distributed.meshes import check_enough_images, host_rows
     from cxrjax.input_pipeline.loader import mixture_loader
     from cxrjax.models import presets
@@ -85,13 +85,13 @@ def train(
     from cxrjax.training.features import make_features
     from cxrjax.training.workdir import make_writable
 
-    mesh = sharding.make_mesh(config.mesh)
+    mesh = meshes.make_mesh(config.mesh)
     rows = host_rows(mesh, config.batch_images)
     sources, quality = open_training(config, CLOSED_CLASSES)
     tokenizer_file = tokenizer_path(config)
     tokenizer = open_tokenizer(tokenizer_file, config)
     make_writable(workdir)
-    sharding.check_batch_divides(mesh, config.batch_images, config.training.accumulation_steps)
+    meshes.check_batch_divides(mesh, config.batch_images, config.training.accumulation_steps)
     presets.check_heads_divide(mesh.shape["tensor"], model_sizes(config))
     model, base = checkpoint.build_model(config, mesh)
     features = make_features(config, model, base, mesh)

@@ -71,7 +71,7 @@ def abstract_mesh(config: ExperimentConfig, topology: Topology) -> AbstractMesh:
     """The mesh of a configuration on a slice, without devices.
 
     Raises:
-        UserError: as `sharding.mesh_sizes`.
+        UserError: as `meshes.mesh_sizes`.
     """
     chips = f"the {topology.chips} chips of {topology.name}"
     sizes = meshes.mesh_sizes(config.mesh, topology.chips, chips)

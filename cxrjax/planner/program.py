@@ -166,7 +166,7 @@ def lower_step(config: ExperimentConfig, devices: Sequence[Any]) -> Any:
     """
     mesh = meshes.make_mesh(config.mesh, devices)
     accumulation = config.training.accumulation_steps
-    sharding.check_batch_divides(mesh, config.batch_images, accumulation)
+    meshes.check_batch_divides(mesh, config.batch_images, accumulation)
     config = _with_kernels_of(config, devices)
     inputs = step_inputs(config)
     function = step.make_train_step(inputs.graphdef, config, _ANY_STEPS, mesh)

@@ -85,7 +85,7 @@ def _next(made: dict[int, Plan], good: int, bad: int | None) -> int:
     return min(max(guess, good + 1), max(top, good + 1))
 
 
-def meshes(config: ExperimentConfig, chips: int) -> Iterator[dict[str, int]]:
+def mesh_candidates(config: ExperimentConfig, chips: int) -> Iterator[dict[str, int]]:
     """Meshes of data, fsdp and tensor over so many chips, powers of two."""
     for tensor in (1, 2, 4, 8):
         for fsdp in (2**n for n in range(chips.bit_length())):

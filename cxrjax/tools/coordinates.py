@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     from cxrjax.training.observers import SWAPPED_LIMIT, swapped_line
     from cxrjax.training.workdir import write_json
 
-    mesh = sharding.make_mesh(sharding.MeshConfig())
+    mesh = meshes.make_mesh(meshes.MeshConfig())
     opened = open_model(
         flags.workdir or flags.checkpoint,
         flags.step,

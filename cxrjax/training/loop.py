@@ -134,8 +134,8 @@ def _prepare(
     position = {n: value for n, value in data.batches.get_state().items() if n != "step"}
     same = {"configuration": config.to_json(), "base": start.base, "data": position}
     hosts.check_same(same)
-    mesh = sharding.make_mesh(config.mesh)
-    sharding.check_batch_divides(mesh, config.batch_images, config.training.accumulation_steps)
+    mesh = meshes.make_mesh(config.mesh)
+    meshes.check_batch_divides(mesh, config.batch_images, config.training.accumulation_steps)
     graphdef, trainable, frozen = partition(start.model, config.trainable)
     frozen = step.cast_params(frozen, config.model.frozen_dtype)
     state = step.init_state(trainable, step.make_optimizer(config.optimizer, data.steps))
@@ -161,7 +161,7 @@ def compile_only(
     _refuse_pmap(config)
     mesh, graphdef, state, frozen = _prepare(config, workdir, start, data)
     train_step = step.make_parallel_step(graphdef, config, data.steps, mesh, state, frozen)
-    batch = sharding.put_batch(next(data.batches).batch, mesh)
+    batch = meshes.put_batch(next(data.batches).batch, mesh)
     executable.save(path, train_step, config, data.steps, (state, frozen, batch))
     if hosts.is_first():
         log_line(f"the compiled step is in {path}")
@@ -437,7 +437,7 @@ class _Loop:
         """Starts a step; waits for it only where its shapes are new and XLA must compile."""
         for observer in self.observers:
             observer.on_batch(number, loaded)
-        batch = sharding.put_batch(loaded.batch, self.mesh)
+        batch = meshes.put_batch(loaded.batch, self.mesh)
         shapes = (jax.tree.structure(batch), *(x.shape for x in jax.tree.leaves(batch)))
         new = shapes not in self.compiled_shapes
         if new:

@@ -19,7 +19,7 @@ import numpy as np
 
 from cxrjax.distributed import hosts
 from cxrjax.errors import UserError
-from cxrjax.input_pipeline.batch import LoadedBatch, Problem
+from cxrjax.input_pipeline.batch import BatchProblem, LoadedBatch
 from cxrjax.records_io.quality import QualityLog
 from cxrjax.training.config import ExperimentConfig
 from cxrjax.training.coordinate_report import swapped_share
@@ -119,7 +119,7 @@ class SetAsideQuestions(Observer):
         self._file = file
         self._log_line = log_line
         self._indices: set[int] = set()
-        self._waiting: list[tuple[int, Problem]] = []
+        self._waiting: list[tuple[int, BatchProblem]] = []
 
     def __len__(self) -> int:
         return len(self._indices)
@@ -138,7 +138,7 @@ class SetAsideQuestions(Observer):
         self.share()
         return {"set_aside": sorted(self._indices)}
 
-    def note(self, step: int, problems: Iterable[Problem]) -> None:
+    def note(self, step: int, problems: Iterable[BatchProblem]) -> None:
         """Takes this process's problems; other processes hear of them at the next `share`."""
         # By position: two files of a mixture may use the same id.
         new = [problem for problem in problems if problem.question_index not in self._indices]
@@ -155,7 +155,7 @@ class SetAsideQuestions(Observer):
         told = {(entry.item, entry.where, entry.found) for entry in self._quality.entries}
         # As one process would have met them: step by step, and rows in order within a step.
         for _, fields in sorted((each for part in found for each in part), key=lambda e: e[0]):
-            problem = Problem(*fields)
+            problem = BatchProblem(*fields)
             if problem.question_index in self._indices:
                 continue
             self._indices.add(problem.question_index)

@@ -361,13 +361,14 @@ def find_damage(directory: Path, parts: Iterable[str] | None = None) -> str | No
     for name, checksum in items:
         if parts is not None and Path(name).parts[0] not in parts:
             continue
+        file = directory / name
+        if not file.exists():
+            return f"{file} is missing"
         try:
-            if file_sha256(directory / name) != checksum:
-                return f"{directory / name} is not what was written"
-        except FileNotFoundError:
-            return f"{directory / name} is missing"
-        except (OSError, ValueError) as error:
-            return f"{directory / name} cannot be read ({error})"
+            if file_sha256(file) != checksum:
+                return f"{file} is not what was written"
+        except (UserError, ValueError) as error:
+            return str(error)
     return None
 
 

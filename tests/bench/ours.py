@@ -52,7 +52,7 @@ class Ours:
         apply_lora(model, lora, nnx.Rngs(0))
         self.graphdef, trainable, frozen = partition(model, ("/lora/",))
         state = init_state(trainable, make_optimizer(typed_config(settings).optimizer, 1000))
-        self.mesh = sharding.make_mesh(typed_config(settings).mesh)
+        self.mesh = meshes.make_mesh(typed_config(settings).mesh)
         self.state, self.frozen = (
             jax.device_put(tree, meshes.tree_shardings(self.mesh, tree)) for tree in (state, frozen)
         )

@@ -85,7 +85,7 @@ def inputs():
 
 
 def _mesh(**sizes):
-    return sharding.make_mesh(sharding.MeshConfig(**sizes))
+    return meshes.make_mesh(meshes.MeshConfig(**sizes))
 
 
 def _assert_same(ours, theirs):

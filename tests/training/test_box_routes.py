@@ -213,8 +213,8 @@ def test_the_head_is_there_where_it_is_asked_for_and_trains_by_its_name(run_conf
     }
     assert not any("box_head" in map(str, path) for path, _ in nnx.to_flat_state(frozen))
     config.mesh.tensor = 2
-    mesh = sharding.make_mesh(typed_config(config).mesh, jax.devices()[:2])
-    assert jax.tree.leaves(sharding.tree_shardings(mesh, trainable))
+    mesh = meshes.make_mesh(typed_config(config).mesh, jax.devices()[:2])
+    assert jax.tree.leaves(meshes.tree_shardings(mesh, trainable))
 
 
 @pytest.mark.parametrize(
@@ -331,7 +331,7 @@ def test_the_report_of_a_model_with_a_box_head_is_of_its_text(run_config, source
     examples = dataclasses.replace(example_config(typed_config(config)), image_size=16, max_boxes=2)
     model = _small_model(tokenizer)
     model.box_head = BoxHead(32, nnx.Rngs(1))
-    mesh = sharding.make_mesh(typed_config(config).mesh, jax.devices()[:1])
+    mesh = meshes.make_mesh(typed_config(config).mesh, jax.devices()[:1])
     seen = []
 
     def report(examples, each_batch=lambda: seen.append(1)):

@@ -91,7 +91,7 @@ def test_every_device_reads_its_own_part_of_a_base_and_of_a_run(
 ):
     monkeypatch.setattr(meshes, "_FSDP_MIN_SIZE", 16)
     config.mesh.update(data=2, fsdp=2, tensor=2)
-    mesh = sharding.make_mesh(typed_config(config).mesh)
+    mesh = meshes.make_mesh(typed_config(config).mesh)
     directory, model = base
     run, reference = checkpoint.build_model(typed_config(_with_lora(config, directory)), mesh)
     _save_run(tmp_path / "run", config, run, reference, [0.5])
@@ -111,10 +111,10 @@ def test_every_device_reads_its_own_part_of_a_base_and_of_a_run(
 
 
 def test_every_device_draws_its_own_part_of_random_parameters(config, monkeypatch):
-    monkeypatch.setattr(sharding, "_FSDP_MIN_SIZE", 16)
+    monkeypatch.setattr(meshes, "_FSDP_MIN_SIZE", 16)
     alone, alone_reference = checkpoint.build_model(typed_config(config))
     config.mesh.update(data=2, fsdp=2, tensor=2)
-    mesh = sharding.make_mesh(typed_config(config).mesh)
+    mesh = meshes.make_mesh(typed_config(config).mesh)
     model, reference = checkpoint.build_model(typed_config(config), mesh)
     assert reference == alone_reference
     there, wanted = (flat_arrays(nnx.state(x)) for x in (model, alone))

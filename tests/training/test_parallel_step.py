@@ -89,12 +89,12 @@ def run(random_batch, monkeypatch):
         if not accumulate:
             config.training.accumulation_steps = 1
         config.mesh.update(sizes)
-        mesh = sharding.make_mesh(typed_config(config).mesh, jax.devices()[:devices])
+        mesh = meshes.make_mesh(typed_config(config).mesh, jax.devices()[:devices])
         graphdef, trainable, frozen = partition(_model(kind), config.trainable)
         frozen = step.cast_params(frozen, config.model.frozen_dtype)
         state = step.init_state(trainable, make_optimizer(typed_config(config).optimizer, STEPS))
-        state = jax.device_put(state, sharding.tree_shardings(mesh, state))
-        frozen = jax.device_put(frozen, sharding.tree_shardings(mesh, frozen))
+        state = jax.device_put(state, meshes.tree_shardings(mesh, state))
+        frozen = jax.device_put(frozen, meshes.tree_shardings(mesh, frozen))
         compiled = make_parallel_step(graphdef, typed_config(config), STEPS, mesh, state, frozen)
         before = _parameters(state)
         metrics, states = [], []

@@ -50,8 +50,8 @@ def test_adapters_are_trained_and_the_base_stays_what_it_was(dtype):
 def test_a_quantised_kernel_is_spread_over_the_mesh_as_the_kernel_would_be(dtype):
     stored = quantize_kernel(jnp.ones((2, 4 * TILE, 4 * TILE)), dtype)
     layer = {"mlp": {"gate_proj": {"kernel": stored}, "down_proj": {"kernel": stored}}}
-    mesh = sharding.make_mesh(sharding.MeshConfig(fsdp=2, tensor=2))
-    found = sharding.tree_shardings(mesh, {"decoder": layer})["decoder"]
+    mesh = meshes.make_mesh(meshes.MeshConfig(fsdp=2, tensor=2))
+    found = meshes.tree_shardings(mesh, {"decoder": layer})["decoder"]
     columns, rows = (found["mlp"][name]["kernel"] for name in ("gate_proj", "down_proj"))
     assert columns.codes.spec[2] == columns.scale.spec[2] == "tensor"
     assert rows.codes.spec[1] == "tensor"
@@ -62,7 +62,7 @@ def test_a_quantised_kernel_is_spread_over_the_mesh_as_the_kernel_would_be(dtype
 
 
 def test_a_magnitude_is_whole_on_every_device():
-    mesh = sharding.make_mesh(sharding.MeshConfig(tensor=2))
+    mesh = meshes.make_mesh(meshes.MeshConfig(tensor=2))
     lora = {"magnitude": jnp.ones((2, 8)), "a": jnp.ones((2, 8, 2)), "b": jnp.ones((2, 2, 8))}
     towers = {"decoder": {"q_proj": {"lora": lora}}, "vision": {"layers": {"fc1": {"lora": lora}}}}
     found = meshes.tree_shardings(mesh, towers)

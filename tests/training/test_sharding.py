@@ -24,7 +24,7 @@ from cxrjax.training.step import make_optimizer
 
 def _mesh(config, **sizes):
     config.mesh.update(sizes)
-    return sharding.make_mesh(typed_config(config).mesh)
+    return meshes.make_mesh(typed_config(config).mesh)
 
 
 def _abstract_model(preset):
@@ -172,18 +172,18 @@ def test_a_copy_of_the_model_lies_on_one_slice(run_config, monkeypatch):
         monkeypatch.setenv(name, value)
     slices = topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x2", num_slices=2)
     run_config.mesh.update(replica=2, fsdp=2, tensor=2)
-    mesh = sharding.make_mesh(typed_config(run_config).mesh, slices.devices)
+    mesh = meshes.make_mesh(typed_config(run_config).mesh, slices.devices)
     for replica, devices in enumerate(mesh.devices):
         assert {device.slice_index for device in devices.flat} == {replica}
     run_config.mesh.update(replica=1, data=2)
     with pytest.raises(UserError, match="replica=1 is not a multiple of the 2 slices"):
-        sharding.make_mesh(typed_config(run_config).mesh, slices.devices)
+        meshes.make_mesh(typed_config(run_config).mesh, slices.devices)
     # The four chips of a ring, in its order.
     run_config.mesh.update(data=1, fsdp=4, tensor=1)
     one = topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x2").devices
     ring = [
         device.coords[:2]
-        for device in sharding.make_mesh(typed_config(run_config).mesh, one).devices.flat
+        for device in meshes.make_mesh(typed_config(run_config).mesh, one).devices.flat
     ]
     for here, there in zip(ring, ring[1:] + ring[:1], strict=True):
         assert abs(here[0] - there[0]) + abs(here[1] - there[1]) == 1

@@ -20,15 +20,15 @@ def _one_step(config, model, batch, mesh):
     graphdef, trainable, frozen = partition(model, config.trainable)
     state = step.init_state(trainable, make_optimizer(typed_config(config).optimizer, 10))
     function = step.make_train_step(graphdef, typed_config(config), steps=10, mesh=mesh)
-    state = jax.device_put(state, sharding.tree_shardings(mesh, state))
-    frozen = jax.device_put(frozen, sharding.tree_shardings(mesh, frozen))
+    state = jax.device_put(state, meshes.tree_shardings(mesh, state))
+    frozen = jax.device_put(frozen, meshes.tree_shardings(mesh, frozen))
     compiled = step.compile_train_step(function, mesh, state, frozen)
     return compiled(state, frozen, meshes.put_batch(batch, mesh))
 
 
 def _mesh(config, devices=1, data=-1, fsdp=1, tensor=1):
     config.mesh.data, config.mesh.fsdp, config.mesh.tensor = data, fsdp, tensor
-    return sharding.make_mesh(typed_config(config).mesh, jax.devices()[:devices])
+    return meshes.make_mesh(typed_config(config).mesh, jax.devices()[:devices])
 
 
 def _gradients(state):

@@ -88,7 +88,7 @@ def test_a_chunk_of_logits_is_all_that_there_is_of_the_vocabulary():
 def _mesh(**sizes):
     config = default_config()
     config.mesh.update(sizes)
-    return sharding.make_mesh(typed_config(config).mesh, jax.devices()[:4])
+    return meshes.make_mesh(typed_config(config).mesh, jax.devices()[:4])
 
 
 @pytest.mark.parametrize(("sizes", "devices_seen"), [({"data": 4}, 1), ({"fsdp": 4}, 4)])

@@ -40,7 +40,7 @@ def test_nothing_is_known_of_other_models(run_config, tiny_model, random_batch):
 
 
 def test_the_peak_is_the_chips_or_what_the_configuration_says(run_config, monkeypatch):
-    mesh = sharding.make_mesh(typed_config(run_config).mesh)
+    mesh = meshes.make_mesh(typed_config(run_config).mesh)
     assert peak_flops(typed_config(run_config), mesh) is None  # a CPU
     run_config.training.peak_flops = 2e12
     assert peak_flops(typed_config(run_config), mesh) == 2e12 * len(jax.devices())
