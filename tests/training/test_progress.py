@@ -8,7 +8,7 @@ import pytest
 
 from cxrjax.distributed import meshes
 from cxrjax.models.flops import BatchShape, step_flops, total
-from cxrjax.training import utilization
+from cxrjax.training import progress
 from cxrjax.training.config_file import typed_config
 from cxrjax.training.observers import InputLimit
 from cxrjax.training.progress import (
@@ -56,7 +56,7 @@ def test_memory_of_devices_that_tell(monkeypatch):
         )
 
     devices = [device(2e9, 3e9), device(1e9, 4e9)]
-    monkeypatch.setattr(utilization.jax, "local_devices", lambda: devices)
+    monkeypatch.setattr(progress.jax, "local_devices", lambda: devices)
     assert memory_figures() == {"hbm_gb": 2.0, "hbm_peak_gb": 4.0}
 
 
