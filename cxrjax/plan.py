@@ -51,8 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # After the flags: --help stays quick.
     import jax
 
-    from cxrjax.planner import search, table
-    from cxrjax.planner.describe import describe
+    from cxrjax.planner import search
+    from cxrjax.planner.describe import describe, tables
     from cxrjax.planner.plans import KEPT, make_plan
     from cxrjax.training.config_file import load_config
 
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if flags.table:
         if flags.config or flags.topology or overrides:
             raise UserError("--table has recipes and slices of its own: no --config, no --topology")
-        print(table.tables(make, _log))
+        print(tables(make, _log))
         return
     for name in ("config", "topology"):
         if getattr(flags, name) is None:

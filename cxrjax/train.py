@@ -81,8 +81,7 @@ def train(
     from cxrjax.papers.benchmarks import CLOSED_CLASSES
     from cxrjax.training import checkpoint, loop
     from cxrjax.training.base_model import model_sizes, tokenizer_path
-    from cxrjax.training.data import make_mixture, open_tokenizer, open_training
-    from cxrjax.training.features import make_features
+    from cxrjax.training.data import make_features, make_mixture, open_tokenizer, open_training
     from cxrjax.training.workdir import make_writable
 
     mesh = meshes.make_mesh(config.mesh)

@@ -14,8 +14,15 @@ from cxrjax.files import read_json_object
 from cxrjax.models import presets
 from cxrjax.models.flops import Flops, step_flops, total
 from cxrjax.models.layers import recomputes
-from cxrjax.planner import formula, hlo, program
-from cxrjax.planner.estimate import StepEstimate, mfu, roofline
+from cxrjax.planner import hlo, program
+from cxrjax.planner.estimate import (
+    Guess,
+    StepEstimate,
+    abstract_mesh,
+    by_formula,
+    mfu,
+    roofline,
+)
 from cxrjax.training import checkpoint
 from cxrjax.training.config import ExperimentConfig
 from cxrjax.training.workdir import make_writable, write_json
@@ -81,7 +88,7 @@ class Plan:
     topology: Topology
     flops: dict[str, Flops]
     measured: Measured | None
-    guess: formula.Guess | None
+    guess: Guess | None
     decode: Measured | None = None
 
     @property
@@ -213,9 +220,7 @@ def make_plan(
         loc_loss=_loc_loss(config),
     )
     # What training refuses is told at once.
-    presets.check_heads_divide(
-        formula.abstract_mesh(config, topology).shape["tensor"], model.config
-    )
+    presets.check_heads_divide(abstract_mesh(config, topology).shape["tensor"], model.config)
     measured = answered = None
     if topology.chip.kind == "tpu" and compiled:
         devices = program.tpu_devices(topology)
@@ -231,7 +236,7 @@ def make_plan(
             else:
                 log_line(f"{topology.name}: no figures of the decode loop are kept")
     if measured is None:
-        guess = formula.guess(config, inputs, model.config, shape, total(flops), topology)
+        guess = by_formula(config, inputs, model.config, shape, total(flops), topology)
         return Plan(config, topology, flops, None, guess)
     return Plan(config, topology, flops, measured, None, answered)
 

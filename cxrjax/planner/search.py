@@ -9,7 +9,7 @@ from cxrjax.distributed.hardware import Topology
 from cxrjax.distributed.meshes import MeshConfig
 from cxrjax.errors import UserError
 from cxrjax.models.layers import REMAT
-from cxrjax.planner import formula
+from cxrjax.planner.estimate import abstract_mesh
 from cxrjax.planner.plans import Plan
 from cxrjax.training.config import ExperimentConfig
 
@@ -48,7 +48,7 @@ def find_batch(
         The plan of the largest batch found to fit, None where none was; and that of the smallest
         found not to.
     """
-    mesh = formula.abstract_mesh(config, topology)
+    mesh = abstract_mesh(config, topology)
     shards = math.prod(mesh.shape[axis] for axis in meshes.BATCH_AXES)
     unit = shards * config.training.accumulation_steps
     made: dict[int, Plan] = {}

@@ -11,7 +11,7 @@ from cxrjax.distributed import meshes
 from cxrjax.distributed.hardware import GIB, parse_topology
 from cxrjax.errors import UserError
 from cxrjax.models.flops import Flops
-from cxrjax.planner import formula, plans, program, search, table
+from cxrjax.planner import describe, estimate, plans, program, search
 from cxrjax.planner.estimate import StepEstimate, collective_seconds, roofline
 from cxrjax.planner.hlo import Collective, Program, Work
 from cxrjax.planner.plans import Measured, Plan, make_plan
@@ -133,12 +133,12 @@ def test_arguments_by_formula_are_those_of_the_shardings():
     config = load_config(VINDR, ["--config.mesh.fsdp=4", "--config.training.batch_questions=32"])
     topology = parse_topology("v5e-8")
     inputs = step_inputs(config)
-    mesh = formula.abstract_mesh(config, topology)
+    mesh = estimate.abstract_mesh(config, topology)
     assert mesh.shape["data"] == 2 and mesh.shape["fsdp"] == 4
-    whole = formula._bytes(None, inputs.frozen)
-    cut = formula._bytes(mesh, inputs.frozen)
+    whole = estimate._bytes(None, inputs.frozen)
+    cut = estimate._bytes(mesh, inputs.frozen)
     assert whole / 4 <= cut < whole / 4 * 1.01  # what stays whole is small
-    assert formula._bytes(mesh, inputs.frozen, over=("tensor",)) == whole
+    assert estimate._bytes(mesh, inputs.frozen, over=("tensor",)) == whole
     assert set(mesh.shape) == set(meshes.AXES)
 
 
@@ -180,7 +180,7 @@ def _fake(slope, base=4 * GIB, limit=16 * GIB):
         made.append(config.batch_images)
         peak = int(base + slope * made[-1])
         memory = Memory(base, 0, 0, peak - base, peak)
-        guess = formula.Guess(memory, {}, StepEstimate(1.0, 1.0, 0.0, 0.0))
+        guess = estimate.Guess(memory, {}, StepEstimate(1.0, 1.0, 0.0, 0.0))
         return Plan(config, parse_topology("v5e-8"), {"all": Flops(1.0)}, None, guess)
 
     return plan, made
@@ -232,9 +232,9 @@ def test_table_says_who_says_what_and_compares_no_formula_with_a_compiler(monkey
             return _compiled(topology, config, 10**6 * topology.chips)
         return make_plan(config, topology, compiled=False)
 
-    monkeypatch.setattr(table, "RECIPES", table.RECIPES[:1])
+    monkeypatch.setattr(describe, "RECIPES", describe.RECIPES[:1])
     told = []
-    tabled = table.tables(plan, told.append)
+    tabled = describe.tables(plan, told.append)
     rows, scaling = (part.splitlines()[2:] for part in tabled.split("\n\n"))
     assert len(told) == len(rows) == 6
     for row in rows:
