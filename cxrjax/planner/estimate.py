@@ -3,8 +3,8 @@
 `roofline` goes over the instructions of a compiled program. An estimate, and a friendly one: each
 instruction takes what its products need at the published rate or what its memory traffic needs at
 the published bandwidth, whichever is more; nothing is lost between them. Real programs reach part
-of it. `by_formula` has memory, traffic and collectives by formula, good to some tens of percent: for
-GPUs, and to choose which meshes are worth compiling.
+of it. `by_formula` has memory, traffic and collectives by formula, good to some tens of percent:
+for GPUs, and to choose which meshes are worth compiling.
 """
 
 import dataclasses

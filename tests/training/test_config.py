@@ -47,7 +47,7 @@ def _valid():
 
 
 def test_defaults_are_valid_once_batch_and_length_are_given():
-    validate(_valid())
+    validate(typed_config(_valid()))
 
 
 def test_variant_and_overrides(spec):
