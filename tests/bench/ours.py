@@ -27,8 +27,7 @@ from cxrjax.models import LoRAConfig, apply_lora, partition
 from cxrjax.models.hf_import import make_model, open_checkpoint, read_config, read_parameters
 from cxrjax.models.hf_layout import vlm_config
 from cxrjax.models.presets import IMAGE
-from cxrjax.training.config import default_config
-from cxrjax.training.config_file import typed_config
+from cxrjax.training.config import ExperimentConfig, OptimizerConfig, TrainingConfig
 from cxrjax.training.step import compile_train_step, init_state, make_optimizer, make_train_step
 
 
@@ -43,16 +42,16 @@ class Ours:
         self.load_seconds = time.perf_counter() - start
         self.shape = shape
         model = make_model(config, arrays, share=share, unroll=True)
-        settings = default_config()
-        settings.training.lambda_box = 0.0
-        settings.optimizer.clip_norm = 0.0
+        settings = ExperimentConfig(
+            training=TrainingConfig(lambda_box=0.0), optimizer=OptimizerConfig(clip_norm=0.0)
+        )
         lora = LoRAConfig(
             LORA_RANK, LORA_ALPHA, targets=(f"decoder/layers/attn/({'|'.join(LORA_PARTS)})",)
         )
         apply_lora(model, lora, nnx.Rngs(0))
         self.graphdef, trainable, frozen = partition(model, ("/lora/",))
-        state = init_state(trainable, make_optimizer(typed_config(settings).optimizer, 1000))
-        self.mesh = meshes.make_mesh(typed_config(settings).mesh)
+        state = init_state(trainable, make_optimizer(settings.optimizer, 1000))
+        self.mesh = meshes.make_mesh(settings.mesh)
         self.state, self.frozen = (
             jax.device_put(tree, meshes.tree_shardings(self.mesh, tree)) for tree in (state, frozen)
         )
