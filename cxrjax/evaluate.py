@@ -60,7 +60,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def system_name(flags: argparse.Namespace) -> str:
-    """What tables call the model: by its folder, or by what it is shown in place of the image."""
+    """The model's name in tables: its folder, or what it is shown in place of the image."""
     if flags.image != "shown":
         return flags.image
     return (flags.workdir or flags.checkpoint).resolve().name

@@ -49,7 +49,7 @@ class StepEstimate:
 
 
 def roofline(program: Program, topology: Topology, needed_flops: float = 0.0) -> StepEstimate:
-    """Of a program that runs on every chip of a slice.
+    """Estimates the time of a program that runs on every chip of a slice.
 
     Collectives that are begun and awaited apart run beside the work; the others stop it.
 
@@ -77,7 +77,7 @@ def roofline(program: Program, topology: Topology, needed_flops: float = 0.0) ->
 
 
 def collective_seconds(sent_bytes: float, group: int, topology: Topology) -> float:
-    """Of one collective in which a chip sends so many bytes to its neighbours.
+    """Estimates the time of a collective in which a chip sends so many bytes to its neighbours.
 
     All of a chip's links send at a time, as rings along each side of the torus do. A group of
     fewer chips than the slice has is taken to lie as squarely as the slice does.
@@ -94,7 +94,7 @@ def mfu(model_flops: float, seconds: float, chip: Chip, chips: int) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class Guess:
-    """Of one chip and step. `collectives`: bytes of arrays gathered or summed, by kind."""
+    """Figures of one chip and step; `collectives`: bytes of arrays gathered or summed, by kind."""
 
     memory: Memory
     collectives: dict[str, float]
@@ -109,7 +109,7 @@ def by_formula(
     flops: Flops,
     topology: Topology,
 ) -> Guess:
-    """What a step takes on a slice, without a program.
+    """Estimates what a step takes on a slice, without a program.
 
     Raises:
         UserError: the mesh does not fit the slice.
@@ -154,7 +154,7 @@ def _shards(mesh: Any) -> int:
 
 
 def _bytes(mesh: Any, tree: Any, over: tuple[str, ...] = meshes.AXES) -> int:
-    """Of a tree of shapes, on one device; cut along the axes `over` alone."""
+    """Bytes of a tree of shapes on one device, cut along the axes `over` alone."""
     if mesh is None:
         return sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(tree))
     total = 0

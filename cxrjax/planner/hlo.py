@@ -60,7 +60,7 @@ class Work:
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """What `read_program` found.
+    """The result of `read_program`.
 
     Attributes:
         work: of every instruction that runs on its own; matrix products of fused ones counted in.
@@ -91,7 +91,7 @@ class Program:
 
     @property
     def sent_bytes(self) -> float:
-        """What a chip sends for them: rings add (n - 1) / n of the array for each of two rounds."""
+        """Bytes that a chip sends: rings add (n - 1) / n of the array for each of two rounds."""
         return sum(one.times * one.sent_bytes for one in self.collectives)
 
 
@@ -189,7 +189,7 @@ class _Reader:
         return max(0, math.ceil((bound - start) / self._counter_step(called["body"], index)))
 
     def _counter_step(self, body: str, index: int) -> int:
-        """What a round adds to the counter: 2 where the compiler has unrolled a loop by two."""
+        """Increment of the counter: 2 where the compiler has unrolled a loop by two."""
         inside = self.computations[body]
         root = next(one for one in inside.values() if one.is_root)
         made = _through(inside, root.operands[index])
@@ -234,7 +234,7 @@ class _Reader:
         return _constant(_through(computation, made.operands[index]))
 
     def _wrapped_collective(self, instruction: Instruction) -> str | None:
-        """Of an async wrapper, or of a fusion around a collective.
+        """The kind of collective within an async wrapper or a fusion.
 
         TPUs write a reduce-scatter as a fusion of an all-reduce and of the slices that are kept.
         """
@@ -286,7 +286,7 @@ class _Reader:
         self.collectives.append(Collective(kind, times, whole, group, sent, overlapped))
 
     def _flops(self, computation: dict[str, Instruction], instruction: Instruction) -> float:
-        """Of the products in an instruction and in what it fuses."""
+        """Operations of the products in an instruction and in what it fuses."""
         opcode = instruction.opcode
         if opcode == "dot":
             left = computation[instruction.operands[0]].arrays[0].shape
@@ -392,7 +392,7 @@ class _Reader:
 
 
 def _keeps_slices(computation: dict[str, Instruction], summed: Instruction) -> bool:
-    """Whether nothing but slices of a sum leaves a fused computation."""
+    """Says whether nothing but slices of a sum leaves a fused computation."""
     parts = {summed.name}
     parts |= {
         one.name

@@ -172,7 +172,7 @@ def collective_kind(opcode: str) -> str | None:
 
 
 def place_in_chain(fused: Iterable[Instruction]) -> str | None:
-    """Of what a fusion holds: `start`, `step` or `done` of a collective that is overlapped.
+    """Place of a fusion in an overlapped collective: `start`, `step` or `done`.
 
     TPUs cut such a collective into a chain of fusions, all of which name it; the steps between its
     start and its end do other work meanwhile. None: no part of a chain.

@@ -37,7 +37,7 @@ _FLAGS = ("LIBTPU_INIT_ARGS", "XLA_FLAGS")
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """What compiling a program gave.
+    """Figures of a compiled program.
 
     Attributes:
         memory: None where the program does not fit.
@@ -246,7 +246,7 @@ def _loc_loss(config: ExperimentConfig) -> bool:
 
 
 def _file_of(lowered: Any, topology: Topology, kept: Path | None) -> Path | None:
-    """Where the figures of a program are kept, by all that decides them."""
+    """The file that keeps the figures of a program, named by all that decides them."""
     if kept is None:
         return None
     versions = [importlib.metadata.version(name) for name in ("jax", "jaxlib", "libtpu")]

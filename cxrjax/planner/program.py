@@ -71,7 +71,7 @@ class Memory:
 
 
 class StepInputs(NamedTuple):
-    """What the step of a configuration is compiled for; shapes, no arrays."""
+    """Arguments that a step is compiled for; shapes, no arrays."""
 
     graphdef: Any
     state: step.TrainState

@@ -69,7 +69,7 @@ def find_batch(
 
 
 def _next(made: dict[int, Plan], good: int, bad: int | None) -> int:
-    """What to try after these plans: where the line meets the limit, between what is known."""
+    """The next batch to try: where the line meets the limit, between what is known."""
     peaks = sorted(
         (units, plan.memory.peak if plan.memory else (plan.measured and plan.measured.needed) or 0)
         for units, plan in made.items()

@@ -99,7 +99,7 @@ def _adapter_scales(model: VLM) -> dict[str, Any]:
 
 
 def adapter_reference(config: ExperimentConfig) -> dict[str, Any]:
-    """What must be the same for adapters to mean the same."""
+    """Settings that must be the same for adapters to mean the same."""
     if config.lora.rank == 0:
         return {}
     keys = ("rank", "alpha", "use_rslora", "rank_pattern", "alpha_pattern")

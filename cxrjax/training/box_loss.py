@@ -42,7 +42,7 @@ XYXY = ("x_min", "y_min", "x_max", "y_max")
 
 
 class Coordinates(NamedTuple):
-    """What a model says of the four coordinates of boxes, xyxy, fractions of its input.
+    """The four coordinates of boxes as a model says them, xyxy, fractions of its input.
 
     Attributes:
         expected: expectation of each.
@@ -63,7 +63,7 @@ class Coordinates(NamedTuple):
 
 @struct.dataclass
 class BoxSums:
-    """What is told of boxes: sums over questions with boxes of the mean over the question's boxes.
+    """Reported sums over questions with boxes, each of the mean over the question's boxes.
 
     Attributes:
         giou: 1 - GIoU of the expected box; one with swapped corners has no area.
@@ -159,7 +159,7 @@ def box_sums(
 def coordinates_of_bins(
     loc_logits: Float[Array, "*batch 4 1024"], target: Float[ArrayLike, "*batch 4"]
 ) -> Coordinates:
-    """Of distributions over the bins, temperature 1; each bin is its centre."""
+    """Reads distributions over the bins, temperature 1; each bin is its centre."""
     centers = jnp.asarray(paligemma.bin_centers(), loc_logits.dtype)
     probability = jax.nn.softmax(loc_logits, axis=-1)
     away = jnp.abs(centers - target[..., None].astype(loc_logits.dtype))
@@ -182,7 +182,7 @@ def coordinates_of_digits(
     scale: Float[ArrayLike, "*batch 4"],
     offset: Float[ArrayLike, "*batch 4"],
 ) -> Coordinates:
-    """Of distributions over the digits of each place, the earlier digits being the target's.
+    """Reads distributions over the digits of each place, the earlier digits being the target's.
 
     A number's distance is the sum of its places'; it is near where no place alone takes it away;
     its likeliest value and its median are those of each place.
@@ -215,7 +215,7 @@ def coordinates_of_digits(
 def coordinates_of_points(
     predicted: Float[ArrayLike, "*batch 4"], target: Float[ArrayLike, "*batch 4"]
 ) -> Coordinates:
-    """Of a regressed box, which says nothing of its own doubt."""
+    """Reads a regressed box, which says nothing of its own doubt."""
     away = jnp.abs(predicted - target)
     near = (away <= NEAR).astype(predicted.dtype)
     return Coordinates(predicted, away, near, jnp.zeros_like(predicted), predicted, predicted)

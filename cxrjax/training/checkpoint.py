@@ -236,7 +236,7 @@ def read_config(workdir: Path) -> ExperimentConfig:
 
 
 def check_same_run(workdir: Path, config: ExperimentConfig) -> None:
-    """Whether a configuration may resume the run in a workdir.
+    """Checks that a configuration may resume the run in a workdir.
 
     Raises:
         UserError: names every key that differs and decides what is learnt.
@@ -261,7 +261,7 @@ def _is_free_of_source(key: str) -> bool:
 
 
 def check_same_base(workdir: Path, saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Whether frozen parameters and adapters are those a run's checkpoints belong to.
+    """Checks that frozen parameters and adapters are those of a run's checkpoints.
 
     Raises:
         UserError: they are not.

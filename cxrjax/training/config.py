@@ -263,12 +263,12 @@ class ExperimentConfig:
 
     @property
     def box_route(self) -> BoxRoute:
-        """How the loss reaches boxes, 'auto' resolved."""
+        """The loss's way to boxes, 'auto' resolved."""
         return resolve_box_route(self.training.box_route, self.data.codec)
 
     @property
     def train_files(self) -> list[str]:
-        """What a run trains on: data.train, or what each source of the mixture has in its place."""
+        """Files that a run trains on: data.train, or those of the mixture's sources."""
         files = [source.train for source in self.mixture.sources.values()] or [self.data.train]
         return [file for file in files if file]
 
@@ -342,7 +342,7 @@ def flatten(nested: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def default_config() -> "ConfigDict":
-    """What every configuration file starts from, locked: unknown keys raise."""
+    """The ConfigDict that configuration files start from, locked: unknown keys raise."""
     return _config_dict(ExperimentConfig).lock()
 
 

@@ -2,8 +2,11 @@
 
 import dataclasses
 import difflib
+import functools
 import re
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cxrjax.decoding.strategy import read_strategy
@@ -286,46 +289,17 @@ def _check_mixture(config: ExperimentConfig) -> None:
         )
 
 
-# What other trainers call some keys: nearest by letters, optimizer.lr would be optimizer.b2.
-_ALSO_CALLED = {
-    "lr": "optimizer.learning_rate",
-    "wd": "optimizer.weight_decay",
-    "warmup": "optimizer.warmup_steps",
-    "num_warmup_steps": "optimizer.warmup_steps",
-    "lr_scheduler": "optimizer.schedule",
-    "lr_scheduler_type": "optimizer.schedule",
-    "scheduler": "optimizer.schedule",
-    "beta1": "optimizer.b1",
-    "beta2": "optimizer.b2",
-    "max_grad_norm": "optimizer.clip_norm",
-    "grad_clip": "optimizer.clip_norm",
-    "batch_size": "training.batch_images",
-    "global_batch_size": "training.batch_images",
-    "gradient_accumulation_steps": "training.accumulation_steps",
-    "grad_accum": "training.accumulation_steps",
-    "max_steps": "training.steps",
-    "total_steps": "training.steps",
-    "num_epochs": "training.epochs",
-    "num_train_epochs": "training.epochs",
-    "save_steps": "training.checkpoint_every",
-    "eval_steps": "training.eval_every",
-    "logging_steps": "training.log_every",
-    "r": "lora.rank",
-    "lora_r": "lora.rank",
-    "lora_alpha": "lora.alpha",
-    "lora_dropout": "lora.dropout",
-    "target_modules": "lora.targets",
-    "num_workers": "data.workers",
-    "max_new_tokens": "decoding.max_answer_tokens",
-    "num_beams": "decoding.beams",
-    "checkpoint": "model.init_from",
-    "pretrained": "model.init_from",
-}
+@functools.cache
+def other_names() -> dict[str, str]:
+    """Names that other trainers give some keys -> the key."""
+    file = Path(__file__).with_name("other_names.toml")
+    keys = tomllib.loads(file.read_text(encoding="utf-8"))
+    return {name: key for key, names in keys.items() for name in names}
 
 
 def unknown_key(key: str) -> str:
-    """What to say about a key that does not exist, dotted or bare."""
-    if meant := _ALSO_CALLED.get(key.rpartition(".")[2]):
+    """The message about a key that does not exist, dotted or bare."""
+    if meant := other_names().get(key.rpartition(".")[2]):
         return f"unknown configuration key {key!r}; did you mean {meant!r}?"
     known = dict(zip(_DEFAULTS, _DEFAULTS, strict=True))
     if key.startswith(SOURCES):

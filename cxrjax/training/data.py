@@ -74,7 +74,7 @@ def open_training(
 def make_mixture(
     config: ExperimentConfig, sources: Mapping[str, QuestionSource], features: Features
 ) -> Mixture:
-    """What `open_training` gave, each source with its own examples and share."""
+    """The sources of `open_training`, each with its own examples and share."""
     own = {name: config.of_source(name) if name else config for name in sources}
     settings = config.mixture.sources
     parts = [
@@ -134,7 +134,6 @@ def open_records(
 
 
 def _why_none(check: RecordCheck, findings: Collection[str]) -> str:
-    """What left the records of a file out, the first of those that were set aside among them."""
     if not check.quality.entries:
         return f"none asks about data.findings={tuple(findings)}"
     first = check.quality.entries[0]
@@ -180,7 +179,7 @@ def training_examples(
 
 
 def example_config(config: ExperimentConfig) -> ExampleConfig:
-    """How records become examples for the configured model.
+    """Settings that make examples of records for the configured model.
 
     Raises:
         UserError: the model takes no images.

@@ -193,7 +193,6 @@ def _compiled_values(config: ExperimentConfig) -> dict[str, Any]:
 
 
 def _shapes(batch: Any) -> list[str]:
-    """Of a batch's arrays, and what of it is static."""
     leaves, tree = jax.tree.flatten(batch)
     return [str(tree), *(f"{x.dtype}{list(x.shape)}" for x in leaves)]
 

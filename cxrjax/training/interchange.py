@@ -72,7 +72,7 @@ _TOKENIZERS = (TOKENIZER_FILE, TOKENIZER_JSON)
 
 
 def kind_of(source: str | Path) -> Kind:
-    """What a path holds.
+    """Tells what a path holds.
 
     Raises:
         UserError: nothing that can be converted.
@@ -297,7 +297,7 @@ def _sizes(config: Mapping[str, Any], where: str, tokenizer: Tokenizer) -> VLMCo
 
 
 def _settings(sizes: VLMConfig) -> ExperimentConfig:
-    """How a model of this kind wants to be asked, as far as its family says."""
+    """Settings by which a model of this kind wants to be asked, as far as its family says."""
     preset = preset_of(sizes)
     if sizes.decoder.prefix_attention == "causal":
         # Gemma 3 and MedGemma: conversations; sharing the image's tokens changes nothing; boxes in

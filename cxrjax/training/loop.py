@@ -82,7 +82,7 @@ class BatchIterator(Protocol):
 
 @dataclasses.dataclass
 class TrainingData:
-    """What a run learns from.
+    """Data of a run.
 
     Attributes:
         batches: this host's rows of every batch, from the first one on.
@@ -99,7 +99,7 @@ class TrainingData:
 
 
 class Start(NamedTuple):
-    """What a run begins with.
+    """Beginning of a run.
 
     Attributes:
         model, base: from `checkpoint.build_model`.
@@ -325,7 +325,7 @@ class _InFlight(NamedTuple):
 
 @dataclasses.dataclass
 class _Loop:
-    """What stays the same from step to step, and the steps in flight."""
+    """The loop: what stays the same from step to step, and the steps in flight."""
 
     settings: TrainingConfig
     workdir: Path

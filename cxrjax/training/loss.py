@@ -43,7 +43,7 @@ from cxrjax.training.chunked_sums import sum_in_chunks
 
 @runtime_checkable
 class AnswerModel(Protocol):
-    """What the loss needs of a model: see `cxrjax.models.VLM`."""
+    """A model as the loss needs it: see `cxrjax.models.VLM`."""
 
     def __call__(
         self,
@@ -65,7 +65,7 @@ class AnswerModel(Protocol):
 
 
 class Denominators(NamedTuple):
-    """What the sums of a whole batch are divided by, float32 scalars.
+    """Divisors of the sums of a whole batch, float32 scalars.
 
     Attributes:
         tokens: answer tokens.
@@ -165,7 +165,7 @@ def multitask_loss(
 
 
 def read_coordinates(model: AnswerModel, batch: Batch, route: BoxRoute) -> Coordinates:
-    """What a model's answer says of the coordinates of a batch's boxes, teacher-forced.
+    """Coordinates of a batch's boxes as a model's answer says them, teacher-forced.
 
     Args:
         route: `loc` or `digits`, how the answer writes them.
@@ -247,7 +247,7 @@ def _box_sums(
 
 
 def _box_weights(batch: Batch) -> Float[Array, "B Q K"]:
-    """What each box counts: a question's weights sum to 1."""
+    """The weight of each box: a question's weights sum to 1."""
     mask = jnp.asarray(batch.box_mask)
     return mask / jnp.maximum(jnp.sum(mask, axis=-1, keepdims=True), 1)
 

@@ -134,7 +134,7 @@ def write_figures(
 
 
 def step_figures(found: StepMetrics) -> dict[str, float]:
-    """What a step tells of itself by name: sums divided by counts; NaN where a count is 0."""
+    """Figures of a step by name: sums divided by counts; NaN where a count is 0."""
     from clu import metrics  # not at the top: a step runs without it
 
     # Divided on the host: on the device it would queue behind the steps dispatched since.

@@ -39,7 +39,7 @@ class StepTimes(NamedTuple):
 
     @property
     def total(self) -> float:
-        """From the end of the step before to the end of this one."""
+        """Time from the end of the step before to the end of this one."""
         return self.device + self.data_wait + self.host
 
     def plus(self, other: "StepTimes") -> "StepTimes":
@@ -65,7 +65,7 @@ class FinishedStep(NamedTuple):
 
 
 class Observer:
-    """What a run tells; an observer overrides what it wants to hear."""
+    """Base of observers: each overrides what it wants to hear."""
 
     def on_start(self, saved: Mapping[str, Any]) -> None:
         """Before the first step: the states that a checkpoint holds; empty in a new run."""
@@ -90,13 +90,13 @@ class Observer:
         """A step whose figures are logged; adds some. All processes come here together."""
 
     def on_restart_of_clock(self) -> None:
-        """What was done since the last step, such as an evaluation, is no step's time."""
+        """Time since the last step, as of an evaluation, is no step's."""
 
     def on_evaluation(self, step: int, figures: Mapping[str, float | None]) -> None:
         """An evaluation has ended."""
 
     def state(self) -> Mapping[str, Any]:
-        """What `on_start` wants back when the run is resumed; all processes come here together."""
+        """State that `on_start` gets back on a resume; all processes come here together."""
         return {}
 
     def close(self) -> None:
@@ -349,7 +349,7 @@ class SwappedCorners(Observer):
 
 
 def swapped_line(share: float) -> str:
-    """What is said of a share above `SWAPPED_LIMIT`."""
+    """The warning about a share above `SWAPPED_LIMIT`."""
     return (
         f"warning: {share:.1%} of expected boxes have swapped corners (`python -m "
         "cxrjax.tools.coordinates` shows where)"

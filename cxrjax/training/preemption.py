@@ -66,7 +66,7 @@ class Preemption:
 
     @property
     def requested(self) -> bool:
-        """Whether this process was told to stop."""
+        """Says whether this process was told to stop."""
         return self._first is not None
 
     @property
@@ -84,7 +84,7 @@ class Preemption:
             self._deferred = self._several
 
     def reached(self, step: int) -> bool:
-        """Whether to save and leave after this step; all processes hear the same of it."""
+        """Says whether to save and leave after this step, the same to all processes."""
         if jax.process_count() > 1:
             return bool(multihost_utils.reached_preemption_sync_point(step))
         return self.requested
@@ -126,7 +126,7 @@ class Preemption:
 
 
 def _take_jax_handler() -> Callable[[], Any] | None:
-    """What JAX's preemption service does at SIGTERM; its handler is taken out.
+    """Takes out the SIGTERM handler of JAX's preemption service, and returns it.
 
     It is a C handler, which Python cannot hand back, and Python's own takes its place.
     """

@@ -71,7 +71,7 @@ class StepClock:
         self._last_end = now()
 
     def restart(self) -> None:
-        """What was done since the last step's end (an evaluation, say) belongs to no step."""
+        """Lets time since the last step's end (an evaluation, say) belong to no step."""
         self._last_end = self._now()
 
     @contextlib.contextmanager
@@ -113,7 +113,7 @@ class StepClock:
 
 
 class Load(NamedTuple):
-    """What there is in a batch of this host; padding and empty slots are not counted.
+    """Contents of a batch of this host; padding and empty slots are not counted.
 
     Attributes:
         images: that have a question.
@@ -162,7 +162,7 @@ class StepFlops:
         self._known: dict[BatchShape, tuple[float, float]] = {}
 
     def of(self, batch: Batch, answer_tokens: int) -> float | None:
-        """Of the step over all processes; None where the model is no VLM.
+        """Operations of the step over all processes; None where the model is no VLM.
 
         Args:
             batch: this process's rows.

@@ -97,7 +97,7 @@ def make_optimizer(config: OptimizerConfig, steps: int) -> optax.GradientTransfo
 
 @struct.dataclass
 class TrainState:
-    """What a step changes.
+    """State that a step changes.
 
     Attributes:
         step: updates made so far, int32.
@@ -112,7 +112,7 @@ class TrainState:
 
 @struct.dataclass
 class StepMetrics:
-    """What a step tells of itself.
+    """Reported sums of a step.
 
     Attributes:
         loss: the whole batch's, as it was before the update.

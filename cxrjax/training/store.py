@@ -294,7 +294,7 @@ def _refuse_in_all(problem: str | None) -> None:
 
 
 def _steps(workdir: Path) -> list[int]:
-    """Of checkpoints that were written to their end."""
+    """Steps of the checkpoints that were written to their end."""
     directory = workdir / DIRECTORY
     found = directory.iterdir() if directory.is_dir() else ()
     return sorted(int(path.name) for path in found if path.name.isdigit())
@@ -306,7 +306,7 @@ def flat_arrays(tree: Any) -> dict[str, Any]:
 
 
 def abstract_arrays(tree: Any) -> dict[str, jax.ShapeDtypeStruct]:
-    """What to restore: shapes, dtypes and shardings of `flat_arrays(tree)`."""
+    """Shapes, dtypes and shardings of `flat_arrays(tree)`, to be restored."""
     return {
         name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=getattr(leaf, "sharding", None))
         for name, leaf in flat_arrays(tree).items()
@@ -343,7 +343,7 @@ def write_checksums(directory: Path) -> None:
 
 
 def find_damage(directory: Path, parts: Iterable[str] | None = None) -> str | None:
-    """What is wrong with the files of a directory that `write_checksums` has seen; None: nothing.
+    """Finds damage in the files of a directory that `write_checksums` has seen; None: there is none.
 
     Args:
         parts: look only at what lies in these of its folders.

@@ -57,7 +57,7 @@ def make_writable(directory: Path, flag: str = "--workdir") -> None:
 
 
 def check_present(workdir: Path, file: str) -> None:
-    """Whether the workdir is still the one with this file, before more is written to it.
+    """Checks that the workdir is still the one with this file, before more is written to it.
 
     Raises:
         UserError: it was removed, renamed or unmounted under the run.
@@ -92,7 +92,7 @@ def storage_errors(what: str) -> Iterator[None]:
 
 
 def _reason(error: BaseException | None) -> str | None:
-    """What the operating system said, at the root of an error; None: it has another root."""
+    """The operating system's words at the root of an error; None: it has another root."""
     while error is not None and not isinstance(error, UserError):
         if isinstance(error, OSError):
             return error.strerror or str(error)
@@ -126,7 +126,7 @@ class _NotOfWriters(logging.Filter):
 
 
 class _NotOfLateWrites:
-    """Of several arrays that cannot be written, the later ones find no loop that would listen."""
+    """Hides late failures: of several arrays, the later ones find no loop that would listen."""
 
     def __init__(self, show: Callable[[Any], object]) -> None:
         self._show = show

@@ -9,7 +9,7 @@ import pytest
 
 from cxrjax.errors import UserError
 from cxrjax.training.config import ExperimentConfig, default_config, flatten
-from cxrjax.training.config_file import _ALSO_CALLED, load_config, typed_config, validate
+from cxrjax.training.config_file import load_config, other_names, typed_config, validate
 
 _ROOT = Path(__file__).parents[2]
 _FILE = '''
@@ -194,8 +194,8 @@ def test_an_override_can_empty_a_key(spec):
 
 def test_what_other_trainers_call_keys_leads_to_keys_that_exist():
     known = flatten(ExperimentConfig().to_json())
-    assert set(_ALSO_CALLED.values()) <= set(known)
-    assert not set(_ALSO_CALLED) & {key.rpartition(".")[2] for key in known}
+    assert set(other_names().values()) <= set(known)
+    assert not set(other_names()) & {key.rpartition(".")[2] for key in known}
 
 
 _READS = """
