@@ -343,7 +343,7 @@ def write_checksums(directory: Path) -> None:
 
 
 def find_damage(directory: Path, parts: Iterable[str] | None = None) -> str | None:
-    """Finds damage in the files of a directory that `write_checksums` has seen; None: there is none.
+    """Finds damage in the files that `write_checksums` has seen in a directory; None: none.
 
     Args:
         parts: look only at what lies in these of its folders.
