@@ -50,7 +50,7 @@ def test_command_lines_change_single_keys():
         "--config.mixture.sources.gemex.train=x.jsonl",
     ]
     config = load_config(f"{_CONFIG}:tiny", words)
-    assert config.mixture.sources.vindr.weight == 2.5
+    assert config.mixture.sources["vindr"].weight == 2.5
     assert config.of_source("gemex").data.train == "x.jsonl"
 
 
@@ -92,10 +92,10 @@ def test_a_temperature_goes_with_sizes_and_the_default_with_weights():
 
 def test_what_a_source_says_can_be_emptied():
     words = [f"--config.mixture.sources.vindr.{word}" for word in ("prompt=detect", "codec=None")]
-    vindr = load_config(f"{_CONFIG}:tiny", words).mixture.sources.vindr
+    vindr = load_config(f"{_CONFIG}:tiny", words).mixture.sources["vindr"]
     assert (vindr.prompt, vindr.codec) == ("detect", None)
     words = [*words, "--config.mixture.sources.vindr.prompt=None"]
-    assert load_config(f"{_CONFIG}:tiny", words).mixture.sources.vindr.prompt is None
+    assert load_config(f"{_CONFIG}:tiny", words).mixture.sources["vindr"].prompt is None
 
 
 def test_contradictions_are_refused():
