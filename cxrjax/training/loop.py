@@ -239,16 +239,9 @@ def train(
     observers: list[Observer] = [
         watchdog,
         Progress(data.steps, peak_flops(config, mesh), step_flops, log_line),
-        InputLimit(config, log_line),
-        SwappedCorners(data.steps, log_line),
-        SetAsideQuestions(data.quality, workdir / QUALITY_FILE, log_line),
         NonFiniteSteps(workdir, settings.skip_nonfinite, log_line, checkpoints.latest_step),
+        *_watchers(config, workdir, data, mesh, first, log_line),
     ]
-    if settings.log_examples:
-        observers.append(ExampleLog(workdir, host_rows(mesh, config.batch_images)))
-    if settings.profile_steps:
-        steps = settings.profile_steps
-        observers.append(StepProfiler(workdir, steps, first, data.steps, log_line))
     if preemption is not None:
         preemption.check()
     train_step = step.make_parallel_step(graphdef, config, data.steps, mesh, state, frozen)
@@ -290,6 +283,29 @@ def train(
         f"{data.steps - first:,} steps in {time.monotonic() - begun:,.0f} s, compilation, "
         f"evaluations and checkpoints included; peak memory {peak_memory_gb():.2f} GB"
     )
+
+
+def _watchers(
+    config: ExperimentConfig,
+    workdir: Path,
+    data: TrainingData,
+    mesh: Mesh,
+    first: int,
+    log_line: Callable[[str], None],
+) -> list[Observer]:
+    """Observers that a run could do without, but that say what is wrong with it."""
+    settings = config.training
+    watchers: list[Observer] = [
+        InputLimit(config, log_line),
+        SwappedCorners(data.steps, log_line),
+        SetAsideQuestions(data.quality, workdir / QUALITY_FILE, log_line),
+    ]
+    if settings.log_examples:
+        watchers.append(ExampleLog(workdir, host_rows(mesh, config.batch_images)))
+    if settings.profile_steps:
+        steps = settings.profile_steps
+        watchers.append(StepProfiler(workdir, steps, first, data.steps, log_line))
+    return watchers
 
 
 def _begin_workdir(
