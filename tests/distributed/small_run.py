@@ -24,7 +24,7 @@ from cxrjax import cli, evaluate
 from cxrjax.distributed import meshes
 from cxrjax.input_pipeline.loader import TrainLoader
 from cxrjax.models import PRESETS
-from cxrjax.training import checkpoint, metric_log
+from cxrjax.training import checkpoint
 
 _TINY = PRESETS["tiny"]
 PRESETS["tiny"] = dataclasses.replace(
@@ -64,7 +64,7 @@ def _build_model_and_signal(*arguments):
 
 checkpoint.build_model = _build_model_and_signal
 if "EVENTS" not in os.environ:
-    metric_log._event_writer = mock.MagicMock()
+    sys.modules["clu.metric_writers"] = mock.MagicMock()
 if "LATE" in os.environ:
     jax.distributed.initialize = functools.partial(
         jax.distributed.initialize, shutdown_timeout_seconds=2
