@@ -19,14 +19,7 @@ from cxrjax.files import write_json
 from cxrjax.language_model.flags import ClientFlags, client_from_flags
 from cxrjax.papers.vindr_cxr_vqa.annotation import ImageAnnotation
 from cxrjax.papers.vindr_cxr_vqa.box_table import check_image_labels, read_box_table
-from cxrjax.papers.vindr_cxr_vqa.construct.mix import (
-    MIXES,
-    Images,
-    PlannedSplits,
-    Questions,
-    pick_normal,
-    plan_splits,
-)
+from cxrjax.papers.vindr_cxr_vqa.construct.mix import MIXES, pick_normal, plan_splits
 from cxrjax.papers.vindr_cxr_vqa.construct.plan import Assembly, PlannedQuestion, Writer
 from cxrjax.papers.vindr_cxr_vqa.construct.template_writer import TemplateWriter
 from cxrjax.papers.vindr_cxr_vqa.native import FILE_NAME, read_native, write_native
@@ -145,7 +138,7 @@ class VinDrBuilder(Builder[VinDrOptions]):
             UserError: as `read`.
         """
         self._refuse_words()
-        return [plan for plans in self._plan().plans.values() for plan in plans]
+        return [plan for plans in self._plan()[0].values() for plan in plans]
 
     def read(self) -> Mapping[str, Iterable[QARecord]]:
         self.published = PAPER if self._opened.table is None else PAPER | SOURCE_TABLE
@@ -223,8 +216,8 @@ class VinDrBuilder(Builder[VinDrOptions]):
                 splits[split].append(record.model_copy(update={"split": split}))
         return splits
 
-    def _plan(self) -> PlannedSplits:
-        """Questions planned from the table, by split."""
+    def _plan(self) -> tuple[dict[str, list[PlannedQuestion]], dict[str, Any]]:
+        """Questions planned from the table, by split, and notes on them."""
         opened, seed = self._opened, self.options.seed
         assert opened.table is not None  # find_source saw to it
         mix = MIXES[self.options.mix]
@@ -245,15 +238,14 @@ class VinDrBuilder(Builder[VinDrOptions]):
         }
         if opened.test:
             splits[TEST_SPLIT] = opened.test
-        questions = Questions(mix, self.options.questions == "dense")
-        return plan_splits(Images(splits, normal), questions, seed)
+        return plan_splits(splits, normal, mix, self.options.questions == "dense", seed)
 
     def _constructed(self) -> dict[str, Iterable[QARecord]]:
         """Questions planned from the table, in the writer's words."""
-        planned = self._plan()
+        planned, notes = self._plan()
         source, table = self._opened.source, self._opened.table
         assert source.table is not None and table is not None
-        sources = dict.fromkeys(planned.plans, _provenance(source.table))
+        sources = dict.fromkeys(planned, _provenance(source.table))
         by_templates = self.options.generator == "templates"
         writer: Writer = TemplateWriter(self.options.seed) if by_templates else self._model
         if self._opened.test:
@@ -261,10 +253,10 @@ class VinDrBuilder(Builder[VinDrOptions]):
             sources[TEST_SPLIT] = _provenance(source.test.table)
         self.images = {
             split: list({plan.image.image_id: plan.image for plan in plans}.values())
-            for split, plans in planned.plans.items()
+            for split, plans in planned.items()
         }
         self.order = [image.image_id for image in (*table, *self._opened.test)]
-        self.notes = {"mix": self.options.mix, **planned.notes}
+        self.notes = {"mix": self.options.mix, **notes}
         return {
             split: tqdm.tqdm(
                 Assembly("vindr_cxr_vqa", writer, sources[split]).records(plans, split),
@@ -272,7 +264,7 @@ class VinDrBuilder(Builder[VinDrOptions]):
                 total=len(plans),
                 unit="question",
             )
-            for split, plans in planned.plans.items()
+            for split, plans in planned.items()
         }
 
     def _divide(

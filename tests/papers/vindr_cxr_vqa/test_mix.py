@@ -9,9 +9,7 @@ from cxrjax.errors import UserError
 from cxrjax.papers.vindr_cxr_vqa.annotation import CLASSES, FindingBox, ImageAnnotation
 from cxrjax.papers.vindr_cxr_vqa.construct.mix import (
     MIXES,
-    Images,
     Mix,
-    Questions,
     mix_held_out,
     mix_training,
     pick_normal,
@@ -45,8 +43,9 @@ def paper_mix():
 
 
 def test_the_papers_numbers(paper_mix):
-    assert paper_mix.scale == 1 and len(paper_mix.plans) == 20_880
-    by_kind = counts(paper_mix.plans)
+    plans, scale = paper_mix
+    assert scale == 1 and len(plans) == 20_880
+    by_kind = counts(plans)
     for kind in QUESTION_TYPES:
         of_kind = {why: n for (name, why), n in by_kind.items() if name == kind}
         assert sum(of_kind.values()) == 3480 and of_kind[None] == 1450
@@ -56,20 +55,20 @@ def test_the_papers_numbers(paper_mix):
 
 
 def test_every_image_with_findings_keeps_a_positive_question(paper_mix):
-    positive = {plan.image.image_id for plan in paper_mix.plans if plan.negative_kind is None}
+    positive = {plan.image.image_id for plan in paper_mix[0] if plan.negative_kind is None}
     assert len(positive) == 3735
 
 
 def test_questions_are_told_apart_and_their_numbers_tell_nothing(paper_mix):
-    ids = [plan.question_id for plan in paper_mix.plans]
+    ids = [plan.question_id for plan in paper_mix[0]]
     assert len(set(ids)) == len(ids)
     asked = collections.Counter(
         (plan.image.image_id, plan.labels[0])
-        for plan in paper_mix.plans
+        for plan in paper_mix[0]
         if plan.negative_kind and plan.labels
     )
     assert set(asked.values()) == {1}  # no absence is asked about twice
-    first = [plan for plan in paper_mix.plans if plan.question_id == f"{plan.image.image_id}-0"]
+    first = [plan for plan in paper_mix[0] if plan.question_id == f"{plan.image.image_id}-0"]
     of_ill = [plan for plan in first if plan.image.findings]
     share = sum(plan.negative_kind is None for plan in of_ill) / len(of_ill)
     # 8,700 positive questions and 6,090 negative ones on these images, in mixed order.
@@ -77,7 +76,7 @@ def test_questions_are_told_apart_and_their_numbers_tell_nothing(paper_mix):
 
 
 def test_denied_questions_are_about_what_is_not_there(paper_mix):
-    for plan in paper_mix.plans:
+    for plan in paper_mix[0]:
         if plan.negative_kind:
             assert not plan.boxes and plan.count == 0 and plan.rad_id is None
             assert not set(plan.labels) & set(plan.image.present)
@@ -89,9 +88,9 @@ def test_denied_questions_are_about_what_is_not_there(paper_mix):
 
 def test_a_smaller_source_is_mixed_in_proportion():
     ill, well = images(300, 60)
-    mixed = mix_training(list(plan_one_box(ill, 0)), well, PAPER, 0)
-    assert mixed.scale == pytest.approx(60 / 2030)
-    by_polarity = collections.Counter(plan.negative_kind is None for plan in mixed.plans)
+    plans, scale = mix_training(list(plan_one_box(ill, 0)), well, PAPER, 0)
+    assert scale == pytest.approx(60 / 2030)
+    by_polarity = collections.Counter(plan.negative_kind is None for plan in plans)
     assert by_polarity[True] / by_polarity[False] == pytest.approx(5 / 7, rel=0.05)
     with pytest.raises(UserError, match="--mix=released"):
         mix_training(list(plan_one_box(ill, 0)), [], PAPER, 0)
@@ -109,17 +108,17 @@ def test_held_out_images_stay_and_get_their_share_of_absent_classes():
 def test_splits_with_mix_and_questions_for_everything():
     ill, well = images(300, 500)
     splits = {"train": ill[:250], "validation": ill[250:]}
-    planned = plan_splits(Images(splits, pick_normal(well, PAPER, 0)), Questions(PAPER, True), 0)
-    assert planned.notes == {"mix_scale": round(planned.notes["mix_scale"], 6), "list_all": True}
-    for split, plans in planned.plans.items():
+    planned, notes = plan_splits(splits, pick_normal(well, PAPER, 0), PAPER, True, 0)
+    assert notes == {"mix_scale": round(notes["mix_scale"], 6), "list_all": True}
+    for split, plans in planned.items():
         everything = [plan for plan in plans if plan.style == "list_all"]
         asked = {plan.image.image_id for plan in plans if plan.image.findings}
         assert len(everything) == len(asked)
         assert len({plan.question_id for plan in plans}) == len(plans)
         kinds = {plan.negative_kind for plan in plans}
         assert ("no_finding_image" in kinds) == (split == "train")
-    released = plan_splits(Images(splits, []), Questions(), 0)
-    assert [len(plans) for plans in released.plans.values()] == [1000, 200]
+    released, _ = plan_splits(splits, [], None, False, 0)
+    assert [len(plans) for plans in released.values()] == [1000, 200]
 
 
 @pytest.mark.parametrize(

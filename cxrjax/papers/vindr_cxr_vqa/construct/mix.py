@@ -74,30 +74,22 @@ class Mix:
 MIXES = {"released": None, "paper": Mix()}
 
 
-@dataclasses.dataclass(frozen=True)
-class Mixed:
-    """A mix as it came out of a source.
-
-    Attributes:
-        scale: 1, or by how much it was made smaller, in every part alike, for lack of questions.
-    """
-
-    plans: list[PlannedQuestion]
-    scale: float
-
-
 def mix_training(
     positives: Sequence[PlannedQuestion],
     normal: Sequence[ImageAnnotation],
     mix: Mix,
     seed: int,
-) -> Mixed:
+) -> tuple[list[PlannedQuestion], float]:
     """The training questions of a mix.
 
     Args:
         positives: the questions about images with findings to choose from. Of every image at least
             one is taken while there is room.
         normal: images without findings.
+
+    Returns:
+        The questions; and 1, or by how much the mix was made smaller, in every part alike, for
+        lack of questions.
 
     Raises:
         UserError: the source is too small for any mix in these proportions.
@@ -137,7 +129,7 @@ def mix_training(
     asked += _about_absent(
         _shuffled(abnormal, seed), absent * len(CLASS_QUESTION_TYPES), seed, "abnormal"
     )
-    return Mixed(_number([*chosen, *_denied(asked)], seed), scale)
+    return _number([*chosen, *_denied(asked)], seed), scale
 
 
 def mix_held_out(
@@ -212,83 +204,55 @@ def _number(plans: Sequence[PlannedQuestion], seed: int) -> list[PlannedQuestion
     return numbered
 
 
-def needed_normal_images(mix: Mix | None, spare: float = 0.05) -> int:
-    """Images without findings to look at for a mix, with some to spare for unusable ones."""
-    return math.ceil(mix.normal_images * (1 + spare)) if mix else 0
+def plan_splits(
+    splits: Mapping[str, Sequence[ImageAnnotation]],
+    normal: Sequence[ImageAnnotation],
+    mix: Mix | None,
+    list_all: bool,
+    seed: int,
+) -> tuple[dict[str, list[PlannedQuestion]], dict[str, Any]]:
+    """Plans every split.
 
-
-TRAINING = "train"
-
-
-@dataclasses.dataclass(frozen=True)
-class Images:
-    """Images that may be asked about.
-
-    Attributes:
+    Args:
         splits: split -> its images with findings.
         normal: images on which nobody marked anything, which only training asks about.
-    """
-
-    splits: Mapping[str, Sequence[ImageAnnotation]]
-    normal: Sequence[ImageAnnotation]
-
-
-@dataclasses.dataclass(frozen=True)
-class Questions:
-    """Questions to ask.
-
-    Attributes:
         mix: None: positive questions only, as in the release.
-        list_all: whether each image with findings is also asked for all of them.
-    """
+        list_all: also ask for all findings of each image that has some.
 
-    mix: Mix | None = None
-    list_all: bool = False
-
-
-@dataclasses.dataclass(frozen=True)
-class PlannedSplits:
-    """Split -> its questions, and what to say about them in manifest.json."""
-
-    plans: dict[str, list[PlannedQuestion]]
-    notes: dict[str, Any]
-
-
-def plan_splits(images: Images, questions: Questions, seed: int) -> PlannedSplits:
-    """Plans every split.
+    Returns:
+        Split -> its questions; and what to say about them in manifest.json.
 
     Raises:
         UserError: the source is too small for the mix.
     """
-    every = [image for split in images.splits.values() for image in split]
-    split_of = {image.image_id: name for name, split in images.splits.items() for image in split}
-    plans: dict[str, list[PlannedQuestion]] = {split: [] for split in images.splits}
+    every = [image for split in splits.values() for image in split]
+    split_of = {image.image_id: name for name, split in splits.items() for image in split}
+    plans: dict[str, list[PlannedQuestion]] = {split: [] for split in splits}
     for plan in plan_one_box(every, seed):
         plans[split_of[plan.image.image_id]].append(plan)
     notes: dict[str, Any] = {}
-    if questions.mix:
+    if mix:
         for split, positives in plans.items():
-            if split == TRAINING:
-                mixed = mix_training(positives, images.normal, questions.mix, seed)
-                plans[split] = mixed.plans
-                notes["mix_scale"] = round(mixed.scale, 6)
+            if split == "train":
+                plans[split], scale = mix_training(positives, normal, mix, seed)
+                notes["mix_scale"] = round(scale, 6)
             else:
-                plans[split] = mix_held_out(positives, questions.mix, seed)
-    if questions.list_all:
+                plans[split] = mix_held_out(positives, mix, seed)
+    if list_all:
         notes["list_all"] = True
         plans = {split: _with_list_all(split_plans) for split, split_plans in plans.items()}
-    return PlannedSplits(plans, notes)
+    return plans, notes
 
 
 def pick_normal(
-    images: Sequence[ImageAnnotation], mix: Mix | None, seed: int
+    images: Sequence[ImageAnnotation], mix: Mix | None, seed: int, spare: float = 0.05
 ) -> list[ImageAnnotation]:
     """As many normal images as the mix needs, and some to spare for unusable files."""
     normal = sorted(
         (image for image in images if image.normal),
         key=lambda image: stream(seed, image.image_id, "normal").random(),
     )
-    return normal[: needed_normal_images(mix)]
+    return normal[: math.ceil(mix.normal_images * (1 + spare)) if mix else 0]
 
 
 def _with_list_all(plans: Sequence[PlannedQuestion]) -> list[PlannedQuestion]:
