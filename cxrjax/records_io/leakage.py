@@ -40,45 +40,23 @@ class Leak:
     found: str
 
 
-@dataclasses.dataclass(frozen=True)
-class Leakage:
-    """Everything that splits share.
-
-    Attributes:
-        leaks: none is allowed.
-        known: identity -> records that state it: what is not stated cannot be checked.
-        images_hashed: pictures compared by content; `not_hashed` says why others were not.
-        text: "first/second" -> how much of the second split's text the first one has.
-    """
-
-    leaks: list[Leak]
-    known: dict[str, int]
-    images_hashed: int
-    not_hashed: list[str]
-    text: dict[str, dict[str, float | int]]
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "leaks": [dataclasses.asdict(leak) for leak in self.leaks],
-            "counts": dict(collections.Counter(leak.kind for leak in self.leaks)),
-            "records_that_state": self.known,
-            "images_hashed": self.images_hashed,
-            "images_not_hashed": self.not_hashed,
-            "shared_text": self.text,
-        }
-
-
 def find_leakage(
     splits: Mapping[str, Iterable[QARecord]],
     image_root: Path | None,
     processes: int = 1,
-) -> Leakage:
+) -> dict[str, Any]:
     """Compares every two splits.
 
     Args:
         splits: name -> records.
         image_root: what `image_path` is relative to; None: pictures are not compared.
         processes: for decoding images.
+
+    Returns:
+        As JSON has it: `leaks`, of which none is allowed, and their `counts` by kind; of each
+        identity the records that state it, since what is not stated cannot be checked; how many
+        pictures were compared, and why others were not; "first/second" -> how much of the second
+        split's text the first one has.
 
     Raises:
         UserError: there are no two splits.
@@ -107,16 +85,17 @@ def find_leakage(
             if items[0] != items[1]:  # equal ids are leaks by id already
                 found = f"pictures that differ in {bits} of 256 bits of their perceptual hash"
                 leaks.append(Leak("image_content", (first, second), items, found))
-    return Leakage(
-        leaks=leaks,
-        known={
+    return {
+        "leaks": [dataclasses.asdict(leak) for leak in leaks],
+        "counts": dict(collections.Counter(leak.kind for leak in leaks)),
+        "records_that_state": {
             field: sum(getattr(r, field) is not None for one in records.values() for r in one)
             for field in IDENTITIES
         },
-        images_hashed=len(hashes),
-        not_hashed=failures,
-        text={f"{a}/{b}": _shared_text(records[a], records[b]) for a, b in pairs},
-    )
+        "images_hashed": len(hashes),
+        "images_not_hashed": failures,
+        "shared_text": {f"{a}/{b}": _shared_text(records[a], records[b]) for a, b in pairs},
+    }
 
 
 def _shared_identities(records: Mapping[str, list[QARecord]], pair: tuple[str, str]) -> list[Leak]:
@@ -204,32 +183,15 @@ class RepeatedQuestion:
     similarity: float
 
 
-@dataclasses.dataclass(frozen=True)
-class QuestionVariety:
-    """Counts of repeated questions.
-
-    Attributes:
-        questions, distinct, distinct_normalised: all, different as written, different when
-            normalised.
-        most_common: the normalised questions asked most often, and how often.
-        repeated: within an image, most similar first.
-    """
-
-    questions: int
-    distinct: int
-    distinct_normalised: int
-    most_common: dict[str, int]
-    repeated: list[RepeatedQuestion]
-
-    def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
-
-
-def question_variety(records: Iterable[QARecord]) -> QuestionVariety:
+def question_variety(records: Iterable[QARecord]) -> dict[str, Any]:
     """Counts repeated questions, over all images and within each.
 
     Over all images only equal (normalised) questions are compared: templates ask thousands of
     images the same, which is no fault.
+
+    Returns:
+        As JSON has it: `questions`, those that are `distinct` as written and normalised, the most
+        common ones, and those `repeated` within an image, most similar first.
     """
     asked: dict[str, list[tuple[str, str, str]]] = collections.defaultdict(list)
     for record in records:
@@ -246,13 +208,14 @@ def question_variety(records: Iterable[QARecord]) -> QuestionVariety:
                     repeated.append(
                         RepeatedQuestion(image_id, (first_id, second_id), (first, second), alike)
                     )
-    return QuestionVariety(
-        questions=len(everything),
-        distinct=len({question for _, question, _ in everything}),
-        distinct_normalised=len(normalised),
-        most_common=dict(normalised.most_common(10)),
-        repeated=sorted(repeated, key=lambda pair: (-pair.similarity, pair.question_ids)),
-    )
+    repeated.sort(key=lambda pair: (-pair.similarity, pair.question_ids))
+    return {
+        "questions": len(everything),
+        "distinct": len({question for _, question, _ in everything}),
+        "distinct_normalised": len(normalised),
+        "most_common": dict(normalised.most_common(10)),
+        "repeated": [dataclasses.asdict(pair) for pair in repeated],
+    }
 
 
 def hash_images(paths: Iterable[Path], processes: int) -> tuple[dict[Path, Hash], list[str]]:

@@ -31,10 +31,15 @@ def _leaks(train, validation, root=None):
 
 def test_disjoint_splits_leak_nothing_although_they_ask_the_same():
     found = _leaks([_record("train", "i1")], [_record("validation", "i2")])
-    assert found.leaks == []
-    shared = found.text["train/validation"]
+    assert found["leaks"] == []
+    shared = found["shared_text"]["train/validation"]
     assert (shared["same_question"], shared["same_answer"]) == (1, 0)
-    assert found.known == {"patient_id": 0, "study_id": 0, "image_id": 2, "question_id": 2}
+    assert found["records_that_state"] == {
+        "patient_id": 0,
+        "study_id": 0,
+        "image_id": 2,
+        "question_id": 2,
+    }
 
 
 @pytest.mark.parametrize(
@@ -47,14 +52,14 @@ def test_disjoint_splits_leak_nothing_although_they_ask_the_same():
 )
 def test_each_identity_that_is_shared_is_a_leak(kind, fields):
     found = _leaks([_record("train", "i1", **fields)], [_record("validation", "i2", **fields)])
-    (leak,) = found.leaks
-    assert leak.kind == kind and leak.splits == ("train", "validation")
-    assert leak.items == (fields[kind],) * 2
+    (leak,) = found["leaks"]
+    assert leak["kind"] == kind and leak["splits"] == ("train", "validation")
+    assert leak["items"] == (fields[kind],) * 2
 
 
 def test_an_image_in_both_splits_is_one_leak_and_nulls_are_none():
     found = _leaks([_record("train", "i1", 0)], [_record("validation", "i1", 1)])
-    assert [leak.kind for leak in found.leaks] == ["image_id"]
+    assert [leak["kind"] for leak in found["leaks"]] == ["image_id"]
 
 
 def test_a_picture_under_two_ids_is_found_by_its_content(tmp_path):
@@ -66,10 +71,10 @@ def test_a_picture_under_two_ids_is_found_by_its_content(tmp_path):
     train = [_record("train", "i1"), _record("train", "i4")]
     validation = [_record("validation", "i2"), _record("validation", "i3")]
     found = _leaks(train, validation, tmp_path)
-    (leak,) = found.leaks
-    assert leak.kind == "image_content" and leak.items == ("i1", "i2")
-    assert found.images_hashed == 3
-    assert found.not_hashed == ["1 of 4 files are not there"]
+    (leak,) = found["leaks"]
+    assert leak["kind"] == "image_content" and leak["items"] == ("i1", "i2")
+    assert found["images_hashed"] == 3
+    assert found["images_not_hashed"] == ["1 of 4 files are not there"]
 
 
 def test_answers_that_training_holds_are_counted():
@@ -80,7 +85,7 @@ def test_answers_that_training_holds_are_counted():
         _record("validation", "i2", 1, text=f"No doubt that {long}"),
         _record("validation", "i2", 2, text="No."),
     ]
-    shared = _leaks(train, validation).text["train/validation"]
+    shared = _leaks(train, validation)["shared_text"]["train/validation"]
     assert (shared["answers"], shared["same_answer"]) == (3, 1)
     assert (shared["answers_with_boxes"], shared["same_answer_with_boxes"]) == (1, 1)
     # Of the answers long enough: all 7 runs of eight words, and 6 of 9.

@@ -59,14 +59,13 @@ def check(flags: Namespace) -> bool:
     if len(splits) > 1:
         root = flags.image_root or default_image_root(files[0])
         leakage = find_leakage(splits, root, flags.processes)
-        leaks = len(leakage.leaks)
-        result["leakage"] = leakage.to_json()
+        leaks, result["leakage"] = len(leakage["leaks"]), leakage
     passed = not log.entries and (leaks == 0 or flags.allow_leakage)
     result |= {
         "passed": passed,
         "faults": log.to_json(),
         "reason_words": reason_words(everything),
-        "repeated_questions": question_variety(everything).to_json(),
+        "repeated_questions": question_variety(everything),
         "longitudinal_wording": {
             split: longitudinal_wording(records) for split, records in splits.items()
         },
