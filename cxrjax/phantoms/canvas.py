@@ -147,7 +147,6 @@ class Canvas:
         shapes: list[tuple[Points, float]],
         blur: float = 0.0,
         window: Window | None = None,
-        scale: float = 1.0,
     ) -> Field:
         """Closed polygons with their values (0 to 1), painted in order, then blurred.
 
@@ -155,7 +154,6 @@ class Canvas:
             shapes: (polygon in body coordinates, value); a later one covers an earlier one.
             blur: standard deviation in body units.
             window: where; default the whole picture.
-            scale: multiplies the result.
         """
         image, flat = self._paper([polygon for polygon, _ in shapes], window)
         draw = ImageDraw.Draw(image)
@@ -164,7 +162,7 @@ class Canvas:
             stop = start + 2 * len(polygon)
             draw.polygon(flat[start:stop], fill=round(255 * value))
             start = stop
-        return self._finish(image, blur, scale)
+        return self._finish(image, blur)
 
     def strokes(
         self,
@@ -188,7 +186,7 @@ class Canvas:
             fill = round(255 * min(value * wide / whole, 1.0))
             draw.line(flat[start:stop], fill=fill, width=whole)
             start = stop
-        return self._finish(image, blur, 1.0)
+        return self._finish(image, blur)
 
     def _paper(
         self, shapes: list[Points], window: Window | None
@@ -201,7 +199,7 @@ class Canvas:
         pixels = (pixels - (window.x0, window.y0)) * factor - 0.5
         return Image.new("L", (w * factor, h * factor)), pixels.ravel().tolist()
 
-    def _finish(self, image: Image.Image, blur: float, scale: float) -> Field:
+    def _finish(self, image: Image.Image, blur: float) -> Field:
         if self.supersample > 1:
             image = image.reduce(self.supersample)
         spread = blur * self.scale
@@ -213,7 +211,7 @@ class Canvas:
                 image = image.filter(ImageFilter.BoxBlur(radius))
         elif spread > 0.3:
             image = image.filter(ImageFilter.GaussianBlur(spread))
-        return np.asarray(image) * np.float32(scale / 255)
+        return np.asarray(image) * np.float32(1 / 255)
 
     def coarse(self, about: int) -> "Coarse":
         """A smaller canvas with about that many pixels on its long side, for smooth shapes."""

@@ -28,7 +28,6 @@ from cxrjax.phantoms.vqa import PictureOptions, to_jpeg
 from cxrjax.records import QARecord
 from cxrjax.records_io import workers
 
-VERSION = "1"
 # Phantoms look at the reader, as radiographs do: the patient's right is on the image's left.
 _MIDDLE = 0.5
 _ZONES = (("upper", 0.40), ("middle", 0.62), ("lower", 1.01))
@@ -244,6 +243,6 @@ class ReportGrammar:
 
 
 @functools.cache
-def load_grammar(version: str = VERSION) -> ReportGrammar:
-    """The sentences of a version, from the package's data file."""
-    return ReportGrammar(read_packaged("cxrjax.phantoms", f"grammar_v{version}.json"))
+def load_grammar() -> ReportGrammar:
+    """The sentences, from the package's data file."""
+    return ReportGrammar(read_packaged("cxrjax.phantoms", "grammar_v1.json"))

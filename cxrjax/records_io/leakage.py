@@ -246,11 +246,7 @@ def _hash(path: Path) -> Hash | str:
     return np.packbits(imagehash.phash(Image.fromarray(picture), hash_size=SIDE).hash.ravel())
 
 
-def close_pairs(
-    first: Sequence[Hash],
-    second: Sequence[Hash],
-    max_distance: int = MAX_DISTANCE,
-) -> list[tuple[int, int, int]]:
+def close_pairs(first: Sequence[Hash], second: Sequence[Hash]) -> list[tuple[int, int, int]]:
     """(index in `first`, index in `second`, bits that differ) of hashes that nearly agree."""
     if not len(first) or not len(second):
         return []
@@ -259,7 +255,7 @@ def close_pairs(
     pairs = []
     for start in range(0, len(a), step):
         distance = _distances(a[start : start + step], b)
-        for row, column in np.argwhere(distance <= max_distance).tolist():
+        for row, column in np.argwhere(distance <= MAX_DISTANCE).tolist():
             pairs.append((start + row, column, int(distance[row, column])))
     return pairs
 
