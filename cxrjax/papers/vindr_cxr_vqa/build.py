@@ -249,7 +249,7 @@ class VinDrBuilder(Builder[VinDrOptions]):
         by_templates = self.options.generator == "templates"
         writer: Writer = TemplateWriter(self.options.seed) if by_templates else self._model
         if self._opened.test:
-            assert source.test is not None
+            assert source.test is not None and source.test.table is not None
             sources[TEST_SPLIT] = _provenance(source.test.table)
         self.images = {
             split: list({plan.image.image_id: plan.image for plan in plans}.values())

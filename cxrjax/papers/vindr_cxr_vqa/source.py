@@ -1,7 +1,8 @@
-"""VinDr-CXR's official test images, from which the paper's 300 test images are thought to come.
+"""The pieces that a build is made of: tables, the release's file, image files, the official test.
 
-Their labels are the consensus of five readers. They are a split of their own, never part of the
-validation split, which comes from the training part with its three readers an image.
+VinDr-CXR's official test images, from which the paper's 300 are thought to come, carry the
+consensus of five readers. They are a split of their own, never part of the validation split, which
+comes from the training part with its three readers an image.
 """
 
 import collections
@@ -24,26 +25,7 @@ from cxrjax.records_io.quality import QualityLog, Unusable, check_box
 from cxrjax.records_io.sizes import ImageSizes, size_of
 
 _TABLES = ("train.csv", "train.csv.gz", "torchxrayvision-*.whl")
-_PHYSIONET = ("annotations/", "")
 _PHYSIONET_TABLE = "annotations_train.csv"
-_SIZES = ("train_meta.csv", "train_meta.csv.gz")
-_IMAGE_FOLDERS = ("images", "train")
-_TEST_IMAGE_FOLDERS = ("test",)
-
-
-@dataclasses.dataclass(frozen=True)
-class OfficialTest:
-    """VinDr-CXR's official test part (PhysioNet): one consensus of readers an image.
-
-    Attributes:
-        table: the boxes, without a reader's column.
-        labels: the image labels, None where they are not there.
-        images: folders of image files; empty where there is none.
-    """
-
-    table: Path
-    labels: Path | None
-    images: tuple[Path, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +36,8 @@ class Source:
         images: folders of image files; empty where there is none.
         labels: PhysioNet's image labels of the table's images.
         sizes: table of image sizes.
-        test: the official test part.
+        test: the official test part (PhysioNet), one consensus of readers an image: a table without
+            a reader's column, labels, images.
     """
 
     table: Path | None
@@ -62,7 +45,7 @@ class Source:
     images: tuple[Path, ...]
     labels: Path | None = None
     sizes: Path | None = None
-    test: OfficialTest | None = None
+    test: "Source | None" = None
 
 
 def find_source(path: Path, sizes: Path | None = None) -> Source:
@@ -83,37 +66,31 @@ def find_source(path: Path, sizes: Path | None = None) -> Source:
         raise UserError(f"{path}: expected a box table (.csv, .csv.gz, .whl), {FILE_NAME} or both")
     table = next((file for pattern in _TABLES for file in sorted(path.glob(pattern))), None)
     physionet = _physionet(path, _PHYSIONET_TABLE)
-    release = _file(path / FILE_NAME)
+    release = _first(path, FILE_NAME)
     if not table and not physionet and not release:
         names = ", ".join((*_TABLES, f"annotations/{_PHYSIONET_TABLE}", FILE_NAME))
         raise UserError(f"{path}: found none of {names} there")
+    test = _physionet(path, "annotations_test.csv")
+    test_labels = _physionet(path, "image_labels_test.csv")
     return Source(
         table=table or physionet,
         release=release,
-        images=_folders(path, _IMAGE_FOLDERS),
+        images=_folders(path, "images", "train"),
         labels=_physionet(path, "image_labels_train.csv") if not table else None,
-        sizes=sizes or next((path / name for name in _SIZES if (path / name).is_file()), None),
-        test=_official_test(path),
+        sizes=sizes or _first(path, "train_meta.csv", "train_meta.csv.gz"),
+        test=Source(test, None, _folders(path, "test"), test_labels) if test else None,
     )
 
 
-def _official_test(path: Path) -> OfficialTest | None:
-    table = _physionet(path, "annotations_test.csv")
-    if table is None:
-        return None
-    labels = _physionet(path, "image_labels_test.csv")
-    return OfficialTest(table, labels, _folders(path, _TEST_IMAGE_FOLDERS))
-
-
 def _physionet(path: Path, name: str) -> Path | None:
-    return next((file for prefix in _PHYSIONET if (file := _file(path / prefix / name))), None)
+    return _first(path, f"annotations/{name}", name)
 
 
-def _file(path: Path) -> Path | None:
-    return path if path.is_file() else None
+def _first(path: Path, *names: str) -> Path | None:
+    return next((path / name for name in names if (path / name).is_file()), None)
 
 
-def _folders(path: Path, names: tuple[str, ...]) -> tuple[Path, ...]:
+def _folders(path: Path, *names: str) -> tuple[Path, ...]:
     return tuple(path / name for name in names if (path / name).is_dir())
 
 
@@ -122,12 +99,13 @@ CONSENSUS = "consensus"
 _SAMPLE = 300
 
 
-def read_official_test(test: OfficialTest, quality: QualityLog) -> list[ImageAnnotation]:
+def read_official_test(test: Source, quality: QualityLog) -> list[ImageAnnotation]:
     """All official test images, normal ones too, with one reader: the consensus.
 
     Raises:
         UserError: a table cannot be read, or lacks a column.
     """
+    assert test.table is not None
     images = read_box_table(test.table, quality, reader=CONSENSUS)
     if test.labels:
         check_image_labels(test.labels, images, quality, reader=CONSENSUS)
