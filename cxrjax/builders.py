@@ -25,7 +25,7 @@ BUILDERS = {
     ),
     "records": ("images and records of one's own", "builders", "RecordsBuilder"),
     "shards": ("a build, in shards", "records_io.shards", "ShardsBuilder"),
-    "sizes": ("a build, with sizes of images", "records_io.sizes", "SizesBuilder"),
+    "sizes": ("a build, with sizes of images", "records_io.csv_table", "SizesBuilder"),
     "tfds": ("a build or its shards, as a TFDS data set", "builders", "TfdsBuilder"),
     "vindr_cxr_vqa": (
         "VinDr-CXR's box table, or VinDr-CXR-VQA's release",

@@ -1,17 +1,26 @@
 """CSV tables as the world writes them, a row at a time: with a byte-order mark or CRLF, compressed,
-and with rows that are broken, which are told apart from the sound ones by line."""
+and with rows that are broken, which are told apart from the sound ones by line.
+
+One kind is at home here: sizes of images that are not here, or are here smaller than they were.
+"""
 
 import csv
+import dataclasses
 import gzip
 import io
+import os
 import zipfile
 import zlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, TextIO, cast
+from typing import Any, BinaryIO, NamedTuple, TextIO, cast
+
+import tqdm
 
 from cxrjax.errors import UserError
-from cxrjax.records_io.quality import Unusable
+from cxrjax.records import QARecord, read_records
+from cxrjax.records_io.builder import Builder, SourceOptions, describe_file
+from cxrjax.records_io.quality import QualityLog, Unusable, check_box
 
 
 class TableRow(NamedTuple):
@@ -107,3 +116,124 @@ def _printable(text: str) -> str:
     if text.isascii():
         return text
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+ImageSizes = dict[str, tuple[int, int]]
+
+# NumPy's order of axes, as the Kaggle mirrors' train_meta.csv has it.
+_SPELLINGS = {"dim0": "height", "dim1": "width"}
+
+
+def read_size_table(path: Path, quality: QualityLog) -> ImageSizes:
+    """Image id -> (height, width) in pixels of the original.
+
+    Args:
+        path: csv or csv.gz with the columns image_id and height, width (or dim0, dim1).
+        quality: where broken rows are noted. An image with two rows of different sizes is set
+            aside whole; one with the same row twice is not.
+
+    Raises:
+        UserError: the file cannot be read, a column is missing, or no row can be used.
+    """
+    sizes: ImageSizes = {}
+    ambiguous: set[str] = set()
+    for row in read_table(path, ("image_id", "height", "width"), _SPELLINGS):
+        quality.examined["rows of sizes"] += 1
+        image_id = row.cells["image_id"]
+        try:
+            if row.fault:
+                raise row.fault
+            size = parse_size(row.cells["height"], row.cells["width"])
+            if sizes.setdefault(image_id, size) != size:
+                ambiguous.add(image_id)
+                found = f"height, width {list(size)}, and {list(sizes[image_id])} further up"
+                raise Unusable("duplicate_id", found)
+        except Unusable as fault:
+            quality.set_aside(fault.reason, image_id, row.where, fault.found)
+    usable = {image_id: size for image_id, size in sizes.items() if image_id not in ambiguous}
+    if not usable:
+        raise UserError(f"{path}: no usable size in it; expected image_id, height, width")
+    return usable
+
+
+def parse_size(height: str, width: str) -> tuple[int, int]:
+    """(height, width) of two cells.
+
+    Raises:
+        Unusable: not two whole numbers above zero.
+    """
+    try:
+        size = float(height), float(width)
+    except ValueError:
+        size = (0.0, 0.0)
+    if not all(1 <= value < 2**31 and value == int(value) for value in size):
+        found = f"height={height!r}, width={width!r}; expected whole pixels"
+        raise Unusable("bad_size", found)
+    return int(size[0]), int(size[1])
+
+
+def size_of(sizes: ImageSizes, image_id: str) -> tuple[int, int]:
+    """The size that the table gives for an image.
+
+    Raises:
+        Unusable: none.
+    """
+    if image_id not in sizes:
+        raise Unusable("unknown_size", "an image that the size table does not have")
+    return sizes[image_id]
+
+
+@dataclasses.dataclass(frozen=True)
+class SizesOptions(SourceOptions):
+    """Flags of a build that is written again with the sizes of its images' originals.
+
+    Attributes:
+        sizes: table of image sizes.
+    """
+
+    sizes: Path
+
+
+class SizesBuilder(Builder[SizesOptions]):
+    """Writes a build's records again, each with the size of its image's original.
+
+    Sets aside records whose image the table does not have, whose `image_hw` is another, or with a
+    box that reaches beyond the image.
+    """
+
+    dataset = "sizes"
+    options_class = SizesOptions
+
+    def read(self) -> dict[str, Iterable[QARecord]]:
+        source, out = self.options.source, self.options.out
+        self.files = {path.stem: path for path in sorted((source / "records").glob("*.jsonl"))}
+        if not self.files:
+            raise UserError(f"{source}: no records/*.jsonl there; expected the folder of a build")
+        if out.resolve() == source.resolve():
+            raise UserError(f"{out}: --out is the folder that is read; choose another")
+        sizes = read_size_table(self.options.sizes, self.quality)
+        return {
+            split: tqdm.tqdm(self._joined(path, sizes), split, unit="question")
+            for split, path in self.files.items()
+        }
+
+    def _joined(self, path: Path, sizes: ImageSizes) -> Iterator[QARecord]:
+        for record in read_records(path):
+            self.quality.examined["questions"] += 1
+            try:
+                size = size_of(sizes, record.image_id)
+                if record.image_hw not in (None, size):
+                    found = f"image_hw is {list(record.image_hw or ())}, the table has {list(size)}"
+                    raise Unusable("size_mismatch", found)
+                for x_min, y_min, x_max, y_max in record.boxes:
+                    check_box((x_min, y_min, x_max, y_max), size)
+            except Unusable as verdict:
+                self.quality.set_aside(verdict.reason, record.question_id, path.name, verdict.found)
+                continue
+            image_path = os.path.relpath(self.options.source / record.image_path, self.options.out)
+            yield record.model_copy(update={"image_hw": size, "image_path": image_path})
+
+    def describe(self) -> dict[str, Any]:
+        pieces = {f"records/{name}": path for name, path in self.files.items()}
+        pieces["sizes"] = self.options.sizes
+        return {"source": {name: describe_file(path) for name, path in pieces.items()}}

@@ -20,9 +20,8 @@ from cxrjax.papers.vindr_cxr_vqa.annotation import (
     FindingBox,
     ImageAnnotation,
 )
-from cxrjax.records_io.csv_table import TableRow, read_table
+from cxrjax.records_io.csv_table import TableRow, parse_size, read_table
 from cxrjax.records_io.quality import PixelBox, QualityLog, Unusable, check_box
-from cxrjax.records_io.sizes import parse_size
 
 WHEEL_MEMBER = "torchxrayvision/data/vinbigdata-train.csv.gz"
 COLUMNS = ("image_id", "class_name", "class_id", "rad_id", "x_min", "y_min", "x_max", "y_max")

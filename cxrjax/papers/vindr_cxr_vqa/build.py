@@ -46,7 +46,7 @@ from cxrjax.papers.vindr_cxr_vqa.statistics import (
 )
 from cxrjax.records import GeneratorInfo, Provenance, QARecord
 from cxrjax.records_io.builder import Builder, SourceOptions, describe_file, write_split
-from cxrjax.records_io.sizes import read_size_table
+from cxrjax.records_io.csv_table import read_size_table
 from cxrjax.records_io.split import follow_manifest, read_split_manifest, stratified_validation
 from cxrjax.records_io.statistics import RecordStatistics
 

@@ -20,9 +20,9 @@ from cxrjax.papers.vindr_cxr_vqa.construct.plan import reader_boxes
 from cxrjax.papers.vindr_cxr_vqa.construct.verify import contradiction
 from cxrjax.papers.vindr_cxr_vqa.native import FILE_NAME, pixel_boxes
 from cxrjax.records import QARecord
+from cxrjax.records_io.csv_table import ImageSizes, size_of
 from cxrjax.records_io.image_check import ImageCheck, check_images
 from cxrjax.records_io.quality import QualityLog, Unusable, check_box
-from cxrjax.records_io.sizes import ImageSizes, size_of
 
 _TABLES = ("train.csv", "train.csv.gz", "torchxrayvision-*.whl")
 _PHYSIONET_TABLE = "annotations_train.csv"

@@ -23,8 +23,8 @@ from cxrjax.papers.vindr_cxr_vqa.annotation import (
 from cxrjax.papers.vindr_cxr_vqa.box_table import check_image_labels, read_box_table
 from cxrjax.papers.vindr_cxr_vqa.source import find_source, read_official_test, sample_test300
 from cxrjax.records import read_records
+from cxrjax.records_io.csv_table import read_size_table
 from cxrjax.records_io.quality import QualityLog
-from cxrjax.records_io.sizes import read_size_table
 
 SAMPLE = Path(__file__).parents[3] / "data" / "vindr_cxr_vqa" / "sample"
 GLOBAL = ("COPD", "Lung tumor", "Pneumonia", "Tuberculosis", "Other diseases")
