@@ -1,16 +1,16 @@
 """Language models over HTTP: structured answers, checked, cached, counted.
 
 settings        address, terms and prices of a model
-request         messages, images, the form of the answer; prompt files with demonstrations
+request         messages, images, the form of the answer
 client          asks, checks, asks again; many at a time, in order; what may be sent at all
+stage           one kind of question, asked of many items; prompt files
 completion      one chat completion over HTTP, with retries
-account         tokens, cost, their limit, and the rate limit
-answer_cache    answers that were received
+account         tokens, cost, their limit, the rate limit, and answers already paid for
 flags           all of it from a command line and the environment
 judges          judges of free text
 """
 
-from cxrjax.language_model.answer_cache import AnswerCache, Completion
+from cxrjax.language_model.account import AnswerCache, Completion
 from cxrjax.language_model.client import Client, CostEstimate
 from cxrjax.language_model.request import Category, EncodedImage, Message, NoAnswer, Request
 from cxrjax.language_model.settings import Prices, Settings

@@ -11,8 +11,7 @@ from typing import TypeVar
 import pydantic
 
 from cxrjax.errors import UserError
-from cxrjax.language_model.account import Account
-from cxrjax.language_model.answer_cache import AnswerCache, Completion
+from cxrjax.language_model.account import Account, AnswerCache, Completion
 from cxrjax.language_model.completion import Server
 from cxrjax.language_model.request import SERVICE_FAILURES, NoAnswer, Request
 from cxrjax.language_model.settings import Settings
@@ -29,7 +28,7 @@ _AHEAD = 4  # items begun before the oldest is done, times the concurrency
 
 @dataclasses.dataclass(frozen=True)
 class CostEstimate:
-    """What a run would send.
+    """The requests, tokens and cost of a run that sends nothing.
 
     Attributes:
         requests: not in the cache.
@@ -141,14 +140,17 @@ class Client:
             self._stop.clear()
 
     def estimate(self, requests: Iterable[Request]) -> CostEstimate:
-        """What sending these would take. Nothing is sent.
+        """Returns what sending these would take. Nothing is sent.
 
         Images are loaded only where the cache holds answers that have to be looked for.
         """
         count = cached = images = input_tokens = output_tokens = most_input = most_output = 0
         for request in requests:
-            if len(self._cache) and request.key(self.settings) in self._cache:
-                cached += 1
+            try:
+                if len(self._cache) and request.key(self.settings) in self._cache:
+                    cached += 1
+                    continue
+            except NoAnswer:  # an unreadable image: nothing will be sent
                 continue
             count += 1
             images += len(request.images)
@@ -180,7 +182,7 @@ class Client:
             UserError: the server is elsewhere, `allow_sending` is off, and some answer is not in
                 the cache.
         """
-        if self.settings.is_local or self.settings.allow_sending:
+        if self.settings.may_send:
             return
         estimate = self.estimate(requests)
         if not estimate.requests:
@@ -194,7 +196,7 @@ class Client:
         )
 
     def complete(self, request: Request) -> Completion:
-        """What the model says, unread: text of any form, refusals and cut-off answers too.
+        """Returns what the model says, unread: refusals and cut-off answers too.
 
         Raises:
             NoAnswer: the service failed.
@@ -205,7 +207,7 @@ class Client:
         if completion is not None:
             self.account.replay(completion)
             return completion
-        if not (self.settings.is_local or self.settings.allow_sending):
+        if not self.settings.may_send:
             raise UserError(f"sending to {self.settings.host} is not allowed; see --allow_sending")
         pixels = len(request.images) * self.settings.image_tokens
         try:

@@ -12,8 +12,7 @@ from typing import Any
 import tenacity
 
 from cxrjax.errors import UserError, optional
-from cxrjax.language_model.account import Account, RateLimit
-from cxrjax.language_model.answer_cache import Completion
+from cxrjax.language_model.account import Account, Completion, RateLimit
 from cxrjax.language_model.request import Category, NoAnswer
 from cxrjax.language_model.settings import Settings
 
@@ -67,7 +66,7 @@ class Server:
     def complete(
         self, body: dict[str, Any], most_tokens: tuple[int, int], keep: Callable[[Completion], None]
     ) -> Completion:
-        """What the server answers to a request's body.
+        """Returns the server's answer to a request's body.
 
         Args:
             most_tokens: input and output tokens that it can cost.
@@ -154,7 +153,7 @@ class Server:
             raise _Transient("http_error", f"no completion: {found}") from None
 
     def _status_error(self, error: Any) -> Exception:
-        """What an HTTP status means: worth another attempt, for this request, or for the run."""
+        """Returns what to raise: worth another attempt, of this request, or of the run."""
         status, where = error.status_code, self._settings.host
         detail = self._one_line(f"HTTP {status} from {where}: {error.message}")
         if status in _UNUSABLE:

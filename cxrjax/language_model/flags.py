@@ -10,10 +10,11 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import docstring_parser
 
 from cxrjax.errors import UserError
-from cxrjax.language_model.answer_cache import AnswerCache
+from cxrjax.language_model.account import AnswerCache
 from cxrjax.language_model.client import Client
 from cxrjax.language_model.settings import Prices, Settings, StructuredOutput, TokenLimitField
 
+CACHE_NAME = "language_model_answers.jsonl"  # in a build's folder
 BASE_URL = "CXRJAX_LM_BASE_URL"
 MODEL = "CXRJAX_LM_MODEL"
 API_KEY = "CXRJAX_LM_API_KEY"

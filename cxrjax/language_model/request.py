@@ -1,18 +1,12 @@
-"""Requests: messages, images, the form of the answer, and prompt files with demonstrations.
-
-A prompt file holds stages, each with `system` (the instruction) and `demonstrations` (turns of
-`user` and `assistant`), and a `version`. A changed prompt is a new version in a new file.
-"""
+"""Requests to a language model: messages, images, and the form of the answer."""
 
 import base64
 import dataclasses
 import functools
 import hashlib
-import importlib.resources
 import json
 import threading
-import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Generic, Literal, TypeVar
 
 import pydantic
@@ -27,6 +21,7 @@ Category = Literal[
     "http_error",  # the server answered with an error, or with something that is no completion
     "timeout",
     "connection",
+    "unreadable_image",  # its loader's; nothing was sent
 ]
 
 # Failures of the service rather than of an answer: nothing came that could be kept.
@@ -193,35 +188,3 @@ def _data_url(image: EncodedImage) -> str:
 
 def _hash_url(image: EncodedImage) -> str:
     return f"sha256:{image.media_type}:{hashlib.sha256(image.content).hexdigest()}"
-
-
-Form = TypeVar("Form", bound=pydantic.BaseModel)
-
-
-class Strict(pydantic.BaseModel):
-    """All fields required and no others, as servers that hold a model to a schema want it."""
-
-    model_config = pydantic.ConfigDict(extra="forbid")
-
-
-@functools.cache
-def load_prompt(package: str, name: str) -> dict[str, Any]:
-    """The prompt file `name`.toml of a package."""
-    file = importlib.resources.files(package).joinpath(f"{name}.toml")
-    return tomllib.loads(file.read_text(encoding="utf-8"))
-
-
-def make_request(
-    stage: Mapping[str, Any],
-    user: str,
-    form: type[Form],
-    usual_output_tokens: int,
-    max_output_tokens: int,
-) -> Request[Form]:
-    """The stage's instruction, its demonstrations as turns, and what is asked now."""
-    messages = [Message("system", (stage["system"].strip(),))]
-    for shown in stage["demonstrations"]:
-        messages.append(Message("user", (shown["user"].strip(),)))
-        messages.append(Message("assistant", (shown["assistant"].strip(),)))
-    messages.append(Message("user", (user,)))
-    return Request(tuple(messages), form, max_output_tokens, usual_output_tokens)

@@ -19,7 +19,7 @@ class Prices:
     output: float
 
     def cost(self, input_tokens: float, output_tokens: float) -> float:
-        """Of one answer, or of many."""
+        """Returns the cost of one answer, or of many."""
         return (input_tokens * self.input + output_tokens * self.output) / 1e6
 
 
@@ -99,7 +99,7 @@ class Settings:
 
     @property
     def is_local(self) -> bool:
-        """Whether the server is on this machine: a loopback address, or `localhost`.
+        """Says whether the server is on this machine: a loopback address, or `localhost`.
 
         What is sent there does not leave the machine, so no permission is asked. (A tunnel that
         begins on loopback and ends elsewhere looks local too: whoever digs one knows.)
@@ -112,8 +112,13 @@ class Settings:
         except ValueError:
             return False
 
+    @property
+    def may_send(self) -> bool:
+        """Says whether content may be sent to the server."""
+        return self.is_local or self.allow_sending
+
     def to_json(self) -> dict[str, Any]:
-        """For manifests: what shaped the answers and what was allowed, without the key."""
+        """Returns all settings but the key, for manifests."""
         fields = dataclasses.asdict(self)
         del fields["api_key"]
         return fields

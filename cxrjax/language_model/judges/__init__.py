@@ -2,7 +2,6 @@
 
 judge           the questions to a judge, and its verdicts
 asked           asks one over HTTP, keeps its verdicts, replays them without a network
-verdict_store   the file of verdicts
 surrogate       rules: no model, no network, never called by a judge's metric's name
 flags           chooses a judge from a command line
 

@@ -5,15 +5,18 @@ used, and so is a failure that asking again would repeat; one of the server is n
 again in the next run.
 """
 
+import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import repeat
+from pathlib import Path
 from typing import Annotated, Any
 
 import pydantic
 from tqdm import tqdm
 
 from cxrjax.errors import UserError
+from cxrjax.files import KeyedLines, read_packaged
 from cxrjax.language_model import Client, NoAnswer, Request
 from cxrjax.language_model.judges.judge import (
     FactMatch,
@@ -23,14 +26,83 @@ from cxrjax.language_model.judges.judge import (
     Sample,
     score_line,
 )
-from cxrjax.language_model.judges.verdict_store import Verdict, VerdictStore, verdict_key
-from cxrjax.language_model.request import SERVICE_FAILURES, Strict, load_prompt, make_request
+from cxrjax.language_model.request import SERVICE_FAILURES
+from cxrjax.language_model.stage import Stage, Strict, make_request
 from cxrjax.radiology_text.facts import one_to_one
+
+Verdict = dict[str, Any]
+_FIELDS = ("judge", "task", "prompt", "verdict")
+
+
+def verdict_key(prompt: str, judge: str, sample: Mapping[str, Any]) -> str:
+    """SHA-256 of what decides a verdict.
+
+    Args:
+        prompt: all that the judge is told besides the sample.
+        judge: its name.
+        sample: what is judged.
+    """
+    text = json.dumps([prompt, judge, sample], sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+class VerdictStore:
+    """The file, held by one process at a time; threads share it.
+
+    Args:
+        path: made where it isn't there, unless `replay`.
+        replay: whether it must be there already.
+
+    Raises:
+        UserError: it cannot be used, or holds something else.
+    """
+
+    def __init__(self, path: Path, replay: bool = False) -> None:
+        if replay and not path.is_file():
+            raise UserError(
+                f"{path}: no such file; --judge=replay needs the verdicts of an earlier "
+                "--judge=language_model"
+            )
+        self.path = path
+        self._lines = KeyedLines(path, "--verdicts", "verdict", _check)
+
+    def close(self) -> None:
+        """Lets other processes have the file."""
+        self._lines.close()
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._lines
+
+    def get(self, key: str) -> Verdict | None:
+        """The verdict under this key, None where there is none yet."""
+        fields = self._lines.get(key)
+        return None if fields is None else fields["verdict"]
+
+    def put(self, key: str, judge: str, task: str, prompt: str, verdict: Verdict) -> None:
+        """Keeps a verdict; on the disk when this returns.
+
+        Raises:
+            UserError: the disk takes no more.
+        """
+        digest = hashlib.sha256(prompt.encode()).hexdigest()
+        self._lines.put(key, {"judge": judge, "task": task, "prompt": digest, "verdict": verdict})
+
+    def judges(self) -> list[str]:
+        """Names of the judges whose verdicts are here, in order of their first."""
+        lines = (self._lines.get(key) for key in self._lines)
+        return list(dict.fromkeys(line["judge"] for line in lines if line))
+
+
+def _check(fields: Mapping[str, Any]) -> None:
+    if not isinstance(fields["verdict"], dict):
+        raise ValueError("the verdict is no object")
+    if not all(isinstance(fields[name], str) for name in _FIELDS[:3]):
+        raise ValueError("not a line of verdicts")
+
 
 PROMPT = "judge_prompts_v1"
 CONTENT = "questions, reports and answers"
 MAX_CHARACTERS = 20_000  # of one request; who writes more has lost the thread
-_MAX_OUTPUT_TOKENS = 8192
 # Tasks, and tokens of a good answer, for estimates.
 RELATIVE_SCORE, FACTS, FACT_MATCHING = "relative_score", "facts", "fact_matching"
 _USUAL_TOKENS = {RELATIVE_SCORE: 70, FACTS: 200, FACT_MATCHING: 100}
@@ -150,7 +222,7 @@ class LanguageModelJudge:
         return matched
 
     def to_json(self) -> dict[str, Any]:
-        """For the record: the model's settings, and what this run asked and spent."""
+        """Returns the model's settings, and what this run asked and spent."""
         if self._client is None:
             return {"replayed_from": str(self._store.path)}
         return {
@@ -160,7 +232,7 @@ class LanguageModelJudge:
 
     def _verdicts(self, task: str, inputs: Sequence[Mapping[str, Any]]) -> list[Verdict]:
         """A verdict on each input; equal ones are asked about once."""
-        stage = load_prompt(str(__package__), PROMPT)[task]
+        stage = read_packaged(str(__package__), f"{PROMPT}.toml")[task]
         prompt = json.dumps(stage, sort_keys=True)
         keys = [verdict_key(prompt, self.name, sample) for sample in inputs]
         new = {
@@ -170,7 +242,7 @@ class LanguageModelJudge:
         }
         failed: dict[str, Verdict] = {}
         if new:
-            for key, verdict in self._ask(task, stage, prompt, new):
+            for key, verdict in self._ask(task, stage, new):
                 if "failure" in verdict and key not in self._store:
                     failed[key] = verdict
         over = {"failure": "over_length"}
@@ -180,31 +252,59 @@ class LanguageModelJudge:
         ]
 
     def _ask(
-        self, task: str, stage: Mapping[str, Any], prompt: str, new: Mapping[str, Mapping]
+        self, task: str, prompt: Mapping[str, Any], new: Mapping[str, Mapping]
     ) -> Iterator[tuple[str, Verdict]]:
         """Asks about what the store lacks and keeps what comes back."""
-        requests = {key: _request(task, stage, sample) for key, sample in new.items()}
-        client = self._client
-        if client is None:
+        if self._client is None:
             raise UserError(
                 f"{self._store.path}: of {self.name}'s verdicts {len(new):,} of {task} are "
                 f"missing, the first {next(iter(new))}; judge them with --judge=language_model "
                 "and the same --verdicts"
             )
+        stage = _JudgeStage(self._client, task, prompt)
         if self._dry_run:
-            self.planned[task] = str(client.estimate(requests.values()))
+            self.planned[task] = str(stage.estimate(new.values()))
             yield from ((key, {"failure": "not_asked"}) for key in new)
             return
-        client.require_permission(CONTENT, requests.values())
+        answers = tqdm(
+            stage.answers(new.values()), task.replace("_", " "), total=len(new), unit="verdict"
+        )
+        for key, (_, answer) in zip(new, answers, strict=True):
+            # A failure without its detail, which may quote the texts.
+            verdict = (
+                {"failure": answer.category}
+                if isinstance(answer, NoAnswer)
+                else answer.model_dump()
+            )
+            if verdict.get("failure") in SERVICE_FAILURES:
+                verdict = {"failure": "service"}
+            else:
+                self._store.put(key, self.name, task, json.dumps(prompt, sort_keys=True), verdict)
+            yield key, verdict
 
-        def ask(key: str) -> Verdict:
-            verdict, lasting = _asked(client, requests[key], _check(task, new[key]))
-            if lasting:
-                self._store.put(key, self.name, task, prompt, verdict)
-            return verdict
 
-        answers = client.map(ask, new)
-        yield from tqdm(answers, task.replace("_", " "), total=len(new), unit="verdict")
+class _JudgeStage(Stage[Mapping[str, Any], pydantic.BaseModel]):
+    """One task of the judge."""
+
+    content = CONTENT
+
+    def __init__(self, client: Client, task: str, prompt: Mapping[str, Any]) -> None:
+        super().__init__(client, PROMPT)
+        self._task = task
+        self._prompt = prompt
+
+    def request(self, item: Mapping[str, Any]) -> Request:
+        text = _text(self._task, item)
+        return make_request(self._prompt, text, _FORMS[self._task], _USUAL_TOKENS[self._task])
+
+    def check(self, item: Mapping[str, Any], answer: pydantic.BaseModel) -> None:
+        if isinstance(answer, _SamePairs):
+            for pair in answer.same:
+                if not (1 <= pair.a <= len(item["a"]) and 1 <= pair.b <= len(item["b"])):
+                    raise ValueError(
+                        f"A{pair.a} with B{pair.b}: the lists end at A{len(item['a'])} and "
+                        f"B{len(item['b'])}"
+                    )
 
 
 def judge_name(client: Client) -> str:
@@ -214,56 +314,25 @@ def judge_name(client: Client) -> str:
     return model if temperature is None else f"{model} at temperature {temperature:g}"
 
 
-def _asked(
-    client: Client, request: Request, check: Callable[[Any], None] | None
-) -> tuple[Verdict, bool]:
-    """(the verdict, whether asking again would repeat it)."""
-    try:
-        return client.ask(request, check).model_dump(), True
-    except NoAnswer as failure:
-        if failure.category in SERVICE_FAILURES:
-            return {"failure": "service"}, False
-        # Without the detail, which may quote the texts.
-        return {"failure": failure.category}, True
-
-
 def _rated(sample: Sample, swapped: bool) -> dict[str, str]:
     answers = (sample.answer, sample.reference) if swapped else (sample.reference, sample.answer)
     named = {"question": sample.question, "first": answers[0], "second": answers[1]}
     return named | ({"context": sample.context} if sample.context else {})
 
 
-def _request(task: str, stage: Mapping[str, Any], sample: Mapping[str, Any]) -> Request:
+def _text(task: str, sample: Mapping[str, Any]) -> str:
     if task == RELATIVE_SCORE:
         known = f"<known>{sample['context']}</known>\n" if "context" in sample else ""
-        user = (
+        return (
             f"<question>{sample['question']}</question>\n{known}"
             f"<answer_1>{sample['first']}</answer_1>\n<answer_2>{sample['second']}</answer_2>"
         )
-    elif task == FACTS:
-        user = f"<text>{sample['text']}</text>"
-    else:
-        lists = (
-            "\n".join(f"{name.upper()}{n}: {fact}" for n, fact in enumerate(sample[name], start=1))
-            for name in ("a", "b")
-        )
-        user = "\n\n".join(lists)
-    return make_request(stage, user, _FORMS[task], _USUAL_TOKENS[task], _MAX_OUTPUT_TOKENS)
-
-
-def _check(task: str, sample: Mapping[str, Any]) -> Callable[[Any], None] | None:
-    if task != FACT_MATCHING:
-        return None
-
-    def check(answer: _SamePairs) -> None:
-        for pair in answer.same:
-            if not (1 <= pair.a <= len(sample["a"]) and 1 <= pair.b <= len(sample["b"])):
-                raise ValueError(
-                    f"A{pair.a} with B{pair.b}: the lists end at A{len(sample['a'])} and "
-                    f"B{len(sample['b'])}"
-                )
-
-    return check
+    if task == FACTS:
+        return f"<text>{sample['text']}</text>"
+    return "\n\n".join(
+        "\n".join(f"{name.upper()}{n}: {fact}" for n, fact in enumerate(sample[name], start=1))
+        for name in ("a", "b")
+    )
 
 
 def _over_length(sample: Mapping[str, Any]) -> bool:

@@ -7,7 +7,6 @@ from pathlib import Path
 from cxrjax.errors import UserError
 from cxrjax.language_model.flags import add_client_flags, client_from_flags
 from cxrjax.language_model.judges.judge import Judge
-from cxrjax.language_model.judges.verdict_store import VerdictStore
 
 CHOICES = ("none", "surrogate", "language_model", "replay")
 _VERDICTS, _ANSWERS = "verdicts.jsonl", "judge_answers.jsonl"
@@ -43,7 +42,7 @@ def judge_from_flags(flags: argparse.Namespace, out: Path) -> Judge | None:
             file that cannot be used.
     """
     # Not at the top: --help stays quick.
-    from cxrjax.language_model.judges.asked import LanguageModelJudge, judge_name
+    from cxrjax.language_model.judges.asked import LanguageModelJudge, VerdictStore, judge_name
     from cxrjax.language_model.judges.surrogate import SurrogateJudge
 
     if flags.judge != "language_model" and flags.dry_run:
@@ -55,7 +54,7 @@ def judge_from_flags(flags: argparse.Namespace, out: Path) -> Judge | None:
     path = flags.verdicts or out / _VERDICTS
     if flags.judge == "replay":
         store = VerdictStore(path, replay=True)
-        return LanguageModelJudge(_only_judge(store, flags.model), store, None)
+        return LanguageModelJudge(_only_judge(path, store.judges(), flags.model), store, None)
     client = client_from_flags(flags, out / _ANSWERS)
     return LanguageModelJudge(judge_name(client), VerdictStore(path), client, flags.dry_run)
 
@@ -77,13 +76,12 @@ def write_judgements(out: Path, judge: Judge) -> None:
         raise UserError(f"{out}: cannot be written to: {error.strerror}") from None
 
 
-def _only_judge(store: VerdictStore, name: str | None) -> str:
-    known = store.judges()
+def _only_judge(path: Path, known: list[str], name: str | None) -> str:
     if name is not None:
         if name not in known:
-            raise UserError(f"{store.path}: no verdict of {name!r}, only of {', '.join(known)}")
+            raise UserError(f"{path}: no verdict of {name!r}, only of {', '.join(known)}")
         return name
     if len(known) != 1:
         found = f"{len(known)} judges ({', '.join(known)})" if known else "no verdict"
-        raise UserError(f"{store.path}: {found}; expected one, or --model=NAME that says which")
+        raise UserError(f"{path}: {found}; expected one, or --model=NAME that says which")
     return known[0]

@@ -104,7 +104,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class FactMatch:
-    """Which facts of two texts say the same.
+    """The facts of two texts, and the pairs that say the same.
 
     Attributes:
         pairs: (index of a predicted fact, index of a true one), no index twice.
@@ -130,7 +130,7 @@ class Judge(Protocol):
     judgements: list[dict[str, Any]]
 
     def to_json(self) -> dict[str, Any]:
-        """For the record: how it judged, and at what cost."""
+        """Returns how it judged, and at what cost."""
         ...
 
     def relative_scores(self, samples: Sequence[Sample]) -> list[RelativeScore]:
@@ -142,7 +142,7 @@ class Judge(Protocol):
         ...
 
     def match(self, pairs: Sequence[tuple[Facts, Facts]]) -> list[FactMatch]:
-        """Which of the predicted facts say what a true one says, one to one, in order."""
+        """Pairs predicted facts with the true ones that say the same, one to one, in order."""
         ...
 
 

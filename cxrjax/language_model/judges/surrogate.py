@@ -48,7 +48,7 @@ class SurrogateJudge:
         self.judgements: list[dict[str, Any]] = []
 
     def to_json(self) -> dict[str, Any]:
-        """For the record: nothing but the name, which tells the version."""
+        """Returns nothing: the name tells the version."""
         return {}
 
     def relative_scores(self, samples: Sequence[Sample]) -> list[RelativeScore]:

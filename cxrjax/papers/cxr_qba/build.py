@@ -20,7 +20,7 @@ from tqdm import tqdm
 import cxrjax
 from cxrjax.errors import UserError
 from cxrjax.files import write_json, writing
-from cxrjax.language_model.flags import ClientFlags, client_from_flags
+from cxrjax.language_model.flags import CACHE_NAME, ClientFlags, client_from_flags
 from cxrjax.papers.cxr_qba.construct.checks import dangling_questions
 from cxrjax.papers.cxr_qba.construct.construction import (
     CxrQbaConstruction,
@@ -28,10 +28,14 @@ from cxrjax.papers.cxr_qba.construct.construction import (
     construct_questions,
 )
 from cxrjax.papers.cxr_qba.construct.entity_mapping import embedding_mapper
-from cxrjax.papers.cxr_qba.construct.extraction import Extractor, ReportSections
-from cxrjax.papers.cxr_qba.construct.negative_sampling import MentionCounts
+from cxrjax.papers.cxr_qba.construct.extraction import (
+    Extractor,
+    ReportSections,
+    SourceStudy,
+    StudyImage,
+)
+from cxrjax.papers.cxr_qba.construct.generation import MentionCounts
 from cxrjax.papers.cxr_qba.construct.sources import read_studies
-from cxrjax.papers.cxr_qba.construct.study import SourceStudy, StudyImage
 from cxrjax.papers.cxr_qba.metadata import MetadataWriter, write_quality_mappings
 from cxrjax.papers.cxr_qba.native import StudyQuestions, StudySceneGraph
 from cxrjax.papers.cxr_qba.records import ExportFilter, nothing_exported, to_records
@@ -150,8 +154,6 @@ class QbaBuilder(Builder[QbaOptions]):
 
     @functools.cached_property
     def _client(self) -> "Client":
-        from cxrjax.papers.cxr_qba.construct.prompts import CACHE_NAME
-
         client = client_from_flags(self.options.client, self.options.out / CACHE_NAME)
         self._open.callback(client.close)
         return client
@@ -250,7 +252,7 @@ class QbaBuilder(Builder[QbaOptions]):
 
         if self.rater:
             with StudyFiles(native, QualityLog()) as written:
-                self.rater.require_permission(unrated(key, written) for key in self.entries)
+                self.rater.require_permission_for(unrated(key, written) for key in self.entries)
         files = self._open.enter_context(StudyFiles(native, quality))
         self._questions = questions
         self._made_by = self._constructed_by(how.extractor)

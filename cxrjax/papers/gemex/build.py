@@ -19,8 +19,13 @@ from cxrjax.errors import UserError
 from cxrjax.files import file_sha256
 from cxrjax.language_model.flags import ClientFlags
 from cxrjax.papers.gemex import native_files
-from cxrjax.papers.gemex.construct.construction import GemexConstruction, findings_of
-from cxrjax.papers.gemex.construct.curation import TEST_IMAGES, classes_of, curate
+from cxrjax.papers.gemex.construct.construction import (
+    TEST_IMAGES,
+    GemexConstruction,
+    classes_of,
+    curate,
+    findings_of,
+)
 from cxrjax.papers.gemex.construct.questions import QuestionGenerator, RefinedReport
 from cxrjax.papers.gemex.construct.refine import Refiner, RuleRefiner
 from cxrjax.papers.gemex.construct.template_generator import TemplateGenerator
@@ -32,7 +37,7 @@ from cxrjax.papers.gemex.source_images import (
 )
 from cxrjax.papers.gemex.statistics import PAPER, GemexStatistics, table_3
 from cxrjax.papers.sources import mimic_tables
-from cxrjax.papers.sources.graph_files import (
+from cxrjax.papers.sources.chest_imagenome import (
     GraphFile,
     find_scene_graphs,
     image_paths,

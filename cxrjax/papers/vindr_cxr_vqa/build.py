@@ -16,7 +16,7 @@ import tqdm
 
 from cxrjax.errors import UserError
 from cxrjax.files import write_json
-from cxrjax.language_model.flags import ClientFlags, client_from_flags
+from cxrjax.language_model.flags import CACHE_NAME, ClientFlags, client_from_flags
 from cxrjax.papers.vindr_cxr_vqa.annotation import ImageAnnotation
 from cxrjax.papers.vindr_cxr_vqa.box_table import check_image_labels, read_box_table
 from cxrjax.papers.vindr_cxr_vqa.construct.mix import MIXES, pick_normal, plan_splits
@@ -119,7 +119,6 @@ class VinDrBuilder(Builder[VinDrOptions]):
     @functools.cached_property
     def _model(self) -> "LanguageModelWriter":
         from cxrjax.papers.vindr_cxr_vqa.construct.language_model_writer import (
-            CACHE_NAME,
             LanguageModelWriter,
         )
 

@@ -22,8 +22,8 @@ from cxrjax.errors import UserError
 from cxrjax.files import file_sha256, write_json, writing
 from cxrjax.papers.vix_ray.deidentification import find_identifiers
 from cxrjax.papers.vix_ray.native import SPLITS, count_rows, find_shards, read_rows, write_rows
+from cxrjax.papers.vix_ray.noun_phrases import load_segmenter
 from cxrjax.papers.vix_ray.records import NATIVE_ROW, STAGES, VixRayStudy, records, understand
-from cxrjax.papers.vix_ray.segmentation import load_segmenter
 from cxrjax.papers.vix_ray.statistics import (
     PAPER,
     count_phrases,

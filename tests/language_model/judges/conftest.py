@@ -9,8 +9,7 @@ import tenacity
 from cxrjax.language_model import AnswerCache, Client, Settings
 from cxrjax.language_model import completion as server
 from cxrjax.language_model.judges import Sample
-from cxrjax.language_model.judges.asked import LanguageModelJudge, judge_name
-from cxrjax.language_model.judges.verdict_store import VerdictStore
+from cxrjax.language_model.judges.asked import LanguageModelJudge, VerdictStore, judge_name
 
 
 @pytest.fixture(autouse=True)

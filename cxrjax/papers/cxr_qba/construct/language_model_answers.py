@@ -1,20 +1,21 @@
-"""The forms of a language model's answers on a report, and their checks.
+"""The steps by which a language model reads a report: requests, forms of answers, checks."""
 
-Checks raise ValueError in words for the model, which is asked again.
-"""
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Literal
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Literal
-
+from cxrjax.files import read_packaged
+from cxrjax.language_model import Client, Request
+from cxrjax.language_model.stage import Form, Item, Stage, Strict, make_request
 from cxrjax.papers.cxr_qba.construct.extraction import (
     OBSERVED_SECTIONS,
     NumberedSentence,
     ReportSections,
 )
-from cxrjax.papers.cxr_qba.construct.prompts import Strict
 from cxrjax.papers.cxr_qba.construct.ratings import mentions_change
 from cxrjax.radiology_text.english import plain_words
 
+PROMPT = "extraction_prompt_v1"
+CONTENT = "text of radiology reports"
 SECTIONS = ("indication", *OBSERVED_SECTIONS)
 MAX_DEPTH = 3
 
@@ -84,11 +85,30 @@ def joined(text: str) -> str:
     return " ".join(text.split())
 
 
-def sentence_check(report: ReportSections) -> Callable[[ReadSentences], None]:
-    """Every sentence stands in a section of the report, word for word (case and marks aside)."""
-    sections = [words_of(report.sections.get(name, "")) for name in SECTIONS]
+class _ReadingStage(Stage[Item, Form]):
+    content = CONTENT
 
-    def check(answer: ReadSentences) -> None:
+    def __init__(self, client: Client) -> None:
+        super().__init__(client, load_prompt(PROMPT)["version"])
+
+
+class SentenceStage(_ReadingStage[ReportSections, ReadSentences]):
+    """The first step: the whole report is split into sentences."""
+
+    def request(self, item: ReportSections) -> Request[ReadSentences]:
+        """See `Stage.request`."""
+        parts = [
+            f"{name.upper()}:\n{item.sections[name].strip()}"
+            for name in SECTIONS
+            if item.sections.get(name, "").strip()
+        ]
+        return make_request(
+            load_prompt(PROMPT)["sentences"], "\n\n".join(parts), ReadSentences, 300
+        )
+
+    def check(self, item: ReportSections, answer: ReadSentences) -> None:
+        """Every sentence stands in the report, word for word (case and marks aside)."""
+        sections = [words_of(item.sections.get(name, "")) for name in SECTIONS]
         for one in answer.sentences:
             for text in (one.sentence, *one.same):
                 words = words_of(text)
@@ -97,14 +117,20 @@ def sentence_check(report: ReportSections) -> Callable[[ReadSentences], None]:
         if not any(one.section in OBSERVED_SECTIONS for one in answer.sentences):
             raise ValueError("there is no sentence of findings or impression")
 
-    return check
 
+class IndicationStage(_ReadingStage[Sequence[NumberedSentence], ReadIndication]):
+    """The second step: the reason for the study, from all sentences with their ids."""
 
-def indication_check(sentences: Sequence[NumberedSentence]) -> Callable[[ReadIndication], None]:
-    """Ids are of sentences that may answer, and an answer has such."""
-    observed = [one.sent_id for one in sentences if one.section in OBSERVED_SECTIONS]
+    def request(self, item: Sequence[NumberedSentence]) -> Request[ReadIndication]:
+        """See `Stage.request`."""
+        lines = [f"{one.sent_id} ({one.section}): {one.text}" for one in item]
+        return make_request(
+            load_prompt(PROMPT)["indication"], "\n".join(lines), ReadIndication, 120
+        )
 
-    def check(answer: ReadIndication) -> None:
+    def check(self, item: Sequence[NumberedSentence], answer: ReadIndication) -> None:
+        """Ids are of sentences that may answer, and an answer has such."""
+        observed = [one.sent_id for one in item if one.section in OBSERVED_SECTIONS]
         for sent_id in answer.answer_sentence_ids:
             if sent_id not in observed:
                 raise ValueError(
@@ -115,20 +141,38 @@ def indication_check(sentences: Sequence[NumberedSentence]) -> Callable[[ReadInd
         if bool(answer.answer_sentence_ids) != bool(answer.answer_for_indication.strip()):
             raise ValueError("answer_for_indication needs answer_sentence_ids, and the other way")
 
-    return check
+
+class ObservationStage(_ReadingStage[str, ReadObservations]):
+    """The third step: one sentence of findings or impression, without mention of change."""
+
+    def request(self, item: str) -> Request[ReadObservations]:
+        """See `Stage.request`."""
+        return make_request(load_prompt(PROMPT)["observations"], item, ReadObservations, 150)
+
+    def check(self, item: str, answer: ReadObservations) -> None:
+        """Named, about something, with a probability, and not nested without end."""
+        for depth, one in walk(answer.observations):
+            if not one.name.strip() or not one.summary_sentence.strip():
+                raise ValueError("an observation has no name or no summary_sentence")
+            if not any(map(str.strip, one.entity)):
+                raise ValueError(f"{one.name!r} has no entity")
+            if not 0 <= one.probability <= 1:
+                raise ValueError(f"{one.name!r} has probability {one.probability}; it is of 0 to 1")
+            if depth > MAX_DEPTH:
+                raise ValueError(
+                    f"{one.name!r} is a child of a child of a child; at most {MAX_DEPTH}"
+                )
+
+    def shortcoming(self, item: str, answer: ReadObservations) -> tuple[int, str]:
+        """Returns how often names and sentences speak of change, where they should not."""
+        found = comparing(answer.observations)
+        told = load_prompt(PROMPT)["observations"]["change_again"]
+        return len(found), told.format(found="; ".join(found)).strip()
 
 
-def check_observations(answer: ReadObservations) -> None:
-    """Named, about something, with a probability, and not nested without end."""
-    for depth, one in walk(answer.observations):
-        if not one.name.strip() or not one.summary_sentence.strip():
-            raise ValueError("an observation has no name or no summary_sentence")
-        if not any(map(str.strip, one.entity)):
-            raise ValueError(f"{one.name!r} has no entity")
-        if not 0 <= one.probability <= 1:
-            raise ValueError(f"{one.name!r} has probability {one.probability}; it is of 0 to 1")
-        if depth > MAX_DEPTH:
-            raise ValueError(f"{one.name!r} is a child of a child of a child; at most {MAX_DEPTH}")
+def load_prompt(name: str) -> dict[str, Any]:
+    """A prompt file of the package such as `extraction_prompt_v1`."""
+    return read_packaged(str(__package__), f"{name}.toml")
 
 
 def walk(
@@ -141,7 +185,7 @@ def walk(
 
 
 def comparing(observations: Iterable[ReadObservation]) -> list[str]:
-    """What names and sentences say of change, where they should not."""
+    """Returns names and sentences that speak of change, which they should not."""
     return [
         text
         for _, one in walk(observations)

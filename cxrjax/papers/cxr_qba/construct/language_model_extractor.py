@@ -22,30 +22,25 @@ from cxrjax.papers.cxr_qba.construct.extraction import (
     Observation,
     ReportSections,
 )
+from cxrjax.papers.cxr_qba.construct.generation import MentionCounts
 from cxrjax.papers.cxr_qba.construct.language_model_answers import (
     SECTIONS,
-    ReadIndication,
+    IndicationStage,
+    ObservationStage,
     ReadObservation,
-    ReadObservations,
     ReadSentences,
-    check_observations,
+    SentenceStage,
     comparing,
-    indication_check,
     joined,
-    sentence_check,
     words_of,
 )
-from cxrjax.papers.cxr_qba.construct.language_model_rater import LanguageModelRater, rating_requests
-from cxrjax.papers.cxr_qba.construct.negative_sampling import MentionCounts
-from cxrjax.papers.cxr_qba.construct.prompts import CONTENT, load_prompt, make_request
+from cxrjax.papers.cxr_qba.construct.language_model_rater import LanguageModelRater
 from cxrjax.papers.cxr_qba.construct.ratings import mentions_change
-from cxrjax.papers.cxr_qba.construct.rule_extractor import merge_similar
-from cxrjax.papers.cxr_qba.construct.sentences import split_report
+from cxrjax.papers.cxr_qba.construct.rule_extractor import merge_similar, split_report
 from cxrjax.papers.cxr_qba.construct.sources import read_studies
 from cxrjax.papers.cxr_qba.native import StudySceneGraph
 from cxrjax.records_io.quality import QualityLog, Unusable
 
-PROMPT = "extraction_prompt_v1"
 FAILED = "generator_failed"
 # Ours: least probability of the side that the report takes.
 CERTAINTIES = (("certain", 0.95), ("likely", 0.7), ("uncertain", 0.0))
@@ -66,8 +61,10 @@ class LanguageModelExtractor:
 
     def __init__(self, client: Client) -> None:
         self.client = client
-        self.name = client.settings.model
-        self.version = f"prompt {load_prompt(PROMPT)['version']}"
+        self._sentences = SentenceStage(client)
+        self._indication = IndicationStage(client)
+        self._observations = ObservationStage(client)
+        self.name, self.version = self._sentences.name, self._sentences.version
 
     def extract(self, report: ReportSections) -> Extraction:
         """See `extraction.Extractor`; what was left out or merged is counted in `left_out`.
@@ -82,7 +79,7 @@ class LanguageModelExtractor:
         step = "sentences"
         left_out: collections.Counter[str] = collections.Counter()
         try:
-            read = self.client.ask(sentences_request(report), sentence_check(report))
+            read = self._sentences.ask(report)
             sentences = _number(read)
             left_out[LEFT_OUT] = _count_left_out(by_rule, read)
             left_out[MERGED] = sum(len(one.same) for one in read.sentences)
@@ -92,7 +89,9 @@ class LanguageModelExtractor:
             for sentence in sentences:
                 if sentence.section not in OBSERVED_SECTIONS:
                     continue
-                found = self._observe(sentence, left_out)
+                answer = self._observations.ask(sentence.text)
+                left_out[CHANGE_KEPT] += len(comparing(answer.observations))
+                found = [_to_observation(one, sentence.sent_id) for one in answer.observations]
                 observations += found
                 if not found:
                     silent.append(sentence.sent_id)
@@ -127,25 +126,20 @@ class LanguageModelExtractor:
         Raises:
             UserError: as `Client.require_permission`.
         """
-        self.client.require_permission(CONTENT, map(sentences_request, _usable(reports)))
+        self._sentences.require_permission(_usable(reports))
 
-    def _observe(
-        self, sentence: NumberedSentence, left_out: collections.Counter[str]
-    ) -> list[Observation]:
-        request = observations_request(sentence.text)
-        answer = self.client.ask(request, check_observations)
-        if changed := comparing(answer.observations):
-            told = load_prompt(PROMPT)["observations"]["change_again"]
-            again = request.then(
-                answer.model_dump_json(), told.format(found="; ".join(changed)).strip()
-            )
-            try:
-                second = self.client.ask(again, check_observations)
-            except NoAnswer:
-                second = answer
-            answer = min((answer, second), key=lambda one: len(comparing(one.observations)))
-            left_out[CHANGE_KEPT] += len(comparing(answer.observations))
-        return [_to_observation(one, sentence.sent_id) for one in answer.observations]
+    def planned_requests(self, reports: Iterable[ReportSections]) -> Iterator[Request]:
+        """About what `extract` would send, from sentences split by rule; the same sentence once."""
+        seen: set[str] = set()
+        for report in _usable(reports):
+            yield self._sentences.request(report)
+            sentences = split_report(report)
+            if any(one.section == "indication" for one in sentences):
+                yield self._indication.request(sentences)
+            for one in sentences:
+                if one.section in OBSERVED_SECTIONS and one.text not in seen:
+                    seen.add(one.text)
+                    yield self._observations.request(one.text)
 
     def _read_indication(
         self, sentences: Sequence[NumberedSentence], left_out: collections.Counter[str]
@@ -154,7 +148,7 @@ class LanguageModelExtractor:
         if not own:
             return None
         try:
-            read = self.client.ask(indication_request(sentences), indication_check(sentences))
+            read = self._indication.ask(sentences)
         except NoAnswer:
             left_out[NO_INDICATION] += 1
             return None
@@ -171,41 +165,6 @@ class LanguageModelExtractor:
             answer_sentence_ids=tuple(dict.fromkeys(read.answer_sentence_ids)),
             answer=answer,
         )
-
-
-def sentences_request(report: ReportSections) -> Request[ReadSentences]:
-    """The first step: the whole report."""
-    parts = [
-        f"{name.upper()}:\n{report.sections[name].strip()}"
-        for name in SECTIONS
-        if report.sections.get(name, "").strip()
-    ]
-    return make_request(load_prompt(PROMPT)["sentences"], "\n\n".join(parts), ReadSentences, 300)
-
-
-def indication_request(sentences: Iterable[NumberedSentence]) -> Request[ReadIndication]:
-    """The second step: all sentences with their ids."""
-    lines = [f"{one.sent_id} ({one.section}): {one.text}" for one in sentences]
-    return make_request(load_prompt(PROMPT)["indication"], "\n".join(lines), ReadIndication, 120)
-
-
-def observations_request(sentence: str) -> Request[ReadObservations]:
-    """The third step: one sentence of findings or impression."""
-    return make_request(load_prompt(PROMPT)["observations"], sentence, ReadObservations, 150)
-
-
-def planned_requests(reports: Iterable[ReportSections]) -> Iterator[Request]:
-    """About what `extract` would send, from sentences split by rule; the same sentence once."""
-    seen: set[str] = set()
-    for report in _usable(reports):
-        yield sentences_request(report)
-        sentences = split_report(report)
-        if any(one.section == "indication" for one in sentences):
-            yield indication_request(sentences)
-        for one in sentences:
-            if one.section in OBSERVED_SECTIONS and one.text not in seen:
-                seen.add(one.text)
-                yield observations_request(one.text)
 
 
 def _usable(reports: Iterable[ReportSections]) -> Iterator[ReportSections]:
@@ -284,14 +243,14 @@ def estimate_language_model(
     lines = []
     if extractor:
         reports = (study.report for study in read_studies(source, QualityLog()))
-        lines.append(f"reading: {extractor.client.estimate(planned_requests(reports))}")
+        lines.append(f"reading: {extractor.client.estimate(extractor.planned_requests(reports))}")
     if rater:
-        estimate = rater.client.estimate(_planned_ratings(source, seed))
+        estimate = rater.client.estimate(_planned_ratings(rater, source, seed))
         lines.append(f"rating, repetitions included: {estimate}")
     return "\n".join(lines)
 
 
-def _planned_ratings(source: Path, seed: int) -> Iterator[Request]:
+def _planned_ratings(rater: LanguageModelRater, source: Path, seed: int) -> Iterator[Request]:
     how = CxrQbaConstruction(seed=seed)
     counts = MentionCounts()
 
@@ -304,4 +263,4 @@ def _planned_ratings(source: Path, seed: int) -> Iterator[Request]:
     for graph in graphs():
         counts.add(graph, how.definitions)
     for graph in graphs():
-        yield from rating_requests(graph, construct_questions(graph, counts, how))
+        yield from rater.planned_requests(graph, construct_questions(graph, counts, how))

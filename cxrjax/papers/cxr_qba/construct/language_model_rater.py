@@ -8,12 +8,13 @@ which leaves the question `unrated` (ratings.py).
 
 import functools
 from collections.abc import Iterable, Iterator
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import pydantic
 
 from cxrjax.language_model import Client, NoAnswer, Request
-from cxrjax.papers.cxr_qba.construct.prompts import CONTENT, Strict, load_prompt, make_request
+from cxrjax.language_model.stage import Stage, Strict, make_request
+from cxrjax.papers.cxr_qba.construct.language_model_answers import CONTENT, load_prompt
 from cxrjax.papers.cxr_qba.construct.ratings import ANSWER_CRITERIA, QUESTION_CRITERIA
 from cxrjax.papers.cxr_qba.native import NativeQuestion, StudyQuestions, StudySceneGraph
 from cxrjax.records_io.quality import QualityLog
@@ -27,67 +28,76 @@ WITH_ANSWERS = ("entailment", "relevance", "completeness", "answer_clarity")
 _TOKENS_PER_VERDICT = 20
 
 
-class LanguageModelRater:
-    """Rates a study's questions, several requests at once.
+class _Asked(NamedTuple):
+    """One criterion of one question, and what is told about it."""
 
-    Attributes:
-        name, version: the model, and the version of the prompt.
-    """
+    question: NativeQuestion
+    criterion: str
+    text: str
+
+    @property
+    def answers(self) -> int:
+        return sum(1 for _ in self.question.all_answers())
+
+
+class LanguageModelRater(Stage[_Asked, Any]):
+    """Rates a study's questions, several requests at once."""
+
+    content = CONTENT
 
     def __init__(self, client: Client) -> None:
-        self.client = client
-        self.name = client.settings.model
-        self.version = f"prompt {load_prompt(PROMPT)['version']}"
+        super().__init__(client, load_prompt(PROMPT)["version"])
 
     def rate(self, graph: StudySceneGraph, made: StudyQuestions, quality: QualityLog) -> None:
         """Writes verdicts into `answer_quality` and `question_quality`; counts those that failed.
 
         Raises:
-            UserError: sending is not allowed, the cost limit is reached, or the server is unusable;
-                answers so far are in the cache.
+            UserError: as `Stage.answers`.
         """
-
-        def ask(item: tuple[NativeQuestion, str, Request]) -> list[str] | NoAnswer:
-            question, criterion, request = item
-            try:
-                answer: Any = self.client.ask(request, _check(question, criterion))
-            except NoAnswer as failure:
-                return failure
-            if criterion in QUESTION_CRITERIA:
-                return [answer.verdict]
-            ordered = sorted(answer.verdicts, key=lambda one: one.number)
-            return [one.verdict for one in ordered]
-
-        for (question, criterion, _), found in self.client.map(ask, _asked(graph, made)):
+        for (question, criterion, _), found in self.answers(_asked(graph, made)):
             quality.examined["verdicts of a language model"] += 1
             if isinstance(found, NoAnswer):
                 # Without the detail, which may quote the report.
                 quality.warnings[f"{criterion} left unrated: {found.category}"] += 1
             elif criterion in QUESTION_CRITERIA:
-                question.question_quality = {**question.question_quality, criterion: found[0]}
+                rated = {**question.question_quality, criterion: found.verdict}
+                question.question_quality = rated
             else:
-                for answer, verdict in zip(question.all_answers(), found, strict=True):
-                    answer.answer_quality = {**answer.answer_quality, criterion: verdict}
+                ordered = sorted(found.verdicts, key=lambda one: one.number)
+                for answer, one in zip(question.all_answers(), ordered, strict=True):
+                    answer.answer_quality = {**answer.answer_quality, criterion: one.verdict}
 
-    def require_permission(self, studies: Iterable[tuple[StudySceneGraph, StudyQuestions]]) -> None:
+    def require_permission_for(
+        self, studies: Iterable[tuple[StudySceneGraph, StudyQuestions]]
+    ) -> None:
         """Refuses to send reports off this machine unasked, before anything is sent.
 
         Raises:
             UserError: as `Client.require_permission`.
         """
-        self.client.require_permission(
-            CONTENT, (one for graph, made in studies for one in rating_requests(graph, made))
-        )
+        self.require_permission(one for graph, made in studies for one in _asked(graph, made))
+
+    def planned_requests(self, graph: StudySceneGraph, made: StudyQuestions) -> Iterator[Request]:
+        """Returns the requests that `rate` makes about a study."""
+        return map(self.request, _asked(graph, made))
+
+    def request(self, item: _Asked) -> Request:
+        """See `Stage.request`."""
+        count = item.answers if item.criterion in ANSWER_CRITERIA else 1
+        prompt, form = load_prompt(PROMPT)[item.criterion], verdict_form(item.criterion)
+        return make_request(prompt, item.text, form, _TOKENS_PER_VERDICT * count)
+
+    def check(self, item: _Asked, answer: Any) -> None:
+        """Refuses verdicts on answers that are not one on each."""
+        if item.criterion in QUESTION_CRITERIA:
+            return
+        expected = list(range(1, 1 + item.answers))
+        numbers = sorted(one.number for one in answer.verdicts)
+        if numbers != expected:
+            raise ValueError(f"verdicts on {numbers}; give one on each of {expected}")
 
 
-def rating_requests(graph: StudySceneGraph, made: StudyQuestions) -> Iterator[Request]:
-    """What `LanguageModelRater.rate` asks about a study."""
-    return (request for _, _, request in _asked(graph, made))
-
-
-def _asked(
-    graph: StudySceneGraph, made: StudyQuestions
-) -> Iterator[tuple[NativeQuestion, str, Request]]:
+def _asked(graph: StudySceneGraph, made: StudyQuestions) -> Iterator[_Asked]:
     report = _report(graph)
     for question in made.questions:
         answers = list(question.all_answers())
@@ -98,14 +108,7 @@ def _asked(
             parts = [f"Report:\n{report}\n"] if criterion in WITH_REPORT else []
             parts += [f"Question: {question.question}"] if criterion in WITH_QUESTION else []
             parts += listed if criterion in WITH_ANSWERS else []
-            count = len(answers) if criterion in ANSWER_CRITERIA else 1
-            request = make_request(
-                load_prompt(PROMPT)[criterion],
-                "\n".join(parts),
-                verdict_form(criterion),
-                _TOKENS_PER_VERDICT * count,
-            )
-            yield question, criterion, request
+            yield _Asked(question, criterion, "\n".join(parts))
 
 
 @functools.cache
@@ -119,19 +122,6 @@ def verdict_form(criterion: str) -> type[pydantic.BaseModel]:
     )
     every: Any = list[one]  # type: ignore[valid-type]
     return pydantic.create_model(criterion, __base__=Strict, verdicts=every)
-
-
-def _check(question: NativeQuestion, criterion: str) -> Any:
-    if criterion in QUESTION_CRITERIA:
-        return None
-    expected = list(range(1, 1 + sum(1 for _ in question.all_answers())))
-
-    def check(answer: Any) -> None:
-        numbers = sorted(one.number for one in answer.verdicts)
-        if numbers != expected:
-            raise ValueError(f"verdicts on {numbers}; give one on each of {expected}")
-
-    return check
 
 
 def _report(graph: StudySceneGraph) -> str:

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from cxrjax.errors import UserError
-from cxrjax.language_model import Client, CostEstimate, NoAnswer, Request, request
-from cxrjax.language_model.flags import ClientFlags, client_from_flags
-from cxrjax.language_model.request import Form, Strict
+from cxrjax.files import read_packaged
+from cxrjax.language_model import Client, NoAnswer, Request
+from cxrjax.language_model.flags import CACHE_NAME, ClientFlags, client_from_flags
+from cxrjax.language_model.stage import Stage, Strict, make_request
 from cxrjax.papers.gemex.construct.questions import (
     CONTENT_TYPES,
     QUESTIONS_PER_REPORT,
@@ -27,14 +28,11 @@ from cxrjax.papers.gemex.construct.refine import Refinement
 from cxrjax.papers.gemex.dialogue import LETTERS
 from cxrjax.papers.sources.regions import load_regions
 from cxrjax.papers.sources.report import ImageReport, RefinedSentence
-from cxrjax.radiology_text.vocabulary import load_vocabulary
+from cxrjax.radiology_text.english import load_vocabulary
 from cxrjax.records_io.quality import QualityLog
 
-PROMPT_VERSION = "1"
-CACHE_NAME = "language_model_answers.jsonl"
+PROMPT = "language_model_prompt_v1"
 CONTENT = "sentences of radiology reports"
-MAX_OUTPUT_TOKENS = 8192
-_USUAL_REFINING, _USUAL_QUESTIONS = 400, 1500
 FAILED = "generator_failed"
 
 
@@ -70,108 +68,96 @@ class AskedQuestions(Strict):
     questions: list[Asked]
 
 
-class LanguageModelRefiner:
+class LanguageModelRefiner(Stage[ImageReport, Pairs]):
     """A `Refiner` that asks a language model, one request a report.
 
     Args:
         prompt: what `load_prompt` gives; another, where one is to be tried.
-
-    Attributes:
-        name, version: the model, and the version of the prompt.
     """
+
+    content = CONTENT
 
     def __init__(
         self, client: Client, quality: QualityLog, prompt: Mapping[str, Any] | None = None
     ) -> None:
-        self.client = client
-        self.name = client.settings.model
-        self.version = f"prompt {PROMPT_VERSION}" if prompt is None else "another prompt"
+        super().__init__(client, (prompt or load_prompt()).get("version", "untitled"))
         self._quality = quality
-        self._prompt = prompt or load_prompt()
+        system = (prompt or load_prompt())["refine"]["system"]
+        # The demonstrations are in the instruction.
+        self._prompt = {"system": system.format(regions=", ".join(load_regions().regions))}
 
     def refine(self, reports: Iterable[ImageReport]) -> Iterator[tuple[ImageReport, Refinement]]:
-        """Each report with its refined sentences, in order; several are asked for at once.
+        """Yields each report with its refined sentences, in order; none where asking failed.
 
         Raises:
-            UserError: sending is not allowed, the cost limit is reached, or the server is unusable;
-                answers so far are in the cache.
+            UserError: as `Stage.answers`.
         """
-        if not (self.client.settings.is_local or self.client.settings.allow_sending):
-            reports = list(reports)  # the refusal says how many there are
-            self.client.require_permission(CONTENT, map(self._request, reports))
-        for report, result in self.client.map(self._ask, reports):
-            if isinstance(result, NoAnswer):
+        for report, answer in self.answers(reports):
+            if isinstance(answer, NoAnswer):
                 # Without the detail, which may quote the report.
-                self._quality.set_aside(FAILED, report.report_id, report.where, result.category)
-                result = Refinement([], collections.Counter())
-            yield report, result
+                self._quality.set_aside(FAILED, report.report_id, report.where, answer.category)
+                yield report, Refinement([], collections.Counter())
+            else:
+                yield report, _refinement(report, answer)
 
-    def estimate(self, reports: Iterable[ImageReport]) -> CostEstimate:
-        """The dry run: what `refine` would send and cost. Sends nothing."""
-        return self.client.estimate(map(self._request, reports))
+    def request(self, item: ImageReport) -> Request[Pairs]:
+        """See `Stage.request`."""
+        lines = [f"{k}: {sentence.text}" for k, sentence in enumerate(item.sentences, start=1)]
+        return make_request(self._prompt, "\n".join(lines), Pairs, 400)
 
-    def _request(self, report: ImageReport) -> Request[Pairs]:
-        return refining_request(report, self._prompt)
-
-    def _ask(self, report: ImageReport) -> Refinement | NoAnswer:
-        def check(answer: Pairs) -> None:
-            for pair in answer.pairs:
-                _known_region(pair.region)
-                if not 1 <= pair.source <= len(report.sentences):
-                    raise ValueError(f"no sentence has the number {pair.source}")
-                if len(pair.sentence.split()) < 3:
-                    raise ValueError(f"{pair.sentence!r} is no complete sentence")
-
-        try:
-            answer = self.client.ask(self._request(report), check)
-        except NoAnswer as failure:
-            return failure
-        return _refinement(report, answer)
+    def check(self, item: ImageReport, answer: Pairs) -> None:
+        """See `Stage.check`."""
+        for pair in answer.pairs:
+            _known_region(pair.region)
+            if not 1 <= pair.source <= len(item.sentences):
+                raise ValueError(f"no sentence has the number {pair.source}")
+            if len(pair.sentence.split()) < 3:
+                raise ValueError(f"{pair.sentence!r} is no complete sentence")
 
 
-class LanguageModelGenerator:
+class LanguageModelGenerator(Stage[RefinedReport, AskedQuestions]):
     """A `QuestionGenerator` that asks a language model, one request a report.
 
     Args:
         seed: decides the order of choices, which is drawn, not the model's.
     """
 
+    content = CONTENT
+
     def __init__(self, client: Client, quality: QualityLog, seed: int = 0) -> None:
-        self.client = client
-        self.name = client.settings.model
-        self.version = f"prompt {PROMPT_VERSION}"
+        super().__init__(client, load_prompt()["version"])
         self.seed = seed
         self._quality = quality
+        counts = ", ".join(f"{count} {kind}" for kind, count in QUESTIONS_PER_REPORT.items())
+        system = load_prompt()["generate"]["system"]
+        contents = ", ".join(CONTENT_TYPES)
+        self._prompt = {"system": system.format(counts=f"{counts} questions", contents=contents)}
 
     def generate(
         self, reports: Iterable[RefinedReport]
     ) -> Iterator[tuple[RefinedReport, list[Draft]]]:
-        """Each report with its questions, in order; several are asked for at once.
+        """Yields each report with its questions, in order; none where asking failed.
 
         Raises:
-            UserError: as `LanguageModelRefiner.refine`.
+            UserError: as `Stage.answers`.
         """
-        if not (self.client.settings.is_local or self.client.settings.allow_sending):
-            reports = list(reports)
-            self.client.require_permission(CONTENT, map(question_request, reports))
-        for refined, result in self.client.map(self._ask, reports):
+        for refined, answer in self.answers(reports):
             report = refined.report
-            if isinstance(result, NoAnswer):
-                self._quality.set_aside(FAILED, report.image_id, report.where, result.category)
-                result = []
-            yield refined, result
+            if isinstance(answer, NoAnswer):
+                self._quality.set_aside(FAILED, report.image_id, report.where, answer.category)
+                yield refined, []
+                continue
+            rng = random.Random(f"{self.seed}/{report.report_id}/choices")
+            yield refined, [to_draft(asked, rng) for asked in answer.questions]
 
-    def estimate(self, reports: Iterable[RefinedReport]) -> CostEstimate:
-        """The dry run: what `generate` would send and cost. Sends nothing."""
-        return self.client.estimate(map(question_request, reports))
+    def request(self, item: RefinedReport) -> Request[AskedQuestions]:
+        """See `Stage.request`."""
+        lines = [f"{one.text} ({one.region})" for one in item.refinement.sentences]
+        return make_request(self._prompt, "\n".join(lines), AskedQuestions, 1500)
 
-    def _ask(self, refined: RefinedReport) -> list[Draft] | NoAnswer:
-        try:
-            answer = self.client.ask(question_request(refined), _check_questions)
-        except NoAnswer as failure:
-            return failure
-        rng = random.Random(f"{self.seed}/{refined.report.report_id}/choices")
-        return [to_draft(asked, rng) for asked in answer.questions]
+    def check(self, item: RefinedReport, answer: AskedQuestions) -> None:
+        """Checks the form of the questions; what they say is filtered one by one later."""
+        _check_questions(answer)
 
 
 def make_stages(
@@ -195,7 +181,7 @@ def make_stages(
 
 def load_prompt() -> dict[str, Any]:
     """The prompts, from the package's data file."""
-    return request.load_prompt(str(__package__), f"language_model_prompt_v{PROMPT_VERSION}")
+    return read_packaged(str(__package__), f"{PROMPT}.toml")
 
 
 def read_prompt(path: Path) -> dict[str, Any]:
@@ -211,29 +197,12 @@ def read_prompt(path: Path) -> dict[str, Any]:
         raise UserError(f"{path}: cannot read the prompt: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         raise UserError(
-            f"{path}: {error}; expected TOML as cxrjax/papers/gemex/"
-            f"language_model_prompt_v{PROMPT_VERSION}.toml, with [refine] system"
+            f"{path}: {error}; expected TOML as cxrjax/papers/gemex/construct/{PROMPT}.toml, "
+            "with [refine] system"
         ) from None
     if "REGIONS" not in written:
         raise UserError(f"{path}: [refine] system has no place for {{regions}}")
     return prompt
-
-
-def refining_request(report: ImageReport, prompt: Mapping[str, Any]) -> Request[Pairs]:
-    """What is asked to refine a report."""
-    system = prompt["refine"]["system"].format(regions=", ".join(load_regions().regions))
-    lines = [f"{k}: {sentence.text}" for k, sentence in enumerate(report.sentences, start=1)]
-    return _request(system, "\n".join(lines), Pairs, _USUAL_REFINING)
-
-
-def question_request(refined: RefinedReport) -> Request[AskedQuestions]:
-    """What is asked to get a report's questions."""
-    counts = ", ".join(f"{count} {kind}" for kind, count in QUESTIONS_PER_REPORT.items())
-    system = load_prompt()["generate"]["system"].format(
-        counts=f"{counts} questions", contents=", ".join(CONTENT_TYPES)
-    )
-    lines = [f"{one.text} ({one.region})" for one in refined.refinement.sentences]
-    return _request(system, "\n".join(lines), AskedQuestions, _USUAL_QUESTIONS)
 
 
 def to_draft(asked: Asked, rng: random.Random) -> Draft:
@@ -262,11 +231,6 @@ def to_draft(asked: Asked, rng: random.Random) -> Draft:
 
 
 def _check_questions(answer: AskedQuestions) -> None:
-    """The form of the questions; what they say is filtered one by one later.
-
-    Raises:
-        ValueError: with what is wrong, in words for the model.
-    """
     found = collections.Counter[str](asked.question_type for asked in answer.questions)
     for kind, count in QUESTIONS_PER_REPORT.items():
         if found[kind] != count:
@@ -310,9 +274,3 @@ def _known_region(name: str) -> str:
     if region is None:
         raise ValueError(f"{name!r} is no region of the list")
     return region
-
-
-def _request(system: str, user: str, form: type[Form], usual: int) -> Request[Form]:
-    # The demonstrations are in the instruction.
-    stage = {"system": system, "demonstrations": ()}
-    return request.make_request(stage, user, form, usual, MAX_OUTPUT_TOKENS)

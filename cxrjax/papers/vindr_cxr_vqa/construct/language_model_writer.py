@@ -5,40 +5,29 @@ annotation, and returns question, answer, reason and difficulty. Labels and boxe
 words that change one are asked for again, and set aside if they stay wrong.
 """
 
-import dataclasses
 import functools
 import re
 from collections.abc import Iterable, Iterator, Sized
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from tqdm import tqdm
 
+from cxrjax.files import read_packaged
 from cxrjax.images.encode import encode_jpeg
 from cxrjax.images.files import ImageError
-from cxrjax.language_model import (
-    Client,
-    CostEstimate,
-    EncodedImage,
-    Message,
-    NoAnswer,
-    Request,
-    request,
-)
-from cxrjax.language_model.request import Strict
-from cxrjax.papers.vindr_cxr_vqa.annotation import ImageAnnotation
+from cxrjax.language_model import Client, EncodedImage, NoAnswer, Request
+from cxrjax.language_model.stage import Stage, Strict, make_request
 from cxrjax.papers.vindr_cxr_vqa.construct.plan import REASON_WORDS, PlannedQuestion, Wording
 from cxrjax.papers.vindr_cxr_vqa.construct.templates import format_box
 from cxrjax.papers.vindr_cxr_vqa.native import pixel_boxes
 from cxrjax.radiology_text.english import join
 from cxrjax.records_io.quality import QualityLog, Unusable
 
-PROMPT_VERSION = "1"
-CACHE_NAME = "language_model_answers.jsonl"
-CONTENT = "annotations of VinDr-CXR (findings, boxes, numbers of readers)"
 # 200 words are about 270 tokens, question, answer and JSON the rest.
 USUAL_OUTPUT_TOKENS = 400
 MAX_OUTPUT_TOKENS = 4096  # models that think before they answer need it
+UNREADABLE_IMAGE: Final = "unreadable_image"
 NO_IMAGE = "worded without the radiograph"
 REASON_LENGTH = f"reason of fewer than {REASON_WORDS[0]} or more than {REASON_WORDS[1]} words"
 
@@ -59,24 +48,8 @@ class ModelWording(Strict):
         )
 
 
-@dataclasses.dataclass(frozen=True)
-class _Outcome:
-    """The outcome of one plan.
-
-    Attributes:
-        set_aside: reason and what was found, where there is no wording.
-    """
-
-    wording: Wording | None = None
-    set_aside: tuple[str, str] | None = None
-    warnings: tuple[str, ...] = ()
-
-
-class LanguageModelWriter:
+class LanguageModelWriter(Stage[PlannedQuestion, ModelWording]):
     """A `Writer` (cxrjax.papers.vindr_cxr_vqa.construct.plan) that asks a language model.
-
-    Attributes:
-        name, version: the model, and the version of the prompt.
 
     Args:
         quality: receives `generator_failed` and `unreadable_image`, and warnings about reasons of
@@ -84,111 +57,77 @@ class LanguageModelWriter:
         image_root: folder that the annotations' `image_path` is relative to; None sends no images.
     """
 
+    content = "annotations of VinDr-CXR (findings, boxes, numbers of readers)"
+
     def __init__(self, client: Client, quality: QualityLog, image_root: Path | None = None) -> None:
-        self.client = client
-        self.name = client.settings.model
-        self._prompt = load_prompt()
-        self.version = f"prompt {self._prompt['version']}"
+        super().__init__(client, load_prompt()["version"])
         self._quality = quality
-        self._image_root = None if client.settings.text_only else image_root
+        image_root = None if client.settings.text_only else image_root
+        # Questions of one image that follow each other share it.
+        self._image = functools.lru_cache(maxsize=16)(functools.partial(_encoded, image_root))
 
     def write(self, plans: Iterable[PlannedQuestion]) -> Iterator[tuple[PlannedQuestion, Wording]]:
-        """Each plan with its words, in order; several are asked for at once.
+        """Yields each plan with its words, in order; several are asked for at once.
 
         Raises:
-            UserError: sending is not allowed, the cost limit is reached, or the server is unusable;
-                answers so far are in the cache.
+            UserError: as `Stage.answers`.
         """
-        settings = self.client.settings
-        if not (settings.is_local or settings.allow_sending):
-            plans = list(plans)  # the refusal says how many there are
-            self.client.require_permission(CONTENT, self._requests(plans))
-        outcomes = self.client.map(self._word, self._with_images(plans))
         total = len(plans) if isinstance(plans, Sized) else None
-        for (plan, _), outcome in tqdm(outcomes, "wording", total, unit="question"):
-            self._quality.warnings.update(outcome.warnings)
-            if outcome.set_aside:
-                reason, found = outcome.set_aside
+        for plan, answer in tqdm(self.answers(plans), "wording", total, unit="question"):
+            if isinstance(answer, NoAnswer):
+                image = answer.category == UNREADABLE_IMAGE
+                reason = UNREADABLE_IMAGE if image else "generator_failed"
+                found = answer.detail if image else f"{answer.category}: {answer.detail}"
                 where = f"language model {self.name}"
                 self._quality.set_aside(reason, plan.question_id, where, found)
-            elif outcome.wording:
-                yield plan, outcome.wording
+                continue
+            if self._image(plan.image.image_path) is None:
+                self._quality.warnings[NO_IMAGE] += 1
+            if not reason_length_fits(answer.reason):
+                self._quality.warnings[REASON_LENGTH] += 1
+            yield plan, answer.to_wording()
 
-    def estimate(self, plans: Iterable[PlannedQuestion]) -> CostEstimate:
-        """The dry run: what `write` would send and cost at most. Sends nothing."""
-        return self.client.estimate(tqdm(self._requests(plans), "counting", unit="question"))
-
-    def _requests(self, plans: Iterable[PlannedQuestion]) -> Iterator[Request[ModelWording]]:
-        return (self._request(plan, image) for plan, image in self._with_images(plans))
-
-    def _with_images(
-        self, plans: Iterable[PlannedQuestion]
-    ) -> Iterator[tuple[PlannedQuestion, EncodedImage | None]]:
-        """Plans with their radiograph; questions of one image that follow each other share it."""
-        image_id, image = None, None
-        for plan in plans:
-            if plan.image.image_id != image_id:
-                image_id, image = plan.image.image_id, self._image(plan.image)
-            yield plan, image
-
-    def _image(self, annotation: ImageAnnotation) -> EncodedImage | None:
-        if self._image_root is None:
-            return None
-        path = self._image_root / annotation.image_path
-        if not path.is_file():
-            return None
-        return EncodedImage(functools.partial(encode_jpeg, path), "image/jpeg")
-
-    def _word(self, item: tuple[PlannedQuestion, EncodedImage | None]) -> _Outcome:
-        """Asks about one plan; runs in a thread."""
-        plan, image = item
-        warnings = [] if image else [NO_IMAGE]
-        request = self._request(plan, image)
-
-        def check(answer: ModelWording) -> None:
-            found = faults(plan, answer.to_wording())
-            if found:
-                raise ValueError(" ".join(found))
-
-        try:
-            answer = self.client.ask(request, check)
-        except NoAnswer as failure:
-            return _Outcome(set_aside=("generator_failed", f"{failure.category}: {failure.detail}"))
-        except ImageError as error:
-            return _Outcome(set_aside=("unreadable_image", str(error)))
-        if not reason_length_fits(answer.reason):
-            answer = self._with_better_reason(request, answer, check)
-        if not reason_length_fits(answer.reason):
-            warnings.append(REASON_LENGTH)
-        return _Outcome(answer.to_wording(), warnings=tuple(warnings))
-
-    def _with_better_reason(
-        self, request: Request[ModelWording], answer: ModelWording, check: Any
-    ) -> ModelWording:
-        """The answer after the model was told the reason's length once; the nearer of both."""
-        told = self._prompt["reason_length"].format(words=reason_words(answer.reason)).strip()
-        try:
-            second = self.client.ask(request.then(answer.model_dump_json(), told), check)
-        except NoAnswer:
-            return answer
-        return min(answer, second, key=lambda one: _words_off(one.reason))
-
-    def _request(self, plan: PlannedQuestion, image: EncodedImage | None) -> Request[ModelWording]:
-        text = plan_text(plan, self._prompt)
-        return Request(
-            (
-                Message("system", (self._prompt["system"].strip(),)),
-                Message("user", (image, text) if image else (text,)),
-            ),
+    def request(self, item: PlannedQuestion) -> Request[ModelWording]:
+        """See `Stage.request`."""
+        text, image = plan_text(item, load_prompt()), self._image(item.image.image_path)
+        return make_request(
+            load_prompt(),
+            (image, text) if image else text,
             ModelWording,
-            MAX_OUTPUT_TOKENS,
             USUAL_OUTPUT_TOKENS,
+            MAX_OUTPUT_TOKENS,
         )
+
+    def check(self, item: PlannedQuestion, answer: ModelWording) -> None:
+        """See `Stage.check`."""
+        found = faults(item, answer.to_wording())
+        if found:
+            raise ValueError(" ".join(found))
+
+    def shortcoming(self, item: PlannedQuestion, answer: ModelWording) -> tuple[int, str]:
+        """Returns how many words a reason has too few or too many."""
+        shortest, longest = REASON_WORDS
+        words = reason_words(answer.reason)
+        told = load_prompt()["reason_length"].format(words=words).strip()
+        return max(shortest - words, words - longest, 0), told
+
+
+def _encoded(image_root: Path | None, image_path: str) -> EncodedImage | None:
+    if image_root is None or not (path := image_root / image_path).is_file():
+        return None
+    return EncodedImage(functools.partial(_jpeg, path), "image/jpeg")
+
+
+def _jpeg(path: Path) -> bytes:
+    try:
+        return encode_jpeg(path)
+    except ImageError as error:
+        raise NoAnswer(UNREADABLE_IMAGE, str(error)) from None
 
 
 def load_prompt() -> dict[str, Any]:
     """The prompt, from the package's data file."""
-    return request.load_prompt(str(__package__), f"language_model_prompt_v{PROMPT_VERSION}")
+    return read_packaged(str(__package__), "language_model_prompt_v1.toml")
 
 
 def plan_text(plan: PlannedQuestion, prompt: dict[str, Any]) -> str:
@@ -218,13 +157,6 @@ _NORMAL = "The annotation of the image has no finding."
 
 def _written(boxes: Iterable[Any]) -> str:
     return " ".join(map(format_box, boxes))
-
-
-def _words_off(reason: str) -> int:
-    """Words that it has too few or too many."""
-    shortest, longest = REASON_WORDS
-    words = reason_words(reason)
-    return max(shortest - words, words - longest, 0)
 
 
 _NUMBER_WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")

@@ -1,0 +1,114 @@
+"""Answers that were paid for stay in use: what is asked, and so its key, has not changed.
+
+A request's key is of the prompt, the schema with its docstrings, and the wording of the item. Where
+one is to change, say in CHANGELOG.md that answers of it are asked for again.
+"""
+
+import hashlib
+
+import pytest
+
+from cxrjax.files import read_packaged
+from cxrjax.language_model import AnswerCache, Client, Settings
+from cxrjax.language_model.judges import asked
+from cxrjax.papers.cxr_qba.construct import language_model_answers as reading
+from cxrjax.papers.cxr_qba.construct.construction import (
+    CxrQbaConstruction,
+    construct_graph,
+    construct_questions,
+)
+from cxrjax.papers.cxr_qba.construct.extraction import ReportSections, SourceStudy
+from cxrjax.papers.cxr_qba.construct.generation import MentionCounts
+from cxrjax.papers.cxr_qba.construct.language_model_rater import LanguageModelRater
+from cxrjax.papers.cxr_qba.construct.rule_extractor import split_report
+from cxrjax.papers.gemex.construct.language_model import (
+    LanguageModelGenerator,
+    LanguageModelRefiner,
+)
+from cxrjax.papers.gemex.construct.questions import RefinedReport
+from cxrjax.papers.gemex.construct.refine import RuleRefiner
+from cxrjax.papers.sources.report import ImageReport, ReportSentence
+from cxrjax.papers.vindr_cxr_vqa.annotation import FindingBox, ImageAnnotation
+from cxrjax.papers.vindr_cxr_vqa.construct.language_model_writer import LanguageModelWriter
+from cxrjax.papers.vindr_cxr_vqa.construct.plan import PlannedQuestion
+from cxrjax.records_io.quality import QualityLog
+
+SECTIONS = ReportSections(
+    {
+        "indication": "Fever.",
+        "findings": "Small left effusion. Heart is normal.",
+        "impression": "Effusion.",
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory):
+    cache = AnswerCache(tmp_path_factory.mktemp("cache") / "answers.jsonl")
+    yield Client(Settings("http://127.0.0.1:9/v1", "m"), cache)
+    cache.close()
+
+
+def _refining(client):
+    sentences = (ReportSentence("Heart is normal."), ReportSentence("Small left effusion."))
+    report = ImageReport("r", "i", "", sentences, {})
+    yield LanguageModelRefiner(client, QualityLog()).request(report)
+    ((_, refinement),) = RuleRefiner().refine([report])
+    generator = LanguageModelGenerator(client, QualityLog())
+    yield generator.request(RefinedReport(report, refinement))
+
+
+def _reading(client):
+    yield reading.SentenceStage(client).request(SECTIONS)
+    yield reading.IndicationStage(client).request(split_report(SECTIONS))
+    yield reading.ObservationStage(client).request("Small left effusion.")
+
+
+def _rating(client):
+    how = CxrQbaConstruction()
+    graph = construct_graph(SourceStudy("p1", "s1", SECTIONS), how, QualityLog())
+    made = construct_questions(graph, MentionCounts(), how)
+    return LanguageModelRater(client).planned_requests(graph, made)
+
+
+def _judging(client):
+    samples = {
+        asked.RELATIVE_SCORE: {"question": "q", "first": "a", "second": "b", "context": "c"},
+        asked.FACTS: {"text": "No effusion."},
+        asked.FACT_MATCHING: {"a": ["x"], "b": ["y", "z"]},
+    }
+    prompts = read_packaged("cxrjax.language_model.judges", f"{asked.PROMPT}.toml")
+    for task, sample in samples.items():
+        yield asked._JudgeStage(client, task, prompts[task]).request(sample)
+
+
+def _wording(client):
+    heart = (691.0, 1375.0, 1653.0, 1831.0)
+    findings = [FindingBox("Cardiomegaly", heart)]
+    image = ImageAnnotation("img", "i.png", (2400, 2000), findings, {"R1": findings, "R2": []})
+    plan = PlannedQuestion(
+        image=image,
+        question_id="img-0",
+        kind="Where",
+        style="one_box",
+        labels=("Cardiomegaly",),
+        boxes={"Cardiomegaly": (heart,)},
+        count=1,
+        rad_id="R1",
+    )
+    yield LanguageModelWriter(client, QualityLog()).request(plan)
+
+
+@pytest.mark.parametrize(
+    ("requests", "digest"),
+    [
+        (_refining, "91c8265cb5f0f0ec"),
+        (_reading, "f910dc11be896cd8"),
+        (_rating, "fdd59e278afad0a8"),
+        (_judging, "69d9ac2776522f33"),
+        (_wording, "2f77cd9c2545bf6f"),
+    ],
+)
+def test_keys_of_paid_answers_stay(client, requests, digest):
+    keys = "".join(request.key(client.settings) for request in requests(client))
+    assert hashlib.sha256(keys.encode()).hexdigest()[:16] == digest
