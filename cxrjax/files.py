@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import functools
 import hashlib
 import importlib.metadata
 import importlib.resources
@@ -39,8 +40,9 @@ def shipped(path: str | Path) -> Path:
     return found
 
 
+@functools.cache
 def read_packaged(package: str, name: str) -> Any:
-    """The content of a JSON or TOML file that is part of the package."""
+    """Reads a JSON or TOML file that is part of the package, once."""
     text = importlib.resources.files(package).joinpath(name).read_text(encoding="utf-8")
     return tomllib.loads(text) if name.endswith(".toml") else json.loads(text)
 

@@ -44,7 +44,7 @@ from cxrjax.language_model.judges.flags import (
 )
 from cxrjax.metrics.bootstrap import Bootstrap
 from cxrjax.papers.benchmarks import BENCHMARKS, DATA_VALIDATIONS
-from cxrjax.papers.vix_ray.segmentation import SEGMENTERS
+from cxrjax.papers.vix_ray.noun_phrases import SEGMENTERS
 from cxrjax.scoring.bert_score import BertScoreSettings
 from cxrjax.scoring.run_record import check_folder, check_split, write_score_record
 from cxrjax.scoring.scores import GT_MODE_HELP, ScoreOptions, Scores, seed_spread, spread_markdown

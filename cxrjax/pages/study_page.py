@@ -20,8 +20,8 @@ from cxrjax import cli
 from cxrjax.errors import UserError
 from cxrjax.files import writing
 from cxrjax.papers.cxr_qba.build import NATIVE
+from cxrjax.papers.cxr_qba.construct.extraction import SourceStudy
 from cxrjax.papers.cxr_qba.construct.sources import read_studies
-from cxrjax.papers.cxr_qba.construct.study import SourceStudy
 from cxrjax.papers.cxr_qba.native import StudyQuestions, StudySceneGraph
 from cxrjax.papers.cxr_qba.study_files import Key, StudyFiles
 from cxrjax.papers.gemex.construct.refine import RuleRefiner

@@ -11,19 +11,12 @@ from jaxtyping import Bool, Float
 from cxrjax.phantoms import anatomy
 from cxrjax.phantoms.anatomy import RIGHT, SIDES, Patient
 from cxrjax.phantoms.canvas import Canvas, Points, ellipse
+from cxrjax.radiology_text.definitions import load_region_table
 
 # Closed outlines in body coordinates, with 1 for what is added and 0 for what is taken away after.
 Shapes = list[tuple[Points, float]]
 
-_ONE_SIDED = (
-    *("lung", "apical zone", "upper lung zone", "mid lung zone", "lower lung zone"),
-    *("hilar structures", "costophrenic angle", "hemidiaphragm", "clavicle"),
-)
-REGIONS = (
-    *(f"{side} {name}" for side in ("right", "left") for name in _ONE_SIDED),
-    *("mediastinum", "upper mediastinum", "cardiac silhouette", "trachea", "carina"),
-    *("aortic arch", "svc", "cavoatrial junction", "right atrium", "spine", "abdomen"),
-)
+REGIONS = tuple(load_region_table()["chest_imagenome"])
 ZONES = ("apical zone", "upper lung zone", "mid lung zone", "lower lung zone")
 
 # Heights as v (0 apex, 1 costophrenic angle): the hilum's top and bottom, the carina, the inlet.

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cxrjax.radiology_text.definitions import Definitions, Language, OrganStatement
+from cxrjax.radiology_text.english import Match, Word
 from cxrjax.radiology_text.negation import denied
-from cxrjax.radiology_text.phrases import Match, Word
 
 # How many words may stand between an organ and its state, and between a cue and what it is about.
 _STATE_REACH = 9
@@ -270,7 +270,7 @@ def _share_places(text: str, words: Sequence[Word], spots: Sequence[Spot]) -> No
 def _judge(
     words: Sequence[Word], spots: Sequence[Spot], flags: Sequence[bool], language: Language
 ) -> None:
-    """Whether each spot is there, how sure that is, and what it is taken for."""
+    """Says whether each spot is there, how sure that is, and what it is taken for."""
     before = language.uncertain_before.find(words)
     after = language.uncertain_after.find(words)
     hedged = language.uncertain_negation.find(words)
@@ -304,7 +304,7 @@ def _judge(
 
 
 def _interrupted(cue: Match[str], spot: Spot, spots: Sequence[Spot]) -> bool:
-    """Whether the cue belongs to another place: a statement on an organ lies between."""
+    """Says whether the cue belongs to another place: a statement on an organ lies between."""
     return any(cue.last <= other.first < spot.first and other.statement for other in spots)
 
 

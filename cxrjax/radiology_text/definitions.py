@@ -6,12 +6,12 @@ not part of the release; the files in reference/ are the project's own.
 
 import dataclasses
 import functools
-import importlib.resources
 import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from cxrjax.radiology_text.phrases import PhraseIndex
+from cxrjax.files import read_packaged
+from cxrjax.radiology_text.english import PhraseIndex
 
 SIDES = ("left", "right")
 
@@ -110,7 +110,7 @@ class Definitions:
         }
 
     def in_regions(self, name: str, regions: Iterable[str]) -> str:
-        """What a finding is called where it is said of these regions."""
+        """Returns the name that a finding has where it is said of these regions."""
         names = {self.findings[name].in_region.get(region, name) for region in regions}
         return names.pop() if len(names) == 1 else name
 
@@ -133,6 +133,28 @@ class Definitions:
             found.append(parent)
             parent = self.regions[parent].parent
         return found
+
+    def resolve_regions(self, names: Iterable[str], side: str) -> tuple[list[str], list[str]]:
+        """Returns the regions that wordings mean, and the wordings that are no region's.
+
+        Args:
+            names: wordings; one without a side of its own takes the side given.
+            side: left, right, both or "".
+
+        Returns:
+            Regions in order, each once, without those that another one lies in.
+        """
+        found: list[str] = []
+        unknown: list[str] = []
+        for name in names:
+            region = name if name in self.regions else self.region_names.get(name)
+            if region is None:
+                unknown.append(name)
+                continue
+            found += self.on_side(region, side) if side else [region]
+        found = list(dict.fromkeys(found))
+        general = {parent for region in found for parent in self.region_ancestors(region)}
+        return [region for region in found if region not in general], unknown
 
     def on_side(self, region: str, side: str) -> list[str]:
         """The region's parts on a side ("left", "right", "both"); itself where it has none."""
@@ -185,7 +207,7 @@ class Language:
 def load_definitions() -> Definitions:
     """The definitions in the package."""
     findings = _load("findings.json")
-    regions = _load("regions.json")
+    regions = load_region_table()
     return Definitions(
         (_finding(name, fields) for name, fields in findings["findings"].items()),
         (
@@ -195,6 +217,11 @@ def load_definitions() -> Definitions:
         ),
         f"{findings['version']}.{regions['version']}",
     )
+
+
+def load_region_table() -> dict[str, Any]:
+    """Reads the one table of anatomical regions; its `about` says what its sections are."""
+    return _load("regions.json")
 
 
 @functools.cache
@@ -248,8 +275,7 @@ def _wordings(entries: Iterable[Any]) -> Iterable[tuple[str, str]]:
 
 
 def _load(name: str) -> dict[str, Any]:
-    file = importlib.resources.files(__package__).joinpath("reference", name)
-    return json.loads(file.read_text(encoding="utf-8"))
+    return read_packaged(str(__package__), f"reference/{name}")
 
 
 def _finding(name: str, fields: Mapping[str, Any]) -> Finding:

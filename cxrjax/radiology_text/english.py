@@ -1,10 +1,212 @@
-"""English wording that several data sets share: lists, capitals, comparing words."""
+"""English of chest radiograph reports: words and phrases, vocabulary, lists, comparing words."""
 
+import dataclasses
+import functools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Generic, NamedTuple, TypeVar
 
-from cxrjax.radiology_text.vocabulary import load_vocabulary
+from cxrjax.files import read_packaged
 from cxrjax.records import QARecord
+
+Payload = TypeVar("Payload")
+
+_WORD = re.compile(r"[a-z0-9]+")
+_IRREGULAR = {
+    "apices": "apex",
+    "apexes": "apex",
+    "hila": "hilum",
+    "bases": "base",
+    "atelectases": "atelectasis",
+    "metastases": "metastasis",
+    "pneumothoraces": "pneumothorax",
+    "hemothoraces": "hemothorax",
+    "thrombi": "thrombus",
+    "emboli": "embolus",
+    "bronchi": "bronchus",
+    "bullae": "bulla",
+    "vertebrae": "vertebra",
+    "pleurae": "pleura",
+    "scapulae": "scapula",
+    "calcifications": "calcification",
+    "lenses": "lens",
+    "lungs": "lung",
+}
+
+
+class Word(NamedTuple):
+    """A word's dictionary form, and the characters it takes in the text."""
+
+    lemma: str
+    start: int
+    end: int
+
+
+class Match(NamedTuple, Generic[Payload]):
+    """A phrase found: its words `first` to `last` (exclusive), and what it stands for."""
+
+    first: int
+    last: int
+    payload: Payload
+
+
+def lemma(word: str) -> str:
+    """A lower-case word in the singular, by rule; the same word for every way to write it."""
+    if word in _IRREGULAR:
+        return _IRREGULAR[word]
+    if len(word) > 4 and word.endswith("ies"):
+        return word[:-3] + "y"
+    if len(word) > 4 and word.endswith(("sses", "shes", "ches", "xes")):
+        return word[:-2]
+    if len(word) > 3 and word.endswith("s") and not word.endswith(("ss", "us", "is")):
+        return word[:-1]
+    return word
+
+
+def split_words(text: str) -> list[Word]:
+    """The words of a lower-case text; hyphens and slashes part words."""
+    return [Word(lemma(m.group()), m.start(), m.end()) for m in _WORD.finditer(text)]
+
+
+def lemmas(text: str) -> tuple[str, ...]:
+    """The dictionary forms of a text's words."""
+    return tuple(word.lemma for word in split_words(text.lower()))
+
+
+class PhraseIndex(Generic[Payload]):
+    """Phrases and what they stand for; found greedily from the left, the longest first."""
+
+    def __init__(self, phrases: Mapping[str, Payload] | Iterable[tuple[str, Payload]]) -> None:
+        pairs = phrases.items() if isinstance(phrases, Mapping) else phrases
+        self._exact: dict[tuple[str, ...], Payload] = {}
+        for phrase, payload in pairs:
+            self._exact.setdefault(lemmas(phrase), payload)
+        self._lengths: dict[str, list[int]] = {}
+        for key in self._exact:
+            lengths = self._lengths.setdefault(key[0], [])
+            if len(key) not in lengths:
+                lengths.append(len(key))
+        for lengths in self._lengths.values():
+            lengths.sort(reverse=True)
+
+    def get(self, phrase: str) -> Payload | None:
+        """Returns what this phrase stands for, as a whole."""
+        return self._exact.get(lemmas(phrase))
+
+    def __iter__(self) -> Iterator[tuple[str, ...]]:
+        """Every phrase, as dictionary forms."""
+        return iter(self._exact)
+
+    def find(self, words: Sequence[Word]) -> list[Match[Payload]]:
+        """Phrases in the text, in order, none overlapping another."""
+        forms = tuple(word.lemma for word in words)
+        found = []
+        position = 0
+        while position < len(forms):
+            for length in self._lengths.get(forms[position], ()):
+                payload = self._exact.get(forms[position : position + length])
+                if payload is not None and position + length <= len(forms):
+                    found.append(Match(position, position + length, payload))
+                    position += length
+                    break
+            else:
+                position += 1
+        return found
+
+
+VERSION = "1"
+
+
+@dataclasses.dataclass(frozen=True)
+class FindingWords:
+    """One finding; the data file's `about` tells the fields."""
+
+    name: str
+    noun: str
+    article: str
+    plural: str
+    kind: str
+    region: str | None
+    class_name: str | None
+    group: str
+    graded: bool
+    sized: bool
+    implication: str
+
+
+@dataclasses.dataclass(frozen=True)
+class StructureWords:
+    """A part of the body whose normality is stated."""
+
+    name: str
+    region: str | None
+    subject: str
+    verb: str
+    condition: str
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Vocabulary:
+    """Findings and structures by name, in the file's order, with compiled patterns.
+
+    Attributes:
+        cues: kind of cue ("negation", "uncertain", ...) -> one pattern for all of them.
+        severities: severity -> pattern.
+    """
+
+    findings: Mapping[str, FindingWords]
+    structures: Mapping[str, StructureWords]
+    finding_patterns: Mapping[str, re.Pattern[str]]
+    structure_patterns: Mapping[str, re.Pattern[str]]
+    cues: Mapping[str, re.Pattern[str]]
+    severities: Mapping[str, re.Pattern[str]]
+
+
+_CUES = (
+    "normal",
+    "general",
+    "negation",
+    "scope_end",
+    "negation_after",
+    "uncertain",
+    "cause",
+    "longitudinal",
+    "droppable",
+    "view",
+)
+
+
+@functools.cache
+def load_vocabulary(version: str = VERSION) -> Vocabulary:
+    """The words of a version, from the package's data file."""
+    data = read_packaged(str(__package__), f"vocabulary_v{version}.json")
+    findings, structures = data["findings"], data["structures"]
+    return Vocabulary(
+        findings={
+            name: FindingWords(name, class_name=words["class"], **_fields(words, "class"))
+            for name, words in findings.items()
+        },
+        structures={
+            name: StructureWords(name, **_fields(words)) for name, words in structures.items()
+        },
+        finding_patterns={
+            name: _any(words["patterns"], whole=True) for name, words in findings.items()
+        },
+        structure_patterns={
+            name: _any(words["patterns"], whole=True) for name, words in structures.items()
+        },
+        cues={name: _any(data[name]) for name in _CUES},
+        severities={name: _any(words, whole=True) for name, words in data["severity"].items()},
+    )
+
+
+def _fields(words: Mapping, *without: str) -> dict:
+    return {key: value for key, value in words.items() if key not in ("patterns", *without)}
+
+
+def _any(patterns: Sequence[str], whole: bool = False) -> re.Pattern[str]:
+    joined = "|".join(f"(?:{pattern})" for pattern in patterns)
+    return re.compile(rf"\b(?:{joined})(?!\w)" if whole else joined)
 
 
 def join(parts: Sequence[str], last: str = "and") -> str:
@@ -33,7 +235,7 @@ def comparing_word(record: QARecord) -> str | None:
 
 
 def longitudinal_wording(records: Iterable[QARecord]) -> dict[str, int]:
-    """How many records there are, and in how many question or answer speaks of change over time.
+    """Counts records, and those whose question or answer speaks of change over time.
 
     The words are English ("unchanged", "compared", "again", ...): other languages count as free of
     them.

@@ -79,7 +79,7 @@ class Fact:
 
 
 def is_refusal(text: str) -> bool:
-    """Whether the text declines to answer, as some models do with medical images."""
+    """Says whether the text declines to answer, as some models do with medical images."""
     return bool(_REFUSALS.search(text))
 
 
@@ -123,7 +123,7 @@ def similarity(first: str, second: str) -> float:
 
 
 def same(first: str, second: str, lang: str) -> bool:
-    """Whether two facts say the same, in the same words or of the same findings.
+    """Says whether two facts say the same, in the same words or of the same findings.
 
     Those that deny what the other affirms, or differ in side, level or degree, do not.
     """
@@ -161,7 +161,7 @@ def pair_up(predicted: Sequence[str], true: Sequence[str], lang: str) -> list[tu
 
 
 def one_to_one(equal: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """As many of these pairs as go together without using an index twice on its side."""
+    """Returns as many of these pairs as go together without using an index twice on its side."""
     edges = sorted(set(equal))
     if not edges:
         return ()
@@ -196,7 +196,6 @@ def _words(text: str) -> Counter[str]:
 
 
 def _statements(text: str, lang: str) -> frozenset[tuple[str, bool]]:
-    """What findings a fact names, and whether it denies them."""
     mentions = mentions_of(unicodedata.normalize("NFC", text), lang)
     return frozenset((mention.name, mention.negated) for mention in mentions)
 
@@ -242,7 +241,7 @@ Span = tuple[int, int]
 
 
 class FactLabel(enum.StrEnum):
-    """What a fact is; the paper's four colours, the last one in two."""
+    """Classes of facts: the paper's four colours, the last one in two."""
 
     CORRECT = "correct"
     INCORRECT = "incorrect"

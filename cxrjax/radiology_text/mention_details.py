@@ -10,10 +10,9 @@ from typing import NamedTuple
 
 from cxrjax.radiology_text.clause_reading import Spot, read_clause
 from cxrjax.radiology_text.definitions import Definitions, Language, load_definitions, load_language
+from cxrjax.radiology_text.english import Word, split_words
 from cxrjax.radiology_text.mentions import plain_text
 from cxrjax.radiology_text.negation import SENTENCE, clauses
-from cxrjax.radiology_text.phrases import Word, split_words
-from cxrjax.radiology_text.region_names import resolve_regions
 
 CERTAIN, LIKELY, UNCERTAIN = "certain", "likely", "uncertain"
 BOTH = "both"
@@ -80,7 +79,7 @@ class DetailedReader:
         return tuple(sorted(mentions, key=lambda mention: mention.start))
 
     def _spots_by_clause(self, sentence: str) -> Iterator[tuple[list[Spot], list[Word]]]:
-        """What each clause names, and the clause's words."""
+        """Yields what each clause names, with the clause's words."""
         words = split_words(sentence)
         if self._language.ignored_sentences.find(words):
             return
@@ -102,7 +101,7 @@ def _mentions(
     named = [*spot.regions]
     if spot.statement is not None and not named:
         named = list(spot.statement.regions)
-    regions, _ = resolve_regions(named, spot.side, definitions)
+    regions, _ = definitions.resolve_regions(named, spot.side)
     # A ventricle is left whatever the side of what is said.
     sides = {
         definitions.regions[region].side

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from cxrjax.files import read_packaged
 from cxrjax.radiology_text.negation import (
     DENIES_AFTER,
     DENIES_BEFORE,
@@ -20,53 +21,10 @@ from cxrjax.radiology_text.negation import (
     phrase_pattern,
 )
 
-# Words for the 14 classes of VinDr-CXR-VQA, as regular expressions on lower-case text. A space
-# stands for any run of spaces or hyphens. Words that only suggest a finding ("blunted angle") are
-# left out, and so is a bare "opacity" without a place or a kind, which describes any shadow.
-_PLACE = r"(?:lung|lobe|zone|base|apex|hemithorax|field|hilum)s?"
-_HEART = (
-    r"(?:heart|cardiac silhouette|cardiac shadow|cardiomediastinal silhouette)(?: size| contour)?"
-)
+# Words for the 14 classes of VinDr-CXR-VQA, as regular expressions.
 VINDR_VOCABULARY: dict[str, tuple[str, ...]] = {
-    "Aortic enlargement": (
-        r"aortic (?:enlargement|dilat(?:at)?ion|ectasia|aneurysm|widening)",
-        r"(?:enlarged|dilated|ectatic|widened|aneurysmal) (?:\w+ )?aort(?:a|ic \w+)",
-        r"(?:enlargement|dilat(?:at)?ion|widening) of the (?:\w+ )?aort(?:a|ic \w+)",
-        r"aorta (?:is|appears) (?:\w+ly )?(?:enlarged|dilated|ectatic|widened)",
-    ),
-    "Atelectasis": (
-        r"atelecta(?:sis|ses|tic)",
-        r"(?:lung|lobar|segmental) collapse",
-        r"collapse of the (?:\w+ ){0,2}(?:lobe|lung)",
-    ),
-    "Calcification": (r"calcifi(?:cations?|ed|c)",),
-    "Cardiomegaly": (
-        r"cardiomegaly",
-        r"cardiac enlargement",
-        rf"enlarged {_HEART}",
-        rf"enlargement of the {_HEART}",
-        rf"{_HEART} (?:is|appears|looks) (?:\w+ly )?(?:enlarged|increased)",
-    ),
-    "Consolidation": (r"consolidat(?:ions?|ive|ed)",),
-    "ILD": (r"ild", r"interstitial lung diseases?", r"diffuse parenchymal lung diseases?"),
-    "Infiltration": (r"infiltrat(?:ions?|es?|ive)",),
-    "Lung Opacity": (
-        r"(?:lung|pulmonary|air ?space|parenchymal|alveolar|lobe|lobar|zone|ground glass|hazy|"
-        r"patchy|focal) opacit(?:y|ies)",
-        rf"opacit(?:y|ies) (?:is |are )?(?:seen |present |located )?(?:in|at|of|over|within) "
-        rf"(?:the |both |either )?(?:\w+ ){{0,3}}{_PLACE}",
-        r"(?:lung |pulmonary )?opacification",
-    ),
-    "Nodule/Mass": (r"nodules?", r"nodular(?: opacit(?:y|ies))?", r"mass(?:es)?(?! effect)"),
-    "Other lesion": (r"other lesions?",),
-    "Pleural effusion": (
-        r"(?<!pericardial\s)effusions?",
-        r"pleural fluid",
-        r"hydrothorax",
-    ),
-    "Pleural thickening": (r"pleural thickening", r"thickened pleura", r"thickening of the pleura"),
-    "Pneumothorax": (r"pneumothora(?:x|ces)",),
-    "Pulmonary fibrosis": (r"fibrosis", r"fibrotic"),
+    name: tuple(words)
+    for name, words in read_packaged(str(__package__), "reference/vindr_classes.toml")["en"].items()
 }
 
 
@@ -80,7 +38,7 @@ class Mention(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """What an answer says.
+    """The findings that an answer affirms and denies.
 
     Attributes:
         present: classes it says are there.
@@ -173,7 +131,7 @@ class MentionReader:
                     yield start, end, inside
 
     def read(self, text: str, asked: str | None = None, has_box: bool = False) -> Reading:
-        """What an answer says.
+        """Reads what an answer says.
 
         Args:
             text: the answer.
@@ -219,7 +177,7 @@ def plain_text(text: str) -> str:
 
 
 def yes_or_no(text: str) -> bool | None:
-    """What an answer opens with: yes, no, or None where it opens with neither."""
+    """Reads what an answer opens with: yes, no, or None where it opens with neither."""
     opening = _opening(re.sub(r"[ \t]+", " ", plain_text(text)))
     if _YES.match(opening):
         return True
@@ -235,7 +193,7 @@ def _opening(plain: str) -> str:
 
 
 def _unnamed(opening: str, has_box: bool) -> bool | None:
-    """What an answer that doesn't name the class asked about says of it; None: nothing."""
+    """Reads what an answer that doesn't name the class asked about says of it; None: nothing."""
     if _YES.match(opening):
         return True
     if _NO.match(opening):

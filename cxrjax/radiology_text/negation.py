@@ -92,7 +92,7 @@ def clauses(text: str, start: int, end: int) -> list[tuple[int, int]]:
 
 
 def denied(text: str, start: int, end: int, spots: Sequence[tuple[int, int]]) -> list[bool]:
-    """Which spots of a clause are said to be absent.
+    """Tells which spots of a clause are said to be absent.
 
     Args:
         text: lower case.

@@ -13,6 +13,7 @@ import unicodedata
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from cxrjax.files import read_packaged
 from cxrjax.radiology_text.mention_details import (
     CERTAIN,
     LIKELY,
@@ -26,38 +27,8 @@ _KEPT_SENTENCES = 1 << 14
 
 # Class -> regular expressions on lower-case text; a space stands for any run of spaces.
 VINDR_VOCABULARY: dict[str, tuple[str, ...]] = {
-    "Aortic enlargement": (
-        r"(?:giãn|phình|vồng|dãn)(?: rộng)?(?: (?:quai|cung))? động mạch chủ(?: ngực)?",
-        r"(?:giãn|phình|vồng|dãn) (?:quai|cung) đmc",
-    ),
-    "Atelectasis": (r"xẹp(?: (?:phổi|nhu mô|thùy|phân thùy|dưới phân thùy))?",),
-    "Calcification": (r"(?:nốt |đám )?vôi hóa", r"(?:nốt |đám )?vôi hoá", r"đóng vôi"),
-    "Cardiomegaly": (r"(?:hình ảnh )?(?:bóng )?(?:mờ )?tim to", r"tim lớn", r"phì đại tim"),
-    "Consolidation": (r"(?:đám |vùng )?(?:mờ )?đông đặc",),
-    "ILD": (
-        r"(?:bệnh |tổn thương )?phổi kẽ",
-        r"(?:tổn thương|dày)(?: dạng lưới)? (?:tổ chức |mô )kẽ",
-    ),
-    "Infiltration": (r"(?:đám |nốt )?(?:mờ )?thâm nhiễm",),
-    "Lung Opacity": (
-        r"(?:đám|vùng|dải|bóng|tổn thương|hình) (?:tăng đậm độ|mờ)(?! tim)(?! hóa)",
-        r"mờ (?:đồng nhất|không đồng nhất|không thuần nhất|đáy phổi|phổi)",
-        r"kính mờ",
-    ),
-    "Nodule/Mass": (
-        r"nốt(?: mờ)?(?! vôi)(?! thâm nhiễm)",
-        r"khối(?: u| mờ)?(?! lượng)",
-        r"u phổi",
-    ),
-    "Other lesion": (r"tổn thương khác", r"bất thường khác"),
-    "Pleural effusion": (
-        r"tràn dịch(?! màng (?:tim|ngoài tim))(?: (?:khoang )?màng phổi)?",
-        r"(?:có )?dịch (?:trong )?(?:khoang )?màng phổi",
-        r"(?:mất|tù|mờ) góc sườn hoành",
-    ),
-    "Pleural thickening": (r"dày(?: dính)? màng phổi", r"dầy(?: dính)? màng phổi"),
-    "Pneumothorax": (r"tràn khí(?! (?:dưới da|trung thất))(?: (?:khoang )?màng phổi)?",),
-    "Pulmonary fibrosis": (r"xơ(?: hóa)? phổi", r"dải xơ(?: mờ)?", r"xơ hóa", r"xơ hoá"),
+    name: tuple(words)
+    for name, words in read_packaged(str(__package__), "reference/vindr_classes.toml")["vi"].items()
 }
 
 # Organs, the class that a state of theirs means, and the states: those of disease and of health.
@@ -244,7 +215,7 @@ def _clauses(sentence: str) -> list[tuple[int, int]]:
 
 
 def _owned(clause: str, spots: Sequence[_Spot]) -> list[tuple[tuple[int, int], ...]]:
-    """For each spot the stretches of the clause that qualify it: before it, itself, after it."""
+    """Returns for each spot the stretches that qualify it: before it, itself, after it."""
     borders = [0]
     for left, right in itertools.pairwise(spots):
         gap = clause[left.stop : right.begin]

@@ -13,8 +13,14 @@ from cxrjax.codecs import Codec
 from cxrjax.metrics import text
 from cxrjax.metrics.detection import find_overlaps, join_images, match_one_to_one
 from cxrjax.metrics.localization import region_areas, region_iop, region_iot, region_iou
-from cxrjax.papers.cxr_qba.answers import AnswerReader, PredictedAnswer
-from cxrjax.papers.cxr_qba.claims import CLAIMS, STATEMENTS, SUPPORTED, Verdict
+from cxrjax.papers.cxr_qba.answers import (
+    CLAIMS,
+    STATEMENTS,
+    SUPPORTED,
+    AnswerReader,
+    PredictedAnswer,
+    Verdict,
+)
 from cxrjax.papers.cxr_qba.truth import CxrQbaQuestion, CxrQbaReferences
 from cxrjax.scoring.benchmark import CLASSLESS_PROBLEMS, Answers, SystemCounts, count_answers
 from cxrjax.scoring.predictions import Prediction

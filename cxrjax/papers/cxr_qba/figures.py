@@ -37,8 +37,7 @@ import numpy as np
 from cxrjax.files import hash_lines
 from cxrjax.metrics import classification, text
 from cxrjax.metrics.bootstrap import Estimate, Figure, Formula, Sums
-from cxrjax.papers.cxr_qba.answers import outcome
-from cxrjax.papers.cxr_qba.claims import CLAIMS, STATEMENTS
+from cxrjax.papers.cxr_qba.answers import CLAIMS, STATEMENTS, outcome
 from cxrjax.papers.cxr_qba.counts import IOUS, ceiling_columns, count_system
 from cxrjax.papers.cxr_qba.truth import CxrQbaReferences, read_question
 from cxrjax.scoring.benchmark import Answers, Benchmark, Evaluated, SystemCounts, read_references

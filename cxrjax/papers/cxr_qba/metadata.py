@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cxrjax.errors import UserError
+from cxrjax.papers.cxr_qba.construct.extraction import StudyImage
 from cxrjax.papers.cxr_qba.construct.ratings import (
     ANSWER_CRITERIA,
     QUESTION_CRITERIA,
@@ -25,7 +26,6 @@ from cxrjax.papers.cxr_qba.construct.ratings import (
     overall_grade,
     rating,
 )
-from cxrjax.papers.cxr_qba.construct.study import StudyImage
 from cxrjax.papers.cxr_qba.native import StudyQuestions, StudySceneGraph
 
 _STUDY = ("patient_id", "study_id")
@@ -75,7 +75,7 @@ class MetadataWriter:
 
     def patient(self, patient_id: str, split: str, studies: int) -> None:
         """A row of the patient table."""
-        self._tables["patient"].add({"patient_id": patient_id, "split": split, "studies": studies})
+        self._add("patient", {"patient_id": patient_id}, split=split, studies=studies)
 
     def study(
         self,
@@ -87,77 +87,50 @@ class MetadataWriter:
         """A study's rows in all tables below the patient's."""
         ids = {"patient_id": graph.patient_id, "study_id": graph.study_id}
         frontal = {image.image_id: image.frontal for image in images}
-        add = {level: table.add for level, table in self._tables.items()}
-        add["study"](
-            {
-                **ids,
-                "split": split,
-                "images": len(images),
-                "frontal_images": sum(frontal.values()),
-                "questions": len(questions.questions),
-            }
+        self._add(
+            *("study", ids),
+            split=split,
+            images=len(images),
+            frontal_images=sum(frontal.values()),
+            questions=len(questions.questions),
         )
+        qualities = graph.study_img_localization_quality
         for image in images:
             height, width = image.image_hw or (None, None)
-            add["image"](
-                {
-                    **ids,
-                    "image_id": image.image_id,
-                    "view_position": image.view or None,
-                    "patient_orientation": image.orientation or None,
-                    "frontal": image.frontal,
-                    "height": height,
-                    "width": width,
-                    "localization_quality": graph.study_img_localization_quality.get(
-                        image.image_id
-                    ),
-                }
+            self._add(
+                *("image", ids, image),
+                view_position=image.view or None,
+                patient_orientation=image.orientation or None,
+                height=height,
+                width=width,
+                localization_quality=qualities.get(image.image_id),
             )
         for question in questions.questions:
             own = {**ids, "question_id": question.question_id}
-            add["question"](
-                {
-                    **own,
-                    "split": split,
-                    "question_type": question.question_type,
-                    "question_strategy": question.question_strategy,
-                    "extraction_grade": question.question_quality.get("extraction_grade"),
-                    "surrogate_grade": question.question_quality.get("surrogate", {}).get("grade"),
-                    "grade": overall_grade(question),
-                    "contains_report_answers": question.contains_report_answers,
-                    "contains_template_answers": question.contains_template_answers,
-                }
+            rated = question.question_quality
+            self._add(
+                *("question", own, question),
+                split=split,
+                extraction_grade=rated.get("extraction_grade"),
+                surrogate_grade=rated.get("surrogate", {}).get("grade"),
+                grade=overall_grade(question),
             )
             for image_id, value in question.question_img_localization_quality.items():
-                add["question_image"](
-                    {
-                        **own,
-                        "image_id": image_id,
-                        "frontal": frontal.get(image_id, False),
-                        "localization_quality": value,
-                    }
-                )
+                shown = {"image_id": image_id, "frontal": frontal.get(image_id, False)}
+                self._add("question_image", own | shown, localization_quality=value)
             for answer in question.all_answers():
                 part = {**own, "answer_id": answer.answer_id}
-                add["answer"](
-                    {
-                        **part,
-                        "answer_type": answer.answer_type,
-                        "answer_level": answer.answer_level,
-                        "positiveness": answer.positiveness,
-                        "certainty": answer.certainty,
-                        "from_report": answer.from_report,
-                    }
-                )
+                self._add("answer", part, answer)
                 for image_id, place in answer.localization.items():
-                    add["answer_image"](
-                        {
-                            **part,
-                            "image_id": image_id,
-                            "frontal": frontal.get(image_id, False),
-                            "localization_quality": place.localization_quality,
-                        }
-                    )
+                    shown = {"image_id": image_id, "frontal": frontal.get(image_id, False)}
+                    self._add("answer_image", part | shown, place)
+
+    def _add(self, level: str, ids: Mapping[str, Any], of: Any = None, **values: Any) -> None:
+        """Adds a row: the cells given, and for other columns the attributes of this name."""
+        given = {**ids, **values}
+        self._tables[level].add(
+            {n: given[n] if n in given else getattr(of, n) for n in COLUMNS[level]}
+        )
 
 
 class _Table:

@@ -73,7 +73,7 @@ class NativeSentence(Native):
 
 
 class NativeLocalization(Native):
-    """Where something is on one image.
+    """The place of something on one image.
 
     Attributes:
         bboxes: pixels of the original image, xyxy.
@@ -127,7 +127,7 @@ class NativeObservation(Native):
 
     @property
     def positive(self) -> bool:
-        """Whether it is said to be there."""
+        """Says whether it is said to be there."""
         return self.positiveness == "pos"
 
     @property
@@ -137,7 +137,7 @@ class NativeObservation(Native):
 
 
 class NativeIndication(Native):
-    """Why the study was made, and what answers it."""
+    """The reason for the study, and what answers it."""
 
     indication_summary: str | None = None
     patient_info: str | None = None

@@ -7,10 +7,15 @@ from typing import Any, Literal
 
 from cxrjax.errors import UserError
 from cxrjax.papers.cxr_qba import native
-from cxrjax.papers.cxr_qba.construct.ratings import GRADES, UNRATED, at_least, overall_grade
+from cxrjax.papers.cxr_qba.construct.extraction import StudyImage
+from cxrjax.papers.cxr_qba.construct.ratings import (
+    GRADES,
+    SURROGATE,
+    UNRATED,
+    at_least,
+    overall_grade,
+)
 from cxrjax.papers.cxr_qba.construct.regions import fuse_duplicates
-from cxrjax.papers.cxr_qba.construct.study import StudyImage
-from cxrjax.papers.cxr_qba.construct.surrogate_rating import KEY as SURROGATE
 from cxrjax.papers.cxr_qba.native import NativeQuestion, StudyQuestions
 from cxrjax.records import Answer, GeneratorInfo, Provenance, QARecord
 from cxrjax.records_io.quality import PixelBox, QualityLog
@@ -22,7 +27,7 @@ _UNRATED = "questions without a grade, not exported"
 
 @dataclasses.dataclass(frozen=True)
 class ExportFilter:
-    """What is left out.
+    """Rules for what an export leaves out.
 
     Attributes:
         least_grade: the worst grade that is exported; "" exports all, unrated ones too.

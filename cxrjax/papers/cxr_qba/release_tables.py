@@ -15,8 +15,8 @@ from typing import Any
 
 from cxrjax.errors import UserError
 from cxrjax.files import read_json_object
+from cxrjax.papers.cxr_qba.construct.extraction import StudyImage
 from cxrjax.papers.cxr_qba.construct.sources import mimic_image
-from cxrjax.papers.cxr_qba.construct.study import StudyImage
 from cxrjax.papers.cxr_qba.metadata import read_table
 from cxrjax.papers.cxr_qba.native import StudyQuestions, StudySceneGraph, path_id
 from cxrjax.papers.cxr_qba.study_files import Key, study_path
@@ -28,7 +28,7 @@ _SPLIT_NAMES = {"val": "validation", "validate": "validation"}
 
 @dataclasses.dataclass(frozen=True)
 class ReleaseTables:
-    """Of each study, its images and its split; what no table tells is missing."""
+    """Images and split of each study; what no table tells is missing."""
 
     images: Mapping[Key, list[StudyImage]]
     study_splits: Mapping[Key, str]
@@ -181,5 +181,4 @@ def _size(row: Mapping[str, Any]) -> tuple[int, int] | None:
 
 
 def _path(key: Key, image_id: str) -> str:
-    """As MIMIC-CXR-JPG lays them out."""
     return f"files/{study_path(*key)}/{image_id}.jpg"

@@ -6,8 +6,12 @@
 They may stand below other folders and in several archives, such as one for each p1x and kind. A
 study's key is (patient, study). Nothing is unpacked: members are read one by one, and those with
 a path that leads out of the archive or of more than `MAX_BYTES` are set aside.
+
+A box stands in the scene graph and again in each answer that points there: it is judged once, and
+what becomes of it becomes of it everywhere.
 """
 
+import collections
 import contextlib
 import dataclasses
 import json
@@ -15,6 +19,7 @@ import os
 import re
 import zipfile
 import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -22,9 +27,95 @@ import pydantic
 
 from cxrjax.errors import UserError
 from cxrjax.papers.cxr_qba.construct.checks import check_graph, check_questions
-from cxrjax.papers.cxr_qba.native import Native, StudyQuestions, StudySceneGraph
-from cxrjax.papers.cxr_qba.study_boxes import fit_study_boxes
-from cxrjax.records_io.quality import QualityLog, Unusable
+from cxrjax.papers.cxr_qba.native import Native, NativeLocalization, StudyQuestions, StudySceneGraph
+from cxrjax.records_io.quality import (
+    CUT,
+    FittedBoxes,
+    GivenBox,
+    PixelBox,
+    QualityLog,
+    Unusable,
+    fit_boxes,
+)
+
+# Image and box.
+_Key = tuple[str, PixelBox]
+
+
+def fit_study_boxes(
+    graph: StudySceneGraph | None,
+    questions: StudyQuestions | None,
+    sizes: Mapping[str, tuple[int, int]],
+    where: str,
+    quality: QualityLog,
+) -> None:
+    """Cuts boxes at their images' edges and takes out what is none, in both objects.
+
+    Args:
+        sizes: image id -> (height, width) of images whose size is known.
+        where: the file, for `quality`, which gets an entry for every different box taken out and
+            counts those that were cut.
+
+    Raises:
+        Unusable: `wrong_frame`: most of the study's different boxes do not fit.
+    """
+    owners = list(_owners(graph, questions))
+    labels: dict[_Key, str] = {}
+    times: collections.Counter[_Key] = collections.Counter()
+    for owner, image_id, place in owners:
+        for box in place.bboxes:
+            key = _key(image_id, box)
+            labels.setdefault(key, f"{owner} on {image_id}:")
+            times[key] += 1
+    fitted = fit_boxes(
+        GivenBox(key, key[1], sizes.get(key[0]), label) for key, label in labels.items()
+    )
+    if not fitted.cut and not fitted.faults:
+        return
+    for _, image_id, place in owners:
+        _replace(image_id, place, fitted)
+    study = graph or questions
+    assert study is not None  # there were boxes
+    for key, fault in fitted.faults.items():
+        found = f"{fault.found}; taken out of {times[key]} places"
+        quality.set_aside(fault.reason, f"{study.patient_id}/{study.study_id}", where, found)
+    if fitted.cut:
+        quality.warnings[CUT] += len(fitted.cut)
+
+
+def _owners(
+    graph: StudySceneGraph | None, questions: StudyQuestions | None
+) -> Iterator[tuple[str, str, NativeLocalization]]:
+    """(id of what is there, image, place), all of them."""
+    localized: list[tuple[str, Mapping[str, NativeLocalization]]] = []
+    if graph is not None:
+        localized += [(one.obs_id, one.localization) for one in graph.observations.values()]
+        localized += [(one.region, one.localization) for one in graph.regions.values()]
+        if graph.indication is not None and (answer := graph.indication.answer_for_indication):
+            localized.append((answer.obs_id, answer.localization))
+    for question in questions.questions if questions is not None else ():
+        localized += [
+            (f"{question.question_id}, {answer.answer_id}", answer.localization)
+            for answer in question.all_answers()
+        ]
+    for owner, places in localized:
+        for image_id, place in places.items():
+            yield owner, image_id, place
+
+
+def _key(image_id: str, box: Sequence[float]) -> _Key:
+    return image_id, (box[0], box[1], box[2], box[3])
+
+
+def _replace(image_id: str, place: NativeLocalization, fitted: FittedBoxes[_Key]) -> None:
+    keys = [_key(image_id, box) for box in place.bboxes]
+    if any(key in fitted.cut or key in fitted.faults for key in keys):
+        place.bboxes = [
+            list(fitted.boxes[key]) if key in fitted.cut else box
+            for key, box in zip(keys, place.bboxes, strict=True)
+            if key not in fitted.faults
+        ]
+
 
 SCENE_GRAPH = ".scene_graph.json"
 QA = ".qa.json"
@@ -199,7 +290,7 @@ class StudyFiles:
 
 
 def holds_studies(folder: Path) -> bool:
-    """Whether a file below a folder, or a member of an archive there, is a study's."""
+    """Says whether a file below a folder, or a member of an archive there, is a study's."""
     archives: list[Path] = []
     # Once: a folder of MIMIC-CXR-JPG has 600,000 files.
     for place, _, names in os.walk(folder):
@@ -237,7 +328,7 @@ def parse(content: bytes, kind: type[Native]) -> Native:
 
 
 def study_path(patient_id: str, study_id: str) -> str:
-    """Where a study's files lie: `p10/p10000032/s50414267`."""
+    """Returns the folder of a study's files: `p10/p10000032/s50414267`."""
     return f"{patient_id[:3]}/{patient_id}/{study_id}"
 
 

@@ -28,7 +28,7 @@ _LONGEST = 20_000
 
 
 class NamedOptions(NamedTuple):
-    """What an answer to a closed or choice question names.
+    """The options that an answer to a closed or choice question names.
 
     Attributes:
         options: letters, or "Yes" or "No"; None where it cannot be told.
@@ -110,7 +110,7 @@ def jaccard(named: frozenset[str], truth: frozenset[str]) -> float:
 
 
 def chance(question_type: str, options: int) -> float:
-    """How often a blind guess is exactly right: the paper's row "Random".
+    """Returns the share of blind guesses that are exactly right: the paper's row "Random".
 
     Of a multi-choice question, a guess is one of the non-empty sets of its options: 1/15 of four,
     1/7 of three.
@@ -127,7 +127,6 @@ def _plain(answer: str) -> str:
 
 
 def _verdict(said: set[str], question_type: str, failure: AnswerFailure) -> NamedOptions:
-    """What a response said, where that many may be said."""
     if question_type == "single_choice" and len(said) > 1:
         return NamedOptions(None, False, "several_options")
     if not said or (question_type == "closed_ended" and len(said) > 1):

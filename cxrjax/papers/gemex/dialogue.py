@@ -60,7 +60,7 @@ QUESTION_TYPES = {
 
 
 class ParsedAnswer(NamedTuple):
-    """What an answer's text says.
+    """The parts of an answer's text.
 
     Attributes:
         answer: the words between `<answer>` and the next tag.

@@ -10,9 +10,16 @@ from typing import Any
 import ijson
 
 from cxrjax.errors import UserError
-from cxrjax.papers.gemex.box_convention import BoxFormat, decide, weigh
 from cxrjax.papers.gemex.dialogue import QUESTION_TYPES
-from cxrjax.papers.gemex.native import REPORT_FIELD, native_boxes, to_native, to_record
+from cxrjax.papers.gemex.native import (
+    REPORT_FIELD,
+    BoxFormat,
+    decide,
+    native_boxes,
+    to_native,
+    to_record,
+    weigh,
+)
 from cxrjax.records import Provenance, QARecord
 from cxrjax.records_io.quality import QualityLog, Unusable
 
@@ -54,7 +61,7 @@ def read_native(
 
 
 class _Known:
-    """What a file's rows so far have said, in some bytes a row."""
+    """Hashes and ids of a file's rows so far, in some bytes a row."""
 
     def __init__(self) -> None:
         self._rows: set[bytes] = set()

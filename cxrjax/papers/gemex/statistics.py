@@ -4,7 +4,7 @@ import collections
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from cxrjax.papers.gemex.construct.curation import TARGET_MIX
+from cxrjax.papers.gemex.construct.construction import TARGET_MIX
 from cxrjax.papers.gemex.construct.questions import MAX_QUESTIONS
 from cxrjax.papers.gemex.dialogue import QUESTION_TYPES
 from cxrjax.radiology_text.english import comparing_word

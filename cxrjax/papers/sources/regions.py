@@ -2,24 +2,22 @@
 
 import dataclasses
 import functools
-import importlib.resources
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from cxrjax.errors import UserError
+from cxrjax.radiology_text.definitions import load_region_table
 
 Box = tuple[float, float, float, float]
 
-VERSION = "1"
 # Lungs are more than their zones, so that a region of lung is told apart by these parts of it.
 _ZONES = ("upper lung zone", "mid lung zone", "lower lung zone")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RegionMap:
-    """How the 30 are composed of the 29.
+    """The 30 regions of GEMeX, composed of Chest ImaGenome's 29.
 
     Attributes:
         keep, merge, remove, add: the data file's table, names in lower case.
@@ -79,7 +77,7 @@ class RegionMap:
         return [region for region in self.regions if region in left]
 
     def overlap(self, region: str, other: str) -> bool:
-        """Whether a place may lie in both regions."""
+        """Says whether a place may lie in both regions."""
         return bool(self.atoms(region) & self.atoms(other))
 
     @functools.cache  # noqa: B019 - one map lives as long as the program
@@ -124,14 +122,14 @@ def enclosing(boxes: Iterable[Box]) -> Box:
 
 
 @functools.cache
-def load_regions(version: str = VERSION) -> RegionMap:
-    """The map of a version, from the package's data file.
+def load_regions() -> RegionMap:
+    """The map, from the one table of regions (`cxrjax.radiology_text.definitions`).
 
     Raises:
         UserError: its sums are not 12 + 13 + 4 = 29 and 12 + 6 + 12 = 30, or a part is unknown.
     """
-    file = importlib.resources.files(__package__).joinpath(f"regions_v{version}.json")
-    data = json.loads(file.read_text(encoding="utf-8"))
+    table = load_region_table()
+    data = table["gemex"]
     regions = RegionMap(
         tuple(data["keep"]),
         {name: tuple(parts) for name, parts in data["merge"].items()},
@@ -141,12 +139,12 @@ def load_regions(version: str = VERSION) -> RegionMap:
     )
     merged = sum(map(len, regions.merge.values()))
     sums = (len(regions.keep), merged, len(regions.remove), len(regions.merge), len(regions.add))
-    if sums != (12, 13, 4, 6, 12) or len(set(regions.sources)) != 29:
-        raise UserError(f"regions_v{version}.json: sums {sums}; expected (12, 13, 4, 6, 12)")
+    if sums != (12, 13, 4, 6, 12) or set(regions.sources) != set(table["chest_imagenome"]):
+        raise UserError(f"regions.json: sums {sums}; expected (12, 13, 4, 6, 12)")
     known = set(regions.regions)
     unknown = [part for parts in regions.add.values() for part in parts if part not in known]
     if len(known) != 30 or unknown or not set(regions.alias.values()) <= known:
-        raise UserError(f"regions_v{version}.json: {len(known)} regions, unknown: {unknown}")
+        raise UserError(f"regions.json: {len(known)} regions, unknown: {unknown}")
     return regions
 
 

@@ -86,7 +86,7 @@ class Identifier:
 
 
 def find_identifiers(text: str) -> list[Identifier]:
-    """What may identify a person, in order of place.
+    """Returns what may identify a person, in order of place.
 
     Args:
         text: any Unicode form; places are those of its form NFC.

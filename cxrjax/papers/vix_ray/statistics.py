@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from cxrjax.papers.vix_ray.native import SPLITS
-from cxrjax.papers.vix_ray.noun_phrases import body_parts, diagnoses
+from cxrjax.papers.vix_ray.noun_phrases import Segment, body_parts, diagnoses, words
 from cxrjax.papers.vix_ray.records import VixRayStudy
-from cxrjax.papers.vix_ray.segmentation import Segment, words
 from cxrjax.records_io.statistics import Published, load_statistics, ratio
 
 _PRINTED = load_statistics(str(__package__))

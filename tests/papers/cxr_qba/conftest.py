@@ -9,9 +9,8 @@ import tenacity
 from cxrjax.language_model import AnswerCache, Client, Settings
 from cxrjax.language_model import completion as server
 from cxrjax.papers.cxr_qba.construct.construction import CxrQbaConstruction, construct_graph
-from cxrjax.papers.cxr_qba.construct.extraction import ReportSections
+from cxrjax.papers.cxr_qba.construct.extraction import ReportSections, SourceStudy, StudyImage
 from cxrjax.papers.cxr_qba.construct.sources import read_studies
-from cxrjax.papers.cxr_qba.construct.study import SourceStudy, StudyImage
 from cxrjax.records_io.quality import QualityLog
 
 SAMPLE = Path(__file__).parents[3] / "data" / "cxr_qba" / "sample"

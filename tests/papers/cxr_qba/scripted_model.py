@@ -4,13 +4,11 @@ import collections
 import json
 import re
 
-from cxrjax.papers.cxr_qba.construct import language_model_extractor as extracting
+from cxrjax.papers.cxr_qba.construct import language_model_answers as answers
 from cxrjax.papers.cxr_qba.construct import language_model_rater as rating
 from cxrjax.papers.cxr_qba.construct.extraction import ReportSections
-from cxrjax.papers.cxr_qba.construct.prompts import load_prompt
 from cxrjax.papers.cxr_qba.construct.ratings import ANSWER_CRITERIA, QUESTION_CRITERIA
-from cxrjax.papers.cxr_qba.construct.rule_extractor import RuleExtractor
-from cxrjax.papers.cxr_qba.construct.sentences import split_text
+from cxrjax.papers.cxr_qba.construct.rule_extractor import RuleExtractor, split_text
 
 REPORT = ReportSections(
     {
@@ -19,8 +17,8 @@ REPORT = ReportSections(
         "impression": "1. Left effusion. 2. The XXXX is unchanged.",
     }
 )
-EXTRACT = load_prompt(extracting.PROMPT)
-RATE = load_prompt(rating.PROMPT)
+EXTRACT = answers.load_prompt(answers.PROMPT)
+RATE = answers.load_prompt(rating.PROMPT)
 
 
 def stage_of(body):

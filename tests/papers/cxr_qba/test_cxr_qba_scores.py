@@ -11,8 +11,7 @@ from cxrjax import score
 from cxrjax.codecs import get_codec
 from cxrjax.errors import UserError
 from cxrjax.metrics.bootstrap import Bootstrap
-from cxrjax.papers.cxr_qba.answers import outcome
-from cxrjax.papers.cxr_qba.claims import CLAIMS
+from cxrjax.papers.cxr_qba.answers import CLAIMS, outcome
 from cxrjax.papers.cxr_qba.figures import CXR_QBA
 from cxrjax.papers.cxr_qba.truth import read_question
 from cxrjax.records import Answer, QARecord, strip_answers, write_records

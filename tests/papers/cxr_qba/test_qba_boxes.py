@@ -8,11 +8,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cxrjax.papers.cxr_qba.construct.study import StudyImage
+from cxrjax.papers.cxr_qba.construct.extraction import StudyImage
 from cxrjax.papers.cxr_qba.native import StudyQuestions, StudySceneGraph
 from cxrjax.papers.cxr_qba.records import from_records, to_records
-from cxrjax.papers.cxr_qba.study_boxes import fit_study_boxes
-from cxrjax.papers.cxr_qba.study_files import StudyFiles
+from cxrjax.papers.cxr_qba.study_files import StudyFiles, fit_study_boxes
 from cxrjax.records_io.quality import CUT, QualityLog, Unusable
 
 KEY = ("p19990001", "s59990001")

@@ -12,7 +12,7 @@ import pytest
 
 from cxrjax.boxes import pairwise_iou
 from cxrjax.errors import UserError
-from cxrjax.papers.cxr_qba.construct.study import StudyImage
+from cxrjax.papers.cxr_qba.construct.extraction import StudyImage
 from cxrjax.papers.cxr_qba.native import StudyQuestions, StudySceneGraph
 from cxrjax.papers.cxr_qba.records import from_records, to_records
 from cxrjax.papers.cxr_qba.study_files import (

@@ -3,10 +3,10 @@
 import pytest
 
 from cxrjax.papers.cxr_qba.construct.construction import construct_graph, construct_questions
-from cxrjax.papers.cxr_qba.construct.generation import generate_questions
-from cxrjax.papers.cxr_qba.construct.negative_sampling import (
+from cxrjax.papers.cxr_qba.construct.generation import (
     MentionCounts,
     cxrjax_sampling_weight,
+    generate_questions,
     sample,
     unmentioned_findings,
 )

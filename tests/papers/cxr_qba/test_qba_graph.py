@@ -5,10 +5,14 @@ import pytest
 from cxrjax.errors import UserError
 from cxrjax.papers.cxr_qba.construct.checks import check_graph
 from cxrjax.papers.cxr_qba.construct.entity_mapping import LexicalMapper, embedding_mapper
-from cxrjax.papers.cxr_qba.construct.extraction import Extraction, Observation, ReportSections
+from cxrjax.papers.cxr_qba.construct.extraction import (
+    Extraction,
+    Observation,
+    ReportSections,
+    SourceStudy,
+)
 from cxrjax.papers.cxr_qba.construct.graph_construction import build_scene_graph
-from cxrjax.papers.cxr_qba.construct.study import SourceStudy
-from cxrjax.papers.cxr_qba.study_boxes import fit_study_boxes
+from cxrjax.papers.cxr_qba.study_files import fit_study_boxes
 from cxrjax.records_io.quality import QualityLog
 
 

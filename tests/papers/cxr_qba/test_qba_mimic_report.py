@@ -2,7 +2,7 @@
 
 import pytest
 
-from cxrjax.papers.sources.mimic_report import parse_sections, text_without_header
+from cxrjax.papers.sources.report import parse_sections, text_without_header
 
 WHOLE = """                                 FINAL REPORT
  EXAMINATION:  CHEST (PA AND LAT)

@@ -14,9 +14,9 @@ from cxrjax.language_model import AnswerCache, Client, Settings
 from cxrjax.papers.cxr_qba.build import QbaBuilder, QbaOptions
 from cxrjax.papers.cxr_qba.construct.construction import construct_questions
 from cxrjax.papers.cxr_qba.construct.extraction import ReportSections
+from cxrjax.papers.cxr_qba.construct.generation import MentionCounts
 from cxrjax.papers.cxr_qba.construct.language_model_extractor import LanguageModelExtractor
 from cxrjax.papers.cxr_qba.construct.language_model_rater import LanguageModelRater
-from cxrjax.papers.cxr_qba.construct.negative_sampling import MentionCounts
 from cxrjax.records import read_records
 from cxrjax.records_io.quality import QualityLog
 
@@ -132,10 +132,8 @@ def test_nothing_leaves_the_machine_unasked(tmp_path, graph_of, how):
     graph = graph_of("Small left effusion.")
     made = construct_questions(graph, MentionCounts(), how)
     with pytest.raises(UserError, match=r"requests with text of radiology reports to example"):
-        LanguageModelRater(away).require_permission([(graph, made)])
-    for call in (
-        lambda: LanguageModelExtractor(away).extract(scripted.REPORT),
-        lambda: LanguageModelRater(away).rate(graph, made, QualityLog()),
-    ):
-        with pytest.raises(UserError, match=r"sending to example\.invalid is not allowed"):
-            call()
+        LanguageModelRater(away).require_permission_for([(graph, made)])
+    with pytest.raises(UserError, match=r"requests with text of radiology reports to example"):
+        LanguageModelRater(away).rate(graph, made, QualityLog())
+    with pytest.raises(UserError, match=r"sending to example\.invalid is not allowed"):
+        LanguageModelExtractor(away).extract(scripted.REPORT)

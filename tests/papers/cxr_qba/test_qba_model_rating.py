@@ -8,8 +8,8 @@ import pytest
 
 from cxrjax.papers.cxr_qba.construct import language_model_rater as rating
 from cxrjax.papers.cxr_qba.construct.construction import construct_questions
+from cxrjax.papers.cxr_qba.construct.generation import MentionCounts
 from cxrjax.papers.cxr_qba.construct.language_model_rater import LanguageModelRater, verdict_form
-from cxrjax.papers.cxr_qba.construct.negative_sampling import MentionCounts
 from cxrjax.papers.cxr_qba.construct.ratings import (
     ANSWER_CRITERIA,
     QUESTION_CRITERIA,

@@ -4,6 +4,7 @@ import collections
 import importlib.util
 import json
 import re
+import types
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,14 @@ from cxrjax.errors import UserError
 from cxrjax.papers.cxr_qba.construct import language_model_answers as answers
 from cxrjax.papers.cxr_qba.construct import language_model_extractor as extracting
 from cxrjax.papers.cxr_qba.construct.construction import construct_graph
-from cxrjax.papers.cxr_qba.construct.extraction import NumberedSentence, ReportSections
+from cxrjax.papers.cxr_qba.construct.extraction import (
+    NumberedSentence,
+    ReportSections,
+    SourceStudy,
+    StudyImage,
+)
 from cxrjax.papers.cxr_qba.construct.language_model_extractor import LanguageModelExtractor
-from cxrjax.papers.cxr_qba.construct.sentences import split_report
-from cxrjax.papers.cxr_qba.construct.study import SourceStudy, StudyImage
+from cxrjax.papers.cxr_qba.construct.rule_extractor import split_report
 from cxrjax.records_io.quality import QualityLog, Unusable
 
 _path = Path(__file__).with_name("scripted_model.py")
@@ -214,31 +219,35 @@ def test_a_busy_server_is_waited_for_and_a_dead_one_stops_the_run(chat, client):
             extractor.ask_ahead(reports)
 
 
-def test_demonstrations_pass_the_checks_that_answers_must_pass():
+NOWHERE = types.SimpleNamespace(url="http://127.0.0.1:1/v1")
+
+
+def test_demonstrations_pass_the_checks_that_answers_must_pass(client):
+    asked = client(NOWHERE)
     for shown in scripted.EXTRACT["sentences"]["demonstrations"]:
         parts = dict(re.findall(r"^([A-Z]+):\n(.*?)(?=\n\n|\Z)", shown["user"], re.S | re.M))
         report = ReportSections({name.lower(): text for name, text in parts.items()})
         assert set(report.sections) == {"indication", "findings", "impression"}
         read = answers.ReadSentences.model_validate_json(shown["assistant"])
-        answers.sentence_check(report)(read)
+        answers.SentenceStage(asked).check(report, read)
     for shown in scripted.EXTRACT["indication"]["demonstrations"]:
         rows = re.findall(r"^(S\d+) \((\w+)\): (.*)$", shown["user"], re.M)
         told = [
             NumberedSentence(sent_id, section, section.upper(), text)
             for sent_id, section, text in rows
         ]
-        answers.indication_check(told)(
-            answers.ReadIndication.model_validate_json(shown["assistant"])
-        )
+        read = answers.ReadIndication.model_validate_json(shown["assistant"])
+        answers.IndicationStage(asked).check(told, read)
     for shown in scripted.EXTRACT["observations"]["demonstrations"]:
         read = answers.ReadObservations.model_validate_json(shown["assistant"])
-        answers.check_observations(read)
+        answers.ObservationStage(asked).check(shown["user"], read)
         assert not answers.comparing(read.observations)
 
 
-def test_planned_requests_ask_about_a_sentence_once():
+def test_planned_requests_ask_about_a_sentence_once(client):
     same = ReportSections({"findings": "Clear lungs. Small left effusion.", "indication": "Cough."})
-    planned = list(extracting.planned_requests([same, same, ReportSections({})]))
+    extractor = LanguageModelExtractor(client(NOWHERE))
+    planned = list(extractor.planned_requests([same, same, ReportSections({})]))
     # Twice sentences and indication, two different sentences.
     assert len(planned) == 6
     assert len(split_report(same)) == 3

@@ -10,10 +10,10 @@ from cxrjax.papers.cxr_qba.construct.ratings import (
     UNRATED,
     localization_quality,
     overall_grade,
+    rate_by_rules,
     rate_observation,
     rating,
 )
-from cxrjax.papers.cxr_qba.construct.surrogate_rating import rate
 from cxrjax.papers.cxr_qba.native import (
     NativeAnswer,
     NativeLocalization,
@@ -177,7 +177,7 @@ def test_the_surrogate_stays_apart():
     made.question_quality = {}
     for answer in made.all_answers():
         answer.answer_quality = {}
-    grade = rate(made)
+    grade = rate_by_rules(made)
     assert grade in GRADES
     assert overall_grade(made) == UNRATED
     assert made.question_quality["surrogate"]["grade"] == grade

@@ -5,15 +5,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cxrjax.papers.cxr_qba.construct.extraction import StudyImage
 from cxrjax.papers.cxr_qba.construct.regions import (
     clean_mask,
     fuse_duplicates,
     localize,
     mask_boxes,
 )
-from cxrjax.papers.cxr_qba.construct.study import StudyImage
 from cxrjax.radiology_text.definitions import load_definitions
-from cxrjax.radiology_text.region_names import resolve_regions
 from cxrjax.records_io.quality import CUT, QualityLog
 
 DEFINITIONS = load_definitions()
@@ -190,11 +189,11 @@ def test_the_data_file_is_sound():
 
 
 def test_sides_go_to_regions_without_one():
-    assert resolve_regions(["lower lobe"], "left", DEFINITIONS) == (["left lower lobe"], [])
-    assert resolve_regions(["lung bases"], "both", DEFINITIONS)[0] == [
+    assert DEFINITIONS.resolve_regions(["lower lobe"], "left") == (["left lower lobe"], [])
+    assert DEFINITIONS.resolve_regions(["lung bases"], "both")[0] == [
         "left lung base",
         "right lung base",
     ]
     # The more special one says it all.
-    assert resolve_regions(["lungs", "lingula"], "", DEFINITIONS) == (["lingula"], [])
-    assert resolve_regions(["spleenic notch"], "", DEFINITIONS) == ([], ["spleenic notch"])
+    assert DEFINITIONS.resolve_regions(["lungs", "lingula"], "") == (["lingula"], [])
+    assert DEFINITIONS.resolve_regions(["spleenic notch"], "") == ([], ["spleenic notch"])

@@ -3,9 +3,8 @@
 import pytest
 
 from cxrjax.papers.cxr_qba.construct.extraction import ReportSections
-from cxrjax.papers.cxr_qba.construct.rule_extractor import RuleExtractor
-from cxrjax.papers.cxr_qba.construct.sentences import split_text
-from cxrjax.radiology_text.phrases import PhraseIndex, lemma, split_words
+from cxrjax.papers.cxr_qba.construct.rule_extractor import RuleExtractor, split_text
+from cxrjax.radiology_text.english import PhraseIndex, lemma, split_words
 from cxrjax.records_io.quality import Unusable
 
 

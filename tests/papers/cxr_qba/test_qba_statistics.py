@@ -6,7 +6,7 @@ import gzip
 import pytest
 
 from cxrjax.errors import UserError
-from cxrjax.papers.cxr_qba.construct.study import StudyImage
+from cxrjax.papers.cxr_qba.construct.extraction import StudyImage
 from cxrjax.papers.cxr_qba.metadata import (
     COLUMNS,
     MetadataWriter,

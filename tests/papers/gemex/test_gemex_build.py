@@ -13,7 +13,7 @@ from cxrjax.build import main
 from cxrjax.errors import UserError
 from cxrjax.images.geometry import IDENTITY
 from cxrjax.input_pipeline.prompts import PROMPTS, BoxText
-from cxrjax.papers.gemex.construct.curation import HEALTHY, TARGET_MIX, classes_of, curate
+from cxrjax.papers.gemex.construct.construction import HEALTHY, TARGET_MIX, classes_of, curate
 from cxrjax.papers.gemex.native_files import TRAIN_FILE
 from cxrjax.papers.gemex.statistics import PAPER
 from cxrjax.papers.sources.report import RefinedSentence

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cxrjax.errors import UserError
 from cxrjax.papers.gemex import native, native_files
-from cxrjax.papers.gemex.box_convention import Evidence, decide, to_corners, weigh
+from cxrjax.papers.gemex.native import Evidence, decide, to_corners, weigh
 from cxrjax.records import QARecord
 from cxrjax.records_io.quality import QualityLog, Unusable
 

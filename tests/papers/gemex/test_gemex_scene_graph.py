@@ -15,11 +15,13 @@ from cxrjax.papers.sources import mimic_tables
 from cxrjax.papers.sources.chest_imagenome import (
     MAX_BYTES,
     MAX_REPORT_CHARACTERS,
+    find_scene_graphs,
     parse_scene_graph,
+    read_reports,
+    read_scene_graph,
     to_report,
     write_scene_graph,
 )
-from cxrjax.papers.sources.graph_files import find_scene_graphs, read_reports, read_scene_graph
 from cxrjax.papers.sources.regions import load_regions
 from cxrjax.records_io.quality import CUT, QualityLog, Unusable
 

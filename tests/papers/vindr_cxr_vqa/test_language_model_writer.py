@@ -13,13 +13,11 @@ import pytest
 from cxrjax.errors import UserError
 from cxrjax.images.encode import LONG_SIDE
 from cxrjax.language_model import AnswerCache, Client, Prices, Settings
-from cxrjax.language_model.flags import ClientFlags, client_from_flags
+from cxrjax.language_model.flags import CACHE_NAME, ClientFlags, client_from_flags
 from cxrjax.papers.vindr_cxr_vqa.annotation import FindingBox, ImageAnnotation
 from cxrjax.papers.vindr_cxr_vqa.construct import language_model_writer
 from cxrjax.papers.vindr_cxr_vqa.construct.language_model_writer import (
-    CACHE_NAME,
     NO_IMAGE,
-    PROMPT_VERSION,
     REASON_LENGTH,
     LanguageModelWriter,
     faults,
@@ -152,7 +150,7 @@ def test_the_model_is_told_the_whole_annotation_and_the_schema(write):
 
 def test_prompt_words_every_kind():
     prompt = load_prompt()
-    assert prompt["version"] == PROMPT_VERSION
+    assert prompt["version"] == "1"
     for part in ("question", "answer", "negative"):
         assert set(prompt[part]) == {*QUESTION_TYPES, "list_all"}
     assert "None pixels" not in plan_text(_plan(image=NORMAL), prompt)
@@ -314,7 +312,7 @@ def test_the_dry_run(chat, tmp_path, monkeypatch):
     with chat.Server(lambda *_: chat.Status(500)) as there:
         flags = ClientFlags(base_url=there.url, model="gem", price_in=1, price_out=10)
         writer = LanguageModelWriter(client_from_flags(flags, tmp_path / CACHE_NAME), QualityLog())
-        assert (writer.name, writer.version) == ("gem", f"prompt {PROMPT_VERSION}")
+        assert (writer.name, writer.version) == ("gem", "prompt 1")
         plans = [_plan(number, kind) for number, kind in enumerate(QUESTION_TYPES)]
         estimate = writer.estimate(plans)
         assert there.bodies == []

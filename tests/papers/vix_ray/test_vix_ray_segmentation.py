@@ -6,8 +6,7 @@ import unicodedata
 import pytest
 
 from cxrjax.errors import UserError
-from cxrjax.papers.vix_ray.noun_phrases import body_parts, diagnoses
-from cxrjax.papers.vix_ray.segmentation import load_segmenter, words
+from cxrjax.papers.vix_ray.noun_phrases import body_parts, diagnoses, load_segmenter, words
 
 
 def test_pyvi_joins_syllables_of_a_word():

@@ -1,4 +1,4 @@
-"""Checks of one study: observations that contradict each other, graph and questions.
+"""Consistency of a study: contradicted denials are dropped, ids and edges checked.
 
 Reports say "the lungs are clear" and name a granuloma. What is said to be there stays; the denial
 that it contradicts is dropped and counted.
@@ -57,7 +57,7 @@ def _denies(
 
 
 def overlap(first: Sequence[str], second: Sequence[str], definitions: Definitions) -> bool:
-    """Whether regions lie in one another; no region means everywhere."""
+    """Says whether regions lie in one another; no region means everywhere."""
     if not first or not second:
         return True
 
@@ -113,7 +113,7 @@ def check_questions(questions: StudyQuestions, key: tuple[str, str]) -> None:
 
 
 def dangling_questions(graph: StudySceneGraph, questions: StudyQuestions) -> int:
-    """How many questions name observations that the scene graph does not have."""
+    """Counts questions that name observations which the scene graph does not have."""
     known = set(graph.observations)
     if graph.indication is not None and graph.indication.answer_for_indication is not None:
         known.add(graph.indication.answer_for_indication.obs_id)

@@ -1,6 +1,6 @@
 """One study in, its scene graph and its questions out: pure functions, in two passes.
 
-The questions need counts over the corpus (negative_sampling.py), and those need all scene graphs;
+The questions need counts over the corpus (`MentionCounts`), and those need all scene graphs;
 so `construct_graph` runs over all studies first, `construct_questions` then. Both take what they
 need as arguments and keep nothing: any engine may run them on any number of workers.
 """
@@ -13,15 +13,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from cxrjax.papers.cxr_qba.construct.entity_mapping import EntityMapper, LexicalMapper
-from cxrjax.papers.cxr_qba.construct.extraction import Extractor
-from cxrjax.papers.cxr_qba.construct.generation import generate_questions
+from cxrjax.papers.cxr_qba.construct.extraction import Extractor, SourceStudy
+from cxrjax.papers.cxr_qba.construct.generation import MentionCounts, generate_questions
 from cxrjax.papers.cxr_qba.construct.graph_construction import build_scene_graph
-from cxrjax.papers.cxr_qba.construct.negative_sampling import MentionCounts
-from cxrjax.papers.cxr_qba.construct.ratings import extraction_grade
+from cxrjax.papers.cxr_qba.construct.ratings import extraction_grade, rate_by_rules
 from cxrjax.papers.cxr_qba.construct.regions import localize
 from cxrjax.papers.cxr_qba.construct.rule_extractor import RuleExtractor
-from cxrjax.papers.cxr_qba.construct.study import SourceStudy
-from cxrjax.papers.cxr_qba.construct.surrogate_rating import rate
 from cxrjax.papers.cxr_qba.native import StudyQuestions, StudySceneGraph
 from cxrjax.radiology_text.definitions import Definitions, load_definitions
 from cxrjax.records_io.quality import QualityLog
@@ -29,7 +26,7 @@ from cxrjax.records_io.quality import QualityLog
 
 @dataclasses.dataclass
 class CxrQbaConstruction:
-    """How to construct.
+    """The parts and settings of a construction.
 
     Attributes:
         surrogate: rate questions and answers by rules, in fields that say so.
@@ -79,13 +76,13 @@ def construct_questions(
     for question in questions.questions:
         question.question_quality = {"extraction_grade": extraction_grade(question)}
         if how.surrogate:
-            rate(question)
+            rate_by_rules(question)
     return questions
 
 
 @dataclasses.dataclass
 class CorpusFacts:
-    """Of a part of the corpus, or of all of it.
+    """Counts over a part of the corpus, or over all of it.
 
     Attributes:
         patients: all, to divide them where the source has no splits.
@@ -109,7 +106,7 @@ class CorpusFacts:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> "CorpusFacts":
-        """What `to_json` gave."""
+        """Reads what `to_json` gave."""
         positive, negative = (collections.Counter(content[n]) for n in ("positive", "negative"))
         counts = MentionCounts(positive, negative)
         return cls(counts, set(content["patients"]), content["without_split"])

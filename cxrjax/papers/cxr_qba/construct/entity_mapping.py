@@ -14,7 +14,7 @@ import numpy as np
 
 from cxrjax.errors import UserError
 from cxrjax.radiology_text.definitions import Definitions, load_definitions
-from cxrjax.radiology_text.phrases import lemmas
+from cxrjax.radiology_text.english import lemmas
 
 # Ours: "cardiomegally" is 0.96 from "cardiomegaly"; "effusion" and "infusion" are 0.88.
 FUZZY_THRESHOLD = 0.9
@@ -30,7 +30,7 @@ class EntityMapper(Protocol):
 
 
 class LexicalMapper:
-    """By wording: the same words in the singular, else the most similar spelling.
+    """Maps by wording: the same words in the singular, else the most similar spelling.
 
     Args:
         definitions: the package's where not given.
@@ -56,7 +56,7 @@ class LexicalMapper:
 
 
 class EmbeddingMapper:
-    """By the nearest sentence embedding.
+    """Maps by the nearest sentence embedding.
 
     Args:
         model: folder of a sentence-transformers model, such as BioLORD's.

@@ -1,4 +1,4 @@
-"""The content of a report as extractors read it, before it is mapped to any definitions.
+"""The input of a construction, a report with its images, and what extractors read of the report.
 
 Values are free text here; graph_construction.py maps them. A rule-based extractor is in
 rule_extractor.py, one that asks a language model in language_model_extractor.py.
@@ -7,6 +7,8 @@ rule_extractor.py, one that asks a language model in language_model_extractor.py
 import dataclasses
 from collections.abc import Mapping
 from typing import Protocol
+
+import numpy as np
 
 # In the order in which they are read.
 OBSERVED_SECTIONS = ("findings", "impression")
@@ -67,7 +69,7 @@ class Observation:
 
 @dataclasses.dataclass(frozen=True)
 class Indication:
-    """Why the study was made.
+    """The reason for the study.
 
     Attributes:
         sentence_ids: sentences that say so.
@@ -109,3 +111,49 @@ class Extractor(Protocol):
     def extract(self, report: ReportSections) -> Extraction:
         """The report's sentences, observations and indication."""
         ...
+
+
+FRONTAL_VIEWS = ("PA", "AP")
+
+Box = tuple[float, float, float, float]
+
+
+@dataclasses.dataclass(frozen=True)
+class StudyImage:
+    """One image of a study.
+
+    Attributes:
+        image_hw: (height, width) in pixels, None where it is not known.
+        view: as DICOM's ViewPosition has it (PA, AP, LATERAL, LL), "" where it is not known.
+        boxes: region -> boxes, pixels of the original image, xyxy.
+        masks: region -> [height, width] bool, of the whole image.
+        path: where the file is, relative to the data set's root.
+    """
+
+    image_id: str
+    image_hw: tuple[int, int] | None = None
+    view: str = ""
+    orientation: str = ""
+    boxes: Mapping[str, tuple[Box, ...]] = dataclasses.field(default_factory=dict)
+    masks: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    path: str = ""
+
+    @property
+    def frontal(self) -> bool:
+        """Says whether it is a frontal view."""
+        return self.view.upper() in FRONTAL_VIEWS
+
+
+@dataclasses.dataclass(frozen=True)
+class SourceStudy:
+    """One study: a pure input of construction.
+
+    Attributes:
+        split: train, validation or test; "" where the source does not say.
+    """
+
+    patient_id: str
+    study_id: str
+    report: ReportSections
+    images: tuple[StudyImage, ...] = ()
+    split: str = ""

@@ -1,4 +1,4 @@
-"""From what was read out of a report, and regions on images, to a scene graph."""
+"""Scene graphs from what was read out of a report and regions on images."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -7,16 +7,17 @@ from cxrjax.papers.cxr_qba.construct import extraction as read
 from cxrjax.papers.cxr_qba.construct import wording
 from cxrjax.papers.cxr_qba.construct.checks import Contradiction, drop_contradicted
 from cxrjax.papers.cxr_qba.construct.entity_mapping import EntityMapper
-from cxrjax.papers.cxr_qba.construct.indication_answer import build_indication
+from cxrjax.papers.cxr_qba.construct.extraction import SourceStudy
 from cxrjax.papers.cxr_qba.construct.ratings import (
     localization_quality,
+    merged,
     rate_observation,
     worst_values,
 )
 from cxrjax.papers.cxr_qba.construct.regions import LocalizedRegion
-from cxrjax.papers.cxr_qba.construct.study import SourceStudy
 from cxrjax.papers.cxr_qba.native import (
     LocatedAt,
+    NativeIndication,
     NativeLocalization,
     NativeObservation,
     NativeRegion,
@@ -28,7 +29,7 @@ from cxrjax.papers.cxr_qba.native import (
     StudySceneGraph,
 )
 from cxrjax.radiology_text.definitions import Definitions, Finding
-from cxrjax.radiology_text.region_names import resolve_regions
+from cxrjax.radiology_text.english import split_words
 
 CHILD_TYPE = "interpretation"
 PART_OF = "part_of"
@@ -156,11 +157,11 @@ class _Resolver:
         mapped = {name: self.mapper.map(name) for name in observed.entity}
         names = list(dict.fromkeys(found for found in mapped.values() if found))
         findings = [self.definitions.findings[name] for name in names]
-        regions, unknown = resolve_regions(observed.regions, observed.side, self.definitions)
+        regions, unknown = self.definitions.resolve_regions(observed.regions, observed.side)
         defaults: list[str] = []
         if not regions:
             usual = [region for finding in findings for region in finding.regions]
-            defaults, _ = resolve_regions(usual, observed.side, self.definitions)
+            defaults, _ = self.definitions.resolve_regions(usual, observed.side)
         modifiers: dict[str, list[str]] = {}
         for kind, value in observed.modifiers:
             modifiers.setdefault(kind, []).append(value)
@@ -241,26 +242,35 @@ def _locate(node: NativeObservation, images: LocalizedImages, definitions: Defin
     """Boxes of the node's regions on every image; of a more general region where there are none."""
     names = node.region_names
     for image_id, localized in images.items():
-        there = [name for name in names if name in localized]
-        missing = [name for name in names if name not in localized]
-        fallback = not there and bool(names)
-        if fallback:
-            general = [
+        general: list[str] = []
+        if not any(name in localized for name in names):
+            above = (
                 next((up for up in definitions.region_ancestors(name) if up in localized), None)
                 for name in names
-            ]
-            there = list(dict.fromkeys(name for name in general if name))
-        masked = [name for name in there if localized[name].mask is not None]
-        place = NativeLocalization(
-            image_id=image_id,
-            localization_reference_ids=there,
-            bboxes=[list(box) for name in there for box in localized[name].boxes],
-            instance_mask_ids=[f"{image_id}/{name}" for name in masked],
-            missing_localization=missing,
-            is_fallback=fallback and bool(there),
-        )
-        place.localization_quality = localization_quality([place])
-        node.localization[image_id] = place
+            )
+            general = list(dict.fromkeys(name for name in above if name))
+        node.localization[image_id] = _place(image_id, localized, names, general)
+
+
+def _place(
+    image_id: str,
+    localized: Mapping[str, LocalizedRegion],
+    names: Sequence[str],
+    fallback: list[str] | None = None,
+) -> NativeLocalization:
+    """Boxes and masks of the regions that the image has, else of `fallback`; rated."""
+    there = fallback or [name for name in names if name in localized]
+    masked = [name for name in there if localized[name].mask is not None]
+    place = NativeLocalization(
+        image_id=image_id,
+        localization_reference_ids=there,
+        bboxes=[list(box) for name in there for box in localized[name].boxes],
+        instance_mask_ids=[f"{image_id}/{name}" for name in masked],
+        missing_localization=[name for name in names if name not in localized],
+        is_fallback=bool(fallback),
+    )
+    place.localization_quality = localization_quality([place])
+    return place
 
 
 def _over_images(localization: Mapping[str, NativeLocalization]) -> str:
@@ -283,21 +293,7 @@ def _region_tree(
     edges = []
     for name in dict.fromkeys(names):
         region = definitions.regions[name]
-        places = {}
-        for image_id, localized in images.items():
-            found = localized.get(name)
-            place = NativeLocalization(
-                image_id=image_id,
-                localization_reference_ids=[name] if found else [],
-                bboxes=[list(box) for box in found.boxes] if found else [],
-                instance_mask_ids=[f"{image_id}/{name}"]
-                if found and found.mask is not None
-                else [],
-                missing_localization=[] if found else [name],
-                is_fallback=False,
-            )
-            place.localization_quality = localization_quality([place])
-            places[image_id] = place
+        places = {image_id: _place(image_id, here, [name]) for image_id, here in images.items()}
         regions[name] = NativeRegion(
             region=name,
             laterality=region.side or None,
@@ -309,3 +305,90 @@ def _region_tree(
                 RegionRelation(region=name, related_region=region.parent, relation_type=PART_OF)
             )
     return regions, edges
+
+
+OBS_ID = "OIND"
+
+
+def build_indication(
+    graph: StudySceneGraph, extraction: read.Extraction, definitions: Definitions
+) -> NativeIndication | None:
+    """The indication with the observations that answer it; None where the report has none.
+
+    Where the extractor names sentences, what they say answers it. Else, where the indication names
+    findings and the report says something of them, that; otherwise everything abnormal that is
+    there; otherwise the denial of abnormality as such.
+    Without any of these it has no answer.
+    """
+    given = extraction.indication
+    if given is None:
+        return None
+    reported = [o for o in graph.observations.values() if o.from_report]
+    answering = _said_by(given.answer_sentence_ids, reported, graph)
+    in_words = given.answer if answering else ""
+    answering = answering or _chosen_by_rule(given, reported, definitions)
+    ids = [o.obs_id for o in answering]
+    sentences = [
+        edge.sentence_id for edge in graph.obs_sent_relations if edge.observation_id in ids
+    ]
+    return NativeIndication(
+        indication_summary=given.indication_summary,
+        patient_info=given.patient_info or None,
+        indication=given.indication or None,
+        evaluation=given.evaluation or None,
+        associated_sentence_ids=list(dict.fromkeys(given.answer_sentence_ids or sentences)),
+        associated_obs_ids=ids,
+        answer_for_indication=_answer(answering, in_words) if answering else None,
+    )
+
+
+def _said_by(
+    sentence_ids: tuple[str, ...], reported: list[NativeObservation], graph: StudySceneGraph
+) -> list[NativeObservation]:
+    ids = {e.observation_id for e in graph.obs_sent_relations if e.sentence_id in sentence_ids}
+    return [o for o in reported if o.obs_id in ids]
+
+
+def _chosen_by_rule(
+    given: read.Indication, reported: list[NativeObservation], definitions: Definitions
+) -> list[NativeObservation]:
+    asked = {
+        match.payload
+        for match in definitions.finding_names.find(
+            split_words(f"{given.indication} {given.evaluation}".lower())
+        )
+    }
+    answering = [o for o in reported if asked & {*o.obs_entities, *o.obs_entities_parents}]
+    abnormal = [
+        o
+        for o in reported
+        if o.positive and "abnormality" in o.obs_categories and o.child_level == 0
+    ]
+    answering += [o for o in abnormal if o not in answering]
+    return answering or [o for o in reported if "general" in o.obs_subcategories]
+
+
+def _answer(answering: list[NativeObservation], in_words: str) -> NativeObservation:
+    def union(lists: list[list[str]]) -> list[str]:
+        return list(dict.fromkeys(value for values in lists for value in values))
+
+    regions = {entry.region: entry for o in answering for entry in o.regions}
+    quality = worst_values(o.obs_quality for o in answering)
+    return NativeObservation(
+        obs_id=OBS_ID,
+        name="Answer to the indication",
+        summary_sentence=in_words or " ".join(o.summary_sentence for o in answering),
+        regions=list(regions.values()),
+        obs_entities=union([o.obs_entities for o in answering]),
+        obs_entities_parents=union([o.obs_entities_parents for o in answering]),
+        obs_categories=union([o.obs_categories for o in answering]),
+        obs_subcategories=union([o.obs_subcategories for o in answering]),
+        certainty=max(
+            (o.certainty or "certain" for o in answering),
+            key=("certain", "likely", "uncertain").index,
+        ),
+        positiveness="pos" if any(o.positive for o in answering) else "neg",
+        from_report=True,
+        obs_quality=quality,
+        localization=merged([o.localization for o in answering]),
+    )

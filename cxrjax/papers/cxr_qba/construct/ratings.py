@@ -1,103 +1,36 @@
-"""Ratings by rules of a scene graph's observations, and their grades."""
+"""Criteria, verdicts and grades of observations, questions and answers, and their ratings by rules.
+
+The rules' verdicts on questions and answers are a surrogate for a language model's, and named so:
+they stand under `surrogate`, never in the fields that hold a model's. They know how an answer was
+made, not whether the report bears it out.
+"""
 
 import functools
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from cxrjax.papers.cxr_qba.native import NativeLocalization, NativeObservation, NativeQuestion, walk
+from cxrjax.files import read_packaged
+from cxrjax.papers.cxr_qba.native import (
+    NativeAnswer,
+    NativeLocalization,
+    NativeObservation,
+    NativeQuestion,
+    walk,
+)
 from cxrjax.radiology_text.definitions import load_language
-from cxrjax.radiology_text.phrases import split_words
+from cxrjax.radiology_text.english import split_words
 
 GRADES = ("A++", "A+", "A", "B", "C", "D")
 UNRATED = "unrated"
 PRETRAINING = "B"
 FINETUNING = "A"
 
-SCENE_GRAPH_CRITERIA: dict[str, dict[str, str]] = {
-    "region_quality": {
-        "NO_REGIONS": "B",
-        "DEFAULT_REGIONS_ONLY": "B",
-        "CONTAINS_DEFAULT_REGIONS": "A",
-        "CONTAINS_NON_RESOLVED_REGIONS": "A",
-        "RESOLVED_REGIONS_ONLY": "A++",
-    },
-    "entity_quality": {
-        "NO_ENTITIES": "B",
-        "CONTAINS_NON_RESOLVED_ENTITIES": "A",
-        "RESOLVED_ENTITIES_ONLY": "A++",
-    },
-    "sentence_name_quality": {
-        "CHANGE_IN_SENTENCE_OR_NAME": "B",
-        "UNDERSCORES_IN_SENTENCE_OR_NAME": "A",
-        "NO_ISSUES": "A++",
-    },
-    "change_quality": {
-        "CHANGE_SENTENCE_REMOVED": "B",
-        "UNDERSCORES_IN_CHANGE_SENTENCE": "A",
-        "CONTAINS_NON_RESOLVED_CHANGES": "A",
-        "NO_ISSUES": "A++",
-    },
-    "issue_level": {
-        "DISCARDED": "D",
-        "NON_INTERPRETABLE": "C",
-        "MOSTLY_INTERPRETABLE": "B",
-        "IGNORABLE": "A",
-        "FIXABLE": "A+",
-        "NO_ISSUES": "A++",
-    },
-    "localization_quality": {
-        "NO_LOCALIZATION": "B",
-        "FALLBACK_LOCALIZATION": "B",
-        "INCOMPLETE_LOCALIZATION": "A",
-        "BBOX_LOCALIZATION": "A++",
-        "BBOX_AND_MASK_LOCALIZATION": "A++",
-    },
-}
-
-# On each answer and sub-answer.
-ANSWER_CRITERIA: dict[str, dict[str, str]] = {
-    "entailment": {
-        "ALIGNED_MENTIONED": "A++",
-        "ALIGNED_INFERABLE": "A++",
-        "ALIGNED_NEGATIVE_NOT_MENTIONED": "A",
-        "ALIGNED_GENERAL_STATEMENT": "A",
-        "NON_ALIGNED_NON_INFERABLE": "B",
-        "NON_ALIGNED_MISLEADING": "C",
-        "NON_ALIGNED_CONTRADICTING": "D",
-    },
-    "relevance": {
-        "RELEVANT_MAIN_ANSWER": "A++",
-        "RELATED_INFO": "A++",
-        "REDUNDANT_INFO": "A",
-        "IRRELEVANT_INFO": "A",
-    },
-    "answer_clarity": {
-        "OPTIMAL": "A++",
-        "UNUSUAL_SENTENCE_STRUCTURE": "A",
-        "GRAMMATICAL_ERRORS": "A",
-        "UNCLEAR_ANSWER": "B",
-        "NOT_UNDERSTANDABLE": "C",
-    },
-}
-
-# On the question, or the whole answer.
-QUESTION_CRITERIA: dict[str, dict[str, str]] = {
-    "completeness": {
-        "FULLY_COMPLETE": "A++",
-        "DETAILS_MISSING": "A+",
-        "NOT_ANSWERED": "B",
-        "INCOMPLETE_NON_MISLEADING": "B",
-        "INCOMPLETE_MISLEADING": "C",
-    },
-    "question_clarity": {
-        "OPTIMAL": "A++",
-        "UNUSUAL_SENTENCE_STRUCTURE": "A",
-        "GRAMMATICAL_ERRORS": "A",
-        "UNCLEAR_QUESTION": "B",
-        "UNRELATED_TO_CHEST_XRAY": "B",
-        "UNANSWERABLE": "C",
-    },
-}
+# Criterion -> value -> the best grade that it allows, of observations, answers and questions.
+_CRITERIA = read_packaged(str(__package__), "reference/criteria.toml")
+SCENE_GRAPH_CRITERIA: dict[str, dict[str, str]] = _CRITERIA["scene_graph"]
+ANSWER_CRITERIA: dict[str, dict[str, str]] = _CRITERIA["answer"]
+QUESTION_CRITERIA: dict[str, dict[str, str]] = _CRITERIA["question"]
 
 
 def rating(criterion: str, value: str, answer_type: str = "main_answer") -> str:
@@ -127,7 +60,7 @@ def lowest(grades: Iterable[str]) -> str | None:
 
 
 def at_least(grade: str | None, least: str) -> bool:
-    """Whether a grade is `least` or better; an unrated one is not."""
+    """Says whether a grade is `least` or better; an unrated one is not."""
     return grade in GRADES and GRADES.index(grade) <= GRADES.index(least)
 
 
@@ -226,7 +159,7 @@ def localization_quality(places: Sequence[NativeLocalization | None]) -> str:
 
 
 def merged(places: Sequence[Mapping[str, NativeLocalization]]) -> dict[str, NativeLocalization]:
-    """Where several things are, taken together: image id -> localization."""
+    """Joins several localizations: image id -> localization."""
     found = {}
     for image_id in dict.fromkeys(image_id for place in places for image_id in place):
         own = [place[image_id] for place in places if image_id in place]
@@ -280,7 +213,7 @@ def _sentence(observation: NativeObservation) -> str:
 
 @functools.lru_cache(maxsize=1 << 15)
 def mentions_change(text: str) -> bool:
-    """Whether words compare with an earlier study."""
+    """Says whether words compare with an earlier study."""
     language = load_language()
     words = split_words(text.lower())
     if any(word.lemma == "new" for word in words):
@@ -306,3 +239,54 @@ def _issues(observation: NativeObservation) -> str:
     if not observation.obs_entities:
         return "MOSTLY_INTERPRETABLE"
     return "NO_ISSUES"
+
+
+SURROGATE = "surrogate"
+RATER = "cxrjax-rules-surrogate-1"
+_SENTENCE = re.compile(r"[A-Z].*[.!]$", re.DOTALL)
+
+
+def rate_by_rules(question: NativeQuestion) -> str:
+    """Writes verdicts into the question and its answers, and returns the surrogate grade."""
+    answers = list(walk(question.answers))
+    texts: set[str] = set()
+    grades = [extraction_grade(question)]
+    for answer in answers:
+        verdicts = _answer_verdicts(answer, repeated=answer.text in texts)
+        texts.add(answer.text)
+        answer.answer_quality = {**answer.answer_quality, SURROGATE: {"rater": RATER, **verdicts}}
+        grades += ratings_of(verdicts, answer.answer_type)
+    has_main = any(answer.answer_type == "main_answer" for answer in question.answers)
+    verdicts = {
+        "completeness": "FULLY_COMPLETE" if has_main else "NOT_ANSWERED",
+        "question_clarity": "OPTIMAL"
+        if question.question.endswith(("?", "."))
+        else "UNUSUAL_SENTENCE_STRUCTURE",
+    }
+    grades += ratings_of(verdicts)
+    grade = lowest(grades) or "D"
+    question.question_quality = {
+        **question.question_quality,
+        SURROGATE: {"rater": RATER, **verdicts, "grade": grade},
+    }
+    return grade
+
+
+def _answer_verdicts(answer: NativeAnswer, repeated: bool) -> dict[str, str]:
+    if answer.from_report:
+        entailment = "ALIGNED_MENTIONED"
+    elif answer.positiveness == "neg" and not any(a.from_report for a in walk(answer.sub_answers)):
+        entailment = "ALIGNED_NEGATIVE_NOT_MENTIONED"
+    else:
+        entailment = "ALIGNED_INFERABLE"
+    relevance = "RELEVANT_MAIN_ANSWER"
+    if repeated:
+        relevance = "REDUNDANT_INFO"
+    elif answer.answer_type == "related_information":
+        relevance = "RELATED_INFO"
+    whole = _SENTENCE.match(answer.text) is not None
+    return {
+        "entailment": entailment,
+        "relevance": relevance,
+        "answer_clarity": "OPTIMAL" if whole else "UNUSUAL_SENTENCE_STRUCTURE",
+    }

@@ -11,7 +11,7 @@ import numpy as np
 from scipy import ndimage
 
 from cxrjax import boxes as box_arithmetic
-from cxrjax.papers.cxr_qba.construct.study import Box, StudyImage
+from cxrjax.papers.cxr_qba.construct.extraction import Box, StudyImage
 from cxrjax.radiology_text.definitions import Definitions
 from cxrjax.records_io.quality import CUT, GivenBox, QualityLog, Unusable, fit_boxes
 

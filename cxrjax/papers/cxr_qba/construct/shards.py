@@ -32,7 +32,7 @@ from cxrjax.papers.cxr_qba.construct.construction import (
     construct_questions,
     merge_facts,
 )
-from cxrjax.papers.cxr_qba.construct.study import StudyImage
+from cxrjax.papers.cxr_qba.construct.extraction import StudyImage
 from cxrjax.papers.cxr_qba.metadata import MetadataWriter, write_quality_mappings
 from cxrjax.papers.cxr_qba.native import StudySceneGraph
 from cxrjax.papers.cxr_qba.records import nothing_exported, to_records
@@ -58,13 +58,13 @@ _ADDITIVE = ("images", "boxes", "answer_boxes", "train_images", "validation_imag
 
 @dataclasses.dataclass(frozen=True)
 class ShardedBuild:
-    """What to build, and in how many shards."""
+    """A build in so many shards."""
 
     build: QbaOptions
     shards: int
 
     def settings(self) -> dict[str, Any]:
-        """What a shard's content depends on, beside the source's."""
+        """Returns what a shard's content depends on beside the source's."""
         return {
             "cxrjax_version": cxrjax.__version__,
             "source": str(self.build.source.resolve()),
@@ -76,7 +76,7 @@ class ShardedBuild:
         }
 
     def holds(self, number: int, patient_id: str) -> bool:
-        """Whether a shard holds a patient."""
+        """Says whether a shard holds a patient."""
         digest = hashlib.sha256(patient_id.encode()).digest()
         return int.from_bytes(digest[:8], "big") % self.shards == number
 
@@ -130,7 +130,7 @@ def read_facts(job: ShardedBuild, number: int) -> CorpusFacts | None:
 
 
 def questions_done(job: ShardedBuild, number: int, facts: CorpusFacts) -> bool:
-    """Whether a shard's second pass is done with these settings and this corpus."""
+    """Says whether a shard's second pass is done with these settings and this corpus."""
     content = _read_part(job, "questions", number)
     return content is not None and content["corpus_sha256"] == facts.sha256
 

@@ -21,12 +21,11 @@ from pycocotools import mask as coco
 
 from cxrjax.errors import UserError
 from cxrjax.files import reading
-from cxrjax.papers.cxr_qba.construct.extraction import ReportSections
-from cxrjax.papers.cxr_qba.construct.study import Box, SourceStudy, StudyImage
+from cxrjax.papers.cxr_qba.construct.extraction import Box, ReportSections, SourceStudy, StudyImage
 from cxrjax.papers.sources import mimic_tables
 from cxrjax.papers.sources.chest_imagenome import box_on_image, original_box
-from cxrjax.papers.sources.mimic_report import parse_sections, text_without_header
 from cxrjax.papers.sources.openi import is_openi, read_openi
+from cxrjax.papers.sources.report import parse_sections, text_without_header
 from cxrjax.records_io.quality import QualityLog, Unusable
 
 JSONL = "studies.jsonl"

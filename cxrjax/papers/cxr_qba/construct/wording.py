@@ -1,12 +1,11 @@
-"""Words of questions and answers: from observations, and from templates."""
+"""Wording of a study's questions and answers: templates, noun phrases, and their maker."""
 
 import dataclasses
 import functools
-import importlib.resources
-import json
 import random
 from collections.abc import Mapping, Sequence
 
+from cxrjax.files import read_packaged
 from cxrjax.papers.cxr_qba.construct.ratings import localization_quality, merged, worst_values
 from cxrjax.papers.cxr_qba.native import (
     QUESTION_TYPES,
@@ -41,8 +40,7 @@ class CxrQbaTemplates:
 @functools.cache
 def load_templates() -> CxrQbaTemplates:
     """The wordings in the package."""
-    file = importlib.resources.files(__package__).joinpath("reference", "templates.json")
-    data = json.loads(file.read_text(encoding="utf-8"))
+    data = read_packaged(str(__package__), "reference/templates.json")
     return CxrQbaTemplates(data["version"], data["questions"], data["answers"])
 
 
@@ -276,7 +274,7 @@ def plural(name: str) -> str:
 
 
 def is_plural(name: str) -> bool:
-    """Whether the name of a region or an organ takes "are"."""
+    """Says whether the name of a region or an organ takes "are"."""
     last = name.split()[-1]
     return last in _PLURALS or (last.endswith("s") and not last.endswith(("ss", "us", "is")))
 

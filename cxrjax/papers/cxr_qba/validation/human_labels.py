@@ -7,14 +7,13 @@ uncertain, blank not mentioned: MIMIC-CXR-JPG's `mimic-cxr-2.1.0-test-set-labele
 
 import dataclasses
 import functools
-import importlib.resources
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from cxrjax.errors import UserError
+from cxrjax.files import read_packaged
 from cxrjax.papers.sources.ms_cxr import read_marks, to_number
 from cxrjax.records_io.csv_table import TableRow, read_table
 from cxrjax.records_io.quality import PixelBox, QualityLog, Unusable
@@ -73,8 +72,7 @@ class LabelTable:
 @functools.cache
 def load_label_classes() -> LabelClasses:
     """The maps in the package."""
-    file = importlib.resources.files(__package__).joinpath("reference", "label_classes.json")
-    data = json.loads(file.read_text(encoding="utf-8"))
+    data = read_packaged(str(__package__), "reference/label_classes.json")
 
     def tags(classes: Mapping[str, Any]) -> dict[str, ClassTags]:
         return {

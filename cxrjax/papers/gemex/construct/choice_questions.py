@@ -8,10 +8,8 @@ import random
 from collections.abc import Iterable, Iterator, Sequence
 
 from cxrjax.papers.gemex.construct.facts import SentenceFact
-from cxrjax.papers.gemex.construct.pool import Pool, words_of
-from cxrjax.papers.gemex.construct.questions import Draft
-from cxrjax.papers.gemex.construct.refine import BY_PLACE, severity_word, spoken, write_facts
-from cxrjax.papers.gemex.construct.wording import (
+from cxrjax.papers.gemex.construct.pool import (
+    Pool,
     finding_values,
     is_many,
     question,
@@ -19,11 +17,13 @@ from cxrjax.papers.gemex.construct.wording import (
     reason_normal,
     reason_present,
     with_article,
+    words_of,
 )
+from cxrjax.papers.gemex.construct.questions import Draft
+from cxrjax.papers.gemex.construct.refine import BY_PLACE, severity_word, spoken, write_facts
 from cxrjax.papers.gemex.dialogue import LETTERS
 from cxrjax.papers.sources.regions import load_regions
-from cxrjax.radiology_text.english import capital
-from cxrjax.radiology_text.vocabulary import load_vocabulary
+from cxrjax.radiology_text.english import capital, load_vocabulary
 
 _OPTIONS = 4
 _DEGREES = {False: ("mild", "moderate", "severe"), True: ("small", "moderate", "large")}

@@ -20,7 +20,7 @@ from cxrjax.cli import run
 from cxrjax.errors import UserError
 from cxrjax.papers.gemex.construct.refine import refine_sentence
 from cxrjax.papers.sources import mimic_tables
-from cxrjax.papers.sources.graph_files import find_scene_graphs, read_reports
+from cxrjax.papers.sources.chest_imagenome import find_scene_graphs, read_reports
 from cxrjax.records_io.quality import QualityLog
 
 

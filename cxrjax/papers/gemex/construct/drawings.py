@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from cxrjax.errors import UserError, optional
 from cxrjax.files import writing
-from cxrjax.papers.gemex.construct.curation import TARGET_MIX
+from cxrjax.papers.gemex.construct.construction import TARGET_MIX
 from cxrjax.papers.gemex.statistics import GemexStatistics, in_order
 
 _WORDS = 30

@@ -18,7 +18,7 @@ from cxrjax.papers.sources.regions import (
     lung_regions,
     sided,
 )
-from cxrjax.radiology_text.vocabulary import FindingWords, Vocabulary, load_vocabulary
+from cxrjax.radiology_text.english import FindingWords, Vocabulary, load_vocabulary
 
 CHEST = "chest"  # what a sentence without any part of the body is about (rule 2)
 _BY_PLACE = ("lung", "side", "effusion")
@@ -170,7 +170,7 @@ def _mentions(text: str, words: Vocabulary) -> list[_Mention]:
 
 
 def _negated(text: str, words: Vocabulary) -> list[tuple[int, int]]:
-    """Where each negation reaches: from its cue to what ends its scope."""
+    """Returns the scope of each negation: from its cue to what ends it."""
     spans = []
     for cue in words.cues["negation"].finditer(text):
         end = words.cues["scope_end"].search(text, cue.end())

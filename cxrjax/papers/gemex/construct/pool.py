@@ -1,13 +1,23 @@
-"""Pools what a refined report states for certain, in the form questions are made from."""
+"""The certain statements of a refined report, pooled, and the templates that word them."""
 
 import dataclasses
-from collections.abc import Iterable
+import random
+from collections.abc import Iterable, Sequence
+from typing import Any
 
+from cxrjax.files import read_packaged
 from cxrjax.papers.gemex.construct.facts import CHEST, SentenceFact, find_facts
-from cxrjax.papers.gemex.construct.refine import write_facts
+from cxrjax.papers.gemex.construct.refine import (
+    BY_PLACE,
+    is_plural,
+    phrase,
+    severity_word,
+    spoken,
+    write_facts,
+)
 from cxrjax.papers.sources.regions import load_regions
 from cxrjax.papers.sources.report import RefinedSentence
-from cxrjax.radiology_text.vocabulary import FindingWords, load_vocabulary
+from cxrjax.radiology_text.english import FindingWords, capital, join, load_vocabulary
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,3 +112,90 @@ def _merge(facts: list[SentenceFact]) -> SentenceFact:
         severity=severities.pop() if len(severities) == 1 else None,
         cause=next((fact.cause for fact in facts if fact.cause), None),
     )
+
+
+VERSION = "1"
+
+
+def load_wordings(version: str = VERSION) -> dict[str, Any]:
+    """The templates of a version, from the package's data file."""
+    return read_packaged(str(__package__), f"wordings_v{version}.json")
+
+
+def question(kind: str, content: str, rng: random.Random, **values: str) -> tuple[str, str]:
+    """(question, template id): one of the phrasings, filled."""
+    phrasings = load_wordings()["questions"][kind][content]
+    number = rng.randrange(len(phrasings))
+    many = is_many(values.get("region", ""))
+    verbs = {"is": "are" if many else "is", "does": "do" if many else "does"}
+    text = phrasings[number].format(**verbs, **values)
+    return capital(text), f"v{VERSION}/{kind}/{content}/{number}"
+
+
+def finding_values(fact: SentenceFact) -> dict[str, str]:
+    """Returns what question templates say of a finding that is there."""
+    words = words_of(fact.subject)
+    return {"finding": with_article(fact.subject), "name": words.noun, "region": places(fact)}
+
+
+def with_article(finding: str) -> str:
+    """The finding's noun with its article: "a pneumothorax", "atelectasis"."""
+    words = words_of(finding)
+    return f"{words.article} {words.noun}".strip()
+
+
+def places(fact: SentenceFact) -> str:
+    """The fact's regions, joined: "the left upper lung zone and the spine"."""
+    return join([spoken(region) for region in fact.regions])
+
+
+def is_many(spoken_region: str) -> bool:
+    """Says whether a region, as a sentence has it, takes a plural verb."""
+    return spoken_region.endswith(("lungs", "structures")) or " and " in spoken_region
+
+
+def reason_present(fact: SentenceFact, rng: random.Random, *also: str) -> str:
+    """Words a reason: the finding is there, and its "severity" or "cause" where named."""
+    words = words_of(fact.subject)
+    finding = phrase(fact)
+    named = "pos" if words.region in BY_PLACE else "pos_fixed"
+    parts = [
+        _reason(
+            named,
+            rng,
+            region=places(fact),
+            region_start=capital(places(fact)),
+            shows="show" if is_many(places(fact)) else "shows",
+            finding=finding,
+            finding_start=capital(finding),
+            **{"is": "are" if is_plural(fact) else "is"},
+        )
+    ]
+    if "severity" in also and fact.severity:
+        name = "size" if words.sized else "severity"
+        parts.append(_reason(name, rng, severity=severity_word(fact) or ""))
+    if "cause" in also and fact.cause:
+        parts.append(_reason("cause", rng, cause=fact.cause, cause_start=capital(fact.cause)))
+    return " ".join(parts)
+
+
+def reason_absent(findings: Sequence[str], region: str, rng: random.Random) -> str:
+    """Words a reason: these findings are not there."""
+    return _reason(
+        "neg",
+        rng,
+        names=join([words_of(name).noun for name in findings], "or"),
+        region=spoken(region),
+        region_start=capital(spoken(region)),
+        shows="show" if is_many(spoken(region)) else "shows",
+    )
+
+
+def reason_normal(pool: Pool, region: str, rng: random.Random) -> str:
+    """Words a reason: the region is normal."""
+    text = pool.normal[region].rstrip(".")
+    return _reason("normal", rng, normal=text, normal_low=text[:1].lower() + text[1:])
+
+
+def _reason(name: str, rng: random.Random, **values: str) -> str:
+    return capital(rng.choice(load_wordings()["reasons"][name]).format(**values))

@@ -8,8 +8,7 @@ from typing import NamedTuple, Protocol
 from cxrjax.papers.gemex.construct.refine import Refinement
 from cxrjax.papers.gemex.dialogue import LETTERS
 from cxrjax.papers.sources.report import ImageReport
-from cxrjax.radiology_text.english import plain_words
-from cxrjax.radiology_text.vocabulary import load_vocabulary
+from cxrjax.radiology_text.english import load_vocabulary, plain_words
 from cxrjax.records_io.quality import Unusable
 
 # Section 3.2: three open, two closed, three single-choice and three multi-choice questions.
@@ -67,7 +66,7 @@ class RefinedReport(NamedTuple):
 
 
 class QuestionGenerator(Protocol):
-    """What makes questions.
+    """Makes questions out of refined reports.
 
     Attributes:
         name, version: what the records' `generator` says.

@@ -14,14 +14,13 @@ from typing import NamedTuple, Protocol
 from cxrjax.papers.gemex.construct.facts import CHEST, SentenceFact, find_facts
 from cxrjax.papers.sources.regions import load_regions
 from cxrjax.papers.sources.report import ImageReport, RefinedSentence, ReportSentence
-from cxrjax.radiology_text.english import capital, join
-from cxrjax.radiology_text.vocabulary import load_vocabulary
+from cxrjax.radiology_text.english import capital, join, load_vocabulary
 
 SEVERITY_OF_SIZE = {"minimal": "tiny", "mild": "small", "moderate": "moderate", "severe": "large"}
 
 
 class Refinement(NamedTuple):
-    """What refining made of a report.
+    """The refined sentences of a report, and counts of those left out.
 
     Attributes:
         sentences: in the report's order.
@@ -33,7 +32,7 @@ class Refinement(NamedTuple):
 
 
 class Refiner(Protocol):
-    """What refines reports.
+    """Refines reports.
 
     Attributes:
         name, version: for the manifest.
@@ -191,7 +190,7 @@ def spoken(region: str) -> str:
 
 
 def is_plural(fact: SentenceFact) -> bool:
-    """Whether the finding's noun takes "are"."""
+    """Says whether the finding's noun takes "are"."""
     words = load_vocabulary().findings[fact.subject]
     return bool(words.plural) and words.plural == words.noun
 

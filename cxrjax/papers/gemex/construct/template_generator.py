@@ -1,14 +1,151 @@
-"""The offline generator: questions from the template file, decided by (seed, report)."""
+"""The offline generator: questions from templates, decided by (seed, report)."""
 
 import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from cxrjax.papers.gemex.construct.choice_questions import multi_choice, single_choice
-from cxrjax.papers.gemex.construct.free_questions import closed_ended, open_ended
-from cxrjax.papers.gemex.construct.pool import pool_of
+from cxrjax.papers.gemex.construct.facts import SentenceFact
+from cxrjax.papers.gemex.construct.pool import (
+    VERSION,
+    Pool,
+    finding_values,
+    places,
+    pool_of,
+    question,
+    reason_absent,
+    reason_normal,
+    reason_present,
+    with_article,
+    words_of,
+)
 from cxrjax.papers.gemex.construct.questions import QUESTIONS_PER_REPORT, Draft, RefinedReport
-from cxrjax.papers.gemex.construct.wording import VERSION
+from cxrjax.papers.gemex.construct.refine import BY_PLACE, severity_word, spoken
+from cxrjax.papers.sources.regions import load_regions
+from cxrjax.radiology_text.english import capital, join
+
+
+def open_ended(pool: Pool, rng: random.Random) -> Iterator[Draft]:
+    """Every open question that the report can answer."""
+    by_region: dict[str, list[SentenceFact]] = {}
+    for fact in pool.present.values():
+        for region in fact.regions:
+            by_region.setdefault(region, []).append(fact)
+    for region, facts in by_region.items():
+        # Asked about a region, all that is said of it is the answer; doubts leave it open.
+        doubts = (other for fact in pool.doubtful.values() for other in fact.regions)
+        others = (*doubts, *(other for other in by_region if other != region))
+        if any(load_regions().overlap(region, other) for other in others):
+            continue
+        kinds = {words_of(fact.subject).kind for fact in facts}
+        content = "disease" if kinds == {"disease"} else "abnormality"
+        if kinds == {"device"}:
+            continue
+        text, template = question("open_ended", content, rng, region=spoken(region))
+        names = [words_of(fact.subject).noun for fact in facts]
+        yield Draft(
+            "open_ended",
+            content,
+            text,
+            capital(join(names)) + ".",
+            " ".join(reason_present(fact, rng, "severity") for fact in facts[:2]),
+            (region,),
+            finding=facts[0].subject,
+            template_id=template,
+        )
+    for fact in pool.present.values():
+        yield from _about(fact, rng)
+    for region in pool.normal:
+        text, template = question("open_ended", "condition", rng, region=spoken(region))
+        word = "Clear." if "lung" in region else "Normal."
+        yield Draft(
+            "open_ended",
+            "abnormality",
+            text,
+            word,
+            reason_normal(pool, region, rng),
+            (region,),
+            template_id=template,
+        )
+
+
+def _about(fact: SentenceFact, rng: random.Random) -> Iterator[Draft]:
+    """Questions about one finding: where, how severe, of what cause, meaning what."""
+    words = words_of(fact.subject)
+    values = finding_values(fact)
+    answers = []
+    if words.region in BY_PLACE and fact.located:
+        answers.append(("location", capital(places(fact)) + ".", "severity"))
+    if fact.severity:
+        content = "size" if words.sized else "severity"
+        answers.append((content, capital(severity_word(fact) or "") + ".", "severity"))
+    if fact.cause:
+        answers.append(("cause", capital(fact.cause) + ".", "cause"))
+    if words.implication:
+        answers.append(("implication", capital(words.implication) + ".", "severity"))
+    for content, answer, also in answers:
+        text, template = question("open_ended", content, rng, **values)
+        yield Draft(
+            "open_ended",
+            content,
+            text,
+            answer,
+            reason_present(fact, rng, also),
+            fact.regions,
+            finding=fact.subject,
+            template_id=template,
+        )
+
+
+def closed_ended(pool: Pool, rng: random.Random) -> Iterator[Draft]:
+    """Every closed question that the report can answer."""
+
+    def draft(content: str, asked: str, yes: bool, reason: str, regions: tuple, **values) -> Draft:
+        text, template = question("closed_ended", asked, rng, **values)
+        return Draft(
+            "closed_ended",
+            content,
+            text,
+            "Yes." if yes else "No.",
+            reason,
+            tuple(regions),
+            template_id=template,
+        )
+
+    for fact in pool.present.values():
+        kind = words_of(fact.subject).kind
+        content = "disease" if kind == "disease" else "abnormality"
+        values = finding_values(fact)
+        yield draft(content, "presence", True, reason_present(fact, rng), fact.regions, **values)
+        if words_of(fact.subject).region in BY_PLACE and fact.located and len(fact.regions) == 1:
+            yield draft(
+                "location", "location", True, reason_present(fact, rng), fact.regions, **values
+            )
+            other = _other_side(fact.regions[0])
+            if other:
+                moved = {**values, "region": spoken(other)}
+                reason = reason_present(fact, rng)
+                yield draft("location", "location", False, reason, fact.regions, **moved)
+        if kind != "device":
+            region = fact.regions[0]
+            reason = reason_present(fact, rng)
+            yield draft(
+                "abnormality", "condition", False, reason, fact.regions, region=spoken(region)
+            )
+    for name, fact in pool.absent.items():
+        content = "disease" if words_of(name).kind == "disease" else "abnormality"
+        reason = reason_absent([name], fact.regions[0], rng)
+        values = {"finding": with_article(name), "name": words_of(name).noun}
+        yield draft(content, "presence", False, reason, fact.regions, **values)
+    for region in pool.normal:
+        reason = reason_normal(pool, region, rng)
+        yield draft("abnormality", "condition", True, reason, (region,), region=spoken(region))
+
+
+def _other_side(region: str) -> str | None:
+    side, _, rest = region.partition(" ")
+    return {"left": f"right {rest}", "right": f"left {rest}"}.get(side)
+
 
 _MAKERS = {
     "open_ended": open_ended,
