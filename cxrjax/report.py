@@ -33,7 +33,7 @@ from cxrjax.codecs import CODECS, Codec
 from cxrjax.errors import UserError
 from cxrjax.files import read_json_list, read_json_object
 from cxrjax.input_pipeline.sources import default_image_root
-from cxrjax.pages.results.data import PICTURES
+from cxrjax.pages.results.cases import PICTURES
 from cxrjax.papers.benchmarks import BENCHMARKS
 
 

@@ -36,7 +36,7 @@ from cxrjax.records_io.own_records import (
 )
 from cxrjax.records_io.quality import QualityLog
 from cxrjax.scoring.overlays import BASE, COLOURS, TRUTH, jpeg_data_uri
-from cxrjax.scoring.templates import template
+from cxrjax.scoring.text_tables import template
 from cxrjax.training.base_model import tokenizer_path
 from cxrjax.training.config import ExperimentConfig
 from cxrjax.training.data import example_config, open_tokenizer

@@ -19,11 +19,11 @@ from cxrjax.metrics.bootstrap import (
     Estimate,
     Figure,
     Resampled,
+    compare,
     estimate_all,
     needed_columns,
     resample,
 )
-from cxrjax.metrics.comparison import compare
 from cxrjax.scoring.bert_score import BertScoreSettings
 from cxrjax.scoring.text_tables import grid
 

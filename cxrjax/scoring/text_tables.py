@@ -1,4 +1,4 @@
-"""Tables as text: Markdown, and LaTeX from it.
+"""Tables as text: Markdown, and LaTeX from it; and the HTML templates of pages.
 
 tables.tex is made from tables.md, so that the two cannot differ. What is read is the Markdown that
 this package writes: headings, tables of `grid`, paragraphs, `code` and *small cells*.
@@ -6,6 +6,11 @@ this package writes: headings, tables of `grid`, paragraphs, `code` and *small c
 
 import re
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import jinja2
+
 
 UNDEFINED = "–"
 
@@ -102,3 +107,16 @@ def _escape(text: str) -> str:
     return "".join(
         rf"\texttt{{{piece}}}" if place % 2 else piece for place, piece in enumerate(escaped)
     )
+
+
+def template(package: str, name: str) -> "jinja2.Template":
+    """The template `name` of a package's folder: text is escaped, a missing name is an error."""
+    import jinja2  # here: not every table needs it
+
+    return jinja2.Environment(
+        loader=jinja2.PackageLoader(package, ""),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    ).get_template(name)

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from cxrjax.metrics import classification
-from cxrjax.metrics.bootstrap import Bootstrap, Figure, resample
-from cxrjax.metrics.comparison import compare, holm
+from cxrjax.metrics.bootstrap import Bootstrap, Figure, compare, holm, resample
 
 
 def _mean(sums):

@@ -70,7 +70,7 @@ def mark_words(answer: str, reference: str, lang: str = "en") -> tuple[list[Piec
 
 
 def mark_facts(answer: str, reference: str, lang: str) -> tuple[list[Piece], list[Piece]]:
-    """Pieces of both texts by the facts in them (`phrase_alignment.align`), in Unicode's NFC."""
+    """Pieces of both texts by the facts in them (`align`), in Unicode's NFC."""
     texts = [unicodedata.normalize("NFC", text) for text in (answer, reference)]
     marked: list[list[MarkedSpan]] = [[], []]
     # Without an answer beside it, a reference has nothing to be marked for.

@@ -16,26 +16,29 @@ from cxrjax.codecs import Codec
 from cxrjax.errors import UserError
 from cxrjax.pages import STYLE_SHEET
 from cxrjax.pages.results import tables
-from cxrjax.pages.results.cases import SAMPLE_SEED, Case, collect_cases, ranked_system
-from cxrjax.pages.results.curves import charts, system_charts
-from cxrjax.pages.results.data import (
+from cxrjax.pages.results.cases import (
     FOLDER,
     MOST_IN_ONE_FILE,
     PICTURES,
+    SAMPLE_SEED,
+    Case,
     CaseData,
+    collect_cases,
     empty_folder,
     inline_pictures,
     no_pictures,
     picture_files,
+    ranked_system,
     script_json,
     write_part,
 )
+from cxrjax.pages.results.curves import charts, system_charts
 from cxrjax.pages.results.marks import mark_facts, mark_words
 from cxrjax.pages.results.studies import Judgements, gemex_studies
 from cxrjax.scoring.benchmark import Benchmark
 from cxrjax.scoring.overlays import COLOURS, TRUTH, system_colours
 from cxrjax.scoring.tables import FEW, UNDEFINED
-from cxrjax.scoring.templates import template
+from cxrjax.scoring.text_tables import template
 
 # Keys of `notes`; all are optional.
 NOTE_KEYS = ("classes_seen_by_base", "remarks", "run", "score", "missing")

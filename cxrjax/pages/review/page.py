@@ -12,12 +12,12 @@ from tqdm import tqdm
 from cxrjax.images.decode import read_image
 from cxrjax.images.files import ImageError
 from cxrjax.pages import STYLE_SHEET
-from cxrjax.pages.results.data import script_json
+from cxrjax.pages.results.cases import script_json
 from cxrjax.pages.results.tables import sections
 from cxrjax.pages.review.sheet import COLUMNS, DIMENSIONS, LEVELS, NOT_APPLICABLE, sheet_rows
 from cxrjax.records import QARecord
 from cxrjax.scoring.overlays import COLOURS, TRUTH, jpeg_data_uri
-from cxrjax.scoring.templates import template
+from cxrjax.scoring.text_tables import template
 
 # Longer side of a picture on the page: a hundred of them make some 10 MB.
 _LONG_SIDE = 1000

@@ -2,9 +2,9 @@
 
 The paper publishes questions with answers and no benchmark of models on them, so that everything
 under `paper` is null; what is measured under `strict` is defined here. (What the authors do
-measure, how good tags and boxes of the data set are, is in cxr_qba_tags.py and cxr_qba_boxes.py.)
+measure, how good tags and boxes of the data set are, is in `validation/`.)
 
-A system answers in sentences with boxes. Its text is read by rules (mention_details.py: negation,
+A system answers in sentences with boxes. Its text is read by rules (`mention_details`: negation,
 doubt, side, severity, region), and held against the structured parts of the reference:
 
 * `findings/...`: precision is the share of findings said to be there that the reference bears out
@@ -25,7 +25,7 @@ doubt, side, severity, region), and held against the structured parts of the ref
 * `parse_failure_rate`: answers whose boxes cannot be read; that there is none is a failure only
   where the reference has some.
 * `errors/...`: claims by what is wrong with them, and statements that were missed or contradicted
-  (cxr_qba_claims.py). `hallucination/...`: claims on questions where the reference finds nothing.
+  (`answers.py`). `hallucination/...`: claims on questions where the reference finds nothing.
 
 `n`: questions, but claims, statements and the like where a figure is a share of those.
 """

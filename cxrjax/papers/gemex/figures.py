@@ -18,7 +18,7 @@ own, else those that the codec (default: `gemex`) finds in its text.
 * AR-score (section 4.2), with a judge: mean over questions of the answer's marks by the
   reference's, above 1 where the judge likes it better, and `ar_score_capped` with 1 at most.
   `paper`: the reference is read first, and what the judge failed at is left out; `strict`: both
-  orders, and a failure at either counts as 0 (judge_failures.py). `judge_failure_rate` says how
+  orders, and a failure at either counts as 0. `judge_failure_rate` says how
   often. `ar_score` is the unweighted mean of the four types, as in Table 5. Of a surrogate judge
   all of this is called `surrogate/...`.
 

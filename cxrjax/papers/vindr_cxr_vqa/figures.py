@@ -17,15 +17,15 @@ Boxes (section 3.2):
 
 * `paper`: all boxes of all answers about an image; right if they overlap any true box, class
   ignored. Precision is of predicted boxes, recall of true ones, F1 the harmonic mean.
-* `strict`: their union (`vindr_truth.union`: a box that several answers give is one, copies within
+* `strict`: their union (`truth.union`: a box that several answers give is one, copies within
   one answer are copies), matched one to one within a class; `detection_agnostic/...` ignores it.
-  `ap/...` and `froc/...` rank it by the boxes' scores (`vindr_ranking`).
+  `ap/...` and `froc/...` rank it by the boxes' scores (`metrics.ranking`).
 * localization, of all boxes or of their union: Table 6 over all images, class ignored. An image
   without true boxes cannot come out well there (`localization/ceiling`);
   `localization_with_lesion/...` (`strict`) leaves such images out.
 
 In both, negation is understood ("no pneumothorax" is no mention), overlap means IoU > 0.3 unless a
-metric names another (`@0.5`; `f1_area` and the curves are of all: `vindr_detection`), and a missing
+metric names another (`@0.5`; `f1_area` and the curves are of all: `boxes.py`), and a missing
 or blank answer is wrong, also about something absent. A failure to parse adds no box: what it
 should have found is missed. The class of a box is its label, else the class asked about, else the
 class that its answer names with it.

@@ -32,7 +32,7 @@ from cxrjax.radiology_text.facts import VIETNAMESE, Aligned, FactLabel, align, i
 from cxrjax.records import read_records
 from cxrjax.scoring.benchmark import read_references
 from cxrjax.scoring.predictions import check_known, read_predictions
-from cxrjax.scoring.templates import template
+from cxrjax.scoring.text_tables import template
 
 REFUSAL = "refusal"
 FIELDS = (

@@ -11,9 +11,9 @@ What the paper leaves open, and what is done here:
   for both protocols.
 * Facts, with a judge: matched one to one. Precision and recall are means over the reports (macro),
   and, under `_micro`, of all facts together. What the judge failed at is left out under `paper`,
-  and is 0 in means under `strict` (judge_failures.py); `judge_failure_rate` says how often. Of a
-  surrogate judge all of this is called `surrogate/...`, as are the shares of facts by what is wrong
-  with them (appendix D).
+  and is 0 in means under `strict`; `judge_failure_rate` says how often. Of a surrogate judge all of
+  this is called `surrogate/...`, as are the shares of facts by what is wrong with them (appendix
+  D).
 * History of stage 3's second turn: predictions say whether it was gold or their own (self).
 
 Stages (Table 5): stage 3's findings minus stage 1's and its impressions minus stage 2's, for every

@@ -11,7 +11,7 @@ from PIL import Image
 
 from cxrjax.codecs import CODECS
 from cxrjax.errors import UserError
-from cxrjax.pages.results.data import IMAGES_PER_PART
+from cxrjax.pages.results.cases import IMAGES_PER_PART
 from cxrjax.papers.benchmarks import BENCHMARKS
 
 
