@@ -18,7 +18,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from cxrjax.cli import EXIT_USER_ERROR, run
+from cxrjax.cli import EXIT_USER_ERROR, command_parser, run
 from cxrjax.errors import UserError
 
 DEFAULT_CONFIG = "configs/records_lora.py"
@@ -27,12 +27,7 @@ _RECORD_CODEC = "--config.data.record_codec="
 
 def parse_arguments(argv: Sequence[str] | None = None) -> tuple[argparse.Namespace, list[str]]:
     """Flags of the command, and the words that override the configuration."""
-    parser = argparse.ArgumentParser(
-        prog="python -m cxrjax.check_records",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = command_parser("check_records", __doc__)
     add = parser.add_argument
     add("file", type=Path, metavar="FILE", help="records, questions, or a folder")
     add(

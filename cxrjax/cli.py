@@ -1,5 +1,6 @@
 """Shared by all entry points: how they end, and where compiled programs are kept."""
 
+import argparse
 import contextlib
 import gc
 import os
@@ -50,6 +51,16 @@ def run(main: Callable[[], object]) -> NoReturn:
         traceback.print_exc()
         _leave(EXIT_BUG)
     _leave(code if isinstance(code, int) else 0)
+
+
+def command_parser(command: str, about: str | None) -> argparse.ArgumentParser:
+    """A parser of `python -m cxrjax.COMMAND`; its help is the module's docstring as it stands."""
+    return argparse.ArgumentParser(
+        prog=f"python -m cxrjax.{command}",
+        description=about,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
 
 
 def _leave(code: int) -> NoReturn:

@@ -20,19 +20,14 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from cxrjax.cli import run
+from cxrjax.cli import command_parser, run
 from cxrjax.errors import UserError
 from cxrjax.files import shipped
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Flags of the command; leaves with code 2 where they are unusable."""
-    parser = argparse.ArgumentParser(
-        prog="python -m cxrjax.convert",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = command_parser("convert", __doc__)
     add = parser.add_argument
     add("--checkpoint", required=True, type=shipped, metavar="PATH", help="what to convert")
     add("--out", required=True, type=Path, metavar="DIR", help="folder to write to")

@@ -16,18 +16,13 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from cxrjax.cli import run
+from cxrjax.cli import command_parser, run
 from cxrjax.files import shipped
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Flags of the command; leaves with code 2 where they are unusable."""
-    parser = argparse.ArgumentParser(
-        prog="python -m cxrjax.demo_app",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = command_parser("demo_app", __doc__)
     add = parser.add_argument
     add(
         "--base",

@@ -15,7 +15,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from cxrjax.cli import run
+from cxrjax.cli import command_parser, run
 from cxrjax.distributed import hosts
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.sources import RecordSource, default_image_root
@@ -35,12 +35,7 @@ from cxrjax.scoring.scores import GT_MODE_HELP, ScoreOptions
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Flags of the command; leaves with code 2 where they are unusable."""
-    parser = argparse.ArgumentParser(
-        prog="python -m cxrjax.evaluate",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = command_parser("evaluate", __doc__)
     add_model_flags(parser)
     add = parser.add_argument
     add("--benchmark", required=True, choices=sorted(BENCHMARKS), help="whose tables")

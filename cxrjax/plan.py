@@ -13,7 +13,6 @@ compiled programs are kept in ~/.cache/cxrjax/plans, so that a second look costs
 --kept_only makes no others.
 """
 
-import argparse
 import functools
 import json
 import sys
@@ -21,17 +20,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cxrjax import cli
+from cxrjax.cli import command_parser
 from cxrjax.distributed.hardware import parse_topology
 from cxrjax.errors import UserError
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m cxrjax.plan",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = command_parser("plan", __doc__)
     parser.add_argument("--config", metavar="FILE[:VARIANT]")
     parser.add_argument("--topology", metavar="NAME", help="v5e:2x4, v5e-8, v5p-8, v6e-256, h100-8")
     parser.add_argument("--json", action="store_true", help="print one JSON object")

@@ -26,7 +26,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from cxrjax.cli import run
+from cxrjax.cli import command_parser, run
 from cxrjax.distributed import hosts
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.sources import RecordSource
@@ -50,12 +50,7 @@ class _ListSystems(argparse.Action):
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Flags of the command; leaves with code 2 where they are unusable."""
-    parser = argparse.ArgumentParser(
-        prog="python -m cxrjax.predict",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = command_parser("predict", __doc__)
     add = parser.add_argument
     add_runner_flags(parser)
     add("--list_systems", action=_ListSystems, help="list what --system knows, and end")

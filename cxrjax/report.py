@@ -28,7 +28,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cxrjax.cli import run
+from cxrjax.cli import command_parser, run
 from cxrjax.codecs import CODECS, Codec
 from cxrjax.errors import UserError
 from cxrjax.files import read_json_list, read_json_object
@@ -39,12 +39,7 @@ from cxrjax.papers.benchmarks import BENCHMARKS
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Flags of the command; leaves with code 2 where they are unusable."""
-    parser = argparse.ArgumentParser(
-        prog="python -m cxrjax.report",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = command_parser("report", __doc__)
     add = parser.add_argument
     add("--workdir", type=Path, required=True, metavar="DIR")
     add("--compare", type=Path, metavar="DIR2", help="a second work directory")

@@ -22,19 +22,14 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from cxrjax.cli import run
+from cxrjax.cli import command_parser, run
 
 EXIT_CHECKS_FAILED = 1
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Flags of the command; leaves with code 2 where they are unusable."""
-    parser = argparse.ArgumentParser(
-        prog="python -m cxrjax.review",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = command_parser("review", __doc__)
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument(
         "--records",

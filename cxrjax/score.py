@@ -33,7 +33,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cxrjax.cli import garbage_collector_paused, run
+from cxrjax.cli import command_parser, garbage_collector_paused, run
 from cxrjax.codecs import CODECS
 from cxrjax.errors import UserError
 from cxrjax.files import write_json, writing
@@ -55,12 +55,7 @@ if TYPE_CHECKING:
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Flags of the command; leaves with code 2 where they are unusable."""
-    parser = argparse.ArgumentParser(
-        prog="python -m cxrjax.score",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = command_parser("score", __doc__)
     add = parser.add_argument
     add(
         "--benchmark",

@@ -11,12 +11,12 @@ evaluation, and leaves with exit code 75, which means: start the same command ag
 where it stopped. A second signal leaves at once. What else may happen to a run is in docs/runs.md.
 """
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cxrjax import cli
+from cxrjax.cli import command_parser
 from cxrjax.distributed import hosts
 from cxrjax.errors import UserError
 
@@ -32,12 +32,7 @@ if TYPE_CHECKING:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m cxrjax.train",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = command_parser("train", __doc__)
     parser.add_argument("--config", required=True, metavar="FILE[:VARIANT]")
     parser.add_argument("--workdir", required=True, type=Path, metavar="DIR")
     parser.add_argument(

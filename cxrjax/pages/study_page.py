@@ -7,7 +7,6 @@ REPORTS is what the builds were made from: anything that CXR-QBA's construction 
 holds what the reports say, so that the reports' terms hold for it.
 """
 
-import argparse
 import contextlib
 import random
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ from typing import Any
 import jinja2
 
 from cxrjax import cli
+from cxrjax.cli import command_parser
 from cxrjax.errors import UserError
 from cxrjax.files import writing
 from cxrjax.papers.cxr_qba.build import NATIVE
@@ -145,12 +145,7 @@ def _refined(study: SourceStudy) -> list[RefinedSentence]:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Writes the page that the flags ask for and prints where it is."""
-    parser = argparse.ArgumentParser(
-        prog="python -m cxrjax.pages.study_page",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = command_parser("pages.study_page", __doc__)
     add = parser.add_argument
     add("--source", required=True, type=Path, help="the reports that the builds were made from")
     add("--cxr_qba", type=Path, metavar="BUILD", help="folder of a build of cxr_qba")

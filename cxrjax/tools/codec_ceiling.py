@@ -19,7 +19,7 @@ from jaxtyping import Float
 from tqdm import tqdm
 
 from cxrjax.boxes import area
-from cxrjax.cli import run
+from cxrjax.cli import command_parser, run
 from cxrjax.codecs.convert import codec_iou_ceiling
 from cxrjax.codecs.table import CODECS
 from cxrjax.errors import UserError
@@ -142,12 +142,7 @@ def _cell(ceiling: Ceiling) -> str:
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Flags of the command; leaves with code 2 where they are unusable."""
-    parser = argparse.ArgumentParser(
-        prog="python -m cxrjax.tools.codec_ceiling",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = command_parser("tools.codec_ceiling", __doc__)
     add = parser.add_argument
     add("--references", required=True, type=Path, metavar="FILE", help="records with answers")
     add(

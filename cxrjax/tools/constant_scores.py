@@ -6,12 +6,12 @@ Scored beside the original, the difference in average precision is what the box 
 with constant scores only the order of the file ranks boxes.
 """
 
-import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
 
 from cxrjax import cli
+from cxrjax.cli import command_parser
 from cxrjax.errors import UserError
 from cxrjax.training.workdir import storage_errors
 
@@ -20,12 +20,7 @@ SCORE = 0.5
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Writes the file."""
-    parser = argparse.ArgumentParser(
-        prog="python -m cxrjax.tools.constant_scores",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = command_parser("tools.constant_scores", __doc__)
     parser.add_argument("--predictions", type=Path, required=True, metavar="FILE")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE")
     flags = parser.parse_args(argv)

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cxrjax import cli
+from cxrjax.cli import command_parser
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.prompts import PROMPTS
 from cxrjax.input_pipeline.sources import RecordSource
@@ -28,12 +29,7 @@ _MAX_BOXES = 32
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Flags of the command; leaves with code 2 where they are unusable."""
-    parser = argparse.ArgumentParser(
-        prog="python -m cxrjax.tools.coordinates",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = command_parser("tools.coordinates", __doc__)
     model = parser.add_mutually_exclusive_group(required=True)
     model.add_argument("--workdir", type=Path, help="a training run: its best checkpoint")
     model.add_argument("--checkpoint", type=Path, help="a base model's directory")

@@ -8,7 +8,6 @@ and mark, 1 to 10. Prints Spearman's and Kendall's correlation, Cohen's kappa wi
 of rounded marks with its 95 % interval, how much higher the second marks, and what was left out.
 """
 
-import argparse
 import csv
 import json
 import math
@@ -16,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cxrjax.cli import run
+from cxrjax.cli import command_parser, run
 from cxrjax.errors import UserError
 from cxrjax.files import reading
 from cxrjax.language_model.judges.judge import HIGHEST, LOWEST
@@ -137,12 +136,7 @@ def _without_system(marks: Mapping[Key, float]) -> dict[Key, float]:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Compares what the flags name, prints it and writes it where --out says."""
-    parser = argparse.ArgumentParser(
-        prog="python -m cxrjax.tools.judge_agreement",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = command_parser("tools.judge_agreement", __doc__)
     add = parser.add_argument
     add("--marks", required=True, type=Path, action="append", metavar="FILE", help="give two")
     add("--out", type=Path, metavar="FILE", help="the figures as JSON")

@@ -14,7 +14,6 @@ Writes to --out:
     errors.json   how many of each label
 """
 
-import argparse
 import csv
 import io
 import json
@@ -25,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cxrjax.cli import run
+from cxrjax.cli import command_parser, run
 from cxrjax.errors import UserError
 from cxrjax.papers.vix_ray.counts import VixRayQuestion, read_question
 from cxrjax.radiology_text.facts import VIETNAMESE, Aligned, FactLabel, align, is_refusal
@@ -168,12 +167,7 @@ def write_errors(
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Writes what the flags ask for and prints the counts."""
-    parser = argparse.ArgumentParser(
-        prog="python -m cxrjax.papers.vix_ray.errors",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = command_parser("papers.vix_ray.errors", __doc__)
     add = parser.add_argument
     add("--references", required=True, type=Path, metavar="FILE", help="records with answers")
     add("--predictions", required=True, type=Path, metavar="FILE", help="of one system")

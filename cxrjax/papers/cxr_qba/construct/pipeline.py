@@ -24,7 +24,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from cxrjax.cli import run
+from cxrjax.cli import command_parser, run
 from cxrjax.errors import UserError
 from cxrjax.papers.cxr_qba.build import QbaOptions, is_release, refuse_ungraded
 from cxrjax.papers.cxr_qba.construct.construction import CorpusFacts, merge_facts
@@ -159,12 +159,7 @@ def beam_flags(unknown: Sequence[str], unasked: Sequence[str], processes: int) -
 
 def parse_arguments(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     """Flags of the command, and those that it does not know."""
-    parser = argparse.ArgumentParser(
-        prog="python -m cxrjax.papers.cxr_qba.construct.pipeline",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = command_parser("papers.cxr_qba.construct.pipeline", __doc__)
     add = parser.add_argument
     add("--source", required=True, type=Path, help="reports, as data/cxr_qba/README.md lists them")
     add("--out", required=True, type=Path, help="folder to write to")

@@ -9,14 +9,13 @@ some 367 sentences. Sentences of credentialed reports may not be passed on, and 
 repository.
 """
 
-import argparse
 import json
 import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from cxrjax.cli import run
+from cxrjax.cli import command_parser, run
 from cxrjax.errors import UserError
 from cxrjax.papers.gemex.construct.refine import refine_sentence
 from cxrjax.papers.sources import mimic_tables
@@ -53,12 +52,7 @@ def draw(source: Path, reports: int, seed: int) -> Iterator[dict[str, Any]]:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Writes the file to label."""
-    parser = argparse.ArgumentParser(
-        prog="python -m cxrjax.papers.gemex.construct.draw_sentences",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = command_parser("papers.gemex.construct.draw_sentences", __doc__)
     add = parser.add_argument
     add("--source", required=True, type=Path, help="folder or zip of scene graphs")
     add("--reports", type=int, default=100, help="how many (default 100)")

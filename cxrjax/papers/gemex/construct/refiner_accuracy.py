@@ -14,7 +14,6 @@ where its set of regions is; the interval is Wilson's, 95 %. The paper reached a
 367 sentences with OpenBioLLM-70B. `draw_sentences` draws sentences of scene graphs to label.
 """
 
-import argparse
 import collections
 import json
 from collections.abc import Iterator, Sequence
@@ -23,7 +22,7 @@ from typing import NamedTuple
 
 from scipy.stats import binomtest
 
-from cxrjax.cli import run
+from cxrjax.cli import command_parser, run
 from cxrjax.errors import UserError
 from cxrjax.files import reading
 from cxrjax.language_model.flags import add_client_flags, client_from_flags
@@ -148,12 +147,7 @@ def _phantom_labels(row: dict) -> Iterator[LabelledSentence]:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Prints accuracy, by rule and in all, and what went wrong."""
-    parser = argparse.ArgumentParser(
-        prog="python -m cxrjax.papers.gemex.construct.refiner_accuracy",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = command_parser("papers.gemex.construct.refiner_accuracy", __doc__)
     add = parser.add_argument
     add("--labels", required=True, type=Path, help="labelled sentences")
     add("--refiner", default="rules", choices=("rules", "language_model"), help="default: rules")
