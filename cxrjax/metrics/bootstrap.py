@@ -12,7 +12,7 @@ whole clusters at a time.
 """
 
 import functools
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -167,19 +167,18 @@ class ClusterSums:
     sums: Float[np.ndarray, "sums columns"] = field(init=False)
 
 
-class _LeftOut(Mapping[str, Float[np.ndarray, " rows"]]):
-    """Name -> the observed sum without each of the block's clusters, made when asked for."""
+class LazyColumns(Mapping[str, Float[np.ndarray, " rows"]]):
+    """Name -> an array, made when it is asked for: all of them together may not fit the memory."""
 
-    def __init__(self, block: ClusterSums, names: Sequence[str]) -> None:
-        self._block, self._names = block, names
+    def __init__(
+        self, names: Iterable[str], make: Callable[[str], Float[np.ndarray, " rows"]]
+    ) -> None:
+        self._names, self._make = dict.fromkeys(names), make
 
     def __getitem__(self, name: str) -> Float[np.ndarray, " rows"]:
-        if name not in self._block.columns:
-            if name not in self._names:
-                raise KeyError(name)
-            return np.zeros(len(self._block.rows))
-        column = self._block.columns[name]
-        return self._block.sums[0, column] - self._block.rows[:, column]
+        if name not in self._names:
+            raise KeyError(name)
+        return self._make(name)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
@@ -229,7 +228,13 @@ class Resampled:
     def left_out(self, figure: Figure) -> Float[np.ndarray, " clusters"]:
         """The figure without each cluster, those without a unit of the figure's group last."""
         block = self.block(figure.within)
-        values = np.asarray(figure.formula(_LeftOut(block, self.names)), np.float64)
+
+        def without_each(name: str) -> Float[np.ndarray, " rows"]:
+            if (column := block.columns.get(name)) is None:
+                return np.zeros(len(block.rows))
+            return block.sums[0, column] - block.rows[:, column]
+
+        values = np.asarray(figure.formula(LazyColumns(self.names, without_each)), np.float64)
         return np.concatenate([values, np.full(self.clusters - len(values), self.draws(figure)[0])])
 
     def estimate(self, figure: Figure) -> Estimate:
@@ -278,38 +283,24 @@ def estimate_all(
     }
 
 
-class _Recorder(Mapping[str, Float[np.ndarray, " sums"]]):
-    """Sums of nothing that remember which of them were asked for."""
-
-    def __init__(self, names: Sequence[str]) -> None:
-        self.asked: set[str] = set()
-        self._names = names
-
-    def __getitem__(self, name: str) -> Float[np.ndarray, " sums"]:
-        self.asked.add(name)
-        return np.zeros(1)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-
 def needed_columns(
     figures: Mapping[str, Mapping[str, Figure | Estimate]], names: Sequence[str]
 ) -> dict[tuple[str, str] | None, set[str]]:
     """Group -> the columns that its figures are made of; the others need no resampling."""
-    recorders: dict[tuple[str, str] | None, _Recorder] = {}
-    for named in figures.values():
-        for figure in named.values():
-            if isinstance(figure, Figure):
-                recorder = recorders.setdefault(figure.within, _Recorder(names))
-                with np.errstate(divide="ignore", invalid="ignore"):
-                    figure.formula(recorder)
-                if isinstance(figure.n, str):
-                    recorder.asked.add(figure.n)
-    return {within: recorder.asked for within, recorder in recorders.items()}
+    needed: dict[tuple[str, str] | None, set[str]] = {}
+    for figure in (figure for named in figures.values() for figure in named.values()):
+        if isinstance(figure, Figure):
+            asked = needed.setdefault(figure.within, set())
+
+            def note(name: str, asked: set[str] = asked) -> Float[np.ndarray, " sums"]:
+                asked.add(name)
+                return np.zeros(1)
+
+            with np.errstate(divide="ignore", invalid="ignore"):
+                figure.formula(LazyColumns(names, note))
+            if isinstance(figure.n, str):
+                asked.add(figure.n)
+    return needed
 
 
 def resample(

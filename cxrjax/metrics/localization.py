@@ -49,6 +49,15 @@ class RegionAreas(NamedTuple):
     predicted: float
     truth: float
 
+    def shares(self) -> dict[str, float]:
+        """`iou`, `iop` (of the predicted) and `iot` (of the truth), those that are defined."""
+        found = {
+            "iou": region_iou(*self),
+            "iop": region_iop(self.intersection, self.predicted),
+            "iot": region_iot(self.intersection, self.truth),
+        }
+        return {name: float(share) for name, share in found.items() if np.isfinite(share)}
+
 
 def region_areas(predicted: Num[np.ndarray, "n 4"], truth: Num[np.ndarray, "m 4"]) -> RegionAreas:
     """Areas of the union of `predicted`, of the union of `truth` and of what they share.

@@ -22,7 +22,7 @@ from cxrjax.errors import UserError
 from cxrjax.files import hash_lines
 from cxrjax.metrics.bootstrap import Attributes, Columns, Estimate, Figure
 from cxrjax.records import QARecord, read_records
-from cxrjax.scoring.figures import JUDGE_PROBLEMS, answer_calibration, quotient
+from cxrjax.scoring.figures import JUDGE_PROBLEMS, answer_calibration, share
 from cxrjax.scoring.predictions import PROBLEMS, Prediction, check_known, read_predictions
 from cxrjax.scoring.scores import (
     STRICT,
@@ -140,7 +140,7 @@ class SystemCounts:
         """Parse failures (column `parse_failures`) and problems, as both protocols have them."""
         n = len(self.confidence)
         return {
-            "parse_failure_rate": Figure(quotient("parse_failures", "questions"), "questions"),
+            "parse_failure_rate": share("parse_failures", "questions"),
             **{
                 f"parse_failure_rate/{name}": Estimate(count / n, None, None, n)
                 for name, count in self.failures.items()

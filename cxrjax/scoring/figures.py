@@ -5,7 +5,7 @@ A unit (question or image) has one value of an attribute, or none. Broken down, 
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from cxrjax.language_model.judges.judge import FAILURES
 from cxrjax.metrics import calibration
-from cxrjax.metrics.bootstrap import Columns, Estimate, Figure, Formula, Sums
+from cxrjax.metrics.bootstrap import Columns, Estimate, Figure, Formula, LazyColumns, Sums
 from cxrjax.metrics.classification import ratio
 from cxrjax.records import QARecord
 from cxrjax.scoring.scores import PAPER
@@ -24,28 +24,20 @@ _AGES = (20, 40, 60, 80)
 _BOXES = (1, 2, 3, 5, 9)
 
 
-class JoinedColumns(Mapping[str, Float[np.ndarray, " units"]]):
+def joined_columns(of_images: Columns, of_questions: Columns) -> LazyColumns:
     """Columns over images and columns over questions as columns over both, images first.
 
     Each is 0 where the other kind of unit is. Made when asked for: most of them would be zeros.
     """
+    (images,) = {len(column) for column in of_images.values()}
+    (questions,) = {len(column) for column in of_questions.values()}
 
-    def __init__(self, of_images: Columns, of_questions: Columns) -> None:
-        self._images, self._questions = of_images, of_questions
-        (self._image_count,) = {len(column) for column in of_images.values()}
-        (self._question_count,) = {len(column) for column in of_questions.values()}
+    def padded(name: str) -> Float[np.ndarray, " units"]:
+        if name in of_images:
+            return np.pad(np.asarray(of_images[name]), (0, questions))
+        return np.pad(np.asarray(of_questions[name]), (images, 0))
 
-    def __getitem__(self, name: str) -> Float[np.ndarray, " units"]:
-        if name in self._images:
-            return np.pad(np.asarray(self._images[name]), (0, self._question_count))
-        return np.pad(np.asarray(self._questions[name]), (self._image_count, 0))
-
-    def __iter__(self) -> Iterator[str]:
-        yield from self._images
-        yield from self._questions
-
-    def __len__(self) -> int:
-        return len(self._images) + len(self._questions)
+    return LazyColumns([*of_images, *of_questions], padded)
 
 
 def image_attributes(record: QARecord) -> dict[str, str | None]:
@@ -231,6 +223,11 @@ T = TypeVar("T")
 def quotient(numerator: str, denominator: str) -> Formula:
     """One column's sum by another's."""
     return lambda sums: ratio(sums[numerator], sums[denominator])
+
+
+def share(part: str, whole: str) -> Figure:
+    """One column's sum by another's, over the latter."""
+    return Figure(quotient(part, whole), whole)
 
 
 def of(function: Callable[..., np.ndarray], *columns: str) -> Formula:

@@ -17,7 +17,7 @@ wrong and counted (`PROBLEMS`).
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -166,8 +166,14 @@ def parse_prediction(fields: Mapping[str, Any], where: str) -> Prediction:
     if parse is not None and not (isinstance(parse, str) and _CATEGORY.fullmatch(parse)):
         raise UserError(f"{where}: parse is {_show(parse)}: expected 'ok' or a failure category")
     boxes = _boxes(fields.get("boxes"), where)
-    labels = _labels(fields.get("labels"), None if boxes is None else len(boxes), where)
-    scores = _scores(fields.get("box_scores"), None if boxes is None else len(boxes), where)
+    count = None if boxes is None else len(boxes)
+    labels, scores = (
+        _per_box(fields.get(name), count, is_fit, (name, expected), where)
+        for name, expected, is_fit in (
+            ("labels", "class name", lambda item: isinstance(item, str)),
+            ("box_scores", "number", _is_number),
+        )
+    )
     logprob = fields.get("answer_logprob")
     if logprob is not None and not _is_number(logprob):
         raise UserError(f"{where}: answer_logprob is {_show(logprob)}: expected a number or null")
@@ -183,9 +189,9 @@ def parse_prediction(fields: Mapping[str, Any], where: str) -> Prediction:
         question_id=name,
         text=text or "",
         boxes=boxes,
-        labels=labels,
+        labels=None if labels is None else tuple(labels),
         parse=parse,
-        box_scores=scores,
+        box_scores=None if scores is None else _finite(scores),
         answer_logprob=logprob,
         history=history,
         repaired=repaired,
@@ -274,42 +280,31 @@ def _boxes(value: Any, where: str) -> Float[np.ndarray, "n 4"] | None:
     return np.array(rows, np.float64).reshape(-1, 4)
 
 
-def _labels(value: Any, boxes: int | None, where: str) -> tuple[str | None, ...] | None:
-    """A label per box; None where there are none to use."""
+def _per_box(
+    value: Any, boxes: int | None, is_fit: Callable[[Any], bool], what: tuple[str, str], where: str
+) -> Sequence[Any] | None:
+    """A value or null per box; None where there are none to use."""
+    name, expected = what
     if value is None or value == []:
         return None
     if not isinstance(value, Sequence) or isinstance(value, str):
-        raise UserError(f"{where}: labels is {_show(value)}: expected a list of class names")
-    for label in value:
-        if label is not None and not isinstance(label, str):
-            raise UserError(f"{where}: label {_show(label)}: expected a class name or null")
+        raise UserError(f"{where}: {name} is {_show(value)}: expected a list of {expected}s")
+    for item in value:
+        if item is not None and not is_fit(item):
+            raise UserError(f"{where}: {name}: {_show(item)}: expected a {expected} or null")
     if not boxes:
         return None  # no box in the line that they could belong to
     if len(value) != boxes:
         raise UserError(
-            f"{where}: {len(value)} labels for {boxes} boxes: expected one label or null per box"
-        )
-    return tuple(value)
-
-
-def _scores(value: Any, boxes: int | None, where: str) -> Float[np.ndarray, " n"] | None:
-    """A confidence per box, NaN for null; None where there are none to use."""
-    if value is None or value == []:
-        return None
-    if not isinstance(value, Sequence) or isinstance(value, str):
-        raise UserError(f"{where}: box_scores is {_show(value)}: expected a list of numbers")
-    for score in value:
-        if score is not None and not _is_number(score):
-            raise UserError(f"{where}: box score {_show(score)}: expected a number or null")
-    if not boxes:
-        return None  # no box in the line that they could belong to
-    if len(value) != boxes:
-        raise UserError(
-            f"{where}: {len(value)} box_scores for {boxes} boxes: expected one number or null per "
+            f"{where}: {len(value)} {name} for {boxes} boxes: expected one {expected} or null per "
             "box"
         )
-    scores = np.array([math.nan if score is None else _to_float(score) for score in value])
-    return np.where(np.isfinite(scores), scores, np.nan)
+    return value
+
+
+def _finite(scores: Sequence[Any]) -> Float[np.ndarray, " n"]:
+    numbers = np.array([math.nan if score is None else _to_float(score) for score in scores])
+    return np.where(np.isfinite(numbers), numbers, np.nan)
 
 
 def _unusable(prediction: Prediction) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from cxrjax.papers.vindr_cxr_vqa.figures import VINDR_CXR_VQA
 from cxrjax.papers.vindr_cxr_vqa.truth import read_references
 from cxrjax.records import QARecord
 from cxrjax.scoring.benchmark import Answers
-from cxrjax.scoring.figures import JoinedColumns, age_band, boxes_band, break_down
+from cxrjax.scoring.figures import age_band, boxes_band, break_down, joined_columns
 from cxrjax.scoring.predictions import parse_prediction
 from cxrjax.scoring.scores import ScoreOptions
 
@@ -200,7 +200,7 @@ def test_boxes_bands_cover_every_number(boxes):
 
 
 def test_images_and_questions_are_one_list_of_units():
-    joined = JoinedColumns({"boxes": np.array([1.0, 2])}, {"right": np.array([1.0, 0, 1])})
+    joined = joined_columns({"boxes": np.array([1.0, 2])}, {"right": np.array([1.0, 0, 1])})
     assert {name: column.tolist() for name, column in joined.items()} == {
         "boxes": [1, 2, 0, 0, 0],
         "right": [0, 0, 1, 0, 1],

@@ -52,7 +52,7 @@ def test_reads_a_line_and_ignores_what_it_does_not_need(tmp_path):
         ('{"question_id": "q1", "boxes": [["0", "0", "1", "1"]]}', "is not four numbers"),
         ('{"question_id": "q1", "boxes": [[0, 0, 1, true]]}', "is not four numbers"),
         ('{"question_id": "q1", "boxes": [[0, 0, 1, 1]], "labels": "ILD"}', "labels is 'ILD'"),
-        ('{"question_id": "q1", "boxes": [[0, 0, 1, 1]], "labels": [3]}', "label 3"),
+        ('{"question_id": "q1", "boxes": [[0, 0, 1, 1]], "labels": [3]}', "labels: 3"),
         ('{"question_id": "q1", "boxes": [[0, 0, 1, 1]], "box_scores": 1}', "box_scores is 1"),
         ('{"question_id": "q1", "boxes": [[0, 0, 1, 1]], "box_scores": [true]}', "score True"),
         (

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from cxrjax.codecs import Codec
 from cxrjax.metrics import text
 from cxrjax.metrics.detection import find_overlaps, join_images, match_one_to_one
-from cxrjax.metrics.localization import region_areas, region_iop, region_iot, region_iou
+from cxrjax.metrics.localization import region_areas
 from cxrjax.papers.cxr_qba.answers import (
     CLAIMS,
     STATEMENTS,
@@ -177,19 +177,12 @@ def _count_boxes(question: CxrQbaQuestion, answer: PredictedAnswer) -> dict[str,
     if not len(truth):
         counted |= {"without_boxes/questions": 1.0, "without_boxes/boxes": float(len(boxes))}
     if len(boxes) or len(truth):
-        areas = region_areas(boxes, truth)
-        shares = {
-            "iou": region_iou(*areas),
-            "iop": region_iop(areas.intersection, areas.predicted),
-            "iot": region_iot(areas.intersection, areas.truth),
-        }
-        for name, share in shares.items():
-            if np.isfinite(share):
-                counted |= {
-                    f"region/{name}": float(share),
-                    f"region/{name}@0.3": float(share > 0.3),
-                    f"region/{name}/n": 1.0,
-                }
+        for name, share in region_areas(boxes, truth).shares().items():
+            counted |= {
+                f"region/{name}": share,
+                f"region/{name}@0.3": float(share > 0.3),
+                f"region/{name}/n": 1.0,
+            }
     return counted
 
 

@@ -41,7 +41,7 @@ from cxrjax.papers.cxr_qba.answers import CLAIMS, STATEMENTS, outcome
 from cxrjax.papers.cxr_qba.counts import IOUS, ceiling_columns, count_system
 from cxrjax.papers.cxr_qba.truth import CxrQbaReferences, read_question
 from cxrjax.scoring.benchmark import Answers, Benchmark, Evaluated, SystemCounts, read_references
-from cxrjax.scoring.figures import break_down, of, quotient
+from cxrjax.scoring.figures import break_down, of, quotient, share
 from cxrjax.scoring.scores import PAPER, STRICT, Counted, ScoreOptions
 from cxrjax.scoring.tables import all_figures, load_layout
 
@@ -106,25 +106,17 @@ def _harmonic(prefix: str) -> Formula:
 
 def _findings() -> dict[str, Figure]:
     return {
-        "findings/precision": Figure(quotient("supported", "claims"), "claims"),
-        "findings/recall": Figure(quotient("found", "stated"), "stated"),
+        "findings/precision": share("supported", "claims"),
+        "findings/recall": share("found", "stated"),
         "findings/f1": Figure(_harmonic(""), "questions"),
-        "findings/ceiling_precision": Figure(
-            quotient("ceiling/supported", "ceiling/claims"), "ceiling/claims"
-        ),
-        "findings/ceiling_recall": Figure(
-            quotient("ceiling/found", "ceiling/stated"), "ceiling/stated"
-        ),
+        "findings/ceiling_precision": share("ceiling/supported", "ceiling/claims"),
+        "findings/ceiling_recall": share("ceiling/found", "ceiling/stated"),
         "findings/ceiling_f1": Figure(_harmonic("ceiling/"), "questions"),
-        "denials/precision": Figure(quotient("denied/right", "denied/stated"), "denied/stated"),
-        "sides/swapped": Figure(quotient("sides/swapped", "sides/compared"), "sides/compared"),
-        "sides/partial": Figure(quotient("sides/partial", "sides/compared"), "sides/compared"),
-        "severity/accuracy": Figure(
-            quotient("severity/right", "severity/compared"), "severity/compared"
-        ),
-        "certainty/accuracy": Figure(
-            quotient("certainty/right", "certainty/compared"), "certainty/compared"
-        ),
+        "denials/precision": share("denied/right", "denied/stated"),
+        "sides/swapped": share("sides/swapped", "sides/compared"),
+        "sides/partial": share("sides/partial", "sides/compared"),
+        "severity/accuracy": share("severity/right", "severity/compared"),
+        "certainty/accuracy": share("certainty/right", "certainty/compared"),
     }
 
 
@@ -146,7 +138,7 @@ def _yes_no() -> dict[str, Figure]:
         "yes_no/mcc": Figure(of(classification.matthews, *counts), asked),
         "yes_no/predicted_yes": Figure(predicted, asked),
         "yes_no/true_yes": Figure(true, asked),
-        "yes_no/undecided": Figure(quotient("yes_no/undecided", asked), asked),
+        "yes_no/undecided": share("yes_no/undecided", asked),
         "yes_no/ceiling_balanced_accuracy": Figure(
             of(classification.balanced_accuracy, *ceiling), asked
         ),
@@ -166,38 +158,26 @@ def _boxes() -> dict[str, Figure]:
     for name in ("iou", "iop", "iot"):
         column = f"region/{name}"
         figures |= {
-            f"boxes/{name}": Figure(quotient(column, f"{column}/n"), f"{column}/n"),
-            f"boxes/{name}@0.3": Figure(quotient(f"{column}@0.3", f"{column}/n"), f"{column}/n"),
+            f"boxes/{name}": share(column, f"{column}/n"),
+            f"boxes/{name}@0.3": share(f"{column}@0.3", f"{column}/n"),
         }
-    figures["boxes/per_question_without"] = Figure(
-        quotient("without_boxes/boxes", "without_boxes/questions"), "without_boxes/questions"
-    )
+    figures["boxes/per_question_without"] = share("without_boxes/boxes", "without_boxes/questions")
     return figures
 
 
 def _text() -> dict[str, Figure]:
     return {
-        "text/rouge_l": Figure(quotient("rougeL", "texts"), "texts"),
+        "text/rouge_l": share("rougeL", "texts"),
         "text/bleu": Figure(text.bleu, "texts"),
     }
 
 
 def _errors() -> dict[str, Figure]:
     return {
-        **{
-            f"errors/{name}": Figure(quotient(f"claim/{name}", "claims"), "claims")
-            for name in CLAIMS
-        },
-        **{
-            f"errors/statement_{name}": Figure(quotient(f"statement/{name}", "stated"), "stated")
-            for name in STATEMENTS
-        },
-        "hallucination/rate": Figure(
-            quotient("normal/hallucinated", "normal/questions"), "normal/questions"
-        ),
-        "hallucination/claims_per_question": Figure(
-            quotient("normal/claims", "normal/questions"), "normal/questions"
-        ),
+        **{f"errors/{name}": share(f"claim/{name}", "claims") for name in CLAIMS},
+        **{f"errors/statement_{name}": share(f"statement/{name}", "stated") for name in STATEMENTS},
+        "hallucination/rate": share("normal/hallucinated", "normal/questions"),
+        "hallucination/claims_per_question": share("normal/claims", "normal/questions"),
     }
 
 

@@ -52,6 +52,7 @@ from cxrjax.scoring.figures import (
     judged_mean,
     of,
     quotient,
+    share,
 )
 from cxrjax.scoring.scores import PAPER, STRICT, Counted, ScoreOptions, Scores
 from cxrjax.scoring.tables import load_layout
@@ -115,7 +116,7 @@ def _attributes(references: GemexReferences) -> Attributes:
 def _figures(counts: SystemCounts, attributes: Attributes) -> dict[str, Named]:
     shared: Named = {
         **counts.figures(),
-        "in_form_rate": Figure(quotient("in_form", "questions"), "questions"),
+        "in_form_rate": share("in_form", "questions"),
         **dict.fromkeys(_rating_names(), _NO_FIGURE),
     }
     if "bert_score" not in counts.columns:

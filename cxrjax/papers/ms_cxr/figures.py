@@ -38,7 +38,7 @@ from cxrjax.scoring.benchmark import (
     count_answers,
     read_references,
 )
-from cxrjax.scoring.figures import quotient
+from cxrjax.scoring.figures import share
 from cxrjax.scoring.predictions import PROBLEMS, Prediction, read_boxes
 from cxrjax.scoring.scores import PAPER, STRICT, Counted, ScoreOptions
 from cxrjax.scoring.tables import load_layout
@@ -171,13 +171,11 @@ def _figures(protocol: str) -> dict[str, Figure | Estimate]:
         bottom = bottoms[protocol]
         for finding in FINDINGS:
             of_finding = f"{finding}/{bottom}"
-            named[f"{metric}/{finding}"] = Figure(
-                quotient(f"{finding}/{top}", of_finding), of_finding
-            )
+            named[f"{metric}/{finding}"] = share(f"{finding}/{top}", of_finding)
         named[metric] = Figure(_mean_of_findings(top, bottom), bottom)
     bottom = _METRICS["miou"][1][protocol]
-    named["miou_phrases"] = Figure(quotient("iou", bottom), bottom)
-    named["parse_failure_rate"] = Figure(quotient("parse_failures", "phrases"), "phrases")
+    named["miou_phrases"] = share("iou", bottom)
+    named["parse_failure_rate"] = share("parse_failures", "phrases")
     return named
 
 

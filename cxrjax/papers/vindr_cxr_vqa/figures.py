@@ -66,12 +66,12 @@ from cxrjax.papers.vindr_cxr_vqa.truth import (
 )
 from cxrjax.scoring.benchmark import Answers, Benchmark, Evaluated, SystemCounts
 from cxrjax.scoring.figures import (
-    JoinedColumns,
     box_calibration,
     break_down,
+    joined_columns,
     named,
     of,
-    quotient,
+    share,
 )
 from cxrjax.scoring.scores import PAPER, STRICT, Counted, ScoreOptions
 from cxrjax.scoring.tables import load_layout
@@ -106,7 +106,7 @@ def count(
         placed, score_curves = box_calibration(counts.box_scores, counts.boxes.best_of_predicted)
         figures[STRICT] |= {**calibration, **placed, **ranked, **by_box_group(groups)}
         counted[name] = Counted(
-            JoinedColumns(images, {**counts.answers.columns, **calibrated}),
+            joined_columns(images, {**counts.answers.columns, **calibrated}),
             figures,
             dict(counts.answers.problems),
             sweep_curves(images) | ranking_curves | curves | score_curves,
@@ -157,7 +157,7 @@ def _figures(
         **shared,
     }
     boxes = strict_detection(references)
-    failures = {"parse_failure_rate": Figure(quotient("parse_failures", "questions"), "questions")}
+    failures = {"parse_failure_rate": share("parse_failures", "questions")}
     by_image = (
         answers
         | failures
@@ -202,8 +202,8 @@ def _mentions() -> Named:
 
 def _exact() -> Named:
     return {
-        "exact_set": Figure(quotient("exact_set", "questions"), "questions"),
-        "hallucination_rate": Figure(quotient("hallucinated", "questions"), "questions"),
+        "exact_set": share("exact_set", "questions"),
+        "hallucination_rate": share("hallucinated", "questions"),
     }
 
 
@@ -216,8 +216,8 @@ def _decisions() -> Named:
         "mcc": Figure(of(classification.matthews, tp, fp, fn, tn), "asking"),
         "sensitivity": Figure(of(classification.recall, tp, fn), "asking"),
         "specificity": Figure(of(classification.specificity, tn, fp), "asking"),
-        "yes_rate": Figure(quotient("asked/yes", "asking"), "asking"),
-        "prevalence": Figure(quotient("asked/there", "asking"), "asking"),
+        "yes_rate": share("asked/yes", "asking"),
+        "prevalence": share("asked/there", "asking"),
         "yes_bias": Figure(
             lambda sums: classification.ratio(
                 sums["asked/yes"] - sums["asked/there"], sums["asking"]
@@ -231,8 +231,8 @@ def _of_absent_class() -> Named:
     """Of questions about a class that is absent: how often it is said to be there, and how many
     boxes they are given."""
     return {
-        "false_yes_rate": Figure(quotient("asked/yes", "asking"), "asking"),
-        "boxes_per_question": Figure(quotient("asked/boxes", "asking"), "asking"),
+        "false_yes_rate": share("asked/yes", "asking"),
+        "boxes_per_question": share("asked/boxes", "asking"),
     }
 
 

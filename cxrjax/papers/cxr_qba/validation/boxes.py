@@ -22,13 +22,9 @@ from pathlib import Path
 
 import numpy as np
 
-from cxrjax.metrics.bootstrap import Figure
 from cxrjax.metrics.localization import (
     RegionAreas,
     region_areas,
-    region_iop,
-    region_iot,
-    region_iou,
 )
 from cxrjax.papers.cxr_qba.native import StudySceneGraph
 from cxrjax.papers.cxr_qba.validation.human_labels import (
@@ -52,7 +48,7 @@ from cxrjax.papers.cxr_qba.validation.studies import (
     with_n,
 )
 from cxrjax.records_io.quality import QualityLog
-from cxrjax.scoring.figures import quotient
+from cxrjax.scoring.figures import share
 from cxrjax.scoring.scores import PAPER, STRICT, ScoreOptions, Scores
 from cxrjax.scoring.tables import FEW
 from cxrjax.scoring.text_tables import grid
@@ -149,19 +145,13 @@ def _pairs(
 
 
 def _pair(prefix: str, areas: RegionAreas) -> Row:
-    shares = {
-        "iou": region_iou(*areas),
-        "iop": region_iop(areas.intersection, areas.predicted),
-        "iot": region_iot(areas.intersection, areas.truth),
-    }
     row = {f"{prefix}/pairs": 1.0}
-    for name, value in shares.items():
-        if np.isfinite(value):
-            row |= {
-                f"{prefix}/{name}": float(value),
-                f"{prefix}/{name}@{THRESHOLD}": float(value >= THRESHOLD),
-                f"{prefix}/{name}/n": 1.0,
-            }
+    for name, value in areas.shares().items():
+        row |= {
+            f"{prefix}/{name}": value,
+            f"{prefix}/{name}@{THRESHOLD}": float(value >= THRESHOLD),
+            f"{prefix}/{name}/n": 1.0,
+        }
     return row
 
 
@@ -171,8 +161,8 @@ def _figures(protocol: str, names: Sequence[str]) -> Named:
         for overlap in _OVERLAPS:
             column = f"{protocol}/{name}/{overlap}"
             for suffix in (f"@{THRESHOLD}", ""):
-                figures[f"boxes/{overlap}{suffix}/{name}"] = Figure(
-                    quotient(f"{column}{suffix}", f"{column}/n"), f"{column}/n"
+                figures[f"boxes/{overlap}{suffix}/{name}"] = share(
+                    f"{column}{suffix}", f"{column}/n"
                 )
     return figures
 
