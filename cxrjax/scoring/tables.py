@@ -8,7 +8,7 @@ tables.toml may have.
 
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any
 
@@ -246,7 +246,7 @@ def all_figures(
     return listed
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FigureList:
     """Figures one below the other, in a column for each system (and protocol).
 
@@ -258,21 +258,23 @@ class FigureList:
     """
 
     title: str
-    unit: Column
-    corner: str
     metrics: Mapping[str, str]
-    known_only: bool
-    remarks: Mapping[str, str]
+    corner: str = "Strict"
+    percent: bool = False
+    decimals: int | None = None
+    known_only: bool = False
+    remarks: Mapping[str, str] = field(default_factory=dict)
 
     def markdown(self, scores: Scores) -> str:
         both = not self.corner
+        unit = Column("", {}, self.percent, self.decimals)
         systems = [(s, p) for s in scores.figures for p in ((PAPER, STRICT) if both else (STRICT,))]
         names = [f"{system}, {protocol}" if both else system for system, protocol in systems]
         lines = [[self.corner, *names]]
         for metric, title in self.metrics.items():
             figures = [scores.figures[s][p].get(metric) for s, p in systems]
             if not self.known_only or any(f is not None and f.value is not None for f in figures):
-                cells = (with_interval(self.unit, f) if f is not None else "" for f in figures)
+                cells = (with_interval(unit, f) if f is not None else "" for f in figures)
                 lines.append([title, *cells])
         remarks = [
             f"{system}: {text}\n"
@@ -340,7 +342,7 @@ class Breakdown:
         return f"## {self.title}\n\n{grid(lines)}\nIn italics: fewer than {FEW}.{more}\n"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Layout:
     """What is printed of a benchmark; made by `load_layout`.
 
@@ -362,22 +364,24 @@ class Layout:
     """
 
     title: str
-    citation: str
-    by_facts: bool
-    heading: str
-    data_set: str
-    order: tuple[str, ...]
-    tables: tuple[PaperTable, ...]
-    lists: tuple[FigureList, ...]
-    breakdowns: tuple[Breakdown, ...]
-    paper_rows: Mapping[str, Sequence[str]]
-    default_row: str
-    problems: Mapping[str, str]
-    csv_settings: tuple[str, ...]
-    compared_in: Mapping[str, Sequence[str]]
-    headlines: tuple[tuple[str, str, str, str], ...]
-    logged: Mapping[str, Sequence[str]]
-    texts: Mapping[str, Any]
+    citation: str = ""
+    by_facts: bool = False
+    heading: str = ""
+    data_set: str = ""
+    order: Sequence[str] = ("tables", "lists", "failures", "breakdowns")
+    tables: tuple[PaperTable, ...] = ()
+    lists: tuple[FigureList, ...] = ()
+    breakdowns: tuple[Breakdown, ...] = ()
+    paper_rows: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    default_row: str = ""
+    problems: Mapping[str, str] = field(default_factory=dict)
+    csv_settings: Sequence[str] = ()
+    compared_in: Mapping[str, Sequence[str]] = field(
+        default_factory=lambda: {PAPER: (), STRICT: ()}
+    )
+    headlines: Sequence[tuple[str, str, str, str]] = ()
+    logged: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    texts: Mapping[str, Any] = field(default_factory=dict)
 
     def table(self, key: str) -> PaperTable:
         """The first table of this key."""
@@ -481,27 +485,10 @@ def load_layout(package: str) -> Layout:
     """
     content = tomllib.loads(resources.files(package).joinpath("tables.toml").read_text("utf-8"))
     texts = content.pop("note_texts", {})
-    given = {
-        "tables": tuple(_paper_table(table, texts) for table in content.pop("tables", ())),
-        "lists": tuple(_figure_list(listed) for listed in content.pop("lists", ())),
-        "breakdowns": tuple(Breakdown(**b) for b in content.pop("breakdowns", ())),
-        "headlines": tuple(tuple(line) for line in content.pop("headlines", ())),
-        "order": tuple(content.pop("order", ("tables", "lists", "failures", "breakdowns"))),
-        "csv_settings": tuple(content.pop("csv_settings", ())),
-    }
-    default: dict[str, Any] = {
-        "citation": "",
-        "by_facts": False,
-        "heading": "",
-        "data_set": "",
-        "paper_rows": {},
-        "default_row": "",
-        "problems": {},
-        "compared_in": {PAPER: (), STRICT: ()},
-        "logged": {},
-        "texts": {},
-    }
-    return Layout(**{**default, **given, **content})
+    tables = tuple(_paper_table(table, texts) for table in content.pop("tables", ()))
+    lists = tuple(FigureList(**listed) for listed in content.pop("lists", ()))
+    breakdowns = tuple(Breakdown(**listed) for listed in content.pop("breakdowns", ()))
+    return Layout(**content, tables=tables, lists=lists, breakdowns=breakdowns)
 
 
 def _paper_table(table: Mapping[str, Any], texts: Mapping[str, str]) -> PaperTable:
@@ -537,17 +524,6 @@ def _paper_table(table: Mapping[str, Any], texts: Mapping[str, str]) -> PaperTab
         notes,
         table.get("transposed", False),
         table.get("split"),
-    )
-
-
-def _figure_list(listed: Mapping[str, Any]) -> FigureList:
-    return FigureList(
-        listed["title"],
-        Column("", {}, listed.get("percent", False), listed.get("decimals")),
-        listed.get("corner", "Strict"),
-        listed["metrics"],
-        listed.get("known_only", False),
-        listed.get("remarks", {}),
     )
 
 

@@ -1,9 +1,6 @@
 """A model's figures on a benchmark's records: the evaluation during training."""
 
-import json
-import tempfile
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,9 +20,9 @@ from cxrjax.input_pipeline.sources import QuestionSource
 from cxrjax.input_pipeline.tokenizer import Tokenizer
 from cxrjax.metrics.bootstrap import Bootstrap
 from cxrjax.models import VLM
-from cxrjax.records import write_records
-from cxrjax.scoring.benchmark import Benchmark
+from cxrjax.scoring.benchmark import Answers, Benchmark
 from cxrjax.scoring.overlays import overlay
+from cxrjax.scoring.predictions import parse_prediction
 from cxrjax.scoring.scores import ScoreOptions
 
 _PICTURE_SIDE = 448
@@ -72,12 +69,10 @@ def make_evaluate(
         return {**figures, "overlays": drawn} if drawn is not None else figures
 
     def score(lines: list[dict[str, Any]]) -> dict[str, Any]:
-        # By the same way as anybody's predictions: files. They hold what was evaluated, no more.
-        with tempfile.TemporaryDirectory() as folder:
-            references, predictions = Path(folder, "records.jsonl"), Path(folder, "model.jsonl")
-            write_records(references, (record for _, record in source.records()))
-            predictions.write_text("".join(json.dumps(line) + "\n" for line in lines))
-            scores = benchmark.score_files(references, {"model": predictions}, options)
+        records = (record for _, record in source.records())
+        references = benchmark.read(records, "validation records", options.gt_mode)
+        answers = Answers([parse_prediction(line, "model") for line in lines], "model")
+        scores = benchmark.score(references, {"model": answers}, options)
         logged = benchmark.logged_figures(scores.figures["model"])
         return {name: value for _, name, value in logged}
 

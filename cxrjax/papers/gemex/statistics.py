@@ -4,60 +4,14 @@ import collections
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from cxrjax.papers.gemex.construct.construction import TARGET_MIX
 from cxrjax.papers.gemex.construct.questions import MAX_QUESTIONS
 from cxrjax.papers.gemex.dialogue import QUESTION_TYPES
 from cxrjax.radiology_text.english import comparing_word
 from cxrjax.records import QARecord
-from cxrjax.records_io.statistics import Published, ratio
+from cxrjax.records_io.statistics import Published, load_statistics, ratio
 
-_TABLE_3 = "Table 3"
-# split -> question type -> (questions, boxes)
-_COUNTS = {
-    "train": ((441_471, 466_725), (272_323, 277_249), (441_114, 448_810), (434_067, 861_635)),
-    "validation": ((3_524, 3_704), (2_145, 2_184), (3_520, 3_599), (3_451, 6_955)),
-    "test": ((1_144, 1_189), (543, 552), (1_300, 1_310), (973, 1_870)),
-}
-_IMAGES = {"train": 149_535, "validation": 1_190, "test": 300}
-
-
-def _published() -> dict[str, Published]:
-    table = {
-        "images": Published(151_025, "abstract and Table 3"),
-        "questions": Published(1_605_575, "abstract and Table 3"),
-        "boxes": Published(None, "not printed as different boxes; see answer_boxes"),
-        "answer_boxes": Published(
-            sum(boxes for row in _COUNTS.values() for _, boxes in row), _TABLE_3
-        ),
-        "questions_per_image": Published(
-            10.631, "1,605,575 on 151,025 images; 11 are asked for (section 3.2)"
-        ),
-        "question_types": Published(4, "section 3.2"),
-        "images_with_more_than_11_questions": Published(
-            None, "the test set's 3,960 questions on 300 images are 13.2 each: 300 may be studies"
-        ),
-        "reason_characters_60_to_150_percent": Published(
-            None, "section 7.1: most reasons have 60 to 150 (unit not printed)"
-        ),
-    }
-    for split, row in _COUNTS.items():
-        table[f"{split}_images"] = Published(_IMAGES[split], _TABLE_3)
-        table[f"{split}_questions"] = Published(sum(count for count, _ in row), _TABLE_3)
-        for kind, (count, boxes) in zip(QUESTION_TYPES, row, strict=True):
-            table[f"{split}_questions/{kind}"] = Published(count, _TABLE_3)
-            table[f"{split}_boxes/{kind}"] = Published(boxes, _TABLE_3)
-            table[f"{split}_boxes_per_question/{kind}"] = Published(
-                round(boxes / count, 6), f"{_TABLE_3}, quotient"
-            )
-    for split, share in (("train", 57.66), ("validation", 55.25), ("test", 59.58)):
-        table[f"{split}_content_percent/abnormality"] = Published(share, "Figure 6")
-    table["train_content_percent/disease"] = Published(21.83, "Figure 6")
-    for name, share in TARGET_MIX.items():
-        table[f"test_class_percent/{name}"] = Published(share, "Figure 7, percent of labels")
-    return table
-
-
-PAPER = _published()
+PAPER: dict[str, Published] = load_statistics(str(__package__))["published"]
+SPLITS = ("train", "validation", "test")
 
 
 class GemexStatistics:
@@ -142,7 +96,7 @@ class GemexStatistics:
 
 def in_order(splits: Iterable[str]) -> list[str]:
     """Splits in the order of Table 3."""
-    return [split for split in _COUNTS if split in set(splits)]
+    return [split for split in SPLITS if split in set(splits)]
 
 
 def table_3(values: Mapping[str, float | None]) -> str:
@@ -151,15 +105,15 @@ def table_3(values: Mapping[str, float | None]) -> str:
     Args:
         values: of `GemexStatistics.values`, with `<split>_images` and `<split>_questions`.
     """
-    names = ("Open", "Closed", "Single", "Multi", "Questions", "Images")
-    lines = [f"|  | {' | '.join(names)} |", "|---|" + "---:|" * len(names)]
+    heads = ("Open", "Closed", "Single", "Multi", "Questions", "Images")
+    lines = [f"|  | {' | '.join(heads)} |", "|---|" + "---:|" * len(heads)]
     total: collections.Counter[str] = collections.Counter()
     paper: collections.Counter[str] = collections.Counter()
-    for split, row in _COUNTS.items():
-        printed: dict[str, int] = {}
-        for kind, (count, boxes) in zip(QUESTION_TYPES, row, strict=True):
-            printed |= {f"questions/{kind}": count, f"boxes/{kind}": boxes}
-        printed |= {"questions": sum(count for count, _ in row), "images": _IMAGES[split]}
+    names = [f"{what}/{kind}" for kind in QUESTION_TYPES for what in ("questions", "boxes")]
+    for split in SPLITS:
+        printed = {
+            n: int(str(PAPER[f"{split}_{n}"].value)) for n in (*names, "questions", "images")
+        }
         ours = {name: int(values.get(f"{split}_{name}") or 0) for name in printed}
         total.update(ours)
         paper.update(printed)

@@ -38,7 +38,7 @@ from cxrjax.metrics.ranking import (
     voc_average_precision,
     voc_rankings,
 )
-from cxrjax.papers.vindr_cxr_vqa.truth import Labelled, LabelledBoxes, VindrReferences
+from cxrjax.papers.vindr_cxr_vqa.truth import Labelled, VindrReferences, stack
 from cxrjax.scoring.figures import named, of, quotient, thinned
 from cxrjax.scoring.scores import PAPER, STRICT
 
@@ -75,7 +75,7 @@ class Views:
 
     def predicted(self, of_image: Sequence[Iterable[Labelled]]) -> ImageBoxes:
         """An image's boxes once for each of its views."""
-        return join_lists(of_image[image] for image in self.image.tolist())
+        return join_images(stack(of_image[image]) for image in self.image.tolist())
 
 
 def make_views(references: VindrReferences) -> Views:
@@ -83,25 +83,8 @@ def make_views(references: VindrReferences) -> Views:
     truths = [image.truths for image in references.images]
     return Views(
         image=np.repeat(np.arange(len(truths)), [len(one) for one in truths]),
-        truth=join(truth for one in truths for truth in one),
+        truth=join_images(truth for one in truths for truth in one),
         images=len(truths),
-    )
-
-
-def join(boxes: Iterable[LabelledBoxes]) -> ImageBoxes:
-    """Boxes of one image (or view) after another in one array."""
-    return join_images((one.boxes, one.classes) for one in boxes)
-
-
-def join_lists(lists: Iterable[Iterable[Labelled]]) -> ImageBoxes:
-    """The (class, box) pairs of one image after another, boxes as they are."""
-    kept = [list(pairs) for pairs in lists]
-    flat = [pair for pairs in kept for pair in pairs]
-    return ImageBoxes(
-        np.array([box for _, box in flat], np.float64).reshape(-1, 4),
-        np.array([number for number, _ in flat], np.int64),
-        np.repeat(np.arange(len(kept)), [len(pairs) for pairs in kept]),
-        len(kept),
     )
 
 
@@ -208,7 +191,7 @@ def ceiling_columns(references: VindrReferences, views: Views) -> Columns:
     `ceiling_one_box/found`: true boxes within reach of one box per question; all of `strict/truth`.
     """
     answered = [references.images[image].answered for image in views.image.tolist()]
-    overlaps = find_overlaps(join(answered), views.truth)
+    overlaps = find_overlaps(join_images(answered), views.truth)
     (pairs,) = match_one_to_one(overlaps, (IOU,))
     found = overlaps.best_of_truth > IOU + TOLERANCE
     asked = np.array([image.box_questions for image in references.images])[views.image]

@@ -14,14 +14,13 @@ from jaxtyping import Float
 from cxrjax.boxes import pairwise_iou
 from cxrjax.codecs import FAILURE_CATEGORIES, Codec
 from cxrjax.metrics.classification import set_counts
-from cxrjax.metrics.detection import NO_CLASS, Overlaps, find_duplicates, find_overlaps
+from cxrjax.metrics.detection import NO_CLASS, Overlaps, find_duplicates, find_overlaps, join_images
 from cxrjax.papers.vindr_cxr_vqa.boxes import (
     IOU,
     BoxGroups,
     Columns,
     Views,
     box_group_columns,
-    join_lists,
     localization_columns,
     paper_columns,
     strict_columns,
@@ -31,6 +30,7 @@ from cxrjax.papers.vindr_cxr_vqa.truth import (
     VindrQuestion,
     VindrReferences,
     read_question,
+    stack,
     union,
 )
 from cxrjax.radiology_text.mentions import MentionReader, Reading
@@ -276,7 +276,7 @@ def _scores(boxes: list[Labelled], answers: list[_Answer]) -> list[float]:
 def _duplicates(answers: list[list[_Answer]]) -> Float[np.ndarray, " images"]:
     """Boxes that repeat an earlier one of their own answer."""
     image = [number for number, given in enumerate(answers) for _ in given]
-    given = join_lists(answer.boxes for given in answers for answer in given)
+    given = join_images(stack(answer.boxes) for given in answers for answer in given)
     of_answer = np.bincount(given.image[find_duplicates(given)], minlength=given.images)
     return np.bincount(image, weights=of_answer, minlength=len(answers))
 

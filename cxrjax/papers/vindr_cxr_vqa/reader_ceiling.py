@@ -22,14 +22,13 @@ from tqdm import tqdm
 from cxrjax.errors import UserError, optional
 from cxrjax.metrics.agreement import fleiss_kappa, krippendorff_alpha
 from cxrjax.metrics.bootstrap import Bootstrap, Estimate, Figure, estimate_all, resample
-from cxrjax.metrics.detection import find_overlaps
+from cxrjax.metrics.detection import find_overlaps, join_images
 from cxrjax.papers.vindr_cxr_vqa.annotation import CLASSES
 from cxrjax.papers.vindr_cxr_vqa.boxes import (
     IOU,
     Views,
     class_formulas,
     formulas,
-    join,
     paper_columns,
     strict_columns,
 )
@@ -176,9 +175,11 @@ def _count(
     columns: dict[str, np.ndarray] = {}
     for truth, found in pairs.items():
         views = Views(
-            np.array([index for index, _, _ in found]), join(t for _, _, t in found), len(images)
+            np.array([index for index, _, _ in found]),
+            join_images(t for _, _, t in found),
+            len(images),
         )
-        overlaps = find_overlaps(join(given for _, given, _ in found), views.truth)
+        overlaps = find_overlaps(join_images(given for _, given, _ in found), views.truth)
         counted, _ = strict_columns(views, overlaps, CLASSES, (IOU,))
         counted |= paper_columns(views, overlaps, (IOU,))
         columns |= {f"{truth}/{name}": column for name, column in counted.items()}

@@ -15,6 +15,7 @@ differently against one lesion's box and against three readers' boxes of it):
 import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -40,8 +41,7 @@ GT_MODES = ("exact", "per_reader", *MODES)
 Labelled = tuple[int, tuple[float, ...]]  # class number, box xyxy
 
 
-@dataclass(frozen=True)
-class LabelledBoxes:
+class LabelledBoxes(NamedTuple):
     """Boxes as float64 [n, 4] fractions of the original image, and the class number of each."""
 
     boxes: Float[np.ndarray, "n 4"]
