@@ -111,9 +111,11 @@ def table_3(values: Mapping[str, float | None]) -> str:
     paper: collections.Counter[str] = collections.Counter()
     names = [f"{what}/{kind}" for kind in QUESTION_TYPES for what in ("questions", "boxes")]
     for split in SPLITS:
-        printed = {
-            n: int(str(PAPER[f"{split}_{n}"].value)) for n in (*names, "questions", "images")
-        }
+        printed: dict[str, int] = {}
+        for name in (*names, "questions", "images"):
+            value = PAPER[f"{split}_{name}"].value
+            assert isinstance(value, int)
+            printed[name] = value
         ours = {name: int(values.get(f"{split}_{name}") or 0) for name in printed}
         total.update(ours)
         paper.update(printed)
