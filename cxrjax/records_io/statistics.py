@@ -2,11 +2,10 @@
 
 import collections
 import dataclasses
-import tomllib
 from collections.abc import Iterable, Mapping
-from importlib import resources
 from typing import Any
 
+from cxrjax.files import read_packaged
 from cxrjax.records import QARecord
 
 
@@ -30,7 +29,7 @@ def load_statistics(package: str) -> dict[str, Any]:
     An entry of those is [value, note]; a note may be a key of the section `notes`, and "" is no
     value.
     """
-    content = tomllib.loads(resources.files(package).joinpath("statistics.toml").read_text("utf-8"))
+    content: dict[str, Any] = read_packaged(package, "statistics.toml")
     notes = content.get("notes", {})
     for section in [name for name in content if name.startswith("published")]:
         content[section] = {

@@ -6,12 +6,11 @@ cannot be right; lists of figures beside them; breakdowns; headlines. `load_layo
 tables.toml may have.
 """
 
-import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import resources
 from typing import Any
 
+from cxrjax.files import read_packaged
 from cxrjax.metrics.bootstrap import Estimate
 from cxrjax.scoring.figures import JUDGE_PROBLEMS
 from cxrjax.scoring.predictions import PROBLEMS
@@ -483,7 +482,7 @@ def load_layout(package: str) -> Layout:
     `percent` of a table is true or the titles of such columns; "" is a blank cell; the text of a
     note may be a key of `note_texts`, and its rows "all".
     """
-    content = tomllib.loads(resources.files(package).joinpath("tables.toml").read_text("utf-8"))
+    content: dict[str, Any] = read_packaged(package, "tables.toml")
     texts = content.pop("note_texts", {})
     tables = tuple(_paper_table(table, texts) for table in content.pop("tables", ()))
     lists = tuple(FigureList(**listed) for listed in content.pop("lists", ()))
