@@ -253,27 +253,10 @@ class Resampled:
         return Estimate(float(draws[0]), low, high, n, fallback)
 
 
-def estimate(
-    columns: Columns,
-    clusters: Sequence[Hashable],
-    figures: Mapping[str, Mapping[str, Figure | Estimate]],
-    bootstrap: Bootstrap,
-    attributes: Attributes | None = None,
-) -> dict[str, dict[str, Estimate]]:
-    """All figures of one system from one resampling.
-
-    Args:
-        columns, clusters, attributes: as of `resample`.
-        figures: {protocol: {metric: figure}}; what is an `Estimate` already stays as it is.
-    """
-    needed = needed_columns(figures, list(columns))
-    return estimate_all(resample(columns, clusters, bootstrap, attributes, needed), figures)
-
-
 def estimate_all(
     resampled: Resampled, figures: Mapping[str, Mapping[str, Figure | Estimate]]
 ) -> dict[str, dict[str, Estimate]]:
-    """`estimate` of what is resampled already."""
+    """All figures of one system, {protocol: {metric: figure}}; an `Estimate` stays as it is."""
     return {
         protocol: {
             name: figure if isinstance(figure, Estimate) else resampled.estimate(figure)
@@ -361,16 +344,17 @@ def number_clusters(clusters: Sequence[Hashable]) -> tuple[Int[np.ndarray, " uni
 def _block(
     columns: Columns,
     names: set[str],
-    units: Int[np.ndarray, " units"],
-    clusters: Int[np.ndarray, " units"],
+    chosen: Int[np.ndarray, " chosen"],
+    clusters: Int[np.ndarray, " chosen"],
 ) -> ClusterSums:
+    """Sums of the columns over the chosen units, whose clusters these are."""
     present, rows = np.unique(clusters, return_inverse=True)
     kept: dict[str, int] = {}
     summed: list[np.ndarray] = []
     for name in columns:
         if name not in names:
             continue
-        values = np.asarray(columns[name], np.float64)[units]
+        values = np.asarray(columns[name], np.float64)[chosen]
         if values.any():
             kept[name] = len(summed)
             summed.append(np.bincount(rows, weights=values, minlength=len(present)))

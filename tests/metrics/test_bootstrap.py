@@ -3,8 +3,20 @@
 import numpy as np
 import pytest
 
-from cxrjax.metrics.bootstrap import Bootstrap, Estimate, Figure, estimate, resample
+from cxrjax.metrics.bootstrap import (
+    Bootstrap,
+    Estimate,
+    Figure,
+    estimate_all,
+    needed_columns,
+    resample,
+)
 from cxrjax.metrics.classification import ratio
+
+
+def estimate(columns, clusters, figures, bootstrap, attributes=None):
+    needed = needed_columns(figures, list(columns))
+    return estimate_all(resample(columns, clusters, bootstrap, attributes, needed), figures)
 
 
 def _mean(sums):

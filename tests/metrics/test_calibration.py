@@ -8,7 +8,12 @@ from scipy import stats
 from sklearn.calibration import calibration_curve
 from sklearn.metrics import brier_score_loss
 
-from cxrjax.metrics.bootstrap import Bootstrap, estimate
+from cxrjax.metrics.bootstrap import (
+    Bootstrap,
+    estimate_all,
+    needed_columns,
+    resample,
+)
 from cxrjax.metrics.calibration import (
     area_under_risk_coverage,
     expected_calibration_error,
@@ -17,6 +22,12 @@ from cxrjax.metrics.calibration import (
     risk_coverage,
 )
 from cxrjax.scoring.figures import answer_calibration, box_calibration
+
+
+def estimate(columns, clusters, figures, bootstrap, attributes=None):
+    needed = needed_columns(figures, list(columns))
+    return estimate_all(resample(columns, clusters, bootstrap, attributes, needed), figures)
+
 
 SURE = st.lists(st.floats(0, 1), min_size=1, max_size=60)
 

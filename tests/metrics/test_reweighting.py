@@ -3,8 +3,20 @@
 import numpy as np
 import pytest
 
-from cxrjax.metrics.bootstrap import Bootstrap, Figure, estimate, estimate_reweighted
+from cxrjax.metrics.bootstrap import (
+    Bootstrap,
+    Figure,
+    estimate_all,
+    estimate_reweighted,
+    needed_columns,
+    resample,
+)
 from cxrjax.metrics.classification import ratio
+
+
+def estimate(columns, clusters, figures, bootstrap, attributes=None):
+    needed = needed_columns(figures, list(columns))
+    return estimate_all(resample(columns, clusters, bootstrap, attributes, needed), figures)
 
 
 @pytest.mark.parametrize("method", ["bca", "percentile"])
