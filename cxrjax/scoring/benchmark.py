@@ -222,6 +222,7 @@ class Benchmark(Generic[R]):
         outcome: what came of one question, for the page: (record, prediction, codec or None) ->
             outcome. None where the benchmark has no such thing.
         words: what the heading of tables.md says beside the settings.
+        own_score: in place of reading and counting, for what is no file of records.
         own_markdown, own_rows: in place of the layout's.
         uses: the options that it takes, of "codec", "judge", "segmenter" and "bert_score".
     """
@@ -233,6 +234,7 @@ class Benchmark(Generic[R]):
     count: Callable[[R, Mapping[str, Answers], ScoreOptions], Evaluated]
     outcome: Callable[[QARecord, Prediction, Codec | None], Outcome] | None = None
     words: Callable[[Scores], Mapping[str, str]] = field(default=lambda scores: {})
+    own_score: Callable[[Path, Mapping[str, Path], ScoreOptions], Scores] | None = None
     own_markdown: Callable[[Scores], str] | None = None
     own_rows: Callable[[Scores], list[dict[str, Any]]] | None = None
     uses: frozenset[str] = frozenset({"codec"})
@@ -245,7 +247,9 @@ class Benchmark(Generic[R]):
         Raises:
             UserError: a file or an option is unusable; the message names file and line or question.
         """
-        self.check(options)
+        self._check(options)
+        if self.own_score is not None:
+            return self.own_score(references, predictions, options)
         truth = self.read(read_records(references), str(references), options.gt_mode)
         answers = {
             name: Answers(read_predictions(path), str(path)) for name, path in predictions.items()
@@ -292,8 +296,7 @@ class Benchmark(Generic[R]):
         )
         return scores.with_settings(settings or {})
 
-    def check(self, options: ScoreOptions) -> None:
-        """Raises `UserError` where an option is not of this benchmark."""
+    def _check(self, options: ScoreOptions) -> None:
         if options.gt_mode.partition(":")[0] not in self.gt_modes:
             expected = ", ".join(map(repr, self.gt_modes))
             raise UserError(f"--gt_mode={options.gt_mode}: expected {expected} ({self.name})")

@@ -6,7 +6,6 @@ page has tables of both; theirs stand beside ours.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -174,51 +173,37 @@ def digits(study_id: str) -> str:
     return study_id.strip().removeprefix("s")
 
 
-@dataclass(frozen=True)
-class DataValidation(Benchmark[Any]):
-    """A score of a data set; `read` and `count` are one function, of the files themselves."""
-
-    score_graphs: Callable[[Path, Mapping[str, Path], ScoreOptions], Scores] | None = None
-
-    def score_files(
-        self, references: Path, predictions: Mapping[str, Path], options: ScoreOptions
-    ) -> Scores:
-        assert self.score_graphs is not None
-        self.check(options)
-        return self.score_graphs(references, predictions, options)
-
-
 def data_validation(
     name: str,
     gt_modes: tuple[str, ...],
     score: Callable[[Path, Mapping[str, Path], ScoreOptions], Scores],
     markdown: Callable[[Scores], str],
     printed_as: str,
-) -> DataValidation:
-    """The benchmark of this name.
+) -> Benchmark[Any]:
+    """The benchmark of this name, which is scored from files that hold no records.
 
     Args:
         printed_as: metric of a printed value, {} in place of its group or overlap.
     """
 
-    def refuse(*_: object) -> Any:
-        raise TypeError(f"{name} is scored from files")
+    def no_records(*_: Any) -> Any:
+        raise TypeError(f"{name} has no records")
 
     def rows(scores: Scores) -> list[dict[str, Any]]:
         labels = scores.settings["labels"]
         printed = {printed_as.format(key): value for key, value in PRINTED[labels][OURS].items()}
         return all_figures(scores, lambda metric: labels, printed)
 
-    return DataValidation(
+    return Benchmark(
         name=name,
         gt_modes=gt_modes,
         layout=LAYOUT,
-        read=refuse,
-        count=refuse,
+        read=no_records,
+        count=no_records,
+        own_score=score,
         own_markdown=markdown,
         own_rows=rows,
         uses=frozenset(),
-        score_graphs=score,
     )
 
 
