@@ -124,6 +124,13 @@ class SystemCounts:
     problems: Counter[str]
     failures: Counter[str]
 
+    def add(self, row: int, counted: Mapping[str, float]) -> None:
+        """Notes numbers of one question."""
+        for name, amount in counted.items():
+            if name not in self.columns:
+                self.columns[name] = np.zeros(len(self.confidence))
+            self.columns[name][row] = amount
+
     def calibration(
         self, right: str, among: str
     ) -> tuple[Columns, dict[str, Figure | Estimate], dict[str, dict[str, Any]]]:
@@ -157,16 +164,17 @@ def count_answers(
     questions: Mapping[str, Q],
     answers: Answers,
     count: Callable[[Q, Prediction | None, SystemCounts], Mapping[str, float] | None],
-    columns: Iterable[str],
     problems: Iterable[str],
     failures: Iterable[str] = (),
+    columns: Iterable[str] = (),
 ) -> SystemCounts:
     """Counts a system's answers one by one.
 
     Args:
         count: (question, its prediction, counts so far) -> the question's numbers by column; may
             note problems and failures in the counts. None: not asked of this system.
-        columns, problems, failures: all that there are, so that what never happens is a zero.
+        problems, failures: all that there are, so that what never happens is a zero.
+        columns: those that `count` may never name.
 
     Raises:
         UserError: a prediction is for an unknown question, or cannot be read.
@@ -187,8 +195,7 @@ def count_answers(
         if counted is None:
             continue
         counts.problems["missing_prediction"] += prediction is None
-        for column, amount in counted.items():
-            counts.columns[column][row] = amount
+        counts.add(row, counted)
         if prediction is not None and prediction.answer_probability is not None:
             counts.confidence[row] = prediction.answer_probability
     return counts

@@ -7,7 +7,8 @@
 `text` by a codec. `labels` (a class or null per box), `box_scores` (a confidence or null per box,
 higher is surer), `answer_logprob` (natural logarithm of the answer's probability), `history` (of a
 later turn: "gold", asked on the true earlier answers, or "self", on the system's own), `parse` and
-`repaired_boxes` (how many were not written exactly) may be left out, `heat_map` is for benchmarks that read one; other keys are ignored.
+`repaired_boxes` (how many were not written exactly) may be left out; `heat_map` is for benchmarks
+that read one; other keys are ignored.
 
 What makes a file unusable is refused with its line: no JSON, a missing or repeated id, a field of
 another type, a line of absurd length. What a model can do wrong in a usable file is kept, scored as

@@ -65,7 +65,7 @@ def count_system(
         }
 
     counts = count_answers(
-        references.questions, answers, count, _column_names(), CLASSLESS_PROBLEMS
+        references.questions, answers, count, CLASSLESS_PROBLEMS, columns=_column_names()
     )
     truth = [question.boxes for question in references.questions.values()]
     counts.columns.update(_match_boxes(predicted, truth))

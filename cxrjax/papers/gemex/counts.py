@@ -37,12 +37,6 @@ BLEU_1 = ("predicted", "reference", "match1", "total1")
 # Columns of ratings: the marks of the paper's order, and those of both orders together.
 REFERENCE_FIRST, BOTH_ORDERS = "reference_first", "both_orders"
 
-_COLUMNS = (
-    *("questions", "in_form", "parse_failures", "keyed", "named", "right", "jaccard", "found"),
-    *("wrong", "missed", "chance", "boxed", "no_boxes_at_all", "v_strict", "v_lenient", "v_truth"),
-    *("rouge_l", *BLEU_1),
-)
-
 Columns = dict[str, Float[np.ndarray, " questions"]]
 Score = Callable[[Sequence[tuple[str, str]]], list[BertScore]]
 
@@ -169,9 +163,7 @@ def count_system(
         pairs.append((answer.text, question.text))
         return _counts(question, answer)
 
-    counts = count_answers(
-        references.questions, answers, count, _COLUMNS, CLASSLESS_PROBLEMS, CATEGORIES
-    )
+    counts = count_answers(references.questions, answers, count, CLASSLESS_PROBLEMS, CATEGORIES)
     if bert_score is not None:
         counts.columns["bert_score"] = np.array([score.f1 for score in bert_score(pairs)])
     if judge is not None:

@@ -38,7 +38,7 @@ from cxrjax.scoring.benchmark import (
     count_answers,
     read_references,
 )
-from cxrjax.scoring.figures import share
+from cxrjax.scoring.figures import named, share
 from cxrjax.scoring.predictions import PROBLEMS, Prediction, read_boxes
 from cxrjax.scoring.scores import PAPER, STRICT, Counted, ScoreOptions
 from cxrjax.scoring.tables import load_layout
@@ -50,10 +50,6 @@ _METRICS = {
     "cnr": ("cnr", {PAPER: "mapped", STRICT: "to_map"}),
     "cnr_signed": ("cnr_signed", {PAPER: "mapped", STRICT: "to_map"}),
 }
-_COLUMNS = (
-    *("iou", "cnr", "cnr_signed", "asked", "answered", "mapped", "to_map", "parse_failures"),
-    "phrases",
-)
 
 
 @dataclass(frozen=True)
@@ -106,30 +102,35 @@ def _count(references: References[Phrase], answers: Answers, codec: Codec | None
         row, problems = dict(nothing), counts.problems
         if prediction is None:
             return row
-        named = prediction.heat_map is not None
-        if prediction.boxes is None and named:
+        mapped = prediction.heat_map is not None
+        if prediction.boxes is None and mapped:
             prediction = replace(prediction, boxes=np.zeros((0, 4)))
         height, width = phrase.image_hw
         read = read_boxes(prediction, codec, height, width, answers.source)
         areas = region_areas(read.boxes * [width, height, width, height], phrase.boxes)
         problems.update(read.problems)
-        problems["blank_answer"] += not (prediction.text.strip() or len(read.boxes) or named)
+        problems["blank_answer"] += not (prediction.text.strip() or len(read.boxes) or mapped)
         row["parse_failures"] = float(read.parse != "ok")
         row |= {"iou": float(region_iou(*areas)), "answered": float(len(read.boxes) > 0)}
-        if named:
+        if mapped:
             heat = _load_map(Path(answers.source).parent, prediction)
             _add_contrast(row, heat, phrase.boxes, phrase.image_hw, problems)
         return row
 
     problems = (*PROBLEMS, "unusable_map", "noiseless_map")
     counts = count_answers(
-        references.questions, answers._replace(predictions=lines), of_phrase, _COLUMNS, problems
+        references.questions,
+        answers._replace(predictions=lines),
+        of_phrase,
+        problems,
+        columns=("iou", "cnr", "cnr_signed", "answered", "mapped"),
     )
+    columns = dict(counts.columns)
     for finding in FINDINGS:
         here = np.array([phrase.finding == finding for phrase in references.questions.values()])
-        counts.columns |= {f"{finding}/{name}": counts.columns[name] * here for name in _COLUMNS}
+        columns |= named(finding, {name: c * here for name, c in counts.columns.items()})
     figures = {protocol: _figures(protocol) for protocol in (PAPER, STRICT)}
-    return Counted(counts.columns, figures, dict(counts.problems))
+    return Counted(columns, figures, dict(counts.problems))
 
 
 def _add_contrast(
@@ -166,17 +167,17 @@ def _load_map(folder: Path, prediction: Prediction) -> Float[np.ndarray, "h w"]:
 
 
 def _figures(protocol: str) -> dict[str, Figure | Estimate]:
-    named: dict[str, Figure | Estimate] = {}
+    figures: dict[str, Figure | Estimate] = {}
     for metric, (top, bottoms) in _METRICS.items():
         bottom = bottoms[protocol]
         for finding in FINDINGS:
             of_finding = f"{finding}/{bottom}"
-            named[f"{metric}/{finding}"] = share(f"{finding}/{top}", of_finding)
-        named[metric] = Figure(_mean_of_findings(top, bottom), bottom)
+            figures[f"{metric}/{finding}"] = share(f"{finding}/{top}", of_finding)
+        figures[metric] = Figure(_mean_of_findings(top, bottom), bottom)
     bottom = _METRICS["miou"][1][protocol]
-    named["miou_phrases"] = share("iou", bottom)
-    named["parse_failure_rate"] = share("parse_failures", "phrases")
-    return named
+    figures["miou_phrases"] = share("iou", bottom)
+    figures["parse_failure_rate"] = share("parse_failures", "phrases")
+    return figures
 
 
 def _mean_of_findings(top: str, bottom: str) -> Formula:

@@ -101,7 +101,7 @@ def count_system(
         return _count_question(counts, question, answer)
 
     counts = count_answers(
-        references.questions, answers, count, _ANSWER_COLUMNS, PROBLEMS, FAILURE_CATEGORIES
+        references.questions, answers, count, PROBLEMS, FAILURE_CATEGORIES, _ANSWER_COLUMNS
     )
     return VindrCounts(counts, *_count_boxes(references, views, groups, read))
 

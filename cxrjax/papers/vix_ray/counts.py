@@ -3,12 +3,8 @@
 Columns are called `<kind>/<part>`; text parts on words of a segmenter `<kind>/words/<part>`.
 """
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-
-import numpy as np
-from jaxtyping import Float
 
 from cxrjax.errors import UserError
 from cxrjax.language_model.judges import FactMatch, FactPair, Judge, compare_facts
@@ -16,7 +12,7 @@ from cxrjax.metrics import text
 from cxrjax.radiology_text.facts import VIETNAMESE, FactLabel, align, fact_ratio, is_refusal
 from cxrjax.records import QARecord
 from cxrjax.scoring.benchmark import Answers, SystemCounts, cluster_of, count_answers
-from cxrjax.scoring.figures import count_judge_failures
+from cxrjax.scoring.figures import count_judge_failures, named
 from cxrjax.scoring.predictions import Prediction, check_known
 
 # What is asked for: stage/text.
@@ -25,14 +21,9 @@ HISTORY_KIND = KINDS[-1]
 # What stage 3's texts are compared with (Table 5).
 EARLIER = {"stage3/findings": "stage1/findings", "stage3/impression": "stage2/impression"}
 
-_FACT_PARTS = (
-    *("judged", "facts_matched", "facts_predicted", "facts_true", "fact_precision", "fact_recall"),
-)
 
 # How a problem is counted in score.json.
 MISSING, BLANK = "missing_prediction", "blank_answer"
-
-Column = Float[np.ndarray, " questions"]
 
 
 @dataclass(frozen=True)
@@ -82,7 +73,6 @@ def count_system(
     check_known(lines, references, answers.source)
     kinds = frozenset(references[line.question_id].kind for line in lines)
     texts: dict[str, str] = {}
-    columns: defaultdict[str, Column] = defaultdict(lambda: np.zeros(len(references)))
 
     def count(
         question: VixRayQuestion, prediction: Prediction | None, counts: SystemCounts
@@ -99,28 +89,22 @@ def count_system(
                 **text.bleu_statistics(predicted, question.text, tokenize),
             }
             parts |= {prefix + part: value for part, value in counted.items()}
-        for part, value in parts.items():
-            columns[f"{question.kind}/{part}"][rows[question.question_id]] = value
-        return {}
+        return named(question.kind, parts)
 
-    rows = {question_id: row for row, question_id in enumerate(references)}
-    counts = count_answers(
-        references, answers._replace(predictions=lines), count, (), (MISSING, BLANK)
-    )
-    asked = [references[question_id] for question_id in texts]
+    counts = count_answers(references, answers._replace(predictions=lines), count, (MISSING, BLANK))
     if judge is not None:
+        asked = [references[question_id] for question_id in texts]
         pairs = [
             FactPair(name, q.question_id, texts[q.question_id], q.text, VIETNAMESE) for q in asked
         ]
         matches = compare_facts(judge, pairs)
         counts.problems.update(count_judge_failures(match.failure for match in matches))
+        rows = {question_id: row for row, question_id in enumerate(references)}
         for question, match in zip(asked, matches, strict=True):
             parts = _facts(match)
             if judge.surrogate:
                 parts |= _errors(texts[question.question_id], question.text)
-            for part, value in parts.items():
-                columns[f"{question.kind}/{part}"][rows[question.question_id]] = value
-    counts.columns.update(columns)
+            counts.add(rows[question.question_id], named(question.kind, parts))
     return VixRayCounts(counts, kinds, _history(references, lines, answers.source))
 
 
@@ -150,11 +134,16 @@ def kind_of(record: QARecord) -> str:
 
 def _facts(match: FactMatch) -> dict[str, float]:
     """Facts in common; where the judge failed nothing but that."""
-    if match.failure is not None:
-        return dict.fromkeys(_FACT_PARTS, 0.0)
     matched, predicted, true = len(match.pairs), len(match.predicted.items), len(match.true.items)
-    ratios = fact_ratio(matched, predicted, true), fact_ratio(matched, true, predicted)
-    return dict(zip(_FACT_PARTS, (1.0, matched, predicted, true, *ratios), strict=True))
+    found = {
+        "judged": 1.0,
+        "facts_matched": matched,
+        "facts_predicted": predicted,
+        "facts_true": true,
+        "fact_precision": fact_ratio(matched, predicted, true),
+        "fact_recall": fact_ratio(matched, true, predicted),
+    }
+    return found if match.failure is None else dict.fromkeys(found, 0.0)
 
 
 def _errors(predicted: str, reference: str) -> dict[str, float]:
