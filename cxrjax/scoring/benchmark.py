@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from cxrjax.codecs import Codec
 from cxrjax.errors import UserError
-from cxrjax.files import hash_lines
+from cxrjax.files import hash_lines, writing
 from cxrjax.metrics.bootstrap import Attributes, Columns, Estimate, Figure
 from cxrjax.records import QARecord, read_records
 from cxrjax.scoring.figures import JUDGE_PROBLEMS, answer_calibration, share
@@ -358,15 +358,13 @@ def write_scores(out: Path, benchmark: Benchmark[Any], scores: Scores) -> str:
         "curves.json": _json(scores.curves) if scores.curves else None,
         "comparisons.json": _json(scores.comparisons) if scores.comparisons else None,
     }
-    try:
+    with writing(out):
         out.mkdir(parents=True, exist_ok=True)
         for name, content in contents.items():
             if content is None:
                 (out / name).unlink(missing_ok=True)  # of an earlier run
             else:
                 (out / name).write_text(content, encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"{out}: cannot write scores: {error.strerror}") from None
     return markdown
 
 

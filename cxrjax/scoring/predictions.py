@@ -121,7 +121,6 @@ def read_predictions(path: str | Path) -> list[Prediction]:
         UserError: the file cannot be read, a line is not a prediction, or an id is repeated.
     """
     predictions: dict[str, Prediction] = {}
-    first_line: dict[str, int] = {}
     with reading(path, "predictions"), open(path, "rb") as file:
         number = 0
         while line := file.readline(_MAX_LINE_BYTES + 1):
@@ -138,10 +137,10 @@ def read_predictions(path: str | Path) -> list[Prediction]:
             name = prediction.question_id
             if name in predictions:
                 raise UserError(
-                    f"{where}: question_id {name!r} was predicted on line {first_line[name]} "
-                    "already: keep one of the two"
+                    f"{where}: question_id {name!r} was predicted on line "
+                    f"{predictions[name].where.rpartition(':')[2]} already: keep one of the two"
                 )
-            predictions[name], first_line[name] = prediction, number
+            predictions[name] = prediction
     if not predictions:
         raise UserError(f"{path}: holds no predictions: {_LAYOUT}")
     return list(predictions.values())

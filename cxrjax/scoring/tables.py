@@ -326,15 +326,7 @@ class Breakdown:
             for metric in self.metrics:
                 for system in systems:
                     figure = scores.figures[system][STRICT][f"{self.prefix}/{metric}/{key}"]
-                    few = self.counted and figure.n < FEW
-                    cell = with_interval(PLAIN, figure)
-                    cells.append(
-                        cell_with_n(PLAIN, figure)
-                        if not self.counted
-                        else f"*{cell}*"
-                        if few
-                        else cell
-                    )
+                    cells.append(cell_with_n(PLAIN, figure, with_n=not self.counted))
             lines.append(cells)
         left_out = len(keys) - len(shown)
         more = f" {left_out} smaller groups stand in tables.csv." if left_out else ""
@@ -573,7 +565,7 @@ def with_interval(column: Column, figure: Estimate) -> str:
     return f"{text} ({column.format(low)} to {column.format(high)})"
 
 
-def cell_with_n(column: Column, figure: Estimate) -> str:
+def cell_with_n(column: Column, figure: Estimate, with_n: bool = True) -> str:
     """The same with what it was taken over, in italics where that is little."""
-    text = f"{with_interval(column, figure)}; n = {figure.n:,}"
+    text = with_interval(column, figure) + (f"; n = {figure.n:,}" if with_n else "")
     return f"*{text}*" if figure.n < FEW else text

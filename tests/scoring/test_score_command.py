@@ -273,7 +273,7 @@ def _exit(capsys, arguments):
         (["--gt_mode=median"], "--gt_mode=median: expected 'exact', 'per_reader'"),
         (["--gt_mode=wbf:2"], "'2' does not fit; expected an IoU between 0 and 1"),
         (["--gt_mode=raw"], "image has no readers"),
-        (["--out=/proc/none"], "/proc/none: cannot write scores"),
+        (["--out=/proc/none"], "/proc/none: cannot write"),
     ],
 )
 def test_user_errors_are_one_line_and_code_two(files, capsys, change, says):

@@ -14,6 +14,7 @@ from markupsafe import Markup
 
 from cxrjax.codecs import Codec
 from cxrjax.errors import UserError
+from cxrjax.files import writing
 from cxrjax.pages import STYLE_SHEET
 from cxrjax.pages.results import tables
 from cxrjax.pages.results.cases import (
@@ -138,7 +139,7 @@ def write_page(
         )
     many = len(cases) > MOST_IN_ONE_FILE
     in_folder = pictures == "folder" or (many and pictures in ("auto", "none"))
-    try:
+    with writing(out_dir):
         out_dir.mkdir(parents=True, exist_ok=True)
         content = _case_content(inputs, cases, figures["answering"], out_dir, pictures, in_folder)
         html = _render(
@@ -156,8 +157,6 @@ def write_page(
         )
         path = out_dir / "index.html"
         path.write_text(html, encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"{out_dir}: cannot write the page: {error.strerror}") from None
     return path
 
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cxrjax.cli import command_parser, run
-from cxrjax.errors import UserError
+from cxrjax.files import writing
 from cxrjax.papers.vix_ray.counts import VixRayQuestion, read_question
 from cxrjax.radiology_text.facts import VIETNAMESE, Aligned, FactLabel, align, is_refusal
 from cxrjax.records import read_records
@@ -156,12 +156,10 @@ def write_errors(
         ),
         "errors.json": json.dumps({**counts, "examples_drawn": len(drawn)}, indent=1) + "\n",
     }
-    try:
+    with writing(out):
         out.mkdir(parents=True, exist_ok=True)
         for name, content in contents.items():
             (out / name).write_text(content, encoding="utf-8", newline="")
-    except OSError as error:
-        raise UserError(f"{out}: cannot write: {error.strerror}; choose another --out") from None
     return counts
 
 
