@@ -8,7 +8,7 @@ read as "measured, and bad".
 from collections.abc import Set
 
 import numpy as np
-from jaxtyping import Float, Num
+from jaxtyping import Float, Int, Num, Shaped
 
 Figure = Float[np.ndarray, "..."]
 Count = Num[np.ndarray, "..."] | np.number | int | float
@@ -95,6 +95,14 @@ def matthews(
     # Roots before products: the product of four counts can leave the exact range of float64.
     scale = np.sqrt(tp + fp) * np.sqrt(tp + fn) * np.sqrt(tn + fp) * np.sqrt(tn + fn)
     return ratio(tp * tn - fp * fn, scale)
+
+
+def sums_at(
+    places: Int[np.ndarray, " n"], count: int, amounts: Shaped[np.ndarray, " n"] | None = None
+) -> Float[np.ndarray, " count"]:
+    """Sums of amounts (of ones by default) at each of `count` places, numbered from 0."""
+    # Whole numbers where there is nothing to sum, without the cast.
+    return np.bincount(places, weights=amounts, minlength=count).astype(np.float64)
 
 
 def set_counts(predicted: Set[object], truth: Set[object]) -> tuple[int, int, int]:

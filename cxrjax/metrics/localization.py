@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int, Num
 
 from cxrjax.boxes import pairwise_iou
-from cxrjax.metrics.classification import Count, Figure, ratio
+from cxrjax.metrics.classification import Count, Figure, ratio, sums_at
 from cxrjax.metrics.detection import TOLERANCE, Overlaps
 
 GOOD, ACCEPTABLE = 0.5, 0.3
@@ -36,7 +36,7 @@ def localize(overlaps: Overlaps) -> Localization:
     return Localization(
         good=highest > GOOD + TOLERANCE,
         acceptable=highest > ACCEPTABLE + TOLERANCE,
-        iou_sum=np.bincount(image, weights=best, minlength=overlaps.images),
+        iou_sum=sums_at(image, overlaps.images, best),
         predictions=overlaps.predicted.per_image,
     )
 

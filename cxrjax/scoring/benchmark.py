@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float
@@ -42,6 +42,7 @@ CLASSLESS_PROBLEMS = {
 }
 
 
+@runtime_checkable
 class ScoredQuestion(Protocol):
     """What every paper's question has; `cluster` is what is resampled together."""
 

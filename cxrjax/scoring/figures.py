@@ -10,13 +10,13 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from cxrjax.language_model.judges.judge import FAILURES
 from cxrjax.metrics import calibration
-from cxrjax.metrics.bootstrap import Columns, Estimate, Figure, Formula, LazyColumns, Sums
-from cxrjax.metrics.classification import ratio
+from cxrjax.metrics.bootstrap import Estimate, Figure, Formula, LazyColumns, Sums
+from cxrjax.metrics.classification import ratio, sums_at
 from cxrjax.records import QARecord
 from cxrjax.scoring.scores import PAPER
 
@@ -24,7 +24,10 @@ _AGES = (20, 40, 60, 80)
 _BOXES = (1, 2, 3, 5, 9)
 
 
-def joined_columns(of_images: Columns, of_questions: Columns) -> LazyColumns:
+def joined_columns(
+    of_images: Mapping[str, Float[np.ndarray, " images"]],
+    of_questions: Mapping[str, Float[np.ndarray, " questions"]],
+) -> LazyColumns:
     """Columns over images and columns over questions as columns over both, images first.
 
     Each is 0 where the other kind of unit is. Made when asked for: most of them would be zeros.
@@ -124,14 +127,14 @@ def answer_calibration(
         return {}, {f"calibration/{name}": Estimate(None, None, None, 0) for name in NAMES}, {}
     edges = calibration.equal_mass_edges(sure)
     columns = {
-        "calibration/answers": _by_unit(np.ones(len(sure)), rows, count),
-        "calibration/squares": _by_unit((sure - correct) ** 2, rows, count),
+        "calibration/answers": sums_at(rows, count, np.ones(len(sure))),
+        "calibration/squares": sums_at(rows, count, (sure - correct) ** 2),
     }
     numbers = calibration.bin_numbers(sure, edges)
     for number in range(calibration.BINS):
         here = numbers == number
         for name, values in (("n", np.ones(len(sure))), ("confidence", sure), ("right", correct)):
-            columns[f"calibration/{number}/{name}"] = _by_unit(values[here], rows[here], count)
+            columns[f"calibration/{number}/{name}"] = sums_at(rows[here], count, values[here])
     n = "calibration/answers"
     figures: dict[str, Figure | Estimate] = {
         "calibration/ece": Figure(_ece, n),
@@ -191,12 +194,6 @@ def reliability_curve(
         "x_label": x_label,
         "y_label": y_label,
     }
-
-
-def _by_unit(
-    values: Float[np.ndarray, " answers"], rows: Int[np.ndarray, " answers"], count: int
-) -> Float[np.ndarray, " units"]:
-    return np.bincount(rows, weights=values, minlength=count)
 
 
 def _bins(sums: Sums, name: str) -> Float[np.ndarray, "bins sums"]:

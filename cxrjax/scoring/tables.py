@@ -370,7 +370,7 @@ class Layout:
     compared_in: Mapping[str, Sequence[str]] = field(
         default_factory=lambda: {PAPER: (), STRICT: ()}
     )
-    headlines: Sequence[tuple[str, str, str, str]] = ()
+    headlines: Sequence[Sequence[str]] = ()
     logged: Mapping[str, Sequence[str]] = field(default_factory=dict)
     texts: Mapping[str, Any] = field(default_factory=dict)
 

@@ -108,7 +108,7 @@ def ordered_systems(metrics: Metrics) -> list[str]:
 
 
 def headlines(
-    chosen: Iterable[tuple[str, str, str, str]], metrics: Metrics, systems: Sequence[str]
+    chosen: Iterable[Sequence[str]], metrics: Metrics, systems: Sequence[str]
 ) -> list[tuple[str, str, list[Cell]]]:
     """(label, definition, a cell per system) of what was measured of `Layout.headlines`."""
     found = []

@@ -11,6 +11,7 @@ from jaxtyping import Float
 
 from cxrjax.codecs import Codec
 from cxrjax.metrics import text
+from cxrjax.metrics.classification import sums_at
 from cxrjax.metrics.detection import find_overlaps, join_images, match_one_to_one
 from cxrjax.metrics.localization import region_areas
 from cxrjax.papers.cxr_qba.answers import (
@@ -196,14 +197,12 @@ def _match_boxes(predicted: list[Boxes], truth: list[Boxes]) -> dict[str, Column
     columns: dict[str, Column] = {}
     for iou, matched in zip(IOUS, match_one_to_one(overlaps, IOUS), strict=True):
         image = overlaps.image[matched]
-        hits = np.bincount(image, minlength=len(truth)).astype(np.float64)
+        hits = sums_at(image, len(truth))
         columns |= {
             f"boxes@{iou}/tp": hits,
             f"boxes@{iou}/fp": sides[0].per_image - hits,
             f"boxes@{iou}/fn": sides[1].per_image - hits,
-            f"boxes@{iou}/iou": np.bincount(
-                image, weights=overlaps.iou[matched], minlength=len(truth)
-            ),
+            f"boxes@{iou}/iou": sums_at(image, len(truth), overlaps.iou[matched]),
         }
     return columns
 

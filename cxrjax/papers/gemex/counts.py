@@ -182,7 +182,7 @@ def _counts(question: GemexQuestion, answer: ReadAnswer) -> Mapping[str, float]:
     placed = v_score(answer.boxes.boxes, question.boxes)
     found, wrong, missed = set_counts(named or frozenset(), key or frozenset()) if key else (0,) * 3
     words = bleu_statistics(answer.text, question.text)
-    return {
+    counted = {
         "questions": 1,
         "in_form": answer.in_form,
         "parse_failures": bool(answer.failures),
@@ -202,6 +202,7 @@ def _counts(question: GemexQuestion, answer: ReadAnswer) -> Mapping[str, float]:
         "rouge_l": rouge(answer.text, question.text, names=("rougeL",))["rougeL"],
         **{name: words[name] for name in BLEU_1},
     }
+    return {name: float(amount) for name, amount in counted.items()}
 
 
 def _ratings(

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from cxrjax.metrics.bootstrap import Bootstrap, Estimate, Figure, Formula, Sums, estimate_reweighted
-from cxrjax.metrics.classification import harmonic_mean, ratio
+from cxrjax.metrics.classification import harmonic_mean, ratio, sums_at
 from cxrjax.metrics.detection import (
     SWEEP,
     TOLERANCE,
@@ -65,13 +65,11 @@ class Views:
         self, boxes: ImageBoxes, amount: Float[np.ndarray, " n"] | Bool[np.ndarray, " n"]
     ) -> Float[np.ndarray, " images"]:
         """Sums over the boxes of each image, one amount a box of some view."""
-        return np.bincount(
-            self.image[boxes.image], weights=amount.astype(np.float64), minlength=self.images
-        )
+        return sums_at(self.image[boxes.image], self.images, amount)
 
     def sum_views(self, amount: np.ndarray) -> Float[np.ndarray, " images"]:
         """Sums over the views of each image, one amount a view."""
-        return np.bincount(self.image, weights=amount.astype(np.float64), minlength=self.images)
+        return sums_at(self.image, self.images, amount)
 
     def predicted(self, of_image: Sequence[Iterable[Labelled]]) -> ImageBoxes:
         """An image's boxes once for each of its views."""
@@ -123,8 +121,8 @@ def _of_pairs(
 ) -> Columns:
     image, iou = views.image[overlaps.image[pairs]], overlaps.iou[pairs]
     return {
-        f"{prefix}/tp": np.bincount(image, minlength=views.images).astype(np.float64),
-        f"{prefix}/iou": np.bincount(image, weights=iou, minlength=views.images),
+        f"{prefix}/tp": sums_at(image, views.images),
+        f"{prefix}/iou": sums_at(image, views.images, iou),
     }
 
 
@@ -417,10 +415,8 @@ def box_group_columns(
             image = views.image[rows[here]]
             truth = views.per_image(views.truth, member == number)
             columns |= {
-                f"{grouping}/{name}/tp": np.bincount(image, minlength=views.images).astype(float),
-                f"{grouping}/{name}/iou": np.bincount(
-                    image, weights=iou[here], minlength=views.images
-                ),
+                f"{grouping}/{name}/tp": sums_at(image, views.images),
+                f"{grouping}/{name}/iou": sums_at(image, views.images, iou[here]),
                 f"{grouping}/{name}/truth": truth,
                 f"{grouping}/{name}/images": (truth > 0).astype(float),
             }

@@ -13,7 +13,7 @@ from jaxtyping import Float
 
 from cxrjax.boxes import pairwise_iou
 from cxrjax.codecs import FAILURE_CATEGORIES, Codec
-from cxrjax.metrics.classification import set_counts
+from cxrjax.metrics.classification import set_counts, sums_at
 from cxrjax.metrics.detection import NO_CLASS, Overlaps, find_duplicates, find_overlaps, join_images
 from cxrjax.papers.vindr_cxr_vqa.boxes import (
     IOU,
@@ -201,27 +201,30 @@ def _count_question(
     failed = _parse_failed(question, answer)
     if failed and answer.parse is not None:
         counts.failures[answer.parse] += 1
-    counted = {
+    counted: dict[str, float] = {
         **{f"mentions/{name}": n for name, n in zip(("tp", "fp", "fn"), found, strict=True)},
         "questions": 1,
         "hallucinated": found[1] > 0,
         "exact_set": reading.answered and reading.present == question.present,
         "parse_failures": failed,
     }
-    if question.asked is None:
-        return counted
-    truth = question.asked in question.present
-    yes = question.asked in reading.present
+    if question.asked is not None:
+        counted |= _count_asked(question.asked, question, answer)
+    return {name: float(amount) for name, amount in counted.items()}
+
+
+def _count_asked(asked: str, question: VindrQuestion, answer: _Answer) -> dict[str, float]:
+    truth = asked in question.present
+    yes = asked in answer.reading.present
     # Who doesn't answer is wrong, also about a class that is absent.
-    said = yes if reading.answered else not truth
+    said = yes if answer.reading.answered else not truth
     cell = ("tp" if truth else "fp") if said else ("fn" if truth else "tn")
     return {
-        **counted,
-        f"asked/{cell}": 1,
-        "asking": 1,
-        "asked/there": truth,
-        "asked/yes": yes,
-        "asked/boxes": len(answer.boxes),
+        f"asked/{cell}": 1.0,
+        "asking": 1.0,
+        "asked/there": float(truth),
+        "asked/yes": float(yes),
+        "asked/boxes": float(len(answer.boxes)),
     }
 
 
@@ -277,8 +280,8 @@ def _duplicates(answers: list[list[_Answer]]) -> Float[np.ndarray, " images"]:
     """Boxes that repeat an earlier one of their own answer."""
     image = [number for number, given in enumerate(answers) for _ in given]
     given = join_images(stack(answer.boxes) for given in answers for answer in given)
-    of_answer = np.bincount(given.image[find_duplicates(given)], minlength=given.images)
-    return np.bincount(image, weights=of_answer, minlength=len(answers))
+    of_answer = sums_at(given.image[find_duplicates(given)], given.images)
+    return sums_at(np.array(image, np.int64), len(answers), of_answer)
 
 
 def outcome(record: QARecord, prediction: Prediction, codec: Codec | None) -> Outcome:
