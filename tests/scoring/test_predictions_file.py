@@ -54,7 +54,10 @@ def test_reads_a_line_and_ignores_what_it_does_not_need(tmp_path):
         ('{"question_id": "q1", "boxes": [[0, 0, 1, 1]], "labels": "ILD"}', "labels is 'ILD'"),
         ('{"question_id": "q1", "boxes": [[0, 0, 1, 1]], "labels": [3]}', "labels: 3"),
         ('{"question_id": "q1", "boxes": [[0, 0, 1, 1]], "box_scores": 1}', "box_scores is 1"),
-        ('{"question_id": "q1", "boxes": [[0, 0, 1, 1]], "box_scores": [true]}', "box_scores: True"),
+        (
+            '{"question_id": "q1", "boxes": [[0, 0, 1, 1]], "box_scores": [true]}',
+            "box_scores: True",
+        ),
         (
             '{"question_id": "q1", "boxes": [[0, 0, 1, 1]], "box_scores": [1, 2]}',
             "2 box_scores for 1 boxes",
