@@ -48,7 +48,7 @@ class Kappa:
 
 @dataclasses.dataclass(frozen=True)
 class KappaSanity:
-    """What a published kappa implies.
+    """Agreement by chance and levels that a published kappa implies.
 
     Attributes:
         expected: agreement by chance that observed agreement and kappa need.
@@ -89,7 +89,7 @@ def contingency(
     second: Sequence[int] | Int[np.ndarray, " n"],
     levels: int,
 ) -> Float[np.ndarray, "levels levels"]:
-    """How often the first reader gave level i where the second gave j.
+    """Counts how often the first reader gave level i where the second gave j.
 
     Raises:
         ValueError: of different length, or a level outside 0 to `levels` - 1.

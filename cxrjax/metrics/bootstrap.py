@@ -31,7 +31,7 @@ def interval(
     confidence: float,
     method: Method,
 ) -> tuple[float | None, float | None, bool]:
-    """Where a figure lies: (low, high, whether BCa was asked for and is undefined).
+    """The interval of a figure: (low, high, whether BCa was asked for and is undefined).
 
     BCa is undefined, and percentiles are taken, where all resamples lie on one side of the observed
     value, where the figure is undefined without some cluster, and where it is extremely skewed.
@@ -135,7 +135,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Bootstrap:
-    """How intervals are made.
+    """Settings of intervals.
 
     Attributes:
         resamples: 0 for no intervals.
@@ -216,7 +216,7 @@ class Resampled:
         }
 
     def n(self, figure: Figure) -> int:
-        """What the figure is taken over."""
+        """Returns the number that the figure is taken over."""
         if isinstance(figure.n, int):
             return figure.n
         return round(float(self.sums(figure.within)[figure.n][0]))
@@ -377,7 +377,7 @@ def _draw(blocks: Sequence[ClusterSums], count: int, resamples: int, seed: int) 
 def draw_clusters(
     count: int, resamples: int, seed: int
 ) -> Iterator[tuple[slice, Float[np.ndarray, "part clusters"]]]:
-    """How often each cluster is drawn in each resample, some resamples at a time."""
+    """Yields how often each cluster is drawn in each resample, some resamples at a time."""
     rng = np.random.default_rng(seed)
     for part in chunks(resamples, count):
         rows = part.stop - part.start

@@ -38,7 +38,7 @@ def equal_mass_edges(
 def bin_numbers(
     confidence: Float[np.ndarray, " answers"], edges: Float[np.ndarray, " bins_and_one"]
 ) -> Int[np.ndarray, " answers"]:
-    """Which bin each confidence is in. Equal confidences are in one bin."""
+    """The bin of each confidence. Equal confidences are in one bin."""
     return np.searchsorted(edges[1:-1], confidence)
 
 

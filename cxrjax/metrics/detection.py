@@ -96,7 +96,7 @@ class Overlaps:
 
     @property
     def images(self) -> int:
-        """How many images there are."""
+        """The number of images."""
         return self.predicted.images
 
     @cached_property
@@ -106,7 +106,7 @@ class Overlaps:
 
     @cached_property
     def same_class(self) -> Bool[np.ndarray, " pairs"]:
-        """Whether both boxes are of one known class."""
+        """Marks pairs whose boxes are of one known class."""
         known = self.truth.classes[self.columns]
         return (self.predicted.classes[self.rows] == known) & (known != NO_CLASS)
 
@@ -170,7 +170,7 @@ SWEEP = tuple(round(0.05 * step, 2) for step in range(2, 16))
 def match_one_to_one(
     overlaps: Overlaps, thresholds: tuple[float, ...], with_classes: bool = True
 ) -> Bool[np.ndarray, "thresholds pairs"]:
-    """Which pairs are true positives at each threshold.
+    """Marks the pairs that are true positives at each threshold.
 
     Args:
         thresholds: rising; a pair may match where its IoU is above.
@@ -207,7 +207,7 @@ def match_one_to_one(
 
 
 def _alone(numbers: Int[np.ndarray, " n"]) -> Bool[np.ndarray, " n"]:
-    """Which of the numbers occur once."""
+    """Marks the numbers that occur once."""
     if not len(numbers):
         return np.zeros(0, bool)
     return np.bincount(numbers)[numbers] == 1
@@ -270,7 +270,7 @@ def mean_iou_of_hits(iou_sum: Count, hits: Count, threshold: float) -> Figure:
 
 
 def find_duplicates(boxes: ImageBoxes, threshold: float = 0.9) -> Bool[np.ndarray, " n"]:
-    """Which boxes overlap an earlier one of their image with an IoU above the threshold."""
+    """Marks boxes that overlap an earlier one of their image with an IoU above the threshold."""
     pairs = find_overlaps(boxes, boxes)
     later = (pairs.iou > threshold) & (pairs.columns < pairs.rows)
     duplicate = np.zeros(len(boxes), bool)

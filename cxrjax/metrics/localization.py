@@ -81,7 +81,7 @@ def region_areas(predicted: Num[np.ndarray, "n 4"], truth: Num[np.ndarray, "m 4"
 def _covered(
     boxes: Float[np.ndarray, "n 4"], xs: Float[np.ndarray, " x"], ys: Float[np.ndarray, " y"]
 ) -> Bool[np.ndarray, "columns rows"]:
-    """Which cells of the grid of all edges lie in some box."""
+    """Marks the cells of the grid of all edges that lie in some box."""
     covered = np.zeros((max(len(xs) - 1, 0), max(len(ys) - 1, 0)), bool)
     columns, rows = np.searchsorted(xs, boxes[:, [0, 2]]), np.searchsorted(ys, boxes[:, [1, 3]])
     for (left, right), (top, bottom) in zip(columns.tolist(), rows.tolist(), strict=True):
@@ -153,7 +153,7 @@ def contrast_to_noise(heat: Float[np.ndarray, "h w"], inside: Bool[np.ndarray, "
 def region_mask(
     boxes: Float[np.ndarray, "n 4"], size: tuple[int, int], shape: tuple[int, int]
 ) -> Bool[np.ndarray, "h w"]:
-    """Which cells of a map over the whole image have their centres in some box.
+    """Marks the cells of a map over the whole image whose centres lie in some box.
 
     Args:
         boxes: pixels xyxy of an image of this `size` (height, width).

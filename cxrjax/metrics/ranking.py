@@ -37,7 +37,7 @@ Weights = Float[np.ndarray, "draws images"]
 
 @dataclass(frozen=True)
 class Curve:
-    """What is reached at each score that brings a hit, by falling score.
+    """Hits and misses at each score that brings a hit, by falling score.
 
     Between these, boxes of other scores only add misses.
 
@@ -125,7 +125,7 @@ def make_ranking(
 
 
 def constant_scores(scores: Float[np.ndarray, " n"]) -> bool:
-    """Whether the scores rank nothing: there are boxes, and all have one score."""
+    """Says whether the scores rank nothing: there are boxes, and all have one score."""
     return len(scores) > 0 and bool((scores == scores[0]).all())
 
 
@@ -176,7 +176,7 @@ def take_best_free(
 
 
 def first_of_each(numbers: Int[np.ndarray, " n"]) -> Int[np.ndarray, " _"]:
-    """Where each number (from 0) of a sorted array comes first."""
+    """The place where each number (from 0) of a sorted array comes first."""
     return np.flatnonzero(np.diff(numbers, prepend=-1))
 
 

@@ -70,7 +70,7 @@ def rouge(
 
 
 def bleu_statistics(prediction: str, reference: str, tokenize: Tokenize = tokens) -> dict[str, int]:
-    """What corpus BLEU is made of: summed over texts, `bleu` makes the figure of the sums.
+    """The parts of corpus BLEU: `bleu` makes the figure of their sums over texts.
 
     Returns:
         `match1..4` and `total1..4`, n-grams of the prediction that the reference has and all of

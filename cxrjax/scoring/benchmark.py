@@ -44,7 +44,7 @@ CLASSLESS_PROBLEMS = {
 
 @runtime_checkable
 class ScoredQuestion(Protocol):
-    """What every paper's question has; `cluster` is what is resampled together."""
+    """A paper's question; those of one `cluster` are resampled together."""
 
     @property
     def cluster(self) -> tuple[str, str]: ...
@@ -98,7 +98,7 @@ def read_references(
 
 
 def cluster_of(record: QARecord) -> tuple[str, str]:
-    """What a record is resampled with: its patient, or its image where no patient is known."""
+    """The cluster of a record: its patient, or its image where no patient is known."""
     return ("patient", record.patient_id) if record.patient_id else ("image", record.image_id)
 
 
@@ -111,7 +111,7 @@ class Answers(NamedTuple):
 
 @dataclass
 class SystemCounts:
-    """What was counted of one system's answers.
+    """Counts of one system's answers.
 
     Attributes:
         columns: name -> a number for each question, in the references' order.
@@ -135,7 +135,7 @@ class SystemCounts:
     def calibration(
         self, right: str, among: str
     ) -> tuple[Columns, dict[str, Figure | Estimate], dict[str, dict[str, Any]]]:
-        """How sure answers are against whether they are right; as of `answer_calibration`.
+        """Holds how sure answers are against whether they are right; as of `answer_calibration`.
 
         Args:
             right, among: columns, 1 where an answer is right and where it counts.

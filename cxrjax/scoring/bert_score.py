@@ -70,11 +70,13 @@ TokenVectors = tuple[Float[np.ndarray, "tokens d"], Bool[np.ndarray, " tokens"]]
 
 @dataclass(frozen=True)
 class BertScoreSettings:
-    """Attributes:
-    model: folder with config.json, weights and tokenizer.
-    layer: whose vectors are compared, 1 for the first; None: the best known one of such models.
-    baseline: table of the package bert-score with the columns LAYER, P, R, F, by whose row scores
-        are rescaled; None: they are not.
+    """Model and layer that BERTScore is taken with.
+
+    Attributes:
+        model: folder with config.json, weights and tokenizer.
+        layer: whose vectors are compared, 1 for the first; None: the best known one.
+        baseline: table of the package bert-score with the columns LAYER, P, R, F, by whose row
+            scores are rescaled; None: they are not.
     """
 
     model: Path

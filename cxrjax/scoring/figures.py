@@ -56,7 +56,7 @@ def age_band(age: float | None) -> str | None:
 
 
 def boxes_band(boxes: int) -> str:
-    """How many boxes an image has: 0, 1, 2, 3-4, 5-8, 9 and more."""
+    """The number of boxes of an image as a band: 0, 1, 2, 3-4, 5-8, 9 and more."""
     return _band(boxes, (0, *_BOXES), width=1)
 
 
@@ -164,7 +164,7 @@ def answer_calibration(
 def box_calibration(
     scores: ArrayLike, ious: ArrayLike
 ) -> tuple[dict[str, Estimate], dict[str, dict[str, Any]]]:
-    """How a box's score goes with its IoU: `calibration/score_iou_correlation` and its curve."""
+    """Correlates boxes' scores with IoUs: `calibration/score_iou_correlation` and its curve."""
     sure, iou = np.asarray(scores, np.float64), np.asarray(ious, np.float64)
     known = np.isfinite(sure)
     sure, iou = sure[known], iou[known]

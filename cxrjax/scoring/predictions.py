@@ -89,7 +89,7 @@ class Prediction:
 
     @property
     def answer_probability(self) -> float | None:
-        """How sure the model was of its whole answer, 0 to 1; None where that is not known."""
+        """The probability of the whole answer, 0 to 1; None where that is not known."""
         # False for NaN. Minus infinity is a probability of 0.
         if self.answer_logprob is None or not self.answer_logprob <= _LOGPROB_ROUNDING:
             return None
@@ -308,7 +308,7 @@ def _finite(scores: Sequence[Any]) -> Float[np.ndarray, " n"]:
 
 
 def _unusable(prediction: Prediction) -> tuple[str, ...]:
-    """What of the model's confidences cannot be used."""
+    """Names the confidences that cannot be used."""
     scores = prediction.box_scores
     problems: tuple[str, ...] = ()
     if scores is not None:

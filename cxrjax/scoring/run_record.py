@@ -96,7 +96,7 @@ _MODEL_FILES = ("config.json", "model.json", "tokenizer.model", "tokenizer.json"
 
 
 def side_file(predictions: Path) -> Path:
-    """Where what is known of a predictions file's making is kept."""
+    """The file that keeps how a predictions file was made."""
     return predictions.with_name(predictions.name + ".run.json")
 
 

@@ -42,7 +42,7 @@ Curves = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class ScoreOptions:
-    """How to score.
+    """Options of scoring.
 
     Attributes:
         gt_mode: one of the benchmark's ground-truth modes.
@@ -85,7 +85,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Counted:
-    """What a benchmark counted of one system: all that its figures are made of.
+    """Counts of one system: all that its figures are made of.
 
     Attributes:
         columns: name -> a number for each unit (image or question), the same units for all systems.
@@ -217,7 +217,7 @@ def _compared(
 def _bootstrap(
     bootstrap: Bootstrap, clusters: Sequence[tuple[str, Hashable]], figures: Figures
 ) -> dict[str, Any]:
-    """How the intervals were made, and which figures' are not by the method asked for."""
+    """Tells how intervals were made, and which are not by the method asked for."""
     fallbacks = {
         system: {
             protocol: [name for name, figure in named.items() if figure.fallback]

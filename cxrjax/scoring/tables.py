@@ -92,7 +92,7 @@ class PaperTable:
 
 
 def about_references(settings: Mapping[str, Any]) -> str:
-    """What was scored, as every tables.md begins."""
+    """Tells what was scored, as every tables.md begins."""
     return (
         f"{settings['images']:,} images, {settings['questions']:,} questions; data set "
         f"{', '.join(settings['datasets'])}, split {', '.join(settings['splits'])}."
@@ -100,7 +100,7 @@ def about_references(settings: Mapping[str, Any]) -> str:
 
 
 def about_intervals(settings: Mapping[str, Any]) -> str:
-    """How the intervals were made, and what an undefined figure looks like."""
+    """Tells how intervals were made, and what an undefined figure looks like."""
     bootstrap = settings["bootstrap"]
     return (
         f"In brackets: {100 * bootstrap['confidence']:g} % intervals ({bootstrap['method']} "
@@ -152,7 +152,7 @@ def table_markdown(table: PaperTable, scores: Scores, paper_row: Callable[[str],
 
 
 def failures_markdown(scores: Scores, problems: Mapping[str, str]) -> str:
-    """What could not be read and what else was wrong, for all systems.
+    """Lists answers that could not be read, and other problems, for all systems.
 
     Args:
         problems: category -> what it means, where it is not what all benchmarks mean.
@@ -335,7 +335,7 @@ class Breakdown:
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """What is printed of a benchmark; made by `load_layout`.
+    """The printed parts of a benchmark; made by `load_layout`.
 
     Attributes:
         title, citation: of the results page.

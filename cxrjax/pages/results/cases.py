@@ -42,7 +42,7 @@ class LabelledBox:
 
 @dataclass(frozen=True)
 class SystemAnswer:
-    """What one system said, and the reference with what this answer lacks set apart."""
+    """One system's answer, and the reference with the words set apart that this answer lacks."""
 
     text: list[Piece]
     reference: list[Piece]
@@ -79,7 +79,7 @@ class Case:
 
 @dataclass
 class Overview:
-    """What the references hold as a whole."""
+    """Counts of the references as a whole."""
 
     images: int = 0
     questions: int = 0
@@ -290,7 +290,7 @@ class _QuestionMaker:
 
 
 def _subjects(record: QARecord) -> list[str]:
-    """What a question can be found by: its classes, else its regions."""
+    """Names that a question can be found by: its classes, else its regions."""
     named = {label for answer in record.answers for label in answer.labels}
     if record.finding is not None:
         named.add(record.finding)
@@ -352,7 +352,7 @@ class CaseData:
             yield part
 
     def index(self) -> dict[str, Any]:
-        """What is needed before anything is shown."""
+        """The index, which is needed before anything is shown."""
         asked = [(image, q) for image, case in enumerate(self._cases) for q in case.questions]
         questions = [question for _, question in asked]
         return {

@@ -51,7 +51,7 @@ _FOLDER_POLICY = _POLICY + "script-src 'unsafe-inline' 'self' file:; img-src 'se
 
 @dataclass(frozen=True)
 class Inputs:
-    """What the page is made of.
+    """Contents and files that the page is made of.
 
     Attributes:
         metrics: content of metrics.json: `{system: {protocol: {metric: {value, ...}}}}`.
@@ -83,7 +83,7 @@ class Inputs:
 
 @dataclass(frozen=True)
 class _SystemView:
-    """How a system looks; `style` is its number among the dash patterns of the style sheet."""
+    """Looks of a system; `style` is its number among the dash patterns of the style sheet."""
 
     name: str
     colour: str
@@ -278,7 +278,7 @@ def _rows(content: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]
 
 
 def _method(score: Mapping[str, Any]) -> str:
-    """How truth and intervals came about, from score.json; empty without it."""
+    """Tells how truth and intervals came about, from score.json; empty without it."""
     sentences = []
     if mode := score.get("gt_mode"):
         sentences.append(f"Ground truth: {mode}.")

@@ -74,7 +74,7 @@ def count_system(
 
 
 def _parse_failed(question: CxrQbaQuestion, answer: PredictedAnswer) -> bool:
-    """Whether an answer could not be read. That it has no box is a failure only where the reference
+    """Says whether an answer could not be read. No box is a failure only where the reference
     has some; that there is none at all is a problem of its own (`missing_prediction`)."""
     if answer.parse == "no_box":
         return len(question.boxes) > 0

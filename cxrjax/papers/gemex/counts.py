@@ -78,7 +78,7 @@ _NOTHING = ReadAnswer(
 def read_answer(
     question: GemexQuestion, prediction: Prediction, codec: Codec | None, source: str
 ) -> ReadAnswer:
-    """What an answer says.
+    """Reads an answer.
 
     Args:
         codec: reads boxes from the text of lines without boxes; None: GEMeX's own.
@@ -208,7 +208,7 @@ def _counts(question: GemexQuestion, answer: ReadAnswer) -> Mapping[str, float]:
 def _ratings(
     judge: Judge, asked: Sequence[GemexQuestion], pairs: Sequence[tuple[str, str]], system: str
 ) -> tuple[Columns, dict[str, int]]:
-    """What the judge says, by question type: the average over types needs them side by side.
+    """Asks the judge, by question type: the average over types needs them side by side.
 
     Returns:
         Columns `asked/<type>` and, of each rating, `<rating>/judged`, the same by type, and
@@ -249,7 +249,7 @@ def _ratings(
 
 
 def outcome(record: QARecord, prediction: Prediction, codec: Codec | None) -> Outcome:
-    """What came of one question."""
+    """Says what came of one question."""
     question = read_question(record, record.question_id)
     answer = read_answer(question, prediction, codec, record.question_id)
     iou = None

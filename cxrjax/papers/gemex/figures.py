@@ -182,7 +182,7 @@ def _other_figures(protocol: str, counts: SystemCounts) -> dict[str, Figure]:
 
 
 def _ratings(counts: SystemCounts) -> dict[str, Named]:
-    """What the judge said, by protocol."""
+    """The judge's figures, by protocol."""
     figures: dict[str, Named] = {}
     for protocol, rating in ((PAPER, REFERENCE_FIRST), (STRICT, BOTH_ORDERS)):
         failed = judge_failure_rate(f"{rating}/judged", "questions")
@@ -231,7 +231,7 @@ def _mean_of(formulas: list[Formula]) -> Formula:
 
 
 def _words(scores: Scores) -> dict[str, str]:
-    """What the heading says of models and keys."""
+    """Words of the heading on models and keys."""
     settings = scores.settings
     judged = "no judge was asked (--judge), so that there is no AR-score"
     if "judge" in settings:

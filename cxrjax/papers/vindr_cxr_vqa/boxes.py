@@ -183,7 +183,7 @@ def localization_columns(views: Views, paper: Overlaps, strict: Overlaps) -> Col
 
 
 def ceiling_columns(references: VindrReferences, views: Views) -> Columns:
-    """What the reference answers themselves reach: the ceiling for whoever answers perfectly.
+    """Columns of the reference answers themselves: the ceiling for whoever answers perfectly.
 
     `ceiling/found` (one to one, with classes), `ceiling_any/found` (any overlap), and
     `ceiling_one_box/found`: true boxes within reach of one box per question; all of `strict/truth`.
@@ -251,7 +251,7 @@ def paper_detection(references: VindrReferences) -> Named:
 
 
 def images_by_class(references: VindrReferences) -> Counter[str]:
-    """How many images have each class."""
+    """Counts the images that have each class."""
     return Counter(
         references.classes[number]
         for image in references.images

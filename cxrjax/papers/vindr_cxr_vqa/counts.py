@@ -50,7 +50,7 @@ _NO_ANSWER = Reading(frozenset(), frozenset(), answered=False)
 
 @dataclass(frozen=True)
 class VindrCounts:
-    """What was counted of one system.
+    """Counts of one system.
 
     Attributes:
         answers: of each question.
@@ -114,7 +114,7 @@ def _read(
     source: str,
     counts: SystemCounts,
 ) -> _Answer:
-    """What the system said, with a class for each of its boxes; notes what was wrong with it."""
+    """Reads an answer, with a class for each of its boxes; notes what was wrong with it."""
     if prediction is None:
         return _Answer((), (), _NO_ANSWER, None)
     image = references.images[question.image]
@@ -229,7 +229,7 @@ def _count_asked(asked: str, question: VindrQuestion, answer: _Answer) -> dict[s
 
 
 def _parse_failed(question: VindrQuestion, answer: _Answer) -> bool:
-    """Whether an answer could not be read. That it has no box is a failure only where one is due:
+    """Says whether an answer could not be read. No box is a failure only where one is due:
     the reference has boxes, and the answer doesn't deny the class."""
     if answer.parse is None or answer.parse == "ok":
         return False
@@ -307,7 +307,7 @@ def outcome(record: QARecord, prediction: Prediction, codec: Codec | None) -> Ou
 def mean_best_iou(
     true: Float[np.ndarray, "n 4"], predicted: Float[np.ndarray, "m 4"]
 ) -> float | None:
-    """How well two sets of boxes cover each other, in [0, 1]; None where both are empty.
+    """Measures how well two sets of boxes cover each other, in [0, 1]; None where both are empty.
 
     The mean, over the boxes of both sides, of the highest IoU with a box of the other. It orders
     pictures; it is no metric of the benchmark.

@@ -134,7 +134,7 @@ class VindrReferences(References[VindrQuestion]):
 
     @property
     def images_with_truth(self) -> int:
-        """How many images boxes are scored on."""
+        """The number of images that boxes are scored on."""
         return sum(bool(image.truths) for image in self.images)
 
 
@@ -319,7 +319,7 @@ class _Builder:
         return boxes
 
     def _present_by_text(self, record: QARecord, asked: str | None) -> frozenset[str]:
-        """What answers without labels say is there, by polarity, else by their words."""
+        """The classes that answers without labels affirm, by polarity, else by their words."""
         if all(_denies(record, answer) for answer in record.answers):
             return frozenset()
         if asked and any(a.polarity == "pos" or a.boxes_by_image for a in record.answers):

@@ -113,7 +113,7 @@ def count(
 
 
 def outcome(record: QARecord, prediction: Prediction, codec: Codec | None) -> Outcome:
-    """What came of one question by its facts, told apart by rules: right if all of them are."""
+    """Says what came of a question by its facts, told apart by rules: right if all of them are."""
     if not prediction.text.strip():
         return Outcome(False, None, "no answer")
     if is_refusal(prediction.text):

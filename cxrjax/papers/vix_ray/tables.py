@@ -112,7 +112,7 @@ def _with_history(scores: Scores, system: str, kind: str) -> str:
 
 
 def _histories(scores: Scores) -> str:
-    """Which systems had which history in stage 3's second turn, and which history nobody had."""
+    """Names the histories that no system had in stage 3's second turn."""
     answering = [n for n, p in scores.figures.items() if p[PAPER][f"{HISTORY_KIND}/bleu_4"].n]
     if not answering:
         return ""
@@ -126,7 +126,7 @@ def _histories(scores: Scores) -> str:
 
 
 def _words(scores: Scores) -> dict[str, str]:
-    """What the heading says of the judge."""
+    """Words of the heading on the judge."""
     settings = scores.settings
     judged = "none, since no judge was asked (--judge)"
     if "judge" in settings:

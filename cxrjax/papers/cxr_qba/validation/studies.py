@@ -224,7 +224,7 @@ def beside(scores: Scores, columns: Mapping[str, str], protocols: Sequence[str])
 
 
 def how(scores: Scores) -> str:
-    """What the figures stand on."""
+    """Tells what the figures stand on."""
     studies = ", ".join(f"{n:,} ({name})" for name, n in scores.settings["studies"].items())
     return str(LAYOUT.texts["how"]).format(
         found=studies, intervals=about_intervals(scores.settings)
@@ -232,7 +232,7 @@ def how(scores: Scores) -> str:
 
 
 def problems_markdown(scores: Scores) -> str:
-    """What was set aside or is missing, of scene graphs and labels."""
+    """Lists what was set aside or is missing, of scene graphs and labels."""
     lines = [["What was set aside or is missing", *scores.problems]]
     for name in dict.fromkeys(name for counts in scores.problems.values() for name in counts):
         lines.append([name, *(str(counts.get(name, 0)) for counts in scores.problems.values())])
