@@ -29,7 +29,7 @@ from cxrjax.papers.gemex.construct.construction import (
 from cxrjax.papers.gemex.construct.questions import QuestionGenerator, RefinedReport
 from cxrjax.papers.gemex.construct.refine import Refiner, RuleRefiner
 from cxrjax.papers.gemex.construct.template_generator import TemplateGenerator
-from cxrjax.papers.gemex.source_images import (
+from cxrjax.papers.gemex.native_files import (
     check,
     images_beside,
     records_with_images,
