@@ -7,24 +7,80 @@ program is the work of one device, so everything here is per chip.
 import dataclasses
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from cxrjax.planner.hlo_text import (
-    Array,
-    Instruction,
-    collective_kind,
-    convolution_flops,
-    group_size,
-    parse_text,
-    passed_through,
-    place_in_chain,
+_ITEM_BITS = {
+    **{"pred": 8, "s4": 4, "u4": 4, "s8": 8, "u8": 8, "s16": 16, "u16": 16, "bf16": 16, "f16": 16},
+    **{"s32": 32, "u32": 32, "f32": 32, "s64": 64, "u64": 64, "f64": 64, "c64": 64, "c128": 128},
+    **{"f8e4m3fn": 8, "f8e5m2": 8, "f8e4m3": 8, "s2": 2, "u2": 2},
+}
+COLLECTIVES = (
+    "all-reduce",
+    "all-gather",
+    "reduce-scatter",
+    "all-to-all",
+    "collective-permute",
+    "ragged-all-to-all",
+    "collective-broadcast",
 )
-
+_CALLING = ("calls", "to_apply", "condition", "body", "true_computation", "false_computation")
+_HEAD = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\) -> .*\{$")
+_INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.\-]+) = (.*)$")
+_ARRAY = re.compile(r"([a-z]\w*)\[([\d,]*)\](?:\{([^{}]*)\})?")
 # They move no data themselves.
 _FREE = {
     *("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "iota"),
     *("partition-id", "replica-id", "opt-barrier", "add-dependency", "domain"),
 }
+
+
+@dataclasses.dataclass(frozen=True)
+class Array:
+    """An array in the memory of a device."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    in_hbm: bool
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def bytes(self) -> int:
+        """In its own layout's count of bits, without the padding of tiles."""
+        return -(-self.size * _ITEM_BITS.get(self.dtype, 0) // 8)
+
+    @property
+    def hbm_bytes(self) -> int:
+        return self.bytes if self.in_hbm else 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Instruction:
+    """One line of a computation.
+
+    Attributes:
+        arrays: of the result; those of a tuple one after the other.
+        operands: names.
+        attributes: everything behind the operands.
+    """
+
+    name: str
+    opcode: str
+    arrays: tuple[Array, ...]
+    operands: tuple[str, ...]
+    attributes: str
+    is_root: bool
+
+    def called(self) -> Iterator[tuple[str, str]]:
+        """(role, computation) of what it calls."""
+        for role in _CALLING:
+            for found in re.finditer(rf"[, ]{role}=%?([\w.\-]+)", self.attributes):
+                yield role, found[1]
+        if branches := re.search(r"branch_computations=\{([^}]*)\}", self.attributes):
+            for name in branches[1].split(","):
+                yield "branch", name.strip().lstrip("%")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -422,3 +478,140 @@ def _through(computation: dict[str, Instruction], name: str) -> Instruction:
 def _constant(instruction: Instruction) -> int | None:
     match = re.match(r"\((-?\d+)\)", instruction.attributes)
     return int(match[1]) if instruction.opcode == "constant" and match else None
+
+
+def parse_text(text: str) -> tuple[dict[str, dict[str, Instruction]], str]:
+    """Instructions by computation and name, and the computation that the program begins with.
+
+    Raises:
+        ValueError: no compiled program's text.
+    """
+    computations: dict[str, dict[str, Instruction]] = {}
+    current: dict[str, Instruction] = {}
+    entry = ""
+    for line in text.splitlines():
+        if head := _HEAD.match(line):
+            current = computations[head[2]] = {}
+            entry = head[2] if head[1] else entry
+        elif (match := _INSTRUCTION.match(line)) and " = " in line:
+            found = _instruction(match[1], match[2], line.lstrip().startswith("ROOT "))
+            current[found.name] = found
+    if not entry:
+        raise ValueError("no ENTRY computation: not the text of a compiled program")
+    return computations, entry
+
+
+def _instruction(name: str, rest: str, is_root: bool) -> Instruction:
+    end = _closing(rest, 0) + 1 if rest.startswith("(") else rest.index(" ")
+    result, rest = rest[:end], rest[end:].lstrip()
+    start = rest.index("(")
+    stop = _closing(rest, start)
+    body = rest[start + 1 : stop]
+    opcode = rest[:start]
+    operands = tuple(re.findall(r"%([\w.\-]+)", body))
+    attributes = rest[stop + 1 :]
+    if opcode in ("constant", "parameter"):
+        attributes = f"({body}){attributes}"
+    return Instruction(name, opcode, _arrays(result), operands, attributes, is_root)
+
+
+def _arrays(text: str) -> tuple[Array, ...]:
+    found = []
+    for dtype, shape, layout in _ARRAY.findall(re.sub(r"/\*.*?\*/", "", text)):
+        if dtype in _ITEM_BITS:
+            sides = tuple(int(side.lstrip("<=")) for side in shape.split(",") if side)
+            # S(n) is another memory than the device's main one: VMEM, SMEM, semaphores.
+            found.append(Array(dtype, sides, "S(" not in layout or "S(0)" in layout))
+    return tuple(found)
+
+
+def _closing(text: str, start: int) -> int:
+    depth = 0
+    for index in range(start, len(text)):
+        depth += {"(": 1, ")": -1}.get(text[index], 0)
+        if depth == 0:
+            return index
+    raise ValueError(f"unbalanced parentheses: {text[:80]}")
+
+
+def convolution_flops(computation: dict[str, Instruction], instruction: Instruction) -> float:
+    """Products of a convolution, those with padding and with the gaps of dilation left out.
+
+    TPUs write every matrix product as one, with batch dimensions as windows that see one element.
+    """
+    labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", instruction.attributes)
+    assert labels is not None
+    window = re.search(r"window=\{([^}]*)\}", instruction.attributes)
+    settings = dict(part.split("=") for part in window[1].split()) if window else {}
+    shapes = [computation[name].arrays[0].shape for name in instruction.operands[:2]]
+    given, kernel, result = (
+        dict(zip(names, shape, strict=True))
+        for names, shape in zip(
+            labels.groups(), (*shapes, instruction.arrays[0].shape), strict=True
+        )
+    )
+    products = float(result["b"] * result["f"] * kernel["i"])
+    for axis in (label for label in labels[3] if label.isdigit()):
+
+        def of(key: str, default: str, axis: str = axis) -> str:
+            return settings[key].split("x")[int(axis)] if key in settings else default
+
+        stride, spread, gaps = (
+            int(of("stride", "1")),
+            int(of("rhs_dilate", "1")),
+            int(of("lhs_dilate", "1")),
+        )
+        before = int(of("pad", "0_0").split("_")[0])
+        last = (given[axis] - 1) * gaps
+        products *= sum(
+            0 <= place <= last and place % gaps == 0
+            for out in range(result[axis])
+            for place in (out * stride + k * spread - before for k in range(kernel[axis]))
+        )
+    return 2.0 * products
+
+
+def collective_kind(opcode: str) -> str | None:
+    """One of `COLLECTIVES`, also of an instruction that begins one."""
+    name = opcode.removesuffix("-start")
+    return name if name in COLLECTIVES else None
+
+
+def place_in_chain(fused: Iterable[Instruction]) -> str | None:
+    """Place of a fusion in an overlapped collective: `start`, `step` or `done`.
+
+    TPUs cut such a collective into a chain of fusions, all of which name it; the steps between its
+    start and its end do other work meanwhile. None: no part of a chain.
+    """
+    in_chain = False
+    for one in fused:
+        for place in ("start", "done"):
+            if f'"AsyncCollective{place.title()}"' in one.attributes:
+                return place
+        in_chain |= collective_kind(one.opcode) is not None and "chain_id=" in one.attributes
+    return "step" if in_chain else None
+
+
+def passed_through(fusion: Instruction) -> dict[int, int]:
+    """Outputs of a fusion that are its operands as they were given: numbers of both."""
+    pairs = re.findall(r"\{(\d+)\}: \((\d+), \{\}", fusion.attributes)
+    return {int(output): int(operand) for output, operand in pairs}
+
+
+def group_size(attributes: str, devices: int) -> int:
+    """Devices of one group, in each of the ways that XLA writes groups.
+
+    `{{0,1},{2,3}}`; `[2,4]<=[8]` for two groups of four; `mesh['a'=2,'b'=4] {'b'}` for groups along
+    axis b, where `'b':(1)2` would be two of its four.
+    """
+    if meshed := re.search(r"replica_groups=@?\w*mesh\w*\[([^\]]*)\][^{]*\{([^}]*)\}", attributes):
+        sizes = dict(re.findall(r"'(\w+)'=(\d+)", meshed[1]))
+        axes = re.findall(r"'(\w+)'(?::\(\d+\)(\d+))?", meshed[2])
+        return math.prod(int(part or sizes[axis]) for axis, part in axes)
+    if iota := re.search(r"replica_groups=\[(\d+),(\d+)\]<=", attributes):
+        return int(iota[2])
+    if listed := re.search(r"replica_groups=\{\{([\d,]*)\}", attributes):
+        return len(listed[1].split(","))
+    if "source_target_pairs=" in attributes:
+        return 2
+    return devices

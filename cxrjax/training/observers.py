@@ -42,9 +42,6 @@ class StepTimes(NamedTuple):
         """Time from the end of the step before to the end of this one."""
         return self.device + self.data_wait + self.host
 
-    def plus(self, other: "StepTimes") -> "StepTimes":
-        return StepTimes(*(a + b for a, b in zip(self, other, strict=True)))
-
 
 class FinishedStep(NamedTuple):
     """A step whose figures are there.

@@ -127,9 +127,6 @@ class Load(NamedTuple):
     tokens: int = 0
     answer_tokens: int = 0
 
-    def plus(self, other: "Load") -> "Load":
-        return Load(*(a + b for a, b in zip(self, other, strict=True)))
-
 
 def load_of(batch: Batch) -> Load:
     """Counts a batch that is on the host."""
@@ -283,15 +280,11 @@ class Progress(Observer):
 
     def restart(self) -> None:
         """Begins a new window."""
-        self._steps, self._flops = 0, 0.0
-        self._load, self._times = Load(), StepTimes()
+        self._counted: list[tuple[Load, StepTimes, float]] = []
 
     def count(self, load: Load, times: StepTimes, flops: float | None = None) -> None:
         """Adds a step, and the operations it needed where they are known."""
-        self._steps += 1
-        self._load = self._load.plus(load)
-        self._times = self._times.plus(times)
-        self._flops += flops or 0.0
+        self._counted.append((load, times, flops or 0.0))
 
     def rates(self, step: int) -> dict[str, float]:
         """Rates since the last call or restart; empty where nothing was counted since.
@@ -300,21 +293,26 @@ class Progress(Observer):
         `data_wait_seconds` and `host_seconds` are its parts (see the module). `mfu`: operations by
         formula over what the devices could have done in `step_seconds`; absent where unknown.
         """
-        seconds, steps = self._times.total, self._steps
-        if steps == 0 or seconds <= 0:
+        if not self._counted:
+            return {}
+        loads, each_step, flops = zip(*self._counted, strict=True)
+        load = Load(*map(sum, zip(*loads, strict=True)))
+        times = StepTimes(*map(sum, zip(*each_step, strict=True)))
+        seconds, steps = times.total, len(loads)
+        if seconds <= 0:
             return {}
         rates = {
-            "images_per_second": self._load.images / seconds,
-            "questions_per_second": self._load.questions / seconds,
-            "tokens_per_second": self._load.tokens / seconds,
+            "images_per_second": load.images / seconds,
+            "questions_per_second": load.questions / seconds,
+            "tokens_per_second": load.tokens / seconds,
             "step_seconds": seconds / steps,
-            "device_seconds": self._times.device / steps,
-            "data_wait_seconds": self._times.data_wait / steps,
-            "host_seconds": self._times.host / steps,
+            "device_seconds": times.device / steps,
+            "data_wait_seconds": times.data_wait / steps,
+            "host_seconds": times.host / steps,
             "seconds_left": (self._total - step) * seconds / steps,
         }
-        if self._peak and self._flops:
-            rates["mfu"] = self._flops / seconds / self._peak
+        if self._peak and sum(flops):
+            rates["mfu"] = sum(flops) / seconds / self._peak
         self.restart()
         return rates
 
