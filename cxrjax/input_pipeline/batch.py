@@ -48,7 +48,7 @@ class Batch:
 
     Attributes:
         images: RGB pixels at the model's input size, 0..255; or features that the model's frozen
-            tower gave for them, N of them D wide (feature_cache.py).
+            tower gave for them, N of them D wide (input_pipeline/caches.py).
         prefix_tokens: `<bos>`, prompt, newline; left-padded, so that the answer starts at slot P
             of every question.
         prefix_mask: True on the prefix's tokens.

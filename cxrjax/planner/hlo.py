@@ -342,7 +342,6 @@ class _Reader:
         self.collectives.append(Collective(kind, times, whole, group, sent, overlapped))
 
     def _flops(self, computation: dict[str, Instruction], instruction: Instruction) -> float:
-        """Operations of the products in an instruction and in what it fuses."""
         opcode = instruction.opcode
         if opcode == "dot":
             left = computation[instruction.operands[0]].arrays[0].shape

@@ -410,7 +410,6 @@ def fill_adapters(
 
 
 def _adapter_scales(model: VLM) -> dict[str, Any]:
-    """The factor of every adapter by the path of its map."""
     return {
         path_of(path): module.lora.scale
         for path, module in nnx.iter_modules(model)

@@ -179,7 +179,6 @@ def validate(config: ExperimentConfig) -> None:
 
 
 def _each_key(group: Any, path: str = "") -> Iterator[tuple[str, Key, Any]]:
-    """Dotted name, key and value of all keys of a group and those within it."""
     for name, key in keys_of(group.__class__).items():
         value = getattr(group, name)
         if dataclasses.is_dataclass(key.kind):
@@ -205,7 +204,6 @@ def find_preset(name: str) -> VLMConfig:
 
 
 def _check_one_of(config: ExperimentConfig) -> None:
-    """The keys that exclude or need one another."""
     if config.model.init == "random" and config.model.init_from is not None:
         raise UserError(
             f"model.init='random' and model.init_from={config.model.init_from!r} exclude each other"

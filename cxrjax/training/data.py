@@ -158,7 +158,6 @@ def _open_shards(config: ExperimentConfig, path: str, key: str) -> OpenedRecords
 
 
 def _about_others(source: RecordSource, findings: Collection[str]) -> set[int]:
-    """Records that do not ask about one of these findings."""
     return {index for index, record in source.records() if record.finding not in findings}
 
 

@@ -129,7 +129,6 @@ class CompiledStep:
                 self._refuse(f"made with {key}={there.get(key)!r}, here it is {now.get(key)!r}")
 
     def _load(self, lowered: Any) -> StepFunction:
-        """The step from the file; all processes refuse what one of them finds wrong."""
         problem = compiled = None
         if _program_hash(lowered) != self._header["program"]:
             problem = "made of another program: the code has changed since, or the tokenizer"

@@ -347,7 +347,6 @@ def _base_of(config: ExperimentConfig, source: Path) -> Path:
 
 
 def _copy_files(source: Path, out: Path, names: Iterable[str]) -> None:
-    """Those of the files that are there."""
     out.mkdir(parents=True, exist_ok=True)
     for name in names:
         if (source / name).is_file():

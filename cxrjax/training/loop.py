@@ -315,12 +315,8 @@ def _begin_workdir(
     quality: QualityLog,
     about: Mapping[str, Any],
 ) -> None:
-    """Writes what is known of a run before its first step.
-
-    Args:
-        quality: of a resumed run, also receives what the workdir has of the part before.
-        about: for run.json.
-    """
+    """Writes what is known of a run before its first step; `about` is for run.json."""
+    # Of a resumed run, also what the workdir has of the part before.
     if about["resumed_from"] and (workdir / QUALITY_FILE).is_file():
         quality.extend(json.loads((workdir / QUALITY_FILE).read_text(encoding="utf-8")))
     write_json(workdir / QUALITY_FILE, quality.to_json())

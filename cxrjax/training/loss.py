@@ -192,7 +192,6 @@ def read_coordinates(model: AnswerModel, batch: Batch, route: BoxRoute) -> Coord
 def _answer_states(
     model: AnswerModel, batch: Batch, dropout_key: Key[Array, ""] | None = None
 ) -> Float[Array, "B QA D"]:
-    """The states that predict the answers' tokens."""
     hidden = model(
         batch.images,
         batch.prefix_tokens,
@@ -256,7 +255,6 @@ def _box_weights(batch: Batch) -> Float[Array, "B Q K"]:
 
 
 def _loc_states(hidden: Float[Array, "B QA D"], batch: Batch) -> Float[Array, "B QK4 D"]:
-    """The states that predict the coordinates' tokens."""
     rows, questions, slots = batch.answer_mask.shape
     position = batch.coordinate_positions + slots * jnp.arange(questions)[:, None, None]
     return jax.vmap(lambda h, p: h[p])(hidden, position.reshape(rows, -1))
@@ -265,7 +263,6 @@ def _loc_states(hidden: Float[Array, "B QA D"], batch: Batch) -> Float[Array, "B
 def _digit_coordinates(
     model: AnswerModel, hidden: Float[Array, "B QA D"], batch: Batch
 ) -> Coordinates:
-    """The boxes that the digits say, fractions of the model's input."""
     digits = batch.digits
     if digits is None:
         raise ValueError("box_route 'digits' needs a batch with `digits`: see ExampleConfig")
@@ -289,7 +286,6 @@ def _digit_coordinates(
 def _head_coordinates(
     model: AnswerModel, hidden: Float[Array, "B QA D"], batch: Batch
 ) -> Coordinates:
-    """The boxes that the model's head regresses, fractions of the model's input."""
     head = getattr(model, "box_head", None)
     if head is None:
         raise ValueError("box_route 'head' needs a model with a box head (model.box_head)")

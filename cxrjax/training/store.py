@@ -294,7 +294,6 @@ def _refuse_in_all(problem: str | None) -> None:
 
 
 def _steps(workdir: Path) -> list[int]:
-    """Steps of the checkpoints that were written to their end."""
     directory = workdir / DIRECTORY
     found = directory.iterdir() if directory.is_dir() else ()
     return sorted(int(path.name) for path in found if path.name.isdigit())

@@ -165,7 +165,6 @@ class Watchdog(Observer):
         return "; ".join(silent)
 
     def _last(self) -> str:
-        """The processes that are furthest behind, with what they are doing."""
         words = {process: self._read(process) for process in range(jax.process_count())}
         # The same sequence in all of them.
         beats = {process: _parse(word).get("beats", 0) for process, word in words.items()}
