@@ -2,16 +2,13 @@
 
 import dataclasses
 import difflib
-import functools
 import re
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cxrjax.decoding.strategy import read_strategy
 from cxrjax.errors import UserError
-from cxrjax.files import shipped
+from cxrjax.files import read_packaged, shipped
 from cxrjax.models.presets import PRESETS, VLMConfig
 from cxrjax.training.config import (
     FROM_BASE,
@@ -287,11 +284,9 @@ def _check_mixture(config: ExperimentConfig) -> None:
         )
 
 
-@functools.cache
 def other_names() -> dict[str, str]:
     """Names that other trainers give some keys -> the key."""
-    file = Path(__file__).with_name("other_names.toml")
-    keys = tomllib.loads(file.read_text(encoding="utf-8"))
+    keys = read_packaged("cxrjax.training", "other_names.toml")
     return {name: key for key, names in keys.items() for name in names}
 
 
