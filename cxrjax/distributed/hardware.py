@@ -3,6 +3,8 @@
 import dataclasses
 import math
 import re
+import tomllib
+from pathlib import Path
 from typing import Literal
 
 from cxrjax.errors import UserError
@@ -21,8 +23,8 @@ class Chip:
         hbm_bandwidth: of the memory.
         link_bandwidth: of all links to other chips together, both directions added up.
         shapes: the slices that can be had, as the torus of their chips.
-        cores: cores of a chip that the vendor's slice names count; v5p-8 has 4 chips.
         source: where the figures come from.
+        cores: cores of a chip that the vendor's slice names count; v5p-8 has 4 chips.
     """
 
     name: str
@@ -33,80 +35,23 @@ class Chip:
     hbm_bandwidth: float
     link_bandwidth: float
     shapes: tuple[tuple[int, ...], ...]
-    cores: int
     source: str
+    cores: int = 1
 
 
-_SQUARE = ((1, 1), (2, 2), (2, 4), (4, 4), (4, 8), (8, 8), (8, 16), (16, 16))
-_CUBE = (
-    *((2, 2, 1), (2, 2, 2), (2, 2, 4), (2, 4, 4), (4, 4, 4), (4, 4, 8), (4, 8, 8), (8, 8, 8)),
-    *((8, 8, 16), (8, 16, 16), (16, 16, 16), (16, 16, 24)),
-)
-_NODES = tuple((n,) for n in (1, 2, 4, 8, 16, 32, 64, 128, 256))
+def _shape(name: str) -> tuple[int, ...]:
+    return tuple(int(side) for side in name.split("x"))
 
-CHIPS: dict[str, Chip] = {
-    "v5e": Chip(
-        name="v5e",
-        kind="tpu",
-        device_kinds=("TPU v5 lite", "TPU v5e"),
-        hbm_bytes=16 * GIB,
-        flops=197e12,
-        hbm_bandwidth=819e9,
-        link_bandwidth=400e9,
-        shapes=_SQUARE,
-        cores=1,
-        source="https://docs.cloud.google.com/tpu/docs/v5e",
-    ),
-    "v5p": Chip(
-        name="v5p",
-        kind="tpu",
-        device_kinds=("TPU v5", "TPU v5p"),
-        hbm_bytes=95 * GIB,
-        flops=459e12,
-        hbm_bandwidth=2765e9,
-        link_bandwidth=1200e9,
-        shapes=_CUBE,
-        cores=2,
-        source="https://docs.cloud.google.com/tpu/docs/v5p-training",
-    ),
-    "v6e": Chip(
-        name="v6e",
-        kind="tpu",
-        device_kinds=("TPU v6 lite", "TPU v6e"),
-        hbm_bytes=32 * GIB,
-        flops=918e12,
-        # The page has had 1,600 and 1,640 GB/s, and 800 and 896 GB/s of links: the lower ones.
-        hbm_bandwidth=1600e9,
-        link_bandwidth=800e9,
-        shapes=_SQUARE,
-        cores=1,
-        source="https://docs.cloud.google.com/tpu/docs/v6e",
-    ),
-    "a100-80": Chip(
-        name="a100-80",
-        kind="gpu",
-        device_kinds=("NVIDIA A100-SXM4-80GB",),
-        hbm_bytes=80 * 10**9,
-        flops=312e12,
-        hbm_bandwidth=2039e9,
-        link_bandwidth=600e9,
-        shapes=_NODES,
-        cores=1,
-        source="NVIDIA A100 Tensor Core GPU datasheet, SXM, 80 GB, without sparsity",
-    ),
-    "h100": Chip(
-        name="h100",
-        kind="gpu",
-        device_kinds=("NVIDIA H100 80GB HBM3",),
-        hbm_bytes=80 * 10**9,
-        flops=989e12,
-        hbm_bandwidth=3350e9,
-        link_bandwidth=900e9,
-        shapes=_NODES,
-        cores=1,
-        source="NVIDIA H100 Tensor Core GPU datasheet, SXM, without sparsity",
-    ),
-}
+
+def _read_chips() -> dict[str, Chip]:
+    rows = tomllib.loads((Path(__file__).parent / "chips.toml").read_text(encoding="utf-8"))
+    for row in rows.values():
+        row["device_kinds"] = tuple(row["device_kinds"])
+        row["shapes"] = tuple(map(_shape, row["shapes"].split()))
+    return {name: Chip(name, **row) for name, row in rows.items()}
+
+
+CHIPS = _read_chips()
 
 
 def chip_of_device(device_kind: str) -> Chip | None:
@@ -143,7 +88,7 @@ def parse_topology(name: str) -> Topology:
     """
     generation, shape, count = name, None, None
     if match := re.fullmatch(r"(.+):(\d+(?:x\d+)*)", name):
-        generation, shape = match[1], tuple(int(side) for side in match[2].split("x"))
+        generation, shape = match[1], _shape(match[2])
     elif match := re.fullmatch(r"(.+)-(\d+)", name):
         generation, count = match[1], int(match[2])
     chip = CHIPS.get(generation)

@@ -4,8 +4,10 @@ A format sees the record and a `BoxText`, and never learns which codec writes th
 """
 
 import dataclasses
+import tomllib
 import zlib
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -82,7 +84,7 @@ REASONING = "\nReasoning: "
 
 @dataclasses.dataclass(frozen=True)
 class PromptFormat:
-    """How a question is asked, and what should be answered.
+    """The form of a question to the model, and of its answer.
 
     Attributes:
         prefix: text that the model is given after what all questions of an image share, newline
@@ -116,6 +118,10 @@ def _history(record: QARecord) -> list[tuple[str, str]]:
     return turns
 
 
+def _question(record: QARecord) -> str:
+    return record.question
+
+
 def _question_prefix(record: QARecord) -> str:
     turns = [line for turn in _history(record) for line in turn]
     return "\n".join([*turns, record.question]) + "\n"
@@ -136,10 +142,6 @@ def _grounded_target(record: QARecord, box_text: BoxText) -> str:
             boxes = box_text.encode(answer.boxes_by_image.get(record.image_id, []))
             parts.append(" ".join([answer.text, *boxes]))
     return " ".join(parts)
-
-
-def _grounded_chat_target(record: QARecord, box_text: BoxText) -> str:
-    return chat.answer(_grounded_target(record, box_text))
 
 
 def _finding(record: QARecord) -> str:
@@ -187,10 +189,6 @@ def _dialogue_target(record: QARecord, box_text: BoxText) -> str:
     return f"{_answer_target(record, box_text)}\n###"
 
 
-def _instructed_chat_prefix(record: QARecord) -> str:
-    return _chat_question(record, _instructed(record))
-
-
 class _Wording(NamedTuple):
     """A way to ask for a finding, and its answers where the finding is there and where not."""
 
@@ -199,19 +197,9 @@ class _Wording(NamedTuple):
     absent: str
 
 
-# Ways to ask for a finding other than the benchmarks' own: a base that has read only one of them
-# cannot carry what it knows over to a question in other words (docs/log.md).
-_GROUNDING = (
-    _Wording("detect {finding}", "{finding} {boxes}", "none"),
-    _Wording("{finding} , where", "{finding} here {boxes}", "no {finding}"),
-    _Wording("{finding} , how many", "{count} {finding} at {boxes}", "0 {finding}"),
-    _Wording("{finding} present ?", "present at {boxes}", "no"),
-    _Wording("any sign of {finding}", "signs of {finding} at {boxes}", "no sign of {finding}"),
-    _Wording(
-        "this image , {finding}", "this image shows {finding} {boxes}", "this image is normal"
-    ),
-    _Wording("mark {finding}", "marked {boxes}", "none found"),
-)
+_WORDS = tomllib.loads((Path(__file__).parent / "prompts.toml").read_text(encoding="utf-8"))
+MEDGEMMA_LOCATE: str = _WORDS["medgemma_locate"]
+_GROUNDING = [_Wording(*words) for words in _WORDS["grounding"]]
 
 
 def _wording(record: QARecord) -> _Wording:
@@ -230,45 +218,31 @@ def _grounding_target(record: QARecord, box_text: BoxText) -> str:
     return form.format(finding=finding, boxes=" ".join(boxes), count=len(boxes))
 
 
-def _chat_question(record: QARecord, text: str) -> str:
-    try:
-        return chat.question(text, _history(record))
-    except UserError as error:
-        raise UserError(f"question {record.question_id}: {error}") from None
+def _conversation(
+    ask: Callable[[QARecord], str],
+    target: Callable[[QARecord, BoxText], str],
+    needs_finding: bool = False,
+) -> PromptFormat:
+    """The format that asks and answers so in Gemma 3's conversation, behind the earlier turns."""
+
+    def prefix(record: QARecord) -> str:
+        try:
+            return chat.question(ask(record), _history(record))
+        except UserError as error:
+            where = f"question {record.question_id}: "
+            raise UserError(where + str(error).removeprefix(where)) from None
+
+    return PromptFormat(
+        prefix,
+        lambda record, box_text: chat.answer(target(record, box_text)),
+        begins=False,
+        end=END_OF_TURN,
+        needs_finding=needs_finding,
+    )
 
 
-def _chat_prefix(record: QARecord) -> str:
-    return _chat_question(record, record.question)
-
-
-def _chat_target(record: QARecord, box_text: BoxText) -> str:
-    return chat.answer(_answer_target(record, box_text))
-
-
-# MedGemma 1.5's (its public fine-tuning and localisation notebooks, Apache-2.0), with line breaks
-# within a paragraph taken out. It asks about one object, named in the place of {finding}.
-MEDGEMMA_LOCATE = """\
-Instructions:
-The following user query will require outputting bounding boxes. The format of bounding boxes \
-coordinates is [y0, x0, y1, x1] where (y0, x0) must be top-left corner and (y1, x1) the \
-bottom-right corner. This implies that x0 < x1 and y0 < y1. Always normalize the x and y \
-coordinates the range [0, 1000], meaning that a bounding box starting at 15% of the image width \
-would be associated with an x coordinate of 150. You MUST output a single parseable json list of \
-objects enclosed into ```json...``` brackets, for instance ```json[{"box_2d": [800, 3, 840, 471], \
-"label": "car"}, {"box_2d": [400, 22, 600, 73], "label": "dog"}]``` is a valid output. Now answer \
-to the user query.
-
-Remember "left" refers to the patient's left side where the heart is and sometimes underneath an L \
-in the upper right corner of the image.
-
-Query:
-Where is the {finding}? Don't give a final answer without reasoning. Output the final answer in \
-the format "Final Answer: X" where X is a JSON list of objects. The object needs a "box_2d" and \
-"label" key. Answer:"""
-
-
-def _medgemma_boxes_prefix(record: QARecord) -> str:
-    return _chat_question(record, MEDGEMMA_LOCATE.replace("{finding}", _finding(record)))
+def _medgemma_request(record: QARecord) -> str:
+    return MEDGEMMA_LOCATE.replace("{finding}", _finding(record))
 
 
 def _medgemma_boxes_target(record: QARecord, box_text: BoxText) -> str:
@@ -279,7 +253,7 @@ def _medgemma_boxes_target(record: QARecord, box_text: BoxText) -> str:
         )
     finding = _finding(record)
     listed = box_text.encode_list(record.boxes, finding) or "```json[]```"
-    return chat.answer(f"Final Answer: {listed}")
+    return f"Final Answer: {listed}"
 
 
 def _typed(prompt: PromptFormat) -> PromptFormat:
@@ -321,30 +295,18 @@ PROMPTS: dict[str, PromptFormat] = {
         prefix=_grounding_prefix, target=_grounding_target, needs_finding=True
     ),
     # Gemma 3's conversation, in which MedGemma was tuned: the question and the answer as written.
-    "medgemma": PromptFormat(
-        prefix=_chat_prefix, target=_chat_target, begins=False, end=END_OF_TURN
-    ),
+    "medgemma": _conversation(_question, _answer_target),
     # GEMeX's dialogue: instruction, question and options; the answer with its reason and boxes.
     "gemex": PromptFormat(prefix=_instructed_prefix, target=_answer_target),
     # The same between the marks of LLaVA-Med's turns, as the paper prints it.
     "gemex_dialogue": PromptFormat(prefix=_dialogue_prefix, target=_dialogue_target),
-    "gemex_chat": PromptFormat(
-        prefix=_instructed_chat_prefix, target=_chat_target, begins=False, end=END_OF_TURN
-    ),
+    "gemex_chat": _conversation(_instructed, _answer_target),
     # Answers in parts, each part's boxes behind it; and the same in Gemma 3's conversation.
     "grounded": PromptFormat(prefix=_question_prefix, target=_grounded_target),
-    "grounded_chat": PromptFormat(
-        prefix=_chat_prefix, target=_grounded_chat_target, begins=False, end=END_OF_TURN
-    ),
+    "grounded_chat": _conversation(_question, _grounded_target),
     # MedGemma 1.5's own request for boxes, one finding at a time, without the reasoning that it
     # asks for: the records have none.
-    "medgemma_boxes": PromptFormat(
-        prefix=_medgemma_boxes_prefix,
-        target=_medgemma_boxes_target,
-        begins=False,
-        needs_finding=True,
-        end=END_OF_TURN,
-    ),
+    "medgemma_boxes": _conversation(_medgemma_request, _medgemma_boxes_target, needs_finding=True),
 }
 # For a model that answers one question in several ways, as the stages of ViX-Ray do.
 PROMPTS |= {f"{name}_typed": _typed(PROMPTS[name]) for name in ("vqa", "medgemma")}

@@ -17,6 +17,7 @@ import json
 import random
 import re
 import string
+import tomllib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -41,85 +42,11 @@ from cxrjax.phantoms.vix_ray import LesionCentre, load_grammar
 VOCAB_SIZE = 2048
 _REPORTS = 3000
 
-_ANATOMY = (
-    "right lung",
-    "left lung",
-    "heart",
-    "aorta",
-    "aortic arch",
-    "mediastinum",
-    "trachea",
-    "spine",
-    "right hilum",
-    "left hilum",
-    "right clavicle",
-    "left clavicle",
-    "diaphragm",
-    "right hemidiaphragm",
-    "left hemidiaphragm",
-    "costophrenic angle",
-    "cardiac silhouette",
-    "pleural space",
-    "ribs",
+_CORPUS = tomllib.loads(
+    (Path(__file__).parent / "tokenizer_corpus.toml").read_text(encoding="utf-8")
 )
-_PLACES = tuple(
-    f"{side} {zone}"
-    for side in ("right", "left", "both", "bilateral")
-    for zone in (
-        "upper zone",
-        "middle zone",
-        "lower zone",
-        "upper lobe",
-        "middle lobe",
-        "lower lobe",
-        "lung",
-        "lungs",
-        "apex",
-        "base",
-        "hilar region",
-        "periphery",
-    )
-)
-# {thing}: a finding or a structure; {place}: where; {box}: four location tokens.
-_PHRASES = (
-    "detect {thing}",
-    "Where is the {thing}?",
-    "Where is the {thing} located?",
-    "Where are the {thing}?",
-    "Where is the patient's {thing}?",
-    "Where are the patient's lungs?",
-    "Locate the {thing} in this chest X-ray.",
-    "What abnormality is seen at this location?",
-    "What abnormalities are visible in this image?",
-    "What findings are present in this chest X-ray?",
-    "What is the main finding in this radiograph?",
-    "Is there any {thing} in this image?",
-    "Is there evidence of {thing} in this chest X-ray?",
-    "Is there a {thing}?",
-    "Does this patient have {thing}?",
-    "Does this radiograph show {thing}?",
-    "How many {thing} lesions are there?",
-    "How many regions of {thing} are visible in this image?",
-    "Which region of the chest is affected by {thing}?",
-    "Which side of the chest shows {thing}?",
-    "Which lung contains the {thing}?",
-    "Yes, there is {thing} at {box}.",
-    "Yes, the {thing} is visible at {box} and {box}.",
-    "No, there is no {thing} in this image.",
-    "No, there is no evidence of {thing}.",
-    "There is one {thing} lesion at {box}.",
-    "There are two regions of {thing} at {box} and {box}.",
-    "There are three areas of {thing}: {box}, {box}, {box}.",
-    "There are four {thing} findings.",
-    "The {thing} is located at {box}.",
-    "The {thing} is located in the {place} at {box}.",
-    "The {thing} affects the {place}.",
-    "The image shows {thing}, {thing} and {thing}.",
-    "This image shows no abnormal findings.",
-    "No abnormality is visible. The lungs are clear and the heart is normal in size.",
-    "{box} {thing} ; {box} {thing}",
-    "none",
-)
+_ANATOMY, _PHRASES = tuple(_CORPUS["anatomy"]), tuple(_CORPUS["phrases"])
+_PLACES = tuple(f"{side} {zone}" for side in _CORPUS["sides"] for zone in _CORPUS["zones"])
 # Single characters of English stay single pieces instead of a byte each or a missing one.
 _CHARACTERS = string.ascii_letters + string.digits + string.punctuation
 
@@ -194,9 +121,6 @@ def train_tokenizer(corpus: Iterable[str]) -> bytes:
 
     Text comes back from its ids unchanged: nothing is normalised, digits stand alone, unknown
     characters are spelled in bytes.
-
-    Args:
-        corpus: lines of text.
 
     Raises:
         UserError: the corpus is too small for so many pieces.
