@@ -1,13 +1,12 @@
 """Box <-> text, in every convention that a dataset or a model uses.
 
-`base` says what decoding accepts and how it counts failures, `frames` what numbers can count; each
-codec is a module of its own, with its grammar; `table` lists them.
+`base` says what decoding accepts and how it counts failures, `frames` what numbers can count;
+`prose`, `tokens` and `medgemma` have the grammars; `table` lists them.
 """
 
 from cxrjax.codecs.base import FAILURE_CATEGORIES, BoxSpan, Codec, Decoded, Failure, FailureCategory
-from cxrjax.codecs.convert import codec_iou_ceiling, transcode
 from cxrjax.codecs.frames import BoxGeometry
-from cxrjax.codecs.table import CODECS, get_codec
+from cxrjax.codecs.table import CODECS, codec_iou_ceiling, get_codec, transcode
 
 __all__ = [
     "CODECS",

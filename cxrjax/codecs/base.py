@@ -38,7 +38,6 @@ from jaxtyping import Float, Int, Num
 
 from cxrjax import boxes as box_arithmetic
 from cxrjax.codecs.frames import BoxGeometry, Frame
-from cxrjax.codecs.refusal import declines
 from cxrjax.errors import UserError
 
 FailureCategory = Literal[
@@ -53,6 +52,20 @@ _ROUNDING = 1e-4
 # In grid steps: a box at the image's border may reach half a step beyond it when it is read back.
 _BORDER = 0.5 + 1e-3
 _MIN_SHARE_INSIDE = 0.5
+
+# Someone who declines speaks of themselves and of the task; a report that says "unable to exclude
+# pneumonia" or "I cannot see an effusion" answers.
+_TASK = (
+    r"(?:help|assist|comply|answer|respond|interpret|diagnose|analy[sz]e|process|provide|offer"
+    r"|give|perform|view|open|access|see (?:the|this|any|an|your) (?:image|x-?ray|radiograph))\b"
+)
+_REFUSAL = re.compile(
+    rf"\b(?:i|we) (?:cannot|can't|can not|won't|will not|do not|don't) {_TASK}"
+    rf"|\b(?:i'm|i am|we're|we are) (?:unable|not able) to {_TASK}"
+    r"|\b(?:i'm|i am) (?:very )?sorry\b"
+    r"|\bas an? (?:ai|(?:large )?language model)\b",
+    re.IGNORECASE,
+)
 
 
 class Failure(NamedTuple):
@@ -70,7 +83,7 @@ class Failure(NamedTuple):
 
 
 class Decoded(NamedTuple):
-    """What a text says.
+    """The boxes and failures of a text.
 
     Attributes:
         boxes: float32 [n, 4], xyxy as fractions of the original image, in the text's order.
@@ -102,7 +115,7 @@ class BoxSpan(NamedTuple):
 
 
 class AsWritten(NamedTuple):
-    """What a model's answer says of boxes.
+    """The boxes of a model's answer, as it wrote them.
 
     Attributes:
         spans: the boxes that could be read; `BoxSpan.as_written` has their corners as they stand.
@@ -167,7 +180,7 @@ class Codec(abc.ABC):
 
         Args:
             boxes: xyxy, fractions of the original image; corners in order and some extent.
-            height: of the original image, pixels. width: likewise.
+            height, width: of the original image, pixels.
             geometry: how the image was placed into the model's input; None is a plain resize.
             labels: what is seen in each box; written by conventions that have a place for it.
 
@@ -207,8 +220,7 @@ class Codec(abc.ABC):
         """Reads all boxes of a text. See the module's docstring for what counts.
 
         Args:
-            text: anything a model wrote.
-            height: of the original image, pixels. width: likewise.
+            height, width: of the original image, pixels.
             geometry: as for `encode`.
             strict: accept the exact grammar alone.
 
@@ -249,11 +261,11 @@ class Codec(abc.ABC):
         width: int,
         geometry: BoxGeometry | None = None,
     ) -> Float[np.ndarray, "n 4"]:
-        """What the numbers that a box is written with stand for: each an affine map of its own.
+        """The fractions that a box's numbers stand for: each number has an affine map of its own.
 
         Args:
             numbers: x_min, y_min, x_max, y_max as they stand in the text.
-            height: of the original image, pixels. width: likewise.
+            height, width: of the original image, pixels.
             geometry: as for `encode`.
 
         Returns:
@@ -264,7 +276,7 @@ class Codec(abc.ABC):
         return np.asarray(read, np.float64)
 
     def makers_geometry(self, height: int, width: int) -> BoxGeometry | None:
-        """How the model that the convention comes from places an image into its input.
+        """The way in which the convention's own model places an image into its input.
 
         For reading what that model wrote; None: as a plain resize, or the frame does not ask.
         """
@@ -400,3 +412,8 @@ def _check_boxes(boxes: Any) -> Float[np.ndarray, "n 4"]:
 
 def _format(row: np.ndarray) -> str:
     return "(" + ", ".join(f"{value:.6g}" for value in row) + ")"
+
+
+def declines(text: str) -> bool:
+    """Says whether a model refuses to do what it was asked, or says that it cannot."""
+    return _REFUSAL.search(" ".join(text.replace("’", "'").split())) is not None

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 
 @runtime_checkable
 class BoxGeometry(Protocol):
-    """How an image was placed into the model's input; `cxrjax.images.geometry.Geometry` is one."""
+    """The placement of an image in the model's input; `cxrjax.images.geometry.Geometry` is one."""
 
     def apply(self, boxes: Any) -> Any:
         """Boxes [n, 4], fractions of the original image -> fractions of the model's input."""

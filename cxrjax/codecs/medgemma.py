@@ -23,9 +23,9 @@ import re
 from collections.abc import Iterator
 from typing import ClassVar
 
-from cxrjax.codecs.base import Candidate, Codec
+from cxrjax.codecs.base import Candidate
 from cxrjax.codecs.frames import Frame, ImageSteps, PaddedSquareSteps
-from cxrjax.codecs.reading import WHOLE, four_numbers, lists_of, unclosed
+from cxrjax.codecs.reading import WHOLE, Listed, four_numbers, unclosed
 
 LARGEST = 1000
 
@@ -54,13 +54,12 @@ _THINKING = re.compile(r"<unused94>.*?(?:<unused95>|(?P<endless>\Z))", re.DOTALL
 _FINAL = re.compile(r"final answer\s{0,9}:", re.IGNORECASE)
 
 
-class MedGemmaJson(Codec):
+class MedGemmaJson(Listed):
     """The `medgemma_json` codec. The grid is thousandths of the padded square."""
 
     name: ClassVar[str] = "medgemma_json"
     frame: ClassVar[Frame] = PaddedSquareSteps(LARGEST)
-    # Between the objects of one list.
-    separator: ClassVar[str] = ", "
+    item: ClassVar[re.Pattern[str]] = _ITEM
     number_pattern: ClassVar[re.Pattern[str]] = _NUMBERS
     max_digits: ClassVar[int] = 4
 
@@ -79,10 +78,30 @@ class MedGemmaJson(Codec):
 
     def _candidates(self, text: str) -> Iterator[Candidate]:
         answer, endless = _answer(text)
-        for listed in lists_of(answer, _ITEM.finditer(answer)):
-            yield from _read_list(answer, listed)
+        yield from super()._candidates(answer)
         if endless is not None:
             yield Candidate(endless, len(text), "truncated")
+
+    def _read_list(self, text: str, items: list[re.Match[str]]) -> Iterator[Candidate]:
+        """Exact where all of the objects and the fence around them are."""
+        fenced = items[0]["open"] is not None and items[-1]["close"] is not None
+        exact = fenced and all(item["exact"] is not None for item in items)
+        for item in items:
+            start, end = item.span()
+            if item["exact"] is not None:
+                fields = json.loads(item["exact"])
+                label = _printable(fields.get("label"))
+                yield Candidate(start, end, None, _xyxy(fields["box_2d"]), exact, label)
+            elif not (item["list"] and item["end"]):
+                yield unclosed(text, start, end)
+            else:
+                numbers = four_numbers(item["body"])
+                if isinstance(numbers, str):
+                    yield Candidate(start, end, numbers)
+                else:
+                    grid = _xyxy(_thousandths(numbers))
+                    named = _LABEL_TEXT.search(item[0])
+                    yield Candidate(start, end, None, grid, False, named and named[1])
 
 
 def _answer(text: str) -> tuple[str, int | None]:
@@ -99,28 +118,6 @@ def _answer(text: str) -> tuple[str, int | None]:
             endless = last.start()
     ends = [match.end() for match in _FINAL.finditer(text)]
     return (" " * ends[-1] + text[ends[-1] :] if ends else text), endless
-
-
-def _read_list(text: str, items: list[re.Match[str]]) -> Iterator[Candidate]:
-    """The boxes of neighbouring objects; exact where all of them and the fence around them are."""
-    fenced = items[0]["open"] is not None and items[-1]["close"] is not None
-    exact = fenced and all(item["exact"] is not None for item in items)
-    for item in items:
-        start, end = item.span()
-        if item["exact"] is not None:
-            fields = json.loads(item["exact"])
-            label = _printable(fields.get("label"))
-            yield Candidate(start, end, None, _xyxy(fields["box_2d"]), exact, label)
-        elif not (item["list"] and item["end"]):
-            yield unclosed(text, start, end)
-        else:
-            numbers = four_numbers(item["body"])
-            if isinstance(numbers, str):
-                yield Candidate(start, end, numbers)
-            else:
-                grid = _xyxy(_thousandths(numbers))
-                named = _LABEL_TEXT.search(item[0])
-                yield Candidate(start, end, None, grid, False, named and named[1])
 
 
 def _thousandths(numbers: list[float]) -> list[float]:

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Float32, Int32, UInt8
 
 from cxrjax.codecs import CODECS, get_codec
-from cxrjax.codecs.paligemma import PaliGemma
+from cxrjax.codecs.tokens import PaliGemma
 from cxrjax.errors import UserError
 from cxrjax.images.decode import read_grey_or_rgb, three_channels
 from cxrjax.images.files import AnyFile
@@ -35,7 +35,7 @@ from cxrjax.records import QARecord
 
 @dataclasses.dataclass(frozen=True)
 class ExampleConfig:
-    """How records become examples.
+    """The settings by which records become examples.
 
     Attributes:
         image_size: side of the model's input in pixels.
@@ -94,7 +94,7 @@ class ExampleConfig:
                 raise UserError(f"{name} is {buckets}, expected ascending lengths above zero")
 
     def empty_input(self) -> np.ndarray:
-        """What `load_input` gives of an image, in zeros."""
+        """An input of `load_input`'s shape and type, in zeros."""
         if self.features is None:
             return np.zeros((self.image_size, self.image_size, 3), np.uint8)
         shape = (self.features.num_tokens, self.features.width)
@@ -135,7 +135,7 @@ class EncodedQuestion(NamedTuple):
 
 
 def image_geometry(height: int, width: int, config: ExampleConfig) -> Geometry:
-    """Where an image of this size lands in the model's input, told without its pixels."""
+    """The placement of an image of this size in the model's input, told without its pixels."""
     if config.geometry == "resize":
         return IDENTITY
     return letterbox_geometry(height, width, config.image_size, config.image_size)
@@ -160,7 +160,7 @@ def load_image(path: AnyFile, config: ExampleConfig) -> UInt8[np.ndarray, "H W 3
 
 
 def load_input(path: AnyFile, config: ExampleConfig) -> np.ndarray:
-    """What the model is given of an image: its pixels, or a frozen tower's features of it.
+    """The model's input of an image: its pixels, or a frozen tower's features of it.
 
     Raises:
         ImageError: the file is missing or does not decode.
@@ -188,7 +188,7 @@ class QuestionEncoder:
 
     @functools.cached_property
     def box_route(self) -> BoxRoute:
-        """How the loss reaches boxes.
+        """The route by which the loss reaches boxes.
 
         Raises:
             UserError: not in the way that is configured.
@@ -241,7 +241,7 @@ class QuestionEncoder:
         return EncodedQuestion(prefix, answer, positions, boxes, digits)
 
     def target_text(self, record: QARecord) -> str:
-        """What the model should answer, boxes in the model's codec."""
+        """The answer that the model should give, boxes in the model's codec."""
         if record.image_hw is None:
             raise UserError(
                 f"question {record.question_id}: image_hw is null, so its boxes cannot be scaled; "
@@ -267,7 +267,7 @@ class QuestionEncoder:
     def _coordinates(
         self, record: QARecord, text: str, answer: Int32[np.ndarray, " answer"]
     ) -> tuple[Int32[np.ndarray, "n 4"], Float32[np.ndarray, "n 4"], DigitCoordinates | None]:
-        """Where the boxes are among the answer's tokens, and what those tokens say."""
+        """The boxes' places among the answer's tokens, and what those tokens say."""
         if self.box_route == "none":
             return _NO_POSITIONS, _NO_BOXES, None
         if self.digit_finder is not None:

@@ -20,8 +20,7 @@ from tqdm import tqdm
 
 from cxrjax.boxes import area
 from cxrjax.cli import command_parser, run
-from cxrjax.codecs.convert import codec_iou_ceiling
-from cxrjax.codecs.table import CODECS
+from cxrjax.codecs import CODECS, codec_iou_ceiling
 from cxrjax.errors import UserError
 from cxrjax.records import QARecord, read_records
 

@@ -24,7 +24,7 @@ from flax import struct
 from jaxtyping import Array, Float, Int
 
 from cxrjax import boxes
-from cxrjax.codecs import paligemma
+from cxrjax.codecs import tokens
 from cxrjax.input_pipeline.batch import ArrayLike
 
 # Of the expected distance, summed over the four coordinates, relative to 1 - GIoU: DETR's 5 : 2 of
@@ -35,7 +35,7 @@ DISTANCE_WEIGHT = 2.5
 # any box beside it. Bounded, as one such box would else outweigh a batch (docs/log.md).
 ORDER_WEIGHT = 2.5
 # Extents of targets that are smaller than a location token count as one.
-_MIN_EXTENT = 1 / paligemma.NUM_BINS
+_MIN_EXTENT = 1 / tokens.NUM_BINS
 # How far from the target, in fractions of the frame, probability counts as being there.
 NEAR = 0.05
 XYXY = ("x_min", "y_min", "x_max", "y_max")
@@ -160,7 +160,7 @@ def coordinates_of_bins(
     loc_logits: Float[Array, "*batch 4 1024"], target: Float[ArrayLike, "*batch 4"]
 ) -> Coordinates:
     """Reads distributions over the bins, temperature 1; each bin is its centre."""
-    centers = jnp.asarray(paligemma.bin_centers(), loc_logits.dtype)
+    centers = jnp.asarray(tokens.bin_centers(), loc_logits.dtype)
     probability = jax.nn.softmax(loc_logits, axis=-1)
     away = jnp.abs(centers - target[..., None].astype(loc_logits.dtype))
     expected = jnp.sum(probability * centers, axis=-1)
@@ -179,8 +179,8 @@ def coordinates_of_digits(
     digit_logits: Float[Array, "*batch 4 D 10"],
     written: Int[ArrayLike, "*batch 4 D"],
     place_weights: Float[ArrayLike, "*batch 4 D"],
-    scale: Float[ArrayLike, "*batch 4"],
-    offset: Float[ArrayLike, "*batch 4"],
+    scale: Float[ArrayLike, "*#batch 4"],
+    offset: Float[ArrayLike, "*#batch 4"],
 ) -> Coordinates:
     """Reads distributions over the digits of each place, the earlier digits being the target's.
 

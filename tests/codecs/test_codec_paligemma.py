@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from cxrjax.codecs import CODECS
-from cxrjax.codecs.paligemma import NUM_BINS, PaliGemma, bin_centers
+from cxrjax.codecs.tokens import NUM_BINS, PaliGemma, bin_centers
 from cxrjax.errors import UserError
 from cxrjax.images.geometry import Geometry, letterbox_geometry
 
