@@ -71,7 +71,7 @@ def train(
     """Trains as `main` is told to: everything from the records to the last checkpoint."""
     from cxrjax.distributed import meshes
     from cxrjax.distributed.meshes import check_enough_images, host_rows
-    from cxrjax.input_pipeline.loader import mixture_loader
+    from cxrjax.input_pipeline.loader import train_loader
     from cxrjax.models import presets
     from cxrjax.papers.benchmarks import CLOSED_CLASSES
     from cxrjax.training import checkpoint, loop
@@ -93,7 +93,7 @@ def train(
     check_enough_images(len(mixture), "training")
     if hosts.is_first():
         print(describe(mixture))
-    with mixture_loader(
+    with train_loader(
         mixture,
         tokenizer,
         global_batch_size=config.batch_images,

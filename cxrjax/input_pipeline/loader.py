@@ -2,8 +2,8 @@
 
 The order of the elements is a permutation per epoch, or several of them mixed (mixture.py); step N
 takes the next `global_batch_size` of them whatever the epoch; each host loads some of that batch's
-rows. So the position of a loader is one number, and a run goes on exactly where it stopped, with as
-many hosts and worker processes as it likes.
+rows. So a run goes on exactly where it stopped, with as many hosts and worker processes as it
+likes: Grain's iterator state takes it there where nothing changed, the step where something did.
 """
 
 import collections
@@ -11,7 +11,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import grain
@@ -34,8 +34,9 @@ _WORKER_BUFFER = 2
 class TrainLoader:
     """An endless iterator of `LoadedBatch`, epoch after epoch.
 
-    Its state is small, fit for JSON, and can be restored into a loader with another number of
-    hosts or workers. Close it (or use it as a context) where it has worker processes.
+    Its state is small and fit for JSON: the step, and beside it the state of Grain's iterator. The
+    step alone fits a loader with another number of hosts or workers. Close the loader (or use it as
+    a context) where it has worker processes.
     """
 
     def __init__(
@@ -53,13 +54,21 @@ class TrainLoader:
         self._step = 0
         self._images: collections.Counter[str] = collections.Counter()
         self._iterator: grain.DatasetIterator | None = None
+        # The step where the iterator began, and the state to go on from there.
+        self._begun = 0
+        self._restored: dict[str, Any] | None = None
 
     def __iter__(self) -> "TrainLoader":
         return self
 
     def __next__(self) -> LoadedBatch:
         if self._iterator is None:
-            self._iterator = _iterate(self._dataset[self._step :], self._workers)
+            if self._restored is None:
+                self._begun = self._step
+            self._iterator = _iterate(self._dataset[self._begun :], self._workers)
+            if self._restored is not None:
+                self._iterator.set_state(self._restored)
+                self._restored = None
         loaded = _own(next(self._iterator))
         if len(self._mixture.sources) > 1:
             # Counted over all hosts: each of them knows the whole order.
@@ -69,14 +78,23 @@ class TrainLoader:
         return loaded._replace(images_by_source=dict(self._images))
 
     def get_state(self) -> dict[str, Any]:
-        """Where the loader stands: the batches it has handed out, and of what."""
-        return {"step": self._step, "images": dict(self._images), **self._identity}
+        """The loader's position: the batches it has handed out, and of what."""
+        state = {"step": self._step, "images": dict(self._images), **self._identity}
+        position = self._restored if self._iterator is None else self._iterator.get_state()
+        if position is not None:
+            state["grain"] = {**self._grain(), "begun": self._begun, "iterator": position}
+        return state
+
+    def _grain(self) -> dict[str, Any]:
+        """The settings that a state of Grain's iterator depends on, beside the data."""
+        return {"version": grain.__version__, "workers": self._workers}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Goes to where `get_state` was called.
 
         Raises:
-            UserError: the state is of other data, another seed or another batch size.
+            UserError: the state is of other data, another seed or another batch size, or Grain's
+                iterator in it does not stand at its step.
         """
         for name, value in self._identity.items():
             if state.get(name) != value:
@@ -88,6 +106,16 @@ class TrainLoader:
         self.close()
         self._step = int(state["step"])
         self._images = collections.Counter(state.get("images", {}))
+        self._begun, self._restored = self._step, None
+        saved = state.get("grain")  # older checkpoints have the step alone
+        if saved is not None and {**saved, **self._grain()} == saved:
+            self._begun, self._restored = saved["begun"], saved["iterator"]
+            stands_at = self._begun + _handed_out(self._restored)
+            if stands_at != self._step:
+                raise UserError(
+                    f"data position: Grain's iterator stands at step {stands_at} and the loader at "
+                    f"step {self._step}; the checkpoint is damaged, resume from another one"
+                )
 
     def close(self) -> None:
         """Ends the worker processes; the next batch starts new ones."""
@@ -121,34 +149,6 @@ class EvalLoader:
 
 
 def train_loader(
-    source: QuestionSource,
-    tokenizer: Tokenizer,
-    config: ExampleConfig,
-    *,
-    global_batch_size: int,
-    seed: int,
-    workers: int = 0,
-    rows: Sequence[int] | None = None,
-) -> TrainLoader:
-    """Shuffled batches for training, without end.
-
-    Args:
-        global_batch_size: images in a step over all hosts.
-        seed: of the order; any integer from 0.
-        workers: processes that read and decode; 0 does it in this one.
-        rows: of each global batch, those that this host loads, ascending; None: all of them.
-    """
-    return mixture_loader(
-        _alone(source, config),
-        tokenizer,
-        global_batch_size=global_batch_size,
-        seed=seed,
-        workers=workers,
-        rows=rows,
-    )
-
-
-def mixture_loader(
     mixture: Mixture,
     tokenizer: Tokenizer,
     *,
@@ -157,11 +157,14 @@ def mixture_loader(
     workers: int = 0,
     rows: Sequence[int] | None = None,
 ) -> TrainLoader:
-    """`train_loader` of several sources; its batches count the images of each.
+    """Shuffled batches for training, without end; of several sources they count the images of each.
 
     Args:
         mixture: of one source or more.
-        global_batch_size, seed, workers, rows: as in `train_loader`.
+        global_batch_size: images in a step over all hosts.
+        seed: of the order; any integer from 0.
+        workers: processes that read and decode; 0 does it in this one.
+        rows: of each global batch, those that this host loads, ascending; None: all of them.
     """
     builder = BatchBuilder(mixture, tokenizer, True, _or_all(rows, global_batch_size))
     identity = {
@@ -173,7 +176,8 @@ def mixture_loader(
     return TrainLoader(elements, builder, identity, workers)
 
 
-def _alone(source: QuestionSource, config: ExampleConfig) -> Mixture:
+def single_source(source: QuestionSource, config: ExampleConfig) -> Mixture:
+    """A mixture of one source, which has no name."""
     return Mixture([MixtureSource("", source, config)])
 
 
@@ -197,7 +201,7 @@ def eval_loader(
     """
     batches = -(-len(source) // global_batch_size)
     builder = BatchBuilder(
-        _alone(source, config), tokenizer, with_answers, _or_all(rows, global_batch_size)
+        single_source(source, config), tokenizer, with_answers, _or_all(rows, global_batch_size)
     )
     dataset = (
         grain.MapDataset.range(batches * global_batch_size)
@@ -229,6 +233,13 @@ def _iterate(dataset: grain.MapDataset, workers: int) -> grain.DatasetIterator:
             worker_init_fn=_set_up_worker,
         )
     return iter(batches)
+
+
+def _handed_out(state: Mapping[str, Any]) -> int:
+    """The number of batches that an iterator of `_iterate` had handed out, by its own state."""
+    if "next_index" in state:
+        return state["next_index"]
+    return sum(map(_handed_out, state["iterators_in_use_states"]))
 
 
 def _own(loaded: LoadedBatch) -> LoadedBatch:

@@ -40,7 +40,7 @@ class Ours:
 
         from cxrjax.input_pipeline.caches import ImageCache
         from cxrjax.input_pipeline.examples import ExampleConfig, load_image
-        from cxrjax.input_pipeline.loader import train_loader
+        from cxrjax.input_pipeline.loader import single_source, train_loader
         from cxrjax.input_pipeline.sources import RecordSource
         from cxrjax.input_pipeline.tokenizer import load_tokenizer
         from cxrjax.models.siglip import normalize_images
@@ -57,7 +57,9 @@ class Ours:
             for element in range(0, len(records), QUESTIONS):
                 load_image(records[element].image_path, config)
         tokenizer = load_tokenizer(TOKENIZER)
-        for loaded in train_loader(records, tokenizer, config, global_batch_size=BATCH, seed=0):
+        for loaded in train_loader(
+            single_source(records, config), tokenizer, global_batch_size=BATCH, seed=0
+        ):
             assert not loaded.problems
             yield normalize(loaded.batch.images, jnp.float32).block_until_ready()
 

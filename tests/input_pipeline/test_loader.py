@@ -18,7 +18,7 @@ from cxrjax.errors import UserError
 from cxrjax.images.decode import read_image
 from cxrjax.images.geometry import resize
 from cxrjax.input_pipeline.batch import Batch, LoadedBatch
-from cxrjax.input_pipeline.loader import eval_loader, train_loader
+from cxrjax.input_pipeline.loader import eval_loader, single_source, train_loader
 from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.records import read_records, strip_answers, write_records
 
@@ -34,7 +34,7 @@ def train(source, tokenizer, config):
 
     def make(seed=0, **changes):
         changes = {"global_batch_size": 4} | changes
-        return train_loader(source, tokenizer, config, seed=seed, **changes)
+        return train_loader(single_source(source, config), tokenizer, seed=seed, **changes)
 
     return make
 
@@ -132,7 +132,7 @@ def test_slots_hold_their_question_and_nothing_else(train, source, tokenizer):
 @pytest.mark.parametrize("codec", ["vindr_px", "medgemma_json"])
 def test_boxes_in_digits_come_with_where_the_digits_stand(source, tokenizer, config, codec):
     digital = dataclasses.replace(config, codec=codec, answer_buckets=(160,), geometry="letterbox")
-    loader = train_loader(source, tokenizer, digital, global_batch_size=4, seed=0)
+    loader = train_loader(single_source(source, digital), tokenizer, global_batch_size=4, seed=0)
     seen = 0
     for loaded in take(loader, 2):
         batch = loaded.batch
@@ -159,8 +159,10 @@ def test_boxes_in_digits_come_with_where_the_digits_stand(source, tokenizer, con
 def test_digits_come_out_of_worker_processes_as_they_are(source, tokenizer, config, workers):
     digital = dataclasses.replace(config, codec="vindr_px", answer_buckets=(160,))
     options = dict(global_batch_size=4, seed=0)
-    (expected,) = take(train_loader(source, tokenizer, digital, **options), 1)
-    with train_loader(source, tokenizer, digital, workers=workers, **options) as loader:
+    (expected,) = take(train_loader(single_source(source, digital), tokenizer, **options), 1)
+    with train_loader(
+        single_source(source, digital), tokenizer, workers=workers, **options
+    ) as loader:
         assert_equal(next(loader), expected)
 
 
@@ -239,12 +241,64 @@ def test_worker_processes_give_the_same_batches_and_resume_in_the_middle(train):
         for a in expected[3:]:
             assert_equal(next(loader), a)
         after = loader.get_state()
+    # With other workers Grain's own state does not fit, and the step does.
     resumed = train(workers=0)
     resumed.set_state(state)
-    assert resumed.get_state() == state
+    assert _without_grain(resumed.get_state()) == _without_grain(state)
     for a in expected[3:]:
         assert_equal(next(resumed), a)
-    assert resumed.get_state() == after
+    assert _without_grain(resumed.get_state()) == _without_grain(after)
+    with train(workers=2) as again:
+        again.set_state(state)
+        assert again.get_state() == state
+        for a in expected[3:]:
+            assert_equal(next(again), a)
+        assert again.get_state() == after
+
+
+def _without_grain(state):
+    return {name: value for name, value in state.items() if name != "grain"}
+
+
+def test_grains_iterator_state_is_saved_and_goes_on(train, monkeypatch):
+    expected = take(train(), 6)
+    loader = train()
+    loader.set_state({**loader.get_state(), "step": 2})  # as of a checkpoint without Grain's state
+    take(loader, 2)
+    state = json.loads(json.dumps(loader.get_state()))
+    assert state["step"] == 4 and state["grain"]["begun"] == 2
+    assert state["grain"]["iterator"] == {"next_index": 2}
+    given = []
+    iterator = type(loader._iterator)
+    monkeypatch.setattr(iterator, "set_state", _noting(given, iterator.set_state))
+    resumed = train()
+    resumed.set_state(state)
+    assert resumed.get_state() == state
+    for a in expected[4:]:
+        assert_equal(next(resumed), a)
+    assert given == [{"next_index": 2}]
+    # Of another version of Grain, the step alone counts.
+    state["grain"]["version"] = "0.0.1"
+    resumed.set_state(state)
+    assert_equal(next(resumed), expected[4])
+    assert given == [{"next_index": 2}]
+
+
+def _noting(given, set_state):
+    def note(self, state):
+        given.append(state)
+        set_state(self, state)
+
+    return note
+
+
+def test_a_state_that_contradicts_its_step_is_refused(train):
+    loader = train()
+    take(loader, 3)
+    state = loader.get_state()
+    state["step"] = 5
+    with pytest.raises(UserError, match="iterator stands at step 3 and the loader at step 5"):
+        train().set_state(state)
 
 
 def test_resume_continues_mid_epoch_and_with_other_host_counts(train):
@@ -277,7 +331,9 @@ def test_a_state_of_another_run_is_refused(train, source, tokenizer, config):
         train(seed=1).set_state(state)
     with pytest.raises(UserError, match="saved with global_batch_size 4, now 2"):
         train(global_batch_size=2).set_state(state)
-    other = train_loader(source.without({0}), tokenizer, config, global_batch_size=4, seed=0)
+    other = train_loader(
+        single_source(source.without({0}), config), tokenizer, global_batch_size=4, seed=0
+    )
     with pytest.raises(UserError, match="saved with source"):
         other.set_state(state)
 
@@ -309,9 +365,11 @@ def test_a_truncated_image_leaves_empty_slots_and_is_reported(train, source):
 def test_too_long_answers_stop_or_are_set_aside_as_configured(source, tokenizer, config):
     short = dataclasses.replace(config, answer_buckets=(18,))
     with pytest.raises(UserError, match=r"question i\dq\d: answer of \d+ tokens, expected at most"):
-        take(train_loader(source, tokenizer, short, global_batch_size=7, seed=0), 1)
+        take(train_loader(single_source(source, short), tokenizer, global_batch_size=7, seed=0), 1)
     aside = dataclasses.replace(short, too_long="set_aside")
-    (loaded,) = take(train_loader(source, tokenizer, aside, global_batch_size=7, seed=0), 1)
+    (loaded,) = take(
+        train_loader(single_source(source, aside), tokenizer, global_batch_size=7, seed=0), 1
+    )
     assert {problem.reason for problem in loaded.problems} == {"answer_too_long"}
     kept = set(loaded.batch.question_index.ravel()) - {-1}
     left_out = {problem.question_index for problem in loaded.problems}
@@ -322,7 +380,9 @@ def test_too_long_answers_stop_or_are_set_aside_as_configured(source, tokenizer,
 @pytest.mark.slow
 def test_errors_in_worker_processes_arrive_as_user_errors(source, tokenizer, config):
     short = dataclasses.replace(config, answer_buckets=(4,))
-    loader = train_loader(source, tokenizer, short, global_batch_size=2, seed=0, workers=1)
+    loader = train_loader(
+        single_source(source, short), tokenizer, global_batch_size=2, seed=0, workers=1
+    )
     with loader, pytest.raises(UserError, match="expected at most 4"):
         next(loader)
 
@@ -364,16 +424,15 @@ def test_evaluation_shards_over_hosts(source, tokenizer, config):
 KILLED_RUN = """
 import multiprocessing, sys
 from cxrjax.input_pipeline.examples import ExampleConfig
-from cxrjax.input_pipeline.loader import train_loader
+from cxrjax.input_pipeline.loader import single_source, train_loader
 from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.input_pipeline.tokenizer import Tokenizer
 from cxrjax.tools.tokenizer_training import template_corpus, train_tokenizer
 
 if __name__ == "__main__":
     loader = train_loader(
-        RecordSource(sys.argv[1]),
+        single_source(RecordSource(sys.argv[1]), ExampleConfig(image_size=28)),
         Tokenizer(train_tokenizer(template_corpus())),
-        ExampleConfig(image_size=28),
         global_batch_size=2,
         seed=0,
         workers=1,
@@ -419,7 +478,9 @@ def test_the_packed_length_is_the_smallest_bucket_that_holds_the_longest_image(
 ):
     def first(*buckets: int) -> Batch:
         packed = dataclasses.replace(config, packed_buckets=buckets)
-        return next(train_loader(source, tokenizer, packed, global_batch_size=4, seed=0)).batch
+        return next(
+            train_loader(single_source(source, packed), tokenizer, global_batch_size=4, seed=0)
+        ).batch
 
     plain = first()
     assert plain.packed_length is None

@@ -16,7 +16,7 @@ from PIL import Image
 
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.examples import QuestionEncoder
-from cxrjax.input_pipeline.loader import mixture_loader, train_loader
+from cxrjax.input_pipeline.loader import single_source, train_loader
 from cxrjax.input_pipeline.mixture import Mixture, MixtureSource, one_box_route, shares
 from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.records import write_records
@@ -117,7 +117,7 @@ def test_each_source_has_its_own_prompt_and_images_and_the_counts_are_true(mixtu
     mixed = mixture((1.0, 1.0))
     few = mixed.sources[1].records
     seen = collections.Counter()
-    for loaded in _take(mixture_loader(mixed, tokenizer, global_batch_size=4, seed=0), 6):
+    for loaded in _take(train_loader(mixed, tokenizer, global_batch_size=4, seed=0), 6):
         batch = loaded.batch
         assert batch.prefix_tokens.shape[:2] == (4, 4)
         for row in range(4):
@@ -141,7 +141,7 @@ def test_each_source_has_its_own_prompt_and_images_and_the_counts_are_true(mixtu
 
 def test_same_seed_same_batches_and_resume_in_the_middle(mixture, tokenizer):
     def loader(seed=0, **changes):
-        return mixture_loader(
+        return train_loader(
             mixture((3.0, 1.0)), tokenizer, global_batch_size=4, seed=seed, **changes
         )
 
@@ -168,7 +168,7 @@ def test_same_seed_same_batches_and_resume_in_the_middle(mixture, tokenizer):
 @pytest.mark.parametrize("rows", [1, 2])
 def test_hosts_together_load_exactly_the_global_batch(mixture, tokenizer, rows):
     def batches(**changes):
-        loader = mixture_loader(mixture(), tokenizer, global_batch_size=4, seed=0, **changes)
+        loader = train_loader(mixture(), tokenizer, global_batch_size=4, seed=0, **changes)
         return _take(loader, 6)
 
     hosts = [batches(rows=range(start, start + rows)) for start in range(0, 4, rows)]
@@ -182,8 +182,8 @@ def test_hosts_together_load_exactly_the_global_batch(mixture, tokenizer, rows):
 
 @pytest.mark.slow
 def test_worker_processes_give_the_same_batches(mixture, tokenizer):
-    expected = _take(mixture_loader(mixture(), tokenizer, global_batch_size=4, seed=0), 5)
-    with mixture_loader(mixture(), tokenizer, global_batch_size=4, seed=0, workers=2) as loader:
+    expected = _take(train_loader(mixture(), tokenizer, global_batch_size=4, seed=0), 5)
+    with train_loader(mixture(), tokenizer, global_batch_size=4, seed=0, workers=2) as loader:
         for a in expected:
             _assert_equal(next(loader), a)
 
@@ -197,7 +197,7 @@ def test_codecs_in_digits_go_together_whatever_their_length(mixture, tokenizer, 
             ("many", "few"), ("vindr_px", "medgemma_json"), mixture().sources, strict=True
         )
     ]
-    loader = mixture_loader(Mixture(parts), tokenizer, global_batch_size=8, seed=0)
+    loader = train_loader(Mixture(parts), tokenizer, global_batch_size=8, seed=0)
     checked = collections.Counter()
     for loaded in _take(loader, 3):
         batch, digits = loaded.batch, loaded.batch.digits
@@ -221,9 +221,11 @@ def test_codecs_in_digits_go_together_whatever_their_length(mixture, tokenizer, 
 
 def test_a_mixture_of_one_is_the_source_alone(mixture, tokenizer):
     source = mixture().sources[0]
-    alone = train_loader(source.records, tokenizer, source.config, global_batch_size=4, seed=5)
+    alone = train_loader(
+        single_source(source.records, source.config), tokenizer, global_batch_size=4, seed=5
+    )
     only = Mixture([dataclasses.replace(source, name="")])
-    mixed = mixture_loader(only, tokenizer, global_batch_size=4, seed=5)
+    mixed = train_loader(only, tokenizer, global_batch_size=4, seed=5)
     for a, b in zip(_take(alone, 4), _take(mixed, 4), strict=True):
         _assert_equal(a, b)
     assert alone.get_state() == mixed.get_state() and not next(mixed).images_by_source
@@ -231,7 +233,7 @@ def test_a_mixture_of_one_is_the_source_alone(mixture, tokenizer):
 
 def test_another_mixture_is_refused_on_resume(mixture, tokenizer):
     def loader(weights):
-        return mixture_loader(mixture(weights), tokenizer, global_batch_size=4, seed=0)
+        return train_loader(mixture(weights), tokenizer, global_batch_size=4, seed=0)
 
     with pytest.raises(UserError, match="saved with source"):
         loader((1.0, 2.0)).set_state(loader((1.0, 1.0)).get_state())

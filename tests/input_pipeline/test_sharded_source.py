@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cxrjax import build
 from cxrjax.errors import UserError
-from cxrjax.input_pipeline.loader import train_loader
+from cxrjax.input_pipeline.loader import single_source, train_loader
 from cxrjax.input_pipeline.sharded_source import ShardedSource, _element_starts, parse_selection
 from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.records import read_records, write_records
@@ -147,7 +147,7 @@ def test_batches(built, sharded, tokenizer, config):
         found = []
         for source in (files, stored):
             settings = {"global_batch_size": 2, "seed": 5, "workers": workers}
-            with train_loader(source, tokenizer, config, **settings) as loader:
+            with train_loader(single_source(source, config), tokenizer, **settings) as loader:
                 found.append(list(itertools.islice(loader, 4)))
         for expected, batch in zip(*found, strict=True):
             assert expected.question_ids == batch.question_ids

@@ -15,7 +15,7 @@ from cxrjax.errors import UserError
 from cxrjax.images.decode import audit_header, image_size, read_image
 from cxrjax.input_pipeline import stored_images
 from cxrjax.input_pipeline.caches import FeatureCache
-from cxrjax.input_pipeline.loader import eval_loader, train_loader
+from cxrjax.input_pipeline.loader import eval_loader, single_source, train_loader
 from cxrjax.input_pipeline.sources import RecordSource, open_tfds
 from cxrjax.input_pipeline.usable_records import check_records
 from cxrjax.records import QARecord, read_records, write_records
@@ -84,7 +84,7 @@ def test_batches_are_those_of_the_records_file(built, tmp_path, tokenizer, confi
         batches = []
         for source in (files.without(left_out), stored.without(left_out)):
             settings = {"global_batch_size": 4, "seed": 3}
-            with train_loader(source, tokenizer, config, **settings) as loader:
+            with train_loader(single_source(source, config), tokenizer, **settings) as loader:
                 batches.append(list(itertools.islice(loader, 6)))
         for expected, found in zip(*batches, strict=True):
             _assert_equal(expected, found)
@@ -101,7 +101,7 @@ def test_worker_processes_read_the_same(built, tmp_path, tokenizer, config):
     batches = []
     for workers in (0, 1):
         settings = {"global_batch_size": 4, "seed": 3, "workers": workers}
-        with train_loader(stored, tokenizer, config, **settings) as loader:
+        with train_loader(single_source(stored, config), tokenizer, **settings) as loader:
             batches.append(list(itertools.islice(loader, 3)))
     for expected, found in zip(*batches, strict=True):
         _assert_equal(expected, found)
@@ -241,7 +241,7 @@ def test_a_damaged_shard_loses_questions_that_are_told_by_id(
     shard.write_bytes(content)
     source = open_tfds(folder, "train", 3)
     settings = {"global_batch_size": 2, "seed": 5, "workers": workers}
-    with train_loader(source, tokenizer, config, **settings) as loader:
+    with train_loader(single_source(source, config), tokenizer, **settings) as loader:
         problems = [each for loaded in itertools.islice(loader, 4) for each in loaded.problems]
     assert problems
     for problem in problems:

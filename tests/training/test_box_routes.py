@@ -14,7 +14,7 @@ from cxrjax import boxes
 from cxrjax.distributed import meshes
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.batch import DigitTokens
-from cxrjax.input_pipeline.loader import train_loader
+from cxrjax.input_pipeline.loader import single_source, train_loader
 from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.input_pipeline.tokenizer import Tokenizer
 from cxrjax.models import VLM, partition
@@ -304,7 +304,8 @@ def test_records_to_a_falling_box_loss(run_config, source, tokenizer, codec, rou
     config.optimizer.schedule = "constant"
     validate(typed_config(config))
     examples = dataclasses.replace(example_config(typed_config(config)), image_size=16)
-    batch = next(train_loader(source, tokenizer, examples, global_batch_size=2, seed=0)).batch
+    mixture = single_source(source, examples)
+    batch = next(train_loader(mixture, tokenizer, global_batch_size=2, seed=0)).batch
     assert batch.box_mask.sum() == 2
     assert (batch.digits is None) == (route == "head")
     model = _small_model(tokenizer)
