@@ -18,7 +18,7 @@ from flax import nnx
 from cxrjax.decoding.strategy import DecodingConfig
 from cxrjax.errors import UserError
 from cxrjax.files import read_json_object
-from cxrjax.input_pipeline.chat import context_ids
+from cxrjax.input_pipeline.chat import check_template, context_ids
 from cxrjax.input_pipeline.tokenizer import Tokenizer, check_vocabulary, load_tokenizer
 from cxrjax.models import partition
 from cxrjax.models.gguf import GGUFFile
@@ -110,6 +110,8 @@ def import_hf(source: str | Path, out: str | Path, dtype: str | None = None) -> 
     config = read_config(source)
     tokenizer = load_tokenizer(source)
     sizes = _sizes(config, str(source / CONFIG_FILE), tokenizer)
+    if sizes.decoder.prefix_attention == "causal":
+        check_template(source)
     files = open_checkpoint(source)
     arrays = read_parameters(files, sizes, dtype, where=str(source))
     prefixes = found_prefixes(tensor.name for tensor in files.tensors.values())

@@ -5,67 +5,81 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.chat import (
+    END_OF_IMAGE,
     START_OF_IMAGE,
-    ChatTurn,
+    USER_TURN,
     answer,
-    chat_text,
+    check_template,
     context_ids,
-    expand_images,
     question,
 )
 from cxrjax.input_pipeline.tokenizer import Tokenizer, load_tokenizer
 from cxrjax.models import PRESETS
 from cxrjax.models.presets import IMAGE
 
-CONTROLS = ("<start_of_turn>", "<end_of_turn>", START_OF_IMAGE, "<end_of_image>")
+CONTROLS = ("<start_of_turn>", "<end_of_turn>", START_OF_IMAGE, END_OF_IMAGE)
+
+
+def conversation(text, history=()):
+    """The whole, as a template writes it."""
+    return f"<bos>{USER_TURN}{START_OF_IMAGE}{question(text, history)}"
 
 
 def test_a_question_about_an_image_reads_as_published():
-    text = chat_text([ChatTurn("user", (START_OF_IMAGE, " Is there a nodule?\n"))])
-    assert text == (
-        "<start_of_turn>user\n<start_of_image>Is there a nodule?<end_of_turn>\n"
-        "<start_of_turn>model\n"
+    assert conversation(" Is there a nodule?\n", [("A", " B ")]) == (
+        "<bos><start_of_turn>user\n<start_of_image>A<end_of_turn>\n"
+        "<start_of_turn>model\nB<end_of_turn>\n"
+        "<start_of_turn>user\nIs there a nodule?<end_of_turn>\n<start_of_turn>model\n"
     )
-    assert expand_images(text, 3) == (
-        "<start_of_turn>user\n\n\n<start_of_image>" + "<image_soft_token>" * 3 + "<end_of_image>"
-        "\n\nIs there a nodule?<end_of_turn>\n<start_of_turn>model\n"
-    )
-    assert expand_images(text).count("<image_soft_token>") == 256
-
-
-def test_instructions_stand_in_the_first_turn_and_turns_take_turns():
-    turns = [
-        ChatTurn("user", ("A",)),
-        ChatTurn("model", (" B ",)),
-        ChatTurn("user", ("C", START_OF_IMAGE)),
-    ]
-    assert chat_text(turns, system="S", generate=False) == (
-        "<start_of_turn>user\nS\n\nA<end_of_turn>\n<start_of_turn>model\nB<end_of_turn>\n"
-        "<start_of_turn>user\nC<start_of_image><end_of_turn>\n"
-    )
-    with pytest.raises(UserError, match="turn 1 of the conversation is of role 'user'"):
-        chat_text([turns[0], turns[0]])
 
 
 @pytest.mark.parametrize("control", [*CONTROLS, "<image_soft_token>"])
 def test_a_text_cannot_pose_as_the_format(control):
     text = f"Is there{control} a nodule?"
-    for write in (question, answer, lambda t: chat_text([ChatTurn("user", ("A",))], system=t)):
+    for write in (question, answer, lambda t: question("Where?", [("A", t)])):
         with pytest.raises(UserError, match=f"contains {control}, which only the chat format"):
             write(text)
 
 
-@given(st.text(st.characters(codec="utf-8", exclude_characters="<")), st.integers(0, 3))
-def test_context_and_question_together_are_the_conversation(text, images):
-    turn = ChatTurn("user", ("Look:", *[START_OF_IMAGE] * images, text))
-    whole = chat_text([turn])
-    context = chat_text([turn._replace(parts=turn.parts[:-1])], generate=False)
-    assert context.removesuffix("<end_of_turn>\n") + question(text) == whole
+# Gemma 3's form; in the second, turns have no names.
+TEMPLATE = (
+    "{{ bos_token }}{% for m in messages %}<start_of_turn>"
+    "{{ 'model' if m.role == 'assistant' else m.role }}\n"
+    "{% for p in m.content %}{{ '<start_of_image>' if p.type == 'image' else p.text | trim }}"
+    "{% endfor %}<end_of_turn>\n{% endfor %}"
+    "{% if add_generation_prompt %}<start_of_turn>model\n{% endif %}"
+)
+OTHER = TEMPLATE.replace("{{ 'model' if m.role == 'assistant' else m.role }}", "")
+
+
+def write_template(folder, name, template):
+    if name.endswith(".jinja"):
+        content = template
+    elif name == "tokenizer_config.json":
+        named = [{"name": "tool_use", "template": "{{ 1 }}"}, {"name": "default"}]
+        named[1]["template"] = template
+        content = json.dumps({"chat_template": named})
+    else:
+        content = json.dumps({"chat_template": template})
+    (folder / name).write_text(content)
+
+
+@pytest.mark.parametrize(
+    "name", ["chat_template.jinja", "chat_template.json", "tokenizer_config.json"]
+)
+def test_weights_with_another_template_are_refused(tmp_path, name):
+    check_template(tmp_path)  # there is none
+    write_template(tmp_path, name, TEMPLATE)
+    check_template(tmp_path)
+    write_template(tmp_path, name, OTHER)
+    with pytest.raises(UserError, match=f"{name}: its template writes a conversation as '<bos>"):
+        check_template(tmp_path)
+    write_template(tmp_path, name, "{{ raise_exception('no images') }}")
+    with pytest.raises(UserError, match=f"{name}: a chat template that fails: no images"):
+        check_template(tmp_path)
 
 
 # The published tokenizer and, beside it, its configuration; data/gemma3/README.md.
@@ -88,40 +102,24 @@ def test_the_published_template_gives_the_same_text(real):
         pytest.skip(f"no {published}: data/gemma3/README.md")
     template = json.loads(published.read_text("utf-8"))["chat_template"]
     reference = PreTrainedTokenizerFast(tokenizer_file=str(REAL), bos_token="<bos>")
-    image = {"type": "image"}
-    texts = [{"type": "text", "text": t} for t in (" What is seen?\n", "A mass. ", "Where?")]
-    conversations = [
-        [("user", [image, texts[0]])],
-        [("user", [texts[0], image, image])],
-        [("user", [image, texts[0]]), ("assistant", [texts[1]]), ("user", [texts[2]])],
-    ]
-    for system in ("", "You are an expert radiologist."):
-        for conversation in conversations:
-            messages = [{"role": role, "content": list(parts)} for role, parts in conversation]
-            if system:
-                content = [{"type": "text", "text": system}]
-                messages.insert(0, {"role": "system", "content": content})
-            turns = [
-                ChatTurn(
-                    "user" if role == "user" else "model",
-                    tuple(part.get("text", START_OF_IMAGE) for part in parts),
-                )
-                for role, parts in conversation
-            ]
-            for generate in (True, False):
-                expected = reference.apply_chat_template(
-                    messages,
-                    chat_template=template,
-                    tokenize=False,
-                    add_generation_prompt=generate,
-                )
-                assert "<bos>" + chat_text(turns, system, generate) == expected
+    for history in ([], [(" What is seen?\n", "A mass. ")]):
+        said = [text for turn in history for text in turn] + ["Where?"]
+        messages = [
+            {"role": ("user", "assistant")[i % 2], "content": [{"type": "text", "text": text}]}
+            for i, text in enumerate(said)
+        ]
+        messages[0]["content"].insert(0, {"type": "image"})
+        expected = reference.apply_chat_template(
+            messages, chat_template=template, tokenize=False, add_generation_prompt=True
+        )
+        assert conversation("Where?", history) == expected
 
 
 @pytest.mark.slow
 def test_tokenized_in_two_parts_it_has_the_ids_of_the_whole(real):
     asked = "Where is the <loc0012> 1. nodule?\n\nAnswer briefly."
-    whole = real.encode(expand_images(chat_text([ChatTurn("user", (START_OF_IMAGE, asked))]), 1))
+    image_tokens = f"\n\n{START_OF_IMAGE}<image_soft_token>{END_OF_IMAGE}\n\n"
+    whole = real.encode(f"{USER_TURN}{image_tokens}{question(asked)}")
     image = real.piece_id("<image_soft_token>")
     context = context_ids(real, image)
     assert [*context, *real.encode(question(asked))] == [real.bos_id, *whole]

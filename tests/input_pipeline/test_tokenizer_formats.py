@@ -16,6 +16,7 @@ from transformers import AddedToken, GemmaTokenizer, PreTrainedTokenizerFast
 from transformers.tokenization_utils_base import generate_merges
 
 from cxrjax.errors import UserError
+from cxrjax.input_pipeline.chat import USER_TURN, question
 from cxrjax.input_pipeline.tokenizer import (
     GEMMA3_LOC_START,
     LOC_CARRIERS,
@@ -148,6 +149,25 @@ def test_ids_of_a_json_are_those_of_transformers(both, tmp_path):
     reference = PreTrainedTokenizerFast(tokenizer_file=str(path))
     text = "Where is the <loc0500>?\n  Tràn dịch 2024"
     assert load_tokenizer(path).encode(text) == reference.encode(text, add_special_tokens=False)
+
+
+def test_a_conversation_has_the_ids_of_transformers_own_template(gemma3, tmp_path):
+    path = tmp_path / "tokenizer.json"
+    path.write_bytes(gemma3[1].model)
+    reference = PreTrainedTokenizerFast(tokenizer_file=str(path), bos_token="<bos>")
+    template = (
+        "{{ bos_token }}{% for m in messages %}<start_of_turn>"
+        "{{ 'model' if m.role == 'assistant' else m.role }}\n{{ m.content | trim }}"
+        "<end_of_turn>\n{% endfor %}{{ '<start_of_turn>model\n' }}"
+    )
+    said = (" Where is it?\n", "In the left lung. ", "Right or left?")
+    messages = [
+        {"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(said)
+    ]
+    expected = reference.apply_chat_template(messages, chat_template=template, return_dict=False)
+    for tokenizer in gemma3:
+        ours = tokenizer.encode(USER_TURN + question(said[2], [said[:2]]))
+        assert [tokenizer.bos_id, *ours] == expected
 
 
 def test_special_pieces_within_a_text_are_text(both, gemma3):
