@@ -20,19 +20,24 @@ class Preempted(BaseException):
 
 
 def first_line(error: BaseException) -> str:
-    """What a library's error says first, for a message of one line."""
+    """The first line of a library's error, for a message of one line."""
     return (str(error).splitlines() or [repr(error)])[0]
 
 
-def optional(module: str, extra: str) -> ModuleType:
+def optional(module: str, extra: str, remedy: str = "") -> ModuleType:
     """Imports what one feature alone needs.
 
+    Args:
+        extra: of this package, which brings it.
+        remedy: what to do where that is not to install the extra, or not that alone.
+
     Raises:
-        UserError: it is not installed; names the extra that brings it.
+        UserError: it is not installed; says the remedy, else the extra.
     """
     try:
         return importlib.import_module(module)
     except ImportError as error:
         raise UserError(
-            f"{module} cannot be imported ({first_line(error)}): pip install 'cxrjax[{extra}]'"
+            f"{module} cannot be imported ({first_line(error)}): "
+            + (remedy or f"pip install 'cxrjax[{extra}]'")
         ) from None

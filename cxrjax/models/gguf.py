@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from sentencepiece import sentencepiece_model_pb2
 
-from cxrjax.errors import UserError
+from cxrjax.errors import UserError, optional
 from cxrjax.input_pipeline.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class GGUFFile:
                 raise _cut_short(self.path)
 
     def config(self) -> dict[str, Any]:
-        """What Hugging Face's `config.json` of this model says, with its keys and meanings.
+        """The content of Hugging Face's `config.json` of this model, with its keys and meanings.
 
         Raises:
             UserError: the file does not state a size.
@@ -215,12 +215,7 @@ class GGUFFile:
 
 
 def _open(path: Path) -> "GGUFReader":
-    try:
-        from gguf import GGUFReader
-    except ImportError:
-        raise UserError(
-            f"{path}: reading GGUF needs the package gguf; pip install 'cxrjax[gguf]'"
-        ) from None
+    reader = optional("gguf", "gguf").GGUFReader
     try:
         with path.open("rb") as file:
             magic = file.read(len(_MAGIC))
@@ -229,7 +224,7 @@ def _open(path: Path) -> "GGUFReader":
     if magic != _MAGIC:
         raise UserError(f"{path}: starts with {magic!r}, expected {_MAGIC!r}; not a GGUF file")
     try:
-        return GGUFReader(path)
+        return reader(path)
     # What indexing and viewing bytes that are not there raises, in numpy and in the package.
     except (IndexError, KeyError, ValueError):
         raise _cut_short(path) from None

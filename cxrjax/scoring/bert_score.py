@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 from tqdm import tqdm
 
-from cxrjax.errors import UserError
+from cxrjax.errors import UserError, optional
 
 
 class BertScore(NamedTuple):
@@ -96,13 +96,11 @@ class BertScorer:
     """
 
     def __init__(self, settings: BertScoreSettings) -> None:
-        try:
-            import torch
-        except ImportError:
-            raise UserError(
-                "BERTScore needs PyTorch, which is not installed: pip install 'cxrjax[bertscore]', "
-                "or leave --bertscore_model out"
-            ) from None
+        torch = optional(
+            "torch",
+            "bertscore",
+            "pip install 'cxrjax[bertscore]', or leave --bertscore_model out",
+        )
         config = _read_config(settings.model)
         self._layer = _layer(settings, config)
         self._baseline = None if settings.baseline is None else _baseline(settings, self._layer)

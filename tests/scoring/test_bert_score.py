@@ -40,7 +40,7 @@ def test_rescaling_keeps_one_and_puts_the_baseline_at_zero():
 
 def test_without_pytorch_it_is_refused_in_one_line(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(UserError, match=r"needs PyTorch.*cxrjax\[bertscore\]"):
+    with pytest.raises(UserError, match=r"torch cannot be imported.*cxrjax\[bertscore\]"):
         BertScorer(BertScoreSettings(tmp_path))
 
 

@@ -9,11 +9,18 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from cxrjax.errors import UserError
+from cxrjax.errors import UserError, optional
 from cxrjax.files import file_sha256
 from cxrjax.pages.demo.answers import LONGEST_QUESTION, Models, NamedFile
-from cxrjax.pages.demo.phantoms import DemoExample, asked_about, render_examples
-from cxrjax.pages.demo.rendering import open_picture, render_answers, render_picture, render_status
+from cxrjax.pages.demo.rendering import (
+    DemoExample,
+    asked_about,
+    open_picture,
+    render_answers,
+    render_examples,
+    render_picture,
+    render_status,
+)
 
 
 def import_gradio(uploads: Path) -> Any:
@@ -28,14 +35,12 @@ def import_gradio(uploads: Path) -> Any:
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     os.environ["GRADIO_TEMP_DIR"] = str(uploads)
     os.environ["HF_HUB_OFFLINE"] = "1"
-    try:
-        import gradio
-    except ImportError as error:
-        raise UserError(
-            f"the page needs Gradio ({error}), which wants an older Pillow than the rest: "
-            "`make try` installs it in an environment of its own and starts the page there"
-        ) from None
-    return gradio
+    return optional(
+        "gradio",
+        "app",
+        "it wants an older Pillow than the rest, so `make try` installs it in an environment of "
+        "its own and starts the page there",
+    )
 
 
 _CSS = Path(__file__).parent / "page.css"
@@ -87,7 +92,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def address(listening: socket.socket) -> str:
-    """What to open in a browser."""
+    """The address to open in a browser."""
     host, port = listening.getsockname()[:2]
     return f"http://{f'[{host}]' if ':' in host else host}:{port}/"
 

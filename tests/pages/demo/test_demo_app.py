@@ -21,7 +21,7 @@ def test_without_gradio_one_line_says_what_to_do(tmp_path):
     )
     assert done.returncode == 2 and done.stdout == ""
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-    assert "the page needs Gradio" in line and "`make try` installs it" in line
+    assert "gradio cannot be imported" in line and "`make try` installs it" in line
 
 
 @pytest.mark.parametrize("words", [["--port=x"], ["--max_megabytes=0"], ["--no_such"]])

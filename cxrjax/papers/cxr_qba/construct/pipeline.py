@@ -25,7 +25,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from cxrjax.cli import command_parser, run
-from cxrjax.errors import UserError
+from cxrjax.errors import UserError, optional
 from cxrjax.papers.cxr_qba.build import QbaOptions, is_release, refuse_ungraded
 from cxrjax.papers.cxr_qba.construct.construction import CorpusFacts, merge_facts
 from cxrjax.papers.cxr_qba.construct.shards import (
@@ -130,15 +130,13 @@ def beam_flags(unknown: Sequence[str], unasked: Sequence[str], processes: int) -
     Raises:
         UserError: Beam is not installed, or has no such flag: it would pass over it in silence.
     """
-    try:
-        from apache_beam.options.pipeline_options import PipelineOptions
-    except ImportError:
-        raise UserError(
-            "apache_beam is not installed, and cannot be beside cxrjax's pinned versions: make an "
-            "environment for it with `make beam`"
-        ) from None
+    options = optional(
+        "apache_beam.options.pipeline_options",
+        "beam",
+        "Beam cannot be beside cxrjax's pinned versions: `make beam` makes an environment for it",
+    )
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, conflict_handler="resolve")
-    groups = collections.deque(PipelineOptions.__subclasses__())
+    groups = collections.deque(options.PipelineOptions.__subclasses__())
     while groups:
         group = groups.popleft()
         group._add_argparse_args(parser)
