@@ -7,7 +7,16 @@ import os
 import sys
 from pathlib import Path
 
+import jaxtyping
 import pytest
+
+import tests.shape_checks  # noqa: F401 - jaxtyping finds it by name
+
+# The parts whose functions carry shapes. Set up before anything imports them.
+_CHECKED = "boxes codecs decoding images input_pipeline metrics models runners scoring training"
+jaxtyping.install_import_hook(
+    [f"cxrjax.{part}" for part in _CHECKED.split()], "tests.shape_checks.check_shapes"
+)
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")

@@ -44,7 +44,7 @@ def filter_logits(
 
 def sample_keys(
     seed: int | UInt[Array, ""], question_index: Int[Array, "B Q"], count: int
-) -> Key[Array, "B Q*n"]:
+) -> Key[Array, "B samples"]:
     """A key for each of `count` samples of each question.
 
     It hangs on the seed, the question's global index and the sample's number alone: not on what
@@ -90,7 +90,7 @@ class DecodingConfig:
 
 @dataclasses.dataclass(frozen=True)
 class Strategy:
-    """What the decode loop is compiled for. Greedy unless told otherwise.
+    """The settings that the decode loop is compiled for. Greedy unless told otherwise.
 
     Attributes:
         max_answer_tokens: slots of an answer, stop token included (A).

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pydicom
-from jaxtyping import Bool, Float, Int, Integer, UInt8
+from jaxtyping import Bool, Float, Integer, UInt8
 from pydicom.dataset import Dataset
 from pydicom.encaps import get_frame
 from pydicom.pixels import apply_modality_lut, apply_voi, get_decoder
@@ -36,7 +36,7 @@ class Levels:
         places: where each pixel's level stands in `values`.
     """
 
-    values: Int[np.ndarray, " levels"]
+    values: Integer[np.ndarray, " levels"]
     places: Integer[np.ndarray, "h w"]
 
     def __init__(self, stored: Integer[np.ndarray, "h w"]) -> None:
@@ -46,7 +46,7 @@ class Levels:
         # ones the pixels themselves will do, and no copy is made.
         self.places = stored.astype(np.int32) - lowest if lowest else stored
 
-    def counts(self) -> Int[np.ndarray, " levels"]:
+    def counts(self) -> Integer[np.ndarray, " levels"]:
         """Pixels that have each level. Costs as much as all the rest of showing an image."""
         return np.bincount(self.places.ravel(), minlength=len(self.values))
 
@@ -56,8 +56,8 @@ class Levels:
 
 
 def percentile_range(
-    values: Float[np.ndarray, " levels"] | Int[np.ndarray, " levels"],
-    counts: Int[np.ndarray, " levels"],
+    values: Float[np.ndarray, " levels"] | Integer[np.ndarray, " levels"],
+    counts: Integer[np.ndarray, " levels"],
 ) -> tuple[float, float]:
     """The values that become black and white in an image that records no window.
 
@@ -79,7 +79,7 @@ def percentile_range(
 
 
 def stretch(
-    values: Float[np.ndarray, " levels"] | Int[np.ndarray, " levels"], low: float, high: float
+    values: Float[np.ndarray, " levels"] | Integer[np.ndarray, " levels"], low: float, high: float
 ) -> Float[np.ndarray, " levels"]:
     """`low` to 0 and `high` to 1, linearly, clipped. A flat image (low == high) becomes black."""
     if low == high:
@@ -153,7 +153,7 @@ def _picture(path: AnyFile, dataset: Dataset) -> UInt8[np.ndarray, "h w *channel
 
 
 def dicom_notes(path: AnyFile) -> list[str]:
-    """What in the header may surprise whoever brings boxes or expects a look; see `audit_header`.
+    """Lists what in the header may surprise, of boxes and looks; see `audit_header`.
 
     Raises:
         ImageError: as `dicom_size`.
@@ -272,7 +272,7 @@ def _refuse_cut_jpeg(path: AnyFile, dataset: Dataset) -> None:
         raise ImageError(f"{path}: its JPEG data have no end marker: {_DAMAGED}")
 
 
-def _present(dataset: Dataset, stored: Int[np.ndarray, "h w"]) -> UInt8[np.ndarray, "h w"]:
+def _present(dataset: Dataset, stored: Integer[np.ndarray, "h w"]) -> UInt8[np.ndarray, "h w"]:
     """Stored values -> what is displayed, through a table over the levels that occur."""
     levels = Levels(stored)
     values = apply_modality_lut(levels.values, dataset)
@@ -286,9 +286,9 @@ def _present(dataset: Dataset, stored: Int[np.ndarray, "h w"]) -> UInt8[np.ndarr
 
 
 def _is_padding(
-    dataset: Dataset, values: Int[np.ndarray, " levels"]
+    dataset: Dataset, values: Integer[np.ndarray, " levels"]
 ) -> Bool[np.ndarray, " levels"]:
-    """Which stored values are PixelPaddingValue, or between it and PixelPaddingRangeLimit."""
+    """Marks stored values that are PixelPaddingValue, or between it and PixelPaddingRangeLimit."""
     first = dataset.get("PixelPaddingValue")
     if first is None:
         return np.zeros(len(values), bool)
@@ -299,8 +299,8 @@ def _is_padding(
 
 def _values_of_interest(
     dataset: Dataset,
-    values: Float[np.ndarray, " levels"] | Int[np.ndarray, " levels"],
-    counts: Callable[[], Int[np.ndarray, " levels"]],
+    values: Float[np.ndarray, " levels"] | Integer[np.ndarray, " levels"],
+    counts: Callable[[], Integer[np.ndarray, " levels"]],
 ) -> Float[np.ndarray, " levels"]:
     """Fraction of white for each modality value: VOI LUT, else window, else percentiles.
 

@@ -1,17 +1,20 @@
-"""Opens image files from folders and archives; the errors and size limit of this package."""
+"""Image files in folders, archives and memory: opening them, their error and size limit."""
 
 import dataclasses
 import io
 from pathlib import Path
-from typing import BinaryIO, Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from cxrjax.errors import UserError
 
+OpenedFile: TypeAlias = io.BufferedReader | io.BytesIO
 
+
+@runtime_checkable
 class StoredFile(Protocol):
     """A file within another one. Its `str()` names it in messages."""
 
-    def open(self) -> BinaryIO:
+    def open(self) -> OpenedFile:
         """The file's bytes.
 
         Raises:
@@ -22,7 +25,7 @@ class StoredFile(Protocol):
 AnyFile: TypeAlias = str | Path | StoredFile
 
 
-def open_file(file: AnyFile) -> BinaryIO:
+def open_file(file: AnyFile) -> OpenedFile:
     """Opens for reading; raises OSError as `open` does."""
     return open(file, "rb") if isinstance(file, str | Path) else file.open()
 
@@ -48,7 +51,7 @@ class _InMemory:
     def __str__(self) -> str:
         return self.name
 
-    def open(self) -> BinaryIO:
+    def open(self) -> io.BytesIO:
         return io.BytesIO(self.content)
 
 
@@ -80,5 +83,5 @@ def check_size(path: AnyFile, height: int, width: int) -> None:
 
 
 def one_line(error: Exception) -> str:
-    """What another library's exception says, in one line; its type where it says nothing."""
+    """Another library's exception in one line; its type where it says nothing."""
     return " ".join(str(error).split()) or type(error).__name__

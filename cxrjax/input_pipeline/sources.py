@@ -6,7 +6,7 @@ import os
 from array import array
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -31,8 +31,9 @@ class ImageQuestions(NamedTuple):
     records: tuple[QARecord, ...]
 
 
+@runtime_checkable
 class QuestionSource(Protocol):
-    """What loaders and loops need of questions grouped by image, wherever those are stored."""
+    """Questions grouped by image, as loaders and loops need them, wherever they are stored."""
 
     questions_per_image: int
     fingerprint: str
@@ -160,7 +161,7 @@ class RecordSource:
         return ImageQuestions(self.image_of(records[0]), indices, records)
 
     def image_of(self, record: QARecord) -> Path | StoredImage:
-        """Where the record's image is; of a file, whether it is there or not."""
+        """The place of the record's image; of a file, whether it is there or not."""
         if self.images is None:
             return self.image_root / record.image_path
         return self.images[record.image_id, record.image_path]

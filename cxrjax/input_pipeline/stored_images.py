@@ -5,7 +5,7 @@ import errno
 import io
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from cxrjax.errors import UserError, first_line
 from cxrjax.files import read_json_object
@@ -33,7 +33,7 @@ class StoredImage:
     def __str__(self) -> str:
         return f"{self.store.directory}[{self.store.split}][{self.number}]: {self.image_path}"
 
-    def open(self) -> BinaryIO:
+    def open(self) -> io.BytesIO:
         """The image file's bytes.
 
         Raises:

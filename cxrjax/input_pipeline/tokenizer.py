@@ -17,9 +17,9 @@ with `<unused94>` and `<unused95>`.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Int32
@@ -48,8 +48,9 @@ MODEL_FILE, JSON_FILE = "tokenizer.model", "tokenizer.json"
 _MAX_PADDING_ROWS = 1024
 
 
+@runtime_checkable
 class _Format(Protocol):
-    """What the two file formats have in common. Ids given to `decode` are ordinary pieces."""
+    """The common part of the two file formats. Ids given to `decode` are ordinary pieces."""
 
     vocab_size: int
 
@@ -181,8 +182,7 @@ class Tokenizer:
         name: what error messages call it, usually its path.
 
     Attributes:
-        name: as above.
-        model: as above, unchanged.
+        name, model: as above, unchanged.
         loc_ids: ids of `<loc0000>`..`<loc1023>`, one run.
         stop_ids: what ends an answer: `<eos>`, and `<end_of_turn>` where there is one.
 
@@ -212,7 +212,7 @@ class Tokenizer:
 
     @property
     def file_name(self) -> str:
-        """What a file with these contents is called: `tokenizer.model` or `tokenizer.json`."""
+        """The name of a file with these contents: `tokenizer.model` or `tokenizer.json`."""
         return JSON_FILE if self.model.lstrip()[:1] == b"{" else MODEL_FILE
 
     @property
@@ -224,7 +224,7 @@ class Tokenizer:
         """Ids of the text alone. `<eos>` and its like within the text are spelled out."""
         return self._format.encode(text)
 
-    def decode(self, ids: Sequence[int]) -> str:
+    def decode(self, ids: Iterable[int]) -> str:
         """Text of the ids.
 
         `<pad>`, `<bos>`, `<eos>` and `<unk>` say nothing, nor do the padding rows that some
@@ -319,7 +319,6 @@ def check_vocabulary(tokenizer: Tokenizer, vocab_size: int) -> None:
     `<image_soft_token>`: that entry alone may lie beyond the embedding. Padding rows may follow.
 
     Args:
-        tokenizer: the tokenizer.
         vocab_size: rows of the model's embedding.
 
     Raises:

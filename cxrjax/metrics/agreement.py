@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 import scipy.stats
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Num
 
 from cxrjax.metrics.bootstrap import Bootstrap, Estimate, Figure, Resampled, Sums, resample
 
@@ -189,7 +189,7 @@ def krippendorff_alpha(ratings: Float[np.ndarray, "readers items"], level: Level
     return float(krippendorff.alpha(reliability_data=values, level_of_measurement=level))
 
 
-def fleiss_kappa(counts: Float[np.ndarray, "items levels"]) -> float:
+def fleiss_kappa(counts: Num[np.ndarray, "items levels"]) -> float:
     """Fleiss' kappa (Psychological Bulletin 76, 1971) of counts of ratings by level.
 
     Raises:

@@ -7,7 +7,7 @@ an IoU in [0, 1] (how well a box lies).
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Num
 
 BINS = 10
 
@@ -44,7 +44,7 @@ def bin_numbers(
 
 def reliability(
     confidence: Float[np.ndarray, " answers"],
-    outcome: Float[np.ndarray, " answers"],
+    outcome: Num[np.ndarray, " answers"],
     bins: int = BINS,
 ) -> Reliability:
     """The reliability table; without answers, bins without any."""
@@ -63,7 +63,7 @@ def reliability(
 
 
 def expected_calibration_error(
-    n: Float[np.ndarray, " bins *sums"],
+    n: Num[np.ndarray, " bins *sums"],
     confidence: Float[np.ndarray, " bins *sums"],
     outcome: Float[np.ndarray, " bins *sums"],
 ) -> Float[np.ndarray, "*sums"]:
@@ -79,7 +79,7 @@ def expected_calibration_error(
 
 
 def risk_coverage(
-    confidence: Float[np.ndarray, " answers"], right: Float[np.ndarray, " answers"]
+    confidence: Float[np.ndarray, " answers"], right: Num[np.ndarray, " answers"]
 ) -> tuple[Float[np.ndarray, " answers"], Float[np.ndarray, " answers"]]:
     """Share of wrong answers among the k most confident ones, for every k.
 
@@ -97,7 +97,7 @@ def risk_coverage(
 
 
 def area_under_risk_coverage(
-    confidence: Float[np.ndarray, " answers"], right: Float[np.ndarray, " answers"]
+    confidence: Float[np.ndarray, " answers"], right: Num[np.ndarray, " answers"]
 ) -> float:
     """AURC (Geifman et al., ICLR 2019): mean risk over all coverages; NaN without answers."""
     _, risk = risk_coverage(confidence, right)

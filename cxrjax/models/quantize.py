@@ -12,7 +12,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Integer
 
 QUANTIZED_DTYPES = ("int8", "nf4")
 # Rows of an nf4 kernel that share a scale, per output feature (QLoRA's block size: arXiv
@@ -33,19 +33,19 @@ class QuantizedKernel:
         qtype: one of `QUANTIZED_DTYPES`.
     """
 
-    codes: Int[Array, "*stack rows o"]
+    codes: Integer[Array, "*stack rows o"]
     scale: Float[Array, "*stack tiles o"]
     in_features: int = flax.struct.field(pytree_node=False)
     qtype: str = flax.struct.field(pytree_node=False)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the kernel it stands for."""
+        """The shape of the kernel that it stands for."""
         return (*self.codes.shape[:-2], self.in_features, self.codes.shape[-1])
 
     @property
     def ndim(self) -> int:
-        """Of the kernel it stands for."""
+        """The shape of the kernel that it stands for."""
         return len(self.shape)
 
     @property
@@ -74,9 +74,8 @@ def quantize_kernel(kernel: Float[Array, "*stack i o"], qtype: str) -> Quantized
     Off by at most half a step. int8: 1/255 of the largest weight of the output feature. nf4: 0.152
     of the largest weight of the tile (half the gap between the two lowest of its 16 values).
 
-    Args:
-        kernel: any floating dtype; at most one stacking axis.
-        qtype: one of `QUANTIZED_DTYPES`.
+    The kernel has any floating dtype and at most one stacking axis; `qtype` is one of
+    `QUANTIZED_DTYPES`.
     """
     if kernel.ndim > 2:
         return jax.lax.map(lambda one: quantize_kernel(one, qtype), kernel)
@@ -102,10 +101,6 @@ def quantize_params(params: nnx.State, qtype: str) -> nnx.State:
 
     The rest is norms, biases, embeddings of tokens and positions. One kernel at a time, and of a
     stack one layer at a time, so the peak is `params`, what has become of it, and one layer.
-
-    Args:
-        params: state of a model or a part of it; unchanged.
-        qtype: one of `QUANTIZED_DTYPES`.
     """
 
     def convert(path: tuple[Any, ...], leaf: Any) -> Any:

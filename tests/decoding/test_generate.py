@@ -1,6 +1,7 @@
 """The cached loop against the model run anew for every token."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
@@ -140,10 +141,12 @@ def test_several_images_a_row(tiny, share):
         pair, prefix_tokens, prefix_mask, **told
     )
     whole = np.ones_like(answer.tokens, bool)
+    given = map(jnp.asarray, (pair, prefix_tokens, prefix_mask, answer.tokens, whole))
+    shown, told = list(given), jax.tree.map(jnp.asarray, told)
 
     @nnx.jit
     def forced(model):
-        hidden = model(pair, prefix_tokens, prefix_mask, answer.tokens, whole, **told)
+        hidden = model(*shown, **told)
         return jax.nn.log_softmax(model.logits(hidden))
 
     logprobs = np.asarray(forced(case.model))

@@ -46,6 +46,7 @@ def test_a_whole_model_starts_exactly_at_its_base():
         rng.integers(0, 2048, (1, 2, 3)),
         np.ones((1, 2, 3), bool),
     )
+    inputs = tuple(map(jnp.asarray, inputs))
     before = model(*inputs)
     paths = apply_lora(model, LoRAConfig(targets=(r"attn/.*_proj", "projector")), nnx.Rngs(1))
     assert "vision/layers/attn/out_proj" in paths and "projector" in paths

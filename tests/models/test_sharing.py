@@ -57,13 +57,14 @@ def model(share: str, config: VLMConfig = GEMMA3) -> VLM:
 def batch(rng: np.random.Generator) -> dict:
     prefix_length = rng.integers(1, PREFIX + 1, (ROWS, QUESTIONS, 1))
     answer_length = rng.integers(1, ANSWER + 1, (ROWS, QUESTIONS, 1))
-    return {
+    arrays = {
         "images": rng.uniform(-1, 1, (ROWS, 24, 24, 3)).astype(np.float32),
         "prefix_tokens": rng.integers(1030, 1100, (ROWS, QUESTIONS, PREFIX)).astype(np.int32),
         "prefix_mask": np.arange(PREFIX) >= PREFIX - prefix_length,
         "answer_tokens": rng.integers(1030, 1100, (ROWS, QUESTIONS, ANSWER)).astype(np.int32),
         "answer_mask": np.arange(ANSWER) < answer_length,
     }
+    return {name: jnp.asarray(value) for name, value in arrays.items()}
 
 
 def summed_loss_and_gradients(made: VLM, inputs: dict):

@@ -197,9 +197,8 @@ def test_image_tokens_see_the_prompt_only_where_they_are_not_shared():
 
     def context_keys(share, inputs):
         model = _model(share)
-        state = model.prefill(
-            inputs["images"], inputs["prefix_tokens"], inputs["prefix_mask"], max_answer=1
-        )[1]
+        names = ("images", "prefix_tokens", "prefix_mask")
+        state = model.prefill(*(jnp.asarray(inputs[name]) for name in names), max_answer=1)[1]
         return np.asarray(state.layers[-1].context_k)
 
     assert np.abs(context_keys("tower", inputs) - context_keys("tower", other)).max() > 1e-3
@@ -230,7 +229,7 @@ def test_padding_and_empty_slots_change_nothing_and_are_finite():
     "kwargs", [{"remat": "full"}, {"remat": "attention"}, {"remat": "products"}, {"unroll": True}]
 )
 def test_remat_and_unroll_change_neither_values_nor_gradients(kwargs):
-    inputs = _inputs()
+    inputs = jax.tree.map(jnp.asarray, _inputs())
 
     def value_and_grad(model):
         graphdef, state = nnx.split(model)
@@ -289,7 +288,7 @@ def test_leaving_the_padding_out_changes_nothing():
             packed = np.asarray(_hidden(model, inputs, *noise, packed_length=length))
             np.testing.assert_allclose(packed[said], padded[said], atol=1e-5)
     with pytest.raises(ValueError, match="share='image'"):
-        _model("tower")(**inputs, packed_length=longest)
+        _model("tower")(**jax.tree.map(jnp.asarray, inputs), packed_length=longest)
 
 
 def test_loc_delta_is_a_change_of_the_loc_rows_on_both_sides():

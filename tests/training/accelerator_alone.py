@@ -26,7 +26,7 @@ MODULES = (
     "cxrjax.training.step",
     "cxrjax.training.step",
     "cxrjax.decoding.beam",
-    "cxrjax.decoding.cache",
+    "cxrjax.decoding.beam",
     "cxrjax.decoding.generate",
     "cxrjax.decoding.grammar",
     "cxrjax.decoding.strategy",

@@ -73,7 +73,7 @@ def test_a_magnitude_is_whole_on_every_device():
 @pytest.mark.parametrize("dtype", ["int8", "nf4"])
 def test_a_whole_model_trains_and_answers_on_a_quantised_base(small_vlm, random_batch, dtype):
     config = default_config()
-    model, batch = small_vlm(), random_batch()
+    model, batch = small_vlm(), jax.tree.map(jnp.asarray, random_batch())
     targets = ("decoder/.*", "vision/.*", "projector")
     apply_lora(model, LoRAConfig(rank=2, alpha=2.0, targets=targets), nnx.Rngs(1))
     graphdef, trainable, frozen = partition(model, ("/lora/",))

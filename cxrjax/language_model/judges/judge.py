@@ -7,7 +7,7 @@ part of its result, with a category, and counted; the benchmarks say what it is 
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 LOWEST, HIGHEST = 1, 10  # marks
 
@@ -116,6 +116,7 @@ class FactMatch:
     failure: str | None = None
 
 
+@runtime_checkable
 class Judge(Protocol):
     """Rates answers and takes texts apart.
 
