@@ -32,13 +32,13 @@ from cxrjax.errors import UserError
 from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.papers.benchmarks import CLOSED_CLASSES
 from cxrjax.runners import add_runner_flags, answer_all, estimate_run, start_runner, start_sampler
-from cxrjax.runners.seeds import answer_seeds, describe_spread
+from cxrjax.runners.base import answer_seeds, describe_spread
 from cxrjax.runners.systems import describe_systems
 from cxrjax.scoring.run_record import write_prediction_record
 
 
 class _ListSystems(argparse.Action):
-    """As `--help`: prints and ends, whatever else is missing."""
+    """Prints the systems and ends, as `--help` does, whatever else is missing."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, help: str) -> None:
         super().__init__(option_strings, dest, nargs=0, help=help)
