@@ -19,6 +19,7 @@ What holds for every function:
   never a hit. Where two boxes together cover at most `MIN_AREA`, IoU is 0; where the box around
   both does, GIoU equals IoU. Without that limit gradients, which grow as 1/area, would overflow.
 - **NaN in, NaN out**: a diverging model must be seen, not scored 0.
+- **Other shapes are errors**: ValueError where a last axis does not hold four coordinates.
 - **Gradients are finite** for all finite boxes up to coordinates of 1e9 in float32. They vanish
   where the measure itself is flat: IoU of disjoint boxes, and a point within the other box.
 """
@@ -37,17 +38,7 @@ Swapped: TypeAlias = Literal["sort", "empty"]
 
 
 def canonical(boxes: Num[Any, "*batch 4"]) -> Num[Any, "*batch 4"]:
-    """The same boxes with swapped corners sorted, so that x_min <= x_max and y_min <= y_max.
-
-    Args:
-        boxes: xyxy, any unit, NumPy or JAX.
-
-    Returns:
-        Boxes of the same shape and dtype.
-
-    Raises:
-        ValueError: the last axis does not hold four coordinates.
-    """
+    """The same boxes, shape and dtype with x_min <= x_max and y_min <= y_max."""
     xp = _namespace(boxes)
     boxes = xp.asarray(boxes)
     _check_last_axis(boxes)
@@ -55,14 +46,7 @@ def canonical(boxes: Num[Any, "*batch 4"]) -> Num[Any, "*batch 4"]:
 
 
 def area(boxes: Num[Any, "*batch 4"]) -> Float[Any, "*batch"]:
-    """Area of each box, in squared units of its coordinates, never negative.
-
-    Args:
-        boxes: xyxy, any unit, NumPy or JAX; swapped corners are sorted.
-
-    Raises:
-        ValueError: the last axis does not hold four coordinates.
-    """
+    """Area of each box, in squared units of its coordinates, never negative."""
     (boxes,), xp = _prepare(boxes)
     low, high = _corners(boxes, xp)
     return _product(high - low)
@@ -77,9 +61,6 @@ def iou(a: Num[Any, "... 4"], b: Num[Any, "... 4"], swapped: Swapped = "sort") -
 
     Returns:
         IoU in [0, 1], one value a pair. The module's docstring defines degenerate boxes.
-
-    Raises:
-        ValueError: a last axis does not hold four coordinates.
     """
     (a, b), xp = _prepare(a, b)
     intersection, union, _ = _areas(a, b, xp, swapped)
@@ -100,9 +81,6 @@ def giou(
 
     Returns:
         GIoU in [-1, 1], never above IoU. The module's docstring defines degenerate boxes.
-
-    Raises:
-        ValueError: a last axis does not hold four coordinates.
     """
     (a, b), xp = _prepare(a, b)
     intersection, union, hull = _areas(a, b, xp, swapped)

@@ -132,7 +132,7 @@ def writing(out: Path) -> Iterator[None]:
 
 
 def package_versions(packages: Iterable[str]) -> dict[str, str]:
-    """Of Python and of the packages."""
+    """The versions of Python and of the packages."""
     return {
         "python": platform.python_version(),
         **{name: importlib.metadata.version(name) for name in packages},

@@ -73,7 +73,7 @@ class Fused(_Strict):
 
 
 class GeneratorInfo(_Strict):
-    """What wrote the question and its answer."""
+    """The writer of the question and its answer."""
 
     name: str
     version: str

@@ -42,7 +42,7 @@ def _texts(tokenizer: Tokenizer, texts: Iterable[str]) -> Part:
 
 
 def _around_boxes(tokenizer: Tokenizer, text: str) -> list[Tokens]:
-    """What stands before, between and after the boxes of a text; `_BOX` stands for one."""
+    """The text before, between and after boxes; `_BOX` stands for one."""
     pieces: list[list[int]] = [[]]
     for token in tokenizer.encode(text):
         if token == tokenizer.loc_ids[0]:

@@ -10,8 +10,7 @@ from flax import nnx
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, Key, UInt
 
-from cxrjax.decoding.beam import beam_search
-from cxrjax.decoding.cache import repeat_questions, spread_cache
+from cxrjax.decoding.beam import beam_search, repeat_questions, spread_cache
 from cxrjax.decoding.grammar import (
     Grammar,
     GrammarState,
@@ -73,7 +72,7 @@ def generate(
 ) -> Generation:
     """An answer to every question. Traceable, with `strategy` and `mesh` static.
 
-    Image and prompts are read once, whatever the number of beams or samples; cache.py says what of
+    Image and prompts are read once, whatever the number of beams or samples; beam.py says what of
     the cache is copied for them. Empty questions (no prefix token) are done from the start.
 
     Args:
@@ -175,7 +174,7 @@ def _one_by_one(
 
 
 def _best_of(answers: Generation, count: int, strategy: Strategy) -> Generation:
-    """Of each question's `count` candidates the one with the best log-probability."""
+    """The candidate with the best log-probability among each question's `count`."""
     if count == 1:
         return answers
     tokens, logprobs = (part.reshape(part.shape[0], -1, count, part.shape[-1]) for part in answers)

@@ -90,7 +90,7 @@ class Grammar(NamedTuple):
 
 
 class TokenVocabulary(NamedTuple):
-    """What the automaton has to know of token ids.
+    """The token ids that the automaton has to know.
 
     Attributes:
         size: V.
@@ -104,7 +104,7 @@ class TokenVocabulary(NamedTuple):
 
 
 class GrammarState(NamedTuple):
-    """Where an answer stands.
+    """The automaton's state for each answer.
 
     Attributes:
         node: state of the automaton.
@@ -254,7 +254,7 @@ def allowed_tokens(
     remaining: Int[Array, ""] | int,
     vocabulary: TokenVocabulary,
 ) -> Bool[Array, "*batch V"]:
-    """Which tokens may come next; traceable.
+    """The tokens that may come next; traceable.
 
     Args:
         remaining: slots of the answer after this token. What could not be brought to an end in

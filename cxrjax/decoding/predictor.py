@@ -21,7 +21,7 @@ from cxrjax.records import QARecord
 
 
 class TokenAnswer(NamedTuple):
-    """What a model wrote in answer to a question.
+    """A model's answer to a question, in tokens.
 
     Attributes:
         tokens: ids, the one that ends the answer included, then zeros, [A].
@@ -166,7 +166,7 @@ def prediction(
 def box_scores(
     tokens: Sequence[int] | np.ndarray, logprobs: np.ndarray, tokenizer: Tokenizer
 ) -> list[float]:
-    """How sure the model is of each box, in order.
+    """The model's confidence in each box, in order.
 
     The geometric mean of the probabilities of its four location tokens, times the least of those
     of the words before it: there it was decided that there is a box, and another one. (The product

@@ -6,17 +6,137 @@ this does nothing.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import re
+import socket
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from cxrjax.distributed.roll_call import roll_call
 from cxrjax.errors import UserError
+
+# How long a connection may take to say who it is, and how often a process knocks.
+_SECONDS_TO_REPORT = 5.0
+_SECONDS_BETWEEN_TRIES = 0.2
+
+
+def roll_call(address: str, process: int, count: int, timeout: float) -> None:
+    """Returns in every process when all have come.
+
+    Args:
+        address: HOST:PORT of process 0; the port is free.
+        process: this one, 0 to count - 1.
+        timeout: seconds that process 0 waits for the others, and each of them for process 0.
+
+    Raises:
+        UserError: in every process that has come: which ones have not. Or an address that is none,
+            or whose port is taken.
+    """
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdigit() or not 0 < int(port) < 2**16:
+        raise UserError(
+            f"coordinator address {address!r}: expected HOST:PORT, the port from 1 to {2**16 - 1}"
+        )
+    if count == 1:
+        return
+    if process == 0:
+        _call(int(port), count, timeout)
+    else:
+        _report(host.strip("[]"), int(port), process, count, timeout)
+
+
+def _call(port: int, count: int, timeout: float) -> None:
+    """Process 0: waits for the others and tells them how it went."""
+    deadline = time.monotonic() + timeout
+    present: dict[int, socket.socket] = {}
+    problem = None
+    with contextlib.ExitStack() as connections, _listen(port) as server:
+        while len(present) < count - 1 and problem is None:
+            server.settimeout(max(0.01, deadline - time.monotonic()))
+            try:
+                connection = connections.enter_context(server.accept()[0])
+            except TimeoutError:
+                missing = sorted(set(range(1, count)) - present.keys())
+                problem = (
+                    f"{_processes(missing)} of {count} did not start within {timeout:g} s; see "
+                    "what they have written, or wait longer (--start_timeout)"
+                )
+                break
+            report = _read(connection, _SECONDS_TO_REPORT)
+            if report is None:  # a stranger
+                continue
+            process, their_count = report.get("process"), report.get("count")
+            if their_count != count or not isinstance(process, int) or not 0 < process < count:
+                problem = (
+                    f"a process came as {process} of {their_count} to a run of {count}; give all "
+                    "of them the same number of processes, and each run a port of its own"
+                )
+            elif process in present:
+                problem = f"process {process} came twice; give every process its own number"
+            else:
+                present[process] = connection
+        for connection in present.values():
+            with contextlib.suppress(OSError):
+                connection.sendall(json.dumps({"problem": problem}).encode() + b"\n")
+    if problem is not None:
+        raise UserError(problem)
+
+
+def _report(host: str, port: int, process: int, count: int, timeout: float) -> None:
+    """Any other process: tells process 0 that it is there and waits to hear of the rest."""
+    message = json.dumps({"process": process, "count": count}).encode() + b"\n"
+    deadline = time.monotonic() + timeout
+    while True:
+        with contextlib.suppress(OSError), socket.create_connection((host, port), 5.0) as call:
+            call.sendall(message)
+            # Process 0 may have started just now, and waits its whole time for the others.
+            answer = _read(call, timeout + _SECONDS_TO_REPORT)
+            if answer is not None and "problem" in answer:
+                if answer["problem"] is not None:
+                    raise UserError(str(answer["problem"]))
+                return
+        if time.monotonic() > deadline:
+            raise UserError(
+                f"process 0 of {count} did not answer at {host}:{port} within {timeout:g} s; see "
+                "what it has written, and whether the address can be reached from here"
+            )
+        time.sleep(_SECONDS_BETWEEN_TRIES)
+
+
+def _listen(port: int) -> socket.socket:
+    try:
+        if socket.has_dualstack_ipv6():
+            return socket.create_server(
+                ("", port), family=socket.AF_INET6, backlog=1024, dualstack_ipv6=True
+            )
+        return socket.create_server(("", port), backlog=1024)
+    except OSError as error:
+        raise UserError(f"coordinator port {port}: {error.strerror}; choose another") from None
+
+
+def _read(connection: socket.socket, timeout: float) -> dict[str, object] | None:
+    """A line of JSON; None where no such line comes."""
+    connection.settimeout(timeout)
+    try:
+        with connection.makefile("rb") as stream:
+            content = json.loads(stream.readline(1000))
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
+def _processes(numbers: list[int]) -> str:
+    """`process 3`, or `processes 1, 3 and 300 more`."""
+    if len(numbers) == 1:
+        return f"process {numbers[0]}"
+    more = f" and {len(numbers) - 8} more" if len(numbers) > 8 else ""
+    return f"processes {', '.join(map(str, numbers[:8]))}{more}"
+
 
 ADDRESS, COUNT, INDEX = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
 # Variables of launchers that say how many tasks they have started.
@@ -100,21 +220,21 @@ def initialize(flags: argparse.Namespace, environment: Mapping[str, str] = os.en
 
 
 def alone() -> bool:
-    """Whether there is one process."""
+    """Says whether there is one process."""
     import jax  # not at the top: --help stays quick
 
     return jax.process_count() == 1
 
 
 def is_first() -> bool:
-    """Whether this process is the one that writes and talks."""
+    """Says whether this process is the one that writes and talks."""
     import jax  # not at the top: --help stays quick
 
     return jax.process_index() == 0
 
 
 def gather(value: Any) -> list[Any]:
-    """What each process gives, in their order, in all of them. Called by all at the same time.
+    """Returns each process's value, in their order, in all of them. Called by all at the same time.
 
     Args:
         value: fit for JSON.
@@ -133,7 +253,7 @@ def gather(value: Any) -> list[Any]:
 
 
 def from_first(value: Any) -> Any:
-    """What the first process gives, in all of them; fit for JSON. Called by all."""
+    """Returns the first process's value, fit for JSON, in all of them. Called by all."""
     return gather(value if is_first() else None)[0]
 
 
@@ -146,7 +266,7 @@ def wait_for_all(name: str) -> None:
 
 
 def check_same(values: Mapping[str, Any]) -> None:
-    """Whether all processes have read the same.
+    """Refuses processes that have not all read the same.
 
     Args:
         values: by what they are, such as hashes; fit for JSON.
@@ -165,7 +285,7 @@ def check_same(values: Mapping[str, Any]) -> None:
 
 
 def check_shared(directory: Path) -> None:
-    """Whether a directory is the same one for all processes.
+    """Refuses a directory that is not the same one for all processes.
 
     Raises:
         UserError: in all of them; names those that do not see what the first has written.

@@ -119,12 +119,12 @@ def batch_shards(mesh: Mesh | AbstractMesh) -> int:
 
 
 def holds_whole_copies(mesh: Mesh) -> bool:
-    """Whether every device has all parameters, and the mesh splits batches alone."""
+    """Says whether every device has all parameters, so that the mesh splits batches alone."""
     return mesh.shape["fsdp"] == mesh.shape["tensor"] == 1
 
 
 def cache_sharding(mesh: Mesh, kv_heads: int) -> NamedSharding:
-    """Of a key-value cache [B, K, ...]: rows as the batch, heads over tensor where it divides them.
+    """The sharding of a key-value cache [B, K, ...]: rows as the batch, heads over tensor.
 
     Where it does not, as with PaliGemma's one head, each device of a tensor group has all heads.
     """

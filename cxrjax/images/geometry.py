@@ -66,11 +66,6 @@ def resize(
     """The whole image at another size, antialiased; the aspect ratio is not kept.
 
     The geometry is always `IDENTITY`: squeezed or not, every fraction stays what it was.
-
-    Args:
-        image: uint8 [h, w] or [h, w, 3].
-        height: rows wanted, pixels.
-        width: columns wanted, pixels.
     """
     from PIL import Image  # here, since those who map boxes alone may be without Pillow
 
@@ -80,7 +75,7 @@ def resize(
 
 
 def is_resize(size: tuple[int, int], original: tuple[int, int]) -> bool:
-    """Whether an image of this (height, width) can be the original resized in proportion.
+    """Says whether an image of this (height, width) can be the original resized in proportion.
 
     Each side may be off by less than a pixel, as rounding leaves it. Boxes as fractions of the
     original then fit the copy; they would not fit one that was cropped, padded or squeezed.
@@ -106,13 +101,7 @@ def letterbox_geometry(height: int, width: int, out_height: int, out_width: int)
 def letterbox(
     image: UInt8[np.ndarray, "h w *channels"], out_height: int, out_width: int
 ) -> tuple[UInt8[np.ndarray, "out_height out_width *channels"], Geometry]:
-    """The image as large as it fits with its aspect ratio kept, centred on black, as air is.
-
-    Args:
-        image: uint8 [h, w] or [h, w, 3].
-        out_height: rows wanted, pixels.
-        out_width: columns wanted, pixels.
-    """
+    """The image as large as it fits with its aspect ratio kept, centred on black, as air is."""
     height, width = image.shape[:2]
     new_height, new_width = _fit(height, width, out_height, out_width)
     top, left = (out_height - new_height) // 2, (out_width - new_width) // 2

@@ -22,7 +22,7 @@ ArrayLike: TypeAlias = Array | np.ndarray
 
 @struct.dataclass
 class DigitTokens:
-    """Where boxes are written in digits: D digits at most in a coordinate.
+    """The digits of boxes that are written in digits: D at most in a coordinate.
 
     coordinate = (sum of place_weights * digits) * scale + offset
 

@@ -38,7 +38,7 @@ class FeatureCache:
     dtype: str
 
     def file_of(self, image_path: AnyFile) -> Path:
-        """Where the features of an image are or belong.
+        """The file that holds, or will hold, an image's features.
 
         Raises:
             ImageError: the image cannot be read.
@@ -136,7 +136,7 @@ class ImageCache:
         return prepared
 
     def _file_of(self, image: AnyFile) -> Path:
-        """Where an image belongs, by its file's path, size and time of change.
+        """The place of an image, by its file's path, size and time of change.
 
         The content of a file within another one stands for these: it has been read already.
         """

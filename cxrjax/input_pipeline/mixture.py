@@ -96,7 +96,7 @@ class Mixture:
         return self._starts[-1]
 
     def source_of(self, row: int) -> int:
-        """Which of the sources the row is of."""
+        """The number of the source that the row is of."""
         return bisect.bisect_right(self._starts, row) - 1
 
     def __getitem__(self, row: int) -> ImageQuestions:
@@ -122,7 +122,7 @@ class Mixture:
 def shares(
     rows: Sequence[int], weights: Mapping[str, float | None], temperature: float = 1.0
 ) -> Float[np.ndarray, " sources"]:
-    """Of each source, which part of a run's rows; they sum to 1 (the module tells the formula).
+    """Each source's share of a run's rows; they sum to 1 (the module tells the formula).
 
     Args:
         rows: of each source.
@@ -157,7 +157,7 @@ def shares(
 
 
 def one_box_route(route: str, codecs: Mapping[str, str]) -> BoxRoute:
-    """How the loss reaches the boxes of all sources.
+    """The route by which the loss reaches the boxes of all sources.
 
     Args:
         route: one of `coordinates.BOX_ROUTES`.

@@ -159,7 +159,7 @@ class ShardedSource:
         (folder / "counts.json").write_text(json.dumps(counts), encoding="utf-8")
 
     def _drawn_of_shards(self, rng: np.random.Generator) -> np.ndarray | None:
-        """How many of each shard's questions are drawn; None where all are taken."""
+        """The number of questions to draw from each shard; None where all are taken."""
         if self._sample is None:
             return None
         tables = map(self._table, self._shards)
@@ -209,7 +209,7 @@ class ShardedSource:
         return self._chosen
 
     def image_of(self, record: QARecord) -> Path:
-        """Where the record's image is, whether it is there or not."""
+        """The place of the record's image, whether it is there or not."""
         return self.image_root / record.image_path
 
     def record(self, index: int) -> QARecord:
@@ -288,7 +288,7 @@ def _valid(column: pa.ChunkedArray) -> np.ndarray:
 
 
 def _element_starts(images: np.ndarray, questions_per_image: int) -> np.ndarray:
-    """Where elements begin: at every new image, and after so many questions of one.
+    """The beginnings of elements: at every new image, and after so many questions of one.
 
     Args:
         images: [n] number of the image of each chosen question; those of one stand together.

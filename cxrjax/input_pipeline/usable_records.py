@@ -23,7 +23,7 @@ _NO_BOX = ("no_box", "refusal")
 
 
 class RecordCheck(NamedTuple):
-    """What a check found.
+    """The findings of a check.
 
     Attributes:
         quality: every record set aside, with the first reason that applies; `to_json()` is the

@@ -40,7 +40,7 @@ class BatchShape:
 
 @dataclasses.dataclass(frozen=True)
 class Flops:
-    """Of one step.
+    """The floating-point operations of one step.
 
     Attributes:
         forward, backward: what the model needs; MFU counts these.

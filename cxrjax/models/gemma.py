@@ -34,7 +34,7 @@ class LayerCache(NamedTuple):
 
 
 class DecodeMasks(NamedTuple):
-    """What the newest token of each question sees of the cache.
+    """Masks of the cache that the newest token of each question sees.
 
     Attributes:
         context: [B, Q, 1, C]; None: all of it.

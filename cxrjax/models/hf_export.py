@@ -27,10 +27,7 @@ _NAMES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16", "int64": "I64"
 class LazyTensor(NamedTuple):
     """A tensor that is made when it is written.
 
-    Attributes:
-        name: in the file.
-        shape, dtype: of what `make` returns.
-        make: returns it, contiguous.
+    `shape` and `dtype` are those of what `make` returns, contiguous.
     """
 
     name: str

@@ -46,14 +46,7 @@ ShardingOf = Callable[[str, tuple[int, ...]], jax.sharding.Sharding]
 
 
 class StoredTensor(NamedTuple):
-    """Where a tensor stands.
-
-    Attributes:
-        name: in the file.
-        path: of the file.
-        dtype: numpy's name for it.
-        shape: of the whole tensor.
-    """
+    """A tensor's place in a file; `dtype` is NumPy's name for its type."""
 
     name: str
     path: Path
@@ -252,14 +245,9 @@ def parameters_of_stream(
     dtype: str = "float32",
     where: str = "checkpoint",
 ) -> dict[str, jax.Array]:
-    """As `read_parameters`, of whole tensors in any order, as a GGUF file gives them.
+    """Reads as `read_parameters`, from whole tensors in any order, as a GGUF file gives them.
 
-    Args:
-        tensors: (name in Hugging Face's manner, array), in memory of their own.
-        dtype, where: as there.
-
-    Raises:
-        UserError: as there.
+    `tensors` are (name in Hugging Face's manner, array), in memory of their own.
     """
     shapes = parameter_shapes(abstract_vlm(config))
     places = {
@@ -314,7 +302,7 @@ def shortened(names: Sequence[str]) -> str:
 
 
 def _check_names(found: Iterable[str], config: VLMConfig, where: str) -> None:
-    """Whether the tensors are exactly those that the model has places for."""
+    """Refuses tensors that are not exactly those that the model has places for."""
     wanted = {name for rule in tensor_rules(config) for name in rule.names(config)}
     found = set(found) - {_LM_HEAD}
     unused, missing = sorted(found - wanted), sorted(wanted - found)

@@ -53,7 +53,7 @@ def canonical_name(name: str) -> str:
 
 
 def found_prefixes(names: Iterable[str]) -> dict[str, str]:
-    """How a checkpoint calls each part: `{"text.": "language_model.model.", ...}`."""
+    """A checkpoint's name for each part: `{"text.": "language_model.model.", ...}`."""
     prefixes: dict[str, str] = {}
     for name in names:
         for pattern, part in _PARTS:
@@ -65,12 +65,12 @@ def found_prefixes(names: Iterable[str]) -> dict[str, str]:
 
 
 def published_prefixes(config: VLMConfig) -> dict[str, str]:
-    """As `found_prefixes`, of a checkpoint as models of this kind are published."""
+    """The prefixes of a checkpoint as models of this kind are published; see `found_prefixes`."""
     return {"text.": "model."} if config.vision is None else dict(_PUBLISHED)
 
 
 def module_prefixes(config: VLMConfig) -> dict[str, str]:
-    """As `found_prefixes`, of the modules of transformers 5, which PEFT's adapters name."""
+    """The prefixes of transformers 5's modules, as PEFT's adapters have them (`found_prefixes`)."""
     return {"text.": "model."} if config.vision is None else dict(_MODULES)
 
 
@@ -82,7 +82,7 @@ def with_prefix(canonical: str, prefixes: Mapping[str, str]) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class TensorRule:
-    """Where one of our parameters comes from.
+    """The source of one of our parameters.
 
     Attributes:
         path: ours, '/'-joined; stacked layers have the depth as leading axis.
@@ -107,12 +107,7 @@ class TensorRule:
         return [self.name.format(layer=layer) for layer in range(layers.depth)]
 
     def their_shape(self, shape: tuple[int, ...], patch_size: int) -> tuple[int, ...]:
-        """Shape of one of its tensors in a checkpoint.
-
-        Args:
-            shape: ours, of all layers where they are stacked.
-            patch_size: of the vision tower; only asked for where patches are cut.
-        """
+        """Shape of one of its tensors in a checkpoint, from ours, of all layers where stacked."""
         shape = shape[1:] if self.stacked else shape
         if self.transform == "transposed":
             return shape[::-1]
@@ -273,11 +268,7 @@ def _vlm_config(
 
 
 def check_architecture(model_type: Any, where: str) -> None:
-    """Whether we have a model of this kind.
-
-    Raises:
-        UserError: we have not.
-    """
+    """Raises UserError for a kind of model that we do not have."""
     if model_type not in ARCHITECTURES:
         raise UserError(
             f"{where}: model_type is {model_type!r}, expected one of {', '.join(ARCHITECTURES)}"

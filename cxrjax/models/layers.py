@@ -190,7 +190,7 @@ REMAT = ("none", *_REMAT_POLICIES)
 
 
 def recomputes(remat: str) -> bool:
-    """Whether a policy has matrix products done again in the backward pass."""
+    """Says whether a policy has matrix products done again in the backward pass."""
     return remat in ("attention", "full")
 
 

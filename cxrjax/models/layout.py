@@ -73,7 +73,7 @@ class Context(NamedTuple):
         return jnp.maximum(jnp.cumsum(self.mask, axis=1, dtype=jnp.int32) - 1, 0)
 
     def length(self) -> Int[Array, "B 1"] | int:
-        """How many tokens are there in each row."""
+        """The number of tokens in each row."""
         if self.mask is None:
             return self.num_tokens
         return jnp.sum(self.mask, axis=1, keepdims=True, dtype=jnp.int32)
@@ -163,7 +163,7 @@ def _windowed(
     *,
     causal: bool,
 ) -> tuple[Visibility, Visibility]:
-    """What local layers see, and `seen` again with a mask wherever those have one.
+    """The visibility in local layers, and `seen` again with a mask wherever those have one.
 
     A token sees those less than `window` before it. Where prefix attention is full, image and
     prompt see all of each other all the same, as transformers has it for PaliGemma 2.

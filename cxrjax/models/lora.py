@@ -126,7 +126,7 @@ def column_norms(kernel: Float[Array, "*stack i o"]) -> Float[Array, "*stack o"]
 
 
 def folding_pays(tokens: int, in_features: int, out_features: int) -> bool:
-    """Whether `x @ (kernel + scale * a @ b)` is cheaper than the branch beside `x @ kernel`.
+    """Says whether `x @ (kernel + scale * a @ b)` is cheaper than the branch beside `x @ kernel`.
 
     Multiplications, forward and backward, beyond those of the kernel alone, with tokens T, rank r
     and features i and o:
@@ -241,7 +241,7 @@ def _matches(rule: str, path: str) -> bool:
 def _values(
     name: str, pattern: Mapping[str, Any], default: Any, paths: list[str]
 ) -> dict[str, Any]:
-    """What a pattern gives each path, else the default."""
+    """Each path's value by the patterns, else the default."""
     for rule in pattern:
         if not any(_matches(rule, path) for path in paths):
             raise UserError(
@@ -256,8 +256,7 @@ def _values(
 def parse_pattern(entries: Sequence[str], key: str) -> dict[str, Any]:
     """`{"vision/.*": 8}` of `("vision/.*=8",)`, as a configuration writes a pattern.
 
-    Args:
-        key: the configuration's, for the message; one that holds "rank" wants whole numbers.
+    A `key` of the configuration that holds "rank" wants whole numbers.
 
     Raises:
         UserError: an entry that isn't a rule, '=' and a number above 0.

@@ -52,6 +52,6 @@ def partition(model: nnx.Module, rules: Sequence[str]) -> tuple[Any, nnx.State, 
 
 
 def count_parameters(state: Any) -> int:
-    """How many numbers a pytree of arrays or shapes holds; weights of a quantised kernel."""
+    """Counts the numbers in a pytree of arrays or shapes; weights of a quantised kernel."""
     leaves = jax.tree.leaves(state, is_leaf=lambda leaf: isinstance(leaf, QuantizedKernel))
     return sum(int(leaf.size) for leaf in leaves)

@@ -191,7 +191,7 @@ def read_peft(directory: str | Path, config: VLMConfig) -> PeftAdapter:
 
 
 def adapter_parameters(model: VLM, adapter: PeftAdapter) -> dict[str, np.ndarray]:
-    """What `adapter` trains, by parameter path, as a model with its adapters holds it.
+    """The parameters of `adapter` by path, as a model with its adapters holds them.
 
     Args:
         model: the base, for the `<loc>` rows that the difference is taken to.
@@ -217,7 +217,7 @@ def _kind_of_all(loras: Mapping[str, LoRA]) -> tuple[float, bool]:
 
 
 def _module_names(path: str, config: VLMConfig) -> list[str]:
-    """What transformers calls a linear map of ours: one module, or one a layer."""
+    """Transformers' names for a linear map of ours: one module, or one a layer."""
     rule = next(rule for rule in tensor_rules(config) if rule.path == f"{path}/kernel")
     if not rule.name.endswith(".weight") or rule.transform != "transposed":
         raise UserError(f"{path} has an adapter, and in Hugging Face's model it is no linear map")
@@ -375,7 +375,7 @@ def _lora_config(
 
 
 def _by_pattern(pattern: Mapping[str, Any] | None, module: str, default: Any) -> Any:
-    """As PEFT looks a module up: the first key that matches from some dot to the end."""
+    """Looks a module up as PEFT does: the first key that matches from some dot to the end."""
     for key, value in (pattern or {}).items():
         try:
             found = re.match(rf"(.*\.)?({key})$", module)

@@ -50,7 +50,7 @@ def resolve_attention(choice: str, platform: str) -> AttentionKind:
 
 @dataclasses.dataclass(frozen=True)
 class VisibilityRule:
-    """Who sees whom in [context | question 0 | question 1 ...], by slot.
+    """The visibility between slots of [context | question 0 | question 1 ...].
 
     What `Visibility` (layout.py) says by masks. A slot always sees itself, so that no softmax is
     over nothing; padding sees padding alone, by segment ids.
@@ -81,7 +81,7 @@ class VisibilityRule:
         return self.num_context + self.num_questions * self.num_slots
 
     def __call__(self, query: Any, key: Any) -> Any:
-        """Whether slots see slots: integers in, booleans out, of NumPy or within a kernel."""
+        """Says which slots see which: integers in, booleans out, of NumPy or within a kernel."""
         starts = [self.num_context + i * self.num_slots for i in range(1, self.num_questions)]
 
         def question(slot: Any) -> Any:
@@ -117,7 +117,7 @@ class VisibilityRule:
 
 
 class SplashLayout(NamedTuple):
-    """What the kernels need to know of a sequence.
+    """The facts of a sequence that the kernels need.
 
     Attributes:
         rule: in global layers.

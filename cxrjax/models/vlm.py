@@ -19,7 +19,7 @@ ShareMode = Literal["tower", "image"]
 
 
 class DecodeState(NamedTuple):
-    """What a decode step needs of the tokens before it.
+    """The state of the tokens before a decode step.
 
     In `share="tower"` every question is a row of its own: B stands for B * Q and Q for 1.
     """
@@ -114,7 +114,7 @@ class VLM(nnx.Module):
     def image_features(
         self, images: Array, dropout: TokenDropout | None = None
     ) -> Float[Array, "B N V"]:
-        """What the projector is given: the tower's features, averaged over squares if pooled.
+        """The projector's input: the tower's features, averaged over squares if pooled.
 
         Args:
             images: uint8, or floats in [-1, 1], [B, H, W, 3].
@@ -282,7 +282,7 @@ class VLM(nnx.Module):
     def _decode_masks(
         self, state: DecodeState, step: Int[Array, ""]
     ) -> tuple[DecodeMasks, DecodeMasks]:
-        """What the newest tokens see in global layers, and in those with a sliding window."""
+        """The masks of the newest tokens in global layers, and in those with a sliding window."""
         cache = state.layers[0]
         num_context, num_prefix, num_answer = (
             y.shape[-2] for y in (cache.context_k, cache.prefix_k, cache.answer_k)
@@ -411,7 +411,7 @@ def _one_question_a_row(
 
 
 def pack(mask: Bool[Array, "B Q L"], packed_length: int) -> Int[Array, "B T"]:
-    """Which slots, counted through all questions of a row, the packed tokens come from.
+    """The slots, counted through all questions of a row, that the packed tokens come from.
 
     The valid ones in order, then padding. No row may have more valid slots than `packed_length`.
     """

@@ -74,7 +74,7 @@ class Usable:
 
 @dataclasses.dataclass(frozen=True)
 class RecordsCheck:
-    """What a file is worth under a configuration.
+    """The usable records and the problems of a file under a configuration.
 
     Attributes:
         examined: lines with something in them.
@@ -143,7 +143,7 @@ def check_file(
 
 
 def notation_of(source: Path) -> str | None:
-    """How the answers of a records file write boxes, a key of `cxrjax.codecs.CODECS`.
+    """The codec in which a records file's answers write boxes, a key of `cxrjax.codecs.CODECS`.
 
     None where the file cannot be read, or its data sets differ in it: `check_file` says the rest.
     """
@@ -265,7 +265,7 @@ def write_page(check: RecordsCheck, out: Path, count: int, seed: int = 0) -> Pat
 
 
 def model_view(usable: Usable, encoder: QuestionEncoder) -> dict[str, Any]:
-    """What the template shows of a record: nothing of text and boxes that is not in the tokens.
+    """The template's view of a record: nothing of text and boxes that is not in the tokens.
 
     `boxes` are read from the decoded target, `record_boxes` are where the record has them; both as
     fractions of the model's input. `lowest_iou` compares them pairwise, None where they are not

@@ -13,8 +13,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import jinja2
-
 from cxrjax import cli
 from cxrjax.cli import command_parser
 from cxrjax.errors import UserError
@@ -34,6 +32,7 @@ from cxrjax.papers.sources.report import (
 from cxrjax.records import QARecord, read_records
 from cxrjax.records_io.builder import records_files
 from cxrjax.records_io.quality import QualityLog
+from cxrjax.scoring.text_tables import template
 
 TEMPLATE = "study_page.html.j2"
 
@@ -68,14 +67,7 @@ def write_page(
             if key in drawn:
                 graph, questions = native.read(key) if native else (None, None)
                 sections.append(_section(study, graph, questions, asked.get(study.study_id, [])))
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    page = environment.get_template(TEMPLATE).render(
+    page = template(str(__package__), TEMPLATE).render(
         studies=sections, source=source.name, of=len(keys), seed=seed
     )
     with writing(out):
@@ -114,7 +106,7 @@ def _section(
     questions: StudyQuestions | None,
     asked: list[QARecord],
 ) -> dict[str, Any]:
-    """What the template shows of a study."""
+    """The template's view of a study."""
     return {
         "id": study.study_id,
         "views": ", ".join(image.view for image in study.images if image.view),

@@ -118,8 +118,7 @@ def _from_json(check: dict[str, Any]) -> ImageCheck:
 
 def _check(path: Path) -> ImageCheck:
     # Not at the top: pydicom takes long, and --help needs none.
-    from cxrjax.images.audit import audit_image
-    from cxrjax.images.decode import audit_header, image_size, read_image
+    from cxrjax.images.decode import audit_header, audit_image, image_size, read_image
 
     if not path.is_file():
         return ImageCheck(None, "missing_image", f"{path} is not there")

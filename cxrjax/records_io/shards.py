@@ -1,4 +1,4 @@
-"""Questions in ArrayRecord files, each beside a table of what one may choose questions by.
+"""ArrayRecord files of questions, each with a Parquet table to choose questions by.
 
 records/<split>-00003-of-00064.array_record   an element a question: its record as a line of JSON
 records/<split>-00003-of-00064.parquet        a row a question in the same order, with `COLUMNS`

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from cxrjax.codecs import CODECS, Codec
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.sources import RecordSource
-from cxrjax.records import RECORD_CODECS, QARecord, read_records
+from cxrjax.records import RECORD_CODECS, QARecord, ReaderBox, read_records
 from cxrjax.runners.base import Answer, Line
 
 # A question that begins like this is answered by yes or no, in every language that is asked here.
@@ -22,7 +22,7 @@ _CLOSED_TYPES = ("closed_ended", "Yes_No", "Is_there")
 
 
 def is_closed(record: QARecord) -> bool:
-    """Whether the answer to a question is yes or no."""
+    """Says whether the answer to a question is yes or no."""
     return record.question_type in _CLOSED_TYPES or bool(_CLOSED.match(record.question.strip()))
 
 
@@ -130,9 +130,6 @@ class Majority:
     (`mean_boxes`) of all who gave it. A finding that training does not have is answered as its type
     of question is, a type that it does not have as all questions are.
 
-    Args:
-        records: training records with answers; those with boxes with image sizes.
-
     Raises:
         UserError: no record has an answer, or one with boxes has no image size.
     """
@@ -170,7 +167,7 @@ class Majority:
 
 
 def _groups(record: QARecord) -> list[_Group]:
-    """From the narrowest to all questions."""
+    """The groups of a question, from the narrowest to all questions."""
     kind, finding = record.question_type, record.finding
     return list(dict.fromkeys([(kind, finding), (kind, None), (None, None)]))
 
@@ -214,14 +211,11 @@ def start_prior_box(train: Path) -> Answer:
 
 
 class PriorBox:
-    """What the training answers say on average.
+    """The training answers' mean boxes.
 
     Questions about one finding share an answer: the most frequent number of boxes in the training
     answers about it (none, where it is mostly absent), each the mean, as fractions of the image, of
     the boxes at its place from left to right.
-
-    Args:
-        records: training records with answers and image sizes.
 
     Raises:
         UserError: no record, or one without an image size.
@@ -295,3 +289,73 @@ def draw_subset(options: Sequence[str], drawn: random.Random) -> list[str]:
     """Some of the options, in order, at least one; every such set is equally likely."""
     chosen = drawn.randrange(1, 2 ** len(options))
     return [option for place, option in enumerate(options) if chosen >> place & 1]
+
+
+_NOTHING = np.zeros((0, 4))
+
+
+def start_reader(records: Path, rad_id: str) -> Answer:
+    """The reader, as the records of the same images have them.
+
+    Raises:
+        UserError: the records cannot be read, or this reader read none of their images.
+    """
+    marks = reader_marks(read_records(records), rad_id, str(records))
+
+    def answer(questions: RecordSource) -> Iterator[Line]:
+        for _, record in questions.records():
+            yield reader_line(record, marks.get(record.image_id))
+
+    return answer
+
+
+def reader_marks(
+    records: Iterable[QARecord], rad_id: str, source: str
+) -> dict[str, list[tuple[str, np.ndarray]]]:
+    """Image id -> (class, box as fractions [4]) of what this reader marked there.
+
+    Raises:
+        UserError: no record has such a reader, or one has no image size.
+    """
+    marks: dict[str, list[tuple[str, np.ndarray]]] = {}
+    others: set[str] = set()
+    for record in records:
+        readers: Mapping[str, list[ReaderBox]] = record.readers or {}
+        others.update(readers)
+        if rad_id not in readers or record.image_id in marks:
+            continue
+        if record.image_hw is None:
+            raise UserError(f"question {record.question_id}: image_hw is null; join the sizes")
+        height, width = record.image_hw
+        marks[record.image_id] = [
+            (mark.label, np.asarray(mark.box) / [width, height, width, height])
+            for mark in readers[rad_id]
+        ]
+    if not marks:
+        raise UserError(
+            f"{source}: no image was read by {rad_id!r}; expected one of {sorted(others)}"
+            if others
+            else f"{source}: its records have no readers; expected some with `readers`"
+        )
+    return marks
+
+
+def reader_line(record: QARecord, marks: list[tuple[str, np.ndarray]] | None) -> Line:
+    """The reader's answer to a question; `marks` is None where they did not read the image.
+
+    Of a question that names a finding, whether they marked it and where; of any other, all that
+    they marked.
+    """
+    if marks is None:
+        return prediction_line(record, "", _NOTHING, parse="not_read")
+    finding = record.finding
+    shown = [(label, box) for label, box in marks if finding in (None, label)]
+    labels: list[str | None] = [label for label, _ in shown]
+    if finding is not None:
+        text = yes_or_no(bool(shown), finding)
+    elif shown:
+        text = f"There is {', '.join(dict.fromkeys(label for label, _ in shown))}."
+    else:
+        text = "There is no finding."
+    boxes = np.array([box for _, box in shown]).reshape(-1, 4)
+    return prediction_line(record, text, boxes, labels)

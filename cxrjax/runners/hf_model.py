@@ -6,16 +6,29 @@ unless told otherwise: what the folder's generation settings say of sampling or 
 count, what they say of end tokens does.
 """
 
+import argparse
+import dataclasses
+import functools
 import hashlib
-from collections.abc import Sequence
+import itertools
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import PIL.Image
 
-from cxrjax.errors import UserError
-
-_EXTRA = "--runner=hf needs PyTorch: pip install -c constraints.txt -e .[hf]"
+from cxrjax.errors import UserError, optional
+from cxrjax.images.decode import read_image
+from cxrjax.images.encode import pad_square
+from cxrjax.images.files import AnyFile, ImageError
+from cxrjax.input_pipeline.sources import RecordSource
+from cxrjax.language_model import AnswerCache, Completion
+from cxrjax.records import QARecord
+from cxrjax.runners.base import Answer, Line, check_seeds
+from cxrjax.runners.other_model import NOT_ASKED, UNREADABLE_IMAGE, Setup, ShownImages, read_setup
+from cxrjax.runners.systems import earlier_turns, no_answer, question_text, read_answer
 
 
 class Sampling(NamedTuple):
@@ -47,11 +60,9 @@ class FolderModel:
     """
 
     def __init__(self, folder: Path) -> None:
-        try:
-            import torch
-            import transformers
-        except ImportError:
-            raise UserError(_EXTRA) from None
+        torch = optional("torch", "hf")
+        import transformers
+
         if not (folder / "config.json").is_file():
             raise UserError(
                 f"{folder}: no config.json in it; expected a folder as save_pretrained writes it"
@@ -86,7 +97,7 @@ class FolderModel:
         max_answer_tokens: int,
         sampling: Sampling = Sampling(),  # noqa: B008 - immutable
     ) -> list[Written]:
-        """What the model answers, one batch.
+        """The model's answers to one batch.
 
         Args:
             conversations: (question, answer) of each turn; the last answer is "" and to be written.
@@ -226,3 +237,132 @@ def _fingerprint(folder: Path) -> str:
             digest.update(f"{path.name} {stat.st_size} ".encode())
             digest.update(path.read_bytes() if small else str(stat.st_mtime_ns).encode())
     return digest.hexdigest()
+
+
+@dataclasses.dataclass(frozen=True)
+class FolderRunner:
+    """A folder's model as a runner, with its cache of answers."""
+
+    model: FolderModel
+    setup: Setup
+    images: ShownImages
+    cache: AnswerCache
+    batch: int
+    top_k: int = 0
+    top_p: float = 1.0
+
+    def answer(self, questions: RecordSource, seed: int | None = None) -> Iterator[Line]:
+        """A line for every question, in order."""
+        sampling = Sampling(self.setup.temperature or 0.0, self.top_k, self.top_p, seed or 0)
+        records = (record for _, record in questions.records())
+        while batch := list(itertools.islice(records, self.batch)):
+            yield from self._answer_batch(questions, batch, sampling)
+
+    def _answer_batch(
+        self, questions: RecordSource, records: list[QARecord], sampling: Sampling
+    ) -> Iterator[Line]:
+        setup = self.setup
+        lines: dict[str, Line] = {}
+        asked: list[tuple[QARecord, str, list[tuple[str, str]], PIL.Image.Image]] = []
+        for record in records:
+            text = question_text(record, setup.wording, setup.system)
+            if text is None:
+                lines[record.question_id] = no_answer(record, NOT_ASKED)
+                continue
+            turns = [*earlier_turns(record), (text, "")]
+            try:
+                picture = _read_picture(self.images.of(questions, record), setup.system.pad_square)
+            except ImageError:
+                lines[record.question_id] = no_answer(record, UNREADABLE_IMAGE)
+                continue
+            key = self._key(turns, picture, sampling)
+            kept = self.cache.get(key)
+            if kept is None:
+                asked.append((record, key, turns, picture))
+            else:
+                lines[record.question_id] = self._line(record, kept)
+        if asked:
+            written = self.model.write(
+                [turns for _, _, turns, _ in asked],
+                [picture for *_, picture in asked],
+                setup.system.template,
+                setup.max_answer_tokens,
+                # Another for each batch, and the same when the run is repeated.
+                sampling._replace(seed=_batch_seed(sampling.seed, asked[0][1])),
+            )
+            for (record, key, _, _), answer in zip(asked, written, strict=True):
+                completion = Completion(
+                    answer.text,
+                    "stop" if answer.ended else "length",
+                    None,
+                    self.model.fingerprint,
+                    None,
+                    answer.tokens,
+                    answer.logprob,
+                )
+                self.cache.put(key, completion)
+                lines[record.question_id] = self._line(record, completion)
+        for record in records:
+            yield lines[record.question_id]
+
+    def _line(self, record: QARecord, written: Completion) -> Line:
+        logprob, tokens = written.logprob or 0.0, written.output_tokens or 1
+        return read_answer(
+            record,
+            written.text,
+            self.setup.system.reading,
+            self.setup.codec,
+            failure="truncated" if written.finish_reason == "length" else None,
+            logprob=written.logprob,
+            # The mean probability of a token, geometric: which of them are a box's is not known.
+            box_score=math.exp(logprob / tokens),
+        )
+
+    def _key(
+        self, turns: Sequence[tuple[str, str]], picture: PIL.Image.Image, sampling: Sampling
+    ) -> str:
+        content = [
+            self.model.fingerprint,
+            turns,
+            self.setup.system.template,
+            hashlib.sha256(picture.tobytes()).hexdigest(),
+            picture.size,
+            self.setup.max_answer_tokens,
+            # A greedy answer is the same for all seeds.
+            sampling if sampling.temperature > 0 else None,
+        ]
+        return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+def _batch_seed(seed: int, key: str) -> int:
+    return int.from_bytes(hashlib.sha256(f"{seed}/{key}/sampling".encode()).digest()[:4])
+
+
+def _read_picture(path: AnyFile, square: bool) -> PIL.Image.Image:
+    pixels = read_image(path)
+    return PIL.Image.fromarray(pad_square(pixels) if square else pixels)
+
+
+def start_hf(flags: argparse.Namespace) -> Callable[[int | None], Answer]:
+    """The model of `--folder`: seed -> what answers.
+
+    Raises:
+        UserError: flags that do not go together, or no such model.
+    """
+    setup = read_setup(flags, "hf")
+    if flags.no_temperature:
+        raise UserError("--no_temperature is about servers; give --temperature")
+    if flags.images_per_batch < 1:
+        raise UserError(f"--images_per_batch={flags.images_per_batch}: expected at least 1")
+    check_seeds(flags.seeds, setup.samples)
+    cache = AnswerCache(flags.cache or flags.out.with_suffix(".answers.jsonl"))
+    runner = FolderRunner(
+        FolderModel(flags.folder),
+        setup,
+        ShownImages(flags.image, flags.seed or 0),
+        cache,
+        flags.images_per_batch,
+        flags.top_k or 0,
+        1.0 if flags.top_p is None else flags.top_p,
+    )
+    return lambda seed: functools.partial(runner.answer, seed=seed)

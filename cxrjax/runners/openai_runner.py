@@ -6,6 +6,7 @@ happens to the process. A question whose asking fails gets a line all the same: 
 
 import argparse
 import collections
+import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -19,7 +20,7 @@ from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.language_model import Client, EncodedImage, Message, NoAnswer, Request
 from cxrjax.language_model.flags import client_from_flags
 from cxrjax.records import QARecord
-from cxrjax.runners.base import Answer, Line
+from cxrjax.runners.base import Answer, Line, check_seeds, run_file
 from cxrjax.runners.other_model import (
     NOT_ASKED,
     UNREADABLE_IMAGE,
@@ -28,8 +29,7 @@ from cxrjax.runners.other_model import (
     decoding_of,
     read_setup,
 )
-from cxrjax.runners.readings import earlier_turns, no_answer, question_text, read_answer
-from cxrjax.runners.seeds import check_seeds, run_file
+from cxrjax.runners.systems import earlier_turns, no_answer, question_text, read_answer
 
 CONTENT = "questions about them"
 _USUAL_OUTPUT_TOKENS = 100
@@ -37,27 +37,20 @@ _USUAL_OUTPUT_TOKENS = 100
 _CUT, _FILTERED = "length", "content_filter"
 
 
+@dataclasses.dataclass(frozen=True)
 class ServedModel:
     """A model behind a server.
 
-    Args:
+    Attributes:
         client: of the server, with its cache; with `text_only` no images are sent.
         long_side: pixels of the longer side of images, at most.
     """
 
-    def __init__(
-        self,
-        client: Client,
-        setup: Setup,
-        images: ShownImages,
-        long_side: int = 1024,
-        logprobs: bool = False,
-    ) -> None:
-        self.client = client
-        self.images = images
-        self.setup = setup
-        self._long_side = long_side
-        self._logprobs = logprobs
+    client: Client
+    setup: Setup
+    images: ShownImages
+    long_side: int = 1024
+    logprobs: bool = False
 
     def requests(
         self, questions: RecordSource, seed: int | None = None
@@ -68,7 +61,7 @@ class ServedModel:
             path = self.images.of(questions, record)
             if path != image_path:
                 load = functools.partial(
-                    encode_jpeg, path, self._long_side, self.setup.system.pad_square
+                    encode_jpeg, path, self.long_side, self.setup.system.pad_square
                 )
                 image_path, image = path, EncodedImage(load, "image/jpeg")
             text = question_text(record, self.setup.wording, self.setup.system)
@@ -89,7 +82,7 @@ class ServedModel:
             self.setup.max_answer_tokens,
             min(_USUAL_OUTPUT_TOKENS, self.setup.max_answer_tokens),
             seed,
-            self._logprobs,
+            self.logprobs,
         )
 
     def answer(self, questions: RecordSource, seed: int | None = None) -> Iterator[Line]:

@@ -10,9 +10,15 @@ from cxrjax.errors import UserError
 from cxrjax.images.files import AnyFile
 from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.records import QARecord
-from cxrjax.runners.readings import READINGS, WORDINGS, check_wording, default_wording
 from cxrjax.runners.stand_in_images import StandInImages
-from cxrjax.runners.systems import System, get_system
+from cxrjax.runners.systems import (
+    READINGS,
+    WORDINGS,
+    System,
+    check_wording,
+    default_wording,
+    get_system,
+)
 
 MAX_ANSWER_TOKENS = 1000
 _STAND_IN_SIDE = 448  # pixels, of blind and noise images
@@ -26,10 +32,9 @@ ANY = "any"  # the system that nothing is known of
 
 @dataclasses.dataclass(frozen=True)
 class Setup:
-    """How a model is asked and read.
+    """The way in which a model is asked and read.
 
     Attributes:
-        wording: one of `wordings.WORDINGS`.
         codec: how it writes boxes; None: it writes none.
         temperature: 0: the likeliest token at each step; None: the server's own, which may sample.
         max_answer_tokens: thinking included.
@@ -43,7 +48,7 @@ class Setup:
 
     @property
     def samples(self) -> bool:
-        """Whether a second run may answer otherwise."""
+        """Says whether a second run may answer otherwise."""
         return self.temperature != 0
 
 
@@ -52,7 +57,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("other people's models (--runner=openai, --runner=hf)")
     add = group.add_argument
     add("--system", metavar="NAME", help="how it is asked and read: --list_systems")
-    add("--wording", choices=WORDINGS, help="how questions are put (cxrjax/runners/readings.py)")
+    add("--wording", choices=WORDINGS, help="how questions are put (cxrjax/runners/systems.py)")
     add("--codec", metavar="NAME", help="how it writes boxes (default: as the system does)")
     add(
         "--reading",
@@ -128,7 +133,7 @@ def refuse_flags(flags: argparse.Namespace) -> None:
 
 
 class ShownImages:
-    """What is shown in the place of each question's image, by `--image`."""
+    """The images shown in the place of each question's, by `--image`."""
 
     def __init__(self, kind: str, seed: int) -> None:
         self.kind = kind
@@ -154,7 +159,7 @@ class ShownImages:
 
 
 def decoding_of(setup: Setup) -> dict[str, Any]:
-    """For the note beside the predictions: all that shaped the answers but the model."""
+    """All that shaped the answers but the model, for the note beside the predictions."""
     return {
         "system": setup.system.title,
         "wording": setup.wording,

@@ -16,7 +16,7 @@ import dataclasses
 import io
 import random
 from collections.abc import Iterator
-from typing import BinaryIO, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 from PIL import Image
@@ -51,7 +51,7 @@ class DrawnImage:
     def __str__(self) -> str:
         return f"{self.kind} in the place of image {self.image_id}"
 
-    def open(self) -> BinaryIO:
+    def open(self) -> io.BytesIO:
         """A PNG file's bytes."""
         shape = (self.side, self.side)
         if self.kind == "noise":
@@ -104,7 +104,7 @@ class OtherImages:
 
 
 class StandInImages:
-    """Which image is shown in whose place.
+    """The images shown in the place of others.
 
     Args:
         kind: `blind`, `shuffled` or `noise`.
@@ -136,7 +136,7 @@ class StandInImages:
         self._shuffled = {key: files[keys[k]] for key, k in zip(keys, order, strict=True)}
 
     def of(self, record: QARecord) -> AnyFile:
-        """What is shown in the place of the record's image."""
+        """The image shown in the place of the record's."""
         if self.kind == "shuffled":
             return self._shuffled[_key(record)]
         return DrawnImage(self.kind, record.image_id, self._side, self.seed)

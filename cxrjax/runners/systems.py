@@ -1,46 +1,32 @@
 """The systems that the papers list and some besides: how each is asked, and how its answer is read.
 
-Only what its makers published (a model card, a repository, a paper) is written down as a system's
-own; what is in our words, or not known, is marked so in `unknown`. GEMeX does not print the words
-in which it asked its ten models, so that no preset can repeat its run word for word; ViX-Ray's
-prompt is the question of its records.
-
 A preset holds for the model wherever it runs. What differs by place is the conversation around the
 question: a server, or the template of a transformers folder, adds it; `template` is for folders of
 converted weights that have none.
+
+| reading     | what counts as the answer                                                         |
+|-------------|-----------------------------------------------------------------------------------|
+| `whole`     | all of the text                                                                   |
+| `final`     | what follows thinking and the last "Final Answer:"                                |
+| `turn`      | the text up to `###` or the next speaker's name, without the own one before it    |
+
+`parse` is `ok`, or the first that applies: why there is no answer (a failure of the service, the
+image, the question), `refusal`, `truncated`, or why a box in it could not be read.
 """
 
 import dataclasses
 import difflib
+import re
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
+from cxrjax.codecs import CODECS
+from cxrjax.codecs.base import declines
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.prompts import MEDGEMMA_LOCATE
-
-GEMEX, VIX_RAY, BESIDES = "GEMeX", "ViX-Ray", "-"
-
-# In our words; the forms are the systems' own, or (fractions) one that any instruction-following
-# model can be asked for.
-_FRACTIONS = (
-    "After each thing that you name and that can be seen, write where it is as [x_min, y_min, "
-    "x_max, y_max]: fractions of the image's width and height with two decimals, (0, 0) being the "
-    "upper left corner."
-)
-_BOX_2D = (
-    "Answer in a sentence. Then list where it can be seen as "
-    '```json[{"box_2d": [y_min, x_min, y_max, x_max], "label": "..."}]```, whole numbers from 0 to '
-    "1000 of the image's height and width; an empty list where nothing is to be seen."
-)
-
-# Vicuna's first conversation, which the models below were tuned in (FastChat, Apache-2.0).
-_VICUNA_SYSTEM = (
-    "A chat between a curious {person} and an artificial intelligence assistant. The assistant "
-    "gives helpful, detailed, and polite answers to the {person}'s questions."
-)
-_VICUNA_V0 = _VICUNA_SYSTEM.format(person="human") + "###Human: {image}\n{question}###Assistant:"
-_VICUNA_V1 = _VICUNA_SYSTEM.format(person="user") + " USER: {image}\n{question} ASSISTANT:"
-
-_OWN_CODE = "runs in its own code alone: put a server before it, or predict there and score here"
-_NO_BOXES = "no form for boxes published"
+from cxrjax.records import QARecord
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +38,7 @@ class System:
         listed: the papers whose tables have it.
         source: the weights, or the service.
         runners: those of ours that can ask it as it is; `openai` wants a server that runs it.
-        reading: what of its text is the answer, a key of `readings.READINGS`.
+        reading: what of its text is the answer, a key of `READINGS`.
         codec: how it writes boxes, a key of `cxrjax.codecs.CODECS`; None: it writes none.
         box_request: what follows a question to have boxes in the answer; "": nothing would help.
         locate: its request to find one thing, {finding} in the thing's place.
@@ -64,7 +50,7 @@ class System:
     title: str
     listed: str
     source: str
-    runners: tuple[str, ...]
+    runners: list[str]
     reading: str = "whole"
     codec: str | None = None
     box_request: str = ""
@@ -74,218 +60,13 @@ class System:
     unknown: str = ""
 
 
-_BOTH, _SERVER = ("openai", "hf"), ("openai",)
+def _read_systems() -> dict[str, System]:
+    rows = tomllib.loads((Path(__file__).parent / "systems.toml").read_text(encoding="utf-8"))
+    rows["medgemma_1.5"]["locate"] = MEDGEMMA_LOCATE
+    return {name: System(**row) for name, row in rows.items()}
 
-SYSTEMS: dict[str, System] = {
-    # Anything else behind a server or in a folder.
-    "any": System(
-        "any other", BESIDES, "", _BOTH, unknown="asked as it is; give --codec for boxes"
-    ),
-    "paligemma": System(
-        "PaliGemma",
-        BESIDES,
-        "google/paligemma-3b-*",
-        _BOTH,
-        codec="paligemma",
-        locate="detect {finding}",
-        unknown="questions of VQA are put as they are, without the `answer en` of its mixture",
-    ),
-    "medgemma": System(
-        "MedGemma",
-        BESIDES,
-        "google/medgemma-4b-it",
-        _BOTH,
-        reading="final",
-        unknown=f"{_NO_BOXES} for version 1",
-    ),
-    "medgemma_1.5": System(
-        "MedGemma 1.5",
-        BESIDES,
-        "google/medgemma-1.5-4b-it",
-        _BOTH,
-        reading="final",
-        codec="medgemma_json",
-        locate=MEDGEMMA_LOCATE,
-        pad_square=True,
-        unknown="boxes within answers to questions are not documented",
-    ),
-    "llava_v1": System(
-        "LLaVA-v1",
-        GEMEX,
-        "liuhaotian/LLaVA-7b-delta-v0 (a delta over LLaMA)",
-        _BOTH,
-        reading="turn",
-        template=_VICUNA_V0,
-        unknown=f"{_NO_BOXES}; folders must be converted to transformers' llava first",
-    ),
-    "llava_v1.5": System(
-        "LLaVA-v1.5",
-        GEMEX,
-        "llava-hf/llava-1.5-7b-hf",
-        _BOTH,
-        reading="turn",
-        codec="llava",
-        locate="Please provide the bounding box coordinate of the region this sentence describes: "
-        "{finding}",
-        template=_VICUNA_V1,
-        pad_square=True,
-        unknown="boxes within answers to questions are not documented",
-    ),
-    "minigpt4_v1": System(
-        "Mini-GPT4-v1",
-        GEMEX,
-        "Vision-CAIR/MiniGPT-4",
-        _SERVER,
-        reading="turn",
-        unknown=f"{_NO_BOXES}; {_OWN_CODE}; its demo samples at temperature 1",
-    ),
-    "mplug_owl": System(
-        "mPLUG-Owl",
-        GEMEX,
-        "MAGAer13/mplug-owl-llama-7b",
-        _SERVER,
-        reading="turn",
-        unknown=f"{_NO_BOXES}; {_OWN_CODE}; which of its versions the paper ran is not said",
-    ),
-    "gpt_4o_mini": System(
-        "GPT-4o-mini",
-        GEMEX,
-        "OpenAI: gpt-4o-mini",
-        _SERVER,
-        codec="radvlm",
-        box_request=_FRACTIONS,
-        unknown="no form for boxes of its own: asked for fractions in our words",
-    ),
-    "llava_med_v1": System(
-        "LLaVA-Med-v1",
-        GEMEX,
-        "microsoft/llava-med-7b-delta",
-        _BOTH,
-        reading="turn",
-        template=_VICUNA_V0,
-        unknown=f"{_NO_BOXES}; folders must be converted to transformers' llava first",
-    ),
-    "llava_med_v1.5": System(
-        "LLaVA-Med-v1.5",
-        GEMEX,
-        "microsoft/llava-med-v1.5-mistral-7b",
-        _BOTH,
-        reading="turn",
-        template="[INST] {image}\n{question} [/INST]",
-        unknown=f"{_NO_BOXES}; folders must be converted to transformers' llava first",
-    ),
-    "minigpt_med": System(
-        "MiniGPT-Med",
-        GEMEX,
-        "Vision-CAIR/MiniGPT-Med",
-        _SERVER,
-        reading="turn",
-        codec="minigpt",
-        locate="[detection] {finding}",
-        unknown=f"{_OWN_CODE}; its task tags are MiniGPT-v2's",
-    ),
-    "xraygpt": System(
-        "XrayGPT",
-        GEMEX,
-        "mbzuai-oryx/XrayGPT",
-        _SERVER,
-        reading="turn",
-        unknown=f"{_NO_BOXES}; {_OWN_CODE}; its demo samples at temperature 1",
-    ),
-    "radfm": System(
-        "RadFM",
-        GEMEX,
-        "chaoyi-wu/RadFM",
-        _SERVER,
-        unknown=f"{_NO_BOXES}; {_OWN_CODE}; its demo crops images at random before it looks",
-    ),
-    "lavy": System(
-        "LaVy",
-        VIX_RAY,
-        "a LLaVA over Vistral-7B",
-        _SERVER,
-        reading="turn",
-        unknown=f"{_NO_BOXES}; {_OWN_CODE}; the conversation it was tuned in is not documented",
-    ),
-    "vintern_1b": System(
-        "Vintern-1B-v3.5",
-        VIX_RAY,
-        "5CD-AI/Vintern-1B-v3_5",
-        _SERVER,
-        unknown=f"{_NO_BOXES} for it; its folder needs code of its own, which is not run here",
-    ),
-    "internvl2.5": System(
-        "InternVL2.5",
-        VIX_RAY,
-        "OpenGVLab/InternVL2_5-*",
-        _BOTH,
-        codec="internvl",
-        locate="Please provide the bounding box coordinate of the region this sentence describes: "
-        "<ref>{finding}</ref>",
-        unknown="the hf runner needs a folder in transformers' own format (*-hf)",
-    ),
-    "qwen2.5_vl": System(
-        "Qwen2.5-VL",
-        VIX_RAY,
-        "Qwen/Qwen2.5-VL-7B-Instruct (the paper's 2B does not exist)",
-        _BOTH,
-        unknown="its boxes are pixels of the image as its processor resized it, which a server "
-        "does not tell: none are asked for",
-    ),
-    "minicpm_v_2.6": System(
-        "MiniCPM-V-2.6",
-        VIX_RAY,
-        "openbmb/MiniCPM-V-2_6",
-        _SERVER,
-        unknown=f"{_NO_BOXES}; its folder needs code of its own, which is not run here",
-    ),
-    "gemini": System(
-        "Gemini",
-        VIX_RAY,
-        "Google's service; the paper does not say which version",
-        _SERVER,
-        reading="final",
-        codec="gemini_json",
-        box_request=_BOX_2D,
-        unknown="the form of boxes is documented, the request is in our words",
-    ),
-    "gpt_4v": System(
-        "GPT-4V (o4 multimodal)",
-        VIX_RAY,
-        "OpenAI; the paper cites GPT-4o's system card under this name",
-        _SERVER,
-        codec="radvlm",
-        box_request=_FRACTIONS,
-        unknown="no form for boxes of its own: asked for fractions in our words",
-    ),
-    "maira_2": System(
-        "MAIRA-2",
-        BESIDES,
-        "microsoft/maira-2",
-        _SERVER,
-        codec="maira2",
-        unknown="the prompt belongs to its own processor, under a research licence, and is not "
-        "repeated here",
-    ),
-    "chexagent": System(
-        "CheXagent",
-        BESIDES,
-        "StanfordAIMI/CheXagent-2-3b",
-        _SERVER,
-        codec="chexagent",
-        locate="Please locate the following phrase: {finding}",
-        unknown="its folder needs code of its own, which is not run here",
-    ),
-    "radvlm": System(
-        "RadVLM",
-        BESIDES,
-        "KrauthammerLab/RadVLM",
-        _BOTH,
-        codec="radvlm",
-        locate="Where is the {finding}? Give the coordinates of its bounding box.",
-        unknown="trained on many wordings, of which this is none: it is ours",
-    ),
-}
+
+SYSTEMS = _read_systems()
 
 
 def get_system(name: str) -> System:
@@ -329,3 +110,120 @@ def describe_systems() -> str:
         if details is not None:
             lines += [f"    {part}" for part in (details.source, details.unknown) if part]
     return "\n".join(lines)
+
+
+# Of several kinds of model: Gemma's, and those of most that think in public.
+_THINKING = re.compile(r"<unused94>.*?(?:<unused95>|\Z)|<think>.*?(?:</think>|\Z)", re.DOTALL)
+_FINAL = re.compile(r"\**final answer\**\s{0,9}:\**", re.IGNORECASE)
+_SPEAKER = "(?:Human|Patient|USER|User|Assistant|ASSISTANT|Doctor|AI)"
+_OWN_NAME = re.compile(rf"\s*(?:#{{2,3}}\s*)?{_SPEAKER}\s?:")
+_NEXT_TURN = re.compile(rf"#{{2,3}}|\n\s*{_SPEAKER}\s?:")
+
+
+def _whole(text: str) -> str:
+    return text.strip()
+
+
+def _final(text: str) -> str:
+    text = _THINKING.sub("", text)
+    return _FINAL.split(text)[-1].strip()
+
+
+def _turn(text: str) -> str:
+    own = _OWN_NAME.match(text)
+    text = text[own.end() :] if own else text
+    return _NEXT_TURN.split(text, maxsplit=1)[0].strip()
+
+
+READINGS: dict[str, Callable[[str], str]] = {"whole": _whole, "final": _final, "turn": _turn}
+
+
+def read_answer(
+    record: QARecord,
+    written: str,
+    reading: str,
+    codec: str | None,
+    *,
+    failure: str | None = None,
+    logprob: float | None = None,
+    box_score: float = 1.0,
+) -> dict[str, Any]:
+    """One line of predictions.
+
+    Args:
+        written: all that the model wrote.
+        codec: how it writes boxes; None: it writes none.
+        failure: why there is no whole answer, for `parse`.
+        logprob: sum over the answer's tokens.
+        box_score: of every box; the same for all where a model tells none.
+    """
+    text = READINGS[reading](written)
+    line: dict[str, Any] = {"question_id": record.question_id, "text": text}
+    if text != written.strip():
+        line["written"] = written
+    finding = record.finding
+    boxes, labels, repaired = [], [], 0
+    parse = "refusal" if codec is None and declines(text) else "ok"
+    if codec is not None and text:
+        # Fractions are of the whole image; without any size they can only be of a square.
+        height, width = record.image_hw or (1000, 1000)
+        notation = CODECS[codec]
+        geometry = notation.makers_geometry(height, width)
+        read = notation.read_as_written(text, height, width, geometry)
+        boxes = [[round(float(value), 6) for value in span.as_written] for span in read.spans]
+        labels = [span.label or finding for span in read.spans]
+        repaired, parse = read.repaired, read.parse
+    return line | {
+        "boxes": boxes,
+        "labels": labels,
+        "box_scores": [round(box_score, 6)] * len(boxes),
+        "answer_logprob": None if logprob is None else round(logprob, 6),
+        "parse": failure or parse,
+        **({"repaired_boxes": repaired} if repaired else {}),
+    }
+
+
+def no_answer(record: QARecord, failure: str) -> dict[str, Any]:
+    """The line of a question that has no answer, and why."""
+    return read_answer(record, "", "whole", None, failure=failure)
+
+
+WORDINGS = ("plain", "typed", "grounded", "locate")
+
+
+def default_wording(system: System) -> str:
+    """The wording with boxes where the system has a form for them, else the plain one."""
+    return "grounded" if system.box_request else "plain"
+
+
+def check_wording(wording: str, system: System) -> None:
+    """Refuses a wording that the system has no words for.
+
+    Raises:
+        UserError: it has no request for boxes, or none for one finding.
+    """
+    missing = {"grounded": not system.box_request, "locate": not system.locate}
+    if missing.get(wording):
+        known = [name for name in WORDINGS if not missing.get(name)]
+        raise UserError(
+            f"--wording={wording}: nothing is published of how {system.title} is asked for boxes "
+            f"in that way; use one of {', '.join(known)}"
+        )
+
+
+def question_text(record: QARecord, wording: str, system: System) -> str | None:
+    """The words to ask; None where the record cannot be asked in this wording."""
+    if wording == "locate":
+        finding = record.finding
+        return system.locate.replace("{finding}", finding) if finding else None
+    question = record.question
+    if record.choices:
+        question += f" <choices>: [{', '.join(record.choices)}]"
+    if wording == "typed":
+        return f"{record.type_prompt}\n{question}" if record.type_prompt else None
+    return f"{question}\n{system.box_request}" if wording == "grounded" else question
+
+
+def earlier_turns(record: QARecord) -> list[tuple[str, str]]:
+    """(question, answer) of the turns before this question; "" for an answer not there yet."""
+    return [(turn.question, turn.answer or "") for turn in record.history]

@@ -8,13 +8,11 @@ from cxrjax.errors import UserError
 from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.language_model.flags import add_client_flags
 from cxrjax.runners import other_model
-from cxrjax.runners.base import Answer, Runner
-from cxrjax.runners.baselines import start_majority, start_prior_box, start_random
-from cxrjax.runners.hf_runner import start_hf
+from cxrjax.runners.base import Answer, Runner, check_seeds, parse_seeds
+from cxrjax.runners.baselines import start_majority, start_prior_box, start_random, start_reader
+from cxrjax.runners.hf_model import start_hf
 from cxrjax.runners.model_flags import add_model_flags
 from cxrjax.runners.openai_runner import estimate, start_openai
-from cxrjax.runners.reader import start_reader
-from cxrjax.runners.seeds import check_seeds, parse_seeds
 
 # Seed -> what answers with it; None: without one.
 Sampler = Callable[[int | None], Answer]
@@ -130,7 +128,7 @@ def _with_classes(
 
 
 def estimate_run(flags: argparse.Namespace, questions: RecordSource) -> str:
-    """What a run would send and cost, in words.
+    """The estimate of what a run would send and cost, in words.
 
     Raises:
         UserError: as `start_runner`, or the runner sends nothing.

@@ -6,7 +6,7 @@ this package writes: headings, tables of `grid`, paragraphs, `code` and *small c
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import jinja2
@@ -109,14 +109,16 @@ def _escape(text: str) -> str:
     )
 
 
-def template(package: str, name: str) -> "jinja2.Template":
+def template(package: str, name: str, **filters: Any) -> "jinja2.Template":
     """The template `name` of a package's folder: text is escaped, a missing name is an error."""
     import jinja2  # here: not every table needs it
 
-    return jinja2.Environment(
+    environment = jinja2.Environment(
         loader=jinja2.PackageLoader(package, ""),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-    ).get_template(name)
+    )
+    environment.filters |= filters
+    return environment.get_template(name)

@@ -1,4 +1,4 @@
-"""Being told to stop: SIGTERM of a scheduler or of a machine that goes away, or Ctrl-C.
+"""Orderly stops on a signal: SIGTERM of a scheduler or of a machine that goes away, or Ctrl-C.
 
 Python runs signal handlers between its own instructions, and a compilation or a step on the
 accelerator is a single one that may take minutes. So a thread of its own hears the signals too: it

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from cxrjax.decoding.cache import spread_cache
+from cxrjax.decoding.beam import spread_cache
 from cxrjax.decoding.generate import Generator, generate
 from cxrjax.decoding.strategy import Strategy
 from cxrjax.distributed import meshes

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from cxrjax.distributed.roll_call import roll_call
+from cxrjax.distributed.hosts import roll_call
 from cxrjax.errors import UserError
 
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from cxrjax.images.audit import audit_image
+from cxrjax.images.decode import audit_image
 
 
 def rough_chest(height, width):

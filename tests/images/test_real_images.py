@@ -7,8 +7,7 @@ import numpy as np
 import pydicom
 import pytest
 
-from cxrjax.images.audit import audit_image
-from cxrjax.images.decode import audit_header, image_size, read_image
+from cxrjax.images.decode import audit_header, audit_image, image_size, read_image
 
 COLLECTION = Path(__file__).parents[2].parent / "shared" / "real_cxr"
 

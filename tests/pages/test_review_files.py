@@ -7,7 +7,13 @@ import io
 import pytest
 
 from cxrjax.errors import UserError
-from cxrjax.pages.review import consensus
+from cxrjax.pages.review.agreement import (
+    CONSENSUS_COLUMNS,
+    consensus_rows,
+    outcome_summary,
+    read_consensus,
+    shared_items,
+)
 from cxrjax.pages.review.sheet import COLUMNS, format_csv, read_sheet, sheet_rows, stratified_sample
 from cxrjax.records import Answer, QARecord
 
@@ -148,19 +154,19 @@ def readers(fill):
 
 
 def _consensus(tmp_path, readers, edit=None):
-    rows = consensus.consensus_rows(*readers)
+    rows = consensus_rows(*readers)
     for row in rows:
         row["outcome"] = row["outcome"] or "acceptable"
         row["accepted"] = row["accepted"] or "yes"
     if edit:
         edit(rows)
     path = tmp_path / "consensus.csv"
-    path.write_text(format_csv(consensus.COLUMNS, rows), encoding="utf-8")
+    path.write_text(format_csv(CONSENSUS_COLUMNS, rows), encoding="utf-8")
     return path
 
 
 def test_the_consensus_file_knows_what_is_settled_already(readers):
-    rows = consensus.consensus_rows(*readers)
+    rows = consensus_rows(*readers)
     assert len(rows) == 5
     by_item = {(row["question_id"], row["dimension"]): row for row in rows}
     agreed = by_item["i0-0", "reasoning_accuracy"]
@@ -178,8 +184,8 @@ def test_outcomes_are_counted(tmp_path, readers):
         rows[2]["accepted"] = "no"
 
     path = _consensus(tmp_path, readers, refuse)
-    settled = consensus.read_consensus(path, *readers)
-    summary = consensus.outcome_summary(settled, *readers)
+    settled = read_consensus(path, *readers)
+    summary = outcome_summary(settled, *readers)
     assert summary["ratings"] == 5
     assert summary["initial_disagreements"] == summary["questions_with_disagreement"] == 1
     assert summary["outcomes"]["spatial_reference"] == {"acceptable": 0, "minor": 0, "major": 1}
@@ -206,10 +212,10 @@ def test_outcomes_are_counted(tmp_path, readers):
 def test_bad_consensus_files_are_refused(tmp_path, readers, edit, says):
     path = _consensus(tmp_path, readers, edit)
     with pytest.raises(UserError, match=f"consensus.csv{says}|consensus.csv: {says}"):
-        consensus.read_consensus(path, *readers)
+        read_consensus(path, *readers)
 
 
 def test_sheets_of_different_samples_are_refused(fill, readers):
     other = read_sheet(fill("Cat", GOOD, lambda text: text.replace("i1-1", "i5-5")))
     with pytest.raises(UserError, match="question 'i1-1' is in the sheet Anna alone"):
-        consensus.shared_items(readers[0], other)
+        shared_items(readers[0], other)

@@ -5,7 +5,7 @@ import pytest
 
 from cxrjax.errors import UserError
 from cxrjax.records import ReaderBox
-from cxrjax.runners.reader import reader_line, reader_marks
+from cxrjax.runners.baselines import reader_line, reader_marks
 
 
 @pytest.fixture

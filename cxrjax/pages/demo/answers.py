@@ -9,7 +9,7 @@ import math
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import BinaryIO, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -41,7 +41,7 @@ class NamedFile:
     def __str__(self) -> str:
         return self.name
 
-    def open(self) -> BinaryIO:
+    def open(self) -> io.BufferedReader:
         return open(self.path, "rb")
 
 
@@ -49,7 +49,7 @@ class NamedFile:
 class _Blank:
     """A black picture, to compile a model with."""
 
-    def open(self) -> BinaryIO:
+    def open(self) -> io.BytesIO:
         buffer = io.BytesIO()
         Image.new("L", (_BLANK_SIDE, _BLANK_SIDE)).save(buffer, "PNG")
         buffer.seek(0)
@@ -86,7 +86,7 @@ class AnswerBox(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Answered:
-    """What a model answers.
+    """A model's answer.
 
     Attributes:
         text: as generated, boxes in the model's notation.
@@ -161,7 +161,7 @@ class Models:
 
     @property
     def progress(self) -> str:
-        """What is being compiled; empty when nothing is any more."""
+        """The names of what is being compiled; empty when nothing is any more."""
         if self._ready.is_set():
             return ""
         name = list(self._opened)[self._compiled]
@@ -179,7 +179,7 @@ class Models:
         return ended
 
     def ask(self, image: AnyFile, question: str) -> dict[str, Answered]:
-        """What each model answers.
+        """Each model's answer.
 
         Args:
             image: PNG, JPEG or DICOM.

@@ -1,8 +1,11 @@
-"""Measures the agreement of two filled review sheets, beside what the paper prints."""
+"""The agreement of two filled review sheets, and the consensus that settles the rest."""
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from cxrjax.errors import UserError
 from cxrjax.metrics.agreement import (
     MEASUREMENT_LEVELS,
     WEIGHTS,
@@ -13,9 +16,143 @@ from cxrjax.metrics.agreement import (
     kappa_sanity,
 )
 from cxrjax.metrics.bootstrap import Bootstrap
-from cxrjax.pages.review.consensus import shared_items
-from cxrjax.pages.review.sheet import DIMENSIONS, LEVELS, Ratings
+from cxrjax.pages.review.sheet import DIMENSIONS, LEVELS, Ratings, parse_level, read_rows
 from cxrjax.scoring.text_tables import UNDEFINED, grid
+
+_RATINGS = ("first_rating", "second_rating")
+CONSENSUS_COLUMNS = (
+    "question_id",
+    "dimension",
+    "first_reader",
+    "second_reader",
+    *_RATINGS,
+    "outcome",
+    "accepted",
+    "note",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Consensus:
+    """A filled consensus file.
+
+    Attributes:
+        outcomes: (question id, dimension) -> index into `LEVELS` after discussion.
+        accepted: (question id, dimension) -> whether it was accepted in the end.
+    """
+
+    outcomes: dict[tuple[str, str], int]
+    accepted: dict[tuple[str, str], bool]
+
+
+def shared_items(first: Ratings, second: Ratings) -> list[tuple[str, str]]:
+    """(question id, dimension) that both readers rated, in the first sheet's order.
+
+    Raises:
+        UserError: the sheets are not of the same questions.
+    """
+    if other := sorted(set(first.levels) ^ set(second.levels)):
+        inside = first.reader if other[0] in first.levels else second.reader
+        raise UserError(
+            f"question {other[0]!r} is in the sheet {inside} alone ({len(other)} such): expected "
+            "two sheets of one sample"
+        )
+    return [
+        (question_id, dimension)
+        for question_id, levels in first.levels.items()
+        for dimension in levels
+        if dimension in second.levels[question_id]
+    ]
+
+
+def consensus_rows(first: Ratings, second: Ratings) -> list[dict[str, str]]:
+    """The consensus file to fill in."""
+    rows = []
+    for question_id, dimension in shared_items(first, second):
+        a, b = (LEVELS[r.levels[question_id][dimension]] for r in (first, second))
+        notes = [r.comments[question_id] for r in (first, second) if question_id in r.comments]
+        rows.append(
+            {
+                "question_id": question_id,
+                "dimension": dimension,
+                "first_reader": first.reader,
+                "second_reader": second.reader,
+                "first_rating": a,
+                "second_rating": b,
+                "outcome": a if a == b else "",
+                "accepted": "yes" if a == b == LEVELS[0] else "",
+                "note": " / ".join(notes) if a != b else "",
+            }
+        )
+    return rows
+
+
+def read_consensus(path: Path, first: Ratings, second: Ratings) -> Consensus:
+    """A filled consensus file, checked against the two sheets it settles.
+
+    Raises:
+        UserError: it cannot be read, an outcome or acceptance is missing or unknown, an initial
+            rating is not the sheet's, or a question is missing or superfluous; names file and line.
+    """
+    outcomes: dict[tuple[str, str], int] = {}
+    accepted: dict[tuple[str, str], bool] = {}
+    expected = set(shared_items(first, second))
+    for cells, where in read_rows(path, CONSENSUS_COLUMNS[:-1]):
+        item = cells["question_id"], cells["dimension"]
+        if item not in expected or item in outcomes:
+            again = "stands there twice" if item in outcomes else "is not in both sheets"
+            raise UserError(f"{where}: {' / '.join(item)} {again}")
+        _check_initial(cells, where, dict(zip(_RATINGS, (first, second), strict=True)))
+        what = f"{where}: {' / '.join(item)}:"
+        outcomes[item] = parse_level(cells["outcome"], f"{what} outcome")
+        if cells["accepted"].lower() not in ("yes", "no"):
+            raise UserError(f"{what} accepted is {cells['accepted']!r}; expected yes or no")
+        accepted[item] = cells["accepted"].lower() == "yes"
+    if missing := sorted(expected - set(outcomes)):
+        raise UserError(f"{path}: no row for {' / '.join(missing[0])} ({len(missing)} missing)")
+    return Consensus(outcomes, accepted)
+
+
+def _check_initial(cells: dict[str, str], where: str, readers: Mapping[str, Ratings]) -> None:
+    for column, reader in readers.items():
+        rated = LEVELS[reader.levels[cells["question_id"]][cells["dimension"]]]
+        if cells[column].lower() != rated:
+            raise UserError(
+                f"{where}: {column} is {cells[column]!r}, but {reader.reader} rated {rated!r}; "
+                "initial ratings stay as they are"
+            )
+
+
+def outcome_summary(consensus: Consensus, first: Ratings, second: Ratings) -> dict[str, object]:
+    """Counts before and after the discussion."""
+    items = shared_items(first, second)
+    disagreed = [i for i in items if _rating(first, i) != _rating(second, i)]
+    by_question: dict[str, bool] = {}
+    for question_id, dimension in items:
+        yes = consensus.accepted[question_id, dimension]
+        by_question[question_id] = by_question.get(question_id, True) and yes
+    return {
+        "ratings": len(items),
+        "initial_disagreements": len(disagreed),
+        "questions_with_disagreement": len({question_id for question_id, _ in disagreed}),
+        "outcomes": {
+            dimension: {
+                level: sum(
+                    consensus.outcomes[item] == place for item in items if item[1] == dimension
+                )
+                for place, level in enumerate(LEVELS)
+            }
+            for dimension in DIMENSIONS
+        },
+        "questions": len(by_question),
+        "questions_accepted_on_all_dimensions": sum(by_question.values()),
+        "not_accepted": sorted(q for q, yes in by_question.items() if not yes),
+    }
+
+
+def _rating(reader: Ratings, item: tuple[str, str]) -> int:
+    return reader.levels[item[0]][item[1]]
+
 
 # Section 2.2 of the paper.
 PRINTED = {"kappa": 0.89, "ci_low": 0.84, "ci_high": 0.93, "disagreements": 7, "questions": 100}
@@ -118,7 +255,7 @@ def markdown(result: dict[str, Any]) -> str:
 
 
 def _printed() -> str:
-    """What the paper's kappa needs, by the number of ratings it may be over."""
+    """The paper's kappa, by the number of ratings it may be over."""
     po = 1 - PRINTED["disagreements"] / PRINTED["questions"]
     lines = [["If 7 ratings of 100 differ, over", "Chance agreement", "95 % half-width", "Levels"]]
     for observed, n in ((po, 100), (po, 300), (1 - 7 / 300, 300)):

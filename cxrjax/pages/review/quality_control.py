@@ -10,10 +10,15 @@ from cxrjax.errors import UserError
 from cxrjax.files import write_json, writing
 from cxrjax.input_pipeline.sources import default_image_root
 from cxrjax.metrics.bootstrap import Bootstrap
-from cxrjax.pages.review import consensus
-from cxrjax.pages.review.agreement import agreement, markdown
-from cxrjax.pages.review.page import render_agreement, render_review_page
-from cxrjax.pages.review.server import ReviewServer
+from cxrjax.pages.review.agreement import (
+    CONSENSUS_COLUMNS,
+    agreement,
+    consensus_rows,
+    markdown,
+    outcome_summary,
+    read_consensus,
+)
+from cxrjax.pages.review.server import ReviewServer, render_agreement, render_review_page
 from cxrjax.pages.review.sheet import COLUMNS, format_csv, read_sheet, sheet_rows, stratified_sample
 from cxrjax.pages.review.store import ReviewStore
 from cxrjax.papers.vindr_cxr_vqa import reader_ceiling
@@ -197,9 +202,7 @@ def compare_sheets(flags: Namespace) -> tuple[dict[str, object], str]:
         raise UserError(f"both sheets are called {first.reader!r}: name each after its reader")
     result = agreement(first, second, Bootstrap(resamples=flags.resamples, seed=flags.seed))
     settled = (
-        consensus.outcome_summary(
-            consensus.read_consensus(flags.consensus, first, second), first, second
-        )
+        outcome_summary(read_consensus(flags.consensus, first, second), first, second)
         if flags.consensus
         else None
     )
@@ -213,9 +216,9 @@ def compare_sheets(flags: Namespace) -> tuple[dict[str, object], str]:
             write_json(flags.out / "consensus.json", settled)
             written.append("consensus.json")
         elif not (flags.out / "consensus.csv").exists():
-            rows = consensus.consensus_rows(first, second)
+            rows = consensus_rows(first, second)
             (flags.out / "consensus.csv").write_text(
-                format_csv(consensus.COLUMNS, rows), encoding="utf-8"
+                format_csv(CONSENSUS_COLUMNS, rows), encoding="utf-8"
             )
             written.append("consensus.csv")
         else:
@@ -247,7 +250,7 @@ def compare_readers(flags: Namespace) -> None:
 
 
 def _readers(path: Path) -> dict[str, Readers]:
-    """What each reader marked, by image, from a box table or from records."""
+    """Each reader's marks by image, from a box table or from records."""
     if path.name.endswith((".csv", ".csv.gz", ".whl")):
         return {image.image_id: reader_boxes(image) for image in _table(path)}
     found: dict[str, Readers] = {}

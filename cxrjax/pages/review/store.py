@@ -174,13 +174,13 @@ class ReviewStore:
             database.execute("UPDATE reader SET handed_in = 1 WHERE name = ?", (reader,))
 
     def handed_in(self, reader: str) -> bool:
-        """Whether the reader's sheet is closed."""
+        """Says whether the reader's sheet is closed."""
         query = "SELECT handed_in FROM reader WHERE name = ?"
         with self._lock:
             return bool(self._database.execute(query, (reader,)).fetchone()[0])
 
     def complete(self) -> bool:
-        """Whether both have handed in."""
+        """Says whether both have handed in."""
         return all(map(self.handed_in, self.readers))
 
     def close(self) -> None:

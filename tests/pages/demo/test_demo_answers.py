@@ -15,7 +15,7 @@ from cxrjax.images.files import ImageError
 from cxrjax.input_pipeline.tokenizer import load_tokenizer
 from cxrjax.pages.demo import answers as demo
 from cxrjax.pages.demo.answers import NamedFile, open_models
-from cxrjax.pages.demo.phantoms import render_examples
+from cxrjax.pages.demo.rendering import render_examples
 from cxrjax.records import QARecord, write_records
 
 pytestmark = pytest.mark.slow

@@ -1,6 +1,6 @@
 """Pictures to begin with, and their truth."""
 
-from cxrjax.pages.demo.phantoms import STATISTICS, TrueBox, asked_about, render_examples
+from cxrjax.pages.demo.rendering import STATISTICS, TrueBox, asked_about, render_examples
 
 
 def test_examples_are_the_same_every_time_and_know_their_truth(tmp_path):

@@ -5,8 +5,8 @@ import pytest
 
 from cxrjax.images.files import ImageError
 from cxrjax.pages.demo.answers import AnswerBox, Answered, NamedFile, Token
-from cxrjax.pages.demo.phantoms import TrueBox
 from cxrjax.pages.demo.rendering import (
+    TrueBox,
     open_picture,
     percent,
     render_answers,

@@ -5,10 +5,10 @@ import json
 import pytest
 
 from cxrjax.errors import UserError
-from cxrjax.input_pipeline.dialogue import predict_in_turns
 from cxrjax.input_pipeline.prompts import PROMPTS
 from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.records import Answer, QARecord, Turn, parse_record, strip_answers, write_records
+from cxrjax.runners.base import predict_in_turns
 
 
 def record(name, history=(), image="i"):
