@@ -202,11 +202,7 @@ def strip_answers(record: QARecord) -> QARecord:
 
 
 def parse_record(line: str | bytes, where: str) -> QARecord:
-    """One record from a line of JSON.
-
-    Args:
-        line: JSON object.
-        where: file and line, for the error message.
+    """One record from a line of JSON; `where` names it in errors.
 
     Raises:
         UserError: the line is not JSON or not a record; names the first offending field.

@@ -268,11 +268,8 @@ def wait_for_all(name: str) -> None:
 def check_same(values: Mapping[str, Any]) -> None:
     """Refuses processes that have not all read the same.
 
-    Args:
-        values: by what they are, such as hashes; fit for JSON.
-
     Raises:
-        UserError: in all of them; names the first difference and its process.
+        UserError: in all of them; names the first difference of `values`, and its process.
     """
     found = gather(dict(values))
     for process, theirs in enumerate(found):

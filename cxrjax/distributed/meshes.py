@@ -88,9 +88,6 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
 def mesh_sizes(config: MeshConfig, count: int, devices: str) -> dict[str, int]:
     """The size of each axis of the `mesh` group over so many devices, `data=-1` worked out.
 
-    Args:
-        devices: what errors call them.
-
     Raises:
         UserError: the sizes do not multiply to `count`, or the strategy has no use for an axis.
     """
@@ -228,14 +225,7 @@ def host_rows(mesh: Mesh, batch_size: int) -> list[int]:
 
 
 def check_enough_images(images: int, where: str) -> None:
-    """Every process must have something to do.
-
-    Args:
-        where: the images are from, for the message.
-
-    Raises:
-        UserError: there are fewer images than processes.
-    """
+    """Raises UserError where there are fewer images, from `where`, than processes."""
     if images < jax.process_count():
         raise UserError(
             f"{where}: {images} images for {jax.process_count()} processes; start at most "

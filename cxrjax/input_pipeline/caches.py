@@ -97,8 +97,6 @@ class ImageCache:
 
     Attributes:
         directory: of the configuration; others' images are beside ours.
-        image_size: side in pixels.
-        geometry: `resize` or `letterbox`.
     """
 
     directory: Path

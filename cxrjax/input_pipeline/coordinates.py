@@ -31,11 +31,7 @@ _XYXY = ("x_min", "y_min", "x_max", "y_max")
 
 
 def resolve_box_route(route: str, codec: str) -> BoxRoute:
-    """The route of a configuration, `auto` decided.
-
-    Args:
-        route: one of `BOX_ROUTES`.
-        codec: a key of `cxrjax.codecs.CODECS`.
+    """The route of a configuration, one of `BOX_ROUTES`, with `auto` decided by the codec.
 
     Raises:
         UserError: no such codec, or its boxes cannot be reached by this route.
@@ -123,7 +119,7 @@ class DigitFinder:
             text: as the codec wrote it, prose around it.
             tokens: its ids; more may follow that say nothing, such as `<eos>`.
             codec: with a `number_pattern`.
-            height: of the original image, pixels. width: likewise.
+            height, width: of the original image, pixels.
             geometry: how the image was placed into the model's input.
 
         Raises:

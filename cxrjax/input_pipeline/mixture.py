@@ -39,11 +39,7 @@ _OWN = ("codec", "record_codec", "prompt")
 class MixtureSource:
     """One of a mixture's sources.
 
-    Attributes:
-        name: for figures and messages.
-        records: its questions.
-        config: how they become examples.
-        weight: its share relative to the others'; None: by size and temperature.
+    `weight` is its share relative to the others'; None: by size and temperature.
     """
 
     name: str
@@ -125,8 +121,7 @@ def shares(
     """Each source's share of a run's rows; they sum to 1 (the module tells the formula).
 
     Args:
-        rows: of each source.
-        weights: by source, in the same order; all of them or none.
+        rows, weights: of each source; weights of all of them or none.
         temperature: for sources without weights, above 0.
 
     Raises:
@@ -157,14 +152,10 @@ def shares(
 
 
 def one_box_route(route: str, codecs: Mapping[str, str]) -> BoxRoute:
-    """The route by which the loss reaches the boxes of all sources.
-
-    Args:
-        route: one of `coordinates.BOX_ROUTES`.
-        codecs: of each source, by name.
+    """The route by which the loss reaches the boxes of all sources, of these codecs.
 
     Raises:
-        UserError: not in one way.
+        UserError: there is none for all of them.
     """
     routes = {name: resolve_box_route(route, codec) for name, codec in codecs.items()}
     if len(set(routes.values())) > 1:

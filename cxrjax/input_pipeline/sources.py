@@ -208,7 +208,6 @@ def open_tfds(directory: Path, split: str, questions_per_image: int = 8) -> Reco
 
     Args:
         directory: of the data set's version (`cxrjax.records_io.tfds_builders`).
-        split: such as `train`.
 
     Raises:
         UserError: there is no such data set or split.

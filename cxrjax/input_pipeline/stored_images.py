@@ -18,11 +18,7 @@ RECORDS = "records"
 class StoredImage:
     """One image of a split; read when it is opened.
 
-    Attributes:
-        store: of the split.
-        number: of the example.
-        image_path: as the records have it.
-        image_hw: (height, width) of the image file.
+    `number` is the example's; `image_hw` is (height, width) of the image file.
     """
 
     store: "StoredImages" = dataclasses.field(compare=False, repr=False)

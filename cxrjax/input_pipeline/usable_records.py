@@ -48,7 +48,6 @@ def check_records(
     dataset doesn't have.
 
     Args:
-        source: the records.
         record_codec: how answers write boxes, a key of `cxrjax.codecs.CODECS`.
         classes: dataset name -> the findings that its records may name; datasets not in it may
             name any.

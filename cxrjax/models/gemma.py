@@ -34,13 +34,7 @@ class LayerCache(NamedTuple):
 
 
 class DecodeMasks(NamedTuple):
-    """Masks of the cache that the newest token of each question sees.
-
-    Attributes:
-        context: [B, Q, 1, C]; None: all of it.
-        prefix: [B, Q, 1, P].
-        answer: [B, Q, 1, A].
-    """
+    """Masks of the cache that the newest token of each question sees; no context: all of it."""
 
     context: Bool[Array, "B Q 1 C"] | None
     prefix: Bool[Array, "B Q 1 P"]

@@ -99,7 +99,6 @@ def make_layout(
 
     Args:
         config: its `prefix_attention` and `window` decide.
-        context: what stands in front.
         mask: which slots of the questions are there, prompts padded on the left.
         num_prefix: P, slots of the prompt.
         context_sees_prefix: with "full" prefix attention, whether the context sees the prompt of

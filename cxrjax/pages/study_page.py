@@ -43,8 +43,7 @@ def write_page(
     """Writes the page.
 
     Args:
-        cxr_qba: folder of a build with native/; None leaves its part out.
-        gemex: folder of a build; None leaves its part out.
+        cxr_qba, gemex: folders of builds; None leaves a part out.
         studies: how many are drawn, from those that every build given has questions on.
         seed: decides which.
 

@@ -107,7 +107,6 @@ class StandInImages:
     """The images shown in the place of others.
 
     Args:
-        kind: `blind`, `shuffled` or `noise`.
         questions: all questions, those of later turns too, so that an image is replaced by the
             same one in every turn.
         side: of the model's input in pixels.
