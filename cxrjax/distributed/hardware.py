@@ -3,11 +3,10 @@
 import dataclasses
 import math
 import re
-import tomllib
-from pathlib import Path
 from typing import Literal
 
 from cxrjax.errors import UserError
+from cxrjax.files import read_packaged
 
 GIB = 2**30
 
@@ -44,7 +43,7 @@ def _shape(name: str) -> tuple[int, ...]:
 
 
 def _read_chips() -> dict[str, Chip]:
-    rows = tomllib.loads((Path(__file__).parent / "chips.toml").read_text(encoding="utf-8"))
+    rows = read_packaged(str(__package__), "chips.toml")
     for row in rows.values():
         row["device_kinds"] = tuple(row["device_kinds"])
         row["shapes"] = tuple(map(_shape, row["shapes"].split()))

@@ -4,10 +4,8 @@ A format sees the record and a `BoxText`, and never learns which codec writes th
 """
 
 import dataclasses
-import tomllib
 import zlib
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +13,7 @@ from jaxtyping import Float
 
 from cxrjax.codecs import get_codec, transcode
 from cxrjax.errors import UserError
+from cxrjax.files import read_packaged
 from cxrjax.images.geometry import Geometry
 from cxrjax.input_pipeline import chat
 from cxrjax.input_pipeline.tokenizer import END_OF_TURN
@@ -197,7 +196,7 @@ class _Wording(NamedTuple):
     absent: str
 
 
-_WORDS = tomllib.loads((Path(__file__).parent / "prompts.toml").read_text(encoding="utf-8"))
+_WORDS = read_packaged(str(__package__), "prompts.toml")
 MEDGEMMA_LOCATE: str = _WORDS["medgemma_locate"]
 _GROUNDING = [_Wording(*words) for words in _WORDS["grounding"]]
 

@@ -1,11 +1,10 @@
 """The sizes of every model we build, by name."""
 
 import dataclasses
-import tomllib
-from pathlib import Path
 from typing import Any, Literal
 
 from cxrjax.errors import UserError
+from cxrjax.files import read_packaged
 
 NUM_LOC_TOKENS = 1024
 
@@ -105,7 +104,7 @@ class VLMConfig:
 
 
 def _read_presets() -> dict[str, VLMConfig]:
-    tables = tomllib.loads((Path(__file__).parent / "presets.toml").read_text(encoding="utf-8"))
+    tables = read_packaged(str(__package__), "presets.toml")
 
     def fields(kind: str, name: str) -> dict[str, Any]:
         own = dict(tables[kind][name])

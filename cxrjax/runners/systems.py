@@ -17,14 +17,13 @@ image, the question), `refusal`, `truncated`, or why a box in it could not be re
 import dataclasses
 import difflib
 import re
-import tomllib
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from cxrjax.codecs import CODECS
 from cxrjax.codecs.base import declines
 from cxrjax.errors import UserError
+from cxrjax.files import read_packaged
 from cxrjax.input_pipeline.prompts import MEDGEMMA_LOCATE
 from cxrjax.records import QARecord
 
@@ -61,7 +60,7 @@ class System:
 
 
 def _read_systems() -> dict[str, System]:
-    rows = tomllib.loads((Path(__file__).parent / "systems.toml").read_text(encoding="utf-8"))
+    rows = read_packaged(str(__package__), "systems.toml")
     rows["medgemma_1.5"]["locate"] = MEDGEMMA_LOCATE
     return {name: System(**row) for name, row in rows.items()}
 

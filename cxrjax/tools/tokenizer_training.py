@@ -17,7 +17,6 @@ import json
 import random
 import re
 import string
-import tomllib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -26,6 +25,7 @@ import sentencepiece
 from cxrjax import papers
 from cxrjax.cli import run
 from cxrjax.errors import UserError
+from cxrjax.files import read_packaged
 from cxrjax.input_pipeline.tokenizer import (
     BOS_ID,
     EOS_ID,
@@ -42,9 +42,7 @@ from cxrjax.phantoms.vix_ray import LesionCentre, load_grammar
 VOCAB_SIZE = 2048
 _REPORTS = 3000
 
-_CORPUS = tomllib.loads(
-    (Path(__file__).parent / "tokenizer_corpus.toml").read_text(encoding="utf-8")
-)
+_CORPUS = read_packaged(str(__package__), "tokenizer_corpus.toml")
 _ANATOMY, _PHRASES = tuple(_CORPUS["anatomy"]), tuple(_CORPUS["phrases"])
 _PLACES = tuple(f"{side} {zone}" for side in _CORPUS["sides"] for zone in _CORPUS["zones"])
 # Single characters of English stay single pieces instead of a byte each or a missing one.

@@ -139,7 +139,7 @@ def test_two_images_stand_where_their_tokens_are():
     made = model("image")
     image = [IMAGE] * GEMMA3.vision.num_tokens
     tokens = jnp.asarray([[2, *image, 1050, *image, 1051]] * ROWS, jnp.int32)
-    pair = np.stack([inputs["images"], inputs["images"][::-1]], axis=1)
+    pair = jnp.stack([inputs["images"], inputs["images"][::-1]], axis=1)
     first = made(**(inputs | {"images": pair}), context_tokens=tokens)
     swapped = made(**(inputs | {"images": pair[:, ::-1]}), context_tokens=tokens)
     mask = inputs["answer_mask"]

@@ -99,8 +99,8 @@ def test_a_whole_model_trains_and_answers_on_a_quantised_base(small_vlm, random_
         batch.images,
         batch.prefix_tokens,
         batch.prefix_mask,
-        answer.tokens,
-        np.ones_like(answer.tokens, bool),
+        jnp.asarray(answer.tokens),
+        jnp.ones(answer.tokens.shape, bool),
     )
     logprobs = np.asarray(jax.nn.log_softmax(trained.logits(hidden)))
     said = answer.tokens > 0
