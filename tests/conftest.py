@@ -13,7 +13,7 @@ import pytest
 import tests.shape_checks  # noqa: F401 - jaxtyping finds it by name
 
 # The parts whose functions carry shapes. Set up before anything imports them.
-_CHECKED = "boxes codecs decoding images input_pipeline metrics models runners scoring training"
+_CHECKED = "boxes codecs decoding images input_pipeline metrics models runners training"
 jaxtyping.install_import_hook(
     [f"cxrjax.{part}" for part in _CHECKED.split()], "tests.shape_checks.check_shapes"
 )

@@ -127,7 +127,7 @@ def test_a_codec_reads_the_text_of_lines_without_boxes(name):
     codec = CODECS[name]
     # As the convention's own model writes: of an image that MAIRA-2 sees the middle square of.
     geometry = codec.makers_geometry(1000, 2000)
-    written = codec.encode([[0.25, 0.5, 0.75, 1.0]], 1000, 2000, geometry)
+    written = codec.encode(np.array([[0.25, 0.5, 0.75, 1.0]]), 1000, 2000, geometry)
     text = f"There is ILD at {written}."
     line = {"question_id": "q1", "text": text}
     read = read_boxes(parse_prediction(line, "p:1"), codec, 1000, 2000, "p")
