@@ -12,8 +12,9 @@ import pytest
 
 import tests.shape_checks  # noqa: F401 - jaxtyping finds it by name
 
-# The parts whose functions carry shapes. Set up before anything imports them.
-_CHECKED = "boxes codecs decoding images input_pipeline metrics models runners training"
+# The parts that compute with arrays. Set up before anything imports them. (Codecs, whose functions
+# are many and small, would take twice the time.)
+_CHECKED = "boxes decoding images input_pipeline metrics models training"
 jaxtyping.install_import_hook(
     [f"cxrjax.{part}" for part in _CHECKED.split()], "tests.shape_checks.check_shapes"
 )
