@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from PIL import Image
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from cxrjax import build, convert, evaluate, predict, report, score, train
 from cxrjax.errors import UserError
@@ -167,6 +168,20 @@ def test_evaluate_equals_predict_then_score(demo, tmp_path):
     lines = sorted((tmp_path / "predictions.jsonl").read_text().splitlines())
     assert lines == sorted((demo / "tuned.jsonl").read_text().splitlines())
     assert "train" in json.loads((tmp_path / "metrics.json").read_text())
+
+
+def test_evaluate_of_a_base_writes_event_files_of_its_own(demo, tmp_path):
+    evaluate.main(
+        [f"--checkpoint={demo / 'base'}", "--benchmark=vindr_cxr_vqa", f"--out={tmp_path}"]
+        + [f"--references={demo / 'data' / 'records' / 'validation.jsonl'}", "--resamples=0"]
+        + ["--prompt=vqa", "--max_answer_tokens=6"]
+    )
+    accumulator = EventAccumulator(str(tmp_path))
+    accumulator.Reload()
+    told = set(accumulator.Tags()["tensors"])
+    assert any(name.startswith("evaluation/") and "localization/" in name for name in told)
+    assert any(name.startswith("evaluation/") and "vqa/" in name for name in told)
+    assert {event.step for name in told for event in accumulator.Tensors(name)} == {0}
 
 
 def test_evaluate_names_a_model_by_its_folder_wherever_it_is_started(tmp_path, monkeypatch):

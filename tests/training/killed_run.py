@@ -31,7 +31,7 @@ class SlowToCompile(fakes.TinyModel):
 
 
 def main() -> None:
-    workdir, steps, pause = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+    workdir, steps, pause = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
     model = SlowToCompile() if "--slow_to_compile" in sys.argv else fakes.TinyModel()
     config = default_config()
     config.training.batch_images = 8
