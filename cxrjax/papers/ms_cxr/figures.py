@@ -11,6 +11,7 @@ Both are means over the phrases of a finding, and without a finding in their nam
 findings' means. `miou_phrases` is over all phrases alike. `paper`: of the phrases that the system
 gave boxes (a usable heat map) for, as in the paper it does for all; `strict`: of all, 0 without.
 A map without any noise has an infinite CNR where its means differ; it is left out, and counted.
+Only a system of heat maps alone, no line of which has `boxes`, has no mIoU.
 """
 
 import collections

@@ -21,7 +21,6 @@ HISTORY_KIND = KINDS[-1]
 # What stage 3's texts are compared with (Table 5).
 EARLIER = {"stage3/findings": "stage1/findings", "stage3/impression": "stage2/impression"}
 
-
 # How a problem is counted in score.json.
 MISSING, BLANK = "missing_prediction", "blank_answer"
 
