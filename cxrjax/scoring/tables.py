@@ -341,6 +341,7 @@ class Layout:
         title, citation: of the results page.
         by_facts: whether the page compares answers fact by fact, in place of word by word.
         heading: of tables.md, with settings and words to fill in.
+        judged: words of the heading on the judge: `none`, `by`, and after it of a `surrogate`.
         data_set: whose images are the paper's own; with another, tables.md says so. "": none are.
         order: the parts of tables.md.
         paper_rows: row of the paper -> the systems' names that are compared with it; without any, a
@@ -358,6 +359,7 @@ class Layout:
     citation: str = ""
     by_facts: bool = False
     heading: str = ""
+    judged: Mapping[str, str] = field(default_factory=dict)
     data_set: str = ""
     order: Sequence[str] = ("tables", "lists", "failures", "breakdowns")
     tables: tuple[PaperTable, ...] = ()
@@ -405,6 +407,10 @@ class Layout:
         filled = {"intervals": about_intervals(settings), **settings, **words}
         if "images" in settings:
             filled["references"] = about_references(settings)
+        if self.judged:
+            judged = self.judged["by" if "judge" in settings else "none"].format(**settings)
+            surrogate = self.judged["surrogate"] if settings["surrogate_judge"] else ""
+            filled["judged"] = judged + surrogate
         text = self.heading.format(**filled)
         if self.data_set and self.data_set not in settings["datasets"]:
             text += NOT_THE_PAPERS

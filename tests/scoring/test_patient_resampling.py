@@ -250,3 +250,13 @@ def test_images_without_patients_are_resampled_one_by_one(benchmark):
         one, other = of_patients["strict", name], of_images["strict", name]
         assert one.value == pytest.approx(other.value) and one.ci_low < one.ci_high, name
         assert (one.ci_low, one.ci_high) != (other.ci_low, other.ci_high), name
+
+
+@pytest.mark.parametrize("benchmark", CASES)
+def test_headlines_and_what_is_logged_are_measured(benchmark):
+    """A misspelt name of tables.toml would leave its figure out of the page in silence."""
+    found = _figures(benchmark, _study(benchmark, range(PATIENTS)), 0)
+    layout = BENCHMARKS[benchmark]().layout
+    logged = {(protocol, name) for protocol, names in layout.logged.items() for name in names}
+    headlines = {(protocol, name) for protocol, name, _, _ in layout.headlines}
+    assert logged and logged | headlines <= found.keys()

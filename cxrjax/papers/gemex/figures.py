@@ -231,17 +231,10 @@ def _mean_of(formulas: list[Formula]) -> Formula:
 
 
 def _words(scores: Scores) -> dict[str, str]:
-    """Words of the heading on models and keys."""
-    settings = scores.settings
-    judged = "no judge was asked (--judge), so that there is no AR-score"
-    if "judge" in settings:
-        judged = f"judge: {settings['judge']}"
-        if settings["surrogate_judge"]:
-            judged += ", in a judge's place, so that there is no AR-score"
-    without = settings["questions_without_key"]
+    """Words of the heading on BERTScore and keys."""
+    without = scores.settings["questions_without_key"]
     return {
-        "judged": judged,
-        "bert_score": settings["bert_score"] or "no model was given (--bertscore_model)",
+        "bert_score": scores.settings["bert_score"] or "no model was given (--bertscore_model)",
         "unkeyed": f"\n{without:,} references name no option: no A-score is taken of them.\n"
         if without
         else "",

@@ -45,7 +45,7 @@ def markdown(scores: Scores) -> str:
     """tables.md."""
     stages = list(TITLES)
     title = f"Table 4. Stages 1 and 2 ({_LOST})"
-    parts = [LAYOUT.head(scores, _words(scores)), _own_table(scores, title, METRICS, stages[:2])]
+    parts = [LAYOUT.head(scores, {}), _own_table(scores, title, METRICS, stages[:2])]
     title = f"Table 5. Stage 3 beside stages 1 and 2 ({_LOST})"
     parts.append(_differences(scores, "minus_stage", title, stages[2:]))
     for table in paper_tables(scores.settings["splits"][0]).tables:
@@ -123,17 +123,6 @@ def _histories(scores: Scores) -> str:
         if history not in found
     ]
     return "\n".join([*lines, ""]) if lines else ""
-
-
-def _words(scores: Scores) -> dict[str, str]:
-    """Words of the heading on the judge."""
-    settings = scores.settings
-    judged = "none, since no judge was asked (--judge)"
-    if "judge" in settings:
-        judged = f"by {settings['judge']}"
-        if settings["surrogate_judge"]:
-            judged += ", in a judge's place: they are not the paper's precision and recall"
-    return {"judged": judged}
 
 
 def _own_table(
