@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
 import pydantic
+from tqdm import tqdm
 
 from cxrjax.language_model.client import Client, CostEstimate
 from cxrjax.language_model.request import EncodedImage, Message, NoAnswer, Request
@@ -94,7 +95,8 @@ class Stage(Generic[Item, Form]):
 
     def estimate(self, items: Iterable[Item]) -> CostEstimate:
         """Returns what a dry run tells: what asking about these would send and cost."""
-        return self.client.estimate(map(self.request, items))
+        requests = tqdm(map(self.request, items), "counting", unit=" requests")
+        return self.client.estimate(requests)
 
     def _answer_or_failure(self, item: Item) -> Form | NoAnswer:
         try:

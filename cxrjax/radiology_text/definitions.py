@@ -50,7 +50,7 @@ class Region:
         parent: the region that it lies in.
         group: the region of both sides that this is one side of.
         sources: other names under which boxes and masks of it are given.
-        derive: operation and operands where it is not given, see regions.py.
+        derive: operation and operands where it is not given; the file's `about` tells them.
         localized: whether it can have a box.
     """
 

@@ -134,7 +134,7 @@ def _phantom_labels(row: dict) -> Iterator[LabelledSentence]:
         # What a sentence about earlier studies is about is no question of regions.
         if sentence["longitudinal"]:
             continue
-        # Of one finding left and right are one region; of several each has its own.
+        # Left and right are one region where one finding has both, else each finding has its own.
         by_finding: dict[str, set[str]] = {}
         for fact in sentence["facts"]:
             merged = {regions.from_source(name) for name in fact["regions"]} - {None}
