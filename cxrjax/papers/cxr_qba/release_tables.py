@@ -137,25 +137,17 @@ def _rows(places: list[Path], level: str, columns: tuple[str, ...]) -> Iterator[
 def _mimic_images(places: list[Path]) -> dict[str, tuple[Key, StudyImage]]:
     columns = ("dicom_id", "subject_id", "study_id", "Rows", "Columns")
     images = {}
-    for where, row in _mimic_rows(places, mimic_tables.METADATA_PATTERN, columns):
+    for where, row in mimic_tables.first_rows(places, mimic_tables.METADATA_PATTERN, columns):
         key = (path_id("p", row["subject_id"]), path_id("s", row["study_id"]))
         images[row["dicom_id"]] = (key, mimic_image(row, where))
     return images
-
-
-def _mimic_rows(
-    places: list[Path], pattern: str, columns: tuple[str, ...]
-) -> Iterator[tuple[str, Mapping[str, str]]]:
-    files = [file for place in places for file in sorted(place.glob(pattern))]
-    for file in files[:1]:
-        yield from mimic_tables.read_rows(file, columns)
 
 
 def _study_splits(places: list[Path]) -> dict[Key, str]:
     columns = ("subject_id", "study_id", "split")
     splits = {
         (path_id("p", row["subject_id"]), path_id("s", row["study_id"])): _split(row)
-        for _, row in _mimic_rows(places, mimic_tables.SPLIT_PATTERN, columns)
+        for _, row in mimic_tables.first_rows(places, mimic_tables.SPLIT_PATTERN, columns)
     }
     own = _rows(places, "study", ("patient_id", "study_id"))
     return splits | {_key(row): _split(row) for row in own if row.get("split")}

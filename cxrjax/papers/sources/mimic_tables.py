@@ -7,7 +7,7 @@ mimic-cxr-2.0.0-metadata.csv.gz    dicom_id, subject_id, study_id, ViewPosition,
 import fnmatch
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from cxrjax.errors import UserError
@@ -67,6 +67,15 @@ def size_of(row: Mapping[str, str], where: str) -> tuple[int, int] | None:
                 f"{where}: Rows {row['Rows']!r}, Columns {row['Columns']!r}; expected whole numbers"
             ) from None
     return None
+
+
+def first_rows(
+    folders: Iterable[Path], pattern: str, wanted: tuple[str, ...]
+) -> Iterator[tuple[str, Mapping[str, str]]]:
+    """Yields (file and line, row) of the first table of this name in the folders, if any."""
+    files = (file for folder in folders for file in sorted(folder.glob(pattern)))
+    if (first := next(files, None)) is not None:
+        yield from read_rows(first, wanted)
 
 
 def read_rows(path: Path, wanted: tuple[str, ...]) -> Iterator[tuple[str, Mapping[str, str]]]:

@@ -159,13 +159,13 @@ def _set_aside_line(
 def _read_mimic(source: Path, quality: QualityLog, wanted: Wanted) -> Iterator[SourceStudy]:
     images: dict[str, list[StudyImage]] = {}
     columns = ("dicom_id", "subject_id", "study_id", "Rows", "Columns")
-    for where, row in _table(source, mimic_tables.METADATA_PATTERN, columns):
+    for where, row in mimic_tables.first_rows([source], mimic_tables.METADATA_PATTERN, columns):
         if wanted(f"p{row['subject_id']}"):
             images.setdefault(row["study_id"], []).append(mimic_image(row, where))
     split_columns = ("study_id", "split")
     splits = {
         row["study_id"]: mimic_tables.SPLIT_NAMES.get(row["split"], row["split"])
-        for _, row in _table(source, mimic_tables.SPLIT_PATTERN, split_columns)
+        for _, row in mimic_tables.first_rows([source], mimic_tables.SPLIT_PATTERN, split_columns)
     }
     folders = (f for f in (source / "files").glob("p*/p*") if wanted(f.name))
     for path in (report for f in sorted(folders) for report in sorted(f.glob("s*.txt"))):
@@ -285,11 +285,3 @@ def _lists(
         quality.set_aside("invalid_graph", image.image_id, path.name, f"not as expected: {error!r}")
         return [[] for _ in names]
     return lists
-
-
-def _table(
-    source: Path, pattern: str, columns: tuple[str, ...]
-) -> Iterator[tuple[str, Mapping[str, str]]]:
-    """(file and line, row) of the table of this name; none where there is no such file."""
-    for path in sorted(source.glob(pattern))[:1]:
-        yield from mimic_tables.read_rows(path, columns)
