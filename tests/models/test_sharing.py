@@ -42,16 +42,17 @@ ROWS, QUESTIONS, PREFIX, ANSWER = 2, 3, 5, 6
 
 
 def model(share: str, config: VLMConfig = GEMMA3) -> VLM:
-    made = VLM(config, rngs=nnx.Rngs(0), share=share, unroll=True)
-    apply_lora(made, LoRAConfig(rank=2, alpha=4.0, targets=(".*_proj",)), nnx.Rngs(1))
-    _, state = nnx.split(made)
-    key = jax.random.key(7)
-    noisy = [
-        leaf + 0.1 * jax.random.normal(jax.random.fold_in(key, i), leaf.shape)
-        for i, leaf in enumerate(jax.tree.leaves(state))
-    ]
-    nnx.update(made, jax.tree.unflatten(jax.tree.structure(state), noisy))
-    return made
+    """With parameters drawn by NumPy: compiling what JAX draws them by takes seconds a model."""
+
+    def build() -> VLM:
+        made = VLM(config, rngs=nnx.Rngs(0), share=share, unroll=True)
+        apply_lora(made, LoRAConfig(rank=2, alpha=4.0, targets=(".*_proj",)), nnx.Rngs(1))
+        return made
+
+    graph, state = nnx.split(nnx.eval_shape(build))
+    draw = np.random.default_rng(7).normal
+    drawn = jax.tree.map(lambda leaf: jnp.asarray(draw(0, 0.2, leaf.shape), leaf.dtype), state)
+    return nnx.merge(graph, drawn)
 
 
 def batch(rng: np.random.Generator) -> dict:
@@ -65,6 +66,11 @@ def batch(rng: np.random.Generator) -> dict:
         "answer_mask": np.arange(ANSWER) < answer_length,
     }
     return {name: jnp.asarray(value) for name, value in arrays.items()}
+
+
+def states(made: VLM, inputs: dict, **options) -> jax.Array:
+    """The answers' hidden states, by one program: run by itself every operation is compiled."""
+    return nnx.jit(lambda called, values: called(**values, **options))(made, inputs)
 
 
 def summed_loss_and_gradients(made: VLM, inputs: dict):
@@ -101,24 +107,27 @@ def test_packed_questions_keep_their_windows():
     inputs = batch(np.random.default_rng(1))
     made = model("image")
     mask = inputs["answer_mask"]
-    packed = made(**inputs, packed_length=QUESTIONS * (PREFIX + ANSWER) - 1)
-    np.testing.assert_allclose(packed[mask], made(**inputs)[mask], atol=2e-5)
+    packed = states(made, inputs, packed_length=QUESTIONS * (PREFIX + ANSWER) - 1)
+    np.testing.assert_allclose(packed[mask], states(made, inputs)[mask], atol=2e-5)
 
 
 def test_decoding_sees_what_training_saw():
     inputs = batch(np.random.default_rng(2))
     for share in ("image", "tower"):
         made = model(share)
-        expected = made(**inputs)
-        hidden, state = made.prefill(
-            inputs["images"], inputs["prefix_tokens"], inputs["prefix_mask"], ANSWER
+        expected = states(made, inputs)
+        prompt = [inputs[name] for name in ("images", "prefix_tokens", "prefix_mask")]
+        hidden, state = nnx.jit(lambda called, *values: called.prefill(*values, ANSWER))(
+            made, *prompt
         )
-        blocks = made.decoder.blocks()
+        decode = nnx.jit(
+            lambda called, *values: called.decode_step(called.decoder.blocks(), *values)
+        )
         for step in range(ANSWER):
             mask = inputs["answer_mask"][..., step]
             np.testing.assert_allclose(hidden[mask], expected[:, :, step][mask], atol=3e-5)
             tokens = inputs["answer_tokens"][..., step]
-            hidden, state = made.decode_step(blocks, tokens, state, jnp.asarray(step))
+            hidden, state = decode(made, tokens, state, jnp.asarray(step))
 
 
 @pytest.mark.parametrize("padding", [0, 3])
@@ -129,9 +138,10 @@ def test_a_context_given_token_by_token_is_the_presets(padding):
     row = [0] * padding + [2, 7, 1050, *image, 1051]
     tokens = jnp.asarray([row] * ROWS, jnp.int32)
     there = jnp.arange(len(row))[None] >= padding
-    found = made(**inputs, context_tokens=tokens, context_mask=jnp.repeat(there, ROWS, axis=0))
+    context = {"context_tokens": tokens, "context_mask": jnp.repeat(there, ROWS, axis=0)}
+    found = states(made, inputs | context)
     mask = inputs["answer_mask"]
-    np.testing.assert_allclose(found[mask], made(**inputs)[mask], atol=2e-5)
+    np.testing.assert_allclose(found[mask], states(made, inputs)[mask], atol=2e-5)
 
 
 def test_two_images_stand_where_their_tokens_are():
@@ -140,12 +150,13 @@ def test_two_images_stand_where_their_tokens_are():
     image = [IMAGE] * GEMMA3.vision.num_tokens
     tokens = jnp.asarray([[2, *image, 1050, *image, 1051]] * ROWS, jnp.int32)
     pair = jnp.stack([inputs["images"], inputs["images"][::-1]], axis=1)
-    first = made(**(inputs | {"images": pair}), context_tokens=tokens)
-    swapped = made(**(inputs | {"images": pair[:, ::-1]}), context_tokens=tokens)
+    inputs["context_tokens"] = tokens
+    first = states(made, inputs | {"images": pair})
+    swapped = states(made, inputs | {"images": pair[:, ::-1]})
     mask = inputs["answer_mask"]
     assert np.abs(np.asarray(first - swapped))[mask].max() > 1e-3
     # The second row's pair is the first row's, the other way round.
-    same = made(**(inputs | {"images": pair[::-1, ::-1]}), context_tokens=tokens)
+    same = states(made, inputs | {"images": pair[::-1, ::-1]})
     np.testing.assert_allclose(first[mask], same[mask], atol=1e-5)
 
 
@@ -158,9 +169,9 @@ def test_paligemma_shared_by_the_tower_is_paligemma_and_shared_by_the_image_is_n
         ),
     )
     inputs = batch(np.random.default_rng(5))
-    tower, image = model("tower", small)(**inputs), model("image", small)(**inputs)
+    tower, image = (states(model(share, small), inputs) for share in ("tower", "image"))
     mask = inputs["answer_mask"]
     first = {name: value[:, :1] if name != "images" else value for name, value in inputs.items()}
-    alone = model("tower", small)(**first)
+    alone = states(model("tower", small), first)
     np.testing.assert_allclose(tower[:, :1][mask[:, :1]], alone[mask[:, :1]], atol=1e-5)
     assert np.abs(np.asarray(tower - image))[mask].max() > 1e-3
