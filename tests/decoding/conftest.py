@@ -50,7 +50,7 @@ class Tiny:
 
 
 @pytest.fixture(scope="session")
-def tiny():
+def tiny(drawn):
     """`tiny(share, vocab_size)`: with 1,024 location tokens from id 4 where there is room."""
     made = {}
 
@@ -72,7 +72,7 @@ def tiny():
                 ),
                 loc_token_start=4 if vocab_size > 1028 else -1,
             )
-            model = VLM(config, rngs=nnx.Rngs(2), share=share)
+            model = drawn(lambda: VLM(config, rngs=nnx.Rngs(2), share=share))
             # Without this an untrained model says one token for ever.
             model.decoder.layers.attn.o_proj.kernel[...] *= 4.0
             # Neighbouring bins start nearly alike: rounding would tell which is likelier.

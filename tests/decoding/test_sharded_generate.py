@@ -37,7 +37,7 @@ def compile_fast():
 
 
 @pytest.fixture(scope="module")
-def model():
+def model(drawn):
     """`model(share)`: four heads, two of keys and values."""
     made = {}
 
@@ -64,7 +64,7 @@ def model():
                 mlp_dim=32,
             )
             sizes = dataclasses.replace(preset, vision=vision, decoder=decoder, loc_token_start=-1)
-            made[share] = VLM(sizes, rngs=nnx.Rngs(2), share=share)
+            made[share] = drawn(lambda: VLM(sizes, rngs=nnx.Rngs(2), share=share))
             # Without this an untrained model says one token for ever.
             made[share].decoder.layers.attn.o_proj.kernel[...] *= 4.0
         return made[share]

@@ -41,18 +41,19 @@ GEMMA3 = VLMConfig(
 ROWS, QUESTIONS, PREFIX, ANSWER = 2, 3, 5, 6
 
 
-def model(share: str, config: VLMConfig = GEMMA3) -> VLM:
-    """With parameters drawn by NumPy: compiling what JAX draws them by takes seconds a model."""
+@pytest.fixture
+def model(drawn):
+    """`model(share, config)`, with LoRA."""
 
-    def build() -> VLM:
-        made = VLM(config, rngs=nnx.Rngs(0), share=share, unroll=True)
-        apply_lora(made, LoRAConfig(rank=2, alpha=4.0, targets=(".*_proj",)), nnx.Rngs(1))
-        return made
+    def make(share: str, config: VLMConfig = GEMMA3) -> VLM:
+        def build() -> VLM:
+            made = VLM(config, rngs=nnx.Rngs(0), share=share, unroll=True)
+            apply_lora(made, LoRAConfig(rank=2, alpha=4.0, targets=(".*_proj",)), nnx.Rngs(1))
+            return made
 
-    graph, state = nnx.split(nnx.eval_shape(build))
-    draw = np.random.default_rng(7).normal
-    drawn = jax.tree.map(lambda leaf: jnp.asarray(draw(0, 0.2, leaf.shape), leaf.dtype), state)
-    return nnx.merge(graph, drawn)
+        return drawn(build)
+
+    return make
 
 
 def batch(rng: np.random.Generator) -> dict:
@@ -86,7 +87,7 @@ def summed_loss_and_gradients(made: VLM, inputs: dict):
     return jax.jit(jax.value_and_grad(loss))(trainable)
 
 
-def test_gemma3_loss_and_gradients_are_the_sum_over_separate_examples():
+def test_gemma3_loss_and_gradients_are_the_sum_over_separate_examples(model):
     inputs = batch(np.random.default_rng(0))
     loss, gradients = summed_loss_and_gradients(model("image"), inputs)
     alone = model("tower")
@@ -103,7 +104,7 @@ def test_gemma3_loss_and_gradients_are_the_sum_over_separate_examples():
         np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5 * np.abs(wanted).max())
 
 
-def test_packed_questions_keep_their_windows():
+def test_packed_questions_keep_their_windows(model):
     inputs = batch(np.random.default_rng(1))
     made = model("image")
     mask = inputs["answer_mask"]
@@ -111,7 +112,7 @@ def test_packed_questions_keep_their_windows():
     np.testing.assert_allclose(packed[mask], states(made, inputs)[mask], atol=2e-5)
 
 
-def test_decoding_sees_what_training_saw():
+def test_decoding_sees_what_training_saw(model):
     inputs = batch(np.random.default_rng(2))
     for share in ("image", "tower"):
         made = model(share)
@@ -131,7 +132,7 @@ def test_decoding_sees_what_training_saw():
 
 
 @pytest.mark.parametrize("padding", [0, 3])
-def test_a_context_given_token_by_token_is_the_presets(padding):
+def test_a_context_given_token_by_token_is_the_presets(model, padding):
     inputs = batch(np.random.default_rng(3))
     made = model("image")
     image = [IMAGE] * GEMMA3.vision.num_tokens
@@ -144,7 +145,7 @@ def test_a_context_given_token_by_token_is_the_presets(padding):
     np.testing.assert_allclose(found[mask], states(made, inputs)[mask], atol=2e-5)
 
 
-def test_two_images_stand_where_their_tokens_are():
+def test_two_images_stand_where_their_tokens_are(model):
     inputs = batch(np.random.default_rng(4))
     made = model("image")
     image = [IMAGE] * GEMMA3.vision.num_tokens
@@ -160,7 +161,7 @@ def test_two_images_stand_where_their_tokens_are():
     np.testing.assert_allclose(first[mask], same[mask], atol=1e-5)
 
 
-def test_paligemma_shared_by_the_tower_is_paligemma_and_shared_by_the_image_is_not():
+def test_paligemma_shared_by_the_tower_is_paligemma_and_shared_by_the_image_is_not(model):
     small = dataclasses.replace(
         PRESETS["tiny"],
         vision=VisionConfig(image_size=24, patch_size=8, width=12, depth=1, num_heads=3, mlp_dim=8),
