@@ -1,4 +1,4 @@
-"""Draws docs/architecture.svg: the floors of the package, entry points on top.
+"""Draws docs/architecture.svg, the floors of the package, and prints how large they are.
 
     python docs/draw_architecture.py
 
@@ -99,6 +99,23 @@ def draw() -> str:
     )
 
 
+def sizes() -> dict[str, tuple[int, int]]:
+    """Python files and lines of the core, of each wing, and of the package."""
+    package = Path(__file__).parents[1] / "cxrjax"
+    (wings,) = (floor.parts for floor in FLOORS if floor.name == WINGS)
+    outside = {part.strip("/") for part in wings} | {"tools"}
+    found: dict[str, tuple[int, int]] = {}
+    for path in package.rglob("*.py"):
+        top = path.relative_to(package).parts[0]
+        lines = len(path.read_text(encoding="utf-8").splitlines())
+        for name in (top if top in outside else "core", "package"):
+            files, total = found.get(name, (0, 0))
+            found[name] = (files + 1, total + lines)
+    return found
+
+
 if __name__ == "__main__":
     SVG.write_text(draw(), encoding="utf-8")
     print(SVG)
+    for name, (files, lines) in sorted(sizes().items(), key=lambda item: item[1]):
+        print(f"{name}: {files} files, {lines:,} lines")
