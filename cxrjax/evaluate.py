@@ -5,9 +5,9 @@
         --references=DIR/records/validation.jsonl --out=runs/base
 
 Writes predictions.jsonl and what `score` writes to --out (default: the workdir's evaluation/). The
-figures and some overlays also go to event files: a training run's, else of --out at step 0. With
---image=blind (or shuffled, noise) the system is called so, --out is evaluation_blind/, and event
-files are left alone.
+figures and some overlays also go to event files: a training run's, else of --out, at --step or 0.
+With --image=blind (or shuffled, noise) the system is called so, --out is evaluation_blind/, and
+event files are left alone.
 """
 
 import argparse

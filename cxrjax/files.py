@@ -42,7 +42,7 @@ def shipped(path: str | Path) -> Path:
 
 @functools.cache
 def read_packaged(package: str, name: str) -> Any:
-    """Reads a JSON or TOML file that is part of the package, once."""
+    """Reads a JSON or TOML file that is part of the package, once; all are given one object."""
     text = importlib.resources.files(package).joinpath(name).read_text(encoding="utf-8")
     return tomllib.loads(text) if name.endswith(".toml") else json.loads(text)
 
@@ -100,7 +100,14 @@ def hash_lines(lines: Iterable[str]) -> str:
 def write_json(path: Path, content: Any) -> None:
     """Writes JSON for people: indented, one trailing newline, no NaN."""
     text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)
-    path.write_text(text + "\n", encoding="utf-8")
+    replace_text(path, text + "\n")
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Replaces a file in one move, so that a killed process leaves the old or the new one."""
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)
 
 
 @contextlib.contextmanager

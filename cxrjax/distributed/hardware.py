@@ -44,10 +44,11 @@ def _shape(name: str) -> tuple[int, ...]:
 
 def _read_chips() -> dict[str, Chip]:
     rows = read_packaged(str(__package__), "chips.toml")
-    for row in rows.values():
-        row["device_kinds"] = tuple(row["device_kinds"])
-        row["shapes"] = tuple(map(_shape, row["shapes"].split()))
-    return {name: Chip(name, **row) for name, row in rows.items()}
+    chips = {}
+    for name, row in rows.items():
+        kinds, shapes = tuple(row["device_kinds"]), tuple(map(_shape, row["shapes"].split()))
+        chips[name] = Chip(name, **(row | {"device_kinds": kinds, "shapes": shapes}))
+    return chips
 
 
 CHIPS = _read_chips()

@@ -226,6 +226,7 @@ class TrainLoader:
             self._iterator = _iterate(self._dataset[self._begun :], self._workers)
             if self._restored is not None:
                 self._iterator.set_state(self._restored)
+                self._iterator.start_prefetch()  # all workers at once, as a new iterator does
                 self._restored = None
         loaded = _own(next(self._iterator))
         if len(self._mixture.sources) > 1:

@@ -55,6 +55,9 @@ class Stage(Generic[Item, Form]):
         """Returns how far a usable answer is from a good one, and what to tell the model then."""
         return 0, ""
 
+    def received(self, item: Item, answer: Form | NoAnswer) -> None:
+        """Takes note of an answer or failure at once, in the thread that asked."""
+
     def ask(self, item: Item) -> Form:
         """Returns a usable answer; one that falls short is asked for once more, the better taken.
 
@@ -99,10 +102,13 @@ class Stage(Generic[Item, Form]):
         return self.client.estimate(requests)
 
     def _answer_or_failure(self, item: Item) -> Form | NoAnswer:
+        answer: Form | NoAnswer
         try:
-            return self.ask(item)
+            answer = self.ask(item)
         except NoAnswer as failure:
-            return failure.with_traceback(None)  # its frames would keep the cache open
+            answer = failure.with_traceback(None)  # its frames would keep the cache open
+        self.received(item, answer)
+        return answer
 
 
 def make_request(

@@ -86,7 +86,7 @@ class VLM(nnx.Module):
         self.decoder = Decoder(
             config.decoder, config.loc_token_start, rngs, remat=remat, unroll=unroll
         )
-        self.box_head: Any = nnx.data(None)  # an auxiliary, see box_head.py
+        self.box_head: Any = nnx.data(None)  # an auxiliary, see BoxHead in layers.py
 
     def encode_images(
         self, images: Array, dropout: TokenDropout | None = None

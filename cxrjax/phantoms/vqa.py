@@ -134,10 +134,8 @@ class PhantomBuilder(Builder[PhantomOptions]):
         self._hashes: dict[str, list[str]] = {split: [] for split in SPLITS}
         self._render = render
 
-    def build(self) -> str:
-        told = super().build()
+    def tidy(self) -> None:
         shutil.rmtree(self.options.out / "parts")
-        return told
 
     def read(self) -> dict[str, Iterable[QARecord]]:
         out = self.options.out

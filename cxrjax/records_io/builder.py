@@ -105,6 +105,9 @@ class Builder(abc.ABC, Generic[Chosen]):
         """Fields of the manifest between the data set's name and its splits."""
         return {"seed": self.options.seed}
 
+    def tidy(self) -> None:
+        """Removes what an interrupted build would have gone on from."""
+
     def report(self) -> Iterator[str]:
         """Lines to print when all is written."""
         return iter(())
@@ -137,6 +140,7 @@ class Builder(abc.ABC, Generic[Chosen]):
         if self.splits:
             manifest["splits"] = self.splits
         finish_build(out, self.quality, comparison, manifest)
+        self.tidy()
         for line in self.report():
             print(line)
         if self.options.strict:

@@ -29,7 +29,7 @@ def load_statistics(package: str) -> dict[str, Any]:
     An entry of those is [value, note]; a note may be a key of the section `notes`, and "" is no
     value.
     """
-    content: dict[str, Any] = read_packaged(package, "statistics.toml")
+    content: dict[str, Any] = dict(read_packaged(package, "statistics.toml"))
     notes = content.get("notes", {})
     for section in [name for name in content if name.startswith("published")]:
         content[section] = {

@@ -61,7 +61,7 @@ class System:
 
 def _read_systems() -> dict[str, System]:
     rows = read_packaged(str(__package__), "systems.toml")
-    rows["medgemma_1.5"]["locate"] = MEDGEMMA_LOCATE
+    rows = rows | {"medgemma_1.5": rows["medgemma_1.5"] | {"locate": MEDGEMMA_LOCATE}}
     return {name: System(**row) for name, row in rows.items()}
 
 

@@ -224,6 +224,7 @@ class Benchmark(Generic[R]):
     Attributes:
         name: as --benchmark has it.
         gt_modes: ground-truth modes it knows, the default first.
+        gt_arguments: whether a mode may have an argument, as in wbf:0.4.
         layout: what is printed, of tables.toml.
         read: (records, source, ground-truth mode) -> references.
         count: (references, {system: answers}, options) -> all systems counted.
@@ -237,6 +238,7 @@ class Benchmark(Generic[R]):
 
     name: str
     gt_modes: tuple[str, ...]
+    gt_arguments: bool = field(default=False, kw_only=True)
     layout: Layout
     read: Callable[[Iterable[QARecord], str, str], R]
     count: Callable[[R, Mapping[str, Answers], ScoreOptions], Evaluated]
@@ -305,7 +307,8 @@ class Benchmark(Generic[R]):
         return scores.with_settings(settings or {})
 
     def _check(self, options: ScoreOptions) -> None:
-        if options.gt_mode.partition(":")[0] not in self.gt_modes:
+        mode, with_argument, _ = options.gt_mode.partition(":")
+        if mode not in self.gt_modes or (with_argument and not self.gt_arguments):
             expected = ", ".join(map(repr, self.gt_modes))
             raise UserError(f"--gt_mode={options.gt_mode}: expected {expected} ({self.name})")
         for name in ("codec", "judge", "segmenter", "bert_score"):

@@ -149,7 +149,7 @@ def make_scores(
             same resamples of them serve all systems.
         settings: what the benchmark says of itself; how the intervals are made is added.
         attributes: what figures are broken down by, attribute -> its value for each unit.
-        compared: protocol -> the metrics of the paper's tables (`tables.table_metrics`), in which
+        compared: protocol -> the metrics of the paper's tables (`Layout.compared`), in which
             systems are compared; P-values are corrected for them together.
 
     Raises:

@@ -480,7 +480,7 @@ def load_layout(package: str) -> Layout:
     `percent` of a table is true or the titles of such columns; "" is a blank cell; the text of a
     note may be a key of `note_texts`, and its rows "all".
     """
-    content: dict[str, Any] = read_packaged(package, "tables.toml")
+    content: dict[str, Any] = dict(read_packaged(package, "tables.toml"))
     texts = content.pop("note_texts", {})
     tables = tuple(_paper_table(table, texts) for table in content.pop("tables", ()))
     lists = tuple(FigureList(**listed) for listed in content.pop("lists", ()))

@@ -162,9 +162,9 @@ def build_model(config: ExperimentConfig, mesh: Mesh | None = None) -> tuple[VLM
     """The model a run starts from: base or random parameters, adapters as configured.
 
     Args:
-        mesh: every device reads or draws its own part of the parameters, as sharding.py says, so
-            that no device needs room for all of them; called by all processes of the mesh. None:
-            one device of this process has all.
+        mesh: every device reads or draws its own part of the parameters (distributed/meshes.py),
+            so that no device needs room for all of them; called by all processes of the mesh.
+            None: one device of this process has all.
 
     Returns:
         The model (a base's parameters in the dtype they are stored in), and a reference to what

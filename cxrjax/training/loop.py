@@ -37,7 +37,7 @@ from cxrjax.records_io.quality import QualityLog
 from cxrjax.training import checkpoint, executable, step
 from cxrjax.training.base_model import copy_tokenizer
 from cxrjax.training.config import ExperimentConfig, TrainingConfig
-from cxrjax.training.metric_log import MetricLog, NoLog, step_figures
+from cxrjax.training.metric_log import MetricLog, NoLog, quiet_tensorflow, step_figures
 from cxrjax.training.observers import (
     ExampleLog,
     FinishedStep,
@@ -355,7 +355,8 @@ class _Loop:
     log_line: Callable[[str], None]
 
     def __post_init__(self) -> None:
-        from clu import periodic_actions  # TensorFlow comes with it
+        quiet_tensorflow()  # it comes with CLU
+        from clu import periodic_actions
 
         self.clock = StepClock()
         self.in_flight: collections.deque[_InFlight] = collections.deque()
@@ -377,16 +378,16 @@ class _Loop:
         if first and self._evaluates_after(first) and not self.checkpoints.metrics(first):
             self.log.reopen()
             self._save(first, state, batches, self._evaluate(first, state))
-        self._rest_where_wanted(first)
         self._restart_clock()
         for number in range(first + 1, self.steps + 1):
+            self._rest_where_wanted(number, before=True)
             self._begin(number, "reading data")
             with self.clock.waiting_for_data():
                 loaded = next(batches)
             self._begin(number, "waiting for the step")
             state = self._dispatch(number, state, loaded)
             self._read_metrics(self.settings.max_in_flight)
-            self._rest_where_wanted(number)
+            self._rest_where_wanted(number, before=False)
             stop = self.preemption is not None and self.preemption.reached(number)
             evaluates = not stop and self._evaluates_after(number)
             if stop or evaluates or self._due(number, self.settings.checkpoint_every):
@@ -408,12 +409,12 @@ class _Loop:
         for observer in self.observers:
             observer.on_phase(number, doing)
 
-    def _rest_where_wanted(self, number: int) -> None:
-        wanting = [observer for observer in self.observers if observer.wants_rest(number)]
+    def _rest_where_wanted(self, number: int, before: bool) -> None:
+        wanting = [one for one in self.observers if one.wants_rest(number, before)]
         if wanting:
             self._read_metrics(0)
             for observer in wanting:
-                observer.on_rest(number)
+                observer.on_rest(number, before)
             self._restart_clock()
 
     def _save(

@@ -144,11 +144,17 @@ def step_figures(found: StepMetrics) -> dict[str, float]:
         return {name: float(average.compute()) for name, average in averages.items()}
 
 
-def _event_writer(workdir: Path) -> Any:
-    # TensorFlow comes with this import: seconds that only a run needs to spend. It writes
-    # event files and computes nothing, so what it has to say of its kernels is noise.
+def quiet_tensorflow() -> None:
+    """Silences TensorFlow, before it is imported.
+
+    It writes event files and computes nothing: what it has to say of its kernels is noise.
+    """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
+
+
+def _event_writer(workdir: Path) -> Any:
+    quiet_tensorflow()  # it comes with this import: seconds that only a run needs to spend
     from clu import metric_writers
 
     return metric_writers.AsyncWriter(metric_writers.SummaryWriter(str(workdir)))

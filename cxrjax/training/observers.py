@@ -23,6 +23,7 @@ from cxrjax.input_pipeline.batch import BatchProblem, LoadedBatch
 from cxrjax.records_io.quality import QualityLog
 from cxrjax.training.config import ExperimentConfig
 from cxrjax.training.coordinate_report import swapped_share
+from cxrjax.training.metric_log import quiet_tensorflow
 from cxrjax.training.workdir import storage_errors, write_json
 
 # Steps that are looked at together, the last ones, before something is said of all of them.
@@ -73,11 +74,11 @@ class Observer:
     def on_batch(self, step: int, loaded: LoadedBatch) -> None:
         """Before a step is dispatched: this process's rows of its batch."""
 
-    def wants_rest(self, step: int) -> bool:
-        """Says whether no step may be in flight after this one, for `on_rest`."""
+    def wants_rest(self, step: int, before: bool) -> bool:
+        """Says whether nothing may be in flight before this step, or after it, for `on_rest`."""
         return False
 
-    def on_rest(self, step: int) -> None:
+    def on_rest(self, step: int, before: bool) -> None:
         """After a step and with none in flight, where an observer wanted it; 0: at the start."""
 
     def on_step(self, done: FinishedStep) -> None:
@@ -404,27 +405,38 @@ class StepProfiler(Observer):
     ) -> None:
         first, last = steps
         self._folder = workdir / "profile"
-        self._before, self._last = max(first - 1, start), min(last, total_steps)
+        self._first, self._last = max(first, start + 1), min(last, total_steps)
         self._log_line = log_line
         self._profile: Any = None
 
-    def wants_rest(self, step: int) -> bool:
-        return self._before < self._last and step in (self._before, self._last)
+    def wants_rest(self, step: int, before: bool) -> bool:
+        return self._first <= self._last and step == (self._first if before else self._last)
 
-    def on_rest(self, step: int) -> None:
-        if self._profile is None:
-            from clu import periodic_actions  # TensorFlow comes with it
-
-            self._profile = periodic_actions.Profile(
-                logdir=self._folder,
-                num_profile_steps=self._last - self._before,
-                profile_duration_ms=None,
-                first_profile=self._before,
-                every_secs=None,
-            )
-        self._profile(step)
-        if step == self._last:
+    def on_rest(self, step: int, before: bool) -> None:
+        if before:
+            self._begin(step)
+        elif self._profile is not None:
+            self._profile(step)
             self._log_line(f"step {step:,}: profile written to {self._folder}")
+            self._profile = None
+
+    def _begin(self, step: int) -> None:
+        quiet_tensorflow()  # it comes with CLU
+        from clu import periodic_actions
+
+        self._profile = periodic_actions.Profile(
+            logdir=self._folder,
+            num_profile_steps=self._last - step + 1,
+            profile_duration_ms=None,
+            first_profile=step - 1,
+            every_secs=None,
+        )
+        self._profile(step - 1)
+        if not self._profile._session_running:  # CLU keeps to itself why not
+            self._log_line(
+                f"warning: step {step:,}: no profile: the profiler did not start; end what else "
+                f"traces this process, and see that {self._folder} can be written"
+            )
             self._profile = None
 
     def close(self) -> None:

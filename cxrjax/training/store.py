@@ -361,11 +361,13 @@ def find_damage(directory: Path, parts: Iterable[str] | None = None) -> str | No
         if parts is not None and Path(name).parts[0] not in parts:
             continue
         file = directory / name
-        if not file.exists():
-            return f"{file} is missing"
         try:
+            if not file.exists():
+                return f"{file} is missing"
             if file_sha256(file) != checksum:
                 return f"{file} is not what was written"
+        except OSError as error:
+            return f"{file}: cannot be read: {error.strerror or error}"
         except (UserError, ValueError) as error:
             return str(error)
     return None

@@ -19,7 +19,7 @@ from typing import Any
 import jax
 
 from cxrjax.errors import UserError
-from cxrjax.files import file_sha256, git_commit, package_versions
+from cxrjax.files import file_sha256, git_commit, package_versions, replace_text
 
 # The run's configuration.
 CONFIG_FILE = "config.json"
@@ -196,11 +196,9 @@ def _split_hashes(manifest: Path) -> dict[str, str]:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Replaces a JSON file in one move, so that a killed run leaves the old or the new one."""
-    temporary = path.with_suffix(".tmp")
+    """Replaces a JSON file of a run; what JSON has no form for is written as text."""
     with storage_errors(str(path)):
-        temporary.write_text(json.dumps(content, indent=2, default=str) + "\n", encoding="utf-8")
-        temporary.replace(path)
+        replace_text(path, json.dumps(content, indent=2, default=str) + "\n")
 
 
 def peak_memory_gb() -> float:

@@ -261,49 +261,57 @@ class LanguageModelJudge:
                 f"missing, the first {next(iter(new))}; judge them with --judge=language_model "
                 "and the same --verdicts"
             )
-        stage = _JudgeStage(self._client, task, prompt)
+        stage = _JudgeStage(self._client, task, prompt, self._store)
         if self._dry_run:
-            self.planned[task] = str(stage.estimate(new.values()))
+            self.planned[task] = str(stage.estimate(new.items()))
             yield from ((key, {"failure": "not_asked"}) for key in new)
             return
         answers = tqdm(
-            stage.answers(new.values()), task.replace("_", " "), total=len(new), unit="verdict"
+            stage.answers(new.items()), task.replace("_", " "), total=len(new), unit="verdict"
         )
-        for key, (_, answer) in zip(new, answers, strict=True):
-            # A failure without its detail, which may quote the texts.
-            verdict = (
-                {"failure": answer.category}
-                if isinstance(answer, NoAnswer)
-                else answer.model_dump()
-            )
-            if verdict.get("failure") in SERVICE_FAILURES:
-                verdict = {"failure": "service"}
-            else:
-                self._store.put(key, self.name, task, json.dumps(prompt, sort_keys=True), verdict)
-            yield key, verdict
+        for (key, _), answer in answers:
+            yield key, _verdict_of(answer)
 
 
-class _JudgeStage(Stage[Mapping[str, Any], pydantic.BaseModel]):
-    """One task of the judge."""
+def _verdict_of(answer: pydantic.BaseModel | NoAnswer) -> dict[str, Any]:
+    """What is kept of an answer; of a failure no detail, which may quote the texts."""
+    if not isinstance(answer, NoAnswer):
+        return answer.model_dump()
+    return {"failure": "service" if answer.category in SERVICE_FAILURES else answer.category}
+
+
+class _JudgeStage(Stage[tuple[str, Mapping[str, Any]], pydantic.BaseModel]):
+    """One task of the judge, about samples and their keys; verdicts are kept as they come."""
 
     content = CONTENT
 
-    def __init__(self, client: Client, task: str, prompt: Mapping[str, Any]) -> None:
+    def __init__(
+        self, client: Client, task: str, prompt: Mapping[str, Any], store: VerdictStore
+    ) -> None:
         super().__init__(client, PROMPT)
         self._task = task
         self._prompt = prompt
+        self._store = store
 
-    def request(self, item: Mapping[str, Any]) -> Request:
-        text = _text(self._task, item)
+    def received(
+        self, item: tuple[str, Mapping[str, Any]], answer: pydantic.BaseModel | NoAnswer
+    ) -> None:
+        if isinstance(answer, NoAnswer) and answer.category in SERVICE_FAILURES:
+            return  # it may be asked again
+        told = json.dumps(self._prompt, sort_keys=True)
+        self._store.put(item[0], judge_name(self.client), self._task, told, _verdict_of(answer))
+
+    def request(self, item: tuple[str, Mapping[str, Any]]) -> Request:
+        text = _text(self._task, item[1])
         return make_request(self._prompt, text, _FORMS[self._task], _USUAL_TOKENS[self._task])
 
-    def check(self, item: Mapping[str, Any], answer: pydantic.BaseModel) -> None:
+    def check(self, item: tuple[str, Mapping[str, Any]], answer: pydantic.BaseModel) -> None:
         if isinstance(answer, _SamePairs):
+            ends = len(item[1]["a"]), len(item[1]["b"])
             for pair in answer.same:
-                if not (1 <= pair.a <= len(item["a"]) and 1 <= pair.b <= len(item["b"])):
+                if not (1 <= pair.a <= ends[0] and 1 <= pair.b <= ends[1]):
                     raise ValueError(
-                        f"A{pair.a} with B{pair.b}: the lists end at A{len(item['a'])} and "
-                        f"B{len(item['b'])}"
+                        f"A{pair.a} with B{pair.b}: the lists end at A{ends[0]} and B{ends[1]}"
                     )
 
 

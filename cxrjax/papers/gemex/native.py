@@ -45,9 +45,6 @@ from cxrjax.records_io.quality import Unusable
 BoxFormat = Literal["xyxy", "xywh"]
 
 
-BOX_FORMATS = ("auto", "xyxy", "xywh")
-
-
 @dataclasses.dataclass(frozen=True)
 class Evidence:
     """Counts of a file's boxes by the ways in which they can be read.

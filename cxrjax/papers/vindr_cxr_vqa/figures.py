@@ -239,6 +239,7 @@ def _of_absent_class() -> Named:
 VINDR_CXR_VQA = Benchmark(
     name="vindr_cxr_vqa",
     gt_modes=GT_MODES,
+    gt_arguments=True,
     layout=load_layout(str(__package__)),
     read=lambda records, source, gt_mode: read_references(records, gt_mode, source),
     count=count,

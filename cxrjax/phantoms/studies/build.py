@@ -75,10 +75,8 @@ class StudiesBuilder(Builder[StudiesOptions]):
         super().__init__(options)
         self.studies: list[dict[str, Any]] = []
 
-    def build(self) -> str:
-        told = super().build()
+    def tidy(self) -> None:
         shutil.rmtree(self.options.out / "parts")
-        return told
 
     def prepare(self, splits: Collection[str]) -> None:
         """Makes the folder; files of other patients must not stay among this build's.
