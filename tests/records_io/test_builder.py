@@ -98,6 +98,15 @@ def test_strict_refuses_defects_when_all_is_written(toy):
     toy("a b", strict=True).build()
 
 
+def test_what_a_build_needed_is_removed_before_strict_refuses(toy, monkeypatch):
+    left = []
+    monkeypatch.setattr(Toy, "tidy", lambda builder: left.append(builder.options.out))
+    builder = toy("a bad", strict=True)
+    with pytest.raises(UserError, match="--strict"):
+        builder.build()
+    assert left == [builder.options.out]
+
+
 def test_nothing_left_says_why_and_leaves_no_manifest(toy):
     toy("a").build()
     builder = toy("bad bad")

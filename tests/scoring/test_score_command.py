@@ -6,14 +6,19 @@ import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.util.tensor_util import make_ndarray
 
 from cxrjax.cli import run
+from cxrjax.errors import UserError
+from cxrjax.metrics.bootstrap import Bootstrap
+from cxrjax.papers.benchmarks import BENCHMARKS, DATA_VALIDATIONS
 from cxrjax.records import QARecord, write_records
 from cxrjax.score import main
+from cxrjax.scoring.scores import ScoreOptions
 
 PROTOCOLS = {"paper", "strict"}
 CELL = {"value", "ci_low", "ci_high", "n"}
@@ -348,3 +353,11 @@ def test_figures_go_to_event_files_where_asked(files):
         written = float(make_ndarray(event.tensor_proto))
         assert event.step == 7
         assert written == pytest.approx(metrics[system][protocol][metric]["value"])
+
+
+@pytest.mark.parametrize("name", sorted({*BENCHMARKS, *DATA_VALIDATIONS} - {"vindr_cxr_vqa"}))
+def test_only_vindrs_modes_have_arguments(name):
+    benchmark = (BENCHMARKS.get(name) or DATA_VALIDATIONS[name])()
+    options = ScoreOptions(gt_mode=f"{benchmark.gt_modes[0]}:x", bootstrap=Bootstrap(resamples=0))
+    with pytest.raises(UserError, match=r"^--gt_mode=\w+:x: expected"):
+        benchmark.score_files(Path("no.jsonl"), {}, options)

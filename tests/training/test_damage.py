@@ -159,3 +159,14 @@ def test_checksums_of_a_directory(tmp_path):
     assert find_damage(tmp_path, ["a"]) is None
     (tmp_path / CHECKSUMS).write_text('{"sha256": []}')
     assert find_damage(tmp_path) == f"{tmp_path / CHECKSUMS} cannot be read"
+
+
+def test_a_file_that_cannot_be_looked_at_is_damage(tmp_path, monkeypatch):
+    (tmp_path / "a").write_text("1")
+    write_checksums(tmp_path)
+
+    def refuse(path):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "exists", refuse)
+    assert find_damage(tmp_path) == f"{tmp_path / 'a'}: cannot be read: Permission denied"

@@ -12,7 +12,7 @@ from cxrjax.errors import UserError
 from cxrjax.records_io.quality import QualityLog
 from cxrjax.training import loop
 from cxrjax.training.config_file import typed_config
-from cxrjax.training.observers import InputLimit
+from cxrjax.training.observers import InputLimit, StepProfiler
 from cxrjax.training.store import CheckpointStore
 
 BASE = {"kind": "random", "seed": 0, "sha256": "abc"}
@@ -292,6 +292,13 @@ def test_figures_of_a_slow_loader(run, batch_stream, monkeypatch, tmp_path):
     accumulator = EventAccumulator(str(tmp_path / "run"))
     accumulator.Reload()
     assert {"train/step_seconds", "train/data_wait_seconds"} <= set(accumulator.Tags()["tensors"])
+
+
+def test_a_profile_begins_after_what_is_due_before_its_first_step(tmp_path):
+    profiler = StepProfiler(tmp_path, (3, 4), start=0, total_steps=5, log_line=print)
+    rests = [(step, before) for step in range(1, 6) for before in (True, False)]
+    wanted = [rest for rest in rests if profiler.wants_rest(*rest)]
+    assert wanted == [(3, True), (4, False)]
 
 
 def test_a_profile_of_some_steps(run, batch_stream, tmp_path):

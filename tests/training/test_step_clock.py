@@ -60,9 +60,9 @@ def test_the_parts_of_all_steps_add_up_to_the_time(steps, in_flight):
         if len(running) > in_flight:  # the loop reads the metrics of a step before
             step = running.pop(0)
             now = max(now, step.finished.result())
-            found = found.plus(clock.times(step))
+            found = StepTimes(*map(sum, zip(found, clock.times(step), strict=True)))
     for step in running:
-        found = found.plus(clock.times(step))
+        found = StepTimes(*map(sum, zip(found, clock.times(step), strict=True)))
     clock.close()
     assert min(found) >= 0
     np.testing.assert_allclose(found.total, end, atol=1e-6)

@@ -88,7 +88,8 @@ def test_tokens_and_boxes_say_the_same_as_the_text(models, base, example):
     height, width = read_image(example.path).shape[:2]
     boxes, _ = CODECS["paligemma"].decode(answer.text, height, width)
     pixels = np.asarray(boxes) * [width, height, width, height]
-    np.testing.assert_array_equal([box.pixels for box in answer.boxes], np.round(pixels))
+    # Half a pixel is the rounding, either way where it is half a pixel.
+    np.testing.assert_allclose([box.pixels for box in answer.boxes], pixels, rtol=0, atol=0.5001)
 
 
 def test_what_cannot_be_asked_is_said_in_one_line(models, picture):
