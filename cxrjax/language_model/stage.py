@@ -1,9 +1,10 @@
 """A stage: one kind of question to a language model, asked of many items.
 
-A data set gives a stage its prompt, the schema and the check of an answer; permission, asking
-again, the cache, cost and failures are written here once. A prompt file is TOML: sections with
-`system` (the instruction) and `demonstrations` (turns of `user` and `assistant`), and a `version`.
-A changed prompt is a new version in a new file: answers are cached by its text.
+A data set gives a stage its prompt, the schema and the check of an answer. Asking a second time,
+failures and estimates are here; retries, the cache, permission and cost are the client's. A prompt
+file is TOML: sections with `system` (the instruction) and `demonstrations` (turns of `user` and
+`assistant`), and a `version`. A changed prompt is a new version in a new file: answers are cached
+by its text.
 """
 
 import functools

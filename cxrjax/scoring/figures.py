@@ -44,7 +44,7 @@ def joined_columns(
 
 
 def image_attributes(record: QARecord) -> dict[str, str | None]:
-    """Whose image it is and from where it was taken; None where the record does not say."""
+    """The patient's and the image's attributes; None where the record does not say."""
     return {"view": record.view, "sex": record.sex, "age": age_band(record.age)}
 
 

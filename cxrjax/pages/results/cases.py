@@ -200,7 +200,7 @@ def _choose(
 
 
 def _goodness(outcome: Outcome) -> float | None:
-    """Of one answer, 0 to 1: the mean of right or wrong and its IoU, of what there is of them."""
+    """One answer's mark, 0 to 1: the mean of being right and of its IoU, where there are any."""
     parts = [float(value) for value in (outcome.right, outcome.iou) if value is not None]
     return sum(parts) / len(parts) if parts else None
 

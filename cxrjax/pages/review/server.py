@@ -181,7 +181,7 @@ class ReviewServer(ThreadingHTTPServer):
             return self._agreement
 
     def reader_of(self, token: str) -> str | None:
-        """Whose link it is."""
+        """The reader whom the link was made for."""
         for name, own in self.store.tokens().items():
             if hmac.compare_digest(own.encode(), token.encode()):
                 return name

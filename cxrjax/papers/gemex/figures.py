@@ -151,7 +151,7 @@ def _by_type(kind: str) -> str:
 
 
 def _option_figures(protocol: str) -> dict[str, Figure]:
-    """Of questions that have options, and references that name some of them."""
+    """Figures over questions that have options, and references that name some of them."""
     right = quotient("right", "keyed")
     formulas: dict[str, Formula] = {
         "a_score": _unless_none("named", right) if protocol == PAPER else right,
@@ -164,7 +164,7 @@ def _option_figures(protocol: str) -> dict[str, Figure]:
 
 
 def _other_figures(protocol: str, counts: SystemCounts) -> dict[str, Figure]:
-    """Of all questions."""
+    """Figures over all questions."""
     strict, lenient = quotient("v_strict", "questions"), quotient("v_lenient", "questions")
     formulas: dict[str, Formula] = {
         "v_score": _unless_none("boxed", lenient) if protocol == PAPER else strict,

@@ -228,8 +228,7 @@ def _decisions() -> Named:
 
 
 def _of_absent_class() -> Named:
-    """Of questions about a class that is absent: how often it is said to be there, and how many
-    boxes they are given."""
+    """Figures over questions about absent classes: false yes, and boxes given all the same."""
     return {
         "false_yes_rate": share("asked/yes", "asking"),
         "boxes_per_question": share("asked/boxes", "asking"),

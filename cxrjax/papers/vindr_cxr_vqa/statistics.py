@@ -219,7 +219,7 @@ def recall_ceiling(images: Iterable[ImageAnnotation], records: Iterable[QARecord
 
 
 def fill_rates(records: Sequence[QARecord]) -> dict[str, float | None]:
-    """Of each of Table 2's seven fields, the percentage of questions in which it says something."""
+    """Percentages of questions in which each of Table 2's seven fields says something."""
     filled: collections.Counter[str] = collections.Counter()
     questions = 0
     for image in to_native(records):

@@ -226,7 +226,7 @@ def _bleu(order: int) -> Formula:
 
 
 def _blank_rate(kinds: Sequence[str]) -> Formula:
-    """Of all kinds together."""
+    """Figures over all kinds together."""
     return lambda sums: classification.ratio(
         sum(sums[f"{kind}/blank"] for kind in kinds),
         sum(sums[f"{kind}/questions"] for kind in kinds),

@@ -34,8 +34,8 @@ _LOST = "the paper's values are not available"
 _UNIT = Column("", {}, percent=True, decimals=2)
 
 
-def paper_tables(split: str) -> Layout:
-    """Table 6, one table for each kind of question; the test split's values but for validation."""
+def layout_of(split: str) -> Layout:
+    """The layout of Table 6 with a split's values: validation's own, else those of the test."""
     split = split if split in SPLITS else SPLITS[-1]
     kept = tuple(table for table in LAYOUT.tables if table.split == split)
     return dataclasses.replace(LAYOUT, tables=kept)
@@ -48,7 +48,7 @@ def markdown(scores: Scores) -> str:
     parts = [LAYOUT.head(scores, {}), _own_table(scores, title, METRICS, stages[:2])]
     title = f"Table 5. Stage 3 beside stages 1 and 2 ({_LOST})"
     parts.append(_differences(scores, "minus_stage", title, stages[2:]))
-    for table in paper_tables(scores.settings["splits"][0]).tables:
+    for table in layout_of(scores.settings["splits"][0]).tables:
         answering = _answering(scores, table.key.removeprefix("table_6/"))
         if answering.figures:
             parts.append(table_markdown(table, answering, LAYOUT.paper_row))
@@ -69,7 +69,7 @@ def markdown(scores: Scores) -> str:
 
 def rows(scores: Scores) -> list[dict[str, Any]]:
     """The cells of tables.csv."""
-    listed = paper_tables(scores.settings["splits"][0]).rows(scores)
+    listed = layout_of(scores.settings["splits"][0]).rows(scores)
     tables = {"table_4": (METRICS, list(TITLES)[:2]), "words": (_LEXICAL, list(TITLES))}
     facts = _named_facts(scores)
     tables |= {"facts": (facts, list(TITLES)), "errors": (_ERRORS, list(TITLES))}
