@@ -264,7 +264,7 @@ def test_prediction_and_evaluation_answer_every_question_once(
     one = start_small(1, "predict", *arguments, f"--out={tmp_path / 'one.jsonl'}")
     output = finish(start_small(processes, "predict", *arguments, f"--out={tmp_path / 'n.jsonl'}"))
     finish(one)
-    assert output.count("22 predictions (2 unreadable_image)") == 1
+    assert output.count("22 predictions (20 truncated, 2 unreadable_image)") == 1
     _same_predictions(read_lines(tmp_path / "n.jsonl"), read_lines(tmp_path / "one.jsonl"))
 
     benchmark = ["--benchmark=vindr_cxr_vqa", "--resamples=20"]

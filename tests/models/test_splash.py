@@ -260,7 +260,8 @@ def test_a_model_by_kernels_equals_the_dense_one(remat):
     mask = np.asarray(random_mask(rng, 2, 2, 7, 5))
     tokens = rng.integers(0, 1100, mask.shape)
     images = rng.integers(0, 256, (2, 24, 24, 3)).astype(np.uint8)
-    inputs = images, tokens[..., :7], mask[..., :7], tokens[..., 7:], mask[..., 7:]
+    parts = images, tokens[..., :7], mask[..., :7], tokens[..., 7:], mask[..., 7:]
+    inputs = tuple(map(jnp.asarray, parts))
 
     def value_and_grad(**kwargs):
         graphdef, state = nnx.split(VLM(config, rngs=nnx.Rngs(0), **kwargs))
