@@ -70,7 +70,7 @@ class TfdsBuilder(Builder[TfdsOptions]):
     options_class = TfdsOptions
 
     def read(self) -> Mapping[str, Iterable[QARecord]]:
-        raise NotImplementedError  # TFDS reads
+        return {}  # TFDS reads the build by itself
 
     def build(self) -> str:
         from cxrjax.papers.cxr_qba.construct.tfds_builder import write_qba_tfds

@@ -7,6 +7,7 @@ file is TOML: sections with `system` (the instruction) and `demonstrations` (tur
 by its text.
 """
 
+import abc
 import functools
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
@@ -27,7 +28,7 @@ class Strict(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="forbid")
 
 
-class Stage(Generic[Item, Form]):
+class Stage(abc.ABC, Generic[Item, Form]):
     """One step of a construction; subclasses say what is asked about an item.
 
     Args:
@@ -45,9 +46,9 @@ class Stage(Generic[Item, Form]):
         self.name = client.settings.model
         self.version = f"prompt {prompt_version}"
 
+    @abc.abstractmethod
     def request(self, item: Item) -> Request[Form]:
         """Returns what is asked about an item."""
-        raise NotImplementedError
 
     def check(self, item: Item, answer: Form) -> None:
         """Raises ValueError where an answer cannot be used; the model is shown its text."""

@@ -79,7 +79,8 @@ def _judging(client):
     }
     prompts = read_packaged("cxrjax.language_model.judges", f"{asked.PROMPT}.toml")
     for task, sample in samples.items():
-        yield asked._JudgeStage(client, task, prompts[task]).request(sample)
+        stage = asked._JudgeStage(client, task, prompts[task], store=None)  # nothing is asked
+        yield stage.request(("key", sample))
 
 
 def _wording(client):

@@ -294,11 +294,22 @@ def test_figures_of_a_slow_loader(run, batch_stream, monkeypatch, tmp_path):
     assert {"train/step_seconds", "train/data_wait_seconds"} <= set(accumulator.Tags()["tensors"])
 
 
-def test_a_profile_begins_after_what_is_due_before_its_first_step(tmp_path):
-    profiler = StepProfiler(tmp_path, (3, 4), start=0, total_steps=5, log_line=print)
-    rests = [(step, before) for step in range(1, 6) for before in (True, False)]
-    wanted = [rest for rest in rests if profiler.wants_rest(*rest)]
-    assert wanted == [(3, True), (4, False)]
+def test_a_profile_begins_after_what_is_due_before_its_first_step(run, batch_stream, monkeypatch):
+    run.config.training.profile_steps = (3, 4)
+    seen = []
+    save = CheckpointStore.save
+
+    def note_save(store, number, *arguments):
+        seen.append(("save", number))
+        return save(store, number, *arguments)
+
+    def note_rest(profiler, step, before):
+        seen.append(("begins" if before else "ends", step))
+
+    monkeypatch.setattr(CheckpointStore, "save", note_save)
+    monkeypatch.setattr(StepProfiler, "on_rest", note_rest)
+    run(batch_stream(), steps=5)
+    assert seen == [("save", 2), ("begins", 3), ("ends", 4), ("save", 4), ("save", 5)]
 
 
 def test_a_profile_of_some_steps(run, batch_stream, tmp_path):

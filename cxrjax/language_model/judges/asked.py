@@ -274,7 +274,7 @@ class LanguageModelJudge:
 
 
 def _verdict_of(answer: pydantic.BaseModel | NoAnswer) -> dict[str, Any]:
-    """What is kept of an answer; of a failure no detail, which may quote the texts."""
+    """The verdict to keep of an answer; a failure without its detail, which may quote texts."""
     if not isinstance(answer, NoAnswer):
         return answer.model_dump()
     return {"failure": "service" if answer.category in SERVICE_FAILURES else answer.category}
