@@ -12,6 +12,13 @@ class UserError(Exception):
     """
 
 
+class ForeignError(ValueError):
+    """Something from outside cannot be used: one line, without the file's name.
+
+    Whoever knows where it stood turns it into a UserError or sets it aside and counts it.
+    """
+
+
 class Preempted(BaseException):
     """The run was told to stop, has saved what it had to, and can be taken up again.
 

@@ -17,7 +17,9 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from cxrjax.errors import UserError
+from cxrjax.border.foreign_files import open_foreign, read_bytes
+from cxrjax.border.json_text import parse_json
+from cxrjax.errors import ForeignError, UserError
 
 _PACKAGE = Path(__file__).parent
 # What ships beside the package; a wheel has it in the package (setup.py).
@@ -74,12 +76,8 @@ def read_json_list(path: Path) -> list[Any]:
 
 
 def _read(path: Path) -> Any:
-    with reading(path):
-        text = path.read_text(encoding="utf-8")
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise UserError(f"{path}: not JSON ({error}); write or fetch it again") from None
+    with reading(path, hint="write or fetch it again"):
+        return parse_json(read_bytes(path))
 
 
 def file_sha256(path: Path) -> str:
@@ -88,7 +86,7 @@ def file_sha256(path: Path) -> str:
     Raises:
         UserError: it cannot be read.
     """
-    with reading(path), open(path, "rb") as file:
+    with reading(path), open_foreign(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -112,7 +110,7 @@ def replace_text(path: Path, text: str) -> None:
 
 @contextlib.contextmanager
 def reading(path: str | Path, what: str = "", hint: str = "") -> Iterator[None]:
-    """Turns a file that cannot be read, or is not UTF-8, into a line for the user.
+    """Turns a file that cannot be read or used into a line for the user.
 
     Args:
         what: what the file holds, such as "records".
@@ -124,6 +122,8 @@ def reading(path: str | Path, what: str = "", hint: str = "") -> Iterator[None]:
     except OSError as error:
         found = f"cannot read {what}" if what else "cannot be read"
         raise UserError(f"{path}: {found}: {error.strerror or error}{then}") from None
+    except ForeignError as error:
+        raise UserError(f"{path}: {error}{then}") from None
     except UnicodeDecodeError:
         raise UserError(f"{path}: not UTF-8 text{then or '; save it as UTF-8'}") from None
 

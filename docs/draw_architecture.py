@@ -61,8 +61,8 @@ FLOORS = (
     ),
     Floor(
         "ground",
-        ("boxes.py", "records.py", "errors.py", "cli.py", "files.py"),
-        "the box, the record, how commands end, files",
+        ("border/", "boxes.py", "records.py", "errors.py", "cli.py", "files.py"),
+        "what comes from outside, the box, the record, how commands end",
     ),
 )
 

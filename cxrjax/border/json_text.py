@@ -1,0 +1,51 @@
+"""JSON of others: of bounded size and depth, in UTF-8, without half characters."""
+
+import re
+from typing import Any
+
+import pydantic_core
+
+from cxrjax.border.foreign_files import MOST_BYTES
+from cxrjax.errors import ForeignError
+
+# float() overflows beyond 308 digits, and nothing that is read here counts so far.
+_MOST_DIGITS = 308
+_TOO_LONG = re.compile(rb"[0-9]{%d}" % (_MOST_DIGITS + 1))
+_DIGIT = re.compile(rb"[0-9]")
+
+
+def parse_json(text: str | bytes, most: int = MOST_BYTES) -> Any:
+    """What JSON text says. NaN and infinities are numbers, as Python writes them.
+
+    Args:
+        most: bytes that the text may have.
+
+    Raises:
+        ForeignError: it is not JSON in UTF-8, too long, nested deeper than 200, holds half of a
+            surrogate pair, or an integer of more than 308 digits.
+    """
+    try:
+        content = text.encode() if isinstance(text, str) else text
+    except UnicodeEncodeError:
+        raise ForeignError("not JSON: half of a surrogate pair stands in it") from None
+    if len(content) > most:
+        raise ForeignError(f"JSON of {len(content):,} bytes, at most {most:,} are read")
+    # A number of that many digits covers one of these places; most lines are shorter than that.
+    if _DIGIT.search(content[_MOST_DIGITS :: _MOST_DIGITS + 1]) and _TOO_LONG.search(content):
+        raise ForeignError(f"not usable JSON: a number of more than {_MOST_DIGITS} digits")
+    try:
+        return pydantic_core.from_json(content.removeprefix(b"\xef\xbb\xbf"))
+    except ValueError as error:
+        raise ForeignError(f"not JSON ({error})") from None
+
+
+def parse_object(text: str | bytes, most: int = MOST_BYTES) -> dict[str, Any]:
+    """`parse_json` of an object.
+
+    Raises:
+        ForeignError: as `parse_json`, or it is something else.
+    """
+    content = parse_json(text, most)
+    if not isinstance(content, dict):
+        raise ForeignError(f"expected a JSON object, found {type(content).__name__}")
+    return content

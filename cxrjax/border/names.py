@@ -1,0 +1,53 @@
+"""Names of others that become names of files: splits, images, systems, shards."""
+
+import unicodedata
+from pathlib import Path, PurePosixPath
+
+from cxrjax.errors import ForeignError
+
+_LONGEST_NAME = 200  # bytes; file systems take 255, and endings are added
+_LONGEST_PATH = 2_000  # bytes; Linux takes 4,096 with the folder before it
+_SHOWN = 60  # characters of a name in a message
+
+
+def file_name(name: str) -> str:
+    """The name, where it can be one of a file in the folder that is meant, and of nothing else.
+
+    Raises:
+        ForeignError: it is empty, too long, `.` or `..`, or holds a slash, a control character or
+            half of a surrogate pair.
+    """
+    if name in (".", "..") or "/" in name or "\\" in name:
+        raise ForeignError(f"{shown(name)} cannot name a file: it would lie in another folder")
+    _check(name, _LONGEST_NAME)
+    return name
+
+
+def path_inside(folder: Path, name: str) -> Path:
+    """The file of this name in a folder or below it. Links within the folder are followed.
+
+    Raises:
+        ForeignError: the name is empty, absolute, climbs out (`..`), too long, or holds a control
+            character or half of a surrogate pair.
+    """
+    _check(name, _LONGEST_PATH)
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts:
+        raise ForeignError(f"{shown(name)} is not inside of {folder}")
+    if any(len(part.encode()) > _LONGEST_NAME for part in path.parts):
+        raise ForeignError(f"{shown(name)} is no path: a part is too long")
+    return folder / path
+
+
+def shown(name: str) -> str:
+    """A name as messages show it: quoted, escaped, and cut where it is long."""
+    return ascii(name[:_SHOWN] + "..." * (len(name) > _SHOWN))
+
+
+def _check(name: str, longest: int) -> None:
+    if not name:
+        raise ForeignError("the name is empty")
+    if any(unicodedata.category(character) in ("Cc", "Cs") for character in name):
+        raise ForeignError(f"{shown(name)} holds a control character or half of a surrogate pair")
+    if len(name.encode()) > longest:
+        raise ForeignError(f"{shown(name)} has {len(name.encode()):,} bytes, at most {longest:,}")
