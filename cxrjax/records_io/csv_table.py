@@ -6,21 +6,29 @@ One kind is at home here: sizes of images that are not here, or are here smaller
 
 import csv
 import dataclasses
-import gzip
 import io
 import os
-import zipfile
-import zlib
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TextIO, cast
+from typing import Any, NamedTuple
 
 import tqdm
 
-from cxrjax.errors import UserError
+from cxrjax.border.archives import ZipArchive, open_gzip
+from cxrjax.border.foreign_files import MIB, open_foreign
+from cxrjax.errors import ForeignError, UserError
+from cxrjax.files import reading
 from cxrjax.records import QARecord, read_records
 from cxrjax.records_io.builder import Builder, SourceOptions, describe_file
 from cxrjax.records_io.quality import QualityLog, Unusable, check_box
+
+_LONGEST_TABLE = 64 * MIB  # of a table in a wheel, packed
+# A row of reports has some 10 kB; the csv module takes 128 kB a cell.
+_LONGEST_LINE = MIB
+_MOST_LINES = 100  # of a row; text in quotes may have several
+_MOST_COLUMNS = 4_096
+_SHOWN = 50  # columns in a message
 
 
 class TableRow(NamedTuple):
@@ -54,49 +62,77 @@ def read_table(
     Raises:
         UserError: the file cannot be read, or a column is missing or stands twice.
     """
-    try:
-        with _open_text(path, wheel_member) as text:
-            reader = csv.reader(text)
+    with reading(path, "the table"), _open(path, wheel_member) as file:
+        lines = _Lines(file)
+        reader = csv.reader(lines)
+        try:
             header = [(spellings or {}).get(name, name) for name in next(reader, [])]
             _check_header(path, header, required)
+            lines.begin_row()
             for values in reader:
                 if values:
-                    where = f"{path.name}:{reader.line_num}"
+                    fault = _fault(header, values)
+                    where = f"{path.name}:{lines.number}"
+                    if fault and lines.first < lines.number:
+                        where = f"{path.name}:{lines.first}-{lines.number}"
                     cells = dict.fromkeys(header, "") | dict(zip(header, values, strict=False))
                     printable = {name: _printable(cell) for name, cell in cells.items()}
-                    yield TableRow(printable, where, _fault(header, values))
-    except (OSError, EOFError, zipfile.BadZipFile, zlib.error, csv.Error) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise UserError(f"{path}: cannot read the table: {reason}") from None
+                    yield TableRow(printable, where, fault)
+                lines.begin_row()
+        except csv.Error as error:
+            raise ForeignError(f"line {lines.first}: {error}; is a quote not closed?") from None
 
 
-def _open_text(path: Path, wheel_member: str | None) -> TextIO:
+def _open(path: Path, wheel_member: str | None) -> io.BufferedReader:
     if path.suffix == ".whl":
-        with zipfile.ZipFile(path) as wheel:
-            if wheel_member not in wheel.namelist():
-                raise UserError(f"{path}: no {wheel_member} in it; expected torchxrayvision 1.5.7")
-            packed = io.BytesIO(wheel.read(wheel_member))
-        return _as_text(gzip.open(packed))
-    return _as_text(gzip.open(path) if path.suffix == ".gz" else open(path, "rb"))
+        with ZipArchive(path, _LONGEST_TABLE) as wheel:
+            if wheel_member not in wheel.names:
+                raise ForeignError(f"no {wheel_member} in it; expected torchxrayvision 1.5.7")
+            return open_gzip(wheel.read(wheel_member))
+    return open_gzip(path) if path.suffix == ".gz" else open_foreign(path)
 
 
-def _as_text(file: gzip.GzipFile | BinaryIO) -> TextIO:
-    # Bytes that are no UTF-8 come through as lone surrogates, so that one row of another encoding
-    # does not cost the table.
-    return io.TextIOWrapper(
-        cast(BinaryIO, file), encoding="utf-8-sig", errors="surrogateescape", newline=""
-    )
+class _Lines:
+    """Lines of a table for `csv.reader`, each of bounded length.
+
+    Attributes:
+        number: of the line that was read last, from 1.
+        first: the line in which the row begins.
+    """
+
+    def __init__(self, file: io.BufferedReader) -> None:
+        # Bytes that are no UTF-8 come through as lone surrogates, so that one row of another
+        # encoding does not cost the table.
+        self._text = io.TextIOWrapper(
+            file, encoding="utf-8-sig", errors="surrogateescape", newline=""
+        )
+        self.number, self.first = 0, 1
+
+    def begin_row(self) -> None:
+        self.first = self.number + 1
+
+    def __iter__(self) -> Iterator[str]:
+        while line := self._text.readline(_LONGEST_LINE + 1):
+            self.number += 1
+            if len(line) > _LONGEST_LINE:
+                raise ForeignError(f"line {self.number} has more than {_LONGEST_LINE:,} characters")
+            if self.number - self.first >= _MOST_LINES:
+                raise csv.Error(f"a row of more than {_MOST_LINES} lines")
+            yield line
 
 
 def _check_header(path: Path, header: Sequence[str], required: Collection[str]) -> None:
+    if len(header) > _MOST_COLUMNS:
+        raise UserError(f"{path}:1: {len(header):,} columns; at most {_MOST_COLUMNS:,} are read")
     found = [_printable(name) for name in header]
     missing = [name for name in required if name not in header]
     if missing:
         expected = ", ".join(required)
+        shown = f"{found[:_SHOWN]}{' and more' * (len(found) > _SHOWN)}"
         raise UserError(
-            f"{path}:1: column {missing[0]} is missing; found {found}, expected {expected}"
+            f"{path}:1: column {missing[0]} is missing; found {shown}, expected {expected}"
         )
-    twice = [name for name in found if found.count(name) > 1]
+    twice = [name for name, count in Counter(found).items() if count > 1]
     if twice:
         raise UserError(f"{path}:1: column {twice[0]} stands twice; remove one of them")
 
@@ -104,7 +140,9 @@ def _check_header(path: Path, header: Sequence[str], required: Collection[str]) 
 def _fault(header: Sequence[str], values: Sequence[str]) -> Unusable | None:
     for value in values:
         if value != _printable(value):
-            return Unusable("bad_encoding", f"{_printable(value)!r} is not UTF-8")
+            return Unusable("bad_encoding", f"{_printable(value)[:200]!r} is not UTF-8")
+        if "\0" in value:
+            return Unusable("malformed_row", f"{value[:200]!r} has a zero byte; expected text")
     if len(values) != len(header):
         found = f"{len(values)} cells, expected {len(header)} as in the header"
         return Unusable("malformed_row", found)

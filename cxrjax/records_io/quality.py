@@ -3,8 +3,13 @@
 import collections
 import dataclasses
 from collections.abc import Hashable, Iterable, Mapping
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from cxrjax.border.foreign_files import decode_text
+from cxrjax.border.json_text import parse_json
+from cxrjax.border.names import file_name, path_inside
+from cxrjax.errors import ForeignError
 from cxrjax.files import read_packaged
 
 PixelBox = tuple[float, float, float, float]
@@ -33,6 +38,35 @@ class Unusable(Exception):  # noqa: N818 - a verdict on the input, no error of t
         super().__init__(reason, found)
         self.reason = reason
         self.found = found
+
+
+def usable_json(content: bytes, reason: str = "invalid_record") -> Any:
+    """What JSON says; raises `Unusable`: `bad_encoding` where it is not UTF-8, else `reason`."""
+    try:
+        text = decode_text(content)
+    except ForeignError as error:
+        raise Unusable("bad_encoding", str(error)) from None
+    try:
+        return parse_json(text)
+    except ForeignError as error:
+        raise Unusable(reason, str(error)) from None
+
+
+def usable_name(name: Any) -> str:
+    """An id as text, where it can be the name of a file; raises `Unusable`: `invalid_record`."""
+    try:
+        return file_name(str(name))
+    except ForeignError as error:
+        raise Unusable("invalid_record", f"an id that is no name: {error}") from None
+
+
+def usable_path(path: str) -> str:
+    """The path, where it leads to somewhere in its folder; raises `Unusable`: `invalid_record`."""
+    try:
+        path_inside(Path(), path)
+    except ForeignError as error:
+        raise Unusable("invalid_record", f"an image's path: {error}") from None
+    return path
 
 
 @dataclasses.dataclass(frozen=True)

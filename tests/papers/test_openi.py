@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from cxrjax.errors import UserError
+from cxrjax.papers.sources import openi
 from cxrjax.papers.sources.openi import ARCHIVE_NAME, MAX_BYTES, is_openi, parse_openi, read_openi
 from cxrjax.records_io.quality import QualityLog, Unusable
 
@@ -32,11 +33,11 @@ def xml(number, findings="The heart is normal.", impression="No acute disease.")
     ).encode()
 
 
-def archive(files):
+def archive(files, folder="ecgen-radiology/"):
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
         for name, content in files.items():
-            member = tarfile.TarInfo(f"ecgen-radiology/{name}")
+            member = tarfile.TarInfo(f"{folder}{name}")
             member.size = len(content)
             tar.addfile(member, io.BytesIO(content))
     return buffer.getvalue()
@@ -95,6 +96,44 @@ def test_unusable_paths(tmp_path):
             list(read_openi(tmp_path / "broken.tgz", QualityLog()))
 
 
+def test_one_name_in_two_folders_of_an_archive_is_two_reports(tmp_path):
+    files = {"a/1.xml": xml(1), "b/1.xml": xml(2), "c/1.xml": xml(1), "../1.xml": xml(3)}
+    (tmp_path / ARCHIVE_NAME).write_bytes(archive(files, folder=""))
+    quality = QualityLog()
+    reports = list(read_openi(tmp_path / ARCHIVE_NAME, quality))
+    assert [report.report_id for report in reports] == ["CXR1", "CXR2"]
+    assert [(entry.reason, entry.where) for entry in quality.entries] == [
+        ("unsafe_member", "../1.xml"),
+        ("duplicate_id", "c/1.xml"),
+    ]
+    assert quality.examined["reports"] == 4
+
+
+def test_reports_that_would_fill_the_memory(tmp_path, monkeypatch):
+    """As many as a bomb has: each of them small, and two megabytes altogether."""
+    text = bytes(MAX_BYTES // 2)
+    path = tmp_path / ARCHIVE_NAME
+    path.write_bytes(archive({f"{number}.xml": text for number in range(1_500)}))
+    assert path.stat().st_size < 2_000_000
+    with pytest.raises(UserError, match="times as many bytes come out"):
+        list(read_openi(path, QualityLog()))
+    monkeypatch.setattr(openi, "_MAX_TOTAL", 3 * len(xml(1)))
+    path.write_bytes(archive({f"{number}.xml": xml(number) for number in range(1, 5)}))
+    with pytest.raises(UserError, match="reports of more than"):
+        list(read_openi(path, QualityLog()))
+
+
+@pytest.mark.parametrize("encoding", ["utf-32", "utf-7", "cp037", "no-such", "shift_jis"])
+def test_other_encodings_are_set_aside(tmp_path, encoding):
+    declared = xml(1).replace(b'encoding="utf-8"', f'encoding="{encoding}"'.encode())
+    (tmp_path / "1.xml").write_bytes(declared)
+    (tmp_path / "2.xml").write_bytes(xml(2).decode().encode("utf-32"))
+    (tmp_path / "3.xml").write_bytes(xml(3))
+    quality = QualityLog()
+    assert [report.report_id for report in read_openi(tmp_path, quality)] == ["CXR3"]
+    assert [entry.reason for entry in quality.entries] == ["bad_encoding"] * 2
+
+
 def test_the_real_collection():
     folder = Path(os.environ.get("CXRJAX_OPENI", _ROOT / "data" / "downloads"))
     wheels = [folder] if folder.is_file() else sorted(folder.glob("torchxrayvision-1.5.7-*.whl"))
@@ -108,11 +147,11 @@ def test_the_real_collection():
 
 
 def test_entities_that_grow_without_end():
-    """Ten times ten times ...: the XML parser stops; nothing is kept of it."""
+    """Ten times ten times ...: no document has entities of its own."""
     entities = '<!ENTITY a0 "lol">' + "".join(
         f'<!ENTITY a{n} "{f"&a{n - 1};" * 10}">' for n in range(1, 12)
     )
     text = f'<!DOCTYPE x [{entities}]><x><uId id="CXR1"/><AbstractText>&a11;</AbstractText></x>'
-    with pytest.raises(Unusable, match="not XML") as verdict:
+    with pytest.raises(Unusable, match="entities of its own") as verdict:
         parse_openi(text.encode(), "bomb.xml")
     assert verdict.value.reason == "invalid_record"

@@ -17,15 +17,15 @@ import dataclasses
 import json
 import os
 import re
-import zipfile
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path, PurePosixPath
-from typing import Any
+from pathlib import Path
 
 import pydantic
 
-from cxrjax.errors import UserError
+from cxrjax.border.archives import ZipArchive
+from cxrjax.border.foreign_files import MIB, open_foreign
+from cxrjax.errors import ForeignError, UserError
+from cxrjax.files import reading
 from cxrjax.papers.cxr_qba.construct.checks import check_graph, check_questions
 from cxrjax.papers.cxr_qba.native import Native, NativeLocalization, StudyQuestions, StudySceneGraph
 from cxrjax.records_io.quality import (
@@ -36,6 +36,7 @@ from cxrjax.records_io.quality import (
     QualityLog,
     Unusable,
     fit_boxes,
+    usable_json,
 )
 
 # Image and box.
@@ -121,16 +122,8 @@ SCENE_GRAPH = ".scene_graph.json"
 QA = ".qa.json"
 SUFFIXES = (SCENE_GRAPH, QA)
 # A study with 500 questions and three images has some 8 MB.
-MAX_BYTES = 64 << 20
-# JSON of this kind shrinks by 10 to 60; a file of zeros by 1,000.
-MAX_RATIO = 200
-_SMALL = 1 << 20
+MAX_BYTES = 16 * MIB
 _NAME = re.compile(r"(?:^|/)(?P<patient>[^/]+)/(?P<study>[^/]+?)(?:\.scene_graph|\.qa)\.json$")
-
-# What the libraries raise on damaged, encrypted or strangely packed members.
-_UNREADABLE = (
-    OSError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError
-)  # fmt: skip
 
 Key = tuple[str, str]
 
@@ -141,7 +134,7 @@ class Member:
 
     name: str
     root: Path
-    archive: zipfile.ZipFile | None = None
+    archive: ZipArchive | None = None
 
     def read(self) -> bytes:
         """The content.
@@ -150,38 +143,17 @@ class Member:
             Unusable: `unsafe_member`.
             UserError: it cannot be read.
         """
-        try:
-            if self.archive is None:
-                return self._read_file()
-            return self._read_member(self.archive)
-        except _UNREADABLE as error:
-            raise UserError(f"{self.root}: {self.name}: cannot read: {error}") from None
-
-    def _read_file(self) -> bytes:
+        if self.archive is not None:
+            with reading(self.root):
+                return self.archive.read(self.name)
         path = self.root / self.name
         if not path.resolve().is_relative_to(self.root.resolve()):
             raise Unusable("unsafe_member", "a link that leads out of the folder")
-        with open(path, "rb") as file:
-            return _limited(file)
-
-    def _read_member(self, archive: zipfile.ZipFile) -> bytes:
-        info = archive.getinfo(self.name)
-        if info.file_size > max(_SMALL, MAX_RATIO * info.compress_size):
-            raise Unusable(
-                "unsafe_member",
-                f"{info.file_size} bytes out of {info.compress_size}; expected at most "
-                f"{MAX_RATIO} times as many",
-            )
-        # The header may lie: what comes out is counted.
-        with archive.open(info) as file:
-            return _limited(file)
-
-
-def _limited(file: Any) -> bytes:
-    content = file.read(MAX_BYTES + 1)
-    if len(content) > MAX_BYTES:
-        raise Unusable("unsafe_member", f"more than {MAX_BYTES} bytes; no study has as many")
-    return content
+        with reading(path), open_foreign(path) as file:
+            content = file.read(MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
+            raise Unusable("unsafe_member", f"more than {MAX_BYTES} bytes; no study has as many")
+        return content
 
 
 class StudyFiles:
@@ -262,17 +234,11 @@ class StudyFiles:
             raise UserError(f"{path}: not there; expected a folder or zip of CXR-QBA's files")
 
     def _scan_archive(self, path: Path) -> None:
-        try:
-            archive = self._open.enter_context(zipfile.ZipFile(path))
-        except (OSError, zipfile.BadZipFile) as error:
-            raise UserError(f"{path}: not a zip archive ({error}); fetch it again") from None
-        for name in sorted(set(archive.namelist())):
-            pure = PurePosixPath(name.replace("\\", "/"))
-            if pure.is_absolute() or ".." in pure.parts or re.match(r"^[A-Za-z]:", name):
-                self._quality.set_aside(
-                    "unsafe_member", name, path.name, "a path that leads out of the archive"
-                )
-                continue
+        with reading(path):
+            archive = self._open.enter_context(ZipArchive(path, MAX_BYTES))
+        for name, fault in archive.refused:
+            self._quality.set_aside("unsafe_member", name, path.name, fault)
+        for name in sorted(archive.names):
             self._add(Member(name, path, archive))
 
     def _add(self, member: Member) -> None:
@@ -299,10 +265,10 @@ def holds_studies(folder: Path) -> bool:
         archives += [Path(place) / name for name in names if name.endswith(".zip")]
     for path in sorted(archives):
         try:
-            with zipfile.ZipFile(path) as archive:
-                if any(name.endswith(SUFFIXES) for name in archive.namelist()):
+            with ZipArchive(path, MAX_BYTES) as archive:
+                if any(name.endswith(SUFFIXES) for name in archive.names):
                     return True
-        except (OSError, zipfile.BadZipFile):
+        except (OSError, ForeignError):
             continue  # whoever reads the release will say so
     return False
 
@@ -314,17 +280,11 @@ def parse(content: bytes, kind: type[Native]) -> Native:
         Unusable: `bad_encoding` where it is not UTF-8, `invalid_graph` where it is not the object.
     """
     try:
-        text = content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise Unusable("bad_encoding", f"byte {error.start} is not UTF-8") from None
-    try:
-        return kind.model_validate(json.loads(text))
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, pydantic.ValidationError):
-            first = error.errors()[0]
-            place = ".".join(str(part) for part in first["loc"][-12:])
-            raise Unusable("invalid_graph", f"{place}: {first['msg']}") from None
-        raise Unusable("invalid_graph", f"not JSON: {error}") from None
+        return kind.model_validate(usable_json(content, "invalid_graph"))
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"][-12:])
+        raise Unusable("invalid_graph", f"{place}: {first['msg']}") from None
 
 
 def study_path(patient_id: str, study_id: str) -> str:

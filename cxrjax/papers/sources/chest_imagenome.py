@@ -13,8 +13,6 @@ which is read and never unpacked: the release's has some 240,000.
 import dataclasses
 import json
 import re
-import zipfile
-import zlib
 from collections.abc import Collection, Iterator, Mapping
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
@@ -22,18 +20,30 @@ from typing import Any
 
 from scipy.stats import theilslopes
 
+from cxrjax.border.archives import ZipArchive
+from cxrjax.border.foreign_files import open_foreign
 from cxrjax.codecs.prose import SIDE
-from cxrjax.errors import UserError
+from cxrjax.files import reading
 from cxrjax.papers.sources.mimic_tables import files_beside_images
 from cxrjax.papers.sources.regions import Box, load_regions
 from cxrjax.papers.sources.report import ImageReport, ReportSentence, plain_sentence
-from cxrjax.records_io.quality import CUT, ROUNDING, QualityLog, Unusable, cut_box
+from cxrjax.records_io.quality import (
+    CUT,
+    ROUNDING,
+    QualityLog,
+    Unusable,
+    cut_box,
+    usable_json,
+    usable_name,
+)
 
 SUFFIX = "_SceneGraph.json"
-MAX_BYTES = 20_000_000
+# The release's largest have 400 kB.
+MAX_BYTES = 8_000_000
 MAX_REPORT_CHARACTERS = 100_000
 # On the frame of 224, by rounding to whole pixels on both.
 _TOLERANCE = 3.0
+_NUMBER = re.compile(r"[0-9]{1,20}")
 _CORNERS = ("x1", "y1", "x2", "y2")
 
 
@@ -75,20 +85,16 @@ def parse_scene_graph(content: bytes, where: str) -> ImageSceneGraph:
     """The graph that a file's bytes hold; raises `Unusable` where they hold none."""
     if len(content) > MAX_BYTES:
         raise Unusable("report_too_long", f"more than {MAX_BYTES} bytes")
-    try:
-        graph = json.loads(content.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise Unusable("bad_encoding", f"byte {error.start} is not UTF-8") from None
-    except (ValueError, RecursionError) as error:
-        raise Unusable("invalid_record", f"not JSON: {error}") from None
+    graph = usable_json(content)
     if not isinstance(graph, dict):
         raise Unusable("invalid_record", f"a JSON {type(graph).__name__}; expected an object")
     for name in ("image_id", "patient_id", "study_id", "objects", "attributes"):
         if name not in graph:
             raise Unusable("invalid_record", f"without {name}; found {sorted(graph)}")
     for name in ("patient_id", "study_id"):
-        if not str(graph[name]).isdigit():
+        if not _NUMBER.fullmatch(str(graph[name])):
             raise Unusable("invalid_record", f"{name} {str(graph[name])[:40]!r}; expected a number")
+    usable_name(graph["image_id"])
     for name in ("objects", "attributes"):
         entries = graph[name]
         if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
@@ -285,7 +291,7 @@ def _text(value: Any) -> str | None:
 
 
 # A file, or a member of an archive. Archives stay open: to open one is to read its whole directory.
-GraphFile = Path | tuple[zipfile.ZipFile, str]
+GraphFile = Path | tuple[ZipArchive, str]
 
 
 def find_scene_graphs(source: Path, quality: QualityLog) -> dict[str, GraphFile]:
@@ -321,15 +327,12 @@ def read_scene_graph(place: GraphFile) -> ImageSceneGraph:
         Unusable: it is too large, not UTF-8, or no scene graph.
         UserError: it cannot be read.
     """
-    try:
+    with reading(place if isinstance(place, Path) else place[0].path):
         if isinstance(place, Path):
-            with open(place, "rb") as file:
+            with open_foreign(place) as file:
                 content = file.read(MAX_BYTES + 1)
         else:
-            with place[0].open(place[1]) as member:
-                content = member.read(MAX_BYTES + 1)
-    except (OSError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:
-        raise UserError(f"{_where(place)}: cannot be read: {error}") from None
+            content = place[0].read(place[1])
     return parse_scene_graph(content, _name(place))
 
 
@@ -362,19 +365,12 @@ def image_paths(places: Mapping[str, GraphFile], chosen: Collection[str]) -> Ite
 
 def _in_zip(path: Path, quality: QualityLog) -> Iterator[GraphFile]:
     """The graphs of an archive, which is read and never unpacked."""
-    try:
-        archive = zipfile.ZipFile(path)
-    except (OSError, zipfile.BadZipFile) as error:
-        raise UserError(f"{path}: cannot be read: {error}") from None
-    for member in archive.namelist():
-        name = PurePosixPath(member)
-        if not _is_graph(name.name):
-            continue
-        if name.is_absolute() or ".." in name.parts:
-            found = "a path that leads out of the archive"
-            quality.set_aside("unsafe_member", name.name.removesuffix(SUFFIX), path.name, found)
-            continue
-        yield archive, member
+    with reading(path):
+        archive = ZipArchive(path, MAX_BYTES)
+    for name, fault in archive.refused:
+        if _is_graph(name := PurePosixPath(name).name):
+            quality.set_aside("unsafe_member", name.removesuffix(SUFFIX), path.name, fault)
+    yield from ((archive, name) for name in archive.names if _is_graph(PurePosixPath(name).name))
 
 
 def _is_graph(name: str) -> bool:
@@ -387,4 +383,4 @@ def _name(place: GraphFile) -> str:
 
 
 def _where(place: GraphFile) -> Path | str:
-    return place if isinstance(place, Path) else f"{place[0].filename}: {place[1]}"
+    return place if isinstance(place, Path) else f"{place[0].path}: {place[1]}"

@@ -8,22 +8,23 @@ The folder, the archive NLMCXR_reports.tgz, or the wheel of torchxrayvision, whi
 """
 
 import dataclasses
-import gzip
-import io
 import re
-import tarfile
-import xml.etree.ElementTree as ElementTree
-import zipfile
-import zlib
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
-from cxrjax.errors import UserError
+from cxrjax.border.archives import TarMember, ZipArchive, read_tar
+from cxrjax.border.foreign_files import MIB, open_foreign
+from cxrjax.border.xml_text import decode_xml, parse_xml
+from cxrjax.errors import ForeignError, UserError
+from cxrjax.files import reading
 from cxrjax.records_io.quality import QualityLog, Unusable
 
 ARCHIVE_NAME = "NLMCXR_reports.tgz"
 # The longest of the collection has some 12 kB; a larger one is no report.
 MAX_BYTES = 200_000
+# The collection's have 20 MB together, which are put in order in memory; the packed ones 2 MB.
+_MAX_TOTAL = 128 * MIB
+_MAX_PACKED = 64 * MIB
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,13 +57,20 @@ def read_openi(path: str | Path, quality: QualityLog) -> Iterator[OpenIReport]:
     """
     path = Path(path)
     found = False
-    for name, content in _files(path):
+    first: dict[str, str] = {}
+    for name, content, fault in _files(path):
         found = True
         quality.examined["reports"] += 1
         try:
-            yield parse_openi(content, name)
+            if fault is not None:
+                raise Unusable("unsafe_member", fault)
+            report = parse_openi(content, PurePosixPath(name).name)
+            if first.setdefault(report.report_id, name) != name:
+                raise Unusable("duplicate_id", f"also in {first[report.report_id]}")
         except Unusable as verdict:
-            quality.set_aside(verdict.reason, Path(name).stem, name, verdict.found)
+            quality.set_aside(verdict.reason, PurePosixPath(name).stem, name, verdict.found)
+            continue
+        yield report
     if not found:
         raise UserError(f"{path}: found no report (*.xml) in it; expected {ARCHIVE_NAME}")
 
@@ -77,13 +85,13 @@ def parse_openi(content: bytes, where: str) -> OpenIReport:
     if len(content) > MAX_BYTES:
         raise Unusable("report_too_long", f"{len(content)} bytes; expected at most {MAX_BYTES}")
     try:
-        content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise Unusable("bad_encoding", f"byte {error.start} is not UTF-8") from None
+        text = decode_xml(content)
+    except ForeignError as error:
+        raise Unusable("bad_encoding", str(error)) from None
     try:
-        root = ElementTree.fromstring(content)
-    except ElementTree.ParseError as error:
-        raise Unusable("invalid_record", f"not XML: {error}") from None
+        root = parse_xml(text)
+    except ForeignError as error:
+        raise Unusable("invalid_record", str(error)) from None
     uid = root.find("uId")
     sections = {
         str(element.get("Label")): " ".join((element.text or "").split())
@@ -109,49 +117,33 @@ def is_openi(path: Path) -> bool:
     return path.name.endswith((".tgz", ".tar.gz")) or path.name.startswith("torchxrayvision-")
 
 
-def _files(path: Path) -> Iterator[tuple[str, bytes]]:
-    """(name, content) of every XML file, in the order of their numbers."""
-    try:
+def _files(path: Path) -> Iterator[TarMember]:
+    """Every XML file, in the order of their numbers."""
+    with reading(path, "reports"):
         if path.is_dir():
             for file in sorted(path.glob("*.xml"), key=lambda file: _by_number(file.name)):
-                yield file.name, _head(file)
-        elif path.suffix == ".whl":
-            with zipfile.ZipFile(path) as wheel:
-                names = [name for name in wheel.namelist() if name.endswith(ARCHIVE_NAME)]
-                if not names:
-                    raise UserError(f"{path}: holds no {ARCHIVE_NAME}; fetch torchxrayvision 1.5.7")
-                yield from _members(io.BytesIO(wheel.read(names[0])))
-        else:
-            with open(path, "rb") as archive:
-                yield from _members(archive)
-    except (tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, EOFError) as error:
-        raise UserError(f"{path}: not a whole archive ({error}); fetch it again") from None
-    except OSError as error:
-        raise UserError(f"{path}: cannot read reports: {error.strerror or error}") from None
+                with open_foreign(file) as opened:
+                    yield TarMember(file.name, opened.read(MAX_BYTES + 1), None)
+            return
+        members: list[TarMember] = []
+        total = 0
+        for member in read_tar(_wheels(path) if path.suffix == ".whl" else path, MAX_BYTES, ".xml"):
+            total += len(member.content)
+            if total > _MAX_TOTAL:
+                raise ForeignError(f"reports of more than {_MAX_TOTAL:,} bytes; expected 20 MB")
+            members.append(member)
+        yield from sorted(members, key=lambda member: _by_number(member.name))
 
 
-def _head(file: Path) -> bytes:
-    with open(file, "rb") as opened:
-        return opened.read(MAX_BYTES + 1)
-
-
-def _members(archive: io.BufferedIOBase | io.BytesIO | io.BufferedReader) -> Iterator[tuple]:
-    # Read from front to back (gzip cannot go back cheaply), then put in order.
-    contents = {}
-    with gzip.open(archive) as unpacked:
-        with tarfile.open(fileobj=unpacked, mode="r:") as tar:
-            for member in tar:
-                if member.isfile() and member.name.endswith(".xml"):
-                    file = tar.extractfile(member)
-                    assert file is not None  # a regular file
-                    contents[Path(member.name).name] = file.read(MAX_BYTES + 1)
-        # A damaged header looks like the archive's end; the checksum at the file's end tells.
-        while unpacked.read(1 << 20):
-            pass
-    for name in sorted(contents, key=_by_number):
-        yield name, contents[name]
+def _wheels(path: Path) -> bytes:
+    """The archive in torchxrayvision's wheel."""
+    with ZipArchive(path, _MAX_PACKED) as wheel:
+        names = [name for name in wheel.names if name.endswith(ARCHIVE_NAME)]
+        if not names:
+            raise ForeignError(f"holds no {ARCHIVE_NAME}; fetch torchxrayvision 1.5.7")
+        return wheel.read(names[0])
 
 
 def _by_number(name: str) -> tuple[int, str]:
-    digits = re.match(r"\d+", name)
+    digits = re.match(r"\d{1,9}", PurePosixPath(name).name)
     return (int(digits[0]) if digits else -1, name)

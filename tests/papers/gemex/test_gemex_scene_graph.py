@@ -141,7 +141,7 @@ def test_a_region_that_was_not_detected_still_has_its_sentences():
         ({"original_x1": 900, "original_x2": 1800}, "wrong_frame"),
         ({"original_x1": None}, "bad_box"),
         ({"y1": "12"}, "bad_box"),
-        ({"original_y2": 10**400}, "bad_box"),
+        ({"original_y2": 10**300}, "bad_box"),
         ({"x1": float("nan")}, "bad_box"),
         ({"original_x2": 200, "x2": entry("right lung", 200, 0, 200, 0)["x2"]}, "bad_box"),
     ],
@@ -243,7 +243,7 @@ def test_files_and_zips_hold_the_same_and_are_written_back(sample, tmp_path):
 
 
 def test_a_zip_is_read_and_never_unpacked(sample, tmp_path):
-    """A path that leads out is set aside; a bomb is read as far as a graph may be long."""
+    """A path that leads out and a bomb are set aside."""
     (place, *_) = find_scene_graphs(sample, QualityLog()).values()
     with zipfile.ZipFile(tmp_path / "scene_graph.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.write(place, "../../outside/d1_SceneGraph.json")
@@ -253,13 +253,12 @@ def test_a_zip_is_read_and_never_unpacked(sample, tmp_path):
     before = {*tmp_path.parent.rglob("*")}
     quality = QualityLog()
     places = find_scene_graphs(tmp_path, quality)
-    assert [*places] == ["d2"]
+    assert not places
     assert [(e.reason, e.item) for e in quality.entries] == [
         ("unsafe_member", "d1"),
         ("unsafe_member", "d3"),
+        ("unsafe_member", "d2"),
     ]
-    with pytest.raises(Unusable, match="report_too_long"):
-        read_scene_graph(places["d2"])
     assert {*tmp_path.parent.rglob("*")} == before
 
 
@@ -315,7 +314,7 @@ def test_a_broken_zip(sample, tmp_path):
     content = bytearray(path.read_bytes())
     content[60:90] = b"\xff" * 30  # in the compressed data
     path.write_bytes(content)
-    with pytest.raises(UserError, match=r"scene_graph\.zip: d1_SceneGraph\.json: cannot be read"):
+    with pytest.raises(UserError, match=r"scene_graph\.zip: d1_SceneGraph\.json: cannot read"):
         read_scene_graph(find_scene_graphs(tmp_path, QualityLog())["d1"])
 
 
