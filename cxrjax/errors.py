@@ -16,7 +16,14 @@ class ForeignError(ValueError):
     """Something from outside cannot be used: one line, without the file's name.
 
     Whoever knows where it stood turns it into a UserError or sets it aside and counts it.
+
+    Attributes:
+        line: its number in the file, where it is about one.
     """
+
+    def __init__(self, found: str, line: int | None = None) -> None:
+        super().__init__(found)
+        self.line = line
 
 
 class Preempted(BaseException):

@@ -11,13 +11,13 @@ event files are left alone.
 """
 
 import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
 from cxrjax.cli import command_parser, run
 from cxrjax.distributed import hosts
 from cxrjax.errors import UserError
+from cxrjax.files import read_json_lines
 from cxrjax.input_pipeline.sources import RecordSource, default_image_root
 from cxrjax.metrics.bootstrap import Bootstrap
 from cxrjax.papers.benchmarks import BENCHMARKS
@@ -115,10 +115,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             f"evaluation/{protocol}/{metric}": value
             for protocol, metric, value in benchmark.logged_figures(scores.figures[name])
         }
-        with open(predictions, encoding="utf-8") as lines:
-            drawn = draw_predictions(
-                RecordSource(references, image_root, 64), map(json.loads, lines), count=4
-            )
+        lines = (line for _, line in read_json_lines(predictions, "predictions", "predict again"))
+        drawn = draw_predictions(RecordSource(references, image_root, 64), lines, count=4)
         pictures = {"evaluation/overlays": drawn} if drawn is not None else {}
         write_figures(flags.workdir or out, step or 0, figures, pictures)
     print(markdown)

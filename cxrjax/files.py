@@ -15,10 +15,10 @@ import threading
 import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
-from cxrjax.border.foreign_files import open_foreign, read_bytes
-from cxrjax.border.json_text import parse_json
+from cxrjax.border.foreign_files import LONGEST_LINE, open_foreign, read_bytes, read_lines
+from cxrjax.border.json_text import parse_json, parse_object
 from cxrjax.errors import ForeignError, UserError
 
 _PACKAGE = Path(__file__).parent
@@ -44,9 +44,11 @@ def shipped(path: str | Path) -> Path:
 
 @functools.cache
 def read_packaged(package: str, name: str) -> Any:
-    """Reads a JSON or TOML file that is part of the package, once; all are given one object."""
+    """Reads a file that is part of the package, once: JSON or TOML, one object for all, or text."""
     text = importlib.resources.files(package).joinpath(name).read_text(encoding="utf-8")
-    return tomllib.loads(text) if name.endswith(".toml") else json.loads(text)
+    if name.endswith(".toml"):
+        return tomllib.loads(text)
+    return parse_json(text) if name.endswith(".json") else text
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
@@ -80,6 +82,28 @@ def _read(path: Path) -> Any:
         return parse_json(read_bytes(path))
 
 
+def read_json_lines(
+    path: Path, what: str, hint: str, longest: int = LONGEST_LINE
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """`path:line` and the object of each line that is not blank; one line in memory at a time.
+
+    Args:
+        what: what the file holds, such as "predictions".
+        hint: what was expected, or what to do.
+
+    Raises:
+        UserError: the file cannot be read, or a line is no object of JSON; names it.
+    """
+    with reading(path, what, hint):
+        for number, line in read_lines(path, longest):
+            where = f"{path}:{number}"
+            try:
+                fields = parse_object(line)
+            except ForeignError as error:
+                raise UserError(f"{where}: {error}; {hint}") from None
+            yield where, fields
+
+
 def file_sha256(path: Path) -> str:
     """SHA-256 of a file's bytes, hexadecimal.
 
@@ -102,10 +126,35 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Replaces a file in one move, so that a killed process leaves the old or the new one."""
+    """Replaces a file in one move, so that a killed process leaves the old or the new one.
+
+    Raises:
+        UserError: the text holds half of a surrogate pair, as a file's name may.
+    """
+    with replacing(path) as file:
+        file.write(text)
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[TextIO]:
+    """A file to write, which gets its name when it is whole; of an error nothing is left.
+
+    Raises:
+        UserError: as `replace_text`.
+    """
     temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
+    try:
+        with open(temporary, "w", encoding="utf-8") as file:
+            yield file
+        temporary.replace(path)
+    except BaseException as error:
+        temporary.unlink(missing_ok=True)
+        if isinstance(error, UnicodeEncodeError):
+            found = ascii(error.object[max(0, error.start - 20) : error.end])
+            raise UserError(
+                f"{path}: cannot be written: half of a surrogate pair in {found}"
+            ) from None
+        raise
 
 
 @contextlib.contextmanager
@@ -123,7 +172,8 @@ def reading(path: str | Path, what: str = "", hint: str = "") -> Iterator[None]:
         found = f"cannot read {what}" if what else "cannot be read"
         raise UserError(f"{path}: {found}: {error.strerror or error}{then}") from None
     except ForeignError as error:
-        raise UserError(f"{path}: {error}{then}") from None
+        line = "" if error.line is None else f":{error.line}"
+        raise UserError(f"{path}{line}: {error}{then}") from None
     except UnicodeDecodeError:
         raise UserError(f"{path}: not UTF-8 text{then or '; save it as UTF-8'}") from None
 
@@ -187,6 +237,8 @@ class KeyedLines:
         self._flag, self._what, self._check = flag, what, check
         self._lock = threading.Lock()
         self._places: dict[str, tuple[int, int]] = {}
+        if path.exists() and not path.is_file():
+            raise UserError(f"{path}: no regular file; give another {flag}")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = open(path, "a+b", buffering=0)  # noqa: SIM115 - held as long as this
@@ -224,7 +276,7 @@ class KeyedLines:
         place = self._places.get(key)
         if place is None:
             return None
-        fields = json.loads(os.pread(self._file.fileno(), place[1], place[0]))
+        fields = parse_object(os.pread(self._file.fileno(), place[1], place[0]))
         del fields["key"]
         return fields
 
@@ -251,9 +303,10 @@ class KeyedLines:
         start = 0
         self._file.seek(0)
         with open(self._file.fileno(), "rb", closefd=False) as lines:
-            for number, line in enumerate(lines, start=1):
+            read = functools.partial(lines.readline, LONGEST_LINE + 1)
+            for number, line in enumerate(iter(read, b""), start=1):
                 ours = number > 1 or line.startswith(_START) or _START.startswith(line)
-                if ours and not line.endswith(b"\n"):
+                if ours and not line.endswith(b"\n") and len(line) <= LONGEST_LINE:
                     break  # the process that wrote it was killed
                 key = self._key(line)
                 if key is None:
@@ -267,9 +320,9 @@ class KeyedLines:
 
     def _key(self, line: bytes) -> str | None:
         try:
-            fields = json.loads(line)
+            fields = parse_object(line)
             key = fields.pop("key")
             self._check(fields)
             return key if isinstance(key, str) else None
-        except (ValueError, TypeError, AttributeError, KeyError):
+        except (ValueError, TypeError, KeyError):
             return None

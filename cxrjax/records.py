@@ -14,11 +14,16 @@ from typing import Annotated, Any, Literal
 
 import pydantic
 
-from cxrjax.errors import UserError
-from cxrjax.files import reading
+from cxrjax.border.foreign_files import read_lines
+from cxrjax.border.json_text import check_json
+from cxrjax.border.names import file_name
+from cxrjax.errors import ForeignError, UserError
+from cxrjax.files import reading, replacing
 
 SCHEMA_VERSION = 1
 FIELDS_HELP = "data/README.md lists the fields of a record"
+
+_LARGEST_SIDE = 1_000_000  # pixels; DICOM and JPEG end at 65,535
 
 PixelBox = Annotated[list[float], pydantic.Field(min_length=4, max_length=4)]
 DatasetName = Literal[
@@ -150,11 +155,18 @@ class QARecord(_Strict):
             )
         return value
 
+    @pydantic.field_validator("split")
+    @classmethod
+    def _file_of_a_split(cls, value: str) -> str:
+        return file_name(value) if value else value
+
     @pydantic.field_validator("image_hw")
     @classmethod
-    def _positive_size(cls, value: tuple[int, int] | None) -> tuple[int, int] | None:
-        if value is not None and min(value) < 1:
-            raise ValueError(f"image_hw {list(value)} is not a size: expected [height, width] > 0")
+    def _possible_size(cls, value: tuple[int, int] | None) -> tuple[int, int] | None:
+        if value is not None and not 1 <= min(value) <= max(value) <= _LARGEST_SIDE:
+            raise ValueError(
+                f"image_hw {str(list(value))[:60]} is not a size: expected [height, width] > 0"
+            )
         return value
 
     @property
@@ -207,27 +219,24 @@ def parse_record(line: str | bytes, where: str) -> QARecord:
     Raises:
         UserError: the line is not JSON or not a record; names the first offending field.
     """
+    found = read_record(line)
+    if isinstance(found, QARecord):
+        return found
+    raise UserError(f"{where}: {': '.join(found[0])} ({FIELDS_HELP})")
+
+
+def read_record(line: str | bytes) -> QARecord | list[tuple[str, str]]:
+    """The record of a line of JSON, or (field, what is wrong with it) of all that keep it from it.
+
+    What is wrong with no single field is the field `line`.
+    """
     try:
-        return QARecord.model_validate_json(line)
+        return QARecord.model_validate_json(check_json(line))
+    except ForeignError as error:
+        return [("line", str(error))]
     except pydantic.ValidationError as error:
-        field, found = _wrong_fields(error)[0]
-        raise UserError(f"{where}: {field}: {found} ({FIELDS_HELP})") from None
-
-
-def wrong_fields(line: str | bytes) -> list[tuple[str, str]]:
-    """(field, what is wrong with it) of every field that keeps a line from being a record."""
-    try:
-        QARecord.model_validate_json(line)
-    except pydantic.ValidationError as error:
-        return _wrong_fields(error)
-    return []
-
-
-def _wrong_fields(error: pydantic.ValidationError) -> list[tuple[str, str]]:
-    return [
-        (".".join(str(part) for part in one["loc"]) or "line", one["msg"])
-        for one in error.errors(include_url=False)
-    ]
+        found = error.errors(include_url=False)
+    return [(".".join(str(part) for part in one["loc"]) or "line", one["msg"]) for one in found]
 
 
 def read_records(path: str | Path) -> Iterator[QARecord]:
@@ -236,10 +245,9 @@ def read_records(path: str | Path) -> Iterator[QARecord]:
     Raises:
         UserError: the file cannot be read, or a line is not a record (names file and line).
     """
-    with reading(path, "records"), open(path, "rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            if line.strip():
-                yield parse_record(line, f"{path}:{number}")
+    with reading(path, "records"):
+        for number, line in read_lines(path):
+            yield parse_record(line, f"{path}:{number}")
 
 
 def format_record(record: QARecord) -> str:
@@ -252,7 +260,7 @@ def write_records(path: str | Path, records: Iterable[QARecord]) -> int:
     """Writes records as JSON Lines and returns how many."""
     count = 0
     Path(path).parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "w", encoding="utf-8") as out:
+    with replacing(Path(path)) as out:
         for record in records:
             out.write(format_record(record) + "\n")
             count += 1

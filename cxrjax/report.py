@@ -28,10 +28,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from cxrjax.border.foreign_files import read_text
 from cxrjax.cli import command_parser, run
 from cxrjax.codecs import CODECS, Codec
 from cxrjax.errors import UserError
-from cxrjax.files import read_json_list, read_json_object
+from cxrjax.files import read_json_list, read_json_object, reading
 from cxrjax.input_pipeline.sources import default_image_root
 from cxrjax.pages.results.cases import PICTURES
 from cxrjax.papers.benchmarks import BENCHMARKS
@@ -135,7 +136,8 @@ def _tables(folder: Path, heading: str, missing: list[str]) -> dict[str, str]:
     if not path.is_file():
         missing.append(f"the benchmark's tables ({path})")
         return {}
-    return {heading: path.read_text(encoding="utf-8")}
+    with reading(path, "the tables"):
+        return {heading: read_text(path)}
 
 
 def _curves(folder: Path) -> dict[str, Any]:

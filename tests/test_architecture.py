@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.border_watch import bare_parsers
+
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "cxrjax"
 
@@ -156,6 +158,83 @@ def test_the_drawing_is_up_to_date():
     assert DRAWING.SVG.read_text(encoding="utf-8") == DRAWING.draw(), (
         "run python docs/draw_architecture.py"
     )
+
+
+# Bare parsers outside of the border: file -> what it names, and why that is sound.
+ALLOWED = {
+    "__main__.py": ({"read_text"}, "our own modules, for their first lines"),
+    "codecs/medgemma.py": ({"json.loads"}, "what a pattern has matched whole"),
+    "files.py": (
+        {"read_text", "tomllib.loads", "open"},
+        "what is part of the package; a descriptor that is open already",
+    ),
+    "records.py": ({"model_validate_json"}, "what check_json has passed"),
+}
+# Files that pass their bytes to the border next.
+NOT_YET = {
+    "images/decode.py",
+    "images/dicom.py",
+    "images/files.py",
+    "input_pipeline/tokenizer.py",
+    "language_model/client.py",
+    "models/gguf.py",
+    "models/hf_import.py",
+    "pages/demo/answers.py",
+    "pages/review/server.py",
+    "papers/cxr_qba/construct/sources.py",
+    "papers/cxr_qba/construct/tfds_builder.py",
+    "papers/cxr_qba/metadata.py",
+    "papers/cxr_qba/study_files.py",
+    "papers/gemex/construct/language_model.py",
+    "papers/gemex/construct/refiner_accuracy.py",
+    "papers/gemex/native.py",
+    "papers/gemex/native_files.py",
+    "papers/ms_cxr/figures.py",
+    "papers/sources/chest_imagenome.py",
+    "papers/sources/ms_cxr.py",
+    "papers/sources/openi.py",
+    "papers/vix_ray/build.py",
+    "records_io/csv_table.py",
+    "training/executable.py",
+}
+
+
+def test_foreign_bytes_pass_the_border():
+    found = {}
+    for file in sorted(PACKAGE.rglob("*.py")):
+        name = file.relative_to(PACKAGE).as_posix()
+        if not name.startswith("border/") and name not in NOT_YET:
+            bare = list(bare_parsers(file.read_text(encoding="utf-8")))
+            allowed, _ = ALLOWED.get(name, (set(), ""))
+            assert allowed <= {what for _, what in bare}, f"{name}: allowed, and not there: shorten"
+            found |= {f"{name}:{line}": what for line, what in bare if what not in allowed}
+    assert not found, f"read these through cxrjax.border or cxrjax.files: {found}"
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("import json\njson.loads(x)", ["json.loads"]),
+        ("from json import loads as read\nread(x)", ["json.loads"]),
+        ("import json as j\nrows = map(j.loads, lines)", ["json.loads"]),
+        ("def f():\n    import pydicom\n    pydicom.dcmread(x)", ["pydicom.dcmread"]),
+        ("from zipfile import ZipFile\nZipFile(x)", ["zipfile.ZipFile"]),
+        ("import zipfile\ndef f(x: zipfile.ZipFile): ...", []),
+        ("import gzip\ngzip.open(x)\ngzip.open(x, 'wb')", ["gzip.open"]),
+        ("import zlib\nzlib.decompress(x)\nzlib.crc32(x)", ["zlib.decompress"]),
+        ("import xml.etree.ElementTree as E\nE.XML(x)", ["xml.etree.ElementTree.XML"]),
+        ("from PIL import Image\nImage.open(x)", ["PIL.Image.open"]),
+        ("open(x)\nopen(x, 'rb')\nopen(x, mode='a')\nopen(x, 'w')", ["open", "open"]),
+        ("path.open('rb')\nfile.open()\npath.open('w')", ["open"]),
+        ("x = path.read_text()\ny = read_text(path)", ["read_text"]),
+        ("optional('gguf', '').GGUFReader", [".GGUFReader"]),
+        ("import numpy as np\nnp.load(x)\nnp.load(x, allow_pickle=y)", ["numpy.load"]),
+        ("eval(x)\nmodel.eval()", ["eval"]),
+        ("Record.model_validate_json(x)", ["model_validate_json"]),
+    ],
+)
+def test_a_bare_parser_is_found(source, found):
+    assert [what for _, what in bare_parsers(source)] == found
 
 
 @pytest.mark.parametrize("page", ["docs/architecture.md", "CONTRIBUTING.md"])

@@ -28,7 +28,7 @@ def test_what_is_written_is_read(tmp_path):
     ("line", "said"),
     [
         ("{", "r:1: line: Invalid JSON"),
-        (b'{"question": "\xff"}', "r:1: line: Invalid JSON"),
+        (b'{"question": "\xff"}', "r:1: line: not UTF-8"),
         (json.dumps({**FIELDS, "split": None}), "r:1: split: Input should be a valid string"),
         (json.dumps({**FIELDS, "colour": "grey"}), "r:1: colour: Extra inputs are not permitted"),
         (json.dumps({**FIELDS, "image_hw": [0, 5]}), r"r:1: image_hw: .*\[0, 5\] is not a size"),

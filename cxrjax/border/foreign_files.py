@@ -1,5 +1,6 @@
 """Files of others: regular ones, read up to a limit, as text of UTF-8."""
 
+import codecs
 import io
 import os
 import stat
@@ -69,8 +70,8 @@ def decode_text(content: bytes) -> str:
         raise ForeignError(f"not UTF-8 text (byte {error.start}); save it as UTF-8") from None
 
 
-def read_lines(path: str | Path, longest: int = LONGEST_LINE) -> Iterator[tuple[int, bytes]]:
-    """Number, from 1, and bytes of each line that is not blank; one line in memory at a time.
+def raw_lines(path: str | Path, longest: int = LONGEST_LINE) -> Iterator[tuple[int, bytes]]:
+    """Number, from 1, and bytes of every line; one line in memory at a time.
 
     Raises:
         OSError: the file cannot be read.
@@ -81,8 +82,19 @@ def read_lines(path: str | Path, longest: int = LONGEST_LINE) -> Iterator[tuple[
         while line := file.readline(longest + 1):
             number += 1
             if len(line) > longest:
-                raise ForeignError(f"line {number} has more than {longest:,} bytes")
-            if number == 1:
-                line = line.removeprefix(b"\xef\xbb\xbf")
-            if line.strip():
-                yield number, line
+                raise ForeignError(f"a line of more than {longest:,} bytes", number)
+            yield number, line
+
+
+def read_lines(path: str | Path, longest: int = LONGEST_LINE) -> Iterator[tuple[int, bytes]]:
+    """The same of lines that are not blank, without a byte order mark.
+
+    Raises:
+        OSError: the file cannot be read.
+        ForeignError: as `raw_lines`.
+    """
+    for number, line in raw_lines(path, longest):
+        if number == 1:
+            line = line.removeprefix(codecs.BOM_UTF8)
+        if line.strip():
+            yield number, line

@@ -1,17 +1,47 @@
 """JSON of others: of bounded size and depth, in UTF-8, without half characters."""
 
+import codecs
 import re
 from typing import Any
 
 import pydantic_core
 
-from cxrjax.border.foreign_files import MOST_BYTES
+from cxrjax.border.foreign_files import MOST_BYTES, decode_text
 from cxrjax.errors import ForeignError
 
 # float() overflows beyond 308 digits, and nothing that is read here counts so far.
 _MOST_DIGITS = 308
-_TOO_LONG = re.compile(rb"[0-9]{%d}" % (_MOST_DIGITS + 1))
+_TOO_LONG = re.compile(rb"(?<![0-9])[0-9]{%d}" % (_MOST_DIGITS + 1))
 _DIGIT = re.compile(rb"[0-9]")
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
+
+
+def check_json(text: str | bytes, most: int = MOST_BYTES) -> bytes:
+    """The bytes of JSON text for a parser that bounds depth itself, as pydantic's does.
+
+    Args:
+        most: bytes that the text may have.
+
+    Returns:
+        UTF-8 without a byte order mark.
+
+    Raises:
+        ForeignError: not UTF-8, too long, half of a surrogate pair, or a number of more than 308
+            digits.
+    """
+    try:
+        content = text.encode() if isinstance(text, str) else text
+    except UnicodeEncodeError:
+        raise ForeignError("not JSON: half of a surrogate pair stands in it") from None
+    decode_text(content)
+    if len(content) > most:
+        raise ForeignError(f"JSON of {len(content):,} bytes, at most {most:,} are read")
+    # A number of that many digits covers one of these places; most lines are shorter than that.
+    possible = _DIGIT.search(content[_MOST_DIGITS :: _MOST_DIGITS + 1])
+    # What a model has said may have as many digits as it likes.
+    if possible and _TOO_LONG.search(content) and _TOO_LONG.search(_STRING.sub(b"", content)):
+        raise ForeignError(f"not usable JSON: a number of more than {_MOST_DIGITS} digits")
+    return content.removeprefix(codecs.BOM_UTF8)
 
 
 def parse_json(text: str | bytes, most: int = MOST_BYTES) -> Any:
@@ -24,17 +54,9 @@ def parse_json(text: str | bytes, most: int = MOST_BYTES) -> Any:
         ForeignError: it is not JSON in UTF-8, too long, nested deeper than 200, holds half of a
             surrogate pair, or an integer of more than 308 digits.
     """
+    content = check_json(text, most)
     try:
-        content = text.encode() if isinstance(text, str) else text
-    except UnicodeEncodeError:
-        raise ForeignError("not JSON: half of a surrogate pair stands in it") from None
-    if len(content) > most:
-        raise ForeignError(f"JSON of {len(content):,} bytes, at most {most:,} are read")
-    # A number of that many digits covers one of these places; most lines are shorter than that.
-    if _DIGIT.search(content[_MOST_DIGITS :: _MOST_DIGITS + 1]) and _TOO_LONG.search(content):
-        raise ForeignError(f"not usable JSON: a number of more than {_MOST_DIGITS} digits")
-    try:
-        return pydantic_core.from_json(content.removeprefix(b"\xef\xbb\xbf"))
+        return pydantic_core.from_json(content)
     except ValueError as error:
         raise ForeignError(f"not JSON ({error})") from None
 

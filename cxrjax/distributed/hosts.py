@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from cxrjax.border.json_text import parse_json, parse_object
 from cxrjax.errors import UserError
 
 # How long a connection may take to say who it is, and how often a process knocks.
@@ -124,10 +125,9 @@ def _read(connection: socket.socket, timeout: float) -> dict[str, object] | None
     connection.settimeout(timeout)
     try:
         with connection.makefile("rb") as stream:
-            content = json.loads(stream.readline(1000))
+            return parse_object(stream.readline(1000))
     except (OSError, ValueError):
         return None
-    return content if isinstance(content, dict) else None
 
 
 def _processes(numbers: list[int]) -> str:
@@ -249,7 +249,7 @@ def gather(value: Any) -> list[Any]:
     padded = np.zeros(1 << max(8, int(lengths.max() - 1).bit_length()), np.uint8)
     padded[: len(content)] = content
     rows = multihost_utils.process_allgather(padded)
-    return [json.loads(row[:n].tobytes()) for row, n in zip(rows, lengths, strict=True)]
+    return [parse_json(row[:n].tobytes()) for row, n in zip(rows, lengths, strict=True)]
 
 
 def from_first(value: Any) -> Any:

@@ -62,7 +62,7 @@ class FeatureCache:
             features = np.load(file)
         except FileNotFoundError:
             return None
-        except (ValueError, EOFError) as error:
+        except (ValueError, EOFError, MemoryError) as error:
             raise UserError(f"{file}: damaged ({error}); remove it and start again") from None
         # NumPy's format has no name for bfloat16: its files hold plain 16-bit numbers.
         features = features.view(jnp.dtype(self.dtype))
@@ -154,7 +154,7 @@ class ImageCache:
         """None where there is none, or one that a crash has damaged: it is prepared again."""
         try:
             found = np.load(file)
-        except (OSError, ValueError, EOFError):
+        except (OSError, ValueError, EOFError, MemoryError):
             return None
         square = (self.image_size, self.image_size)
         sound = found.dtype == np.uint8 and found.shape in (square, (*square, 3))

@@ -17,8 +17,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from cxrjax.border.foreign_files import read_text
 from cxrjax.errors import UserError, first_line
-from cxrjax.files import read_json_object
+from cxrjax.files import read_json_object, reading
 from cxrjax.input_pipeline.tokenizer import END_OF_TURN, IMAGE_SOFT_TOKEN, Tokenizer
 
 START_OF_TURN = "<start_of_turn>"
@@ -119,7 +120,8 @@ def _template(path: Path) -> str | None:
     if not path.is_file():
         return None
     if path.suffix == ".jinja":
-        return path.read_text(encoding="utf-8")
+        with reading(path):
+            return read_text(path)
     found = read_json_object(path).get("chat_template")
     if isinstance(found, list):  # several, by name
         found = next((each["template"] for each in found if each["name"] == "default"), None)

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from array_record.python.array_record_module import ArrayRecordReader
 
 from cxrjax.errors import UserError, first_line
-from cxrjax.files import read_json_object
+from cxrjax.files import read_json_object, replace_text
 from cxrjax.input_pipeline.sources import ImageQuestions
 from cxrjax.records import QARecord, parse_record
 from cxrjax.records_io.shards import FOLDER, SELECTABLE
@@ -156,7 +156,7 @@ class ShardedSource:
                 elements += len(begins)
             starts.write(np.array([chosen], _INDEX).tobytes())
         counts = {"questions": chosen, "elements": elements, "without_size": without_size}
-        (folder / "counts.json").write_text(json.dumps(counts), encoding="utf-8")
+        replace_text(folder / "counts.json", json.dumps(counts))
 
     def _drawn_of_shards(self, rng: np.random.Generator) -> np.ndarray | None:
         """The number of questions to draw from each shard; None where all are taken."""

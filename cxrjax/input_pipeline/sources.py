@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
+from cxrjax.border.foreign_files import raw_lines
 from cxrjax.errors import UserError
 from cxrjax.files import reading
 from cxrjax.images.files import AnyFile
@@ -122,8 +123,8 @@ class RecordSource:
         groups: dict[tuple[str, str], list[int]] = {}
         digest = hashlib.sha256()
         start = 0
-        with reading(self.path, "records"), open(self.path, "rb") as file:
-            for number, line in enumerate(file, start=1):
+        with reading(self.path, "records"):
+            for number, line in raw_lines(self.path):
                 digest.update(line)
                 if line.strip():
                     record = parse_record(line, f"{self.path}:{number}")

@@ -1,6 +1,7 @@
 """Checks people's own records before anything is made of them: every problem, its remedy."""
 
 import collections
+import contextlib
 import dataclasses
 import json
 import random
@@ -10,10 +11,12 @@ from typing import Any
 import numpy as np
 import tqdm
 
+from cxrjax.border.foreign_files import read_lines
+from cxrjax.border.json_text import parse_object
 from cxrjax.boxes import iou
 from cxrjax.codecs import get_codec
-from cxrjax.errors import UserError
-from cxrjax.files import writing
+from cxrjax.errors import ForeignError, UserError
+from cxrjax.files import replace_text, writing
 from cxrjax.input_pipeline.examples import (
     EncodedQuestion,
     QuestionEncoder,
@@ -29,7 +32,7 @@ from cxrjax.records_io.own_records import (
     Problem,
     RecordLine,
     original_size,
-    read_lines,
+    read_own_records,
     record_problems,
     records_file,
     split_problems,
@@ -113,7 +116,7 @@ def check_file(
         Path(config.data.image_root) if config.data.image_root else default_image_root(file)
     )
     problems: list[Problem] = []
-    lines = list(read_lines(file, root, problems))
+    lines = list(read_own_records(file, root, problems))
     examined = len(lines) + len({problem.where for problem in problems})
     if not examined:
         raise UserError(f"{file}: no records in it; expected JSON Lines (data/README.md)")
@@ -148,15 +151,11 @@ def notation_of(source: Path) -> str | None:
     None where the file cannot be read, or its data sets differ in it: `check_file` says the rest.
     """
     found: set[str] = set()
-    try:
-        with open(records_file(source), encoding="utf-8") as lines:
-            for line in lines:
-                try:
-                    found.add(RECORD_CODECS[json.loads(line)["dataset"]])
-                except (ValueError, KeyError, TypeError, RecursionError):
-                    continue  # no record, which is told with its line
-    except (OSError, UnicodeDecodeError):
-        return None
+    with contextlib.suppress(OSError, ForeignError):
+        for _, line in read_lines(records_file(source)):
+            # What is no record is told with its line.
+            with contextlib.suppress(ForeignError, KeyError, TypeError):
+                found.add(RECORD_CODECS[parse_object(line)["dataset"]])
     return found.pop() if len(found) == 1 else None
 
 
@@ -213,7 +212,7 @@ def write_result(check: RecordsCheck, out: Path) -> None:
     }
     with writing(out):
         text = json.dumps(content, indent=1, ensure_ascii=False)
-        (out / RESULT_FILE).write_text(text + "\n", encoding="utf-8")
+        replace_text(out / RESULT_FILE, text + "\n")
 
 
 def _counts(check: RecordsCheck) -> collections.Counter[str]:
@@ -260,7 +259,7 @@ def write_page(check: RecordsCheck, out: Path, count: int, seed: int = 0) -> Pat
     )
     with writing(out):
         out.mkdir(parents=True, exist_ok=True)
-        (out / PAGE_FILE).write_text(html, encoding="utf-8")
+        replace_text(out / PAGE_FILE, html)
     return out / PAGE_FILE
 
 

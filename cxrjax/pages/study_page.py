@@ -16,7 +16,7 @@ from typing import Any
 from cxrjax import cli
 from cxrjax.cli import command_parser
 from cxrjax.errors import UserError
-from cxrjax.files import writing
+from cxrjax.files import replace_text, writing
 from cxrjax.papers.cxr_qba.build import NATIVE
 from cxrjax.papers.cxr_qba.construct.extraction import SourceStudy
 from cxrjax.papers.cxr_qba.construct.sources import read_studies
@@ -71,7 +71,7 @@ def write_page(
     )
     with writing(out):
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(page, encoding="utf-8")
+        replace_text(out, page)
 
 
 def _gemex_questions(build: Path) -> dict[str, list[QARecord]]:

@@ -10,7 +10,6 @@ of its scene graph; the last view, findings framed where it is frontal, too; the
 import argparse
 import colorsys
 import itertools
-import json
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,10 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from cxrjax import cli
+from cxrjax.border.foreign_files import read_text
 from cxrjax.errors import UserError
-from cxrjax.files import read_json_object, reading
+from cxrjax.files import read_json_lines, read_json_object
+from cxrjax.images.decode import read_image
 from cxrjax.phantoms.findings import CLASSES
 from cxrjax.phantoms.regions import REGIONS
 from cxrjax.phantoms.render import SMALLEST, Phantom, render_phantom
@@ -93,8 +94,7 @@ def _with_lesions(picture: Image.Image, lesions: list[dict[str, Any]]) -> Image.
 def _open(source: Path, study: dict[str, Any], image: dict[str, Any]) -> Image.Image:
     folder = source / image_folder(study["subject_id"], study["study_id"])
     path = folder / f"{image['dicom_id']}.jpg"
-    with reading(path, hint="build the folder again"), Image.open(path) as picture:
-        return picture.copy()
+    return Image.fromarray(read_image(path))
 
 
 def draw_study(source: Path, study: dict[str, Any], side: int) -> Image.Image:
@@ -116,7 +116,7 @@ def draw_study(source: Path, study: dict[str, Any], side: int) -> Image.Image:
     views = "+".join(image["view"] for image in study["images"])
     lines = [f"s{study['study_id']} no. {study['study_order']} {views} {study['kind']}"]
     lines += textwrap.wrap(f"drawn: {lesions or 'nothing'}", side // 6)
-    for paragraph in report.read_text(encoding="utf-8").split("\n \n"):
+    for paragraph in read_text(report).split("\n \n"):
         lines += textwrap.wrap(" ".join(paragraph.split()), side // 6)
     text = "\n".join(lines[: side // _LINE])
     font = ImageFont.load_default(10)
@@ -133,8 +133,8 @@ def studies_page(source: Path, first: int, count: int, side: int) -> Image.Image
         UserError: the folder is no such build, or has fewer studies.
     """
     truth = source / TRUTH
-    with reading(truth, hint="--source=BUILD?"), open(truth, encoding="utf-8") as lines:
-        studies = [json.loads(line) for line in itertools.islice(lines, first, first + count)]
+    lines = read_json_lines(truth, "", "--source=BUILD?")
+    studies = [study for _, study in itertools.islice(lines, first, first + count)]
     if not studies:
         raise UserError(f"{truth}: has no study number {first}; choose a smaller --first")
     rows = -(-len(studies) // _COLUMNS)

@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from cxrjax.border.json_text import parse_json
 from cxrjax.files import read_packaged
 from cxrjax.radiology_text.english import PhraseIndex
 
@@ -295,7 +296,7 @@ def _finding(name: str, fields: Mapping[str, Any]) -> Finding:
 def _regions(name: str, fields: Mapping[str, Any]) -> Iterable[Region]:
     """The region, or its left and right forms where {side} is in the name."""
     for side in SIDES if "{side}" in name else ("",):
-        filled = json.loads(json.dumps({"name": name, **fields}).replace("{side}", side))
+        filled = parse_json(json.dumps({"name": name, **fields}).replace("{side}", side))
         for key in ("synonyms", "sources"):
             filled[key] = tuple(filled.get(key, ()))
         yield Region(**filled)

@@ -12,7 +12,10 @@ from typing import Any
 
 import tqdm
 
-from cxrjax.files import writing
+from cxrjax.border.foreign_files import read_lines
+from cxrjax.border.json_text import parse_object
+from cxrjax.errors import ForeignError
+from cxrjax.files import reading, writing
 from cxrjax.images.files import ImageError
 from cxrjax.records_io import workers
 from cxrjax.records_io.quality import QualityLog, Unusable
@@ -67,8 +70,9 @@ def check_images(
         known = _read_checks(out / CHECKS_FILE)
         stamps = {path: _stamp(path) for path in paths}
         for path in paths:
-            if stamps[path] is not None and known.get(str(path), {}).get("stamp") == stamps[path]:
-                checks[path] = _from_json(known[str(path)]["check"])
+            stamp, check = known.get(str(path), (None, None))
+            if check is not None and stamp is not None and stamp == stamps[path]:
+                checks[path] = check
         new = [path for path in paths if path not in checks]
         with (
             open(out / CHECKS_FILE, "a", encoding="utf-8") as file,
@@ -94,17 +98,19 @@ def _stamp(path: Path) -> list[int] | None:
     return [found.st_size, found.st_mtime_ns]
 
 
-def _read_checks(file: Path) -> dict[str, dict[str, Any]]:
-    """The lines of an earlier build by path; one that was cut off is decoded again."""
+def _read_checks(file: Path) -> dict[str, tuple[Any, ImageCheck]]:
+    """Stamp and verdict by path, of an earlier build; one that was cut off is decoded again."""
     known = {}
     if file.is_file():
-        for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
-            try:
-                entry = json.loads(line)
-                known[entry["path"]] = {"stamp": entry["stamp"], "check": entry["check"]}
-            except (ValueError, TypeError, KeyError):
-                continue
-        if known and not file.read_bytes().endswith(b"\n"):
+        line = b"\n"
+        with reading(file, hint="remove it"):
+            for _, line in read_lines(file):
+                try:
+                    entry = parse_object(line)
+                    known[entry["path"]] = (entry["stamp"], _from_json(entry["check"]))
+                except (ForeignError, KeyError, TypeError, IndexError):
+                    continue
+        if not line.endswith(b"\n"):
             with open(file, "a", encoding="utf-8") as end:
                 end.write("\n")
     return known

@@ -16,11 +16,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from cxrjax.border.foreign_files import read_lines
+from cxrjax.border.json_text import parse_object
 from cxrjax.codecs import CODECS
-from cxrjax.errors import UserError
+from cxrjax.errors import ForeignError, UserError
 from cxrjax.files import reading
 from cxrjax.images.geometry import is_resize
-from cxrjax.records import FIELDS_HELP, QARecord, wrong_fields
+from cxrjax.records import FIELDS_HELP, QARecord, read_record
 from cxrjax.records_io.builder import Builder, SourceOptions, describe_file
 from cxrjax.records_io.image_check import ImageCheck, check_images
 from cxrjax.records_io.quality import Unusable, check_box
@@ -71,24 +73,20 @@ def records_file(source: Path) -> Path:
     return source / FILE_NAME if source.is_dir() else source
 
 
-def read_lines(file: Path, image_root: Path, problems: list[Problem]) -> Iterator[RecordLine]:
+def read_own_records(file: Path, image_root: Path, problems: list[Problem]) -> Iterator[RecordLine]:
     """Records with unique ids; what is none goes to `problems`.
 
     Raises:
-        UserError: the file cannot be read or is not text.
+        UserError: the file cannot be read.
     """
     seen: dict[str, str] = {}
-    with reading(file, "records"), open(file, encoding="utf-8") as lines:
-        for number, text in enumerate(lines, start=1):
-            if not text.strip():
-                continue
+    with reading(file, "records"):
+        for number, text in read_lines(file):
             where = f"{file.name}:{number}"
-            text = _with_split(text)
-            wrong = wrong_fields(text)
-            problems += [Problem("invalid_record", "", where, *one) for one in wrong]
-            if wrong:
+            record = read_record(_with_split(text))
+            if not isinstance(record, QARecord):
+                problems += [Problem("invalid_record", "", where, *one) for one in record]
                 continue
-            record = QARecord.model_validate_json(text)
             line = RecordLine(record, where, image_root / record.image_path)
             if record.question_id in seen:
                 found = (
@@ -101,15 +99,13 @@ def read_lines(file: Path, image_root: Path, problems: list[Problem]) -> Iterato
             yield line
 
 
-def _with_split(text: str) -> str:
+def _with_split(line: bytes) -> bytes:
     """The line with a split where it is missing or null."""
     try:
-        fields: Any = json.loads(text)
-    except ValueError:
-        return text
-    if isinstance(fields, dict) and fields.get("split") is None:
-        return json.dumps(fields | {"split": ""})
-    return text
+        fields = parse_object(line)
+    except ForeignError:
+        return line
+    return line if fields.get("split") is not None else json.dumps(fields | {"split": ""}).encode()
 
 
 def original_size(record: QARecord, image_hw: tuple[int, int]) -> tuple[int, int]:
@@ -249,7 +245,7 @@ class OwnRecordsBuilder(Builder[OwnRecordsOptions]):
 
     def read(self) -> dict[str, list[QARecord]]:
         problems: list[Problem] = []
-        lines = list(read_lines(self.file, self.file.parent, problems))
+        lines = list(read_own_records(self.file, self.file.parent, problems))
         # The lines that were read, and of the others each once.
         others = len({problem.where for problem in problems})
         self.quality.examined["questions"] = len(lines) + others

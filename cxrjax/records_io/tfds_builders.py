@@ -26,8 +26,9 @@ import numpy as np
 import tensorflow_datasets as tfds
 import tqdm
 
+from cxrjax.border.foreign_files import read_bytes
 from cxrjax.errors import UserError
-from cxrjax.files import read_json_object, writing
+from cxrjax.files import read_json_object, reading, replace_text, writing
 from cxrjax.images.decode import image_size
 from cxrjax.records import QARecord, format_record, read_records
 from cxrjax.records_io.builder import records_files
@@ -90,7 +91,7 @@ class CxrRecords(tfds.core.GeneratorBasedBuilder):
             splits[file.stem] = self._generate_examples(file.stem, images)
             shutil.copyfile(file, folder / "records" / file.name)
         shutil.copyfile(self._source / MANIFEST, folder / MANIFEST)
-        (folder / IMAGES_FILE).write_text(json.dumps(index), encoding="utf-8")
+        replace_text(folder / IMAGES_FILE, json.dumps(index))
         return splits
 
     def _generate_examples(
@@ -111,10 +112,15 @@ class CxrRecords(tfds.core.GeneratorBasedBuilder):
                 {
                     "image_id": image_id,
                     "image_path": image_path,
-                    "image": (self._image_root / image_path).read_bytes(),
+                    "image": _content(self._image_root / image_path),
                     "questions": questions,
                 },
             )
+
+
+def _content(path: Path) -> bytes:
+    with reading(path):
+        return read_bytes(path)
 
 
 class VindrCxrVqa(CxrRecords):

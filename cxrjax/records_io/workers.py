@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from cxrjax.errors import UserError
+from cxrjax.files import read_json_object, replace_text
 
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -97,14 +98,12 @@ def _once(
 ) -> list[dict[str, Any]]:
     part = out / "parts" / f"{chunk[0]}.json"
     if part.exists():
-        done = json.loads(part.read_text(encoding="utf-8"))
+        done = read_json_object(part)
         there = all((out / name).is_file() for one in done["made"] for name in files(one))
         if done["fingerprint"] == fingerprint and there:
             return done["made"]
     made = work(chunk[1])
-    # Written aside and renamed: a part is there only when all of its files are.
-    aside = part.with_suffix(".tmp")
-    text = json.dumps({"fingerprint": fingerprint, "made": made}, ensure_ascii=False)
-    aside.write_text(text, encoding="utf-8")
-    os.replace(aside, part)
+    # A part is there only when all of its files are.
+    content = {"fingerprint": fingerprint, "made": made}
+    replace_text(part, json.dumps(content, ensure_ascii=False))
     return made

@@ -16,7 +16,7 @@ import tqdm
 
 from cxrjax.distributed import hosts
 from cxrjax.errors import UserError
-from cxrjax.files import writing
+from cxrjax.files import read_json_lines, writing
 from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.records import QARecord, strip_answers, write_records
 
@@ -225,13 +225,12 @@ def describe_spread(files: Sequence[Path]) -> str:
     texts: dict[str, list[bytes]] = {}
     boxes, failures = np.zeros(len(files)), np.zeros(len(files))
     for run, file in enumerate(files):
-        with open(file, encoding="utf-8") as lines:
-            for line in map(json.loads, lines):
-                # A hash of each: the texts of many runs may be more than memory holds.
-                digest = hashlib.sha256(line["text"].encode()).digest()[:8]
-                texts.setdefault(line["question_id"], []).append(digest)
-                boxes[run] += len(line["boxes"])
-                failures[run] += line["parse"] != "ok"
+        for _, line in read_json_lines(file, "predictions", "predict again"):
+            # A hash of each: the texts of many runs may be more than memory holds.
+            digest = hashlib.sha256(line["text"].encode()).digest()[:8]
+            texts.setdefault(line["question_id"], []).append(digest)
+            boxes[run] += len(line["boxes"])
+            failures[run] += line["parse"] != "ok"
     pairs = [a == b for said in texts.values() for a, b in itertools.combinations(said, 2)]
     same = [len(set(said)) == 1 for said in texts.values()]
     per_question = boxes / len(texts)

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import PIL.Image
 
+from cxrjax.border.foreign_files import read_bytes
 from cxrjax.errors import UserError, optional
 from cxrjax.images.decode import read_image
 from cxrjax.images.encode import pad_square
@@ -235,7 +236,7 @@ def _fingerprint(folder: Path) -> str:
             stat = path.stat()
             small = path.suffix in (".json", ".jinja", ".txt", ".model")
             digest.update(f"{path.name} {stat.st_size} ".encode())
-            digest.update(path.read_bytes() if small else str(stat.st_mtime_ns).encode())
+            digest.update(read_bytes(path) if small else str(stat.st_mtime_ns).encode())
     return digest.hexdigest()
 
 

@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from cxrjax.codecs import Codec
 from cxrjax.errors import UserError
-from cxrjax.files import hash_lines, writing
+from cxrjax.files import hash_lines, replace_text, writing
 from cxrjax.metrics.bootstrap import Attributes, Columns, Estimate, Figure
 from cxrjax.records import QARecord, read_records
 from cxrjax.scoring.figures import JUDGE_PROBLEMS, answer_calibration, share
@@ -368,7 +368,7 @@ def write_scores(out: Path, benchmark: Benchmark[Any], scores: Scores) -> str:
             if content is None:
                 (out / name).unlink(missing_ok=True)  # of an earlier run
             else:
-                (out / name).write_text(content, encoding="utf-8")
+                replace_text(out / name, content)
     return markdown
 
 

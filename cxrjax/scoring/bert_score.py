@@ -5,7 +5,7 @@ bert-score is what its figures are checked against; with transformers 5 it fails
 """
 
 import csv
-import json
+import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,9 @@ import numpy as np
 from jaxtyping import Bool, Float
 from tqdm import tqdm
 
+from cxrjax.border.foreign_files import read_text
 from cxrjax.errors import UserError, optional
+from cxrjax.files import read_json_object
 
 
 class BertScore(NamedTuple):
@@ -163,8 +165,8 @@ class BertScorer:
 
 def _read_config(folder: Path) -> dict[str, Any]:
     try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        config = read_json_object(folder / "config.json")
+    except UserError:
         raise UserError(
             f"{folder}: no config.json of a transformers model: expected a folder as "
             "`save_pretrained` writes it, such as roberta-large"
@@ -195,10 +197,9 @@ def _layer(settings: BertScoreSettings, config: dict[str, Any]) -> int:
 def _baseline(settings: BertScoreSettings, layer: int) -> BertScore:
     assert settings.baseline is not None
     try:
-        with open(settings.baseline, encoding="utf-8", newline="") as file:
-            for row in csv.DictReader(file):
-                if int(row["LAYER"]) == layer:
-                    return BertScore(float(row["P"]), float(row["R"]), float(row["F"]))
-    except (OSError, KeyError, ValueError, TypeError) as error:
+        for row in csv.DictReader(io.StringIO(read_text(settings.baseline), newline="")):
+            if int(row["LAYER"]) == layer:
+                return BertScore(float(row["P"]), float(row["R"]), float(row["F"]))
+    except (OSError, csv.Error, KeyError, ValueError, TypeError) as error:
         raise UserError(f"{settings.baseline}: no table of LAYER,P,R,F: {error}") from None
     raise UserError(f"{settings.baseline}: no row for layer {layer}")

@@ -15,7 +15,6 @@ another type, a line of absurd length. What a model can do wrong in a usable fil
 wrong and counted (`PROBLEMS`).
 """
 
-import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,7 +27,7 @@ from jaxtyping import Float
 
 from cxrjax.codecs import Codec
 from cxrjax.errors import UserError
-from cxrjax.files import reading
+from cxrjax.files import read_json_lines
 
 # What is counted, and what it means; score.json and the tables explain themselves with it.
 PROBLEMS = {
@@ -121,26 +120,15 @@ def read_predictions(path: str | Path) -> list[Prediction]:
         UserError: the file cannot be read, a line is not a prediction, or an id is repeated.
     """
     predictions: dict[str, Prediction] = {}
-    with reading(path, "predictions"), open(path, "rb") as file:
-        number = 0
-        while line := file.readline(_MAX_LINE_BYTES + 1):
-            number += 1
-            where = f"{path}:{number}"
-            if len(line) > _MAX_LINE_BYTES:
-                raise UserError(
-                    f"{where}: line of more than {_MAX_LINE_BYTES:,} bytes: expected one "
-                    "question's prediction a line"
-                )
-            if not line.strip():
-                continue
-            prediction = parse_prediction(_json_object(line, where), where)
-            name = prediction.question_id
-            if name in predictions:
-                raise UserError(
-                    f"{where}: question_id {name!r} was predicted on line "
-                    f"{predictions[name].where.rpartition(':')[2]} already: keep one of the two"
-                )
-            predictions[name] = prediction
+    for where, fields in read_json_lines(Path(path), "predictions", _LAYOUT, _MAX_LINE_BYTES):
+        prediction = parse_prediction(fields, where)
+        name = prediction.question_id
+        if name in predictions:
+            raise UserError(
+                f"{where}: question_id {name!r} was predicted on line "
+                f"{predictions[name].where.rpartition(':')[2]} already: keep one of the two"
+            )
+        predictions[name] = prediction
     if not predictions:
         raise UserError(f"{path}: holds no predictions: {_LAYOUT}")
     return list(predictions.values())
@@ -177,7 +165,7 @@ def parse_prediction(fields: Mapping[str, Any], where: str) -> Prediction:
     logprob = fields.get("answer_logprob")
     if logprob is not None and not _is_number(logprob):
         raise UserError(f"{where}: answer_logprob is {_show(logprob)}: expected a number or null")
-    logprob = None if logprob is None else _to_float(logprob)
+    logprob = None if logprob is None else float(logprob)
     # Other people's lines may hold something else under this name.
     history = fields.get("history") if fields.get("history") in ("gold", "self") else None
     repaired = fields.get("repaired_boxes", 0)
@@ -251,17 +239,6 @@ def check_known(predictions: Iterable[Prediction], known: Mapping[str, Any], whe
         )
 
 
-def _json_object(line: bytes, where: str) -> dict[str, Any]:
-    try:
-        fields = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        what = getattr(error, "msg", "") or type(error).__name__
-        raise UserError(f"{where}: not JSON ({what}): {_LAYOUT}") from None
-    if not isinstance(fields, dict):
-        raise UserError(f"{where}: {_show(fields)} is not a JSON object: {_LAYOUT}")
-    return fields
-
-
 def _boxes(value: Any, where: str) -> Float[np.ndarray, "n 4"] | None:
     if value is None:
         return None
@@ -276,7 +253,7 @@ def _boxes(value: Any, where: str) -> Float[np.ndarray, "n 4"] | None:
                 f"{where}: box {_show(box)} is not four numbers, fractions of the original image: "
                 "x_min, y_min, x_max, y_max"
             )
-        rows.append([_to_float(number) for number in box])
+        rows.append([float(number) for number in box])
     return np.array(rows, np.float64).reshape(-1, 4)
 
 
@@ -303,7 +280,7 @@ def _per_box(
 
 
 def _finite(scores: Sequence[Any]) -> Float[np.ndarray, " n"]:
-    numbers = np.array([math.nan if score is None else _to_float(score) for score in scores])
+    numbers = np.array([math.nan if score is None else float(score) for score in scores])
     return np.where(np.isfinite(numbers), numbers, np.nan)
 
 
@@ -342,13 +319,6 @@ def _mend(
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _to_float(value: int | float) -> float:
-    try:
-        return float(value)
-    except OverflowError:  # an integer with hundreds of digits
-        return math.inf
 
 
 def _show(value: Any) -> str:

@@ -3,7 +3,6 @@
 `predict` leaves PREDICTIONS.run.json beside its predictions; `score` repeats it in its own.
 """
 
-import json
 import sys
 from argparse import Namespace
 from collections.abc import Mapping
@@ -16,12 +15,12 @@ from cxrjax.files import (
     git_commit,
     hash_lines,
     package_versions,
+    read_json_lines,
     read_json_object,
-    reading,
     write_json,
     writing,
 )
-from cxrjax.records import read_records, strip_answers
+from cxrjax.records import FIELDS_HELP, read_records, strip_answers
 from cxrjax.scoring.scores import Scores, named_file
 
 
@@ -32,11 +31,10 @@ def split_hashes(records: Path) -> dict[str, str]:
         UserError: the file cannot be read, or a line has no split and image_id.
     """
     images: dict[str, set[str]] = {}
-    with reading(records, "records"), open(records, "rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            if line.strip():
-                split, image_id = _read(line, f"{records}:{number}")
-                images.setdefault(split, set()).add(image_id)
+    for where, fields in read_json_lines(records, "records", FIELDS_HELP):
+        if not {"split", "image_id"} <= fields.keys():
+            raise UserError(f"{where}: not a record with split and image_id; {FIELDS_HELP}")
+        images.setdefault(str(fields["split"]), set()).add(str(fields["image_id"]))
     return {split: hash_lines(ids) for split, ids in sorted(images.items())}
 
 
@@ -80,15 +78,6 @@ def _compare(references: Path, split: str, found: str, expected: str, source: st
             f"{references}: the images of {split!r} have the hash {found}, expected {expected} "
             f"({source}): score against the split that the predictions were made for"
         )
-
-
-def _read(line: bytes, where: str) -> tuple[str, str]:
-    try:
-        fields = json.loads(line)
-        split, image_id = fields["split"], fields["image_id"]
-    except (ValueError, RecursionError, KeyError, TypeError):
-        raise UserError(f"{where}: not a record with split and image_id") from None
-    return str(split), str(image_id)
 
 
 PACKAGES = ("numpy", "scipy", "rouge-score", "sacrebleu")

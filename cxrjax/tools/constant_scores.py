@@ -13,6 +13,7 @@ from pathlib import Path
 from cxrjax import cli
 from cxrjax.cli import command_parser
 from cxrjax.errors import UserError
+from cxrjax.files import read_json_lines, replace_text
 from cxrjax.training.workdir import storage_errors
 
 SCORE = 0.5
@@ -24,22 +25,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--predictions", type=Path, required=True, metavar="FILE")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE")
     flags = parser.parse_args(argv)
-    try:
-        lines = flags.predictions.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{flags.predictions}: cannot read the predictions: {error}") from None
     changed = []
-    for number, text in enumerate(lines, start=1):
-        try:
-            line = json.loads(text)
-            line["box_scores"] = [SCORE] * len(line["boxes"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise UserError(
-                f"{flags.predictions}:{number}: expected a prediction with boxes ({error!r})"
-            ) from None
+    hint = "expected a prediction with boxes"
+    for where, line in read_json_lines(flags.predictions, "the predictions", hint):
+        if not isinstance(line.get("boxes"), list):
+            raise UserError(f"{where}: {hint}")
+        line["box_scores"] = [SCORE] * len(line["boxes"])
         changed.append(json.dumps(line) + "\n")
     with storage_errors(str(flags.out)):
-        flags.out.write_text("".join(changed), encoding="utf-8")
+        replace_text(flags.out, "".join(changed))
 
 
 if __name__ == "__main__":

@@ -8,18 +8,18 @@ and mark, 1 to 10. Prints Spearman's and Kendall's correlation, Cohen's kappa wi
 of rounded marks with its 95 % interval, how much higher the second marks, and what was left out.
 """
 
-import csv
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from cxrjax.cli import command_parser, run
 from cxrjax.errors import UserError
-from cxrjax.files import reading
+from cxrjax.files import read_json_lines, reading, replace_text
 from cxrjax.language_model.judges.judge import HIGHEST, LOWEST
 from cxrjax.metrics.agreement import RaterAgreement, rater_agreement
+from cxrjax.pages.review.sheet import read_rows
 
 # (system or "" where the file names none, question)
 Key = tuple[str, str]
@@ -79,41 +79,28 @@ def read_marks(path: Path) -> MarksFile:
 
 
 def _csv_marks(path: Path) -> Iterator[tuple[str, Key, float | None]]:
-    with open(path, encoding="utf-8-sig", newline="") as file:
-        reader = csv.DictReader(file)
-        missing = {"question_id", "mark"} - set(reader.fieldnames or ())
-        if missing:
-            raise UserError(
-                f"{path}: no column {', '.join(sorted(missing))}; expected question_id, mark and, "
-                "with several systems, system"
-            )
-        for row in reader:
-            where = f"{path}:{reader.line_num}"
-            text = row["mark"] or ""
-            try:
-                mark = float(text)
-            except ValueError:
-                mark = math.nan
-            if math.isnan(mark):
-                raise UserError(f"{where}: mark {text!r} is no number; expected 1 to 10")
-            yield where, (row.get("system") or "", row["question_id"] or ""), mark
+    for row, where in read_rows(path, ("question_id", "mark")):
+        text = row["mark"]
+        try:
+            mark = float(text)
+        except ValueError:
+            mark = math.nan
+        if math.isnan(mark):
+            raise UserError(f"{where}: mark {text!r} is no number; expected 1 to 10")
+        yield where, (row.get("system", ""), row["question_id"]), mark
 
 
 def _judged_marks(path: Path) -> Iterator[tuple[str, Key, float | None]]:
-    with open(path, encoding="utf-8") as lines:
-        for number, line in enumerate(lines, start=1):
-            where = f"{path}:{number}"
-            try:
-                fields: Any = json.loads(line)
-                if fields["task"] != "relative_score":
-                    continue
-                mark = fields["answer"]
-                key = str(fields["system"]), str(fields["question_id"])
-                yield where, key, None if mark is None else float(mark)
-            except (ValueError, TypeError, KeyError):
-                raise UserError(
-                    f"{where}: no judgement; expected a judgements.jsonl that score wrote"
-                ) from None
+    hint = "expected a judgements.jsonl that score wrote"
+    for where, fields in read_json_lines(path, "judgements", hint):
+        try:
+            if fields["task"] != "relative_score":
+                continue
+            mark = fields["answer"]
+            key = str(fields["system"]), str(fields["question_id"])
+            yield where, key, None if mark is None else float(mark)
+        except (ValueError, TypeError, KeyError):
+            raise UserError(f"{where}: no judgement; {hint}") from None
 
 
 def _joined(
@@ -151,7 +138,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(content)
     if flags.out:
         try:
-            flags.out.write_text(content + "\n", encoding="utf-8")
+            replace_text(flags.out, content + "\n")
         except OSError as error:
             raise UserError(f"{flags.out}: cannot be written: {error.strerror}") from None
 

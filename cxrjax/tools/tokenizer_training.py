@@ -13,7 +13,6 @@ gives the same bytes. In Vietnamese, from the questions and reports of ViX-Ray's
 import argparse
 import io
 import itertools
-import json
 import random
 import re
 import string
@@ -23,9 +22,10 @@ from pathlib import Path
 import sentencepiece
 
 from cxrjax import papers
+from cxrjax.border.foreign_files import read_text
 from cxrjax.cli import run
 from cxrjax.errors import UserError
-from cxrjax.files import read_packaged
+from cxrjax.files import read_json_object, read_packaged, reading
 from cxrjax.input_pipeline.tokenizer import (
     BOS_ID,
     EOS_ID,
@@ -102,7 +102,7 @@ def _dataset_wordings() -> Iterator[str]:
     """Questions and answers in the datasets' template files."""
     for folder in papers.__path__:
         for path in sorted(Path(folder).glob("*/construct/templates*.json")):
-            wordings = json.loads(path.read_text("utf-8"))
+            wordings = read_json_object(path)
             yield from _strings([wordings["questions"], wordings["answers"]])
 
 
@@ -170,10 +170,8 @@ def main() -> None:
     if arguments.text is None:
         corpus: Iterable[str] = CORPORA[arguments.corpus]()
     else:
-        try:
-            corpus = arguments.text.read_text("utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"{arguments.text}: cannot read corpus: {error}") from None
+        with reading(arguments.text, "the corpus"):
+            corpus = read_text(arguments.text).splitlines()
     model = train_tokenizer(corpus)
     tokenizer = Tokenizer(model, str(arguments.out))
     try:

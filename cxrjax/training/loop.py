@@ -16,7 +16,6 @@ What watches a run are observers (observers.py): none of them changes what is le
 import collections
 import contextlib
 import dataclasses
-import json
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,6 +30,7 @@ from jax.sharding import Mesh
 from cxrjax.distributed import hosts, meshes
 from cxrjax.distributed.meshes import host_rows, put_tree
 from cxrjax.errors import Preempted, UserError
+from cxrjax.files import read_json_object
 from cxrjax.input_pipeline.batch import Batch, LoadedBatch
 from cxrjax.models import count_parameters, partition
 from cxrjax.records_io.quality import QualityLog
@@ -318,7 +318,7 @@ def _begin_workdir(
     """Writes what is known of a run before its first step; `about` is for run.json."""
     # Of a resumed run, also what the workdir has of the part before.
     if about["resumed_from"] and (workdir / QUALITY_FILE).is_file():
-        quality.extend(json.loads((workdir / QUALITY_FILE).read_text(encoding="utf-8")))
+        quality.extend(read_json_object(workdir / QUALITY_FILE))
     write_json(workdir / QUALITY_FILE, quality.to_json())
     if tokenizer_file is not None:
         copy_tokenizer(tokenizer_file, workdir)

@@ -11,7 +11,10 @@ from typing import Any, SupportsFloat
 import jax
 import numpy as np
 
-from cxrjax.errors import UserError
+from cxrjax.border.foreign_files import raw_lines
+from cxrjax.border.json_text import parse_object
+from cxrjax.errors import ForeignError, UserError
+from cxrjax.files import reading
 from cxrjax.training.config import ExperimentConfig
 from cxrjax.training.step import StepMetrics
 from cxrjax.training.workdir import storage_errors
@@ -71,11 +74,14 @@ class MetricLog:
 
     def reopen(self) -> None:
         """Takes the line of the step that the run resumes from back, to add values to it."""
-        lines = self._path.read_bytes().splitlines(keepends=True)
-        last = json.loads(lines[-1]) if lines else {}
-        if last.pop("step", None) == self._step:
-            self._values = last
-            os.truncate(self._path, sum(map(len, lines[:-1])))
+        start, last = 0, b"{}"
+        with reading(self._path):
+            for _, line in raw_lines(self._path):
+                start, last = start + len(line), line
+            values = parse_object(last)
+        if values.pop("step", None) == self._step:
+            self._values = values
+            os.truncate(self._path, start - len(last))
 
     def flush(self) -> None:
         """Writes everything to the files; the step is closed."""
@@ -183,14 +189,14 @@ def _cut_after(path: Path, step: int) -> None:
     if not path.exists():
         return
     keep = 0
-    with open(path, "rb") as lines:
-        for number, line in enumerate(lines, start=1):
+    with reading(path, hint="move the file away to go on"):
+        for number, line in raw_lines(path):
             if not line.endswith(b"\n"):
                 break
             try:
-                if json.loads(line)["step"] > step:
+                if parse_object(line)["step"] > step:
                     break
-            except (ValueError, TypeError, KeyError):
+            except (ForeignError, TypeError, KeyError):
                 raise UserError(
                     f"{path}:{number}: not a line of metrics; move the file away to go on"
                 ) from None

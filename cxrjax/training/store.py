@@ -17,10 +17,13 @@ from typing import Any
 import jax
 import orbax.checkpoint as ocp
 
+from cxrjax.border.foreign_files import read_bytes
+from cxrjax.border.json_text import parse_object
+from cxrjax.border.names import path_inside
 from cxrjax.distributed import hosts
 from cxrjax.distributed.meshes import named_leaves
 from cxrjax.errors import UserError
-from cxrjax.files import file_sha256
+from cxrjax.files import file_sha256, replace_text
 from cxrjax.training.step import TrainState
 from cxrjax.training.workdir import silence_writers, storage_errors
 
@@ -337,8 +340,7 @@ def check_arrays(where: str, found: Mapping[str, Any], like: Any) -> None:
 def write_checksums(directory: Path) -> None:
     """Writes `checksums.json`: the SHA-256 of every file by relative path."""
     files = {name: file_sha256(directory / name) for name in _content_files(directory)}
-    content = json.dumps({"sha256": files}, indent=1)
-    (directory / CHECKSUMS).write_text(content + "\n", encoding="utf-8")
+    replace_text(directory / CHECKSUMS, json.dumps({"sha256": files}, indent=1) + "\n")
 
 
 def find_damage(directory: Path, parts: Iterable[str] | None = None) -> str | None:
@@ -349,7 +351,7 @@ def find_damage(directory: Path, parts: Iterable[str] | None = None) -> str | No
     """
     path = directory / CHECKSUMS
     try:
-        expected = json.loads(path.read_text(encoding="utf-8"))["sha256"]
+        expected = parse_object(read_bytes(path))["sha256"]
         items = [(str(name), str(checksum)) for name, checksum in expected.items()]
     except FileNotFoundError:
         return f"{path} is missing"
@@ -360,8 +362,8 @@ def find_damage(directory: Path, parts: Iterable[str] | None = None) -> str | No
     for name, checksum in items:
         if parts is not None and Path(name).parts[0] not in parts:
             continue
-        file = directory / name
         try:
+            file = path_inside(directory, name)
             if not file.exists():
                 return f"{file} is missing"
             if file_sha256(file) != checksum:

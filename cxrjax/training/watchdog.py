@@ -19,7 +19,9 @@ import jax
 from jax.experimental import multihost_utils
 
 from cxrjax import cli
-from cxrjax.errors import UserError, first_line
+from cxrjax.border.foreign_files import read_text
+from cxrjax.border.json_text import parse_object
+from cxrjax.errors import ForeignError, UserError, first_line
 from cxrjax.training.observers import Observer
 
 DIRECTORY = "processes"
@@ -27,6 +29,7 @@ EVALUATING = "evaluating"
 # JAX's own service ends all processes 100 s after it last heard of one, naming no host.
 _SUSPICION, _SILENCE = 30.0, 45.0
 _INTERVAL = 5.0
+_LONGEST_WORD = 10_000
 # Process -> its last word, and when that was first read.
 _Heard = dict[int, tuple[str, float]]
 
@@ -141,8 +144,8 @@ class Watchdog(Observer):
 
     def _read(self, process: int) -> str:
         try:
-            return (self._directory / f"{process}.json").read_text(encoding="utf-8")
-        except OSError:
+            return read_text(self._directory / f"{process}.json", _LONGEST_WORD)
+        except (OSError, ForeignError):
             return ""
 
     def _silent(self, heard: _Heard, seconds: float) -> str:
@@ -186,10 +189,9 @@ class Watchdog(Observer):
 
 def _parse(word: str) -> dict[str, Any]:
     try:
-        content = json.loads(word)
-    except ValueError:
+        return parse_object(word)
+    except ForeignError:
         return {}
-    return content if isinstance(content, dict) else {}
 
 
 def _describe(process: int, word: str) -> str:

@@ -19,7 +19,13 @@ from typing import Any
 import jax
 
 from cxrjax.errors import UserError
-from cxrjax.files import file_sha256, git_commit, package_versions, replace_text
+from cxrjax.files import (
+    file_sha256,
+    git_commit,
+    package_versions,
+    read_json_object,
+    replace_text,
+)
 
 # The run's configuration.
 CONFIG_FILE = "config.json"
@@ -189,9 +195,9 @@ def _split_hashes(manifest: Path) -> dict[str, str]:
     A file of this name beside records that `build` did not write may say anything.
     """
     try:
-        splits = json.loads(manifest.read_text(encoding="utf-8"))["splits"]
+        splits = read_json_object(manifest)["splits"]
         return {name: split["split_sha256"] for name, split in splits.items()}
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (UserError, KeyError, TypeError, AttributeError):
         return {}
 
 

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 from cxrjax.errors import UserError
+from cxrjax.files import replace_text, replacing
 from cxrjax.language_model.flags import add_client_flags, client_from_flags
 from cxrjax.language_model.judges.judge import Judge
 
@@ -69,9 +70,9 @@ def write_judgements(out: Path, judge: Judge) -> None:
     lines = (json.dumps(line, ensure_ascii=False) + "\n" for line in judge.judgements)
     try:
         out.mkdir(parents=True, exist_ok=True)
-        with open(out / "judgements.jsonl", "w", encoding="utf-8") as file:
+        with replacing(out / "judgements.jsonl") as file:
             file.writelines(lines)
-        (out / "judge.json").write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
+        replace_text(out / "judge.json", json.dumps(about, indent=1) + "\n")
     except OSError as error:
         raise UserError(f"{out}: cannot be written to: {error.strerror}") from None
 

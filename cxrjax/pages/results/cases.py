@@ -21,6 +21,7 @@ from tqdm import tqdm
 
 from cxrjax.codecs import Codec
 from cxrjax.errors import UserError
+from cxrjax.files import replace_text
 from cxrjax.images.decode import read_image
 from cxrjax.pages.results.marks import Marker, Piece, mark_words
 from cxrjax.records import QARecord, read_records
@@ -505,7 +506,7 @@ def empty_folder(out_dir: Path, wanted: bool) -> Path:
 def write_part(folder: Path, number: int, content: Any) -> None:
     """A part as a script: a page that is opened from a disk may read scripts and nothing else."""
     text = f"cxrjaxPart({number}, {script_json(content)});\n"
-    (folder / f"part-{number}.js").write_text(text, encoding="utf-8")
+    replace_text(folder / f"part-{number}.js", text)
 
 
 def _in_threads(make: Callable[[Case], Picture], cases: Sequence[Case]) -> Iterator[Picture]:

@@ -1,6 +1,5 @@
 """Loss curves: a training log (metrics.jsonl) as small SVG charts, of one or several systems."""
 
-import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cxrjax.errors import UserError
-from cxrjax.files import reading
+from cxrjax.files import read_json_lines
 
 WIDTH, HEIGHT = 340, 190
 _LEFT, _RIGHT, _TOP, _BOTTOM = 44, 8, 10, 24
@@ -59,20 +58,14 @@ def read_series(path: str | Path) -> dict[str, list[tuple[int, float]]]:
         UserError: the file cannot be read, or a line is no JSON object with a whole `step`.
     """
     series: dict[str, dict[int, float]] = {}
-    with reading(path, "the training log"), open(path, encoding="utf-8") as lines:
-        for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-                step = int(row["step"])
-            except (ValueError, TypeError, KeyError):
-                raise UserError(
-                    f'{path}:{number}: expected a JSON object with "step" and named values'
-                ) from None
-            for name, value in row.items():
-                if name != "step" and isinstance(value, int | float) and math.isfinite(value):
-                    series.setdefault(name, {})[step] = float(value)
+    hint = 'expected a JSON object with "step" and named values'
+    for where, row in read_json_lines(Path(path), "the training log", hint):
+        step = row.get("step")
+        if not isinstance(step, int) or not 0 <= step < 2**63:
+            raise UserError(f"{where}: {hint}")
+        for name, value in row.items():
+            if name != "step" and isinstance(value, int | float) and math.isfinite(value):
+                series.setdefault(name, {})[step] = float(value)
     return {name: sorted(points.items()) for name, points in series.items()}
 
 

@@ -14,8 +14,7 @@ from markupsafe import Markup
 
 from cxrjax.codecs import Codec
 from cxrjax.errors import UserError
-from cxrjax.files import writing
-from cxrjax.pages import STYLE_SHEET
+from cxrjax.files import read_packaged, replace_text, writing
 from cxrjax.pages.results import tables
 from cxrjax.pages.results.cases import (
     FOLDER,
@@ -156,7 +155,7 @@ def write_page(
             policy=_FOLDER_POLICY if in_folder else _FILE_POLICY,
         )
         path = out_dir / "index.html"
-        path.write_text(html, encoding="utf-8")
+        replace_text(path, html)
     return path
 
 
@@ -247,11 +246,10 @@ def _case_content(
 
 
 def _render(**values: Any) -> str:
-    here = Path(__file__).parent
     html = template(str(__package__), "page.html.j2").render(
         **values,
-        style=Markup(STYLE_SHEET.read_text(encoding="utf-8")),
-        script=Markup((here / "page_cases.js").read_text(encoding="utf-8")),
+        style=Markup(read_packaged("cxrjax.pages", "page.css")),
+        script=Markup(read_packaged(str(__package__), "page_cases.js")),
         few=FEW,
         undefined=UNDEFINED,
         significant=tables.SIGNIFICANT,

@@ -3,7 +3,6 @@
 A judge's marks are those that score kept in judgements.jsonl; nobody is asked again.
 """
 
-import json
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from jaxtyping import Float
 
 from cxrjax.codecs import Codec
 from cxrjax.errors import UserError
-from cxrjax.files import reading
+from cxrjax.files import read_json_lines
 from cxrjax.images.decode import read_image
 from cxrjax.papers.gemex.counts import outcome, read_answer, without_boxes
 from cxrjax.papers.gemex.dialogue import QUESTION_TYPES, parse_answer
@@ -129,21 +128,18 @@ def read_judgements(path: Path) -> Judgements | None:
     """
     marks: dict[tuple[str, str], float] = {}
     name = "GPTScore"
-    with reading(path), open(path, encoding="utf-8") as lines:
-        for number, line in enumerate(lines, start=1):
-            try:
-                found = json.loads(line)
-                if found["task"] != "relative_score" or found["failure"] is not None:
-                    continue
-                ratio = found["ratio_reference_first"]
-                if found["surrogate"]:
-                    name = f"Score by {found['judge']}"
-                if ratio is not None:
-                    marks[found["system"], found["question_id"]] = 100 * float(ratio)
-            except (ValueError, KeyError, TypeError):
-                raise UserError(
-                    f"{path}:{number}: expected a judgement as score writes it: score again"
-                ) from None
+    hint = "expected a judgement as score writes it: score again"
+    for where, found in read_json_lines(path, "judgements", hint):
+        try:
+            if found["task"] != "relative_score" or found["failure"] is not None:
+                continue
+            ratio = found["ratio_reference_first"]
+            if found["surrogate"]:
+                name = f"Score by {found['judge']}"
+            if ratio is not None:
+                marks[found["system"], found["question_id"]] = 100 * float(ratio)
+        except (ValueError, KeyError, TypeError):
+            raise UserError(f"{where}: {hint}") from None
     return Judgements(name, marks) if marks else None
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from cxrjax.errors import UserError
-from cxrjax.files import write_json, writing
+from cxrjax.files import replace_text, write_json, writing
 from cxrjax.input_pipeline.sources import default_image_root
 from cxrjax.metrics.bootstrap import Bootstrap
 from cxrjax.pages.review.agreement import (
@@ -135,10 +135,8 @@ def draw_sample(flags: Namespace) -> None:
     page, without = render_review_page(sample, root)
     with writing(flags.out):
         flags.out.mkdir(parents=True, exist_ok=True)
-        (flags.out / "sheet.csv").write_text(
-            format_csv(COLUMNS, sheet_rows(sample)), encoding="utf-8"
-        )
-        (flags.out / "index.html").write_text(page, encoding="utf-8")
+        replace_text(flags.out / "sheet.csv", format_csv(COLUMNS, sheet_rows(sample)))
+        replace_text(flags.out / "index.html", page)
     print(f"{flags.out}: sheet.csv, index.html ({without} of {len(sample)} without a picture)")
 
 
@@ -186,8 +184,7 @@ def _handed_in(store: ReviewStore, flags: Namespace) -> str:
     sheets = [flags.out / f"{name}.csv" for name in store.tokens()]
     with writing(flags.out):
         for sheet in sheets:
-            text = format_csv(COLUMNS, store.filled_rows(sheet.stem))
-            sheet.write_text(text, encoding="utf-8")
+            replace_text(sheet, format_csv(COLUMNS, store.filled_rows(sheet.stem)))
     settings = Namespace(**{**vars(flags), "sheets": sheets, "consensus": None})
     result, text = compare_sheets(settings)
     return render_agreement(
@@ -211,15 +208,13 @@ def compare_sheets(flags: Namespace) -> tuple[dict[str, object], str]:
     with writing(flags.out):
         flags.out.mkdir(parents=True, exist_ok=True)
         write_json(flags.out / "agreement.json", result)
-        (flags.out / "agreement.md").write_text(text, encoding="utf-8")
+        replace_text(flags.out / "agreement.md", text)
         if settled is not None:
             write_json(flags.out / "consensus.json", settled)
             written.append("consensus.json")
         elif not (flags.out / "consensus.csv").exists():
             rows = consensus_rows(first, second)
-            (flags.out / "consensus.csv").write_text(
-                format_csv(CONSENSUS_COLUMNS, rows), encoding="utf-8"
-            )
+            replace_text(flags.out / "consensus.csv", format_csv(CONSENSUS_COLUMNS, rows))
             written.append("consensus.csv")
         else:
             # Somebody may have begun to fill it in.
@@ -244,7 +239,7 @@ def compare_readers(flags: Namespace) -> None:
     with writing(flags.out):
         flags.out.mkdir(parents=True, exist_ok=True)
         write_json(flags.out / "readers.json", ceiling.to_json())
-        (flags.out / "readers.md").write_text(text, encoding="utf-8")
+        replace_text(flags.out / "readers.md", text)
     print(text)
     print(f"{flags.out}: readers.json, readers.md")
 

@@ -8,6 +8,7 @@ import random
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from cxrjax.border.foreign_files import read_text
 from cxrjax.errors import UserError
 from cxrjax.files import reading
 from cxrjax.records import QARecord
@@ -150,7 +151,7 @@ def read_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[dict[str, st
         UserError: the file cannot be read, or lacks one of the columns.
     """
     with reading(path, "the sheet", "save the sheet as 'CSV UTF-8'"):
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_text(path)
     header = text.partition("\n")[0]
     delimiter = ";" if header.count(";") > header.count(",") else ","
     reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter)

@@ -15,6 +15,7 @@ from typing import Any
 import tqdm
 
 from cxrjax import phantoms
+from cxrjax.border.foreign_files import read_bytes
 from cxrjax.errors import UserError
 from cxrjax.files import file_sha256, hash_lines, writing
 from cxrjax.phantoms.render import SMALLEST
@@ -86,7 +87,7 @@ class StudiesBuilder(Builder[StudiesOptions]):
         """
         out, fingerprint = self.options.out, self.options.fingerprint
         mark = out / "parts" / "fingerprint"
-        if mark.exists() and mark.read_text() != fingerprint:
+        if mark.exists() and read_bytes(mark) != fingerprint.encode():
             raise UserError(
                 f"{out}: holds an unfinished build with another seed, size or version; choose "
                 "another --out or remove it"
