@@ -20,6 +20,8 @@ OPTIONAL = {
     "gguf": ["gguf>=0.17,<1"],
     # Asking models behind OpenAI-compatible servers.
     "language_model": ["openai>=3,<4"],
+    # Serving the review of questions to its readers (`review --serve`).
+    "serve": ["starlette>=1,<2", "uvicorn>=0.50,<1"],
     # Vietnamese words and parts of speech; its model comes with it.
     "vietnamese": ["pyvi>=0.1.1,<0.2"],
 }

@@ -49,6 +49,12 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("--reader", action="append", metavar="NAME", help="who reads, for --serve; give two")
     add("--host", default="127.0.0.1", help="of --serve (default 127.0.0.1: this machine alone)")
     add("--port", type=int, default=8765, help="of --serve (default 8765; 0: any free one)")
+    add(
+        "--allowed_host",
+        action="append",
+        metavar="NAME",
+        help="of --serve behind a proxy: its name",
+    )
     add("--source", type=Path, metavar="TABLE", help="box table that findings and boxes come from")
     add("--allow_leakage", action="store_true", help="report what splits share without failing")
     add("--sample", type=int, default=100, metavar="N", help="questions to review (default 100)")
@@ -67,6 +73,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         ("--consensus", "--sheets", flags.sheets),
         ("--serve", "--records", flags.records and not flags.check),
         ("--reader", "--serve", flags.serve),
+        ("--allowed_host", "--serve", flags.serve),
     ):
         if getattr(flags, name.lstrip("-")) and not there:
             parser.error(f"{name} needs {needs}")

@@ -1,5 +1,6 @@
 """`review --serve`: a real server that is killed and started again, two readers, a real browser."""
 
+import contextlib
 import csv
 import http.client
 import json
@@ -8,6 +9,7 @@ import re
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -22,6 +24,14 @@ from cxrjax import review
 from cxrjax.errors import UserError
 from cxrjax.pages.review.sheet import read_sheet
 from cxrjax.records import Answer, QARecord, write_records
+from tests.pages.raw_http import (
+    ask_raw,
+    broken_requests,
+    random_requests,
+    request,
+    state_of,
+    status_of,
+)
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 FLAGS = "no-sandbox disable-gpu disable-quic no-first-run disable-background-networking "
@@ -70,10 +80,14 @@ class Served:
         self.flags += ["--sample=4", f"--image_root={root}", f"--out={self.out}"]
         self.flags += ["--resamples=100"]
         self.process: subprocess.Popen | None = None
+        self.errors = root / "stderr"
 
     def start(self) -> None:
         command = [sys.executable, "-m", "cxrjax.review", *self.flags, f"--port={self.port}"]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        with open(self.errors, "a") as errors:
+            self.process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=errors, text=True
+            )
         printed = ""
         for line in self.process.stdout:
             printed += line
@@ -122,6 +136,9 @@ def served(tmp_path):
     yield one
     if one.process.poll() is None:
         one.stop()
+    said = one.errors.read_text()
+    assert "Traceback" not in said
+    assert not any(token in said for token in one.tokens.values())
 
 
 def test_no_confirmed_rating_is_lost_to_kill_9(served):
@@ -193,7 +210,7 @@ def test_what_is_no_rating_is_refused_and_harms_nothing(served):
     assert served.ask("POST", f"{own}/ratings", '{"question_id": 1}')[0] == 400
     assert served.ask("POST", f"{own}/ratings", b"\xff\xfe")[0] == 400
     assert served.ask("POST", f"{own}/ratings", "x" * 100_001)[0] == 413
-    assert served.ask("POST", f"{own}/ratings", None, {"Content-Length": "-1"})[0] == 411
+    assert served.ask("POST", f"{own}/ratings", None, {"Content-Length": "-1"})[0] == 400
     assert served.rate("anna", "q9", FIRST, "minor")[0] == 400
     assert served.rate("anna", "q0", FIRST, "fine") == (
         400,
@@ -201,10 +218,74 @@ def test_what_is_no_rating_is_refused_and_harms_nothing(served):
     )
     status, text = served.ask("POST", f"{own}/hand_in")
     assert status == 409 and "11 ratings are missing" in text
-    assert served.ask("DELETE", f"{own}/ratings")[0] == 501
+    assert served.ask("DELETE", f"{own}/ratings")[0] == 405
     assert served.ratings("anna") == {}
     with pytest.raises(UserError, match=rf"127.0.0.1:{served.port}: cannot serve there"):
         review.main([*served.flags, f"--port={served.port}"])
+
+
+def test_text_that_breaks_programs_is_refused_or_kept_as_it_is(served):
+    own = f"/{served.tokens['anna']}/ratings"
+    body = '{"question_id": "q0", "field": "comment", "value": %s}'
+    for value, says in (
+        (r'"\ud800"', "not JSON"),
+        (r'"\udc00 x"', "not JSON"),
+        ("[" * 50_000, "not JSON"),
+        ('{"a":' * 10_000 + "1" + "}" * 10_000, "not JSON"),
+        ("9" * 5_000, "308 digits"),
+        ("1e400", "expected an object"),
+        ('"' + r"\u0000" + '"', "NUL"),
+        ('"' + "x" * 10_001 + '"', "10001 characters"),
+    ):
+        status, text = served.ask("POST", own, body % value)
+        assert status == 400 and says in text, value[:40]
+        assert len(text) < 300
+    for found in ("x" * 40_000, "\x00", "\u202e"):
+        status, text = served.rate("anna", found, FIRST, found)
+        assert status == 400 and len(text) < 200 and text.isascii()
+    odd = '=1+1\r\n"a",\tb\x0b\x1f\x85\u2028\u202e\ufeff 😀'
+    assert served.rate("anna", "q0", "comment", odd)[0] == 204
+    assert served.ratings("anna") == {"q0": {"comment": odd}}
+
+
+def test_a_database_that_another_program_holds_is_said_and_comes_back(served):
+    other = sqlite3.connect(served.out / "review.sqlite", isolation_level=None)
+    other.execute("BEGIN EXCLUSIVE")
+    start = time.monotonic()
+    status, text = served.rate("anna", "q0", FIRST, "minor")
+    assert status == 503 and "locked" in text and time.monotonic() - start < 8
+    status, text = served.ask("POST", f"/{served.tokens['anna']}/hand_in")
+    assert status == 503
+    other.execute("ROLLBACK")
+    other.close()
+    assert served.rate("anna", "q0", FIRST, "minor")[0] == 204
+    assert served.ratings("anna") == {"q0": {FIRST: "minor"}}
+    assert served.stop(signal.SIGINT) == 0
+
+
+def test_raw_sockets_get_nothing_and_shut_nobody_out(served):
+    token = served.tokens["anna"]
+    for name, (sent, right) in broken_requests(token, "ratings").items():
+        assert status_of(ask_raw(served.port, sent, seconds=3)) in right, name
+    evil = request("POST", f"/{token}/hand_in", "Origin: http://evil.example")
+    assert status_of(ask_raw(served.port, evil)) == 403
+    own = request("POST", f"/{token}/hand_in", f"Origin: http://127.0.0.1:{served.port}")
+    own = own.replace(b"Host: 127.0.0.1", b"Host: 127.0.0.1:%d" % served.port)
+    assert b"11 ratings are missing" in ask_raw(served.port, own)
+    said = served.errors.read_text()
+    with contextlib.ExitStack() as stack:
+        for _ in range(400):
+            half = stack.enter_context(socket.create_connection(("127.0.0.1", served.port)))
+            with contextlib.suppress(ConnectionError):
+                half.sendall(f"POST /{token}/ratings HTTP/1.1\r\nHost: ".encode())
+        assert served.rate("anna", "q0", FIRST, "minor")[0] == 204
+    assert served.errors.read_text() == said
+    before = state_of(served.process.pid)
+    for sent in random_requests(2, 300, token):
+        ask_raw(served.port, sent + b"\r\n\r\n", seconds=0.05)
+    memory, threads, files = state_of(served.process.pid)
+    assert memory <= before[0] + 30 and threads <= before[1] + 40 and files <= before[2] + 130
+    assert served.ratings("bao") == {}
 
 
 @pytest.mark.parametrize(
@@ -213,6 +294,7 @@ def test_what_is_no_rating_is_refused_and_harms_nothing(served):
         (["--serve", "--readers=x"], "--serve needs --records"),
         (["--serve", "--records=x", "--check", "--reader=a", "--reader=b"], "--serve needs"),
         (["--records=x", "--reader=a"], "--reader needs --serve"),
+        (["--records=x", "--allowed_host=a"], "--allowed_host needs --serve"),
         (["--records=x", "--serve", "--reader=a"], "1 --reader: expected two different names"),
         (["--records=x", "--serve", "--reader=a", "--reader=A"], "expected two different names"),
         (["--records=x", "--serve", "--reader=../a", "--reader=b"], "--reader=../a: expected"),
@@ -241,7 +323,7 @@ def browser():
 @pytest.fixture
 def opened(browser, served):
     """Opens a reader's page in a browser of its own; what it asks for must be the server's."""
-    contexts, asked = [], []
+    contexts, asked, said = [], [], []
 
     def open_page(reader: str, viewport=None):
         contexts.append(browser.new_context(viewport=viewport or DESKTOP))
@@ -249,6 +331,7 @@ def opened(browser, served):
         tab.set_default_timeout(60_000)
         tab.on("request", lambda request: asked.append(request.url))
         tab.on("dialog", lambda dialog: dialog.accept())
+        tab.on("console", lambda message: said.append(message.text))
         tab.goto(served.links[reader])
         tab.wait_for_selector("body[data-ready]")
         return tab
@@ -257,6 +340,8 @@ def opened(browser, served):
     for context in contexts:
         context.close()
     assert all(url.startswith((f"http://127.0.0.1:{served.port}/", "data:")) for url in asked)
+    # What is told of are answers that the page itself tells of.
+    assert all(re.search(r"status of 409|ERR_(CONNECTION|EMPTY)", text) for text in said), said
 
 
 def _saved(tab) -> str:
@@ -331,6 +416,63 @@ def test_a_review_by_keyboard_alone(opened, served):
     assert "Not saved: handed in already" in anna.inner_text("#problem")
     with open(served.out / "anna.csv", newline="") as file:
         assert [row[FIRST] for row in csv.DictReader(file)] == ["major", *["acceptable"] * 3]
+
+
+@pytest.mark.slow
+def test_a_page_of_another_origin_neither_reads_nor_writes(browser, served, tmp_path):
+    (tmp_path / "evil").mkdir()
+    (tmp_path / "evil" / "index.html").write_text("<title>evil</title>")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "http.server", str(port), "--bind=127.0.0.1"]
+    other = subprocess.Popen(
+        [*command, f"--directory={tmp_path / 'evil'}"], stderr=subprocess.DEVNULL
+    )
+    tab = browser.new_context().new_page()
+    try:
+        for _ in range(100):
+            with contextlib.suppress(OSError):
+                socket.create_connection(("127.0.0.1", port)).close()
+                break
+            time.sleep(0.1)
+        # Though it knows the link.
+        rating = json.dumps({"question_id": "q0", "field": FIRST, "value": "major"})
+        for origin in (f"http://127.0.0.1:{port}/", f"http://localhost:{port}/"):
+            tab.goto(origin)
+            outcome = tab.evaluate(
+                """async ([link, rating]) => {
+                  const tried = [];
+                  for (const mode of ["cors", "no-cors"])
+                    for (const [place, options] of [
+                        ["", {}], ["ratings", {}], ["ratings", {method: "POST", body: rating}],
+                        ["hand_in", {method: "POST"}]])
+                      tried.push(await fetch(link + place, {mode, ...options}).then(
+                        async (answer) => answer.type + (await answer.text()), () => "refused"));
+                  const frame = document.createElement("iframe");
+                  frame.src = link;
+                  document.body.append(frame);
+                  await new Promise((resolve) => { frame.onload = resolve; });
+                  let seen = "";
+                  try { seen = frame.contentDocument.body.innerText; } catch { seen = ""; }
+                  const form = document.createElement("form");
+                  form.action = link + "ratings"; form.method = "POST"; form.enctype = "text/plain";
+                  const field = document.createElement("input");
+                  [field.name, field.value] = [rating.slice(0, -1) + ', "x": "', '"}'];
+                  form.append(field); document.body.append(form);
+                  setTimeout(() => form.submit(), 0);
+                  return [...tried, seen];
+                }""",
+                [served.links["anna"], rating],
+            )
+            assert set(outcome) <= {"refused", "opaque", ""}, outcome
+            tab.wait_for_url(f"{served.links['anna']}ratings")
+            assert "Only the server's own pages may ask this" in tab.inner_text("body")
+        assert served.ratings("anna") == {}
+    finally:
+        tab.context.close()
+        other.kill()
+        other.wait()
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ from argparse import Namespace
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from cxrjax.errors import UserError
+from cxrjax.errors import UserError, optional
 from cxrjax.files import replace_text, write_json, writing
 from cxrjax.input_pipeline.sources import default_image_root
 from cxrjax.metrics.bootstrap import Bootstrap
@@ -18,7 +18,7 @@ from cxrjax.pages.review.agreement import (
     outcome_summary,
     read_consensus,
 )
-from cxrjax.pages.review.server import ReviewServer, render_agreement, render_review_page
+from cxrjax.pages.review.review_pages import render_agreement, render_review_page
 from cxrjax.pages.review.sheet import COLUMNS, format_csv, read_sheet, sheet_rows, stratified_sample
 from cxrjax.pages.review.store import ReviewStore
 from cxrjax.papers.vindr_cxr_vqa import reader_ceiling
@@ -155,24 +155,29 @@ def _sample(flags: Namespace) -> tuple[list[QARecord], Path]:
 
 def serve_review(flags: Namespace) -> None:
     """A review that two readers fill in at links of their own, until interrupted."""
+    for library in ("starlette", "uvicorn"):
+        optional(library, "serve")
+    from cxrjax.pages import serving  # the other actions do without
+    from cxrjax.pages.review.server import LIMITS, Review
+
     sample, root = _sample(flags)
     with writing(flags.out):
         flags.out.mkdir(parents=True, exist_ok=True)
     store = ReviewStore(flags.out / "review.sqlite", sheet_rows(sample), flags.reader)
     page, without = render_review_page(sample, root, served=True)
-    with ReviewServer(
-        (flags.host, flags.port), store, page, lambda: _handed_in(store, flags)
-    ) as server:
+    review = Review(store, page, lambda: _handed_in(store, flags))
+    hosts = flags.allowed_host or [flags.host]
+    with serving.listen(flags.host, flags.port) as listening:
         if store.complete():
-            server.agreement()  # its files may be missing, if an earlier server was stopped
+            review.agreement()  # its files may be missing, if an earlier server was stopped
         print(f"{len(sample)} questions, {without} without a picture; ratings: {store.path}")
         for name, token in store.tokens().items():
-            print(f"{name}: http://{flags.host}:{server.server_port}/{token}/")
+            print(f"{name}: {serving.link(listening, hosts[0], token)}")
         print(
             "Give each reader their own link. Ctrl-C stops; the same command goes on.", flush=True
         )
         try:
-            server.serve_forever()
+            serving.serve(review.guarded(hosts), listening, LIMITS)
         except KeyboardInterrupt:
             print(f"stopped; what was rated is in {store.path}")
         finally:

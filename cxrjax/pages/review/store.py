@@ -14,11 +14,13 @@ import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from cxrjax.border.names import shown
 from cxrjax.errors import UserError
 from cxrjax.pages.review.sheet import DIMENSIONS, LEVELS, NOT_APPLICABLE
 
 COMMENT = "comment"
 LONGEST_COMMENT = 10_000  # characters
+_PATIENCE = 2.0  # seconds that a rating waits for the file; the page tries again after 10
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS sample (hash TEXT NOT NULL);
@@ -38,6 +40,10 @@ class RatingRefusedError(ValueError):
 
 class HandedInError(ValueError):
     """The sheet is handed in, or cannot be yet."""
+
+
+class BusyError(Exception):
+    """The file cannot be used now: another program holds it, or the disk takes no more."""
 
 
 class ReviewStore:
@@ -63,13 +69,15 @@ class ReviewStore:
         try:
             # Ratings are nobody else's business on a shared machine.
             os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
-            self._database = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+            self._database = sqlite3.connect(
+                path, check_same_thread=False, isolation_level=None, timeout=_PATIENCE
+            )
             # WAL with FULL: a transaction is on disk when it is committed, also if power fails.
             self._database.execute("PRAGMA journal_mode = WAL")
             self._database.execute("PRAGMA synchronous = FULL")
             self._database.executescript(_TABLES)
             self._begin(hashlib.sha256(json.dumps(list(rows)).encode()).hexdigest())
-        except (sqlite3.Error, OSError) as error:
+        except (sqlite3.Error, OSError, BusyError) as error:
             raise UserError(
                 f"{path}: cannot keep ratings there: {error}; choose another --out"
             ) from None
@@ -97,20 +105,33 @@ class ReviewStore:
             )
 
     @contextlib.contextmanager
+    def _held(self) -> Iterator[sqlite3.Connection]:
+        """The database, for one thread at a time; all methods below may raise BusyError."""
+        if not self._lock.acquire(timeout=_PATIENCE):
+            raise BusyError("the ratings are being written by others; try again")
+        try:
+            yield self._database
+        except sqlite3.Error as error:
+            raise BusyError(f"the ratings cannot be kept now ({error}); try again") from None
+        finally:
+            self._lock.release()
+
+    @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._lock:
-            self._database.execute("BEGIN IMMEDIATE")
+        with self._held() as database:
+            database.execute("BEGIN IMMEDIATE")
             try:
-                yield self._database
+                yield database
+                database.execute("COMMIT")
             except BaseException:
-                self._database.execute("ROLLBACK")
+                if database.in_transaction:
+                    database.execute("ROLLBACK")
                 raise
-            self._database.execute("COMMIT")
 
     def tokens(self) -> dict[str, str]:
         """Name of each reader -> the token of their link, the same at every start."""
-        with self._lock:
-            return dict(self._database.execute("SELECT name, token FROM reader ORDER BY rowid"))
+        with self._held() as database:
+            return dict(database.execute("SELECT name, token FROM reader ORDER BY rowid"))
 
     def rate(self, reader: str, question_id: str, field: str, value: str) -> None:
         """Keeps one rating or comment, in place of an earlier one; on disk when this returns.
@@ -122,22 +143,25 @@ class ReviewStore:
         Raises:
             RatingRefusedError: the sheet has no such question, field or level.
             HandedInError: the reader has handed in.
+            BusyError: it could not be kept.
         """
         if question_id not in self._rows:
-            raise RatingRefusedError(f"no question {question_id!r} in this review")
+            raise RatingRefusedError(f"no question {shown(question_id)} in this review")
         if field in DIMENSIONS:
             if self._rows[question_id][field] == NOT_APPLICABLE or value not in LEVELS:
                 raise RatingRefusedError(
-                    f"{question_id}: {field}: found {value!r}, expected "
+                    f"{question_id}: {field}: found {shown(value)}, expected "
                     f"{self._rows[question_id][field] or ', '.join(LEVELS)}"
                 )
         elif field != COMMENT:
-            raise RatingRefusedError(f"{question_id}: no field {field!r}")
+            raise RatingRefusedError(f"{question_id}: no field {shown(field)}")
         elif len(value) > LONGEST_COMMENT:
             raise RatingRefusedError(
                 f"{question_id}: a comment of {len(value)} characters, expected at most "
                 f"{LONGEST_COMMENT}"
             )
+        elif "\0" in value:
+            raise RatingRefusedError(f"{question_id}: a comment with a NUL character: delete it")
         with self._transaction() as database:
             self._check_open(reader)
             database.execute(
@@ -148,8 +172,8 @@ class ReviewStore:
     def ratings(self, reader: str) -> dict[str, dict[str, str]]:
         """Question id -> field -> value, of one reader."""
         found: dict[str, dict[str, str]] = {}
-        with self._lock:
-            for question_id, field, value in self._database.execute(
+        with self._held() as database:
+            for question_id, field, value in database.execute(
                 "SELECT question_id, field, value FROM rating WHERE reader = ?", (reader,)
             ):
                 found.setdefault(question_id, {})[field] = value
@@ -176,8 +200,8 @@ class ReviewStore:
     def handed_in(self, reader: str) -> bool:
         """Says whether the reader's sheet is closed."""
         query = "SELECT handed_in FROM reader WHERE name = ?"
-        with self._lock:
-            return bool(self._database.execute(query, (reader,)).fetchone()[0])
+        with self._held() as database:
+            return bool(database.execute(query, (reader,)).fetchone()[0])
 
     def complete(self) -> bool:
         """Says whether both have handed in."""

@@ -1,0 +1,294 @@
+"""The guard of all servers, on a small app of its own: raw sockets, slow clients, many of them."""
+
+import contextlib
+import json
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from cxrjax.errors import UserError
+from cxrjax.pages import serving
+from tests.pages.raw_http import (
+    ask_raw,
+    broken_requests,
+    random_requests,
+    request,
+    state_of,
+    status_of,
+)
+
+TOKEN, OTHER = "t0ken-of-anna", "t0ken-of-bao"
+APP = f"""
+import asyncio, json, sys
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse, StreamingResponse
+from starlette.routing import Route
+from cxrjax.pages.serving import Guard, Limits, listen, serve
+
+def plain(request):
+    return PlainTextResponse(request.state.who)
+async def size(request):
+    return PlainTextResponse(str(len(await request.body())))
+async def broken(request):
+    raise RuntimeError("secret {TOKEN[:3]}\\nsecond line")
+async def slow(request):
+    await asyncio.sleep(60)
+async def events(request):
+    async def count():
+        for number in range(1000):
+            yield f"data: {{number}}\\n\\n"
+            await asyncio.sleep(0.2)
+    return StreamingResponse(count(), media_type="text/event-stream")
+async def large(request):
+    return PlainTextResponse("x" * 30_000_000)
+
+routes = [Route("/plain", plain), Route("/size", size, methods=["POST"]), Route("/broken", broken),
+          Route("/slow", slow), Route("/events", events), Route("/large", large)]
+limits = Limits(**json.loads(sys.argv[1]))
+with listen("127.0.0.1", 0) as listening:
+    print(listening.getsockname()[1], flush=True)
+    guard = Guard(Starlette(routes=routes), limits, {{"anna": "{TOKEN}", "bao": "{OTHER}"}},
+                  ["review.example"], "default-src 'self'")
+    serve(guard, listening, limits)
+"""
+QUICK = {
+    "connections": 40,
+    "requests": 8,
+    "body_bytes": 100_000,
+    "head_seconds": 1.5,
+    "body_seconds": 1.5,
+    "answer_seconds": 1.0,
+    "stream_seconds": 2.5,
+}
+
+
+class Server:
+    """The app as a process; what it says on stderr is in `said`."""
+
+    def __init__(self, folder, limits, before=""):
+        self._errors = folder / "stderr"
+        with open(self._errors, "w") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", before + APP, json.dumps(limits)],
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
+        self.port = int(self.process.stdout.readline())
+
+    @property
+    def said(self) -> str:
+        return self._errors.read_text()
+
+    def plain(self) -> bytes:
+        return ask_raw(self.port, request("GET", f"/{TOKEN}/plain"))
+
+    def stop(self) -> int:
+        self.process.terminate()
+        return self.process.wait(20)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    one = Server(tmp_path_factory.mktemp("server"), QUICK)
+    yield one
+    assert "Traceback" not in one.said
+    assert TOKEN not in one.said and OTHER not in one.said
+    one.stop()
+    assert "Traceback" not in one.said
+
+
+def test_who_has_a_token_is_answered_with_headers_that_keep_browsers_to_it(server):
+    answer = server.plain()
+    assert status_of(answer) == 200 and answer.endswith(b"anna")
+    for line in (
+        b"content-security-policy: default-src 'self'\r\n",
+        b"referrer-policy: no-referrer\r\n",
+        b"x-content-type-options: nosniff\r\n",
+        b"cache-control: no-store\r\n",
+    ):
+        assert answer.count(line) == 1
+    assert b"server:" not in answer.lower().split(b"\r\n\r\n")[0]
+    assert ask_raw(server.port, request("GET", f"/{OTHER}/plain")).endswith(b"bao")
+    for host in ("127.0.0.1:8000", "LOCALHOST", f"localhost:{server.port}", "review.example"):
+        assert status_of(ask_raw(server.port, request("GET", f"/{TOKEN}/plain", host=host))) == 200
+    for headers in (
+        ("Origin: http://127.0.0.1", "Sec-Fetch-Site: same-origin"),
+        ("Origin: https://127.0.0.1",),  # a proxy with TLS before it
+        ("Sec-Fetch-Site: none", "Sec-Fetch-Mode: navigate"),
+    ):
+        asked = request("POST", f"/{TOKEN}/size", *headers, body=b"12345")
+        assert ask_raw(server.port, asked).endswith(b"5")
+    followed = ("Sec-Fetch-Site: cross-site", "Sec-Fetch-Mode: navigate")
+    assert status_of(ask_raw(server.port, request("GET", f"/{TOKEN}/plain", *followed))) == 200
+
+
+@pytest.mark.parametrize("name", sorted(broken_requests("", "")))
+def test_requests_that_break_rules_are_refused(server, name):
+    sent, right = broken_requests(TOKEN, "plain")[name]
+    before = server.said
+    assert status_of(ask_raw(server.port, sent, seconds=3)) in right
+    assert server.said.removeprefix(before).count("\n") <= 1
+    assert server.plain().endswith(b"anna")
+
+
+def test_a_body_has_a_limit_however_it_comes(server):
+    path, most = f"/{TOKEN}/size", QUICK["body_bytes"]
+    assert ask_raw(server.port, request("POST", path, body=b"x" * most)).endswith(b"%d" % most)
+    assert status_of(ask_raw(server.port, request("POST", path, body=b"x" * (most + 1)))) == 413
+    chunked = request("POST", path, "Transfer-Encoding: chunked", body=b" ").rstrip(b" ")
+    chunk = b"2710\r\n" + b"x" * 10_000 + b"\r\n"
+    whole = ask_raw(server.port, chunked, *[chunk] * 10, b"0\r\n\r\n")
+    assert whole.endswith(b"%d" % most)
+    assert status_of(ask_raw(server.port, chunked, *[chunk] * 11, b"0\r\n\r\n")) == 413
+    # Without a token nothing of it is read before the answer.
+    refused = f"POST /x/size HTTP/1.1\r\nHost: localhost\r\nContent-Length: {10**9}\r\n\r\n"
+    assert status_of(ask_raw(server.port, refused.encode(), seconds=1)) == 404
+
+
+def test_requests_one_after_the_other_on_a_connection(server):
+    one = request("GET", f"/{TOKEN}/plain").replace(b"Connection: close\r\n", b"")
+    post = request("POST", f"/{TOKEN}/size", body=b"12345").replace(b"Connection: close\r\n", b"")
+    answer = ask_raw(server.port, (one + post) * 20 + request("GET", f"/{OTHER}/plain"))
+    assert answer.count(b"HTTP/1.1 200 OK") == 41 and answer.endswith(b"bao")
+
+
+def test_a_fault_of_the_app_is_one_line_without_its_traceback(server):
+    before = server.said
+    answer = ask_raw(server.port, request("GET", f"/{TOKEN}/broken"))
+    assert status_of(answer) == 500 and b"secret" not in answer and b"Traceback" not in answer
+    (line,) = server.said.removeprefix(before).splitlines()
+    assert line == f"'GET /broken': RuntimeError: secret {TOKEN[:3]}"
+
+
+def test_what_takes_too_long_ends(server):
+    for path, status, least in (("slow", 503, 0.9), ("events", 200, 2.4)):
+        start = time.monotonic()
+        answer = ask_raw(server.port, request("GET", f"/{TOKEN}/{path}"))
+        assert status_of(answer) == status
+        assert least < time.monotonic() - start < least + 2.5
+    assert b"data: 9\n" in answer
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        b"",
+        b"GET /",
+        request("POST", f"/{TOKEN}/size", "Content-Length: 90000"),
+        request("POST", f"/{TOKEN}/size", "Transfer-Encoding: chunked"),
+        request("GET", f"/{TOKEN}/plain").replace(b"Connection: close\r\n", b""),
+    ],
+    ids=["nothing", "half a line", "half a body", "half a chunk", "after an answer"],
+)
+def test_a_byte_now_and_then_does_not_hold_a_connection(server, first):
+    start = time.monotonic()
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as slow:
+        slow.sendall(first)
+        slow.settimeout(0.2)
+        with contextlib.suppress(ConnectionError):
+            while time.monotonic() - start < 8:
+                with contextlib.suppress(TimeoutError):
+                    if not slow.recv(65536):
+                        break
+                slow.sendall(b"a")
+    assert time.monotonic() - start < 5
+
+
+def test_400_half_open_connections_shut_nobody_out(server):
+    before = server.said
+    threads = state_of(server.process.pid)[1]
+    with contextlib.ExitStack() as stack:
+        for number in range(400):
+            half = stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+            with contextlib.suppress(ConnectionError):
+                half.sendall(b"POST / HTTP/1.1\r\nHost: " if number % 2 else b"")
+        assert server.plain().endswith(b"anna")
+        _, now, files = state_of(server.process.pid)
+        assert files < QUICK["connections"] + 30 and now <= threads + 2
+    assert server.said == before
+    assert server.plain().endswith(b"anna")
+
+
+def test_too_many_requests_at_a_time_are_told_to_come_again(server):
+    answers = []
+
+    def ask(path):
+        answers.append(status_of(ask_raw(server.port, request("GET", f"/{TOKEN}/{path}"))))
+
+    asking = [threading.Thread(target=ask, args=["events"]) for _ in range(QUICK["requests"])]
+    for one in asking:
+        one.start()
+    time.sleep(0.5)
+    answer = server.plain()
+    assert status_of(answer) == 503 and b"retry-after: 5\r\n" in answer.lower()
+    for one in asking:
+        one.join()
+    assert answers == [200] * QUICK["requests"]
+    assert server.plain().endswith(b"anna")
+
+
+def test_who_does_not_read_the_answer_is_left(tmp_path):
+    # Half a minute in life; the same code with less patience.
+    patience = "from cxrjax.pages import serving\nserving._STALL_SECONDS = 1.0\n"
+    server = Server(tmp_path, QUICK, patience)
+    assert server.plain().endswith(b"anna")
+
+    def files():
+        return state_of(server.process.pid)[2]
+
+    start = files()
+    with contextlib.ExitStack() as stack:
+        for _ in range(3):
+            idle = stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+            idle.sendall(request("GET", f"/{TOKEN}/large"))
+        time.sleep(0.5)
+        assert files() == start + 3
+        deadline = time.monotonic() + 10
+        while files() > start and time.monotonic() < deadline:
+            time.sleep(0.2)
+        assert files() == start
+    # One who reads gets all of it.
+    assert len(ask_raw(server.port, request("GET", f"/{TOKEN}/large"))) > 30_000_000
+    server.stop()
+    assert "Traceback" not in server.said
+
+
+def test_random_requests_leave_memory_threads_and_files_flat(server):
+    def attack(seed, count):
+        for sent in random_requests(seed, count, TOKEN):
+            with (
+                contextlib.suppress(OSError),
+                socket.create_connection(("127.0.0.1", server.port), timeout=5) as connection,
+            ):
+                connection.sendall(sent)
+                connection.shutdown(socket.SHUT_WR)
+                while connection.recv(65536):
+                    pass
+
+    attack(0, 200)  # warm
+    before = state_of(server.process.pid)
+    attack(1, 3000)
+    memory, threads, files = state_of(server.process.pid)
+    assert memory <= before[0] + 10 and threads <= before[1] + 2 and files <= before[2] + 2
+    assert server.plain().endswith(b"anna")
+
+
+def test_other_machines_are_warned_of(capsys):
+    with serving.listen("127.0.0.1", 0) as listening:
+        port = listening.getsockname()[1]
+        assert capsys.readouterr().err == ""
+        assert serving.link(listening, "127.0.0.1", "t") == f"http://127.0.0.1:{port}/t/"
+        assert serving.link(listening, "::1", "t") == f"http://[::1]:{port}/t/"
+        with pytest.raises(UserError, match=rf"127\.0\.0\.1:{port}: cannot serve there: .*--port"):
+            serving.listen("127.0.0.1", port)
+    with serving.listen("0.0.0.0", 0):
+        (line,) = capsys.readouterr().err.splitlines()
+    assert "lets other machines in" in line and "TLS" in line and "--allowed_host" in line
+    for host, port in (("127.0.0.1", 70_000), ("no.such.host.invalid", 0), ("a" * 100, 0)):
+        with pytest.raises(UserError, match="cannot serve there"):
+            serving.listen(host, port)
