@@ -179,8 +179,6 @@ NOT_YET = {
     "language_model/client.py",
     "models/gguf.py",
     "models/hf_import.py",
-    "pages/demo/answers.py",
-    "pages/review/server.py",
     "papers/cxr_qba/construct/sources.py",
     "papers/cxr_qba/construct/tfds_builder.py",
     "papers/cxr_qba/metadata.py",

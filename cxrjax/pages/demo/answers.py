@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from PIL import Image
 
+from cxrjax.border.foreign_files import open_foreign
 from cxrjax.boxes import canonical
 from cxrjax.decoding.predictor import TokenAnswer, answer_questions, prediction
 from cxrjax.errors import UserError
@@ -42,7 +43,7 @@ class NamedFile:
         return self.name
 
     def open(self) -> io.BufferedReader:
-        return open(self.path, "rb")
+        return open_foreign(self.path)
 
 
 @dataclasses.dataclass(frozen=True)

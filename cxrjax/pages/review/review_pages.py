@@ -9,6 +9,7 @@ from typing import Any
 from markupsafe import Markup
 from tqdm import tqdm
 
+from cxrjax.border.foreign_files import read_text
 from cxrjax.images.decode import read_image
 from cxrjax.images.files import ImageError
 from cxrjax.pages import STYLE_SHEET
@@ -19,6 +20,7 @@ from cxrjax.records import QARecord
 from cxrjax.scoring.overlays import COLOURS, TRUTH, jpeg_data_uri
 from cxrjax.scoring.text_tables import template
 
+_SCRIPT = Path(__file__).parent / "review_page.js"
 # Longer side of a picture on the page: a hundred of them make some 10 MB.
 _LONG_SIDE = 1000
 
@@ -64,7 +66,7 @@ def render_review_page(
     html = template(str(__package__), "review.html.j2").render(
         items=items,
         served=served,
-        script=Markup(_beside("review_page.js")),
+        script=Markup(read_text(_SCRIPT)),
         dimensions=DIMENSIONS,
         levels=LEVELS,
         not_applicable=NOT_APPLICABLE,
@@ -82,16 +84,12 @@ def render_agreement(result: dict[str, Any], text: str, written: Sequence[str]) 
         written: names of the files that hold the review.
     """
     return template(str(__package__), "review_agreement.html.j2").render(
-        style=Markup(STYLE_SHEET.read_text(encoding="utf-8")),
+        style=Markup(read_text(STYLE_SHEET)),
         sections=sections(text, "agreement"),
         readers=result["readers"],
         disagreements=result["disagreements"],
         written=written,
     )
-
-
-def _beside(name: str) -> str:
-    return (Path(__file__).parent / name).read_text(encoding="utf-8")
 
 
 def _picture(path: Path) -> dict[str, Any]:
