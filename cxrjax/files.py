@@ -17,7 +17,13 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-from cxrjax.border.foreign_files import LONGEST_LINE, open_foreign, read_bytes, read_lines
+from cxrjax.border.foreign_files import (
+    LONGEST_LINE,
+    MOST_BYTES,
+    open_foreign,
+    read_bytes,
+    read_lines,
+)
 from cxrjax.border.json_text import parse_json, parse_object
 from cxrjax.errors import ForeignError, UserError
 
@@ -51,13 +57,13 @@ def read_packaged(package: str, name: str) -> Any:
     return parse_json(text) if name.endswith(".json") else text
 
 
-def read_json_object(path: Path) -> dict[str, Any]:
-    """The object that a file holds.
+def read_json_object(path: Path, most: int = MOST_BYTES) -> dict[str, Any]:
+    """The object that a file of at most so many bytes holds.
 
     Raises:
         UserError: it cannot be read, is not JSON, or holds something else than an object.
     """
-    content = _read(path)
+    content = _read(path, most)
     if not isinstance(content, dict):
         found = type(content).__name__
         raise UserError(f"{path}: expected a JSON object, found {found}")
@@ -77,9 +83,9 @@ def read_json_list(path: Path) -> list[Any]:
     return content
 
 
-def _read(path: Path) -> Any:
+def _read(path: Path, most: int = MOST_BYTES) -> Any:
     with reading(path, hint="write or fetch it again"):
-        return parse_json(read_bytes(path))
+        return parse_json(read_bytes(path, most))
 
 
 def read_json_lines(

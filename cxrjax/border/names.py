@@ -2,6 +2,7 @@
 
 import unicodedata
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from cxrjax.errors import ForeignError
 
@@ -42,6 +43,12 @@ def path_inside(folder: Path, name: str) -> Path:
 def shown(name: str) -> str:
     """A name as messages show it: quoted, escaped, and cut where it is long."""
     return ascii(name[:_SHOWN] + "..." * (len(name) > _SHOWN))
+
+
+def shown_value(value: Any) -> str:
+    """A value as messages show it: as Python writes it, escaped, and cut where it is long."""
+    text = ascii(value)
+    return text[:_SHOWN] + "..." * (len(text) > _SHOWN)
 
 
 def _check(name: str, longest: int) -> None:

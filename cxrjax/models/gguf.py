@@ -8,26 +8,30 @@ importer serves both. What differs from the file:
 - Norm weights: the file stores 1 + w, Hugging Face stores w.
 - Shapes: GGUF counts dimensions from the fastest; arrays here are (out, in) as in PyTorch.
 
-Reading needs the package `gguf` (`pip install cxrjax[gguf]`).
+Dequantising needs the package `gguf` (`pip install cxrjax[gguf]`); the header is read by
+`cxrjax.border.weights`.
 """
 
+import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from sentencepiece import sentencepiece_model_pb2
 
+from cxrjax.border.names import shown, shown_value
+from cxrjax.border.weights import read_gguf_header
 from cxrjax.errors import UserError, optional
+from cxrjax.files import reading
 from cxrjax.input_pipeline.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer
-
-if TYPE_CHECKING:
-    from gguf import GGUFReader
+from cxrjax.models.hf_config import MOST_LAYERS
+from cxrjax.models.hf_layout import canonical_name
 
 ARCHITECTURE = "gemma3"
-_MAGIC = b"GGUF"
 
+_SPECIAL = 4  # pad, eos, bos, unk
 # Five local layers to one global, and the local layers' RoPE base: the file states neither
 # (arXiv 2503.19786, sections 2 and 2.1).
 _LAYERS_PER_GLOBAL = 6
@@ -61,32 +65,38 @@ _LAYER_TENSORS = {
 class GGUFFile:
     """An open Gemma 3 GGUF file. Opening reads the metadata; tensors stay on disk.
 
-    Opening takes seconds: the tokenizer's 262,144 entries are read one by one.
+    Attributes:
+        shapes: of the tensors by canonical name (`hf_layout`).
 
     Raises:
-        UserError: no such file, no GGUF file, one of several parts, cut short, another
-            architecture than Gemma 3, or the package `gguf` is not installed.
+        UserError: no such file, no GGUF file, one of several parts, cut short or damaged,
+            another architecture than Gemma 3, a tensor that it has not, or the package `gguf` is
+            not installed.
     """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self._reader = _open(self.path)
-        parts = self._optional("split.count") or 1
-        if parts > 1:
+        self._package = optional("gguf", "gguf")
+        blocks = {int(kind): sizes for kind, sizes in self._package.GGML_QUANT_SIZES.items()}
+        with reading(self.path, hint="fetch it again (all parts, joined in order)"):
+            self._metadata, self._tensors = read_gguf_header(self.path, blocks)
+        parts = self._metadata.get("split.count", 1)
+        if type(parts) is not int or parts > 1:
             raise UserError(
-                f"{self.path}: part {self._optional('split.no', 0) + 1} of {parts} of a split "
-                "file; join them with llama-gguf-split --merge first"
+                f"{self.path}: part {self._shown('split.no')} (from 0) of "
+                f"{self._shown('split.count')} of a split file; join them with llama-gguf-split "
+                "--merge first"
             )
-        architecture = self._optional("general.architecture")
-        if architecture != ARCHITECTURE:
+        if not self._says("general.architecture", ARCHITECTURE):
             raise UserError(
-                f"{self.path}: architecture {architecture!r}, expected {ARCHITECTURE!r}; of GGUF "
-                "files only Gemma 3's text decoder can be imported"
+                f"{self.path}: architecture {self._shown('general.architecture')}, expected "
+                f"{ARCHITECTURE!r}; of GGUF files only Gemma 3's text decoder can be imported"
             )
-        size = self.path.stat().st_size
-        for tensor in self._reader.tensors:
-            if tensor.data_offset + tensor.n_bytes > size:
-                raise _cut_short(self.path)
+        self._names = {name: self._hf_name(name) for name in self._tensors}
+        self.shapes = {
+            canonical_name(self._names[name]): tensor.shape
+            for name, tensor in self._tensors.items()
+        }
 
     def config(self) -> dict[str, Any]:
         """The content of Hugging Face's `config.json` of this model, with its keys and meanings.
@@ -95,29 +105,28 @@ class GGUFFile:
             UserError: the file does not state a size.
         """
         number = self._number
-        layers, width = int(number("block_count")), int(number("embedding_length"))
-        heads, head_dim = int(number("attention.head_count")), int(number("attention.key_length"))
-        embedding = next((t for t in self._reader.tensors if t.name == "token_embd.weight"), None)
+        layers, width = self._count("block_count", MOST_LAYERS), self._count("embedding_length")
+        heads, head_dim = self._count("attention.head_count"), self._count("attention.key_length")
+        embedding = self._tensors.get("token_embd.weight")
         if embedding is None:
             raise UserError(f"{self.path}: no tensor token_embd.weight; is this a whole model?")
-        names = {tensor.name for tensor in self._reader.tensors}
         is_27b = layers == _LAYERS_OF_27B
         return {
             "architectures": ["Gemma3ForCausalLM"],
             "model_type": "gemma3_text",
-            "vocab_size": int(embedding.shape[1]),
+            "vocab_size": embedding.shape[0],
             "hidden_size": width,
-            "intermediate_size": int(number("feed_forward_length")),
+            "intermediate_size": self._count("feed_forward_length"),
             "num_hidden_layers": layers,
             "num_attention_heads": heads,
-            "num_key_value_heads": int(number("attention.head_count_kv")),
+            "num_key_value_heads": self._count("attention.head_count_kv"),
             "head_dim": head_dim,
             "query_pre_attn_scalar": width // heads if is_27b else head_dim,
             "hidden_activation": "gelu_pytorch_tanh",
             # Stored as float32, which has 1e-6 as 9.99999997e-07: back to the shortest decimal.
             "rms_norm_eps": float(str(np.float32(number("attention.layer_norm_rms_epsilon")))),
-            "max_position_embeddings": int(number("context_length")),
-            "sliding_window": int(number("attention.sliding_window")),
+            "max_position_embeddings": self._count("context_length"),
+            "sliding_window": self._count("attention.sliding_window"),
             "layer_types": [
                 "sliding_attention" if (layer + 1) % _LAYERS_PER_GLOBAL else "full_attention"
                 for layer in range(layers)
@@ -128,7 +137,7 @@ class GGUFFile:
             "attention_bias": False,
             "attn_logit_softcapping": None,
             "final_logit_softcapping": None,
-            "tie_word_embeddings": "output.weight" not in names,
+            "tie_word_embeddings": "output.weight" not in self._tensors,
             "pad_token_id": PAD_ID,
             "eos_token_id": EOS_ID,
             "bos_token_id": BOS_ID,
@@ -138,22 +147,26 @@ class GGUFFile:
         """(Hugging Face name, float32 array) of every tensor, in the file's order.
 
         Raises:
-            UserError: a tensor that Gemma 3 has not, or one in a type that the package cannot
-                dequantise.
+            UserError: one in a type that the package cannot dequantise.
         """
         from gguf import quants
 
-        for tensor in self._reader.tensors:
-            name = self._hf_name(tensor.name)
+        content = np.memmap(self.path, mode="r")
+        for tensor in self._tensors.values():
+            name, kind = self._names[tensor.name], self._package.GGMLQuantizationType(tensor.dtype)
+            values, nbytes = self._package.GGML_QUANT_SIZES[kind]
+            row = tensor.shape[-1] // values * nbytes
+            size = math.prod(tensor.shape[:-1]) * row
+            data = content[tensor.start : tensor.start + size].reshape(*tensor.shape[:-1], row)
             try:
-                weight = quants.dequantize(tensor.data, tensor.tensor_type)
+                weight = quants.dequantize(data, kind)
             except NotImplementedError:
                 raise UserError(
-                    f"{self.path}: {tensor.name} is of type {tensor.tensor_type.name}, which the "
+                    f"{self.path}: {tensor.name} is of type {kind.name}, which the "
                     "package gguf cannot dequantise; convert the file to Q8_0, F16 or BF16 first"
                 ) from None
-            # The reader's float types come out as views of the file; own memory for everyone.
-            weight = np.array(weight, np.float32).reshape([int(n) for n in tensor.shape[::-1]])
+            # Float types come out as views of the file; own memory for everyone.
+            weight = np.array(weight, np.float32)
             if name.endswith("norm.weight"):
                 weight -= 1
             yield name, weight
@@ -164,21 +177,27 @@ class GGUFFile:
         Raises:
             UserError: the file has none, or one of another kind.
         """
-        kind = self._optional("tokenizer.ggml.model")
-        pieces = self._optional("tokenizer.ggml.tokens")
-        scores = self._optional("tokenizer.ggml.scores")
-        types = self._optional("tokenizer.ggml.token_type")
-        if kind != "llama" or pieces is None or scores is None or types is None:
+        pieces = self._metadata.get("tokenizer.ggml.tokens")
+        scores = self._metadata.get("tokenizer.ggml.scores")
+        types = self._metadata.get("tokenizer.ggml.token_type")
+        if (
+            not self._says("tokenizer.ggml.model", "llama")
+            or not isinstance(pieces, list)
+            or not (isinstance(scores, np.ndarray) and np.isfinite(scores).all())
+            or not isinstance(types, np.ndarray)
+            or not _SPECIAL < len(pieces) == len(scores) == len(types)
+        ):
             raise UserError(
-                f"{self.path}: tokenizer of kind {kind!r}, expected 'llama' (SentencePiece) with "
-                "tokens, scores and types; pass Gemma 3's tokenizer.json instead"
+                f"{self.path}: tokenizer of kind {self._shown('tokenizer.ggml.model')}, expected "
+                "'llama' (SentencePiece) with as many tokens, scores and types; pass Gemma 3's "
+                "tokenizer.json instead"
             )
-        model = _sentencepiece_model(pieces, scores, types)
+        model = _sentencepiece_model(pieces, scores.tolist(), types.tolist())
         return Tokenizer(model, f"{self.path} (tokenizer)")
 
     def _hf_name(self, name: str) -> str:
         stem, _, kind = name.rpartition(".")
-        layer = re.fullmatch(r"blk\.(\d+)\.(\w+)", stem)
+        layer = re.fullmatch(r"blk\.([0-9]{1,4})\.(\w+)", stem)
         found = None
         if layer is None:
             found = _TENSORS.get(stem)
@@ -186,55 +205,42 @@ class GGUFFile:
             found = f"model.layers.{int(layer[1])}.{_LAYER_TENSORS[layer[2]]}"
         if found is None or kind != "weight":
             raise UserError(
-                f"{self.path}: tensor {name!r} is none of Gemma 3's; expected such as "
+                f"{self.path}: tensor {shown(name)} is none of Gemma 3's; expected such as "
                 "blk.0.attn_q.weight"
             )
         return f"{found}.weight"
 
     def _rope_scaling(self) -> dict[str, Any] | None:
-        kind = self._optional(f"{ARCHITECTURE}.rope.scaling.type")
-        if kind in (None, "none"):
+        key = f"{ARCHITECTURE}.rope.scaling.type"
+        kind = self._metadata.get(key)
+        if kind is None or self._says(key, "none"):
             return None
         return {"rope_type": kind, "factor": float(self._number("rope.scaling.factor"))}
 
-    def _optional(self, key: str, default: Any = None) -> Any:
-        field = self._reader.get_field(key)
-        try:
-            return default if field is None else field.contents()
-        except UnicodeDecodeError:
-            raise _cut_short(self.path) from None
+    def _count(self, key: str, most: int = 2**40) -> int:
+        count = self._number(key)
+        if type(count) is not int or not 1 <= count <= most:
+            raise UserError(
+                f"{self.path}: {ARCHITECTURE}.{key} is {count!r}, expected a whole number from 1 "
+                f"to {most:,}; convert the model again with a current llama.cpp"
+            )
+        return count
 
     def _number(self, key: str) -> float:
-        value = self._optional(f"{ARCHITECTURE}.{key}")
-        if not isinstance(value, int | float):
+        value = self._metadata.get(f"{ARCHITECTURE}.{key}")
+        if type(value) not in (int, float):
             raise UserError(
-                f"{self.path}: {ARCHITECTURE}.{key} is {value!r}, expected a number; convert the "
-                "model again with a current llama.cpp"
+                f"{self.path}: {ARCHITECTURE}.{key} is {shown_value(value)}, expected a number; "
+                "convert the model again with a current llama.cpp"
             )
         return value
 
+    def _says(self, key: str, text: str) -> bool:
+        found = self._metadata.get(key)
+        return isinstance(found, str) and found == text
 
-def _open(path: Path) -> "GGUFReader":
-    reader = optional("gguf", "gguf").GGUFReader
-    try:
-        with path.open("rb") as file:
-            magic = file.read(len(_MAGIC))
-    except OSError as error:
-        raise UserError(f"{path}: cannot read: {error.strerror}; expected a GGUF file") from None
-    if magic != _MAGIC:
-        raise UserError(f"{path}: starts with {magic!r}, expected {_MAGIC!r}; not a GGUF file")
-    try:
-        return reader(path)
-    # What indexing and viewing bytes that are not there raises, in numpy and in the package.
-    except (IndexError, KeyError, ValueError):
-        raise _cut_short(path) from None
-
-
-def _cut_short(path: Path) -> UserError:
-    return UserError(
-        f"{path}: a GGUF file of {path.stat().st_size} bytes that ends too early or is damaged; "
-        "fetch it again (all parts, joined in order)"
-    )
+    def _shown(self, key: str) -> str:
+        return shown_value(self._metadata.get(key))
 
 
 def _sentencepiece_model(pieces: list[str], scores: list[float], types: list[int]) -> bytes:

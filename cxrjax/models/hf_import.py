@@ -5,11 +5,10 @@ part that a device holds. So the host never has two copies of the weights: on a 
 device are one, reading needs the weights and what the system maps of the file being read.
 """
 
-import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,41 +16,29 @@ import numpy as np
 from flax import nnx
 from safetensors import SafetensorError, safe_open
 
-from cxrjax.errors import UserError
-from cxrjax.files import read_json_object
-from cxrjax.models.hf_layout import (
-    TensorRule,
-    canonical_name,
-    check_architecture,
-    tensor_rules,
-    to_ours,
-)
+from cxrjax.border.foreign_files import MIB
+from cxrjax.border.names import file_name
+from cxrjax.border.weights import Stored, read_safetensors_header
+from cxrjax.errors import ForeignError, UserError
+from cxrjax.files import read_json_object, reading
+from cxrjax.models.hf_config import CONFIG_FILE, MOST_CONFIG_BYTES
+from cxrjax.models.hf_layout import TensorRule, canonical_name, tensor_rules, to_ours
 from cxrjax.models.partition import parameter_shapes, path_of
 from cxrjax.models.presets import VLMConfig
 from cxrjax.models.vlm import VLM
 
-CONFIG_FILE, INDEX_FILE, WEIGHTS_FILE = (
-    "config.json",
-    "model.safetensors.index.json",
-    "model.safetensors",
-)
+INDEX_FILE, WEIGHTS_FILE = "model.safetensors.index.json", "model.safetensors"
+_MOST_INDEX_BYTES = 16 * MIB
+_MOST_SHARDS = 10_000
+_FETCH = "fetch the checkpoint again, all of its files"
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
-_DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+_DTYPES = ("F32", "BF16", "F16")
 _LM_HEAD, _EMBEDDING = "lm_head.weight", "text.embed_tokens.weight"
 
 # Rows of the embedding compared at a time with an output layer that should equal it.
 _ROWS = 8192
 
 ShardingOf = Callable[[str, tuple[int, ...]], jax.sharding.Sharding]
-
-
-class StoredTensor(NamedTuple):
-    """A tensor's place in a file; `dtype` is NumPy's name for its type."""
-
-    name: str
-    path: Path
-    dtype: str
-    shape: tuple[int, ...]
 
 
 class SafetensorsFiles:
@@ -63,6 +50,7 @@ class SafetensorsFiles:
 
     Attributes:
         tensors: by that name.
+        files: of each tensor, by the same name.
         metadata: free texts of the files.
 
     Raises:
@@ -71,44 +59,44 @@ class SafetensorsFiles:
     """
 
     def __init__(self, paths: Sequence[Path], rename: Callable[[str], str] = canonical_name):
-        self.tensors: dict[str, StoredTensor] = {}
+        self.tensors: dict[str, Stored] = {}
+        self.files: dict[str, Path] = {}
         self.metadata: dict[str, str] = {}
         for path in paths:
-            with _open(path) as file:
-                self.metadata |= file.metadata() or {}
-                for name in file.keys():  # noqa: SIM118 (not a mapping)
-                    part = file.get_slice(name)
-                    dtype, shape = part.get_dtype(), tuple(part.get_shape())
-                    if dtype not in _DTYPES:
-                        raise UserError(
-                            f"{path}: {name} is of dtype {dtype}, expected one of "
-                            f"{', '.join(_DTYPES)}; save the model again in bfloat16 or float32"
-                        )
-                    found = StoredTensor(name, path, _DTYPES[dtype], shape)
-                    known = self.tensors.setdefault(rename(name), found)
-                    if known is not found:
-                        raise UserError(
-                            f"{path}: {name} is the same tensor as {known.name} of {known.path}; "
-                            "expected each one once"
-                        )
+            with reading(path, hint=_FETCH):
+                tensors, metadata = read_safetensors_header(path)
+            self.metadata |= metadata
+            for name, found in tensors.items():
+                if found.dtype not in _DTYPES:
+                    raise UserError(
+                        f"{path}: {name} is of dtype {found.dtype}, expected one of "
+                        f"{', '.join(_DTYPES)}; save the model again in bfloat16 or float32"
+                    )
+                key = rename(name)
+                if key in self.tensors:
+                    raise UserError(
+                        f"{path}: {name} is the same tensor as {self.tensors[key].name} of "
+                        f"{self.files[key]}; expected each one once"
+                    )
+                self.tensors[key], self.files[key] = found, path
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return {name: tensor.shape for name, tensor in self.tensors.items()}
 
     def read(self, name: str, index: tuple[slice, ...] = ()) -> np.ndarray:
-        """A tensor, or the part of it that `index` names, in its own dtype and own memory."""
-        stored = self.tensors[name]
+        """A tensor, or the part of it that `index` names, in its own dtype and own memory.
+
+        Raises:
+            UserError: the file is no longer what it was.
+        """
+        path, stored = self.files[name], self.tensors[name]
         # Opened each time: what the system has mapped of a file counts as ours until it is closed.
-        with _open(stored.path) as file:
-            return file.get_slice(stored.name)[index or ...]
-
-
-def _open(path: Path) -> Any:
-    try:
-        return safe_open(path, framework="np")
-    except FileNotFoundError:
-        raise UserError(
-            f"{path}: no such file; fetch the checkpoint again, all of its files"
-        ) from None
-    except (SafetensorError, OSError) as error:
-        raise UserError(f"{path}: not a whole safetensors file ({error}); fetch it again") from None
+        try:
+            with safe_open(path, framework="np") as file:
+                return file.get_slice(stored.name)[index or ...]
+        except (SafetensorError, OSError) as error:
+            raise UserError(f"{path}: {stored.name} cannot be read ({error}); {_FETCH}") from None
 
 
 def open_checkpoint(directory: str | Path) -> SafetensorsFiles:
@@ -121,34 +109,16 @@ def open_checkpoint(directory: str | Path) -> SafetensorsFiles:
     directory = Path(directory)
     index_file = directory / INDEX_FILE
     if index_file.is_file():
-        try:
-            weight_map = json.loads(index_file.read_text(encoding="utf-8"))["weight_map"]
-            shards = sorted({Path(shard).name for shard in weight_map.values()})
-        except (ValueError, KeyError, TypeError, AttributeError):
-            raise UserError(
-                f"{index_file}: expected a JSON object with weight_map; fetch it again"
-            ) from None
-        lacking = [shard for shard in shards if not (directory / shard).is_file()]
-        if lacking:
-            raise UserError(
-                f"{directory}: {shortened(lacking)} of {len(shards)} shards lacking that "
-                f"{INDEX_FILE} names; fetch the checkpoint again, all of its files"
-            )
-        files = SafetensorsFiles([directory / shard for shard in shards])
-        found = {(tensor.name, tensor.path.name) for tensor in files.tensors.values()}
-        differing = sorted(name for name, _ in found ^ set(weight_map.items()))
-        if differing:
-            raise UserError(
-                f"{directory}: {INDEX_FILE} and the shards differ in {shortened(differing)}; "
-                "fetch the checkpoint again, all of its files"
-            )
-        return files
-    if (directory / WEIGHTS_FILE).is_file():
+        return _open_shards(index_file)
+    if (directory / WEIGHTS_FILE).exists():
         return SafetensorsFiles([directory / WEIGHTS_FILE])
     pickles = sorted(path.name for pattern in _PICKLES for path in directory.glob(pattern))
     if pickles:
         config = directory / CONFIG_FILE
-        is_text = config.is_file() and read_json_object(config).get("model_type") == "gemma3_text"
+        is_text = (
+            config.is_file()
+            and read_json_object(config, MOST_CONFIG_BYTES).get("model_type") == "gemma3_text"
+        )
         kind = "AutoModelForCausalLM" if is_text else "AutoModelForImageTextToText"
         raise UserError(
             f"{directory}: weights as pickle ({shortened(pickles)}), which can run code when read; "
@@ -158,33 +128,32 @@ def open_checkpoint(directory: str | Path) -> SafetensorsFiles:
     raise UserError(f"{directory}: no weights; expected {WEIGHTS_FILE} or {INDEX_FILE}")
 
 
-def read_config(directory: str | Path) -> dict[str, Any]:
-    """`config.json` with transformers' defaults filled in (published ones leave most out).
-
-    Raises:
-        UserError: it is not there, is damaged, or of an architecture that we do not have.
-    """
-    path = Path(directory) / CONFIG_FILE
-    return complete_config(read_json_object(path), str(path))
-
-
-def complete_config(config: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """A configuration with transformers' defaults filled in.
-
-    Raises:
-        UserError: an architecture that we do not have.
-    """
-    check_architecture(config.get("model_type"), where)
-    # Here, since it takes seconds.
-    from transformers import AutoConfig
-
-    try:
-        values = {key: value for key, value in config.items() if key != "model_type"}
-        return AutoConfig.for_model(config["model_type"], **values).to_dict()
-    # Each check of the library's raises something of its own.
-    except Exception as error:
-        line = (str(error).strip() or type(error).__name__).splitlines()[-1]
-        raise UserError(f"{where}: not a configuration that transformers reads: {line}") from None
+def _open_shards(index_file: Path) -> SafetensorsFiles:
+    directory = index_file.parent
+    weight_map = read_json_object(index_file, _MOST_INDEX_BYTES).get("weight_map")
+    with reading(index_file, hint=_FETCH):
+        if not isinstance(weight_map, dict) or not weight_map:
+            raise ForeignError("expected a JSON object with weight_map")
+        # Beside the index: what transformers writes is no path.
+        names = {name if isinstance(name, str) else "" for name in weight_map.values()}
+        shards = {name: directory / file_name(name) for name in sorted(names)}
+        if len(shards) > _MOST_SHARDS:
+            raise ForeignError(f"{len(shards):,} shards, at most {_MOST_SHARDS:,} are read")
+    lacking = [name for name, path in shards.items() if not path.exists()]
+    if lacking:
+        raise UserError(
+            f"{directory}: {shortened(lacking)} of {len(shards)} shards lacking that "
+            f"{INDEX_FILE} names; fetch the checkpoint again, all of its files"
+        )
+    files = SafetensorsFiles(list(shards.values()))
+    found = {(tensor.name, files.files[key].name) for key, tensor in files.tensors.items()}
+    differing = sorted(name for name, _ in found ^ set(weight_map.items()))
+    if differing:
+        raise UserError(
+            f"{directory}: {INDEX_FILE} and the shards differ in {shortened(differing)}; "
+            "fetch the checkpoint again, all of its files"
+        )
+    return files
 
 
 def abstract_vlm(config: VLMConfig) -> VLM:
@@ -208,19 +177,16 @@ def read_parameters(
         where: for error messages.
 
     Raises:
-        UserError: tensors that the model has no place for or that it lacks, all in one message; a
-            tensor of another shape; an output layer other than the embedding.
+        UserError: before anything is allocated: tensors that the model has no place for or that
+            it lacks, all in one message; a tensor of another shape. An output layer other than
+            the embedding.
     """
-    shapes = parameter_shapes(abstract_vlm(config))
-    _check_names(files.tensors.keys(), config, where)
+    shapes = check_tensors(files.shapes, config, where)
     dtype = dtype or common_dtype(files)
     arrays = {}
     for rule in tensor_rules(config):
         shape = shapes[rule.path]
         names = rule.names(config)
-        wanted = rule.their_shape(shape, _patch_size(config))
-        for name in names:
-            _check_shape(files.tensors[name].name, files.tensors[name].shape, wanted, where)
         sharding = _first_device() if sharding_of is None else sharding_of(rule.path, shape)
 
         def part(
@@ -237,6 +203,29 @@ def read_parameters(
         )
     _check_tied(files, where)
     return arrays
+
+
+def check_tensors(
+    found: Mapping[str, tuple[int, ...]], config: VLMConfig, where: str
+) -> dict[str, tuple[int, ...]]:
+    """The shapes of a model's parameters, where a checkpoint has exactly their tensors.
+
+    Args:
+        found: shapes by canonical name.
+
+    Raises:
+        UserError: tensors without a place or missing, all in one message; one of another shape.
+    """
+    # By name first: it takes the number of layers alone.
+    _check_names(found, config, where)
+    shapes = parameter_shapes(abstract_vlm(config))
+    for rule in tensor_rules(config):
+        wanted = rule.their_shape(shapes[rule.path], _patch_size(config))
+        for name in rule.names(config):
+            _check_shape(name, found[name], wanted, where)
+    if _LM_HEAD in found:
+        _check_shape(_LM_HEAD, found[_LM_HEAD], found[_EMBEDDING], where)
+    return shapes
 
 
 def parameters_of_stream(
@@ -262,6 +251,7 @@ def parameters_of_stream(
         name = canonical_name(stated)
         seen.add(name)
         if name == _LM_HEAD:
+            _check_shape(stated, tensor.shape, shapes["decoder/embedder/table"], where)
             head = np.array(tensor, jnp.dtype(dtype))
         if name not in places:
             continue
@@ -292,7 +282,7 @@ def make_model(config: VLMConfig, arrays: Mapping[str, Any], **settings: Any) ->
 def common_dtype(files: SafetensorsFiles) -> str:
     """bfloat16 where every tensor is, else float32, which holds all of them."""
     found = {tensor.dtype for tensor in files.tensors.values()}
-    return "bfloat16" if found == {"bfloat16"} else "float32"
+    return "bfloat16" if found == {"BF16"} else "float32"
 
 
 def shortened(names: Sequence[str]) -> str:
@@ -331,7 +321,7 @@ def _check_tied(files: SafetensorsFiles, where: str) -> None:
     if _LM_HEAD not in files.tensors:
         return
     head, embedding = files.tensors[_LM_HEAD], files.tensors[_EMBEDDING]
-    equal = head.shape == embedding.shape and all(
+    equal = all(
         np.array_equal(files.read(_LM_HEAD, rows), files.read(_EMBEDDING, rows))
         for rows in _row_blocks(head.shape[0])
     )

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from cxrjax.border.names import shown_value
 from cxrjax.errors import UserError
 from cxrjax.models.presets import IMAGE, DecoderConfig, VisionConfig, VLMConfig
 
@@ -231,12 +232,17 @@ def vlm_config(
         ) from None
 
 
+def _check_divides(divisor: int, number: int, what: str) -> None:
+    if number % divisor:
+        raise ValueError(f"{what}: {divisor} does not divide {number}")
+
+
 def _vlm_config(
     config: Mapping[str, Any], where: str, loc_token_start: int, context: tuple[int, ...]
 ) -> VLMConfig:
     kind = config["model_type"]
     if kind == "gemma3_text":
-        return VLMConfig(None, _decoder(config, where), loc_token_start, context=())
+        return VLMConfig(None, _decoder(config, where, (kind,)), loc_token_start, context=())
     vision, text = config["vision_config"], config["text_config"]
     side, rest = divmod(vision["image_size"], vision["patch_size"])
     if rest:
@@ -249,6 +255,7 @@ def _vlm_config(
             raise ValueError(f"{side} x {side} patches, mm_tokens_per_image {tokens}")
     _expect(where, "vision_config.hidden_act", vision["hidden_act"], "gelu_pytorch_tanh")
     _expect(where, "vision_config.layer_norm_eps", vision["layer_norm_eps"], 1e-6)
+    _check_divides(vision["num_attention_heads"], vision["hidden_size"], "heads of the tower")
     tower = VisionConfig(
         image_size=vision["image_size"],
         patch_size=vision["patch_size"],
@@ -260,7 +267,7 @@ def _vlm_config(
     )
     return VLMConfig(
         tower,
-        _decoder(text, where),
+        _decoder(text, where, ("gemma3_text",) if kind == "gemma3" else ("gemma", "gemma2")),
         loc_token_start,
         context=context,
         projector="normed" if kind == "gemma3" else "linear",
@@ -271,17 +278,21 @@ def check_architecture(model_type: Any, where: str) -> None:
     """Raises UserError for a kind of model that we do not have."""
     if model_type not in ARCHITECTURES:
         raise UserError(
-            f"{where}: model_type is {model_type!r}, expected one of {', '.join(ARCHITECTURES)}"
+            f"{where}: model_type is {shown_value(model_type)}, expected one of "
+            f"{', '.join(ARCHITECTURES)}"
         )
 
 
-def _decoder(text: Mapping[str, Any], where: str) -> DecoderConfig:
-    """The decoder's sizes from a text configuration."""
+def _decoder(text: Mapping[str, Any], where: str, kinds: tuple[str, ...]) -> DecoderConfig:
+    """The decoder's sizes from a text configuration of one of the kinds."""
     kind = text["model_type"]
-    if kind not in ("gemma", "gemma2", "gemma3_text"):
+    if kind not in kinds:
         raise UserError(
-            f"{where}: text_config.model_type is {kind!r}, expected gemma, gemma2 or gemma3_text"
+            f"{where}: text_config.model_type is {kind!r}, expected {' or '.join(kinds)}"
         )
+    # PaliGemma sees its prompt in both directions, Gemma 3 has no token look ahead.
+    bidirectional = bool(text.get("use_bidirectional_attention"))
+    _expect(where, "use_bidirectional_attention", bidirectional, kind != "gemma3_text")
     activation = text.get("hidden_activation") or text.get("hidden_act") or "gelu_pytorch_tanh"
     _expect(where, "hidden_activation", activation, "gelu_pytorch_tanh")
     _expect(where, "rms_norm_eps", text["rms_norm_eps"], 1e-6)
@@ -295,9 +306,15 @@ def _decoder(text: Mapping[str, Any], where: str) -> DecoderConfig:
         head_dim=text["head_dim"],
         mlp_dim=text["intermediate_size"],
     )
+    _check_divides(sizes.num_kv_heads, sizes.num_heads, "heads of keys and values")
+    _check_divides(2, sizes.head_dim, "halves of a head")
     rope = text["rope_parameters"]
+    if kind != "gemma3_text":
+        _expect(where, "rope_type", rope["rope_type"], "default")
     if kind == "gemma":
         return dataclasses.replace(sizes, rope_base=float(rope["rope_theta"]))
+    if len(text["layer_types"]) != sizes.depth:
+        raise ValueError(f"{len(text['layer_types'])} layer_types for {sizes.depth} layers")
     sizes = dataclasses.replace(
         sizes,
         query_scale=float(text["query_pre_attn_scalar"]),
@@ -309,8 +326,6 @@ def _decoder(text: Mapping[str, Any], where: str) -> DecoderConfig:
     )
     if kind == "gemma2":
         return dataclasses.replace(sizes, rope_base=float(rope["rope_theta"]))
-    bidirectional = text.get("use_bidirectional_attention", False)
-    _expect(where, "use_bidirectional_attention", bidirectional, False)
     far, near = rope["full_attention"], rope["sliding_attention"]
     _expect(where, "rope_type of local layers", near["rope_type"], "default")
     if far["rope_type"] not in ("default", "linear"):

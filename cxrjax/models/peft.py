@@ -16,14 +16,17 @@ from typing import Any
 import numpy as np
 from flax import nnx
 
+from cxrjax.border.closed_world import CHECKED_LATER, NO_MATTER, Rule
+from cxrjax.border.names import shown, shown_value
 from cxrjax.errors import UserError
 from cxrjax.files import read_json_object
+from cxrjax.models.hf_config import MOST_CONFIG_BYTES, checked
 from cxrjax.models.hf_export import LazyTensor, write_safetensors
-from cxrjax.models.hf_import import SafetensorsFiles, shortened
+from cxrjax.models.hf_import import SafetensorsFiles, abstract_vlm, shortened
 from cxrjax.models.hf_layout import canonical_name, module_prefixes, tensor_rules, with_prefix
 from cxrjax.models.layers import Linear
 from cxrjax.models.lora import LoRA, LoRAConfig
-from cxrjax.models.partition import path_of
+from cxrjax.models.partition import parameter_shapes, path_of
 from cxrjax.models.presets import NUM_LOC_TOKENS, VLMConfig
 from cxrjax.models.vlm import VLM
 
@@ -33,32 +36,51 @@ _TOKENS = "token_adapter.trainable_tokens_delta"
 _EMBEDDING = "text.embed_tokens"
 # In the weights' metadata: PEFT warns of a key it does not know in its own configuration.
 _BASE_KEY = "cxrjax_base_sha256"
-# Settings of PEFT's that change what an adapter does and that we do not have, and the value that
-# leaves them off. Settings that only say how training began do not matter.
-_OFF: dict[str, tuple[Any, ...]] = {
-    "bias": ("none",),
-    "fan_in_fan_out": (False, None),
-    "modules_to_save": (None, []),
-    "lora_bias": (False, None),
-    "layer_replication": (None,),
-    "target_parameters": (None, []),
-    "use_qalora": (False, None),
-    "alora_invocation_tokens": (None,),
-    "use_bdlora": (None,),
-    "arrow_config": (None,),
-    "kasa_config": (None,),
-    "monteclora_config": (None,),
+_NONE, _NOTHING = Rule((False, None)), Rule((None,))
+_RANK, _ALPHA = Rule(most=2**14), Rule(most=1e9)
+# The settings of PEFT's LoraConfig, of every version.
+_RULES = {
+    "r": _RANK,
+    "lora_alpha": _ALPHA,
+    "lora_dropout": Rule((0, None), most=0.999),
+    "use_rslora": Rule((True, False, None)),
+    "use_dora": Rule((True, False, None)),
+    "rank_pattern": CHECKED_LATER,
+    "alpha_pattern": CHECKED_LATER,
+    "trainable_token_indices": CHECKED_LATER,
+    # What changes the arithmetic and is not to be had here, off.
+    "bias": Rule(("none",)),
+    "fan_in_fan_out": _NONE,
+    "modules_to_save": Rule((None, [])),
+    # Some beginnings take a part out of the base that the adapter then stands for.
+    "init_lora_weights": Rule((True, False, None, "gaussian", "orthogonal", "eva")),
+    "lora_bias": _NONE,
+    "layer_replication": _NOTHING,
+    "target_parameters": Rule((None, [])),
+    "use_qalora": _NONE,
+    "alora_invocation_tokens": _NOTHING,
+    "use_bdlora": _NOTHING,
+    "arrow_config": _NOTHING,
+    "kasa_config": _NOTHING,
+    "monteclora_config": _NOTHING,
+    "velora_config": _NOTHING,
+    "megatron_config": _NOTHING,
+    **dict.fromkeys(
+        (
+            *("task_type", "auto_mapping", "peft_version", "base_model_name_or_path", "revision"),
+            *("inference_mode", "runtime_config", "megatron_core", "qalora_group_size"),
+            *("loftq_config", "eva_config", "corda_config", "lora_ga_config"),
+            # The weights say which maps have an adapter, and all of ours share one table.
+            *("target_modules", "exclude_modules", "layers_to_transform", "layers_pattern"),
+            "ensure_weight_tying",
+        ),
+        NO_MATTER,
+    ),
 }
-
-
-_KINDS: dict[str, tuple[Any, str]] = {
-    "r": (int, "a whole number"),
-    "lora_alpha": (int | float, "a number"),
-    "lora_dropout": (int | float | None, "a number"),
-    "rank_pattern": (dict | None, "an object"),
-    "alpha_pattern": (dict | None, "an object"),
-    "trainable_token_indices": (dict | list | None, "a list, or an object with one"),
-}
+# A module's name, or how we write all layers of one: nothing that a match could be long about.
+_LONGEST_PATTERN, _MOST_PATTERNS = 300, 1_000
+_Patterns = list[tuple[re.Pattern[str], Any]]
+_SIMPLE_PATTERN = re.compile(r"\^?(?:[\w.-]|\\[.-]|\\d\+?|\[[0-9-]+\]\+?)+\$?")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,17 +179,14 @@ def read_peft(directory: str | Path, config: VLMConfig) -> PeftAdapter:
     """
     directory = Path(directory)
     path = directory / ADAPTER_CONFIG
-    stated = read_json_object(path)
-    if stated.get("peft_type") != "LORA":
-        raise UserError(f"{path}: peft_type is {stated.get('peft_type')!r}, expected 'LORA'")
-    for key, (kinds, wanted) in _KINDS.items():
-        if not isinstance(stated.get(key), kinds):
-            raise UserError(
-                f"{path}: {key} is {stated.get(key)!r}, expected {wanted}; save the adapter again"
-            )
-    for key, off in _OFF.items():
-        if key in stated and stated[key] not in off:
-            raise UserError(f"{path}: {key} is {stated[key]!r}; adapters with it are not supported")
+    stated = read_json_object(path, MOST_CONFIG_BYTES)
+    kind = stated.pop("peft_type", None)
+    if kind != "LORA":
+        raise UserError(f"{path}: peft_type is {shown_value(kind)}, expected 'LORA'")
+    stated = checked(stated, _RULES, str(path))
+    lacking = [key for key in ("r", "lora_alpha") if key not in stated]
+    if lacking:
+        raise UserError(f"{path}: {lacking[0]} is not there; save the adapter again")
     if not (directory / ADAPTER_WEIGHTS).is_file():
         raise UserError(
             f"{directory}: no {ADAPTER_WEIGHTS}; adapter_model.bin is a pickle and not read: save "
@@ -175,19 +194,29 @@ def read_peft(directory: str | Path, config: VLMConfig) -> PeftAdapter:
         )
     files = SafetensorsFiles([directory / ADAPTER_WEIGHTS], _canonical_key)
     where = str(directory / ADAPTER_WEIGHTS)
+    tokens = f"{_EMBEDDING}.{_TOKENS}"
+    ranks = _patterns(stated, "rank_pattern", _RANK, str(path))
+    alphas = _patterns(stated, "alpha_pattern", _ALPHA, str(path))
+    _check_shapes(files, stated, ranks, config, where)
     arrays, unused = _stacked(files, config, where)
-    rows = files.read(f"{_EMBEDDING}.{_TOKENS}") if f"{_EMBEDDING}.{_TOKENS}" in unused else None
-    unused.discard(f"{_EMBEDDING}.{_TOKENS}")
+    has_rows = tokens in unused
+    unused.discard(tokens)
     if unused:
         names = sorted(files.tensors[key].name for key in unused)
         raise UserError(
             f"{where}: {len(names)} tensors without a place in this model ({shortened(names)}); "
             "expected LoRA on linear maps of the base it was trained on"
         )
-    if rows is not None:
-        arrays[LOC_ROWS] = _loc_rows(stated.get("trainable_token_indices"), rows, config, where)
+    if has_rows:
+        ids = _trained_ids(stated.get("trainable_token_indices"), config, where)
+        if files.shapes[tokens] != (len(ids), config.decoder.width):
+            raise UserError(
+                f"{where}: trained rows of shape {files.shapes[tokens]}, expected "
+                f"{(len(ids), config.decoder.width)}; use the model that the adapter was trained on"
+            )
+        arrays[LOC_ROWS] = files.read(tokens).astype(np.float32)[np.argsort(ids)]
     sha256 = files.metadata.get(_BASE_KEY)
-    return PeftAdapter(_lora_config(stated, arrays, config, where), arrays, sha256)
+    return PeftAdapter(_lora_config(stated, alphas, arrays, config, where), arrays, sha256)
 
 
 def adapter_parameters(model: VLM, adapter: PeftAdapter) -> dict[str, np.ndarray]:
@@ -287,6 +316,37 @@ def _canonical_key(name: str) -> str:
     return canonical_name(key)
 
 
+def _check_shapes(
+    files: SafetensorsFiles,
+    stated: Mapping[str, Any],
+    ranks: _Patterns,
+    config: VLMConfig,
+    where: str,
+) -> None:
+    """Compares matrices with the rank that is said and with the maps, before any is read."""
+    kernels = parameter_shapes(abstract_vlm(config))
+    for rule in tensor_rules(config):
+        if rule.transform != "transposed":
+            continue
+        inputs, outputs = kernels[rule.path][-2:]
+        path = rule.path.removesuffix("/kernel")
+        rank = _by_pattern(ranks, _module_names(path, config), stated["r"], where)
+        wanted = {
+            "lora_A.weight": (rank, inputs),
+            "lora_B.weight": (outputs, rank),
+            "lora_magnitude_vector": (outputs,),
+        }
+        for name in rule.names(config):
+            for suffix, shape in wanted.items():
+                found = files.shapes.get(f"{name.removesuffix('.weight')}.{suffix}", shape)
+                if found != shape:
+                    raise UserError(
+                        f"{where}: {path}'s {suffix} has shape {found}, expected {shape} for rank "
+                        f"{rank}, which {ADAPTER_CONFIG} says; the two files do not belong "
+                        "together, or to another model"
+                    )
+
+
 def _stacked(
     files: SafetensorsFiles, config: VLMConfig, where: str
 ) -> tuple[dict[str, np.ndarray], set[str]]:
@@ -312,54 +372,42 @@ def _stacked(
                     f"{where}: {len(found)} of {len(keys)} layers have {path}'s {suffix}; layers "
                     "are stacked here and have an adapter all or none"
                 )
-            shapes = {files.tensors[key].shape for key in keys}
-            if len(shapes) > 1:
-                raise UserError(
-                    f"{where}: {path}'s {suffix} has shapes {sorted(shapes)}; layers are stacked "
-                    "here and need one rank"
-                )
             parts = [files.read(key).astype(np.float32).T for key in keys]
             arrays[f"{path}/lora/{ours}"] = np.stack(parts) if rule.stacked else parts[0]
             unused -= set(keys)
     return arrays, unused
 
 
-def _loc_rows(indices: Any, rows: np.ndarray, config: VLMConfig, where: str) -> np.ndarray:
+def _trained_ids(indices: Any, config: VLMConfig, where: str) -> list[int]:
     ids = next(iter(indices.values()), []) if isinstance(indices, Mapping) else indices
     ids = ids if isinstance(ids, list) else []
     start = config.loc_token_start
-    if sorted(ids) != list(range(start, start + NUM_LOC_TOKENS)):
+    whole = all(type(each) is int for each in ids)
+    if not whole or sorted(ids) != list(range(start, start + NUM_LOC_TOKENS)):
         raise UserError(
             f"{where}: trains {len(ids)} rows of the embedding; only exactly those of the "
             f"{NUM_LOC_TOKENS} <loc> tokens, ids from {start}, are supported"
         )
-    return rows.astype(np.float32)[np.argsort(ids)]
+    return ids
 
 
 def _lora_config(
-    stated: Mapping[str, Any], arrays: Mapping[str, np.ndarray], config: VLMConfig, where: str
+    stated: Mapping[str, Any],
+    patterns: _Patterns,
+    arrays: Mapping[str, np.ndarray],
+    config: VLMConfig,
+    where: str,
 ) -> LoRAConfig:
     paths = sorted(path.removesuffix("/lora/a") for path in arrays if path.endswith("/lora/a"))
     if not paths:
         raise UserError(f"{where}: no LoRA matrices for this model")
     rank, alpha = int(stated["r"]), float(stated["lora_alpha"])
-    rules = {rule.path: rule for rule in tensor_rules(config)}
-    prefixes = module_prefixes(config)
     ranks, alphas = {}, {}
     for path in paths:
         found = arrays[f"{path}/lora/a"].shape[-1]
-        module = with_prefix(rules[f"{path}/kernel"].names(config)[0], prefixes).removesuffix(
-            ".weight"
-        )
-        expected = _by_pattern(stated.get("rank_pattern"), module, rank)
-        if found != expected:
-            raise UserError(
-                f"{where}: {path} has rank {found}, and {ADAPTER_CONFIG} says {expected}; the two "
-                "files do not belong together"
-            )
         if found != rank:
             ranks[re.escape(path)] = found
-        own = _by_pattern(stated.get("alpha_pattern"), module, alpha)
+        own = _by_pattern(patterns, _module_names(path, config), alpha, where)
         if own != alpha:
             alphas[re.escape(path)] = float(own)
     return LoRAConfig(
@@ -374,13 +422,38 @@ def _lora_config(
     )
 
 
-def _by_pattern(pattern: Mapping[str, Any] | None, module: str, default: Any) -> Any:
-    """Looks a module up as PEFT does: the first key that matches from some dot to the end."""
-    for key, value in (pattern or {}).items():
-        try:
-            found = re.match(rf"(.*\.)?({key})$", module)
-        except re.error as error:
-            raise UserError(f"{ADAPTER_CONFIG}: pattern {key!r} cannot be used: {error}") from None
-        if found:
-            return value
-    return default
+def _patterns(stated: Mapping[str, Any], key: str, allowed: Rule, where: str) -> _Patterns:
+    """An object of modules and their values."""
+    found = stated.get(key) or {}
+    if not isinstance(found, Mapping) or len(found) > _MOST_PATTERNS:
+        raise UserError(
+            f"{where}: {key} is {shown_value(found)}, expected an object of at most "
+            f"{_MOST_PATTERNS:,} modules"
+        )
+    patterns = []
+    for module, value in found.items():
+        if len(module) > _LONGEST_PATTERN or not _SIMPLE_PATTERN.fullmatch(module):
+            raise UserError(
+                f"{where}: pattern {shown(module)} in {key} cannot be used; expected a module's "
+                r"name, with \. and \d+ at most"
+            )
+        if not allowed.allows(value):
+            raise UserError(
+                f"{where}: {key} of {shown(module)} is {shown_value(value)}, expected {allowed}"
+            )
+        patterns.append((re.compile(rf"(.*\.)?({module})$"), value))
+    return patterns
+
+
+def _by_pattern(patterns: _Patterns, modules: list[str], default: Any, where: str) -> Any:
+    """Looks a stack's modules up as PEFT does: the first that matches from some dot to the end."""
+    found = {
+        next((value for pattern, value in patterns if pattern.match(module)), default)
+        for module in modules
+    }
+    if len(found) > 1:
+        raise UserError(
+            f"{where}: {modules[0]} has other values of a pattern than the same map of other "
+            "layers; layers are stacked here and have one rank and alpha"
+        )
+    return found.pop()

@@ -22,13 +22,13 @@ from cxrjax.input_pipeline.chat import check_template, context_ids
 from cxrjax.input_pipeline.tokenizer import Tokenizer, check_vocabulary, load_tokenizer
 from cxrjax.models import partition
 from cxrjax.models.gguf import GGUFFile
+from cxrjax.models.hf_config import MOST_CONFIG_BYTES, complete_config, read_config
 from cxrjax.models.hf_export import hf_tensors, write_shards
 from cxrjax.models.hf_import import (
-    complete_config,
+    check_tensors,
     make_model,
     open_checkpoint,
     parameters_of_stream,
-    read_config,
     read_parameters,
 )
 from cxrjax.models.hf_layout import found_prefixes, published_prefixes, vlm_config
@@ -106,7 +106,7 @@ def import_hf(source: str | Path, out: str | Path, dtype: str | None = None) -> 
     """
     source, out = Path(source), Path(out)
     _refuse_existing(out)
-    stated = read_json_object(source / CONFIG_FILE)
+    stated = read_json_object(source / CONFIG_FILE, MOST_CONFIG_BYTES)
     config = read_config(source)
     tokenizer = load_tokenizer(source)
     sizes = _sizes(config, str(source / CONFIG_FILE), tokenizer)
@@ -129,6 +129,7 @@ def import_gguf(source: str | Path, out: str | Path, dtype: str | None = None) -
     config = complete_config(stated, str(source))
     tokenizer = file.tokenizer()
     sizes = _sizes(config, str(source), tokenizer)
+    check_tensors(file.shapes, sizes, str(source))
     arrays = parameters_of_stream(file.tensors(), sizes, dtype or "float32", str(source))
     out.mkdir(parents=True, exist_ok=True)
     tokenizer_file = out / tokenizer.file_name

@@ -24,7 +24,8 @@ from cxrjax.decoding.strategy import Strategy
 from cxrjax.distributed import meshes
 from cxrjax.input_pipeline.batch import Batch
 from cxrjax.models import LoRAConfig, apply_lora, partition
-from cxrjax.models.hf_import import make_model, open_checkpoint, read_config, read_parameters
+from cxrjax.models.hf_config import read_config
+from cxrjax.models.hf_import import make_model, open_checkpoint, read_parameters
 from cxrjax.models.hf_layout import vlm_config
 from cxrjax.models.presets import IMAGE
 from cxrjax.training.config import ExperimentConfig, OptimizerConfig, TrainingConfig

@@ -207,7 +207,7 @@ def test_another_architecture_is_refused(tmp_path):
 
 def test_a_part_of_a_split_file_is_refused(tmp_path):
     write(tmp_path / "a.gguf", {"split.count": 3, "split.no": 1}, tokenizer=False)
-    assert "part 2 of 3 of a split file" in refusal(tmp_path / "a.gguf")
+    assert "part 1 (from 0) of 3 of a split file" in refusal(tmp_path / "a.gguf")
 
 
 # Within the header, the metadata, the tokenizer, the list of tensors, and the tensors.
@@ -231,7 +231,7 @@ def test_a_text_that_is_none_is_refused(tmp_path):
 
 
 def test_what_is_no_gguf_file_is_refused(tmp_path):
-    assert "cannot read: No such file" in refusal(tmp_path / "none.gguf")
+    assert "cannot be read: No such file" in refusal(tmp_path / "none.gguf")
     (tmp_path / "a.gguf").write_bytes(b"PK\3\4")
     assert "starts with b'PK\\x03\\x04', expected b'GGUF'" in refusal(tmp_path / "a.gguf")
     (tmp_path / "a.gguf").write_bytes(b"")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 
 import jax
 import jax.numpy as jnp
@@ -11,10 +12,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from cxrjax.errors import UserError
 from cxrjax.models import PRESETS
+from cxrjax.models.hf_config import read_config
 from cxrjax.models.hf_import import (
     open_checkpoint,
     parameters_of_stream,
-    read_config,
     read_parameters,
 )
 from cxrjax.models.hf_layout import vlm_config
@@ -328,11 +329,8 @@ _SMALL = {
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"mm_tokens_per_image": 0}, "division"),
-        ({"mm_tokens_per_image": -4}, "nonnegative"),
         ({"mm_tokens_per_image": 9}, "8 x 8 patches, mm_tokens_per_image 9"),
         ({"mm_tokens_per_image": 8}, "8 x 8 patches, mm_tokens_per_image 8"),
-        ({"vision_config": {"image_size": 112, "patch_size": 0}}, "zero"),
         ({"vision_config": {"image_size": 112, "patch_size": 15}}, "images of 112, patches of 15"),
     ],
 )
@@ -354,3 +352,51 @@ def test_a_refusal_of_transformers_without_words_is_told_too(tmp_path, monkeypat
     (tmp_path / "config.json").write_text('{"model_type": "gemma3_text"}')
     with pytest.raises(UserError, match="transformers reads: NotImplementedError"):
         read_config(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("a" * 5000, "has 5,000 bytes"),
+        ("../x/model.safetensors", "it would lie in another folder"),
+        ("/dev/zero", "it would lie in another folder"),
+        ("", "the name is empty"),
+        ("a\0b", "holds a control character"),
+        (7, "the name is empty"),
+        ("pipe", "a device or pipe, expected a file"),
+        ("folder", "a folder, expected a file"),
+        ("zero", "a device or pipe, expected a file"),
+    ],
+)
+def test_shards_are_files_beside_the_index(tmp_path, write_hf, name, said):
+    write_hf(tmp_path, SIZES, shards=2)
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    index = tmp_path / "model.safetensors.index.json"
+    content = json.loads(index.read_text())
+    content["weight_map"]["more.weight"] = name
+    index.write_text(json.dumps(content))
+    with pytest.raises(UserError, match=said) as caught:
+        open_checkpoint(tmp_path)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize("weight_map", [None, [], {}, "x", {"a": ["b"]}])
+def test_an_index_without_a_map_of_names_is_refused(tmp_path, write_hf, weight_map):
+    write_hf(tmp_path, SIZES, shards=2)
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": weight_map}))
+    with pytest.raises(UserError, match=r"index\.json: (expected a JSON object|the name is empty)"):
+        open_checkpoint(tmp_path)
+
+
+def test_sizes_are_compared_with_the_weights_before_anything_is_made(tmp_path, write_hf):
+    write_hf(tmp_path, SIZES)
+    decoder = dataclasses.replace(SIZES.decoder, width=2**16, vocab_size=2**22, mlp_dim=2**20)
+    for sizes in (
+        dataclasses.replace(SIZES, decoder=decoder),
+        dataclasses.replace(SIZES, vision=dataclasses.replace(SIZES.vision, image_size=2**13)),
+    ):
+        with pytest.raises(UserError, match="has shape"):
+            read_parameters(open_checkpoint(tmp_path), sizes)

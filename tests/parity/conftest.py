@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from cxrjax.models import VLM
-from cxrjax.models.hf_import import make_model, open_checkpoint, read_config, read_parameters
+from cxrjax.models.hf_config import read_config
+from cxrjax.models.hf_import import make_model, open_checkpoint, read_parameters
 from cxrjax.models.hf_layout import vlm_config
 from cxrjax.models.presets import IMAGE
 

@@ -1,0 +1,213 @@
+"""Hugging Face's configurations: a closed world, completed by transformers' defaults.
+
+A key that is not listed here is refused, as is a value that our models cannot honour: what we read
+means to us what it means to transformers 5. Sizes have bounds, since the library makes lists as
+long as a file says.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from cxrjax.border.closed_world import NO_MATTER, Rule, check_settings
+from cxrjax.border.foreign_files import MIB
+from cxrjax.errors import ForeignError, UserError
+from cxrjax.files import read_json_object
+from cxrjax.models.hf_layout import check_architecture
+
+CONFIG_FILE = "config.json"
+# The picture's way into the model: a file of its own, or since transformers 5 a part of another.
+_PREPROCESSOR, _PROCESSOR = "preprocessor_config.json", "processor_config.json"
+MOST_CONFIG_BYTES = MIB  # they have some kB
+MOST_LAYERS = 1_000
+
+# What transformers writes into any configuration, of every version since 4.40: what generation
+# does, how training began, notes.
+_NOTES = dict.fromkeys(
+    (
+        *("_name_or_path", "architectures", "transformers_version", "dtype", "torch_dtype"),
+        *("_attn_implementation", "_attn_implementation_autoset", "_commit_hash", "use_cache"),
+        *("cache_implementation", "initializer_range", "max_position_embeddings"),
+        *("num_image_tokens", "chunk_size_feed_forward", "vision_use_head"),
+        *("output_attentions", "output_hidden_states", "output_scores", "return_dict"),
+        *("return_dict_in_generate", "torchscript", "tf_legacy_loss", "use_bfloat16"),
+        *("pad_token_id", "eos_token_id", "bos_token_id", "sep_token_id", "decoder_start_token_id"),
+        *("id2label", "label2id", "problem_type", "finetuning_task", "task_specific_params"),
+        *("tokenizer_class", "prefix", "bad_words_ids", "begin_suppress_tokens", "suppress_tokens"),
+        *("forced_bos_token_id", "forced_eos_token_id", "remove_invalid_values", "do_sample"),
+        *("early_stopping", "num_beams", "num_beam_groups", "num_return_sequences"),
+        *("diversity_penalty", "length_penalty", "repetition_penalty", "temperature", "top_k"),
+        *("top_p", "typical_p", "min_length", "max_length", "no_repeat_ngram_size"),
+        *("encoder_no_repeat_ngram_size", "exponential_decay_length_penalty"),
+        *("unsloth_fixed", "unsloth_version"),
+    ),
+    NO_MATTER,
+)
+_COMMON = {
+    **_NOTES,
+    "attention_dropout": Rule((0, None)),
+    "is_encoder_decoder": Rule((False, None)),
+    "is_decoder": Rule((False, None)),
+    "add_cross_attention": Rule((False, None)),
+    "cross_attention_hidden_size": Rule((None,)),
+    "tie_encoder_decoder": Rule((False, None)),
+    "pruned_heads": Rule(({}, None)),
+    # An output layer in the weights is compared with the embedding, whatever stands here.
+    "tie_word_embeddings": Rule((True, False)),
+}
+_ACTIVATION = Rule(("gelu_pytorch_tanh", None))
+_THETA = Rule(most=1e12)
+_ROPE = {
+    "rope_type": Rule(("default", "linear")),
+    "type": Rule(("default", "linear")),
+    "rope_theta": _THETA,
+    "factor": Rule(most=1e6),
+}
+_EITHER_ROPE = Rule((None,), keys=_ROPE)
+_TEXT = {
+    **_COMMON,
+    "model_type": Rule(("gemma", "gemma2", "gemma3_text")),
+    "vocab_size": Rule(most=2**22),
+    "hidden_size": Rule(most=2**16),
+    "intermediate_size": Rule(most=2**20),
+    "num_hidden_layers": Rule(most=MOST_LAYERS),
+    "num_attention_heads": Rule(most=2**10),
+    "num_key_value_heads": Rule(most=2**10),
+    "head_dim": Rule(most=2**12),
+    "hidden_act": _ACTIVATION,
+    "hidden_activation": _ACTIVATION,
+    "rms_norm_eps": Rule((1e-6,)),
+    "attention_bias": Rule((False, None)),
+    "use_bidirectional_attention": Rule((False, True, None)),  # `hf_layout` knows which
+    "query_pre_attn_scalar": Rule(most=1e6),
+    "attn_logit_softcapping": Rule((None,), most=1e6),
+    "final_logit_softcapping": Rule((None,), most=1e6),
+    "sliding_window": Rule(most=2**40),
+    "sliding_window_pattern": Rule(most=MOST_LAYERS),
+    "_sliding_window_pattern": NO_MATTER,  # a note of transformers' beside `layer_types`
+    "layer_types": Rule((None,), items=("full_attention", "sliding_attention")),
+    "rope_theta": _THETA,
+    "rope_local_base_freq": _THETA,
+    "rope_scaling": _EITHER_ROPE,
+    "rope_parameters": Rule(
+        (None,),
+        keys={**_ROPE, "full_attention": _EITHER_ROPE, "sliding_attention": _EITHER_ROPE},
+    ),
+}
+_VISION = {
+    **_COMMON,
+    "model_type": Rule(("siglip_vision_model",)),
+    "hidden_size": Rule(most=2**16),
+    "intermediate_size": Rule(most=2**20),
+    "num_hidden_layers": Rule(most=MOST_LAYERS),
+    "num_attention_heads": Rule(most=2**10),
+    "num_channels": Rule((3,)),
+    "image_size": Rule(most=2**13),
+    "patch_size": Rule(most=2**10),
+    "hidden_act": _ACTIVATION,
+    "layer_norm_eps": Rule((1e-6,)),
+    # The weights have the width that counts.
+    "projection_dim": NO_MATTER,
+    "vocab_size": NO_MATTER,
+    "projector_hidden_act": NO_MATTER,  # published, and read by no version
+}
+_PARTS = {
+    **_COMMON,
+    "text_config": Rule((None,), keys=_TEXT),
+    "vision_config": Rule((None,), keys=_VISION),
+    # Where the picture stands is in `VLMConfig.context`.
+    **dict.fromkeys(("image_token_index", "image_token_id", "ignore_index"), NO_MATTER),
+}
+_BY_KIND = {
+    "paligemma": {
+        **_PARTS,
+        **dict.fromkeys(("projection_dim", "hidden_size", "vocab_size", "_vocab_size"), NO_MATTER),
+    },
+    "gemma3": {
+        **_PARTS,
+        "mm_tokens_per_image": Rule(most=2**20),
+        **dict.fromkeys(
+            ("boi_token_index", "eoi_token_index", "boi_token_id", "eoi_token_id"), NO_MATTER
+        ),
+    },
+    "gemma3_text": _TEXT,
+}
+
+_HALF = Rule(([0.5, 0.5, 0.5], None))
+_PICTURE = {
+    "image_mean": _HALF,
+    "image_std": _HALF,
+    "rescale_factor": Rule((1 / 255, None)),
+    "do_normalize": Rule((True, None)),
+    "do_rescale": Rule((True, None)),
+    "do_resize": Rule((True, None)),
+    "do_center_crop": Rule((False, None)),
+    "do_pad": Rule((False, None)),
+    "do_pan_and_scan": Rule((False, None)),
+    "do_flip_channel_order": Rule((False, None)),
+    **dict.fromkeys(
+        (
+            # Ours are resized by `cxrjax.images`, grey ones made three colours.
+            *("resample", "size", "do_convert_rgb", "crop_size", "pad_size", "default_to_square"),
+            *("image_processor_type", "feature_extractor_type", "processor_class"),
+            *("image_seq_length", "image_seq_len", "data_format", "input_data_format"),
+            *("disable_grouping", "device", "return_tensors", "backend"),
+            *("pan_and_scan_min_crop_size", "pan_and_scan_max_num_crops"),
+            *("pan_and_scan_min_ratio_to_activate", "_valid_processor_keys", "_name_or_path"),
+        ),
+        NO_MATTER,
+    ),
+}
+_AROUND_PICTURE = {
+    "image_processor": Rule((None,), keys=_PICTURE),
+    **dict.fromkeys(("processor_class", "image_seq_length"), NO_MATTER),
+}
+
+
+def read_config(directory: str | Path) -> dict[str, Any]:
+    """`config.json` with transformers' defaults filled in (published ones leave most out).
+
+    Raises:
+        UserError: it is not there, is damaged, of an architecture that we do not have, or has a
+            key or a value that we do not have; so has the preprocessor's file beside it.
+    """
+    directory = Path(directory)
+    for name, rules in ((_PREPROCESSOR, _PICTURE), (_PROCESSOR, _AROUND_PICTURE)):
+        path = directory / name
+        if path.is_file():
+            checked(read_json_object(path, MOST_CONFIG_BYTES), rules, str(path))
+    path = directory / CONFIG_FILE
+    return complete_config(read_json_object(path, MOST_CONFIG_BYTES), str(path))
+
+
+def complete_config(config: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """What of a configuration counts, with transformers' defaults filled in.
+
+    Raises:
+        UserError: an architecture, a key or a value that we do not have.
+    """
+    kind = config.get("model_type")
+    check_architecture(kind, where)
+    stated = {key: value for key, value in config.items() if key != "model_type"}
+    values = checked(stated, _BY_KIND[str(kind)], where)
+    # Here, since it takes seconds.
+    from transformers import AutoConfig
+
+    try:
+        return AutoConfig.for_model(str(kind), **values).to_dict()
+    # Each check of the library's raises something of its own.
+    except Exception as error:
+        line = (str(error).strip() or type(error).__name__).splitlines()[-1]
+        raise UserError(f"{where}: not a configuration that transformers reads: {line}") from None
+
+
+def checked(found: Mapping[str, Any], rules: Mapping[str, Rule], where: str) -> dict[str, Any]:
+    """`check_settings`, with the file in its message.
+
+    Raises:
+        UserError: a key or a value that we do not have.
+    """
+    try:
+        return check_settings(found, rules)
+    except ForeignError as error:
+        raise UserError(f"{where}: {error}") from None
