@@ -66,7 +66,6 @@ _ROPE = {
 _EITHER_ROPE = Rule((None,), keys=_ROPE)
 _TEXT = {
     **_COMMON,
-    "model_type": Rule(("gemma", "gemma2", "gemma3_text")),
     "vocab_size": Rule(most=2**22),
     "hidden_size": Rule(most=2**16),
     "intermediate_size": Rule(most=2**20),
@@ -111,20 +110,26 @@ _VISION = {
     "vocab_size": NO_MATTER,
     "projector_hidden_act": NO_MATTER,  # published, and read by no version
 }
-_PARTS = {
-    **_COMMON,
-    "text_config": Rule((None,), keys=_TEXT),
-    "vision_config": Rule((None,), keys=_VISION),
-    # Where the picture stands is in `VLMConfig.context`.
-    **dict.fromkeys(("image_token_index", "image_token_id", "ignore_index"), NO_MATTER),
-}
+
+
+def _parts(*kinds: str) -> dict[str, Rule]:
+    """The rules of a model with a tower and a decoder of one of the kinds."""
+    return {
+        **_COMMON,
+        "text_config": Rule((None,), keys={**_TEXT, "model_type": Rule(kinds)}),
+        "vision_config": Rule((None,), keys=_VISION),
+        # Where the picture stands is in `VLMConfig.context`.
+        **dict.fromkeys(("image_token_index", "image_token_id", "ignore_index"), NO_MATTER),
+    }
+
+
 _BY_KIND = {
     "paligemma": {
-        **_PARTS,
+        **_parts("gemma", "gemma2"),
         **dict.fromkeys(("projection_dim", "hidden_size", "vocab_size", "_vocab_size"), NO_MATTER),
     },
     "gemma3": {
-        **_PARTS,
+        **_parts("gemma3_text"),
         "mm_tokens_per_image": Rule(most=2**20),
         **dict.fromkeys(
             ("boi_token_index", "eoi_token_index", "boi_token_id", "eoi_token_id"), NO_MATTER

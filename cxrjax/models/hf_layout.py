@@ -242,7 +242,7 @@ def _vlm_config(
 ) -> VLMConfig:
     kind = config["model_type"]
     if kind == "gemma3_text":
-        return VLMConfig(None, _decoder(config, where, (kind,)), loc_token_start, context=())
+        return VLMConfig(None, _decoder(config, where), loc_token_start, context=())
     vision, text = config["vision_config"], config["text_config"]
     side, rest = divmod(vision["image_size"], vision["patch_size"])
     if rest:
@@ -267,7 +267,7 @@ def _vlm_config(
     )
     return VLMConfig(
         tower,
-        _decoder(text, where, ("gemma3_text",) if kind == "gemma3" else ("gemma", "gemma2")),
+        _decoder(text, where),
         loc_token_start,
         context=context,
         projector="normed" if kind == "gemma3" else "linear",
@@ -283,13 +283,9 @@ def check_architecture(model_type: Any, where: str) -> None:
         )
 
 
-def _decoder(text: Mapping[str, Any], where: str, kinds: tuple[str, ...]) -> DecoderConfig:
-    """The decoder's sizes from a text configuration of one of the kinds."""
+def _decoder(text: Mapping[str, Any], where: str) -> DecoderConfig:
+    """The decoder's sizes from a text configuration."""
     kind = text["model_type"]
-    if kind not in kinds:
-        raise UserError(
-            f"{where}: text_config.model_type is {kind!r}, expected {' or '.join(kinds)}"
-        )
     # PaliGemma sees its prompt in both directions, Gemma 3 has no token look ahead.
     bidirectional = bool(text.get("use_bidirectional_attention"))
     _expect(where, "use_bidirectional_attention", bidirectional, kind != "gemma3_text")

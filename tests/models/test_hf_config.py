@@ -64,8 +64,11 @@ def test_whatever_transformers_writes_of_its_own_is_known(kind):
         ),
         (_whole("paligemma", vision={"num_channels": 1}), "vision_config.num_channels is 1"),
         (_whole("paligemma", vision={"layer_norm_eps": 1e-5}), "layer_norm_eps is 1e-05"),
-        (_whole("paligemma", {"model_type": "gemma3_text"}), "expected gemma or gemma2"),
-        (_whole("gemma3", {"model_type": "gemma2"}), "'gemma2', expected gemma3_text"),
+        (_whole("paligemma", {"model_type": "gemma3_text"}), "expected 'gemma' or 'gemma2'"),
+        (
+            _whole("gemma3", {"model_type": "gemma2"}),
+            "text_config.model_type is 'gemma2', expected 'gemma3_text'",
+        ),
         ({**_TINY, "layer_types": ["chunked_attention"] * 2}, "layer_types is"),
         ({**_TINY, "layer_types": ["full_attention"]}, "layer_types"),
         (
