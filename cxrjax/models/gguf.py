@@ -228,7 +228,7 @@ class GGUFFile:
 
     def _number(self, key: str) -> float:
         value = self._metadata.get(f"{ARCHITECTURE}.{key}")
-        if type(value) not in (int, float):
+        if not isinstance(value, int | float) or isinstance(value, bool):
             raise UserError(
                 f"{self.path}: {ARCHITECTURE}.{key} is {shown_value(value)}, expected a number; "
                 "convert the model again with a current llama.cpp"

@@ -225,7 +225,7 @@ def vlm_config(
     check_architecture(config.get("model_type"), where)
     try:
         return _vlm_config(config, where, loc_token_start, context)
-    except (ArithmeticError, TypeError, ValueError) as error:
+    except (ArithmeticError, KeyError, TypeError, ValueError) as error:
         raise UserError(
             f"{where}: its sizes make no model ({error}); use the config.json that belongs to the "
             "weights"
@@ -329,7 +329,7 @@ def _decoder(text: Mapping[str, Any], where: str) -> DecoderConfig:
     return dataclasses.replace(
         sizes,
         rope_base=float(far["rope_theta"]),
-        rope_scale=float(far.get("factor", 1.0)),
+        rope_scale=float(far["factor"]) if far["rope_type"] == "linear" else 1.0,
         local_rope_base=float(near["rope_theta"]),
         qk_norm=True,
         prefix_attention="causal",

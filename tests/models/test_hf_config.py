@@ -48,6 +48,7 @@ def test_whatever_transformers_writes_of_its_own_is_known(kind):
         (_whole("gemma3", vision={"pooling": 1}), "the key 'vision_config.pooling' is not known"),
         ({**_TINY, "rope_scaling": {"rope_type": "linear", "beta": 1}}, "'rope_scaling.beta' is"),
         ({**_TINY, "rope_scaling": {"rope_type": "yarn"}}, "rope_scaling.rope_type is 'yarn'"),
+        ({**_TINY, "rope_scaling": {"rope_type": "linear"}}, "factor"),
         ({**_TINY, "hidden_activation": "relu"}, "hidden_activation is 'relu', expected 'gelu_py"),
         ({**_TINY, "rms_norm_eps": 1e-5}, "rms_norm_eps is 1e-05, expected 1e-06"),
         ({**_TINY, "attention_bias": True}, "attention_bias is True, expected False"),
@@ -155,3 +156,12 @@ def test_pictures_must_be_prepared_as_ours(tmp_path, name, content, said):
     with pytest.raises(UserError) as caught:
         read_config(tmp_path)
     assert said in str(caught.value) and str(caught.value).startswith(f"{tmp_path / name}: ")
+
+
+def test_a_factor_counts_with_the_type_that_has_one():
+    rope = {"rope_type": "default", "factor": 8.0}
+    found = vlm_config(complete_config({**_TINY, "rope_scaling": rope}, "c"), "c", 4)
+    assert found.decoder.rope_scale == 1
+    rope["rope_type"] = "linear"
+    found = vlm_config(complete_config({**_TINY, "rope_scaling": rope}, "c"), "c", 4)
+    assert found.decoder.rope_scale == 8
