@@ -60,7 +60,6 @@ setup(
         "ensemble-boxes>=1.0.9,<2",
         "flax>=0.12.8,<0.13",
         "grain>=0.2.18,<0.3",
-        "ijson>=3.3,<4",
         # TensorFlow Datasets needs it and does not bring it.
         "importlib-resources>=6,<8",
         "imagehash>=4.3,<5",

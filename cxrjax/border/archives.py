@@ -23,7 +23,7 @@ from cxrjax.border.names import path_inside
 from cxrjax.errors import ForeignError
 
 MOST_RATIO = 200
-FREE = 16 * MIB  # of which the ratio is not asked
+FREE = 4 * MIB  # of which the ratio is not asked
 # Chest ImaGenome's archive has 243,000 members in a directory of 36 MB; all are held in memory.
 MOST_MEMBERS = 500_000
 MOST_DIRECTORY = 128 * MIB

@@ -27,6 +27,7 @@ _LONGEST_TABLE = 64 * MIB  # of a table in a wheel, packed
 # A row of reports has some 10 kB; the csv module takes 128 kB a cell.
 _LONGEST_LINE = MIB
 _MOST_LINES = 100  # of a row; text in quotes may have several
+_MOST_BLANK = 100_000  # lines
 _MOST_COLUMNS = 4_096
 _SHOWN = 50  # columns in a message
 
@@ -69,7 +70,11 @@ def read_table(
             header = [(spellings or {}).get(name, name) for name in next(reader, [])]
             _check_header(path, header, required)
             lines.begin_row()
+            blank = 0
             for values in reader:
+                blank += not values
+                if blank > _MOST_BLANK:
+                    raise ForeignError(f"more than {_MOST_BLANK:,} blank lines; fetch it again")
                 if values:
                     fault = _fault(header, values)
                     where = f"{path.name}:{lines.number}"
@@ -80,7 +85,7 @@ def read_table(
                     yield TableRow(printable, where, fault)
                 lines.begin_row()
         except csv.Error as error:
-            raise ForeignError(f"line {lines.first}: {error}; is a quote not closed?") from None
+            raise UserError(f"{path}:{lines.first}: {error}; is a quote not closed?") from None
 
 
 def _open(path: Path, wheel_member: str | None) -> io.BufferedReader:

@@ -9,13 +9,15 @@ from typing import Any, Generic, TypeVar
 from cxrjax.border.foreign_files import decode_text
 from cxrjax.border.json_text import parse_json
 from cxrjax.border.names import file_name, path_inside
-from cxrjax.errors import ForeignError
+from cxrjax.errors import ForeignError, UserError
 from cxrjax.files import read_packaged
 
 PixelBox = tuple[float, float, float, float]
 
 # No image has as many pixels on a side.
 _LARGEST = 1e9
+# More than any source has, and as many as memory holds with ease.
+_MOST_ENTRIES = 1_000_000
 # Characters of a box in a message: a whole number may have thousands of digits.
 _MAX_SHOWN = 200
 
@@ -60,8 +62,10 @@ def usable_name(name: Any) -> str:
         raise Unusable("invalid_record", f"an id that is no name: {error}") from None
 
 
-def usable_path(path: str) -> str:
+def usable_path(path: Any) -> str:
     """The path, where it leads to somewhere in its folder; raises `Unusable`: `invalid_record`."""
+    if not isinstance(path, str):
+        raise Unusable("invalid_record", "the image's path is no text")
     try:
         path_inside(Path(), path)
     except ForeignError as error:
@@ -69,7 +73,7 @@ def usable_path(path: str) -> str:
     return path
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class SetAside:
     """One thing set aside: why, which (an image or question id), where it was read, what was
     found."""
@@ -101,9 +105,17 @@ class QualityLog:
             item: the image or question id.
             where: file and line.
             found: what was there, and what was expected.
+
+        Raises:
+            UserError: a million things were set aside before.
         """
         if reason not in REASONS:
             raise KeyError(f"{reason!r} is not a reason that quality.json explains")
+        if len(self.entries) >= _MOST_ENTRIES:
+            raise UserError(
+                f"{where}: more than {_MOST_ENTRIES:,} things cannot be used, this one: {reason}: "
+                f"{found[:_MAX_SHOWN]}; is the source the right one?"
+            )
         self.entries.append(SetAside(reason, item, where, found))
 
     def extend(self, content: Mapping[str, Any]) -> None:

@@ -9,7 +9,6 @@ import contextlib
 import csv
 import gzip
 import io
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from cxrjax.papers.cxr_qba.construct.ratings import (
     rating,
 )
 from cxrjax.papers.cxr_qba.native import StudyQuestions, StudySceneGraph
+from cxrjax.records_io.csv_table import read_table as read_csv_table
 
 _STUDY = ("patient_id", "study_id")
 _QUESTION = (*_STUDY, "question_id")
@@ -190,11 +190,13 @@ def read_table(path: Path, columns: Sequence[str] | None = None) -> Iterator[dic
     try:
         rows = _read_parquet(path, columns) if path.suffix == ".parquet" else _read_csv(path)
         for row in rows:
+            for name, value in row.items():
+                _check_plain(name, value)
             yield {name: row[name] for name in columns} if columns else row
     except KeyError as error:
         raise UserError(f"{path}: has no column {error.args[0]!r}") from None
-    # ValueError: a cell that is no number, or text that is not UTF-8.
-    except (OSError, EOFError, zlib.error, csv.Error, ValueError, pa.ArrowException) as error:
+    # ValueError: a cell that is no number, or text that is not UTF-8; OverflowError: infinity.
+    except (OSError, ValueError, OverflowError, pa.ArrowException) as error:
         raise UserError(f"{path}: cannot read the table: {error}") from None
 
 
@@ -209,17 +211,25 @@ def _read_parquet(path: Path, columns: Sequence[str] | None) -> Iterator[dict[st
 
 
 def _read_csv(path: Path) -> Iterator[dict[str, Any]]:
-    with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            yield {name: _value(name, text) for name, text in row.items()}
+    for row in read_csv_table(path, ()):
+        if row.fault:
+            raise ValueError(f"{row.where}: {row.fault.found}")
+        yield {name: _value(name, text) for name, text in row.cells.items()}
 
 
-def _value(column: str, text: str | None) -> Any:
+def _value(column: str, text: str) -> Any:
     if not text:
         return None
     if column in _WHOLE:
         return int(float(text))
     return text in ("True", "true", "1") if column in _FLAGS else text
+
+
+def _check_plain(column: str, value: Any) -> None:
+    """Refuses what no table of the release has in a column."""
+    expected = (int, float) if column in _WHOLE else (str, int, float)
+    if value is not None and not isinstance(value, expected):
+        raise ValueError(f"column {column} holds {type(value).__name__}; expected {expected}")
 
 
 def quality_mappings() -> Iterator[tuple[str, str, str]]:

@@ -13,7 +13,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from cxrjax.errors import UserError
+from cxrjax.border.names import file_name
+from cxrjax.errors import ForeignError, UserError
 from cxrjax.files import read_json_object
 from cxrjax.papers.cxr_qba.construct.extraction import StudyImage
 from cxrjax.papers.cxr_qba.construct.sources import mimic_image
@@ -159,7 +160,16 @@ def _patient_splits(places: list[Path]) -> dict[str, str]:
 
 
 def _split(row: Mapping[str, Any]) -> str:
-    return _SPLIT_NAMES.get(row["split"], row["split"])
+    split = _name(row["split"], "split")
+    return _SPLIT_NAMES.get(split, split)
+
+
+def _name(value: Any, column: str) -> str:
+    """A cell that becomes a name of files."""
+    try:
+        return file_name(str(value))
+    except ForeignError as error:
+        raise UserError(f"a table of the release: {column}: {error}; fetch it again") from None
 
 
 def _key(row: Mapping[str, Any]) -> Key:
@@ -173,4 +183,4 @@ def _size(row: Mapping[str, Any]) -> tuple[int, int] | None:
 
 
 def _path(key: Key, image_id: str) -> str:
-    return f"files/{study_path(*key)}/{image_id}.jpg"
+    return f"files/{study_path(*key)}/{_name(image_id, 'image_id')}.jpg"

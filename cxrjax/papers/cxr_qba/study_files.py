@@ -14,7 +14,9 @@ what becomes of it becomes of it everywhere.
 import collections
 import contextlib
 import dataclasses
+import itertools
 import json
+import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,6 +39,7 @@ from cxrjax.records_io.quality import (
     Unusable,
     fit_boxes,
     usable_json,
+    usable_name,
 )
 
 # Image and box.
@@ -105,7 +108,9 @@ def _owners(
 
 
 def _key(image_id: str, box: Sequence[float]) -> _Key:
-    return image_id, (box[0], box[1], box[2], box[3])
+    # One NaN for all: it equals itself alone.
+    x_min, y_min, x_max, y_max = (value if value == value else math.nan for value in box)
+    return image_id, (x_min, y_min, x_max, y_max)
 
 
 def _replace(image_id: str, place: NativeLocalization, fitted: FittedBoxes[_Key]) -> None:
@@ -215,8 +220,14 @@ class StudyFiles:
             parsed = parse(member.read(), kind)
             if isinstance(parsed, StudySceneGraph):
                 check_graph(parsed, key)
+                places = _owners(parsed, None)
+                rated = [parsed.study_img_localization_quality]
             elif isinstance(parsed, StudyQuestions):
                 check_questions(parsed, key)
+                places = _owners(None, parsed)
+                rated = [one.question_img_localization_quality for one in parsed.questions]
+            for image_id in {*itertools.chain(*rated), *(image_id for _, image_id, _ in places)}:
+                usable_name(image_id)
         except Unusable as fault:
             self._quality.set_aside(fault.reason, "/".join(key), member.name, fault.found)
             return None

@@ -19,7 +19,6 @@ again, up to the order of keys. `ori_report` is a credentialed text: it is dropp
 
 import collections
 import dataclasses
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -27,9 +26,10 @@ from typing import Any, Literal
 
 import numpy as np
 
+from cxrjax.border.json_text import parse_json
 from cxrjax.codecs import CODECS
 from cxrjax.codecs.prose import SIDE
-from cxrjax.errors import UserError
+from cxrjax.errors import ForeignError, UserError
 from cxrjax.papers.gemex.dialogue import (
     LETTERS,
     QUESTION_TYPES,
@@ -40,7 +40,7 @@ from cxrjax.papers.gemex.dialogue import (
 )
 from cxrjax.papers.sources.regions import load_regions
 from cxrjax.records import Answer, Provenance, QARecord
-from cxrjax.records_io.quality import Unusable
+from cxrjax.records_io.quality import Unusable, usable_name, usable_path
 
 BoxFormat = Literal["xyxy", "xywh"]
 
@@ -317,9 +317,8 @@ def _record(
     question: str,
     choices: list[str] | None,
 ) -> QARecord:
-    if not isinstance(image, str) or not image:
-        raise Unusable("invalid_record", "the image's path is no text")
-    parts = Path(image).parts
+    parts = Path(usable_path(image)).parts
+    usable_name(Path(image).stem)
     own = row.get("q_id", row.get("row_id", Path(image).stem))
     return QARecord(
         dataset="gemex",
@@ -359,8 +358,8 @@ def _listed(text: str) -> list[Any]:
     """
     _, tag, tail = text.rpartition("<location>")
     try:
-        listed = json.loads(tail) if tag else []
-    except (ValueError, RecursionError):
+        listed = parse_json(tail) if tag else []
+    except ForeignError:
         listed = None
     if not isinstance(listed, list):
         raise Unusable("box_text", f"{tail.strip()[:40]!r} behind <location>; expected [[...]]")

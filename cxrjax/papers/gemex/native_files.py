@@ -1,6 +1,7 @@
 """Reads and writes GEMeX's released files; finds, checks and ties the images that they name."""
 
 import collections
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -9,9 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import ijson
-
+from cxrjax.border.foreign_files import MIB, read_lines
+from cxrjax.border.json_stream import read_items
 from cxrjax.errors import UserError
+from cxrjax.files import reading
 from cxrjax.papers.gemex.dialogue import QUESTION_TYPES
 from cxrjax.papers.gemex.native import (
     REPORT_FIELD,
@@ -26,7 +28,7 @@ from cxrjax.papers.gemex.native import (
 from cxrjax.papers.sources.report import ImageReport
 from cxrjax.records import Provenance, QARecord
 from cxrjax.records_io.image_check import ImageCheck, check_images
-from cxrjax.records_io.quality import QualityLog, Unusable
+from cxrjax.records_io.quality import QualityLog, Unusable, usable_json, usable_path
 
 Checks = Mapping[str, tuple[Path, ImageCheck]]
 
@@ -175,12 +177,12 @@ def box_format(path: Path, coord_format: str = "auto") -> BoxFormat:
 
 def image_paths(path: Path) -> set[str]:
     """The images that a file's rows name."""
-    named = (
-        row.get("image", row.get("image_path"))
-        for _, row in _rows(path, QualityLog())
-        if isinstance(row, dict)
-    )
-    return {name for name in named if isinstance(name, str)}
+    named: set[str] = set()
+    for _, row in _rows(path, QualityLog()):
+        if isinstance(row, dict):
+            with contextlib.suppress(Unusable):  # set aside where it is read
+                named.add(usable_path(row.get("image", row.get("image_path"))))
+    return named
 
 
 def reports(path: Path) -> dict[str, str]:
@@ -235,27 +237,16 @@ def _file_type(path: Path) -> str | None:
 
 def _rows(path: Path, quality: QualityLog) -> Iterator[tuple[str, Any]]:
     """(file and line, row) of a file, one at a time; lines that are no JSON are set aside."""
-    try:
-        with open(path, "rb") as file:
-            if path.suffix == ".json":
-                for number, row in enumerate(ijson.items(file, "item", use_float=True)):
-                    yield f"{path.name}[{number}]", row
-                return
-            for number, line in enumerate(file, start=1):
-                if not line.strip():
-                    continue
-                where = f"{path.name}:{number}"
-                try:
-                    row = json.loads(line.decode("utf-8"))
-                except UnicodeDecodeError:
-                    quality.set_aside("bad_encoding", "", where, "a line that is not UTF-8")
-                except (ValueError, RecursionError) as error:
-                    quality.set_aside("invalid_record", "", where, f"not JSON: {error}")
-                else:
-                    yield where, row
-    except OSError as error:
-        raise UserError(f"{path}: cannot read: {error.strerror}") from None
-    except ijson.JSONError as error:
-        # The other lines quote the file; where it is not UTF-8, all is a repr of bytes.
-        said = str(error).replace("\\n", "\n").splitlines()[0].removeprefix("b'")
-        raise UserError(f"{path}: not a whole JSON array of rows ({said}); fetch it") from None
+    with reading(path):
+        if path.suffix == ".json":
+            for number, row in enumerate(read_items(path)):
+                yield f"{path.name}[{number}]", row
+            return
+        for number, line in read_lines(path, MIB):
+            where = f"{path.name}:{number}"
+            try:
+                row = usable_json(line)
+            except Unusable as fault:
+                quality.set_aside(fault.reason, "", where, fault.found)
+            else:
+                yield where, row

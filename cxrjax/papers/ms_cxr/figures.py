@@ -22,8 +22,10 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
+from cxrjax.border.arrays import read_array
+from cxrjax.border.names import path_inside, shown
 from cxrjax.codecs import Codec
-from cxrjax.errors import UserError
+from cxrjax.errors import ForeignError, UserError
 from cxrjax.metrics.bootstrap import Estimate, Figure, Formula, Sums
 from cxrjax.metrics.classification import ratio
 from cxrjax.metrics.localization import contrast_to_noise, region_areas, region_iou, region_mask
@@ -45,6 +47,7 @@ from cxrjax.scoring.scores import PAPER, STRICT, Counted, ScoreOptions
 from cxrjax.scoring.tables import load_layout
 
 GT_MODE = "exact"
+_MOST_CELLS = 2**24  # of a heat map: 4,096 a side
 # Metric -> its column, and under each protocol the column of what it is the mean over.
 _METRICS = {
     "miou": ("iou", {PAPER: "answered", STRICT: "asked"}),
@@ -157,13 +160,12 @@ def _load_map(folder: Path, prediction: Prediction) -> Float[np.ndarray, "h w"]:
         raise UserError(f"{where}: heat_map is {name!r}; expected the path of a .npy file")
     expected = "expected [h, w] real numbers by numpy.save, at a path relative to the predictions"
     try:
-        heat = np.load(folder / name, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        reason = getattr(error, "strerror", None) or "no .npy file of numbers"
-        raise UserError(f"{where}: heat map {folder / name}: {reason}; {expected}") from None
-    if getattr(heat, "ndim", 0) != 2 or heat.dtype.kind not in "fiu":
-        found = getattr(heat, "shape", "a .npz")
-        raise UserError(f"{where}: heat map {folder / name}: {found}; {expected}")
+        heat = read_array(path_inside(folder, name), _MOST_CELLS)
+    except (OSError, ForeignError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"{where}: heat map {shown(name)}: {reason}; {expected}") from None
+    if heat.ndim != 2:
+        raise UserError(f"{where}: heat map {shown(name)}: {heat.shape}; {expected}")
     return heat.astype(np.float64)
 
 

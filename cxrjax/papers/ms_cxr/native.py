@@ -19,7 +19,7 @@ from typing import Any
 from cxrjax.errors import UserError
 from cxrjax.papers.sources.ms_cxr import Mark, read_marks, to_number
 from cxrjax.records import Answer, Provenance, QARecord
-from cxrjax.records_io.quality import QualityLog, Unusable, check_box
+from cxrjax.records_io.quality import QualityLog, Unusable, check_box, usable_name, usable_path
 
 FINDINGS: tuple[str, ...] = (
     "Atelectasis",
@@ -93,8 +93,11 @@ def _check(mark: Mark, sizes: dict[str, tuple[int, int]]) -> None:
         raise Unusable("unknown_class", f"category is {mark.category!r}; {expected}")
     if not mark.image_id or not str(mark.fields.get("label_text") or "").strip():
         raise Unusable("malformed_row", "dicom_id or label_text is empty; expected a text")
+    usable_name(mark.image_id)
+    if path := mark.fields.get("path"):
+        usable_path(path)
     split = mark.fields.get("split") or ""
-    if split and split not in SPLITS:
+    if not isinstance(split, str) or (split and split not in SPLITS):
         expected = f"expected one of {', '.join(SPLITS)}, or nothing"
         raise Unusable("malformed_row", f"split is {split!r}; {expected}")
     written = [mark.fields.get(name) for name in ("image_height", "image_width")]

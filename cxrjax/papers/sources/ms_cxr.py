@@ -4,16 +4,18 @@ The columns category_name, label_text, path, x, y, w, h, image_width, image_heig
 since 1.1.0, split; in the JSON the same stands in annotations, images and categories.
 """
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from cxrjax.border.foreign_files import MIB, read_bytes
+from cxrjax.border.json_text import parse_object
 from cxrjax.errors import UserError
 from cxrjax.records_io.csv_table import read_table
 from cxrjax.records_io.quality import PixelBox, Unusable
 
+_MOST_BYTES = 16 * MIB  # of the JSON; PhysioNet's has 2
 _NOWHERE = (math.nan, math.nan, math.nan, math.nan)
 _LAYOUT = "expected images, annotations and categories as MS-CXR has them"
 
@@ -69,7 +71,7 @@ def _csv_marks(path: Path, required: Sequence[str]) -> Iterator[Mark]:
 
 def _coco_marks(path: Path) -> Iterator[Mark]:
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = parse_object(read_bytes(path, _MOST_BYTES))
         images = {image["id"]: image for image in data["images"]}
         names = {image["id"]: _image_id(image) for image in data["images"]}
         categories = {category["id"]: category for category in data["categories"]}
@@ -77,7 +79,7 @@ def _coco_marks(path: Path) -> Iterator[Mark]:
         annotations = [dict(annotation) for annotation in data["annotations"]]
     except OSError as error:
         raise UserError(f"{path}: cannot read: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(
             f"{path}: not COCO's layout ({type(error).__name__}: {error}); {_LAYOUT}"
         ) from None

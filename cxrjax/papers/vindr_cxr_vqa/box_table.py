@@ -21,7 +21,7 @@ from cxrjax.papers.vindr_cxr_vqa.annotation import (
     ImageAnnotation,
 )
 from cxrjax.records_io.csv_table import TableRow, parse_size, read_table
-from cxrjax.records_io.quality import PixelBox, QualityLog, Unusable, check_box
+from cxrjax.records_io.quality import PixelBox, QualityLog, Unusable, check_box, usable_name
 
 WHEEL_MEMBER = "torchxrayvision/data/vinbigdata-train.csv.gz"
 COLUMNS = ("image_id", "class_name", "class_id", "rad_id", "x_min", "y_min", "x_max", "y_max")
@@ -66,6 +66,7 @@ def _row(row: TableRow, reader: str | None) -> BoxRow:
     label, image_hw = cells["class_name"], _image_hw(cells)
     if not cells["image_id"]:
         raise Unusable("malformed_row", "image_id is blank")
+    usable_name(cells["image_id"])
     if label in OTHER_LOCAL_CLASSES:
         raise Unusable("class_not_selected", label)
     if label not in CLASS_IDS:

@@ -12,12 +12,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from cxrjax.border.json_stream import read_items
 from cxrjax.codecs import CODECS
-from cxrjax.files import read_json_list
+from cxrjax.files import reading
 from cxrjax.papers.vindr_cxr_vqa.annotation import CLASSES, NO_FINDING
 from cxrjax.papers.vindr_cxr_vqa.construct.templates import QUESTION_TYPES
 from cxrjax.records import Answer, Provenance, QARecord
-from cxrjax.records_io.quality import QualityLog, Unusable
+from cxrjax.records_io.quality import QualityLog, Unusable, usable_name
 
 FILE_NAME = "data_v1.json"
 FIELDS = ("question", "answer", "reason", "type", "difficulty", "gt_finding", "gt_location")
@@ -45,17 +46,18 @@ def read_native(
     path = Path(path)
     records: list[QARecord] = []
     seen: set[str] = set()
-    for number, entry in enumerate(read_json_list(path)):
-        where = f"{path.name}[{number}]"
-        quality.examined["images"] += 1
-        try:
-            _check_image(entry, seen)
-        except Unusable as fault:
-            item = str(entry.get("image_id", "")) if isinstance(entry, dict) else ""
-            quality.set_aside(fault.reason, item, where, fault.found)
-            continue
-        seen.add(entry["image_id"])
-        records.extend(_image_records(entry, where, quality, source))
+    with reading(path):
+        for number, entry in enumerate(read_items(path)):
+            where = f"{path.name}[{number}]"
+            quality.examined["images"] += 1
+            try:
+                _check_image(entry, seen)
+            except Unusable as fault:
+                item = str(entry.get("image_id", ""))[:200] if isinstance(entry, dict) else ""
+                quality.set_aside(fault.reason, item, where, fault.found)
+                continue
+            seen.add(entry["image_id"])
+            records.extend(_image_records(entry, where, quality, source))
     return records
 
 
@@ -116,6 +118,7 @@ def _check_image(entry: Any, seen: set[str]) -> None:
         raise Unusable("invalid_record", f"without {missing[0]}; found {sorted(entry)}")
     if not isinstance(entry["image_id"], str) or not isinstance(entry["vqa"], list):
         raise Unusable("invalid_record", "image_id is no text or vqa is no list")
+    usable_name(entry["image_id"])
     if entry["image_id"] in seen:
         raise Unusable("duplicate_id", "an image that stood earlier in the file")
     count = len(entry["vqa"])

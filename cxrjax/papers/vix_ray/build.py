@@ -18,8 +18,10 @@ from typing import Any, ClassVar
 
 import tqdm
 
+from cxrjax.border.foreign_files import read_bytes
+from cxrjax.border.names import file_name, path_inside
 from cxrjax.errors import UserError
-from cxrjax.files import file_sha256, write_json, writing
+from cxrjax.files import file_sha256, reading, write_json, writing
 from cxrjax.papers.vix_ray.deidentification import find_identifiers
 from cxrjax.papers.vix_ray.native import SPLITS, count_rows, find_shards, read_rows, write_rows
 from cxrjax.papers.vix_ray.noun_phrases import load_segmenter
@@ -166,7 +168,9 @@ def native_rows(
                 f"question {record.question_id}: no quality.{NATIVE_ROW}; expected a record of "
                 "stage 1, with its answer"
             )
-        yield row["file"], (row["columns"], (image_root / record.image_path).read_bytes())
+        with reading(image_root / record.image_path):
+            image = read_bytes(path_inside(image_root, record.image_path))
+            yield file_name(row["file"]), (row["columns"], image)
 
 
 def write_native(folder: Path, stage1: Iterable[QARecord], image_root: Path) -> None:
@@ -201,7 +205,7 @@ def _extract(options: VixRayOptions, quality: QualityLog) -> Iterator[VixRayStud
 
 
 def _write_once(path: Path, content: bytes) -> None:
-    if path.is_file() and path.stat().st_size == len(content) and path.read_bytes() == content:
+    if path.is_file() and path.stat().st_size == len(content) and read_bytes(path) == content:
         return
     aside = path.with_suffix(".tmp")
     aside.write_bytes(content)

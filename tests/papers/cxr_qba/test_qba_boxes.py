@@ -96,7 +96,7 @@ def test_a_box_beyond_an_edge_is_cut_in_graph_and_answers(tmp_path, box, expecte
         ([50, 10, 10, 50], "bad_box"),
         ([50, 10, 50, 50], "bad_box"),
         ([float("nan"), 2, 3, 4], "bad_box"),
-        ([10, 20, 10**400, 40], "bad_box"),
+        ([10, 20, 10**300, 40], "bad_box"),
         ([1000, 10, 1400, 50], "box_outside_image"),
         ([0.1, 0.1, 0.5, 0.5], "wrong_frame"),
     ],

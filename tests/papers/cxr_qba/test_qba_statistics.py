@@ -124,7 +124,7 @@ def test_metadata_tables_read_back(built, tmp_path, suffix):
 )
 def test_broken_tables(tmp_path, name, content):
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(UserError, match="cannot read the table"):
+    with pytest.raises(UserError, match=r"cannot read the table|not a whole archive"):
         list(read_table(tmp_path / name))
 
 

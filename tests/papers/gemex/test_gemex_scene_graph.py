@@ -330,7 +330,7 @@ def test_mimic_tables(tmp_path, sample):
         ("dicom_id,split\na,dev\n", "split.csv:2: split 'dev'"),
         ("dicom_id,split\na\n", "split.csv:2: 1 cells, expected 2"),
         ("dicom_id,split\n\na,dev\n", "split.csv:3: split 'dev'"),
-        (f"dicom_id,split\na,{'x' * 200_000}\n", "cannot read the table: field larger than"),
+        (f"dicom_id,split\na,{'x' * 200_000}\n", "split.csv:2: field larger than"),
     ):
         table.write_text(text)
         with pytest.raises(UserError, match=message):

@@ -152,10 +152,10 @@ def test_a_cell_is_inside_where_its_centre_is():
 @pytest.mark.parametrize(
     ("heat_map", "message"),
     [
-        ("none.npy", r"p\.jsonl:1: heat map .*none\.npy: No such file"),
+        ("none.npy", r"p\.jsonl:1: heat map 'none\.npy': No such file"),
         (7, r"p\.jsonl:1: heat_map is 7; expected the path"),
-        ("flat.npy", r"flat\.npy: \(4,\); expected \[h, w\]"),
-        ("test.jsonl", r"test\.jsonl: no \.npy file"),
+        ("flat.npy", r"flat\.npy': \(4,\); expected \[h, w\]"),
+        ("test.jsonl", r"test\.jsonl': no \.npy file"),
     ],
 )
 def test_heat_maps_that_are_refused(references, heat_map, message):

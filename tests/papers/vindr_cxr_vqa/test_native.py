@@ -123,10 +123,10 @@ def test_unreadable_files(tmp_path):
     with pytest.raises(UserError, match="cannot be read"):
         read_native(path, QualityLog())
     path.write_text("[{")
-    with pytest.raises(UserError, match="not JSON"):
+    with pytest.raises(UserError, match="not a whole JSON array"):
         read_native(path, QualityLog())
     path.write_text("{}")
-    with pytest.raises(UserError, match="expected a JSON list, found dict"):
+    with pytest.raises(UserError, match="expected a JSON list"):
         read_native(path, QualityLog())
 
 

@@ -9,7 +9,6 @@ studies.jsonl                                        data/cxr_qba/README.md
 """
 
 import dataclasses
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -19,17 +18,29 @@ import numpy as np
 import pydantic
 from pycocotools import mask as coco
 
-from cxrjax.errors import UserError
+from cxrjax.border.foreign_files import MIB, decode_text, open_foreign, read_bytes, read_lines
+from cxrjax.border.json_text import parse_object
+from cxrjax.border.names import shown
+from cxrjax.errors import ForeignError, UserError
 from cxrjax.files import reading
 from cxrjax.papers.cxr_qba.construct.extraction import Box, ReportSections, SourceStudy, StudyImage
 from cxrjax.papers.sources import mimic_tables
 from cxrjax.papers.sources.chest_imagenome import box_on_image, original_box
 from cxrjax.papers.sources.openi import is_openi, read_openi
 from cxrjax.papers.sources.report import parse_sections, text_without_header
-from cxrjax.records_io.quality import QualityLog, Unusable
+from cxrjax.records_io.quality import (
+    QualityLog,
+    Unusable,
+    usable_json,
+    usable_name,
+    usable_path,
+)
 
 JSONL = "studies.jsonl"
-_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
+_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
+_MOST_SHOWN = 1_000  # characters of a fault
+_LONGEST_LINE = 16 * MIB
+_MAX_GRAPH = 8 * MIB  # bytes of a scene graph or of masks
 _MAX_REPORT = 1 << 20
 
 Wanted = Callable[[str], bool]
@@ -65,8 +76,16 @@ def read_studies(source: Path, quality: QualityLog, wanted: Wanted = _all) -> It
     for study in studies:
         # Ids become names of folders and files.
         if bad := [i for i in (study.patient_id, study.study_id) if not _ID.fullmatch(i)]:
-            found = f"id {bad[0]!r}; expected letters, digits, - . _ and no dot in front"
-            quality.set_aside("invalid_record", bad[0], str(source), found)
+            found = f"id {shown(bad[0])}; expected 100 letters, digits, - . _, no dot in front"
+            quality.set_aside("invalid_record", shown(bad[0]), str(source), found)
+            continue
+        try:
+            for image in study.images:
+                usable_name(image.image_id)
+                usable_path(image.path)
+            usable_name(study.split or "train")
+        except Unusable as fault:
+            quality.set_aside(fault.reason, study.study_id, str(source), fault.found)
             continue
         yield study
 
@@ -112,20 +131,17 @@ class _Line(pydantic.BaseModel):
 
 
 def _read_lines(path: Path, quality: QualityLog, wanted: Wanted) -> Iterator[SourceStudy]:
-    with reading(path, "studies"), open(path, "rb") as lines:
-        for number, raw in enumerate(lines, start=1):
-            if not raw.strip():
-                continue
+    with reading(path, "studies"):
+        for number, raw in read_lines(path, _LONGEST_LINE):
             where = f"{path.name}:{number}"
             try:
-                line = _Line.model_validate(json.loads(raw.decode("utf-8")))
-            except UnicodeDecodeError as error:
-                fault = ("bad_encoding", f"byte {error.start} is not UTF-8")
-                _set_aside_line(fault, where, quality, wanted)
+                line = _Line.model_validate(usable_json(raw))
+            except Unusable as fault:
+                _set_aside_line((fault.reason, fault.found), where, quality, wanted)
                 continue
             except ValueError as error:
-                fault = ("invalid_record", str(error).replace("\n", " "))
-                _set_aside_line(fault, where, quality, wanted)
+                found = str(error).replace("\n", " ")[:_MOST_SHOWN]
+                _set_aside_line(("invalid_record", found), where, quality, wanted)
                 continue
             if not wanted(line.patient_id):
                 continue
@@ -171,20 +187,17 @@ def _read_mimic(source: Path, quality: QualityLog, wanted: Wanted) -> Iterator[S
     for path in (report for f in sorted(folders) for report in sorted(f.glob("s*.txt"))):
         quality.examined["reports"] += 1
         patient_id, study_id = path.parent.name, path.stem
-        try:
-            with open(path, "rb") as file:
-                content = file.read(_MAX_REPORT + 1)
-            if len(content) > _MAX_REPORT:
-                found = f"more than {_MAX_REPORT} bytes"
-                quality.set_aside("report_too_long", study_id, path.name, found)
-                continue
-            text = content.decode("utf-8")
-        except UnicodeDecodeError as error:
-            found = f"byte {error.start} is not UTF-8"
-            quality.set_aside("bad_encoding", study_id, path.name, found)
+        with reading(path), open_foreign(path) as file:
+            content = file.read(_MAX_REPORT + 1)
+        if len(content) > _MAX_REPORT:
+            found = f"more than {_MAX_REPORT} bytes"
+            quality.set_aside("report_too_long", study_id, path.name, found)
             continue
-        except OSError as error:
-            raise UserError(f"{path}: cannot read: {error.strerror}") from None
+        try:
+            text = decode_text(content)
+        except ForeignError as error:
+            quality.set_aside("bad_encoding", study_id, path.name, str(error))
+            continue
         sections = parse_sections(text)
         if not {"findings", "impression"} & sections.keys() and (rest := text_without_header(text)):
             quality.warnings["reports read from their text without a header"] += 1
@@ -276,12 +289,12 @@ def _lists(
     if not path.is_file():
         return [[] for _ in names]
     try:
-        content = json.loads(path.read_bytes())
+        content = parse_object(read_bytes(path, _MAX_GRAPH))
         lists = [content[name] for name in names]
         for name, entries in zip(names, lists, strict=True):
             if not isinstance(entries, list) or not all(isinstance(one, dict) for one in entries):
                 raise ValueError(f"{name} is no list of objects")
-    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+    except (OSError, ValueError, KeyError) as error:
         quality.set_aside("invalid_graph", image.image_id, path.name, f"not as expected: {error!r}")
         return [[] for _ in names]
     return lists

@@ -17,8 +17,10 @@ from typing import Any, NamedTuple
 
 import pyarrow.parquet as pq
 
+from cxrjax.border.foreign_files import read_bytes
+from cxrjax.border.names import path_inside
 from cxrjax.errors import UserError
-from cxrjax.files import read_json_object, write_json, writing
+from cxrjax.files import read_json_object, reading, write_json, writing
 from cxrjax.records import parse_record
 from cxrjax.records_io.shards import FOLDER, read_elements
 from cxrjax.records_io.tfds_builders import KEY_RANGE, MANIFEST, CxrRecords, generate
@@ -110,7 +112,7 @@ def examples_of(
             "questions": questions,
         }
         if images is not None:
-            example["image"] = _read_image(images / record.image_path)
+            example["image"] = _read_image(images, record.image_path)
         yield (shard.first_image + number) * shard.key_step, example
 
 
@@ -162,10 +164,6 @@ def _shards(entries: Sequence[Mapping[str, Any]]) -> list[_Shard]:
     return shards
 
 
-def _read_image(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise UserError(
-            f"{path}: cannot read the image: {error.strerror}; is --image_root right?"
-        ) from None
+def _read_image(root: Path, name: str) -> bytes:
+    with reading(root / name, "the image", "is --image_root right?"):
+        return read_bytes(path_inside(root, name))

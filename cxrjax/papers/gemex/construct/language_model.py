@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from cxrjax.border.foreign_files import MIB, read_text
 from cxrjax.errors import UserError
 from cxrjax.files import read_packaged
 from cxrjax.language_model import Client, NoAnswer, Request
@@ -191,7 +192,7 @@ def read_prompt(path: Path) -> dict[str, Any]:
         UserError: it cannot be read, or has no `[refine] system` with `{regions}`.
     """
     try:
-        prompt = tomllib.loads(path.read_text(encoding="utf-8"))
+        prompt = tomllib.loads(read_text(path, MIB))
         written = prompt["refine"]["system"].format(regions="REGIONS")
     except OSError as error:
         raise UserError(f"{path}: cannot read the prompt: {error.strerror}") from None

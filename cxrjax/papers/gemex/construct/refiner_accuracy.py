@@ -15,13 +15,14 @@ where its set of regions is; the interval is Wilson's, 95 %. The paper reached a
 """
 
 import collections
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from scipy.stats import binomtest
 
+from cxrjax.border.foreign_files import MIB, read_lines
+from cxrjax.border.json_text import parse_object
 from cxrjax.cli import command_parser, run
 from cxrjax.errors import UserError
 from cxrjax.files import reading
@@ -100,18 +101,17 @@ def read_labels(path: Path) -> list[LabelledSentence]:
         UserError: the file cannot be read, or a line is none (names it).
     """
     labels: list[LabelledSentence] = []
-    with reading(path, "labels"), open(path, encoding="utf-8") as lines:
-        for number, line in enumerate(lines, start=1):
-            if line.strip():
-                labels += _labels(line, f"{path}:{number}")
+    with reading(path, "labels"):
+        for number, line in read_lines(path, MIB):
+            labels += _labels(line, f"{path}:{number}")
     if not labels:
         raise UserError(f"{path}: no labelled sentence in it")
     return labels
 
 
-def _labels(line: str, where: str) -> Iterator[LabelledSentence]:
+def _labels(line: bytes, where: str) -> Iterator[LabelledSentence]:
     try:
-        row = json.loads(line)
+        row = parse_object(line)
         if "sentences" in row:
             yield from _phantom_labels(row)
             return
