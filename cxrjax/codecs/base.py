@@ -20,6 +20,7 @@ read or counted as one failure, with the reason:
 | not four numbers                        | `wrong_arity`   | `wrong_arity`                        |
 | begun, cut off by the end of the text   | `truncated`     | `truncated`                          |
 | begun, none of these                    | `malformed`     | `malformed`                          |
+| all that is begun behind 1,000 others   | `malformed`     | `malformed`, once                    |
 | nothing begun, the text declines        | `refusal`       | `refusal`                            |
 | nothing begun otherwise                 | `no_box`        | `no_box`                             |
 
@@ -29,8 +30,9 @@ wrong: "No pleural effusion." should have none, and only a scorer knows.
 """
 
 import abc
+import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -45,6 +47,8 @@ FailureCategory = Literal[
 ]
 FAILURE_CATEGORIES: tuple[FailureCategory, ...] = get_args(FailureCategory)
 
+# In an answer; those who want more want something else than an answer.
+MOST_BOXES = 1000
 # A failure quotes what was found, so that one can see what a model does; a runaway one is cut.
 _QUOTE_LENGTH = 80
 # Fractions this far outside [0, 1] are float32 rounding (a third of a pixel at 3,000).
@@ -227,7 +231,8 @@ class Codec(abc.ABC):
         Raises:
             UserError: the size is not positive. Never because of the text.
         """
-        spans, failures = self._read(text, height, width, geometry, strict)
+        found = self._found(text)
+        spans, failures = self._read(text, found, height, width, geometry, strict)
         boxes = np.array([span.box for span in spans], np.float32).reshape(-1, 4)
         return Decoded(boxes, failures)
 
@@ -240,7 +245,7 @@ class Codec(abc.ABC):
         strict: bool = False,
     ) -> list[BoxSpan]:
         """The boxes that `decode` returns for the same arguments, with where they stand."""
-        return self._read(text, height, width, geometry, strict)[0]
+        return self._read(text, self._found(text), height, width, geometry, strict)[0]
 
     def read_as_written(
         self, text: str, height: int, width: int, geometry: BoxGeometry | None = None
@@ -249,8 +254,9 @@ class Codec(abc.ABC):
 
         Args and errors are those of `decode`, which is lenient here.
         """
-        spans, failures = self._read(text, height, width, geometry, strict=False)
-        exact = self._read(text, height, width, geometry, strict=True)[0]
+        found = self._found(text)
+        spans, failures = self._read(text, found, height, width, geometry, strict=False)
+        exact = self._read(text, found, height, width, geometry, strict=True)[0]
         mended = len(spans) - len(exact) - sum(any(span.swapped) for span in spans)
         return AsWritten(spans, failures, max(mended, 0))
 
@@ -298,8 +304,21 @@ class Codec(abc.ABC):
     def _write(self, grid: list[int]) -> str:
         """One box (x_min, y_min, x_max, y_max on the grid) as text."""
 
+    def _found(self, text: str) -> list[Candidate]:
+        """Candidates, `MOST_BOXES` at most; where more are begun, one failure for the rest."""
+        found = list(itertools.islice(self._candidates(text.rstrip()), MOST_BOXES + 1))
+        if len(found) > MOST_BOXES:
+            found[MOST_BOXES] = Candidate(found[MOST_BOXES].start, len(text), "malformed")
+        return found
+
     def _read(
-        self, text: str, height: int, width: int, geometry: BoxGeometry | None, strict: bool
+        self,
+        text: str,
+        found: Iterable[Candidate],
+        height: int,
+        width: int,
+        geometry: BoxGeometry | None,
+        strict: bool,
     ) -> tuple[list[BoxSpan], list[Failure]]:
         _check_size(height, width)
         grids: list[Sequence[float]] = []
@@ -309,7 +328,7 @@ class Codec(abc.ABC):
         def fail(category: FailureCategory, start: int, end: int) -> None:
             failures.append(Failure(category, text[start : min(end, start + _QUOTE_LENGTH)], start))
 
-        for start, end, failure, grid, exact, label in self._candidates(text.rstrip()):
+        for start, end, failure, grid, exact, label in found:
             if grid is None or failure is not None:
                 fail(failure or "malformed", start, end)
             elif strict and not exact:
@@ -319,7 +338,6 @@ class Codec(abc.ABC):
                 places.append((start, end, label))
         if not grids and not failures:
             fail("refusal" if declines(text) else "no_box", 0, len(text))
-        # All boxes at once: a hostile text may hold tens of thousands.
         numbers = np.array(grids, np.float64).reshape(-1, 4)
         boxes, reasons = self._judge(numbers, height, width, geometry, strict)
         swapped = (numbers[:, :2] > numbers[:, 2:]).tolist()

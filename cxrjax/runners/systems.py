@@ -113,10 +113,10 @@ def describe_systems() -> str:
 
 # Of several kinds of model: Gemma's, and those of most that think in public.
 _THINKING = re.compile(r"<unused94>.*?(?:<unused95>|\Z)|<think>.*?(?:</think>|\Z)", re.DOTALL)
-_FINAL = re.compile(r"\**final answer\**\s{0,9}:\**", re.IGNORECASE)
+_FINAL = re.compile(r"(?<!\*)\**final answer\**\s{0,9}:\**", re.IGNORECASE)
 _SPEAKER = "(?:Human|Patient|USER|User|Assistant|ASSISTANT|Doctor|AI)"
 _OWN_NAME = re.compile(rf"\s*(?:#{{2,3}}\s*)?{_SPEAKER}\s?:")
-_NEXT_TURN = re.compile(rf"#{{2,3}}|\n\s*{_SPEAKER}\s?:")
+_NEXT_TURN = re.compile(rf"#{{2,3}}|\n[^\S\n]*{_SPEAKER}\s?:")
 
 
 def _whole(text: str) -> str:

@@ -26,6 +26,7 @@ import numpy as np
 from jaxtyping import Float
 
 from cxrjax.codecs import Codec
+from cxrjax.codecs.base import MOST_BOXES
 from cxrjax.errors import UserError
 from cxrjax.files import read_json_lines
 
@@ -46,7 +47,6 @@ PROBLEMS = {
 
 _LAYOUT = 'expected {"question_id": ..., "text": ..., "boxes": [[x0, y0, x1, y1], ...], ...}'
 _MAX_LINE_BYTES = 1_000_000
-_MAX_BOXES = 1000
 # Beyond this a number is no place on an image, and products of such numbers overflow.
 _MAX_COORDINATE = 1e6
 _ROUNDING = 1e-4
@@ -244,8 +244,8 @@ def _boxes(value: Any, where: str) -> Float[np.ndarray, "n 4"] | None:
         return None
     if not isinstance(value, Sequence) or isinstance(value, str):
         raise UserError(f"{where}: boxes is {_show(value)}: expected a list of [x0, y0, x1, y1]")
-    if len(value) > _MAX_BOXES:
-        raise UserError(f"{where}: {len(value):,} boxes in one answer, at most {_MAX_BOXES:,}")
+    if len(value) > MOST_BOXES:
+        raise UserError(f"{where}: {len(value):,} boxes in one answer, at most {MOST_BOXES:,}")
     rows = []
     for box in value:
         if not isinstance(box, Sequence) or len(box) != 4 or not all(map(_is_number, box)):

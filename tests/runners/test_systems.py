@@ -1,5 +1,7 @@
 """The presets hold together, and answers are found in what such systems write."""
 
+import time
+
 import pytest
 
 from cxrjax.codecs import CODECS
@@ -109,3 +111,14 @@ def test_a_declined_answer_and_none(record):
     assert no_answer(record(1), "timeout")["parse"] == "timeout"
     # Without a form for boxes, numbers in brackets are words.
     assert read_answer(record(1), "[0.1, 0.2, 0.3, 0.4]", "whole", None)["boxes"] == []
+
+
+@pytest.mark.parametrize("reading", sorted(READINGS))
+@pytest.mark.parametrize(
+    "unit", ["\n", "\n ", " ", "*", "**f", "#", "<think>", "<unused94>", "final answer ", "\nUser"]
+)
+def test_an_answer_of_200_kilobytes_is_read_at_once(reading, unit):
+    text = unit * (200_000 // len(unit))
+    started = time.process_time()
+    READINGS[reading](text)
+    assert time.process_time() - started < 0.2
