@@ -25,6 +25,9 @@ VIETNAMESE = "vi"
 # Facts with at least this share of words in common (F1) say the same; with at least the second,
 # something else about the same thing.
 SAME, RELATED = 0.75, 0.35
+# Of a text, which grow in the time they take by more than their length. No answer that says
+# something has as many.
+_MOST_CHARACTERS, _MOST_FACTS = 20_000, 200
 _KEPT = 1 << 14  # facts and texts; models answer in templates
 
 # Words that turn a fact round; of facts that name no finding, one with and one without differ.
@@ -88,11 +91,13 @@ def decompose(text: str, lang: str) -> tuple[Fact, ...]:
     """The statements of a text, in order, repetitions included; none of a refusal.
 
     Sentences are cut at commas and contrasts, and at "and" and "or" between two named findings.
-    Questions and advice hold no facts, and neither does a "yes" beside what it affirms.
+    Questions and advice hold no facts, and neither does a "yes" beside what it affirms. What comes
+    after 20,000 characters or 200 statements is not read.
 
     Args:
         lang: "vi", else read as English.
     """
+    text = text[:_MOST_CHARACTERS]
     if is_refusal(text):
         return ()
     plain = unicodedata.normalize("NFC", text)
@@ -105,6 +110,7 @@ def decompose(text: str, lang: str) -> tuple[Fact, ...]:
             words = plain[start:end]
             if tokens(words) and not _ADVICE.match(words):
                 facts.append(Fact(_denied(words, start, end, mentions, lang), start, end))
+    facts = facts[:_MOST_FACTS]
     affirmed = [fact for fact in facts if not _BARE_ANSWER.fullmatch(fact.text)]
     return tuple(affirmed or facts)
 

@@ -25,7 +25,7 @@ from cxrjax.papers.gemex.native import (
     to_record,
     weigh,
 )
-from cxrjax.papers.sources.report import ImageReport
+from cxrjax.papers.sources.report import MAX_REPORT_CHARACTERS, ImageReport
 from cxrjax.records import Provenance, QARecord
 from cxrjax.records_io.image_check import ImageCheck, check_images
 from cxrjax.records_io.quality import QualityLog, Unusable, usable_json, usable_path
@@ -186,14 +186,23 @@ def image_paths(path: Path) -> set[str]:
 
 
 def reports(path: Path) -> dict[str, str]:
-    """Image -> report, of test rows that have one."""
-    return {
-        row["image_path"]: row[REPORT_FIELD]
-        for _, row in _rows(path, QualityLog())
-        if isinstance(row, dict)
-        and isinstance(row.get("image_path"), str)
-        and isinstance(row.get(REPORT_FIELD), str)
-    }
+    """Image -> report, of test rows that have one.
+
+    Raises:
+        UserError: the file cannot be read, or a report is too long to be one.
+    """
+    found = {}
+    for where, row in _rows(path, QualityLog()):
+        if not isinstance(row, dict):
+            continue
+        image, report = row.get("image_path"), row.get(REPORT_FIELD)
+        if not isinstance(image, str) or not isinstance(report, str):
+            continue
+        if len(report) > MAX_REPORT_CHARACTERS:
+            expected = f"expected at most {MAX_REPORT_CHARACTERS}"
+            raise UserError(f"{where}: {REPORT_FIELD} has {len(report)} characters; {expected}")
+        found[image] = report
+    return found
 
 
 def write_train(path: Path, records: Iterable[QARecord]) -> None:

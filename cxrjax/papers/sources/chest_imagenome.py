@@ -26,7 +26,12 @@ from cxrjax.codecs.prose import SIDE
 from cxrjax.files import reading
 from cxrjax.papers.sources.mimic_tables import files_beside_images
 from cxrjax.papers.sources.regions import Box, load_regions
-from cxrjax.papers.sources.report import ImageReport, ReportSentence, plain_sentence
+from cxrjax.papers.sources.report import (
+    MAX_REPORT_CHARACTERS,
+    ImageReport,
+    ReportSentence,
+    plain_sentence,
+)
 from cxrjax.records_io.quality import (
     CUT,
     ROUNDING,
@@ -40,7 +45,6 @@ from cxrjax.records_io.quality import (
 SUFFIX = "_SceneGraph.json"
 # The release's largest have 400 kB.
 MAX_BYTES = 8_000_000
-MAX_REPORT_CHARACTERS = 100_000
 # On the frame of 224, by rounding to whole pixels on both.
 _TOLERANCE = 3.0
 _NUMBER = re.compile(r"[0-9]{1,20}")

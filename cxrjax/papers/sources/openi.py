@@ -17,7 +17,8 @@ from cxrjax.border.foreign_files import MIB, open_foreign
 from cxrjax.border.xml_text import decode_xml, parse_xml
 from cxrjax.errors import ForeignError, UserError
 from cxrjax.files import reading
-from cxrjax.records_io.quality import QualityLog, Unusable
+from cxrjax.papers.sources.report import MAX_REPORT_CHARACTERS
+from cxrjax.records_io.quality import QualityLog, Unusable, usable_name
 
 ARCHIVE_NAME = "NLMCXR_reports.tgz"
 # The longest of the collection has some 12 kB; a larger one is no report.
@@ -99,6 +100,12 @@ def parse_openi(content: bytes, where: str) -> OpenIReport:
     }
     if uid is None or not uid.get("id") or not sections:
         raise Unusable("invalid_record", "no uId or no AbstractText; expected a report of OpenI")
+    length = sum(map(len, sections.values()))
+    if length > MAX_REPORT_CHARACTERS:
+        found = f"{length} characters; expected at most {MAX_REPORT_CHARACTERS}"
+        raise Unusable("report_too_long", found)
+    for name in (uid.get("id"), *(image.get("id") for image in root.iter("parentImage"))):
+        usable_name(name)
     return OpenIReport(
         report_id=str(uid.get("id")),
         findings=sections.get("FINDINGS", ""),

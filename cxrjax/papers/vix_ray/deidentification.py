@@ -61,7 +61,7 @@ _PATTERNS: dict[str, tuple[str, ...]] = {
         r"(?<![\d.,])(?:\+?84|0)[ .-]?(?:[35789]\d|2\d)\d?(?:[ .-]?\d){6,7}(?![\d,]*\d)",
         r"(?i:điện thoại|sđt|đt|phone|tel)\.?[ ]*:?[ ]*\+?\d[\d .-]{5,}\d",
     ),
-    "email": (r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+",),
+    "email": (r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+",),
     "record_number": (
         rf"(?<!\w){_RECORD}[ ]*[:#]?[ ]*(?=[A-Z0-9./-]*\d)[A-Z0-9][A-Z0-9./-]{{3,}}",
         # Nothing that is measured on a radiograph has so many digits.
@@ -93,6 +93,7 @@ def find_identifiers(text: str) -> list[Identifier]:
     """
     text = unicodedata.normalize("NFC", text)
     found: list[Identifier] = []
+    covered = bytearray(len(text))
     for kind, patterns in _COMPILED.items():
         for pattern in patterns:
             for match in pattern.finditer(text):
@@ -100,6 +101,7 @@ def find_identifiers(text: str) -> list[Identifier]:
                 start, end = match.span(group)
                 if kind == "name" and _NO_NAMES.match(text[start:end]):
                     continue
-                if not any(start < other.end and other.start < end for other in found):
+                if not any(covered[start:end]):
+                    covered[start:end] = b"\1" * (end - start)
                     found.append(Identifier(kind, start, end))
     return sorted(found, key=lambda identifier: identifier.start)

@@ -41,6 +41,7 @@ _COLUMNS = {
 _REQUIRED = ("image", "findings", "impression")
 # In the file's own metadata: who made the rows up. The release has no such key.
 SYNTHETIC_KEY = b"cxrjax_synthetic"
+_MAX_CHARACTERS = 20_000  # of a text; the reports have some hundred
 _ROWS_IN_GROUP = 32
 _ROWS_AT_ONCE = 8  # radiographs have megabytes each
 
@@ -220,6 +221,9 @@ def _row(
         if not isinstance(values[field], str) or not values[field].strip():
             kind = "empty" if not values[field] or isinstance(values[field], str) else "no text"
             raise Unusable("missing_text", f"{field} is {kind}; expected text")
+        if len(values[field]) > _MAX_CHARACTERS:
+            found = f"{field} has {len(values[field])} characters; expected at most"
+            raise Unusable("report_too_long", f"{found} {_MAX_CHARACTERS}")
     return NativeRow(split, number, file.name, position, image, values, native, cells["generator"])
 
 

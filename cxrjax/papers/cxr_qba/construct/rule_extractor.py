@@ -30,6 +30,7 @@ MAX_CHARACTERS = 100_000
 _MAX_SENTENCE = 2_000
 
 _END = re.compile(r"(?<=[.!?;])\s+|\n\s*\n")
+_ITS_LENGTH = 12  # an abbreviation and what stands before it
 _ABBREVIATION = re.compile(r"\b(?:dr|mr|mrs|ms|vs|approx|e\.g|i\.e|st|no)\.$", re.IGNORECASE)
 _LIST_NUMBER = re.compile(r"^\s*(?:\d{1,2}\s*[.)]|[-*•])\s*")
 _HAS_WORD = re.compile(r"[A-Za-z]{2}")
@@ -52,7 +53,7 @@ def split_text(text: str) -> Iterator[str]:
     held = ""
     for piece in _END.split(text):
         piece = f"{held} {piece}".strip() if held else piece
-        if _ABBREVIATION.search(piece):
+        if _ABBREVIATION.search(piece[-_ITS_LENGTH:]):
             held = piece
             continue
         held = ""
