@@ -19,7 +19,7 @@ OPTIONAL = {
     # Reading llama.cpp's weight files.
     "gguf": ["gguf>=0.17,<1"],
     # Asking models behind OpenAI-compatible servers.
-    "language_model": ["openai>=3,<4"],
+    "language_model": ["httpx2>=2.16,<3"],
     # Serving the review of questions to its readers (`review --serve`).
     "serve": ["starlette>=1,<2", "uvicorn>=0.50,<1"],
     # Vietnamese words and parts of speech; its model comes with it.

@@ -232,7 +232,11 @@ class KeyedLines:
         path: made where it isn't there.
         flag: the option that names the file, for messages.
         what: what a line is, for messages.
-        check: raises ValueError, TypeError or KeyError where a line's fields are not that.
+        check: raises ForeignError where a line is that, and cannot be used: it counts as not there;
+            ValueError, TypeError or KeyError where its fields are something else.
+
+    Attributes:
+        unusable: keys of lines that count as not there.
 
     Raises:
         UserError: it cannot be written, another process holds it, or it holds something else.
@@ -307,6 +311,7 @@ class KeyedLines:
 
     def _read_places(self) -> None:
         start = 0
+        unusable: set[str] = set()
         self._file.seek(0)
         with open(self._file.fileno(), "rb", closefd=False) as lines:
             read = functools.partial(lines.readline, LONGEST_LINE + 1)
@@ -314,21 +319,31 @@ class KeyedLines:
                 ours = number > 1 or line.startswith(_START) or _START.startswith(line)
                 if ours and not line.endswith(b"\n") and len(line) <= LONGEST_LINE:
                     break  # the process that wrote it was killed
-                key = self._key(line)
+                key, usable = self._read_key(line)
                 if key is None:
                     raise UserError(
                         f"{self.path}:{number}: no {self._what}; if this is the right file, "
                         f"delete the line, else give another {self._flag}"
                     )
-                self._places[key] = (start, len(line))
+                if usable:
+                    self._places[key] = (start, len(line))
+                else:
+                    unusable.add(key)
                 start += len(line)
+        self.unusable = unusable - self._places.keys()
         self._file.truncate(start)
 
-    def _key(self, line: bytes) -> str | None:
+    def _read_key(self, line: bytes) -> tuple[str | None, bool]:
+        """The key, None where the line is something else, and whether the line can be used."""
+        key = None
         try:
             fields = parse_object(line)
             key = fields.pop("key")
-            self._check(fields)
-            return key if isinstance(key, str) else None
+            if isinstance(key, str):
+                self._check(fields)
+                return key, True
+        except ForeignError:
+            return key, False
         except (ValueError, TypeError, KeyError):
-            return None
+            pass
+        return None, False

@@ -5,12 +5,16 @@ request         messages, images, the form of the answer
 client          asks, checks, asks again; many at a time, in order; what may be sent at all
 stage           one kind of question, asked of many items; prompt files
 completion      one chat completion over HTTP, with retries
+exchange        one HTTP request and its answer, within limits
+answer          what is believed of a server's answer
+secrecy         keeps the key out of what servers say
 account         tokens, cost, their limit, the rate limit, and answers already paid for
 flags           all of it from a command line and the environment
 judges          judges of free text
 """
 
-from cxrjax.language_model.account import AnswerCache, Completion
+from cxrjax.language_model.account import AnswerCache
+from cxrjax.language_model.answer import Completion
 from cxrjax.language_model.client import Client, CostEstimate
 from cxrjax.language_model.request import Category, EncodedImage, Message, NoAnswer, Request
 from cxrjax.language_model.settings import Prices, Settings

@@ -6,42 +6,24 @@ subject.
 """
 
 import dataclasses
+import sys
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
-from cxrjax.errors import UserError
+from cxrjax.errors import ForeignError, UserError
 from cxrjax.files import KeyedLines
+from cxrjax.language_model.answer import Completion
 from cxrjax.language_model.settings import Prices
-
-
-@dataclasses.dataclass(frozen=True)
-class Completion:
-    """A server's answer.
-
-    Attributes:
-        finish_reason: "stop", "length" (the token limit), "content_filter", or the server's own.
-        refusal: the model's words where it declines in a field of its own.
-        model: the name that the server gives itself.
-        input_tokens, output_tokens: as the server counts them; None where it doesn't.
-        logprob: sum over the answer's tokens, where it was asked for and the server told it.
-    """
-
-    text: str
-    finish_reason: str
-    refusal: str | None
-    model: str
-    input_tokens: int | None
-    output_tokens: int | None
-    logprob: float | None = None
 
 
 class AnswerCache:
     """The file, held by one process at a time; threads share it.
 
     Args:
-        path: made where it isn't there.
+        path: made where it isn't there. Answers in it that no client of today would have kept
+            count as not there; a line on stderr says how many.
 
     Raises:
         UserError: it cannot be written, another process holds it, or it holds something else.
@@ -49,9 +31,13 @@ class AnswerCache:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._lines = KeyedLines(
-            path, "--cache", "cached answer", lambda fields: Completion(**fields)
-        )
+        self._lines = KeyedLines(path, "--cache", "cached answer", _completion)
+        if self._lines.unusable:
+            print(
+                f"{path}: {len(self._lines.unusable):,} of its answers cannot be used (values of "
+                "another type, or out of range); they are asked for again",
+                file=sys.stderr,
+            )
 
     def close(self) -> None:
         """Lets other processes have the file."""
@@ -66,7 +52,7 @@ class AnswerCache:
     def get(self, key: str) -> Completion | None:
         """The answer to the request of this key, None where there is none yet."""
         fields = self._lines.get(key)
-        return None if fields is None else Completion(**fields)
+        return None if fields is None else _completion(fields)
 
     def put(self, key: str, completion: Completion) -> None:
         """Keeps an answer; on the disk when this returns.
@@ -77,11 +63,26 @@ class AnswerCache:
         self._lines.put(key, dataclasses.asdict(completion))
 
 
+def _completion(fields: dict[str, Any]) -> Completion:
+    if not _REQUIRED <= fields.keys() <= _FIELDS:
+        raise ValueError("not the fields of an answer")
+    try:
+        return Completion(**fields)
+    except ValueError:
+        raise ForeignError("no usable answer") from None
+
+
+_FIELDS = {field.name for field in dataclasses.fields(Completion)}
+_REQUIRED = _FIELDS - {"logprob"}  # which older files lack
+
+
 class Account:
     """Tokens and cost of one run; threads share it.
 
     Each request reserves the most it can cost before it is sent, and settles when its answer (or
-    failure) is there; what has been spent and reserved together never passes the limit.
+    failure) is there; what has been spent and reserved together never passes the limit. Cost never
+    falls: a server's count is booked where it can be true, and else the reservation, whole. A count
+    above the reservation is believed, so that one request may pass the limit, and none after it.
 
     Args:
         prices: None: costs are reported as None.
@@ -205,6 +206,8 @@ class RateLimit:
         self._interval = 60.0 / per_minute if per_minute else 0.0
         self._stop = stop
         self._next = 0.0
+        self._rest_until = 0.0
+        self._rested = 0.0
         self._lock = threading.Lock()
 
     def wait(self) -> None:
@@ -219,7 +222,20 @@ class RateLimit:
             if self._stop.wait(ahead):
                 return
 
-    def hold(self, seconds: float) -> None:
-        """Lets nothing out for a while: the server asked for it."""
+    def hold(self, seconds: float) -> float:
+        """Lets nothing out for a while: the server asked for it.
+
+        Returns:
+            Seconds that it asked for since it last answered, times that overlap counted once.
+        """
         with self._lock:
-            self._next = max(self._next, time.monotonic() + seconds)
+            now = time.monotonic()
+            self._rested += max(now + seconds - max(now, self._rest_until), 0.0)
+            self._rest_until = max(self._rest_until, now + seconds)
+            self._next = max(self._next, now + seconds)
+            return self._rested
+
+    def answered(self) -> None:
+        """Notes that the server works: `hold` counts anew."""
+        with self._lock:
+            self._rested = 0.0

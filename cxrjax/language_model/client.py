@@ -10,8 +10,10 @@ from typing import TypeVar
 
 import pydantic
 
-from cxrjax.errors import UserError
-from cxrjax.language_model.account import Account, AnswerCache, Completion
+from cxrjax.border.json_text import parse_json
+from cxrjax.errors import ForeignError, UserError
+from cxrjax.language_model.account import Account, AnswerCache
+from cxrjax.language_model.answer import Completion
 from cxrjax.language_model.completion import Server
 from cxrjax.language_model.request import SERVICE_FAILURES, NoAnswer, Request
 from cxrjax.language_model.settings import Settings
@@ -23,6 +25,8 @@ Result = TypeVar("Result")
 # Requests in a row that the service fails, each after its retries, before the run is given up.
 MAX_SERVICE_FAILURES = 10
 _BYTES_PER_TOKEN = 4  # of English text, for estimates
+_PATIENCE = 2.0  # seconds that Ctrl-C leaves to answers under way, which are paid for
+_LONGEST_DETAIL = 2000  # characters of what is wrong with an answer; the model is shown it
 _AHEAD = 4  # items begun before the oldest is done, times the concurrency
 
 
@@ -117,8 +121,9 @@ class Client:
         """Each item with `function(item)`, in order; `settings.concurrency` at a time.
 
         Items are taken as they are needed. An exception of `function`, Ctrl-C, or dropping the
-        iterator ends it: nothing more is sent, answers under way are waited for and kept. One map
-        at a time.
+        iterator ends it: nothing more is sent. Answers under way are waited for and kept; after
+        Ctrl-C or a drop, those that come within two seconds, and none after a second Ctrl-C. One
+        map at a time.
         """
         waiting: collections.deque[tuple[Item, concurrent.futures.Future[Result]]]
         waiting = collections.deque()
@@ -127,17 +132,23 @@ class Client:
             for item in items:
                 waiting.append((item, pool.submit(function, item)))
                 if len(waiting) >= _AHEAD * self.settings.concurrency:
-                    first, future = waiting.popleft()
-                    yield first, future.result()
+                    yield _oldest(waiting)
             while waiting:
-                first, future = waiting.popleft()
-                yield first, future.result()
-        except BaseException:
+                yield _oldest(waiting)
+        except BaseException as reason:
             self._stop.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            patience = None if isinstance(reason, Exception) else _PATIENCE
+            try:
+                under_way = [future for _, future in waiting if not future.done()]
+                concurrent.futures.wait(under_way, patience)
+            finally:
+                self._server.abandon()
             raise
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
             self._stop.clear()
+            self._server.abandon(False)
 
     def estimate(self, requests: Iterable[Request]) -> CostEstimate:
         """Returns what sending these would take. Nothing is sent.
@@ -237,6 +248,13 @@ class Client:
             ) from None
 
 
+def _oldest(
+    waiting: collections.deque[tuple[Item, concurrent.futures.Future[Result]]],
+) -> tuple[Item, Result]:
+    result = waiting[0][1].result()  # stays among them while it is waited for
+    return waiting.popleft()[0], result
+
+
 def _read(completion: Completion, form: type[T], check: Callable[[T], None] | None) -> T:
     if completion.refusal is not None or completion.finish_reason == "content_filter":
         raise NoAnswer("refusal", _shortened(completion.refusal or "stopped by a content filter"))
@@ -245,21 +263,34 @@ def _read(completion: Completion, form: type[T], check: Callable[[T], None] | No
     # Some models wrap the object into a code fence or a sentence, whatever they are told.
     text = completion.text[completion.text.find("{") : completion.text.rfind("}") + 1]
     try:
-        content = json.loads(text)
-    except ValueError as error:
+        content = parse_json(text)
+    except ForeignError as error:
         found = _shortened(completion.text) or "nothing"
-        raise NoAnswer("invalid_json", f"expected a JSON object ({error}), got: {found}") from None
+        told = f"expected a JSON object ({_in_words_of_json(text, error)}), got: {found}"
+        raise NoAnswer("invalid_json", told) from None
     try:
         answer = form.model_validate(content)
         if check is not None:
             check(answer)
     except pydantic.ValidationError as error:
-        first = error.errors()[0]
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         field = ".".join(map(str, first["loc"])) or "the object"
-        raise NoAnswer("invalid_content", f"{field}: {first['msg']}") from None
+        told = f"{field}: {first['msg']}"[:_LONGEST_DETAIL]
+        raise NoAnswer("invalid_content", told) from None
     except ValueError as error:
-        raise NoAnswer("invalid_content", str(error)) from None
+        raise NoAnswer("invalid_content", str(error)[:_LONGEST_DETAIL]) from None
     return answer
+
+
+def _in_words_of_json(text: str, error: ForeignError) -> str:
+    """What is wrong with JSON, worded so that the next question, and so its key, stays the same."""
+    try:
+        json.JSONDecoder().decode(text)
+    except json.JSONDecodeError as worded:
+        return str(worded)
+    except (ValueError, RecursionError):
+        pass
+    return str(error)
 
 
 def _shortened(text: str) -> str:

@@ -4,6 +4,7 @@ The protocol is OpenAI's; Gemini's endpoint of that kind, vLLM and llama.cpp's s
 """
 
 import email.utils
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -11,12 +12,17 @@ from typing import Any
 
 import tenacity
 
-from cxrjax.errors import UserError, optional
-from cxrjax.language_model.account import Account, Completion, RateLimit
+from cxrjax.border.json_text import parse_json
+from cxrjax.errors import ForeignError, UserError
+from cxrjax.language_model.account import Account, RateLimit
+from cxrjax.language_model.answer import Completion, most_bytes, read_completion
+from cxrjax.language_model.exchange import Abandoned, Broken, Exchange, Reply
 from cxrjax.language_model.request import Category, NoAnswer
+from cxrjax.language_model.secrecy import KeyGuard
 from cxrjax.language_model.settings import Settings
 
-MAX_RETRY_AFTER = 600.0  # seconds; a server that asks for more has no quota left for today
+# Seconds of rest that a server may ask for between two answers; who wants more has no quota left.
+MAX_RETRY_AFTER = 600.0
 _LONGEST_WAIT = 60.0
 _DETAIL_LENGTH = 300
 # Nothing in the request can mend these: the key, the address or the model's name is wrong.
@@ -43,25 +49,16 @@ class Server:
     """
 
     def __init__(self, settings: Settings, account: Account, stop: threading.Event) -> None:
-        # Not at the top: half a second and 30 MB that only those who ask a model need.
-        openai = optional("openai", "language_model")
         self._settings = settings
         self._account = account
         self._stop = stop
         self._rate = RateLimit(settings.requests_per_minute, stop)
-        # A redirection, or a proxy from the environment, would carry content to another host than
-        # the one that was allowed; on loopback, out of the machine.
-        http = openai.DefaultHttpxClient(
-            follow_redirects=False, trust_env=not settings.is_local, timeout=settings.timeout
-        )
-        self._openai = openai
-        self._client = openai.OpenAI(
-            base_url=settings.base_url,
-            api_key=settings.api_key or "none",
-            max_retries=0,  # tenacity's retries obey the rate limit and are counted
-            timeout=settings.timeout,
-            http_client=http,
-        )
+        self._exchange = Exchange(settings)
+        self._guard = KeyGuard(settings.api_key)
+
+    def abandon(self, all_of_them: bool = True) -> None:
+        """Ends requests under way, and whatever is begun, until called with False."""
+        self._exchange.abandon(all_of_them)
 
     def complete(
         self, body: dict[str, Any], most_tokens: tuple[int, int], keep: Callable[[Completion], None]
@@ -102,94 +99,88 @@ class Server:
             if self._stop.is_set():
                 raise Stopped
             perhaps_charged = True
-            try:
-                completion = self._send(body)
-            except _Refused as refused:
-                perhaps_charged = False
-                raise refused.reason from None
+            result, perhaps_charged = self._send(body, most_tokens[1])
+            if isinstance(result, Exception):
+                raise result
         except BaseException:
             self._account.cancel(reserved, perhaps_charged)
             raise
+        self._rate.answered()
         try:
-            keep(completion)
+            keep(result)
         finally:
-            self._account.settle(reserved, completion)
-        return completion
+            self._account.settle(reserved, result)
+        return result
 
-    def _send(self, body: dict[str, Any]) -> Completion:
-        openai = self._openai
-        try:
-            answer = self._client.chat.completions.create(**body)
-        except openai.APITimeoutError:
-            raise _Transient("timeout", f"no answer in {self._settings.timeout:g} s") from None
-        except openai.APIConnectionError as error:
-            cause = error.__cause__ or error
-            failure = _Transient("connection", self._one_line(f"{type(cause).__name__}: {cause}"))
-            if type(cause).__name__ == "ConnectError":
-                raise _Refused(failure) from None
-            raise failure from None  # cut off on the way: the server may have done its work
-        except openai.APIStatusError as error:
-            raise _Refused(self._status_error(error)) from None
-        except (openai.APIError, ValueError) as error:  # a body that is no JSON, or no completion
-            raise _Transient("http_error", self._one_line(f"no completion: {error}")) from None
-        try:
-            choice = answer.choices[0]
-            usage = answer.usage
-            spent = None
-            if usage is not None:
-                # Gemini counts thinking in the total alone; it is billed as output.
-                spent = max(usage.completion_tokens, usage.total_tokens - usage.prompt_tokens)
-            return Completion(
-                text=choice.message.content or "",
-                finish_reason=choice.finish_reason or "stop",
-                refusal=choice.message.refusal,
-                model=answer.model or self._settings.model,
-                input_tokens=usage.prompt_tokens if usage is not None else None,
-                output_tokens=spent,
-                logprob=_total_logprob(choice),
-            )
-        except (AttributeError, IndexError, TypeError):
-            found = self._one_line(repr(answer))
-            raise _Transient("http_error", f"no completion: {found}") from None
+    def _send(
+        self, body: dict[str, Any], most_output_tokens: int
+    ) -> tuple[Completion | Exception, bool]:
+        """The answer, or what to raise in its place; and whether the server may charge for it.
 
-    def _status_error(self, error: Any) -> Exception:
+        What is raised has no cause: a library's exceptions hold the request, and so the key.
+        """
+        try:
+            reply = self._exchange.post(body, most_bytes(most_output_tokens))
+        except Abandoned:
+            return Stopped(), True
+        if isinstance(reply, Broken):
+            return _Transient(reply.category, self._one_line(reply.detail)), reply.sent
+        if not reply.is_success:
+            return self._status_error(reply), False
+        try:
+            completion = read_completion(reply.body, self._settings.model)
+        except ForeignError as error:
+            found = f"no completion: {error}; got: {_text(reply.body)}"
+            return _Transient("http_error", self._one_line(found)), True
+        said = (completion.text, completion.refusal or "", completion.model)
+        if any(map(self._guard.is_in_answer, (*said, completion.finish_reason))):
+            return _Transient("http_error", "the answer repeats the key, and is not kept"), True
+        return completion, True
+
+    def _status_error(self, reply: Reply) -> Exception:
         """Returns what to raise: worth another attempt, of this request, or of the run."""
-        status, where = error.status_code, self._settings.host
-        detail = self._one_line(f"HTTP {status} from {where}: {error.message}")
+        status, where = reply.status, self._settings.host
+        code, message = _error_of(reply.body)
+        detail = f"HTTP {status} from {where}: {self._one_line(message)}"
         if status in _UNUSABLE:
             return UserError(f"{detail}; check --base_url, --model and CXRJAX_LM_API_KEY")
-        if status == 429 and error.code == "insufficient_quota":
+        if status == 429 and code == "insufficient_quota":
             return UserError(f"{detail}; answers so far are in the cache, start again with credit")
         if status == 429 or status == 408 or status >= 500:
-            retry_after = _retry_after(error.response.headers.get("retry-after"))
-            if retry_after is not None and retry_after > MAX_RETRY_AFTER:
+            retry_after = _retry_after(reply.retry_after)
+            if retry_after is None:
+                return _Transient("http_error", detail)
+            rest = retry_after if retry_after > MAX_RETRY_AFTER else self._rate.hold(retry_after)
+            if rest > MAX_RETRY_AFTER:
                 return UserError(
-                    f"{detail}; it wants {retry_after:.0f} s of rest: start again then, answers so "
+                    f"{detail}; it wants {rest:.0f} s of rest: start again then, answers so "
                     "far are in the cache"
                 )
-            if retry_after is not None:
-                self._rate.hold(retry_after)
             return _Transient("http_error", detail, retry_after)
         return NoAnswer("http_error", detail)
 
     def _one_line(self, text: str) -> str:
+        """A server's words as a message shows them: printable, short, and without the key."""
+        if self._guard.is_in(text):
+            return "(its words are not shown: they repeat the key)"
         if self._settings.api_key:
             text = text.replace(self._settings.api_key, "<key>")
-        return " ".join(text.split())[:_DETAIL_LENGTH]
+        shown = " ".join(text.split())[:_DETAIL_LENGTH]
+        return "".join(one if one.isprintable() else "?" for one in shown)
 
 
-def _total_logprob(choice: Any) -> float | None:
-    """Sum over the answer's tokens; None where the server tells none."""
-    tokens = getattr(choice.logprobs, "content", None)
-    return sum(token.logprob for token in tokens) if tokens else None
+def _text(body: bytes) -> str:
+    return body[: 4 * _DETAIL_LENGTH].decode(errors="replace")
 
 
-class _Refused(Exception):  # noqa: N818 - carries what is raised in its place
-    """The server took no work on: nothing is charged."""
-
-    def __init__(self, reason: Exception) -> None:
-        super().__init__(reason)
-        self.reason = reason
+def _error_of(body: bytes) -> tuple[Any, str]:
+    """Code and message of an error as OpenAI writes it; else None, and the body's text."""
+    try:
+        error = parse_json(body)["error"]
+        code, message = error.get("code"), error["message"]
+        return code, message if isinstance(message, str) else _text(body)
+    except (ForeignError, TypeError, AttributeError, KeyError, IndexError):
+        return None, _text(body)
 
 
 _backoff = tenacity.wait_exponential_jitter(initial=1.0, max=_LONGEST_WAIT, jitter=1.0)
@@ -204,15 +195,13 @@ def _pause(state: tenacity.RetryCallState) -> float:
     return _backoff(state)
 
 
-def _retry_after(header: str | None) -> float | None:
-    """Seconds, from a number or a date (RFC 9110, section 10.2.3)."""
-    if not header:
-        return None
+def _retry_after(header: str) -> float | None:
+    """Seconds, from a number or a date (RFC 9110, section 10.2.3); None where it is neither."""
     try:
-        return max(float(header), 0.0)
+        seconds = float(header)
     except ValueError:
-        pass
-    try:
-        return max(email.utils.parsedate_to_datetime(header).timestamp() - time.time(), 0.0)
-    except ValueError:
-        return None
+        try:
+            seconds = email.utils.parsedate_to_datetime(header).timestamp() - time.time()
+        except (ValueError, TypeError, IndexError, OverflowError):
+            return None
+    return None if math.isnan(seconds) else max(seconds, 0.0)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import ipaddress
+import re
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
@@ -36,7 +37,7 @@ class Settings:
             ("prompt"). The answer is checked in every case.
         token_limit_field: what the server calls the limit of an answer's tokens. Older servers
             know `max_tokens` only, and ignore the newer name.
-        timeout: seconds until an answer must have come.
+        timeout: seconds from the beginning of an attempt until its answer is there, whole.
         attempts: how often one request is sent while the server is busy, failing or silent.
         answers: how many answers are asked for, the first included, until one is valid.
         requests_per_minute: None: as fast as answers come.
@@ -70,20 +71,33 @@ class Settings:
         """Refuses what can't work, before anything is sent.
 
         Raises:
-            UserError: no URL, no model, or a cost limit without prices.
+            UserError: no URL, no model, a cost limit without prices, or a key that cannot be sent,
+                or would be sent unencrypted.
         """
         try:
             parts = urlsplit(self.base_url)
             usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+            usable = usable and self.base_url.isprintable() and not parts.query + parts.fragment
         except ValueError:  # brackets of an IPv6 address, or a port that is none
             usable = False
         if not usable:
+            # What may be a password or a key is not shown.
+            shown = re.sub("//[^/]*@", "//...@", re.split("[?#]", self.base_url)[0])
             raise UserError(
-                f"base URL {self.base_url!r}: expected http(s)://HOST[:PORT]/PATH, most often "
-                "ending in /v1"
+                f"base URL {shown!r}: expected http(s)://HOST[:PORT]/PATH, most often ending in /v1"
             )
         if parts.username or parts.password:
             raise UserError("the base URL holds a password; give the key by CXRJAX_LM_API_KEY")
+        if any(not "!" <= character <= "~" for character in self.api_key):
+            raise UserError(
+                "CXRJAX_LM_API_KEY holds a space, the end of a line or a letter beyond ASCII; give "
+                "the key alone"
+            )
+        if self.api_key and parts.scheme == "http" and not self.is_local:
+            raise UserError(
+                f"{self.host}: the key would go there unencrypted, for all on the way to read; "
+                "use https, a tunnel that begins on this machine, or unset CXRJAX_LM_API_KEY"
+            )
         if not self.model:
             raise UserError("no language model named; give --model=NAME or CXRJAX_LM_MODEL")
         if self.max_cost is not None and self.prices is None:

@@ -15,6 +15,9 @@ from cxrjax.language_model import (
     Request,
     Settings,
 )
+from tests.language_model.hostile import HostileServer, reply
+
+KEY = "sk-very-secret-0123456789"
 
 
 class City(pydantic.BaseModel):
@@ -79,6 +82,20 @@ def test_a_proxy_of_the_environment_does_not_see_local_requests(chat, client, mo
     assert proxy.bodies == []
 
 
+def test_a_proxy_of_the_environment_sees_no_content(client, monkeypatch):
+    """With https it is asked for a tunnel, with http it is not used."""
+    with HostileServer(reply(b"", status="403 F")) as proxy:
+        monkeypatch.setenv("ALL_PROXY", proxy.url.removesuffix("/v1"))
+        for url in ("http://model.invalid/v1", "https://model.invalid/v1"):
+            terms = {"base_url": url, "allow_sending": True, "attempts": 1}
+            asked = client(proxy, **terms, api_key="" if url[:5] == "http:" else KEY)
+            with pytest.raises(NoAnswer, match="connection"):
+                asked.ask(_request())
+    ((head, body),) = proxy.requests
+    assert head.startswith(b"CONNECT model.invalid:443 ") and not body
+    assert KEY.encode() not in head
+
+
 def test_redirections_are_not_followed(chat, client):
     with chat.Server(_script(chat.Text(HUE))) as elsewhere:
         moved = chat.Status(307, headers=(("Location", elsewhere.url + "/chat/completions"),))
@@ -95,10 +112,22 @@ def test_redirections_are_not_followed(chat, client):
         ({"base_url": "http://127.0.0.1:port/v1"}, "expected http"),
         ({"base_url": "http://127.0.0.1:99999/v1"}, "expected http"),
         ({"base_url": "https://user:pw@host/v1"}, "holds a password"),
+        ({"base_url": "https://user@host/v1"}, "holds a password"),
+        ({"base_url": "https://host/v1?key=secret"}, "expected http"),
+        ({"base_url": "https://host/v1#part"}, "expected http"),
+        ({"base_url": "https://user:pw@host:port/v1?pw"}, "expected http"),
+        ({"base_url": "https://ho\nst/v1"}, "expected http"),
+        ({"base_url": "http://10.0.0.7/v1", "api_key": KEY}, "unencrypted"),
+        ({"base_url": "http://host/v1", "api_key": KEY, "allow_sending": True}, "unencrypted"),
+        ({"api_key": KEY + "\n"}, "CXRJAX_LM_API_KEY holds"),
+        ({"api_key": KEY + " " + KEY}, "CXRJAX_LM_API_KEY holds"),
+        ({"api_key": KEY + "\u00e9"}, "CXRJAX_LM_API_KEY holds"),
         ({"model": ""}, "no language model named"),
         ({"max_cost": 1.0}, "--price_in"),
     ],
 )
 def test_unusable_settings(settings, message):
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match=message) as error:
         Settings(**{"base_url": "http://127.0.0.1/v1", "model": "m"} | settings)
+    assert KEY not in str(error.value)
+    assert "pw" not in str(error.value) and "secret" not in str(error.value)
