@@ -18,6 +18,7 @@ EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 130
 # EX_TEMPFAIL of sysexits.h: start the same command again, and it goes on where it stopped.
 EXIT_RESUME = 75
+_LONGEST_MESSAGE = 2_000  # characters; what is quoted of a file may be all of it
 _LEAVE_SECONDS = 5.0
 # Where JAX itself looks for the setting; an empty value turns the cache off.
 _COMPILED_PROGRAMS = "JAX_COMPILATION_CACHE_DIR"
@@ -37,7 +38,7 @@ def run(main: Callable[[], object]) -> NoReturn:
     try:
         code = main()
     except UserError as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"error: {for_terminal(str(error))}", file=sys.stderr)
         _leave(EXIT_USER_ERROR)
     except Preempted as stopped:
         print(f"{stopped}; the same command goes on (exit code {EXIT_RESUME})", file=sys.stderr)
@@ -51,6 +52,15 @@ def run(main: Callable[[], object]) -> NoReturn:
         traceback.print_exc()
         _leave(EXIT_BUG)
     _leave(code if isinstance(code, int) else 0)
+
+
+def for_terminal(message: str) -> str:
+    """A message as one line: its middle cut where it is long, escaped what would steer a terminal."""
+    line = " ".join(message.split())
+    if len(line) > _LONGEST_MESSAGE:
+        half = _LONGEST_MESSAGE // 2
+        line = f"{line[:half]} [...] {line[-half:]}"
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
 
 
 def command_parser(command: str, about: str | None) -> argparse.ArgumentParser:

@@ -31,6 +31,36 @@ def test_user_error_is_one_line_and_code_two(capsys):
     assert captured.out == ""
 
 
+@pytest.mark.parametrize(
+    ("message", "shown"),
+    [
+        ("a\x1b[2Jb", r"a\x1b[2Jb"),
+        ("a\n\tb\x85c", "a b c"),
+        ("\u202egnp.exe", r"\u202egnp.exe"),
+        ("half \ud800", r"half \ud800"),
+        ("Vị trí: phổi", "Vị trí: phổi"),
+    ],
+)
+def test_foreign_text_in_a_message_does_not_steer_the_terminal(capsys, message, shown):
+    def main():
+        raise UserError(message)
+
+    with pytest.raises(SystemExit):
+        run(main)
+    assert capsys.readouterr().err == f"error: {shown}\n"
+
+
+def test_a_message_that_quotes_a_whole_file_keeps_both_its_ends(capsys):
+    def main():
+        raise UserError(f"a.json: found {'x' * 10**6}; expected a number")
+
+    with pytest.raises(SystemExit):
+        run(main)
+    told = capsys.readouterr().err
+    assert len(told) < 2_100 and told.startswith("error: a.json: found xx")
+    assert told.endswith("xx; expected a number\n")
+
+
 def test_a_bug_keeps_its_traceback():
     def main():
         raise ZeroDivisionError
