@@ -10,12 +10,14 @@ working folder. Case N of a target is the same in every run with the same seed: 
 """
 
 import argparse
+import contextlib
 import hashlib
 import json
 import multiprocessing
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -46,12 +48,12 @@ class Worker:
 
     def look(self) -> Outcome | str | None:
         """The slice's outcome, why the process had to end, or None while all is well."""
-        try:
+        with contextlib.suppress(EOFError, OSError):
             if self.pipe.poll(0):
-                self.job = None
-                return self.pipe.recv()
-        except (EOFError, OSError):
-            pass
+                found: Outcome = self.pipe.recv()
+                if found.last:
+                    self.job = None
+                return found
         if not self.process.is_alive():
             return f"died: exit code {self.process.exitcode}"
         index, began, spent = self.now
@@ -65,9 +67,10 @@ class Worker:
         return None
 
     def end(self) -> None:
-        if self.process.is_alive() and self.job is None:
-            self.pipe.send(("stop",))
-            self.process.join(5)
+        if self.job is None:
+            with contextlib.suppress(OSError):
+                self.pipe.send(("stop",))
+                self.process.join(5)
         self.process.kill()
         self.process.join()
 
@@ -94,9 +97,9 @@ def alone(name: str, seed: int, index: int, given: tuple[str, bytes] | None = No
         worker.begin(name, seed, index, 1, 60.0, given)
         while True:
             found = worker.look()
-            if isinstance(found, Outcome):
+            if isinstance(found, Outcome) and found.last:
                 return found
-            if found is not None:
+            if isinstance(found, str):
                 return Outcome(faults={found.partition(":")[0]: (index, "", b"", found)})
             time.sleep(0.02)
     finally:
@@ -116,37 +119,55 @@ class Attack:
         self.used = dict.fromkeys(targets, 0.0)
         self.suspects: list[tuple[str, int, str]] = []
 
+    def replay(self) -> None:
+        """Every seed and every file that once broke something, as it is."""
+        from tests.fuzz.targets import seeds_of
+
+        left = sorted(self.names, key=lambda name: len(seeds_of(name).all))
+
+        def whole(free: set[str]) -> tuple[str, int, float] | None:
+            name = left.pop() if left else None
+            again = name and self.next[name] < len(seeds_of(name).all)
+            return (
+                (name, len(seeds_of(name).all) - self.next[name], 60.0) if name and again else None
+            )
+
+        self._work(whole)
+
     def run(self, seconds: float, slice_seconds: float) -> None:
-        workers = [Worker() for _ in range(self.processes)]
-        begun: dict[Worker, tuple[str, float]] = {}
-        busy: set[str] = set()
+        """Hostile cases by turns: whoever had least of its share of the time is next."""
         end = time.monotonic() + seconds
-        while time.monotonic() < end or begun:
+
+        def turn(free: set[str]) -> tuple[str, int, float] | None:
+            name = min(free, key=lambda name: self.used[name] / self.targets[name].share)
+            return (name, 10**6, slice_seconds) if time.monotonic() < end else None
+
+        self._work(turn)
+
+    def _work(self, choose: Callable[[set[str]], tuple[str, int, float] | None]) -> None:
+        workers = [Worker() for _ in range(self.processes)]
+        begun: dict[int, tuple[str, float]] = {}
+        while True:
             for place, worker in enumerate(workers):
-                if worker in begun:
+                if place in begun:
+                    name, since = begun[place]
                     found = worker.look()
-                    if found is None:
-                        continue
-                    name, since = begun.pop(worker)
-                    busy.discard(name)
-                    self.used[name] += time.monotonic() - since
                     if isinstance(found, Outcome):
                         self._take(name, found)
-                    else:
-                        index = int(worker.now[0])
-                        self.suspects.append((name, max(index, self.next[name]), found))
-                        self.next[name] = max(index, self.next[name]) + 1
-                        self.outcomes[name].cases += 1
-                        worker.job = worker.job or ()
-                        worker.end()
+                    elif found is not None:
+                        self._bury(name, worker, found)
                         workers[place] = worker = Worker()
-                if time.monotonic() < end:
-                    free = [name for name in self.names if name not in busy]
-                    # Whoever had least of its share is next.
-                    name = min(free, key=lambda n: self.used[n] / self.targets[n].share)
-                    busy.add(name)
-                    begun[worker] = (name, time.monotonic())
-                    worker.begin(name, self.seed, self.next[name], 10**6, slice_seconds, None)
+                    if found is None or (isinstance(found, Outcome) and not found.last):
+                        continue
+                    del begun[place]
+                    self.used[name] += time.monotonic() - since
+                job = choose({n for n in self.names if n not in {b[0] for b in begun.values()}})
+                if job is not None:
+                    name, count, seconds = job
+                    begun[place] = (name, time.monotonic())
+                    worker.begin(name, self.seed, self.next[name], count, seconds, None)
+            if not begun:
+                break
             time.sleep(0.02)
         for worker in workers:
             worker.end()
@@ -158,6 +179,14 @@ class Attack:
                 index, _, _, told = found.faults.pop(what)
                 self.suspects.append((name, index, told))
         self.outcomes[name].add(found)
+
+    def _bury(self, name: str, worker: Worker, why: str) -> None:
+        """Notes the case that a process died of, and goes on behind it."""
+        index = max(int(worker.now[0]), self.next[name])
+        worker.end()
+        self.suspects.append((name, index, why))
+        self.outcomes[name].cases += index + 1 - self.next[name]
+        self.next[name] = index + 1
 
     def confirm(self, most: int = 3) -> None:
         """Runs slow, large and deadly cases again alone: a busy machine counts for nothing."""
@@ -207,9 +236,8 @@ def smaller(name: str, key: str, file: str, data: bytes, seconds: float = 20.0) 
             worker.begin(name, 0, 0, 1, 60.0, (file, tried))
             while (found := worker.look()) is None:
                 time.sleep(0.001)
-            if not isinstance(found, Outcome):
-                worker.end()
-                worker, found = Worker(), Outcome()
+            if isinstance(found, str):
+                break
             if key in found.faults:
                 data, shorter = tried, True
             else:
@@ -219,18 +247,16 @@ def smaller(name: str, key: str, file: str, data: bytes, seconds: float = 20.0) 
     return data
 
 
-def keep(name: str, key: str, file: str, data: bytes, told: str) -> Path:
-    """Puts a case among the regressions, with what was wrong."""
-    folder = REGRESSIONS / name
-    folder.mkdir(parents=True, exist_ok=True)
+def keep(name: str, key: str, file: str, data: bytes) -> None:
+    """Puts a case among the regressions, and what was wrong into their notes."""
     digest = hashlib.sha256(key.encode()).hexdigest()[:10]
-    path = folder / f"{digest}-{file.replace('/', '+')}"
+    path = REGRESSIONS / name / digest / file
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
     notes_file = REGRESSIONS / "notes.json"
     notes = json.loads(notes_file.read_text()) if notes_file.is_file() else {}
-    notes[f"{name}/{path.name}"] = key
+    notes[f"{name}/{digest}"] = key
     notes_file.write_text(json.dumps(notes, indent=1, sort_keys=True) + "\n")
-    return path
 
 
 def main() -> int:
@@ -241,6 +267,7 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--target", action="append", help="these alone; begins of names")
     parser.add_argument("--case", type=int, help="this case alone")
+    parser.add_argument("--replay", action="store_true", help="the corpus as it is")
     parser.add_argument("--keep", action="store_true", help="put faults into the corpus")
     parser.add_argument("--faults", type=Path, help="write them there")
     flags = parser.parse_args()
@@ -252,7 +279,10 @@ def main() -> int:
         print(outcome)
         return bool(outcome.faults)
     attack = Attack(names, flags.seed, flags.processes)
-    attack.run(flags.seconds, flags.slice_seconds or max(1.0, flags.seconds / 120))
+    if flags.replay:
+        attack.replay()
+    else:
+        attack.run(flags.seconds, flags.slice_seconds or max(1.0, flags.seconds / 120))
     attack.confirm()
     print(attack.table())
     found = 0
@@ -266,7 +296,7 @@ def main() -> int:
                     out.write(report)
             if flags.keep and len(data) < 200_000:
                 deadly = key.partition(":")[0] in ("died", "hangs", "slow", "memory")
-                keep(name, key, file, data if deadly else smaller(name, key, file, data), told)
+                keep(name, key, file, data if deadly else smaller(name, key, file, data))
     print(f"{found} faults; limits: {SECONDS:g} s, {MEGABYTES} MB above start")
     return bool(found)
 

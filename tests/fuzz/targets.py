@@ -78,9 +78,25 @@ def target(
     return add
 
 
+class Seeds:
+    """Sound files of a target, and those that once broke it: (file name, bytes)."""
+
+    def __init__(self, name: str) -> None:
+        self.sound = sorted(TARGETS[name].seeds().items())
+        top = CORPUS / "regressions" / name
+        broken = [path for path in sorted(top.glob("*/**/*")) if path.is_file()]
+        self.broken = [
+            ("/".join(path.relative_to(top).parts[1:]), path.read_bytes()) for path in broken
+        ]
+
+    @property
+    def all(self) -> list[tuple[str, bytes]]:
+        return self.sound + self.broken
+
+
 @functools.cache
-def seeds_of(name: str) -> dict[str, bytes]:
-    return TARGETS[name].seeds()
+def seeds_of(name: str) -> Seeds:
+    return Seeds(name)
 
 
 def write(folder: Path, name: str, data: bytes) -> Path:

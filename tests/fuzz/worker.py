@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 import traceback
+from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,7 @@ class Outcome:
     peak: float = 0.0
     faults: dict[str, tuple[int, str, bytes, str]] = dataclasses.field(default_factory=dict)
     broken: int = 0
+    last: bool = False  # of its slice
 
     def add(self, other: "Outcome") -> None:
         self.cases += other.cases
@@ -137,15 +139,14 @@ class Sandbox:
                 self.seen.append(f"{event} {path[:200]}")
 
 
-def case_of(target: Any, seeds: dict[str, bytes], seed: int, index: int) -> tuple[str, bytes]:
+def case_of(target: Any, seeds: Any, seed: int, index: int) -> tuple[str, bytes]:
     """Name and bytes of a case; the first ones are the seeds as they are."""
-    names = sorted(seeds)
-    if index < len(names):
-        return names[index], seeds[names[index]]
+    if index < len(seeds.all):
+        return seeds.all[index]
     rng = random.Random(f"{seed}/{target.name}/{index}")
-    name = rng.choice(names)
-    others = [seeds[other] for other in names if other != name and len(seeds[other]) < 2**16]
-    return name, mutated(rng, name, seeds[name], others)
+    name, data = rng.choice(seeds.broken if seeds.broken and rng.random() < 0.1 else seeds.sound)
+    others = [other for _, other in seeds.sound if other is not data and len(other) < 2**16]
+    return name, mutated(rng, name, data, others)
 
 
 def run_case(target: Any, sandbox: Sandbox, name: str, data: bytes) -> str:
@@ -216,32 +217,28 @@ def work(pipe: Connection, now: Any) -> None:
             now[0] = -1
             if job[0] == "stop":
                 break
-            name, seed, first, count, seconds, given = job
+            name = job[0]
             target, seeds = TARGETS[name], seeds_of(name)
             if name not in warm:
-                for each in sorted(seeds)[:3]:
+                for each, data in seeds.sound[:3]:
                     with contextlib.suppress(BaseException):
-                        run_case(target, sandbox, each, seeds[each])
+                        run_case(target, sandbox, each, data)
                 warm.add(name)
-            pipe.send(_slice(target, seeds, sandbox, now, seed, first, count, seconds, given))
+            for outcome in _slice(target, seeds, sandbox, now, job[1:]):
+                pipe.send(outcome)
     shutil.rmtree(sandbox.root, ignore_errors=True)
 
 
 def _slice(
-    target: Any,
-    seeds: dict[str, bytes],
-    sandbox: Sandbox,
-    now: Any,
-    seed: int,
-    first: int,
-    count: int,
-    seconds: float,
-    given: tuple[str, bytes] | None,
-) -> Outcome:
+    target: Any, seeds: Any, sandbox: Sandbox, now: Any, job: tuple[Any, ...]
+) -> Iterator[Outcome]:
+    """Outcomes of a slice, every now and then: what came before a deadly case is not lost."""
+    seed, first, count, seconds, given = job
     gc.collect()
     outcome = Outcome()
     start = _reset_peak()
-    end = time.monotonic() + seconds
+    told = time.monotonic()
+    end = told + seconds
     for index in range(first, first + count):
         name, data = given or case_of(target, seeds, seed, index)
         before = now[2] = spent()
@@ -252,28 +249,30 @@ def _slice(
                 outcome.accepted += 1
             else:
                 outcome.refused += 1
+        except KeyboardInterrupt:
+            raise
         except BaseException as error:
-            if isinstance(error, KeyboardInterrupt):
-                raise
             outcome.broken += 1
             outcome.faults.setdefault(place_of(error), (index, name, data, story(error)))
         now[0] = -1
         outcome.cases += 1
-        took = spent() - before
+        took, peak = spent() - before, _peak() - start
         outcome.slowest = max(outcome.slowest, (took, index))
-        peak = _peak() - start
-        if peak > outcome.peak:
-            outcome.peak = peak
+        outcome.peak = max(outcome.peak, peak)
         for what, found, most in (("slow", took, SECONDS), ("memory", peak, MEGABYTES)):
             if found > most:
-                told = f"{what}: {found:.1f}, at most {most}"
-                outcome.faults.setdefault(what, (index, name, data, told))
-        if peak > MEGABYTES:
+                text = f"{what}: {found:.1f}, at most {most}"
+                outcome.faults.setdefault(what, (index, name, data, text))
+        if peak > MEGABYTES / 2:
             gc.collect()
             _reset_peak()
         if time.monotonic() > end:
             break
-    return outcome
+        if time.monotonic() > told + 0.3:
+            yield outcome
+            outcome, told = Outcome(), time.monotonic()
+    outcome.last = True
+    yield outcome
 
 
 def spent() -> float:
