@@ -16,6 +16,7 @@ import json
 import multiprocessing
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -278,6 +279,12 @@ def main() -> int:
         outcome = alone(names[0], flags.seed, flags.case)
         print(outcome)
         return bool(outcome.faults)
+    with tempfile.TemporaryDirectory(prefix="cxrjax_fuzz_") as folder:
+        os.environ["TMPDIR"] = folder  # of workers, killed ones too
+        return _attack(names, flags)
+
+
+def _attack(names: list[str], flags: argparse.Namespace) -> int:
     attack = Attack(names, flags.seed, flags.processes)
     if flags.replay:
         attack.replay()

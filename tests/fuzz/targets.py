@@ -984,3 +984,5 @@ def _add_scores(benchmarks: Iterable[str]) -> None:
 
 
 _add_scores(("vindr_cxr_vqa", "gemex", "cxr_qba", "vix_ray", "ms_cxr"))
+if os.environ.get("CXRJAX_FUZZ_PLANTED"):
+    import tests.fuzz.planted  # noqa: F401
