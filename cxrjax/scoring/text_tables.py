@@ -41,8 +41,10 @@ _PREAMBLE = """% Packages: booktabs, longtable, xcolor. Cells in grey are of few
 
 def grid(lines: Sequence[Sequence[str]]) -> str:
     """A Markdown table; the first line is its header."""
+    # A name of others may hold what ends a line.
     header, *body = [
-        "| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |" for line in lines
+        "| " + " | ".join(" ".join(cell.splitlines()).replace("|", r"\|") for cell in line) + " |"
+        for line in lines
     ]
     rule = "|" + "---|" * len(lines[0])
     return "\n".join([header, rule, *body]) + "\n"

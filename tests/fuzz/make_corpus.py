@@ -317,7 +317,7 @@ def servers() -> None:
         head = f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\nRetry-After: 1\r\n"
         head += f"Content-Length: {len(text)}\r\nConnection: close\r\n\r\n"
         put(f"language_model/{name}.http", head + text)
-    host = "Host: 127.0.0.1:PORT\r\nOrigin: http://127.0.0.1:PORT\r\n"
+    host = "Host: 127.0.0.1:PORT\r\nConnection: close\r\nOrigin: http://127.0.0.1:PORT\r\n"
     put("review_server/page.http", f"GET /TOKEN/ HTTP/1.1\r\n{host}\r\n")
     put("review_server/ratings.http", f"GET /TOKEN/ratings HTTP/1.1\r\n{host}\r\n")
     body = json.dumps({"question_id": "q0", "field": "comment", "value": "good"})
