@@ -256,7 +256,8 @@ def weights() -> None:
             "text_config": text,
             "vision_config": vision,
         }
-        put(f"hf_config/{kind}.json", whole | {"image_token_index": 1039})
+        tokens = {"mm_tokens_per_image": 4} if kind == "gemma3" else {"image_token_index": 1039}
+        put(f"hf_config/{kind}.json", whole | tokens)
     put("hf_config/gemma3_text.json", {"model_type": "gemma3_text", **text, "rope_theta": 1e6})
 
 
