@@ -55,7 +55,7 @@ def run(main: Callable[[], object]) -> NoReturn:
 
 
 def for_terminal(message: str) -> str:
-    """A message as one line, cut in its middle where it is long; nothing in it steers a terminal."""
+    """A message as one line, cut in its middle where it is long, that steers no terminal."""
     line = " ".join(message.split())
     if len(line) > _LONGEST_MESSAGE:
         half = _LONGEST_MESSAGE // 2
