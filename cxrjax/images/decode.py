@@ -15,13 +15,24 @@ wrong example, not a small one.
 """
 
 import contextlib
+import io
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import BinaryIO
 
 import numpy as np
 from jaxtyping import UInt8
 from PIL import ExifTags, Image, ImageFile
 
+from cxrjax.border.codestreams import (
+    MOST_EXIF,
+    MOST_JPEG,
+    MOST_JPEG_HEADER,
+    check_jpeg_header,
+    check_png,
+    check_scans,
+)
+from cxrjax.errors import ForeignError
 from cxrjax.images.dicom import (
     MARKER,
     MARKER_START,
@@ -48,16 +59,19 @@ _PNG_BIT_DEPTH_AT = 24
 
 # EXIF orientation -> how to turn the stored pixels (EXIF 2.32, tag 274). 1 is upright; values
 # that EXIF doesn't define count as 1, as in viewers.
-_TURNS = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
+_TURNS: dict[int, Callable[[np.ndarray], np.ndarray]] = {
+    2: lambda stored: stored[:, ::-1],
+    3: lambda stored: stored[::-1, ::-1],
+    4: lambda stored: stored[::-1],
+    5: lambda stored: stored.swapaxes(0, 1),
+    6: lambda stored: np.rot90(stored, 3),
+    7: lambda stored: stored.swapaxes(0, 1)[::-1, ::-1],
+    8: np.rot90,
 }
 _SIDEWAYS = (5, 6, 7, 8)
+
+# Pixels that are converted at a time: of the largest image every whole copy has 200 MB.
+_STRIP = 2**20
 
 # What JPEG decoders paint where a file's data end early but its end marker is there.
 _JPEG_FILL = 128
@@ -95,23 +109,26 @@ def read_grey_or_rgb(
         path = read_once(path)
     if _kind(path) == "DICOM":
         return read_dicom(path)
-    with _open(path) as image:
+    with _open(path, whole=True) as image:
         turn = _orientation(image)
         if target is not None and image.format != "PNG":
             _reduce(image, target if turn not in _SIDEWAYS else target[::-1])
         image.load()
         if image.format != "PNG":
             _refuse_filled(path, image)
-        upright = image.transpose(_TURNS[turn]) if turn in _TURNS else image
-        return _to_grey_or_rgb(upright)
+        stored = _to_grey_or_rgb(image)
+    return np.ascontiguousarray(_TURNS[turn](stored)) if turn in _TURNS else stored
 
 
 def three_channels(image: UInt8[np.ndarray, "h w *channels"]) -> UInt8[np.ndarray, "h w 3"]:
     """A grey image with three equal channels; one that has channels as it is."""
     if image.ndim == 3:
         return image
-    # Pillow writes pixels at a time, NumPy's repeat bytes: a third of the time.
-    return np.array(Image.fromarray(image).convert("RGB"))
+    out = np.empty((*image.shape, 3), np.uint8)
+    for rows in _strips(*image.shape):
+        # Pillow writes pixels at a time, NumPy's repeat bytes: a third of the time.
+        out[rows] = np.asarray(Image.fromarray(image[rows]).convert("RGB"))
+    return out
 
 
 def image_size(path: AnyFile) -> tuple[int, int]:
@@ -184,8 +201,12 @@ def _kind(path: AnyFile) -> str:
 
 
 @contextlib.contextmanager
-def _open(path: AnyFile) -> Iterator[ImageFile.ImageFile]:
-    """A PNG or JPEG with its header read; what Pillow raises in the block becomes ImageError."""
+def _open(path: AnyFile, whole: bool = False) -> Iterator[ImageFile.ImageFile]:
+    """A PNG or JPEG with its header read; what Pillow raises in the block becomes ImageError.
+
+    Args:
+        whole: its pixels will be decoded.
+    """
     if ImageFile.LOAD_TRUNCATED_IMAGES:
         raise ImageError(
             f"{path}: PIL.ImageFile.LOAD_TRUNCATED_IMAGES is on in this process and would pass "
@@ -193,7 +214,10 @@ def _open(path: AnyFile) -> Iterator[ImageFile.ImageFile]:
         )
     kind = _kind(path)
     try:
-        with open_file(path) as file, Image.open(file, formats=[kind]) as image:
+        with (
+            open_file(path) as file,
+            Image.open(_checked(file, kind, whole), formats=[kind]) as image,
+        ):
             assert isinstance(image, ImageFile.ImageFile)
             check_size(path, image.height, image.width)
             if image.format == "PNG" and getattr(image, "n_frames", 1) > 1:
@@ -203,6 +227,10 @@ def _open(path: AnyFile) -> Iterator[ImageFile.ImageFile]:
             yield image
     except (ImageError, MemoryError):
         raise
+    except ForeignError as error:
+        raise ImageError(
+            f"{path}: unusable {kind} ({error}): save it anew, without what is beside its pixels"
+        ) from None
     except Image.DecompressionBombError as error:
         raise ImageError(
             f"{path}: more than the {MAX_PIXELS} that are decoded ({one_line(error)}): scale the "
@@ -214,7 +242,31 @@ def _open(path: AnyFile) -> Iterator[ImageFile.ImageFile]:
         ) from error
 
 
+def _checked(file: BinaryIO, kind: str, whole: bool) -> BinaryIO:
+    """The file at its start, if Pillow can go through it in little time and memory.
+
+    Raises:
+        ForeignError: else.
+    """
+    if kind == "PNG":
+        check_png(file, whole)
+    else:
+        most = MOST_JPEG if whole else MOST_JPEG_HEADER
+        content = file.read(most + 1)
+        check_jpeg_header(content)
+        if whole:
+            if len(content) > most:
+                raise ForeignError(f"more than {most:,} bytes")
+            check_scans(content)
+            return io.BytesIO(content)
+    file.seek(0)
+    return file
+
+
 def _orientation(image: Image.Image) -> int:
+    # A PNG's text has it in hexadecimal digits.
+    if len(image.info.get("Raw profile type exif", "")) > 2 * MOST_EXIF:
+        raise ForeignError(f"more than {MOST_EXIF:,} bytes of EXIF")
     # The base class's method, because a PNG's own would decode the pixels to look behind them.
     return Image.Image.getexif(image).get(ExifTags.Base.Orientation, 1)
 
@@ -246,16 +298,24 @@ def _refuse_filled(path: AnyFile, image: Image.Image) -> None:
 def _to_grey_or_rgb(image: Image.Image) -> UInt8[np.ndarray, "h w *channels"]:
     if image.mode.startswith("I"):
         return auto_exposed(np.asarray(image))
-    if image.has_transparency_data:
-        black = Image.new("RGBA", image.size, (0, 0, 0, 255))
-        image = Image.alpha_composite(black, image.convert("RGBA"))
-    if image.mode in ("1", "L"):
+    if image.mode in ("1", "L") and not image.has_transparency_data:
         return np.asarray(image.convert("L"))
-    rgb = image.convert("RGB")
-    red = np.asarray(rgb.getchannel("R"))
-    if all(np.array_equal(red, np.asarray(rgb.getchannel(other))) for other in "GB"):
-        return red
-    return np.array(rgb)
+    width, height = image.size
+    rgb = np.empty((height, width, 3), np.uint8)
+    for rows in _strips(height, width):
+        strip = image.crop((0, rows.start, width, rows.stop))
+        if image.has_transparency_data:
+            black = Image.new("RGBA", strip.size, (0, 0, 0, 255))
+            strip = Image.alpha_composite(black, strip.convert("RGBA"))
+        rgb[rows] = np.asarray(strip.convert("RGB"))
+    grey = all((rgb[rows, :, :1] == rgb[rows]).all() for rows in _strips(height, width))
+    return np.ascontiguousarray(rgb[..., 0]) if grey else rgb
+
+
+def _strips(height: int, width: int) -> Iterator[slice]:
+    """Rows of about `_STRIP` pixels, all of them."""
+    step = max(_STRIP // width, 1)
+    return (slice(top, min(top + step, height)) for top in range(0, height, step))
 
 
 # In an upright frontal radiograph the spine and heart are brighter than the air above the

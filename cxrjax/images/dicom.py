@@ -11,13 +11,12 @@ import contextlib
 from collections.abc import Callable, Iterator
 
 import numpy as np
-import pydicom
 from jaxtyping import Bool, Float, Integer, UInt8
 from pydicom.dataset import Dataset
-from pydicom.encaps import get_frame
 from pydicom.pixels import apply_modality_lut, apply_voi, get_decoder
-from pydicom.uid import UID, JPEGTransferSyntaxes
 
+from cxrjax.border.dicom_files import DicomFile
+from cxrjax.errors import ForeignError
 from cxrjax.images.files import AnyFile, ImageError, check_size, one_line, open_file
 
 # Where no window is recorded, these percentiles of the pixels become black and white. Minimum and
@@ -26,33 +25,52 @@ from cxrjax.images.files import AnyFile, ImageError, check_size, one_line, open_
 # mediastinum do; what lies outside is clipped.
 BLACK_PERCENTILE = 0.5
 WHITE_PERCENTILE = 99.5
+_STRIP = 2**20  # pixels that are looked up at a time
 
 
 class Levels:
     """The levels of an integer image of at most 16 bits.
 
     Attributes:
+        stored: the image.
         values: ascending without gaps, from 0 or the lowest negative one to the highest.
-        places: where each pixel's level stands in `values`.
     """
 
+    stored: Integer[np.ndarray, "h w"]
     values: Integer[np.ndarray, " levels"]
-    places: Integer[np.ndarray, "h w"]
 
     def __init__(self, stored: Integer[np.ndarray, "h w"]) -> None:
-        lowest = min(int(stored.min()), 0)
-        self.values = np.arange(lowest, int(stored.max()) + 1)
-        # int32 holds the difference of any two 16-bit values, signed ones too. Without negative
-        # ones the pixels themselves will do, and no copy is made.
-        self.places = stored.astype(np.int32) - lowest if lowest else stored
+        self.stored = stored
+        self._lowest = min(int(stored.min()), 0)
+        self.values = np.arange(self._lowest, int(stored.max()) + 1)
 
     def counts(self) -> Integer[np.ndarray, " levels"]:
         """Pixels that have each level. Costs as much as all the rest of showing an image."""
-        return np.bincount(self.places.ravel(), minlength=len(self.values))
+        counts = np.zeros(len(self.values), np.int64)
+        for rows in self._strips():
+            places = self._places(rows).ravel()
+            counts += np.bincount(places, minlength=len(self.values))
+        return counts
 
     def paint(self, shades: UInt8[np.ndarray, " levels"]) -> UInt8[np.ndarray, "h w"]:
         """The image with each level shown as its shade."""
-        return np.take(shades, self.places)
+        painted = np.empty(self.stored.shape, np.uint8)
+        for rows in self._strips():
+            painted[rows] = np.take(shades, self._places(rows))
+        return painted
+
+    def _strips(self) -> Iterator[slice]:
+        # NumPy makes 64-bit numbers of whatever it counts or looks up: of a whole image 500 MB.
+        height, width = self.stored.shape
+        step = max(_STRIP // width, 1)
+        return (slice(top, top + step) for top in range(0, height, step))
+
+    def _places(self, rows: slice) -> Integer[np.ndarray, "rows w"]:
+        """Where each pixel's level stands in `values`."""
+        # int32 holds the difference of any two 16-bit values, signed ones too. Without negative
+        # ones the pixels themselves will do, and no copy is made.
+        strip = self.stored[rows]
+        return strip.astype(np.int32) - self._lowest if self._lowest else strip
 
 
 def percentile_range(
@@ -103,7 +121,6 @@ def auto_exposed(stored: Integer[np.ndarray, "h w"]) -> UInt8[np.ndarray, "h w"]
 MARKER = b"DICM"
 MARKER_START = 128
 
-_JPEG_END = b"\xff\xd9"
 _DAMAGED = "the file is damaged or cut off, fetch it again"
 
 
@@ -113,8 +130,8 @@ def dicom_size(path: AnyFile) -> tuple[int, int]:
     Raises:
         ImageError: the header cannot be read or has no usable size.
     """
-    with _header(path, header_only=True) as dataset:
-        return _size(path, dataset)
+    with _opened(path) as file:
+        return _size(path, file.header)
 
 
 def read_dicom(path: AnyFile) -> UInt8[np.ndarray, "h w *channels"]:
@@ -124,32 +141,12 @@ def read_dicom(path: AnyFile) -> UInt8[np.ndarray, "h w *channels"]:
 
     Raises:
         ImageError: no pixel data, several frames, a size beyond `MAX_PIXELS`, an encoding without
-            a decoder, data that don't decode in full, or a malformed value in the header.
+            a decoder, data that don't decode in full and within limits, or a malformed value in
+            the header.
     """
-    with _header(path, header_only=False) as dataset:
-        return _picture(path, dataset)
-
-
-def _picture(path: AnyFile, dataset: Dataset) -> UInt8[np.ndarray, "h w *channels"]:
-    height, width = _size(path, dataset)
-    frames = int(dataset.get("NumberOfFrames") or 1)
-    if frames > 1:
-        raise ImageError(
-            f"{path}: DICOM with {frames} frames; expected a single radiograph: export the frame "
-            "that is meant to a file of its own"
-        )
-    if "PixelData" not in dataset:
-        raise ImageError(
-            f"{path}: DICOM without pixel data; expected an image: it is a header or a report "
-            "only, or it was cut off, fetch it again"
-        )
-    stored = _decode(path, dataset)
-    if stored.shape[:2] != (height, width):
-        raise ImageError(
-            f"{path}: the pixel data are {stored.shape[0]} x {stored.shape[1]}, the header says "
-            f"{height} x {width}: {_DAMAGED}"
-        )
-    return np.array(stored) if stored.ndim == 3 else _present(dataset, stored)
+    with _opened(path) as file:
+        stored = _decode(path, file)
+        return np.array(stored) if stored.ndim == 3 else _present(file.header, stored)
 
 
 def dicom_notes(path: AnyFile) -> list[str]:
@@ -158,9 +155,9 @@ def dicom_notes(path: AnyFile) -> list[str]:
     Raises:
         ImageError: as `dicom_size`.
     """
-    with _header(path, header_only=True) as dataset:
-        _size(path, dataset)
-        return _notes(dataset)
+    with _opened(path) as file:
+        _size(path, file.header)
+        return _notes(file.header)
 
 
 def _notes(dataset: Dataset) -> list[str]:
@@ -187,17 +184,30 @@ def _notes(dataset: Dataset) -> list[str]:
 
 
 @contextlib.contextmanager
-def _header(path: AnyFile, header_only: bool) -> Iterator[Dataset]:
-    """A file's elements; what pydicom raises in the block on a malformed one becomes ImageError."""
+def _opened(path: AnyFile) -> Iterator[DicomFile]:
+    """A file with its header read; what pydicom raises in the block on a malformed element becomes
+    ImageError."""
+    with contextlib.ExitStack() as stack:
+        with _reading(path):
+            file = DicomFile(stack.enter_context(open_file(path)))
+        with _using(path):
+            yield file
+
+
+@contextlib.contextmanager
+def _reading(path: AnyFile) -> Iterator[None]:
     try:
-        with open_file(path) as file:
-            dataset = pydicom.dcmread(file, stop_before_pixels=header_only)
+        yield
     except OSError as error:
         raise ImageError(f"{path}: cannot be read: {error.strerror or one_line(error)}") from None
     except Exception as error:  # struct.error, EOFError, KeyError and more, by where it was cut
         raise ImageError(f"{path}: unreadable DICOM ({one_line(error)}): {_DAMAGED}") from error
+
+
+@contextlib.contextmanager
+def _using(path: AnyFile) -> Iterator[None]:
     try:
-        yield dataset
+        yield
     except (ImageError, MemoryError):
         raise
     except Exception as error:  # whatever a malformed value or table leads it to
@@ -218,58 +228,59 @@ def _size(path: AnyFile, dataset: Dataset) -> tuple[int, int]:
     return int(height), int(width)
 
 
-def _decode(path: AnyFile, dataset: Dataset) -> np.ndarray:
+def _decode(path: AnyFile, file: DicomFile) -> Integer[np.ndarray, "h w *channels"]:
     """Stored values, [h, w] integers, or uint8 [h, w, 3] RGB."""
-    photometric = str(dataset.get("PhotometricInterpretation", "none"))
-    allocated, bits = dataset.get("BitsAllocated"), dataset.get("BitsStored")
-    grey = photometric in ("MONOCHROME1", "MONOCHROME2") and allocated in (8, 16)
-    colour = photometric.startswith(("RGB", "YBR")) and allocated == 8
-    if not (grey or colour):
+    _check_description(path, file.header)
+    frames = int(file.header.get("NumberOfFrames") or 1)
+    if frames > 1:
         raise ImageError(
-            f"{path}: DICOM with photometric interpretation {photometric} and {allocated} bits "
-            "allocated; expected grey of 8 or 16 or colour of 8: export the image as PNG"
+            f"{path}: DICOM with {frames} frames; expected a single radiograph: export the frame "
+            "that is meant to a file of its own"
         )
-    if not bits or not 1 <= bits <= allocated or dataset.get("HighBit", bits - 1) != bits - 1:
-        # The standard has retired other positions of the high bit; decoders read them wrongly.
-        raise ImageError(
-            f"{path}: DICOM with bits stored {bits} of {allocated} and high bit "
-            f"{dataset.get('HighBit')}; expected the high bit to be bits stored - 1: mend the "
-            "header, or export the image as PNG"
-        )
-    syntax = UID(str(getattr(dataset, "file_meta", {}).get("TransferSyntaxUID", "")))
+    with _reading(path):
+        if not file.read_pixels():
+            raise ForeignError("without pixel data; expected an image, no header or report only")
     try:
-        decoder = get_decoder(syntax)
+        decoder = get_decoder(file.syntax)
     except Exception:  # none given, or not one for images
         raise ImageError(
-            f"{path}: DICOM transfer syntax {syntax.name or 'none'} has no decoder: convert "
+            f"{path}: DICOM transfer syntax {file.syntax.name or 'none'} has no decoder: convert "
             "the file to JPEG 2000 or uncompressed"
         ) from None
     if not decoder.is_available:
         raise ImageError(
-            f"{path}: no decoder installed for {syntax.name}: "
+            f"{path}: no decoder installed for {file.syntax.name}: "
             "pip install pylibjpeg pylibjpeg-libjpeg pylibjpeg-openjpeg"
         )
     try:
-        if syntax in JPEGTransferSyntaxes:
-            _refuse_cut_jpeg(path, dataset)
-        return dataset.pixel_array
-    except ImageError:
-        raise
+        return file.decode()
     except Exception as error:  # each decoder plugin has exceptions of its own
         raise ImageError(
-            f"{path}: pixel data ({syntax.name}) don't decode ({one_line(error)}): {_DAMAGED}"
+            f"{path}: pixel data ({file.syntax.name}) don't decode ({one_line(error)}): {_DAMAGED}"
         ) from error
 
 
-def _refuse_cut_jpeg(path: AnyFile, dataset: Dataset) -> None:
-    """Refuses a JPEG frame without its end marker: the decoder would fill what is missing.
-
-    The other encodings' decoders notice by themselves.
-    """
-    frame = get_frame(dataset.PixelData, 0, number_of_frames=1)
-    # Frames are padded to even length, with a zero or with the fill byte FF.
-    if not frame.rstrip(b"\x00\xff").endswith(_JPEG_END):
-        raise ImageError(f"{path}: its JPEG data have no end marker: {_DAMAGED}")
+def _check_description(path: AnyFile, header: Dataset) -> None:
+    """Refuses kinds of pixels that are not shown here."""
+    _size(path, header)
+    photometric = str(header.get("PhotometricInterpretation", "none"))
+    allocated, bits = header.get("BitsAllocated"), header.get("BitsStored")
+    samples = header.get("SamplesPerPixel")
+    grey = photometric in ("MONOCHROME1", "MONOCHROME2") and allocated in (8, 16)
+    colour = photometric.startswith(("RGB", "YBR")) and allocated == 8
+    if not (grey or colour) or samples != (1 if grey else 3):
+        raise ImageError(
+            f"{path}: DICOM with photometric interpretation {photometric}, {allocated} bits "
+            f"allocated and {samples} samples per pixel; expected grey of 8 or 16 or colour of "
+            "three times 8: export the image as PNG"
+        )
+    if not bits or not 1 <= bits <= allocated or header.get("HighBit", bits - 1) != bits - 1:
+        # The standard has retired other positions of the high bit; decoders read them wrongly.
+        raise ImageError(
+            f"{path}: DICOM with bits stored {bits} of {allocated} and high bit "
+            f"{header.get('HighBit')}; expected the high bit to be bits stored - 1: mend the "
+            "header, or export the image as PNG"
+        )
 
 
 def _present(dataset: Dataset, stored: Integer[np.ndarray, "h w"]) -> UInt8[np.ndarray, "h w"]:

@@ -1,11 +1,13 @@
 """Image files in folders, archives and memory: opening them, their error and size limit."""
 
 import dataclasses
+import errno
 import io
 from pathlib import Path
 from typing import Protocol, TypeAlias, runtime_checkable
 
-from cxrjax.errors import UserError
+from cxrjax.border.foreign_files import MIB, open_foreign
+from cxrjax.errors import ForeignError, UserError
 
 OpenedFile: TypeAlias = io.BufferedReader | io.BytesIO
 
@@ -26,8 +28,13 @@ AnyFile: TypeAlias = str | Path | StoredFile
 
 
 def open_file(file: AnyFile) -> OpenedFile:
-    """Opens for reading; raises OSError as `open` does."""
-    return open(file, "rb") if isinstance(file, str | Path) else file.open()
+    """Opens for reading; raises OSError as `open` does, also for what is no regular file."""
+    if not isinstance(file, str | Path):
+        return file.open()
+    try:
+        return open_foreign(file)
+    except ForeignError as error:
+        raise OSError(errno.EINVAL, str(error)) from None
 
 
 def read_once(file: AnyFile) -> AnyFile:
@@ -40,7 +47,10 @@ def read_once(file: AnyFile) -> AnyFile:
     if isinstance(file, str | Path):
         return file
     with file.open() as opened:
-        return _InMemory(str(file), opened.read())
+        content = opened.read(MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
+        raise OSError(errno.EFBIG, f"more than the {MOST_BYTES:,} bytes that an image may have")
+    return _InMemory(str(file), content)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +68,9 @@ class _InMemory:
 # 8192 x 8192. The largest radiography detectors give about 20 million pixels; a file that claims
 # more than this is damaged or made to exhaust memory (the decoded array would exceed 200 MB).
 MAX_PIXELS = 8192 * 8192
+
+# Of a file that is held in memory.
+MOST_BYTES = 256 * MIB
 
 
 class ImageError(UserError):
