@@ -267,7 +267,7 @@ def _answer(
     """What the parent is told, and the bytes after it."""
     nothing = memoryview(b"")
     try:
-        found, extra = job(_receive(link, size), **arguments)
+        found, extra = job(bytes(_receive(link, size)), **arguments)
         return {"found": dict(found)}, memoryview(extra).cast("B")
     except MemoryError:
         return {"memory": True}, nothing

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from jaxtyping import Integer
 from pydicom.dataset import Dataset, FileMetaDataset
-from pydicom.encaps import encapsulate, get_frame
+from pydicom.encaps import get_frame
 from pydicom.filereader import dcmread, read_dataset
 from pydicom.tag import BaseTag, Tag
 from pydicom.uid import UID, DeflatedExplicitVRLittleEndian, JPEGTransferSyntaxes, RLELossless
@@ -33,7 +33,8 @@ _PREAMBLE = 132
 
 # What a decoder may take: beyond 30 million pixels none needs more, and the largest detectors have
 # 20. Of time 8 times what a chest of 2500 x 3000 takes in JPEG 2000, by its pixels and its bytes.
-DECODER_MEMORY = 384 * MIB
+_DECODER_MEMORY = 384 * MIB
+_LARGE = 32 * MIB
 _SECONDS = 2.0
 _SECONDS_A_PIXEL = 1e-7
 _SECONDS_A_BYTE = 5e-7
@@ -131,14 +132,22 @@ class DicomFile:
         description = {name: self.header.get(name) for name in _DESCRIPTION}
         arguments = {"syntax": str(self.syntax), "vr": element.VR, "description": description}
         by_pixels, by_bytes = plain * _SECONDS_A_PIXEL, len(element.value) * _SECONDS_A_BYTE
-        found, stored = run_in_child(
-            decode_frame,
-            element.value,
-            arguments,
-            seconds=_SECONDS + by_pixels + by_bytes,
-            memory=DECODER_MEMORY,
-            most=plain,
-        )
+        try:
+            found, stored = run_in_child(
+                decode_frame,
+                element.value,
+                arguments,
+                seconds=_SECONDS + by_pixels + by_bytes,
+                memory=_DECODER_MEMORY,
+                most=plain,
+            )
+        except ForeignError as error:
+            if plain < _LARGE:
+                raise
+            raise ForeignError(
+                f"{error}; one of {plain:,} bytes may take more than the {_DECODER_MEMORY // MIB} "
+                "MiB that decoders are given: convert it to uncompressed"
+            ) from None
         shape = (height, width) if samples == 1 else (height, width, samples)
         dtype = np.dtype(f"{'i' if found.get('signed') else 'u'}{self.header.BitsAllocated // 8}")
         return np.frombuffer(stored, dtype).reshape(shape)
@@ -153,7 +162,7 @@ class DicomFile:
 
 
 def decode_frame(
-    content: bytes | bytearray, syntax: str, vr: str, description: Mapping[str, Any]
+    content: bytes, syntax: str, vr: str, description: Mapping[str, Any]
 ) -> tuple[dict[str, Any], memoryview]:
     """Pixels from their encoding; runs in the child.
 
@@ -172,12 +181,9 @@ def decode_frame(
         if value is not None:
             setattr(dataset, name, value)
     shape = [dataset.Rows, dataset.Columns, dataset.SamplesPerPixel]
-    if UID(syntax).is_encapsulated:
-        frame = get_frame(content, 0, number_of_frames=1)
-        if syntax != RLELossless:
-            _check_codestream(frame, syntax, *shape)
-        content = encapsulate([frame])
-    dataset.add_new(_PIXEL_DATA, vr, bytes(content))
+    if UID(syntax).is_encapsulated and syntax != RLELossless:
+        _check_codestream(get_frame(content, 0, number_of_frames=1), syntax, *shape)
+    dataset.add_new(_PIXEL_DATA, vr, content)
     dataset[_PIXEL_DATA].is_undefined_length = UID(syntax).is_encapsulated
     stored = dataset.pixel_array
     expected = shape[: 2 + (shape[2] > 1)]
