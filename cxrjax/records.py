@@ -16,7 +16,7 @@ import pydantic
 
 from cxrjax.border.foreign_files import read_lines
 from cxrjax.border.json_text import check_json
-from cxrjax.border.names import file_name
+from cxrjax.border.names import file_name, path_anywhere
 from cxrjax.errors import ForeignError, UserError
 from cxrjax.files import reading, replacing
 
@@ -159,6 +159,11 @@ class QARecord(_Strict):
     @classmethod
     def _file_of_a_split(cls, value: str) -> str:
         return file_name(value) if value else value
+
+    @pydantic.field_validator("image_path")
+    @classmethod
+    def _path_of_a_file(cls, value: str) -> str:
+        return path_anywhere(value)
 
     @pydantic.field_validator("image_hw")
     @classmethod

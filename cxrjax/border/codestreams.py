@@ -7,7 +7,7 @@ would have to go through.
 import re
 import struct
 from collections.abc import Iterator
-from typing import BinaryIO
+from io import BufferedIOBase
 
 from cxrjax.border.foreign_files import MIB
 from cxrjax.errors import ForeignError
@@ -30,9 +30,9 @@ _MOST_SCANNED = 400_000_000
 _START_OF_FRAME = frozenset({*range(0xC0, 0xD0), 0xF7} - {0xC4, 0xC8, 0xCC})
 _START_OF_SCAN, _END, _EXIF_SEGMENT = 0xDA, 0xD9, 0xE1
 _ALONE = frozenset({0x01, *range(0xD0, 0xD9)})  # markers that nothing follows
-_MARKER = re.compile(rb"\xff+[^\x00\xff]")
+_MARKER = re.compile(rb"\xff[^\x00\xff]")
 # In coded data FF is followed by 00, or is a restart marker.
-_MARKER_IN_SCAN = re.compile(rb"\xff+[^\x00\xff\xd0-\xd7]")
+_MARKER_IN_SCAN = re.compile(rb"\xff[^\x00\xff\xd0-\xd7]")
 _JPEG_2000_BOX = b"\0\0\0\x0cjP  "
 
 
@@ -84,11 +84,11 @@ def _segments(content: bytes) -> Iterator[tuple[int, int, int]]:
     place, junk = 2, 0
     for _ in range(_MOST_PARTS):
         found = _MARKER.search(content, place)
-        if found is None:
-            return
-        junk += found.end() - place - 2
+        junk += max((found.start() if found else len(content)) - place, 0)
         if junk > _MOST_JUNK:
             raise ForeignError(f"{junk:,} stray bytes before its pixels")
+        if found is None:
+            return
         marker, place = content[found.end() - 1], found.end()
         if marker in _ALONE:
             continue
@@ -142,7 +142,7 @@ def check_scans(content: bytes) -> None:
             raise ForeignError(f"more than {scans - 1} scans of {pixels:,} pixels")
 
 
-def check_png(file: BinaryIO, whole: bool) -> None:
+def check_png(file: BufferedIOBase, whole: bool) -> None:
     """Refuses a PNG file with more in it than its pixels can need.
 
     Args:

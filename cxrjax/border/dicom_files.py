@@ -9,7 +9,7 @@ more than rows of numbers are decoded in a child process (`cxrjax.border.child`)
 import io
 import zlib
 from collections.abc import Mapping
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from jaxtyping import Integer
@@ -49,7 +49,7 @@ _DESCRIPTION = (
     *("Rows", "Columns", "SamplesPerPixel", "PhotometricInterpretation", "PlanarConfiguration"),
     *("BitsAllocated", "BitsStored", "HighBit", "PixelRepresentation"),
 )
-_ELEMENTS: list[int | str | tuple[int, int]] = [
+_ELEMENTS = [
     *_DESCRIPTION,
     *("SpecificCharacterSet", "NumberOfFrames", "PixelAspectRatio", "PatientOrientation"),
     *("RescaleSlope", "RescaleIntercept", "RescaleType", "ModalityLUTSequence"),
@@ -74,7 +74,7 @@ class DicomFile:
         Exception: whatever pydicom raises on a malformed one.
     """
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: io.BufferedIOBase) -> None:
         file.seek(_PREAMBLE)
         self._file = _Metered(file, _MOST_IN_HEADER)
         meta = read_dataset(self._file, False, True, stop_when=_after_meta)  # type: ignore[arg-type]
@@ -220,7 +220,7 @@ def _at_pixels(tag: BaseTag, vr: str | None, length: int) -> bool:
 class _Metered:
     """A file that gives only so many bytes in so many reads."""
 
-    def __init__(self, file: "BinaryIO | _Inflated", most: int) -> None:
+    def __init__(self, file: "io.BufferedIOBase | _Inflated", most: int) -> None:
         self._file = file
         self.seek, self.tell, self.close = file.seek, file.tell, file.close
         self.allow(most)
@@ -246,7 +246,7 @@ class _Metered:
 class _Inflated:
     """What a deflated file holds, inflated as far as it is read."""
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: io.BufferedIOBase) -> None:
         self._source = file
         self._inflate = zlib.decompressobj(-zlib.MAX_WBITS)
         self._content = io.BytesIO()

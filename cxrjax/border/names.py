@@ -8,6 +8,7 @@ from cxrjax.errors import ForeignError
 
 _LONGEST_NAME = 200  # bytes; file systems take 255, and endings are added
 _LONGEST_PATH = 2_000  # bytes; Linux takes 4,096 with the folder before it
+_LONGEST_PART = 255  # bytes, of file systems
 _SHOWN = 60  # characters of a name in a message
 
 
@@ -38,6 +39,19 @@ def path_inside(folder: Path, name: str) -> Path:
     if any(len(part.encode()) > _LONGEST_NAME for part in path.parts):
         raise ForeignError(f"{shown(name)} is no path: a part is too long")
     return folder / path
+
+
+def path_anywhere(name: str) -> str:
+    """The name, where it can be one of a file, in whatever folder; one's own lists hold such.
+
+    Raises:
+        ForeignError: it is too long, or holds a control character or half of a surrogate pair.
+    """
+    if name:
+        _check(name, _LONGEST_PATH)
+    if any(len(part.encode()) > _LONGEST_PART for part in name.split("/")):
+        raise ForeignError(f"{shown(name)} is no path: a part is too long")
+    return name
 
 
 def shown(name: str) -> str:

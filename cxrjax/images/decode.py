@@ -18,7 +18,6 @@ import contextlib
 import io
 import warnings
 from collections.abc import Callable, Iterator
-from typing import BinaryIO
 
 import numpy as np
 from jaxtyping import UInt8
@@ -45,6 +44,7 @@ from cxrjax.images.files import (
     MAX_PIXELS,
     AnyFile,
     ImageError,
+    OpenedFile,
     check_size,
     one_line,
     open_file,
@@ -242,7 +242,7 @@ def _open(path: AnyFile, whole: bool = False) -> Iterator[ImageFile.ImageFile]:
         ) from error
 
 
-def _checked(file: BinaryIO, kind: str, whole: bool) -> BinaryIO:
+def _checked(file: OpenedFile, kind: str, whole: bool) -> OpenedFile:
     """The file at its start, if Pillow can go through it in little time and memory.
 
     Raises:

@@ -6,6 +6,7 @@ that was interrupted goes on from there, and one that is repeated decodes what h
 
 import dataclasses
 import json
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -91,10 +92,13 @@ def check_images(
 
 
 def _stamp(path: Path) -> list[int] | None:
-    """Size and time of change; None for a file that is not there."""
-    if not path.is_file():
+    """Size and time of change; None where no regular file is, or none that can be reached."""
+    try:
+        found = path.stat()
+    except (OSError, ValueError):  # also where a folder may not be looked into
         return None
-    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        return None
     return [found.st_size, found.st_mtime_ns]
 
 
@@ -126,8 +130,8 @@ def _check(path: Path) -> ImageCheck:
     # Not at the top: pydicom takes long, and --help needs none.
     from cxrjax.images.decode import audit_header, audit_image, image_size, read_image
 
-    if not path.is_file():
-        return ImageCheck(None, "missing_image", f"{path} is not there")
+    if _stamp(path) is None:
+        return ImageCheck(None, "missing_image", f"{path} is not there, or is no file")
     try:
         size = image_size(path)
         warnings = (*audit_header(path), *audit_image(read_image(path)))

@@ -1,6 +1,8 @@
 """People's own records: sizes filled in, split by patient, bad ones set aside with their line."""
 
+import collections
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 
 from cxrjax.builders import RecordsBuilder
 from cxrjax.errors import UserError
+from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.records import read_records
 from cxrjax.records_io.own_records import OwnRecordsBuilder, OwnRecordsOptions
 
@@ -179,3 +182,57 @@ def test_oddities_of_images_are_counted(source):
     grey16.save(source / "images" / "0.png")
     quality = _json(_build(source, [_line(0), _line(2)]) / "quality.json")
     assert any("16-bit" in text for text in quality["warnings"])
+
+
+BAD_PATHS = {
+    "x" * 5000: "invalid_record",
+    "images/" + "x" * 256: "invalid_record",
+    "d/" * 999 + "x": "missing_image",
+    "a\0.png": "invalid_record",
+    "a\nb.png": "invalid_record",
+    "": "missing_image",
+    ".": "missing_image",
+    "images": "missing_image",
+    "images/0.png/x.png": "missing_image",
+    "images/loop": "missing_image",
+    "images/pipe": "missing_image",
+    "/dev/zero": "missing_image",
+    "../../../../../../../../../../etc/passwd": "unreadable_image",
+}
+
+
+def test_a_path_that_no_image_has_sets_one_record_aside(source):
+    os.mkfifo(source / "images" / "pipe")
+    (source / "images" / "loop").symlink_to("loop")
+    bad = [_line(0, question_id=f"bad{n}", image_path=path) for n, path in enumerate(BAD_PATHS)]
+    surrogate = json.dumps(_line(0)).replace("images/0.png", "\\ud800.png")
+    out = _build(source, [_line(2), *bad, surrogate, _line(4)])
+    quality = _json(out / "quality.json")
+    reasons = [*BAD_PATHS.values(), "invalid_record"]
+    counts = {reason: count for reason, count in quality["counts"].items() if count}
+    assert counts == collections.Counter(reasons)
+    assert {entry["where"]: entry["reason"] for entry in quality["set_aside"]} == {
+        f"records.jsonl:{n}": reason for n, reason in enumerate(reasons, start=2)
+    }
+    assert max(len(entry["found"]) for entry in quality["set_aside"]) < 3000
+    assert {r.question_id for records in _splits(out).values() for r in records} == {"q2", "q4"}
+
+
+def test_an_image_may_lie_anywhere_and_behind_links(source):
+    elsewhere = source.parent / "elsewhere"
+    (source / "images").rename(elsewhere)
+    (source / "images").symlink_to(elsewhere)
+    paths = ["images/2.png", str(elsewhere / "4.png"), "../elsewhere/6.png"]
+    lines = [_line(n, image_path=path) for n, path in zip((2, 4, 6), paths, strict=True)]
+    out = _build(source, lines)
+    assert sum(map(len, _splits(out).values())) == 3
+    for record in (record for records in _splits(out).values() for record in records):
+        assert (out / record.image_path).is_file()
+
+
+def test_what_trains_and_predicts_names_the_line(source):
+    for path in ("x" * 5000, "a\0b"):
+        (source / "records.jsonl").write_text(json.dumps(_line(0, image_path=path, split="train")))
+        with pytest.raises(UserError, match=r"records\.jsonl:1: image_path: .*") as caught:
+            RecordSource(source / "records.jsonl")
+        assert len(str(caught.value)) < 400 and str(caught.value).isprintable()
