@@ -15,16 +15,19 @@ template of their own are compared with this one when they are imported (`check_
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from cxrjax.border.foreign_files import read_text
-from cxrjax.errors import UserError, first_line
+from cxrjax.border.foreign_files import MIB, read_text
+from cxrjax.border.names import shown_value
+from cxrjax.errors import ForeignError, UserError
 from cxrjax.files import read_json_object, reading
 from cxrjax.input_pipeline.tokenizer import END_OF_TURN, IMAGE_SOFT_TOKEN, Tokenizer
 
 START_OF_TURN = "<start_of_turn>"
 START_OF_IMAGE, END_OF_IMAGE = "<start_of_image>", "<end_of_image>"
 USER_TURN, _MODEL_TURN = f"{START_OF_TURN}user\n", f"{START_OF_TURN}model\n"
+# Gemma 3's template has 2 kB and takes milliseconds; its tokenizer's settings have 1.2 MB.
+_MOST_TEMPLATE_BYTES, _MOST_CONFIG_BYTES = MIB, 8 * MIB
+_TEMPLATE_SECONDS, _TEMPLATE_MEMORY, _LONGEST_CONVERSATION = 1.0, 200 * MIB, 2_000
 # Where a folder keeps its template, in the order in which transformers looks.
 TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json", "tokenizer_config.json")
 
@@ -91,9 +94,6 @@ def check_template(folder: Path) -> None:
     path, template = next((each for each in templates if each[1]), (folder, None))
     if template is None:
         return
-    # Here, since it takes a second.
-    from transformers.utils.chat_template_utils import render_jinja_template
-
     asked, answered, last = "Is there a nodule?", "Yes.", "Where?"
     contents = [
         ("user", [{"type": "image"}, {"type": "text", "text": asked}]),
@@ -101,17 +101,29 @@ def check_template(folder: Path) -> None:
         ("user", [{"type": "text", "text": last}]),
     ]
     messages = [{"role": role, "content": content} for role, content in contents]
-    try:
-        rendered: Any = render_jinja_template(
-            [messages], chat_template=template, add_generation_prompt=True, bos_token="<bos>"
-        )
-    except Exception as error:  # a template may raise anything
-        raise UserError(f"{path}: a chat template that fails: {first_line(error)}") from None
+    # In a process of its own, since a template is a program.
+    from cxrjax.border.child import run_in_child
+    from cxrjax.input_pipeline.chat_template import render
+
     ours = f"<bos>{USER_TURN}{START_OF_IMAGE}{question(last, [(asked, answered)])}"
-    theirs = rendered[0][0]
-    if theirs != ours:
+    try:
+        _, theirs = run_in_child(
+            render,
+            template.encode(),
+            {"messages": messages},
+            seconds=_TEMPLATE_SECONDS,
+            memory=_TEMPLATE_MEMORY,
+            most=_LONGEST_CONVERSATION,
+        )
+    except ForeignError as error:
         raise UserError(
-            f"{path}: its template writes a conversation as {theirs!r}, and Gemma 3's form is "
+            f"{path}: a chat template that fails: {error}; expected Gemma 3's template, as of "
+            "google/gemma-3-4b-it"
+        ) from None
+    if theirs != ours.encode():
+        written = theirs.decode(errors="replace")
+        raise UserError(
+            f"{path}: its template writes a conversation as {written!r}, and Gemma 3's form is "
             f"{ours!r}; expected Gemma 3's template, as of google/gemma-3-4b-it"
         )
 
@@ -120,9 +132,12 @@ def _template(path: Path) -> str | None:
     if not path.is_file():
         return None
     if path.suffix == ".jinja":
-        with reading(path):
-            return read_text(path)
-    found = read_json_object(path).get("chat_template")
+        with reading(path, "chat template"):
+            return read_text(path, _MOST_TEMPLATE_BYTES)
+    found = read_json_object(path, _MOST_CONFIG_BYTES).get("chat_template")
     if isinstance(found, list):  # several, by name
-        found = next((each["template"] for each in found if each["name"] == "default"), None)
+        named = [each for each in found if isinstance(each, dict) and each.get("name") == "default"]
+        found = named[0].get("template") if named else None
+    if found is not None and not isinstance(found, str):
+        raise UserError(f"{path}: chat_template is {shown_value(found)}, expected a text")
     return found

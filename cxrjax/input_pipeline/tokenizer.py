@@ -17,6 +17,7 @@ with `<unused94>` and `<unused95>`.
 """
 
 import json
+import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -24,7 +25,11 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Int32
 
-from cxrjax.errors import UserError
+from cxrjax.border.foreign_files import MIB, read_bytes
+from cxrjax.border.json_text import parse_object
+from cxrjax.border.names import shown_value
+from cxrjax.errors import ForeignError, UserError, first_line
+from cxrjax.files import reading
 
 NUM_LOC = 1024
 NUM_SEG = 128
@@ -42,6 +47,14 @@ _RENAMED = dict(zip(LOC_CARRIERS, LOC_PIECES, strict=True))
 END_OF_TURN = "<end_of_turn>"
 IMAGE_SOFT_TOKEN = "<image_soft_token>"
 MODEL_FILE, JSON_FILE = "tokenizer.model", "tokenizer.json"
+
+# The largest, Gemma 3's tokenizer.json, has 32 MiB, 262,144 pieces and half a million merges.
+_MOST_BYTES = 40 * MIB
+_MOST_LISTS = 2**20
+_MOST_PIECES, _MOST_ADDED, _LONGEST_PIECE = 2**20, 2**16, 1_000
+# What normalizers, pre-tokenizers and decoders of the Gemma family are made of.
+_STEPS = ("Sequence", "Replace", "Prepend", "Split", "Metaspace", "ByteFallback", "Fuse", "Strip")
+_MOST_STEPS = 100
 
 # Embeddings are padded to a multiple of 64, 128 or more rows (Gemma 3 4B: 262,145 entries, 262,208
 # rows). From here on it is the embedding of another tokenizer.
@@ -70,27 +83,25 @@ class _SentencePieceFormat:
     def __init__(self, model: bytes, name: str) -> None:
         # Here, since who reads no text, as a training step does, may be without it.
         import sentencepiece
+        from google.protobuf.message import DecodeError
         from sentencepiece import sentencepiece_model_pb2
 
+        # The type checker does not see what protobuf makes when the module is imported.
+        proto_class: Any = sentencepiece_model_pb2.ModelProto  # type: ignore[attr-defined]
         try:
-            self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-        except RuntimeError as error:
-            raise UserError(
-                f"{name}: not a SentencePiece model ({error}); expected the tokenizer.model file "
-                "of a checkpoint of the Gemma family or of "
-                "cxrjax.tools.tokenizer_training"
-            ) from None
-        if self.id_of(LOC_PIECES[0]) is None and self.id_of(LOC_CARRIERS[0]) is not None:
-            # The type checker does not see what protobuf makes when the module is imported.
-            proto_class: Any = sentencepiece_model_pb2.ModelProto  # type: ignore[attr-defined]
             proto = proto_class.FromString(model)
-            for piece in proto.pieces:
-                if piece.piece in _RENAMED:
-                    piece.piece = _RENAMED[piece.piece]
-                    piece.type = piece.USER_DEFINED
+            _check_sentencepiece(proto)
+            # The library is handed what was looked at, and nothing besides.
+            proto.DiscardUnknownFields()
             self._processor = sentencepiece.SentencePieceProcessor(
                 model_proto=proto.SerializeToString()
             )
+        except (DecodeError, RuntimeError, ForeignError) as error:
+            raise UserError(
+                f"{name}: not a SentencePiece model ({first_line(error)}); expected the "
+                "tokenizer.model file of a checkpoint of the Gemma family or of "
+                "cxrjax.tools.tokenizer_training"
+            ) from None
         self.vocab_size = self._processor.vocab_size()
 
     def encode(self, text: str) -> list[int]:
@@ -111,6 +122,36 @@ class _SentencePieceFormat:
         return processor.pad_id(), processor.eos_id(), processor.bos_id(), processor.unk_id()
 
 
+def _check_sentencepiece(proto: Any) -> None:
+    """Refuses what the library, in C++, would trust, and lets unused pieces carry locations.
+
+    Raises:
+        ForeignError: not of the Gemma family: another algorithm, a table of characters, or pieces
+            that are none.
+    """
+    trainer = proto.trainer_spec
+    if trainer.model_type not in (trainer.BPE, trainer.UNIGRAM):
+        raise ForeignError(f"model_type {trainer.model_type}, expected BPE or unigram")
+    # A compiled table, in which the library jumps to wherever its numbers say.
+    if proto.normalizer_spec.precompiled_charsmap or proto.denormalizer_spec.precompiled_charsmap:
+        raise ForeignError("it has a precompiled_charsmap, expected none: Gemma's changes no text")
+    if not 0 < len(proto.pieces) <= _MOST_PIECES:
+        raise ForeignError(f"{len(proto.pieces):,} pieces, expected 1 to {_MOST_PIECES:,}")
+    try:
+        pieces = [piece.piece for piece in proto.pieces]
+    except UnicodeDecodeError:
+        raise ForeignError("a piece is not UTF-8") from None
+    if not all(map(math.isfinite, (piece.score for piece in proto.pieces))):
+        raise ForeignError("a piece has a score that is no number")
+    if max(map(len, pieces)) > _LONGEST_PIECE:
+        raise ForeignError(f"a piece has more than {_LONGEST_PIECE} characters")
+    if LOC_PIECES[0] not in pieces and LOC_CARRIERS[0] in pieces:
+        for piece in proto.pieces:
+            if piece.piece in _RENAMED:
+                piece.piece = _RENAMED[piece.piece]
+                piece.type = piece.USER_DEFINED
+
+
 class _JsonFormat:
     """Read with `tokenizers`, which is what transformers reads the file with."""
 
@@ -119,25 +160,57 @@ class _JsonFormat:
         import tokenizers
 
         try:
-            description = json.loads(model)
+            # Each takes some 200 bytes once it is read.
+            if model.count(b"[") + model.count(b"{") > _MOST_LISTS:
+                raise ForeignError(f"more than {_MOST_LISTS:,} lists and objects")
+            description = parse_object(model, _MOST_BYTES)
+            self._check(description)
             self._rewrite(description)
             text = json.dumps(description)
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            why = f" ({error})" if isinstance(error, ForeignError) else ""
             raise UserError(
-                f"{name}: not a tokenizer; expected a Hugging Face tokenizer.json"
+                f"{name}: not a tokenizer{why}; expected a Hugging Face tokenizer.json"
             ) from None
         try:
             self._tokenizer = tokenizers.Tokenizer.from_str(text)
-        # The library raises nothing more specific.
-        except Exception as error:
+        # The library raises nothing more specific; its panics are no `Exception`.
+        except BaseException as error:
+            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+                raise
             raise UserError(
                 f"{name}: not a tokenizer that tokenizers {tokenizers.__version__} reads "
-                f"({error}); expected a Hugging Face tokenizer.json"
+                f"({first_line(error)}); expected a Hugging Face tokenizer.json"
             ) from None
         # As in SentencePiece, `<eos>` within a text is five characters, not the end.
         self._tokenizer.encode_special_tokens = True
         # Ids may have holes: counting the pieces would put the highest out of range.
         self.vocab_size = 1 + max(self._tokenizer.get_vocab().values(), default=-1)
+
+    @staticmethod
+    def _check(description: dict[str, Any]) -> None:
+        """Refuses what Gemma's have not: chance, programs (regular expressions), no bounds.
+
+        Raises:
+            ForeignError: says what.
+            KeyError, TypeError, AttributeError: a part is missing, or something else.
+        """
+        model, added = description["model"], description["added_tokens"]
+        if model.get("type") not in (None, "BPE") or model.get("dropout"):
+            raise ForeignError("expected a model of type BPE, without dropout")
+        if len(model["vocab"]) > _MOST_PIECES or len(added) > _MOST_ADDED:
+            raise ForeignError(
+                f"{len(model['vocab']):,} pieces and {len(added):,} added ones, at most "
+                f"{_MOST_PIECES:,} and {_MOST_ADDED:,}"
+            )
+        texts = [*model["vocab"], *(token["content"] for token in added)]
+        numbers = [*model["vocab"].values(), *(token.get("id") for token in added)]
+        if not all(type(n) is int and 0 <= n < 4 * _MOST_PIECES for n in numbers):
+            raise ForeignError("an id that is none")
+        if max(map(len, texts), default=0) > _LONGEST_PIECE:
+            raise ForeignError(f"a piece has more than {_LONGEST_PIECE} characters")
+        for part in ("normalizer", "pre_tokenizer", "decoder"):
+            _check_component(description.get(part), part)
 
     @staticmethod
     def _rewrite(description: dict[str, Any]) -> None:
@@ -170,6 +243,28 @@ class _JsonFormat:
 
     def special_ids(self) -> tuple[int | None, ...]:
         return tuple(self.id_of(piece) for piece in _SPECIAL_PIECES)
+
+
+def _check_component(part: Any, where: str) -> None:
+    """Refuses steps that no tokenizer of the Gemma family has.
+
+    Raises:
+        ForeignError: another type, a regular expression, or a long text.
+    """
+    if isinstance(part, str) and len(part) > _LONGEST_PIECE:
+        raise ForeignError(f"{where} has a text of {len(part):,} characters")
+    if isinstance(part, list):
+        for each in part:
+            _check_component(each, where)
+    if not isinstance(part, dict):
+        return
+    if "Regex" in part or part.get("type", "Replace") not in _STEPS:
+        found = "a regular expression" if "Regex" in part else shown_value(part["type"])
+        raise ForeignError(f"{where} has {found}, expected {', '.join(_STEPS)}, and plain texts")
+    for each in part.values():
+        if isinstance(each, list) and len(each) > _MOST_STEPS:
+            raise ForeignError(f"{where} has {len(each):,} steps")
+        _check_component(each, where)
 
 
 class Tokenizer:
@@ -302,13 +397,8 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
         if found is None:
             raise UserError(f"{path}: no tokenizer; expected {JSON_FILE} or {MODEL_FILE} in it")
         path = found
-    try:
-        model = path.read_bytes()
-    except OSError as error:
-        raise UserError(
-            f"{path}: cannot read tokenizer: {error.strerror}; expected a SentencePiece "
-            "tokenizer.model or a tokenizer.json"
-        ) from None
+    with reading(path, "tokenizer", "expected a SentencePiece tokenizer.model or a tokenizer.json"):
+        model = read_bytes(path, _MOST_BYTES)
     return Tokenizer(model, str(path))
 
 

@@ -82,6 +82,36 @@ def test_weights_with_another_template_are_refused(tmp_path, name):
         check_template(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        ("{% for a in range(99999) %}" * 4 + "{% endfor %}" * 4, "it took longer than 1 s"),
+        ("{{ 'a' * 10**9 }}", "it took more than 200 MiB of memory"),
+        ("{{ 'a' * 10**6 }}", "at most 2,000 fit"),
+        ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "attribute"),
+        ("{% for a in %}", "a chat template that fails"),
+        ("{{ " + "(" * 100_000, "a chat template that fails"),
+    ],
+)
+def test_a_template_that_never_ends_or_takes_all_is_one_line(tmp_path, template, said):
+    (tmp_path / "chat_template.json").write_text(json.dumps({"chat_template": template}))
+    with pytest.raises(UserError) as caught:
+        check_template(tmp_path)
+    message = str(caught.value)
+    assert said in message
+    assert message.startswith(f"{tmp_path / 'chat_template.json'}: ") and "\n" not in message
+
+
+@pytest.mark.parametrize("template", [7, {"a": 1}, [{"name": "default", "template": 1}], ["x"]])
+def test_a_template_is_a_text(tmp_path, template):
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
+    if template == ["x"]:
+        check_template(tmp_path)  # none is the default one
+        return
+    with pytest.raises(UserError, match=r"chat_template is .*, expected a text"):
+        check_template(tmp_path)
+
+
 # The published tokenizer and, beside it, its configuration; data/gemma3/README.md.
 REAL = Path(os.environ.get("CXRJAX_GEMMA3_TOKENIZER", "data/downloads/gemma3/tokenizer.json"))
 

@@ -9,6 +9,7 @@ import pytest
 import sentencepiece
 from hypothesis import given
 from hypothesis import strategies as st
+from sentencepiece import sentencepiece_model_pb2
 
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.tokenizer import (
@@ -37,6 +38,7 @@ def train_with(**changes) -> bytes:
         "user_defined_symbols": list(LOC_PIECES),
         "hard_vocab_limit": False,
         "add_dummy_prefix": False,
+        "normalization_rule_name": "identity",
         "minloglevel": 2,
     } | changes
     sentencepiece.SentencePieceTrainer.train(
@@ -162,3 +164,48 @@ def test_the_shipped_tokenizer_is_one_of_ours():
     assert shipped.vocab_size == TOKENIZER.vocab_size
     np.testing.assert_array_equal(shipped.loc_ids, TOKENIZER.loc_ids)
     assert all(len(shipped.encode(" " + name)) <= 3 for name in CLASSES)
+
+
+def _set_score(proto, value):
+    proto.pieces[300].score = value
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda p: setattr(p.trainer_spec, "model_type", 4), "model_type 4, expected BPE"),
+        # Units that point far outside of the table.
+        (
+            lambda p: setattr(p.normalizer_spec, "precompiled_charsmap", b"\4\0\0\0" + b"\xff" * 9),
+            "a precompiled_charsmap, expected none",
+        ),
+        (
+            lambda p: setattr(p.denormalizer_spec, "precompiled_charsmap", b"x"),
+            "a precompiled_charsmap, expected none",
+        ),
+        (lambda p: _set_score(p, float("nan")), "a score that is no number"),
+        (lambda p: setattr(p.pieces[300], "piece", "a" * 1001), "more than 1000 characters"),
+        (lambda p: p.ClearField("pieces"), "0 pieces"),
+    ],
+)
+def test_a_sentencepiece_model_is_looked_at_before_the_library_sees_it(change, said):
+    proto = sentencepiece_model_pb2.ModelProto.FromString(MODEL)
+    change(proto)
+    with pytest.raises(UserError, match=said):
+        Tokenizer(proto.SerializeToString(), "tokenizer.model")
+
+
+def test_a_damaged_sentencepiece_model_is_one_line_or_a_tokenizer():
+    rng = np.random.default_rng(0)
+    for round_number in range(60):
+        content = bytearray(MODEL)
+        if round_number % 3 == 0:
+            del content[rng.integers(len(content)) :]
+        for place in rng.integers(len(content), size=20):
+            content[place] = rng.integers(256)
+        try:
+            found = Tokenizer(bytes(content), "tokenizer.model")
+        except UserError as error:
+            assert "\n" not in str(error)
+        else:
+            found.decode(found.encode("Where is the nodule? ü\0"))

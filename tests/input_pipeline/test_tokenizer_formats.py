@@ -288,10 +288,10 @@ def test_a_folder_gives_its_json_before_its_model(tmp_path, both, gemma3):
     ("content", "complaint"),
     [
         (b'{"model_type": "gemma3"}', "not a tokenizer; expected a Hugging Face tokenizer.json"),
-        (b"{not json", "not a tokenizer; expected a Hugging Face tokenizer.json"),
+        (b"{not json", r"not a tokenizer \(not JSON .*; expected a Hugging Face tokenizer.json"),
         (b'{"model": {"vocab": []}, "added_tokens": [3]}', "not a tokenizer; expected"),
         (
-            b'{"model": {"type": "New", "vocab": {}}, "added_tokens": []}',
+            b'{"model": {"vocab": {}, "merges": ["a"]}, "added_tokens": []}',
             r"not a tokenizer that tokenizers [\d.]+ reads",
         ),
     ],
@@ -302,6 +302,63 @@ def test_what_is_no_tokenizer_is_refused_in_one_line(tmp_path, content, complain
     with pytest.raises(UserError, match=f"{path}: {complaint}") as raised:
         load_tokenizer(path)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda d: d["model"].update(dropout=0.5), "without dropout"),
+        (lambda d: d["model"].update(type="Unigram"), "of type BPE"),
+        (lambda d: d["model"]["vocab"].update(x=-1), "an id that is none"),
+        (lambda d: d["model"]["vocab"].update(x=2**40), "an id that is none"),
+        (lambda d: d["model"]["vocab"].update({"a" * 1001: 9}), "more than 1000 characters"),
+        (lambda d: d.update(added_tokens=d["added_tokens"] * 70_000), "added ones, at most 1,048"),
+        (lambda d: d.update(x=[[]] * 2**20), "more than 1,048,576 lists"),
+        (lambda d: d.update(pre_tokenizer={"type": "Digits"}), "pre_tokenizer has 'Digits'"),
+        (
+            lambda d: d.update(
+                pre_tokenizer={
+                    "type": "Split",
+                    "pattern": {"Regex": "(a+)+$"},
+                    "behavior": "Isolated",
+                    "invert": False,
+                }
+            ),
+            "pre_tokenizer has a regular expression",
+        ),
+        (
+            lambda d: d.update(normalizer={"type": "Prepend", "prepend": "a" * 2000}),
+            "normalizer has a text of 2,000",
+        ),
+        (
+            lambda d: d.update(decoder={"type": "Sequence", "decoders": [{"type": "Fuse"}] * 101}),
+            "decoder has 101 steps",
+        ),
+    ],
+)
+def test_a_json_that_asks_for_more_than_gemma_s_is_refused(change, said):
+    description = {
+        "model": {"type": "BPE", "vocab": {"a": 0}, "merges": []},
+        "added_tokens": [{"id": 0, "content": "a"}],
+    }
+    change(description)
+    with pytest.raises(UserError, match=said) as raised:
+        Tokenizer(json.dumps(description).encode(), "tokenizer.json")
+    assert "\n" not in str(raised.value)
+
+
+def test_a_panic_of_the_library_is_one_line(gemma3_json, monkeypatch):
+    import tokenizers
+
+    class PanicException(BaseException):
+        pass
+
+    def panic(text):
+        raise PanicException("index out of bounds")
+
+    monkeypatch.setattr(tokenizers, "Tokenizer", type("T", (), {"from_str": staticmethod(panic)}))
+    with pytest.raises(UserError, match=r"reads \(index out of bounds\)"):
+        Tokenizer(gemma3_json, "tokenizer.json")
 
 
 def test_other_special_ids_in_a_json_are_refused(gemma3_json):
