@@ -29,6 +29,7 @@ import tyro
 from cxrjax.builders import BUILDERS, builder_of
 from cxrjax.cli import run
 from cxrjax.errors import UserError
+from cxrjax.lock import folder_lock
 from cxrjax.records_io.builder import Builder, BuildOptions
 
 _STYLE = (tyro.conf.FlagCreatePairsOff, tyro.conf.OmitArgPrefixes)
@@ -114,7 +115,11 @@ def _flags_of(options: type[Any]) -> set[str]:
 def main(argv: Sequence[str] | None = None) -> None:
     """Builds what the flags ask for and prints where it is."""
     builder = parse_arguments(argv)
-    print(builder.estimate() or builder.build())
+    told = builder.estimate()
+    if told is None:
+        with folder_lock(builder.options.out):
+            told = builder.build()
+    print(told)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from pathlib import Path
 from cxrjax.cli import command_parser, run
 from cxrjax.errors import UserError
 from cxrjax.files import shipped
+from cxrjax.lock import folder_lock
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -57,7 +58,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     if kind in ("hf", "gguf", "peft") and flags.to != "orbax":
         raise UserError(f"--to={flags.to}: {source} is not ours; convert it to a base first")
     try:
-        _convert(flags, kind)
+        with folder_lock(out):
+            _convert(flags, kind)
     except OSError as error:
         if error.filename is None or not Path(error.filename).absolute().is_relative_to(
             out.absolute()

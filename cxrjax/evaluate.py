@@ -19,6 +19,7 @@ from cxrjax.distributed import hosts
 from cxrjax.errors import UserError
 from cxrjax.files import read_json_lines
 from cxrjax.input_pipeline.sources import RecordSource, default_image_root
+from cxrjax.lock import folder_lock
 from cxrjax.metrics.bootstrap import Bootstrap
 from cxrjax.papers.benchmarks import BENCHMARKS
 from cxrjax.records import read_records, strip_answers, write_records
@@ -65,11 +66,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Evaluates, writes and prints the tables."""
     flags = parse_arguments(argv)
     # After the flags: --help stays quick.
-    from cxrjax.runners.own_model import start_model
-    from cxrjax.scoring.benchmark import write_scores
-    from cxrjax.scoring.validation import draw_predictions
-    from cxrjax.training.checkpoint import best_step, read_config
-    from cxrjax.training.metric_log import write_figures
+    from cxrjax.training.checkpoint import read_config
 
     hosts.initialize(flags)
     references, image_root = flags.references, flags.image_root
@@ -79,11 +76,22 @@ def main(argv: Sequence[str] | None = None) -> None:
         image_root = image_root or (Path(data.image_root) if data.image_root else None)
     if references is None:
         raise UserError(f"{flags.workdir}: the run names no validation records; give --references")
-    looking = flags.image == "shown"
-    out = flags.out or flags.workdir / ("evaluation" if looking else f"evaluation_{flags.image}")
+    kind = "" if flags.image == "shown" else f"_{flags.image}"
+    out = flags.out or flags.workdir / f"evaluation{kind}"
     image_root = image_root or default_image_root(references)
     check_folder(out)
     check_split(references, flags.split_sha256, flags.manifest)
+    with hosts.held_by_first(folder_lock(out)):
+        _evaluate(flags, references, image_root, out)
+
+
+def _evaluate(flags: argparse.Namespace, references: Path, image_root: Path, out: Path) -> None:
+    from cxrjax.runners.own_model import start_model
+    from cxrjax.scoring.benchmark import write_scores
+    from cxrjax.scoring.validation import draw_predictions
+    from cxrjax.training.checkpoint import best_step
+    from cxrjax.training.metric_log import write_figures
+
     # The model is given the questions alone: answers cannot leak into its prompt.
     questions = out / "questions.jsonl"
     if hosts.is_first():
@@ -110,7 +118,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     markdown = write_scores(out, benchmark, scores)
     write_score_record(out, references, {name: predictions}, scores)
-    if looking:
+    if flags.image == "shown":
         figures = {
             f"evaluation/{protocol}/{metric}": value
             for protocol, metric, value in benchmark.logged_figures(scores.figures[name])

@@ -1,7 +1,6 @@
 """JSON files, checksums, package versions, the git commit, and JSON Lines by key."""
 
 import contextlib
-import fcntl
 import functools
 import hashlib
 import importlib.metadata
@@ -26,6 +25,7 @@ from cxrjax.border.foreign_files import (
 )
 from cxrjax.border.json_text import parse_json, parse_object
 from cxrjax.errors import ForeignError, UserError
+from cxrjax.lock import try_flock
 
 _PACKAGE = Path(__file__).parent
 # What ships beside the package; a wheel has it in the package (setup.py).
@@ -252,16 +252,15 @@ class KeyedLines:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = open(path, "a+b", buffering=0)  # noqa: SIM115 - held as long as this
+            taken = try_flock(self._file.fileno()) is False
         except OSError as error:
             raise UserError(f"{path}: cannot be written: {error.strerror}; see {flag}") from None
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        if taken:
             self._file.close()
             raise UserError(
                 f"{path}: another process is adding answers to it; wait for it, or give another "
                 f"{flag}"
-            ) from None
+            )
         try:
             self._read_places()
         except UserError:

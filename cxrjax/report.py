@@ -34,6 +34,7 @@ from cxrjax.codecs import CODECS, Codec
 from cxrjax.errors import UserError
 from cxrjax.files import read_json_list, read_json_object, reading
 from cxrjax.input_pipeline.sources import default_image_root
+from cxrjax.lock import folder_lock
 from cxrjax.pages.results.cases import PICTURES
 from cxrjax.papers.benchmarks import BENCHMARKS
 
@@ -108,26 +109,28 @@ def main(argv: Sequence[str] | None = None) -> None:
     benchmark = BENCHMARKS[name]() if name in BENCHMARKS else None
     heading = benchmark.layout.title if benchmark else "Results"
 
-    page = write_page(
-        flags.out,
-        flags.title or f"{heading}: {workdir.resolve().name}",
-        Inputs(
-            metrics=metrics,
-            references=references,
-            predictions=predictions,
-            image_root=flags.image_root or default_image_root(references.resolve()),
-            tables=tables,
-            curves=curves,
-            comparisons=read_json_list(comparisons) if comparisons.is_file() else [],
-            judgements=read_judgements(judged) if judged.is_file() else None,
-            training_log=log,
-            notes={**notes, "missing": missing},
-        ),
-        benchmark=benchmark,
-        codec=_codec(flags.codec, score),
-        max_images=flags.max_images,
-        pictures=flags.pictures,
+    inputs = Inputs(
+        metrics=metrics,
+        references=references,
+        predictions=predictions,
+        image_root=flags.image_root or default_image_root(references.resolve()),
+        tables=tables,
+        curves=curves,
+        comparisons=read_json_list(comparisons) if comparisons.is_file() else [],
+        judgements=read_judgements(judged) if judged.is_file() else None,
+        training_log=log,
+        notes={**notes, "missing": missing},
     )
+    with folder_lock(flags.out):
+        page = write_page(
+            flags.out,
+            flags.title or f"{heading}: {workdir.resolve().name}",
+            inputs,
+            benchmark=benchmark,
+            codec=_codec(flags.codec, score),
+            max_images=flags.max_images,
+            pictures=flags.pictures,
+        )
     print(page)
 
 

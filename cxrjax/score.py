@@ -42,6 +42,7 @@ from cxrjax.language_model.judges.flags import (
     judge_from_flags,
     write_judgements,
 )
+from cxrjax.lock import folder_lock
 from cxrjax.metrics.bootstrap import Bootstrap
 from cxrjax.papers.benchmarks import BENCHMARKS, DATA_VALIDATIONS
 from cxrjax.papers.vix_ray.noun_phrases import SEGMENTERS
@@ -174,6 +175,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         check_split(flags.references, flags.split_sha256, flags.manifest)
     elif flags.split_sha256 or flags.manifest:
         raise UserError(f"{flags.benchmark} compares with a table, which has no split to check")
+    with folder_lock(flags.out):
+        _score(flags, benchmark, systems)
+
+
+def _score(flags: argparse.Namespace, benchmark: Any, systems: dict[str, Path]) -> None:
+    of_records = flags.benchmark in BENCHMARKS
     judge = judge_from_flags(flags, flags.out)
     bert_score = None
     if flags.bertscore_model is not None:

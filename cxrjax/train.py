@@ -11,6 +11,7 @@ evaluation, and leaves with exit code 75, which means: start the same command ag
 where it stopped. A second signal leaves at once. What else may happen to a run is in docs/runs.md.
 """
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +20,7 @@ from cxrjax import cli
 from cxrjax.cli import command_parser
 from cxrjax.distributed import hosts
 from cxrjax.errors import UserError
+from cxrjax.lock import folder_lock
 
 if TYPE_CHECKING:
     from jax.sharding import Mesh
@@ -87,20 +89,25 @@ def train(
     make_writable(workdir)
     meshes.check_batch_divides(mesh, config.batch_images, config.training.accumulation_steps)
     presets.check_heads_divide(mesh.shape["tensor"], model_sizes(config))
-    model, base = checkpoint.build_model(config, mesh)
-    features = make_features(config, model, base, mesh)
-    mixture = make_mixture(config, sources, features)
-    check_enough_images(len(mixture), "training")
-    if hosts.is_first():
-        print(describe(mixture))
-    with train_loader(
-        mixture,
-        tokenizer,
-        global_batch_size=config.batch_images,
-        seed=config.training.seed,
-        workers=config.data.workers,
-        rows=rows,
-    ) as batches:
+    with contextlib.ExitStack() as stack:
+        if compile_only is None:  # which writes its own file alone
+            lock = folder_lock(workdir, "choose another --workdir")
+            stack.enter_context(hosts.held_by_first(lock))
+        model, base = checkpoint.build_model(config, mesh)
+        features = make_features(config, model, base, mesh)
+        mixture = make_mixture(config, sources, features)
+        check_enough_images(len(mixture), "training")
+        if hosts.is_first():
+            print(describe(mixture))
+        loader = train_loader(
+            mixture,
+            tokenizer,
+            global_batch_size=config.batch_images,
+            seed=config.training.seed,
+            workers=config.data.workers,
+            rows=rows,
+        )
+        batches = stack.enter_context(loader)
         start = loop.Start(model, base, tokenizer_file)
         files = [Path(p) for p in (*config.train_files, config.data.validation) if p]
         data = loop.TrainingData(batches, config.total_steps(len(mixture)), files, quality)

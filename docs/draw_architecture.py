@@ -61,7 +61,7 @@ FLOORS = (
     ),
     Floor(
         "ground",
-        ("border/", "boxes.py", "records.py", "errors.py", "cli.py", "files.py"),
+        ("border/", "boxes.py", "records.py", "errors.py", "cli.py", "files.py", "lock.py"),
         "what comes from outside, the box, the record, how commands end",
     ),
 )

@@ -12,7 +12,8 @@ import os
 import re
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -279,6 +280,35 @@ def check_same(values: Mapping[str, Any]) -> None:
                     f"process {process} has another {name} than process 0: {theirs[name]!r} and "
                     f"{value!r}; give all hosts the same files and arguments"
                 )
+
+
+def refuse_in_all(problem: str | None) -> None:
+    """Refuses in all processes what the first one has found; the others' is not looked at.
+
+    Raises:
+        UserError: in all of them, where there is a problem.
+    """
+    problem = from_first(problem)
+    if problem is not None:
+        raise UserError(problem)
+
+
+@contextlib.contextmanager
+def held_by_first(lock: AbstractContextManager[None]) -> Iterator[None]:
+    """Within, the first process holds a lock (lock.py) for all of them.
+
+    Raises:
+        UserError: in all of them: it cannot have it.
+    """
+    problem = None
+    with contextlib.ExitStack() as stack:
+        if is_first():
+            try:
+                stack.enter_context(lock)
+            except UserError as error:
+                problem = str(error)
+        refuse_in_all(problem)
+        yield
 
 
 def check_shared(directory: Path) -> None:

@@ -18,6 +18,7 @@ from cxrjax.distributed import hosts
 from cxrjax.errors import UserError
 from cxrjax.files import read_json_lines, writing
 from cxrjax.input_pipeline.sources import RecordSource
+from cxrjax.lock import file_lock
 from cxrjax.records import QARecord, strip_answers, write_records
 
 # One line of predictions, in the form that `cxrjax.scoring.predictions` reads.
@@ -133,9 +134,14 @@ def answer_all(questions: RecordSource, answer: Answer, out: Path) -> collection
         How many lines have which `parse`.
 
     Raises:
-        UserError: what the runner raises, a question continues one that is not in the file, or
-            `out` cannot be written.
+        UserError: what the runner raises, a question continues one that is not in the file, `out`
+            cannot be written, or another process is writing it.
     """
+    with hosts.held_by_first(file_lock(out)):
+        return _write_answers(questions, answer, out)
+
+
+def _write_answers(questions: RecordSource, answer: Answer, out: Path) -> collections.Counter[str]:
     lines = predict_in_turns(questions, answer, out.with_name(out.name + ".turns.jsonl"))
     if not hosts.is_first():
         return collections.Counter(line["parse"] for line in lines)

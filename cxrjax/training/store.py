@@ -72,7 +72,7 @@ class CheckpointStore:
         self._saving: int | None = None
         if writing:
             self._remove_deleted()
-            _refuse_in_all(self._move_damaged(log_line) if hosts.is_first() else None)
+            hosts.refuse_in_all(self._move_damaged(log_line) if hosts.is_first() else None)
             self._whole = set(hosts.from_first(sorted(self._whole)))
         else:
             # Orbax reads the figures of all of them; a run that goes on may just be saving another.
@@ -252,7 +252,7 @@ class CheckpointStore:
                 f"the checkpoint of step {step} is damaged: {damage}; move it away to use another "
                 f"({', '.join(map(str, others)) or 'there is none'}), or bring back the file"
             )
-        _refuse_in_all(damage)
+        hosts.refuse_in_all(damage)
 
     def _move_damaged(self, log_line: Callable[[str], None]) -> str | None:
         """Sets aside damaged checkpoints that are newer than the last whole one.
@@ -287,13 +287,6 @@ class CheckpointStore:
                 f"the checkpoint of step {step:,} is damaged and was moved to {target}: {found}"
             )
         return None
-
-
-def _refuse_in_all(problem: str | None) -> None:
-    """Raises in every process what the first one has found; the others' is not looked at."""
-    problem = hosts.from_first(problem)
-    if problem is not None:
-        raise UserError(problem)
 
 
 def _steps(workdir: Path) -> list[int]:
