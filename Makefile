@@ -2,6 +2,8 @@
 #            installation on two cores).
 # make test: installs, then runs lint, types and every test but the parity and the heavy ones.
 # make heavy: the tests that take many minutes each.
+# make chaos: kills, signals, full and vanished disks, other clocks, against a run left alone (10
+#             minutes; root and libfaketime for all of it).
 # make coverage: the quick tests, and how much of the package they run.
 # make parity: the tests that compare with PyTorch, in a second environment that has it.
 # make beam: an environment with Apache Beam, and the tests of the pipeline in it.
@@ -26,7 +28,7 @@ export TF_CPP_MIN_LOG_LEVEL = 2
 # Processes that tests start would compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test lint fast heavy coverage parity beam app try bench bench_scoring bench_input clean
+.PHONY: demo test lint fast heavy chaos coverage parity beam app try bench bench_scoring bench_input clean
 
 # The held-out phantoms are of the same build, from a stream of seeds that training never draws on.
 demo: $(VENV)/.installed
@@ -52,9 +54,12 @@ demo: $(VENV)/.installed
 test: $(VENV)/.installed lint
 	$(PY) -m pytest -n $(TEST_PROCESSES) --dist=worksteal -m "not parity and not heavy"
 
-# Thirty kills, meshes and processes in every combination, kernels in interpret mode: an hour.
+# Chaos, meshes and processes in every combination, kernels in interpret mode: an hour.
 heavy: $(VENV)/.installed
 	$(PY) -m pytest -m "heavy and not parity"
+
+chaos: $(VENV)/.installed
+	$(PY) -m tests.chaos.chaos --ledger=runs/chaos/ledger.jsonl
 
 # What the tests cover of the package, per file that they do not cover whole.
 coverage: $(VENV)/.installed

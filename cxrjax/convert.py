@@ -23,7 +23,7 @@ from pathlib import Path
 from cxrjax.cli import command_parser, run
 from cxrjax.errors import UserError
 from cxrjax.files import shipped
-from cxrjax.lock import folder_lock
+from cxrjax.lock import file_lock
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if kind in ("hf", "gguf", "peft") and flags.to != "orbax":
         raise UserError(f"--to={flags.to}: {source} is not ours; convert it to a base first")
     try:
-        with folder_lock(out):
+        with file_lock(out):
             _convert(flags, kind)
     except OSError as error:
         if error.filename is None or not Path(error.filename).absolute().is_relative_to(

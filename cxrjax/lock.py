@@ -73,7 +73,8 @@ def folder_lock(folder: Path, remedy: str = "choose another --out") -> Iterator[
 
 @contextlib.contextmanager
 def file_lock(file: Path, remedy: str = "choose another --out") -> Iterator[None]:
-    """Within, no other process writes the file; as `folder_lock`."""
+    """Within, no other process writes the file, or new folder; as `folder_lock`."""
+    file = Path(os.path.abspath(file))  # of `.` too, which has no name
     with _held(file, file.with_name(file.name + LOCK_FILE), remedy):
         yield
 
@@ -97,7 +98,8 @@ def _held(place: Path, path: Path, remedy: str) -> Iterator[None]:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = _take(place, path, remedy)
     except OSError as error:
-        raise UserError(f"{place}: cannot write: {error.strerror}; {remedy}") from None
+        where = place if path.parent.is_dir() else path.parent
+        raise UserError(f"{where}: cannot write: {error.strerror}; {remedy}") from None
     holder = _Holder(place, path, descriptor)
     try:
         yield

@@ -13,6 +13,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from cxrjax import build, convert, evaluate, predict, report, score, train
 from cxrjax.errors import UserError
+from cxrjax.lock import file_lock, folder_lock
 from cxrjax.models import PRESETS, VLM
 from cxrjax.records import read_records
 from cxrjax.tools import constant_scores, coordinates
@@ -116,6 +117,44 @@ def test_scores_and_page_from_those_files(demo, tmp_path, capsys):
     page = (tmp_path / "index.html").read_text()
     assert "tuned" in page and "data:image/jpeg" in page
     capsys.readouterr()
+
+
+def test_no_command_writes_where_another_process_does(demo, tmp_path):
+    data = demo / "data"
+    questions = data / "questions/validation.jsonl"
+    references = f"--references={data / 'records/validation.jsonl'}"
+    predicted = f"--predictions={demo / 'tuned.jsonl'}"
+    (tmp_path / "scored").mkdir()
+    scored = [f"--workdir={tmp_path / 'scored'}", references, predicted]
+    (tmp_path / "scored/metrics.json").write_text("{}")
+    cases = [
+        (folder_lock, demo / "train", train, _train_arguments(demo)),
+        (
+            *(folder_lock, demo / "train/evaluation", evaluate),
+            [f"--workdir={demo / 'train'}", "--benchmark=vindr_cxr_vqa"],
+        ),
+        (
+            *(file_lock, demo / "tuned.jsonl", predict),
+            [f"--workdir={demo / 'train'}", f"--questions={questions}"],
+        ),
+        (folder_lock, data, build, ["--dataset=phantom", "--images=2", "--validation_images=1"]),
+        (folder_lock, tmp_path / "a", score, ["--benchmark=vindr_cxr_vqa", references, predicted]),
+        (folder_lock, tmp_path / "b", report, scored),
+        (file_lock, tmp_path / "c", convert, [f"--checkpoint={demo / 'train'}", "--to=peft"]),
+    ]
+    written = {path: path.stat().st_mtime_ns for path in demo.rglob("*") if path.is_file()}
+    for lock, place, command, words in cases:
+        if command not in (train, evaluate):
+            words = [*words, f"--out={place}"]
+        with (
+            lock(place),
+            pytest.raises(
+                UserError, match=rf"^{place}: in use by process \d+ .* choose another --"
+            ),
+        ):
+            command.main(words)
+    assert {p: p.stat().st_mtime_ns for p in demo.rglob("*") if p.is_file()} == written
+    assert not list(tmp_path.rglob("*.lock")) and not list(demo.rglob("*.lock"))
 
 
 def test_the_coordinates_of_a_run_and_of_a_base(demo, tmp_path, capsys):

@@ -50,8 +50,13 @@ def make_writable(directory: Path, flag: str = "--workdir") -> None:
     """Creates the directory that a flag names.
 
     Raises:
-        UserError: it cannot be created or written.
+        UserError: it cannot be created or written, or is an address.
     """
+    if re.match(r"\w+:/", str(directory)):
+        raise UserError(
+            f"{flag}={directory}: expected a folder, found an address; mount the bucket (gcsfuse) "
+            "and name the folder there"
+        )
     try:
         directory.mkdir(parents=True, exist_ok=True)
         # Hosts may have processes of the same number.

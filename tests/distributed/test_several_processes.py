@@ -1,6 +1,7 @@
 """Several real processes do what one does: training, evaluation, prediction, resuming."""
 
 import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -9,6 +10,8 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
+
+from cxrjax.lock import folder_lock
 
 _STEPS = 6
 _FILES = ("config.json", "quality.json", "run.json", "tokenizer.model")
@@ -288,6 +291,16 @@ def test_an_evaluation_is_scored_for_as_long_as_it_takes(
     words += [f"--image_root={experiment}", f"--out={tmp_path / 'late'}"]
     output = finish(start_small(2, "evaluate", *words, LATE="0"))
     assert "Barrier timed out" not in output and "predictions.jsonl, metrics.json" in output
+
+
+def test_a_workdir_in_use_is_refused_in_all_processes(train, finish, tmp_path):
+    with folder_lock(tmp_path / "used"):
+        process, workdir = train(2, "used")
+        output = finish(process, 2)
+    told = f"error: {workdir}: in use by process {os.getpid()} "
+    assert f"[0] {told}" in output and f"[1] {told}" in output
+    assert output.count("error: ") == 2 and "Traceback" not in output
+    assert not (workdir / "config.json").exists()
 
 
 def test_unusable_numbers_of_processes_are_refused_in_one_line(

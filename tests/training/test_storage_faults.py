@@ -6,6 +6,7 @@ import os
 import resource
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -14,7 +15,7 @@ from cxrjax.training import loop
 from cxrjax.training.config_file import typed_config
 from cxrjax.training.observers import ExampleLog
 from cxrjax.training.store import CheckpointStore
-from cxrjax.training.workdir import storage_errors
+from cxrjax.training.workdir import make_writable, storage_errors
 
 
 @pytest.fixture
@@ -154,6 +155,14 @@ def test_a_workdir_that_goes_away(run, tmp_path, how):
     with pytest.raises(UserError, match=r"config\.json is no longer there"):
         run(workdir, {4: leave})
     assert not (workdir / "checkpoints").exists()
+
+
+@pytest.mark.parametrize("address", ["gs://bucket/run", "s3://bucket/run"])
+def test_an_address_is_no_workdir(address, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="expected a folder, found an address; mount the bucket"):
+        make_writable(Path(address))
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_libraries_make_of_a_full_disk():
