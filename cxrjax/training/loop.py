@@ -58,6 +58,7 @@ from cxrjax.training.workdir import (
     describe_run,
     make_writable,
     peak_memory_gb,
+    storage_errors,
     write_json,
 )
 
@@ -321,7 +322,8 @@ def _begin_workdir(
         quality.extend(read_json_object(workdir / QUALITY_FILE))
     write_json(workdir / QUALITY_FILE, quality.to_json())
     if tokenizer_file is not None:
-        copy_tokenizer(tokenizer_file, workdir)
+        with storage_errors(f"{workdir}: the tokenizer"):
+            copy_tokenizer(tokenizer_file, workdir)
     write_json(workdir / CONFIG_FILE, config.to_json())
     write_json(workdir / "run.json", about)
 

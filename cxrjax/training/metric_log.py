@@ -39,9 +39,10 @@ class MetricLog:
 
     def __init__(self, workdir: Path, start_step: int = 0) -> None:
         self._path = workdir / FILE_NAME
-        _cut_after(self._path, start_step)
-        self._file = open(self._path, "a", encoding="utf-8")  # noqa: SIM115 - open for the run
-        self._events = _event_writer(workdir)
+        with storage_errors(str(self._path)):
+            _cut_after(self._path, start_step)
+            self._file = open(self._path, "a", encoding="utf-8")  # noqa: SIM115 - open for the run
+            self._events = _event_writer(workdir)
         self._step = start_step
         self._values: dict[str, float | None] = {}
 

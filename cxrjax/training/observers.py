@@ -24,7 +24,7 @@ from cxrjax.records_io.quality import QualityLog
 from cxrjax.training.config import ExperimentConfig
 from cxrjax.training.coordinate_report import swapped_share
 from cxrjax.training.metric_log import quiet_tensorflow
-from cxrjax.training.workdir import storage_errors, write_json
+from cxrjax.training.workdir import drop_torn_line, storage_errors, write_json
 
 # Steps that are looked at together, the last ones, before something is said of all of them.
 STEPS = 50
@@ -186,6 +186,8 @@ class NonFiniteSteps(Observer):
         last_checkpoint: Callable[[], int | None],
     ) -> None:
         self._path = workdir / "nonfinite.jsonl"
+        if hosts.is_first():
+            drop_torn_line(self._path)
         self._limit = limit
         self._log_line = log_line
         self._last_checkpoint = last_checkpoint
@@ -368,8 +370,10 @@ class ExampleLog(Observer):
 
     def __init__(self, workdir: Path, rows: Sequence[int]) -> None:
         directory = workdir / "examples"
-        directory.mkdir(exist_ok=True)
         self._path = directory / f"{jax.process_index()}_of_{jax.process_count()}.jsonl"
+        with storage_errors(str(directory)):
+            directory.mkdir(exist_ok=True)
+        drop_torn_line(self._path)
         self._rows = rows
 
     def on_batch(self, step: int, loaded: LoadedBatch) -> None:

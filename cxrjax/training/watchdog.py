@@ -23,6 +23,7 @@ from cxrjax.border.foreign_files import read_text
 from cxrjax.border.json_text import parse_object
 from cxrjax.errors import ForeignError, UserError, first_line
 from cxrjax.training.observers import Observer
+from cxrjax.training.workdir import storage_errors
 
 DIRECTORY = "processes"
 EVALUATING = "evaluating"
@@ -68,7 +69,8 @@ class Watchdog(Observer):
         self.on_phase(0, "starting")
 
     def __enter__(self) -> "Watchdog":
-        self._directory.mkdir(parents=True, exist_ok=True)
+        with storage_errors(str(self._directory)):
+            self._directory.mkdir(parents=True, exist_ok=True)
         self._write()
         if jax.process_count() > 1:  # words of an earlier run are overwritten from here on
             multihost_utils.sync_global_devices("watchdogs")

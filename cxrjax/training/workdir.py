@@ -102,6 +102,29 @@ def storage_errors(what: str) -> Iterator[None]:
         ) from error
 
 
+def drop_torn_line(path: Path) -> None:
+    """Cuts off what a process that was killed has written of a last line, if there is any.
+
+    Raises:
+        UserError: the file cannot be written.
+    """
+    with (
+        storage_errors(str(path)),
+        contextlib.suppress(FileNotFoundError),
+        open(path, "r+b") as file,
+    ):
+        end = file.seek(0, os.SEEK_END)
+        while end:
+            start = max(0, end - 2**16)
+            file.seek(start)
+            newline = file.read(end - start).rfind(b"\n")
+            end = start
+            if newline >= 0:
+                end += newline + 1
+                break
+        file.truncate(end)
+
+
 def _reason(error: BaseException | None) -> str | None:
     """The operating system's words at the root of an error; None: it has another root."""
     while error is not None and not isinstance(error, UserError):

@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import json
 import os
 import resource
 import shutil
@@ -15,7 +16,7 @@ from cxrjax.training import loop
 from cxrjax.training.config_file import typed_config
 from cxrjax.training.observers import ExampleLog
 from cxrjax.training.store import CheckpointStore
-from cxrjax.training.workdir import make_writable, storage_errors
+from cxrjax.training.workdir import drop_torn_line, make_writable, storage_errors
 
 
 @pytest.fixture
@@ -142,6 +143,41 @@ def test_a_log_of_examples_that_cannot_be_written(tmp_path, batch_stream):
     (tmp_path / "examples/0_of_1.jsonl").mkdir()
     with pytest.raises(UserError, match=r"0_of_1\.jsonl cannot be written: Is a directory"):
         log.on_batch(1, next(batch_stream()))
+
+
+@pytest.mark.parametrize("name", ["examples", "processes", "metrics.jsonl", "checkpoints"])
+def test_what_stands_in_the_way_of_a_runs_files_is_told_in_one_line(
+    run, run_config, tmp_path, name
+):
+    run_config.training.log_examples = True
+    if name.endswith("jsonl"):
+        (tmp_path / name).mkdir()
+    else:
+        (tmp_path / name).write_text("")
+    with pytest.raises(
+        UserError, match=rf"{name}.* cannot be written: (Is a dir|File exists|Not a)"
+    ):
+        run(tmp_path)
+
+
+def test_a_line_that_a_killed_run_left_half_written_is_dropped(tmp_path, batch_stream):
+    path = tmp_path / "lines.jsonl"
+    for before, after in (
+        (b"", b""),
+        (b"half", b""),
+        (b"whole\n", b"whole\n"),
+        (b"whole\n" + b"x" * 200_000, b"whole\n"),
+    ):
+        path.write_bytes(before)
+        drop_torn_line(path)
+        assert path.read_bytes() == after
+    drop_torn_line(tmp_path / "absent")
+    ExampleLog(tmp_path, range(8)).on_batch(1, next(batch_stream()))
+    examples = tmp_path / "examples/0_of_1.jsonl"
+    examples.write_bytes(examples.read_bytes()[:-10])
+    ExampleLog(tmp_path, range(8)).on_batch(2, next(batch_stream()))
+    steps = [json.loads(line)["step"] for line in examples.read_text().splitlines()]
+    assert steps == [1] * 7 + [2] * 8
 
 
 @pytest.mark.parametrize("how", [shutil.rmtree, lambda path: os.rename(path, f"{path}.moved")])
