@@ -106,16 +106,37 @@ def test_it_ends_with_a_process_that_is_killed_whatever_its_children_do(hold, wo
     assert time.monotonic() - begun < 2
 
 
-def test_a_forked_child_that_ends_leaves_its_parent_the_lock(hold, tmp_path):
-    with folder_lock(tmp_path):
+def test_a_forked_child_that_ends_leaves_its_parent_the_lock(tmp_path):
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(folder_lock(tmp_path))
         child = os.fork()
         if not child:
-            with contextlib.suppress(BaseException), lock._held(tmp_path, tmp_path / "x", ""):
-                raise SystemExit
+            reused = os.open(os.devnull, os.O_RDONLY)  # the number that the lock had
+            try:
+                stack.close()
+                os.fstat(reused)
+            except OSError:
+                os._exit(1)
             os._exit(0)
-        os.waitpid(child, 0)
+        assert os.waitpid(child, 0)[1] == 0
         with pytest.raises(UserError, match="in use by"), folder_lock(tmp_path):
             pass
+
+
+def test_a_file_that_its_holder_removes_meanwhile_is_no_lock(tmp_path, monkeypatch):
+    path = tmp_path / LOCK_FILE
+    tried = []
+
+    def try_flock(descriptor):
+        tried.append(descriptor)
+        if len(tried) == 1:
+            path.unlink()
+        return True
+
+    monkeypatch.setattr(lock, "try_flock", try_flock)
+    with folder_lock(tmp_path):
+        assert json.loads(path.read_text())["pid"] == os.getpid()
+    assert len(tried) == 2
 
 
 @pytest.mark.parametrize("end", [None, ValueError, KeyboardInterrupt])

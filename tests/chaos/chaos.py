@@ -322,14 +322,14 @@ def vanished(chaos, workdir):
     run = chaos.start(workdir)
     run.wait_for("step 3 is reading data")
     workdir.rename(workdir.with_name("away"))
-    chaos.write("the workdir was moved away", run.end(2, "config.json is no longer there"))
+    chaos.write("the workdir was moved away", run.end(2, f"error: {workdir}"))
     if workdir.exists():
         raise WrongEndError("began a second workdir in its place", run)
     workdir.with_name("away").rename(workdir)
     run = chaos.start(workdir)
     run.wait_for("step 7 is reading data")
     shutil.rmtree(workdir)
-    chaos.write("the workdir was removed", run.end(2, "config.json is no longer there"))
+    chaos.write("the workdir was removed", run.end(2, f"error: {workdir}"))
     chaos.finish(workdir)
 
 
@@ -348,7 +348,7 @@ def clock(chaos, workdir):
         raise CannotError(
             "another clock needs libfaketime: apt install faketime, or LIBFAKETIME=FILE"
         )
-    setting = chaos.folder / "clock"
+    setting = chaos.folder / "clock.rc"
     setting.write_text("+0d\n")
     run = chaos.start(
         workdir,
