@@ -229,7 +229,7 @@ def _is_dying(word: Mapping[str, Any]) -> bool:
     """Says whether a process of this host has ended, or has given up its memory on its way."""
     pid = word.get("pid")
     try:
-        return isinstance(pid, int) and not Path(f"/proc/{pid}/cmdline").read_bytes()
+        return isinstance(pid, int) and not read_bytes(f"/proc/{pid}/cmdline")
     except OSError:
         return True
 

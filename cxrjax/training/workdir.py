@@ -18,12 +18,14 @@ from typing import Any
 
 import jax
 
+from cxrjax.border.foreign_files import open_foreign
 from cxrjax.errors import UserError
 from cxrjax.files import (
     file_sha256,
     git_commit,
     package_versions,
     read_json_object,
+    reading,
     replace_text,
 )
 
@@ -106,13 +108,11 @@ def drop_torn_line(path: Path) -> None:
     """Cuts off what a process that was killed has written of a last line, if there is any.
 
     Raises:
-        UserError: the file cannot be written.
+        UserError: it is no file, or cannot be written.
     """
-    with (
-        storage_errors(str(path)),
-        contextlib.suppress(FileNotFoundError),
-        open(path, "r+b") as file,
-    ):
+    if not path.exists():
+        return
+    with reading(path), open_foreign(path) as file:
         end = file.seek(0, os.SEEK_END)
         while end:
             start = max(0, end - 2**16)
@@ -122,7 +122,8 @@ def drop_torn_line(path: Path) -> None:
             if newline >= 0:
                 end += newline + 1
                 break
-        file.truncate(end)
+    with storage_errors(str(path)):
+        os.truncate(path, end)
 
 
 def _reason(error: BaseException | None) -> str | None:
