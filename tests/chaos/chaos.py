@@ -37,7 +37,6 @@ _SETTINGS = {
     "training.steps": STEPS,
     "training.checkpoint_every": 2,
     "training.eval_every": 4,
-    "training.stall_seconds": 20,
     "data.workers": 1,
 }
 _RATES = ("_per_second", "_seconds", "_gb", "/seconds_left", "/mfu")
@@ -364,14 +363,14 @@ def clock(chaos, workdir):
 
 
 def suspended(chaos, workdir):
-    run = chaos.start(workdir)
+    run = chaos.start(workdir, "--config.training.stall_seconds=60")
     run.wait_for("step 3 is reading data")
     run.send(signal.SIGSTOP)
-    time.sleep(40)  # longer than the watchdog waits for progress
+    time.sleep(65)  # longer than the watchdog waits for progress
     second = chaos.start(workdir).end(2, f"in use by process {run.process.pid} ")
     chaos.write("a second process beside a suspended one", second)
     run.send(signal.SIGCONT)
-    chaos.finish(workdir, "SIGSTOP, SIGCONT 40 s later", run)
+    chaos.finish(workdir, "SIGSTOP, SIGCONT 65 s later", run)
 
 
 def damaged(chaos, workdir):
