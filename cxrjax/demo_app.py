@@ -4,9 +4,9 @@
 
 Shows what a base and a tuned model say, side by side: the answer, its boxes on the picture and in
 pixels, its confidence, and the probability of every token. PNG, JPEG and DICOM files; synthetic
-radiographs to begin with. Serves this machine alone unless --host says otherwise, and asks nothing
-of the network. `make demo` makes the models that it shows; `make try` installs what it needs and
-starts it. For research: not a medical device.
+radiographs to begin with. Serves who opens the link that it prints, on this machine alone unless
+--host says otherwise, and asks nothing of the network. `make demo` makes the models that it shows;
+`make try` installs what it needs and starts it. For research: not a medical device.
 """
 
 import argparse
@@ -39,6 +39,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         help="workdir of a training run (default runs/demo/train, which `make demo` leaves)",
     )
     add("--host", default="127.0.0.1", help="default 127.0.0.1: this machine alone")
+    add("--allowed_host", action="append", metavar="NAME", help="name of a proxy before the page")
     add("--port", type=int, default=7860, help="default 7860; 0: any free one")
     add("--max_megabytes", type=int, default=200, help="of an upload (default 200)")
     flags = parser.parse_args(argv)
@@ -58,12 +59,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     with contextlib.suppress(KeyboardInterrupt), tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         import_gradio(folder / "uploads")
+        from cxrjax.pages import serving
         from cxrjax.pages.demo import answers, page
 
-        with page.listen(flags.host, flags.port) as listening:
+        with serving.listen(flags.host, flags.port) as listening:
             models = answers.open_models(flags.base, flags.tuned)
-            print(f"{page.address(listening)} (Ctrl-C stops)", flush=True)
-            page.serve(models, listening, folder, flags.max_megabytes)
+            hosts = flags.allowed_host or [flags.host]
+            page.serve(models, listening, folder, flags.max_megabytes, hosts)
 
 
 if __name__ == "__main__":

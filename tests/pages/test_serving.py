@@ -123,6 +123,7 @@ def test_who_has_a_token_is_answered_with_headers_that_keep_browsers_to_it(serve
     ):
         asked = request("POST", f"/{TOKEN}/size", *headers, body=b"12345")
         assert ask_raw(server.port, asked).endswith(b"5")
+    assert status_of(ask_raw(server.port, request("GET", "/favicon.ico"))) == 204
     followed = ("Sec-Fetch-Site: cross-site", "Sec-Fetch-Mode: navigate")
     assert status_of(ask_raw(server.port, request("GET", f"/{TOKEN}/plain", *followed))) == 200
 

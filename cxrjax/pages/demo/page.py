@@ -1,15 +1,16 @@
 """The demo page in Gradio, which is imported here alone, kept to this machine and served."""
 
 import functools
-import ipaddress
+import logging
 import os
+import secrets
 import socket
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from cxrjax.errors import UserError, optional
+from cxrjax.errors import ForeignError, UserError, first_line, optional
 from cxrjax.files import file_sha256
 from cxrjax.pages.demo.answers import LONGEST_QUESTION, Models, NamedFile
 from cxrjax.pages.demo.rendering import (
@@ -66,62 +67,35 @@ _POLICY = (
     "connect-src 'self'; worker-src 'self' blob:; object-src 'none'; frame-ancestors 'none'; "
     "base-uri 'self'; form-action 'self'"
 )
-_HEADERS = [
-    (b"content-security-policy", _POLICY.encode()),
-    (b"referrer-policy", b"no-referrer"),
-    (b"x-content-type-options", b"nosniff"),
-]
 _SECONDS_BETWEEN_SIGNS = 0.5
 _HOURS_KEPT = 1
+_MOST_WAITING = 100  # events
+_LOG = logging.getLogger(__name__)
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """A socket to serve at; port 0 takes any free one.
-
-    Raises:
-        UserError: the address is in use or not this machine's.
-    """
-    try:
-        return socket.create_server(
-            (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET
-        )
-    except (OSError, OverflowError) as error:
-        raise UserError(
-            f"{host}:{port}: cannot serve there: {error}; choose another --port or --host"
-        ) from None
-
-
-def address(listening: socket.socket) -> str:
-    """The address to open in a browser."""
-    host, port = listening.getsockname()[:2]
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}/"
-
-
-def serve(models: Models, listening: socket.socket, folder: Path, max_megabytes: int) -> None:
-    """Serves the page until Ctrl-C, and compiles the models meanwhile.
+def serve(
+    models: Models, listening: socket.socket, folder: Path, max_megabytes: int, hosts: list[str]
+) -> None:
+    """Serves the page until Ctrl-C, and compiles the models meanwhile. Prints its address.
 
     Args:
         folder: for uploads and examples; the caller removes it.
         max_megabytes: of an upload.
+        hosts: names by which the server is known; the address has the first one.
     """
-    gradio = import_gradio(folder / "uploads")
+    uploads = folder / "uploads"
+    gradio = import_gradio(uploads)
     import fastapi
-    import uvicorn
-    from starlette.middleware.trustedhost import TrustedHostMiddleware
+
+    from cxrjax.pages import serving
+    from cxrjax.pages.demo.gate import Gate
 
     examples = render_examples(folder / "examples")
-    threading.Thread(target=models.compile, daemon=True).start()
-    # Without pages of its own: they come with scripts from elsewhere.
-    app = fastapi.FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    app.add_middleware(_WithHeaders)
-    host = listening.getsockname()[0]
-    if ipaddress.ip_address(host).is_loopback:
-        # No page of another site gets in by a name that it has pointed at this machine.
-        allowed = ["localhost", host, f"[{host}]"]
-        app.add_middleware(TrustedHostMiddleware, allowed_hosts=allowed)
+    most = max_megabytes * serving.MIB
+    blocks = make_page(gradio, models, examples, uploads, most)
     app = gradio.mount_gradio_app(
-        app,
-        make_page(gradio, models, examples),
+        fastapi.FastAPI(docs_url=None, redoc_url=None, openapi_url=None),
+        blocks,
         path="",
         app_kwargs={"docs_url": None, "redoc_url": None, "openapi_url": None},
         footer_links=[],
@@ -137,22 +111,52 @@ def serve(models: Models, listening: socket.socket, folder: Path, max_megabytes:
         ),
         css_paths=_CSS,
     )
-    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1)
-    uvicorn.Server(config).run(sockets=[listening])
+    # Gradio looks where the files of requests are only then. `Gate` does in any case.
+    blocks.has_launched = True
+    limits = serving.Limits(
+        requests=64, body_bytes=most + serving.MIB, body_seconds=600, answer_seconds=900
+    )
+    token = secrets.token_urlsafe(16)
+    gate = Gate(app, blocks, uploads, most)
+    guard = serving.Guard(gate, limits, {"reader": token}, hosts, _POLICY)
+    threading.Thread(target=models.compile, daemon=True).start()
+    print(f"{serving.link(listening, hosts[0], token)} (Ctrl-C stops)", flush=True)
+    serving.serve(guard, listening, limits)
 
 
-def make_page(gradio: Any, models: Models, examples: list[DemoExample]) -> Any:
-    """The page as Gradio's `Blocks`."""
+def make_page(
+    gradio: Any, models: Models, examples: list[DemoExample], uploads: Path, most_bytes: int
+) -> Any:
+    """The page as Gradio's `Blocks`.
+
+    Args:
+        uploads: the folder of the only files that are opened.
+        most_bytes: that one of them may have.
+    """
+    from cxrjax.pages.demo.gate import GONE, upload_at  # it needs what Gradio brings
+
     truths = {example.sha256: example.truth for example in examples}
+
+    def named(upload: str) -> NamedFile:
+        path = upload_at(uploads, upload, most_bytes)
+        if path is None:
+            raise UserError(GONE)
+        return NamedFile(path, path.name)
+
+    def told(error: Exception) -> str:
+        if isinstance(error, UserError | ForeignError):
+            return render_status(str(error), problem=True)
+        _LOG.error("%s: %s", type(error).__name__, first_line(error))
+        return render_status("This cannot be answered; the program's output says why.", True)
 
     def look(upload: str | None) -> tuple[str, str, str]:
         """The picture, no answers, and what can be done with it."""
         if upload is None:
             return "", "", render_status(_READY)
         try:
-            picture = open_picture(_named(upload))
-        except UserError as error:
-            return "", "", render_status(str(error), problem=True)
+            picture = open_picture(named(upload))
+        except Exception as error:
+            return "", "", told(error)
         return render_picture(picture, {}), "", render_status("Ask a question about it.")
 
     def answer(upload: str | None, question: str) -> Iterator[tuple[Any, Any, str]]:
@@ -167,11 +171,11 @@ def make_page(gradio: Any, models: Models, examples: list[DemoExample]) -> Any:
                 models.wait(_SECONDS_BETWEEN_SIGNS)
             models.wait(0)
             yield as_is, as_is, render_status("Both models are reading the picture.")
-            file = _named(upload)
+            file = named(upload)
             picture = open_picture(file)
             answers = models.ask(file, question)
-        except UserError as error:
-            yield as_is, "", render_status(str(error), problem=True)
+        except Exception as error:
+            yield as_is, "", told(error)
             return
         truth = asked_about(truths.get(file_sha256(file.path), ()), question)
         shown = render_picture(picture, answers, truth)
@@ -212,35 +216,14 @@ def make_page(gradio: Any, models: Models, examples: list[DemoExample]) -> Any:
         shown = [picture, answers, status]
         # Own signs of life in place of Gradio's; nothing for other programs to call.
         hidden = {"show_progress": "hidden", "api_visibility": "private"}
-        blocks.load(until_ready, None, status, concurrency_limit=None, **hidden)
-        upload.upload(look, upload, shown, **hidden)
-        upload.clear(look, upload, shown, **hidden)
-        asking = {"inputs": [upload, question], "outputs": shown, **hidden}
+        blocks.load(until_ready, None, status, concurrency_limit=20, **hidden)
+        looking = {"inputs": upload, "outputs": shown, "concurrency_id": "look", **hidden}
+        upload.upload(look, **looking)
+        upload.clear(look, **looking)
+        asking = {"inputs": [upload, question], "outputs": shown, "concurrency_id": "ask", **hidden}
         ask.click(answer, **asking)
         question.submit(answer, **asking)
         for button, example in zip(buttons, examples, strict=True):
             chosen = functools.partial(pick, example)
             button.click(chosen, None, [upload, question], **hidden).then(answer, **asking)
-    return blocks
-
-
-def _named(upload: str) -> NamedFile:
-    path = Path(upload)
-    return NamedFile(path, path.name)
-
-
-class _WithHeaders:
-    """Adds `_HEADERS` to every answer, streamed ones as well."""
-
-    def __init__(self, app: Any) -> None:
-        self.app = app
-
-    async def __call__(
-        self, scope: Any, receive: Any, send: Callable[[Any], Awaitable[None]]
-    ) -> None:
-        async def send_with_headers(message: dict[str, Any]) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [*message["headers"], *_HEADERS]
-            await send(message)
-
-        await self.app(scope, receive, send_with_headers)
+    return blocks.queue(max_size=_MOST_WAITING)

@@ -46,8 +46,10 @@ class Served:
             env={**os.environ, "TMPDIR": str(temporary), **environment},
         )
         line = self.process.stdout.readline()
-        self.address = re.match(r"(http://127\.0\.0\.1:(\d+)/) \(Ctrl-C stops\)$", line)[1]
-        self.port = int(self.address.rstrip("/").rpartition(":")[2])
+        self.address, port, self.token = re.match(
+            r"(http://127\.0\.0\.1:(\d+)/([\w-]+)/) \(Ctrl-C stops\)$", line
+        ).groups()
+        self.port = int(port)
 
     def stop(self, how=signal.SIGTERM):
         if self.process.poll() is None:
@@ -56,7 +58,8 @@ class Served:
         return self.process.returncode
 
     def ask(self, path, body=None, **headers):
-        """(status, headers, body) of a GET, or of a POST with the body."""
+        """(status, headers, body) of a GET, or of a POST with the body, below the token."""
+        path = f"/{self.token}{path}"
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         try:
             connection.request("GET" if body is None else "POST", path, body, headers)
@@ -308,6 +311,7 @@ def test_nothing_but_the_page_is_served_and_only_to_this_machine(served):
     assert not re.search(rb"(src|href)=.https?://", body)
     assert served.ask("/", Host=f"attacker.example:{served.port}")[0] == 400
     assert served.ask("/", Host=f"localhost:{served.port}")[0] == 200
+    assert served.ask("/../")[0] == 404
     for path in ("/etc/passwd", str(ROOT / "setup.py")):
         assert served.ask(f"/gradio_api/file={path}")[0] in (403, 404)
     for path in ("/docs", "/redoc", "/openapi.json", "/monitoring", "/gradio_api/runs"):
