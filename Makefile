@@ -4,6 +4,8 @@
 # make heavy: the tests that take many minutes each.
 # make chaos: kills, signals, full and vanished disks, other clocks, against a run left alone (10
 #             minutes; root and libfaketime for all of it).
+# make fuzz: ten minutes of hostile files for every reader, the same ones each time; what breaks one
+#            is put into tests/fuzz/corpus/regressions.
 # make coverage: the quick tests, and how much of the package they run.
 # make parity: the tests that compare with PyTorch, in a second environment that has it.
 # make beam: an environment with Apache Beam, and the tests of the pipeline in it.
@@ -28,7 +30,8 @@ export TF_CPP_MIN_LOG_LEVEL = 2
 # Processes that tests start would compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test lint fast heavy chaos coverage parity beam app try bench bench_scoring bench_input clean
+.PHONY: demo test lint fast heavy chaos fuzz coverage parity beam app try bench bench_scoring
+.PHONY: bench_input clean
 
 # The held-out phantoms are of the same build, from a stream of seeds that training never draws on.
 demo: $(VENV)/.installed
@@ -60,6 +63,9 @@ heavy: $(VENV)/.installed
 
 chaos: $(VENV)/.installed
 	$(PY) -m tests.chaos.chaos --ledger=runs/chaos/ledger.jsonl
+
+fuzz: $(VENV)/.installed
+	$(PY) -m tests.fuzz --seconds=600 --keep
 
 # What the tests cover of the package, per file that they do not cover whole.
 coverage: $(VENV)/.installed
