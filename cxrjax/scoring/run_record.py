@@ -62,8 +62,11 @@ def check_split(
         _compare(references, split, sha256, split_sha256, "--split_sha256")
     if manifest is not None:
         splits = read_json_object(manifest).get("splits", {})
+        if not isinstance(splits, dict):
+            raise UserError(f"{manifest}: splits is no object; give the manifest.json of a build")
         for split, sha256 in found.items():
-            known = splits.get(split, {}).get("split_sha256")
+            entry = splits.get(split)
+            known = entry.get("split_sha256") if isinstance(entry, dict) else None
             if known is None:
                 raise UserError(
                     f"{manifest}: knows no split {split!r}, which {references} is of; expected one "

@@ -125,6 +125,8 @@ def _value(key: Key, value: Any, path: str) -> Any:
     if dataclasses.is_dataclass(key.kind):
         return _group(key.kind, value, f"{path}.")
     if key.kind is dict:
+        if not hasattr(value, "items"):
+            raise UserError(f"{path}={value!r}: expected names, each with keys")
         for name in value:
             if not name or "." in name:
                 raise UserError(f"{path}: {name!r} is no name: expected one without dots")

@@ -17,6 +17,7 @@ from cxrjax.scoring.benchmark import Answers
 from cxrjax.scoring.figures import age_band, boxes_band, break_down, joined_columns
 from cxrjax.scoring.predictions import parse_prediction
 from cxrjax.scoring.scores import ScoreOptions
+from cxrjax.scoring.text_tables import grid, split_rows
 
 OPTIONS = ScoreOptions("exact", bootstrap=Bootstrap(resamples=50))
 
@@ -213,3 +214,15 @@ def test_rows_that_are_asked_for_and_not_there_are_undefined():
     cells = break_down({"m": figure}, "class", ["x", None, "x"], keys=["x", "y"])
     assert cells["by_class/m/x"] == replace(figure, within=("class", "x"))
     assert cells["by_class/m/y"] == Estimate(None, None, None, 0)
+
+
+def test_a_name_that_ends_lines_or_cells_stays_within_its_cell():
+    names = ["a\n| b |", "\u2028", "c|d", "e\r\nf", ""]
+    table = grid([["name", "n"], *([name, "1"] for name in names)])
+    assert [row[0] for row in split_rows(table.splitlines())[1:]] == [
+        "a | b |",
+        "",
+        "c|d",
+        "e f",
+        "",
+    ]

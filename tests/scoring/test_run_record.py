@@ -83,6 +83,8 @@ def test_the_right_split_passes(files):
         ({"validation": {"split_sha256": "11"}}, "--manifest", "expected 11"),
         ({"test": {"split_sha256": "11"}}, "--manifest", "knows no split 'validation'"),
         ({}, "--manifest", "expected one of none"),
+        ({"validation": 3}, "--manifest", "knows no split 'validation'"),
+        (["validation"], "--manifest", "splits is no object"),
     ],
 )
 def test_another_split_is_refused_before_anything_is_scored(files, capsys, manifest, flag, says):

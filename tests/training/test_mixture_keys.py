@@ -132,3 +132,9 @@ def test_a_run_is_resumed_with_moved_files_and_with_no_other_shares(tmp_path):
     add_source(more, "c", "c.jsonl")
     with pytest.raises(UserError, match=r"mixture\.sources\.c\.train is 'absent' there"):
         check_same_run(tmp_path, typed_config(more))
+
+
+@pytest.mark.parametrize("sources", [[], [1], 3, "a", {"": {}}, {"a": []}, {"a": 3}])
+def test_sources_of_another_form_in_a_run_s_configuration_are_refused(sources):
+    with pytest.raises(UserError, match=r"config.json: mixture\.sources.*expected"):
+        typed_config({"mixture": {"sources": sources}}, "config.json")
