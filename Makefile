@@ -7,6 +7,9 @@
 # make fuzz: ten minutes of hostile files for every reader, the same ones each time; what breaks one
 #            is put into tests/fuzz/corpus/regressions.
 # make coverage: the quick tests, and how much of the package they run.
+# make lock: hashes of what setup.py and constraints.txt name, into requirements/.
+# make sbom: what is installed, as CycloneDX (build/sbom.json).
+# make audit: known vulnerabilities of it; asks PyPI.
 # make parity: the tests that compare with PyTorch, in a second environment that has it.
 # make beam: an environment with Apache Beam, and the tests of the pipeline in it.
 # make try:  a page to try the models in, in an environment with Gradio (after make demo).
@@ -31,7 +34,7 @@ export TF_CPP_MIN_LOG_LEVEL = 2
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test lint fast heavy chaos fuzz coverage parity beam app try bench bench_scoring
-.PHONY: bench_input clean
+.PHONY: bench_input clean lock sbom audit
 
 # The held-out phantoms are of the same build, from a stream of seeds that training never draws on.
 demo: $(VENV)/.installed
@@ -96,24 +99,51 @@ bench_scoring: $(VENV)/.installed
 bench_input: $(VENV)-parity/.installed
 	$(VENV)-parity/bin/python tests/bench/input_pipeline.py
 
+# After a change of setup.py or constraints.txt: hashes of all files of each version, for every
+# platform.
+LOCK = $(VENV)-tools/bin/uv pip compile --quiet --generate-hashes --universal --upgrade \
+    --python-version=3.11 --no-annotate --no-header --constraints=constraints.txt
+lock: $(VENV)-tools/.installed
+	grep -E '^(setuptools|wheel)==' constraints.txt | $(LOCK) - -o requirements/build.txt
+	$(LOCK) setup.py --extra=test -o requirements/test.txt
+
+sbom: $(VENV)/.installed $(VENV)-tools/.installed
+	mkdir -p build
+	$(VENV)-tools/bin/cyclonedx-py environment $(PY) --output-format=JSON --validate \
+	    --output-file=build/sbom.json
+
+audit: $(VENV)-tools/.installed
+	$(VENV)-tools/bin/pip-audit --disable-pip --require-hashes -r requirements/test.txt
+
 lint: $(VENV)/.installed
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 
-$(VENV)/.installed: setup.py constraints.txt
-	$(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/pip install --quiet --upgrade pip
-	$(VENV)/bin/pip install --quiet -c constraints.txt -e ".[test]"
+# Every file that is installed has a hash in requirements/, what builds the few that come as source
+# included, and nothing else is fetched.
+define install_hashed
+	$(PYTHON) -m venv $(1)
+	$(1)/bin/pip install --quiet --require-hashes -r requirements/build.txt
+	$(1)/bin/pip install --quiet --require-hashes --no-build-isolation -r requirements/test.txt
+	$(1)/bin/pip install --quiet --no-deps --no-build-isolation -e .
+endef
+
+$(VENV)/.installed: setup.py requirements/build.txt requirements/test.txt
+	$(call install_hashed,$(VENV))
 	touch $@
 
-# Beside constraints.txt, which holds what everybody installs.
-$(VENV)-parity/.installed: setup.py constraints.txt
-	$(PYTHON) -m venv $(VENV)-parity
-	$(VENV)-parity/bin/pip install --quiet --upgrade pip
+# Besides, by version: which build of PyTorch (CPU or CUDA) is the index's to say, and so its hash.
+$(VENV)-parity/.installed: setup.py constraints.txt requirements/build.txt requirements/test.txt
+	$(call install_hashed,$(VENV)-parity)
 	$(VENV)-parity/bin/pip install --quiet -c constraints.txt \
-	    "torch==2.13.0" "peft==0.21.2" "bert-score==0.3.13" "sentence-transformers==6.2.0" \
-	    -e ".[test,parity]"
+	    "torch==2.13.0" "peft==0.21.2" "bert-score==0.3.13" "sentence-transformers==6.2.0"
+	touch $@
+
+# What looks at packages and is none of them.
+$(VENV)-tools/.installed: Makefile
+	$(PYTHON) -m venv $(VENV)-tools
+	$(VENV)-tools/bin/pip install --quiet "uv==0.13.9" "cyclonedx-bom==7.5.0" "pip-audit==2.10.1"
 	touch $@
 
 # Apache Beam 2.77 refuses the versions of these that everybody else installs.
@@ -136,4 +166,4 @@ $(VENV)-app/.installed: setup.py constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(VENV)-parity $(VENV)-beam $(VENV)-app runs build *.egg-info
+	rm -rf $(VENV) $(VENV)-parity $(VENV)-beam $(VENV)-app $(VENV)-tools runs build *.egg-info

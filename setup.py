@@ -1,4 +1,4 @@
-"""Installs cxrjax: `pip install -c constraints.txt -e .[test]`."""
+"""Installs cxrjax: by hash in the Makefile, else `pip install -c constraints.txt -e .[test]`."""
 
 import shutil
 from pathlib import Path
