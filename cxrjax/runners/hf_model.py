@@ -20,12 +20,15 @@ from typing import Any, NamedTuple
 import PIL.Image
 
 from cxrjax.border.foreign_files import read_bytes
+from cxrjax.border.weights import read_safetensors_header
 from cxrjax.errors import UserError, optional
+from cxrjax.files import read_json_object, reading
 from cxrjax.images.decode import read_image
 from cxrjax.images.encode import pad_square
 from cxrjax.images.files import AnyFile, ImageError
 from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.language_model import AnswerCache, Completion
+from cxrjax.models.hf_config import MOST_CONFIG_BYTES
 from cxrjax.records import QARecord
 from cxrjax.runners.base import Answer, Line, check_seeds
 from cxrjax.runners.other_model import NOT_ASKED, UNREADABLE_IMAGE, Setup, ShownImages, read_setup
@@ -68,15 +71,23 @@ class FolderModel:
             raise UserError(
                 f"{folder}: no config.json in it; expected a folder as save_pretrained writes it"
             )
+        read_json_object(folder / "config.json", MOST_CONFIG_BYTES)
+        for path in sorted(folder.glob("*.safetensors")):
+            with reading(path, hint="fetch the model again, all of its files"):
+                read_safetensors_header(path)
         self._torch = torch
         try:
             self.processor: Any = transformers.AutoProcessor.from_pretrained(
                 folder, local_files_only=True, trust_remote_code=False
             )
             model: Any = transformers.AutoModelForImageTextToText.from_pretrained(
-                folder, local_files_only=True, trust_remote_code=False, dtype="auto"
+                folder,
+                local_files_only=True,
+                trust_remote_code=False,
+                use_safetensors=True,  # the other files are pickles
+                dtype="auto",
             )
-        except (OSError, ValueError, KeyError, ImportError) as error:
+        except Exception as error:  # each of the library's parts has its own
             reason = " ".join(str(error).split())[:200]
             raise UserError(
                 f"{folder}: no image-text-to-text model with its processor ({reason}); a model "

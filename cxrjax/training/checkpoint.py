@@ -270,13 +270,16 @@ def check_same_base(workdir: Path, saved: Mapping[str, Any], now: Mapping[str, A
     Raises:
         UserError: they are not.
     """
+    kind, lora = saved.get("kind"), saved.get("lora", {})
+    if not (isinstance(saved.get("sha256"), str) and isinstance(lora, Mapping)):
+        raise UserError(f"{workdir}: its checkpoints do not say which base they belong to")
     if saved["sha256"] != now["sha256"]:
         raise UserError(
-            f"{workdir}: its checkpoints belong to base {saved.get('path', saved['kind'])} with "
+            f"{workdir}: its checkpoints belong to base {saved.get('path', kind)} with "
             f"hash {saved['sha256'][:12]}, and {now.get('path', now['kind'])} has hash "
             f"{now['sha256'][:12]}; put the same base back or use another workdir"
         )
-    for key, value in saved.get("lora", {}).items():
+    for key, value in lora.items():
         found = now.get("lora", {}).get(key)
         if found != value:
             raise UserError(
@@ -320,7 +323,7 @@ def _take_tower(model: VLM, directory: str, mesh: Mesh | None) -> None:
 
 def _restore_params(path: Path, like: Any, mesh: Mesh | None) -> Any:
     """Parameters of a base in the dtype they are stored in, on a mesh or on one device."""
-    with ocp.StandardCheckpointer() as checkpointer:
+    with store.readable(path), ocp.StandardCheckpointer() as checkpointer:
         metadata = checkpointer.metadata(path.absolute()).item_metadata
         if metadata is None:
             raise UserError(f"{path}: no parameters there; the base directory is not complete")

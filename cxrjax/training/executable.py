@@ -6,14 +6,18 @@
 A line of JSON, then the entry of JAX's compilation cache: the compiler's own bytes and no pickle.
 Trees, shapes and shardings are not in it; they come from the configuration, by tracing the step
 again, and the program that results must be the one that was compiled. The bytes are machine code
-all the same, and run as such: load files that you made yourself. Their hash is verified, which
-finds damage, not malice. Several processes share one file, which the first of them writes.
+all the same: whoever writes the file runs what he likes with the rights of whoever loads it, and no
+check of ours can tell. The hash in the file finds damage, not malice. So a file is read that its
+user or root owns and nobody else may write, and no other; load files that you made yourself.
+Several processes share one file, which the first of them writes.
 """
 
 import contextlib
 import hashlib
 import importlib.metadata
 import json
+import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,8 +26,11 @@ from typing import Any, NoReturn
 import jax
 from jax.experimental.compilation_cache import compilation_cache
 
+from cxrjax.border.foreign_files import MIB, open_foreign
+from cxrjax.border.json_text import parse_object
 from cxrjax.distributed import hosts
-from cxrjax.errors import UserError
+from cxrjax.errors import ForeignError, UserError
+from cxrjax.files import reading
 from cxrjax.training.config import ExperimentConfig, flatten
 from cxrjax.training.step import StepFunction
 
@@ -36,7 +43,12 @@ _COMPILED_KEYS = (
     *("training.batch_", "training.accumulation_steps", "training.seed", "training.lambda_box"),
     *("training.box_route", "training.logit_chunk", "training.skip_nonfinite"),
 )
-_HEADER = ("format", "steps", "config", "batch", "program", "entry", "sha256")
+_HEADER: dict[str, Any] = {
+    **{"format": int, "steps": int, "config": dict, "batch": list},
+    **{"program": str, "entry": str, "sha256": str},
+    **{name: object for name in ("jax", "jaxlib", "device", "platform", "devices", "processes")},
+}
+_LONGEST_HEADER = 8 * MIB
 _PATHS = ("model.init", "model.tower_from", "model.tokenizer", "lora.init_from")
 
 
@@ -84,6 +96,7 @@ def _write(path: Path, header: dict[str, Any], entries: list[Path]) -> str | Non
     try:
         temporary = path.with_name(path.name + ".tmp")
         temporary.write_bytes(json.dumps(header).encode() + b"\n" + payload)
+        temporary.chmod(0o644)  # whatever the umask lets others do
         temporary.replace(path)
     except OSError as error:
         return f"--compile_only={path}: cannot be written: {error.strerror}"
@@ -151,15 +164,23 @@ class CompiledStep:
 
 
 def _read(path: Path) -> tuple[dict[str, Any], bytes]:
+    with reading(f"--compiled={path}"), open_foreign(path) as file:
+        status = os.fstat(file.fileno())
+        others = stat.S_IWGRP | stat.S_IWOTH
+        if status.st_uid not in (0, os.geteuid()) or status.st_mode & others:
+            raise UserError(
+                f"--compiled={path}: is machine code, and {_writer(status)} may write it; chmod "
+                "go-w and chown it if you made it yourself, else make it again with --compile_only"
+            )
+        line, payload = file.readline(_LONGEST_HEADER), file.read()
     try:
-        line, _, payload = path.read_bytes().partition(b"\n")
-        header = json.loads(line)
-        expected, kind, *_ = (header[key] for key in ("sha256", "format", *_HEADER))
-        name = header["entry"]
-    except OSError as error:
-        raise UserError(f"--compiled={path}: cannot be read: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError):
-        raise UserError(f"--compiled={path}: not a file that --compile_only wrote") from None
+        header = parse_object(line)
+        fits = all(isinstance(header[key], kind) for key, kind in _HEADER.items())
+    except (ForeignError, KeyError):
+        fits = False
+    if not fits:
+        raise UserError(f"--compiled={path}: not a file that --compile_only wrote")
+    expected, kind, name = header["sha256"], header["format"], header["entry"]
     if kind != _FORMAT or Path(name).name != name or not name.endswith("-cache"):
         raise UserError(f"--compiled={path}: format {kind!r}, expected {_FORMAT}")
     found = hashlib.sha256(payload).hexdigest()
@@ -169,6 +190,12 @@ def _read(path: Path) -> tuple[dict[str, Any], bytes]:
             f"{expected[:12]}; make it again with --compile_only"
         )
     return header, payload
+
+
+def _writer(status: os.stat_result) -> str:
+    if status.st_uid not in (0, os.geteuid()):
+        return f"user {status.st_uid}, who owns it,"
+    return "everybody" if status.st_mode & stat.S_IWOTH else "its group"
 
 
 def _environment() -> dict[str, Any]:

@@ -50,7 +50,7 @@ from cxrjax.training.observers import (
 )
 from cxrjax.training.preemption import Preemption
 from cxrjax.training.progress import Progress, RunningStep, StepClock, StepFlops, peak_flops
-from cxrjax.training.store import CheckpointStore
+from cxrjax.training.store import DIRECTORY, CheckpointStore, readable
 from cxrjax.training.watchdog import EVALUATING, Watchdog
 from cxrjax.training.workdir import (
     CONFIG_FILE,
@@ -223,7 +223,8 @@ def train(
         checkpoint.check_same_base(workdir, checkpoints.restore_json(first, "base"), start.base)
         state = checkpoints.restore_state(first, state)
         saved = checkpoints.restore_json(first, "data")
-        data.batches.set_state(saved)
+        with readable(workdir / DIRECTORY / str(first) / "data"):
+            data.batches.set_state(saved)
         log_line(f"resumed from the checkpoint of step {first:,}")
     if hosts.is_first():
         about = describe_run(

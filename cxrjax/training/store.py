@@ -8,18 +8,20 @@ whoever wrote it. `checksums.json` is written before the checkpoint counts, and 
 anything of it is used.
 """
 
+import contextlib
 import json
+import math
 import shutil
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
 import orbax.checkpoint as ocp
 
-from cxrjax.border.foreign_files import read_bytes
+from cxrjax.border.foreign_files import MIB, read_bytes
 from cxrjax.border.json_text import parse_object
-from cxrjax.border.names import path_inside
+from cxrjax.border.names import path_inside, shown_value
 from cxrjax.distributed import hosts
 from cxrjax.distributed.meshes import named_leaves
 from cxrjax.errors import UserError
@@ -31,8 +33,10 @@ DIRECTORY = "checkpoints"
 # Where damaged checkpoints go when a run goes on without them.
 DAMAGED = "damaged_checkpoints"
 _DELETED = "deleted"
+_MOVE_AWAY = "bring back the files as they were written, or move it away"
 _JSON = ("data", "base", "metrics")
 CHECKSUMS = "checksums.json"
+_MOST_CHECKSUM_BYTES = 16 * MIB
 # Not of the content: Orbax writes to them when the checksums are made.
 _WRITTEN_LATER = ("_CHECKPOINT_METADATA", "commit_success.txt")
 
@@ -81,12 +85,19 @@ class CheckpointStore:
         silence_writers()
 
         def score(metrics: Mapping[str, float | None]) -> float:
-            value = metrics.get(best_metric)
-            return float("-inf") if value is None else value
+            value = metrics.get(best_metric) if isinstance(metrics, Mapping) else None
+            is_number = isinstance(value, int | float) and not math.isnan(value)
+            return value if is_number else float("-inf")
 
-        policies = ocp.checkpoint_managers
-        self._manager = ocp.CheckpointManager(
-            (workdir / DIRECTORY).absolute(),
+        with readable(workdir / DIRECTORY):
+            self._manager = self._open_manager(score, keep_last)
+
+    def _open_manager(
+        self, score: Callable[[Mapping[str, float | None]], float], keep_last: int
+    ) -> ocp.CheckpointManager:
+        policies, writing = ocp.checkpoint_managers, self._writing
+        return ocp.CheckpointManager(
+            (self._workdir / DIRECTORY).absolute(),
             options=ocp.CheckpointManagerOptions(
                 best_fn=score,
                 preservation_policy=policies.AnyPreservationPolicy(
@@ -158,7 +169,8 @@ class CheckpointStore:
 
     def metrics(self, step: int) -> Mapping[str, float | None]:
         """The figures it was saved with; empty if there were none."""
-        return self._manager.metrics(step) or {}
+        found = self._manager.metrics(step)
+        return found if isinstance(found, Mapping) else {}
 
     def restore_state(self, step: int, like: TrainState) -> TrainState:
         """The state of a checkpoint.
@@ -188,18 +200,24 @@ class CheckpointStore:
             UserError: the checkpoint is damaged.
         """
         self._check_whole(step)
+        where = f"{self._manager.directory}/{step}/{item}"
         args = ocp.args.Composite(**{item: ocp.args.JsonRestore()})
-        return self._manager.restore(step, args=args)[item]
+        with readable(where):
+            found = self._manager.restore(step, args=args)[item]
+        if not isinstance(found, dict):
+            raise UserError(f"{where}: {shown_value(found)}, expected a JSON object; {_MOVE_AWAY}")
+        return found
 
     def _restore(self, step: int, **item: Any) -> Any:
         ((name, like),) = item.items()
         self._check_whole(step)
         where = f"{self._manager.directory}/{step}/{name}"
-        metadata = self._manager.item_metadata(step)[name]
-        check_arrays(where, metadata.tree, like)
-        args = ocp.args.StandardRestore(abstract_arrays(like))
-        restored = self._manager.restore(step, args=ocp.args.Composite(**{name: args}))[name]
-        return unflatten(restored, like)
+        with readable(where):
+            metadata = self._manager.item_metadata(step)[name]
+            check_arrays(where, metadata.tree, like)
+            args = ocp.args.StandardRestore(abstract_arrays(like))
+            restored = self._manager.restore(step, args=ocp.args.Composite(**{name: args}))[name]
+            return unflatten(restored, like)
 
     def close(self) -> None:
         """Waits for what is being saved.
@@ -289,6 +307,24 @@ class CheckpointStore:
         return None
 
 
+@contextlib.contextmanager
+def readable(where: str | Path) -> Iterator[None]:
+    """Turns what Orbax and TensorStore say of what they cannot read into a line for the user.
+
+    Checksums find damage; here it is files whose checksums fit, and that make no checkpoint.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:  # each part of the libraries has its own
+        said = " ".join(str(error).split())[:300]
+        raise UserError(
+            f"{where}: cannot be read as a checkpoint ({type(error).__name__}: {said}); "
+            f"{_MOVE_AWAY}"
+        ) from error
+
+
 def _steps(workdir: Path) -> list[int]:
     directory = workdir / DIRECTORY
     found = directory.iterdir() if directory.is_dir() else ()
@@ -344,7 +380,7 @@ def find_damage(directory: Path, parts: Iterable[str] | None = None) -> str | No
     """
     path = directory / CHECKSUMS
     try:
-        expected = parse_object(read_bytes(path))["sha256"]
+        expected = parse_object(read_bytes(path, _MOST_CHECKSUM_BYTES))["sha256"]
         items = [(str(name), str(checksum)) for name, checksum in expected.items()]
     except FileNotFoundError:
         return f"{path} is missing"
@@ -359,6 +395,8 @@ def find_damage(directory: Path, parts: Iterable[str] | None = None) -> str | No
             file = path_inside(directory, name)
             if not file.exists():
                 return f"{file} is missing"
+            if not file.resolve().is_relative_to(directory.resolve()):
+                return f"{file} is a link out of the checkpoint"
             if file_sha256(file) != checksum:
                 return f"{file} is not what was written"
         except OSError as error:

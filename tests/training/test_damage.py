@@ -1,16 +1,20 @@
 """Checkpoints whose files are no longer what was written: never loaded, told by name."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from cxrjax.errors import UserError
 from cxrjax.training import loop
+from cxrjax.training.checkpoint import check_same_base
 from cxrjax.training.config_file import typed_config
+from cxrjax.training.step import TrainState
 from cxrjax.training.store import CHECKSUMS, DAMAGED, CheckpointStore, find_damage, write_checksums
 
 # Whatever a pickle, or another format that can run code, would begin with.
@@ -170,3 +174,111 @@ def test_a_file_that_cannot_be_looked_at_is_damage(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Path, "exists", refuse)
     assert find_damage(tmp_path) == f"{tmp_path / 'a'}: cannot be read: Permission denied"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ('{"sha256": {"../../../dev/zero": "0"}}', "is not inside of"),
+        ('{"sha256": {"/dev/zero": "0"}}', "is not inside of"),
+        ('{"sha256": {"": "0"}}', "the name is empty"),
+        ('{"sha256": {"a\\u0000": "0"}}', "control character"),
+        ('{"sha256": {"%s": "0"}}' % ("a" * 5000), "has 5,000 bytes"),
+        ('{"sha256": {"a": 7}}', "is not what was written"),
+        ('{"sha256": {"out": "0"}}', "is a link out of the checkpoint"),
+        ('{"sha256": {"zero": "0"}}', "is a link out of the checkpoint"),
+        ('{"sha256": {"pipe": "0"}}', "a device or pipe"),
+        ('{"sha256": {"folder": "0"}}', "a folder, expected a file"),
+        ('{"sha256": {}}', "names no file"),
+        ('{"sha256": ' + "[" * 100_000, "cannot be read"),
+        ('{"sha256": 1' + "0" * 400 + "}", "cannot be read"),
+    ],
+)
+def test_checksums_name_files_of_their_folder(tmp_path, content, said):
+    folder = tmp_path / "checkpoint"
+    (folder / "folder").mkdir(parents=True)
+    (folder / "a").write_text("1")
+    (folder / "out").symlink_to(__file__)
+    (folder / "zero").symlink_to("/dev/zero")
+    os.mkfifo(folder / "pipe")
+    (folder / CHECKSUMS).write_text(content)
+    found = find_damage(folder)
+    assert said in found and "\n" not in found and len(found) < 500
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """A checkpoint of two arrays, and the state that it is read into."""
+    workdir = tmp_path_factory.mktemp("small")
+    state = TrainState(
+        step=jnp.asarray(3),
+        trainable={"a": jnp.arange(6.0).reshape(2, 3), "b": jnp.ones(4)},
+        opt_state={"m": jnp.zeros(4)},
+    )
+    store = CheckpointStore(workdir, "vqa/f1")
+    store.save(3, state, {"step": 3}, {"sha256": "abc", "kind": "random"}, {"vqa/f1": 0.5})
+    store.close()
+    return workdir, state
+
+
+def read_all(workdir, state):
+    """What a run that goes on reads of its last checkpoint."""
+    store = CheckpointStore(workdir, "vqa/f1", log_line=lambda line: None)
+    try:
+        step = store.best_step()
+        check_same_base(workdir, store.restore_json(step, "base"), {"sha256": "abc", "kind": "x"})
+        assert isinstance(store.restore_json(step, "data"), dict)
+        return store.restore_state(step, state)
+    finally:
+        store.close()
+
+
+@pytest.mark.parametrize(
+    ("item", "content"),
+    [
+        ("parameters/_METADATA", "{"),
+        ("parameters/_METADATA", "[]"),
+        ("parameters/_METADATA", "[" * 100_000),
+        ("parameters/_METADATA", '{"tree_metadata": 7}'),
+        ("parameters/_METADATA", None),
+        ("parameters/manifest.ocdbt", "garbage"),
+        ("parameters/manifest.ocdbt", ""),
+        ("optimizer/_METADATA", None),
+        ("base/metadata", "[]"),
+        ("base/metadata", "{}"),
+        ("base/metadata", '{"sha256": 7}'),
+        ("base/metadata", '{"sha256": "abc", "lora": 3}'),
+        ("base/metadata", "[" * 100_000),
+        ("data/metadata", "7"),
+        ("metrics/metrics", "[]"),
+        ("metrics/metrics", "{"),
+        ("_CHECKPOINT_METADATA", "["),
+    ],
+)
+def test_files_that_make_no_checkpoint_are_one_line(small, tmp_path, item, content):
+    """Also where whoever made them has made fitting checksums."""
+    workdir = tmp_path / "run"
+    shutil.copytree(small[0], workdir)
+    path = workdir / "checkpoints/3" / item
+    if content is None:
+        path.unlink()
+    else:
+        path.write_text(content)
+    write_checksums(workdir / "checkpoints/3")
+    try:
+        found = read_all(workdir, small[1])
+    except UserError as error:
+        assert "\n" not in str(error) and len(str(error)) < 1000
+        assert str(workdir) in str(error)
+    else:
+        assert item in ("_CHECKPOINT_METADATA", "metrics/metrics")  # times, and no figures
+        np.testing.assert_array_equal(found.trainable["a"], small[1].trainable["a"])
+
+
+def test_a_figure_that_is_no_number_is_no_best_one(small, tmp_path):
+    workdir = tmp_path / "run"
+    shutil.copytree(small[0], workdir)
+    (workdir / "checkpoints/3/metrics/metrics").write_text('{"vqa/f1": "high"}')
+    write_checksums(workdir / "checkpoints/3")
+    found = read_all(workdir, small[1])
+    np.testing.assert_array_equal(found.trainable["a"], small[1].trainable["a"])

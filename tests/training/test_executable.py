@@ -1,6 +1,8 @@
 """A compiled step goes through a file unchanged, and a file that does not fit is refused."""
 
 import json
+import os
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -151,3 +153,35 @@ def test_cut_payload_is_refused(made, run):
 def test_cache_of_compiled_programs_is_as_before(made):
     """Compiling into a file leaves JAX's cache where it was configured."""
     assert "cxrjax_step_" not in str(jax.config.jax_compilation_cache_dir)
+
+
+@pytest.mark.parametrize(("mode", "who"), [(0o664, "its group"), (0o646, "everybody")])
+def test_machine_code_that_others_may_write_is_not_loaded(made, run, mode, who):
+    made.chmod(mode)
+    with pytest.raises(UserError, match=f"is machine code, and {who} may write it"):
+        run("refused", compiled=made)
+
+
+def test_machine_code_of_another_user_is_not_loaded(made, run, monkeypatch):
+    os.chown(made, 12345, -1) if os.geteuid() == 0 else monkeypatch.setattr(os, "geteuid", int)
+    with pytest.raises(UserError, match=r"is machine code, and user .* may write it"):
+        run("refused", compiled=made)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"config": 3}, {"batch": None}, {"entry": 7}, {"sha256": 1}, {"steps": "6"}]
+)
+def test_a_header_of_other_types_is_refused(made, run, changes):
+    _change(made, **changes)
+    with pytest.raises(UserError, match="not a file that --compile_only wrote"):
+        run("refused", compiled=made)
+
+
+@pytest.mark.parametrize("content", [b"[" * 100_000, b"1" * 1000 + b"\n"])
+def test_a_header_is_bounded(run, tmp_path, content):
+    path = tmp_path / "other"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match="not a file that --compile_only wrote"):
+        run("refused", compiled=path)
+    with pytest.raises(UserError, match="a device or pipe"):
+        run("refused", compiled=Path("/dev/zero"))
