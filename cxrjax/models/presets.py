@@ -1,12 +1,16 @@
 """The sizes of every model we build, by name."""
 
 import dataclasses
+import typing
 from typing import Any, Literal
 
+from cxrjax.border.names import shown_value
 from cxrjax.errors import UserError
 from cxrjax.files import read_packaged
 
 NUM_LOC_TOKENS = 1024
+
+_DEEPEST, _LARGEST, _LONGEST_CONTEXT = 1_000, 2**40, 10_000
 
 # Stands in `VLMConfig.context` for one image: as many tokens as an image has.
 IMAGE = -1
@@ -122,6 +126,32 @@ def _read_presets() -> dict[str, VLMConfig]:
 
 
 PRESETS = _read_presets()
+
+
+def check_sizes(sizes: VLMConfig) -> None:
+    """Checks that sizes from a file are of their types, and none beyond any model there is.
+
+    Raises:
+        ValueError: names the first that is not.
+    """
+    parts = [part for part in (sizes.vision, sizes.decoder, sizes) if part is not None]
+    for part in parts:
+        for field in dataclasses.fields(part):
+            value, kind = getattr(part, field.name), field.type
+            if dataclasses.is_dataclass(value) or field.name in ("context", "vision"):
+                continue
+            if typing.get_origin(kind) is Literal:
+                fits = value in typing.get_args(kind)
+            elif kind is bool or value is None:
+                fits = isinstance(value, typing.cast(type, kind))
+            else:
+                whole = kind in (int, int | None)
+                fits = type(value) is int or (type(value) is float and not whole)
+                fits = fits and 0 <= value <= (_DEEPEST if field.name == "depth" else _LARGEST)
+            if not fits:
+                raise ValueError(f"{field.name} is {shown_value(value)}")
+    if len(sizes.context) > _LONGEST_CONTEXT or any(type(i) is not int for i in sizes.context):
+        raise ValueError(f"context is {shown_value(sizes.context)}")
 
 
 def check_heads_divide(tensor: int, sizes: VLMConfig) -> None:

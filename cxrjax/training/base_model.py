@@ -18,7 +18,13 @@ from flax import nnx
 from cxrjax.errors import UserError
 from cxrjax.files import file_sha256, read_json_object
 from cxrjax.models import VLM, count_parameters
-from cxrjax.models.presets import PRESETS, DecoderConfig, VisionConfig, VLMConfig
+from cxrjax.models.presets import (
+    PRESETS,
+    DecoderConfig,
+    VisionConfig,
+    VLMConfig,
+    check_sizes,
+)
 from cxrjax.models.splash import resolve_attention
 from cxrjax.training import store
 from cxrjax.training.config import FROM_BASE, ExperimentConfig, flatten
@@ -121,8 +127,10 @@ def model_sizes(config: ExperimentConfig) -> VLMConfig:
         sizes = described["sizes"]
         vision = None if sizes["vision"] is None else VisionConfig(**sizes["vision"])
         rest = {"decoder": DecoderConfig(**sizes["decoder"]), "context": tuple(sizes["context"])}
-        return VLMConfig(**{**sizes, "vision": vision, **rest})
-    except (KeyError, TypeError) as error:
+        found = VLMConfig(**{**sizes, "vision": vision, **rest})
+        check_sizes(found)
+        return found
+    except (KeyError, TypeError, ValueError) as error:
         raise UserError(
             f"{directory / MODEL_FILE}: sizes cannot be read ({error}); convert the model again"
         ) from None

@@ -1,5 +1,7 @@
 """Every preset at full size: parameters, shapes and a whole training step, without allocating."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -9,6 +11,7 @@ from cxrjax.input_pipeline.batch import Batch
 from cxrjax.models import PRESETS, VLM, LoRAConfig, apply_lora, count_parameters, partition
 from cxrjax.models.hf_layout import tensor_rules
 from cxrjax.models.partition import parameter_shapes
+from cxrjax.models.presets import check_sizes
 from cxrjax.training.config import default_config
 from cxrjax.training.config_file import typed_config
 from cxrjax.training.step import init_state, make_optimizer, make_train_step
@@ -105,3 +108,35 @@ def test_a_training_step_traces_at_full_size(preset: str) -> None:
     new_state, metrics = jax.eval_shape(step, state, frozen, jax.eval_shape(batch))
     assert metrics.loss.shape == ()
     assert jax.tree.map(jnp.shape, new_state) == jax.tree.map(jnp.shape, state)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_has_sizes_that_a_file_may_have(name):
+    check_sizes(PRESETS[name])
+
+
+@pytest.mark.parametrize(
+    ("part", "changes"),
+    [
+        ("decoder", {"depth": 10**9}),
+        ("decoder", {"depth": True}),
+        ("decoder", {"width": "8"}),
+        ("decoder", {"width": -8}),
+        ("decoder", {"width": 10**300}),
+        ("decoder", {"rope_base": float("nan")}),
+        ("decoder", {"rope_base": None}),
+        ("decoder", {"post_norms": 1}),
+        ("decoder", {"prefix_attention": "all"}),
+        ("vision", {"image_size": 224.0}),
+        ("vision", {"patch_size": None}),
+        ("", {"projector": "none"}),
+        ("", {"context": (1.5,)}),
+        ("", {"context": (1,) * 10_001}),
+    ],
+)
+def test_sizes_that_no_model_has_are_refused_by_name(part, changes):
+    sizes = PRESETS["paligemma_3b_224"]
+    if part:
+        changes = {part: dataclasses.replace(getattr(sizes, part), **changes)}
+    with pytest.raises(ValueError, match=r"^\w+ is "):
+        check_sizes(dataclasses.replace(sizes, **changes))
