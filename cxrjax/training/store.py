@@ -86,8 +86,9 @@ class CheckpointStore:
 
         def score(metrics: Mapping[str, float | None]) -> float:
             value = metrics.get(best_metric) if isinstance(metrics, Mapping) else None
-            is_number = isinstance(value, int | float) and not math.isnan(value)
-            return value if is_number else float("-inf")
+            if isinstance(value, int | float) and not math.isnan(value):
+                return value
+            return float("-inf")
 
         with readable(workdir / DIRECTORY):
             self._manager = self._open_manager(score, keep_last)
