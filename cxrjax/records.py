@@ -23,7 +23,7 @@ from cxrjax.files import reading, replacing
 SCHEMA_VERSION = 1
 FIELDS_HELP = "data/README.md lists the fields of a record"
 
-_LARGEST_SIDE = 1_000_000  # pixels; DICOM and JPEG end at 65,535
+LARGEST_SIDE = 1_000_000  # pixels; DICOM and JPEG end at 65,535
 
 PixelBox = Annotated[list[float], pydantic.Field(min_length=4, max_length=4)]
 DatasetName = Literal[
@@ -168,7 +168,7 @@ class QARecord(_Strict):
     @pydantic.field_validator("image_hw")
     @classmethod
     def _possible_size(cls, value: tuple[int, int] | None) -> tuple[int, int] | None:
-        if value is not None and not 1 <= min(value) <= max(value) <= _LARGEST_SIDE:
+        if value is not None and not 1 <= min(value) <= max(value) <= LARGEST_SIDE:
             raise ValueError(
                 f"image_hw {str(list(value))[:60]} is not a size: expected [height, width] > 0"
             )

@@ -19,7 +19,7 @@ from cxrjax.border.archives import ZipArchive, open_gzip
 from cxrjax.border.foreign_files import MIB, open_foreign
 from cxrjax.errors import ForeignError, UserError
 from cxrjax.files import reading
-from cxrjax.records import QARecord, read_records
+from cxrjax.records import LARGEST_SIDE, QARecord, read_records
 from cxrjax.records_io.builder import Builder, SourceOptions, describe_file
 from cxrjax.records_io.quality import QualityLog, Unusable, check_box
 
@@ -78,11 +78,13 @@ def read_table(
                 if values:
                     fault = _fault(header, values)
                     where = f"{path.name}:{lines.number}"
-                    if fault and lines.first < lines.number:
-                        where = f"{path.name}:{lines.first}-{lines.number}"
-                    cells = dict.fromkeys(header, "") | dict(zip(header, values, strict=False))
-                    printable = {name: _printable(cell) for name, cell in cells.items()}
-                    yield TableRow(printable, where, fault)
+                    if fault is None:
+                        yield TableRow(dict(zip(header, values, strict=True)), where, None)
+                    else:
+                        if lines.first < lines.number:
+                            where = f"{path.name}:{lines.first}-{lines.number}"
+                        read = zip(header, map(_printable, values), strict=False)
+                        yield TableRow(dict.fromkeys(header, "") | dict(read), where, fault)
                 lines.begin_row()
         except csv.Error as error:
             raise UserError(f"{path}:{lines.first}: {error}; is a quote not closed?") from None
@@ -143,11 +145,12 @@ def _check_header(path: Path, header: Sequence[str], required: Collection[str]) 
 
 
 def _fault(header: Sequence[str], values: Sequence[str]) -> Unusable | None:
-    for value in values:
-        if value != _printable(value):
-            return Unusable("bad_encoding", f"{_printable(value)[:200]!r} is not UTF-8")
-        if "\0" in value:
-            return Unusable("malformed_row", f"{value[:200]!r} has a zero byte; expected text")
+    together = "".join(values)
+    if not together.isascii() and together != _printable(together):
+        value = next(value for value in values if value != _printable(value))
+        return Unusable("bad_encoding", f"{_printable(value)[:200]!r} is not UTF-8")
+    if "\0" in together:
+        return Unusable("malformed_row", "a zero byte; expected text")
     if len(values) != len(header):
         found = f"{len(values)} cells, expected {len(header)} as in the header"
         return Unusable("malformed_row", found)
@@ -209,7 +212,7 @@ def parse_size(height: str, width: str) -> tuple[int, int]:
         size = float(height), float(width)
     except ValueError:
         size = (0.0, 0.0)
-    if not all(1 <= value < 2**31 and value == int(value) for value in size):
+    if not all(1 <= value <= LARGEST_SIDE and value == int(value) for value in size):
         found = f"height={height!r}, width={width!r}; expected whole pixels"
         raise Unusable("bad_size", found)
     return int(size[0]), int(size[1])

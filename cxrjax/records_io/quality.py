@@ -1,10 +1,13 @@
 """Counts what was set aside while a data set was read or built, by reason; replaces nothing."""
 
 import collections
+import contextlib
 import dataclasses
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Generic, TypeVar
+
+import pydantic
 
 from cxrjax.border.foreign_files import decode_text
 from cxrjax.border.json_text import parse_json
@@ -52,6 +55,17 @@ def usable_json(content: bytes, reason: str = "invalid_record") -> Any:
         return parse_json(text)
     except ForeignError as error:
         raise Unusable(reason, str(error)) from None
+
+
+@contextlib.contextmanager
+def usable_record() -> Iterator[None]:
+    """Turns what pydantic refuses of a record that is made here into `Unusable`."""
+    try:
+        yield
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise Unusable("invalid_record", f"{place}: {first['msg']}") from None
 
 
 def usable_name(name: Any) -> str:

@@ -155,15 +155,20 @@ def read_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[dict[str, st
     header = text.partition("\n")[0]
     delimiter = ";" if header.count(";") > header.count(",") else ","
     reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter)
-    missing = [name for name in columns if name not in (reader.fieldnames or ())]
-    if missing:
-        raise UserError(f"{path}:1: column {missing[0]} is missing; expected {', '.join(columns)}")
-    for cells in reader:
-        where = f"{path}:{reader.line_num}"
-        if None in cells or None in cells.values():
-            raise UserError(f"{where}: another number of cells than the header has")
-        if any(value.strip() for value in cells.values()):
-            yield {name: value.strip() for name, value in cells.items()}, where
+    try:
+        missing = [name for name in columns if name not in (reader.fieldnames or ())]
+        if missing:
+            expected = ", ".join(columns)
+            raise UserError(f"{path}:1: column {missing[0]} is missing; expected {expected}")
+        for cells in reader:
+            where = f"{path}:{reader.line_num}"
+            if None in cells or None in cells.values():
+                raise UserError(f"{where}: another number of cells than the header has")
+            if any(value.strip() for value in cells.values()):
+                yield {name: value.strip() for name, value in cells.items()}, where
+    except csv.Error as error:
+        at = f"{path}:{reader.line_num + 1}"
+        raise UserError(f"{at}: {error}; is a quote not closed?") from None
 
 
 def read_sheet(path: Path) -> Ratings:

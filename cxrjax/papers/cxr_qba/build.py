@@ -51,7 +51,7 @@ from cxrjax.papers.cxr_qba.study_files import (
 )
 from cxrjax.records import GeneratorInfo, QARecord
 from cxrjax.records_io.builder import Builder, SourceOptions
-from cxrjax.records_io.quality import QualityLog, Unusable
+from cxrjax.records_io.quality import QualityLog, Unusable, usable_record
 from cxrjax.records_io.split import divide
 
 if TYPE_CHECKING:
@@ -317,7 +317,14 @@ class QbaBuilder(Builder[QbaOptions]):
             self.metadata.study(graph, made, images, split)
             kept, shown = self.options.export.apply(made, images, self.quality)
             keep = self.release and not self.options.lean
-            yield from to_records(kept, shown, split, None, self.generator, keep)
+            try:
+                with usable_record():
+                    records = list(to_records(kept, shown, split, None, self.generator, keep))
+            except Unusable as fault:
+                item = "/".join(key)
+                self.quality.set_aside(fault.reason, item, "its questions", fault.found)
+                continue
+            yield from records
 
     def nothing_left(self, what: str = "question", remedy: str = "") -> UserError:
         if not self.statistics.values()["studies"]:

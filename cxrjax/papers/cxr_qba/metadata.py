@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from cxrjax.border.parquet import open_parquet, read_batches
 from cxrjax.errors import UserError
 from cxrjax.papers.cxr_qba.construct.extraction import StudyImage
 from cxrjax.papers.cxr_qba.construct.ratings import (
@@ -201,12 +202,11 @@ def read_table(path: Path, columns: Sequence[str] | None = None) -> Iterator[dic
 
 
 def _read_parquet(path: Path, columns: Sequence[str] | None) -> Iterator[dict[str, Any]]:
-    with pq.ParquetFile(path) as file:
+    with open_parquet(path) as file:
         for name in columns or ():
             if name not in file.schema_arrow.names:
                 raise KeyError(name)
-        wanted = list(columns) if columns else None
-        for batch in file.iter_batches(_BATCH, columns=wanted):
+        for batch in read_batches(file, _BATCH, list(columns) if columns else None):
             yield from batch.to_pylist()
 
 

@@ -22,6 +22,7 @@ from cxrjax.papers.cxr_qba.metadata import read_table
 from cxrjax.papers.cxr_qba.native import StudyQuestions, StudySceneGraph, path_id
 from cxrjax.papers.cxr_qba.study_files import Key, study_path
 from cxrjax.papers.sources import mimic_tables
+from cxrjax.records import LARGEST_SIDE
 from cxrjax.records_io.statistics import Published
 
 _SPLIT_NAMES = {"val": "validation", "validate": "validation"}
@@ -179,7 +180,11 @@ def _key(row: Mapping[str, Any]) -> Key:
 def _size(row: Mapping[str, Any]) -> tuple[int, int] | None:
     height, width = row.get("height") or 0, row.get("width") or 0
     # What pandas writes for a missing number is none: no comparison with it holds.
-    return (int(height), int(width)) if height > 0 and width > 0 else None
+    if not (height > 0 and width > 0):
+        return None
+    if max(height, width) > LARGEST_SIDE:
+        raise UserError(f"a table of the release: an image of {height:g} x {width:g} pixels")
+    return int(height), int(width)
 
 
 def _path(key: Key, image_id: str) -> str:

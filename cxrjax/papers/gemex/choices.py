@@ -69,16 +69,20 @@ def named_options(text: str, question_type: str, choices: Sequence[str] | None) 
     return _verdict(said, question_type, "not_an_option")
 
 
+_LONGEST_OPTION = 1_000
+
+
 def words_named(text: str, choices: Sequence[str]) -> set[str]:
     """Letters of the options whose words stand in the text and are not denied there.
 
-    The longer of two options counts where one is part of the other.
+    The longer of two options counts where one is part of the other. Of more than 1,000 characters
+    none is repeated word by word.
     """
     letters: dict[str, str] = {}
     for choice in choices:
         letter, _, words = choice.partition(":")
         plain = " ".join(_WORD.findall(words.lower()))
-        if plain:
+        if plain and len(plain) <= _LONGEST_OPTION:
             letters.setdefault(plain, letter.strip())
     if not letters:
         return set()

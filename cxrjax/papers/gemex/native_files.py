@@ -28,7 +28,7 @@ from cxrjax.papers.gemex.native import (
 from cxrjax.papers.sources.report import MAX_REPORT_CHARACTERS, ImageReport
 from cxrjax.records import Provenance, QARecord
 from cxrjax.records_io.image_check import ImageCheck, check_images
-from cxrjax.records_io.quality import QualityLog, Unusable, usable_json, usable_path
+from cxrjax.records_io.quality import QualityLog, Unusable, usable_json, usable_path, usable_record
 
 Checks = Mapping[str, tuple[Path, ImageCheck]]
 
@@ -115,7 +115,8 @@ def read_native(
         quality.examined["questions"] += 1
         try:
             digest = _digest(row)
-            record = to_record(row, split, _file_type(path), chosen, keep_reports, source)
+            with usable_record():
+                record = to_record(row, split, _file_type(path), chosen, keep_reports, source)
             question_id = known.question_id(row, digest, record)
         except Unusable as fault:
             item = str(row.get("row_id", "")) if isinstance(row, dict) else ""

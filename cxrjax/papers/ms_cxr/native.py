@@ -18,7 +18,7 @@ from typing import Any
 
 from cxrjax.errors import UserError
 from cxrjax.papers.sources.ms_cxr import Mark, read_marks, to_number
-from cxrjax.records import Answer, Provenance, QARecord
+from cxrjax.records import LARGEST_SIDE, Answer, Provenance, QARecord
 from cxrjax.records_io.quality import QualityLog, Unusable, check_box, usable_name, usable_path
 
 FINDINGS: tuple[str, ...] = (
@@ -102,7 +102,7 @@ def _check(mark: Mark, sizes: dict[str, tuple[int, int]]) -> None:
         raise Unusable("malformed_row", f"split is {split!r}; {expected}")
     written = [mark.fields.get(name) for name in ("image_height", "image_width")]
     height, width = (to_number(value) for value in written)
-    if not (height >= 1 and width >= 1 and height % 1 == width % 1 == 0):
+    if not all(1 <= side <= LARGEST_SIDE and side % 1 == 0 for side in (height, width)):
         found = f"image_height and image_width are {written}; expected whole numbers of pixels"
         raise Unusable("bad_size", found)
     size = (int(height), int(width))

@@ -199,7 +199,7 @@ def _sentences(
 
 
 def _phrase_order(phrase_id: str) -> tuple[int, str]:
-    number = re.search(r"(\d+)\D*$", phrase_id)
+    number = re.search(r"(\d{1,9})\D*$", phrase_id)
     return (int(number[1]) if number else -1, phrase_id)
 
 

@@ -10,7 +10,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+from cxrjax.border.names import shown
 from cxrjax.errors import UserError
+from cxrjax.records import LARGEST_SIDE
 from cxrjax.records_io.csv_table import read_table
 
 SPLIT_PATTERN = "mimic-cxr-*-split.csv*"
@@ -59,14 +61,16 @@ def size_of(row: Mapping[str, str], where: str) -> tuple[int, int] | None:
     Raises:
         UserError: they hold something else than whole numbers.
     """
+    if not row["Rows"] and not row["Columns"]:
+        return None
     try:
-        return int(row["Rows"]), int(row["Columns"])
+        size = int(row["Rows"]), int(row["Columns"])
     except ValueError:
-        if row["Rows"] or row["Columns"]:
-            raise UserError(
-                f"{where}: Rows {row['Rows']!r}, Columns {row['Columns']!r}; expected whole numbers"
-            ) from None
-    return None
+        size = 0, 0
+    if not all(1 <= side <= LARGEST_SIDE for side in size):
+        found = f"Rows {shown(row['Rows'])}, Columns {shown(row['Columns'])}"
+        raise UserError(f"{where}: {found}; expected whole numbers of pixels")
+    return size
 
 
 def first_rows(
@@ -84,8 +88,9 @@ def read_rows(path: Path, wanted: tuple[str, ...]) -> Iterator[tuple[str, Mappin
     Raises:
         UserError: the table or a row cannot be read, or a column of `wanted` is missing.
     """
+    folder = str(path).removesuffix(path.name)
     for row in read_table(path, wanted):
-        where = str(path.parent / row.where)
+        where = folder + row.where
         if row.fault is not None:
             raise UserError(f"{where}: {row.fault.found}; fetch the table again")
         yield where, row.cells

@@ -18,7 +18,7 @@ from cxrjax.files import reading
 from cxrjax.papers.vindr_cxr_vqa.annotation import CLASSES, NO_FINDING
 from cxrjax.papers.vindr_cxr_vqa.construct.templates import QUESTION_TYPES
 from cxrjax.records import Answer, Provenance, QARecord
-from cxrjax.records_io.quality import QualityLog, Unusable, usable_name
+from cxrjax.records_io.quality import QualityLog, Unusable, usable_name, usable_record
 
 FILE_NAME = "data_v1.json"
 FIELDS = ("question", "answer", "reason", "type", "difficulty", "gt_finding", "gt_location")
@@ -136,7 +136,8 @@ def _image_records(
         quality.examined["questions"] += 1
         question_id = f"{image_id}-{number}"
         try:
-            record = _record(pair, image_id, question_id, source, quality)
+            with usable_record():
+                record = _record(pair, image_id, question_id, source, quality)
         except Unusable as fault:
             quality.set_aside(fault.reason, question_id, f"{where}.vqa[{number}]", fault.found)
             continue

@@ -18,7 +18,9 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 
+from cxrjax.border.parquet import open_parquet, read_batches
 from cxrjax.errors import UserError
+from cxrjax.files import reading
 from cxrjax.records_io.quality import QualityLog, Unusable
 
 # Our split -> how its files may begin.
@@ -160,12 +162,8 @@ def _with_image(native: Mapping[str, Any], image: bytes) -> dict[str, Any]:
 
 
 def _open(file: Path) -> pyarrow.parquet.ParquetFile:
-    try:
-        # Not ahead: else the next row groups are in memory as well.
-        return pyarrow.parquet.ParquetFile(file, pre_buffer=False)
-    except (OSError, pyarrow.ArrowInvalid) as error:
-        reason = str(error).splitlines()[0]
-        raise UserError(f"{file}: not a Parquet file ({reason}); fetch it again") from None
+    with reading(file):
+        return open_parquet(file)
 
 
 def _cells(file: Path) -> Iterator[Mapping[str, Any]]:
@@ -180,15 +178,12 @@ def _cells(file: Path) -> Iterator[Mapping[str, Any]]:
                     f"the columns are {schema.names} (data/vix_ray/README.md)"
                 )
         made_by = (schema.metadata or {}).get(SYNTHETIC_KEY)
-        generator = made_by.decode() if made_by else None
-        try:
-            for batch in parquet.iter_batches(_ROWS_AT_ONCE, use_threads=False):
+        generator = made_by.decode(errors="replace") if made_by else None
+        with reading(file):
+            for batch in read_batches(parquet, _ROWS_AT_ONCE):
                 for index in range(batch.num_rows):
                     columns = {name: batch.column(name)[index] for name in schema.names}
                     yield {"columns": columns, "generator": generator}
-        except (OSError, pyarrow.ArrowInvalid) as error:
-            reason = str(error).splitlines()[0]
-            raise UserError(f"{file}: damaged ({reason}); fetch it again") from None
 
 
 def _row(

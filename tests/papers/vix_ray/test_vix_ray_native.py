@@ -179,11 +179,13 @@ def test_a_folder_without_files_and_files_that_are_no_parquet_are_refused(tmp_pa
     path = write(tmp_path / "train.parquet", [row(n) for n in range(4)])
     whole = path.read_bytes()
     path.write_bytes(whole[:-100])
-    with pytest.raises(UserError, match=r"train.parquet: not a Parquet file .*fetch it again"):
+    with pytest.raises(
+        UserError, match=r"train.parquet: not a whole Parquet file .*fetch it again"
+    ):
         read(tmp_path)
     # Damage within, the footer whole.
     path.write_bytes(whole[:4] + bytes(2000) + whole[2004:])
-    with pytest.raises(UserError, match=r"train.parquet: damaged"):
+    with pytest.raises(UserError, match=r"train.parquet: not a whole Parquet file"):
         read(tmp_path)
 
 

@@ -12,7 +12,7 @@ import dataclasses
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pydantic
@@ -28,6 +28,7 @@ from cxrjax.papers.sources import mimic_tables
 from cxrjax.papers.sources.chest_imagenome import box_on_image, original_box
 from cxrjax.papers.sources.openi import is_openi, read_openi
 from cxrjax.papers.sources.report import parse_sections, text_without_header
+from cxrjax.records import LARGEST_SIDE
 from cxrjax.records_io.quality import (
     QualityLog,
     Unusable,
@@ -112,10 +113,13 @@ def _read_openi(source: Path, quality: QualityLog, wanted: Wanted) -> Iterator[S
             quality.entries.append(entry)
 
 
+_Side = Annotated[int, pydantic.Field(ge=1, le=LARGEST_SIDE)]
+
+
 class _LineImage(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="forbid")
     image_id: str
-    image_hw: tuple[int, int] | None = None
+    image_hw: tuple[_Side, _Side] | None = None
     view: str = ""
     path: str = ""
     boxes: dict[str, list[tuple[float, float, float, float]]] = {}

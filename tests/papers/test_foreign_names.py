@@ -1,0 +1,165 @@
+"""Ids, paths and sizes in the files of data sets: what cannot be one costs its record alone."""
+
+import csv
+import gzip
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from cxrjax.errors import UserError
+from cxrjax.papers.cxr_qba.construct.sources import read_studies
+from cxrjax.papers.cxr_qba.release_tables import read_release_tables
+from cxrjax.papers.cxr_qba.study_files import StudyFiles
+from cxrjax.papers.gemex import native_files
+from cxrjax.papers.ms_cxr import native as ms_cxr
+from cxrjax.papers.sources.chest_imagenome import find_scene_graphs, read_reports
+from cxrjax.papers.vindr_cxr_vqa import native as vindr
+from cxrjax.papers.vindr_cxr_vqa.box_table import read_box_table
+from cxrjax.records_io.quality import QualityLog
+
+DATA = Path(__file__).parents[2] / "data"
+BAD = ["../../x", "/etc/passwd", "x" * 5_000, "a\0b", "a\nb", ".."]
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_an_image_of_vindrs_release(tmp_path, name):
+    images = json.loads((DATA / "vindr_cxr_vqa/sample/data_v1.json").read_text())
+    questions = [len(image["vqa"]) for image in images]
+    images[0]["image_id"] = name
+    (tmp_path / "data_v1.json").write_text(json.dumps(images))
+    quality = QualityLog()
+    assert len(vindr.read_native(tmp_path / "data_v1.json", quality)) == sum(questions[1:])
+    assert [entry.reason for entry in quality.entries] == ["invalid_record"]
+
+
+@pytest.mark.parametrize("name", BAD[:3])
+def test_a_row_of_vindrs_boxes(tmp_path, name):
+    header, first, *rest = (DATA / "vindr_cxr_vqa/sample/train.csv").read_text().splitlines()
+    first = ",".join([name, *first.split(",")[1:]])
+    (tmp_path / "train.csv").write_text("\n".join([header, first, *rest]))
+    quality = QualityLog()
+    images = read_box_table(tmp_path / "train.csv", quality)
+    assert images and name not in {image.image_id for image in images}
+    assert [entry.reason for entry in quality.entries].count("invalid_record") == 1
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "reason"),
+    [(column, name, "invalid_record") for column in ("dicom_id", "path") for name in BAD[:3]]
+    + [("image_width", "2147483647", "bad_size"), ("x", "1e400", "bad_box")],
+)
+def test_a_phrase_of_ms_cxr(tmp_path, column, value, reason):
+    with open(DATA / "ms_cxr/sample/MS_CXR_Local_Alignment_v1.1.0.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    rows[0][column] = value
+    with open(tmp_path / "a.csv", "w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    quality = QualityLog()
+    kept = list(ms_cxr.read_native(tmp_path / "a.csv", quality))
+    assert reason in [entry.reason for entry in quality.entries]
+    assert len(kept) + len(quality.entries) == quality.examined["questions"]
+    assert value not in {record.image_id for record in kept}
+
+
+@pytest.mark.parametrize("name", [*BAD, 7, None])
+def test_a_row_of_gemex(tmp_path, name):
+    rows = json.loads((DATA / "gemex/sample/sub_training_data.json").read_text())
+    rows[0]["image"] = name
+    path = tmp_path / native_files.TRAIN_FILE
+    path.write_text(json.dumps(rows))
+    quality = QualityLog()
+    kept = list(native_files.read_native(path, "train", quality))
+    assert len(kept) == len(rows) - 1
+    assert [entry.reason for entry in quality.entries] == ["invalid_record"]
+    assert name not in native_files.image_paths(path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"patient_id": "../x"},
+        {"study_id": "s" * 5_000},
+        {"split": "../../x"},
+        {"split": "\ud800"},
+        {"images": [{"image_id": "../x"}]},
+        {"images": [{"image_id": "x", "path": "/etc/passwd"}]},
+        {"images": [{"image_id": "x", "image_hw": [2**40, 1]}]},
+    ],
+)
+def test_a_line_of_ones_own_studies(tmp_path, change):
+    good = {"patient_id": "p1", "study_id": "s1", "sections": {"findings": "Clear."}}
+    text = "".join(json.dumps(line) + "\n" for line in (good, good | change))
+    (tmp_path / "studies.jsonl").write_text(text)
+    quality = QualityLog()
+    assert len(list(read_studies(tmp_path, quality))) == 1
+    assert len(quality.entries) == 1
+
+
+def test_an_image_in_a_study_of_the_release(tmp_path):
+    release = DATA / "cxr_qba/sample/release"
+    shutil.copytree(release, tmp_path / "release")
+    with StudyFiles(tmp_path / "release", QualityLog()) as files:
+        image = next(
+            image
+            for key in files.members
+            for question in files.read(key)[1].questions
+            for answer in question.all_answers()
+            for image in answer.localization
+        )
+    for file in (tmp_path / "release").rglob("*.qa.json"):
+        file.write_text(file.read_text().replace(image, "../../x"))
+    quality = QualityLog()
+    with StudyFiles(tmp_path / "release", quality) as files:
+        read = [files.read(key) for key in files.members]
+    assert any(questions is None for _, questions in read)
+    assert {"invalid_record"} == {entry.reason for entry in quality.entries}
+
+
+@pytest.mark.parametrize(
+    ("level", "row", "words"),
+    [
+        ("patient", "p1,../../x,1", r"split: .*another folder"),
+        ("image", "p1,s1,../../x,PA,,True,9,9,", r"image_id: .*another folder"),
+        ("image", "p1,s1,x,PA,,True,1e30,9,", "pixels"),
+        ("image", "p1,s1,x,PA,,True,1e400,9,", "cannot read the table"),
+    ],
+)
+def test_a_row_of_the_releases_tables(tmp_path, level, row, words):
+    columns = {
+        "patient": "patient_id,split,studies",
+        "image": "patient_id,study_id,image_id,view_position,patient_orientation,frontal,height,"
+        "width,localization_quality",
+    }
+    path = tmp_path / "release" / "metadata" / f"{level}_metadata.csv.gz"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(gzip.compress(f"{columns[level]}\n{row}\n".encode()))
+    with pytest.raises(UserError, match=words):
+        read_release_tables(tmp_path / "release")
+
+
+def test_a_phrase_id_of_two_hundred_thousand_digits(tmp_path):
+    shutil.copytree(DATA / "gemex/sample/scene_graph", tmp_path / "scene_graph")
+    file = min((tmp_path / "scene_graph").glob("*.json"))
+    graph = json.loads(file.read_text())
+    for entry in graph["attributes"]:
+        entry["phrase_IDs"] = ["1" * 200_000 + str(n) for n in range(len(entry["phrases"]))]
+    file.write_text(json.dumps(graph))
+    quality = QualityLog()
+    places = find_scene_graphs(tmp_path, quality)
+    assert len(list(read_reports(places, sorted(places), {}, quality))) == len(places)
+
+
+def test_a_heat_map_outside_of_the_predictions_folder(tmp_path):
+    from cxrjax.papers.ms_cxr.figures import _load_map
+    from cxrjax.scoring.predictions import Prediction
+
+    prediction = Prediction.__new__(Prediction)
+    for name in ("../x.npy", "/dev/zero", "x" * 5_000):
+        object.__setattr__(prediction, "heat_map", name)
+        object.__setattr__(prediction, "where", "p.jsonl:1")
+        with pytest.raises(UserError, match=r"p\.jsonl:1: heat map"):
+            _load_map(tmp_path, prediction)
