@@ -232,11 +232,9 @@ class KeyedLines:
         path: made where it isn't there.
         flag: the option that names the file, for messages.
         what: what a line is, for messages.
-        check: raises ForeignError where a line is that, and cannot be used: it counts as not there;
-            ValueError, TypeError or KeyError where its fields are something else.
-
-    Attributes:
-        unusable: keys of lines that count as not there.
+        check: raises ForeignError where a line is that, and cannot be used: it counts as not there,
+            and a line on stderr says how many do; ValueError, TypeError or KeyError where its
+            fields are something else.
 
     Raises:
         UserError: it cannot be written, another process holds it, or it holds something else.
@@ -329,8 +327,13 @@ class KeyedLines:
                 else:
                     unusable.add(key)
                 start += len(line)
-        self.unusable = unusable - self._places.keys()
         self._file.truncate(start)
+        if lost := len(unusable - self._places.keys()):
+            print(
+                f"{self.path}: {lost:,} lines, each a {self._what}, cannot be used (values of "
+                "another type, or out of range) and count as not there",
+                file=sys.stderr,
+            )
 
     def _read_key(self, line: bytes) -> tuple[str | None, bool]:
         """The key, None where the line is something else, and whether the line can be used."""

@@ -6,7 +6,6 @@ subject.
 """
 
 import dataclasses
-import sys
 import threading
 import time
 from pathlib import Path
@@ -32,12 +31,6 @@ class AnswerCache:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lines = KeyedLines(path, "--cache", "cached answer", _completion)
-        if self._lines.unusable:
-            print(
-                f"{path}: {len(self._lines.unusable):,} of its answers cannot be used (values of "
-                "another type, or out of range); they are asked for again",
-                file=sys.stderr,
-            )
 
     def close(self) -> None:
         """Lets other processes have the file."""

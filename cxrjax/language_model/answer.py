@@ -14,7 +14,7 @@ MOST_CHARACTERS = 2**18
 # No model reads or writes so many at once; a count beyond that is a slip or a lie.
 _MOST_TOKENS = 10_000_000
 # Of a body: what the protocol adds once, and to each token, log-probabilities included.
-_BODY_BYTES, _TOKEN_BYTES = 2**20, 2**9
+_BODY_BYTES, _TOKEN_BYTES, _MOST_BODY_BYTES = 2**20, 2**9, 2**24
 
 _Text = Annotated[str, pydantic.Field(max_length=MOST_CHARACTERS)]
 _Name = Annotated[str, pydantic.Field(max_length=1000)]
@@ -96,7 +96,7 @@ _one_at_a_time = threading.Lock()
 
 def most_bytes(output_tokens: int) -> int:
     """Bytes that the body of an answer of so many tokens can have."""
-    return _BODY_BYTES + _TOKEN_BYTES * output_tokens
+    return min(_BODY_BYTES + _TOKEN_BYTES * output_tokens, _MOST_BODY_BYTES)
 
 
 def read_completion(body: bytes, model: str) -> Completion:

@@ -8,6 +8,7 @@ import json
 import logging
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -23,7 +24,7 @@ from cxrjax.errors import ForeignError, UserError
 from cxrjax.language_model import AnswerCache, Completion, Message, NoAnswer, Prices, Request
 from cxrjax.language_model import completion as completion_module
 from cxrjax.language_model.account import Account
-from cxrjax.language_model.answer import MOST_CHARACTERS, read_completion
+from cxrjax.language_model.answer import MOST_CHARACTERS, most_bytes, read_completion
 from tests.language_model.hostile import (
     USAGE,
     HostileServer,
@@ -279,6 +280,22 @@ def test_each_attempt_ends_in_time_in_bounds_and_in_one_line(client, name, tmp_p
 def _failed(account, there, asked):
     """Requests without an answer, each of which was sent."""
     return len(there.requests) - account["answers"]
+
+
+@pytest.mark.parametrize("stall", ["in TLS", "in sending"])
+def test_a_stall_before_the_answer_ends_in_time(client, stall):
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts, and reads nothing
+        scheme = "https" if stall == "in TLS" else "http"
+        url = f"{scheme}://127.0.0.1:{silent.getsockname()[1]}/v1"
+        asked = client(silent, base_url=url, timeout=0.3, attempts=1, prices=Prices(1, 1))
+        began = time.monotonic()
+        with pytest.raises(NoAnswer, match="timeout"):
+            asked.ask(_request("x" * 2**24))
+        assert time.monotonic() - began < 2.0
+
+
+def test_a_body_has_a_limit_whatever_room_is_asked_for():
+    assert most_bytes(100) < 2 * 2**20 and most_bytes(10**12) == 2**24
 
 
 def test_there_are_enough_of_them():
@@ -556,7 +573,9 @@ def test_a_poisoned_line_of_an_old_cache_counts_as_not_there(client, tmp_path, c
         capsys.readouterr()
         again = client(there)
         told = capsys.readouterr().err
-        assert told.count("\n") == 1 and "answers.jsonl: 1 of its answers cannot be used" in told
+        assert (
+            told.count("\n") == 1 and "answers.jsonl: 1 lines, each a cached answer, cannot" in told
+        )
         assert again.ask(_request("another")).city == "Hue" and len(there.requests) == 2
         assert again.estimate([_request()]).requests == 1
         assert again.ask(_request()).city == "Hue" and len(there.requests) == 3

@@ -15,10 +15,11 @@ from typing import Annotated, Any
 import pydantic
 from tqdm import tqdm
 
-from cxrjax.errors import UserError
+from cxrjax.errors import ForeignError, UserError
 from cxrjax.files import KeyedLines, read_packaged
 from cxrjax.language_model import Client, NoAnswer, Request
 from cxrjax.language_model.judges.judge import (
+    FAILURES,
     FactMatch,
     Facts,
     Marks,
@@ -94,10 +95,17 @@ class VerdictStore:
 
 
 def _check(fields: Mapping[str, Any]) -> None:
-    if not isinstance(fields["verdict"], dict):
+    verdict = fields["verdict"]
+    if not isinstance(verdict, dict):
         raise ValueError("the verdict is no object")
     if not all(isinstance(fields[name], str) for name in _FIELDS[:3]):
         raise ValueError("not a line of verdicts")
+    if verdict.keys() == {"failure"} and verdict["failure"] in list(FAILURES):
+        return
+    try:
+        _FORMS[fields["task"]].model_validate(verdict, strict=True)
+    except (KeyError, pydantic.ValidationError):
+        raise ForeignError("no verdict of this task") from None
 
 
 PROMPT = "judge_prompts_v1"
@@ -217,7 +225,14 @@ class LanguageModelJudge:
             if predicted.items and true.items:
                 verdict = next(verdicts)
                 failure = failure or verdict.get("failure")
-                same = one_to_one((one["a"] - 1, one["b"] - 1) for one in verdict.get("same", ()))
+                named = [(one["a"] - 1, one["b"] - 1) for one in verdict.get("same", ())]
+                ends = len(predicted.items), len(true.items)
+                if not all(a in range(ends[0]) and b in range(ends[1]) for a, b in named):
+                    raise UserError(
+                        f"{self._store.path}: a verdict of {FACT_MATCHING} names facts beyond the "
+                        "ends of the lists that it is about; give other --verdicts"
+                    )
+                same = one_to_one(named)
             matched.append(FactMatch(predicted, true, same, failure))
         return matched
 

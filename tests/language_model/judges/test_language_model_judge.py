@@ -51,6 +51,47 @@ def test_a_replay_says_what_is_missing(chat, judge, sample, reply):
         judge(None).facts([("Bóng tim to.", "vi"), (" ", "vi")])
 
 
+_RATING = {"accuracy": 5, "relevance": 5, "helpfulness": 5, "overall": 5}
+
+
+@pytest.mark.parametrize(
+    "verdict",
+    [
+        {},
+        {"first": "good"},
+        {"first": _RATING, "second": _RATING | {"overall": -5}},
+        {"first": _RATING, "second": _RATING | {"overall": "5"}},
+        {"first": _RATING, "second": _RATING | {"overall": 1e400}},
+        {"facts": ["of another task"]},
+        {"failure": ["x"]},
+        {"failure": "of another kind"},
+    ],
+)
+def test_a_poisoned_verdict_counts_as_not_there(
+    chat, judge, sample, reply, tmp_path, capsys, verdict
+):
+    with chat.Server(lambda body, _: chat.Text(reply(body))) as there:
+        judge(there).relative_scores([sample(1, "Yes.")])
+    path = tmp_path / "verdicts.jsonl"
+    first, second = map(json.loads, path.read_text().splitlines())
+    path.write_text(json.dumps(first | {"verdict": verdict}) + "\n" + json.dumps(second) + "\n")
+    with pytest.raises(UserError, match=r"of m's verdicts 1 of relative_score are missing"):
+        judge(None).relative_scores([sample(1, "Yes.")])
+    assert "1 lines, each a verdict, cannot be used" in capsys.readouterr().err
+
+
+def test_a_verdict_about_facts_that_are_not_there(chat, judge, reply, tmp_path):
+    one = Facts(("no effusion",), "en")
+    with chat.Server(lambda body, _: chat.Text(reply(body))) as there:
+        judge(there).match([(one, one)])
+    path = tmp_path / "verdicts.jsonl"
+    line = json.loads(path.read_text())
+    for pair in ({"a": 9, "b": 1}, {"a": 1, "b": 0}, {"a": 10**300, "b": 1}):
+        path.write_text(json.dumps(line | {"verdict": {"same": [pair]}}) + "\n")
+        with pytest.raises(UserError, match="beyond the ends"):
+            judge(None).match([(one, one)])
+
+
 @pytest.mark.parametrize("bad", ["a field is missing", "above 10", "below 1", "no JSON"])
 def test_unusable_marks_are_a_failure_of_the_sample(chat, judge, sample, marks, bad):
     text = {
