@@ -57,13 +57,16 @@ def read_packaged(package: str, name: str) -> Any:
     return parse_json(text) if name.endswith(".json") else text
 
 
-def read_json_object(path: Path, most: int = MOST_BYTES) -> dict[str, Any]:
+def read_json_object(path: Path, most: int = MOST_BYTES, finite: bool = False) -> dict[str, Any]:
     """The object that a file of at most so many bytes holds.
+
+    Args:
+        finite: refuse NaN and infinities, which `write_json` could not write again.
 
     Raises:
         UserError: it cannot be read, is not JSON, or holds something else than an object.
     """
-    content = _read(path, most)
+    content = _read(path, most, finite)
     if not isinstance(content, dict):
         found = type(content).__name__
         raise UserError(f"{path}: expected a JSON object, found {found}")
@@ -83,9 +86,9 @@ def read_json_list(path: Path) -> list[Any]:
     return content
 
 
-def _read(path: Path, most: int = MOST_BYTES) -> Any:
+def _read(path: Path, most: int = MOST_BYTES, finite: bool = False) -> Any:
     with reading(path, hint="write or fetch it again"):
-        return parse_json(read_bytes(path, most))
+        return parse_json(read_bytes(path, most), finite=finite)
 
 
 def read_json_lines(

@@ -33,10 +33,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cxrjax.border.names import plain_name
 from cxrjax.cli import command_parser, garbage_collector_paused, run
 from cxrjax.codecs import CODECS
 from cxrjax.errors import UserError
-from cxrjax.files import write_json, writing
+from cxrjax.files import reading, write_json, writing
 from cxrjax.language_model.judges.flags import (
     add_judge_flags,
     judge_from_flags,
@@ -141,6 +142,8 @@ def system_names(predictions: Sequence[Path], names: Sequence[str] | None) -> di
         )
     systems: dict[str, Path] = {}
     for name, path in zip(names or [path.stem for path in predictions], predictions, strict=True):
+        with reading(path, hint="choose another --name"):
+            plain_name(name)
         if name in systems:
             raise UserError(
                 f"{path}: a system called {name!r} is there already ({systems[name]}): "

@@ -44,11 +44,12 @@ def check_json(text: str | bytes, most: int = MOST_BYTES) -> bytes:
     return content.removeprefix(codecs.BOM_UTF8)
 
 
-def parse_json(text: str | bytes, most: int = MOST_BYTES) -> Any:
+def parse_json(text: str | bytes, most: int = MOST_BYTES, finite: bool = False) -> Any:
     """What JSON text says. NaN and infinities are numbers, as Python writes them.
 
     Args:
         most: bytes that the text may have.
+        finite: refuse NaN and infinities.
 
     Raises:
         ForeignError: it is not JSON in UTF-8, too long, nested deeper than 200, holds half of a
@@ -56,7 +57,7 @@ def parse_json(text: str | bytes, most: int = MOST_BYTES) -> Any:
     """
     content = check_json(text, most)
     try:
-        return pydantic_core.from_json(content)
+        return pydantic_core.from_json(content, allow_inf_nan=not finite)
     except ValueError as error:
         raise ForeignError(f"not JSON ({error})") from None
 

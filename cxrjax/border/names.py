@@ -21,8 +21,7 @@ def file_name(name: str) -> str:
     """
     if name in (".", "..") or "/" in name or "\\" in name:
         raise ForeignError(f"{shown(name)} cannot name a file: it would lie in another folder")
-    _check(name, _LONGEST_NAME)
-    return name
+    return plain_name(name)
 
 
 def path_inside(folder: Path, name: str) -> Path:
@@ -32,9 +31,9 @@ def path_inside(folder: Path, name: str) -> Path:
         ForeignError: the name is empty, absolute, climbs out (`..`), too long, or holds a control
             character or half of a surrogate pair.
     """
-    _check(name, _LONGEST_PATH)
+    plain_name(name, _LONGEST_PATH)
     path = PurePosixPath(name)
-    if path.is_absolute() or ".." in path.parts:
+    if path.is_absolute() or not path.parts or ".." in path.parts:
         raise ForeignError(f"{shown(name)} is not inside of {folder}")
     if any(len(part.encode()) > _LONGEST_NAME for part in path.parts):
         raise ForeignError(f"{shown(name)} is no path: a part is too long")
@@ -48,7 +47,7 @@ def path_anywhere(name: str) -> str:
         ForeignError: it is too long, or holds a control character or half of a surrogate pair.
     """
     if name:
-        _check(name, _LONGEST_PATH)
+        plain_name(name, _LONGEST_PATH)
     if any(len(part.encode()) > _LONGEST_PART for part in name.split("/")):
         raise ForeignError(f"{shown(name)} is no path: a part is too long")
     return name
@@ -65,10 +64,17 @@ def shown_value(value: Any) -> str:
     return text[:_SHOWN] + "..." * (len(text) > _SHOWN)
 
 
-def _check(name: str, longest: int) -> None:
+def plain_name(name: str, longest: int = _LONGEST_NAME) -> str:
+    """The name, where it can be shown and written; it may hold slashes.
+
+    Raises:
+        ForeignError: it is empty, too long, or holds a control character or half of a surrogate
+            pair.
+    """
     if not name:
         raise ForeignError("the name is empty")
     if any(unicodedata.category(character) in ("Cc", "Cs") for character in name):
         raise ForeignError(f"{shown(name)} holds a control character or half of a surrogate pair")
     if len(name.encode()) > longest:
         raise ForeignError(f"{shown(name)} has {len(name.encode()):,} bytes, at most {longest:,}")
+    return name

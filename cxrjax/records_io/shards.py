@@ -197,7 +197,7 @@ class ShardsBuilder(Builder[ShardsOptions]):
 
     def build(self) -> str:
         out, shards = self.options.out, self.options.num_shards
-        manifest = read_json_object(self.options.source / "manifest.json")
+        manifest = read_json_object(self.options.source / "manifest.json", finite=True)
         if shards < 1:
             raise UserError(f"--num_shards={shards}: expected at least 1")
         splits: dict[str, Any] = {}

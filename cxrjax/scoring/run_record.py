@@ -150,7 +150,7 @@ def write_score_record(
     systems = {}
     for name, path in predictions.items():
         known = side_file(path)
-        made = read_json_object(known) if known.is_file() else None
+        made = read_json_object(known, finite=True) if known.is_file() else None
         predicted = named_file(path)
         # What is kept of another file of the same name says nothing of this one.
         if made and made.get("predictions_sha256") != predicted["sha256"]:

@@ -390,10 +390,10 @@ def find_damage(directory: Path, parts: Iterable[str] | None = None) -> str | No
     if not items:
         return f"{path} names no file"
     for name, checksum in items:
-        if parts is not None and Path(name).parts[0] not in parts:
-            continue
         try:
             file = path_inside(directory, name)
+            if parts is not None and file.relative_to(directory).parts[0] not in parts:
+                continue
             if not file.exists():
                 return f"{file} is missing"
             if not file.resolve().is_relative_to(directory.resolve()):

@@ -65,7 +65,7 @@ def test_tensors_lie_where_the_library_writes_them(tmp_path):
         ({"__metadata__": [1]}, "__metadata__ is not of texts"),
         (b"[" * 100_000, "not JSON"),
         (b"[]", "expected a JSON object"),
-        (b"\xff{}", "not JSON"),
+        (b"\xff{}", "not UTF-8"),
     ],
 )
 def test_a_safetensors_header_that_lies_is_refused(tmp_path, header, said):
