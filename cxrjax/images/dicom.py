@@ -17,7 +17,7 @@ from pydicom.pixels import apply_modality_lut, apply_voi, get_decoder
 
 from cxrjax.border.dicom_files import DicomFile
 from cxrjax.errors import ForeignError
-from cxrjax.images.files import AnyFile, ImageError, check_size, one_line, open_file
+from cxrjax.images.files import AnyFile, ImageError, check_size, one_line, open_file, printable
 
 # Where no window is recorded, these percentiles of the pixels become black and white. Minimum and
 # maximum would not do: one dead detector element or a lead marker, and the chest is a grey patch.
@@ -179,6 +179,7 @@ def _notes(dataset: Dataset) -> list[str]:
     if str(row).startswith("R"):
         notes.append("columns run to the patient's right: mirrored against the usual display")
     elif str(row)[:1] in ("H", "F") or str(column).startswith("H"):
+        row, column = printable(row, 16), printable(column, 16)
         notes.append(f"stored turned (patient orientation {row}, {column}), shown as stored")
     return notes
 
@@ -234,29 +235,30 @@ def _decode(path: AnyFile, file: DicomFile) -> Integer[np.ndarray, "h w *channel
     frames = int(file.header.get("NumberOfFrames") or 1)
     if frames > 1:
         raise ImageError(
-            f"{path}: DICOM with {frames} frames; expected a single radiograph: export the frame "
-            "that is meant to a file of its own"
+            f"{path}: DICOM with {printable(frames)} frames; expected a single radiograph: export "
+            "the frame that is meant to a file of its own"
         )
     with _reading(path):
         if not file.read_pixels():
             raise ForeignError("without pixel data; expected an image, no header or report only")
+    syntax = printable(file.syntax.name)
     try:
         decoder = get_decoder(file.syntax)
     except Exception:  # none given, or not one for images
         raise ImageError(
-            f"{path}: DICOM transfer syntax {file.syntax.name or 'none'} has no decoder: convert "
+            f"{path}: DICOM transfer syntax {syntax or 'none'} has no decoder: convert "
             "the file to JPEG 2000 or uncompressed"
         ) from None
     if not decoder.is_available:
         raise ImageError(
-            f"{path}: no decoder installed for {file.syntax.name}: "
+            f"{path}: no decoder installed for {syntax}: "
             "pip install pylibjpeg pylibjpeg-libjpeg pylibjpeg-openjpeg"
         )
     try:
         return file.decode()
     except Exception as error:  # each decoder plugin has exceptions of its own
         raise ImageError(
-            f"{path}: pixel data ({file.syntax.name}) don't decode ({one_line(error)}): {_DAMAGED}"
+            f"{path}: pixel data ({syntax}) don't decode ({one_line(error)}): {_DAMAGED}"
         ) from error
 
 
@@ -270,16 +272,16 @@ def _check_description(path: AnyFile, header: Dataset) -> None:
     colour = photometric.startswith(("RGB", "YBR")) and allocated == 8
     if not (grey or colour) or samples != (1 if grey else 3):
         raise ImageError(
-            f"{path}: DICOM with photometric interpretation {photometric}, {allocated} bits "
-            f"allocated and {samples} samples per pixel; expected grey of 8 or 16 or colour of "
-            "three times 8: export the image as PNG"
+            f"{path}: DICOM with photometric interpretation {printable(photometric)}, "
+            f"{printable(allocated)} bits allocated and {printable(samples)} samples per pixel; "
+            "expected grey of 8 or 16 or colour of three times 8: export the image as PNG"
         )
     if not bits or not 1 <= bits <= allocated or header.get("HighBit", bits - 1) != bits - 1:
         # The standard has retired other positions of the high bit; decoders read them wrongly.
         raise ImageError(
-            f"{path}: DICOM with bits stored {bits} of {allocated} and high bit "
-            f"{header.get('HighBit')}; expected the high bit to be bits stored - 1: mend the "
-            "header, or export the image as PNG"
+            f"{path}: DICOM with bits stored {printable(bits)} of {allocated} and high bit "
+            f"{printable(header.get('HighBit'))}; expected the high bit to be bits stored - 1: "
+            "mend the header, or export the image as PNG"
         )
 
 

@@ -85,16 +85,24 @@ def check_size(path: AnyFile, height: int, width: int) -> None:
     """
     if height < 1 or width < 1:
         raise ImageError(
-            f"{path}: header gives {height} rows and {width} columns; expected at least one of "
-            "each: the file is damaged, fetch it again"
+            f"{path}: header gives {printable(height)} rows and {printable(width)} columns; "
+            "expected at least one of each: the file is damaged, fetch it again"
         )
     if height * width > MAX_PIXELS:
         raise ImageError(
-            f"{path}: {height} x {width} pixels, more than the {MAX_PIXELS} that are decoded: "
-            "scale the image down (and its boxes with it), or check that it is a radiograph"
+            f"{path}: {printable(height)} x {printable(width)} pixels, more than the {MAX_PIXELS} "
+            "that are decoded: scale the image down (and its boxes with it), or check that it is a "
+            "radiograph"
         )
 
 
 def one_line(error: Exception) -> str:
     """Another library's exception in one line; its type where it says nothing."""
-    return " ".join(str(error).split()) or type(error).__name__
+    return printable(" ".join(str(error).split()), most=300) or type(error).__name__
+
+
+def printable(value: object, most: int = 60) -> str:
+    """What a file says, as a message may show it: on one line, and cut where it is long."""
+    text = str(value)
+    text = "".join(letter if letter.isprintable() else "?" for letter in text[:most])
+    return text + "..." * (len(str(value)) > most)

@@ -263,6 +263,37 @@ def test_an_element_that_claims_four_gigabytes(tmp_path):
         refusal(path, reader)
 
 
+@pytest.mark.parametrize(
+    ("tag", "vr"),
+    [
+        ("28001000", b"IS"),  # Rows
+        ("28000200", b"LO"),  # SamplesPerPixel
+        ("28000400", b"LO"),  # PhotometricInterpretation
+        ("28000101", b"LO"),  # BitsStored
+        ("28000201", b"IS"),  # HighBit
+        ("20002000", b"LO"),  # PatientOrientation
+    ],
+)
+@pytest.mark.parametrize("value", [b"9" * 4000, b"H\x1b[31m\nx" * 400])
+@pytest.mark.filterwarnings("ignore")
+def test_a_value_of_a_header_is_printed_plain_and_short(tmp_path, tag, vr, value):
+    orientation = {"PatientOrientation": ["H", "F"]}
+    path = save(tmp_path, described(np.zeros((64, 64), np.uint8), **orientation))
+    content = path.read_bytes()
+    place = content.index(bytes.fromhex(tag))
+    end = place + 8 + struct.unpack_from("<H", content, place + 6)[0]
+    value = bytes.fromhex(tag) + vr + struct.pack("<H", len(value)) + value
+    path.write_bytes(content[:place] + value + content[end:])
+    for reader in (image_size, audit_header, read_image):
+        with contextlib.suppress(ImageError):
+            said = reader(path)
+            assert reader is not audit_header or all(
+                len(note) < 200 and note.isprintable() for note in said
+            )
+            continue
+        refusal(path, reader)
+
+
 def test_a_size_beyond_what_any_format_has(tmp_path):
     for stream in (
         b"",
