@@ -35,7 +35,7 @@ _PREAMBLE = 132
 # 20. Of time 8 times what a chest of 2500 x 3000 takes in JPEG 2000, by its pixels and its bytes.
 _DECODER_MEMORY = 384 * MIB
 _LARGE = 32 * MIB
-_SECONDS = 2.0
+_SECONDS = 1.5
 _SECONDS_A_PIXEL = 1e-7
 _SECONDS_A_BYTE = 5e-7
 # A frame is no longer than its pixels, times this, and a little.

@@ -55,10 +55,16 @@ class StoredImages:
             raise UserError(f"{directory}: no split {split!r}, found {sorted(index)}")
         self.directory = directory
         self.split = split
-        self._images = {
-            (image_id, image_path): StoredImage(self, number, image_path, tuple(image_hw))
-            for number, (image_id, image_path, image_hw) in enumerate(index[split])
-        }
+        try:
+            self._images = {
+                (image_id, image_path): StoredImage(self, number, image_path, (height, width))
+                for number, (image_id, image_path, (height, width)) in enumerate(index[split])
+            }
+        except (TypeError, ValueError):
+            raise UserError(
+                f"{directory / IMAGES_FILE}: {split!r} is no list of [image id, path, [height, "
+                "width]]; write the data set again"
+            ) from None
         self._source: Any = None
 
     @property

@@ -5,6 +5,7 @@ Reads image headers, never pixels; a file that breaks only on decoding shows up 
 were written elsewhere, or whose images have gone since.
 """
 
+import os
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -74,7 +75,7 @@ def _image_size(path: Path | StoredImage) -> tuple[int, int] | Unusable:
     """(height, width) from the image's header, or why there is none."""
     if isinstance(path, StoredImage):
         return path.image_hw
-    if not path.is_file():
+    if not os.path.isfile(path):  # False also where a folder may not be looked into
         return Unusable("missing_image", f"{path} is not there")
     try:
         return image_size(path)

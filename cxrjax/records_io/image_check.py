@@ -6,7 +6,7 @@ that was interrupted goes on from there, and one that is repeated decodes what h
 
 import dataclasses
 import json
-import stat
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -92,13 +92,10 @@ def check_images(
 
 
 def _stamp(path: Path) -> list[int] | None:
-    """Size and time of change; None where no regular file is, or none that can be reached."""
-    try:
-        found = path.stat()
-    except (OSError, ValueError):  # also where a folder may not be looked into
+    """Size and time of change; None for what is no file, or none that can be reached."""
+    if not os.path.isfile(path):
         return None
-    if not stat.S_ISREG(found.st_mode):
-        return None
+    found = path.stat()
     return [found.st_size, found.st_mtime_ns]
 
 
@@ -130,8 +127,8 @@ def _check(path: Path) -> ImageCheck:
     # Not at the top: pydicom takes long, and --help needs none.
     from cxrjax.images.decode import audit_header, audit_image, image_size, read_image
 
-    if _stamp(path) is None:
-        return ImageCheck(None, "missing_image", f"{path} is not there, or is no file")
+    if not os.path.isfile(path):
+        return ImageCheck(None, "missing_image", f"{path} is not there")
     try:
         size = image_size(path)
         warnings = (*audit_header(path), *audit_image(read_image(path)))

@@ -247,3 +247,12 @@ def test_a_damaged_shard_loses_questions_that_are_told_by_id(
     for problem in problems:
         assert problem.reason == "unreadable_image" and problem.question_id
         assert "the shard is damaged" in problem.detail and "\n" not in problem.detail
+
+
+@pytest.mark.parametrize(
+    "entries", ["1", '{"a": 1}', "[1]", '[["a", "b"]]', '[["a", "b", [1]]]', "[[[], [], [1, 2]]]"]
+)
+def test_an_index_of_something_else(tmp_path, entries):
+    (tmp_path / stored_images.IMAGES_FILE).write_text(f'{{"train": {entries}}}')
+    with pytest.raises(UserError, match=r"images\.json: 'train' is no list of"):
+        stored_images.StoredImages(tmp_path, "train")
