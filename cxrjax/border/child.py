@@ -282,7 +282,10 @@ def _data_bytes() -> int:
 
 
 def _set_soft(limit: int, value: int) -> None:
-    resource.setrlimit(limit, (value, resource.getrlimit(limit)[1]))
+    hard = resource.getrlimit(limit)[1]
+    if hard != resource.RLIM_INFINITY:
+        value = hard if value == resource.RLIM_INFINITY else min(value, hard)
+    resource.setrlimit(limit, (value, hard))
 
 
 if __name__ == "__main__":

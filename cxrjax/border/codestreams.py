@@ -19,8 +19,6 @@ _MOST_PARTS = 500
 _MOST_ABOUT = 16 * MIB
 MOST_JPEG_HEADER = _MOST_ABOUT
 _MOST_JUNK = 2**16  # Pillow passes over it byte by byte
-# Pillow copies every entry's value, which may be all of it. A camera's fits one JPEG segment.
-MOST_EXIF = 2**16
 _MOST_CHUNKS = 2**17
 MOST_JPEG = 128 * MIB
 # A scan goes over all pixels. Progressive files have about ten.
@@ -28,7 +26,7 @@ _FEW_SCANS = 20
 _MOST_SCANNED = 400_000_000
 
 _START_OF_FRAME = frozenset({*range(0xC0, 0xD0), 0xF7} - {0xC4, 0xC8, 0xCC})
-_START_OF_SCAN, _END, _EXIF_SEGMENT = 0xDA, 0xD9, 0xE1
+_START_OF_SCAN, _END = 0xDA, 0xD9
 _ALONE = frozenset({0x01, *range(0xD0, 0xD9)})  # markers that nothing follows
 _MARKER = re.compile(rb"\xff[^\x00\xff]")
 # In coded data FF is followed by 00, or is a restart marker.
@@ -109,12 +107,11 @@ def check_jpeg_header(content: bytes) -> None:
     Raises:
         ForeignError: it has too many segments, or too many bytes in them.
     """
-    start = size = exif = 0
-    for marker, start, size in _segments(content):
-        if marker == _EXIF_SEGMENT and content.startswith(b"Exif", start):
-            exif += size
-    if start + size > MOST_JPEG_HEADER or exif > MOST_EXIF:
-        raise ForeignError(f"{start + size:,} bytes before its pixels, {exif:,} of them EXIF")
+    end = max((start + size for _, start, size in _segments(content)), default=0)
+    if end > MOST_JPEG_HEADER:
+        raise ForeignError(
+            f"{end:,} bytes before its pixels, at most {MOST_JPEG_HEADER:,} are read"
+        )
 
 
 def check_scans(content: bytes) -> None:
@@ -171,8 +168,6 @@ def check_png(file: BufferedIOBase, whole: bool) -> None:
             pixels += size
         else:
             about, parts = about + size, parts + 1
-        if kind == b"eXIf" and size > MOST_EXIF:
-            raise ForeignError(f"EXIF of {size:,} bytes, at most {MOST_EXIF:,} are read")
         if about > _MOST_ABOUT or parts > _MOST_PARTS:
             raise ForeignError(f"{about:,} bytes in {parts:,} chunks beside its pixels")
         if pixels > plain + plain // 4 + MIB:

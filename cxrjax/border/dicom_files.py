@@ -24,8 +24,8 @@ from cxrjax.border.codestreams import codestream_size
 from cxrjax.border.foreign_files import MIB
 from cxrjax.errors import ForeignError
 
-MOST_BYTES = 256 * MIB  # of a file, inflated where it is deflated
 _MOST_IN_HEADER = 8 * MIB  # of what is read before the pixels
+_MOST_BEFORE_PIXELS = 32 * MIB  # of what has to be inflated to get there
 _MOST_READS = 100_000  # two or three an element, half a second
 _LONGEST_VALUE = 4096
 _LONGEST_TABLE = MIB  # in which a lookup table of 65,536 levels fits several times
@@ -80,8 +80,10 @@ class DicomFile:
         meta = read_dataset(self._file, False, True, stop_when=_after_meta)  # type: ignore[arg-type]
         self.syntax = UID(str(meta.get("TransferSyntaxUID", "")))
         self._encoding = False, True
+        self._inflated: _Inflated | None = None
         if self.syntax == DeflatedExplicitVRLittleEndian:
-            self._file = _Metered(_Inflated(file), _MOST_IN_HEADER)
+            self._inflated = _Inflated(file, _MOST_BEFORE_PIXELS)
+            self._file = _Metered(self._inflated, _MOST_IN_HEADER)
             self.header = self._read(_at_pixels)
             self.header.file_meta = FileMetaDataset(meta)
         else:
@@ -100,12 +102,15 @@ class DicomFile:
                 raise ForeignError(f"element {tag} of {size:,} bytes, at most {most:,} are read")
 
     def read_pixels(self) -> bool:
-        """Adds the pixel data to the header; says whether there are any.
+        """Adds the pixel data to the header, which has their size; says whether there are any.
 
         Raises:
             As the constructor.
         """
-        self._file.allow(MOST_BYTES)
+        most = self._plain_size() * (_MOST_EXPANSION if self.syntax.is_encapsulated else 1) + MIB
+        self._file.allow(most)
+        if self._inflated:
+            self._inflated.most += most
         found = self._read(lambda tag, vr, length: tag != _PIXEL_DATA)
         if not found.get("PixelData"):
             return False
@@ -126,9 +131,7 @@ class DicomFile:
         if not self.syntax.is_encapsulated and samples == 1:
             return self.header.pixel_array
         element = self.header["PixelData"]
-        plain = height * width * samples * max(int(self.header.BitsAllocated) // 8, 1)
-        if len(element.value) > _MOST_EXPANSION * plain + MIB:
-            raise ForeignError(f"{len(element.value):,} bytes of pixel data for {plain:,}")
+        plain = self._plain_size()
         description = {name: self.header.get(name) for name in _DESCRIPTION}
         arguments = {"syntax": str(self.syntax), "vr": element.VR, "description": description}
         by_pixels, by_bytes = plain * _SECONDS_A_PIXEL, len(element.value) * _SECONDS_A_BYTE
@@ -151,6 +154,12 @@ class DicomFile:
         shape = (height, width) if samples == 1 else (height, width, samples)
         dtype = np.dtype(f"{'i' if found.get('signed') else 'u'}{self.header.BitsAllocated // 8}")
         return np.frombuffer(stored, dtype).reshape(shape)
+
+    def _plain_size(self) -> int:
+        """Bytes of the pixels where nothing compresses them."""
+        header = self.header
+        pixels = int(header.Rows) * int(header.Columns) * int(header.SamplesPerPixel)
+        return pixels * max(int(header.BitsAllocated) // 8, 1)
 
     def _read(self, stop_when: Any) -> Dataset:
         return read_dataset(
@@ -244,9 +253,10 @@ class _Metered:
 
 
 class _Inflated:
-    """What a deflated file holds, inflated as far as it is read."""
+    """What a deflated file holds, inflated as far as it is read, and to `most` bytes."""
 
-    def __init__(self, file: io.BufferedIOBase) -> None:
+    def __init__(self, file: io.BufferedIOBase, most: int) -> None:
+        self.most = most
         self._source = file
         self._inflate = zlib.decompressobj(-zlib.MAX_WBITS)
         self._content = io.BytesIO()
@@ -260,7 +270,7 @@ class _Inflated:
         """That many bytes; fewer at the end.
 
         Raises:
-            ForeignError: more than `MOST_BYTES` would have to be inflated.
+            ForeignError: more than `most` bytes would have to be inflated.
             zlib.error: the file is damaged.
         """
         start = self._content.tell()
@@ -271,8 +281,8 @@ class _Inflated:
     def _fill(self, end: int) -> None:
         held = self._content.seek(0, io.SEEK_END)
         while held < end and not self._inflate.eof:
-            if held > MOST_BYTES:
-                raise ForeignError(f"it inflates to more than {MOST_BYTES:,} bytes")
+            if held > self.most:
+                raise ForeignError(f"it inflates to more than {self.most:,} bytes")
             packed = self._inflate.unconsumed_tail or self._source.read(MIB // 16)
             if not packed:
                 return

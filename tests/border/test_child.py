@@ -146,6 +146,18 @@ def test_children_end_when_their_parent_is_killed():
         orphan.wait(20)
 
 
+def test_the_hard_limits_of_a_shell_hold():
+    program = (
+        "import resource\n"
+        "resource.setrlimit(resource.RLIMIT_DATA, (2**30, 2**30))\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, 2**20))\n"
+        "from tests.border import child_jobs, test_child\n"
+        "for _ in range(2): assert test_child.run(child_jobs.reverse)[1] == b'cba'\n"
+        "assert 'memory' in test_child.refusal(child_jobs.allocate, memory=2**40, size=2**31)"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=Path(__file__).parents[2], check=True)
+
+
 def test_a_child_has_no_model_code_in_it():
     loaded = run(jobs.modules)[0]["modules"]
     assert not {"jax", "tensorflow", "torch", "numpy"} & set(loaded)
