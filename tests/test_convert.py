@@ -267,3 +267,27 @@ def test_kinds_are_told_apart(hf, base, run):
     assert interchange.kind_of(hf[0]) == "hf"
     assert interchange.kind_of(base) == "base"
     assert interchange.kind_of(run) == "run"
+
+
+@pytest.mark.parametrize(
+    ("notes", "said"),
+    [
+        ({}, "expected prefixes and config"),
+        ({"prefixes": {"text.": 7}, "config": {}}, "expected prefixes and config"),
+        ({"prefixes": [], "config": {}}, "expected prefixes and config"),
+        ({"prefixes": {"text.": "m."}, "config": {}}, "what projector., vision. is called"),
+    ],
+)
+def test_notes_that_no_import_wrote_are_refused(base, tmp_path, notes, said):
+    (base / "hf.json").write_text(json.dumps(notes))
+    with pytest.raises(UserError, match=said) as caught:
+        _convert(base, tmp_path / "back", "--to=hf")
+    assert str(base / "hf.json") in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_file_beside_the_model_is_copied_up_to_a_size(hf, tmp_path):
+    with open(hf[0] / "generation_config.json", "wb") as file:
+        file.truncate(2**40)  # a hole
+    with pytest.raises(UserError, match=r"generation_config\.json: more than the 67,108,864 bytes"):
+        _convert(hf[0], tmp_path / "out")
+    assert not (tmp_path / "out/model.json").exists()

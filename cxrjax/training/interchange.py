@@ -7,7 +7,6 @@ can go back out.
 
 import dataclasses
 import json
-import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -15,9 +14,10 @@ from typing import Any, Literal
 import jax
 from flax import nnx
 
+from cxrjax.border.foreign_files import MIB, read_bytes
 from cxrjax.decoding.strategy import DecodingConfig
 from cxrjax.errors import UserError
-from cxrjax.files import read_json_object
+from cxrjax.files import read_json_object, reading
 from cxrjax.input_pipeline.chat import check_template, context_ids
 from cxrjax.input_pipeline.tokenizer import Tokenizer, check_vocabulary, load_tokenizer
 from cxrjax.models import partition
@@ -69,6 +69,7 @@ _SIDE_FILES = (
     "generation_config.json",
 )
 _TOKENIZERS = (TOKENIZER_FILE, TOKENIZER_JSON)
+_MOST_SIDE_BYTES = 64 * MIB
 
 
 def kind_of(source: str | Path) -> Kind:
@@ -199,7 +200,7 @@ def export_base(source: str | Path, out: str | Path, dtype: str = "float32") -> 
         _copy_files(Path(base), out, (HF_FILE, *_SIDE_FILES, *_TOKENIZERS))
     notes = {"data": ", ".join(config.train_files) or None, "findings": list(config.data.findings)}
     if is_base:
-        notes = read_model_json(source)["notes"]
+        notes = read_model_json(source).get("notes")
     save_base(out, model, config, tokenizer, dtype=dtype, notes=notes)
 
 
@@ -236,6 +237,12 @@ def export_hf(
             raise UserError(
                 f"{source}: has adapters; --to=merged folds them in, --to=peft writes them alone"
             )
+    lacking = published_prefixes(model.config).keys() - notes["prefixes"].keys()
+    if lacking:
+        raise UserError(
+            f"{base / HF_FILE}: does not say what {', '.join(sorted(lacking))} is called; convert "
+            "the model again"
+        )
     merged = merge_lora(model) if merge else []
     tensors = hf_tensors(model, model.config, notes["prefixes"], dtype)
     _copy_files(base, out, (*_SIDE_FILES, *_TOKENIZERS))
@@ -279,7 +286,7 @@ def export_peft(source: str | Path, out: str | Path) -> list[str]:
         base = Path(loaded.config.model.init_from)
         sha256 = base_sha256(base)
         if (base / HF_FILE).is_file():
-            base_model = read_json_object(base / HF_FILE)["source"]
+            base_model = _read_hf_notes(base).get("source")
     return save_peft(
         out,
         loaded.model,
@@ -338,7 +345,15 @@ def _read_hf_notes(base: Path) -> dict[str, Any]:
             f"{base}: has no {HF_FILE}: it was not imported from Hugging Face or GGUF, and no "
             "configuration is known to give it back with; only imported models can be exported"
         )
-    return read_json_object(base / HF_FILE)
+    notes = read_json_object(base / HF_FILE, MOST_CONFIG_BYTES)
+    prefixes, config = notes.get("prefixes"), notes.get("config")
+    named = isinstance(prefixes, dict) and all(isinstance(x, str) for x in prefixes.values())
+    if not named or not isinstance(config, dict):
+        raise UserError(
+            f"{base / HF_FILE}: expected prefixes and config as an import writes them; convert the "
+            "model again"
+        )
+    return notes
 
 
 def _base_of(config: ExperimentConfig, source: Path) -> Path:
@@ -353,7 +368,8 @@ def _copy_files(source: Path, out: Path, names: Iterable[str]) -> None:
     out.mkdir(parents=True, exist_ok=True)
     for name in names:
         if (source / name).is_file():
-            shutil.copyfile(source / name, out / name)
+            with reading(source / name):
+                (out / name).write_bytes(read_bytes(source / name, _MOST_SIDE_BYTES))
 
 
 def _refuse_existing(out: Path) -> None:

@@ -9,9 +9,12 @@ anything of it is used.
 """
 
 import contextlib
+import gc
 import json
 import math
 import shutil
+import sys
+import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -319,11 +322,23 @@ def readable(where: str | Path) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:  # each part of the libraries has its own
+        _drop_frames(error)
         said = " ".join(str(error).split())[:300]
         raise UserError(
             f"{where}: cannot be read as a checkpoint ({type(error).__name__}: {said}); "
             f"{_MOVE_AWAY}"
-        ) from error
+        ) from None
+
+
+def _drop_frames(error: BaseException) -> None:
+    """Lets go of what the libraries had begun; else each part complains when it is collected."""
+    hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    try:
+        traceback.clear_frames(error.__traceback__)
+        error.__traceback__ = error.__context__ = error.__cause__ = None
+        gc.collect()
+    finally:
+        sys.unraisablehook = hook
 
 
 def _steps(workdir: Path) -> list[int]:

@@ -165,3 +165,56 @@ def test_a_factor_counts_with_the_type_that_has_one():
     rope["rope_type"] = "linear"
     found = vlm_config(complete_config({**_TINY, "rope_scaling": rope}, "c"), "c", 4)
     assert found.decoder.rope_scale == 8
+
+
+# The keys of the files that google/paligemma-3b-pt-224, google/paligemma2-3b-pt-448 and
+# google/medgemma-4b-it publish, beyond those in test_hf_import.py, and of models saved again.
+_PUBLISHED = [
+    (
+        "paligemma",
+        {"_name_or_path": "final-hf", "_vocab_size": 257152, "transformers_version": "4.41.0.dev0"},
+        {"num_image_tokens": 256, "torch_dtype": "float32", "model_type": "gemma"},
+        {"projector_hidden_act": "gelu_fast", "vision_use_head": False},
+    ),
+    (
+        "paligemma",
+        {"architectures": ["PaliGemmaForConditionalGeneration"], "ignore_index": -100},
+        {
+            "architectures": ["Gemma2ForCausalLM"],
+            "attn_logit_softcapping": 50.0,
+            "cache_implementation": "hybrid",
+            "final_logit_softcapping": 30.0,
+            "hidden_activation": "gelu_pytorch_tanh",
+            "model_type": "gemma2",
+            "query_pre_attn_scalar": 256,
+            "sliding_window": 4096,
+        },
+        {"hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-06, "num_channels": 3},
+    ),
+    (
+        "gemma3",
+        {"boi_token_index": 255999, "eoi_token_index": 256000, "eos_token_id": [1, 106]},
+        {
+            "attention_bias": False,
+            "attention_dropout": 0.0,
+            "attn_logit_softcapping": None,
+            "cache_implementation": "hybrid",
+            "final_logit_softcapping": None,
+            "head_dim": 256,
+            "rope_local_base_freq": 10000.0,
+            "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+            "rope_theta": 1000000.0,
+            "sliding_window": 1024,
+            "sliding_window_pattern": 6,
+            "use_cache": True,
+            "max_position_embeddings": 131072,
+        },
+        {"attention_dropout": 0.0, "torch_dtype": "bfloat16"},
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "more", "text", "vision"), _PUBLISHED)
+def test_published_keys_are_known(kind, more, text, vision):
+    config = _whole(kind, text, {"model_type": "siglip_vision_model", **vision}, **more)
+    vlm_config(complete_config(config, "config.json"), "config.json", 4)
