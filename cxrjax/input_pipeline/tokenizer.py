@@ -96,7 +96,7 @@ class _SentencePieceFormat:
             self._processor = sentencepiece.SentencePieceProcessor(
                 model_proto=proto.SerializeToString()
             )
-        except (DecodeError, RuntimeError, ForeignError) as error:
+        except (DecodeError, RuntimeError, ValueError) as error:
             raise UserError(
                 f"{name}: not a SentencePiece model ({first_line(error)}); expected the "
                 "tokenizer.model file of a checkpoint of the Gemma family or of "
@@ -137,10 +137,12 @@ def _check_sentencepiece(proto: Any) -> None:
         raise ForeignError("it has a precompiled_charsmap, expected none: Gemma's changes no text")
     if not 0 < len(proto.pieces) <= _MOST_PIECES:
         raise ForeignError(f"{len(proto.pieces):,} pieces, expected 1 to {_MOST_PIECES:,}")
-    try:
-        pieces = [piece.piece for piece in proto.pieces]
-    except UnicodeDecodeError:
-        raise ForeignError("a piece is not UTF-8") from None
+    pieces = [piece.piece for piece in proto.pieces]
+    texts = [value for field, value in trainer.ListFields() if field.type == field.TYPE_STRING]
+    texts += [each for value in texts if not isinstance(value, str | bytes) for each in value]
+    # What is not UTF-8 comes as bytes.
+    if any(isinstance(text, bytes) for text in (*pieces, *texts)):
+        raise ForeignError("a piece is not UTF-8")
     if not all(map(math.isfinite, (piece.score for piece in proto.pieces))):
         raise ForeignError("a piece has a score that is no number")
     if max(map(len, pieces)) > _LONGEST_PIECE:

@@ -323,6 +323,9 @@ def _take_tower(model: VLM, directory: str, mesh: Mesh | None) -> None:
 
 def _restore_params(path: Path, like: Any, mesh: Mesh | None) -> Any:
     """Parameters of a base in the dtype they are stored in, on a mesh or on one device."""
+    odd = store.find_odd_file(path)
+    if odd is not None:
+        raise UserError(f"{odd}; fetch or make the base again")
     with store.readable(path), ocp.StandardCheckpointer() as checkpointer:
         metadata = checkpointer.metadata(path.absolute()).item_metadata
         if metadata is None:

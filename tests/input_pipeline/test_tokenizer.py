@@ -195,6 +195,13 @@ def test_a_sentencepiece_model_is_looked_at_before_the_library_sees_it(change, s
         Tokenizer(proto.SerializeToString(), "tokenizer.model")
 
 
+def test_a_piece_that_is_no_text_is_refused():
+    content = MODEL.replace(b"filtration", b"fi\x80tration")
+    assert content != MODEL
+    with pytest.raises(UserError, match="a piece is not UTF-8"):
+        Tokenizer(content, "tokenizer.model")
+
+
 def test_a_damaged_sentencepiece_model_is_one_line_or_a_tokenizer():
     rng = np.random.default_rng(0)
     for round_number in range(60):
