@@ -200,7 +200,8 @@ def export_base(source: str | Path, out: str | Path, dtype: str = "float32") -> 
         _copy_files(Path(base), out, (HF_FILE, *_SIDE_FILES, *_TOKENIZERS))
     notes = {"data": ", ".join(config.train_files) or None, "findings": list(config.data.findings)}
     if is_base:
-        notes = read_model_json(source).get("notes")
+        found = read_model_json(source).get("notes")
+        notes = found if isinstance(found, dict) else {}
     save_base(out, model, config, tokenizer, dtype=dtype, notes=notes)
 
 
