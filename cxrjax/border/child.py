@@ -28,7 +28,7 @@ from typing import Any
 
 from cxrjax.border.foreign_files import MIB
 from cxrjax.border.json_text import parse_object
-from cxrjax.errors import ForeignError
+from cxrjax.errors import ForeignError, UserError
 
 # Takes the foreign bytes and arguments by name; returns what JSON can say of them, and bytes.
 Job = Callable[..., tuple[Mapping[str, Any], bytes | bytearray | memoryview]]
@@ -37,6 +37,7 @@ _SIZES = struct.Struct("!QQ")  # bytes of JSON, bytes after it
 _MOST_JSON = MIB
 _LONGEST_WORDS = 300
 _START_SECONDS = 120.0  # until a job is imported, on a busy machine
+_NO_CHILD = "the process that decodes files of others cannot be started"
 # Wall time that a job may take for each second of processor time that it is allowed.
 _WALL = 10
 
@@ -62,14 +63,15 @@ def run_in_child(
     Raises:
         ForeignError: the job refuses the bytes, breaks a limit or crashes. The next job gets
             another child.
+        UserError: no child can be started.
     """
     module, name = job.__module__, job.__qualname__
     limits = {"seconds": seconds, "memory": memory}
     request = {"module": module, "name": name, "arguments": dict(arguments or {}), **limits}
     with _pool.places:
-        child = _pool.take()
+        child = _pool.ready_for(json.dumps(request).encode(), len(content))
         try:
-            answer, extra = child.ask(json.dumps(request).encode(), content, seconds, most)
+            answer, extra = child.ask(content, seconds, most)
         except TimeoutError:
             _pool.end(child)
             raise ForeignError(f"it took longer than {_WALL * seconds:g} s") from None
@@ -123,18 +125,25 @@ class _Child:
                 },
             )
 
+    def prepare(self, request: bytes, size: int) -> None:
+        """Tells of a job with so many bytes, and waits until it is ready for them.
+
+        Raises:
+            TimeoutError, EOFError, ConnectionError: it never is.
+        """
+        deadline = time.monotonic() + _START_SECONDS
+        self._send(_SIZES.pack(len(request), size) + request, deadline)
+        _receive(self.link, 1, deadline)
+
     def ask(
-        self, request: bytes, content: bytes | bytearray | memoryview, seconds: float, most: int
+        self, content: bytes | bytearray | memoryview, seconds: float, most: int
     ) -> tuple[dict[str, Any], bytearray]:
-        """Sends a job, and its content when it is ready for it; returns its answer.
+        """The answer to the content, of a job that it is ready for.
 
         Raises:
             TimeoutError, EOFError, ConnectionError: as it says.
             ForeignError: the answer is malformed.
         """
-        deadline = time.monotonic() + _START_SECONDS
-        self._send(_SIZES.pack(len(request), len(content)) + request, deadline)
-        _receive(self.link, 1, deadline)
         deadline = time.monotonic() + _WALL * seconds
         self._send(content, deadline)
         of_json, of_bytes = _SIZES.unpack(_receive(self.link, _SIZES.size, deadline))
@@ -193,18 +202,35 @@ class _Pool:
         self.idle: list[_Child] = []
         self.all: set[_Child] = set()
 
-    def take(self) -> _Child:
-        """One that waits, else a new one."""
+    def ready_for(self, request: bytes, size: int) -> _Child:
+        """A child that waits for the content of a job; a new one where none is idle.
+
+        Raises:
+            UserError: no process can be started.
+        """
         while True:
             try:
-                child = self.idle.pop()
+                child, is_new = self.idle.pop(), False
             except IndexError:
-                child = _Child()
-                self.all.add(child)
+                child, is_new = self._start(), True
+            try:
+                child.prepare(request, size)
                 return child
-            if child.process.poll() is None:
-                return child
-            self.end(child)  # somebody has killed it
+            except (EOFError, ConnectionError, TimeoutError):
+                code = self.end(child)  # the system may have ended an idle one
+                if is_new:
+                    raise UserError(f"{_NO_CHILD} (it ended with {code})") from None
+            except BaseException:
+                self.end(child)
+                raise
+
+    def _start(self) -> _Child:
+        try:
+            child = _Child()
+        except OSError as error:
+            raise UserError(f"{_NO_CHILD} ({error.strerror})") from None
+        self.all.add(child)
+        return child
 
     def end(self, child: _Child) -> int:
         """Ends one for good; returns its exit status."""

@@ -16,7 +16,7 @@ from pydicom.dataset import Dataset
 from pydicom.pixels import apply_modality_lut, apply_voi, get_decoder
 
 from cxrjax.border.dicom_files import DicomFile
-from cxrjax.errors import ForeignError
+from cxrjax.errors import ForeignError, UserError
 from cxrjax.images.files import AnyFile, ImageError, check_size, one_line, open_file, printable
 
 # Where no window is recorded, these percentiles of the pixels become black and white. Minimum and
@@ -209,7 +209,7 @@ def _reading(path: AnyFile) -> Iterator[None]:
 def _using(path: AnyFile) -> Iterator[None]:
     try:
         yield
-    except (ImageError, MemoryError):
+    except (UserError, MemoryError):
         raise
     except Exception as error:  # whatever a malformed value or table leads it to
         raise ImageError(
@@ -256,6 +256,8 @@ def _decode(path: AnyFile, file: DicomFile) -> Integer[np.ndarray, "h w *channel
         )
     try:
         return file.decode()
+    except UserError:  # of this machine, not of the file
+        raise
     except Exception as error:  # each decoder plugin has exceptions of its own
         raise ImageError(
             f"{path}: pixel data ({syntax}) don't decode ({one_line(error)}): {_DAMAGED}"

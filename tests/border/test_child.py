@@ -15,7 +15,7 @@ import pytest
 from cxrjax.border import child
 from cxrjax.border.child import run_in_child
 from cxrjax.border.foreign_files import MIB
-from cxrjax.errors import ForeignError
+from cxrjax.errors import ForeignError, UserError
 from tests.border import child_jobs as jobs
 
 
@@ -109,6 +109,16 @@ def test_a_child_that_was_killed_is_replaced():
     os.kill(pid, signal.SIGKILL)
     psutil.Process(pid).wait(10) if psutil.pid_exists(pid) else None
     assert run(jobs.reverse)[0]["pid"] != pid
+
+
+@pytest.mark.parametrize("program", ["/bin/false", "/nowhere"])
+def test_no_process_can_be_started(monkeypatch, program):
+    """That is no fault of the file, which must not be set aside for it."""
+    monkeypatch.setattr(child, "_pool", child._Pool())
+    monkeypatch.setattr(sys, "executable", program)
+    with pytest.raises(UserError, match="cannot be started") as caught:
+        run(jobs.reverse)
+    assert not isinstance(caught.value, ForeignError) and not child._pool.all
 
 
 def test_a_terminals_signals_do_not_end_it():
