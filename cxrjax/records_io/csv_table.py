@@ -27,7 +27,7 @@ _LONGEST_TABLE = 64 * MIB  # of a table in a wheel, packed
 # A row of reports has some 10 kB; the csv module takes 128 kB a cell.
 _LONGEST_LINE = MIB
 _MOST_LINES = 100  # of a row; text in quotes may have several
-_MOST_BLANK = 100_000  # lines
+_MOST_UNUSABLE = 100_000  # rows, and lines without one
 _MOST_COLUMNS = 4_096
 _SHOWN = 50  # columns in a message
 
@@ -70,17 +70,19 @@ def read_table(
             header = [(spellings or {}).get(name, name) for name in next(reader, [])]
             _check_header(path, header, required)
             lines.begin_row()
-            blank = 0
+            blank = faults = 0
             for values in reader:
                 blank += not values
-                if blank > _MOST_BLANK:
-                    raise ForeignError(f"more than {_MOST_BLANK:,} blank lines; fetch it again")
+                if max(blank, faults) > _MOST_UNUSABLE:
+                    found = f"more than {_MOST_UNUSABLE:,} blank lines or broken rows"
+                    raise UserError(f"{path}:{lines.first}: {found}; fetch the table again")
                 if values:
                     fault = _fault(header, values)
                     where = f"{path.name}:{lines.number}"
                     if fault is None:
                         yield TableRow(dict(zip(header, values, strict=True)), where, None)
                     else:
+                        faults += 1
                         if lines.first < lines.number:
                             where = f"{path.name}:{lines.first}-{lines.number}"
                         read = zip(header, map(_printable, values), strict=False)

@@ -24,7 +24,7 @@ ARCHIVE_NAME = "NLMCXR_reports.tgz"
 # The longest of the collection has some 12 kB; a larger one is no report.
 MAX_BYTES = 200_000
 # The collection's have 20 MB together, which are put in order in memory; the packed ones 2 MB.
-_MAX_TOTAL = 128 * MIB
+_MAX_TOTAL = 64 * MIB
 _MAX_PACKED = 64 * MIB
 
 
