@@ -21,6 +21,7 @@ from jax.experimental import multihost_utils
 from cxrjax import cli
 from cxrjax.border.foreign_files import read_text
 from cxrjax.border.json_text import parse_object
+from cxrjax.border.names import shown
 from cxrjax.errors import ForeignError, UserError, first_line
 from cxrjax.training.observers import Observer
 from cxrjax.training.workdir import storage_errors
@@ -172,7 +173,8 @@ class Watchdog(Observer):
     def _last(self) -> str:
         words = {process: self._read(process) for process in range(jax.process_count())}
         # The same sequence in all of them.
-        beats = {process: _parse(word).get("beats", 0) for process, word in words.items()}
+        found = {process: _parse(word).get("beats") for process, word in words.items()}
+        beats = {process: n if isinstance(n, int) else 0 for process, n in found.items()}
         behind = [process for process, count in beats.items() if count == min(beats.values())]
         return "; ".join(_describe(process, words[process]) for process in behind[:8])
 
@@ -200,7 +202,6 @@ def _describe(process: int, word: str) -> str:
     found = _parse(word)
     if not found:
         return f"process {process}"
-    return (
-        f"process {process} (host {found.get('host')}, pid {found.get('pid')}, at step "
-        f"{found.get('step')}, {found.get('doing')} for {found.get('seconds')} s)"
-    )
+    names = ("host", "pid", "step", "doing", "seconds")
+    host, pid, step, doing, seconds = (shown(str(found.get(name)))[1:-1] for name in names)
+    return f"process {process} (host {host}, pid {pid}, at step {step}, {doing} for {seconds} s)"

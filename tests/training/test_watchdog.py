@@ -53,6 +53,16 @@ def test_an_evaluation_may_take_longer_and_zero_means_never(tmp_path, ended):
     assert not ended
 
 
+@pytest.mark.parametrize(
+    "word", ['{"beats": "7", "host": "a\\nb", "step": [1]}', '{"beats": null}', "[", "{}", "\x00"]
+)
+def test_words_that_nobody_would_write_are_told_in_one_line(tmp_path, word):
+    dog = Watchdog(tmp_path, 0.5)
+    (tmp_path / watchdog.DIRECTORY).mkdir()
+    (tmp_path / watchdog.DIRECTORY / "0.json").write_text(word)
+    assert dog._last().startswith("process 0") and "\n" not in dog._last()
+
+
 def _start_two(workdir, *options):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
