@@ -2,8 +2,8 @@
 #            installation on two cores).
 # make test: installs, then runs lint, types and every test but the parity and the heavy ones.
 # make heavy: the tests that take many minutes each.
-# make chaos: kills, signals, full and vanished disks, other clocks, against a run left alone (10
-#             minutes; root and libfaketime for all of it).
+# make chaos: kills, signals, full and vanished disks, another clock, against a run left alone (10
+#             minutes; full disks need root).
 # make fuzz: ten minutes of hostile files for every reader, the same ones each time; what breaks one
 #            is put into tests/fuzz/corpus/regressions.
 # make coverage: the quick tests, and how much of the package they run.
