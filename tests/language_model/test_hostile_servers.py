@@ -273,13 +273,8 @@ def test_each_attempt_ends_in_time_in_bounds_and_in_one_line(client, name, tmp_p
     assert there.sent < 64 * 2**20
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 * 1024
     account = asked.account.to_json()
-    assert account["requests"] == account["answers"] + _failed(account, there, asked)
+    assert account["requests"] == len(there.requests)  # each was sent, and counted
     assert 0 <= account["cost"] < 1 and 0 <= account["unmetered_cost_at_most"] < 1
-
-
-def _failed(account, there, asked):
-    """Requests without an answer, each of which was sent."""
-    return len(there.requests) - account["answers"]
 
 
 @pytest.mark.parametrize("stall", ["in TLS", "in sending"])
@@ -367,7 +362,7 @@ print(list(client.map(client.ask, ask)) if sys.argv[3] == "map" else client.ask(
 """
 
 
-@pytest.mark.parametrize(("how", "within"), [("map", 3.5), ("map twice", 1.5), ("ask", 1.5)])
+@pytest.mark.parametrize(("how", "within"), [("map", 6.0), ("map twice", 1.9), ("ask", 6.0)])
 def test_ctrl_c_ends_a_process_that_a_server_holds(tmp_path, how, within):
     with HostileServer(slowly(reply(GOOD), 1.0)) as there:
         command = [sys.executable, "-c", _RUN, there.url, str(tmp_path / "a"), how.split()[0]]
