@@ -235,3 +235,33 @@ def test_from_the_shell(tmp_path):
     assert wrong.stderr.startswith("error: ") and wrong.stderr.count("\n") == 1
     told = subprocess.run([*command, "--help"], capture_output=True, text=True)
     assert told.returncode == 0 and "data/records/validation.jsonl" in told.stdout
+
+
+@pytest.mark.parametrize("field", ["confidence", "resamples", "clustered_by"])
+def test_a_score_that_score_did_not_write_is_refused(workdir, field):
+    wrong = True if field == "clustered_by" else {"a": 1}
+    bootstrap = {"confidence": 0.95, "resamples": 10, "seed": 0, field: wrong}
+    (workdir / "score.json").write_text(json.dumps({"bootstrap": bootstrap}))
+    with pytest.raises(UserError, match=r"bootstrap is .*score again"):
+        _page(workdir)
+    assert not (workdir / "page" / "index.html").exists()
+
+
+@pytest.mark.parametrize("n", [{}, "many", 1e999])
+def test_a_comparison_that_score_did_not_write_is_refused(workdir, n):
+    keys = ("system", "compared_to", "protocol", "metric")
+    row = dict.fromkeys(keys, "a") | dict.fromkeys(("difference", "ci_low", "ci_high"), 0.1)
+    (workdir / "comparisons.json").write_text(json.dumps([{**row, "p": 1, "p_holm": 1, "n": n}]))
+    with pytest.raises(UserError, match="comparisons: entry 1"):
+        _page(workdir)
+
+
+def test_half_of_a_surrogate_pair_in_a_prediction_is_refused_and_leaves_the_page(workdir):
+    page = workdir / "page" / "index.html"
+    _page(workdir)
+    before = page.read_bytes()
+    line = '{"question_id": "a-0", "text": "\\ud800", "boxes": []}'
+    (workdir / "predictions/base.jsonl").write_text(line)
+    with pytest.raises(UserError, match=r"base\.jsonl:1: not JSON"):
+        _page(workdir)
+    assert page.read_bytes() == before

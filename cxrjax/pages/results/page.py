@@ -12,6 +12,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from cxrjax.border.names import shown_value
 from cxrjax.codecs import Codec
 from cxrjax.errors import UserError
 from cxrjax.files import read_packaged, replace_text, writing
@@ -282,10 +283,16 @@ def _method(score: Mapping[str, Any]) -> str:
         sentences.append(f"Ground truth: {mode}.")
     bootstrap = score.get("bootstrap")
     if isinstance(bootstrap, Mapping) and {"confidence", "resamples", "seed"} <= bootstrap.keys():
-        clusters = " and ".join(map(str, bootstrap.get("clustered_by") or ["nothing"]))
-        sentences.append(
-            f"Intervals: {100 * bootstrap['confidence']:g} % by bootstrap, "
-            f"{bootstrap['resamples']:,} resamples clustered by {clusters}, seed "
-            f"{bootstrap['seed']}."
-        )
+        try:
+            clusters = " and ".join(map(str, bootstrap.get("clustered_by") or ["nothing"]))
+            sentences.append(
+                f"Intervals: {100 * bootstrap['confidence']:g} % by bootstrap, "
+                f"{bootstrap['resamples']:,} resamples clustered by {clusters}, seed "
+                f"{bootstrap['seed']}."
+            )
+        except (TypeError, ValueError):
+            raise UserError(
+                f"score.json: bootstrap is {shown_value(bootstrap)}: expected it as score writes "
+                "it; score again"
+            ) from None
     return " ".join(sentences)

@@ -13,6 +13,7 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
+from cxrjax.border.names import shown_value
 from cxrjax.errors import UserError
 from cxrjax.scoring.overlays import BASE, TUNED
 from cxrjax.scoring.tables import FEW
@@ -98,8 +99,10 @@ def check_metrics(metrics: Any) -> None:
                 for name in ("value", "ci_low", "ci_high", "n"):
                     number = entry.get(name)
                     if number is not None and not isinstance(number, int | float):
-                        where = f"{system}/{protocol}/{metric}/{name}"
-                        raise UserError(f"metrics: {where} is {number!r}: expected a number")
+                        where = f"{system}/{protocol}/{metric}/{name}"[:200]
+                        raise UserError(
+                            f"metrics: {where} is {shown_value(number)}: expected a number"
+                        )
 
 
 def ordered_systems(metrics: Metrics) -> list[str]:
@@ -144,7 +147,7 @@ def comparisons(rows: Iterable[Mapping[str, Any]]) -> list[Compared]:
                 _finite(row["difference"]),
                 _finite(row["ci_low"]),
                 _finite(row["ci_high"]),
-                row["n"],
+                None if row["n"] is None else int(row["n"]),
             )
             p, corrected = _finite(row["p"]), _finite(row["p_holm"])
             key = str(row["system"]), str(row["compared_to"]), str(row["protocol"])
@@ -155,7 +158,7 @@ def comparisons(rows: Iterable[Mapping[str, Any]]) -> list[Compared]:
                 UNDEFINED if corrected is None else f"{corrected:.3g}",
                 corrected is not None and corrected < SIGNIFICANT,
             )
-        except (KeyError, TypeError):
+        except (KeyError, TypeError, ValueError, OverflowError):
             raise UserError(
                 f"comparisons: entry {number}: expected system, compared_to, protocol, metric, "
                 "difference, ci_low, ci_high, p, p_holm and n, as score writes them"
