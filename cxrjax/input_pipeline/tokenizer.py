@@ -98,7 +98,7 @@ class _SentencePieceFormat:
             )
         except (DecodeError, RuntimeError, ValueError) as error:
             raise UserError(
-                f"{name}: not a SentencePiece model ({first_line(error)}); expected the "
+                f"{name}: not a SentencePiece model ({first_line(error)[:300]}); expected the "
                 "tokenizer.model file of a checkpoint of the Gemma family or of "
                 "cxrjax.tools.tokenizer_training"
             ) from None
@@ -182,7 +182,7 @@ class _JsonFormat:
                 raise
             raise UserError(
                 f"{name}: not a tokenizer that tokenizers {tokenizers.__version__} reads "
-                f"({first_line(error)}); expected a Hugging Face tokenizer.json"
+                f"({first_line(error)[:300]}); expected a Hugging Face tokenizer.json"
             ) from None
         # As in SentencePiece, `<eos>` within a text is five characters, not the end.
         self._tokenizer.encode_special_tokens = True
@@ -200,6 +200,9 @@ class _JsonFormat:
         model, added = description["model"], description["added_tokens"]
         if model.get("type") not in (None, "BPE") or model.get("dropout"):
             raise ForeignError("expected a model of type BPE, without dropout")
+        for key in ("continuing_subword_prefix", "end_of_word_suffix"):
+            if model.get(key):
+                raise ForeignError(f"{key} is {shown_value(model[key])}, expected none")
         if len(model["vocab"]) > _MOST_PIECES or len(added) > _MOST_ADDED:
             raise ForeignError(
                 f"{len(model['vocab']):,} pieces and {len(added):,} added ones, at most "

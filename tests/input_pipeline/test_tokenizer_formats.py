@@ -309,6 +309,8 @@ def test_what_is_no_tokenizer_is_refused_in_one_line(tmp_path, content, complain
     [
         (lambda d: d["model"].update(dropout=0.5), "without dropout"),
         (lambda d: d["model"].update(type="Unigram"), "of type BPE"),
+        # A panic in the library, where it is longer than a merge.
+        (lambda d: d["model"].update(continuing_subword_prefix="##"), "_prefix is '##', expected"),
         (lambda d: d["model"]["vocab"].update(x=-1), "an id that is none"),
         (lambda d: d["model"]["vocab"].update(x=2**40), "an id that is none"),
         (lambda d: d["model"]["vocab"].update({"a" * 1001: 9}), "more than 1000 characters"),
