@@ -29,13 +29,13 @@ def test_a_sound_file_comes_back(tmp_path):
 @pytest.mark.parametrize(
     ("columns", "words"),
     [
-        ({"a": pa.array([""]).take(pa.array([0] * 1_000_000))}, "1,000,000 rows in"),
+        ({"a": [""] * 1_000_000}, "1,000,000 rows in"),
         ({"a": [bytes(80_000_000)]}, "row group 0 claims"),
         ({f"c{n}": [1] for n in range(4_097)}, "4,097 columns"),
     ],
 )
 def test_files_that_claim_too_much(tmp_path, columns, words):
-    path = written(tmp_path / "a.parquet", columns, compression="zstd")
+    path = written(tmp_path / "a.parquet", columns, compression="zstd", use_dictionary=False)
     assert path.stat().st_size < 2_000_000
     with pytest.raises(ForeignError, match=words):
         open_parquet(path)
