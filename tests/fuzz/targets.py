@@ -840,7 +840,7 @@ def _review() -> tuple[int, str]:
 def review_server(folder: Path, name: str, data: bytes) -> None:
     port, token = _review()
     answer = _exchange(port, data.replace(b"TOKEN", token.encode()).replace(b"PORT", b"%d" % port))
-    if b"Traceback" in answer or SECRET.encode() in answer or b" line " in answer:
+    if b"Traceback" in answer or SECRET.encode() in answer:
         raise Fault(f"an answer that tells too much: {answer[:300]!r}")
     # It still serves the others.
     head = f"Host: 127.0.0.1:{port}\r\nConnection: close\r\n\r\n"
