@@ -422,6 +422,13 @@ def test_usage_that_cannot_be_is_booked_at_its_most(client, lie):
     assert len(there.requests) == 3  # no answer was thrown away, and none booked twice
 
 
+@pytest.mark.parametrize("lie", _LIES)
+def test_nor_is_it_believed_of_an_answer_without_words(lie):
+    found = read_completion(completion(content=None, usage=_LIES[lie]), "m")
+    told = (found.input_tokens, found.output_tokens)
+    assert told == ((100, 0) if lie == "no output" else (None, None))
+
+
 @pytest.mark.parametrize(
     ("usage", "booked"),
     [
