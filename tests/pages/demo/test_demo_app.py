@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -33,3 +34,21 @@ def test_unusable_flags_end_with_code_2(words, capsys):
 def test_this_machine_alone_unless_told_otherwise():
     flags = demo_app.parse_arguments([])
     assert flags.host == "127.0.0.1" and flags.allowed_host is None
+
+
+def test_gradio_keeps_the_latest_sessions_and_outlives_those_that_have_gone(tmp_path):
+    from cxrjax.pages.demo.gate import Gate
+
+    holder = SimpleNamespace(capacity=10_000)
+    queue = SimpleNamespace(pending_messages_per_session={}, pending_event_ids_session={})
+    Gate(None, SimpleNamespace(_queue=queue, state_holder=holder), tmp_path, 1)
+    assert holder.capacity == 64
+    for kept in (queue.pending_messages_per_session, queue.pending_event_ids_session):
+        for number in range(100):
+            kept[f"s{number}"] = [number]
+        assert list(kept) == [f"s{number}" for number in range(36, 100)]
+        del kept["s0"]
+        assert "s0" not in kept and kept.get("s0") is None
+    queue.pending_messages_per_session["s0"].put_nowait("a message for nobody")
+    queue.pending_event_ids_session["s0"].add("an event of nobody")
+    assert "s0" not in queue.pending_messages_per_session
