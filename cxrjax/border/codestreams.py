@@ -98,20 +98,25 @@ def _segments(content: bytes) -> Iterator[tuple[int, int, int]]:
     raise ForeignError(f"more than {_MOST_PARTS} segments before its pixels")
 
 
-def check_jpeg_header(content: bytes) -> None:
+def check_jpeg_header(content: bytes) -> bool:
     """Refuses a JPEG file whose header would cost more than it can be worth.
 
     Args:
-        content: the file, or `MOST_JPEG_HEADER` bytes of it.
+        content: the start of the file.
+
+    Returns:
+        Whether its pixels begin in there; if not, what comes has not been looked at.
 
     Raises:
         ForeignError: it has too many segments, or too many bytes in them.
     """
-    end = max((start + size for _, start, size in _segments(content)), default=0)
+    last, end = 0, 0
+    for marker, start, size in _segments(content):
+        last, end = marker, start + size
     if end > MOST_JPEG_HEADER:
-        raise ForeignError(
-            f"{end:,} bytes before its pixels, at most {MOST_JPEG_HEADER:,} are read"
-        )
+        most = f"at most {MOST_JPEG_HEADER:,} are read"
+        raise ForeignError(f"{end:,} bytes before its pixels, {most}")
+    return last == _START_OF_SCAN
 
 
 def check_scans(content: bytes) -> None:
@@ -120,6 +125,8 @@ def check_scans(content: bytes) -> None:
     Raises:
         ForeignError: as it says.
     """
+    if content.count(b"\xff\xda") <= _FEW_SCANS:  # so few bytes that look like one
+        return
     place = scans = pixels = 0
     for marker, start, size in _segments(content):
         if marker in _START_OF_FRAME and start + 5 <= len(content):

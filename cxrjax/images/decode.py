@@ -75,6 +75,8 @@ _SIDEWAYS = (5, 6, 7, 8)
 # Pixels that are converted at a time: of the largest image every whole copy has 200 MB.
 _STRIP = 2**20
 
+_JPEG_START = 2**17  # bytes in which most headers end
+
 # What JPEG decoders paint where a file's data end early but its end marker is there.
 _JPEG_FILL = 128
 
@@ -253,14 +255,18 @@ def _checked(file: OpenedFile, kind: str, whole: bool) -> OpenedFile:
     if kind == "PNG":
         check_png(file, whole)
     else:
-        most = MOST_JPEG if whole else MOST_JPEG_HEADER
-        content = file.read(most + 1)
-        check_jpeg_header(content)
+        size = file.seek(0, io.SEEK_END)
+        file.seek(0)
+        if whole and size > MOST_JPEG:
+            raise ForeignError(f"{size:,} bytes, at most {MOST_JPEG:,} are read")
+        # `read` makes room for all that it is asked for: 20 ms for what is not there.
+        content = file.read(size if whole else _JPEG_START)
+        has_pixels = check_jpeg_header(content)
         if whole:
-            if len(content) > most:
-                raise ForeignError(f"more than {most:,} bytes")
             check_scans(content)
             return io.BytesIO(content)
+        if not has_pixels:
+            check_jpeg_header(content + file.read(min(size, MOST_JPEG_HEADER)))
     file.seek(0)
     return file
 
