@@ -28,7 +28,7 @@ from cxrjax.models.presets import VLMConfig
 from cxrjax.models.vlm import VLM
 
 INDEX_FILE, WEIGHTS_FILE = "model.safetensors.index.json", "model.safetensors"
-_MOST_INDEX_BYTES = 16 * MIB
+_MOST_INDEX_BYTES = 8 * MIB
 _MOST_SHARDS = 10_000
 _FETCH = "fetch the checkpoint again, all of its files"
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")

@@ -41,7 +41,7 @@ _DELETED = "deleted"
 _MOVE_AWAY = "bring back the files as they were written, or move it away"
 _JSON = ("data", "base", "metrics")
 CHECKSUMS = "checksums.json"
-_MOST_CHECKSUM_BYTES = 16 * MIB
+_MOST_CHECKSUM_BYTES = 8 * MIB
 # Not of the content: Orbax writes to them when the checksums are made.
 _WRITTEN_LATER = ("_CHECKPOINT_METADATA", "commit_success.txt")
 
