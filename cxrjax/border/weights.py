@@ -25,6 +25,7 @@ _MOST_SAFETENSORS = 8 * MIB
 # Gemma 3's have 6 MiB, nearly all of it the 262,144 tokens.
 _MOST_GGUF = 16 * MIB
 _MOST_ENTRIES = 2**20  # of an array in GGUF's metadata
+_MOST_COUNTED = 2**16  # of tensors and of keys
 _LONGEST_NAME = 500
 _MOST_DIMENSIONS = 8
 _LARGEST = 2**53
@@ -233,6 +234,10 @@ def _gguf_header(
     if version not in _GGUF_VERSIONS:
         raise ForeignError(f"version {version}, expected one of {_GGUF_VERSIONS}, little-endian")
     num_tensors, num_keys = cursor.number("Q"), cursor.number("Q")
+    if max(num_tensors, num_keys) > _MOST_COUNTED:
+        raise ForeignError(
+            f"{num_tensors:,} tensors and {num_keys:,} keys, at most {_MOST_COUNTED:,} are read"
+        )
     metadata: dict[str, Any] = {}
     # Each turn takes bytes of the file, so that what is counted ends with them.
     for _ in range(num_keys):

@@ -134,9 +134,9 @@ _ONE = [(b"a", (16,), 0, 0)]
     ("file", "said"),
     [
         # 49 bytes that count to 10^9.
-        ({"counts": (0, 10**9), "data": bytes(17)}, "a tensor or key is called ''"),
-        ({"counts": (10**9, 0), "data": bytes(17)}, "a tensor or key is called ''"),
-        ({"counts": (0, 2**63), "keys": [(b"a", 0, b"x")], "data": b""}, "called ''"),
+        ({"counts": (0, 10**9), "data": bytes(17)}, "1,000,000,000 keys, at most 65,536"),
+        ({"counts": (10**9, 0), "data": bytes(17)}, "1,000,000,000 tensors and 0 keys, at most"),
+        ({"counts": (0, 2**16), "keys": [(b"a", 0, b"x")], "data": b""}, "called ''"),
         ({"keys": [(b"a", _ARRAY, struct.pack("<IQ", 0, 10**9))]}, "an array of 1,000,000,000"),
         ({"keys": [(b"a", _ARRAY, struct.pack("<IQ", 0, 2**20))]}, "ends within its header"),
         ({"keys": [(b"a", _ARRAY, struct.pack("<IQ", _STRING, 2**20))]}, "ends within its header"),
