@@ -28,7 +28,7 @@ Segment = Callable[[str], list[str]]
 VNCORENLP_FOLDER = "VNCORENLP_DIR"
 _IS_WORD = re.compile(r"\w")
 # Of what pyvi is given at once: its time grows with the square. No report is as long.
-_PIECE = re.compile(r".{1,5000}(?=\s|\Z)|.{1,5000}", re.DOTALL)
+_AT_ONCE = re.compile(r".{1,5000}(?=\s|\Z)|.{1,5000}", re.DOTALL)
 _SYLLABLE = re.compile(r"\w+(?:[.,/-]\w+)*|[^\w\s]")
 
 
@@ -50,7 +50,7 @@ def _pyvi() -> Segment:
     tokenizer = optional("pyvi.ViTokenizer", "vietnamese")  # seconds to import
 
     def segment(text: str) -> list[str]:
-        pieces = _PIECE.findall(normal(text))
+        pieces = _AT_ONCE.findall(normal(text))
         return [word for piece in pieces for word in tokenizer.tokenize(piece).split()]
 
     return segment
