@@ -38,6 +38,7 @@ DIRECTORY = "checkpoints"
 # Where damaged checkpoints go when a run goes on without them.
 DAMAGED = "damaged_checkpoints"
 _DELETED = "deleted"
+_FOR_EVER = 10**7  # seconds
 _MOVE_AWAY = "bring back the files as they were written, or move it away"
 _JSON = ("data", "base", "metrics")
 CHECKSUMS = "checksums.json"
@@ -114,7 +115,11 @@ class CheckpointStore:
                 # Renamed there, so that a killed run leaves no half of an old one either.
                 todelete_subdir=_DELETED if writing else None,
                 # When all files are there, and before the checkpoint counts.
-                async_options=ocp.AsyncOptions(post_finalization_callback=self._write_checksums),
+                # Orbax counts its timeout by a clock that may be set, and jump; what hangs is the
+                # watchdog's to end.
+                async_options=ocp.AsyncOptions(
+                    timeout_secs=_FOR_EVER, post_finalization_callback=self._write_checksums
+                ),
             ),
             # Told up front, so that a new process can read what another one saved.
             item_handlers={
