@@ -101,6 +101,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     score_file = _optional(flags.score, (scored_in,), "score.json", "how score worked", missing)
     notes_file = flags.notes or workdir / "notes.json"
     notes = read_json_object(notes_file) if flags.notes or notes_file.is_file() else {}
+    for name in ("classes_seen_by_base", "remarks"):
+        if not isinstance(notes.get(name, []), list):
+            raise UserError(f"{notes_file}: {name}: expected a list")
     score = read_json_object(score_file) if score_file else {}
     notes |= {"run": read_json_object(run_file) if run_file else {}, "score": score}
     comparisons = scored_in / "comparisons.json"  # not there of a single system

@@ -265,3 +265,10 @@ def test_half_of_a_surrogate_pair_in_a_prediction_is_refused_and_leaves_the_page
     with pytest.raises(UserError, match=r"base\.jsonl:1: not JSON"):
         _page(workdir)
     assert page.read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["classes_seen_by_base", "remarks"])
+def test_notes_are_lists(workdir, name):
+    (workdir / "notes.json").write_text(json.dumps({name: True}))
+    with pytest.raises(UserError, match=f"{name}: expected a list"):
+        _page(workdir)
