@@ -327,7 +327,8 @@ def vanished(chaos, workdir):
     workdir.with_name("away").rename(workdir)
     run = chaos.start(workdir)
     run.wait_for("step 7 is reading data")
-    shutil.rmtree(workdir)
+    workdir.rename(workdir.with_name("removed"))  # at once, whatever is being written
+    shutil.rmtree(workdir.with_name("removed"), ignore_errors=True)
     chaos.write("the workdir was removed", run.end(2, f"error: {workdir}"))
     chaos.finish(workdir)
 
