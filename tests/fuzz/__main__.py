@@ -10,6 +10,7 @@ working folder. Case N of a target is the same in every run with the same seed: 
 """
 
 import argparse
+import collections
 import contextlib
 import hashlib
 import json
@@ -27,7 +28,6 @@ from tests.fuzz.worker import MEGABYTES, SECONDS, Outcome, case_of, work
 REGRESSIONS = Path(__file__).parent / "corpus" / "regressions"
 _LIMIT_MB = 3_000  # a worker that holds more is killed before the machine suffers
 _WAIT = 10.0  # seconds on the clock that a case may wait without computing
-_ALONE = 3.0  # times the limit, for processes that start in a case, on a busy machine
 
 
 class Worker:
@@ -93,14 +93,16 @@ def _resident_mb(pid: int | None) -> float:
 
 def alone(name: str, seed: int, index: int, given: tuple[str, bytes] | None = None) -> Outcome:
     """One case in a fresh process; what kills it becomes a fault."""
-    worker = Worker()
+    worker, whole = Worker(), Outcome()
     try:
         worker.begin(name, seed, index, 1, 60.0, given)
         while True:
             found = worker.look()
-            if isinstance(found, Outcome) and found.last:
-                return found
-            if isinstance(found, str):
+            if isinstance(found, Outcome):
+                whole.add(found)
+                if found.last:
+                    return whole
+            elif found is not None:
                 return Outcome(faults={found.partition(":")[0]: (index, "", b"", found)})
             time.sleep(0.02)
     finally:
@@ -140,8 +142,10 @@ class Attack:
         end = time.monotonic() + seconds
 
         def turn(free: set[str]) -> tuple[str, int, float] | None:
+            if time.monotonic() > end or not free:
+                return None
             name = min(free, key=lambda name: self.used[name] / self.targets[name].share)
-            return (name, 10**6, slice_seconds) if time.monotonic() < end else None
+            return name, 10**6, slice_seconds
 
         self._work(turn)
 
@@ -189,25 +193,30 @@ class Attack:
         self.outcomes[name].cases += index + 1 - self.next[name]
         self.next[name] = index + 1
 
-    def confirm(self, most: int = 3) -> None:
-        """Runs slow, large and deadly cases again alone: a busy machine counts for nothing."""
+    def confirm(self, most: int = 4) -> None:
+        """Runs slow, large and deadly cases again alone: a busy machine counts for nothing.
+
+        Args:
+            most: suspects of a target and kind that are looked at.
+        """
         from tests.fuzz.targets import seeds_of
 
-        done: dict[tuple[str, str], int] = {}
+        tried: collections.Counter[tuple[str, str]] = collections.Counter()
         for name, index, told in self.suspects:
             kind = told.partition(":")[0]
-            if done.get((name, kind), 0) >= most:
-                self.outcomes[name].broken += 1
+            tried[name, kind] += 1
+            if tried[name, kind] > most:
                 continue
-            found = alone(name, self.seed, index)
-            if found.faults:
-                done[name, kind] = done.get((name, kind), 0) + 1
+            faults = alone(name, self.seed, index).faults
+            for _ in range(2 if kind in ("slow", "hangs") else 0):
+                faults = faults and alone(name, self.seed, index).faults
+            if faults:
+                self.outcomes[name].broken += 1
                 file, data = case_of(self.targets[name], seeds_of(name), self.seed, index)
-                for what, (_, _, _, again) in found.faults.items():
+                for what, (_, _, _, again) in faults.items():
                     self.outcomes[name].faults.setdefault(
                         what, (index, file, data, f"{told}; alone: {again}")
                     )
-                self.outcomes[name].broken += 1
 
     def table(self) -> str:
         lines = ["target                  cases  accepted   refused  slowest s   peak MB  faults"]
@@ -235,11 +244,14 @@ def smaller(name: str, key: str, file: str, data: bytes, seconds: float = 20.0) 
         while at < len(data) and time.monotonic() < end:
             tried = data[:at] + data[at + part :]
             worker.begin(name, 0, 0, 1, 60.0, (file, tried))
-            while (found := worker.look()) is None:
+            broken, found = False, None
+            while not isinstance(found, str) and not (found and found.last):
+                found = worker.look()
+                broken = broken or (isinstance(found, Outcome) and key in found.faults)
                 time.sleep(0.001)
             if isinstance(found, str):
                 break
-            if key in found.faults:
+            if broken:
                 data, shorter = tried, True
             else:
                 at += part

@@ -42,7 +42,9 @@ PLANTED = {
 
 @pytest.mark.slow
 def test_planted_faults_are_found():
-    found = fuzz("--seconds=25", "--target=planted", CXRJAX_FUZZ_PLANTED="1").stdout
+    found = fuzz(
+        "--seconds=15", "--slice_seconds=0.3", "--target=planted", CXRJAX_FUZZ_PLANTED="1"
+    ).stdout
     for name, fault in PLANTED.items():
         assert f"## planted_{name} case" in found and fault in found, f"{name}\n{found}"
     assert "## planted_sound" not in found
