@@ -134,6 +134,8 @@ def _reason(error: BaseException | None) -> str | None:
         code = _OS_ERROR_CODE.search(str(error))
         if code is not None:
             return os.strerror(int(code[1]))
+        if isinstance(error, ValueError) and str(error).startswith("NOT_FOUND: "):
+            return os.strerror(errno.ENOENT)  # TensorStore, of what it has written: it is gone
         for number in _STORAGE_ERRORS:
             if os.strerror(number) in str(error):
                 return os.strerror(number)

@@ -212,6 +212,12 @@ def test_what_libraries_make_of_a_full_disk():
             raise KeyError("thread") from error
 
 
+def test_what_tensorstore_makes_of_a_folder_that_is_gone():
+    told = r"^x cannot be written: No such file or directory;"
+    with pytest.raises(UserError, match=told), storage_errors("x"):
+        raise ValueError('NOT_FOUND: Error opening "zarr" driver: Error writing "x" in OCDBT')
+
+
 def test_errors_that_are_not_the_storage_s_stay_what_they_are():
     with pytest.raises(ValueError, match="of ours"), storage_errors("x"):
         raise ValueError("of ours")
