@@ -97,6 +97,10 @@ class PhraseIndex(Generic[Payload]):
         """Every phrase, as dictionary forms."""
         return iter(self._exact)
 
+    def items(self) -> Iterator[tuple[tuple[str, ...], Payload]]:
+        """Every phrase with what it stands for."""
+        return iter(self._exact.items())
+
     def find(self, words: Sequence[Word]) -> list[Match[Payload]]:
         """Phrases in the text, in order, none overlapping another."""
         forms = tuple(word.lemma for word in words)

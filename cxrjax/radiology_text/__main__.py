@@ -1,0 +1,67 @@
+"""Reads sentences and answers: what they assert of findings.
+
+    python -m cxrjax.radiology_text --sentences=FILE --out=FILE [--language=en|vi]
+    python -m cxrjax.radiology_text --list_findings
+
+FILE has a line of JSON each: {"id", "text"[, "question"]}. Out comes, in their order, {"id",
+"assertions": [{"finding", "status", "certainty", "time", "side", "regions", "severity", "sizes",
+"distances", "count", "span", "modifiers", "organ", "source"}], "answer": "yes" | "no" |
+"undecided" | "off_topic" | "nothing", or null where there is no question}.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from cxrjax.border.foreign_files import read_lines
+from cxrjax.border.json_text import parse_object
+from cxrjax.cli import command_parser, run
+from cxrjax.errors import ForeignError, UserError
+from cxrjax.files import reading, replace_text
+from cxrjax.radiology_text.definitions import load_definitions
+from cxrjax.radiology_text.reading import LANGUAGES, AnyReader, open_reader
+
+
+def main() -> None:
+    """Reads one file, or prints the findings."""
+    parser = command_parser("radiology_text", __doc__)
+    parser.add_argument("--sentences", type=Path)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--language", choices=LANGUAGES, default=LANGUAGES[0])
+    parser.add_argument("--list_findings", action="store_true", help="names, then synonyms")
+    flags = parser.parse_args()
+    if flags.list_findings:
+        for finding in load_definitions().findings.values():
+            print("; ".join((finding.name, *finding.synonyms)))
+        return
+    if flags.sentences is None or flags.out is None:
+        parser.error("--sentences and --out are needed, or --list_findings")
+    reader = open_reader(flags.language)
+    with reading(flags.sentences, "sentences"):
+        lines = [
+            json.dumps(_read_line(line, f"{flags.sentences}:{number}", reader), ensure_ascii=False)
+            for number, line in read_lines(flags.sentences)
+        ]
+    flags.out.parent.mkdir(parents=True, exist_ok=True)
+    replace_text(flags.out, "".join(line + "\n" for line in lines))
+    print(f"{flags.out}: {len(lines):,} read")
+
+
+def _read_line(line: bytes, where: str, reader: AnyReader) -> dict[str, Any]:
+    try:
+        fields = parse_object(line)
+    except ForeignError as error:
+        raise UserError(f"{where}: {error}") from None
+    text, question = fields.get("text"), fields.get("question")
+    if not isinstance(text, str) or not isinstance(question, str | None) or "id" not in fields:
+        raise UserError(f'{where}: expected {{"id", "text"[, "question"]}}, the last two as texts')
+    answer = reader.read(text, question)
+    return {
+        "id": fields["id"],
+        "assertions": [one.to_json() for one in answer.assertions],
+        "answer": answer.outcome,
+    }
+
+
+if __name__ == "__main__":
+    run(main)
