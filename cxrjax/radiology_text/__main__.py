@@ -5,7 +5,7 @@
 
 FILE has a line of JSON each: {"id", "text"[, "question"]}. Out comes, in their order, {"id",
 "assertions": [{"finding", "status", "certainty", "time", "side", "regions", "severity", "sizes",
-"distances", "count", "span", "modifiers", "organ", "source"}], "answer": "yes" | "no" |
+"distances", "count", "span", "modifiers", "cue", "organ", "source"}], "answer": "yes" | "no" |
 "undecided" | "off_topic" | "nothing", or null where there is no question}.
 """
 

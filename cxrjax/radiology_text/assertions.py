@@ -31,6 +31,7 @@ class Assertion:
         count: how many the text counts; None where it doesn't.
         span: first character and the one after the last of the words that name the finding.
         modifiers: (type, value) pairs of all kinds.
+        cue: the words that deny or doubt it, in dictionary form; "" where it is simply stated.
         organ: the organ whose state says it ("the heart is enlarged"), else "".
         source: index, among the assertions of the text, of the one that this one explains
             ("opacity, likely pneumonia"); None where it explains none.
@@ -48,6 +49,7 @@ class Assertion:
     count: int | None = None
     span: tuple[int, int] = (0, 0)
     modifiers: tuple[tuple[str, str], ...] = ()
+    cue: str = ""
     organ: str = ""
     source: int | None = None
 

@@ -125,6 +125,7 @@ class ReportReader:
                         _count(tokens, item),
                         (tokens[item.first].start, tokens[item.last - 1].end),
                         tuple(modifiers[n]),
+                        _words(tokens, judgement),
                         item.statement.name if item.statement else "",
                         source,
                     )
@@ -295,6 +296,11 @@ def _sizes(sentence: Sentence, items: Sequence[Item]) -> list[list[str]]:
         n = min(range(len(items)), key=lambda i: abs(places[i] - match.start()))
         found[n].append(" ".join(match.group().replace("-", " ").split()))
     return found
+
+
+def _words(tokens: Sequence[Word], judgement: Judgement) -> str:
+    first, last = judgement.cue or (0, 0)
+    return " ".join(token.lemma for token in tokens[first:last])
 
 
 def _count(tokens: Sequence[Word], item: Item) -> int | None:

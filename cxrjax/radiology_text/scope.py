@@ -413,7 +413,7 @@ def _backward(
         reached.append(n)
     said = cue.payload.before or cue.payload.after
     for n in reached:
-        if items[n].is_normal:
+        if items[n].is_normal and not said.startswith("denied"):
             continue
         before = judged[n]
         if before.reason == "denied" and said.startswith("denied"):

@@ -51,7 +51,7 @@ def facts(rules, sentence):
         ),
         ("The heart is not enlarged.", {"cardiomegaly": (False, "certain")}),
         ("The heart is mildly enlarged.", {"cardiomegaly": (True, "certain")}),
-        ("Heart size is top normal.", {"cardiomegaly": (True, "certain")}),
+        ("Heart size is top normal.", {"cardiomegaly": (True, "uncertain")}),
         (
             "Heart size is normal and lungs are clear.",
             {"cardiomegaly": (False, "certain"), "lung opacity": (False, "certain")},
@@ -77,7 +77,7 @@ def facts(rules, sentence):
         ("Frontal view is lordotic in projection.", {"lordotic projection": (True, "certain")}),
         ("Seen on the AP view, with increased AP chest diameter.", {}),
         ("CT is recommended to evaluate for a mass.", {}),
-        ("Findings were discussed with the ward; pneumothorax.", {}),
+        ("Findings were discussed with the ward, pneumothorax.", {}),
         ("", {}),
     ],
 )

@@ -18,10 +18,9 @@ from cxrjax.papers.cxr_qba.construct.extraction import (
     Observation,
     ReportSections,
 )
-from cxrjax.radiology_text.clause_reading import Spot, read_clause
-from cxrjax.radiology_text.definitions import Definitions, Language, load_definitions, load_language
-from cxrjax.radiology_text.english import split_words
-from cxrjax.radiology_text.negation import clauses
+from cxrjax.radiology_text.assertions import Assertion, Time
+from cxrjax.radiology_text.definitions import Definitions, Finding, load_definitions
+from cxrjax.radiology_text.reader import ReportReader
 from cxrjax.records_io.quality import Unusable
 
 # Ten times the longest reports there are; the work on a report grows with its length.
@@ -107,13 +106,25 @@ def read_indication(sentences: list[NumberedSentence]) -> Indication | None:
     )
 
 
-# "right middle and lower lobes" names two regions with the words of one.
-_COORDINATED = re.compile(
-    r"\b(?:(?P<side>left|right|bilateral) )?(?P<one>upper|middle|mid|lower)(?: and | or |/)"
-    r"(?P<two>upper|middle|mid|lower) (?P<what>lobe|lung zone|lung|zone)s?\b"
-)
 # Reports say the same again and again.
 _KEPT_SENTENCES = 1 << 15
+_CHANGES: dict[Time, str] = {
+    "unchanged": "no change",
+    "new": "new",
+    "worse": "increased",
+    "better": "decreased",
+    "resolved": "resolved",
+}
+# Of a status and how sure it is: what the release calls certainty. What is unlikely is denied.
+_CERTAINTIES = {
+    ("present", "certain"): "certain",
+    ("present", "likely"): "likely",
+    ("uncertain", "possible"): "uncertain",
+    ("uncertain", "unlikely"): "likely",
+    ("absent", "certain"): "certain",
+    ("absent", "likely"): "likely",
+}
+_SIDES = {"left": "left", "right": "right", "bilateral": "both", None: ""}
 
 
 class RuleExtractor:
@@ -121,17 +132,14 @@ class RuleExtractor:
 
     Args:
         definitions: findings and regions; the package's where not given.
-        language: the words around them; the package's where not given.
     """
 
     name = "cxrjax-rules"
 
-    def __init__(
-        self, definitions: Definitions | None = None, language: Language | None = None
-    ) -> None:
+    def __init__(self, definitions: Definitions | None = None) -> None:
         self.definitions = definitions or load_definitions()
-        self.language = language or load_language()
         self.version = self.definitions.version
+        self._reader = ReportReader()
         self._kept = functools.lru_cache(maxsize=_KEPT_SENTENCES)(self._read)
 
     def extract(self, report: ReportSections) -> Extraction:
@@ -162,80 +170,71 @@ class RuleExtractor:
         return [_in_sentence(observation, sent_id) for observation in self._kept(sentence)]
 
     def _read(self, sentence: str) -> list[Observation]:
-        text = sentence.lower().replace("’", "'")
-        text = _COORDINATED.sub(_each_in_full, text)
-        words = split_words(text)
-        if self.language.ignored_sentences.find(words):
-            return []
-        ignored = self.language.ignored_after.find(words)
-        end = words[ignored[0].first].start if ignored else len(text)
-        observations = []
-        for start, stop in clauses(text, 0, len(text)):
-            if start >= end:
-                break
-            own = [word for word in words if start <= word.start < min(stop, end)]
-            if not own:
-                continue
-            spots = read_clause(text, start, stop, own, self.language, self.definitions)
-            for spot in spots:
-                spot.changes = list(
-                    dict.fromkeys(
-                        match.payload
-                        for match in self.language.change.find(own)
-                        if match.first in spot.own
-                    )
-                )
-            observations += self._observations(spots)
-        return observations
+        found = self._reader.read(sentence)
+        # A normal organ denies several findings in one statement.
+        statements: dict[tuple[int, int, str], list[int]] = {}
+        for number, one in enumerate(found):
+            if one.is_now:
+                statements.setdefault((*one.span, one.organ), []).append(number)
+        groups = list(statements.values())
+        group_of = {number: place for place, group in enumerate(groups) for number in group}
+        parents = [group_of.get(found[group[0]].source, -1) for group in groups]  # type: ignore[arg-type]
+        said = [[found[number] for number in group] for group in groups]
+        return [
+            self._observe(place, said, parents)
+            for place, parent in enumerate(parents)
+            if parent < 0
+        ]
 
-    def _observations(self, spots: Sequence[Spot]) -> list[Observation]:
-        return [self._observe(spot, spots) for spot in spots if spot.parent is None]
-
-    def _observe(self, spot: Spot, spots: Sequence[Spot]) -> Observation:
-        positive = spot.positive and "resolved" not in spot.changes
-        changes = tuple(spot.changes) if spot.positive else ()
-        statement = spot.statement if spot.normal else None
-        said = statement.regions if statement else spot.regions
-        regions, _ = self.definitions.resolve_regions(said, spot.side)
-        if not statement:
-            regions = regions or self._defaults_on_side(spot)
-        names = tuple(self.definitions.in_regions(name, regions) for name in spot.names)
+    def _observe(
+        self, place: int, said: Sequence[Sequence[Assertion]], parents: Sequence[int]
+    ) -> Observation:
+        one = said[place][0]
+        positive = one.status != "absent" and one.certainty != "unlikely"
+        certainty = _CERTAINTIES[one.status, one.certainty]
+        side = _SIDES[one.side]
+        names = tuple(each.finding for each in said[place])
         findings = [self.definitions.findings[name] for name in names]
-        if statement:
-            name, summary = wording.describe_normal(statement.name)
+        is_normal = bool(one.organ) and not positive
+        regions = one.regions if one.organ or one.regions else self._usual(findings, side)
+        if is_normal:
+            name, summary = wording.describe_normal(one.organ)
         else:
             name, summary = wording.describe(
-                findings, regions, spot.modifiers, positive, spot.certainty, self.definitions
+                findings, list(regions), list(one.modifiers), positive, certainty, self.definitions
             )
+        change = (
+            (_CHANGES[one.time],)
+            if one.time in _CHANGES and (positive or one.time == "resolved")
+            else ()
+        )
         return Observation(
             name=name,
             summary_sentence=summary,
             entity=names,
             regions=tuple(regions),
-            side=spot.side,
+            side=side,
             positive=positive,
-            probability=spot.probability,
-            certainty=spot.certainty,
+            probability=one.cue,
+            certainty=certainty,
             # "No acute disease" denies what is acute, and no more.
-            modifiers=tuple(m for m in spot.modifiers if positive or m == wording.ACUTE),
-            change=changes,
-            change_sentence=wording.describe_change(findings, changes),
-            children=tuple(self._observe(other, spots) for other in spots if other.parent is spot),
+            modifiers=tuple(m for m in one.modifiers if positive or m == wording.ACUTE),
+            change=change,
+            change_sentence=wording.describe_change(findings, change),
+            children=tuple(
+                self._observe(other, said, parents)
+                for other, parent in enumerate(parents)
+                if parent == place
+            ),
         )
 
-    def _defaults_on_side(self, spot: Spot) -> list[str]:
-        """Returns a finding's usual regions on the side that the report names."""
-        if not spot.side:
-            return []
-        findings = [self.definitions.findings[name] for name in spot.names]
+    def _usual(self, findings: Sequence[Finding], side: str) -> tuple[str, ...]:
+        """Returns findings' usual regions on the side that the report names."""
+        if not side:
+            return ()
         defaults = [region for finding in findings for region in finding.regions]
-        regions, _ = self.definitions.resolve_regions(defaults, spot.side)
-        return [region for region in regions if self.definitions.regions[region].side]
-
-
-def _each_in_full(match: re.Match[str]) -> str:
-    side = f"{match['side']} " if match["side"] else ""
-    return f"{side}{match['one']} {match['what']} and {side}{match['two']} {match['what']}"
+        regions, _ = self.definitions.resolve_regions(defaults, side)
+        return tuple(region for region in regions if self.definitions.regions[region].side)
 
 
 def _in_sentence(observation: Observation, sent_id: str) -> Observation:
