@@ -355,9 +355,14 @@ def _settle(item: Item, place: Place, compared: bool, english: English) -> None:
     elif place.side:
         place.regions = [r for name in place.regions for r in on_side(name, place.side)]
     if not place.side:
-        place.side = _side_of(
-            [r for r in place.regions if english.definitions.regions[r].side], english
-        )
+        # A ventricle is left whatever the side of what is said.
+        sided = [
+            region
+            for region in place.regions
+            if english.definitions.regions[region].side
+            and "cardiac silhouette" not in english.definitions.region_ancestors(region)
+        ]
+        place.side = _side_of(sided, english)
     place.regions = list(dict.fromkeys(place.regions))
     if len(place.regions) > 1:
         place.regions = [r for r in place.regions if r not in ("thorax", "lungs")]

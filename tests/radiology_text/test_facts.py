@@ -4,7 +4,7 @@ import itertools
 import unicodedata
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cxrjax.radiology_text.facts import (
@@ -104,6 +104,7 @@ def test_what_says_the_same(first, second, lang, agree):
     assert same(first, second, lang) == same(second, first, lang) == agree
 
 
+@settings(deadline=None)  # the first case loads SciPy
 @given(EDGES)
 def test_one_to_one_is_as_large_as_any(edges):
     chosen = one_to_one(edges)
@@ -123,6 +124,7 @@ def test_one_to_one_is_as_large_as_any(edges):
     assert len(chosen) == best
 
 
+@settings(deadline=None)
 @given(FACTS, FACTS)
 def test_pairs_hold_all_that_is_in_both(predicted, true):
     pairs = dict(pair_up(predicted, true, "vi"))

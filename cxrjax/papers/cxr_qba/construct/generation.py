@@ -347,14 +347,21 @@ class _Generator(QuestionMaker):
             return  # only what is acute is denied
         if not present:
             none = self.template(
-                kinds[0], "finding_none", False, values, self.say(denials, "details")
+                kinds[0],
+                "finding_none",
+                False,
+                values,
+                self.say(denials, "details"),
+                None if denials else "uncertain",
             )
             yield self.question(kinds[0], [none], values)
-            yield self.yes_no(kinds[1], "finding_no", False, denials, values)
+            # Of what the report does not name, "no" is a guess.
+            certainty = None if denials else "uncertain"
+            yield self.yes_no(kinds[1], "finding_no", False, denials, values, certainty)
             return
         yield self.question(kinds[0], self.say(present), values)
         sure = any(o.certainty != "uncertain" for o in present)
-        certainty = "certain" if sure else "uncertain"
+        certainty = min((o.certainty or "certain" for o in present), key=wording.CERTAINTIES.index)
         yield self.yes_no(
             kinds[1], "finding_yes" if sure else "finding_maybe", True, present, values, certainty
         )

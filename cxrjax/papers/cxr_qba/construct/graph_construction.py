@@ -385,7 +385,7 @@ def _answer(answering: list[NativeObservation], in_words: str) -> NativeObservat
         obs_subcategories=union([o.obs_subcategories for o in answering]),
         certainty=max(
             (o.certainty or "certain" for o in answering),
-            key=("certain", "likely", "uncertain").index,
+            key=wording.CERTAINTIES.index,
         ),
         positiveness="pos" if any(o.positive for o in answering) else "neg",
         from_report=True,

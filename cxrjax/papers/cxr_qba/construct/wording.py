@@ -80,13 +80,22 @@ def from_observation(
     )
 
 
+# From the surest on.
+CERTAINTIES = ("certain", "likely", "uncertain")
+
+
 def from_template(
-    text: str, positive: bool, certainty: str = "certain", parts: Sequence[NativeAnswer] = ()
+    text: str, positive: bool, certainty: str | None = None, parts: Sequence[NativeAnswer] = ()
 ) -> NativeAnswer:
     """A main answer in a template's words, what it follows from below it.
 
-    It carries the tags and the boxes of its parts: a yes is about what is there.
+    It carries the tags and the boxes of its parts: a yes is about what is there. Where no certainty
+    is given, a yes is as certain as the surest of its parts and a no as the least sure; one that
+    rests on nothing said is likely.
     """
+    if certainty is None:
+        ranks = [CERTAINTIES.index(part.certainty or "certain") for part in parts] or [1]
+        certainty = CERTAINTIES[min(ranks) if positive else max(ranks)]
     for part in parts:
         _lower(part)
 
@@ -163,7 +172,7 @@ class QuestionMaker:
         positive: bool,
         values: dict[str, str],
         parts: Sequence[NativeAnswer] = (),
-        certainty: str = "certain",
+        certainty: str | None = None,
     ) -> NativeAnswer:
         """A main answer in the words of a template."""
         rng = self.rng(f"{kind}/{name}/{sorted(values.items())}")
@@ -176,7 +185,7 @@ class QuestionMaker:
         positive: bool,
         because: Sequence[NativeObservation],
         values: dict[str, str],
-        certainty: str = "certain",
+        certainty: str | None = None,
     ) -> NativeQuestion:
         """A question that a template answers by yes or no, and what it follows from."""
         parts = self.say(because, "details")
