@@ -32,7 +32,7 @@ class Assertion:
         span: first character and the one after the last of the words that name the finding.
         modifiers: (type, value) pairs of all kinds.
         cue: the words that deny or doubt it, in dictionary form; "" where it is simply stated.
-        organ: the organ whose state says it ("the heart is enlarged"), else "".
+        organ: the organ that is said to be normal, which denies the finding; else "".
         source: index, among the assertions of the text, of the one that this one explains
             ("opacity, likely pneumonia"); None where it explains none.
     """

@@ -136,6 +136,8 @@ class FindingWords:
     graded: bool
     sized: bool
     implication: str
+    names: Sequence[str]
+    within: str | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,37 +149,25 @@ class StructureWords:
     subject: str
     verb: str
     condition: str
+    names: Sequence[str]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Vocabulary:
-    """Findings and structures by name, in the file's order, with compiled patterns.
+    """Findings and structures by name, in the file's order.
 
     Attributes:
-        cues: kind of cue ("negation", "uncertain", ...) -> one pattern for all of them.
+        cues: kind of cue ("longitudinal", "view", ...) -> one pattern for all of them.
         severities: severity -> pattern.
     """
 
     findings: Mapping[str, FindingWords]
     structures: Mapping[str, StructureWords]
-    finding_patterns: Mapping[str, re.Pattern[str]]
-    structure_patterns: Mapping[str, re.Pattern[str]]
     cues: Mapping[str, re.Pattern[str]]
     severities: Mapping[str, re.Pattern[str]]
 
 
-_CUES = (
-    "normal",
-    "general",
-    "negation",
-    "scope_end",
-    "negation_after",
-    "uncertain",
-    "cause",
-    "longitudinal",
-    "droppable",
-    "view",
-)
+_CUES = ("cause", "longitudinal", "droppable", "view")
 
 
 @functools.cache
@@ -187,25 +177,17 @@ def load_vocabulary(version: str = VERSION) -> Vocabulary:
     findings, structures = data["findings"], data["structures"]
     return Vocabulary(
         findings={
-            name: FindingWords(name, class_name=words["class"], **_fields(words, "class"))
+            name: FindingWords(name, class_name=words["class"], **_without(words, "class"))
             for name, words in findings.items()
         },
-        structures={
-            name: StructureWords(name, **_fields(words)) for name, words in structures.items()
-        },
-        finding_patterns={
-            name: _any(words["patterns"], whole=True) for name, words in findings.items()
-        },
-        structure_patterns={
-            name: _any(words["patterns"], whole=True) for name, words in structures.items()
-        },
+        structures={name: StructureWords(name, **words) for name, words in structures.items()},
         cues={name: _any(data[name]) for name in _CUES},
         severities={name: _any(words, whole=True) for name, words in data["severity"].items()},
     )
 
 
-def _fields(words: Mapping, *without: str) -> dict:
-    return {key: value for key, value in words.items() if key not in ("patterns", *without)}
+def _without(words: Mapping, left_out: str) -> dict:
+    return {key: value for key, value in words.items() if key != left_out}
 
 
 def _any(patterns: Sequence[str], whole: bool = False) -> re.Pattern[str]:

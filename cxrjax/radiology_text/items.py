@@ -9,8 +9,10 @@ from cxrjax.radiology_text.lexicon import English, word_set
 
 # How many words may stand between an organ and its state.
 _STATE_REACH = 9
+_PAIRED = frozenset(("left", "right", "and", "sided", "a", ","))
 _JOINTS = (",", "and", "but", "yet", "otherwise", "mildly", "slightly", "are", "is")
 _ONES = word_set("before_one")
+_PAIRED = frozenset(("left", "right", "and", "sided", "a", ","))
 _JOINTS = (",", "and", "but", "yet", "otherwise", "mildly", "slightly", "are", "is")
 _PASSED = word_set("passed")
 
@@ -59,7 +61,30 @@ def find_items(tokens: Sequence[Word], english: English) -> list[Item]:
         if not clash:
             items.append(item)
     items.sort(key=lambda item: item.first)
-    return _with_pronouns(tokens, _merged(items, english))
+    items = _with_other_side(tokens, _merged(items, english), english)
+    return _with_pronouns(tokens, items)
+
+
+def _with_other_side(tokens: Sequence[Word], items: list[Item], english: English) -> list[Item]:
+    """Adds the first of two that share a noun: "small right and moderate left effusions"."""
+    modifiers = {
+        place
+        for match in english.language.modifiers.find(tokens)
+        for place in range(match.first, match.last)
+    }
+    added = []
+    for item in items:
+        place, sides, joint = item.first - 1, [], -1
+        while place >= 0 and (place in modifiers or tokens[place].lemma in _PAIRED):
+            if tokens[place].lemma in ("left", "right"):
+                sides.append(place)
+            elif tokens[place].lemma == "and":
+                joint = place
+            place -= 1
+        if item.statement is None and len(sides) == 2 and sides[1] < joint < sides[0] - 1:
+            first = sides[1]
+            added.append(Item(first, first + 1, item.names, own=frozenset((first,))))
+    return sorted([*items, *added], key=lambda item: item.first)
 
 
 def _merged(items: Sequence[Item], english: English) -> list[Item]:
@@ -109,7 +134,8 @@ def _statements(tokens: Sequence[Word], taken: set[int], english: English) -> li
     }
     borderline = {match.first: match for match in english.borderline_states.find(tokens)}
     passed = {place for match in subjects for place in range(match.first, match.last)}
-    for index in (language.linked, language.modifiers, language.change, language.sides):
+    regions = english.definitions.region_names
+    for index in (language.linked, language.modifiers, language.change, language.sides, regions):
         for match in index.find(tokens):
             passed.update(range(match.first, match.last))
     items = []

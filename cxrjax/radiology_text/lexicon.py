@@ -244,7 +244,11 @@ def _findings(definitions: Definitions, synonyms: Mapping[str, Sequence[str]]) -
 def _subjects(language: Language, lung_parts: Sequence[str]) -> PhraseIndex[OrganStatement]:
     lungs = language.subjects.get("lungs")
     assert lungs is not None
-    named = [(" ".join(phrase), what) for phrase, what in language.subjects.items()]
+    named = [
+        (" ".join(phrase), what)
+        for phrase, what in language.subjects.items()
+        if "xxxx" not in phrase  # OpenI's blank stands for anything
+    ]
     return PhraseIndex([*named, *((part, lungs) for part in lung_parts)])
 
 

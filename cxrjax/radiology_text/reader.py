@@ -106,18 +106,20 @@ class ReportReader:
                 and not item.is_normal
             ):
                 certainty = "likely"  # "no large effusion"
-            regions = places[n].regions
-            names = tuple(english.definitions.in_regions(name, regions) for name in item.names)
+            regions, side = places[n].regions, side_name(places[n].side)
             first_of[n] = len(assertions)
             source = _explained(tokens, items, judged, n, first_of)
-            for name in names:
+            if source is not None and not regions and side is None:
+                # "Left base opacity, likely pneumonia": where the one is, is the other.
+                regions, side = list(assertions[source].regions), assertions[source].side
+            for name in item.names:
                 assertions.append(
                     Assertion(
-                        name,
+                        english.definitions.in_regions(name, regions),
                         status,
                         certainty,
                         time,
-                        side_name(places[n].side),
+                        side,
                         tuple(regions),
                         severity,
                         tuple(sizes[n]),
@@ -126,7 +128,7 @@ class ReportReader:
                         (tokens[item.first].start, tokens[item.last - 1].end),
                         tuple(modifiers[n]),
                         _words(tokens, judgement),
-                        item.statement.name if item.statement else "",
+                        item.statement.name if item.statement and item.is_normal else "",
                         source,
                     )
                 )

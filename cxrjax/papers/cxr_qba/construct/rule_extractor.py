@@ -195,9 +195,8 @@ class RuleExtractor:
         side = _SIDES[one.side]
         names = tuple(each.finding for each in said[place])
         findings = [self.definitions.findings[name] for name in names]
-        is_normal = bool(one.organ) and not positive
         regions = one.regions if one.organ or one.regions else self._usual(findings, side)
-        if is_normal:
+        if one.organ:
             name, summary = wording.describe_normal(one.organ)
         else:
             name, summary = wording.describe(

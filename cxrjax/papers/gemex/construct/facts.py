@@ -5,10 +5,9 @@ Rules on words, for the offline refiner and generator; cues and their scope are 
 
 import dataclasses
 import functools
-import itertools
 import re
-from collections.abc import Iterable, Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Sequence
+from typing import Literal
 
 from cxrjax.papers.sources.regions import (
     Place,
@@ -18,32 +17,13 @@ from cxrjax.papers.sources.regions import (
     lung_regions,
     sided,
 )
+from cxrjax.radiology_text.assertions import Assertion
+from cxrjax.radiology_text.definitions import load_definitions
 from cxrjax.radiology_text.english import FindingWords, Vocabulary, load_vocabulary
+from cxrjax.radiology_text.reader import ReportReader
 
 CHEST = "chest"  # what a sentence without any part of the body is about (rule 2)
 _BY_PLACE = ("lung", "side", "effusion")
-_SENTENCE_PARTS = re.compile(
-    r";|\bbut\b|\bhowever\b|\balthough\b|\bwhile\b|\bwhereas\b"
-    r"|,? and (?=(?:the |there |no )\w)|, (?=(?:the |there |no )\w)"
-    r"|, (?=likely|possibly|probably|which|may\b|suggest|suspicious|concerning|consistent)"
-    r"|, (?=represent)"
-)
-_VERB = re.compile(
-    r"\b(?:is|are|was|were|appears?|remains?|shows?|demonstrates?|has|have|there|ends?|terminates?|projects?|lies?|overl(?:y|ies)|extends?|measures?|contains?)\b"
-)
-_NEGATIVE = re.compile(r"\b(?:no|without|not|negative|free)\b")
-_JOINTS = re.compile(r",|;|\b(?:and|or|with|without|nor)\b")
-_UNCERTAIN_AFTER = re.compile(
-    r"(?:can ?not|can't) be (?:\w+ )?excluded|not (?:\w+ )?excluded"
-    r"|\b(?:is|are) (?:possible|suspected|questionable|considered|likely|a consideration)"
-)
-_EITHER = re.compile(r"\b(?:or|versus|vs)\b")
-# "No large effusion" does not say that there is none.
-_QUALIFIED = re.compile(
-    r"\b(?:large|significant|sizable|moderate|massive|tension|gross|overt|severe|displaced"
-    r"|confluent|lobar|marked)\b"
-)
-_REST = re.compile(r"\botherwise\b|\bremainder\b|\belsewhere\b|\bremaining\b|\bpartial(?:ly)?\b")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,11 +47,10 @@ class SentenceFact:
     cause: str | None = None
 
 
-class _Mention(NamedTuple):
-    start: int
-    end: int
-    name: str
-    finding: bool
+# Words before a finding that may say how severe it is.
+_SEVERITY_REACH = 40
+_JOINTS = re.compile(r",|;|\b(?:and|or|with|without|nor)\b")
+_GENERAL = ("cardiopulmonary abnormality", "lung disease")
 
 
 @functools.lru_cache(maxsize=1 << 16)
@@ -83,164 +62,97 @@ def find_facts(text: str, source_regions: tuple[str, ...] = ()) -> tuple[Sentenc
             finding's place is not said in words, those that are lung are taken.
     """
     words = load_vocabulary()
-    plain = " ".join(text.lower().split())
-    sides = {place.side for place in find_places(plain)} - {None}
-    # "Opacity in the left apex, in keeping with upper lobe collapse": the same side.
-    only = sides.pop() if len(sides) == 1 else None
+    plain = text.lower()
+    cause = words.cues["cause"].search(plain)
     facts: list[SentenceFact] = []
-    for part in _clauses(plain):
-        facts += _clause_facts(part, words, source_regions, only)
+    for one in _reader().read(text):
+        if not one.is_now or (cause and one.span[0] > cause.start()):
+            continue  # what caused it is part of the other finding's statement
+        places = find_places("; ".join(one.regions) or (one.side or ""))
+        if one.finding in _GENERAL and one.status == "absent":
+            facts.append(SentenceFact(CHEST, "normal", ("bilateral lung",)))
+        elif one.organ and one.certainty == "certain":
+            facts += _normal(one, places, words)
+        elif (name := subject_of(one.finding, one.regions)) is not None:
+            facts.append(_fact(one, words.findings[name], places, plain, source_regions))
     return tuple(dict.fromkeys(facts))
 
 
-def _clauses(text: str) -> list[str]:
-    """Parts of a sentence that state things by themselves; each conjunct of a list stays in its."""
-    parts, start = [], 0
-    for joint in _SENTENCE_PARTS.finditer(text):
-        before = text[start : joint.start()]
-        complete = _VERB.search(before) or re.match(r"\s*(?:no|without)\b", before)
-        hedged = not _NEGATIVE.search(before) and re.match(
-            r", (?=li|po|pr|wh|ma|su|co|re)", text[joint.start() :]
-        )
-        if complete or hedged or joint[0] == ";":
-            parts.append(before)
-            start = joint.end()
-    return [part for part in (*parts, text[start:]) if part.strip()]
-
-
-def _clause_facts(
-    text: str, words: Vocabulary, source_regions: Sequence[str], only_side: str | None
-) -> list[SentenceFact]:
-    mentions = _mentions(text, words)
-    negated = _negated(text, words)
-    facts = []
-    findings = [mention for mention in mentions if mention.finding]
-    chunks = _chunks(text, findings)
-    cause = words.cues["cause"].search(text)
-    for mention, chunk in zip(findings, chunks, strict=True):
-        if cause and mention.start > cause.start():
-            continue  # what caused it is part of the other finding's statement
-        inside = words.cues["negation"].search(text, mention.start, mention.end)
-        after = words.cues["negation_after"].search(text, mention.end)
-        absent = bool(inside or after or any(a <= mention.start < b for a, b in negated))
-        finding = words.findings[mention.name]
-        severity = None if absent else _severity(chunk, text, mention, words)
-        places = [
-            place if place.side else place._replace(side=only_side) for place in find_places(chunk)
-        ]
-        regions, located = _regions(finding, places, severity, absent, source_regions)
-        facts.append(
-            SentenceFact(
-                mention.name,
-                "neg" if absent else "pos",
-                regions,
-                located,
-                not _QUALIFIED.search(chunk) if absent else _certain(text, mention, words),
-                severity if finding.graded or finding.sized else None,
-                cause["cause"].strip() if cause and not absent else None,
-            )
-        )
-    structures = [mention for mention in mentions if not mention.finding]
-    if not any(fact.polarity == "pos" for fact in facts):
-        facts += _normal_facts(text, structures, negated, words)
-    if not facts and (general := words.cues["general"].search(text)):
-        absent = any(a <= general.start() < b for a, b in negated)
-        if absent or words.cues["normal"].search(text, general.start(), general.end()):
-            parts = [m for m in structures if m.name != "lungs"]
-            facts += _parts_normal(text, parts) or [
-                SentenceFact(CHEST, "normal", ("bilateral lung",))
-            ]
-    return facts
-
-
-def _mentions(text: str, words: Vocabulary) -> list[_Mention]:
-    """Findings and structures in a clause, the longest where several overlap."""
-    found = [
-        _Mention(match.start(), match.end(), name, finding)
-        for finding, patterns in ((True, words.finding_patterns), (False, words.structure_patterns))
-        for name, pattern in patterns.items()
-        for match in pattern.finditer(text)
-        if match.end() > match.start()
-    ]
-    kept: list[_Mention] = []
-    for one in sorted(found, key=lambda m: (not m.finding, m.start - m.end, m.start)):
-        if all(one.end <= other.start or other.end <= one.start for other in kept):
-            kept.append(one)
-    return sorted(kept)
-
-
-def _negated(text: str, words: Vocabulary) -> list[tuple[int, int]]:
-    """Returns the scope of each negation: from its cue to what ends it."""
-    spans = []
-    for cue in words.cues["negation"].finditer(text):
-        end = words.cues["scope_end"].search(text, cue.end())
-        spans.append((cue.start(), end.start() if end else len(text)))
-    return spans
-
-
-def _chunks(text: str, mentions: Sequence[_Mention]) -> list[str]:
-    """The words that belong to each finding: its part of a list, and neighbours without one.
-
-    "right basilar atelectasis and small left effusion" is two; a part without a finding goes to the
-    finding before it, if that says where it is ("opacity in the right base and left apex"), else to
-    the one behind it ("right upper and lower lobe opacity"). A part that has no place borrows its
-    neighbour's.
-    """
-    if not mentions:
-        return []
-    edges = [0, *(m.start() for m in _JOINTS.finditer(text)), len(text)]
-    pieces = [(a, b) for a, b in itertools.pairwise(edges) if a < b]
-    owner: list[list[tuple[int, int]]] = [[] for _ in mentions]
-    waiting: list[tuple[int, int]] = []
-    last: int | None = None
-    for a, b in pieces:
-        inside = [k for k, mention in enumerate(mentions) if a <= mention.start < b]
-        if not inside:
-            behind = text[mentions[last].end : a] if last is not None else ""
-            if last is not None and (find_places(behind) or last == len(mentions) - 1):
-                owner[last].append((a, b))
-            else:
-                waiting.append((a, b))
-            continue
-        for k in inside:
-            owner[k] += [*waiting, (a, b)]
-        waiting, last = [], inside[-1]
-    if waiting and last is not None:
-        owner[last] += waiting
-    chunks = [" ".join(" ".join(text[a:b] for a, b in parts).split()) for parts in owner]
-    placed = [bool(find_places(chunk)) for chunk in chunks]
-    for k, has in enumerate(placed):
-        if not has:
-            near = [j for j in (k - 1, k + 1) if 0 <= j < len(chunks) and placed[j]]
-            if near:
-                where = " ".join(_place_words(chunks[near[0]]))
-                chunks[k] = f"{chunks[k]} | {where}"
-    return chunks
-
-
-_PLACE_WORD = re.compile(
-    r"\b(?:left|right|bilateral(?:ly)?|both|upper|middle|mid|lower|lobes?|lungs?|zones?|bi(?:bas|api)\w+"
-    r"|basilar|basal|bases?|apex|apices|apical|lingular?|retrocardiac|(?:peri)?hil(?:um|a|ar))\b"
-)
-
-
-def _place_words(text: str) -> list[str]:
-    return _PLACE_WORD.findall(text)
-
-
-def _severity(chunk: str, text: str, mention: _Mention, words: Vocabulary) -> str | None:
-    """The severity nearest before the finding within its part of the clause, else any there."""
-    own = chunk.split("|")[0]
-    before = own[: max(own.find(text[mention.start : mention.end]), 0)]
-    for where in (before, text[mention.start : mention.end], own):
-        found = [
-            (match.start(), name)
-            for name, pattern in words.severities.items()
-            for match in pattern.finditer(where)
-        ]
-        if found:
-            return max(found)[1]
+def subject_of(finding: str, regions: Sequence[str]) -> str | None:
+    """The vocabulary's name of a finding that is said of these regions, or of a more general one;
+    None where it has none."""
+    definitions = load_definitions()
+    around = {up for region in regions for up in (region, *definitions.region_ancestors(region))}
+    for name in (finding, *definitions.finding_ancestors(finding)):
+        for subject in _subjects().get(name, ()):
+            if subject.within is None or subject.within in around:
+                return subject.name
     return None
+
+
+@functools.cache
+def _subjects() -> dict[str, list[FindingWords]]:
+    """Findings of the definitions -> those of the vocabulary that stand for them, special first."""
+    found: dict[str, list[FindingWords]] = {}
+    for words in load_vocabulary().findings.values():
+        for name in words.names:
+            found.setdefault(name, []).append(words)
+    return {
+        name: sorted(several, key=lambda w: w.within is None) for name, several in found.items()
+    }
+
+
+@functools.cache
+def _reader() -> ReportReader:
+    return ReportReader()
+
+
+def _fact(
+    one: Assertion,
+    finding: FindingWords,
+    places: Sequence[Place],
+    text: str,
+    source_regions: Sequence[str],
+) -> SentenceFact:
+    absent = one.status == "absent"
+    cause = load_vocabulary().cues["cause"].search(text, one.span[1])
+    severity = None if absent else _severity(text, one.span)
+    regions, located = _regions(finding, places, severity, absent, source_regions)
+    return SentenceFact(
+        finding.name,
+        "neg" if absent else "pos",
+        regions,
+        located,
+        one.certainty == "certain",
+        severity if finding.graded or finding.sized else None,
+        cause["cause"].strip() if cause and not absent else None,
+    )
+
+
+def _severity(text: str, span: tuple[int, int]) -> str | None:
+    """The severity nearest before the finding within its part of the sentence, or in its words."""
+    before = text[max(0, span[0] - _SEVERITY_REACH) : span[1]]
+    joints = [joint.end() for joint in _JOINTS.finditer(before[: len(before) - span[1] + span[0]])]
+    found = [
+        (match.start(), name)
+        for name, pattern in load_vocabulary().severities.items()
+        for match in pattern.finditer(before[max(joints, default=0) :])
+    ]
+    return max(found)[1] if found else None
+
+
+def _normal(one: Assertion, places: Sequence[Place], words: Vocabulary) -> list[SentenceFact]:
+    """The part of the body that is called normal, where it has a place among the 30."""
+    for structure in words.structures.values():
+        if one.organ in structure.names and structure.region:
+            regions = structure.region.split("+")
+            if structure.region == "lung":
+                regions = lung_regions(places)
+            elif structure.region in ("hilar", "hemidiaphragm"):
+                what = "hilar structures" if structure.region == "hilar" else "hemidiaphragm"
+                regions = sided([place for place in places if place.side], what)
+            return [SentenceFact(structure.name, "normal", tuple(regions), True)]
+    return []
 
 
 def _regions(
@@ -279,48 +191,3 @@ def _regions(
 
 def _lung_sides(places: Sequence[Place]) -> list[Place]:
     return [place for place in places if place.zone != "hilar"]
-
-
-def _certain(text: str, mention: _Mention, words: Vocabulary) -> bool:
-    before, after = text[: mention.start], text[mention.end :]
-    if _EITHER.search(text) and not _EITHER.search(before + " " + after):
-        return True
-    doubt = re.sub(_EITHER, " ", before)
-    if words.cues["uncertain"].search(doubt) or _UNCERTAIN_AFTER.search(after):
-        return False
-    own = text[mention.start : mention.end]
-    if words.cues["uncertain"].search(own):
-        return False
-    return not _EITHER.search(text)
-
-
-def _normal_facts(
-    text: str, structures: Iterable[_Mention], negated: Sequence[tuple[int, int]], words: Vocabulary
-) -> list[SentenceFact]:
-    """Parts of the body that the clause calls normal."""
-    normal = [m for m in words.cues["normal"].finditer(text)]
-    # "not normal", but not the cue "not enlarged" or "without abnormality" itself.
-    normal = [m for m in normal if not any(a < m.start() < b for a, b in negated)]
-    normal = [m for m in normal if not re.match(r"(?:no|without)\b", m[0]) or m.start() > 0]
-    if not normal or _REST.search(text) or words.cues["uncertain"].search(text):
-        return []
-    free = [m for m in structures if not any(a <= m.start < b for a, b in negated)]
-    return _parts_normal(text, free)
-
-
-def _parts_normal(text: str, structures: Iterable[_Mention]) -> list[SentenceFact]:
-    """These parts of the body are normal."""
-    facts = []
-    for mention in structures:
-        structure = load_vocabulary().structures[mention.name]
-        places = find_places(text[max(mention.start - 16, 0) : mention.end])
-        regions: Sequence[str] = ()
-        if structure.region == "lung":
-            regions = lung_regions(places)
-        elif structure.region in ("hilar", "hemidiaphragm"):
-            what = "hilar structures" if structure.region == "hilar" else "hemidiaphragm"
-            regions = sided([place for place in places if place.side], what)
-        elif structure.region:
-            regions = structure.region.split("+")
-        facts.append(SentenceFact(mention.name, "normal", tuple(regions), True))
-    return facts
