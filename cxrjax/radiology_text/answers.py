@@ -85,6 +85,12 @@ class AnswerReader:
             return Answer(None, assertions)
         return Answer(self._outcome(said, self.asked(question), assertions, has_box), assertions)
 
+    def opening(self, text: str) -> Outcome | None:
+        """What an answer opens with by itself: "No, there is a mass" with no, "No mass" with
+        nothing."""
+        plain = _PREAMBLE.sub("", plain_text(_without_questions(text)).lstrip(), count=1)
+        return self._opening(plain)
+
     def _asked(self, question: str) -> Asked:
         plain = plain_text(question)
         tokens = self._english.read_tokens(plain, 0, len(plain)).tokens
@@ -104,7 +110,7 @@ class AnswerReader:
             return "yes" if has_box else "nothing"
         about = [one for one in assertions if one.is_now and self._bears_on(one, asked)]
         stated = _verdict(about)
-        opened = self._opening(plain, asked)
+        opened = self._opening(plain)
         if opened and stated and opened != stated:
             if "undecided" in (opened, stated):
                 return opened if stated == "undecided" else stated
@@ -138,7 +144,7 @@ class AnswerReader:
                 return True
         return False
 
-    def _opening(self, plain: str, asked: Asked) -> Outcome | None:
+    def _opening(self, plain: str) -> Outcome | None:
         """What an answer opens with, where that stands by itself."""
         start, end = next(iter(split_sentences(plain)), (0, len(plain)))
         tokens = self._english.read_tokens(plain, start, end).tokens
@@ -168,7 +174,7 @@ class AnswerReader:
         if "undecided" in verdicts:
             return "undecided"
         number = _PLURAL_NUMBERS.match(plain)
-        if number and (asked.counts or not number["number"].isdigit()):
+        if number and (asked.counts or not number["number"].isdigit() or len(tokens) == 1):
             return "no" if number["number"] in _ZERO else "yes"
         if tokens and _is_place(tokens, self._english):
             return "yes"

@@ -112,6 +112,8 @@ class Definitions:
 
     def in_regions(self, name: str, regions: Iterable[str]) -> str:
         """Returns the name that a finding has where it is said of these regions."""
+        if name not in self.findings:
+            return name
         names = {self.findings[name].in_region.get(region, name) for region in regions}
         return names.pop() if len(names) == 1 else name
 

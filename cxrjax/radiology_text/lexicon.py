@@ -129,6 +129,19 @@ class English:
     spelling: Mapping[str, str]
     known: frozenset[str]
 
+    def with_findings(self, names: Mapping[str, str]) -> "English":
+        """The lexicon with further wordings of findings; they go before those that it has.
+
+        Args:
+            names: wording -> finding, which need not be one of the definitions.
+        """
+        known = [(" ".join(phrase), name) for phrase, name in self.findings.items()]
+        usable = [(phrase, name) for phrase, name in names.items() if lemmas(phrase)]
+        words = {word for phrase, _ in usable for word in lemmas(phrase)}
+        return dataclasses.replace(
+            self, findings=PhraseIndex([*usable, *known]), known=self.known | words
+        )
+
     def read_tokens(self, text: str, start: int, end: int) -> Sentence:
         """A sentence of a plain text (`plain_text`), its long words mended."""
         part = _SLASHED.sub(lambda m: m.group().replace("/", " "), text[start:end])

@@ -233,6 +233,9 @@ def _forward(
                 alone = cue.last - cue.first == 1 and lemma in _ADJECTIVES
                 adjective = said == "past" and alone
             place = cue.last
+            bare = cue.last - cue.first == 1 and says.startswith("denied")
+            if bare and place < clause[1] and tokens[place].lemma in (",", ":"):
+                says = ""  # "No, the heart is enlarged"
             continue
         if (
             lemma == "than"

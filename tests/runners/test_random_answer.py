@@ -8,7 +8,7 @@ import pytest
 
 from cxrjax.papers.gemex.dialogue import parse_answer
 from cxrjax.papers.vindr_cxr_vqa.annotation import CLASSES
-from cxrjax.radiology_text.mentions import VINDR_VOCABULARY, MentionReader
+from cxrjax.radiology_text.mentions import MentionReader
 from cxrjax.runners.baselines import draw_answer
 
 _DRAWS = 20_000
@@ -48,7 +48,7 @@ def test_expected_accuracy(record, kind, choices, right, expected):
 
 
 def test_a_finding_is_there_or_not_and_a_class_is_one_of_14(record):
-    reader = MentionReader(VINDR_VOCABULARY)
+    reader = MentionReader()
     asked = record(1, question="Where is the nodule?", finding="Nodule/Mass")
     said = collections.Counter(
         reader.read(draw_answer(asked, random.Random(seed), CLASSES), "Nodule/Mass").present

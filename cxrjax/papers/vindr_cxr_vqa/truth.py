@@ -23,7 +23,7 @@ from jaxtyping import Float, Int
 from cxrjax.errors import UserError
 from cxrjax.metrics.detection import NO_CLASS
 from cxrjax.papers.vindr_cxr_vqa.readers import MODES, MergeMode, merge_readers, parse_mode
-from cxrjax.radiology_text.mentions import VINDR_VOCABULARY, MentionReader
+from cxrjax.radiology_text.mentions import VINDR_CLASSES, MentionReader
 from cxrjax.records import Answer, PixelBox, QARecord, ReaderBox
 from cxrjax.scoring.benchmark import References
 from cxrjax.scoring.figures import boxes_band, image_attributes
@@ -207,12 +207,12 @@ def read_question(record: QARecord, source: str) -> tuple[VindrQuestion, Mention
 
 @functools.lru_cache(maxsize=64)
 def _reader_of(names: tuple[str, ...]) -> MentionReader:
-    return MentionReader({name: VINDR_VOCABULARY.get(name, ()) for name in names})
+    return MentionReader(names)
 
 
-def _vocabulary(records: Iterable[QARecord]) -> dict[str, tuple[str, ...]]:
+def _vocabulary(records: Iterable[QARecord]) -> list[str]:
     """The 14 classes, and those that custom records name."""
-    vocabulary = dict(VINDR_VOCABULARY)
+    vocabulary = list(VINDR_CLASSES)
     known = {name.lower() for name in vocabulary}
     for record in records:
         if record.dataset == "custom":
@@ -222,7 +222,7 @@ def _vocabulary(records: Iterable[QARecord]) -> dict[str, tuple[str, ...]]:
             for label in map(str.strip, named):
                 if label.lower() not in known:
                     known.add(label.lower())
-                    vocabulary[label] = ()
+                    vocabulary.append(label)
     return vocabulary
 
 

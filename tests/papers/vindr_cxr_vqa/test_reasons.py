@@ -30,9 +30,9 @@ from cxrjax.papers.vindr_cxr_vqa.construct.templates import (
     load_templates,
     reading_remarks,
 )
-from cxrjax.radiology_text.mentions import VINDR_VOCABULARY, MentionReader
+from cxrjax.radiology_text.mentions import MentionReader
 
-READER = MentionReader(VINDR_VOCABULARY)
+READER = MentionReader()
 LOC = re.compile(r"<loc_(\d+)_(\d+)_(\d+)_(\d+)>")
 NUMBERS = {number(n): n for n in range(1, 21)} | {ordinal(n): n for n in range(1, 21)}
 SIDES = [f"{third} third" for third in ("upper", "middle", "lower")]
