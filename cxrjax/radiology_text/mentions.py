@@ -46,7 +46,7 @@ class Reading(NamedTuple):
 
 
 # Words that describe any shadow.
-_DESCRIBING = ("density", "densities", "radiodensity", "shadowing")
+_DESCRIBING = ("density", "densities", "radiodensity", "shadowing", "haze")
 
 
 class MentionReader:
