@@ -70,7 +70,13 @@ def find_places(
         text: of the sentence, whose characters the tokens count.
         landmarks: words that a distance is measured from; no item is there.
     """
-    spots = _spots(tokens, items, english, landmarks)
+    sides = compared_sides(text)
+    passed = landmarks | {
+        place
+        for place, token in enumerate(tokens)
+        if any(start <= token.start < end for start, end in sides)
+    }
+    spots = _spots(tokens, items, english, passed)
     places = [Place() for _ in items]
     for begin, end in clauses:
         inside = [n for n, item in enumerate(items) if begin <= item.first < end]
@@ -82,9 +88,9 @@ def find_places(
                 continue
             _give(tokens, items, places, inside, spot, english)
         _share(tokens, items, places, inside)
-    compared = _COMPARED.search(text) is not None
-    for item, place in zip(items, places, strict=True):
-        _settle(item, place, compared, english)
+    compared = {_nearest(tokens, items, start) for start, _ in sides}
+    for n, (item, place) in enumerate(zip(items, places, strict=True)):
+        _settle(item, place, n in compared, english)
     return places
 
 
@@ -212,7 +218,7 @@ def _joined(tokens: Sequence[Word], spots: list[_Spot], english: English) -> lis
             side = spot.side if spot.side == before.side else "both"
             joined[-1] = _Spot(before.first, spot.last, (), side)
             continue
-        if before is not None and near and gap and before.regions and spot.regions:
+        if before is not None and near and before.regions and spot.regions:
             side = _side_of(before.regions, english) or before.side
             if not _side_of(spot.regions, english) and not spot.side and side in (*_SIDES, "both"):
                 # "Right apex and upper lung zone".
@@ -342,10 +348,16 @@ def _listed(tokens: Sequence[Word], one: Item, other: Item) -> bool:
     return bool(_LIST & set(gap)) and len(gap) <= 4 and not _PREPOSITIONS & set(gap)
 
 
+def _nearest(tokens: Sequence[Word], items: Sequence[Item], character: int) -> int:
+    """The last item before a place in the text, else the first."""
+    before = [n for n, item in enumerate(items) if tokens[item.first].start < character]
+    return before[-1] if before else 0
+
+
 def _settle(item: Item, place: Place, compared: bool, english: English) -> None:
     """Brings sides and regions together."""
     on_side = english.definitions.on_side
-    if compared and (place.side or not place.regions):
+    if compared:
         place.side = "both"
     if item.statement is not None:
         if not place.regions:

@@ -431,7 +431,9 @@ def _alternatives(
     """Of two that are affirmed with an "or" between, neither is sure."""
     for one, other in itertools.pairwise(inside):
         gap = {token.lemma for token in tokens[items[one].last : min(items[other].own)]}
-        if {"or", "versus", "vs"} & gap and "and" not in gap:
+        versus = bool({"versus", "vs"} & gap)
+        plain = not judged[one].reason and (versus or not judged[other].reason)
+        if plain and (versus or "or" in gap) and "and" not in gap:
             for n in (one, other):
-                if judged[n].status == "present" and judged[n].certainty == "certain":
+                if judged[n].status == "present":
                     judged[n].status, judged[n].certainty = "uncertain", "possible"
