@@ -43,7 +43,7 @@ _UNDER_OPACITY = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Answer:
+class AnswerReading:
     """What an answer says.
 
     Attributes:
@@ -56,7 +56,7 @@ class Answer:
 
 
 @dataclasses.dataclass(frozen=True)
-class Asked:
+class AskedFor:
     """What a question asks: findings by name, and the side it asks of."""
 
     findings: tuple[str, ...]
@@ -64,7 +64,7 @@ class Asked:
     counts: bool
 
 
-class AnswerReader:
+class EnglishReader:
     """Reads English answers beside their questions."""
 
     def __init__(self, english: English | None = None) -> None:
@@ -72,7 +72,7 @@ class AnswerReader:
         self._reports = ReportReader(self._english)
         self.asked = functools.lru_cache(maxsize=4096)(self._asked)
 
-    def read(self, text: str, question: str | None = None, has_box: bool = False) -> Answer:
+    def read(self, text: str, question: str | None = None, has_box: bool = False) -> AnswerReading:
         """What an answer says.
 
         Args:
@@ -82,8 +82,10 @@ class AnswerReader:
         said = _without_questions(text)
         assertions = tuple(self._reports.read(said))
         if question is None:
-            return Answer(None, assertions)
-        return Answer(self._outcome(said, self.asked(question), assertions, has_box), assertions)
+            return AnswerReading(None, assertions)
+        return AnswerReading(
+            self._outcome(said, self.asked(question), assertions, has_box), assertions
+        )
 
     def opening(self, text: str) -> Outcome | None:
         """What an answer opens with by itself: "No, there is a mass" with no, "No mass" with
@@ -91,16 +93,18 @@ class AnswerReader:
         plain = _PREAMBLE.sub("", plain_text(_without_questions(text)).lstrip(), count=1)
         return self._opening(plain)
 
-    def _asked(self, question: str) -> Asked:
+    def _asked(self, question: str) -> AskedFor:
         plain = plain_text(question)
         tokens = self._english.read_tokens(plain, 0, len(plain)).tokens
         names = [name for item in find_items(tokens, self._english) for name in item.names]
         sides = {token.lemma for token in tokens} & {"left", "right"}
         counts = re.search(r"\bhow many\b|\bnumber of\b|\bcount\b", plain) is not None
-        return Asked(tuple(dict.fromkeys(names)), sides.pop() if len(sides) == 1 else None, counts)
+        return AskedFor(
+            tuple(dict.fromkeys(names)), sides.pop() if len(sides) == 1 else None, counts
+        )
 
     def _outcome(
-        self, said: str, asked: Asked, assertions: Sequence[Assertion], has_box: bool
+        self, said: str, asked: AskedFor, assertions: Sequence[Assertion], has_box: bool
     ) -> Outcome:
         plain = plain_text(said)
         if (reason := _REASON.search(plain)) is not None:
@@ -128,7 +132,7 @@ class AnswerReader:
             return "yes"
         return self._without_findings(plain, asked)
 
-    def _bears_on(self, one: Assertion, asked: Asked) -> bool:
+    def _bears_on(self, one: Assertion, asked: AskedFor) -> bool:
         """Whether an assertion decides what is asked."""
         if asked.side and one.side in ("left", "right") and one.side != asked.side:
             return False
@@ -167,7 +171,7 @@ class AnswerReader:
             return None
         return opening.payload
 
-    def _without_findings(self, plain: str, asked: Asked) -> Outcome:
+    def _without_findings(self, plain: str, asked: AskedFor) -> Outcome:
         """What an answer says that names no finding and opens with no yes or no."""
         tokens = self._english.read_tokens(plain, 0, min(len(plain), 400)).tokens
         verdicts = {match.payload for match in self._english.answers.find(tokens)}

@@ -18,7 +18,7 @@ _PASSED = word_set("passed")
 
 
 @dataclasses.dataclass(eq=False)
-class Item:
+class NamedItem:
     """Something named in a sentence.
 
     Attributes:
@@ -41,13 +41,13 @@ class Item:
     own: frozenset[int] = frozenset()
 
 
-def find_items(tokens: Sequence[Word], english: English) -> list[Item]:
+def find_items(tokens: Sequence[Word], english: English) -> list[NamedItem]:
     """Findings and organs' states in the order of the words, none overlapping another."""
     named = english.findings.find(tokens)
     hidden = english.not_findings.find(tokens)
     covered = {index for match in hidden for index in range(match.first, match.last)}
     items = [
-        Item(
+        NamedItem(
             match.first, match.last, (match.payload,), own=frozenset(range(match.first, match.last))
         )
         for match in named
@@ -65,7 +65,9 @@ def find_items(tokens: Sequence[Word], english: English) -> list[Item]:
     return _with_pronouns(tokens, items)
 
 
-def _with_other_side(tokens: Sequence[Word], items: list[Item], english: English) -> list[Item]:
+def _with_other_side(
+    tokens: Sequence[Word], items: list[NamedItem], english: English
+) -> list[NamedItem]:
     """Adds the first of two that share a noun: "small right and moderate left effusions"."""
     modifiers = {
         place
@@ -83,13 +85,13 @@ def _with_other_side(tokens: Sequence[Word], items: list[Item], english: English
             place -= 1
         if item.statement is None and len(sides) == 2 and sides[1] < joint < sides[0] - 1:
             first = sides[1]
-            added.append(Item(first, first + 1, item.names, own=frozenset((first,))))
+            added.append(NamedItem(first, first + 1, item.names, own=frozenset((first,))))
     return sorted([*items, *added], key=lambda item: item.first)
 
 
-def _merged(items: Sequence[Item], english: English) -> list[Item]:
+def _merged(items: Sequence[NamedItem], english: English) -> list[NamedItem]:
     """One item of two wordings of one finding, word by word: "focal air space | opacity"."""
-    kept: list[Item] = []
+    kept: list[NamedItem] = []
     for item in items:
         before = kept[-1] if kept else None
         if before and before.last == item.first and not before.statement and not item.statement:
@@ -97,29 +99,29 @@ def _merged(items: Sequence[Item], english: English) -> list[Item]:
             ancestors = english.definitions.finding_ancestors
             if one == other or one in ancestors(other) or other in ancestors(one):
                 name = one if other in ancestors(one) else other
-                kept[-1] = Item(before.first, item.last, (name,), own=before.own | item.own)
+                kept[-1] = NamedItem(before.first, item.last, (name,), own=before.own | item.own)
                 continue
         kept.append(item)
     return kept
 
 
-def _with_pronouns(tokens: Sequence[Word], items: list[Item]) -> list[Item]:
+def _with_pronouns(tokens: Sequence[Word], items: list[NamedItem]) -> list[NamedItem]:
     """Adds "one" where it stands for the finding before it: "except for a small one"."""
     for place, token in enumerate(tokens):
         before = [item for item in items if item.last <= place and item.statement is None]
         if token.lemma in ("one", "ones") and before and tokens[place - 1].lemma in _ONES:
             names = before[-1].names
-            items.append(Item(place, place + 1, names, own=frozenset((place,))))
+            items.append(NamedItem(place, place + 1, names, own=frozenset((place,))))
         elif token.lemma == "none" and before and place + 1 < len(tokens) and place:
             # "Small on the left, none on the right".
             leads, follows = tokens[place - 1].lemma, tokens[place + 1].lemma
             if follows in ("on", "in", "at") and leads in (",", "and", "but"):
                 own = frozenset((place,))
-                items.append(Item(place, place + 1, before[-1].names, own=own, is_denied=True))
+                items.append(NamedItem(place, place + 1, before[-1].names, own=own, is_denied=True))
     return sorted(items, key=lambda item: item.first)
 
 
-def _statements(tokens: Sequence[Word], taken: set[int], english: English) -> list[Item]:
+def _statements(tokens: Sequence[Word], taken: set[int], english: English) -> list[NamedItem]:
     language = english.language
     subjects = [
         match
@@ -158,7 +160,7 @@ def _statements(tokens: Sequence[Word], taken: set[int], english: English) -> li
             # A denial looks at the state: "the heart is not enlarged".
             first, last = max(state.first, subject.first), max(state.last, subject.last)
             items.append(
-                Item(
+                NamedItem(
                     *(first, last, names, subject.payload, is_normal, is_borderline),
                     own=frozenset(own),
                 )

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from cxrjax.files import read_packaged
-from cxrjax.radiology_text.answers import AnswerReader
+from cxrjax.radiology_text.answers import EnglishReader
 from cxrjax.radiology_text.assertions import Assertion
 from cxrjax.radiology_text.definitions import load_definitions
 from cxrjax.radiology_text.lexicon import load_english
@@ -60,7 +60,7 @@ class MentionReader:
         self._class_of = {finding: name for name in classes for finding in _findings(name)}
         self._named = {name.lower(): name for name in classes}
         english = load_english()
-        self._reader = AnswerReader(english.with_findings({n.lower(): n for n in classes}))
+        self._reader = EnglishReader(english.with_findings({n.lower(): n for n in classes}))
         # Models answer in templates: the same words around other boxes.
         self._assertions = functools.lru_cache(maxsize=8192)(self._read)
 
@@ -90,7 +90,7 @@ class MentionReader:
         Returns:
             The classes said to be there and not. One that is named both ways is there (a left
             effusion and no right one), unless the answer opens with "No". Of a class that is asked
-            about and not named, `AnswerReader` says what the answer means.
+            about and not named, `EnglishReader` says what the answer means.
         """
         if not text.strip():
             here = frozenset([asked]) if asked and has_box else frozenset[str]()
@@ -123,8 +123,8 @@ def yes_or_no(text: str) -> bool | None:
 
 
 @functools.cache
-def _answers() -> AnswerReader:
-    return AnswerReader()
+def _answers() -> EnglishReader:
+    return EnglishReader()
 
 
 @functools.cache

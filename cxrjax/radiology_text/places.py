@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from cxrjax.radiology_text.assertions import Side
 from cxrjax.radiology_text.english import Match, Word
-from cxrjax.radiology_text.items import Item
+from cxrjax.radiology_text.items import NamedItem
 from cxrjax.radiology_text.lexicon import English, word_set
 
 _PREPOSITIONS = word_set("prepositions")
@@ -32,7 +32,7 @@ _COMPARED = re.compile(
 
 
 @dataclasses.dataclass
-class Place:
+class Whereabouts:
     """What is said of where an item is: behind it (`trailing`), or first of all (`fronted`)."""
 
     regions: list[str] = dataclasses.field(default_factory=list)
@@ -59,11 +59,11 @@ def without_corrected(text: str) -> str:
 def find_places(
     tokens: Sequence[Word],
     text: str,
-    items: Sequence[Item],
+    items: Sequence[NamedItem],
     clauses: Sequence[tuple[int, int]],
     landmarks: frozenset[int],
     english: English,
-) -> list[Place]:
+) -> list[Whereabouts]:
     """The place of each item.
 
     Args:
@@ -77,7 +77,7 @@ def find_places(
         if any(start <= token.start < end for start, end in sides)
     }
     spots = _spots(tokens, items, english, passed)
-    places = [Place() for _ in items]
+    places = [Whereabouts() for _ in items]
     for begin, end in clauses:
         inside = [n for n, item in enumerate(items) if begin <= item.first < end]
         if not inside:
@@ -95,7 +95,7 @@ def find_places(
 
 
 def _spots(
-    tokens: Sequence[Word], items: Sequence[Item], english: English, landmarks: frozenset[int]
+    tokens: Sequence[Word], items: Sequence[NamedItem], english: English, landmarks: frozenset[int]
 ) -> list[_Spot]:
     definitions = english.definitions
     spots: list[_Spot] = []
@@ -122,7 +122,9 @@ def _spots(
     return _joined(tokens, spots, english)
 
 
-def _regions(tokens: Sequence[Word], items: Sequence[Item], english: English) -> list[Match[str]]:
+def _regions(
+    tokens: Sequence[Word], items: Sequence[NamedItem], english: English
+) -> list[Match[str]]:
     """Names of regions. One may begin before a finding and end in it ("left mid | lung opacity"),
     and none begins in it and ends behind it."""
     borders = {0, len(tokens)} | {item.last for item in items if item.statement is None}
@@ -244,8 +246,8 @@ def _side_of(regions: Sequence[str], english: English) -> str:
 
 def _give(
     tokens: Sequence[Word],
-    items: Sequence[Item],
-    places: Sequence[Place],
+    items: Sequence[NamedItem],
+    places: Sequence[Whereabouts],
     inside: Sequence[int],
     spot: _Spot,
     english: English,
@@ -280,7 +282,9 @@ def _is_reached(gap: Sequence[str]) -> bool:
     return False
 
 
-def _add(item: Item, place: Place, spot: _Spot, english: English, trailing: bool) -> None:
+def _add(
+    item: NamedItem, place: Whereabouts, spot: _Spot, english: English, trailing: bool
+) -> None:
     own = item.statement.regions if item.statement is not None else ()
     if own and not trailing and not item.own.intersection(range(spot.first - 1, spot.last + 1)):
         spot = dataclasses.replace(spot, regions=())
@@ -319,7 +323,10 @@ def _both(one: str, other: str) -> str:
 
 
 def _share(
-    tokens: Sequence[Word], items: Sequence[Item], places: Sequence[Place], inside: Sequence[int]
+    tokens: Sequence[Word],
+    items: Sequence[NamedItem],
+    places: Sequence[Whereabouts],
+    inside: Sequence[int],
 ) -> None:
     """One place for a list: "atelectasis and effusion at the left base", "left A and B"."""
     pairs = list(itertools.pairwise(inside))
@@ -343,18 +350,18 @@ def _share(
             right.fronted = left.fronted
 
 
-def _listed(tokens: Sequence[Word], one: Item, other: Item) -> bool:
+def _listed(tokens: Sequence[Word], one: NamedItem, other: NamedItem) -> bool:
     gap = [t.lemma for t in tokens[one.last : min(other.own)]]
     return bool(_LIST & set(gap)) and len(gap) <= 4 and not _PREPOSITIONS & set(gap)
 
 
-def _nearest(tokens: Sequence[Word], items: Sequence[Item], character: int) -> int:
+def _nearest(tokens: Sequence[Word], items: Sequence[NamedItem], character: int) -> int:
     """The last item before a place in the text, else the first."""
     before = [n for n, item in enumerate(items) if tokens[item.first].start < character]
     return before[-1] if before else 0
 
 
-def _settle(item: Item, place: Place, compared: bool, english: English) -> None:
+def _settle(item: NamedItem, place: Whereabouts, compared: bool, english: English) -> None:
     """Brings sides and regions together."""
     on_side = english.definitions.on_side
     if compared:

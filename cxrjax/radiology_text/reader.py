@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from cxrjax.radiology_text.assertions import Assertion, Certainty, Status, Time
 from cxrjax.radiology_text.english import Match, Word
-from cxrjax.radiology_text.items import Item, find_items
+from cxrjax.radiology_text.items import NamedItem, find_items
 from cxrjax.radiology_text.lexicon import (
     English,
     Sentence,
@@ -136,7 +136,7 @@ class ReportReader:
 
 
 def _meant(
-    item: Item, judgement: Judgement, time: Time, asks: bool
+    item: NamedItem, judgement: Judgement, time: Time, asks: bool
 ) -> tuple[Status, Certainty, Time] | None:
     """Status, certainty and time of an item; None where nothing that can be named is said."""
     if judgement.not_now:
@@ -161,7 +161,7 @@ def _meant(
 
 def _times(
     sentence: Sentence,
-    items: Sequence[Item],
+    items: Sequence[NamedItem],
     clauses: Sequence[tuple[int, int]],
     english: English,
     named: frozenset[int],
@@ -215,7 +215,7 @@ def _opens_another(tokens: Sequence[Word], match: Match[Time]) -> bool:
 
 
 def _modifiers(
-    tokens: Sequence[Word], items: Sequence[Item], english: English, named: frozenset[int]
+    tokens: Sequence[Word], items: Sequence[NamedItem], english: English, named: frozenset[int]
 ) -> list[list[tuple[str, str]]]:
     """Severity, texture, spread of each item: in the words before it, or predicated of it."""
     degrees = {
@@ -264,7 +264,9 @@ def _modifiers(
     return found
 
 
-def _distances(sentence: Sentence, items: Sequence[Item]) -> tuple[list[list[str]], frozenset[int]]:
+def _distances(
+    sentence: Sentence, items: Sequence[NamedItem]
+) -> tuple[list[list[str]], frozenset[int]]:
     """Distances of each item to a landmark, and the words that name landmarks."""
     found: list[list[str]] = [[] for _ in items]
     landmarks: set[int] = set()
@@ -287,7 +289,7 @@ def _distances(sentence: Sentence, items: Sequence[Item]) -> tuple[list[list[str
     return found, frozenset(landmarks)
 
 
-def _sizes(sentence: Sentence, items: Sequence[Item]) -> list[list[str]]:
+def _sizes(sentence: Sentence, items: Sequence[NamedItem]) -> list[list[str]]:
     """Sizes with a unit, given to the nearest item: after it in words of measuring, else before."""
     found: list[list[str]] = [[] for _ in items]
     taken = [match.span() for match in _DISTANCE.finditer(sentence.text)]
@@ -305,7 +307,7 @@ def _words(tokens: Sequence[Word], judgement: Judgement) -> str:
     return " ".join(token.lemma for token in tokens[first:last])
 
 
-def _count(tokens: Sequence[Word], item: Item) -> int | None:
+def _count(tokens: Sequence[Word], item: NamedItem) -> int | None:
     for token in reversed(tokens[max(0, item.first - _PASSED_OVER) : item.first]):
         if token.lemma in _COUNTS:
             return _COUNTS[token.lemma]
@@ -316,7 +318,7 @@ def _count(tokens: Sequence[Word], item: Item) -> int | None:
 
 def _explained(
     tokens: Sequence[Word],
-    items: Sequence[Item],
+    items: Sequence[NamedItem],
     judged: Sequence[Judgement],
     n: int,
     first_of: dict[int, int],

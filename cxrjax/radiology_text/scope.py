@@ -13,7 +13,7 @@ from typing import Literal
 
 from cxrjax.radiology_text.assertions import Certainty, Status
 from cxrjax.radiology_text.english import Match, Word
-from cxrjax.radiology_text.items import Item
+from cxrjax.radiology_text.items import NamedItem
 from cxrjax.radiology_text.lexicon import Cue, word_set
 
 _VERBS = word_set("verbs")
@@ -58,7 +58,7 @@ class Judgement:
 
 
 def judge(
-    tokens: Sequence[Word], items: Sequence[Item], cues: Sequence[Match[Cue]]
+    tokens: Sequence[Word], items: Sequence[NamedItem], cues: Sequence[Match[Cue]]
 ) -> list[Judgement]:
     """A judgement for each item, in their order."""
     judged = [Judgement("absent" if item.is_denied else "present") for item in items]
@@ -78,7 +78,7 @@ def judge(
 
 
 def split_clauses(
-    tokens: Sequence[Word], items: Sequence[Item], cues: Sequence[Match[Cue]]
+    tokens: Sequence[Word], items: Sequence[NamedItem], cues: Sequence[Match[Cue]]
 ) -> list[tuple[int, int]]:
     """A sentence's clauses, as ranges of words."""
     verbs = [
@@ -128,7 +128,7 @@ def split_clauses(
 
 def _judge_clause(
     tokens: Sequence[Word],
-    items: Sequence[Item],
+    items: Sequence[NamedItem],
     judged: list[Judgement],
     inside: Sequence[int],
     cues: Sequence[Match[Cue]],
@@ -152,7 +152,7 @@ def _looks_back(
     tokens: Sequence[Word],
     cue: Match[Cue],
     firsts: Sequence[int],
-    items: Sequence[Item],
+    items: Sequence[NamedItem],
     inside: Sequence[int],
     clause: tuple[int, int],
 ) -> bool:
@@ -193,7 +193,7 @@ def _is_value(tokens: Sequence[Word], cue: Match[Cue]) -> bool:
 
 def _forward(
     tokens: Sequence[Word],
-    items: Sequence[Item],
+    items: Sequence[NamedItem],
     judged: list[Judgement],
     inside: Sequence[int],
     cues: Sequence[Match[Cue]],
@@ -277,13 +277,13 @@ def _lemmas(tokens: Sequence[Word], first: int, last: int) -> list[str]:
     return [token.lemma for token in tokens[first:last]]
 
 
-def _lasts(item: Item) -> bool:
+def _lasts(item: NamedItem) -> bool:
     """Whether a finding of former times is one of today: scars, surgery, healed bones."""
     return bool(_LASTING & set(item.names))
 
 
 def _affirmed(
-    items: Sequence[Item],
+    items: Sequence[NamedItem],
     judged: Sequence[Judgement],
     inside: Sequence[int],
     seen: int,
@@ -307,7 +307,7 @@ def _keeps(says: str, said: str) -> bool:
 
 def _ends(
     tokens: Sequence[Word],
-    items: Sequence[Item],
+    items: Sequence[NamedItem],
     inside: Sequence[int],
     says: str,
     opened_late: bool,
@@ -375,7 +375,7 @@ def _say(judgement: Judgement, says: str, cue: tuple[int, int]) -> None:
 
 def _backward(
     tokens: Sequence[Word],
-    items: Sequence[Item],
+    items: Sequence[NamedItem],
     judged: list[Judgement],
     inside: Sequence[int],
     cue: Match[Cue],
@@ -426,7 +426,10 @@ def _backward(
 
 
 def _alternatives(
-    tokens: Sequence[Word], items: Sequence[Item], judged: list[Judgement], inside: Sequence[int]
+    tokens: Sequence[Word],
+    items: Sequence[NamedItem],
+    judged: list[Judgement],
+    inside: Sequence[int],
 ) -> None:
     """Of two that are affirmed with an "or" between, neither is sure."""
     for one, other in itertools.pairwise(inside):

@@ -6,7 +6,7 @@ import unicodedata
 from collections.abc import Sequence
 
 from cxrjax.files import read_packaged
-from cxrjax.radiology_text.answers import Answer
+from cxrjax.radiology_text.answers import AnswerReading
 from cxrjax.radiology_text.assertions import Assertion, Certainty, Outcome, Side, Status, Time
 from cxrjax.radiology_text.mention_details import CERTAIN, LIKELY, DetailedMention
 from cxrjax.radiology_text.negation import phrase_pattern
@@ -17,7 +17,7 @@ _CLAUSE = re.compile(r"[^.;!?\n,]+")
 _NOT_NOW = ("past", "to be ruled out")
 
 
-class VietnameseAnswerReader:
+class VietnameseTextReader:
     """Reads Vietnamese text, alone or beside its question."""
 
     def __init__(self) -> None:
@@ -29,14 +29,14 @@ class VietnameseAnswerReader:
         self._undecided = _any(data["answers"]["undecided"])
         self._mentions = VietnameseReader()
 
-    def read(self, text: str, question: str | None = None, has_box: bool = False) -> Answer:
-        """See `AnswerReader.read`; places in spans are those of the text's NFC form."""
+    def read(self, text: str, question: str | None = None, has_box: bool = False) -> AnswerReading:
+        """See `EnglishReader.read`; places in spans are those of the text's NFC form."""
         plain = unicodedata.normalize("NFC", text).lower()
         assertions = tuple(self._assertion(plain, one) for one in self._mentions.read(text))
         if question is None:
-            return Answer(None, assertions)
+            return AnswerReading(None, assertions)
         asked = {self._findings[one.name] for one in self._mentions.read(question.rstrip("? "))}
-        return Answer(self._outcome(plain, asked, assertions, has_box), assertions)
+        return AnswerReading(self._outcome(plain, asked, assertions, has_box), assertions)
 
     def _assertion(self, plain: str, mention: DetailedMention) -> Assertion:
         clause = next(

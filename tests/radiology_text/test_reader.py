@@ -9,14 +9,14 @@ import pytest
 
 from cxrjax.cli import EXIT_USER_ERROR
 from cxrjax.radiology_text import __main__ as command
-from cxrjax.radiology_text.answers import AnswerReader
+from cxrjax.radiology_text.answers import EnglishReader
 from cxrjax.radiology_text.assertions import Assertion
 from cxrjax.radiology_text.reader import ReportReader
 from cxrjax.radiology_text.reading import open_reader
 
 SENTENCES = Path(__file__).parent / "sentences"
 READER = ReportReader()
-ANSWERS = AnswerReader()
+ANSWERS = EnglishReader()
 
 
 def labelled(name: str) -> list[list[str]]:
