@@ -9,6 +9,8 @@ import pydantic_core
 from cxrjax.border.foreign_files import MOST_BYTES, decode_text
 from cxrjax.errors import ForeignError
 
+# Objects, lists and what stands in them; so many empty objects take 450 MB of memory.
+MOST_ENTRIES = 4_000_000
 # float() overflows beyond 308 digits, and nothing that is read here counts so far.
 _MOST_DIGITS = 308
 _TOO_LONG = re.compile(rb"(?<![0-9])[0-9]{%d}" % (_MOST_DIGITS + 1))
@@ -26,8 +28,8 @@ def check_json(text: str | bytes, most: int = MOST_BYTES) -> bytes:
         UTF-8 without a byte order mark.
 
     Raises:
-        ForeignError: not UTF-8, too long, half of a surrogate pair, or a number of more than 308
-            digits.
+        ForeignError: not UTF-8, too long, more than `MOST_ENTRIES`, half of a surrogate pair, or a
+            number of more than 308 digits.
     """
     try:
         content = text.encode() if isinstance(text, str) else text
@@ -36,6 +38,10 @@ def check_json(text: str | bytes, most: int = MOST_BYTES) -> bytes:
     decode_text(content)
     if len(content) > most:
         raise ForeignError(f"JSON of {len(content):,} bytes, at most {most:,} are read")
+    if len(content) > MOST_ENTRIES:
+        entries = sum(map(content.count, (b",", b"[", b"{")))
+        if entries > MOST_ENTRIES:
+            raise ForeignError(f"JSON of {entries:,} entries, at most {MOST_ENTRIES:,} are read")
     # A number of that many digits covers one of these places; most lines are shorter than that.
     possible = _DIGIT.search(content[_MOST_DIGITS :: _MOST_DIGITS + 1])
     # What a model has said may have as many digits as it likes.

@@ -70,6 +70,13 @@ def test_json_that_is_refused(text, words):
         parse_json(text)
 
 
+def test_json_has_a_number_of_entries():
+    with pytest.raises(ForeignError, match="4,000,001 entries, at most 4,000,000"):
+        parse_json(b"[" + b"0," * 3_999_999 + b"0,0]")
+    assert len(parse_json(b"[" + b"0," * 3_999_998 + b"0]")) == 3_999_999
+    assert parse_json('"' + "," * 3_999_000 + '"')
+
+
 def test_json_that_is_read():
     assert parse_json(b'\xef\xbb\xbf{"a": [1, 2.5, null, "ph\xe1\xbb\x95i"]}') == {
         "a": [1, 2.5, None, "phổi"]
