@@ -288,3 +288,28 @@ def test_the_model_and_the_metric_of_contributing_are_known(patched):
         "print(PRESETS['gemma3_12b'].decoder.width, *v._placed('localization', 'p', 'v', 1))",
     )
     assert said.startswith("3840 ") and "localization/iou_per_image" in said
+
+
+def named_tests(text: str) -> list[tuple[str, str]]:
+    """(file, test or "") of each test that a page names; `::name` is of the file before it."""
+    found, file = [], ""
+    for path, name in re.findall(r"`(tests/[\w/]+\.py)?(?:::(\w+))?`", text):
+        file = path or file
+        if path or name:
+            found.append((file, name))
+    return found
+
+
+def test_what_security_promises_has_its_tests():
+    named = named_tests((ROOT / "SECURITY.md").read_text(encoding="utf-8"))
+    assert len(named) > 40
+    for file, name in named:
+        source = (ROOT / file).read_text(encoding="utf-8")
+        assert not name or re.search(rf"^def {name}\b", source, re.M), f"{file}::{name}"
+
+
+def test_named_tests_are_found():
+    assert named_tests("`tests/a.py::b`, `::c` and `d`") == [
+        ("tests/a.py", "b"),
+        ("tests/a.py", "c"),
+    ]
