@@ -38,11 +38,11 @@ def shipped(path: str | Path) -> Path:
     A line on stderr says so.
     """
     path = Path(path)
-    if path.exists() or not any(path.is_relative_to(folder) for folder in _SHIPPED):
+    if os.path.exists(path) or not any(path.is_relative_to(folder) for folder in _SHIPPED):
         return path
     bundled = _PACKAGE / "_bundled"
     found = (bundled if bundled.is_dir() else _PACKAGE.parent) / path
-    if not found.exists():
+    if not os.path.exists(found):
         return path
     print(f"{path}: not in the working folder; the one that ships: {found}", file=sys.stderr)
     return found

@@ -129,7 +129,9 @@ class DicomFile:
         height, width = int(self.header.Rows), int(self.header.Columns)
         samples = int(self.header.SamplesPerPixel)
         if not self.syntax.is_encapsulated and samples == 1:
-            return self.header.pixel_array
+            stored = self.header.pixel_array
+            _check_shape(stored, [height, width], self.header.BitsAllocated)
+            return stored
         element = self.header["PixelData"]
         plain = self._plain_size()
         description = {name: self.header.get(name) for name in _DESCRIPTION}
@@ -195,11 +197,15 @@ def decode_frame(
     dataset.add_new(_PIXEL_DATA, vr, content)
     dataset[_PIXEL_DATA].is_undefined_length = UID(syntax).is_encapsulated
     stored = dataset.pixel_array
-    expected = shape[: 2 + (shape[2] > 1)]
-    if list(stored.shape) != expected or stored.dtype.itemsize * 8 != dataset.BitsAllocated:
-        found = f"{stored.dtype} of {' x '.join(map(str, stored.shape))}"
-        raise ForeignError(f"the pixel data are {found}, the header says {_times(expected)}")
+    _check_shape(stored, shape[: 2 + (shape[2] > 1)], dataset.BitsAllocated)
     return {"signed": stored.dtype.kind == "i"}, np.ascontiguousarray(stored).data
+
+
+def _check_shape(stored: np.ndarray, expected: list[int], bits: int) -> None:
+    # pydicom takes more pixels than the header has for more frames.
+    if list(stored.shape) != expected or stored.dtype.itemsize * 8 != bits:
+        found = f"{stored.dtype} of {_times(stored.shape)}"
+        raise ForeignError(f"the pixel data are {found}, the header says {_times(expected)}")
 
 
 def _check_codestream(frame: bytes, syntax: str, rows: int, columns: int, samples: int) -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -54,7 +55,7 @@ def load_config(spec: str, overrides: Sequence[str] = ()) -> ExperimentConfig:
 
     path, *variant = spec.split(":", 1)
     file = shipped(path)
-    if not file.is_file():
+    if not os.path.isfile(file):
         raise UserError(f"--config={spec}: no file {path}; expected FILE.py[:VARIANT]")
     for word in overrides:
         _check_override(word)
@@ -69,6 +70,8 @@ def load_config(spec: str, overrides: Sequence[str] = ()) -> ExperimentConfig:
         values.config.update_from_flattened_dict(dict.fromkeys(emptied))
     except flags.Error as error:
         raise UserError(f"--config={spec}: {_last_line(error)}") from error
+    except (MemoryError, RecursionError):  # of Python's parser
+        raise UserError(f"--config={spec}: a value with too many brackets in it") from None
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         text = _last_line(error)
         unknown = re.search(r'Key "(\w+)" does not exist', text)  # a locked ConfigDict's words

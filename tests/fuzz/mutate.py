@@ -69,6 +69,8 @@ def mutated(rng: Rng, name: str, data: bytes, others: list[bytes]) -> bytes:
     """A hostile neighbour of a file; its kind is told by the name's ending."""
     structured = BY_ENDING.get(name.rpartition(".")[2], ())
     for _ in range(rng.choice((1, 1, 1, 2, 2, 4))):
+        if len(data) > LONGEST:
+            break
         if structured and rng.random() < 0.7:
             data = rng.choice(structured)(rng, data)
         elif others and rng.random() < 0.05:
@@ -219,7 +221,8 @@ def _json(rng: Rng, data: bytes) -> bytes:
         new = _Raw(rng.choice([json.dumps(rng.choice(TEXTS)), json.dumps(key), r'"\ud800"']))
         holder[_Raw(new + " ")] = holder.pop(key) if kind == 5 else _Raw(rng.choice(LEAVES))
     else:
-        holder[key:key] = [holder[key]] * rng.choice((1, 2, 50, 1_500))
+        most = 4 * LONGEST // max(len(_written(holder[key])), 1)
+        holder[key:key] = [holder[key]] * min(rng.choice((1, 2, 50, 1_500)), most)
     try:
         return _written(whole).encode("utf-8", "surrogatepass")
     except (RecursionError, MemoryError):

@@ -785,7 +785,8 @@ def _ask(folder: Path, answer: bytes) -> None:
             results.append(client.ask(request).model_dump_json())
         except REFUSALS as refusal:
             results.append(type(refusal).__name__ + str(refusal))
-            service = getattr(refusal, "category", "") in ("http_error", "timeout", "connection")
+            kind = getattr(refusal, "category", "http_error")
+            service = kind in ("http_error", "timeout", "connection")
         else:
             service = False
         finally:

@@ -402,6 +402,12 @@ def test_truncated_frame(tmp_path, syntax, keep):
     assert "cut off" in refusal(path)
 
 
+@pytest.mark.parametrize("rows", [1, 15, 16])
+def test_more_pixels_than_the_header_has_are_no_frames(tmp_path, rows):
+    path = save(tmp_path, dataset_of(ramp(12)[:32, :32], 12, Rows=rows))
+    assert "the pixel data" in refusal(path)
+
+
 def test_codestream_of_another_size_than_the_header(tmp_path):
     dataset = dataset_of(ramp(12), 12)
     dataset.compress(JPEG2000Lossless, encoding_plugin="pylibjpeg")

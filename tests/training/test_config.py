@@ -94,6 +94,7 @@ def test_variant_and_overrides(spec):
         ("", "--config.training.profile_steps=(5,)", "the first and the last step"),
         ("", "--config.training.peak_flops=0", "above 0"),
         ("", "--learning_rate=1", "--config.key=value"),
+        ("", f"--config.lora.targets={'(1,' * 300}", "too many brackets"),
     ],
 )
 def test_mistakes_are_one_line_errors(spec, variant, override, said):
@@ -223,3 +224,10 @@ def test_a_misspelt_attribute_fails_the_type_check(tmp_path):
 def test_defaults_of_files_and_of_dataclasses_are_the_same():
     assert typed_config(default_config()) == ExperimentConfig()
     assert default_config().to_dict() == ExperimentConfig().to_json()
+
+
+def test_a_path_longer_than_any_file_s_is_none_that_ships(spec):
+    name = "data/demo_base/" + "x" * 5_000
+    assert load_config(spec, [f"--config.model.init_from={name}"]).model.init_from == name
+    with pytest.raises(UserError, match="no file x"):
+        load_config("x" * 5_000)

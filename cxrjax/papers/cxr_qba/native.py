@@ -256,7 +256,7 @@ class NativeAnswer(Native):
     text: str
     name_tag: str | None = None
     laterality: str | None = None
-    regions: list[Any] = []
+    regions: list[str | dict[str, Any]] = []
     obs_entities: list[str] = []
     obs_entities_parents: list[str] = []
     obs_categories: list[str] = []

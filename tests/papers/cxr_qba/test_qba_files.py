@@ -248,6 +248,13 @@ def test_parts_of_answers_without_end(native_pair, tmp_path):
         assert reason(tmp_path) == "invalid_graph"
 
 
+@pytest.mark.parametrize("region", [None, 3, ["left lung"]])
+def test_a_region_of_an_answer_that_is_none(native_pair, tmp_path, region):
+    questions = native_pair[1]
+    questions["questions"][0]["answers"][0]["regions"] = [region]
+    assert reason(lay(tmp_path, questions=questions)) == "invalid_graph"
+
+
 def test_a_question_twice(native_pair, tmp_path):
     questions = native_pair[1]
     questions["questions"].append(questions["questions"][0])
