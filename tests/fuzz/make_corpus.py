@@ -86,6 +86,7 @@ def texts() -> None:
     put("checksums/checksums.json", {"sha256": {"params/a.txt": "ca978112ca1bbdca" * 4}})
     header = {"sha256": hashlib.sha256(b"payload").hexdigest(), "format": 1, "entry": "jit-cache"}
     header |= {"program": "x", "batch": [], "config": {}, "steps": 1}
+    header |= dict.fromkeys(("jax", "jaxlib", "device", "platform", "devices", "processes"), "1")
     put("compiled_step/step.step", json.dumps(header) + "\npayload")
     answer = {"text": '{"city": "Hue"}', "finish_reason": "stop", "refusal": None, "model": "m"}
     answer |= {"input_tokens": 10, "output_tokens": 3, "logprob": None}
