@@ -530,21 +530,22 @@ def packed_tables(folder: Path, name: str, data: bytes) -> None:
     strict_json(quality.to_json())
 
 
-def _release(path: str) -> Callable[[], dict[str, bytes]]:
-    """Seeds: each small file below a folder, by its relative path."""
+def _release(path: str, files: str = "**/*") -> Callable[[], dict[str, bytes]]:
+    """Seeds: small files below a folder, by their relative paths."""
     top = _SAMPLES / path
 
     def found() -> dict[str, bytes]:
         return {
             file.relative_to(top).as_posix(): file.read_bytes()
-            for file in sorted(top.rglob("*"))
+            for pattern in files.split()
+            for file in sorted(top.glob(pattern))
             if file.is_file() and file.stat().st_size < _LARGEST_SEED
         }
 
     return found
 
 
-def _build(dataset: str, sample: str, share: float, **flags: Any) -> None:
+def _build(dataset: str, sample: str, share: float, files: str = "**/*") -> None:
     """A whole build of a sample of which one file is hostile."""
 
     def run(folder: Path, name: str, data: bytes) -> None:
@@ -554,15 +555,15 @@ def _build(dataset: str, sample: str, share: float, **flags: Any) -> None:
         shutil.copytree(_SAMPLES / sample, source)
         write(source, name, data)
         made = builder_of(dataset)
-        builder = made(made.options_class(source=source, out=folder / "out", **flags))
+        builder = made(made.options_class(source=source, out=folder / "out"))
         builder.build()
         json.loads((folder / "out" / "quality.json").read_text("utf-8"))
 
-    target(name=f"build_{dataset}", seeds=_release(sample), share=share)(run)
+    target(name=f"build_{dataset}", seeds=_release(sample, files), share=share)(run)
 
 
 _build("vindr_cxr_vqa", "vindr_cxr_vqa/sample", 1.0)
-_build("gemex", "gemex/sample", 1.0)
+_build("gemex", "gemex/sample", 1.0, files="*.csv sub_training_data.json scene_graph/*34*.json")
 _build("ms_cxr", "ms_cxr/sample", 0.5)
 _build("vix_ray", "vix_ray/sample", 1.0)
 _build("cxr_qba", "cxr_qba/sample/release", 1.0)
@@ -913,7 +914,8 @@ def answers(folder: Path, name: str, data: bytes) -> None:
     from cxrjax.papers.sources.regions import find_places
     from cxrjax.papers.vix_ray.deidentification import find_identifiers
     from cxrjax.radiology_text.facts import align, decompose, is_refusal
-    from cxrjax.radiology_text.mentions import plain_text, yes_or_no
+    from cxrjax.radiology_text.lexicon import plain_text
+    from cxrjax.radiology_text.mentions import yes_or_no
     from cxrjax.runners.systems import READINGS
 
     text = data.decode("utf-8", "surrogateescape")

@@ -17,6 +17,7 @@ def fuzz(*words, **variables):
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
 
 
+@pytest.mark.slow
 def test_sound_files_and_all_that_once_broke_something():
     found = fuzz("--replay")
     assert found.returncode == 0, found.stdout[-6_000:] + found.stderr[-2_000:]
