@@ -129,9 +129,9 @@ class DicomFile:
         height, width = int(self.header.Rows), int(self.header.Columns)
         samples = int(self.header.SamplesPerPixel)
         if not self.syntax.is_encapsulated and samples == 1:
-            stored = self.header.pixel_array
-            _check_shape(stored, [height, width], self.header.BitsAllocated)
-            return stored
+            pixels = self.header.pixel_array
+            _check_shape(pixels, [height, width], self.header.BitsAllocated)
+            return pixels
         element = self.header["PixelData"]
         plain = self._plain_size()
         description = {name: self.header.get(name) for name in _DESCRIPTION}
