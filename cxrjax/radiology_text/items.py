@@ -127,6 +127,7 @@ def _statements(tokens: Sequence[Word], taken: set[int], english: English) -> li
         match
         for match in english.subjects.find(tokens)
         if not taken.intersection(range(match.first, match.last))
+        and not (match.payload.name == "lungs" and _is_place(tokens, match.first))
     ]
     normal = {
         match.first: match
@@ -167,6 +168,14 @@ def _statements(tokens: Sequence[Word], taken: set[int], english: English) -> li
             )
             state = None if is_normal else _next(tokens, state, states)  # "tortuous and calcified"
     return items
+
+
+def _is_place(tokens: Sequence[Word], place: int) -> bool:
+    """Whether a part of the lung is where something else is: "in the left upper lobe"."""
+    before = [token.lemma for token in tokens[max(0, place - 3) : place]]
+    while before and before[-1] in ("the", "left", "right", "both"):
+        before.pop()
+    return bool(before) and before[-1] in ("in", "at", "within", "over", "involving", "from")
 
 
 def _after(

@@ -14,7 +14,9 @@ _PREPOSITIONS = word_set("prepositions")
 _LIST = frozenset((",", "and", "or", "/", "both", "with", "nor", "versus", "vs"))
 _ZONES = word_set("zones")
 _HEADS = ("lung zone", "lung field", "lobe", "zone", "lung", "field", "hemithorax", "rib")
-_LOOSE = frozenset((",", ":", "small", "large", "mild", "moderate", "tiny", "trace", "present"))
+_LOOSE = frozenset(
+    (",", ":", "small", "large", "mild", "moderate", "tiny", "trace", "present", "mm", "cm")
+)
 _NO_PLACE = frozenset(("lungs", "thorax", "pleural spaces", "pulmonary vasculature"))
 _SIDES = ("left", "right")
 _BOTH = frozenset(("bilateral", "bilaterally", "both", "bibasilar", "biapical", "bibasal"))
@@ -265,11 +267,16 @@ def _give(
     reached = bool(left) and _is_reached(left_gap) and bool(right_gap)
     if right and not stops & set(right_gap) and not reached:
         _add(items[right[0]], places[right[0]], spot, english, trailing=False)
-    elif left and (_is_reached(left_gap) or set(left_gap) <= _LOOSE or "," not in left_gap):
+    elif left and (_is_reached(left_gap) or _is_loose(left_gap)):
         _add(items[left[-1]], places[left[-1]], spot, english, trailing=True)
     elif right:
         _add(items[right[0]], places[right[0]], spot, english, trailing=False)
         places[right[0]].fronted = True
+
+
+def _is_loose(gap: Sequence[str]) -> bool:
+    """Whether nothing but a size or a degree is between: "nodule, 6 mm, right upper lobe"."""
+    return "," not in gap or all(word in _LOOSE or word[0].isdigit() for word in gap)
 
 
 def _is_reached(gap: Sequence[str]) -> bool:

@@ -175,6 +175,8 @@ def _times(
             continue
         begin, end = next((c for c in clauses if c[0] <= match.first < c[1]), (0, len(tokens)))
         inside = [n for n, item in enumerate(items) if begin <= item.first < end]
+        # "Mildly enlarged but stable": a clause without a finding speaks of the one before.
+        inside = inside or [n for n, item in enumerate(items) if item.last <= begin][-1:]
         right = [n for n in inside if min(items[n].own) >= match.last]
         left = [n for n in inside if items[n].last <= match.first]
         gap = [t.lemma for t in tokens[match.last : min(items[right[0]].own)]] if right else []

@@ -212,6 +212,8 @@ def _forward(
         cue = by_place.get(place)
         if cue is not None:
             said = cue.payload.after or ("" if seen_items else cue.payload.before)
+            if said == "past" and any(_lasts(items[n]) for n in _next(items, inside, cue.last)):
+                said = "neutral"  # a scar of former times is one of today
             if said == "affirms":
                 if not (says and not seen_since):
                     says = ""
@@ -245,13 +247,11 @@ def _forward(
             says, seen_since = "", 0  # "no other lesion than cardiomegaly"
         elif lemma == "than" and place and tokens[place - 1].lemma == "likely":
             says, seen_since = "hedged likely", 0  # "effusion is less likely than atelectasis"
-        elif lemma == "over" and place and tokens[place - 1].lemma in ("favored", "likely"):
-            says, seen_since = "hedged unlikely", 0  # "atelectasis is favored over pneumonia"
+        elif lemma in ("over", "than") and _prefers(tokens, clause[0], place):
+            says, seen_since = "hedged unlikely", 0  # "favors atelectasis over pneumonia"
         if place in item_at:
             n = item_at[place]
             if adjective and place - cue_at[1] > _ADJECTIVE_REACH:
-                says = ""
-            if says == "past" and _lasts(items[n]):
                 says = ""
             _say(judged[n], says, cue_at)
             seen_items += 1
@@ -273,8 +273,21 @@ def _forward(
         place += 1
 
 
+def _prefers(tokens: Sequence[Word], begin: int, place: int) -> bool:
+    """Whether one is preferred to what follows: "favored over", "more likely ... than"."""
+    before = _lemmas(tokens, begin, place)
+    if tokens[place].lemma == "over":
+        return bool({"favor", "favored", "likely"} & set(before[-4:]))
+    return ("more", "likely") in itertools.pairwise(before)
+
+
 def _lemmas(tokens: Sequence[Word], first: int, last: int) -> list[str]:
     return [token.lemma for token in tokens[first:last]]
+
+
+def _next(items: Sequence[NamedItem], inside: Sequence[int], place: int) -> list[int]:
+    """The first item behind a place, if there is one."""
+    return [n for n in inside if items[n].first >= place][:1]
 
 
 def _lasts(item: NamedItem) -> bool:
@@ -419,6 +432,8 @@ def _backward(
         if items[n].is_normal and not said.startswith("denied"):
             continue
         before = judged[n]
+        if before.not_now == "to be ruled out":
+            continue  # "if pneumonia is suspected"
         if before.reason == "denied" and said.startswith("denied"):
             continue
         judged[n] = Judgement()
