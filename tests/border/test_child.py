@@ -165,7 +165,9 @@ def test_the_hard_limits_of_a_shell_hold():
         "for _ in range(2): assert test_child.run(child_jobs.reverse)[1] == b'cba'\n"
         "assert 'memory' in test_child.refusal(child_jobs.allocate, memory=2**40, size=2**31)"
     )
-    subprocess.run([sys.executable, "-c", program], cwd=Path(__file__).parents[2], check=True)
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, "PYTHONPATH": str(root)}
+    subprocess.run([sys.executable, "-c", program], cwd=root, env=environment, check=True)
 
 
 def test_a_child_has_no_model_code_in_it():

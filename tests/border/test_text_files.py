@@ -117,7 +117,8 @@ def test_what_cannot_be_written_leaves_what_was_there(tmp_path):
     ids=range(8),
 )
 def test_checksums_name_files_of_their_folder(tmp_path, content, found):
-    os.mkfifo(tmp_path / "pipe")
+    if "pipe" in content:
+        os.mkfifo(tmp_path / "pipe")
     (tmp_path / "checksums.json").write_text(content)
     assert found in find_damage(tmp_path)
     assert find_damage(tmp_path, ["params"]) != ""

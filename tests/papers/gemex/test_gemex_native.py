@@ -220,6 +220,7 @@ def test_whatever_stands_in_a_field_the_row_is_read_or_set_aside(sample, tmp_pat
     key = data.draw(st.sampled_from(sorted(row)))
     odd = data.draw(st.sampled_from(_ODD))
     # An array with these is no JSON as a whole, and is refused.
+    assume(split != "train" or odd != "\ud800")
     assume(not (split == "train" and isinstance(odd, float | int) and not -1e9 < odd < 1e9))
     row[key] = copy.deepcopy(odd)
     path = tmp_path / file.name
