@@ -27,7 +27,7 @@ _SLASHED = re.compile(r"\b([a-z])/([a-z])\b|\b(and)/(or)\b")
 _STOPS = re.compile(r"(?<=\bvs)\.|(?<=\be)\.(?=g)|(?<=\be\.g)\.|(?<=\bi)\.(?=e)|(?<=\bi\.e)\.")
 _SENTENCE_END = re.compile(
     r"(?<=[.!?])(?<!\b[Vv]s\.)(?<!\b[Dd]r\.)(?<!e\.g\.)(?<!i\.e\.)(?=\s|$)|(?<=[a-z]\.)(?=[A-Z])"
-    r"|;|\n(?=\s*(?:[-*•\d]|[A-Z]|\n))"
+    r"|;|\n(?=[^\S\n]*(?:[-*•\d]|[A-Z]|\n))"
 )
 _NOTATION = re.compile(r"<[^<>\n]{0,200}>")
 _LONGEST_SENTENCE = 1_000  # characters; models ramble, and the work grows with the square

@@ -90,7 +90,7 @@ def test_an_explanation_names_what_it_explains():
         "", " ", "\n\n", "\0\x01", "????", "<p>No <b>effusion</b></p>", "肺部没有积液", "😀" * 50,
         "no " * 60_000, "effusion, " * 20_000, "a" * 200_000, "(" * 200_000, "effusion" * 25_000,
         "1 cm " * 40_000, "left " * 40_000, ". " * 100_000, "\ud800 effusion",
-        "no effusion\n" * 15_000,
+        "no effusion\n" * 15_000, "\n" * 200_000, "\n " * 100_000,
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("language", ["en", "vi"])
