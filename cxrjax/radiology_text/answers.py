@@ -152,10 +152,9 @@ class EnglishReader:
         """What an answer opens with, where that stands by itself."""
         start, end = next(iter(split_sentences(plain)), (0, len(plain)))
         tokens = self._english.read_tokens(plain, start, end).tokens
+        words = [place for place, token in enumerate(tokens) if token.lemma[0].isalnum()]
+        tokens = tokens[words[0] :] if words else []
         found = self._english.answers.find(tokens)
-        while tokens and not tokens[0].lemma[0].isalnum():
-            tokens = tokens[1:]
-            found = self._english.answers.find(tokens)
         if not found or found[0].first > 0:
             return None
         opening, first = found[0], tokens[0].lemma
@@ -163,8 +162,7 @@ class EnglishReader:
             opening = found[1]  # "it is unlikely"
         rest = tokens[opening.last :]
         closed = not rest or not rest[0].lemma[0].isalnum()
-        named = find_items(tokens, self._english)
-        if not closed and any(item.first < len(tokens) for item in named):
+        if not closed and find_items(tokens, self._english):
             return opening.payload if first in _OPENED - {"no", "n"} else None
         single = opening.last - opening.first == 1 and first not in _OPENED
         if not closed and single and not _is_place(rest, self._english):
