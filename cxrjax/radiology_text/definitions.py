@@ -175,10 +175,6 @@ class Language:
 
     Attributes:
         modifiers: word -> (type, value).
-        uncertain_before: cue -> certainty of what follows.
-        uncertain_after: cue -> certainty of what stands before.
-        uncertain_negation: denials that leave some doubt ("no definite").
-        interpretation: words between a finding and what it is taken for.
         change: word -> what changed.
         change_context: words that speak of an earlier study.
         ignored_after: words after which a sentence observes nothing more (advice, history).
@@ -191,10 +187,6 @@ class Language:
     """
 
     modifiers: PhraseIndex[tuple[str, str]]
-    uncertain_before: PhraseIndex[str]
-    uncertain_after: PhraseIndex[str]
-    uncertain_negation: PhraseIndex[str]
-    interpretation: PhraseIndex[str]
     change: PhraseIndex[str]
     change_context: PhraseIndex[str]
     ignored_after: PhraseIndex[str]
@@ -245,8 +237,6 @@ def load_language() -> Language:
             for value, phrases in values.items()
             for phrase in (value, *phrases)
         ),
-        uncertain_before=grouped(data["uncertain_before"]),
-        uncertain_after=grouped(data["uncertain_after"]),
         change=grouped(data["change"]),
         sides=grouped(data["sides"]),
         subjects=PhraseIndex(
@@ -258,8 +248,6 @@ def load_language() -> Language:
         **{
             name: same(name)
             for name in (
-                "uncertain_negation",
-                "interpretation",
                 "change_context",
                 "ignored_after",
                 "ignored_sentences",
