@@ -1,45 +1,60 @@
-"""Reads what an answer says of what is asked: yes, no, undecided, off topic, nothing."""
+"""Reads what an answer says of what is asked: yes, no, undecided, off topic, nothing.
+
+    answer -> its own part -> sentences -> verdicts by themselves, assertions -> outcome
+
+The answer's own part stands behind the last "the answer is" or "scratch that", and before its
+reason. Where it decides nothing, the whole text is read.
+"""
 
 import dataclasses
+import difflib
 import functools
+import itertools
 import re
-from collections.abc import Sequence
+import unicodedata
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from cxrjax.radiology_text.assertions import Assertion, Outcome
-from cxrjax.radiology_text.definitions import Definitions
-from cxrjax.radiology_text.english import Word
+from cxrjax.radiology_text.chinese import in_english
+from cxrjax.radiology_text.english import Match, PhraseIndex, Word, Words, lemma
 from cxrjax.radiology_text.items import find_items
 from cxrjax.radiology_text.lexicon import (
     English,
     load_english,
+    pattern,
     plain_text,
     split_sentences,
     word_set,
 )
 from cxrjax.radiology_text.reader import ReportReader
 
-_PREAMBLE = re.compile(
-    r"^\W*(?:(?:the\s+)?(?:final\s+|correct\s+)?answer(?:\s+to\s+(?:this|the|your)\s+question)?"
-    r"(?:\s+is|\s*[:=])+|(?:answer|a|assistant|response|model)\s*:|well,|ok(?:ay)?,|so,|hmm,|"
-    r"based\s+on\s+[^,.]{0,60},|in\s+(?:this|the)\s+(?:image|x-?ray|radiograph|picture|film),?)\s*"
-)
-_REASON = re.compile(r"\b(?:reasoning|reason|explanation|rationale|because|justification)\b\s*:?")
-_PLURAL_NUMBERS = re.compile(
-    r"^\W*(?:there\s+(?:is|are)\s+|i\s+see\s+|at\s+least\s+|about\s+)?(?P<number>\d{1,2}|zero|none|one|two|three|"
-    r"four|five|six|seven|eight|nine|ten|a\s+single|single|several|multiple|numerous|many|a\s+few|both)\b(?!\s*%|[.:]\d)"
-)
+# The first turn is read; models go on with further ones.
+_NEXT_TURN = pattern("next_turn", re.MULTILINE)
+_ANSWER = pattern("answer")
+_RETRACTION = pattern("retraction")
+_REASON = pattern("reason")
+_NUMBER = pattern("number")
+_MEASURE = pattern("measure")
+_EXCEPT = pattern("except")
+_ASKS_NUMBER = pattern("asks_number")
+_ASKING = pattern("asking")
+_INVERTED = pattern("inverted")
+_THOUGHT = pattern("thought", re.IGNORECASE)
+_THOUGHT_END = pattern("thought_end", re.IGNORECASE)
+_NO_ANSWER = pattern("no_answer", re.IGNORECASE)
 _ZERO = ("0", "00", "zero", "none")
-_OPENED = word_set("bare")
-_GENERAL = "cardiopulmonary abnormality"
-# What CheXpert counts under lung opacity, beside the parents of the table.
-_UNDER_OPACITY = (
-    "pneumonia",
-    "pulmonary edema",
-    "lung lesion",
-    "consolidation",
-    "atelectasis",
-    "infiltrate",
-)
+_TABLE_ROW = re.compile(r"(?m)^\|(?P<cells>[^\n]{0,500})\|")
+_OTHER = pattern("other", re.IGNORECASE)
+_CLAUSE_END = pattern("clause_end")
+_MARKS = frozenset(",/()[]:=?|")
+TURNED: dict[Outcome, Outcome] = {"yes": "no", "no": "yes"}
+ANY_FINDING = "cardiopulmonary abnormality"
+# Verdicts by themselves stand near an answer's begin or end.
+_LONGEST_READ = 6_000
+_LONGEST_QUESTION = 4_000  # characters
+_NEAR = 60  # characters before a finding that tell which one it is
+_REFUSAL_REACH = 5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +63,7 @@ class AnswerReading:
 
     Attributes:
         outcome: of what is asked; None where nothing is asked.
-        assertions: everything that it asserts.
+        assertions: everything that it asserts; beside a question, without the reason after it.
     """
 
     outcome: Outcome | None
@@ -57,11 +72,36 @@ class AnswerReading:
 
 @dataclasses.dataclass(frozen=True)
 class AskedFor:
-    """What a question asks: findings by name, and the side it asks of."""
+    """What a question asks.
+
+    Attributes:
+        findings: names; empty where it asks for any.
+        side: left or right, where it asks of one.
+        counts: it asks how many there are.
+        is_denied: yes means that the findings are absent ("Are the lungs clear?").
+        organ: the words of the organ whose state is asked.
+    """
 
     findings: tuple[str, ...]
-    side: str | None
-    counts: bool
+    side: str | None = None
+    counts: bool = False
+    is_denied: bool = False
+    organ: str = ""
+
+
+NOTHING_ASKED = AskedFor(())
+
+
+class _Part(NamedTuple):
+    """A sentence of an answer, with the phrases of answers in it."""
+
+    start: int
+    end: int
+    tokens: Words
+    said: Sequence[Match[str]]
+
+    def has(self, kind: str) -> bool:
+        return any(match.payload == kind for match in self.said)
 
 
 class EnglishReader:
@@ -70,7 +110,13 @@ class EnglishReader:
     def __init__(self, english: English | None = None) -> None:
         self._english = english or load_english()
         self._reports = ReportReader(self._english)
+        said = [(" ".join(phrase), kind) for phrase, kind in self._english.answers.items()]
+        self._verdicts = PhraseIndex(one for one in said if one[1] in (*_VERDICTS, "agrees"))
+        self._manners = PhraseIndex(one for one in said if one[1] not in (*_VERDICTS, "agrees"))
         self.asked = functools.lru_cache(maxsize=4096)(self._asked)
+        # Models answer in templates: the same words again and again.
+        self._assertions = functools.lru_cache(maxsize=8192)(self._read)
+        self.read_about = functools.lru_cache(maxsize=8192)(self._read_about)
 
     def read(self, text: str, question: str | None = None, has_box: bool = False) -> AnswerReading:
         """What an answer says.
@@ -79,152 +125,546 @@ class EnglishReader:
             question: None where the text answers none; then there is no outcome.
             has_box: whether the answer gives a box in a notation or field of its own.
         """
-        said = _without_questions(text)
-        assertions = tuple(self._reports.read(said))
         if question is None:
-            return AnswerReading(None, assertions)
-        return AnswerReading(
-            self._outcome(said, self.asked(question), assertions, has_box), assertions
-        )
+            return AnswerReading(None, self._assertions(text))
+        return self.read_about(text, self.asked(question), has_box)
 
-    def opening(self, text: str) -> Outcome | None:
-        """What an answer opens with by itself: "No, there is a mass" with no, "No mass" with
-        nothing."""
-        plain = _PREAMBLE.sub("", plain_text(_without_questions(text)).lstrip(), count=1)
-        return self._opening(plain)
+    def _read_about(self, text: str, asked: AskedFor, has_box: bool = False) -> AnswerReading:
+        """The same of an answer to what is asked."""
+        english, places = in_english(text)
+        said = _own_words(english)
+        assertions = self._assertions(said)
+        (_, end), _ = _own_part(plain_text(said))
+        kept = tuple(_placed(one, places) for one in assertions if one.span[0] < end)
+        return AnswerReading(self._outcome(said, assertions, asked, has_box), kept)
 
-    def _asked(self, question: str) -> AskedFor:
-        plain = plain_text(question)
-        tokens = self._english.read_tokens(plain, 0, len(plain)).tokens
-        names = [name for item in find_items(tokens, self._english) for name in item.names]
-        sides = {token.lemma for token in tokens} & {"left", "right"}
-        counts = re.search(r"\bhow many\b|\bnumber of\b|\bcount\b", plain) is not None
-        return AskedFor(
-            tuple(dict.fromkeys(names)), sides.pop() if len(sides) == 1 else None, counts
-        )
+    def _read(self, text: str) -> tuple[Assertion, ...]:
+        english, places = in_english(text)
+        return tuple(_placed(one, places) for one in self._reports.read(english))
+
+    def opening(self, text: str, asked: AskedFor = NOTHING_ASKED) -> Outcome | None:
+        """What an answer says by itself: "No, there is a mass" says no, "No mass" nothing.
+
+        Args:
+            asked: what "normal" and "abnormal" answer.
+        """
+        said = _own_words(in_english(text)[0])
+        (start, end), _ = _own_part(plain_text(said))
+        return self._verdict(self._parts(said, start, end), asked)[0]
 
     def _outcome(
-        self, said: str, asked: AskedFor, assertions: Sequence[Assertion], has_box: bool
+        self, said: str, assertions: Sequence[Assertion], asked: AskedFor, has_box: bool
     ) -> Outcome:
+        """What an answer decides of what is asked, by its own part if that decides anything."""
         plain = plain_text(said)
-        if (reason := _REASON.search(plain)) is not None:
-            plain = plain[: reason.start()]
-        plain = _PREAMBLE.sub("", plain, count=1)
         if not re.search(r"[a-z0-9]", plain):
-            return "yes" if has_box else "nothing"
-        about = [one for one in assertions if one.is_now and self._bears_on(one, asked)]
-        stated = _verdict(about)
-        opened = self._opening(plain)
-        if opened and stated and opened != stated:
-            if "undecided" in (opened, stated):
-                return opened if stated == "undecided" else stated
-            others = {"yes": "absent", "no": "present"}[opened]
-            firm = [one for one in about if one.status == others and one.certainty == "certain"]
-            return "undecided" if firm else opened
-        if opened or stated:
-            return opened or stated or "nothing"
-        now = [one for one in assertions if one.is_now]
+            return "yes" if has_box and not asked.is_denied else "nothing"
+        (start, end), retracts = _own_part(plain)
+        outcome = self._decided(said, (start, end), assertions, asked)
+        if outcome in ("off_topic", "nothing"):
+            if retracts:
+                return "undecided"
+            if (start, end) != (0, len(said)):
+                whole = self._decided(said, (0, len(said)), assertions, asked)
+                outcome = outcome if whole == "nothing" else whole
+        if outcome == "nothing" and has_box and not asked.is_denied:
+            return "yes"
+        return outcome
+
+    def _asked(self, question: str) -> AskedFor:
+        question = question[-_LONGEST_QUESTION:]  # what is asked stands last
+        plain = plain_text(question)
+        tokens = self._english.read_tokens(plain, 0, len(plain)).tokens
+        sides = {token.lemma for token in tokens} & {"left", "right"}
+        side = sides.pop() if len(sides) == 1 else None
+        counts = _ASKS_NUMBER.search(plain) is not None
+        # As a statement the question says what yes would.
+        said = self._reports.read(question.replace("?", " "))
+        denied = [one for one in said if one.is_now and one.status == "absent"]
+        others = [one for one in said if one not in denied]
+        items = find_items(tokens, self._english)
+        names = [one.finding for one in others or denied]
+        names = names or [name for item in items for name in item.names]
+        organs = self._english.subjects.find(tokens)
+        is_denied = bool(denied) and not others
+        words = {token.lemma for token in tokens}
+        if not names:
+            states = self._english.language.normal_states.find(tokens)
+            if states or words & {"abnormal", "wrong"}:
+                names = [*organs[0].payload.normal] if organs else [ANY_FINDING]
+                is_denied = bool(states)
+        if is_denied and organs and words & {"normal", "unremarkable"}:
+            names += [what for _, what in organs[0].payload.states.items()]
+        organ = ""
+        if organs and (not items or any(item.statement for item in items)):
+            organ = " ".join(token.lemma for token in tokens[organs[0].first : organs[0].last])
+        return AskedFor(tuple(dict.fromkeys(names)), side, counts, is_denied, organ)
+
+    def _parts(self, said: str, start: int, end: int) -> list[_Part]:
+        """The sentences of a part of an answer that answer something."""
+        end = min(end, start + _LONGEST_READ)
+        plain = _without_accents(plain_text(said[start:end]))
+        found = []
+        for a, b in split_sentences(said[start:end]):
+            tokens = Words(map(self._mended, self._english.read_tokens(plain, a, b).tokens))
+            if any(map(_is_word, tokens)):
+                found.append(_Part(start + a, start + b, tokens, self._said(tokens)))
+        return [part for part in found if not part.has("chats")]
+
+    def _said(self, tokens: Sequence[Word]) -> list[Match[str]]:
+        """Phrases of answers; "not entirely sure" is "not sure"."""
+        kept = [n for n, t in enumerate(tokens) if t.lemma not in _words("answer_fillers")]
+        words = [tokens[n] for n in kept]
+        manners = self._manners.find(words)
+        taken = {place for m in manners for place in range(m.first, m.last)}
+        verdicts = [
+            match
+            for match in self._verdicts.find(words)
+            if taken.isdisjoint(range(match.first, match.last))
+        ]
+        begins = {match.first for match in verdicts}
+        ends = {match.last for match in verdicts}
+        # "It is midline" says what midline does, "none is seen" what none does.
+        closed = [
+            match
+            for match in verdicts
+            if (match.last not in begins or words[match.last - 1].lemma not in _words("open_ended"))
+            and (match.first not in ends or words[match.last - 1].lemma not in _words("detected"))
+        ]
+        return [
+            Match(kept[m.first], kept[m.last - 1] + 1, m.payload)
+            for m in sorted([*manners, *closed], key=lambda m: m.first)
+        ]
+
+    def _mended(self, token: Word) -> Word:
+        is_known = not token.lemma.isalpha() or token.lemma in self._english.known
+        return token if is_known else token._replace(lemma=_close_word(token.lemma))
+
+    def _decided(
+        self,
+        said: str,
+        span: tuple[int, int],
+        assertions: Sequence[Assertion],
+        asked: AskedFor,
+    ) -> Outcome:
+        """What a part of an answer decides."""
+        start, end = span
+        parts = self._parts(said, start, end)
+        told = [part for part in parts if not part.has("teaches")]
+        main = [part for part in told if not part.has("background")] or told
+        left_out = [part for part in parts if part not in main]
+        # "A blunted angle, which may be an effusion" says no more of it than that.
+        meant = {one.source for one in assertions if _explains(one, assertions)}
+        kept = [one for place, one in enumerate(assertions) if place not in meant]
+        here = _outside(kept, start, end, [(p.start, p.end) for p in left_out])
+        refused = [clause for part in main for clause in _refused(said, part)]
+        here = _outside(here, start, end, refused)
+        about = self._about([one for one in here if one.is_now], asked)
+        stated = stated_outcome(about)
+        if stated == "yes" and _gainsaid(said[start:end], about):
+            stated = "undecided"
+        if asked.is_denied and stated:
+            stated = TURNED.get(stated, stated)
+        opened, place = self._verdict(main, asked)
+        if (sided := self._of_side(main, asked)) is not None:
+            return sided
+        if opened == "yes" and not about and (_elsewhere(here, asked) or self._beside(main, asked)):
+            return "off_topic"
+        if opened == "undecided" and all(one.span[0] < place or place < 0 for one in about):
+            return opened
+        if opened and stated and "undecided" not in (opened, stated):
+            about = [
+                one
+                for one in about
+                if not _OTHER.search(said, max(0, one.span[0] - _NEAR), one.span[0])
+            ]
+            status = "present" if (stated == "yes") != asked.is_denied else "absent"
+            if any(one.status != status for one in _elsewhere(here, asked)):
+                return stated  # "Yes, on the left, and none on the right"
+        if outcome := decide(opened, stated, about, asked.is_denied):
+            return outcome
+        if refused or any(part.has("refuses") for part in main):
+            return "undecided"
+        now = [one for one in here if one.is_now]
         if not asked.findings and now:
-            return _verdict(now) or "undecided"
+            return stated_outcome(now) or "undecided"
+        if self._about(
+            [dataclasses.replace(o, time="current") for o in here if not o.is_now], asked
+        ):
+            return "undecided"
+        if now and any(part.has("else_normal") for part in main):
+            return meaning("normal", asked)
         if now:
             return "off_topic"
-        if has_box:
+        if any(part.has("agrees") for part in main):
             return "yes"
-        return self._without_findings(plain, asked)
+        return self._without_findings(said[start:end], main, asked)
 
-    def _bears_on(self, one: Assertion, asked: AskedFor) -> bool:
-        """Whether an assertion decides what is asked."""
+    def _about(self, here: Sequence[Assertion], asked: AskedFor) -> list[Assertion]:
+        """The assertions that decide what is asked: of its side and of it by name, if any are."""
+        graded = [(self._bearing(one, asked), one) for one in here]
+        about = [(grade, one) for grade, one in graded if grade]
+        if asked.side and any(one.side in (asked.side, "bilateral") for _, one in about):
+            about = [(g, one) for g, one in about if one.side in (asked.side, "bilateral")]
+        elif other := {(one.finding, one.status) for one in _elsewhere(here, asked)}:
+            about = [(g, o) for g, o in about if o.side or (o.finding, o.status) not in other]
+        best = max((grade for grade, _ in about), default=0)
+        return [one for grade, one in about if grade == best]
+
+    def _bearing(self, one: Assertion, asked: AskedFor) -> int:
+        """Bearing of an assertion on what is asked: 2 by name or kind, 1 by what is more general
+        (or, of a question of normality, less), 0 for none."""
         if asked.side and one.side in ("left", "right") and one.side != asked.side:
-            return False
+            return 0
+        definitions = self._english.definitions
+        ancestors = definitions.finding_ancestors
+        kind = definitions.findings.get(one.finding)
+        best = 0
         for name in asked.findings:
-            if one.finding == name or (
-                one.status != "absent" and name in ancestors(one.finding, self._english.definitions)
+            general = name == ANY_FINDING and kind is not None and kind.category == "abnormality"
+            if one.finding == name:
+                return 2
+            is_kind = name in ancestors(one.finding) or general
+            if one.status != "absent":
+                if is_kind:
+                    return 2
+            elif one.finding in (*ancestors(name), ANY_FINDING) or (
+                (general and one.organ) or (is_kind and not general and asked.is_denied)
             ):
-                return True
-            if one.status == "absent" and one.finding in (
-                *ancestors(name, self._english.definitions),
-                _GENERAL,
-            ):
-                return True
-        return False
+                best = 1
+        return best
 
-    def _opening(self, plain: str) -> Outcome | None:
-        """What an answer opens with, where that stands by itself."""
-        start, end = next(iter(split_sentences(plain)), (0, len(plain)))
-        tokens = self._english.read_tokens(plain, start, end).tokens
-        words = [place for place, token in enumerate(tokens) if token.lemma[0].isalnum()]
-        tokens = tokens[words[0] :] if words else []
-        found = self._english.answers.find(tokens)
-        if not found or found[0].first > 0:
-            return None
-        opening, first = found[0], tokens[0].lemma
-        if len(found) > 1 and found[1].first == opening.last and first not in _OPENED:
-            opening = found[1]  # "it is unlikely"
-        rest = tokens[opening.last :]
-        closed = not rest or not rest[0].lemma[0].isalnum()
-        if not closed and find_items(tokens, self._english):
-            return opening.payload if first in _OPENED - {"no", "n"} else None
-        single = opening.last - opening.first == 1 and first not in _OPENED
-        if not closed and single and not _is_place(rest, self._english):
-            return None
-        return opening.payload
+    def _verdict(self, parts: Sequence[_Part], asked: AskedFor) -> tuple[Outcome | None, int]:
+        """What an answer says by words of yes and no that stand by themselves, and where the
+        last of them stands; -1 for words that gainsay each other."""
+        said: list[Outcome] = []
+        place = -1
+        for number, part in enumerate(parts):
+            kinds = _bare(part)
+            if number == 0 and not kinds:
+                kinds = self._opening(part)
+            said += [meaning(kind, asked) for kind in kinds]
+            place = part.start if kinds else place
+        if {"yes", "no"} <= {*said}:
+            return "undecided", -1
+        return (said[-1], place) if said else (None, -1)
 
-    def _without_findings(self, plain: str, asked: AskedFor) -> Outcome:
-        """What an answer says that names no finding and opens with no yes or no."""
-        tokens = self._english.read_tokens(plain, 0, min(len(plain), 400)).tokens
-        verdicts = {match.payload for match in self._english.answers.find(tokens)}
-        if "undecided" in verdicts:
+    def _of_side(self, parts: Sequence[_Part], asked: AskedFor) -> Outcome | None:
+        """The verdict that is said of the side asked: "none on the left"."""
+        found = None
+        for part in parts if asked.side else ():
+            for segment in _segments(part.tokens, _MARKS - {":"}):
+                words = [part.tokens[place] for place in segment if _is_word(part.tokens[place])]
+                said = [m for m in self._said(words) if m.payload in _VERDICTS]
+                taken = {place for m in said for place in range(m.first, m.last)}
+                rest = [word for place, word in enumerate(words) if place not in taken]
+                sides = {word.lemma for word in rest} & {"left", "right"}
+                kinds = {match.payload for match in said}
+                if len(kinds) == 1 and sides == {asked.side} and _is_place(rest, self._english):
+                    found = meaning(said[-1].payload, asked)
+        return found
+
+    def _beside(self, parts: Sequence[_Part], asked: AskedFor) -> bool:
+        """Whether an answer names the other side alone, as a place: "yes, on the right"."""
+        named: set[str] = set()
+        for part in parts if asked.side else ():
+            taken = {place for m in part.said for place in range(m.first, m.last)}
+            for segment in _segments(part.tokens, _MARKS - {":"}):
+                rest = [part.tokens[n] for n in segment if n not in taken]
+                words = [word for word in rest if _is_word(word)]
+                # "Yes, right" agrees.
+                agrees = [word.lemma for word in words] == ["right"]
+                if words and _is_place(words, self._english) and not agrees:
+                    named |= {word.lemma for word in words} & {"left", "right", "bilateral", "both"}
+        return len(named) == 1 and named <= {"left", "right"} - {asked.side}
+
+    def _opening(self, part: _Part) -> list[str]:
+        """What a sentence opens with, where more follows that doesn't take it over."""
+        by_start = {match.first: match for match in part.said}
+        leads = _words("answer_leads")
+        words = (n for n, t in enumerate(part.tokens) if _is_word(t) and t.lemma not in leads)
+        opening = by_start.get(min([*by_start, next(words, len(part.tokens))]))
+        if opening is None or opening.payload not in _VERDICTS:
+            return []
+        word = part.tokens[opening.first].lemma
+        # "No effusion" is said by its assertion, "likely small" by all its words.
+        denies = word in ("no", "n") and find_items(part.tokens, self._english)
+        return [opening.payload] if word in _words("bare") and not denies else []
+
+    def _without_findings(self, said: str, parts: Sequence[_Part], asked: AskedFor) -> Outcome:
+        """What an answer says that names no finding and has no yes or no by itself."""
+        words = [t for part in parts for t in part.tokens if _is_word(t)]
+        said_kinds = {m.payload for part in parts for m in part.said if not _goes_on(part, m)}
+        kinds = {meaning(kind, asked) for kind in said_kinds if kind in _VERDICTS}
+        if not words:
+            return "nothing"
+        if "undecided" in kinds:
             return "undecided"
-        number = _PLURAL_NUMBERS.match(plain)
-        if number and (asked.counts or not number["number"].isdigit() or len(tokens) == 1):
+        # A state alone, or of a pronoun, is that of what is asked.
+        subject = asked.organ
+        if not subject and asked.findings and words[0].lemma in ("it", "they"):
+            subject = asked.findings[0]
+        if subject:
+            state = " ".join(t.lemma for t in parts[0].tokens if t.lemma not in _words("stand_for"))
+            read = self._reports.read(f"the {subject} {state}")
+            stated = stated_outcome(self._about([one for one in read if one.is_now], asked))
+            # A finding that is only named again is not said to be there.
+            if stated and (asked.organ or stated != "yes"):
+                return TURNED.get(stated, stated) if asked.is_denied else stated
+        number = _NUMBER.match(plain_text(said))
+        if number and (asked.counts or not number["number"].isdigit() or len(words) == 1):
             return "no" if number["number"] in _ZERO else "yes"
-        if tokens and _is_place(tokens, self._english):
-            return "yes"
-        if len(verdicts) == 1 and len(tokens) <= 12:
-            return verdicts.pop()
+        if not asked.is_denied and (
+            _MEASURE.search(plain_text(said[:400])) or _is_place(words, self._english)
+        ):
+            sides = {token.lemma for token in words} & {"left", "right"}
+            return "off_topic" if asked.side and sides - {asked.side} else "yes"
+        if len(kinds) == 1 and len(words) <= 12:
+            return kinds.pop()
         return "nothing"
 
 
-def ancestors(name: str, definitions: Definitions) -> list[str]:
-    """More general findings, lung opacity's kinds as CheXpert has them."""
-    found = definitions.finding_ancestors(name)
-    if any(kind in (name, *found) for kind in _UNDER_OPACITY):
-        found += ["lung opacity", "lung disease"]
+_VERDICTS = ("yes", "no", "undecided", "normal", "abnormal", "here", "gone")
+
+
+@functools.cache
+def _words(name: str) -> frozenset[str]:
+    """Small words of answers by what they do."""
+    return frozenset(lemma(word) for word in word_set(name))
+
+
+@functools.cache
+def _unable() -> PhraseIndex[str]:
+    return PhraseIndex((phrase, phrase) for phrase in word_set("unable"))
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _close_word(word: str) -> str:
+    """The common word of answers that one is a misspelling of, else itself."""
+    close = difflib.get_close_matches(word, _words("answer_mended"), n=1, cutoff=0.86)
+    return close[0] if close and close[0] not in word else word
+
+
+def _without_accents(text: str) -> str:
+    """The text with its accented letters plain, every character at its place."""
+    if text.isascii():
+        return text
+    return "".join(unicodedata.normalize("NFKD", c)[0] for c in text)
+
+
+def _is_word(token: Word) -> bool:
+    return token.lemma[0].isalnum()
+
+
+def _goes_on(part: _Part, match: Match[str]) -> bool:
+    """Whether a phrase like "it has" has its say behind it."""
+    is_open = part.tokens[match.last - 1].lemma in _words("open_ended")
+    return is_open and match.last < len(part.tokens) and _is_word(part.tokens[match.last])
+
+
+def meaning(kind: str, asked: AskedFor) -> Outcome:
+    """The verdict that a kind of phrase is on what is asked."""
+    if kind == "normal":
+        return "yes" if asked.is_denied else "no"
+    if kind == "abnormal":
+        if asked.is_denied:
+            return "no"
+        return "yes" if ANY_FINDING in asked.findings else "undecided"
+    if kind in ("here", "gone"):
+        return "yes" if (kind == "here") != asked.is_denied else "no"
+    return kind  # type: ignore[return-value]
+
+
+def _placed(one: Assertion, places: Sequence[int] | None) -> Assertion:
+    """An assertion with its span at these places."""
+    if places is None:
+        return one
+    start, end = one.span
+    return dataclasses.replace(one, span=(places[start], places[end]))
+
+
+def thought_length(text: str) -> int:
+    """How many characters a text thinks before it answers; all where the thought has no end."""
+    ends = [match.end() for match in _THOUGHT_END.finditer(text)]
+    return ends[-1] if ends else len(text) if _THOUGHT.match(text) else 0
+
+
+def without_thoughts(text: str) -> str:
+    """The text with what it thinks before it answers, and the choices of a form, blanked out."""
+    thought = thought_length(text)
+    text = " " * thought + text[thought:]
+    return _NO_ANSWER.sub(lambda match: " " * len(match[0]), text)
+
+
+def _own_words(text: str) -> str:
+    """The answer without thoughts, further turns and sentences that ask, every character at its
+    place."""
+    text = without_thoughts(text)
+    lower = text.lower() if len(text.lower()) == len(text) else text
+    first = re.search(r"[a-z0-9]", plain_text(text))
+    turns = (m.start() for m in _NEXT_TURN.finditer(lower) if first and m.start() > first.start())
+    cut = next(turns, len(text))
+    kept = list(text[:cut])
+    last = len(text[:cut].rstrip())
+    for start, end in split_sentences(text[:cut]):
+        sentence = text[start:end].rstrip()
+        if not sentence.endswith("?"):
+            if _INVERTED.match(sentence.lower()) and "?" not in sentence:
+                kept[start:end] = " " * (end - start)
+            continue
+        if _ASKING.match(sentence.lower()) or len(sentence.split(None, 5)) > 4:
+            kept[start:end] = " " * (end - start)
+        elif start + len(sentence) < last:
+            kept[start + len(sentence) - 1] = ":"  # "Effusion? No."
+    own = _TABLE_ROW.sub(_as_statement, "".join(kept))
+    return own + " " * (len(text) - cut)
+
+
+def _as_statement(row: re.Match[str]) -> str:
+    """A row of a table as "name: value.", every character at its place."""
+    return " " + row["cells"].replace("|", ":") + "."
+
+
+def _own_part(plain: str) -> tuple[tuple[int, int], bool]:
+    """First character and end of an answer's own part, and whether it takes back what was said."""
+    start, end = 0, len(plain)
+    for match in _ANSWER.finditer(plain):
+        start = match.end()
+    retracts = False
+    for match in _RETRACTION.finditer(plain, start):
+        start, retracts = match.end(), True
+    reason = _REASON.search(plain, start)
+    if reason is not None and re.search(r"[a-z0-9]", plain[start : reason.start()]):
+        end = reason.start()
+    return (start, end), retracts
+
+
+def without_reason(text: str) -> str:
+    """The text before a reason that follows it; the whole where nothing stands before one."""
+    (_, end), _ = _own_part(plain_text(text))
+    return text[:end]
+
+
+def _refused(said: str, part: _Part) -> Iterator[tuple[int, int]]:
+    """Clauses from where whoever answers says that they cannot tell."""
+    for match in _unable().find(part.tokens):
+        near = part.tokens[match.first : match.last + _REFUSAL_REACH]
+        if any(token.lemma in _words("knowing") for token in near):
+            behind = part.start + part.tokens[match.last - 1].end
+            close = _CLAUSE_END.search(said[behind : part.end].lower())
+            start = part.start + part.tokens[match.first].start
+            yield start, behind + close.start() if close else part.end
+
+
+def _outside(
+    assertions: Sequence[Assertion], start: int, end: int, spans: Sequence[tuple[int, int]]
+) -> list[Assertion]:
+    """The assertions from `start` to `end` that are in none of the spans."""
+    return [
+        one
+        for one in assertions
+        if start <= one.span[0] < end and not any(a <= one.span[0] < b for a, b in spans)
+    ]
+
+
+def _segments(tokens: Sequence[Word], marks: frozenset[str] = _MARKS) -> list[list[int]]:
+    """Places of words, in runs between marks."""
+    runs = itertools.groupby(range(len(tokens)), lambda place: tokens[place].lemma in marks)
+    return [list(places) for is_mark, places in runs if not is_mark]
+
+
+def _bare(part: _Part) -> list[str]:
+    """Verdicts that stand by themselves: as the whole sentence, at its begin before a comma, or
+    as a plain yes or no between marks. "Effusion: no" is read as an assertion."""
+    verdict_of = {place: match for match in part.said for place in range(match.first, match.last)}
+    segments = _segments(part.tokens)
+    said = [_is_said(part, segment, verdict_of) for segment in segments]
+    for number in range(len(segments) - 1, 0, -1):
+        between = part.tokens[segments[number - 1][-1] + 1 : segments[number][0]]
+        if not said[number - 1] and any(token.lemma == ":" for token in between):
+            said[number] = False
+    found: list[str] = []
+    for number, segment in enumerate(segments):
+        places = [place for place in segment if place in verdict_of]
+        if not said[number] or not places:
+            continue
+        strong = part.tokens[places[0]].lemma in _words("bare")
+        if strong or all(said) or (not found and all(said[:number])):
+            kinds = (verdict_of[place].payload for place in places)
+            found += [kind for kind in dict.fromkeys(kinds) if kind in _VERDICTS]
     return found
 
 
-def _verdict(about: Sequence[Assertion]) -> Outcome | None:
+def _is_said(part: _Part, segment: Sequence[int], verdict_of: dict[int, Match[str]]) -> bool:
+    """Whether words are verdicts and what may stand around them alone."""
+    return all(
+        verdict_of[place].payload in (*_VERDICTS, "agrees")
+        if place in verdict_of
+        else part.tokens[place].lemma in _words("answer_leads")
+        for place in segment
+    )
+
+
+def _elsewhere(here: Sequence[Assertion], asked: AskedFor) -> list[Assertion]:
+    """What is said now of the findings asked, on the side that isn't."""
+    others = {"left", "right"} - {asked.side} if asked.side else set[str]()
+    named = [one for one in here if one.is_now and one.finding in asked.findings]
+    return [one for one in named if one.side in others]
+
+
+def decide(
+    opened: Outcome | None,
+    stated: Outcome | None,
+    about: Sequence[Assertion],
+    is_denied: bool = False,
+) -> Outcome | None:
+    """The outcome of what opens an answer and what its assertions state, which may gainsay it.
+
+    Args:
+        is_denied: as in `AskedFor`.
+    """
+    if not opened or not stated or opened == stated:
+        return opened or stated
+    if "undecided" in (opened, stated):
+        return opened if stated == "undecided" else stated
+    status = "present" if (stated == "yes") != is_denied else "absent"
+    return "undecided" if any(_is_firm(one, status) for one in about) else opened
+
+
+def stated_outcome(about: Sequence[Assertion]) -> Outcome | None:
+    """What assertions on one thing say of it together."""
     statuses = {one.status for one in about}
     if "present" in statuses:
-        return "yes"
+        here = {(o.finding, o.side, o.regions) for o in about if _is_firm(o, "present")}
+        denied = {(o.finding, o.side, o.regions) for o in about if _is_firm(o, "absent")}
+        return "undecided" if here & denied else "yes"
     if "uncertain" in statuses:
         return "undecided"
     return "no" if statuses else None
 
 
+def _explains(one: Assertion, assertions: Sequence[Assertion]) -> bool:
+    """Whether it says what another assertion of the same finding may be."""
+    return one.source is not None and assertions[one.source].finding == one.finding
+
+
+def _gainsaid(said: str, about: Sequence[Assertion]) -> bool:
+    """Whether what is said to be somewhere is denied anywhere: "No effusion. A left effusion."."""
+    here = {one.finding for one in about if _is_firm(one, "present")}
+    denied = {o.finding for o in about if _is_firm(o, "absent") and not (o.side or o.regions)}
+    return bool(here & denied) and _EXCEPT.search(plain_text(said)) is None
+
+
+def _is_firm(one: Assertion, status: str) -> bool:
+    return one.status == status and one.certainty == "certain"
+
+
 def _is_place(tokens: Sequence[Word], english: English) -> bool:
-    """Whether words name nothing but a place."""
-    covered = {
-        place
-        for match in english.definitions.region_names.find(tokens)
-        for place in range(match.first, match.last)
-    }
-    rest = [
-        token.lemma
-        for place, token in enumerate(tokens)
-        if place not in covered and token.lemma[0].isalnum()
-    ]
-    has_side = bool({"left", "right", "bilateral", "both"} & set(rest))
-    return (bool(covered) or has_side) and set(rest) <= _PLACE_WORDS
-
-
-_PLACE_WORDS = word_set("place_words")
-
-
-def _without_questions(text: str) -> str:
-    """The text with its sentences that ask blanked, every character at its place."""
-    kept = list(text)
-    for start, end in split_sentences(text):
-        if text[start:end].rstrip().endswith("?"):
-            kept[start:end] = " " * (end - start)
-    return "".join(kept)
+    """Whether words name nothing but a place, or how large something is."""
+    places = [(m.first, m.last) for m in english.definitions.region_names.find(tokens)]
+    sizes = [(m.first, m.last) for m in english.language.modifiers.find(tokens)]
+    covered = {place for span in (*places, *sizes) for place in range(*span)}
+    words = [token.lemma for token in tokens if _is_word(token)]
+    rest = [t.lemma for n, t in enumerate(tokens) if n not in covered and _is_word(t)]
+    has_side = bool({"left", "right", "bilateral", "both"} & {*words})
+    return (bool(covered) or has_side) and {*rest} <= _words("place_words")

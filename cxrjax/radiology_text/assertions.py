@@ -1,6 +1,7 @@
 """What a text asserts of a finding."""
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Any, Literal
 
 Status = Literal["present", "absent", "uncertain"]
@@ -58,6 +59,22 @@ class Assertion:
         """False of what was, or is only asked for."""
         return self.time not in NOT_NOW
 
+    @property
+    def denies(self) -> bool:
+        """Whether it says, or leans to, that the finding is not there."""
+        return self.status == "absent" or self.certainty == "unlikely"
+
     def to_json(self) -> dict[str, Any]:
         """The fields for a line of JSON."""
         return dataclasses.asdict(self)
+
+
+_SIDES: dict[str, Side] = {"left": "left", "right": "right"}
+
+
+def joined_side(sides: Iterable[str | None]) -> Side | None:
+    """One side out of several: `bilateral` where they differ; None where none is named."""
+    named = {side for side in sides if side}
+    return (
+        "bilateral" if len(named) > 1 else _SIDES.get(named.pop(), "bilateral") if named else None
+    )

@@ -63,11 +63,12 @@ class Region:
     derive: Mapping[str, Any] | None = None
     localized: bool = True
 
-    @property
+    @functools.cached_property
     def side(self) -> str:
         """left, right, or "" for a region of neither or both sides."""
         words = self.name.split()
-        return next((side for side in SIDES if side in words), "")
+        lone = "left" if self.name == "lingula" else ""
+        return next((side for side in SIDES if side in words), lone)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,7 +178,6 @@ class Language:
         modifiers: word -> (type, value).
         change: word -> what changed.
         change_context: words that speak of an earlier study.
-        ignored_after: words after which a sentence observes nothing more (advice, history).
         ignored_sentences: words of sentences that observe nothing.
         sides: word -> left, right or both.
         not_sides: phrases in which "left" or "right" is no side of a finding.
@@ -189,7 +189,6 @@ class Language:
     modifiers: PhraseIndex[tuple[str, str]]
     change: PhraseIndex[str]
     change_context: PhraseIndex[str]
-    ignored_after: PhraseIndex[str]
     ignored_sentences: PhraseIndex[str]
     sides: PhraseIndex[str]
     not_sides: PhraseIndex[str]
@@ -249,7 +248,6 @@ def load_language() -> Language:
             name: same(name)
             for name in (
                 "change_context",
-                "ignored_after",
                 "ignored_sentences",
                 "not_sides",
                 "normal_states",
@@ -286,14 +284,16 @@ def _finding(name: str, fields: Mapping[str, Any]) -> Finding:
 def _regions(name: str, fields: Mapping[str, Any]) -> Iterable[Region]:
     """The region, or its left and right forms where {side} is in the name."""
     for side in SIDES if "{side}" in name else ("",):
-        filled = parse_json(json.dumps({"name": name, **fields}).replace("{side}", side))
+        filled = parse_json(
+            json.dumps({"name": name, **fields}).replace("{side}", side).replace("{s}", side[:1])
+        )
         for key in ("synonyms", "sources"):
             filled[key] = tuple(filled.get(key, ()))
         yield Region(**filled)
 
 
 def _statement(entry: Mapping[str, Any]) -> OrganStatement:
-    normal = tuple(name.strip() for name in entry["normal"].split(";"))
+    normal = tuple(name.strip() for name in entry["normal"].split(";") if name.strip())
     return OrganStatement(
         entry["name"], tuple(entry["regions"]), normal, PhraseIndex(entry["states"])
     )

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 from cxrjax.files import read_packaged
@@ -12,6 +12,17 @@ from cxrjax.records import QARecord
 Payload = TypeVar("Payload")
 
 _WORD = re.compile(r"[a-z0-9]+")
+_AMERICAN = {
+    "oe": "e",
+    "haem": "hem",
+    "our": "or",
+    "alis": "aliz",
+    "ilis": "iliz",
+    "imis": "imiz",
+}
+_BRITISH = re.compile(
+    r"^oe(?=dem|soph)|^haem|(?<=fav|tum)our|(?<=col)our|(?:alis|ilis|imis)(?=e|ed|es|ing|ation)"
+)
 _IRREGULAR = {
     "apices": "apex",
     "apexes": "apex",
@@ -42,6 +53,19 @@ class Word(NamedTuple):
     end: int
 
 
+def forms_of(words: Sequence[Word]) -> list[str]:
+    """The dictionary forms of some words."""
+    return [word.lemma for word in words]
+
+
+class Words(list[Word]):
+    """Words that many indices look through, which nobody changes; their dictionary forms kept."""
+
+    def __init__(self, words: Iterable[Word] = ()) -> None:
+        super().__init__(words)
+        self.forms = forms_of(self)
+
+
 class Match(NamedTuple, Generic[Payload]):
     """A phrase found: its words `first` to `last` (exclusive), and what it stands for."""
 
@@ -50,8 +74,11 @@ class Match(NamedTuple, Generic[Payload]):
     payload: Payload
 
 
+@functools.lru_cache(maxsize=1 << 16)
 def lemma(word: str) -> str:
     """A lower-case word in the singular, by rule; the same word for every way to write it."""
+    if len(word) > 4:
+        word = _BRITISH.sub(lambda m: _AMERICAN[m.group()], word)
     if word in _IRREGULAR:
         return _IRREGULAR[word]
     if len(word) > 4 and word.endswith("ies"):
@@ -73,25 +100,55 @@ def lemmas(text: str) -> tuple[str, ...]:
     return tuple(word.lemma for word in split_words(text.lower()))
 
 
-class PhraseIndex(Generic[Payload]):
-    """Phrases and what they stand for; found greedily from the left, the longest first."""
+@dataclasses.dataclass(slots=True, eq=False)
+class _Node(Generic[Payload]):
+    """The payload of a phrase that ends here, and the words that go on."""
 
-    def __init__(self, phrases: Mapping[str, Payload] | Iterable[tuple[str, Payload]]) -> None:
+    payload: Payload | None
+    further: dict[str, "_Node[Payload]"]
+
+
+class PhraseIndex(Generic[Payload]):
+    """Phrases and what they stand for; found greedily from the left, the longest first.
+
+    Args:
+        split: takes a phrase apart into the forms that its words have in a text.
+    """
+
+    def __init__(
+        self,
+        phrases: Mapping[str, Payload] | Iterable[tuple[str, Payload]],
+        split: Callable[[str], tuple[str, ...]] = lemmas,
+    ) -> None:
         pairs = phrases.items() if isinstance(phrases, Mapping) else phrases
+        self._split = split
         self._exact: dict[tuple[str, ...], Payload] = {}
         for phrase, payload in pairs:
-            self._exact.setdefault(lemmas(phrase), payload)
-        self._lengths: dict[str, list[int]] = {}
-        for key in self._exact:
-            lengths = self._lengths.setdefault(key[0], [])
-            if len(key) not in lengths:
-                lengths.append(len(key))
-        for lengths in self._lengths.values():
-            lengths.sort(reverse=True)
+            self._exact.setdefault(split(phrase), payload)
+
+    @functools.cached_property
+    def _starts(self) -> dict[str, "_Node[Payload]"]:
+        """The first word of each phrase, from which the others are reached word by word."""
+        root: _Node[Payload] = _Node(None, {})
+        for key, payload in self._exact.items():
+            node = root
+            for form in key:
+                node = node.further.setdefault(form, _Node(None, {}))
+            node.payload = payload
+        return root.further
+
+    def with_first(self, phrases: Iterable[tuple[str, Payload]]) -> "PhraseIndex[Payload]":
+        """The index with further phrases, which go before those that it has."""
+        added: dict[tuple[str, ...], Payload] = {}
+        for phrase, payload in phrases:
+            added.setdefault(self._split(phrase), payload)
+        index: PhraseIndex[Payload] = PhraseIndex((), self._split)
+        index._exact = {**self._exact, **added}
+        return index
 
     def get(self, phrase: str) -> Payload | None:
         """Returns what this phrase stands for, as a whole."""
-        return self._exact.get(lemmas(phrase))
+        return self._exact.get(self._split(phrase))
 
     def __iter__(self) -> Iterator[tuple[str, ...]]:
         """Every phrase, as dictionary forms."""
@@ -103,18 +160,30 @@ class PhraseIndex(Generic[Payload]):
 
     def find(self, words: Sequence[Word]) -> list[Match[Payload]]:
         """Phrases in the text, in order, none overlapping another."""
-        forms = tuple(word.lemma for word in words)
-        found = []
-        position = 0
-        while position < len(forms):
-            for length in self._lengths.get(forms[position], ()):
-                payload = self._exact.get(forms[position : position + length])
-                if payload is not None and position + length <= len(forms):
-                    found.append(Match(position, position + length, payload))
-                    position += length
-                    break
-            else:
-                position += 1
+        forms = words.forms if isinstance(words, Words) else forms_of(words)
+        return self.find_forms(forms) if self.begins_in(forms) else []
+
+    def begins_in(self, forms: Sequence[str]) -> bool:
+        """Says whether a phrase's first word is among these."""
+        return not self._starts.keys().isdisjoint(forms)
+
+    def find_forms(self, forms: Sequence[str]) -> list[Match[Payload]]:
+        """The same, of words in their dictionary forms."""
+        found: list[Match[Payload]] = []
+        starts = self._starts
+        begin, end = 0, len(forms)
+        for position, form in enumerate(forms):
+            if position < begin or form not in starts:
+                continue
+            node: _Node[Payload] | None = starts[form]
+            ahead = position
+            while node is not None:
+                ahead += 1
+                if node.payload is not None:
+                    payload, begin = node.payload, ahead
+                node = node.further.get(forms[ahead]) if ahead < end else None
+            if begin > position:
+                found.append(Match(position, begin, payload))
         return found
 
 

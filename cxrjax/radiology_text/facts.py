@@ -18,8 +18,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from cxrjax.metrics.text import tokens
-from cxrjax.radiology_text.mention_details import DetailedMention, DetailedReader
-from cxrjax.radiology_text.vietnamese_mentions import VietnameseReader
+from cxrjax.radiology_text.assertions import Assertion, Side, joined_side
+from cxrjax.radiology_text.definitions import load_definitions
+from cxrjax.radiology_text.reading import said_now
 
 VIETNAMESE = "vi"
 # Facts with at least this share of words in common (F1) say the same; with at least the second,
@@ -30,9 +31,10 @@ SAME, RELATED = 0.75, 0.35
 _MOST_CHARACTERS, _MOST_FACTS = 20_000, 200
 _KEPT = 1 << 14  # facts and texts; models answer in templates
 
-# Words that turn a fact round; of facts that name no finding, one with and one without differ.
+# Of facts that name no finding, one with and one without such a word differ.
 _NEGATIONS = frozenset(("không", "chưa", "no", "not", "without"))
-# Words that must agree where both facts have some of a line: sides, levels, degrees.
+# Words that must agree where both facts have some of a line: sides (where no finding is named),
+# levels, degrees.
 _LINES = (
     ("phải right", "trái left", "hai both bilateral bilaterally"),
     ("trên upper apical đỉnh", "giữa middle mid", "dưới lower basal đáy"),
@@ -101,24 +103,24 @@ def decompose(text: str, lang: str) -> tuple[Fact, ...]:
     if is_refusal(text):
         return ()
     plain = unicodedata.normalize("NFC", text)
-    mentions = mentions_of(plain, lang)
+    said = said_of(plain, lang)
     facts = []
     for sentence in _SENTENCE.finditer(plain):
         if sentence.group().rstrip().endswith("?"):
             continue
-        for start, end in _pieces(plain, *sentence.span(), mentions):
+        for start, end in _pieces(plain, *sentence.span(), said):
             words = plain[start:end]
             if tokens(words) and not _ADVICE.match(words):
-                facts.append(Fact(_denied(words, start, end, mentions, lang), start, end))
+                facts.append(Fact(_denied(words, start, end, said, lang), start, end))
     facts = facts[:_MOST_FACTS]
     affirmed = [fact for fact in facts if not _BARE_ANSWER.fullmatch(fact.text)]
     return tuple(affirmed or facts)
 
 
 @functools.lru_cache(maxsize=_KEPT)
-def mentions_of(text: str, lang: str) -> tuple[DetailedMention, ...]:
-    """The findings that a text names, in its NFC form."""
-    return tuple(_reader(lang == VIETNAMESE).read(text))
+def said_of(text: str, lang: str) -> tuple[Assertion, ...]:
+    """What a text says of findings now; `lang` as in `decompose`."""
+    return said_now(text, VIETNAMESE if lang == VIETNAMESE else "en")
 
 
 def similarity(first: str, second: str) -> float:
@@ -131,19 +133,62 @@ def similarity(first: str, second: str) -> float:
 def same(first: str, second: str, lang: str) -> bool:
     """Says whether two facts say the same, in the same words or of the same findings.
 
-    Those that deny what the other affirms, or differ in side, level or degree, do not.
+    Those that deny or doubt what the other affirms, or differ in side, level or degree, do not.
     """
     one, two = _words(first), _words(second)
-    for groups in _GROUPS:
+    said, meant = _statements(first, lang), _statements(second, lang)
+    # The reader tells the side of a finding.
+    for groups in _GROUPS[bool(said and meant) :]:
         here, there = ({groups[word] for word in words if word in groups} for words in (one, two))
         if here and there and here != there:
             return False
-    said, meant = _statements(first, lang), _statements(second, lang)
     if said and meant:
-        return said == meant
+        return said.keys() == meant.keys() and all(
+            not (side and meant[key] and side != meant[key]) for key, side in said.items()
+        )
     if bool(one.keys() & _NEGATIONS) != bool(two.keys() & _NEGATIONS):
         return False
     return similarity(first, second) >= SAME
+
+
+def entails(premise: str, fact: str, lang: str) -> bool:
+    """Says whether a fact follows from one other alone, by rules.
+
+    A finding follows from a more special one, its denial from a more general one's; of a side, from
+    both sides. A detail that the premise does not give does not follow. A fact that names no
+    finding follows from one that says the same.
+    """
+    said, known = (_statements(text, lang) for text in (fact, premise))
+    if not said:
+        return not known and same(premise, fact, lang)
+    here, there = _words(fact), _words(premise)
+    detailed = all(
+        {groups[word] for word in here if word in groups}
+        <= {groups[word] for word in there if word in groups}
+        for groups in _GROUPS[1:]  # the reader tells the side
+    )
+    ancestors = load_definitions().finding_ancestors
+
+    def follows(finding: str, status: str, side: Side | None) -> bool:
+        for (other, its_status), its_side in known.items():
+            special, general = (finding, other) if status == "no" else (other, finding)
+            # What is denied without a side is denied on both.
+            least, most = (side, its_side) if status == "no" else (its_side, side)
+            if (
+                status == its_status
+                and (special == general or general in ancestors(special))
+                and (most in (None, least) or its_side == "bilateral")
+            ):
+                return detailed or status == "no"
+        return False
+
+    return all(follows(*key, side) for key, side in said.items())
+
+
+def is_denial(text: str, lang: str) -> bool:
+    """Says whether all findings that a text names are denied, and there are some."""
+    said = said_of(text, lang)
+    return bool(said) and all(one.denies for one in said)
 
 
 def pair_up(predicted: Sequence[str], true: Sequence[str], lang: str) -> list[tuple[int, int]]:
@@ -191,31 +236,29 @@ def fact_ratio(matched: int, facts: int, others: int) -> float:
     return 0.0 if others else 1.0
 
 
-@functools.cache
-def _reader(vietnamese: bool) -> DetailedReader | VietnameseReader:
-    return VietnameseReader() if vietnamese else DetailedReader()
-
-
 @functools.lru_cache(maxsize=_KEPT)
 def _words(text: str) -> Counter[str]:
     return Counter(tokens(text))
 
 
-def _statements(text: str, lang: str) -> frozenset[tuple[str, bool]]:
-    mentions = mentions_of(unicodedata.normalize("NFC", text), lang)
-    return frozenset((mention.name, mention.negated) for mention in mentions)
+def _statements(text: str, lang: str) -> dict[tuple[str, str], Side | None]:
+    """(finding, whether it is there: yes, no or open) -> its side."""
+    found: dict[tuple[str, str], Side | None] = {}
+    for one in said_of(unicodedata.normalize("NFC", text), lang):
+        said = "no" if one.denies else "open" if one.status == "uncertain" else "yes"
+        sides = (found.get((one.finding, said)), one.side)
+        found[one.finding, said] = joined_side(sides)
+    return found
 
 
-def _pieces(
-    text: str, start: int, end: int, mentions: Sequence[DetailedMention]
-) -> list[tuple[int, int]]:
+def _pieces(text: str, start: int, end: int, said: Sequence[Assertion]) -> list[tuple[int, int]]:
     """Parts of a sentence that state something each, without blanks and marks around them."""
     cuts = [(m.start(), m.end()) for m in _COMMA.finditer(text, start, end)]
     for match in _AND.finditer(text, start, end):
         left = max((stop for _, stop in cuts if stop <= match.start()), default=start)
         right = min((begin for begin, _ in cuts if begin >= match.end()), default=end)
-        before = any(left <= mention.start < match.start() for mention in mentions)
-        after = any(match.end() <= mention.start < right for mention in mentions)
+        before = any(left <= one.span[0] < match.start() for one in said)
+        after = any(match.end() <= one.span[0] < right for one in said)
         if before and after:
             cuts.append(match.span())
     pieces = []
@@ -232,12 +275,10 @@ def _pieces(
     return pieces
 
 
-def _denied(
-    words: str, start: int, end: int, mentions: Sequence[DetailedMention], lang: str
-) -> str:
+def _denied(words: str, start: int, end: int, said: Sequence[Assertion], lang: str) -> str:
     """The piece with a denial before it where one further up in the sentence reaches it."""
-    here = {m.name for m in mentions if start <= m.start < end and m.negated}
-    alone = {m.name for m in mentions_of(words, lang) if not m.negated}
+    here = {one.finding for one in said if start <= one.span[0] < end and one.denies}
+    alone = {one.finding for one in said_of(words, lang) if not one.denies}
     if not here & alone:
         return words
     return f"không thấy {words}" if lang == VIETNAMESE else f"no {words}"

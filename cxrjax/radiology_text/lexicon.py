@@ -3,8 +3,8 @@
 import dataclasses
 import functools
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Generic, NamedTuple, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from cxrjax.files import read_packaged
 from cxrjax.radiology_text.assertions import Outcome, Time
@@ -15,24 +15,37 @@ from cxrjax.radiology_text.definitions import (
     load_definitions,
     load_language,
 )
-from cxrjax.radiology_text.english import Match, PhraseIndex, Word, lemma, lemmas
+from cxrjax.radiology_text.english import Match, PhraseIndex, Word, Words, lemma, lemmas
 
 Payload = TypeVar("Payload")
 
-_TOKEN = re.compile(r"\d+(?:\.\d+)+|[a-z0-9]+|\s[-–—]+\s|[,:;()/=?<>]")
+_TOKEN = re.compile(
+    r"(?<=[a-z] )#(?=[\s.,]|$)|\d+(?:\.\d+)+|[a-z]+?(?=n't\b)|n't\b|\s[-–—]+\s|"
+    # With the letters of other languages, whose words would else fall apart: the "ng" of "không".
+    r"[a-z0-9\u00c0-\u024f\u1e00-\u1eff\u0300-\u036f]+|[,:;()/=?<>]"
+)
 _DATA = "reference/cues_en.toml"
-_MARKS = {"=": ":", "[": "(", "]": ")"}
+_MARKS = {"=": ":", "[": "(", "]": ")", "#": "fracture"}
+_BOX = re.compile(r"\[\s*x?\s*\](?<!\[\])|\([+-]\)")
+_WITH = re.compile(r"\bw/(?!o\b)")
 # Abbreviations with a slash become two words; places in the text stay.
 _SLASHED = re.compile(r"\b([a-z])/([a-z])\b|\b(and)/(or)\b")
-_STOPS = re.compile(r"(?<=\bvs)\.|(?<=\be)\.(?=g)|(?<=\be\.g)\.|(?<=\bi)\.(?=e)|(?<=\bi\.e)\.")
+_STOPS = re.compile(
+    r"\.(?:(?<=\bvs\.)|(?<=\be\.)(?=g)|(?<=\be\.g\.)|(?<=\bi\.)(?=e)|(?<=\bi\.e\.))"
+)
 _SENTENCE_END = re.compile(
-    r"(?<=[.!?])(?<!\b[Vv]s\.)(?<!\b[Dd]r\.)(?<!e\.g\.)(?<!i\.e\.)(?=\s|$)|(?<=[a-z]\.)(?=[A-Z])"
+    r"(?<=[.!?])(?<!\s\?)(?<!\A\?)(?<!\b[Vv][Ss]\.)(?<!\b[Dd]r\.)(?<!e\.g\.)(?<!i\.e\.)(?=\s|$)|(?<=[a-z]\.)(?=[A-Z])"
     r"|;|\n(?=[^\S\n]*(?:[-*•\d]|[A-Z]|\n))"
 )
+_YEAR = re.compile(r"(?:19|20)\d\d")
+# "Isn't" is read as two words.
+_CONTRACTED = re.compile(r"(?<=[a-z])n't\b")
+_GROUP = re.compile(r"\{(\w+)\}")
 _NOTATION = re.compile(r"<[^<>\n]{0,200}>")
 _LONGEST_SENTENCE = 1_000  # characters; models ramble, and the work grows with the square
-_SHORTEST_MENDED = 8  # letters of a word whose spelling is mended
-_DENIAL = frozenset(("no", "not", "without"))
+_SHORTEST_MENDED, _LONGEST_MENDED = 8, 40  # letters of a word whose spelling is mended
+_SHORTEST_CUE = 6
+_DENIAL = frozenset(("no", "not", "without", "absent"))
 # Before a word these turn it round.
 _REVERSING = ("a", "ab", "an", "de", "dis", "im", "in", "ir", "non", "un")
 
@@ -49,7 +62,7 @@ class Sentence(NamedTuple):
 
     start: int
     text: str
-    tokens: list[Word]
+    tokens: Words
     asks: bool
 
 
@@ -62,10 +75,10 @@ def plain_text(text: str) -> str:
     return _NOTATION.sub(lambda match: " " * len(match.group()), lower)
 
 
-def split_sentences(text: str) -> Iterator[tuple[int, int]]:
+def split_sentences(text: str, ends: re.Pattern[str] = _SENTENCE_END) -> Iterator[tuple[int, int]]:
     """Start and end of each sentence; a long one is cut at a blank."""
     begin = 0
-    for end in [*(match.end() for match in _SENTENCE_END.finditer(text)), len(text)]:
+    for end in [*(match.end() for match in ends.finditer(text)), len(text)]:
         while end - begin > _LONGEST_SENTENCE:
             cut = text.rfind(" ", begin + 1, begin + _LONGEST_SENTENCE)
             cut = cut if cut > begin else begin + _LONGEST_SENTENCE
@@ -81,25 +94,32 @@ class FillerIndex(Generic[Payload]):
 
     def __init__(self, phrases: Mapping[str, Payload], fillers: frozenset[str]) -> None:
         self._index = PhraseIndex(phrases)
+        # "Not completely resolved" says something else than "not resolved".
+        self._exact = PhraseIndex(
+            (p, what) for p, what in phrases.items() if fillers & {*lemmas(p)}
+        )
         self._fillers = fillers
 
-    def find(
-        self, tokens: Sequence[Word], taken: frozenset[int] | set[int]
-    ) -> list[Match[Payload]]:
+    def find(self, tokens: Words, taken: frozenset[int]) -> list[Match[Payload]]:
         """Phrases among the tokens that are not taken; none reaches over one that is."""
+        exact = [m for m in self._exact.find(tokens) if not taken & {*range(m.first, m.last)}]
+        if not self._index.begins_in(tokens.forms):
+            return exact
+        taken = taken.union(*(range(m.first, m.last) for m in exact)) if exact else taken
         found: list[Match[Payload]] = []
+        last = len(tokens)
         run: list[int] = []
-        for place in range(len(tokens) + 1):
-            if place == len(tokens) or place in taken:
-                words = [tokens[index] for index in run]
-                found += [
-                    Match(run[match.first], run[match.last - 1] + 1, match.payload)
-                    for match in self._index.find(words)
-                ]
+        for place, form in enumerate([*tokens.forms, ""]):
+            if place != last and place not in taken:
+                if form not in self._fillers:
+                    run.append(place)
+            elif run:
+                forms = [tokens.forms[index] for index in run]
+                for match in self._index.find_forms(forms):
+                    first, end = run[match.first], run[match.last - 1] + 1
+                    found.append(Match(first, end, match.payload))
                 run = []
-            elif tokens[place].lemma not in self._fillers:
-                run.append(place)
-        return found
+        return sorted([*found, *exact], key=lambda match: match.first) if exact else found
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -114,7 +134,10 @@ class English:
         answers: how an answer opens -> yes, no, undecided.
         not_findings: phrases with a finding's word in them that name none.
         borderline_states: of an organ that is neither normal nor clearly not.
+        denied_findings: phrases that deny a finding as a whole, each with whether it is gone.
         subjects: organs, and parts of the lungs, whose state is told.
+        spelling: a word of findings with a letter left out, or whole -> the word.
+        short: abbreviations and slips -> the word that they stand for.
     """
 
     definitions: Definitions
@@ -125,8 +148,10 @@ class English:
     answers: PhraseIndex[Outcome]
     not_findings: PhraseIndex[str]
     borderline_states: PhraseIndex[str]
+    denied_findings: PhraseIndex[tuple[str, bool]]
     subjects: PhraseIndex[OrganStatement]
     spelling: Mapping[str, str]
+    short: Mapping[str, str]
     known: frozenset[str]
 
     def with_findings(self, names: Mapping[str, str]) -> "English":
@@ -135,29 +160,65 @@ class English:
         Args:
             names: wording -> finding, which need not be one of the definitions.
         """
-        known = [(" ".join(phrase), name) for phrase, name in self.findings.items()]
         usable = [(phrase, name) for phrase, name in names.items() if lemmas(phrase)]
         words = {word for phrase, _ in usable for word in lemmas(phrase)}
         return dataclasses.replace(
-            self, findings=PhraseIndex([*usable, *known]), known=self.known | words
+            self, findings=self.findings.with_first(usable), known=self.known | words
         )
 
     def read_tokens(self, text: str, start: int, end: int) -> Sentence:
         """A sentence of a plain text (`plain_text`), its long words mended."""
-        part = _SLASHED.sub(lambda m: m.group().replace("/", " "), text[start:end])
+        part = said = text[start:end].replace("ø", "0")
+        if "/" in said:
+            said = _WITH.sub("w ", said.replace("b/l", "bl "))
+        if "[" in said or "(" in said:
+            said = _BOX.sub(_ticked, said)
+        part = _SLASHED.sub(lambda m: m.group().replace("/", " "), said) if "/" in said else said
         part = _STOPS.sub(" ", part)
-        tokens = []
+        tokens: list[Word] = []
+        form_of = self._form_of
         for match in _TOKEN.finditer(part):
-            word = match.group().strip()
-            if not word[0].isalnum():
-                form = ":" if word[0] in "-–—" else _MARKS.get(word, word)
-            else:
-                form = self._mended(lemma(word))
-            tokens.append(Word(form, match.start(), match.end()))
-        return Sentence(start, part, tokens, part.rstrip().endswith("?"))
+            word = match.group()
+            first, last = match.span()
+            form = form_of(word)
+            if word == "?" and part[last:].strip():
+                form = "possible"  # "?consolidation"
+            elif word in self.short and _is_alone(said, first, last):
+                form = self.short[word]
+            tokens.append(Word(form, first, last))
+        if tokens and tokens[0].lemma == "should":
+            tokens[0] = tokens[0]._replace(lemma="if")  # "should pneumonia be suspected, ..."
+        elif [token.lemma for token in tokens[:2]] == ["were", "there"] and part[-1:] != "?":
+            tokens[0] = tokens[0]._replace(lemma="if")
+            tokens[1] = tokens[1]._replace(lemma="possible")  # "were there a pneumothorax, ..."
+        if tokens and tokens[-1].lemma == ";":
+            tokens.pop()  # it parts sentences, and says nothing
+        return Sentence(start, part, Words(tokens), part.rstrip().endswith("?"))
+
+    @functools.cached_property
+    def _form_of(self) -> Callable[[str], str]:
+        return functools.lru_cache(maxsize=1 << 14)(self._read_form)
+
+    def _read_form(self, said: str) -> str:
+        """The form of a word or mark, wherever it stands."""
+        word = said.strip()
+        if word == "n't":
+            return "not"
+        if _YEAR.fullmatch(word):
+            return "year"
+        if not word[0].isalnum():
+            return ":" if word[0] in "-–—" else _MARKS.get(word, word)
+        form = self._mended(lemma(word))
+        if form == word[:-1] and form not in self.known:
+            return lemma(self._mended(word))  # "granulomatuos" is no plural
+        return form
 
     def _mended(self, word: str) -> str:
-        if len(word) < _SHORTEST_MENDED - 1 or word in self.known or not word.isalpha():
+        if (
+            not _SHORTEST_CUE - 1 <= len(word) <= _LONGEST_MENDED
+            or word in self.known
+            or not word.isalpha()
+        ):
             return word
         for form in {word, *_without_one(word)}:
             right = self.spelling.get(form)
@@ -168,16 +229,64 @@ class English:
         return word
 
 
+def _ticked(box: re.Match[str]) -> str:
+    """A box of a form as the value of what stands before it, as long as it is."""
+    return (":1," if {"x", "+"} & {*box.group()} else ":0,").rjust(len(box.group()))
+
+
+def _is_alone(text: str, start: int, end: int) -> bool:
+    """Whether a letter is no part of "r/o", "2 l" or "l's"."""
+    return (
+        text[max(0, start - 1) : start] not in ("/", "'")
+        and text[end : end + 1] not in ("/", "'")
+        and not text[max(0, start - 2) : start].strip().isdigit()
+    )
+
+
+@functools.cache
+def _read_data() -> Mapping[str, Any]:
+    data = read_packaged(str(__package__), _DATA)
+    return _expanded(data | data["plain"], data["groups"])
+
+
+def _expanded(data: Any, groups: Mapping[str, Sequence[str]]) -> Any:
+    """The data with each phrase that names groups in braces written out."""
+    if isinstance(data, Mapping):
+        return {key: _expanded(value, groups) for key, value in data.items()}
+    if isinstance(data, str):
+        return data
+    return [
+        said
+        for part in data
+        for said in (
+            _written_out(part, groups) if isinstance(part, str) else [_expanded(part, groups)]
+        )
+    ]
+
+
+def _written_out(phrase: str, groups: Mapping[str, Sequence[str]]) -> list[str]:
+    name = _GROUP.search(phrase)
+    if name is None:
+        return [_CONTRACTED.sub(" not", phrase)]
+    words = (phrase.replace(name.group(), word, 1) for word in groups[name.group(1)])
+    return [said for filled in words for said in _written_out(filled, groups)]
+
+
 @functools.cache
 def word_set(name: str) -> frozenset[str]:
     """Small words by what they do, from the data file."""
-    return frozenset(read_packaged(str(__package__), _DATA)["words"][name])
+    return frozenset(_read_data()["words"][name])
+
+
+def pattern(name: str, flags: int = 0) -> re.Pattern[str]:
+    """A pattern of answers from the data file, of its alternatives."""
+    return re.compile("|".join(_read_data()["answer_patterns"][name]), flags)
 
 
 @functools.cache
 def load_english() -> English:
     """The lexicon in the package."""
-    data = read_packaged(str(__package__), _DATA)
+    data = _read_data()
     definitions, language = load_definitions(), load_language()
     fillers = frozenset(lemma(word) for word in data["fillers"])
     times = {phrase: time for time, phrases in data["time"].items() for phrase in phrases}
@@ -189,7 +298,7 @@ def load_english() -> English:
         for phrases in (
             *(definitions.region_names, language.modifiers, language.subjects),
             *(language.normal_states, language.linked, language.change, language.sides),
-            *(language.not_sides, language.ignored_sentences, language.ignored_after),
+            *(language.not_sides, language.ignored_sentences),
         )
         for phrase in phrases
         for word in phrase
@@ -204,8 +313,8 @@ def load_english() -> English:
     known |= {lemma(word) for word in data["not_misspelt"]}
     spelling = {
         form: word
-        for word in sorted(findings)
-        if len(word) >= _SHORTEST_MENDED and word.isalpha()
+        for word in sorted({w for w in findings if len(w) >= _SHORTEST_MENDED} | {*data["mended"]})
+        if word.isalpha()
         for form in (word, *_without_one(word))
     }
     return English(
@@ -217,8 +326,15 @@ def load_english() -> English:
         PhraseIndex(answers),
         PhraseIndex((phrase, phrase) for phrase in data["not_findings"]),
         PhraseIndex((phrase, phrase) for phrase in data["borderline_states"]),
+        PhraseIndex(
+            (said, (name, group == "gone_findings"))
+            for group in ("denied_findings", "gone_findings")
+            for name, words in data[group].items()
+            for said in words
+        ),
         _subjects(language, data["lung_parts"]),
         spelling,
+        data["short"],
         frozenset(known),
     )
 
@@ -226,15 +342,21 @@ def load_english() -> English:
 def _cues(data: Mapping, times: Mapping[str, str]) -> dict[str, Cue]:
     after: dict[str, str] = {}
     before: dict[str, str] = {}
+    for group in ("query", "past"):
+        before.update({phrase: group for phrase in data[f"{group}_behind"]["words"]})
     for group, said, places in (
         ("hedges", "hedged", after),
         ("denies", "denied", after),
         ("hedged", "hedged", before),
         ("denied", "denied", before),
+        ("affirmed", "affirmed", before),
     ):
         for level, phrases in data[group].items():
             for phrase in phrases:
                 places.setdefault(phrase, f"{said} {level}")
+    for said, level in (("denied", "certain"), ("hedged", "possible")):
+        for phrase in data["value"][said]:
+            before.setdefault(phrase, f"value {said} {level}")
     for group in ("affirms", "except", "contrast", "past", "query", "neutral"):
         for phrase in data[group]["words"]:
             after.setdefault(phrase, group)

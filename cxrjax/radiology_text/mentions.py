@@ -8,18 +8,17 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from cxrjax.files import read_packaged
-from cxrjax.radiology_text.answers import EnglishReader
-from cxrjax.radiology_text.assertions import Assertion
+from cxrjax.radiology_text.answers import NOTHING_ASKED, AskedFor, EnglishReader
+from cxrjax.radiology_text.assertions import Assertion, Outcome
 from cxrjax.radiology_text.definitions import load_definitions
 from cxrjax.radiology_text.lexicon import load_english
 
 # Class of VinDr-CXR-VQA -> the findings that it stands for.
+_TABLE = read_packaged(str(__package__), "reference/vindr_classes.toml")
 VINDR_CLASSES: dict[str, tuple[str, ...]] = {
-    name: tuple(findings)
-    for name, findings in read_packaged(str(__package__), "reference/vindr_classes.toml")[
-        "en"
-    ].items()
+    name: tuple(findings) for name, findings in _TABLE["en"].items()
 }
+_APART = frozenset(_TABLE["apart"])
 
 
 class Mention(NamedTuple):
@@ -37,12 +36,13 @@ class Reading(NamedTuple):
     Attributes:
         present: classes it says are there.
         absent: classes it says are not; never one that is in `present`.
-        answered: False for a blank answer, which says nothing and can't be right.
+        outcome: of the class that is asked about; without one, whether it says that anything is
+            there. Only "yes" and "no" can be right.
     """
 
     present: frozenset[str]
     absent: frozenset[str]
-    answered: bool
+    outcome: Outcome
 
 
 # Words that describe any shadow.
@@ -61,8 +61,8 @@ class MentionReader:
         self._named = {name.lower(): name for name in classes}
         english = load_english()
         self._reader = EnglishReader(english.with_findings({n.lower(): n for n in classes}))
-        # Models answer in templates: the same words around other boxes.
-        self._assertions = functools.lru_cache(maxsize=8192)(self._read)
+        # Systems, and floors above all, say the same few things.
+        self._read_once = functools.lru_cache(maxsize=1 << 14)(self._read)
 
     def name_of(self, text: str) -> str | None:
         """The one class that a short text (a label) names; None for none or several."""
@@ -73,43 +73,50 @@ class MentionReader:
 
     def mentions(self, text: str) -> list[Mention]:
         """Every class of which something is said of now, in order."""
-        return [
-            Mention(name, *one.span, _is_denial(one))
-            for one in self._assertions(text)
-            if one.is_now and (name := self._class(one)) is not None
-        ]
+        return self._mentions(self._assertions(text))
 
-    def read(self, text: str, asked: str | None = None, has_box: bool = False) -> Reading:
-        """Reads what an answer says.
+    def read(
+        self, text: str, asked: str | None = None, has_box: bool = False, counts: bool = False
+    ) -> Reading:
+        """Reads what an answer says, without the reason after it.
 
         Args:
             text: the answer.
             asked: the class that the question asks about, if it asks about one.
             has_box: whether the answer gives a box.
+            counts: whether the question asks how often, so that a number answers it.
 
         Returns:
             The classes said to be there and not. One that is named both ways is there (a left
-            effusion and no right one), unless the answer opens with "No". Of a class that is asked
-            about and not named, `EnglishReader` says what the answer means.
+            effusion and no right one). The class that is asked about is as the outcome says.
         """
-        if not text.strip():
-            here = frozenset([asked]) if asked and has_box else frozenset[str]()
-            return Reading(here, frozenset(), answered=has_box)
-        mentions = self.mentions(text)
+        return self._read_once(text, asked, has_box, counts)
+
+    def _read(self, text: str, asked: str | None, has_box: bool, counts: bool) -> Reading:
+        about = (asked, *VINDR_CLASSES.get(asked, ())) if asked else ()
+        found = self._reader.read_about(text, AskedFor(about, None, counts), has_box)
+        mentions = self._mentions(_without_describing(text, found.assertions))
         present = {mention.name for mention in mentions if not mention.negated}
         absent = {mention.name for mention in mentions if mention.negated}
         if asked is not None:
-            if asked in present & absent and yes_or_no(text) is False:
-                present.discard(asked)
-            elif asked not in present | absent:
-                outcome = self._reader.read(text, f"Is there {asked}?", has_box).outcome
-                if outcome in ("yes", "no"):
-                    (present if outcome == "yes" else absent).add(asked)
-        return Reading(frozenset(present), frozenset(absent - present), answered=True)
+            present.discard(asked)
+            absent.discard(asked)
+            if found.outcome in ("yes", "no"):
+                (present if found.outcome == "yes" else absent).add(asked)
+        return Reading(frozenset(present), frozenset(absent - present), found.outcome or "nothing")
 
-    def _read(self, text: str) -> tuple[Assertion, ...]:
-        assertions = self._reader.read(text).assertions
-        return tuple(o for o in assertions if text[slice(*o.span)].lower() not in _DESCRIBING)
+    def _mentions(self, assertions: Iterable[Assertion]) -> list[Mention]:
+        return [
+            Mention(name, *one.span, one.denies)
+            for one in assertions
+            if one.is_now
+            and (name := self._class(one)) is not None
+            # "No pneumonia" denies no opacity.
+            and not (one.denies and one.finding not in (name, *VINDR_CLASSES.get(name, ())))
+        ]
+
+    def _assertions(self, text: str) -> list[Assertion]:
+        return _without_describing(text, self._reader.read(text).assertions)
 
     def _class(self, one: Assertion) -> str | None:
         if one.finding in self._named.values():
@@ -117,9 +124,17 @@ class MentionReader:
         return self._class_of.get(one.finding)
 
 
-def yes_or_no(text: str) -> bool | None:
-    """Reads what an answer opens with: yes, no, or None where it opens with neither."""
-    return {"yes": True, "no": False}.get(_answers().opening(text) or "")
+def _without_describing(text: str, assertions: Iterable[Assertion]) -> list[Assertion]:
+    return [one for one in assertions if text[slice(*one.span)].lower() not in _DESCRIBING]
+
+
+def yes_or_no(text: str, asked: AskedFor = NOTHING_ASKED) -> bool | None:
+    """Reads what an answer opens with: yes, no, or None where it opens with neither.
+
+    Args:
+        asked: what "normal" and "abnormal" answer.
+    """
+    return {"yes": True, "no": False}.get(_answers().opening(text, asked) or "")
 
 
 @functools.cache
@@ -137,10 +152,6 @@ def _findings(name: str) -> tuple[str, ...]:
         kind
         for kind in definitions.findings
         if {*own} & {*definitions.finding_ancestors(kind)}
-        and not others & {kind, *definitions.finding_ancestors(kind)}
+        and not {*others, *_APART} & {kind, *definitions.finding_ancestors(kind)}
     ]
     return (*own, *kinds)
-
-
-def _is_denial(one: Assertion) -> bool:
-    return one.status == "absent" or one.certainty == "unlikely"

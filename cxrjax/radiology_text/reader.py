@@ -2,55 +2,71 @@
 
     sentence -> tokens -> findings, organs' states -> cues -> scopes -> places -> assertions
 
-Vietnamese is read by `vietnamese_mentions.py` into the same form (`read_assertions`).
+Vietnamese is read by `vietnamese.py` into the same form.
 """
 
 import dataclasses
 import functools
+import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
-from cxrjax.radiology_text.assertions import Assertion, Certainty, Status, Time
-from cxrjax.radiology_text.english import Match, Word
-from cxrjax.radiology_text.items import NamedItem, find_items
+from cxrjax.radiology_text.assertions import Assertion, Certainty, Side, Status, Time
+from cxrjax.radiology_text.changes import OTHER_SIDE, find_times, times_by_side
+from cxrjax.radiology_text.clauses import split_clauses
+from cxrjax.radiology_text.details import find_count, find_distances, find_modifiers, find_sizes
+from cxrjax.radiology_text.english import Match, Words
+from cxrjax.radiology_text.items import NamedItem, Topic, find_items, is_device
 from cxrjax.radiology_text.lexicon import (
+    Cue,
     English,
-    Sentence,
     load_english,
     plain_text,
     split_sentences,
     word_set,
 )
-from cxrjax.radiology_text.places import (
-    compared_sides,
-    find_places,
-    side_name,
-    without_corrected,
-)
-from cxrjax.radiology_text.scope import Judgement, judge, split_clauses
+from cxrjax.radiology_text.places import find_places, is_midline, side_name, without_corrected
+from cxrjax.radiology_text.scope import Judgement, judge, without_insertions
 
 # Reports repeat themselves, and models answer in templates.
 _KEPT_SENTENCES = 1 << 14
-_UNIT = r"(?:cm|mm|centimeters?|millimeters?|centimetres?|millimetres?)"
-_NUMBER = r"\d+(?:\.\d+)?"
-_DISTANCE = re.compile(
-    rf"\b({_NUMBER}(?:\s*(?:-|to)\s*{_NUMBER})?)[\s-]*({_UNIT})\s+"
-    r"(above|below|from|beyond|past|(?:proximal|distal|inferior|superior|cranial|caudal) to|"
-    r"away from|short of)\s+(?:the\s+)?(?:level\s+of\s+the\s+)?"
-    r"(\w+(?:\s(?:junction|arch|knob|hemidiaphragm))?)"
-)
-_SIZE = re.compile(
-    rf"\b{_NUMBER}(?:[\s-]*{_UNIT})?(?:\s*(?:x|by)\s*{_NUMBER}(?:[\s-]*{_UNIT})?){{0,2}}"
-)
-_NUMBERS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
-_COUNTS = {word: number for number, word in enumerate(_NUMBERS, start=1)}
+_PLAIN = ("definite", "obvious", "convincing")
 _LARGE = ("moderate", "severe", "large")
-_TIMES: tuple[Time, ...] = ("resolved", "worse", "better", "new", "unchanged")
-_PASSED_OVER = 3
-_TIME_TAIL = word_set("time_tail")
+_SHORT_ANSWER = 60
+_SUPPOSES = re.compile(r"\W*(?:is|are|was|were|has|have)\s+(?:the|this|that|these)\b")
+_VERDICT = re.compile(
+    r"\s*(?:a(?:nswer)?\s*:\s*)?(?:i\s+see\s+)?(?:no|none|nil|not|yes|y|n|negative|positive|absent|"
+    r"present|maybe|possibly|perhaps|unlikely|doubtful|probably|likely)\b"
+)
+# Of a question that is answered at once: the mark, and what stands before the answer.
+_ASKED = re.compile(r"\?(?=\s*\S)(?:\s*a(?:nswer)?\s*:)?(?:\s*i\s+see\b)?(?<!\A\?)(?<!\s\?)")
+_REFERS = re.compile(
+    r"\A\W*(?:ddx|d\s?/\s?d|differential|superimposed)\b|"
+    r"\b(?:it|its|this|they|these|those|that|both|none|one|the\s+(?:left|right)|same\s+side|other\s+side)\b"
+)
+_COMPARISON = re.compile(
+    r"\W*(?:comparisons?\s*:|(?:the\s+)?(?:earlier|prior|previous|old|outside|last|preceding)\s+"
+    r"(?:films?|study|studies|exams?|examinations?|radiographs?|images?)\s+"
+    r"(?:had\s+|have\s+)?(?:show(?:s|ed|n)?|demonstrated|revealed)\b(?!.*\b(?:now|today|which|but)\b))"
+)
+_CORRECTS = re.compile(r"\W*(?:correction|corrigendum|erratum)\b")
+# "Comparison: none" denies nothing.
+_COMPARED_WITH = re.compile(r"\bcomparisons?\s*:\s*(?:none|no|not|nil|n/a)\b")
+_SIGNS = word_set("signs")
+# Findings that are on no side because another one is.
+_UNSIDED = word_set("directed") | {"low lung volumes", "support device"}
+_NOT_NOW = ("past", "to be ruled out")
+_OF_NORMAL = ("unchanged", "resolved")
+_CALCIFIED = {
+    "lung nodule": "granuloma",
+    "lymphadenopathy": "calcified lymph node",
+    "lung opacity": "lung calcification",
+    "lung lesion": "lung calcification",
+}
 _EXPLAINS = re.compile(
     r"\b(?:represent|reflect|suggest|consistent|compatible|due|secondary|related|concerning|worrisome|"
-    r"suspiciou?s?|likely|probably|possibly|keeping|indicat|favor|may be|could be|felt|from)"
+    r"suspiciou?s?|point|likely|probably|possibly|keeping|indicat|favor|may be|could be|felt|from)"
 )
 
 
@@ -65,57 +81,138 @@ class ReportReader:
         """What a text asserts, in its order. Sentences that ask assert nothing for sure."""
         plain = plain_text(text)
         found: list[Assertion] = []
-        for start, end in split_sentences(text):
-            offset = len(found)
-            for one in self._in_sentence(plain[start:end]):
+        context = _NOTHING
+        for start, end in _joined_answers(plain, split_sentences(text)):
+            # Every character stays at its place.
+            said = plain[start:end]
+            if "?" in said:
+                said = _ASKED.sub(lambda m: ":".ljust(len(m.group())), said, count=1)
+            refers = _REFERS.search(said) is not None
+            joined = refers or text[max(0, start - 1) : start] == ";"
+            before = context if joined else _NOTHING._replace(sign=context.sign)
+            sentence = self._in_sentence(said, before)
+            if _CORRECTS.match(said):
+                corrected = {one.finding for one in sentence.assertions}
+                found = [one for one in found if one.finding not in corrected]
+            now_at: list[int] = []
+            for one, is_reference in zip(sentence.assertions, sentence.refers, strict=True):
                 a, b = one.span
-                source = None if one.source is None else one.source + offset
-                found.append(dataclasses.replace(one, span=(a + start, b + start), source=source))
+                source = None if one.source is None else now_at[one.source]
+                if start or source != one.source:
+                    one = dataclasses.replace(one, span=(a + start, b + start), source=source)
+                updated = _update(found, one) if is_reference else None
+                now_at.append(len(found) if updated is None else updated)
+                if updated is None:
+                    found.append(one)
+            context = sentence.context
         return found
 
-    def _read_sentence(self, text: str) -> tuple[Assertion, ...]:
+    def _read_sentence(self, text: str, before: "_Context") -> "_Reading":
         english = self._english
-        sentence = english.read_tokens(without_corrected(text), 0, len(text))
+        said = _COMPARED_WITH.sub(lambda match: " " * len(match.group()), without_corrected(text))
+        sentence = english.read_tokens(said, 0, len(text))
         tokens = sentence.tokens
         if english.language.ignored_sentences.find(tokens):
-            return ()
-        items = find_items(tokens, english)
+            return _Reading()
+        items = find_items(tokens, english, before.topic)
         if not items:
-            return ()
-        named = frozenset(place for item in items for place in item.own)
-        cues = english.cues.find(tokens, named)
+            return _Reading()
+        named = frozenset(place for item in items if item.names for place in item.own)
+        cues = [c for c in english.cues.find(tokens, named) if not _is_aside(tokens, c)]
+        cues = without_insertions(tokens, cues)
+        changes = english.times.find(tokens, named)
         clauses = split_clauses(tokens, items, cues)
-        judged = judge(tokens, items, cues)
-        distances, landmarks = _distances(sentence, items)
-        places = find_places(tokens, sentence.text, items, clauses, landmarks, english)
-        times = _times(sentence, items, clauses, english, named)
-        modifiers = _modifiers(tokens, items, english, named)
-        sizes = _sizes(sentence, items)
+        told = frozenset(place for c in changes for place in range(c.first, c.last))
+        judged = judge(tokens, items, cues, clauses, told)
+        if _COMPARISON.match(text):
+            judged = [Judgement("uncertain", "possible", "past") for _ in items]
+        distances, landmarks = find_distances(sentence, items)
+        alike = [(judgement.status, judgement.not_now) for judgement in judged]
+        places = find_places(
+            tokens, sentence.text, items, clauses, landmarks, alike, english, before.side
+        )
+        times = find_times(sentence, items, judged, clauses, english, named, changes)
+        _as_before_there(tokens, items, judged, times, changes)
+        modifiers = find_modifiers(tokens, items, english, changes)
+        sizes = find_sizes(sentence, items)
+        asks = sentence.asks and not _SUPPOSES.match(text)
         assertions: list[Assertion] = []
+        refers: list[bool] = []
+        definitions = english.definitions
         first_of: dict[int, int] = {}
         for n, item in enumerate(items):
+            if not item.names or _is_heading(tokens, items, n, english):
+                continue
             judgement = judged[n]
-            meant = _meant(item, judgement, times[n], sentence.asks)
+            meant = _meant(item, judgement, times[n], asks)
             if meant is None:
                 continue
             status, certainty, time = meant
             severity = next((v for k, v in modifiers[n] if k == "severity"), None)
             if (
                 (status, certainty) == ("absent", "certain")
-                and severity in _LARGE
+                and (severity in _LARGE or tokens.forms[min(item.own) - 1] in _PLAIN)
                 and not item.is_normal
             ):
-                certainty = "likely"  # "no large effusion"
+                certainty = "likely"  # "no large effusion", "or definite effusion"
+            if item.is_normal and certainty == "certain" and _is_gross(tokens, item):
+                certainty = "likely"
             regions, side = places[n].regions, side_name(places[n].side)
+            behind = tokens.forms[item.last] if item.last < len(tokens) else ""
+            if item.refers and judgement.status == "absent" and behind in ("was", "were", "did"):
+                continue  # "it was not there in 2019"
+            if item.refers and not (
+                judgement.reason
+                or item.is_normal
+                or item.is_denied
+                or time != "current"
+                or side
+                or item.statement
+            ):
+                continue
             first_of[n] = len(assertions)
-            source = _explained(tokens, items, judged, n, first_of)
+            sign = _explained(tokens, items, judged, n, first_of)
+            source = None if sign is None else first_of[sign]
             if source is not None and not regions and side is None:
                 # "Left base opacity, likely pneumonia": where the one is, is the other.
                 regions, side = list(assertions[source].regions), assertions[source].side
-            for name in item.names:
+                if time == "current" and assertions[source].time == "unchanged":
+                    time = "unchanged"
+                if is_midline(item, english):
+                    regions, side = [], None
+            elif (
+                before.sign
+                and (n == 0 or before.topic)
+                and not is_midline(item, english)
+                and not regions
+                and side is None
+                and judgement.reason == "hedged"
+            ):
+                side, regions = before.sign[0], list(before.sign[1])
+            if side is None and not regions and _is_within(tokens, items, n):
+                side = side_name(places[n + 1].side)
+            if side is None and n - 1 in first_of and _is_beside(tokens, items, judgement, n):
+                near = assertions[first_of[n - 1]]
+                if near.status != "absent" and not is_midline(item, english):
+                    side, on_side = near.side, definitions.on_side
+                    regions = [r for name in regions for r in on_side(name, side or "")] or (
+                        list(near.regions) if judgement.reason == "hedged" else regions
+                    )
+            both = item.refers or side == "bilateral" or side is None
+            apart = times_by_side(tokens, items, n, changes) if both and status != "absent" else {}
+            meanings: list[tuple[Status, Time, Side | None]] = [(status, time, side)]
+            if apart and not judgement.not_now:
+                meanings = [
+                    ("absent" if when == "resolved" else judgement.status, when, on)
+                    for on, when in apart.items()
+                ]
+            refers += [item.refers] * len(item.names) * len(meanings)
+            for name, (status, time, side) in itertools.product(item.names, meanings):
+                if apart:
+                    regions = [r for r in regions if definitions.regions[r].side in ("", side)]
                 assertions.append(
                     Assertion(
-                        english.definitions.in_regions(name, regions),
+                        _calcified(definitions.in_regions(name, regions), modifiers[n]),
                         status,
                         certainty,
                         time,
@@ -124,7 +221,7 @@ class ReportReader:
                         severity,
                         tuple(sizes[n]),
                         tuple(distances[n]),
-                        _count(tokens, item),
+                        find_count(tokens, item),
                         (tokens[item.first].start, tokens[item.last - 1].end),
                         tuple(modifiers[n]),
                         _words(tokens, judgement),
@@ -132,13 +229,223 @@ class ReportReader:
                         source,
                     )
                 )
-        return tuple(assertions)
+        if any(cue.payload.after == "except" for cue in cues):
+            _drop_excepted(assertions, refers)
+        return _Reading(
+            *_merged(assertions, refers), _context_of(items, judged, assertions, before)
+        )
+
+
+class _Context(NamedTuple):
+    """What a sentence leaves for the next: its topic, side, and the place of a sign."""
+
+    topic: Topic | None = None
+    side: str = ""
+    sign: tuple[Side | None, tuple[str, ...]] | None = None
+
+
+_NOTHING = _Context()
+
+
+class _Reading(NamedTuple):
+    """A sentence's assertions, each with whether it stands for an earlier one, and its context."""
+
+    assertions: tuple[Assertion, ...] = ()
+    refers: tuple[bool, ...] = ()
+    context: _Context = _NOTHING
+
+
+def _context_of(
+    items: Sequence[NamedItem],
+    judged: Sequence[Judgement],
+    assertions: Sequence[Assertion],
+    before: _Context,
+) -> _Context:
+    told = [item for item in items if item.names]
+    if not told:
+        return before
+    affirmed = [i for i, j in zip(items, judged, strict=True) if i.names and j.status != "absent"]
+    last = (affirmed or told)[-1]
+    sides = [one.side for one in assertions if one.side in ("left", "right")]
+    signs = [
+        one
+        for one in assertions
+        if one.finding in _SIGNS and (one.status, one.certainty) == ("present", "certain")
+    ]
+    sign = (signs[-1].side, signs[-1].regions) if signs else None
+    return _Context(
+        Topic(last.names, last.statement), sides[-1] or "" if sides else before.side, sign
+    )
+
+
+def _drop_excepted(assertions: list[Assertion], refers: list[bool]) -> None:
+    """Takes out a denial that an exception of the same finding takes back: "no effusion except for
+    a trace at the left base"."""
+    for n in reversed(range(len(assertions) - 1)):
+        one, other = assertions[n], assertions[n + 1]
+        said = (one.finding, one.status, one.organ, one.source, other.source)
+        if said == (other.finding, "absent", "", None, None) and other.status == "present":
+            del assertions[n], refers[n]
+
+
+def _joined_answers(plain: str, sentences: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Sentences, a question together with the short answer right behind it."""
+    held: tuple[int, int] | None = None
+    for start, end in sentences:
+        if held is not None:
+            if end - start < _SHORT_ANSWER and _VERDICT.match(plain, start, end):
+                yield held[0], end
+                held = None
+                continue
+            yield held
+            held = None
+        if plain[start:end].rstrip().endswith("?") and not _SUPPOSES.match(plain, start, end):
+            held = (start, end)
+        else:
+            yield start, end
+    if held is not None:
+        yield held
+
+
+def _update(found: list[Assertion], new: Assertion) -> int | None:
+    """Brings what was asserted before up to what is said of it now, and returns its index.
+
+    None where `new` is of another side, or nothing was asserted.
+    """
+    of_it = [n for n, one in enumerate(found) if one.finding == new.finding]
+    if not of_it:
+        return None
+    same = [n for n in of_it if found[n].side == new.side or new.side is None]
+    if not same:
+        old = found[of_it[-1]]
+        if new.time == "new" and old.time in _NOT_NOW:
+            return None  # "earlier films showed no effusion; there is now one on the left"
+        if old.side == "bilateral" and new.side in OTHER_SIDE:
+            found[of_it[-1]] = dataclasses.replace(
+                old,
+                side=OTHER_SIDE[new.side],
+                regions=tuple(r for r in old.regions if new.side not in r),
+            )
+            return None
+        if old.side is not None:
+            return None
+        same = of_it[-1:]
+    old = found[same[-1]]
+    told = bool(new.cue or new.organ) or new.status != "present"
+    found[same[-1]] = dataclasses.replace(
+        old,
+        status=new.status if told else old.status,
+        certainty=new.certainty if told else old.certainty,
+        time=new.time if new.time != "current" or (told and old.time in _NOT_NOW) else old.time,
+        side=old.side or new.side,
+        regions=old.regions or new.regions,
+        severity=new.severity or old.severity,
+        sizes=(*old.sizes, *new.sizes),
+        distances=(*old.distances, *new.distances),
+        cue=new.cue or old.cue,
+    )
+    return same[-1]
+
+
+def _merged(
+    assertions: Sequence[Assertion], refers: Sequence[bool]
+) -> tuple[tuple[Assertion, ...], tuple[bool, ...]]:
+    """The assertions without repetitions, each as exact as any of them."""
+    kept: list[Assertion] = []
+    kept_refers: list[bool] = []
+    now_at: list[int] = []
+    for one, is_reference in zip(assertions, refers, strict=True):
+        source = None if one.source is None else now_at[one.source]
+        if source != one.source:
+            one = dataclasses.replace(one, source=source)
+        twin = next((n for n, other in enumerate(kept) if _repeats(one, other)), None)
+        if twin is None or is_reference:
+            now_at.append(len(kept))
+            kept.append(one)
+            kept_refers.append(is_reference)
+            continue
+        now_at.append(twin)
+        old = kept[twin]
+        regions = old.regions if one.organ and not old.organ else old.regions or one.regions
+        if one.status == "absent" and not one.organ and not old.organ:
+            regions = tuple(dict.fromkeys((*old.regions, *one.regions)))
+        kept[twin] = dataclasses.replace(
+            old,
+            side=old.side or one.side,
+            regions=regions,
+            time=old.time if old.time != "current" else one.time,
+            severity=old.severity or one.severity,
+            sizes=(*old.sizes, *one.sizes),
+            distances=(*old.distances, *one.distances),
+            modifiers=tuple(dict.fromkeys((*old.modifiers, *one.modifiers))),
+            source=old.source if source is None or source >= twin else source,
+        )
+    return tuple(kept), tuple(kept_refers)
+
+
+def _repeats(one: Assertion, other: Assertion) -> bool:
+    if (one.finding, one.status, one.certainty) != (other.finding, other.status, other.certainty):
+        return False
+    if one.count is not None or (one.sizes and other.sizes):
+        return False
+    if one.time != other.time and "current" not in (one.time, other.time):
+        return False
+    if one.status == "absent":
+        return one.side == other.side or (
+            one.organ != other.organ and None in (one.side, other.side)
+        )
+    near = one.side == other.side or None in (one.side, other.side)
+    return near and (one.regions == other.regions or not (one.regions and other.regions))
+
+
+def _as_before_there(
+    tokens: Words,
+    items: Sequence[NamedItem],
+    judged: list[Judgement],
+    times: list[Time],
+    changes: Sequence[Match[Time]],
+) -> None:
+    """What changed "on the left but not on the right" is on the right as it was."""
+    for n, (one, other) in enumerate(itertools.pairwise(items), start=1):
+        stands_for = other.refers and tokens.forms[other.first] == "not"
+        if stands_for and any(one.last <= c.first < other.first for c in changes):
+            judged[n], times[n] = Judgement(), "unchanged"
+            other.is_denied = False
+
+
+def _is_aside(tokens: Words, cue: Match[Cue]) -> bool:
+    """Whether a "however" stands between commas and begins nothing."""
+    around = (
+        tokens.forms[max(0, cue.first - 1)],
+        *(t.lemma for t in tokens[cue.last : cue.last + 1]),
+    )
+    return cue.payload.after == "contrast" and around == (",", ",")
+
+
+def _is_heading(tokens: Words, items: Sequence[NamedItem], n: int, english: English) -> bool:
+    """Whether a word for devices heads what is said of them: "lines: right PICC"."""
+    if items[n].names != ("support device",) or n + 1 == len(items):
+        return False
+    behind = tokens.forms[items[n].last : items[n].last + 2]
+    return behind[:1] == [":"] != behind[1:] != ["none"] and is_device(items[n + 1], english)
+
+
+def _is_gross(tokens: Words, item: NamedItem) -> bool:
+    around = tokens[max(0, min(item.own) - 2) : max(item.own) + 1]
+    return any(token.lemma == "grossly" for token in around)
+
+
+def _calcified(name: str, modifiers: Sequence[tuple[str, str]]) -> str:
+    """The name of a finding that is said to be calcified."""
+    return _CALCIFIED.get(name, name) if ("texture", "calcified") in modifiers else name
 
 
 def _meant(
     item: NamedItem, judgement: Judgement, time: Time, asks: bool
 ) -> tuple[Status, Certainty, Time] | None:
     """Status, certainty and time of an item; None where nothing that can be named is said."""
+    if judgement.not_now == "past" and time == "resolved":
+        return "absent", "certain", "resolved"  # "status post extubation"
     if judgement.not_now:
         return "uncertain", "possible", judgement.not_now
     if item.is_normal:
@@ -146,10 +453,12 @@ def _meant(
             return None
         if judgement.status == "uncertain":
             return "uncertain", judgement.certainty, "current"
-        return "absent", judgement.certainty, "current"
+        return "absent", judgement.certainty, time if time in _OF_NORMAL else "current"
     if asks:
         return "uncertain", "possible", "to be ruled out"
     status, certainty = judgement.status, judgement.certainty
+    if time in ("unchanged", "worse", "better") and judgement.reason == "denied":
+        time = "current"
     if item.is_borderline and status == "present":
         status, certainty = "uncertain", "possible"
     if time == "resolved":
@@ -159,177 +468,56 @@ def _meant(
     return status, certainty, time
 
 
-def _times(
-    sentence: Sentence,
-    items: Sequence[NamedItem],
-    clauses: Sequence[tuple[int, int]],
-    english: English,
-    named: frozenset[int],
-) -> list[Time]:
-    """How each item compares with before."""
-    found: list[set[Time]] = [set() for _ in items]
-    tokens = sentence.tokens
-    sides = compared_sides(sentence.text)
-    for match in english.times.find(tokens, named):
-        if any(a <= tokens[match.first].start < b for a, b in sides):
-            continue
-        begin, end = next((c for c in clauses if c[0] <= match.first < c[1]), (0, len(tokens)))
-        inside = [n for n, item in enumerate(items) if begin <= item.first < end]
-        # "Mildly enlarged but stable": a clause without a finding speaks of the one before.
-        inside = inside or [n for n, item in enumerate(items) if item.last <= begin][-1:]
-        right = [n for n in inside if min(items[n].own) >= match.last]
-        left = [n for n in inside if items[n].last <= match.first]
-        gap = [t.lemma for t in tokens[match.last : min(items[right[0]].own)]] if right else []
-        back = [t.lemma for t in tokens[items[left[-1]].last : match.first]] if left else []
-        closes = {"is", "are", "ha", "have", "wa", "were", "appear"} & set(back)
-        if (
-            right
-            and not {",", ":", "is", "are", "with"} & set(gap)
-            and not (closes and {"and", "or", ","} & set(gap))
-            and not (left and gap and gap[0] in ("and", "or", "compared", "from", "since"))
-        ):
-            reach = [right[0]]
-            for n in right[1:]:  # "stable cardiomegaly and effusion"
-                between = {t.lemma for t in tokens[items[reach[-1]].last : min(items[n].own)]}
-                if not between <= {"and", ",", "or", "/"}:
-                    break
-                reach.append(n)
-        elif left and not _opens_another(tokens, match):
-            reach = [left[-1]]
-            for n in reversed(left[:-1]):  # "effusion and atelectasis are unchanged"
-                between = {t.lemma for t in tokens[items[n].last : min(items[reach[-1]].own)]}
-                if not ({"and", "or", "/"} & between) or {"is", "are", ":"} & between:
-                    break
-                reach.append(n)
-        elif right and "with" not in gap:
-            reach = right[:1]
-        else:
-            continue
-        for n in reach:
-            found[n].add(match.payload)
-    return [next((time for time in _TIMES if time in said), "current") for said in found]
-
-
-def _opens_another(tokens: Sequence[Word], match: Match[Time]) -> bool:
-    """Whether words of time begin something that is not read: ", stable hilar contours"."""
-    begins = match.first > 0 and tokens[match.first - 1].lemma in (",", "and")
-    return begins and match.last < len(tokens) and tokens[match.last].lemma not in _TIME_TAIL
-
-
-def _modifiers(
-    tokens: Sequence[Word], items: Sequence[NamedItem], english: English, named: frozenset[int]
-) -> list[list[tuple[str, str]]]:
-    """Severity, texture, spread of each item: in the words before it, or predicated of it."""
-    degrees = {
-        place
-        for match in english.times.find(tokens, named)
-        for place in range(match.first, match.last)
-    }
-    found: list[list[tuple[str, str]]] = [[] for _ in items]
-    for match in english.language.modifiers.find(tokens):
-        if match.first in degrees:
-            continue
-        within = [n for n, i in enumerate(items) if min(i.own) <= match.first <= max(i.own)]
-        right = [n for n, i in enumerate(items) if min(i.own) >= match.last]
-        left = [n for n, i in enumerate(items) if i.last <= match.first]
-        gap = {t.lemma for t in tokens[match.last : min(items[right[0]].own)]} if right else set()
-        if within:
-            n = within[0]
-        elif right and not gap & {
-            ",",
-            "(",
-            ")",
-            "and",
-            "or",
-            "in",
-            "at",
-            "of",
-            "is",
-            "are",
-            "with",
-            ";",
-        }:
-            n = right[0]
-        elif (
-            right
-            and gap & {"and", ","}
-            and not gap & {"in", "at", "of", "is", "are", "with"}
-            and len(gap) <= 3
-        ):
-            n = right[0]  # "mild, stable cardiomegaly"
-        elif left:
-            n = left[-1]
-        else:
-            continue
-        if match.payload not in found[n]:
-            found[n].append(match.payload)
-    return found
-
-
-def _distances(
-    sentence: Sentence, items: Sequence[NamedItem]
-) -> tuple[list[list[str]], frozenset[int]]:
-    """Distances of each item to a landmark, and the words that name landmarks."""
-    found: list[list[str]] = [[] for _ in items]
-    landmarks: set[int] = set()
-    for match in _DISTANCE.finditer(sentence.text):
-        number, unit, relation, landmark = match.groups()
-        at = match.start()
-        n = min(
-            range(len(items)),
-            key=lambda i: (
-                abs(sentence.tokens[items[i].first].start - at)
-                + 1000 * (sentence.tokens[items[i].first].start > at)
-            ),
-        )
-        found[n].append(f"{number} {unit[0]}m {relation} the {landmark}")
-        landmarks.update(
-            place
-            for place, token in enumerate(sentence.tokens)
-            if match.start(4) <= token.start < match.end(4)
-        )
-    return found, frozenset(landmarks)
-
-
-def _sizes(sentence: Sentence, items: Sequence[NamedItem]) -> list[list[str]]:
-    """Sizes with a unit, given to the nearest item: after it in words of measuring, else before."""
-    found: list[list[str]] = [[] for _ in items]
-    taken = [match.span() for match in _DISTANCE.finditer(sentence.text)]
-    for match in _SIZE.finditer(sentence.text):
-        if not re.search(_UNIT, match.group()) or any(a <= match.start() < b for a, b in taken):
-            continue
-        places = [sentence.tokens[item.first].start for item in items]
-        n = min(range(len(items)), key=lambda i: abs(places[i] - match.start()))
-        found[n].append(" ".join(match.group().replace("-", " ").split()))
-    return found
-
-
-def _words(tokens: Sequence[Word], judgement: Judgement) -> str:
+def _words(tokens: Words, judgement: Judgement) -> str:
     first, last = judgement.cue or (0, 0)
-    return " ".join(token.lemma for token in tokens[first:last])
+    return " ".join(tokens.forms[first:last])
 
 
-def _count(tokens: Sequence[Word], item: NamedItem) -> int | None:
-    for token in reversed(tokens[max(0, item.first - _PASSED_OVER) : item.first]):
-        if token.lemma in _COUNTS:
-            return _COUNTS[token.lemma]
-        if token.lemma in (",", "and", "or", ":", "(", ")"):
-            return None
-    return None
+def _is_within(tokens: Words, items: Sequence[NamedItem], n: int) -> bool:
+    """Whether an item is in the next one: "no cavity within the left upper lobe mass"."""
+    if n + 1 == len(items) or items[n].statement or not items[n + 1].names:
+        return False
+    gap = tokens.forms[items[n].last : min(items[n + 1].own)]
+    return gap[:1] in (["within"], ["in"], ["inside"]) and not {",", "and", "or"} & set(gap)
+
+
+def _is_beside(tokens: Words, items: Sequence[NamedItem], judgement: Judgement, n: int) -> bool:
+    """Whether an item is on the side of the one before it where none is named: what is offered as
+    an explanation is, and what stands behind a "with" or without a mark between."""
+    if items[n].statement or items[n].refers or judgement.not_now or judgement.status == "absent":
+        return False
+    gap = {*tokens.forms[items[n - 1].last : min(items[n].own)]}
+    if "given" in gap or _UNSIDED & set(items[n].names):
+        return False
+    hedged = judgement.reason == "hedged"
+    return hedged or "with" in gap or not gap & {",", "and", "or", "/", ":", "(", ")", "nor"}
 
 
 def _explained(
-    tokens: Sequence[Word],
+    tokens: Words,
     items: Sequence[NamedItem],
     judged: Sequence[Judgement],
     n: int,
     first_of: dict[int, int],
 ) -> int | None:
     """The item before this one that it is offered as an explanation of."""
-    if n == 0 or n - 1 not in first_of or judged[n].status == "absent" or items[n].statement:
+    if n == 0 or n - 1 not in first_of or items[n].statement or items[n].refers:
         return None
-    before, item = items[n - 1], items[n]
-    gap = " ".join(token.lemma for token in tokens[before.last : min(item.own)])
-    if judged[n - 1].status != "absent" and _EXPLAINS.search(gap):
-        return first_of[n - 1]
+    before, item, judgement = items[n - 1], items[n], judged[n]
+    words = tokens.forms[before.last : min(item.own)]
+    absent = judgement.status == "absent"
+    if not absent and judged[n - 1].status != "absent" and _EXPLAINS.search(" ".join(words)):
+        return n - 1
+    weighed = judgement.reason == "hedged" or (absent and {"than", "of"} & set(words))
+    said_behind = judgement.cue is not None and judgement.cue[0] >= item.last
+    tail = words[len(words) - words[::-1].index(",") :] if "," in words else words
+    if not weighed or ({"and", "with"} & set(tail) and not said_behind):
+        return None
+    for m in reversed(range(n)):
+        if (
+            m in first_of
+            and _SIGNS & set(items[m].names)
+            and (judged[m].status, judged[m].certainty) == ("present", "certain")
+        ):
+            return m
     return None

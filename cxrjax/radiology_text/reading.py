@@ -4,7 +4,8 @@ import functools
 from typing import Protocol
 
 from cxrjax.radiology_text.answers import AnswerReading, EnglishReader
-from cxrjax.radiology_text.vietnamese import VietnameseTextReader
+from cxrjax.radiology_text.assertions import Assertion
+from cxrjax.radiology_text.vietnamese import VietnameseReader
 
 LANGUAGES = ("en", "vi")
 
@@ -19,4 +20,9 @@ class AnyReader(Protocol):
 @functools.cache
 def open_reader(language: str) -> AnyReader:
     """The reader of a language of `LANGUAGES`; one object a process."""
-    return VietnameseTextReader() if language == "vi" else EnglishReader()
+    return VietnameseReader() if language == "vi" else EnglishReader()
+
+
+def said_now(text: str, language: str = "en") -> tuple[Assertion, ...]:
+    """Every finding of which a text says something of now, in order."""
+    return tuple(one for one in open_reader(language).read(text).assertions if one.is_now)

@@ -5,48 +5,62 @@ follows, from item to item, until another cue or an end of its reach; a cue that
 item holds for the list before it.
 """
 
-import bisect
 import dataclasses
 import itertools
 from collections.abc import Sequence
 from typing import Literal
 
 from cxrjax.radiology_text.assertions import Certainty, Status
-from cxrjax.radiology_text.english import Match, Word
+from cxrjax.radiology_text.clauses import COPULAS, VERBS, closes
+from cxrjax.radiology_text.english import Match, Words
 from cxrjax.radiology_text.items import NamedItem
 from cxrjax.radiology_text.lexicon import Cue, word_set
+from cxrjax.radiology_text.reach import (
+    ADJECTIVE_REACH,
+    BARRIERS,
+    DEFINITE,
+    ends_at,
+    is_given,
+    is_lasting,
+    is_of_given,
+    is_of_lack,
+    is_other,
+    is_preferred,
+    is_run_on,
+    is_supposed,
+    is_unaltered,
+    is_unread,
+    keeps_against,
+    lemmas_at,
+    next_item,
+)
 
-_VERBS = word_set("verbs")
-_BARRIERS = frozenset((",", "(", ")", ":", "and", "with", "is", "are"))
-# With one of these a list of denials has ended: "no effusion and mild cardiomegaly".
-_GRADES = word_set("grades")
+_GROUNDS = DEFINITE | word_set("grounds")
+_EARLIER = frozenset(("prior", "previous", "last", "yesterday", "earlier", "before", "the", "on"))
+_SURGERY = frozenset(("postsurgical change", "mastectomy"))
+_CHANCES = frozenset(("suspicion", "likelihood", "probability", "chance", "evidence", "index"))
+_PLAINLY = frozenset(("definite", "obvious", "unequivocal", "clear"))
+_DENYING = word_set("denying")
+_DOUBTFUL = word_set("left_open")
+_VERBAL = frozenset(("not", "cannot", "never", "unable", "fail"))
+_PARTS = word_set("parts")
+_ONE_LABEL = (
+    frozenset(("lung nodule", "lung mass")),
+    frozenset(("chronic obstructive pulmonary disease", "emphysema")),
+)
+_AT = (["at"], ["in"], ["on"])
+_LEADS_ON = (",", "of", "for", "to", "in", "from", "with", "and", "or")
+_VERSUS = frozenset(("versus", "vs"))
+_CHOOSING = _VERSUS | {"or", "/"}
+_INSTEAD = (["simply"], ["only"], ["just"], ["merely"])
+_PARENTHESES = (("rather", "than"), ("instead", "of"))
 # A cue of one of these words says something of the item right after it alone.
 _ADJECTIVES = word_set("one_finding")
-_ADJECTIVE_REACH = 3
-_LASTING = frozenset(
-    (
-        "granulomatous disease",
-        "granuloma",
-        "fracture",
-        "postsurgical change",
-        "mastectomy",
-        "scarring",
-        "support device",
-        "surgical clips",
-        "sternotomy wires",
-        "surgical material",
-        "bone abnormality",
-        "tuberculosis",
-        "pleural thickening",
-        "prosthetic valve",
-        "stent",
-    )
-)
 # What may stand between a list and the cue behind it.
 _SUBJECT_TAIL = 14
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(slots=True)
 class Judgement:
     """What is said of an item; `reason` is the kind of cue, "" for none."""
 
@@ -58,11 +72,18 @@ class Judgement:
 
 
 def judge(
-    tokens: Sequence[Word], items: Sequence[NamedItem], cues: Sequence[Match[Cue]]
+    tokens: Words,
+    items: Sequence[NamedItem],
+    cues: Sequence[Match[Cue]],
+    clauses: Sequence[tuple[int, int]],
+    told: frozenset[int],
 ) -> list[Judgement]:
-    """A judgement for each item, in their order."""
+    """A judgement for each item, in their order; `clauses` as `split_clauses` gives them.
+
+    Args:
+        told: words that are read otherwise, of change.
+    """
     judged = [Judgement("absent" if item.is_denied else "present") for item in items]
-    clauses = split_clauses(tokens, items, cues)
     for begin, end in clauses:
         inside = [n for n, item in enumerate(items) if begin <= item.first < end]
         own = [cue for cue in cues if begin <= cue.first < end]
@@ -70,86 +91,128 @@ def judge(
             _judge_clause(tokens, items, judged, inside, own, (begin, end))
             continue
         before = [n for n, item in enumerate(items) if item.last <= begin]
-        said = [cue for cue in own if cue.payload.before]
+        is_part = bool(_PARTS & {*tokens.forms[begin:end]})
+        said = [cue for cue in own if cue.payload.before and not is_part]
         if before and said:  # "infiltrate is less likely but not excluded"
             judged[before[-1]] = Judgement()
             _say(judged[before[-1]], said[0].payload.before, (said[0].first, said[0].last))
+    _likewise(tokens, items, judged)
+    for n, (one, other) in enumerate(itertools.pairwise(items), start=1):
+        if lemmas_at(tokens, one.last, min(other.own)) == ["for"] and _SURGERY & set(one.names):
+            judged[n] = Judgement("uncertain", "possible", "past")  # "lobectomy for cancer"
+    _blanked(tokens, items, judged)
+    _leave_open(tokens, items, judged, clauses, cues, told)
+    for n, item in enumerate(items):
+        if judged[n].status == "absent" and item.names and item.statement is None:
+            clause = next(c for c in clauses if c[0] <= item.first < c[1])
+            if _is_twice_denied(tokens, items, n, judged[n].cue, clause, told):
+                judged[n] = Judgement("uncertain", "possible", reason="hedged")
     return judged
 
 
-def split_clauses(
-    tokens: Sequence[Word], items: Sequence[NamedItem], cues: Sequence[Match[Cue]]
-) -> list[tuple[int, int]]:
-    """A sentence's clauses, as ranges of words."""
-    verbs = [
-        place
-        for place, token in enumerate(tokens)
-        if token.lemma in _VERBS and not (place and tokens[place - 1].lemma == "to")
-    ]
-    starts = {cue.first for cue in cues}
-    contrasts = [cue.first for cue in cues if cue.payload.after == "contrast"]
-    inside = {place for item in items for place in range(min(item.own), max(item.own) + 1)}
-    marks = [
-        place
-        for place, token in enumerate(tokens)
-        if token.lemma in (",", "and", "with", "(") and place not in inside
-    ]
-    edges = sorted({*contrasts, *marks, len(tokens)})
-    denials = [cue.first for cue in cues if cue.payload.after.startswith("denied")]
-    cuts = [0]
-    commas = 0
-    for mark in marks:
-        passed = [place for place in contrasts if cuts[-1] < place <= mark]
-        if passed:
-            cuts.append(passed[-1])
-            commas = 0
-        right = edges[bisect.bisect_right(edges, mark)] if mark < edges[-1] else len(tokens)
-        first = mark + 1
-        is_comma = tokens[mark].lemma == ","
-        if is_comma and first < len(tokens) and tokens[first].lemma in ("and", "or", "nor"):
-            if tokens[first].lemma != "and":
-                commas += 1
-                continue
-            right = edges[min(bisect.bisect_right(edges, first), len(edges) - 1)]
-        has_item = any(mark < item.first < right for item in items)
-        if any(mark < verb < right for verb in verbs) and has_item:
-            left_verb = any(cuts[-1] <= verb < mark for verb in verbs)
-            left_denies = any(cuts[-1] <= place < mark for place in denials)
-            opens = first in starts and tokens[first].lemma == "there"
-            if left_verb or opens or (is_comma and not commas and left_denies):
-                cuts.append(mark)
-                commas = 0
-                continue
-        commas += is_comma
-    cuts += contrasts
-    borders = sorted({*cuts, len(tokens)})
-    return list(itertools.pairwise(borders))
+def _is_twice_denied(
+    tokens: Words,
+    items: Sequence[NamedItem],
+    n: int,
+    cue: tuple[int, int] | None,
+    clause: tuple[int, int],
+    told: frozenset[int],
+) -> bool:
+    """Whether another denial bears on a denied finding: "hardly any part is not affected by"."""
+    item = items[n]
+    if cue is None or not clause[0] <= cue[0] < clause[1]:
+        return False
+    places = [p for p in range(*clause) if tokens.forms[p] in _DENYING]
+    own = told.union(range(*cue), *(one.own for one in items)) if places else told
+    for place in places:
+        if place in own:
+            continue
+        first, last = min(place, min(item.own)), max(place, item.last)
+        apart = {",", "and", ":", "(", "or", "nor", "/"} & {*lemmas_at(tokens, first, last)}
+        others = [one for one in items if one is not item and clause[0] <= one.first < clause[1]]
+        if not apart and not any(one.first >= first for one in others if one.names):
+            return True
+    return False
+
+
+def _leave_open(
+    tokens: Words,
+    items: Sequence[NamedItem],
+    judged: list[Judgement],
+    clauses: Sequence[tuple[int, int]],
+    cues: Sequence[Match[Cue]],
+    told: frozenset[int],
+) -> None:
+    """Leaves open what stands beside a word of denial or doubt that nothing here has read."""
+    if _DOUBTFUL.isdisjoint(tokens.forms):
+        return
+    read = told.union(*(range(cue.first, cue.last) for cue in cues), *(item.own for item in items))
+    for place, form in enumerate(tokens.forms):
+        if place in read or form not in _DOUBTFUL:
+            continue
+        begin, end = next(c for c in clauses if c[0] <= place < c[1])
+        for n, item in enumerate(items):
+            plain = judged[n].status == "present" and not judged[n].reason and item.names
+            if plain and begin <= item.first < end and item.statement is None:
+                judged[n] = Judgement("uncertain", "possible", reason="hedged")
+
+
+def without_insertions(tokens: Words, cues: Sequence[Match[Cue]]) -> list[Match[Cue]]:
+    """The cues without those of an insertion: "concerning for, but not diagnostic of, pneumonia",
+    which makes the first of them weaker."""
+    kept = list(cues)
+    for one, other in itertools.pairwise(cues):
+        said = one.payload.after
+        behind = tokens.forms[one.last] if one.last < len(tokens) else ""
+        inserted = other.first in (one.last, one.last + 1) and other.payload.after == "contrast"
+        opens = tokens.forms[one.last - 1] in ("for", "with", "of") and behind in (
+            ",",
+            "(",
+            tokens.forms[other.first],
+        )
+        if not (said.startswith("hedged") and inserted and opens):
+            continue
+        end = next((p for p in range(other.first, len(tokens)) if tokens.forms[p] in (",", ")")), 0)
+        if end and any(tokens.forms[p] == "not" for p in range(other.first, end)):
+            kept = [cue for cue in kept if not other.first <= cue.first < end]
+            weaker = Cue("hedged possible", one.payload.before)
+            kept[kept.index(one)] = Match(one.first, end + 1, weaker)
+    return kept
 
 
 def _judge_clause(
-    tokens: Sequence[Word],
+    tokens: Words,
     items: Sequence[NamedItem],
     judged: list[Judgement],
     inside: Sequence[int],
     cues: Sequence[Match[Cue]],
     clause: tuple[int, int],
 ) -> None:
-    firsts = [items[n].first for n in inside]
+    firsts = [items[n].first for n in inside if not items[n].is_setting]
     forward: list[Match[Cue]] = []
     backward: list[Match[Cue]] = []
     for cue in cues:
-        if _looks_back(tokens, cue, firsts, items, inside, clause):
+        is_choice = bool(cue.payload.before and cue.payload.after.endswith("unlikely"))
+        is_choice &= tokens.forms[cue.last - 1] in ("over", "than", "to")  # "A favored over B"
+        looks_back = _looks_back(tokens, cue, firsts, items, inside, clause)
+        if looks_back or is_choice:
             backward.append(cue)
-        else:
+        if is_choice or not looks_back:
             forward.append(cue)
-    _forward(tokens, items, judged, inside, forward, clause)
+    if any(is_unaltered(tokens, cue, clause[1]) for cue in forward):
+        forward = [cue for cue in forward if tokens.forms[cue.first] not in ("neither", "nor")]
+        # "Neither the mass nor the nodes have altered"
+    _forward(tokens, items, judged, inside, forward, clause, {cue.first for cue in backward})
     for cue in backward:
         _backward(tokens, items, judged, inside, cue, cues, clause)
-    _alternatives(tokens, items, judged, inside)
+    alike = [c.last for c in cues if c.payload.after == "neutral" and tokens.forms[c.first] == "no"]
+    if not any(place <= firsts[0] for place in alike if firsts):  # "no change in A or B"
+        _alternatives(tokens, items, judged, inside)
+    _beside_others(tokens, items, judged, inside)
 
 
 def _looks_back(
-    tokens: Sequence[Word],
+    tokens: Words,
     cue: Match[Cue],
     firsts: Sequence[int],
     items: Sequence[NamedItem],
@@ -160,102 +223,182 @@ def _looks_back(
     left = [items[n] for n in inside if items[n].last <= cue.first]
     if not left:
         return False
-    if _is_value(tokens, cue) and _closes(tokens, cue.last, clause[1]):
+    if _is_value(tokens, cue) and closes(tokens, cue.last, clause[1]):
         return True  # "effusion: no, cardiomegaly: yes"
+    if cue.payload.before.startswith("value") and lemmas_at(tokens, cue.last, cue.last + 1) in _AT:
+        return _is_value(tokens, cue)  # "effusion: possibly at the left base"
+    alone = cue.last - cue.first == 1 and tokens.forms[cue.first] == "no"
+    if alone and left[-1].last == cue.first and closes(tokens, cue.last, clause[1]):
+        return True  # "cardiomegaly yes, effusion no"
+    if cue.payload.before.startswith("value") or tokens.forms[cue.first - 1] == "otherwise":
+        return False
+    ended = cue.last >= clause[1] and tokens.forms[cue.first - 1] in ("is", "are", "was", "were")
+    if ended and tokens.forms[cue.last - 1] == "not":
+        return True  # "effusion is seen and pneumothorax is not"
+    words = {*tokens.forms[left[-1].last : cue.first]}
+    front = tokens.forms[max(0, min(left[-1].own) - 4) : min(left[-1].own)]
+    words |= {part for part, of in itertools.pairwise(front) if of == "of"}  # "the tip of the"
+    if cue.payload.before.startswith("denied") and words & _PARTS:
+        return False  # "tube with its tip not seen"
+    alone = cue.last - cue.first == 1 and tokens.forms[cue.first - 1] == ","
+    if alone and cue.payload.after and not closes(tokens, cue.last, clause[1]):
+        return False  # "emphysema, nil superimposed"
     if not cue.payload.before:
         return cue.payload.after in ("hedged likely", "hedged possible") and _ends_with(
             tokens, cue.last, clause[1]
         )
-    if cue.last < clause[1] and tokens[cue.last].lemma in ("than", "over"):
+    if cue.last < clause[1] and tokens.forms[cue.last] in ("than", "over"):
         return True
+    if tokens.forms[cue.last - 1] in ("low", "weak", "slim", "remote"):
+        return bool(_CHANCES & set(front))  # "suspicion of pneumothorax is low"
     after = next((place for place in firsts if place >= cue.last), None)
     if after is not None:
-        gap = {token.lemma for token in tokens[cue.last : after]}
+        gap = {*tokens.forms[cue.last : after]}
+        if cue.payload.before and tokens.forms[cue.last] in _GROUNDS:
+            return True  # "is less likely given the normal heart"
         # Something follows at once: "opacity is likely atelectasis". A colon's value stays.
-        if not gap & _BARRIERS and not _is_value(tokens, cue):
+        if not gap & BARRIERS and not _is_value(tokens, cue):
             return False
     return True
 
 
-def _ends_with(tokens: Sequence[Word], place: int, end: int) -> bool:
+def _ends_with(tokens: Words, place: int, end: int) -> bool:
     """Whether "present" or the like, or nothing, is all that follows: "is probably present"."""
-    rest = {token.lemma for token in tokens[place:end] if token.lemma not in (",", ")")}
+    words = tokens.forms[place:end]
+    rest = set(words[: words.index(",")] if "," in words else words) - {")"}
     return rest <= {"present", "there", "seen", "exist", "visible", "evident"}
 
 
-def _closes(tokens: Sequence[Word], place: int, end: int) -> bool:
-    return place >= end or tokens[place].lemma in (",", ")", "and")
-
-
-def _is_value(tokens: Sequence[Word], cue: Match[Cue]) -> bool:
-    return cue.first > 0 and tokens[cue.first - 1].lemma == ":"
+def _is_value(tokens: Words, cue: Match[Cue]) -> bool:
+    return cue.first > 0 and tokens.forms[cue.first - 1] == ":"
 
 
 def _forward(
-    tokens: Sequence[Word],
+    tokens: Words,
     items: Sequence[NamedItem],
     judged: list[Judgement],
     inside: Sequence[int],
     cues: Sequence[Match[Cue]],
     clause: tuple[int, int],
+    ends: set[int],
 ) -> None:
     """Lets each cue hold for the items after it, to the end of its reach."""
     by_place = {cue.first: cue for cue in cues}
-    item_at = {items[n].first: n for n in inside}
+    # Two organs may share a state: "the heart and mediastinum are not enlarged".
+    sharing: dict[int, list[int]] = {}
+    for n in inside:
+        sharing.setdefault(items[n].first, []).append(n)
     covered = {place for n in inside for place in items[n].own}
     says, cue_at, opened_late, adjective = "", (0, 0), False, False
-    flipped = False
     seen_items = seen_since = 0
+    last_item = clause[0]
     place = clause[0]
     while place < clause[1]:
-        lemma = tokens[place].lemma
+        lemma = tokens.forms[place]
         cue = by_place.get(place)
+        if place in ends and seen_since:
+            says = ""
         if cue is not None:
-            said = cue.payload.after or ("" if seen_items else cue.payload.before)
-            if said == "past" and any(_lasts(items[n]) for n in _next(items, inside, cue.last)):
-                said = "neutral"  # a scar of former times is one of today
-            if said == "affirms":
-                if not (says and not seen_since):
+            before = cue.payload.before
+            behind = tokens.forms[cue.last] if cue.last < len(tokens) else ""
+            stated = tokens.forms[cue.first] in COPULAS and behind not in ("for", "of")
+            if seen_items or (before.startswith("denied") and stated):
+                before = ""
+            said = cue.payload.after or before
+            if said.startswith("denied") and cue.first and tokens.forms[cue.first - 1] in _PARTS:
+                said = ""
+            if said.startswith("value") or (said == "except" and lemma == "beyond" and not says):
+                place = cue.last
+                continue
+            far = all(items[n].first - cue.last > 1 for n in next_item(items, inside, cue.last))
+            if lemma == "absent" and cue.last - cue.first == 1 and far:
+                said = ""  # "absent vascularity indicates emphysema"
+            if said == "past" and any(
+                is_lasting(items[n]) for n in next_item(items, inside, cue.last)
+            ):
+                said = "affirms"  # a scar of former times is one of today
+            listed = {"or", "nor"} & {*lemmas_at(tokens, max(0, place - 2), place)}
+            if said == "past" and says.startswith("denied") and listed and not seen_since:
+                said = "neutral"  # "no evidence or history of tuberculosis"
+            if says == "query" and tokens.forms[cue.last - 1] in ("versus", "vs"):
+                said = "neutral"  # "evaluate for edema versus pneumonia"
+            if (
+                said == "affirms"
+                and says.startswith("denied")
+                and is_of_lack(tokens, cue_at[0], cue)
+            ):
+                says, seen_since = "hedged likely", 0
+            elif said == "affirms":
+                if not (
+                    says and (listed or not seen_since)
+                ):  # "no effusion or evidence of failure"
                     says = ""
             elif said == "except":
-                # Before any denial: the exception to what is denied later.
-                says, flipped = (
-                    ("denied certain", True)
-                    if _affirmed(items, judged, inside, seen_items, says)
-                    else ("", True)
-                )
-                seen_since = 0
+                says, seen_since = "", 0
             elif said == "neutral":
                 pass
             elif said == "contrast":
                 says = ""
-            elif said and (seen_since or not _keeps(says, said)):
-                opened_late = seen_items > 0
+            elif said and (
+                seen_since or not keeps_against(says, said) or is_of_lack(tokens, cue_at[0], cue)
+            ):
+                if said.startswith("denied") and cue.first <= cue_at[1] and not seen_since:
+                    # "Possibly no effusion", "probably no effusion".
+                    said = {"hedged possible": says, "hedged likely": "denied likely"}.get(
+                        says, said
+                    )
+                opened_late = any(
+                    not items[n].is_normal and judged[n].status != "absent"
+                    for n in inside[:seen_items]
+                )
                 says, cue_at, seen_since = said, (cue.first, cue.last), 0
                 alone = cue.last - cue.first == 1 and lemma in _ADJECTIVES
                 adjective = said == "past" and alone
             place = cue.last
             bare = cue.last - cue.first == 1 and says.startswith("denied")
-            if bare and place < clause[1] and tokens[place].lemma in (",", ":"):
+            if bare and place < clause[1] and tokens.forms[place] in (",", ":"):
                 says = ""  # "No, the heart is enlarged"
             continue
         if (
             lemma == "than"
             and says.startswith("denied")
-            and "other" in _lemmas(tokens, cue_at[0], place)
+            and "other" in lemmas_at(tokens, cue_at[0], place)
         ):
             says, seen_since = "", 0  # "no other lesion than cardiomegaly"
-        elif lemma == "than" and place and tokens[place - 1].lemma == "likely":
+        elif lemma == "than" and place and tokens.forms[place - 1] == "likely":
             says, seen_since = "hedged likely", 0  # "effusion is less likely than atelectasis"
-        elif lemma in ("over", "than") and _prefers(tokens, clause[0], place):
+        elif lemma in ("over", "than") and is_preferred(tokens, clause[0], place):
             says, seen_since = "hedged unlikely", 0  # "favors atelectasis over pneumonia"
-        if place in item_at:
-            n = item_at[place]
-            if adjective and place - cue_at[1] > _ADJECTIVE_REACH:
+        if place in sharing:
+            n = sharing[place][0]
+            if items[n].is_setting:
+                place = max(items[n].last, place + 1)
+                continue
+            if adjective and place - cue_at[1] > ADJECTIVE_REACH:
                 says = ""
-            _say(judged[n], says, cue_at)
-            seen_items += 1
-            seen_since += 1
+            if seen_since and says and says != "past" and is_given(tokens, last_item, items[n]):
+                says = ""
+            if seen_since and says and is_run_on(tokens, last_item, items[n], clause[1], by_place):
+                says = ""
+            if says == "past" and seen_since and is_lasting(items[n]):
+                says = ""  # "history of tuberculosis, scarring"
+            if (
+                says.startswith("denied")
+                and not seen_since
+                and is_of_given(tokens, cue_at, items[n])
+            ):
+                says = ""  # "no cause for the effusion"
+            if says and is_supposed(tokens, items[n]):
+                says = ""  # "cannot tell whether the nodule is new"
+            if says.startswith("denied") and not seen_since and is_unread(tokens, cue_at, items[n]):
+                says = "hedged possible"
+            follows = tokens.forms[items[n].last] if items[n].last < len(tokens) else ""
+            if not (says.startswith("denied") and follows in _PARTS):  # "without catheter kinking"
+                for one in sharing[place]:
+                    _say(judged[one], says, cue_at)
+            last_item = max(items[n].own)
+            seen_items += len(sharing[place])
+            seen_since += len(sharing[place])
             if adjective:
                 says, adjective = "", False
             place = max(items[n].last, place + 1)
@@ -266,118 +409,41 @@ def _forward(
             and place not in covered
             and lemma in (",", "and", "with", "(", ")", "or", "nor", "/")
         ):
-            if _ends(tokens, items, inside, says, opened_late, place, clause, by_place):
+            if ends_at(tokens, items, inside, says, opened_late, place, clause, by_place, cue_at):
                 says = ""
-        elif flipped and lemma == "," and seen_since:
-            flipped = False
+        elif lemma == "," and not seen_since and is_other(tokens, cue_at, place, says):
+            says = ""  # "no retropulsion, mild spondylosis"
+        elif lemma in _PLAINLY and seen_since and says.startswith("hedged"):
+            says = ""  # "possible cardiomegaly and definite effusion"
+        elif lemma == ":" and says == "past" and place > cue_at[1]:
+            says = ""  # "s/p thoracentesis: effusion decreased"
+        elif lemma == ":" and seen_since and lemmas_at(tokens, place, place + 2)[1:] in _INSTEAD:
+            says = ""  # "no mass - only a scar"
+        elif lemma == "," and says == "past" and lemmas_at(tokens, place, place + 2)[1:] == ["the"]:
+            says = ""  # "given the history of fever, the opacity is pneumonia"
+        elif lemma == "the" and says == "past" and _is_behind_procedure(tokens, cue_at[1], place):
+            says = ""  # "after thoracentesis the effusion is smaller"
+        elif lemma == "," and says.startswith("denied") and tokens.forms[cue_at[0]] in _VERBAL:
+            says = ""  # "not detectably since, consistent with pneumonia"
         place += 1
 
 
-def _prefers(tokens: Sequence[Word], begin: int, place: int) -> bool:
-    """Whether one is preferred to what follows: "favored over", "more likely ... than"."""
-    before = _lemmas(tokens, begin, place)
-    if tokens[place].lemma == "over":
-        return bool({"favor", "favored", "likely"} & set(before[-4:]))
-    return ("more", "likely") in itertools.pairwise(before)
-
-
-def _lemmas(tokens: Sequence[Word], first: int, last: int) -> list[str]:
-    return [token.lemma for token in tokens[first:last]]
-
-
-def _next(items: Sequence[NamedItem], inside: Sequence[int], place: int) -> list[int]:
-    """The first item behind a place, if there is one."""
-    return [n for n in inside if items[n].first >= place][:1]
-
-
-def _lasts(item: NamedItem) -> bool:
-    """Whether a finding of former times is one of today: scars, surgery, healed bones."""
-    return bool(_LASTING & set(item.names))
-
-
-def _affirmed(
-    items: Sequence[NamedItem],
-    judged: Sequence[Judgement],
-    inside: Sequence[int],
-    seen: int,
-    says: str,
-) -> bool:
-    """Whether the clause has affirmed something so far and denies nothing."""
-    return (
-        bool(seen)
-        and not says.startswith("denied")
-        and all(judged[n].status != "absent" and not items[n].is_normal for n in inside[:seen])
-    )
-
-
-def _keeps(says: str, said: str) -> bool:
-    """Whether a cue holds against one right behind it: "no suspected effusion", "to exclude the
-    possibility of"."""
-    if says.startswith("denied") or says in ("hedged unlikely", "hedged possible"):
-        return said in ("hedged likely", "hedged possible")
-    return says == "query" and said.startswith("hedged")
-
-
-def _ends(
-    tokens: Sequence[Word],
-    items: Sequence[NamedItem],
-    inside: Sequence[int],
-    says: str,
-    opened_late: bool,
-    place: int,
-    clause: tuple[int, int],
-    cues: dict[int, Match[Cue]],
-) -> bool:
-    """Whether the reach of a cue ends at a comma, an "and", a "with"."""
-    mark = tokens[place].lemma
-    if mark in ("or", "nor", "/"):
-        return False
-    if _or_follows(tokens, place, clause[1], cues):
-        return False
-    next_item = next((items[n] for n in inside if min(items[n].own) > place), None)
-    words = [
-        token.lemma for token in tokens[place + 1 : next_item.first if next_item else clause[1]]
-    ]
-    graded = any(word in _GRADES for word in words)
-    organ = next_item is not None and next_item.statement is not None
-    if says.startswith("denied"):
-        if mark in ("(", ")"):
-            return True
-        if mark == "with":
-            return graded
-        if organ and says == "denied certain" and mark != "or":
-            return True
-        return graded or (mark == "," and opened_late)
-    if says in ("past", "query"):
-        return (
-            says == "past" and mark in (",", "with") and any(w in ("now", "there") for w in words)
-        )
-    return mark in (",", "with", "(", ")")
-
-
-def _or_follows(tokens: Sequence[Word], place: int, end: int, cues: dict[int, Match[Cue]]) -> bool:
-    """Whether the list that goes on here ends with an "or", before any other cue."""
-    for later in range(place + 1, end):
-        if later in cues and cues[later].payload.after not in ("", "neutral"):
-            return False
-        word = tokens[later].lemma
-        if word in ("or", "nor", "versus", "vs"):
-            return True
-        if word in ("and", "with", "(", ")") and tokens[place].lemma != ",":
-            return False
-        if word in _VERBS:
-            return False
-    return False
+def _is_behind_procedure(tokens: Words, begin: int, place: int) -> bool:
+    """Whether a "the" stands behind what was done, and in no phrase of it."""
+    done = lemmas_at(tokens, begin, place)
+    return bool(done) and done[-1] not in _LEADS_ON
 
 
 def _say(judgement: Judgement, says: str, cue: tuple[int, int]) -> None:
     if not says:
         return
-    kind, _, level = says.partition(" ")
+    kind, _, level = says.removeprefix("value ").partition(" ")
     judgement.reason, judgement.cue = kind, cue
     if kind == "denied":
         judgement.status = "absent"
         judgement.certainty = "likely" if level == "likely" else "certain"
+    elif kind == "affirmed":
+        judgement.status, judgement.certainty = "present", "certain"
     elif kind == "hedged":
         judgement.status = "present" if level == "likely" else "uncertain"
         judgement.certainty = level  # type: ignore[assignment]
@@ -387,7 +453,7 @@ def _say(judgement: Judgement, says: str, cue: tuple[int, int]) -> None:
 
 
 def _backward(
-    tokens: Sequence[Word],
+    tokens: Words,
     items: Sequence[NamedItem],
     judged: list[Judgement],
     inside: Sequence[int],
@@ -397,6 +463,10 @@ def _backward(
 ) -> None:
     """Lets a cue hold for the list that stands before it."""
     left = [n for n in inside if items[n].last <= cue.first]
+    if not left:
+        return
+    while len(left) > 1 and _is_parenthesis(tokens, judged[left[-1]]):
+        left.pop()  # "aspiration, rather than pneumonia, is favored"
     nearest = items[left[-1]]
     between = tokens[nearest.last : cue.first]
     if len(between) > _SUBJECT_TAIL:
@@ -413,7 +483,7 @@ def _backward(
     joined = False
     for n in reversed(left[:-1]):
         first, last = items[n], items[reached[-1]]
-        gap = [token.lemma for token in tokens[first.last : min(last.own)]]
+        gap = tokens.forms[first.last : min(last.own)]
         if any(
             first.last <= other.first < min(last.own)
             and other is not cue
@@ -421,7 +491,7 @@ def _backward(
             for other in cues
         ):
             break
-        if _VERBS & set(gap) or ":" in gap:
+        if VERBS & set(gap) or ":" in gap:
             break
         joined = joined or bool({"and", "or", "nor", "/"} & set(gap))
         if not (joined or value):
@@ -440,18 +510,76 @@ def _backward(
         _say(judged[n], cue.payload.before or cue.payload.after, (cue.first, cue.last))
 
 
+def _is_parenthesis(tokens: Words, judgement: Judgement) -> bool:
+    first, last = judgement.cue or (0, 0)
+    return tuple(tokens.forms[first:last]) in _PARENTHESES
+
+
+def _blanked(tokens: Words, items: Sequence[NamedItem], judged: list[Judgement]) -> None:
+    """Takes OpenI's blank before an explanation for the "likely" that it mostly hides: "streaky
+    opacities, XXXX atelectasis"."""
+    for one, other in itertools.pairwise(range(len(items))) if "xxxx" in tokens.forms else ():
+        gap = lemmas_at(tokens, items[one].last, min(items[other].own))
+        plain = not (judged[one].reason or judged[other].reason or items[other].statement)
+        if plain and "xxxx" in gap and not {"and", "with", "or", "(", *VERBS} & set(gap):
+            judged[other] = Judgement("present", "likely", reason="hedged")
+
+
+def _likewise(
+    tokens: Words,
+    items: Sequence[NamedItem],
+    judged: list[Judgement],
+) -> None:
+    """Says of a list what was said before it: "edema is absent, as are effusion and mass"."""
+    copies = False
+    for one, other in itertools.pairwise(range(len(items))) if "as" in tokens.forms else ():
+        gap = lemmas_at(tokens, items[one].last, min(items[other].own))
+        opens = any(a == "as" and b in COPULAS for a, b in itertools.pairwise(gap))
+        opens = opens and not {"no", "not", "without"} & set(gap[gap.index("as") :])
+        copies = opens or (copies and {"and", "or", ","} >= set(gap) - {"the", "any", "a"})
+        if copies:
+            judged[other] = dataclasses.replace(judged[one])
+
+
+def _is_one_label(one: NamedItem, other: NamedItem) -> bool:
+    """Whether two with a stroke between are one wording: "nodule/mass", "COPD/emphysema"."""
+    return frozenset((*one.names, *other.names)) in _ONE_LABEL
+
+
+def _beside_others(
+    tokens: Words,
+    items: Sequence[NamedItem],
+    judged: list[Judgement],
+    inside: Sequence[int],
+) -> None:
+    """What is weighed against a thing that is no finding is not sure: "nodule versus vessel"."""
+    for n in inside if not _VERSUS.isdisjoint(tokens.forms) else ():
+        behind = lemmas_at(tokens, items[n].last, items[n].last + 2)
+        named = any(items[n].last < item.first <= items[n].last + 3 for item in items)
+        weighed = len(behind) == 2 and behind[0] in _VERSUS and behind[1].isalpha()
+        if weighed and not named and behind[1] not in _EARLIER and not judged[n].reason:
+            judged[n] = Judgement("uncertain", "possible", reason="hedged")
+
+
 def _alternatives(
-    tokens: Sequence[Word],
+    tokens: Words,
     items: Sequence[NamedItem],
     judged: list[Judgement],
     inside: Sequence[int],
 ) -> None:
     """Of two that are affirmed with an "or" between, neither is sure."""
+    if _CHOOSING.isdisjoint(tokens.forms):
+        return
     for one, other in itertools.pairwise(inside):
-        gap = {token.lemma for token in tokens[items[one].last : min(items[other].own)]}
-        versus = bool({"versus", "vs"} & gap)
-        plain = not judged[one].reason and (versus or not judged[other].reason)
-        if plain and (versus or "or" in gap) and "and" not in gap:
+        gap = {*tokens.forms[items[one].last : min(items[other].own)]}
+        versus = bool(_VERSUS & gap)
+        open_ = all(judged[n].reason in ("", "hedged") for n in (one, other)) or versus
+        named = items[one].statement is None and items[other].statement is None
+        stroke = gap == {"/"} and named and not _is_one_label(items[one], items[other])
+        both = lemmas_at(tokens, items[other].last, items[other].last + 2) == ["or", "both"]
+        either = versus or "or" in gap or stroke or both
+        if open_ and either and ("and" not in gap or gap >= {"and", "or"}):
             for n in (one, other):
                 if judged[n].status == "present":
                     judged[n].status, judged[n].certainty = "uncertain", "possible"
+                    judged[n].reason = "hedged"

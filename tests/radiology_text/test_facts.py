@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from cxrjax.radiology_text.facts import (
     decompose,
+    entails,
     fact_ratio,
+    is_denial,
     is_refusal,
     one_to_one,
     pair_up,
@@ -102,6 +104,39 @@ def test_facts_are_the_texts_own_words_in_order(text, lang):
 )
 def test_what_says_the_same(first, second, lang, agree):
     assert same(first, second, lang) == same(second, first, lang) == agree
+
+
+@pytest.mark.parametrize(
+    ("premise", "fact", "follows"),
+    [
+        ("small left pleural effusion", "pleural effusion", True),
+        ("pleural effusion", "small pleural effusion", False),
+        ("pleural effusion", "left pleural effusion", False),
+        ("bilateral pleural effusions", "left pleural effusion", True),
+        ("large right effusion", "large left effusion", False),
+        ("consolidation", "lung opacity", True),
+        ("lung opacity", "consolidation", False),
+        ("no lung opacity", "no consolidation", True),
+        ("no consolidation", "no lung opacity", False),
+        ("no pleural effusion", "no left pleural effusion", True),
+        ("no left pleural effusion", "no pleural effusion", False),
+        ("no pneumothorax", "no large pneumothorax", True),
+        ("effusion", "no effusion", False),
+        ("possible effusion", "effusion", False),
+        ("pneumothorax", "effusion", False),
+        ("the patient is rotated", "pneumothorax", False),
+        ("effusion", "the patient is rotated", False),
+    ],
+)
+def test_what_follows_from_what(premise, fact, follows):
+    assert entails(premise, fact, "en") == follows
+    assert entails(fact, fact, "en") and entails(premise, premise, "en")
+
+
+def test_what_only_denies():
+    assert is_denial("no effusion or pneumothorax", "en") and is_denial("the heart is normal", "en")
+    assert not is_denial("no effusion, but a nodule", "en")
+    assert not is_denial("the patient is rotated", "en")
 
 
 @settings(deadline=None)  # the first case loads SciPy

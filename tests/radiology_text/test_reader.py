@@ -3,58 +3,55 @@
 import json
 import random
 import time
-from pathlib import Path
 
 import pytest
 
 from cxrjax.cli import EXIT_USER_ERROR
 from cxrjax.radiology_text import __main__ as command
 from cxrjax.radiology_text.answers import EnglishReader
-from cxrjax.radiology_text.assertions import Assertion
+from cxrjax.radiology_text.assertions import NOT_NOW
 from cxrjax.radiology_text.reader import ReportReader
 from cxrjax.radiology_text.reading import open_reader
+from tests.readers.__main__ import grade_file, shown
+from tests.readers.sentences import FOLDER, HELD_OUT, files, read_file
 
-SENTENCES = Path(__file__).parent / "sentences"
 READER = ReportReader()
 ANSWERS = EnglishReader()
+AUTHORS = [
+    graded
+    for name in ("hard_en_author", "answers_en_author")
+    for graded in grade_file(FOLDER / f"{name}.tsv")
+]
 
 
-def labelled(name: str) -> list[list[str]]:
-    """Rows of a file of labelled sentences."""
-    lines = (SENTENCES / name).read_text(encoding="utf-8").splitlines()
-    return [(line + "\t").split("\t")[:3] for line in lines if not line.startswith("#")]
+@pytest.mark.parametrize(
+    "graded", AUTHORS, ids=lambda one: f"{one.sentence.family}-{one.sentence.id}"
+)
+def test_the_authors_sentences_are_read_as_labelled(graded):
+    assert graded.is_right, shown(graded)
+    assert all(pair.label.certainty == pair.read.certainty for pair in graded.pairs), shown(graded)
 
 
-def said(one: Assertion, with_side: bool) -> str:
-    """An assertion as the files write it."""
-    parts = [one.finding, one.status, one.certainty, one.time]
-    return ":".join([*parts, one.side or ""] if with_side else parts)
+def test_no_sentence_of_the_rounds_is_turned_round():
+    graded = grade_file(FOLDER / "hard_en_rounds.tsv")
+    turned = [one.sentence.id for one in graded if one.inversions]
+    # "No effusion, cardiomegaly present.", "wrong to call the heart not enlarged", "disregard",
+    # "full recovery from the pneumonia".
+    known = ["round9-043", "round11-en031", "round11-en084", "round12-en061"]
+    assert turned == known
+    assert sum(one.is_right for one in graded) > 0.84 * len(graded)
 
 
-def meant(text: str) -> list[tuple[str, bool]]:
-    """The labels of a row, each with whether it names a side."""
-    labels = []
-    for label in filter(None, text.split(";")):
-        parts = label.split(":")
-        parts += [*("present", "certain", "current")[len(parts) - 1 :]]
-        labels.append((":".join(parts), len(parts) == 5))
-    return labels
-
-
-@pytest.mark.parametrize(("family", "text", "expected"), labelled("hard_en_author.tsv"))
-def test_a_hard_sentence_is_read_as_labelled(family, text, expected):
-    found = READER.read(text)
-    left = list(found)
-    for label, with_side in meant(expected):
-        match = [one for one in left if said(one, with_side) == label]
-        assert match, (label, [said(one, True) for one in found])
-        left.remove(match[0])
-    assert not left, [said(one, True) for one in left]
-
-
-@pytest.mark.parametrize(("outcome", "question", "answer"), labelled("answers_en_author.tsv"))
-def test_an_answer_is_read_as_labelled(outcome, question, answer):
-    assert ANSWERS.read(answer, question).outcome == outcome
+@pytest.mark.parametrize("path", [*files(), *files(held_out=True)], ids=lambda path: path.stem)
+def test_labels_are_as_the_rules_say(path):
+    rows = read_file(path)
+    assert f"`{path.stem.removesuffix(HELD_OUT)}`" in (FOLDER / "README.md").read_text()
+    assert len({(row.question, row.text) for row in rows}) == len(rows) > 10
+    for label in (label for row in rows for label in row.labels):
+        if label.time in NOT_NOW:
+            assert (label.status, label.certainty) == ("uncertain", "possible"), label
+        if label.time == "resolved":
+            assert (label.status, label.certainty) == ("absent", "certain"), label
 
 
 def test_places_sizes_distances_and_counts():
@@ -76,6 +73,50 @@ def test_places_sizes_distances_and_counts():
     assert [text[slice(*one.span)] for one in READER.read(text)] == ["effusion", "pneumothorax"]
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("Witout consolidation.", [("consolidation", "absent", None)]),
+        ("Pneumonia cannnot be excluded.", [("pneumonia", "uncertain", None)]),
+        ("Left effusion has resolvd.", [("pleural effusion", "absent", "left")]),
+        ("No displaced fractures.", [("fracture", "absent", None)]),
+        ("Small right (not left) apical pneumothorax.", [("pneumothorax", "present", "right")]),
+        ("Không thấy tràn dịch màng phổi.", []),
+        ("Kein Pneumothorax.", [("pneumothorax", "absent", None)]),
+        ("Cardiac silhouette is within normal limits of size.", [("cardiomegaly", "absent", None)]),
+        ("The heart size has not increased.", []),
+        ("Nodule, not definitively calcified.", [("lung nodule", "present", None)]),
+    ],
+)
+def test_small_words_turn_nothing_round(text, said):
+    assert [(one.finding, one.status, one.side) for one in READER.read(text)] == said
+
+
+def test_what_a_sentence_says_again_is_one_assertion():
+    [one] = READER.read("The lungs are clear without focal airspace opacity.")
+    assert (one.finding, one.status, one.organ) == ("lung opacity", "absent", "lungs")
+    assert len(READER.read("No effusion on the left and no effusion on the right.")) == 2
+
+
+def test_what_stands_for_something_before_changes_it_and_keeps_places():
+    text = (
+        "Free air? A: none. Left effusion. It has resolved, likely pneumonia. "
+        "Left opacity, likely edema."
+    )
+    found = READER.read(text)
+    assert [(one.finding, one.status, one.time) for one in found] == [
+        ("free air", "absent", "current"),
+        ("pleural effusion", "absent", "resolved"),
+        ("pneumonia", "present", "current"),
+        ("lung opacity", "present", "current"),
+        ("pulmonary edema", "present", "current"),
+    ]
+    assert [text[slice(*one.span)] for one in found] == [
+        *("Free air", "effusion", "pneumonia", "opacity", "edema"),
+    ]
+    assert found[4].source == 3
+
+
 def test_an_explanation_names_what_it_explains():
     opacity, atelectasis, pneumonia = READER.read(
         "Left base opacity, likely atelectasis, less likely pneumonia."
@@ -91,19 +132,23 @@ def test_an_explanation_names_what_it_explains():
         "no " * 60_000, "effusion, " * 20_000, "a" * 200_000, "(" * 200_000, "effusion" * 25_000,
         "1 cm " * 40_000, "left " * 40_000, ". " * 100_000, "\ud800 effusion",
         "no effusion\n" * 15_000, "\n" * 200_000, "\n " * 100_000,
+        "it is unlikely that there is " * 6_000,
+        "<b>No</b> <script>alert('pneumothorax')</script> " * 4_000,
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("language", ["en", "vi"])
 def test_any_text_is_read_in_time(text, language):
     start = time.process_time()
     open_reader(language).read(text, "Is there an effusion?")
-    assert time.process_time() - start < 2
+    open_reader(language).read("Yes.", f"Is there an effusion? {text}")
+    assert time.process_time() - start < 3
 
 
 def test_random_words_raise_nothing():
     english = ["no", "not", "left", "right", "and", ",", "or", ":", "none", "likely", "than", "one"]
     english += ["effusion", "opacity", "heart", "enlarged", "clear", "lungs", "4", "cm", "above"]
     english += ["both", "except", "resolved", "(", ")", "which", "is", "in", "the", "base", "?"]
+    english += ["neither", "absent", "but", "longer", "amount", "that", "other", "it"]
     random_words = random.Random(7)
     for _ in range(3_000):
         text = " ".join(random_words.choices(english, k=random_words.randint(1, 14)))

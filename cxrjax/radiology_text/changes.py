@@ -1,0 +1,214 @@
+"""How the findings of a sentence compare with before: new, worse, better, unchanged, resolved."""
+
+from collections.abc import Sequence
+
+from cxrjax.radiology_text.assertions import Side, Time
+from cxrjax.radiology_text.english import Match, Words
+from cxrjax.radiology_text.items import NamedItem, is_device
+from cxrjax.radiology_text.lexicon import English, Sentence, word_set
+from cxrjax.radiology_text.places import compared_sides
+from cxrjax.radiology_text.scope import Judgement
+
+_WHOLE = frozenset(("chest", "exam", "examination", "study", "radiograph", "film"))
+_TIMES: tuple[Time, ...] = ("resolved", "worse", "better", "new", "unchanged")
+OTHER_SIDE: dict[Side, Side] = {"left": "right", "right": "left"}
+_COMPARES = frozenset(("prior", "previous", "since"))
+_ON_SIDE = frozenset(("on", "in", "at", "the", "to", "is", "are", "has", "side", "one", "lung"))
+_GRADED = frozenset(("the", "a", "small", "mild", "moderate", "large", "trace", "tiny"))
+_LISTED = frozenset(
+    ("and", ",", "or", "/", "left", "right", "bilateral", "hilar", "basilar", "apical")
+)
+_APART = frozenset(("with", "without", "no", "not"))
+_NEARLY = ("nearly", "almost", "near", "incomplete", "partial")
+_PASSED_BY = word_set("passed_by")
+
+# Behind "no longer": a finding, and what it no longer is or does.
+_AFTER_LONGER = word_set("after_longer")
+_BIG = ("large", "big", "prominent", "dense", "extensive", "marked", "severe", "moderate")
+_GROWING = ("increasing", "enlarging", "growing", "worsening", "decreasing", "improving", "new")
+
+# Behind these a resolution is waited for; behind "remains" the others say how much is known.
+_AWAITS = word_set("awaits")
+_UNKNOWN = word_set("unknown")
+_DENSITY = frozenset(("lung opacity", "interstitial markings", "hyperinflation"))
+_TIME_TAIL = word_set("time_tail")
+
+
+def find_times(
+    sentence: Sentence,
+    items: Sequence[NamedItem],
+    judged: Sequence[Judgement],
+    clauses: Sequence[tuple[int, int]],
+    english: English,
+    named: frozenset[int],
+    changes: Sequence[Match[Time]],
+) -> list[Time]:
+    """How each item compares with before."""
+    found: list[set[Time]] = [set() for _ in items]
+    tokens = sentence.tokens
+    sides = compared_sides(sentence.text)
+    for match in changes:
+        if any(a <= tokens[match.first].start < b for a, b in sides):
+            continue
+        weighed = _weighed(tokens, match, named)
+        if weighed is None:
+            continue
+        match = weighed
+        around = {
+            tokens.forms[place]
+            for place in range(max(0, match.first - 3), min(len(tokens), match.last + 2))
+            if place not in named
+        }
+        within = [n for n, i in enumerate(items) if min(i.own) < match.first < max(i.own)]
+        if within:
+            found[within[0]].add(match.payload)
+            continue
+        attributive = [n for n, i in enumerate(items) if match.last <= min(i.own) <= match.last + 2]
+        if (
+            attributive
+            and tokens.forms[match.last - 1] == "increased"
+            and _DENSITY & set(items[attributive[0]].names)
+            and not (_COMPARES & {*tokens.forms} and len(changes) == 1)
+        ):
+            continue  # "mildly increased density"
+        if match.payload == "unchanged" and around & _WHOLE and "wall" not in around:
+            continue  # "stable chest, no active disease"
+        begin, end = next((c for c in clauses if c[0] <= match.first < c[1]), (0, len(tokens)))
+        inside = [n for n, item in enumerate(items) if begin <= item.first < end]
+        # "Mildly enlarged but stable": a clause without a finding speaks of the one before.
+        inside = inside or [n for n, item in enumerate(items) if item.last <= begin][-1:]
+        right = [n for n in inside if min(items[n].own) >= match.last]
+        left = [n for n in inside if items[n].last <= match.first]
+        if match.payload == "resolved" and not _is_removal(tokens, match):
+            continue
+        looks_back = ("for", "from", "than", *(("to", "by") if match.payload == "resolved" else ()))
+        if tokens.forms[match.last - 1] in looks_back:
+            if right and tokens.forms[match.first] == "exchanged":
+                found[right[0]].add("new")
+            right = []  # "exchanged for", "up from"
+        gap = tokens.forms[match.last : min(items[right[0]].own)] if right else []
+        back = tokens.forms[items[left[-1]].last : match.first] if left else []
+        own = tokens.forms[match.first : match.last]
+        closes = {"is", "are", "has", "have", "was", "were", "appear"} & {*back, *own}
+        if (closes and _APART & set(gap)) or own == ["removal"]:
+            right = []  # "has been removed without pneumothorax"
+        if (
+            right
+            and not {",", ":", "is", "are", "with"} & set(gap)
+            and not (closes and {"and", "or", ","} & set(gap))
+            and not (left and gap and gap[0] in ("and", "or", "compared", "from", "since"))
+        ):
+            reach = [right[0]]
+            for n in right[1:]:  # "stable cardiomegaly and effusion"
+                between = {*tokens.forms[items[reach[-1]].last : min(items[n].own)]}
+                listed = _LISTED | _GRADED if own[-1] in ("in", "of") else _LISTED
+                if not between <= listed or judged[n].reason == "hedged" != judged[right[0]].reason:
+                    break
+                reach.append(n)
+        elif left and not _opens_another(tokens, match):
+            reach = [left[-1]]
+            for n in reversed(left[:-1]):  # "effusion and atelectasis are unchanged"
+                between = {*tokens.forms[items[n].last : min(items[reach[-1]].own)]}
+                goes_on = {","} <= between <= _LISTED | _GRADED and len(reach) > 1
+                joined = (
+                    {"and", "or", "/"} & between or ("all" in back and "," in between) or goes_on
+                )
+                if not joined or {"is", "are", ":"} & between:
+                    break
+                reach.append(n)
+        elif (
+            right
+            and not {"with", "without", "no", "not"} & set(gap)
+            and not (match.payload == "resolved" and "," in gap)
+        ):
+            reach = right[:1]
+        else:
+            continue
+        expands = any(t.lemma.endswith("expanded") for t in tokens[match.first : match.last])
+        for n in reach:
+            if not (expands and is_device(items[n], english)):
+                found[n].add(match.payload)
+    for n, item in enumerate(items):
+        degree = tokens.forms[min(item.own) - 1] if min(item.own or (0,)) else ""
+        if degree in ("less", "more") and not item.statement:
+            found[n].add("better" if degree == "less" else "worse")
+        is_out = tokens.forms[item.last : item.last + 1] == ["out"]
+        is_out = is_out and tokens.forms[item.last + 1 : item.last + 2] != ["of"]
+        if item.is_gone or (is_out and is_device(item, english)):
+            found[n].add("resolved")
+    return [next((time for time in _TIMES if time in said), "current") for said in found]
+
+
+def times_by_side(
+    tokens: Words, items: Sequence[NamedItem], n: int, changes: Sequence[Match[Time]]
+) -> dict[Side, Time]:
+    """What became of an item on each side: "smaller on the left and unchanged on the right"."""
+    end = next((min(i.own) for i in items[n + 1 :] if i.names and i.own), len(tokens))
+    if len(changes) < 2 or end - items[n].last < 5:
+        return {}
+    found: dict[Side, Time] = {}
+    named = frozenset(place for item in items for place in item.own)
+    for match in filter(None, (_weighed(tokens, one, named) for one in changes)):
+        if not items[n].last <= match.first < match.last <= end:
+            continue
+        behind = tokens.forms[match.last : min(match.last + 4, end)]
+        ahead = [
+            t.lemma for t in reversed(tokens[max(items[n].last, match.first - 3) : match.first])
+        ]
+        for words in (behind, ahead):
+            place = next((p for p, word in enumerate(words) if word in OTHER_SIDE), -1)
+            if place >= 0 and set(words[:place]) <= _ON_SIDE:
+                found.setdefault(words[place], match.payload)  # type: ignore[arg-type]
+                break
+    return found if len(found) == 2 and len(set(found.values())) == 2 else {}
+
+
+def _weighed(tokens: Words, match: Match[Time], named: frozenset[int]) -> Match[Time] | None:
+    """What words of time say with those before them: "not grown", "nearly complete clearing".
+
+    None where they tell of a wish or of what one knows: "to ensure resolution", "remains unclear".
+    """
+    before = tokens.forms[max(0, match.first - 3) : match.first]
+    said, last = match.payload, tokens.forms[match.last - 1]
+    if said == "resolved" and {*_NEARLY, "largely", "mostly", "partly"} & set(before[-2:]):
+        return match._replace(payload="better")
+    if said == "resolved" and before[-2:] == ["all", "but"]:
+        return match._replace(payload="better")
+    while before and before[-1] in _PASSED_BY:
+        before.pop()
+    follows = tokens.forms[match.last] if match.last < len(tokens) else ""
+    if last == "longer" and match.last - match.first == 2 and match.last not in named:
+        if follows in _BIG:
+            return match._replace(payload="better")  # "no longer large"
+        if follows and follows not in _AFTER_LONGER:
+            return match._replace(payload="unchanged") if follows in _GROWING else None
+    if last == "more" and follows == "than":
+        return None
+    leads = before[-1] if before else ""
+    if said == "resolved" and leads in _AWAITS and tokens.forms[match.first] != "have":
+        return None
+    behind = {*tokens.forms[match.last : match.last + 4]}
+    if said == "unchanged" and tokens.forms[match.last - 1] == "remain" and behind & _UNKNOWN:
+        return None
+    turned = ("worse", "better", "new", "resolved")
+    if leads in ("not", "never", "fail", "neither", "nor", "longer") and said in turned:
+        return match._replace(payload="unchanged")
+    return match
+
+
+def _is_removal(tokens: Words, match: Match[Time]) -> bool:
+    """Whether something is gone: not "withdrawn 2 cm", "out of view", "should not be withdrawn"."""
+    behind = tokens.forms[match.last] if match.last < len(tokens) else ""
+    before = {*tokens.forms[max(0, match.first - 2) : match.first]}
+    moved = tokens.forms[match.last - 1] in ("withdrawn", "pulled", "out")
+    partly = behind in ("by", "to", "from", "of", "back", "slightly", "further", "any")
+    return not (moved and (partly or behind[:1].isdigit() or before & {"not", "should"}))
+
+
+def _opens_another(tokens: Words, match: Match[Time]) -> bool:
+    """Whether words of time begin something that is not read: ", stable hilar contours"."""
+    begins = match.first > 0 and tokens.forms[match.first - 1] in (",", "and")
+    if not begins or match.last == len(tokens):
+        return False
+    behind = tokens.forms[match.last]
+    return behind not in _TIME_TAIL and not behind.isdigit()

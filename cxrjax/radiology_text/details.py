@@ -1,0 +1,123 @@
+"""Severity, texture, sizes, distances and counts of what a sentence names."""
+
+import re
+from collections.abc import Sequence
+
+from cxrjax.radiology_text.assertions import Time
+from cxrjax.radiology_text.english import Match, Words
+from cxrjax.radiology_text.items import NamedItem
+from cxrjax.radiology_text.lexicon import English, Sentence
+
+_UNIT = r"(?:cm|mm|centimeters?|millimeters?|centimetres?|millimetres?)"
+_NUMBER = r"\d+(?:\.\d+)?"
+_DISTANCE = re.compile(
+    rf"\b({_NUMBER}(?:\s*(?:-|to)\s*{_NUMBER})?)[\s-]*({_UNIT})\s+"
+    r"(above|below|from|beyond|past|(?:proximal|distal|inferior|superior|cranial|caudal) to|"
+    r"away from|short of)\s+(?:the\s+)?(?:level\s+of\s+the\s+)?"
+    r"(\w+(?:\s(?:junction|arch|knob|hemidiaphragm))?)"
+)
+_SIZE = re.compile(
+    rf"\b{_NUMBER}(?:[\s-]*{_UNIT})?(?:\s*(?:x|by)\s*{_NUMBER}(?:[\s-]*{_UNIT})?){{0,2}}"
+)
+_NUMBERS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+_COUNTS = {word: number for number, word in enumerate(_NUMBERS, start=1)}
+_PASSED_OVER = 3
+
+
+def find_modifiers(
+    tokens: Words,
+    items: Sequence[NamedItem],
+    english: English,
+    changes: Sequence[Match[Time]],
+) -> list[list[tuple[str, str]]]:
+    """Severity, texture, spread of each item: in the words before it, or predicated of it."""
+    degrees = {place for match in changes for place in range(match.first, match.last)}
+    found: list[list[tuple[str, str]]] = [[] for _ in items]
+    for match in english.language.modifiers.find(tokens):
+        before = tokens.forms[max(0, match.first - 3) : match.first]
+        behind = before[before.index("not") :] if "not" in before else ()
+        negated = before[-1:] == ["non"] or bool(behind and not {",", "but"} & set(behind))
+        if match.first in degrees or negated:
+            continue
+        within = [n for n, i in enumerate(items) if min(i.own) <= match.first <= max(i.own)]
+        right = [n for n, i in enumerate(items) if min(i.own) >= match.last]
+        left = [n for n, i in enumerate(items) if i.last <= match.first]
+        gap = {*tokens.forms[match.last : min(items[right[0]].own)]} if right else set()
+        if within:
+            n = within[0]
+        elif right and not gap & {
+            ",",
+            "(",
+            ")",
+            "and",
+            "or",
+            "in",
+            "at",
+            "of",
+            "is",
+            "are",
+            "with",
+            ";",
+        }:
+            n = right[0]
+        elif (
+            right
+            and gap & {"and", ","}
+            and not gap & {"in", "at", "of", "is", "are", "with"}
+            and len(gap) <= 3
+        ):
+            n = right[0]  # "mild, stable cardiomegaly"
+        elif left:
+            n = left[-1]
+        else:
+            continue
+        if match.payload not in found[n]:
+            found[n].append(match.payload)
+    return found
+
+
+def find_distances(
+    sentence: Sentence, items: Sequence[NamedItem]
+) -> tuple[list[list[str]], frozenset[int]]:
+    """Distances of each item to a landmark, and the words that name landmarks."""
+    found: list[list[str]] = [[] for _ in items]
+    landmarks: set[int] = set()
+    for match in _DISTANCE.finditer(sentence.text):
+        number, unit, relation, landmark = match.groups()
+        at = match.start()
+        n = min(
+            range(len(items)),
+            key=lambda i: (
+                abs(sentence.tokens[items[i].first].start - at)
+                + 1000 * (sentence.tokens[items[i].first].start > at)
+            ),
+        )
+        found[n].append(f"{number} {unit[0]}m {relation} the {landmark}")
+        landmarks.update(
+            place
+            for place, token in enumerate(sentence.tokens)
+            if match.start(4) <= token.start < match.end(4)
+        )
+    return found, frozenset(landmarks)
+
+
+def find_sizes(sentence: Sentence, items: Sequence[NamedItem]) -> list[list[str]]:
+    """Sizes with a unit, given to the nearest item: after it in words of measuring, else before."""
+    found: list[list[str]] = [[] for _ in items]
+    taken = [match.span() for match in _DISTANCE.finditer(sentence.text)]
+    for match in _SIZE.finditer(sentence.text):
+        if not re.search(_UNIT, match.group()) or any(a <= match.start() < b for a, b in taken):
+            continue
+        places = [sentence.tokens[item.first].start for item in items]
+        n = min(range(len(items)), key=lambda i: abs(places[i] - match.start()))
+        found[n].append(" ".join(match.group().replace("-", " ").split()))
+    return found
+
+
+def find_count(tokens: Words, item: NamedItem) -> int | None:
+    for token in reversed(tokens[max(0, item.first - _PASSED_OVER) : item.first]):
+        if token.lemma in _COUNTS:
+            return _COUNTS[token.lemma]
+        if token.lemma in (",", "and", "or", ":", "(", ")"):
+            return None
+    return None

@@ -1,0 +1,235 @@
+"""How far a cue reaches, and what it does not say anything of."""
+
+import itertools
+from collections.abc import Sequence
+
+from cxrjax.radiology_text.clauses import VERBS
+from cxrjax.radiology_text.english import Match, Words
+from cxrjax.radiology_text.items import NamedItem
+from cxrjax.radiology_text.lexicon import Cue, word_set
+
+# A list of what may be the cause goes on over commas.
+_DIFFERENTIAL = frozenset(
+    ("differential", "ddx", "dd", "possibilities", "possibility", "consideration")
+)
+BARRIERS = frozenset((",", "(", ")", ":", "and", "with", "is", "are"))
+
+# With one of these a list of denials has ended: "no effusion and mild cardiomegaly".
+_GRADES = word_set("grades")
+DEFINITE = frozenset(("the", "this", "that", "its", "these", "known"))
+_GIVEN_BY = word_set("given_by")
+_EXIST = word_set("exist")
+_TRACES = word_set("traces")
+_TELLS = frozenset(
+    ("indicate", "suggest", "represent", "reflect", "imply", "favor", "point", "suspicious")
+)
+_WEIGHED = frozenset(
+    ("likely", "keeping", "line", "suggestive", "typical", "consistent", "compatible")
+)
+_OF_THE_DENIED = ("to", "that", "which", "or", "and", "may", "would")
+_CHANGED = word_set("changed")
+_SEEN = word_set("seen")
+ADJECTIVE_REACH = 3
+_LASTING = word_set("lasting")
+
+
+def is_unaltered(tokens: Words, cue: Match[Cue], end: int) -> bool:
+    """Whether a "neither" denies that its list has changed."""
+    if tokens.forms[cue.first] != "neither":
+        return False
+    words = tokens.forms[cue.last : end]
+    return any(
+        verb in ("has", "have") and change in _CHANGED for verb, change in itertools.pairwise(words)
+    )
+
+
+def is_of_lack(tokens: Words, denial: int, cue: Match[Cue]) -> bool:
+    """Whether a cue says what a lack of something tells: "absence of lung markings indicates",
+    "an opacity without air bronchograms suggests"."""
+    if tokens.forms[cue.first] not in _TELLS or cue.first - denial < ADJECTIVE_REACH:
+        return False
+    if tokens.forms[denial] == "without":
+        return tokens.forms[cue.first - 1] not in _OF_THE_DENIED
+    return tokens.forms[denial] in ("absence", "lack", "absent", "lacking")
+
+
+def is_of_given(tokens: Words, cue: tuple[int, int], item: NamedItem) -> bool:
+    """Whether what a "no" denies is something of an item that is taken as known."""
+    if tokens.forms[cue[0]] not in ("no", "not", "without") or item.statement is not None:
+        return False
+    gap = lemmas_at(tokens, cue[1], min(item.own))
+    place = len(gap) - 1 - gap[::-1].index("the") if "the" in gap else 0
+    if place < 2 or gap[place - 1] not in ("of", "for", "to", "in", "within", "from", "with"):
+        return False
+    return not _TRACES & set(gap[:place])
+
+
+def is_supposed(tokens: Words, item: NamedItem) -> bool:
+    """Whether a clause asks or denies something of an item that it takes as known."""
+    before = lemmas_at(tokens, max(0, min(item.own) - 5), min(item.own))
+    behind = lemmas_at(tokens, item.last, item.last + 2)
+    if item.statement is not None or "the" not in before or behind[:1] not in (["is"], ["are"]):
+        return False
+    place = len(before) - 1 - before[::-1].index("the")
+    asks = place > 0 and before[place - 1] in ("whether", "if", "that")
+    return asks and behind[1:] != [] and behind[1] not in _EXIST
+
+
+def is_run_on(
+    tokens: Words, begin: int, item: NamedItem, end: int, cues: dict[int, Match[Cue]]
+) -> bool:
+    """Whether an item stands behind another with a degree and no mark: "no pneumothorax small
+    effusion"."""
+    gap = lemmas_at(tokens, begin + 1, min(item.own))
+    if {",", "and", "or", "nor", "/", "with", "(", ")", ":", "versus", "vs"} & set(gap):
+        return False
+    told = item.statement is not None or any(word in _GRADES for word in gap)
+    return told and not _or_follows(tokens, begin, end, cues)
+
+
+def is_unread(tokens: Words, cue: tuple[int, int], item: NamedItem) -> bool:
+    """Whether a lone "no" denies something else than the item behind it, which nothing here can
+    tell: "no proof that there is a nodule", "no trick of light on the mass"."""
+    if cue[1] - cue[0] > 1 or item.statement is not None:
+        return False
+    gap = lemmas_at(tokens, cue[1], min(item.own))
+    if tokens.forms[cue[0]] not in ("no", "not", "never") or {"or", "nor", "/"} & set(gap):
+        return False
+    if {"that", "whether", "if", "than", "because"} & set(gap):
+        return True
+    if tokens.forms[cue[0]] == "no":
+        bare = [
+            word for word in gap if word not in ("a", "an", "the", "this", "that", "his", "her")
+        ]
+        article = len(bare) < len(gap) and gap[0] not in ("the", "this", "a", "an")
+        return article and not {"of", "for", "in"} & set(gap)
+    return False
+
+
+def is_given(tokens: Words, begin: int, item: NamedItem) -> bool:
+    """Whether an item is taken as known: "no cavity within the left upper lobe mass"."""
+    for place in range(min(item.own) - 1, begin, -1):
+        lemma = tokens.forms[place]
+        if lemma in BARRIERS or lemma in ("or", "nor", "/"):
+            return False
+        if lemma in DEFINITE:
+            return tokens.forms[place - 1] in _GIVEN_BY
+    return False
+
+
+def is_preferred(tokens: Words, begin: int, place: int) -> bool:
+    """Whether one is preferred to what follows: "favored over", "more likely ... than"."""
+    before = lemmas_at(tokens, begin, place)
+    if tokens.forms[place] == "over":
+        return bool({"favor", "favored", "likely"} & set(before[-4:]))
+    if "more" not in before[-9:] or not _WEIGHED & set(before[-9:]):
+        return False
+    return "than" not in before
+
+
+def is_other(tokens: Words, cue: tuple[int, int], place: int, says: str) -> bool:
+    """Whether a denial of a thing that is no finding ends at a comma: "no retropulsion, mild
+    spondylosis"."""
+    denied = lemmas_at(tokens, cue[1], place)
+    graded = lemmas_at(tokens, place + 1, place + 2)
+    describes = _GRADES | {
+        "acute",
+        "focal",
+        "active",
+        "new",
+        "definite",
+        "discrete",
+        "large",
+        "other",
+    }
+    if not says.startswith("denied") or not denied or denied[-1] in describes:
+        return False
+    return bool(_GRADES & set(graded)) and not {"or", "nor"} & {
+        *lemmas_at(tokens, place, len(tokens))
+    }
+
+
+def lemmas_at(tokens: Words, first: int, last: int) -> list[str]:
+    return tokens.forms[first:last]
+
+
+def next_item(items: Sequence[NamedItem], inside: Sequence[int], place: int) -> list[int]:
+    """The first item behind a place, if there is one."""
+    return [n for n in inside if items[n].first >= place][:1]
+
+
+def is_lasting(item: NamedItem) -> bool:
+    """Whether a finding of former times is one of today: scars, surgery, healed bones."""
+    return bool(_LASTING & set(item.names))
+
+
+def keeps_against(says: str, said: str) -> bool:
+    """Whether a cue holds against one right behind it: "no suspected effusion", "to exclude the
+    possibility of"."""
+    if says.startswith("denied") or says in ("hedged unlikely", "hedged possible"):
+        return said in ("hedged likely", "hedged possible")
+    return says == "query" and said.startswith("hedged")
+
+
+def ends_at(
+    tokens: Words,
+    items: Sequence[NamedItem],
+    inside: Sequence[int],
+    says: str,
+    opened_late: bool,
+    place: int,
+    clause: tuple[int, int],
+    cues: dict[int, Match[Cue]],
+    cue_at: tuple[int, int],
+) -> bool:
+    """Whether the reach of a cue ends at a comma, an "and", a "with"."""
+    mark = tokens.forms[place]
+    if mark in ("or", "nor", "/"):
+        return False
+    if _or_follows(tokens, place, clause[1], cues):
+        return False
+    next_item = next((items[n] for n in inside if min(items[n].own) > place), None)
+    words = tokens.forms[place + 1 : next_item.first if next_item else clause[1]]
+    graded = any(word in _GRADES for word in words) or words[:1] in (["a"], ["an"])
+    # A degree may be a finding's own: ", old granulomatous disease".
+    graded |= next_item is not None and tokens.forms[next_item.first] in ("old", "healed")
+    organ = next_item is not None and next_item.statement is not None
+    if says.startswith("denied"):
+        if mark in ("(", ")"):
+            return True
+        if mark == "with":
+            return graded or tokens.forms[place - 1] == ","
+        if organ and says == "denied certain" and mark != "or":
+            return True
+        ended = mark == "," and tokens.forms[place - 1] in _SEEN and "no" not in words
+        # "Markings without consolidation, effusion, pneumothorax" goes on.
+        expected = next_item is not None and next_item.is_expected and not words
+        # "No effusion or pneumothorax, right rib fractures": the "or" has closed the list.
+        closed = mark == "," and "or" in lemmas_at(tokens, cue_at[1], place)
+        return graded or ended or (mark == "," and (opened_late or closed) and not expected)
+    if _DIFFERENTIAL & {*tokens.forms[cue_at[0] : cue_at[1]]}:
+        return False
+    if says in ("past", "query"):
+        if mark == "," and words[:1] == ["the"]:
+            return True  # "if there is a history of cancer, the nodule ..."
+        return (
+            says == "past"
+            and mark in (",", "with")
+            and bool({"now", "there", "still"} & set(words))
+        )
+    return mark in (",", "with", "(", ")")
+
+
+def _or_follows(tokens: Words, place: int, end: int, cues: dict[int, Match[Cue]]) -> bool:
+    """Whether the list that goes on here ends with an "or", before any other cue."""
+    for later in range(place + 1, end):
+        if later in cues and cues[later].payload.after not in ("", "neutral"):
+            return False
+        word = tokens.forms[later]
+        if word in ("or", "nor", "versus", "vs"):
+            return True
+        if word in ("and", "with", "(", ")") and tokens.forms[place] != ",":
+            return False
+        if word in VERBS:
+            return False
+    return False
