@@ -74,7 +74,8 @@ class SyntheticVixRayBuilder(VixRayBuilder):
 
     def __init__(self, options: SyntheticVixRayOptions) -> None:
         native = options.out / "native"
-        same = {f.name: getattr(options, f.name) for f in dataclasses.fields(VixRayOptions)[1:]}
+        fields = {f.name for f in dataclasses.fields(VixRayOptions)} - {"source"}
+        same = {name: getattr(options, name) for name in fields if hasattr(options, name)}
         super().__init__(VixRayOptions(native, **same))
         self.synthetic = dataclasses.replace(options, out=native)
 

@@ -4,39 +4,42 @@ Rendering is spread over processes. What comes out depends on (seed, sizes, form
 their number; an interrupted build continues where it stopped.
 """
 
+import abc
 import dataclasses
 import functools
 import hashlib
 import io
 import shutil
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 import PIL.Image
 import tqdm
-from jaxtyping import UInt8
+from jaxtyping import Float, UInt8
 
 from cxrjax import phantoms
 from cxrjax.errors import UserError
 from cxrjax.files import file_sha256, hash_lines, writing
 from cxrjax.papers.vindr_cxr_vqa.annotation import FindingBox, ImageAnnotation
 from cxrjax.papers.vindr_cxr_vqa.box_table import write_box_table
-from cxrjax.papers.vindr_cxr_vqa.construct.plan import MAX_BOXES, Assembly, plan_dense
+from cxrjax.papers.vindr_cxr_vqa.construct.asking import MAX_BOXES, plan_dense
+from cxrjax.papers.vindr_cxr_vqa.construct.plan import Assembly
 from cxrjax.papers.vindr_cxr_vqa.construct.template_writer import DenseWriter
 from cxrjax.papers.vindr_cxr_vqa.statistics import PHANTOM_PAPER, annotation_values
 from cxrjax.phantoms import Phantom, render_phantom
+from cxrjax.phantoms.findings import ReaderFinding
 from cxrjax.phantoms.render import SMALLEST
-from cxrjax.records import Provenance, QARecord
+from cxrjax.records import DatasetName, Provenance, QARecord
 from cxrjax.records_io import workers
 from cxrjax.records_io.builder import Builder, BuildOptions, describe_file
 from cxrjax.records_io.quality import PixelBox
 
 SPLITS = ("train", "validation")
 BOX_TABLE = "boxes.csv"
-_CHUNK = 16  # images rendered between two marks of progress
+CHUNK = 16  # images rendered between two marks of progress
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,75 +118,100 @@ class PhantomOptions(PictureOptions):
         return hash_lines([repr(decisive), *map(file_sha256, renderer)])
 
 
-class PhantomBuilder(Builder[PhantomOptions]):
-    """Renders images and writes them with their box table, records and questions.
+Drawn = TypeVar("Drawn", bound=BuildOptions)
 
-    Args:
-        render: as `render_phantom`; a test may put a faster one.
+
+class PictureBuilder(Builder[Drawn]):
+    """Draws pictures in parallel and writes them with their box table, records and questions.
+
+    Attributes:
+        records_are: the data set that the records name.
+        images: split -> annotations of its pictures, in order.
     """
 
-    dataset = "phantom"
-    options_class = PhantomOptions
+    records_are: DatasetName = "synthetic"
 
-    def __init__(
-        self, options: PhantomOptions, render: Callable[..., Phantom] = render_phantom
-    ) -> None:
+    def __init__(self, options: Drawn) -> None:
         super().__init__(options)
         self.published = PHANTOM_PAPER
-        self.images: dict[str, list[ImageAnnotation]] = {split: [] for split in SPLITS}
-        self._hashes: dict[str, list[str]] = {split: [] for split in SPLITS}
-        self._render = render
+        self.images: dict[str, list[ImageAnnotation]] = {}
+        self._hashes: dict[str, list[str]] = {}
+
+    @abc.abstractmethod
+    def chunks(self) -> Mapping[str, tuple[str, Any]]:
+        """Name of a chunk -> its split, and what `work` makes pictures of; splits in order."""
+
+    @abc.abstractmethod
+    def work(self) -> Callable[[Any], list[dict[str, Any]]]:
+        """Makes the pictures of a chunk: `save_picture` of each, or of one that cannot be made its
+        `reason`, `item`, `where` and `found`."""
+
+    @abc.abstractmethod
+    def fingerprint(self) -> str:
+        """A hash of everything that decides how a picture looks."""
 
     def tidy(self) -> None:
         shutil.rmtree(self.options.out / "parts")
 
     def read(self) -> dict[str, Iterable[QARecord]]:
         out = self.options.out
-        self.prepare(SPLITS)
+        chunks = self.chunks()
+        splits = list(dict.fromkeys(split for split, _ in chunks.values()))
+        self.images = {split: [] for split in splits}
+        self._hashes = {split: [] for split in splits}
+        self.prepare(splits)
         with writing(out):
             (out / "images").mkdir(exist_ok=True)
             (out / "parts").mkdir(exist_ok=True)
-            for split, image, sha256 in self._rendered():
-                self._hashes[split].append(f"{image.image_id} {sha256}")
+            for split, entry in self._drawn(chunks):
+                if "reason" in entry:
+                    told = (entry[name] for name in ("reason", "item", "where", "found"))
+                    self.quality.set_aside(*told)
+                    continue
+                image = self.take(entry)
+                self._hashes[split].append(f"{image.image_id} {entry['sha256']}")
                 if self._answerable(image):
                     self.images[split].append(image)
-            every = [image for split in SPLITS for image in self.images[split]]
+            every = [image for split in splits for image in self.images[split]]
+            if not every:
+                raise self.nothing_left("image")
             write_box_table(out / BOX_TABLE, every)
         seed = self.options.seed
         source = Provenance(source_file=BOX_TABLE, source_sha256=file_sha256(out / BOX_TABLE))
-        self._assembly = Assembly("synthetic", DenseWriter(seed), source)
+        self._assembly = Assembly(self.records_are, DenseWriter(seed), source)
         return {
             split: tqdm.tqdm(
-                self._assembly.records(plan_dense(images, seed), split),
+                self.complete(self._assembly.records(plan_dense(images, seed), split)),
                 desc=f"{split} questions",
                 unit="question",
             )
             for split, images in self.images.items()
         }
 
-    def _rendered(self) -> Iterator[tuple[str, ImageAnnotation, str]]:
-        """(split, annotation, SHA-256 of the image file) in order, rendered or taken up again."""
+    def _drawn(self, chunks: Mapping[str, tuple[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
+        """(split, entry) in order, drawn or taken up again."""
         options = self.options
-        chunks = {
-            f"{split}-{start:07d}-{stop:07d}": (split, start, stop)
-            for split in SPLITS
-            for start in range(0, options.count(split), _CHUNK)
-            for stop in [min(start + _CHUNK, options.count(split))]
-        }
         parts = workers.resumable(
-            functools.partial(_render_chunk, options, self._render),
-            chunks,
+            self.work(),
+            {name: chunk for name, (_, chunk) in chunks.items()},
             _files,
             options.out,
-            options.fingerprint(),
+            self.fingerprint(),
             options.processes,
         )
-        total = options.images + options.validation_images
-        with tqdm.tqdm(total=total, unit="image") as progress:
-            for (split, _, _), part in zip(chunks.values(), parts, strict=True):
+        with tqdm.tqdm(unit="image") as progress:
+            for (split, _), part in zip(chunks.values(), parts, strict=True):
                 progress.update(len(part))
                 for entry in part:
-                    yield split, _annotation(entry), entry["sha256"]
+                    yield split, entry
+
+    def take(self, entry: dict[str, Any]) -> ImageAnnotation:
+        """The annotation of a picture that was drawn."""
+        return _annotation(entry)
+
+    def complete(self, records: Iterable[QARecord]) -> Iterable[QARecord]:
+        """The records with what the data set knows besides."""
+        return records
 
     def _answerable(self, image: ImageAnnotation) -> bool:
         """Says whether every class's boxes fit one answer; notes the image where not."""
@@ -205,16 +233,49 @@ class PhantomBuilder(Builder[PhantomOptions]):
         return self.counts.values() | annotation_values(self.images)
 
     def describe(self) -> dict[str, Any]:
-        names = ("seed", "long_side", "image_format", "normal_percent", "conspicuity")
         return {
-            **{name: getattr(self.options, name) for name in names},
             "templates": self._assembly.generator.version,
             "box_table": describe_file(self.options.out / BOX_TABLE),
         }
 
 
+class PhantomBuilder(PictureBuilder[PhantomOptions]):
+    """Phantoms with VinDr-CXR-VQA's questions.
+
+    Args:
+        render: as `render_phantom`; a test may put a faster one.
+    """
+
+    dataset = "phantom"
+    options_class = PhantomOptions
+
+    def __init__(
+        self, options: PhantomOptions, render: Callable[..., Phantom] = render_phantom
+    ) -> None:
+        super().__init__(options)
+        self._render = render
+
+    def chunks(self) -> Mapping[str, tuple[str, Any]]:
+        return {
+            f"{split}-{start:07d}-{stop:07d}": (split, (split, start, stop))
+            for split in SPLITS
+            for start in range(0, self.options.count(split), CHUNK)
+            for stop in [min(start + CHUNK, self.options.count(split))]
+        }
+
+    def work(self) -> Callable[[Any], list[dict[str, Any]]]:
+        return functools.partial(_render_chunk, self.options, self._render)
+
+    def fingerprint(self) -> str:
+        return self.options.fingerprint()
+
+    def describe(self) -> dict[str, Any]:
+        names = ("seed", "long_side", "image_format", "normal_percent", "conspicuity")
+        return {name: getattr(self.options, name) for name in names} | super().describe()
+
+
 def _files(entry: dict[str, Any]) -> list[str]:
-    return [entry["image_path"]]
+    return [entry["image_path"]] if "image_path" in entry else []
 
 
 def _render_chunk(
@@ -222,21 +283,37 @@ def _render_chunk(
 ) -> list[dict[str, Any]]:
     split, start, stop = chunk
     return [
-        _save(
+        save_picture(
             options.draw(options.stream(split), index, render),
-            options,
+            options.out,
             f"phantom-{options.seed}-{split}-{index:06d}",
+            options.image_format,
         )
         for index in range(start, stop)
     ]
 
 
-def _save(picture: Phantom, options: PhantomOptions, image_id: str) -> dict[str, Any]:
+class DrawnPicture(Protocol):
+    """A picture with its truth, as `Phantom` has it."""
+
+    @property
+    def image(self) -> UInt8[np.ndarray, "h w"]: ...
+    @property
+    def labels(self) -> list[str]: ...
+    @property
+    def boxes(self) -> Float[np.ndarray, "n 4"]: ...
+    @property
+    def readers(self) -> dict[str, list[ReaderFinding]]: ...
+
+
+def save_picture(
+    picture: DrawnPicture, out: Path, image_id: str, image_format: str
+) -> dict[str, Any]:
     """Writes the image; returns its annotation as JSON has it."""
     height, width = picture.image.shape
-    encoded = to_png(picture.image) if options.image_format == "png" else to_jpeg(picture.image)
-    path = f"images/{image_id}.{options.image_format}"
-    (options.out / path).write_bytes(encoded)
+    encoded = to_png(picture.image) if image_format == "png" else to_jpeg(picture.image)
+    path = f"images/{image_id}.{image_format}"
+    (out / path).write_bytes(encoded)
     truth = [
         (label, pixel_box(box, height, width))
         for label, box in zip(picture.labels, picture.boxes, strict=True)
