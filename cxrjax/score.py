@@ -10,6 +10,10 @@ alone, --codec names the convention in which it writes boxes.
 --benchmark=cxr_qba_tags and cxr_qba_boxes score scene graphs (--predictions=BUILD/native) against
 people's labels of the same studies (--references: a label table, MS-CXR or REFLACX).
 
+--diagnose says of each system in which frame its boxes would fit the truth much better than as they
+were read (`cxrjax.scoring.frame_doctor`), such as y-first, 0-1000 or the padded square; the figures
+stay as they are.
+
 Writes to --out:
 
     metrics.json   {system: {protocol: {metric: {value, ci_low, ci_high, n}}}}, null where undefined
@@ -19,10 +23,14 @@ Writes to --out:
     score.json     ground-truth mode, seed, file hashes, and what was wrong with the predictions
     run.json       command, hashes, versions, and how `predict` made the predictions, where it did
 
+    floors.json    figures of systems that do not look, and each system's distance from the best
+
 and, where there is something to write, comparisons.json (every system against the first: the
-difference with its interval, and p of a paired permutation test), curves.json (for the page) and
-spread.json (of sampled runs, p.seed0.jsonl, p.seed1.jsonl, ...: mean and spread over seeds);
-with --judge:
+difference with its interval, and p of a paired permutation test), curves.json (for the page),
+image_reliance.json (p_blind.jsonl, or _shuffled, _noise, _blurred, _masked, beside p.jsonl: the
+share of answers that change with the picture) and spread.json (of sampled runs, p.seed0.jsonl,
+p.seed1.jsonl, ...: mean and spread over seeds, and where the system that all are compared with has
+several runs, the difference from it over other patients and other seeds); with --judge:
 
     judgements.jsonl   marks and facts of each answer; judge.json: who judged and at what cost
     verdicts.jsonl     a language model's verdicts, which --judge=replay takes in its place
@@ -33,7 +41,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cxrjax.border.names import plain_name
+from cxrjax.border.names import system_name
 from cxrjax.cli import command_parser, garbage_collector_paused, run
 from cxrjax.codecs import CODECS
 from cxrjax.errors import UserError
@@ -48,8 +56,15 @@ from cxrjax.metrics.bootstrap import Bootstrap
 from cxrjax.papers.benchmarks import BENCHMARKS, DATA_VALIDATIONS
 from cxrjax.papers.vix_ray.noun_phrases import SEGMENTERS
 from cxrjax.scoring.bert_score import BertScoreSettings
+from cxrjax.scoring.radeval import RadEvalScorer
 from cxrjax.scoring.run_record import check_folder, check_split, write_score_record
-from cxrjax.scoring.scores import GT_MODE_HELP, ScoreOptions, Scores, seed_spread, spread_markdown
+from cxrjax.scoring.scores import (
+    GT_MODE_HELP,
+    MOST_FOR_FLOORS,
+    ScoreOptions,
+    Scores,
+)
+from cxrjax.scoring.several_runs import seed_spread, spread_markdown
 
 if TYPE_CHECKING:
     from cxrjax.scoring.benchmark import Benchmark
@@ -68,11 +83,12 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("--references", required=True, type=Path, metavar="FILE", help="records with answers")
     add(
         "--predictions",
-        required=True,
+        default=[],
         type=Path,
         action="append",
         metavar="FILE",
-        help="predictions of one system; may be repeated",
+        help="predictions of one system; may be repeated (default: the floors alone, which answer "
+        "without looking)",
     )
     add(
         "--name",
@@ -80,7 +96,14 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         metavar="NAME",
         help="the system's name, once for each --predictions, in order (default: the file's stem)",
     )
+    add("--title", help="of tables and page (default: the benchmark's)")
     add("--codec", choices=sorted(CODECS), help="read boxes from the text of lines without boxes")
+    add(
+        "--diagnose",
+        action="store_true",
+        help="say in which frame a system's boxes would fit much better (pixels, 0-1000, y first, "
+        "padded square, ...); applies nothing",
+    )
     add("--gt_mode", metavar="MODE", help=GT_MODE_HELP)
     add("--split_sha256", metavar="HASH", help="refuse references whose image ids hash otherwise")
     add("--manifest", type=Path, metavar="FILE", help="a build's manifest.json, to check that hash")
@@ -98,6 +121,13 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         help="the system that all others are compared with (default: the first)",
     )
     add(
+        "--floors",
+        choices=("auto", "always", "never"),
+        default="auto",
+        help="systems that do not look, beside the others (default auto: up to "
+        f"{MOST_FOR_FLOORS:,} questions)",
+    )
+    add(
         "--bertscore_model",
         type=Path,
         metavar="DIR",
@@ -110,6 +140,13 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         type=Path,
         metavar="FILE",
         help="LAYER,P,R,F of the package bert-score: rescale by it, as papers mostly do",
+    )
+    add(
+        "--radeval",
+        type=lambda names: names.split(","),
+        metavar="NAMES",
+        help="metrics of the package radeval, with commas: radgraph, f1chexbert, ratescore, green, "
+        "srrbert (free text of cxr_qba, gemex and own; their weights must lie on this machine)",
     )
     add(
         "--segmenter",
@@ -143,7 +180,7 @@ def system_names(predictions: Sequence[Path], names: Sequence[str] | None) -> di
     systems: dict[str, Path] = {}
     for name, path in zip(names or [path.stem for path in predictions], predictions, strict=True):
         with reading(path, hint="choose another --name"):
-            plain_name(name)
+            system_name(name)
         if name in systems:
             raise UserError(
                 f"{path}: a system called {name!r} is there already ({systems[name]}): "
@@ -173,9 +210,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     of_records = flags.benchmark in BENCHMARKS
     benchmark = (BENCHMARKS if of_records else DATA_VALIDATIONS)[flags.benchmark]()
     systems = system_names(flags.predictions, flags.name)
+    if not systems and (flags.floors == "never" or not of_records or not benchmark.has_floors):
+        raise UserError(f"{flags.benchmark}: nothing to score: give --predictions")
     check_folder(flags.out)
     if of_records:
         check_split(flags.references, flags.split_sha256, flags.manifest)
+    elif flags.diagnose:
+        raise UserError(f"{flags.benchmark} scores no boxes of answers: leave out --diagnose")
     elif flags.split_sha256 or flags.manifest:
         raise UserError(f"{flags.benchmark} compares with a table, which has no split to check")
     with folder_lock(flags.out):
@@ -203,7 +244,10 @@ def _score(flags: argparse.Namespace, benchmark: Any, systems: dict[str, Path]) 
                 judge=judge,
                 segmenter=flags.segmenter,
                 bert_score=bert_score,
+                radeval=RadEvalScorer(flags.radeval) if flags.radeval else None,
                 compare_to=flags.compare_to,
+                title=flags.title,
+                floors={"auto": None, "always": True, "never": False}[flags.floors],
             ),
         )
     from cxrjax.language_model.judges.asked import LanguageModelJudge
@@ -218,13 +262,26 @@ def _score(flags: argparse.Namespace, benchmark: Any, systems: dict[str, Path]) 
     if of_records:
         write_score_record(flags.out, flags.references, systems, scores)
     print(markdown)
-    if spread := seed_spread(scores.figures):
+    if flags.diagnose:
+        _diagnose(flags, systems)
+    if spread := seed_spread(scores.figures, scores.run_differences):
         write_json(flags.out / "spread.json", spread)
         print(spread_markdown(spread))
     if flags.summaries:
         write_summaries(flags.summaries, flags.step, benchmark, scores)
     written = "metrics.json, tables.md, tables.tex, tables.csv, score.json"
     print(f"{flags.out}: {written}{', run.json' if of_records else ''}")
+
+
+def _diagnose(flags: argparse.Namespace, systems: dict[str, Path]) -> None:
+    """Prints in which frame systems' boxes would fit, where it is another one."""
+    from cxrjax.scoring.frame_doctor import diagnose_files
+
+    codec = CODECS[flags.codec] if flags.codec else None
+    found = diagnose_files(flags.references, systems, codec)
+    for system in systems:
+        told = found.get(system, "no other frame fits its boxes better, or they are too few to say")
+        print(f"{system}: {told}\n")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Agreement between readers beyond chance: Cohen's and Fleiss' kappa, Krippendorff's alpha.
+"""Agreement between readers beyond chance: Cohen's and Fleiss' kappa, Krippendorff's alpha, ICC.
 
 An undefined value is NaN: kappa where both readers use one and the same level for everything
 (chance agreement is 1), alpha where only one level occurs.
@@ -267,6 +267,7 @@ class RaterAgreement(NamedTuple):
         n: items that both rated.
         kappa: Cohen's with quadratic weights, of marks rounded to whole ones.
         kappa_low, kappa_high: its large-sample 95 % interval.
+        icc: of the marks themselves, see `intraclass_correlation`.
         mean_difference: second minus first.
     """
 
@@ -276,6 +277,7 @@ class RaterAgreement(NamedTuple):
     kappa: float
     kappa_low: float
     kappa_high: float
+    icc: float
     mean_difference: float
 
 
@@ -286,7 +288,7 @@ def rater_agreement(first: Sequence[float], second: Sequence[float]) -> RaterAgr
     """
     one, two = np.asarray(first, np.float64), np.asarray(second, np.float64)
     if len(one) == 0:
-        return RaterAgreement(0, *[math.nan] * 6)
+        return RaterAgreement(0, *[math.nan] * 7)
     spearman = kendall = math.nan
     if len(one) > 1 and np.ptp(one) > 0 and np.ptp(two) > 0:
         spearman = float(scipy.stats.spearmanr(one, two).statistic)
@@ -295,4 +297,26 @@ def rater_agreement(first: Sequence[float], second: Sequence[float]) -> RaterAgr
     marks -= marks.min()
     kappa = cohen_kappa(contingency(marks[0], marks[1], int(marks.max()) + 1), "quadratic")
     difference = float((two - one).mean())
-    return RaterAgreement(len(one), spearman, kendall, kappa.value, *kappa.interval, difference)
+    icc = intraclass_correlation(np.stack([one, two]))
+    return RaterAgreement(
+        len(one), spearman, kendall, kappa.value, *kappa.interval, icc, difference
+    )
+
+
+def intraclass_correlation(ratings: Float[np.ndarray, "readers items"]) -> float:
+    """ICC(2,1): absolute agreement of single readers, who are drawn as the items are.
+
+    Shrout and Fleiss, Psychological Bulletin 86 (1979). NaN with fewer than two items or readers,
+    or where nothing varies.
+    """
+    readers, items = ratings.shape
+    if min(readers, items) < 2:
+        return math.nan
+    by_item, by_reader, mean = ratings.mean(axis=0), ratings.mean(axis=1), ratings.mean()
+    between_items = readers * float(((by_item - mean) ** 2).sum()) / (items - 1)
+    between_readers = items * float(((by_reader - mean) ** 2).sum()) / (readers - 1)
+    rest = ratings - by_item[None, :] - by_reader[:, None] + mean
+    residual = float((rest**2).sum()) / ((items - 1) * (readers - 1))
+    total = between_items + (readers - 1) * residual
+    total += readers * (between_readers - residual) / items
+    return (between_items - residual) / total if total > 0 else math.nan

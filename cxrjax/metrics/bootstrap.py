@@ -11,16 +11,16 @@ under the null hypothesis, whose answers are whose does not matter, so their res
 whole clusters at a time.
 """
 
-import functools
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float, Int
 from threadpoolctl import threadpool_limits
 
 Method = Literal["bca", "percentile"]
+LEAST_PIVOTAL = 200
 # Two figures that differ by this are the same but for the order in which their sums were added.
 ROUNDING = 1e-12
 
@@ -83,6 +83,7 @@ def _bca_shares(
 # the matrix of units is not read anew for each of them.
 _CHUNK = 2_000_000
 _LEAST_ROWS = 8
+_MOST_LEFT_OUT = 1000
 
 Columns = Mapping[str, Float[np.ndarray, " units"]]
 Sums = Mapping[str, Float[np.ndarray, " sums"]]
@@ -100,11 +101,15 @@ class Figure:
         n: what the figure is taken over, for the record: a number, or the name of the column whose
             sum it is (which a breakdown needs, to know n in every cell).
         within: (attribute, value): the sums are over the units that have this value.
+        pivotal: resamples are biased by as much as the figure itself is, as a mean of absolute
+            gaps is: the interval is that of percentiles mirrored at the figure, cut at 0, and
+            there is none of fewer than `LEAST_PIVOTAL` clusters, where it would not cover.
     """
 
     formula: Formula
     n: int | str
     within: tuple[str, str] | None = None
+    pivotal: bool = False
 
 
 @dataclass(frozen=True)
@@ -131,6 +136,23 @@ class Estimate:
             "ci_high": self.ci_high,
             "n": self.n,
         }
+
+
+@dataclass(frozen=True)
+class Drawn(Estimate):
+    """A figure that is no function of sums, with all that its interval was made of.
+
+    Attributes:
+        draws: the observed value, then that of every resample; NaN where undefined.
+        left_out: the value without each group of clusters, where BCa was asked for.
+    """
+
+    draws: Float[np.ndarray, " draws"] = field(
+        default_factory=lambda: np.full(1, np.nan), repr=False, compare=False
+    )
+    left_out: Float[np.ndarray, " groups"] = field(
+        default_factory=lambda: np.zeros(0), repr=False, compare=False
+    )
 
 
 @dataclass(frozen=True)
@@ -215,18 +237,32 @@ class Resampled:
             for name in self.names
         }
 
-    def n(self, figure: Figure) -> int:
+    def n(self, figure: Figure | Drawn) -> int:
         """Returns the number that the figure is taken over."""
+        if isinstance(figure, Drawn):
+            return figure.n
         if isinstance(figure.n, int):
             return figure.n
         return round(float(self.sums(figure.within)[figure.n][0]))
 
-    def draws(self, figure: Figure) -> Float[np.ndarray, "sums"]:
+    def draws(self, figure: Figure | Drawn) -> Float[np.ndarray, "sums"]:
         """The figure as observed, then in every resample."""
+        if isinstance(figure, Drawn):
+            return figure.draws
         return np.asarray(figure.formula(self.sums(figure.within)), np.float64)
 
-    def left_out(self, figure: Figure) -> Float[np.ndarray, " clusters"]:
+    def observed(self, figure: Figure | Estimate) -> Estimate:
+        """The figure without an interval."""
+        if isinstance(figure, Estimate):
+            return Estimate(figure.value, None, None, figure.n)
+        sums = {name: column[:1] for name, column in self.sums(figure.within).items()}
+        value = float(figure.formula(sums)[0])
+        return Estimate(value if np.isfinite(value) else None, None, None, self.n(figure))
+
+    def left_out(self, figure: Figure | Drawn) -> Float[np.ndarray, " clusters"]:
         """The figure without each cluster, those without a unit of the figure's group last."""
+        if isinstance(figure, Drawn):
+            return figure.left_out
         block = self.block(figure.within)
 
         def without_each(name: str) -> Float[np.ndarray, " rows"]:
@@ -247,10 +283,21 @@ class Resampled:
         n, draws = self.n(figure), self.draws(figure)
         if not np.isfinite(draws[0]):
             return Estimate(None, None, None, n)
+        if figure.pivotal:
+            return self._mirrored(figure, draws, n)
         low, high, fallback = interval(
             draws, lambda: self.left_out(figure), self.settings.confidence, self.settings.method
         )
         return Estimate(float(draws[0]), low, high, n, fallback)
+
+    def _mirrored(self, figure: Figure, draws: Float[np.ndarray, "sums"], n: int) -> Estimate:
+        value = float(draws[0])
+        if len(self.block(figure.within).clusters) < LEAST_PIVOTAL:
+            return Estimate(value, None, None, n)
+        low, high, _ = interval(draws, lambda: draws, self.settings.confidence, "percentile")
+        if low is None or high is None:
+            return Estimate(value, None, None, n)
+        return Estimate(value, max(2 * value - high, 0.0), max(2 * value - low, 0.0), n)
 
 
 def estimate_all(
@@ -404,7 +451,7 @@ def estimate_reweighted(
     clusters: Sequence[Hashable],
     n: Mapping[str, int],
     bootstrap: Bootstrap,
-) -> dict[str, Estimate]:
+) -> dict[str, Drawn]:
     """Figures with their intervals.
 
     Args:
@@ -421,21 +468,26 @@ def estimate_reweighted(
         for _, weights in draw_clusters(count, resamples, bootstrap.seed):
             yield weights[:, rows]
 
+    # Of many clusters several are left out together: acceleration comes to the same.
+    groups = min(count, _MOST_LEFT_OUT)
+
     def left_out() -> Iterator[Float[np.ndarray, "draws units"]]:
-        for part in chunks(count, count):
-            yield (rows != np.arange(part.start, part.stop)[:, None]).astype(np.float64)
+        for part in chunks(groups, len(rows)):
+            yield (rows % groups != np.arange(part.start, part.stop)[:, None]).astype(np.float64)
 
     draws = _of_all(figures, drawn())
     is_bca = bootstrap.method == "bca" and resamples > 0
     without = _of_all(figures, left_out()) if is_bca else {}
-    estimates = {}
+    estimates: dict[str, Drawn] = {}
     for name, values in draws.items():
+        left = without.get(name, np.zeros(0))
         if not np.isfinite(values[0]):
-            estimates[name] = Estimate(None, None, None, n[name])
+            estimates[name] = Drawn(None, None, None, n[name], draws=values, left_out=left)
             continue
-        left = functools.partial(without.__getitem__, name)
-        ends = interval(values, left, bootstrap.confidence, bootstrap.method)
-        estimates[name] = Estimate(float(values[0]), ends[0], ends[1], n[name], ends[2])
+        ends = interval(values, left.view, bootstrap.confidence, bootstrap.method)
+        estimates[name] = Drawn(
+            float(values[0]), *ends[:2], n[name], ends[2], draws=values, left_out=left
+        )
     return estimates
 
 
@@ -466,16 +518,23 @@ class Comparison:
     n: int
 
 
+# Metric -> its values in every permutation, of each of two systems.
+Swapped = tuple[Mapping[str, Float[np.ndarray, " sums"]], Mapping[str, Float[np.ndarray, " sums"]]]
+
+
 def compare(
     first: Resampled,
     second: Resampled,
-    figures: Mapping[str, tuple[Figure, Figure]],
+    figures: Mapping[str, tuple[Figure | Drawn, Figure | Drawn]],
+    swapped: Callable[[], Swapped | None] = lambda: None,
 ) -> dict[str, Comparison]:
     """The first system minus the second, metric by metric, with as many permutations as resamples.
 
     Args:
         first, second: of the same units, clusters and settings.
         figures: metric -> the figure of the first and of the second system, over the same group.
+        swapped: gives those that are no functions of sums in every permutation, where that is to
+            be had; without, they have no p.
 
     Raises:
         ValueError: the two were not resampled alike.
@@ -483,8 +542,14 @@ def compare(
     if (first.settings, first.clusters) != (second.settings, second.clusters):
         raise ValueError("systems are compared on the same clusters and resamples")
     results: dict[str, Comparison] = {}
-    for within in dict.fromkeys(one.within for one, _ in figures.values()):
-        here = {name: pair for name, pair in figures.items() if pair[0].within == within}
+    drawn = {name for name, (one, _) in figures.items() if isinstance(one, Drawn)}
+    permuted = swapped() if drawn and first.settings.resamples else None
+    for name in drawn:
+        sides = None if permuted is None else (permuted[0][name], permuted[1][name])
+        results[name] = _compared(first, second, figures[name], sides)
+    groups = {name: one.within for name, (one, _) in figures.items() if isinstance(one, Figure)}
+    for within in dict.fromkeys(groups.values()):
+        here = {name: pair for name, pair in figures.items() if groups.get(name, "") == within}
         results |= _compare_within(first, second, here, within)
     defined = {name: result.p for name, result in results.items() if result.p is not None}
     corrected = dict(zip(defined, holm(list(defined.values())), strict=True))
@@ -503,32 +568,51 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def _compare_within(
     first: Resampled,
     second: Resampled,
-    figures: Mapping[str, tuple[Figure, Figure]],
+    figures: Mapping[str, tuple[Any, Any]],
     within: tuple[str, str] | None,
 ) -> dict[str, Comparison]:
-    settings = first.settings
     swapped = _swapped_sums(first, second, within)
-    results = {}
-    for name, (one, two) in figures.items():
-        draws = first.draws(one) - second.draws(two)
-        n = first.n(one)
-        if not np.isfinite(draws[0]):
-            results[name] = Comparison(None, None, None, None, None, n)
-            continue
+    return {
+        name: _compared(
+            first, second, (one, two), (one.formula(swapped[0]), two.formula(swapped[1]))
+        )
+        for name, (one, two) in figures.items()
+    }
 
-        def left_out(one: Figure = one, two: Figure = two) -> Float[np.ndarray, " clusters"]:
-            return first.left_out(one) - second.left_out(two)
 
-        low, high, _ = interval(draws, left_out, settings.confidence, settings.method)
-        p = None
-        if settings.resamples:
-            with np.errstate(invalid="ignore"):
-                other = np.abs(one.formula(swapped[0]) - two.formula(swapped[1]))
-            # One that is undefined is no evidence against chance: it counts as large.
-            as_large = int((~(other < abs(draws[0]) - ROUNDING)).sum())
-            p = (1 + as_large) / (1 + settings.resamples)
-        results[name] = Comparison(float(draws[0]), low, high, p, None, n)
-    return results
+def _compared(
+    first: Resampled,
+    second: Resampled,
+    pair: tuple[Figure | Drawn, Figure | Drawn],
+    sides: tuple[np.ndarray, np.ndarray] | None,
+) -> Comparison:
+    """One metric; `sides` are both systems' values in every permutation."""
+    settings, n = first.settings, first.n(pair[0])
+    draws = difference(first.draws(pair[0]), second.draws(pair[1]))
+    if not np.isfinite(draws[0]):
+        return Comparison(None, None, None, None, None, n)
+    low, high, _ = interval(
+        draws,
+        lambda: first.left_out(pair[0]) - second.left_out(pair[1]),
+        settings.confidence,
+        settings.method,
+    )
+    if sides is None or not settings.resamples:
+        return Comparison(float(draws[0]), low, high, None, None, n)
+    with np.errstate(invalid="ignore"):
+        other = np.abs(sides[0] - sides[1])
+    # One that is undefined is no evidence against chance: it counts as large.
+    as_large = int((~(other < abs(draws[0]) - ROUNDING)).sum())
+    p = (1 + as_large) / (1 + settings.resamples)
+    return Comparison(float(draws[0]), low, high, p, None, n)
+
+
+def difference(
+    first: Float[np.ndarray, " draws"], second: Float[np.ndarray, " others"]
+) -> Float[np.ndarray, " fewer"]:
+    """The one minus the other, as observed and in every resample that both have."""
+    fewer = min(len(first), len(second))
+    return first[:fewer] - second[:fewer]
 
 
 @threadpool_limits.wrap(limits=1, user_api="blas")  # as in bootstrap

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Float, Int, Num
 
 BINS = 10
+_CHUNK = 2_000_000  # weights looked at together
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,40 @@ def area_under_risk_coverage(
     """AURC (Geifman et al., ICLR 2019): mean risk over all coverages; NaN without answers."""
     _, risk = risk_coverage(confidence, right)
     return float(risk.mean()) if len(risk) else float("nan")
+
+
+def reweighted_area(
+    confidence: Float[np.ndarray, " answers"],
+    right: Num[np.ndarray, " answers"],
+    weights: Float[np.ndarray, "draws answers"],
+) -> Float[np.ndarray, " draws"]:
+    """AURC where each answer counts so many times in each draw; NaN in a draw without any.
+
+    Within answers of equal confidence the risk after j of them is (W + j e) / (N + j), with W wrong
+    of N before them and a share e of themselves wrong: summed over j, harmonic numbers come of it.
+
+    Args:
+        weights: whole numbers.
+    """
+    order = np.argsort(-np.asarray(confidence, np.float64), kind="stable")
+    sure, wrong = np.asarray(confidence)[order], 1.0 - np.asarray(right, np.float64)[order]
+    starts = np.flatnonzero(np.r_[True, np.diff(sure) != 0])
+    areas = np.full(len(weights), np.nan)
+    step = max(1, _CHUNK // max(len(sure), 1))
+    for row in range(0, len(weights) if len(sure) else 0, step):
+        counted = np.take(weights[row : row + step], order, axis=1)
+        n, errors = counted, counted * wrong
+        if len(starts) < len(sure):
+            n, errors = (np.add.reduceat(each, starts, axis=1) for each in (n, errors))
+        after, wrong_after = n.cumsum(axis=1), errors.cumsum(axis=1)
+        share = np.divide(errors, n, out=np.zeros_like(n), where=n > 0)
+        most = int(after[:, -1].max())
+        harmonic = np.r_[0.0, np.cumsum(1 / np.arange(1, most + 1))]
+        steps = np.diff(harmonic[after.astype(np.int64)], axis=1, prepend=0.0)
+        risks = errors + (wrong_after - errors - (after - n) * share) * steps
+        totals = after[:, -1]
+        np.divide(risks.sum(axis=1), totals, out=areas[row : row + step], where=totals > 0)
+    return areas
 
 
 def rank_correlation(

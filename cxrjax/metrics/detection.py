@@ -62,6 +62,14 @@ class ImageBoxes:
         """Number of boxes of each image."""
         return np.bincount(self.image, minlength=self.images)
 
+    @cached_property
+    def rank(self) -> Int[np.ndarray, " n"]:
+        """Each box's place by its coordinates, so that the order of the file says nothing."""
+        x0, y0, x1, y1 = self.boxes.T
+        rank = np.empty(len(self), np.int64)
+        rank[np.lexsort((y1, x1, y0, x0))] = np.arange(len(self))
+        return rank
+
 
 def join_images(
     images: Iterable[tuple[Float[np.ndarray, "_ 4"], Int[np.ndarray, " _"]]],

@@ -19,7 +19,11 @@ In both, boxes are tried from the highest score down, within their class, and a 
 box is wrong; at most 100 boxes of a class count on an image, and a box without a class nowhere.
 Boxes of one score are one step of the curve: nothing tells them apart, so a cut through them would
 depend on the order of the file. With all scores equal the curve is one point and AP no more than
-precision times recall there: `constant_scores` tells, and must be shown beside the figure.
+precision times recall there: `constant_scores` tells, and must be shown beside the figure. True
+boxes that a box overlaps alike are taken by their coordinates.
+
+`pycocotools_rankings` has pycocotools' own rules for both: boxes of one score go by the order of
+the file, and of true boxes that tie the last of the file is taken. Others print such figures.
 """
 
 from collections.abc import Sequence
@@ -100,6 +104,18 @@ class Ranking:
         return curves
 
 
+def join_rankings(first: Ranking, second: Ranking) -> Ranking:
+    """Two systems' boxes in one ranking, as those of twice as many images."""
+    scores = np.concatenate([first.scores, second.scores])
+    order = np.argsort(-scores, kind="stable")
+    return Ranking(
+        scores[order],
+        np.concatenate([first.hits, second.hits], axis=1)[:, order],
+        np.concatenate([first.image, second.image + len(first.truths)])[order],
+        np.concatenate([first.truths, second.truths]),
+    )
+
+
 def make_ranking(
     overlaps: Overlaps,
     scores: Float[np.ndarray, " n"],
@@ -145,8 +161,15 @@ def rank_by_score(predicted: ImageBoxes, scores: Float[np.ndarray, " n"]) -> Int
     return rank
 
 
+# IoUs that differ by less are equal: rounding is no reason to take one box before another.
+_IOU_DECIMALS = 9
+
+
 def take_best_free(
-    overlaps: Overlaps, rank: Int[np.ndarray, " n"], above: float
+    overlaps: Overlaps,
+    rank: Int[np.ndarray, " n"],
+    above: float,
+    truth_rank: Int[np.ndarray, " m"] | None = None,
 ) -> Bool[np.ndarray, " n"]:
     """Hits where each box in turn takes the best true box of its class that is still free.
 
@@ -155,6 +178,7 @@ def take_best_free(
     Args:
         rank: of `rank_by_score`.
         above: what IoU must exceed, exactly.
+        truth_rank: which of true boxes with one IoU is taken, the lowest; None: by coordinates.
 
     Returns:
         Whether each predicted box is a hit.
@@ -163,7 +187,10 @@ def take_best_free(
     taken = np.zeros(len(overlaps.truth), bool)
     pairs = np.flatnonzero(overlaps.same_class & (overlaps.iou > above))
     turn = rank[overlaps.rows[pairs]]
-    order = np.lexsort((-overlaps.iou[pairs], overlaps.rows[pairs], turn))
+    if truth_rank is None:
+        truth_rank = overlaps.truth.rank
+    ties = truth_rank[overlaps.columns[pairs]]
+    order = np.lexsort((ties, _falling(overlaps.iou[pairs]), overlaps.rows[pairs], turn))
     pairs, turn = pairs[order], turn[order]
     starts = first_of_each(turn).tolist()
     for start, stop in pairwise([*starts, len(pairs)]):
@@ -173,6 +200,11 @@ def take_best_free(
         taken[overlaps.columns[best]] = True
         hits[overlaps.rows[best]] = True
     return hits
+
+
+def _falling(iou: Float[np.ndarray, " pairs"]) -> Float[np.ndarray, " pairs"]:
+    """A key that sorts IoUs, the highest first, and that is one for equal ones."""
+    return -iou.round(_IOU_DECIMALS)
 
 
 def first_of_each(numbers: Int[np.ndarray, " n"]) -> Int[np.ndarray, " _"]:
@@ -255,6 +287,25 @@ def coco_rankings(
     return _by_class(overlaps, scores, rank, np.stack(hits), classes)
 
 
+def pycocotools_rankings(
+    overlaps: Overlaps, scores: Float[np.ndarray, " n"], classes: int
+) -> list[Ranking]:
+    """Each class's boxes as pycocotools ranks and matches them; arguments as of `coco_rankings`.
+
+    Boxes and true boxes are in the order of the file, and none is crowded or ignored.
+    """
+    # No two boxes are one step: of equal scores the earlier is surer.
+    order = np.argsort(-scores, kind="stable")
+    distinct = np.empty(len(scores))
+    distinct[order] = -np.arange(len(scores), dtype=np.float64)
+    rank = rank_by_score(overlaps.predicted, distinct)
+    last = -np.arange(len(overlaps.truth))
+    hits = [
+        take_best_free(overlaps, rank, threshold - 1e-10, last) for threshold in COCO_THRESHOLDS
+    ]
+    return _by_class(overlaps, distinct, rank, np.stack(hits), classes)
+
+
 def voc_average_precision(
     rankings: Sequence[Ranking], weights: Weights | None = None
 ) -> Float[np.ndarray, "*draws classes"]:
@@ -290,7 +341,8 @@ def _first_on_its_best(
     """VOC's hits: boxes whose best true box of their class is above the threshold, and that come
     first on it."""
     pairs = np.flatnonzero(overlaps.same_class)
-    pairs = pairs[np.lexsort((-overlaps.iou[pairs], overlaps.rows[pairs]))]
+    ties = overlaps.truth.rank[overlaps.columns[pairs]]
+    pairs = pairs[np.lexsort((ties, _falling(overlaps.iou[pairs]), overlaps.rows[pairs]))]
     best = pairs[first_of_each(overlaps.rows[pairs])]
     best = best[overlaps.iou[best] > threshold + TOLERANCE]
     best = best[np.lexsort((rank[overlaps.rows[best]], overlaps.columns[best]))]

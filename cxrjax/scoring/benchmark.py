@@ -5,36 +5,54 @@ counted (counts), and what is printed (tables.toml). The rest is here, once for 
 """
 
 import csv
+import functools
 import io
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float
 from tqdm import tqdm
 
+from cxrjax.border.names import shown
 from cxrjax.codecs import Codec
 from cxrjax.errors import UserError
-from cxrjax.files import hash_lines, replace_text, writing
-from cxrjax.metrics.bootstrap import Attributes, Columns, Estimate, Figure
-from cxrjax.records import QARecord, read_records
+from cxrjax.files import cell, hash_lines, replace_text, writing
+from cxrjax.metrics.bootstrap import Attributes, Bootstrap, Columns, Estimate, Figure
+from cxrjax.records import QARecord, about_terms, read_records, terms_json
+from cxrjax.scoring.compared_texts import compare_texts, text_tables
 from cxrjax.scoring.figures import JUDGE_PROBLEMS, answer_calibration, share
-from cxrjax.scoring.predictions import PROBLEMS, Prediction, check_known, read_predictions
+from cxrjax.scoring.free_text import ReferenceText, reference_text
+from cxrjax.scoring.image_reliance import WORDS, code
+from cxrjax.scoring.predictions import (
+    LINE_PROBLEMS,
+    PROBLEMS,
+    Prediction,
+    check_images,
+    check_known,
+    read_predictions,
+)
 from cxrjax.scoring.scores import (
+    MOST_FOR_FLOORS,
     STRICT,
     Counted,
     Outcome,
     ScoreOptions,
     Scores,
+    figures_json,
     make_scores,
     named_file,
 )
-from cxrjax.scoring.tables import Layout, comparison_tables
+from cxrjax.scoring.tables import Layout, comparison_tables, floor_tables, reliance_tables
 from cxrjax.scoring.text_tables import to_latex
+
+if TYPE_CHECKING:
+    from cxrjax.scoring.floors import Floors
 
 # Boxes of these benchmarks have no classes.
 CLASSLESS_PROBLEMS = {
@@ -50,11 +68,14 @@ class ScoredQuestion(Protocol):
     def cluster(self) -> tuple[str, str]: ...
 
 
+# Of a system's lines; more are counted, not named.
+_NAMED_PROBLEMS = 20
+
 Q = TypeVar("Q", bound=ScoredQuestion)
 R = TypeVar("R", bound="References[Any]")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class References(Generic[Q]):
     """The questions of a references file, by id in the file's order, and where they come from."""
 
@@ -63,7 +84,7 @@ class References(Generic[Q]):
     datasets: tuple[str, ...]
     splits: tuple[str, ...]
 
-    @property
+    @cached_property
     def clusters(self) -> list[tuple[str, str]]:
         """The cluster of each question."""
         return [question.cluster for question in self.questions.values()]
@@ -109,40 +130,61 @@ class Answers(NamedTuple):
     source: str
 
 
+class SharedCounts(dict[str, float]):
+    """Numbers by column, one object for all questions that have them."""
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _words(text: str) -> tuple[str, float]:
+    """A text in lower case, its blanks as one, and the number that stands for it."""
+    words = " ".join(text.lower().split())
+    return words, code(words)
+
+
 @dataclass
 class SystemCounts:
     """Counts of one system's answers.
 
     Attributes:
         columns: name -> a number for each question, in the references' order.
-        confidence: probability of each question's answer, NaN where it is not known.
+        confidence: probability of what each answer decides, NaN where it is not known.
         problems: category -> how often, every category named.
         failures: category of parse failures -> how many answers.
+        texts: answer in lower case, its blanks as one -> how often.
     """
 
     columns: dict[str, Float[np.ndarray, " questions"]]
     confidence: Float[np.ndarray, " questions"]
     problems: Counter[str]
     failures: Counter[str]
+    texts: Counter[str] = field(default_factory=Counter)
 
-    def add(self, row: int, counted: Mapping[str, float]) -> None:
-        """Notes numbers of one question."""
+    def add(self, row: int | list[int], counted: Mapping[str, float]) -> None:
+        """Notes numbers of one question, or of several that have the same."""
         for name, amount in counted.items():
             if name not in self.columns:
                 self.columns[name] = np.zeros(len(self.confidence))
-            self.columns[name][row] = amount
+            if amount:
+                self.columns[name][row] = amount
 
     def calibration(
-        self, right: str, among: str
+        self, right: str, among: str, clusters: Sequence[Hashable], bootstrap: Bootstrap
     ) -> tuple[Columns, dict[str, Figure | Estimate], dict[str, dict[str, Any]]]:
         """Holds how sure answers are against whether they are right; as of `answer_calibration`.
 
         Args:
             right, among: columns, 1 where an answer is right and where it counts.
+            clusters: of each question.
         """
         known = np.flatnonzero(np.isfinite(self.confidence) & (self.columns[among] > 0))
         sure, correct = self.confidence[known], self.columns[right][known]
-        return answer_calibration(sure, correct, known, len(self.confidence))
+        return answer_calibration(sure, correct, known, clusters, bootstrap)
+
+    def most_common_share(self) -> Estimate:
+        """The share of questions that get the most frequent answer, which no interval goes with."""
+        most = self.texts.most_common(1)
+        n = len(self.confidence)
+        return Estimate(most[0][1] / n if most else None, None, None, n)
 
     def figures(self) -> dict[str, Figure | Estimate]:
         """Parse failures (column `parse_failures`) and problems, as both protocols have them."""
@@ -185,10 +227,11 @@ def count_answers(
     counts = SystemCounts(
         {name: np.zeros(len(questions)) for name in columns},
         np.full(len(questions), np.nan),
-        Counter(dict.fromkeys(problems, 0)),
+        Counter(dict.fromkeys((*problems, *LINE_PROBLEMS), 0)),
         Counter(dict.fromkeys(failures, 0)),
     )
     # Minutes for a hundred thousand long answers. None: quiet unless a terminal watches.
+    shared: dict[int, tuple[SharedCounts, list[int]]] = {}
     progress = tqdm(questions.items(), desc=f"scoring {answers.source}", disable=None)
     for row, (name, question) in enumerate(progress):
         prediction = by_id.get(name)
@@ -196,9 +239,20 @@ def count_answers(
         if counted is None:
             continue
         counts.problems["missing_prediction"] += prediction is None
-        counts.add(row, counted)
-        if prediction is not None and prediction.answer_probability is not None:
-            counts.confidence[row] = prediction.answer_probability
+        if isinstance(counted, SharedCounts):
+            shared.setdefault(id(counted), (counted, []))[1].append(row)
+        else:
+            counts.add(row, counted)
+        if prediction is not None:
+            words, number = _words(prediction.text)
+            counts.texts[words] += 1
+            counts.add(row, {WORDS: number})
+            if prediction.problems:
+                counts.problems.update(category for category, _ in prediction.problems)
+        if prediction is not None and prediction.decision_probability is not None:
+            counts.confidence[row] = prediction.decision_probability
+    for counted, rows in shared.values():
+        counts.add(rows, counted)
     return counts
 
 
@@ -233,7 +287,13 @@ class Benchmark(Generic[R]):
         words: what the heading of tables.md says beside the settings.
         own_score: in place of reading and counting, for what is no file of records.
         own_markdown, own_rows: in place of the layout's.
-        uses: the options that it takes, of "codec", "judge", "segmenter" and "bert_score".
+        asked: (references, question id) -> the class asked about, where records may not say it.
+        classes: references -> the classes that an answer to an open question may name.
+        has_floors: whether answers can be given without looking.
+        free_text: which records' answers are compared as free text, by RadFact where a judge is
+            asked, and by RadEval; None: no answers are.
+        uses: the options that it takes, of "codec", "judge", "segmenter", "bert_score" and
+            "radeval".
     """
 
     name: str
@@ -247,6 +307,10 @@ class Benchmark(Generic[R]):
     own_score: Callable[[Path, Mapping[str, Path], ScoreOptions], Scores] | None = None
     own_markdown: Callable[[Scores], str] | None = None
     own_rows: Callable[[Scores], list[dict[str, Any]]] | None = None
+    asked: Callable[[R, str], str | None] | None = None
+    classes: Callable[[R], Sequence[str]] = field(default=lambda references: ())
+    has_floors: bool = True
+    free_text: Callable[[QARecord], bool] | None = None
     uses: frozenset[str] = frozenset({"codec"})
 
     def score_files(
@@ -260,15 +324,56 @@ class Benchmark(Generic[R]):
         self._check(options)
         if self.own_score is not None:
             return self.own_score(references, predictions, options)
-        truth = self.read(read_records(references), str(references), options.gt_mode)
+        images: dict[str, frozenset[str]] = {}
+        texts: dict[str, ReferenceText] = {}
+        compared = self.free_text if options.judge or options.radeval else None
+        floors = self._new_floors(options)
+
+        def noted() -> Iterable[QARecord]:
+            for record in read_records(references):
+                others = (image for answer in record.answers for image in answer.boxes_by_image)
+                images[record.question_id] = frozenset((record.image_id, *others))
+                # Of more questions than there are floors for, none is kept.
+                if floors is not None and (options.floors or len(floors) <= MOST_FOR_FLOORS):
+                    floors.add(record)
+                if compared is not None and compared(record):
+                    texts[record.question_id] = reference_text(record)
+                yield record
+
+        truth = self.read(noted(), str(references), options.gt_mode)
         answers = {
-            name: Answers(read_predictions(path), str(path)) for name, path in predictions.items()
+            name: Answers(check_images(read_predictions(path), images), str(path))
+            for name, path in predictions.items()
         }
         files = {
             "references": named_file(references),
             "predictions": {name: named_file(path) for name, path in predictions.items()},
+            **_line_problems(answers),
         }
-        return self.score(truth, answers, options, files)
+        if floors is not None and options.floors is None and len(floors) > MOST_FOR_FLOORS:
+            if not answers:
+                raise UserError(f"{references}: {len(images):,} questions: give --floors=always")
+            files["floors_left_out"] = len(images)
+            floors = None
+        if not answers and floors is not None:
+            answers = {
+                name: Answers(lines, name) for name, lines in self._floors(truth, floors, options)
+            }
+            floors = None
+        return self.score(truth, answers, options, files, floors, texts)
+
+    def _new_floors(self, options: ScoreOptions) -> "Floors | None":
+        if not self.has_floors or options.floors is False:
+            return None
+        from cxrjax.scoring.floors import Floors  # here: it loads the runners
+
+        return Floors()
+
+    def _floors(
+        self, references: R, floors: "Floors", options: ScoreOptions
+    ) -> Iterator[tuple[str, list[Prediction]]]:
+        asked = None if self.asked is None else partial(self.asked, references)
+        return floors.systems(asked, options.bootstrap.seed, self.classes(references))
 
     def score(
         self,
@@ -276,20 +381,34 @@ class Benchmark(Generic[R]):
         systems: Mapping[str, Answers],
         options: ScoreOptions,
         settings: Mapping[str, Any] | None = None,
+        floors: "Floors | None" = None,
+        texts: Mapping[str, ReferenceText] | None = None,
     ) -> Scores:
         """Figures of several systems on one set of references.
 
         Args:
             settings: what else is known of how the figures come about.
+            floors: of the same records, to stand beside the systems.
+            texts: of the questions whose answers are compared as free text.
 
         Raises:
             UserError: predictions for unknown questions, or without boxes and codec; a judge that
                 cannot be asked.
         """
+        if options.judge is not None:
+            options.judge.datasets = references.datasets
         found = self.count(references, systems, options)
+        if texts:
+            lines = {name: answers.predictions for name, answers in systems.items()}
+            compared, about_texts = compare_texts(
+                found.systems, list(references.questions), lines, texts, options
+            )
+            found = replace(found, systems=compared, settings={**found.settings, **about_texts})
         about = {
             "benchmark": self.name,
+            "title": options.title or self.layout.title,
             "datasets": references.datasets,
+            "data_terms": terms_json(references.datasets),
             "splits": references.splits,
             "split_sha256": hash_lines(references.image_ids),
             "images": len(references.image_ids),
@@ -303,15 +422,30 @@ class Benchmark(Generic[R]):
             options,
             found.attributes,
             compared=self.layout.compared(),
+            floors=self._counted_floors(references, floors, options) if floors else (),
+            beside=self.layout.beside_floors(found.systems.values()) if floors else None,
+            headlines=[(protocol, metric) for protocol, metric, *_ in self.layout.headlines],
         )
         return scores.with_settings(settings or {})
+
+    def _counted_floors(
+        self, references: R, floors: "Floors", options: ScoreOptions
+    ) -> Iterator[tuple[str, Counted]]:
+        """Each floor counted, without what asks a model."""
+        plain = replace(options, judge=None, bert_score=None)
+        for name, lines in self._floors(references, floors, plain):
+            found = self.count(references, {name: Answers(lines, name)}, plain)
+            del lines  # else they stay until the next floor is made
+            counted = found.systems[name]
+            del found
+            yield name, counted
 
     def _check(self, options: ScoreOptions) -> None:
         mode, with_argument, _ = options.gt_mode.partition(":")
         if mode not in self.gt_modes or (with_argument and not self.gt_arguments):
             expected = ", ".join(map(repr, self.gt_modes))
             raise UserError(f"--gt_mode={options.gt_mode}: expected {expected} ({self.name})")
-        for name in ("codec", "judge", "segmenter", "bert_score"):
+        for name in ("codec", "judge", "segmenter", "bert_score", "radeval"):
             if getattr(options, name) is not None and name not in self.uses:
                 flag = "bertscore_model" if name == "bert_score" else name
                 raise UserError(f"--{flag}: {self.name} has no use for one; leave it out")
@@ -322,7 +456,15 @@ class Benchmark(Generic[R]):
             tables = self.own_markdown(scores)
         else:
             tables = self.layout.markdown(scores, self.words(scores))
-        return "\n".join([tables, *comparison_tables(scores)])
+        terms = about_terms(scores.settings.get("datasets", ()))
+        data = [f"\n{terms}\n"] if terms else []
+        added = [
+            *text_tables(scores),
+            *floor_tables(scores),
+            *reliance_tables(scores),
+            *comparison_tables(scores),
+        ]
+        return "\n".join([tables, *added, *data])
 
     def rows(self, scores: Scores) -> list[dict[str, Any]]:
         """The cells of tables.csv."""
@@ -336,10 +478,23 @@ class Benchmark(Generic[R]):
         return [(p, name, figures[p][name].value) for p, names in logged.items() for name in names]
 
 
+def _line_problems(answers: Mapping[str, Answers]) -> dict[str, Any]:
+    """Setting `line_problems`: {system: {category: {key or name: how often}}}, the most frequent.
+
+    Nothing where there are none.
+    """
+    found: dict[str, dict[str, dict[str, int]]] = {}
+    for system, answered in answers.items():
+        counted = Counter(case for line in answered.predictions for case in line.problems)
+        for (category, name), amount in counted.most_common(_NAMED_PROBLEMS):
+            found.setdefault(system, {}).setdefault(category, {})[shown(name)] = amount
+    return {"line_problems": found} if found else {}
+
+
 def write_scores(out: Path, benchmark: Benchmark[Any], scores: Scores) -> str:
     """Writes metrics.json, tables.md, .tex and .csv, and score.json (settings and problems).
 
-    Beside them curves.json and comparisons.json, where there are any.
+    Beside them curves.json, comparisons.json and image_reliance.json, where there are any.
 
     Returns:
         The content of tables.md.
@@ -347,12 +502,18 @@ def write_scores(out: Path, benchmark: Benchmark[Any], scores: Scores) -> str:
     Raises:
         UserError: the folder cannot be written to.
     """
-    rows = benchmark.rows(scores)
+    beside = {"made": scores.made} if scores.made else {}
+    rows = [{**row, **beside} for row in benchmark.rows(scores)]
     markdown = benchmark.markdown(scores)
     table = io.StringIO()
     writer = csv.DictWriter(table, fieldnames=list(rows[0]), lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows({name: cell(value) for name, value in row.items()} for row in rows)
+    floors = {
+        "figures": figures_json(scores.floors, scores.made),
+        "differences": scores.against_floors,
+        "differences_by_group": scores.groups_against_floors,
+    }
     contents = {
         "metrics.json": _json(scores.metrics()),
         "tables.md": markdown,
@@ -361,6 +522,8 @@ def write_scores(out: Path, benchmark: Benchmark[Any], scores: Scores) -> str:
         "score.json": _json({**scores.settings, "problems": scores.problems}),
         "curves.json": _json(scores.curves) if scores.curves else None,
         "comparisons.json": _json(scores.comparisons) if scores.comparisons else None,
+        "floors.json": _json(floors) if scores.floors else None,
+        "image_reliance.json": _json(scores.reliance) if scores.reliance else None,
     }
     with writing(out):
         out.mkdir(parents=True, exist_ok=True)

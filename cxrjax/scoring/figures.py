@@ -5,7 +5,7 @@ A unit (question or image) has one value of an attribute, or none. Broken down, 
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -15,7 +15,16 @@ from numpy.typing import ArrayLike
 
 from cxrjax.language_model.judges.judge import FAILURES
 from cxrjax.metrics import calibration
-from cxrjax.metrics.bootstrap import Estimate, Figure, Formula, LazyColumns, Sums
+from cxrjax.metrics.bootstrap import (
+    Bootstrap,
+    Estimate,
+    Figure,
+    Formula,
+    LazyColumns,
+    Sums,
+    estimate_reweighted,
+)
+from cxrjax.metrics.calibration import reweighted_area
 from cxrjax.metrics.classification import ratio, sums_at
 from cxrjax.records import QARecord
 from cxrjax.scoring.scores import PAPER
@@ -105,7 +114,8 @@ def answer_calibration(
     confidence: ArrayLike,
     right: ArrayLike,
     units: ArrayLike,
-    count: int,
+    clusters: Sequence[Hashable],
+    bootstrap: Bootstrap,
 ) -> tuple[dict[str, np.ndarray], dict[str, Figure | Estimate], dict[str, dict[str, Any]]]:
     """Columns, figures and curves of answers whose probability is known.
 
@@ -113,40 +123,34 @@ def answer_calibration(
         confidence: probability of each answer, 0 to 1.
         right: 1 or 0 for each answer.
         units: the unit (row of the benchmark's columns) that each answer is of.
-        count: how many units there are.
+        clusters: of each unit there is.
+        bootstrap: how the interval of AURC is made, which is no function of sums.
 
     Returns:
         Columns `calibration/...` over the units; figures `calibration/<NAMES>`; the curves
         `reliability` and `risk_coverage`. ECE has the bins of the observed answers in all
-        resamples. AURC is no function of sums: it has no interval.
+        resamples, and an interval only where it covers (`Figure.pivotal`).
     """
     sure = np.asarray(confidence, np.float64)
     correct = np.asarray(right, np.float64)
     rows = np.asarray(units, np.int64)
+    count = len(clusters)
     if not len(sure):
         return {}, {f"calibration/{name}": Estimate(None, None, None, 0) for name in NAMES}, {}
-    edges = calibration.equal_mass_edges(sure)
-    columns = {
-        "calibration/answers": sums_at(rows, count, np.ones(len(sure))),
-        "calibration/squares": sums_at(rows, count, (sure - correct) ** 2),
-    }
-    numbers = calibration.bin_numbers(sure, edges)
-    for number in range(calibration.BINS):
-        here = numbers == number
-        for name, values in (("n", np.ones(len(sure))), ("confidence", sure), ("right", correct)):
-            columns[f"calibration/{number}/{name}"] = sums_at(rows[here], count, values[here])
-    n = "calibration/answers"
+    of = "calibration"
+    columns, binned = _in_bins(of, sure, correct, rows, count)
+    columns[f"{of}/squares"] = sums_at(rows, count, (sure - correct) ** 2)
+    n = f"{of}/n"
     figures: dict[str, Figure | Estimate] = {
-        "calibration/ece": Figure(_ece, n),
-        "calibration/brier": Figure(lambda sums: ratio(sums["calibration/squares"], sums[n]), n),
-        "calibration/mean_confidence": Figure(
-            lambda sums: ratio(_bins(sums, "confidence").sum(axis=0), sums[n]), n
-        ),
-        "calibration/accuracy": Figure(
-            lambda sums: ratio(_bins(sums, "right").sum(axis=0), sums[n]), n
-        ),
-        "calibration/aurc": Estimate(
-            calibration.area_under_risk_coverage(sure, correct), None, None, len(sure)
+        "calibration/ece": binned["ece"],
+        "calibration/brier": Figure(lambda sums: ratio(sums[f"{of}/squares"], sums[n]), n),
+        "calibration/mean_confidence": binned["confidence"],
+        "calibration/accuracy": binned["outcome"],
+        **estimate_reweighted(
+            lambda weights: {"calibration/aurc": reweighted_area(sure, correct, weights)},
+            [clusters[row] for row in rows],
+            {"calibration/aurc": len(sure)},
+            bootstrap,
         ),
     }
     coverage, risk = calibration.risk_coverage(sure, correct)
@@ -161,21 +165,76 @@ def answer_calibration(
     return columns, figures, curves
 
 
+BOX_NAMES = ("box_ece", "mean_box_score", "mean_box_iou")
+
+
 def box_calibration(
-    scores: ArrayLike, ious: ArrayLike
-) -> tuple[dict[str, Estimate], dict[str, dict[str, Any]]]:
-    """Correlates boxes' scores with IoUs: `calibration/score_iou_correlation` and its curve."""
+    scores: ArrayLike, ious: ArrayLike, units: ArrayLike, count: int
+) -> tuple[dict[str, np.ndarray], dict[str, Figure | Estimate], dict[str, dict[str, Any]]]:
+    """Holds boxes' scores, IoUs that are expected, against the highest IoU with a true box.
+
+    Args:
+        scores: of each predicted box, NaN where it has none, which is left out. With one beyond
+            0 to 1 they are no IoUs that are expected: ranked alone.
+        ious: of the same boxes, with the true box that each fits best.
+        units: the unit that each box is of; there are `count` of them.
+
+    Returns:
+        Columns, figures `calibration/<BOX_NAMES>` and `calibration/score_iou_correlation`, and the
+        curve `iou_by_score`.
+    """
     sure, iou = np.asarray(scores, np.float64), np.asarray(ious, np.float64)
     known = np.isfinite(sure)
-    sure, iou = sure[known], iou[known]
+    sure, iou, rows = sure[known], iou[known], np.asarray(units, np.int64)[known]
     value = calibration.rank_correlation(sure, iou)
-    figure = Estimate(value if np.isfinite(value) else None, None, None, len(sure))
-    curves = {}
-    if len(sure):
-        curves["iou_by_score"] = reliability_curve(
-            sure, iou, "Score of the box", "Mean of its highest IoU with a true box"
+    rank = Estimate(value if np.isfinite(value) else None, None, None, len(sure))
+    figures: dict[str, Figure | Estimate] = {"calibration/score_iou_correlation": rank}
+    if not len(sure) or sure.min() < 0 or sure.max() > 1:
+        nothing = Estimate(None, None, None, 0)
+        return {}, figures | {f"calibration/{name}": nothing for name in BOX_NAMES}, {}
+    columns, binned = _in_bins("box_calibration", sure, iou, rows, count)
+    for name, part in zip(BOX_NAMES, ("ece", "confidence", "outcome"), strict=True):
+        figures[f"calibration/{name}"] = binned[part]
+    curves = {
+        "iou_by_score": reliability_curve(
+            sure,
+            iou,
+            "Score of the box: the IoU that is expected",
+            "Mean of its highest IoU with a true box",
         )
-    return {"calibration/score_iou_correlation": figure}, curves
+    }
+    return columns, figures, curves
+
+
+def _in_bins(
+    prefix: str,
+    sure: Float[np.ndarray, " n"],
+    outcome: Float[np.ndarray, " n"],
+    rows: np.ndarray,
+    count: int,
+) -> tuple[dict[str, np.ndarray], dict[str, Figure]]:
+    """Columns `<prefix>/...` of confidences and outcomes in bins of equal mass, and the figures
+    `ece`, and `confidence` and `outcome`, their means."""
+    numbers = calibration.bin_numbers(sure, calibration.equal_mass_edges(sure))
+    columns = {f"{prefix}/n": sums_at(rows, count, np.ones(len(sure)))}
+    for number in range(calibration.BINS):
+        here = numbers == number
+        for name, values in (("n", np.ones(len(sure))), ("confidence", sure), ("outcome", outcome)):
+            columns[f"{prefix}/{number}/{name}"] = sums_at(rows[here], count, values[here])
+
+    def bins(sums: Sums, name: str) -> Float[np.ndarray, "bins sums"]:
+        return np.stack([sums[f"{prefix}/{number}/{name}"] for number in range(calibration.BINS)])
+
+    def mean(name: str) -> Figure:
+        return Figure(lambda s: ratio(bins(s, name).sum(axis=0), s[f"{prefix}/n"]), f"{prefix}/n")
+
+    def ece(sums: Sums) -> Float[np.ndarray, " sums"]:
+        return calibration.expected_calibration_error(
+            *(bins(sums, name) for name in ("n", "confidence", "outcome"))
+        )
+
+    figures = {name: mean(name) for name in ("confidence", "outcome")}
+    return columns, figures | {"ece": Figure(ece, f"{prefix}/n", pivotal=True)}
 
 
 def reliability_curve(
@@ -194,16 +253,6 @@ def reliability_curve(
         "x_label": x_label,
         "y_label": y_label,
     }
-
-
-def _bins(sums: Sums, name: str) -> Float[np.ndarray, "bins sums"]:
-    return np.stack([sums[f"calibration/{number}/{name}"] for number in range(calibration.BINS)])
-
-
-def _ece(sums: Sums) -> Float[np.ndarray, " sums"]:
-    return calibration.expected_calibration_error(
-        _bins(sums, "n"), _bins(sums, "confidence"), _bins(sums, "right")
-    )
 
 
 def thinned(

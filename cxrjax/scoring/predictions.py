@@ -5,30 +5,38 @@
 
 `boxes` are xyxy fractions of the original image. Without `boxes` (or with null) they are read from
 `text` by a codec. `labels` (a class or null per box), `box_scores` (a confidence or null per box,
-higher is surer), `answer_logprob` (natural logarithm of the answer's probability), `history` (of a
-later turn: "gold", asked on the true earlier answers, or "self", on the system's own), `parse` and
-`repaired_boxes` (how many were not written exactly) may be left out; `heat_map` is for benchmarks
-that read one; other keys are ignored.
+higher is surer), `decision_logprob` (natural logarithm of the probability of what the answer
+decides: yes against no, the finding that it names), `coordinate_logprob` (of its coordinates),
+`answer_logprob` (of all of it; stands for the decision's in a line that gives none, unless boxes
+are written out in its text), `history` (of a later turn: "gold", asked on the true earlier answers,
+or "self", on the system's own), `parse`, `repaired_boxes` (how many were not written exactly) and
+`image_id` may be left out; `heat_map` is for benchmarks that read one. Other keys are ignored;
+those that look like one of these are counted.
 
 What makes a file unusable is refused with its line: no JSON, a missing or repeated id, a field of
 another type, a line of absurd length. What a model can do wrong in a usable file is kept, scored as
 wrong and counted (`PROBLEMS`).
 """
 
+import difflib
+import functools
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
+from cxrjax.border.json_text import repeated_keys, without_half_characters
 from cxrjax.codecs import Codec
-from cxrjax.codecs.base import MOST_BOXES
+from cxrjax.codecs.base import MOST_BOXES, NOT_BEGUN
 from cxrjax.errors import UserError
-from cxrjax.files import read_json_lines
+from cxrjax.files import read_raw_json_lines
+from cxrjax.radiology_text.answers import thought_length
+from cxrjax.records import QARecord
 
 # What is counted, and what it means; score.json and the tables explain themselves with it.
 PROBLEMS = {
@@ -41,10 +49,23 @@ PROBLEMS = {
     "repaired_box": "box not written exactly as the codec's grammar says; read leniently",
     "unknown_label": "box whose label names no class, or several; belongs to no class",
     "unclassed_box": "box without a label, to a question and in an answer that name no one class",
+    "unmatched_values": "labels or box_scores that are not one for each box; not used",
     "unusable_score": "box score that is null or not finite, among others; the box ranks last",
-    "unusable_logprob": "answer_logprob above 0 or not a number; taken as not given",
+    "unusable_logprob": "log-probability above 0 or not a number; taken as not given",
+    "undivided_logprob": "answer_logprob of a text with boxes in it, and no decision_logprob: it "
+    "says how sure the coordinates are; left out of calibration",
+}
+# Of a whole line, in every benchmark.
+LINE_PROBLEMS = {
+    "contradicted_image": "line whose image_id is not the question's; scored under its question",
+    "misspelt_key": "key of a line that looks like one that is read; ignored",
+    "half_character": "text with half of a surrogate pair; read with U+FFFD in its place",
+    "repeated_key": "key that a line has more than once; its last value is read",
+    "point": "tag of points in a text, as Molmo writes; a point has no extent and is no box",
 }
 
+# `where` of predictions that share their arrays with others of their system that say the same.
+SHARED = "floor"
 _LAYOUT = 'expected {"question_id": ..., "text": ..., "boxes": [[x0, y0, x1, y1], ...], ...}'
 _MAX_LINE_BYTES = 1_000_000
 # Beyond this a number is no place on an image, and products of such numbers overflow.
@@ -52,8 +73,21 @@ _MAX_COORDINATE = 1e6
 _ROUNDING = 1e-4
 # The sum of many log-probabilities of nearly 1 may come out this much above 0.
 _LOGPROB_ROUNDING = 1e-3
+# Keys that are read somewhere, and those that `predict` adds for people.
+_KEYS = (
+    *("question_id", "image_id", "text", "boxes", "labels", "box_scores", "answer_logprob"),
+    *("decision_logprob", "coordinate_logprob", "history", "parse", "repaired_boxes"),
+    *("heat_map", "written", "reason", "box_spreads", "margins"),
+)
+# Lines may carry what their question's record has ("question"); none of it is misspelt.
+_OF_RECORDS = frozenset(QARecord.model_fields)
+# How alike two keys are, 0 to 1, when one is taken for the other misspelt.
+_ALIKE = 0.8
 _CATEGORY = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _SNIPPET = 60
+_NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?")
+# Molmo's <point x="63.5" y="44.8" ...> and <points x1=...>, and Molmo 2's <points coords="...">.
+_POINT = re.compile(r"<(points?)\s{1,3}(?:x1?|y1?|coords|alt)\s{0,3}=", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +97,17 @@ class Prediction:
     Attributes:
         boxes: float64 [n, 4], xyxy fractions of the original image as written; None: to be read
             from the text.
-        labels: a class or None for each box; None where the line gives none.
+        labels: a class or None for each box (without `boxes`: of those in the text); None where the
+            line gives none.
         parse: `ok`, a failure category, or None where the line does not say.
-        box_scores: confidence of each box, NaN where it has no finite one; None where the line
-            gives none.
-        answer_logprob: as written, of the whole answer; None where the line gives none.
+        box_scores: confidence of each box, as `labels`; NaN where it has no finite one.
+        answer_logprob, decision_logprob: as written, of the whole answer and of what it decides;
+            None where the line gives none.
         history: "gold" or "self", of a later turn of a dialogue; None where the line does not say.
         repaired: boxes that the line says were not written exactly as a codec's grammar says.
         heat_map: as written, for benchmarks that read one.
+        image_id: of the image that the line says it is about; None where it does not say.
+        problems: (category of `LINE_PROBLEMS`, the key or name concerned) of each case.
         where: file and line, for error messages.
     """
 
@@ -81,18 +118,40 @@ class Prediction:
     parse: str | None
     box_scores: Float[np.ndarray, " n"] | None = None
     answer_logprob: float | None = None
+    decision_logprob: float | None = None
     history: str | None = None
     repaired: int = 0
     heat_map: Any = None
+    image_id: str | None = None
+    problems: tuple[tuple[str, str], ...] = ()
     where: str = ""
 
     @property
-    def answer_probability(self) -> float | None:
-        """The probability of the whole answer, 0 to 1; None where that is not known."""
+    def decision_probability(self) -> float | None:
+        """The probability of what the answer decides, 0 to 1; None where that is not known."""
+        logprob = self.decision_logprob
+        if logprob is None and not self.is_undivided:
+            logprob = self.answer_logprob
         # False for NaN. Minus infinity is a probability of 0.
-        if self.answer_logprob is None or not self.answer_logprob <= _LOGPROB_ROUNDING:
+        if logprob is None or not logprob <= _LOGPROB_ROUNDING:
             return None
-        return math.exp(min(self.answer_logprob, 0.0))
+        return math.exp(min(logprob, 0.0))
+
+    @property
+    def is_undivided(self) -> bool:
+        """Says whether the one probability given is of a text with the coordinates of boxes in it.
+
+        Such a text has four numbers or more for each box of the line, or for one where the boxes
+        are still to be read from it.
+        """
+        if self.answer_logprob is None or self.decision_logprob is not None:
+            return False
+        boxes = 1 if self.boxes is None else len(self.boxes)
+        return boxes > 0 and len(_NUMBER.findall(self.text)) >= 4 * boxes
+
+    def with_problems(self, category: str, names: Iterable[str]) -> "Prediction":
+        """The same with cases of a category of `LINE_PROBLEMS`."""
+        return replace(self, problems=(*self.problems, *((category, name) for name in names)))
 
 
 @dataclass(frozen=True)
@@ -105,12 +164,18 @@ class ReadBoxes:
         places: where in the text each box was read; None where it was not read from the text.
         parse: `ok` or a failure category.
         problems: categories of `PROBLEMS`, one entry per box concerned.
+        labels: of each box, as the line gives them; empty where it gives none.
+        named: what the notation in the text calls each box; empty where it was not read from there.
+        scores: confidence of each box, NaN where it has none.
     """
 
     boxes: Float[np.ndarray, "n 4"]
     places: tuple[tuple[int, int], ...] | None
     parse: str
     problems: tuple[str, ...]
+    labels: tuple[str | None, ...] = ()
+    named: tuple[str | None, ...] = ()
+    scores: Float[np.ndarray, " n"] = field(default_factory=lambda: np.zeros(0))
 
 
 def read_predictions(path: str | Path) -> list[Prediction]:
@@ -120,8 +185,15 @@ def read_predictions(path: str | Path) -> list[Prediction]:
         UserError: the file cannot be read, a line is not a prediction, or an id is repeated.
     """
     predictions: dict[str, Prediction] = {}
-    for where, fields in read_json_lines(Path(path), "predictions", _LAYOUT, _MAX_LINE_BYTES):
+    lines = read_raw_json_lines(
+        Path(path), "predictions", _LAYOUT, _MAX_LINE_BYTES, without_half_characters
+    )
+    for where, fields, line in lines:
         prediction = parse_prediction(fields, where)
+        if without_half_characters(line) != line:
+            prediction = prediction.with_problems("half_character", ["text"])
+        if repeats := repeated_keys(line):
+            prediction = prediction.with_problems("repeated_key", repeats)
         name = prediction.question_id
         if name in predictions:
             raise UserError(
@@ -162,15 +234,15 @@ def parse_prediction(fields: Mapping[str, Any], where: str) -> Prediction:
             ("box_scores", "number", _is_number),
         )
     )
-    logprob = fields.get("answer_logprob")
-    if logprob is not None and not _is_number(logprob):
-        raise UserError(f"{where}: answer_logprob is {_show(logprob)}: expected a number or null")
-    logprob = None if logprob is None else float(logprob)
+    whole, decision = (
+        _logprob(fields, name, where) for name in ("answer_logprob", "decision_logprob")
+    )
     # Other people's lines may hold something else under this name.
     history = fields.get("history") if fields.get("history") in ("gold", "self") else None
     repaired = fields.get("repaired_boxes", 0)
     if not isinstance(repaired, int) or isinstance(repaired, bool) or repaired < 0:
         raise UserError(f"{where}: repaired_boxes is {_show(repaired)}: expected a count")
+    image_id = fields.get("image_id")
     # More than there are boxes is nobody's count.
     repaired = min(repaired, 0 if boxes is None else len(boxes))
     return Prediction(
@@ -180,12 +252,34 @@ def parse_prediction(fields: Mapping[str, Any], where: str) -> Prediction:
         labels=None if labels is None else tuple(labels),
         parse=parse,
         box_scores=None if scores is None else _finite(scores),
-        answer_logprob=logprob,
+        answer_logprob=whole,
+        decision_logprob=decision,
         history=history,
         repaired=repaired,
         heat_map=fields.get("heat_map"),
+        image_id=image_id if isinstance(image_id, str) else None,
+        problems=(
+            *(("misspelt_key", key) for key in fields if _is_misspelt(key)),
+            *(("point", f"<{tag.lower()}>") for tag in _POINT.findall(text or "")),
+        ),
         where=where,
     )
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_misspelt(key: str) -> bool:
+    """Says whether a key is none that is read, but looks like one."""
+    if key in _KEYS or key in _OF_RECORDS or len(key) > 2 * max(map(len, _KEYS)):
+        return False
+    plain = key.strip().lower().replace("-", "_").replace(" ", "_")
+    return bool(difflib.get_close_matches(plain, _KEYS, n=1, cutoff=_ALIKE))
+
+
+def _logprob(fields: Mapping[str, Any], name: str, where: str) -> float | None:
+    value = fields.get(name)
+    if value is not None and not _is_number(value):
+        raise UserError(f"{where}: {name} is {_show(value)}: expected a number or null")
+    return None if value is None else float(value)
 
 
 def read_boxes(
@@ -203,26 +297,86 @@ def read_boxes(
         UserError: the line has no `boxes` and there is no codec.
     """
     places = None
+    named: tuple[str | None, ...] = ()
     parse = prediction.parse
     if prediction.boxes is None:
         if codec is None:
+            misspelt = [key for kind, key in prediction.problems if kind == "misspelt_key"]
+            hint = f" (is {misspelt[0]!r} a key misspelt?)" if misspelt else ""
+            if any(kind == "point" for kind, _ in prediction.problems):
+                hint += ", but points, which have no extent and are none"
             raise UserError(
-                f"{where}: question {prediction.question_id} has no boxes: give --codec=NAME to "
-                'read them from the text, or write "boxes": [] for an answer without'
+                f"{where}: question {prediction.question_id} has no boxes{hint}: give --codec=NAME "
+                'to read them from the text, or write "boxes": [] for an answer without'
             )
         geometry = codec.makers_geometry(height, width)
-        read = codec.read_as_written(prediction.text, height, width, geometry)
+        # A box that was only thought of is no more an answer than a word is.
+        thought = thought_length(prediction.text)
+        text = " " * thought + prediction.text[thought:]
+        read = codec.read_as_written(text, height, width, geometry)
         boxes = np.array([span.as_written for span in read.spans], np.float64).reshape(-1, 4)
         places = tuple((span.start, span.end) for span in read.spans)
+        named = tuple(span.label for span in read.spans)
+        # The line's values may be of all boxes that the text begins.
+        begun = [(start, True) for start, _ in places]
+        begun += [(f.start, False) for f in read.failures if f.category not in NOT_BEGUN]
+        is_read = [read_too for _, read_too in sorted(begun)]
         if parse is None or parse == "ok":
             parse = read.failures[0].category if read.failures else "ok"
+            if thought and not text.strip():
+                parse = "truncated"
         repaired = read.repaired
     else:
         boxes = prediction.boxes
         repaired = prediction.repaired
+        is_read = [True] * len(boxes)
     boxes, problems = _mend(boxes)
-    problems += ("repaired_box",) * repaired + _unusable(prediction)
-    return ReadBoxes(boxes, places, parse or "ok", problems)
+    problems += ("repaired_box",) * repaired
+    labels, scores = (
+        _of_boxes(values, is_read) for values in (prediction.labels, prediction.box_scores)
+    )
+    problems += ("unmatched_values",) * ((labels is None) + (scores is None))
+    confidence = np.array(scores or [math.nan] * len(boxes), np.float64)
+    if scores:
+        problems += ("unusable_score",) * int(np.isnan(confidence).sum())
+    if prediction.is_undivided:
+        problems += ("undivided_logprob",)
+    elif prediction.decision_probability is None and (
+        prediction.answer_logprob is not None or prediction.decision_logprob is not None
+    ):
+        problems += ("unusable_logprob",)
+    return ReadBoxes(boxes, places, parse or "ok", problems, tuple(labels or ()), named, confidence)
+
+
+def _of_boxes(values: Iterable[Any] | None, is_read: Sequence[bool]) -> list[Any] | None:
+    """A line's values of the boxes that were read; [] where it has none, None if they do not fit.
+
+    Args:
+        is_read: of each box that was begun, in order, whether it was.
+    """
+    if values is None:
+        return []
+    values = list(values)
+    if len(values) == len(is_read):
+        return [value for value, kept in zip(values, is_read, strict=True) if kept]
+    return values if len(values) == sum(is_read) else None
+
+
+def check_images(
+    predictions: Iterable[Prediction], images: Mapping[str, Collection[str]]
+) -> list[Prediction]:
+    """The predictions, with the contradiction noted where a line names another image.
+
+    Args:
+        images: question id -> ids of the images that it is about. A line may name a file of such.
+    """
+    checked = []
+    for prediction in predictions:
+        named, known = prediction.image_id, images.get(prediction.question_id)
+        if named and known is not None and not {named, PurePosixPath(named).stem} & {*known}:
+            prediction = prediction.with_problems("contradicted_image", [named])
+        checked.append(prediction)
+    return checked
 
 
 def check_known(predictions: Iterable[Prediction], known: Mapping[str, Any], where: str) -> None:
@@ -269,9 +423,8 @@ def _per_box(
     for item in value:
         if item is not None and not is_fit(item):
             raise UserError(f"{where}: {name}: {_show(item)}: expected a {expected} or null")
-    if not boxes:
-        return None  # no box in the line that they could belong to
-    if len(value) != boxes:
+    # Those of no box, or of boxes that stand in the text, are held against these when it is read.
+    if boxes and len(value) != boxes:
         raise UserError(
             f"{where}: {len(value)} {name} for {boxes} boxes: expected one {expected} or null per "
             "box"
@@ -284,21 +437,13 @@ def _finite(scores: Sequence[Any]) -> Float[np.ndarray, " n"]:
     return np.where(np.isfinite(numbers), numbers, np.nan)
 
 
-def _unusable(prediction: Prediction) -> tuple[str, ...]:
-    """Names the confidences that cannot be used."""
-    scores = prediction.box_scores
-    problems: tuple[str, ...] = ()
-    if scores is not None:
-        problems = ("unusable_score",) * int(np.isnan(scores).sum())
-    if prediction.answer_logprob is not None and prediction.answer_probability is None:
-        problems += ("unusable_logprob",)
-    return problems
-
-
 def _mend(
     boxes: Float[np.ndarray, "n 4"],
 ) -> tuple[Float[np.ndarray, "n 4"], tuple[str, ...]]:
     if not len(boxes):
+        return boxes, ()
+    # Most are as they should be. Never true of NaN.
+    if boxes.min() >= 0 and boxes.max() <= 1 and (boxes[:, :2] < boxes[:, 2:]).all():
         return boxes, ()
     usable = (np.abs(boxes) <= _MAX_COORDINATE).all(axis=1)  # False for NaN
     boxes = np.where(usable[:, None], boxes, 0.0)

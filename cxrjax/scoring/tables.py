@@ -8,21 +8,31 @@ tables.toml may have.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Any
 
 from cxrjax.files import read_packaged
 from cxrjax.metrics.bootstrap import Estimate
+from cxrjax.radiology_text.error_rates import about_reading
 from cxrjax.scoring.figures import JUDGE_PROBLEMS
-from cxrjax.scoring.predictions import PROBLEMS
-from cxrjax.scoring.scores import PAPER, STRICT, Scores
+from cxrjax.scoring.predictions import LINE_PROBLEMS, PROBLEMS
+from cxrjax.scoring.scores import PAPER, STRICT, Beside, Counted, Scores
 from cxrjax.scoring.text_tables import UNDEFINED, grid
 
 # Below this many, a figure says little: it is printed in italics.
 FEW = 10
 NOT_THE_PAPERS = (
-    "\nThese are not the paper's images: its values stand beside ours for orientation, and the "
-    "differences are no reproduction.\n"
+    "\nThese are not the paper's images: its values stand beside ours for orientation. Differences "
+    "are left out: they are no reproduction.\n"
 )
+
+
+def direction(metric: str) -> int:
+    """1 where a higher figure is better, -1 where a lower one is, 0 where neither."""
+    directions = read_packaged("cxrjax.scoring", "directions.toml")
+    if any(fnmatchcase(metric, pattern) for pattern in directions["neither"]):
+        return 0
+    return -1 if any(fnmatchcase(metric, pattern) for pattern in directions["lower"]) else 1
 
 
 @dataclass(frozen=True)
@@ -49,6 +59,8 @@ class Column:
         return f"{value:.{decimals}f}"
 
 
+# Marks what could be had without looking.
+_NO_BETTER = "†"
 # Fractions that stand in no paper's table.
 PLAIN = Column("", {})
 
@@ -110,10 +122,13 @@ def about_intervals(settings: Mapping[str, Any]) -> str:
     )
 
 
-def table_markdown(table: PaperTable, scores: Scores, paper_row: Callable[[str], str]) -> str:
+def table_markdown(
+    table: PaperTable, scores: Scores, paper_row: Callable[[str], str], same_images: bool = True
+) -> str:
     """One table of the paper with our systems below its rows (or right of its columns).
 
     Args:
+        same_images: whether they are the paper's, so that differences mean something.
         paper_row: system -> the row of the paper that it is compared with.
     """
     lines = [["Model", "Protocol", *(column.title for column in table.columns), "Parse failures"]]
@@ -123,11 +138,11 @@ def table_markdown(table: PaperTable, scores: Scores, paper_row: Callable[[str],
             for column, value in zip(table.columns, values, strict=True)
         ]
         lines.append([f"{row} (the paper)", "as printed", *cells, ""])
-    for system in scores.figures:
-        row = paper_row(system)
+    for system, figures in scores.rows.items():
+        row = paper_row(system) if system in scores.figures else ""
         for protocol in (PAPER, STRICT):
             ours = [_figure(scores, system, protocol, column) for column in table.columns]
-            failures = scores.figures[system][protocol]["parse_failure_rate"].value
+            failures = figures[protocol]["parse_failure_rate"].value
             cells = [
                 with_interval(column, figure)
                 + (table.mark(None, column) if protocol == PAPER else "")
@@ -135,7 +150,7 @@ def table_markdown(table: PaperTable, scores: Scores, paper_row: Callable[[str],
             ]
             rate = UNDEFINED if failures is None else f"{100 * failures:.1f} %"
             lines.append([system, protocol, *cells, rate])
-            if protocol == STRICT or row not in table.printed:
+            if protocol == STRICT or row not in table.printed or not same_images:
                 continue  # nothing printed, or another definition than the paper's
             differences = [
                 signed(column, _difference(column, figure, printed))
@@ -169,11 +184,92 @@ def failures_markdown(scores: Scores, problems: Mapping[str, str]) -> str:
         found = [protocols[STRICT].get(name) for protocols in scores.figures.values()]
         title = name.removeprefix(prefix).lstrip("/") or "all"
         lines.append([title, *(with_interval(PLAIN, f) if f else "0.000" for f in found)])
-    meanings = {**PROBLEMS, **JUDGE_PROBLEMS, **problems}
+    meanings = {**PROBLEMS, **LINE_PROBLEMS, **JUDGE_PROBLEMS, **problems}
     for name in dict.fromkeys(name for counted in scores.problems.values() for name in counted):
         counts = [str(counted.get(name, 0)) for counted in scores.problems.values()]
         lines.append([f"{name}: {meanings[name]} (count)", *counts])
-    return f"## Failures and problems\n\n{grid(lines)}"
+    named = [
+        f"\n{system}: {category}: {', '.join(f'{name} ({n:,})' for name, n in cases.items())}\n"
+        for system, found in scores.settings.get("line_problems", {}).items()
+        for category, cases in found.items()
+    ]
+    return f"## Failures and problems\n\n{grid(lines)}{''.join(named)}"
+
+
+def floor_tables(scores: Scores) -> list[str]:
+    """Every system against the best system that does not look; nothing where there are none."""
+    if left_out := scores.settings.get("floors_left_out"):
+        return [f"Floors are left out for {left_out:,} questions; --floors=always has them.\n"]
+    if not scores.against_floors:
+        return []
+    lines = [["System", "Protocol", "Metric", "Best floor", "Its value", "Difference", "n"]]
+    for row in scores.against_floors:
+        lines.append(
+            [
+                row["system"],
+                row["protocol"],
+                f"`{row['metric']}`",
+                row["floor"],
+                f"{row['floor_value']:.3f}",
+                _compared(row),
+                f"{row['n']:,}",
+            ]
+        )
+    confidence = f"{100 * scores.settings['bootstrap']['confidence']:g} %"
+    return [
+        "## Systems against the best floor\n",
+        grid(lines),
+        "Floors answer without looking, from the references' own answers (constants, the most "
+        "frequent answer and the most typical box of each class, chance); `one reader` is a "
+        f"person, no floor. Differences with {confidence} intervals of the same resamples, in each "
+        "to the best floor there.\n",
+    ]
+
+
+def floor_warnings(scores: Scores, metrics: Iterable[Sequence[str]]) -> str:
+    """A line for each system that is no better than a floor in a metric of (protocol, metric)."""
+    wanted = [tuple(metric) for metric in metrics]
+    weak: dict[str, list[str]] = {}
+    for row in scores.against_floors:
+        if (row["protocol"], row["metric"]) in wanted and not row["better"]:
+            weak.setdefault(row["system"], []).append(
+                f"`{row['metric']}` ({_compared(row)} to {row['floor']})"
+            )
+    confidence = f"{100 * scores.settings['bootstrap']['confidence']:g} %"
+    return "".join(
+        f"\n**Warning: {system} is not better at {confidence} than answers given without looking: "
+        f"{', '.join(found)}.**\n"
+        for system, found in weak.items()
+    )
+
+
+_CHANGES = {
+    "changed/words": "Answers in other words",
+    "changed/decision": "Other decisions",
+    "changed/decision_yes": "Other decisions, of those that were yes",
+    "changed/decision_no": "Other decisions, of those that were no",
+}
+
+
+def reliance_tables(scores: Scores) -> list[str]:
+    """Systems on changed pictures beside themselves on their own; nothing where there are none."""
+    if not scores.reliance:
+        return []
+    lines = [["System", "On changed pictures", "What changes", "By how much", "n"]]
+    for row in scores.reliance:
+        told = _CHANGES.get(row["measure"])
+        estimate = Estimate(row["value"], row["ci_low"], row["ci_high"], row["n"])
+        difference = {**row, "difference": row["value"]}
+        how_much = with_interval(PLAIN, estimate) if told else _compared(difference)
+        what = told or f"`{row['measure']}`"
+        lines.append([row["own"], row["system"], what, how_much, f"{row['n']:,}"])
+    return [
+        "## Image reliance\n",
+        grid(lines),
+        "Shares of questions whose answer is another one when the system is shown changed pictures "
+        "(blind, shuffled, noise, blurred, masked), and how its headline figures move. Who answers "
+        "from the picture changes much and loses much; no change is a system that does not look.\n",
+    ]
 
 
 def comparison_tables(scores: Scores) -> list[str]:
@@ -267,11 +363,11 @@ class FigureList:
     def markdown(self, scores: Scores) -> str:
         both = not self.corner
         unit = Column("", {}, self.percent, self.decimals)
-        systems = [(s, p) for s in scores.figures for p in ((PAPER, STRICT) if both else (STRICT,))]
+        systems = [(s, p) for s in scores.rows for p in ((PAPER, STRICT) if both else (STRICT,))]
         names = [f"{system}, {protocol}" if both else system for system, protocol in systems]
         lines = [[self.corner, *names]]
         for metric, title in self.metrics.items():
-            figures = [scores.figures[s][p].get(metric) for s, p in systems]
+            figures = [scores.rows[s][p].get(metric) for s, p in systems]
             if not self.known_only or any(f is not None and f.value is not None for f in figures):
                 cells = (with_interval(unit, f) if f is not None else "" for f in figures)
                 lines.append([title, *cells])
@@ -279,7 +375,7 @@ class FigureList:
             f"{system}: {text}\n"
             for metric, text in self.remarks.items()
             for system, protocol in systems
-            if scores.figures[system][protocol][metric].value
+            if system in scores.figures and scores.figures[system][protocol][metric].value
         ]
         return "\n".join([f"## {self.title}\n\n{grid(lines)}", *remarks])
 
@@ -294,6 +390,7 @@ class Breakdown:
         corner: heading of the rows.
         counted: the metric whose n stands in a column of its own; "": n is in each cell.
         most: rows shown at most, those of the highest n; None: all.
+        only_filled: whether rows without any unit are left out.
     """
 
     key: str
@@ -303,16 +400,35 @@ class Breakdown:
     corner: str = ""
     counted: str = ""
     most: int | None = None
+    only_filled: bool = False
 
     def keys(self, scores: Scores) -> list[str]:
         """The rows: all that the first metric has."""
         start = f"{self.prefix}/{next(iter(self.metrics))}/"
         named = next(iter(scores.figures.values()))[STRICT]
-        return [name.removeprefix(start) for name in named if name.startswith(start)]
+        return [
+            name.removeprefix(start)
+            for name, figure in named.items()
+            if name.startswith(start) and (figure.n or not self.only_filled)
+        ]
 
     def markdown(self, scores: Scores) -> str:
         systems, keys = list(scores.figures), self.keys(scores)
-        headings = [f"{heading}, {s}" for heading in self.metrics.values() for s in systems]
+        floors = {
+            (row["metric"], row["system"]): row
+            for row in (*scores.against_floors, *scores.groups_against_floors)
+            if row["protocol"] == STRICT
+        }
+        with_floor = {
+            metric
+            for metric in self.metrics
+            if any(name.startswith(f"{self.prefix}/{metric}/") for name, _ in floors)
+        }
+        headings = [
+            f"{heading}, {s}"
+            for metric, heading in self.metrics.items()
+            for s in (*systems, *(["best floor"] if metric in with_floor else []))
+        ]
         lines = [[self.corner, *(["questions"] if self.counted else []), *headings]]
         first = scores.figures[systems[0]][STRICT]
         size = {
@@ -324,13 +440,22 @@ class Breakdown:
         for key in shown:
             cells = [key, f"{size[key]:,}"] if self.counted else [key]
             for metric in self.metrics:
-                for system in systems:
-                    figure = scores.figures[system][STRICT][f"{self.prefix}/{metric}/{key}"]
-                    cells.append(cell_with_n(PLAIN, figure, with_n=not self.counted))
+                name = f"{self.prefix}/{metric}/{key}"
+                beside = [floors.get((name, system)) for system in systems]
+                for system, row in zip(systems, beside, strict=True):
+                    figure = scores.figures[system][STRICT][name]
+                    cell = cell_with_n(PLAIN, figure, with_n=not self.counted)
+                    cells.append(cell if row is None or row["better"] else f"{cell} {_NO_BETTER}")
+                if metric in with_floor:
+                    best = next((row for row in beside if row), None)
+                    cells.append(f"{best['floor_value']:.3f}, {best['floor']}" if best else "")
             lines.append(cells)
         left_out = len(keys) - len(shown)
         more = f" {left_out} smaller groups stand in tables.csv." if left_out else ""
-        return f"## {self.title}\n\n{grid(lines)}\nIn italics: fewer than {FEW}.{more}\n"
+        confidence = f"{100 * scores.settings['bootstrap']['confidence']:g} %"
+        marked = f" {_NO_BETTER}: not better than the best floor at {confidence}."
+        told = f"In italics: fewer than {FEW}.{marked if with_floor else ''}{more}"
+        return f"## {self.title}\n\n{grid(lines)}\n{told}\n"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -341,6 +466,7 @@ class Layout:
         title, citation: of the results page.
         by_facts: whether the page compares answers fact by fact, in place of word by word.
         heading: of tables.md, with settings and words to fill in.
+        read_as: the file of sentences whose errors are printed, where answers are read by rules.
         judged: words of the heading on the judge: `none`, `by`, and after it of a `surrogate`.
         data_set: whose images are the paper's own; with another, tables.md says so. "": none are.
         order: the parts of tables.md.
@@ -349,8 +475,11 @@ class Layout:
         default_row: the row of other systems; "": there is none, and they stand for themselves.
         problems: what they mean where it is not what `PROBLEMS` says.
         csv_settings: settings that each line of tables.csv has.
-        compared_in: protocol -> metrics that systems are compared in.
+        compared_in: protocol -> metrics that systems are compared in; "tables" among them, or
+            none: those of the tables.
         headlines: (protocol, metric, label, definition) of the figures that matter most.
+        above_floors: (protocol, metric) in which a system that is no better than the floors is
+            warned of.
         logged: protocol -> the metrics that a training run logs.
         texts: further data, whatever the paper needs.
     """
@@ -359,6 +488,7 @@ class Layout:
     citation: str = ""
     by_facts: bool = False
     heading: str = ""
+    read_as: str = ""
     judged: Mapping[str, str] = field(default_factory=dict)
     data_set: str = ""
     order: Sequence[str] = ("tables", "lists", "failures", "breakdowns")
@@ -373,24 +503,59 @@ class Layout:
         default_factory=lambda: {PAPER: (), STRICT: ()}
     )
     headlines: Sequence[Sequence[str]] = ()
+    above_floors: Sequence[Sequence[str]] = ()
     logged: Mapping[str, Sequence[str]] = field(default_factory=dict)
     texts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def reading(self) -> str:
+        """How often answers are read wrongly; "" where none is read by rules."""
+        return about_reading(self.read_as) if self.read_as else ""
 
     def table(self, key: str) -> PaperTable:
         """The first table of this key."""
         return next(table for table in self.tables if table.key == key)
 
     def compared(self) -> dict[str, list[str]]:
-        """Protocol -> the metrics that systems are compared in: by default those of the tables."""
+        """Protocol -> the metrics that systems are compared in; "tables": those of the tables."""
+        columns = [column for table in self.tables for column in table.columns]
         return {
             protocol: list(
-                metrics
-                or dict.fromkeys(
-                    column.metrics[protocol] for table in self.tables for column in table.columns
+                dict.fromkeys(
+                    metric
+                    for name in metrics or ["tables"]
+                    for metric in (
+                        [c.metrics[protocol] for c in columns] if name == "tables" else [name]
+                    )
                 )
             )
             for protocol, metrics in self.compared_in.items()
         }
+
+    def shown(self) -> frozenset[str]:
+        """The metrics in tables and lists, and those that systems are compared in."""
+        columns = (column for table in self.tables for column in table.columns)
+        return frozenset(
+            (
+                "parse_failure_rate",
+                *(metric for column in columns for metric in column.metrics.values()),
+                *(metric for listed in self.lists for metric in listed.metrics),
+                *(metric for metrics in self.compared().values() for metric in metrics),
+            )
+        )
+
+    def beside_floors(self, systems: Iterable[Counted]) -> Beside:
+        """The figures of floors that stand beside the systems'."""
+        starts = tuple(
+            f"{one.prefix}/{metric}/" for one in self.breakdowns for metric in one.metrics
+        )
+        names = dict.fromkeys(name for one in systems for name in one.figures[STRICT])
+        compared = self.compared()[STRICT]
+        # In order, which a set has not: it is that of the lines of floors.json.
+        groups = [
+            name for name in names if starts and name.startswith(starts) and name not in compared
+        ]
+        return Beside(self.shown(), dict.fromkeys(groups), direction)
 
     def paper_row(self, system: str) -> str:
         """The paper's row that a system is compared with."""
@@ -400,6 +565,14 @@ class Layout:
             printed = dict.fromkeys(row for table in self.tables for row in table.printed)
             found = [row for row in printed if _letters(row) in _letters(system)]
         return max(found, key=lambda row: len(_letters(row)), default=self.default_row or system)
+
+    def has_papers_images(self, scores: Scores) -> bool:
+        """False where images that are not the paper's were scored: of others, or trained on."""
+        settings = scores.settings
+        return not self.data_set or (
+            set(settings["datasets"]) == {self.data_set}
+            and "train" not in settings.get("splits", ())
+        )
 
     def head(self, scores: Scores, words: Mapping[str, str]) -> str:
         """The heading of tables.md: what the figures stand on."""
@@ -412,14 +585,19 @@ class Layout:
             surrogate = self.judged["surrogate"] if settings["surrogate_judge"] else ""
             filled["judged"] = judged + surrogate
         text = self.heading.format(**filled)
-        if self.data_set and self.data_set not in settings["datasets"]:
+        if self.read_as:
+            text += f"\n{self.reading}\n"
+        if not self.has_papers_images(scores):
             text += NOT_THE_PAPERS
-        return text
+        return text + floor_warnings(scores, self.above_floors)
 
     def markdown(self, scores: Scores, words: Mapping[str, str]) -> str:
         """tables.md."""
         parts = {
-            "tables": [table_markdown(t, scores, self.paper_row) for t in self.tables],
+            "tables": [
+                table_markdown(t, scores, self.paper_row, self.has_papers_images(scores))
+                for t in self.tables
+            ],
             "lists": [listed.markdown(scores) for listed in self.lists],
             "failures": [failures_markdown(scores, self.problems)],
             "breakdowns": [b.markdown(scores) for b in self.breakdowns if b.most or b.keys(scores)],
@@ -450,10 +628,12 @@ class Layout:
                     notes = [n for n in table.notes if n.column == column.title and row in n.rows]
                     yield csv_row(table.key, system, protocol, column.title, column, figure) | {
                         "metric": column.metrics[protocol],
-                        "paper_row": row,
+                        "paper_row": row if table.printed else None,
                         "paper": printed,
                         "difference": (
-                            _difference(column, figure, printed) if protocol == PAPER else None
+                            _difference(column, figure, printed)
+                            if protocol == PAPER and self.has_papers_images(scores)
+                            else None
                         ),
                         "note": " ".join(note.text for note in notes),
                     }
@@ -547,7 +727,11 @@ def csv_row(
 
 
 def _figure(scores: Scores, system: str, protocol: str, column: Column) -> Estimate:
-    return scores.figures[system][protocol][column.metrics[protocol]]
+    return scores.rows[system][protocol].get(column.metrics[protocol], _UNKNOWN)
+
+
+# Of what a floor is not asked, such as a judge's marks.
+_UNKNOWN = Estimate(None, None, None, 0)
 
 
 def _difference(column: Column, figure: Estimate, printed: float | None) -> float | None:

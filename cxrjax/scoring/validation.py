@@ -91,7 +91,7 @@ def draw_predictions(
     for element in range(len(source)):
         if len(drawn) == count:
             break
-        image_path, _, records = source[element]
+        image_path, _, records, _ = source[element]
         truth, found = [], []
         for record in records:
             assert record.image_hw is not None

@@ -17,8 +17,10 @@ from cxrjax.metrics.agreement import (
     cohen_kappa,
     contingency,
     fleiss_kappa,
+    intraclass_correlation,
     kappa_sanity,
     krippendorff_alpha,
+    rater_agreement,
 )
 from cxrjax.metrics.bootstrap import Bootstrap
 
@@ -162,3 +164,19 @@ def test_bad_ratings_are_refused():
     with pytest.raises(ValueError, match="outside 0 to 1"):
         contingency([0, 2], [0, 1], 2)
     assert math.isnan(cohen_kappa(np.zeros((3, 3))).value)
+
+
+def test_icc_of_shrout_and_fleiss():
+    """Four judges of six targets (Psychological Bulletin 86, 1979, Table 2): ICC(2,1) is .29."""
+    judges = [[9, 6, 8, 7, 10, 6], [2, 1, 4, 1, 5, 2], [5, 3, 6, 2, 6, 4], [8, 2, 8, 6, 9, 7]]
+    assert intraclass_correlation(np.array(judges, float)) == pytest.approx(0.290, abs=5e-4)
+    same = np.array([[1.0, 2, 3], [1, 2, 3]])
+    assert intraclass_correlation(same) == pytest.approx(1)
+    # A reader who always gives two more agrees less, however well the two correlate.
+    assert intraclass_correlation(same + [[0], [2]]) == pytest.approx(1 / 3)
+    assert np.isnan(intraclass_correlation(np.ones((2, 3))))
+    assert np.isnan(intraclass_correlation(np.ones((2, 1))))
+    found = rater_agreement([5, 6, 7, 9], [5, 7, 7, 8])
+    assert found.icc == pytest.approx(
+        intraclass_correlation(np.array([[5.0, 6, 7, 9], [5, 7, 7, 8]]))
+    )

@@ -21,6 +21,7 @@ from cxrjax.metrics.ranking import (
     coco_rankings,
     constant_scores,
     froc_ranking,
+    pycocotools_rankings,
     rank_by_score,
     sensitivity_at,
     take_best_free,
@@ -151,6 +152,40 @@ def test_coco_on_crowded_grids_is_pycocotools(predicted, truth, seed):
     # A hair below, as ours: an IoU of exactly 0.6 is at its threshold, whatever rounding says.
     theirs = _pycocotools(predicted, scores, truth, np.array(COCO_THRESHOLDS) - 1e-9)
     np.testing.assert_allclose(ours, theirs, atol=1e-12)
+
+
+@settings(max_examples=60, deadline=None)
+@given(labelled.filter(len), labelled.filter(len), seeds, st.integers(1, 3))
+def test_pycocotools_rules_are_pycocotools_with_ties_of_score_and_iou(
+    predicted, truth, seed, levels
+):
+    scores = np.random.default_rng(seed).integers(0, levels, len(predicted)) / 4
+    predicted.sort(key=lambda item: item[0])
+    truth.sort(key=lambda item: item[0])
+    rankings = pycocotools_rankings(_overlaps(predicted, truth), scores, CLASSES)
+    ours = coco_average_precision(rankings)
+    theirs = _pycocotools(predicted, scores, truth, np.array(COCO_THRESHOLDS) - 1e-9)
+    np.testing.assert_allclose(ours, theirs, atol=1e-12)
+
+
+@settings(max_examples=200, deadline=None)
+@given(labelled.filter(len), labelled.filter(len), seeds)
+def test_the_order_of_true_boxes_does_not_matter(predicted, truth, seed):
+    rng = np.random.default_rng(seed)
+    scores = rng.integers(0, 3, len(predicted)) / 4
+    shuffled = [truth[i] for i in rng.permutation(len(truth))]
+    for here, there in zip(
+        *(
+            (
+                _voc(overlaps, scores, CLASSES),
+                _coco(overlaps, scores, CLASSES),
+                sensitivity_at(_froc(overlaps, scores, 0.3), 3),
+            )
+            for overlaps in (_overlaps(predicted, truth), _overlaps(predicted, shuffled))
+        ),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(here, there)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -19,9 +19,10 @@ from cxrjax.metrics.calibration import (
     expected_calibration_error,
     rank_correlation,
     reliability,
+    reweighted_area,
     risk_coverage,
 )
-from cxrjax.scoring.figures import answer_calibration, box_calibration
+from cxrjax.scoring.figures import BOX_NAMES, answer_calibration, box_calibration
 
 
 def estimate(columns, clusters, figures, bootstrap, attributes=None):
@@ -112,21 +113,32 @@ def test_the_rank_correlation_is_scipys(first, second):
         assert ours == pytest.approx(stats.spearmanr(one, two).statistic, abs=1e-9)
 
 
+@given(st.lists(st.tuples(st.integers(0, 4), st.booleans(), st.integers(0, 3)), min_size=1))
+def test_an_answer_that_counts_several_times_is_as_several_answers(answers):
+    confidence, right, times = (np.array(column, float) for column in zip(*answers, strict=True))
+    copies = times.astype(int)
+    expected = area_under_risk_coverage(np.repeat(confidence, copies), np.repeat(right, copies))
+    found = reweighted_area(confidence, right, np.stack([times, np.ones(len(times))]))
+    np.testing.assert_allclose(found[0], expected)
+    np.testing.assert_allclose(found[1], area_under_risk_coverage(confidence, right))
+
+
 def test_figures_and_intervals():
     confidence, right = _answers(7)
     images = np.random.default_rng(7).integers(0, 60, size=500)
-    columns, figures, curves = answer_calibration(confidence, right, images, 60)
+    columns, figures, curves = answer_calibration(confidence, right, images, range(60), Bootstrap())
     named = estimate(columns, list(range(60)), {"strict": figures}, Bootstrap())["strict"]
     assert named["calibration/brier"].value == pytest.approx(brier_score_loss(right, confidence))
     assert named["calibration/ece"].value == pytest.approx(_ece(confidence, right))
     assert named["calibration/accuracy"].value == pytest.approx(right.mean())
     assert named["calibration/mean_confidence"].value == pytest.approx(confidence.mean())
-    for name in ("brier", "accuracy", "mean_confidence"):
+    for name in ("brier", "accuracy", "mean_confidence", "aurc"):
         figure = named[f"calibration/{name}"]
         assert figure.ci_low < figure.value < figure.ci_high
     assert {figure.n for figure in named.values()} == {500}
-    assert named["calibration/aurc"].value == area_under_risk_coverage(confidence, right)
-    assert named["calibration/aurc"].ci_low is None
+    assert named["calibration/aurc"].value == pytest.approx(
+        area_under_risk_coverage(confidence, right)
+    )
     assert curves["risk_coverage"]["x"][-1] == 1
     assert curves["risk_coverage"]["y"][-1] == pytest.approx(1 - right.mean())
     assert len(curves["risk_coverage"]["x"]) <= 200
@@ -134,7 +146,7 @@ def test_figures_and_intervals():
 
 
 def test_a_model_that_says_nothing_of_its_confidence():
-    columns, figures, curves = answer_calibration([], [], [], 5)
+    columns, figures, curves = answer_calibration([], [], [], range(5), Bootstrap())
     assert (columns, curves) == ({}, {})
     assert {(f.value, f.n) for f in figures.values()} == {(None, 0)}
 
@@ -142,12 +154,30 @@ def test_a_model_that_says_nothing_of_its_confidence():
 def test_boxes_that_lie_better_the_surer_they_are():
     rng = np.random.default_rng(8)
     iou = rng.random(300)
-    figures, curves = box_calibration([*(iou**2), np.nan], [*iou, 0.5])
+    units = [*range(300), 0]
+    columns, figures, curves = box_calibration([*(iou**2), np.nan], [*iou, 0.5], units, 300)
     figure = figures["calibration/score_iou_correlation"]
     assert (figure.value, figure.n) == (pytest.approx(1), 300)
     assert curves["iou_by_score"]["y"] == sorted(curves["iou_by_score"]["y"])
-    assert (
-        box_calibration([0.5] * 4, [0, 1, 0.5, 1])[0]["calibration/score_iou_correlation"].value
-        is None
-    )
-    assert box_calibration([], [])[1] == {}
+    sums = {name: column.sum(keepdims=True) for name, column in columns.items()}
+    by = {name: figures[f"calibration/{name}"].formula(sums)[0] for name in BOX_NAMES}
+    # Of one sign in all bins: the distance of the means.
+    assert by["box_ece"] == pytest.approx(iou.mean() - (iou**2).mean())
+    assert by["mean_box_score"] == pytest.approx((iou**2).mean())
+    assert by["mean_box_iou"] == pytest.approx(iou.mean())
+    same = box_calibration([0.5] * 4, [0, 1, 0.5, 1], range(4), 4)[1]
+    assert same["calibration/score_iou_correlation"].value is None
+    assert box_calibration([0.5, 7.0], [0, 1], range(2), 2)[1]["calibration/box_ece"].value is None
+    columns, figures, curves = box_calibration([], [], [], 4)
+    assert (columns, curves) == ({}, {})
+    assert {figure.value for figure in figures.values()} == {None}
+
+
+def test_box_scores_that_are_expected_ious_are_calibrated():
+    rng = np.random.default_rng(3)
+    score = rng.uniform(0.2, 0.9, 4000)
+    iou = np.clip(score + rng.normal(0, 0.08, 4000), 0, 1)
+    for scores, least, most in ((score, 0, 0.01), (np.sqrt(score), 0.1, 0.3)):
+        columns, figures, _ = box_calibration(scores, iou, np.arange(4000) % 50, 50)
+        sums = {name: column.sum(keepdims=True) for name, column in columns.items()}
+        assert least <= figures["calibration/box_ece"].formula(sums)[0] < most

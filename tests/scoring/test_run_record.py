@@ -26,7 +26,14 @@ def files(tmp_path):
                 "question_id": f"q{i}",
                 "question": "Is there ILD?",
                 "question_type": "Is_there",
-                "answers": [{"text": "Yes.", "labels": ["ILD"], "polarity": "pos"}],
+                "answers": [
+                    {
+                        "text": "Yes.",
+                        "labels": ["ILD"],
+                        "polarity": "pos",
+                        "boxes_by_image": {f"i{i}": [[10, 10, 40, 40]]},
+                    }
+                ],
             }
         )
         for i in range(3)
@@ -47,6 +54,7 @@ def _arguments(folder, *more):
         f"--predictions={folder / 'base.jsonl'}",
         f"--out={folder / 'out'}",
         "--resamples=10",
+        "--floors=never",
         *more,
     ]
 
@@ -100,6 +108,25 @@ def test_another_split_is_refused_before_anything_is_scored(files, capsys, manif
     assert not (files / "out").exists()
 
 
+def test_records_that_were_changed_are_refused_though_their_images_are_the_same(files, capsys):
+    manifest = json.loads((files / "manifest.json").read_text())
+    arguments = _arguments(files, f"--manifest={files / 'manifest.json'}")
+    main(arguments)
+    assert "image ids alone were compared" in capsys.readouterr().err
+    manifest["splits"]["validation"]["records_sha256"] = _sha256(files / "validation.jsonl")
+    (files / "manifest.json").write_text(json.dumps(manifest))
+    main(arguments)
+    assert capsys.readouterr().err == ""
+    text = (files / "validation.jsonl").read_text()
+    for what, other in (('"Yes."', '"No."'), ("[[10.0, 10.0, 40.0, 40.0]]", "[]")):
+        assert what in text
+        (files / "validation.jsonl").write_text(text.replace(what, other))
+        with pytest.raises(SystemExit) as caught:
+            run(lambda: main(arguments))
+        assert caught.value.code == 2
+        assert "their answers or boxes are not those that were built" in capsys.readouterr().err
+
+
 def test_a_training_runs_folder_is_not_written_over(files, capsys):
     (files / "out" / "checkpoints").mkdir(parents=True)
     with pytest.raises(SystemExit):
@@ -116,14 +143,16 @@ def _flags(files, **more):
 def test_how_predictions_were_made_goes_into_the_scores(files, capsys):
     (files / "model").mkdir()
     (files / "model" / "tokenizer.model").write_bytes(b"words")
-    write_prediction_record(files / "base.jsonl", files / "questions.jsonl", _flags(files))
+    write_prediction_record(
+        files / "base.jsonl", files / "questions.jsonl", _flags(files), {"beams": 1}
+    )
     assert capsys.readouterr().err == ""
     main(_arguments(files))
     made = _run_json(files)["systems"]["base"]["made"]
     assert made["questions"]["sha256"] == _sha256(files / "questions.jsonl")
     assert made["questions_with_answers"] == 0
     assert made["model_sha256"] == {"tokenizer.model": hashlib.sha256(b"words").hexdigest()}
-    assert made["settings"]["prompt"] == "vqa"
+    assert made["settings"]["prompt"] == "vqa" and made["settings"]["beams"] == 1
     # Of another file under the same name it says nothing.
     lines = (files / "base.jsonl").read_text().replace("Yes", "No")
     (files / "base.jsonl").write_text(lines)
@@ -134,7 +163,7 @@ def test_how_predictions_were_made_goes_into_the_scores(files, capsys):
 def test_questions_that_carry_answers_are_told(files, capsys):
     records = list(read_records(files / "validation.jsonl"))
     write_records(files / "mixed.jsonl", [strip_answers(records[0]), *records[1:]])
-    write_prediction_record(files / "base.jsonl", files / "mixed.jsonl", _flags(files))
+    write_prediction_record(files / "base.jsonl", files / "mixed.jsonl", _flags(files), {})
     warning = capsys.readouterr().err
     assert "mixed.jsonl: 2 questions carry answers" in warning
     assert warning.count("\n") == 1

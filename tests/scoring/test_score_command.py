@@ -79,6 +79,7 @@ def _arguments(folder, *names, out="out", **flags):
         *(f"--predictions={folder / name}.jsonl" for name in names),
         f"--out={folder / out}",
         "--resamples=50",
+        "--floors=never",
         *(f"--{key}={value}" for key, value in flags.items()),
     ]
 
@@ -120,6 +121,28 @@ def test_what_the_figures_stand_on_is_written_beside_them(files):
     assert settings["problems"]["base"]["missing_prediction"] == 1
 
 
+def test_keys_and_images_that_are_not_what_they_should_be_are_named(files, capsys):
+    lines = (files / "base.jsonl").read_text().splitlines()
+    lines[0] = lines[0].replace('"text"', '"image_id": "i7.png", "Text": "No.", "text"')
+    lines[1] = lines[1].replace('"text"', '"text": "No.", "text"')
+    lines[2] = lines[2].replace('"text"', '"image_id": "i2", "text"')
+    (files / "base.jsonl").write_text("\n".join(lines))
+    main(_arguments(files, "base", "tuned"))
+    settings = json.loads((files / "out" / "score.json").read_text())
+    expected = {"contradicted_image": 1, "misspelt_key": 1, "repeated_key": 1}
+    for system, factor in (("base", 1), ("tuned", 0)):
+        found = settings["problems"][system]
+        assert {name: found[name] for name in expected} == {n: factor for n in expected}
+    printed = capsys.readouterr().out
+    for named in (
+        "base: contradicted_image: 'i7.png' (1)",
+        "base: misspelt_key: 'Text' (1)",
+        "base: repeated_key: 'text' (1)",
+    ):
+        assert named in printed
+    assert not any(f"tuned: {name}" in printed for name in expected)
+
+
 def test_the_same_files_give_the_same_bytes(files):
     for out in ("out", "again"):
         main(_arguments(files, "base", "tuned", out=out))
@@ -151,13 +174,16 @@ def test_tables_have_the_papers_layout_and_values(files):
     assert any(line.startswith("| IoU>0.5 (%) | 1.1 | 22.8 |") for line in table6)
     assert any(line.startswith("| IoU>0.3 (%) | 8.5 | 48.6 |") for line in table6)
     assert any(line.startswith("| Mean IoU (all preds) | 0.036 | 0.133 |") for line in table6)
-    assert "are no reproduction" in text  # synthetic images are not the paper's
+    # Synthetic images are not the paper's.
+    assert "are no reproduction" in text and "| difference |" not in text
     for table in text.split("\n\n"):
         lines = [line for line in table.splitlines() if line.startswith("|")]
         assert len({line.count("|") for line in lines}) <= 1, table
 
 
 def test_csv_sets_the_papers_value_beside_ours(files):
+    records = files / "validation.jsonl"
+    records.write_text(records.read_text().replace('"synthetic"', '"vindr_cxr_vqa"'))
     main(_arguments(files, "base", "tuned"))
     with open(files / "out" / "tables.csv", newline="") as lines:
         rows = list(csv.DictReader(lines))
@@ -200,8 +226,11 @@ def test_systems_are_compared_with_the_first_or_the_one_named(files, capsys):
     assert 0 < good["ci_low"] < good["difference"] < good["ci_high"] < 1
     assert good["p"] <= good["p_holm"] <= 1
     assert key["strict", "vqa/recall"]["p"] == 1
-    # The metrics of the paper's tables, not those of the breakdowns.
-    assert not any(metric.startswith("by_") for _, metric in key)
+    # Ranked figures too; not those of the breakdowns, nor a column that repeats another.
+    ranked = {"ap/coco", "ap/voc@0.4", "froc/mean_sensitivity"}
+    assert ranked | {"vqa/balanced_accuracy", "vqa/specificity"} <= {m for _, m in key}
+    assert not any(metric.startswith("by_") or "as_printed" in metric for _, metric in key)
+    assert all(key["strict", metric]["p_holm"] is not None for metric in ranked)
 
     main(_arguments(files, "base", "tuned", compare_to="tuned"))
     turned = json.loads((files / "out" / "comparisons.json").read_text())
@@ -268,6 +297,26 @@ def _exit(capsys, arguments):
 
 
 @pytest.mark.parametrize(
+    "name",
+    ["</script><b>", "[x](javascript:alert)", "../up", "a/../../b", "/etc/x", "a\u202eb", "a\nb"],
+)
+def test_a_name_that_would_break_a_page_or_a_path_is_refused(files, capsys, name):
+    code, said = _exit(capsys, [*_arguments(files, "base"), f"--name={name}"])
+    assert code == 2 and said.count("\n") == 1 and "choose another --name" in said
+    assert not (files / "out").exists()
+
+
+@pytest.mark.parametrize("name", ['=HYPERLINK("http://x")', "+1+1", "-a", "@a", "a/b"])
+def test_what_a_spreadsheet_would_compute_is_text(files, name):
+    main([*_arguments(files, "base"), f"--name={name}"])
+    with open(files / "out" / "tables.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["system"] for row in rows} >= {name if name == "a/b" else f"'{name}"}
+    cells = [cell for row in rows for cell in row.values() if cell[:1] in tuple("=+-@")]
+    assert all(cell == cell.strip() and float(cell) <= 0 for cell in cells)
+
+
+@pytest.mark.parametrize(
     ("change", "says"),
     [
         (["--references=none.jsonl"], "none.jsonl: cannot read records"),
@@ -275,7 +324,7 @@ def _exit(capsys, arguments):
         (["--name=one"], "1 --name for 2 --predictions"),
         (["--name=one", "--name=one"], "a system called 'one' is there already"),
         (["--compare_to=none"], "--compare_to=none: expected one of base, tuned"),
-        (["--gt_mode=median"], "--gt_mode=median: expected 'exact', 'per_reader'"),
+        (["--gt_mode=median"], "--gt_mode=median: expected 'by_protocol', 'exact', 'per_reader'"),
         (["--gt_mode=wbf:2"], "'2' does not fit; expected an IoU between 0 and 1"),
         (["--gt_mode=raw"], "image has no readers"),
         (["--out=/proc/none"], "/proc/none: cannot write"),
@@ -355,7 +404,9 @@ def test_figures_go_to_event_files_where_asked(files):
         assert written == pytest.approx(metrics[system][protocol][metric]["value"])
 
 
-@pytest.mark.parametrize("name", sorted({*BENCHMARKS, *DATA_VALIDATIONS} - {"vindr_cxr_vqa"}))
+@pytest.mark.parametrize(
+    "name", sorted({*BENCHMARKS, *DATA_VALIDATIONS} - {"vindr_cxr_vqa", "own"})
+)
 def test_only_vindrs_modes_have_arguments(name):
     benchmark = (BENCHMARKS.get(name) or DATA_VALIDATIONS[name])()
     options = ScoreOptions(gt_mode=f"{benchmark.gt_modes[0]}:x", bootstrap=Bootstrap(resamples=0))

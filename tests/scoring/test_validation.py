@@ -109,4 +109,4 @@ def test_an_unknown_benchmark_is_refused():
     config = default_config()
     config.benchmark = "gemx"
     with pytest.raises(UserError, match="benchmark='gemx': expected one of vindr_cxr_vqa, gemex"):
-        train.make_evaluate(typed_config(config), None, None, None)
+        train.check_benchmark(typed_config(config))

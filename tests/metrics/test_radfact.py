@@ -1,0 +1,104 @@
+"""RadFact's arithmetic: the values of its repository's tests and examples, figures alone.
+
+github.com/microsoft/RadFact (MIT), tests/metric and examples/test_examples.json, as of August 2024.
+"""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cxrjax.metrics.radfact import KINDS, Statement, boxes_entailed, count_entailed
+
+NO_BOX = np.zeros((0, 4))
+_OTHER = Statement(NO_BOX, ())
+
+
+def box(*corners):
+    return np.array([corners], np.float64)
+
+
+def shares(counted):
+    return [part / whole for part, whole in map(counted.share, KINDS)]
+
+
+def test_counts_one_way():
+    """Of five statements three are entailed; three have boxes, of which one lies right."""
+    a, b = box(0.1, 0.1, 0.2, 0.2), box(0.3, 0.3, 0.4, 0.4)
+    statements = [
+        Statement(NO_BOX, (0,)),
+        Statement(a, (1,)),
+        Statement(b, (1,)),
+        Statement(NO_BOX, ()),
+        Statement(a, ()),
+    ]
+    others = [Statement(NO_BOX, ()), Statement(a, ())]
+    assert shares(count_entailed(statements, others)) == pytest.approx([3 / 5, 1 / 2, 1 / 3])
+
+
+def test_counts_both_ways():
+    """The repository's grounded example: four statements on each side, some with boxes."""
+    first, second, third = (box(x, x, x + 0.1, x + 0.1) for x in (0.1, 0.3, 0.5))
+    predicted = [
+        Statement(first, (0,)),
+        Statement(np.concatenate([second, third]), (1,)),
+        Statement(NO_BOX, (2,)),
+        Statement(NO_BOX, ()),
+    ]
+    true = [
+        Statement(first, (0,)),
+        Statement(second, (1,)),
+        Statement(third, (2,)),
+        Statement(NO_BOX, ()),
+    ]
+    assert shares(count_entailed(predicted, true)) == pytest.approx([0.75, 0.5, 0.5])
+    assert shares(count_entailed(true, predicted)) == pytest.approx([0.75, 2 / 3, 2 / 3])
+
+
+def _mask(boxes):
+    mask = np.zeros((224, 224), bool)
+    for x0, y0, x1, y1 in (boxes * 224).astype(int):
+        mask[x0:x1, y0:y1] = True
+    return mask
+
+
+_CORNER = st.integers(0, 14).map(lambda n: n / 14)
+_BOXES = st.lists(st.tuples(*[_CORNER] * 4), max_size=3).map(
+    lambda boxes: np.array(
+        [(min(a, c), min(b, d), max(a, c), max(b, d)) for a, b, c, d in boxes], np.float64
+    ).reshape(-1, 4)
+)
+
+
+@given(boxes=_BOXES, evidence=_BOXES)
+def test_boxes_are_entailed_as_on_a_mask_of_pixels(boxes, evidence):
+    """On edges that are pixels' the areas are RadFact's counts, so that the answer is its own."""
+    inside, known = _mask(boxes), _mask(evidence)
+    there = inside.sum()
+    expected = bool(there) and (inside & known).sum() / there > 0.5
+    assert boxes_entailed(boxes, evidence) == expected
+
+
+# A digit for each example: entailed statements and all, of the first text and of the second.
+_PUBLISHED = [
+    ("0120122200221111013110021121112000", "3434433444443433334334444334334334"),
+    ("0220122201221110022110020110122111", "5243643524664444444333344334443434"),
+]
+
+
+def test_published_labels_give_the_published_range():
+    """The labels of its 34 examples; a language model's range is printed for the same."""
+    found = []
+    for entailed, every in _PUBLISHED:
+        counted = [
+            count_entailed(
+                [Statement(NO_BOX, (0,) if n < int(e) else ()) for n in range(int(a))], [_OTHER]
+            )
+            for e, a in zip(entailed, every, strict=True)
+        ]
+        found.append(
+            np.mean([part / whole for part, whole in (c.share("logical") for c in counted)])
+        )
+    assert found == pytest.approx([0.29902, 0.29363], abs=1e-5)
+    for value, (low, high) in zip(found, [(0.2745, 0.4327), (0.2328, 0.4093)], strict=True):
+        assert low < value < high

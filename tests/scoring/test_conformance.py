@@ -1,0 +1,58 @@
+"""The conformance suite's agreed results hold for `cxrjax.score`."""
+
+import sys
+
+import pytest
+
+from tests.conformance.run import HERE, command, load_suite, ours, run_case, written
+
+SUITE = load_suite()
+CASES = {case["name"]: case for case in SUITE["cases"]}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_case_comes_out_as_agreed(name):
+    assert run_case(CASES[name], SUITE["perfect"], ours) == []
+
+
+def test_cases_are_enough_and_differ():
+    assert len(CASES) == len(SUITE["cases"]) >= 120
+    files = [(case.get("references"), written(case, SUITE["perfect"])) for case in SUITE["cases"]]
+    assert len(set(files)) == len(files)
+
+
+def test_another_result_is_a_disagreement():
+    # A harness that takes every file, and one whose figures are those of a perfect system.
+    assert run_case(CASES["empty_file"], SUITE["perfect"], lambda *_: 0) != []
+
+    def perfect(benchmark, references, predictions, out, codec):
+        predictions.write_bytes(written(CASES["perfect"], SUITE["perfect"]))
+        return ours(benchmark, references, predictions, out)
+
+    assert run_case(CASES["perfect"], SUITE["perfect"], perfect) == []
+    assert run_case(CASES["constant_yes"], SUITE["perfect"], perfect) != []
+
+
+def test_a_harness_that_writes_nothing_or_something_else_is_told():
+    def none(benchmark, references, predictions, out, codec):
+        return 0
+
+    def other(benchmark, references, predictions, out, codec):
+        out.mkdir()
+        (out / "metrics.json").write_text('{"vqa/accuracy": 1}')
+        return 0
+
+    for harness in (none, other):
+        (told,) = run_case(CASES["perfect"], SUITE["perfect"], harness)
+        assert "missing or laid out otherwise" in told
+
+
+def test_a_command_is_a_harness():
+    """pycocotools by its adapter; it takes a box of NaN for a hit, which was not agreed."""
+    pytest.importorskip("pycocotools")
+    harness = command(f"{sys.executable} {HERE / 'coco.py'} {{references}} {{predictions}} {{out}}")
+    found = {
+        name: run_case(CASES[name], SUITE["perfect"], harness, ["detection/f1@0.3"])
+        for name in ("out_of_frame", "copy_within_an_answer", "no_boxes_no_codec", "nan_coordinate")
+    }
+    assert [name for name, lines in found.items() if lines] == ["nan_coordinate"]

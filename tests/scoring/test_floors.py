@@ -1,0 +1,275 @@
+"""Systems that do not look: what they say, and that nobody gets above them without looking."""
+
+import json
+import random
+
+import pytest
+
+from cxrjax.errors import UserError
+from cxrjax.papers.vindr_cxr_vqa.annotation import CLASSES
+from cxrjax.records import QARecord, write_records
+from cxrjax.score import main
+from cxrjax.scoring.floors import Floors
+from cxrjax.scoring.scores import is_blind
+
+KINDS = ("Is_there", "Where", "How_many", "Which", "Yes_No")
+SIZE = 100
+PLACES = {name: random.Random(name).uniform(5, 55) for name in CLASSES}
+
+
+def _record(image, number, kind, asked, text, there, boxes=(), **fields):
+    return QARecord.model_validate(
+        {
+            "dataset": "synthetic",
+            "split": "validation",
+            "image_id": image,
+            "image_path": f"{image}.png",
+            "image_hw": (SIZE, SIZE),
+            "question_id": f"{image}-{number}",
+            "question": f"Is there {asked}?" if asked else "What is there?",
+            "question_type": kind,
+            "answers": [
+                {
+                    "text": text,
+                    "labels": [asked] if asked else fields.pop("labels"),
+                    "polarity": "pos" if there else "neg",
+                    "boxes_by_image": {image: [list(box) for box in boxes]} if boxes else {},
+                }
+            ],
+            "negative_kind": None if there else fields.pop("negative", "absent_class"),
+            **fields,
+        }
+    )
+
+
+def _phantoms(images):
+    """Dense questions with more absent classes than present ones, some images without findings."""
+    rng = random.Random(4)
+    records = []
+    for i in range(images):
+        present = [] if i % 10 == 0 else rng.choices(CLASSES, range(14, 0, -1), k=3)
+        present = list(dict.fromkeys(present))
+        absent = rng.sample([name for name in CLASSES if name not in present], 5)
+        boxes = {}
+        for name in present:
+            x, y = PLACES[name] + rng.gauss(0, 4), PLACES[name] + rng.gauss(0, 4)
+            boxes[name] = [max(x, 0), max(y, 0), max(x, 0) + 35, max(y, 0) + 30]
+        readers = {
+            f"R{n}": [{"label": k, "box": b} for k, b in boxes.items() if rng.random() < 0.8]
+            for n in range(3)
+        }
+        for number, name in enumerate([*present, *absent]):
+            there = name in present
+            text = f"Yes, {name}." if there else f"There is no {name}."
+            here = [boxes[name]] if there else []
+            kind = KINDS[number % len(KINDS)]
+            records.append(_record(f"i{i}", number, kind, name, text, there, here, readers=readers))
+        text = f"The findings are {' and '.join(present)}." if present else "There is no finding."
+        records.append(
+            _record(f"i{i}", 99, "What", "", text, bool(present), labels=present, readers=readers)
+        )
+    return records
+
+
+CONSTANTS = {
+    "yes": "Yes.",
+    "no": "No.",
+    "the": "The",
+    "off_topic": "There is cardiomegaly.",
+    "left": "In the left lung.",
+    "every": f"There is {', '.join(CLASSES)}.",
+}
+BOXES = {
+    "whole": [[0, 0, 1, 1]],
+    "grid": [[i / 4, j / 4, i / 4 + 0.25, j / 4 + 0.25] for i in range(4) for j in range(4)],
+}
+# The more of these the worse, or no measure of being right.
+NOT_HIGHER_IS_BETTER = (
+    *("hallucination_rate", "undecided_rate", "off_topic_rate", "contentless_rate", "yes_bias"),
+    *("most_common_answer_share", "yes_rate", "prevalence", "boxes_per", "problems/", "ceiling"),
+    *("duplicate_share", "parse_failure", "false_yes", "ap/constant_", "intervals_left_out"),
+    *("truth_boxes", "calibration/", "by_"),
+)
+
+
+def _score(tmp_path, records, systems, *flags):
+    write_records(tmp_path / "r.jsonl", records)
+    arguments = ["--benchmark=vindr_cxr_vqa", f"--references={tmp_path / 'r.jsonl'}"]
+    for name, say in systems.items():
+        lines = [json.dumps({"question_id": r.question_id, **say(r)}) for r in records]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
+        arguments.append(f"--predictions={tmp_path / name}.jsonl")
+    main([*arguments, f"--out={tmp_path / 'out'}", *flags])
+    read = {
+        name: json.loads((tmp_path / "out" / f"{name}.json").read_text())
+        for name in ("metrics", "floors")
+        if (tmp_path / "out" / f"{name}.json").exists()
+    }
+    return read, (tmp_path / "out" / "tables.md").read_text()
+
+
+@pytest.mark.slow
+def test_nobody_who_does_not_look_gets_above_the_floors(tmp_path):
+    systems = {
+        name: (lambda record, text=text: {"text": text, "boxes": []})
+        for name, text in CONSTANTS.items()
+    }
+    systems |= {
+        name: (lambda record, boxes=boxes: {"text": "Yes.", "boxes": boxes})
+        for name, boxes in BOXES.items()
+    }
+    # The two most frequent classes, each at its place, in every image.
+    places = {name: [PLACES[name], PLACES[name]] for name in CLASSES[:2]}
+    boxes = {
+        name: [x / SIZE, y / SIZE, (x + 35) / SIZE, (y + 30) / SIZE]
+        for name, (x, y) in places.items()
+    }
+    for number in (1, 2):
+        named = list(boxes)[:number]
+        systems[f"easiest_{number}"] = lambda record, named=named: {
+            "text": f"There is {' and '.join(named)}.",
+            "boxes": [boxes[name] for name in named],
+            "labels": named,
+            "box_scores": [1 - 0.1 * n for n in range(len(named))],
+        }
+    read, tables = _score(tmp_path, _phantoms(300), systems, "--resamples=0")
+    floors = {
+        name: named["strict"]
+        for name, named in read["floors"]["figures"].items()
+        if name != "one reader"
+    }
+    compared = 0
+    for metric in next(iter(floors.values())):
+        if any(part in metric for part in NOT_HIGHER_IS_BETTER):
+            continue
+        known = [named[metric]["value"] for named in floors.values()]
+        best = max((value for value in known if value is not None), default=None)
+        for system, named in read["metrics"].items():
+            value = named["strict"][metric]["value"]
+            # Boxes of any class hit others' here: all are equally large.
+            if system == "easiest_2" and metric.startswith("detection_agnostic"):
+                continue
+            assert value is None or (best is not None and value <= best + 1e-9), (system, metric)
+            compared += value is not None
+    assert compared > 250
+    for system in systems:
+        assert f"**Warning: {system} is not better" in tables
+
+
+def test_who_looks_is_above_them_and_is_not_warned_of(tmp_path):
+    def answer(record):
+        return {
+            "text": record.answer_text,
+            "boxes": [[value / SIZE for value in box] for box in record.boxes],
+        }
+
+    read, tables = _score(tmp_path, _phantoms(40), {"seeing": answer}, "--resamples=20")
+    assert "**Warning" not in tables
+    assert "| floor: constant yes | strict |" in tables
+    (row,) = (
+        line for line in read["floors"]["differences"] if line["metric"] == "vqa/balanced_accuracy"
+    )
+    assert row["ci_low"] > 0.1
+    floors = {name: f["strict"] for name, f in read["floors"]["figures"].items()}
+    assert floors["constant yes"]["vqa/sensitivity"]["value"] == 1
+    assert floors["constant no"]["vqa/specificity"]["value"] == 1
+    assert floors["constant yes"]["vqa/balanced_accuracy"]["value"] == 0.5
+    assert floors["prior box"]["detection/f1@0.3"]["value"] > 0.1
+    # A person is none of the floors, and better.
+    assert floors["one reader"]["detection/f1@0.3"]["value"] > 0.7
+    assert "one reader" not in {line["floor"] for line in read["floors"]["differences"]}
+
+
+def test_the_floors_alone_need_no_predictions(tmp_path):
+    read, tables = _score(tmp_path, _phantoms(20), {}, "--resamples=0")
+    assert {"constant yes", "constant no", "majority", "prior box", "random"} <= set(
+        read["metrics"]
+    )
+    assert "floors" not in read
+    assert "| majority | strict |" in tables
+    with pytest.raises(UserError, match="nothing to score"):
+        _score(tmp_path, _phantoms(20), {}, "--floors=never")
+
+
+def test_without_floors_there_are_none(tmp_path):
+    say = {"s": lambda record: {"text": "Yes.", "boxes": []}}
+    read, tables = _score(tmp_path, _phantoms(12), say, "--resamples=0", "--floors=never")
+    assert "floors" not in read and "floor:" not in tables and "Warning" not in tables
+
+
+def test_a_blind_system_is_a_floor_of_the_others(tmp_path):
+    def blind(record):
+        seen = record.answer_text if int(record.image_id[1:]) % 5 else "No."
+        return {"text": seen, "boxes": []}
+
+    systems = {"seeing": lambda record: {"text": "Yes.", "boxes": []}, "seeing_blind": blind}
+    read, _ = _score(tmp_path, _phantoms(40), systems, "--resamples=20")
+    lines = read["floors"]["differences"]
+    assert {line["system"] for line in lines} == {"seeing"}
+    (row,) = (line for line in lines if line["metric"] == "vqa/balanced_accuracy")
+    assert row["floor"] == "seeing_blind"
+    assert is_blind("tuned.shuffled") and is_blind("noise") and not is_blind("blinded")
+
+
+def test_a_prior_box_is_of_another_image():
+    """The only box of a class would be a perfect answer to its own question."""
+    box = [10.0, 10.0, 50.0, 50.0]
+    records = [_record("i0", 0, "Where", "ILD", "ILD", True, [box])]
+    floors = Floors()
+    for record in records:
+        floors.add(record)
+    lines = dict(floors.systems(lambda name: "ILD", 0, ()))
+    assert not len(lines["prior box"][0].boxes)
+    floors.add(_record("i1", 0, "Where", "ILD", "ILD", True, [[20.0, 10.0, 60.0, 50.0]]))
+    lines = dict(floors.systems(lambda name: "ILD", 0, ()))
+    assert lines["prior box"][0].boxes.tolist() == [[0.2, 0.1, 0.6, 0.5]]
+    assert lines["prior box"][1].boxes.tolist() == [[0.1, 0.1, 0.5, 0.5]]
+
+
+def test_the_easiest_classes_are_those_that_a_constant_box_finds():
+    floors = Floors()
+    for n in range(8):
+        # Always in one place; in one of two; somewhere else each time.
+        spots = {"ILD": 10.0, "Atelectasis": 10.0 + 25 * (n % 2), "Calcification": 8.0 * n}
+        for k, (name, x) in enumerate(spots.items()):
+            box = [[x, 10.0, x + 20, 30.0]]
+            floors.add(_record(f"i{n}", k, "Where", name, name, True, box))
+    names = ("ILD", "Atelectasis", "Calcification")
+    lines = dict(floors.systems(lambda question: names[int(question[-1])], 0, ()))
+    said = {
+        floor: {q.labels[0] for q in lines[floor] if q.labels}
+        for floor in ("one class", "easy classes")
+    }
+    assert said == {"one class": {"ILD"}, "easy classes": {"ILD", "Atelectasis"}}
+    assert all(q.text.startswith("Yes") == bool(q.labels) for q in lines["one class"])
+    first = [q.box_scores[0] for q in lines["prior box"][:3]]
+    assert first[0] == 1 and first[0] > first[1] > first[2] > 0
+
+
+def test_the_easiest_classes_by_question_may_be_others():
+    """Asked six times where its box lies right, a class pays by question and not by image."""
+    floors, names = Floors(), ("ILD", "Atelectasis", None)
+    for n in range(8):
+        floors.add(_record(f"i{n}", 2, "What", "", "ILD.", True, labels=["ILD"]))
+        for k, name in enumerate(names[:2]):
+            there = k == 0 or n < 2
+            box = [[10.0, 10.0, 30.0, 30.0] if there else [9.0 * n, 60.0, 9.0 * n + 8, 70.0]]
+            for again in range(6 if k and there else 1):
+                floors.add(_record(f"i{n}", f"{again}{k}", "Where", name, name, True, box))
+    lines = dict(floors.systems(lambda question: names[int(question[-1])], 0, ()))
+    said = {
+        floor: {q.labels[0] for q in lines[floor] if q.labels}
+        for floor in ("easy classes", "easy questions")
+    }
+    assert said == {"easy classes": {"ILD"}, "easy questions": {"ILD", "Atelectasis"}}
+    silent = {f: [not len(q.boxes) for q in lines[f] if q.question_id.endswith("2")] for f in said}
+    assert not any(silent["easy classes"]) and all(silent["easy questions"])
+
+
+def test_many_questions_have_floors_only_where_they_are_asked_for(tmp_path, monkeypatch):
+    monkeypatch.setattr("cxrjax.scoring.benchmark.MOST_FOR_FLOORS", 50)
+    say = {"s": lambda record: {"text": "Yes.", "boxes": []}}
+    read, tables = _score(tmp_path, _phantoms(12), say, "--resamples=0")
+    assert "floors" not in read and "--floors=always" in tables
+    read, _ = _score(tmp_path, _phantoms(12), say, "--resamples=0", "--floors=always")
+    assert "constant yes" in read["floors"]["figures"]

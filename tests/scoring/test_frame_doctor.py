@@ -1,0 +1,230 @@
+"""Frame doctor: predictions made wrong in each way, right ones, and random ones."""
+
+import json
+
+import numpy as np
+import pytest
+
+from cxrjax.codecs import CODECS
+from cxrjax.codecs.frames import smart_resize
+from cxrjax.records import QARecord, write_records
+from cxrjax.score import main
+from cxrjax.scoring.frame_doctor import diagnose, gather
+from cxrjax.scoring.predictions import parse_prediction
+
+QUESTIONS = 40
+
+
+def _records(seed=0, questions=QUESTIONS, sides=(1500, 3200)):
+    random = np.random.default_rng(seed)
+    records = {}
+    for number in range(questions):
+        height, width = random.integers(*sides, 2).tolist()
+        low = random.uniform(0.05, 0.6, (random.integers(1, 4), 2))
+        high = np.minimum(low + random.uniform(0.08, 0.35, low.shape), 0.97)
+        boxes = np.concatenate([low, high], axis=1) * [width, height, width, height]
+        records[f"q{number}"] = QARecord.model_validate(
+            {
+                "dataset": "synthetic",
+                "split": "validation",
+                "image_id": f"i{number}",
+                "image_path": f"i{number}.png",
+                "image_hw": (height, width),
+                "question_id": f"q{number}",
+                "question": "Where is the opacity?",
+                "question_type": "Where",
+                "answers": [
+                    {
+                        "text": "There.",
+                        "labels": ["Lung Opacity"],
+                        "boxes_by_image": {f"i{number}": boxes.tolist()},
+                    }
+                ],
+            }
+        )
+    return records
+
+
+RECORDS = _records()
+
+
+def _right(record, jitter, random):
+    height, width = record.image_hw
+    boxes = np.array(record.boxes) / [width, height, width, height]
+    return np.clip(boxes + random.normal(0, jitter, boxes.shape), 0, 1)
+
+
+def _predictions(wrong, jitter=0.01, records=RECORDS, seed=1):
+    random = np.random.default_rng(seed)
+    lines = []
+    for name, record in records.items():
+        boxes = wrong(_right(record, jitter, random), *record.image_hw)
+        fields = {"question_id": name, "text": "There.", "boxes": boxes.tolist()}
+        lines.append(parse_prediction(fields, "p:1"))
+    return lines
+
+
+def _pixels(boxes, height, width):
+    return boxes * [width, height, width, height]
+
+
+def _square(boxes, height, width, side, by):
+    off = np.array([(side - width) // 2, (side - height) // 2] * 2)
+    return (_pixels(boxes, height, width) + off) / by
+
+
+def _smart(boxes, height, width):
+    input_height, input_width = smart_resize(height, width, 1_003_520)
+    return boxes * [input_width, input_height, input_width, input_height]
+
+
+def _xywh(boxes):
+    return np.concatenate([boxes[:, :2], boxes[:, 2:] - boxes[:, :2]], axis=1)
+
+
+TURNED = [1, 0, 3, 2]
+WRONG = {
+    "pixels of the image": _pixels,
+    "0-100": lambda b, h, w: b * 100,
+    "0-1000": lambda b, h, w: b * 1000,
+    "0-999": lambda b, h, w: b * 999,
+    "0-1023": lambda b, h, w: b * 1023,
+    "pixels of a 224 x 224 input": lambda b, h, w: b * 224,
+    "pixels of a 896 x 896 input": lambda b, h, w: b * 896,
+    "xywh": lambda b, h, w: _xywh(b),
+    "xywh pixels of the image": lambda b, h, w: _xywh(_pixels(b, h, w)),
+    "y-first": lambda b, h, w: b[:, TURNED],
+    "y-first 0-1000": lambda b, h, w: b[:, TURNED] * 1000,
+    "of the padded square": lambda b, h, w: _square(b, h, w, max(h, w), max(h, w)),
+    "y-first 0-1000 of the padded square": lambda b, h, w: (
+        _square(b, h, w, max(h, w), max(h, w))[:, TURNED] * 1000
+    ),
+    "of the centre crop": lambda b, h, w: _square(b, h, w, min(h, w), min(h, w)),
+    "of the long side, along x and y": lambda b, h, w: _pixels(b, h, w) / max(h, w),
+    "pixels of Qwen2.5-VL's input of at most 1,003,520 pixels": _smart,
+    "0-1000 (they were divided by the image's size)": lambda b, h, w: b * 1000 / [w, h, w, h],
+    "pixels of the image (they were divided by 1000)": lambda b, h, w: _pixels(b, h, w) / 1000,
+}
+
+
+@pytest.mark.parametrize("frame", WRONG)
+def test_a_wrong_frame_is_told(frame):
+    jitter = 0.0 if frame == "0-999" else 0.003
+    found = diagnose(gather(RECORDS, _predictions(WRONG[frame], jitter), None))
+    assert found is not None
+    assert found.frame == frame
+    assert found.f1[0] <= found.f1[1]
+    assert found.f1[1] > 0.95
+    assert found.miou[0] < 0.8 < 0.9 < found.miou[1]
+
+
+@pytest.mark.parametrize("frame", ["of the padded square", "of the centre crop"])
+def test_a_frame_that_moves_boxes_by_little_is_told(frame):
+    """Of images that are nearly square, and boxes that are not quite right."""
+    records = _records(sides=(2200, 3100), questions=80)
+    found = diagnose(gather(records, _predictions(WRONG[frame], 0.003, records), None))
+    assert found is not None
+    assert found.frame == frame
+
+
+@pytest.mark.parametrize("frame", ["of the padded square", "of the centre crop"])
+def test_few_images_are_enough_where_nothing_else_is_wrong(frame):
+    records = _records(5, 20, sides=(1500, 1800))
+    found = diagnose(gather(records, _predictions(WRONG[frame], 0.0, records), None))
+    assert found is not None
+    assert found.frame == frame
+
+
+@pytest.mark.parametrize(("jitter", "seed"), [(0.0, 0), (0.02, 1), (0.05, 2)])
+def test_right_boxes_are_left_alone(jitter, seed):
+    lines = _predictions(lambda b, h, w: b, jitter, seed=seed)
+    assert diagnose(gather(RECORDS, lines, None)) is None
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("by", [[-0.08, -0.08, 0.08, 0.08], [0.05] * 4, [0.02, 0.02, -0.02, -0.02]])
+def test_boxes_a_little_off_are_in_no_other_frame(by, seed):
+    lines = _predictions(lambda b, h, w: np.clip(b + np.array(by), 0, 1), seed=seed)
+    assert diagnose(gather(RECORDS, lines, None)) is None
+
+
+@pytest.mark.parametrize(("scale", "seed"), [(1.0, 0), (1.0, 1), (1.0, 2), (1000.0, 3)])
+def test_random_boxes_fit_nowhere(seed, scale):
+    random = np.random.default_rng(seed)
+
+    def drawn(boxes, height, width):
+        corners = np.sort(random.uniform(0, 1, (len(boxes), 2, 2)), axis=1)
+        return corners.reshape(-1, 4) * scale
+
+    assert diagnose(gather(RECORDS, _predictions(drawn), None)) is None
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_boxes_of_other_images_fit_nowhere(seed):
+    """They are as large as true ones and where these mostly are."""
+    others = list(_records(seed + 10).values())
+    random = np.random.default_rng(seed)
+
+    def borrowed(boxes, height, width):
+        return _right(others[random.integers(len(others))], 0, random) * 0.8
+
+    assert diagnose(gather(RECORDS, _predictions(borrowed), None)) is None
+
+
+def test_few_images_say_nothing():
+    few = dict(list(RECORDS.items())[:4])
+    lines = _predictions(WRONG["y-first"], records=few)
+    assert diagnose(gather(few, lines, None)) is None
+    assert diagnose(gather(RECORDS, [], None)) is None
+
+
+@pytest.mark.parametrize(
+    ("codec", "write", "frame"),
+    [
+        ("chexagent", lambda b: "<|box|>({:.2f},{:.2f}),({:.2f},{:.2f})<|/box|>".format(*b), ""),
+        ("internvl", lambda b: "<box>[[{}, {}, {}, {}]]</box>".format(*(b * 100).round()), "0-100"),
+        (
+            "gemini_json",
+            lambda b: "box_2d: [{}, {}, {}, {}]".format(*(b * 1000).round()),
+            "x-first",
+        ),
+        ("radvlm", lambda b: "[{:.0f}, {:.0f}, {:.0f}, {:.0f}]".format(*b * 100), "0-100"),
+    ],
+)
+def test_boxes_in_text_are_read_in_other_frames_too(codec, write, frame):
+    random = np.random.default_rng(1)
+    lines = []
+    for name, record in RECORDS.items():
+        text = " ".join(write(box) for box in _right(record, 0, random))
+        lines.append(parse_prediction({"question_id": name, "text": text}, "p:1"))
+    found = diagnose(gather(RECORDS, lines, CODECS[codec]))
+    assert found is not None
+    assert frame in found.frame
+    assert found.f1[1] > 0.9
+
+
+def test_the_command_tells_and_applies_nothing(tmp_path, capsys):
+    write_records(tmp_path / "r.jsonl", RECORDS.values())
+    random = np.random.default_rng(0)
+    for system in ("right", "turned"):
+        with open(tmp_path / f"{system}.jsonl", "w") as out:
+            for name, record in RECORDS.items():
+                boxes = _right(record, 0.003, random)
+                boxes = boxes[:, TURNED] if system == "turned" else boxes
+                line = {"question_id": name, "text": "Lung opacity.", "boxes": boxes.tolist()}
+                out.write(json.dumps(line) + "\n")
+    arguments = [
+        "--benchmark=vindr_cxr_vqa",
+        f"--references={tmp_path / 'r.jsonl'}",
+        *(f"--predictions={tmp_path / name}.jsonl" for name in ("right", "turned")),
+        "--resamples=0",
+        "--floors=never",
+    ]
+    main([*arguments, f"--out={tmp_path / 'plain'}"])
+    assert "boxes fit" not in capsys.readouterr().out
+    main([*arguments, f"--out={tmp_path / 'told'}", "--diagnose"])
+    printed = capsys.readouterr().out
+    assert "turned: boxes fit y-first: F1 0." in printed
+    assert "right: boxes fit" not in printed
+    plain, told = ((tmp_path / out / "metrics.json").read_text() for out in ("plain", "told"))
+    assert plain == told
