@@ -6,6 +6,8 @@
     python -m cxrjax.build --dataset=gemex --source=FOLDER --out=DIR
     python -m cxrjax.build --dataset=cxr_qba --source=RELEASE_OR_REPORTS --out=DIR
     python -m cxrjax.build --dataset=ms_cxr --source=FILE_OR_FOLDER --out=DIR
+    python -m cxrjax.build --dataset=lungs --source=FOLDER --out=DIR
+    python -m cxrjax.build --dataset=grafts --source=FOLDER --out=DIR
     python -m cxrjax.build --dataset=records --source=FOLDER --out=DIR
     python -m cxrjax.build --dataset=sizes --source=BUILD --sizes=train_meta.csv --out=DIR
     python -m cxrjax.build --dataset=tfds --source=BUILD --out=DIR
@@ -90,9 +92,10 @@ def _required(options: type[BuildOptions]) -> list[str]:
 
 
 def _check_flags(dataset: str, words: Sequence[str]) -> None:
-    """Raises `UserError` where a flag is missing, or is one of another data set: says whose."""
+    """Raises `UserError` where a flag is missing, decides nothing, or is another data set's: says
+    whose."""
     flags = {word[2:].partition("=")[0] for word in words if word.startswith("--")}
-    told = []
+    told = [f"--{flag} decides nothing" for flag in builder_of(dataset).unheeded if flag in flags]
     for flag in sorted(flags - _flags_of(builder_of(dataset).options_class)):
         owners = [n for n in BUILDERS if flag in _flags_of(builder_of(n).options_class)]
         if owners:

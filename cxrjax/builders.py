@@ -16,6 +16,8 @@ from cxrjax.records_io.own_records import OwnRecordsBuilder
 BUILDERS = {
     "cxr_qba": ("CXR-QBA's release, or reports", "papers.cxr_qba.build", "QbaBuilder"),
     "gemex": ("GEMeX's files, scene graphs or reports", "papers.gemex.build", "GemexBuilder"),
+    "grafts": ("simulated lesions in real radiographs", "grafts.build", "GraftBuilder"),
+    "lungs": ("radiographs with lung masks", "papers.lungs.build", "LungsBuilder"),
     "ms_cxr": ("MS-CXR's file of phrases", "papers.ms_cxr.build", "MsCxrBuilder"),
     "phantom": ("drawn radiographs with questions", "phantoms.vqa", "PhantomBuilder"),
     "phantom_studies": (
@@ -68,6 +70,7 @@ class TfdsBuilder(Builder[TfdsOptions]):
     """Has TFDS write ArrayRecord shards of a finished build."""
 
     options_class = TfdsOptions
+    unheeded = ("seed", "processes", "strict")
 
     def read(self) -> Mapping[str, Iterable[QARecord]]:
         return {}  # TFDS reads the build by itself

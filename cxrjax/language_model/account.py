@@ -66,7 +66,7 @@ def _completion(fields: dict[str, Any]) -> Completion:
 
 
 _FIELDS = {field.name for field in dataclasses.fields(Completion)}
-_REQUIRED = _FIELDS - {"logprob"}  # which older files lack
+_REQUIRED = _FIELDS - {"logprob", "token_texts", "token_logprobs"}  # which older files lack
 
 
 class Account:

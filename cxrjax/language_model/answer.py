@@ -19,6 +19,7 @@ _BODY_BYTES, _TOKEN_BYTES, _MOST_BODY_BYTES = 2**20, 2**9, 2**24
 _Text = Annotated[str, pydantic.Field(max_length=MOST_CHARACTERS)]
 _Name = Annotated[str, pydantic.Field(max_length=1000)]
 _Count = Annotated[int, pydantic.Field(ge=0, le=_MOST_TOKENS)]
+_FiniteNumber = Annotated[float, pydantic.Field(allow_inf_nan=False)]
 _STRICT = pydantic.ConfigDict(strict=True)
 
 
@@ -38,6 +39,7 @@ class Completion:
             believably.
         logprob: sum over the answer's tokens, where it was asked for and the server told it in
             finite numbers.
+        token_texts, token_logprobs: the same token by token, where the texts make the answer.
 
     Raises:
         pydantic.ValidationError: a value of another type, out of range, or half a character.
@@ -50,6 +52,8 @@ class Completion:
     input_tokens: _Count | None
     output_tokens: _Count | None
     logprob: Annotated[float | None, pydantic.BeforeValidator(_finite)] = None
+    token_texts: list[_Text] | None = None
+    token_logprobs: list[_FiniteNumber] | None = None
 
 
 class _Message(pydantic.BaseModel):
@@ -84,6 +88,7 @@ class _Usage(pydantic.BaseModel):
 class _Token(pydantic.BaseModel):
     model_config = _STRICT
     logprob: float
+    token: Any = None
 
 
 class _Logprobs(pydantic.BaseModel):
@@ -116,6 +121,8 @@ def read_completion(body: bytes, model: str) -> Completion:
             text = choice.message.content or ""
             refusal = choice.message.refusal
             input_tokens, output_tokens = _tokens(answer.usage, bool(text or refusal))
+            tokens = _tokens_of(choice.logprobs)
+            texts, logprobs = _spelled(tokens, text)
             return Completion(
                 text=text,
                 finish_reason=choice.finish_reason or "stop",
@@ -123,7 +130,9 @@ def read_completion(body: bytes, model: str) -> Completion:
                 model=answer.model or model,
                 input_tokens=input_tokens,
                 output_tokens=output_tokens,
-                logprob=_total_logprob(choice.logprobs),
+                logprob=sum(token.logprob for token in tokens) if tokens else None,
+                token_texts=texts,
+                token_logprobs=logprobs,
             )
         except pydantic.ValidationError as error:
             wrong = error.errors(include_url=False, include_context=False, include_input=False)[0]
@@ -148,10 +157,24 @@ def _tokens(usage: Any, said_something: bool) -> tuple[int | None, int | None]:
     return told.prompt_tokens, output
 
 
-def _total_logprob(logprobs: Any) -> float | None:
-    """Sum over the answer's tokens; None where the server tells none, or no numbers."""
+def _tokens_of(logprobs: Any) -> list[_Token] | None:
+    """The answer's tokens; None where the server tells none, or no numbers."""
     try:
-        tokens = _Logprobs.model_validate(logprobs).content
+        return _Logprobs.model_validate(logprobs).content
     except pydantic.ValidationError:
         return None
-    return sum(token.logprob for token in tokens) if tokens else None
+
+
+def _spelled(
+    tokens: list[_Token] | None, text: str
+) -> tuple[list[str], list[float]] | tuple[None, None]:
+    """Texts of the tokens and their log-probabilities; None where they do not make the text."""
+    if not tokens or not text or not all(math.isfinite(token.logprob) for token in tokens):
+        return None, None
+    texts = [token.token for token in tokens]
+    # One more than the text has is the token that ends it, which servers tell or do not.
+    if isinstance(texts[-1], str) and texts[:-1] and "".join(map(str, texts[:-1])) == text:
+        texts[-1] = ""
+    if not all(isinstance(each, str) for each in texts) or "".join(texts) != text:
+        return None, None
+    return texts, [token.logprob for token in tokens]

@@ -17,6 +17,7 @@ from cxrjax.language_model.answer import Completion
 from cxrjax.language_model.completion import Server
 from cxrjax.language_model.request import SERVICE_FAILURES, NoAnswer, Request
 from cxrjax.language_model.settings import Settings
+from cxrjax.records import data_terms
 
 T = TypeVar("T", bound=pydantic.BaseModel)
 Item = TypeVar("Item")
@@ -66,10 +67,17 @@ class CostEstimate:
 
 
 class Client:
-    """A language model behind a server, with its cache and its account; threads share it."""
+    """A language model behind a server, with its cache and its account; threads share it.
 
-    def __init__(self, settings: Settings, cache: AnswerCache) -> None:
+    Attributes:
+        datasets: whose content is sent; their terms are told where sending is refused.
+    """
+
+    def __init__(
+        self, settings: Settings, cache: AnswerCache, datasets: Iterable[str] = ()
+    ) -> None:
         self.settings = settings
+        self.datasets = tuple(datasets)
         self.account = Account(settings.prices, settings.max_cost)
         self._cache = cache
         self._stop = threading.Event()
@@ -191,7 +199,7 @@ class Client:
 
         Raises:
             UserError: the server is elsewhere, `allow_sending` is off, and some answer is not in
-                the cache.
+                the cache; names the data and their terms.
         """
         if self.settings.may_send:
             return
@@ -199,6 +207,8 @@ class Client:
         if not estimate.requests:
             return
         pixels = f"the pixels of images ({estimate.images:,} in all) and " * bool(estimate.images)
+        if terms := "; ".join(map(str, data_terms(self.datasets).values())):
+            content += f", of {terms},"
         clear = ", unencrypted" * self.settings.base_url.startswith("http:")
         raise UserError(
             f"this would send {estimate.requests:,} requests with {pixels}{content} to "

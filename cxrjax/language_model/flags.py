@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import math
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -109,13 +110,17 @@ def add_client_flags(parser: argparse.ArgumentParser, text: bool = False) -> Non
 
 
 def client_from_flags(
-    flags: argparse.Namespace | ClientFlags, cache: Path, temperature: float | None = None
+    flags: argparse.Namespace | ClientFlags,
+    cache: Path,
+    datasets: Iterable[str],
+    temperature: float | None = None,
 ) -> Client:
     """The client that the flags describe.
 
     Args:
         flags: `ClientFlags`, or what `add_client_flags` declared.
         cache: the file where `--cache` names none.
+        datasets: as in `Client`.
         temperature: where the flags were declared for text.
 
     Raises:
@@ -136,7 +141,7 @@ def client_from_flags(
         shared["temperature"] = temperature
     api_key = os.environ.get(API_KEY, "")
     settings = Settings(**shared, api_key=api_key, prices=_prices(flags))
-    return Client(settings, AnswerCache(flags.cache or cache))
+    return Client(settings, AnswerCache(flags.cache or cache), datasets)
 
 
 def _prices(flags: ClientFlags) -> Prices | None:

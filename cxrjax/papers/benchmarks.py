@@ -44,6 +44,12 @@ def _ms_cxr() -> "Benchmark[Any]":
     return MS_CXR
 
 
+def _lungs() -> "Benchmark[Any]":
+    from cxrjax.papers.lungs.figures import LUNGS
+
+    return LUNGS
+
+
 def _cxr_qba_boxes() -> "Benchmark[Any]":
     from cxrjax.papers.cxr_qba.validation.boxes import CXR_QBA_BOXES
 
@@ -56,12 +62,20 @@ def _cxr_qba_tags() -> "Benchmark[Any]":
     return CXR_QBA_TAGS
 
 
+def _own() -> "Benchmark[Any]":
+    from cxrjax.papers.vindr_cxr_vqa.own import OWN
+
+    return OWN
+
+
 BENCHMARKS: dict[str, "Loader"] = {
     "vindr_cxr_vqa": _vindr_cxr_vqa,
     "gemex": _gemex,
     "cxr_qba": _cxr_qba,
     "vix_ray": _vix_ray,
     "ms_cxr": _ms_cxr,
+    "lungs": _lungs,
+    "own": _own,
 }
 
 # What scores a data set against people's labels, and no model: references are those labels, and
@@ -72,4 +86,4 @@ DATA_VALIDATIONS: dict[str, "Loader"] = {
 }
 
 # Data set -> the only labels that its records may have; another is a fault of the record.
-CLOSED_CLASSES = {"vindr_cxr_vqa": CLASSES, "synthetic": CLASSES}
+CLOSED_CLASSES = dict.fromkeys(("vindr_cxr_vqa", "synthetic", "grafts", "own_grafts"), CLASSES)

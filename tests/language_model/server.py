@@ -16,13 +16,17 @@ from collections.abc import Callable
 
 @dataclasses.dataclass(frozen=True)
 class Text:
-    """A completion; `usage` is (prompt, completion, total) tokens, `logprobs` one a token."""
+    """A completion; `usage` is (prompt, completion, total) tokens, `logprobs` one a token.
+
+    `tokens`: their texts; all of them "t" where they are not said.
+    """
 
     text: str | None
     finish_reason: str = "stop"
     refusal: str | None = None
     usage: tuple[int, int, int] | None = (100, 20, 120)
     logprobs: tuple[float, ...] | None = None
+    tokens: tuple[str, ...] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,8 +140,10 @@ def _completion(answer: Text, model: str) -> dict:
     message = {"role": "assistant", "content": answer.text, "refusal": answer.refusal}
     choice = {"index": 0, "message": message, "finish_reason": answer.finish_reason}
     if answer.logprobs is not None:
+        texts = answer.tokens or ("t",) * len(answer.logprobs)
         tokens = [
-            {"token": "t", "bytes": None, "logprob": p, "top_logprobs": []} for p in answer.logprobs
+            {"token": text, "bytes": None, "logprob": p, "top_logprobs": []}
+            for text, p in zip(texts, answer.logprobs, strict=True)
         ]
         choice["logprobs"] = {"content": tokens, "refusal": None}
     content = {"id": "1", "object": "chat.completion", "created": 0, "model": f"{model}-served"}

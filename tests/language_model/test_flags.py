@@ -21,7 +21,7 @@ def _no_environment(monkeypatch):
 def _client(tmp_path, *arguments):
     parser = argparse.ArgumentParser()
     add_client_flags(parser)
-    return client_from_flags(parser.parse_args(arguments), tmp_path / "answers.jsonl")
+    return client_from_flags(parser.parse_args(arguments), tmp_path / "answers.jsonl", ())
 
 
 def test_environment_and_flags_that_override_it(tmp_path, monkeypatch):

@@ -18,9 +18,9 @@ from cxrjax.papers.cxr_qba.construct.construction import (
     construct_questions,
 )
 from cxrjax.papers.cxr_qba.construct.extraction import ReportSections, SourceStudy
-from cxrjax.papers.cxr_qba.construct.generation import MentionCounts
 from cxrjax.papers.cxr_qba.construct.language_model_rater import LanguageModelRater
 from cxrjax.papers.cxr_qba.construct.rule_extractor import split_report
+from cxrjax.papers.cxr_qba.construct.sampling import MentionCounts
 from cxrjax.papers.gemex.construct.language_model import (
     LanguageModelGenerator,
     LanguageModelRefiner,
@@ -77,6 +77,14 @@ def _judging(client):
         asked.FACTS: {"text": "No effusion."},
         asked.FACT_MATCHING: {"a": ["x"], "b": ["y", "z"]},
     }
+    yield from _verdicts(client, samples)
+
+
+def _entailing(client):
+    yield from _verdicts(client, {asked.ENTAILMENT: {"fact": "x", "known": ["y", "z"]}})
+
+
+def _verdicts(client, samples):
     prompts = read_packaged("cxrjax.language_model.judges", f"{asked.PROMPT}.toml")
     for task, sample in samples.items():
         stage = asked._JudgeStage(client, task, prompts[task], store=None)  # nothing is asked
@@ -91,11 +99,10 @@ def _wording(client):
         image=image,
         question_id="img-0",
         kind="Where",
-        style="one_box",
+        style="lesions",
         labels=("Cardiomegaly",),
         boxes={"Cardiomegaly": (heart,)},
         count=1,
-        rad_id="R1",
     )
     yield LanguageModelWriter(client, QualityLog()).request(plan)
 
@@ -105,8 +112,9 @@ def _wording(client):
     [
         (_refining, "91c8265cb5f0f0ec"),
         (_reading, "f910dc11be896cd8"),
-        (_rating, "fdd59e278afad0a8"),
+        (_rating, "8728bf35353535ae"),
         (_judging, "69d9ac2776522f33"),
+        (_entailing, "9835e06afb6a390e"),
         (_wording, "2f77cd9c2545bf6f"),
     ],
 )

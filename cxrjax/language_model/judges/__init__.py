@@ -9,6 +9,7 @@ flags           chooses a judge from a command line
 """
 
 from cxrjax.language_model.judges.judge import (
+    Entailment,
     FactMatch,
     FactPair,
     Facts,
@@ -17,10 +18,12 @@ from cxrjax.language_model.judges.judge import (
     RelativeScore,
     Sample,
     compare_facts,
+    judgement_line,
     metric_name,
 )
 
 __all__ = [
+    "Entailment",
     "FactMatch",
     "FactPair",
     "Facts",
@@ -29,5 +32,6 @@ __all__ = [
     "RelativeScore",
     "Sample",
     "compare_facts",
+    "judgement_line",
     "metric_name",
 ]

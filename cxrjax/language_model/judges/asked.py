@@ -20,6 +20,7 @@ from cxrjax.files import KeyedLines, read_packaged
 from cxrjax.language_model import Client, NoAnswer, Request
 from cxrjax.language_model.judges.judge import (
     FAILURES,
+    Entailment,
     FactMatch,
     Facts,
     Marks,
@@ -88,6 +89,10 @@ class VerdictStore:
         digest = hashlib.sha256(prompt.encode()).hexdigest()
         self._lines.put(key, {"judge": judge, "task": task, "prompt": digest, "verdict": verdict})
 
+    def holds(self, task: str) -> bool:
+        """Says whether verdicts of a task are here."""
+        return any(line and line["task"] == task for line in map(self._lines.get, self._lines))
+
     def judges(self) -> list[str]:
         """Names of the judges whose verdicts are here, in order of their first."""
         lines = (self._lines.get(key) for key in self._lines)
@@ -113,7 +118,8 @@ CONTENT = "questions, reports and answers"
 MAX_CHARACTERS = 20_000  # of one request; who writes more has lost the thread
 # Tasks, and tokens of a good answer, for estimates.
 RELATIVE_SCORE, FACTS, FACT_MATCHING = "relative_score", "facts", "fact_matching"
-_USUAL_TOKENS = {RELATIVE_SCORE: 70, FACTS: 200, FACT_MATCHING: 100}
+ENTAILMENT = "entailment"
+_USUAL_TOKENS = {RELATIVE_SCORE: 70, FACTS: 200, FACT_MATCHING: 100, ENTAILMENT: 20}
 _Mark = Annotated[int, pydantic.Field(ge=1, le=10)]
 _Fact = Annotated[str, pydantic.Field(min_length=1, max_length=1000)]
 
@@ -143,10 +149,15 @@ class _SamePairs(Strict):
     same: list[_SamePair]
 
 
+class _Evidence(Strict):
+    evidence: list[int]
+
+
 _FORMS: dict[str, type[pydantic.BaseModel]] = {
     RELATIVE_SCORE: _Ratings,
     FACTS: _FactList,
     FACT_MATCHING: _SamePairs,
+    ENTAILMENT: _Evidence,
 }
 
 
@@ -161,7 +172,7 @@ class LanguageModelJudge:
 
     Attributes:
         planned: what a dry run found, task by task.
-        judgements: as in `Judge`.
+        datasets, entails, judgements: as in `Judge`.
     """
 
     surrogate = False
@@ -171,6 +182,8 @@ class LanguageModelJudge:
     ) -> None:
         self.name = name
         self.planned: dict[str, str] = {}
+        self.datasets: tuple[str, ...] = ()
+        self.entails = client is not None or store.holds(ENTAILMENT)
         self.judgements: list[dict[str, Any]] = []
         self._store = store
         self._client = client
@@ -228,13 +241,33 @@ class LanguageModelJudge:
                 named = [(one["a"] - 1, one["b"] - 1) for one in verdict.get("same", ())]
                 ends = len(predicted.items), len(true.items)
                 if not all(a in range(ends[0]) and b in range(ends[1]) for a, b in named):
-                    raise UserError(
-                        f"{self._store.path}: a verdict of {FACT_MATCHING} names facts beyond the "
-                        "ends of the lists that it is about; give other --verdicts"
-                    )
+                    raise self._beyond_the_end(FACT_MATCHING)
                 same = one_to_one(named)
             matched.append(FactMatch(predicted, true, same, failure))
         return matched
+
+    def entail(self, queries: Sequence[tuple[str, tuple[str, ...], str]]) -> list[Entailment]:
+        """The premises that entail each fact, as the judge names them.
+
+        Raises:
+            UserError: as `relative_scores`.
+        """
+        inputs = [{"fact": fact, "known": list(known)} for fact, known, _ in queries if known]
+        verdicts = iter(self._verdicts(ENTAILMENT, inputs))
+        found = []
+        for _, known, _ in queries:
+            verdict = next(verdicts) if known else {}
+            evidence = tuple(sorted({n - 1 for n in verdict.get("evidence", ())}))
+            if not all(n in range(len(known)) for n in evidence):
+                raise self._beyond_the_end(ENTAILMENT)
+            found.append(Entailment(evidence, verdict.get("failure")))
+        return found
+
+    def _beyond_the_end(self, task: str) -> UserError:
+        return UserError(
+            f"{self._store.path}: a verdict of {task} names facts beyond the ends of the lists "
+            "that it is about; give other --verdicts"
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Returns the model's settings, and what this run asked and spent."""
@@ -276,6 +309,7 @@ class LanguageModelJudge:
                 f"missing, the first {next(iter(new))}; judge them with --judge=language_model "
                 "and the same --verdicts"
             )
+        self._client.datasets = self.datasets
         stage = _JudgeStage(self._client, task, prompt, self._store)
         if self._dry_run:
             self.planned[task] = str(stage.estimate(new.items()))
@@ -328,6 +362,10 @@ class _JudgeStage(Stage[tuple[str, Mapping[str, Any]], pydantic.BaseModel]):
                     raise ValueError(
                         f"A{pair.a} with B{pair.b}: the lists end at A{ends[0]} and B{ends[1]}"
                     )
+        elif isinstance(answer, _Evidence):
+            for number in answer.evidence:
+                if not 1 <= number <= (end := len(item[1]["known"])):
+                    raise ValueError(f"K{number}: the list ends at K{end}")
 
 
 def judge_name(client: Client) -> str:
@@ -352,10 +390,13 @@ def _text(task: str, sample: Mapping[str, Any]) -> str:
         )
     if task == FACTS:
         return f"<text>{sample['text']}</text>"
-    return "\n\n".join(
-        "\n".join(f"{name.upper()}{n}: {fact}" for n, fact in enumerate(sample[name], start=1))
-        for name in ("a", "b")
-    )
+    if task == ENTAILMENT:
+        return f"{_numbered('K', sample['known'])}\n\n<fact>{sample['fact']}</fact>"
+    return "\n\n".join(_numbered(name.upper(), sample[name]) for name in ("a", "b"))
+
+
+def _numbered(letter: str, facts: Sequence[str]) -> str:
+    return "\n".join(f"{letter}{n}: {fact}" for n, fact in enumerate(facts, start=1))
 
 
 def _over_length(sample: Mapping[str, Any]) -> bool:

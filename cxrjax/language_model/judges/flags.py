@@ -56,7 +56,7 @@ def judge_from_flags(flags: argparse.Namespace, out: Path) -> Judge | None:
     if flags.judge == "replay":
         store = VerdictStore(path, replay=True)
         return LanguageModelJudge(_only_judge(path, store.judges(), flags.model), store, None)
-    client = client_from_flags(flags, out / _ANSWERS)
+    client = client_from_flags(flags, out / _ANSWERS, ())  # score tells whose texts they are
     return LanguageModelJudge(judge_name(client), VerdictStore(path), client, flags.dry_run)
 
 

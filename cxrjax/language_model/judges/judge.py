@@ -1,13 +1,14 @@
 """The interface of judges: what they are asked, and what they say.
 
 A judge rates an answer beside the reference (the relative score of LLaVA-Med, which GEMeX calls
-AR-score, section 4.2) and takes texts apart into facts (ViX-Ray, section 4.2). What it fails at is
+AR-score, section 4.2), takes texts apart into facts (ViX-Ray, section 4.2) and says which facts
+entail another (RadFact of MAIRA-2, section 3.3). What it fails at is
 part of its result, with a category, and counted; the benchmarks say what it is worth.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 LOWEST, HIGHEST = 1, 10  # marks
 
@@ -116,6 +117,13 @@ class FactMatch:
     failure: str | None = None
 
 
+class Entailment(NamedTuple):
+    """The indices of the facts that entail one, `evidence`: none where it is not entailed."""
+
+    evidence: tuple[int, ...]
+    failure: str | None = None
+
+
 @runtime_checkable
 class Judge(Protocol):
     """Rates answers and takes texts apart.
@@ -123,11 +131,15 @@ class Judge(Protocol):
     Attributes:
         name: what it is called beside its figures.
         surrogate: rules in place of a model. Its figures are never called by the metric's own name.
+        datasets: whose texts it is given, for whoever must permit sending them.
+        entails: whether `entail` can be asked: not of a replay without such verdicts.
         judgements: what was judged, a line of JSON each: `score_line` and `fact_line`.
     """
 
     name: str
     surrogate: bool
+    datasets: tuple[str, ...]
+    entails: bool
     judgements: list[dict[str, Any]]
 
     def to_json(self) -> dict[str, Any]:
@@ -144,6 +156,10 @@ class Judge(Protocol):
 
     def match(self, pairs: Sequence[tuple[Facts, Facts]]) -> list[FactMatch]:
         """Pairs predicted facts with the true ones that say the same, one to one, in order."""
+        ...
+
+    def entail(self, queries: Sequence[tuple[str, tuple[str, ...], str]]) -> list[Entailment]:
+        """Which premises entail each (fact, premises, language), in order; none of no premises."""
         ...
 
 
@@ -166,7 +182,8 @@ def compare_facts(judge: Judge, pairs: Sequence[FactPair]) -> list[FactMatch]:
 def score_line(judge: Judge, sample: Sample, score: RelativeScore) -> dict[str, Any]:
     """A rating for judgements.jsonl; marks are means over both orders."""
     marks = (score.reference_first, score.answer_first)
-    return _line(judge, "relative_score", sample, score.failure) | {
+    line = judgement_line(judge, "relative_score", sample.system, sample.question_id, score.failure)
+    return line | {
         "reference": _mean(mark.reference for mark in marks),
         "answer": _mean(mark.answer for mark in marks),
         "ratio": score.ratio,
@@ -176,7 +193,7 @@ def score_line(judge: Judge, sample: Sample, score: RelativeScore) -> dict[str, 
 
 def fact_line(judge: Judge, pair: FactPair, match: FactMatch) -> dict[str, Any]:
     """Facts of an answer and of the reference for judgements.jsonl, and which are the same."""
-    return _line(judge, "facts", pair, match.failure) | {
+    return judgement_line(judge, "facts", pair.system, pair.question_id, match.failure) | {
         "predicted": list(match.predicted.items),
         "true": list(match.true.items),
         "same": [list(one) for one in match.pairs],
@@ -188,13 +205,16 @@ def metric_name(judge: Judge, name: str) -> str:
     return f"surrogate/{name}" if judge.surrogate else name
 
 
-def _line(judge: Judge, task: str, of: Sample | FactPair, failure: str | None) -> dict[str, Any]:
+def judgement_line(
+    judge: Judge, task: str, system: str, question_id: str, failure: str | None
+) -> dict[str, Any]:
+    """How each line of judgements.jsonl begins."""
     return {
         "task": task,
         "judge": judge.name,
         "surrogate": judge.surrogate,
-        "system": of.system,
-        "question_id": of.question_id,
+        "system": system,
+        "question_id": question_id,
         "failure": failure,
     }
 

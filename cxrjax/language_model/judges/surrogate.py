@@ -4,7 +4,6 @@ Its marks go by findings (there or denied, side, degree) and by facts in common.
 AR-score and are never printed as one; every name of theirs says `surrogate`.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from itertools import repeat
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 from cxrjax.language_model.judges.judge import (
     HIGHEST,
     LOWEST,
+    Entailment,
     FactMatch,
     Facts,
     Marks,
@@ -19,32 +19,40 @@ from cxrjax.language_model.judges.judge import (
     Sample,
     score_line,
 )
-from cxrjax.radiology_text.facts import decompose, mentions_of, pair_up, same
-from cxrjax.radiology_text.mention_details import BOTH, DetailedMention, joined_side
+from cxrjax.radiology_text.assertions import Assertion, Side, joined_side
+from cxrjax.radiology_text.facts import (
+    VIETNAMESE,
+    decompose,
+    entails,
+    pair_up,
+    said_of,
+    same,
+)
+from cxrjax.radiology_text.reading import open_reader
 
 # What of a finding's credit is lost where both texts say it is there, and it is on the other side,
 # on one side instead of both, or of another degree.
 SWAPPED, PARTIAL, DEGREE = 0.5, 0.25, 0.25
 # Degrees that are the same: of size, and of severity.
 _DEGREES = {"small": 1, "mild": 1, "moderate": 2, "large": 3, "severe": 3}
-_YES = re.compile(r"(?i)^\W*(?:yes|có|vâng|đúng)\b(?! (?:thể|lẽ))")
-_NO = re.compile(r"(?i)^\W*(?:no|không|chưa)\b")
 
 # Finding -> whether it is said to be there, its side, its degree.
-Findings = Mapping[str, tuple[bool, str, int]]
+Findings = Mapping[str, tuple[bool, Side | None, int]]
 
 
 class SurrogateJudge:
     """The rules; see the module.
 
     Attributes:
-        judgements: as in `Judge`.
+        datasets, entails, judgements: as in `Judge`.
     """
 
     name = "surrogate: rules, version 1"
     surrogate = True
+    entails = True
 
     def __init__(self) -> None:
+        self.datasets: tuple[str, ...] = ()
         self.judgements: list[dict[str, Any]] = []
 
     def to_json(self) -> dict[str, Any]:
@@ -68,6 +76,13 @@ class SurrogateJudge:
         """Pairs of `cxrjax.radiology_text.facts.pair_up` that say the same."""
         return [
             FactMatch(predicted, true, _same_pairs(predicted, true)) for predicted, true in pairs
+        ]
+
+    def entail(self, queries: Sequence[tuple[str, tuple[str, ...], str]]) -> list[Entailment]:
+        """Every premise that alone entails a fact, by `cxrjax.radiology_text.facts.entails`."""
+        return [
+            Entailment(tuple(n for n, one in enumerate(premises) if entails(one, fact, lang)))
+            for fact, premises, lang in queries
         ]
 
 
@@ -104,36 +119,38 @@ def _same_pairs(predicted: Facts, true: Facts) -> tuple[tuple[int, int], ...]:
 
 
 def _findings(text: str, question: str, lang: str) -> Findings:
-    mentions = mentions_of(text, lang)
-    if mentions:
-        return _joined(mentions)
-    yes, no = _YES.match(text), _NO.match(text)
-    if not (yes or no):
+    said = said_of(text, lang)
+    if said:
+        return _joined(said)
+    outcome = open_reader("vi" if lang == VIETNAMESE else "en").read(text, question).outcome
+    if outcome not in ("yes", "no"):
         return {}
     # Readers pass over questions.
-    asked = mentions_of(question.replace("?", "."), lang)
-    return {name: (bool(yes), side, degree) for name, (_, side, degree) in _joined(asked).items()}
+    asked = _joined(said_of(question.replace("?", "."), lang))
+    return {name: (outcome == "yes", side, degree) for name, (_, side, degree) in asked.items()}
 
 
-def _joined(mentions: Sequence[DetailedMention]) -> Findings:
+def _joined(said: Sequence[Assertion]) -> Findings:
     """One statement on each finding; one that is named both ways is there."""
     findings = {}
-    for name in dict.fromkeys(mention.name for mention in mentions):
-        own = [mention for mention in mentions if mention.name == name]
-        there = [mention for mention in own if not mention.negated]
-        degrees = [_DEGREES.get(mention.severity, 0) for mention in there]
-        side = joined_side(mention.side for mention in there)
+    for name in dict.fromkeys(one.finding for one in said):
+        own = [one for one in said if one.finding == name]
+        there = [one for one in own if not one.denies]
+        degrees = [_DEGREES.get(one.severity or "", 0) for one in there]
+        side = joined_side(one.side for one in there)
         findings[name] = (bool(there), side, max(degrees, default=0))
     return findings
 
 
-def _credit(said: tuple[bool, str, int] | None, true: tuple[bool, str, int] | None) -> float:
+def _credit(
+    said: tuple[bool, Side | None, int] | None, true: tuple[bool, Side | None, int] | None
+) -> float:
     """0 to 1, of a finding as said and as it is; None: not named."""
     if said is None or true is None or said[0] != true[0]:
         return 0.0
     credit = 1.0
     if said[1] and true[1] and said[1] != true[1]:
-        credit -= PARTIAL if BOTH in (said[1], true[1]) else SWAPPED
+        credit -= PARTIAL if "bilateral" in (said[1], true[1]) else SWAPPED
     if said[2] and true[2] and said[2] != true[2]:
         credit -= DEGREE
     return credit

@@ -7,10 +7,9 @@ every statement. A claim is borne out by the finding itself or by something more
 or of something more general.
 """
 
-import functools
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -18,18 +17,19 @@ from jaxtyping import Float
 
 from cxrjax.codecs import Codec
 from cxrjax.metrics.localization import region_areas, region_iou
-from cxrjax.papers.cxr_qba.truth import CxrQbaQuestion, TrueFinding, read_question
-from cxrjax.radiology_text.definitions import SIDES, Definitions, load_definitions
-from cxrjax.radiology_text.mention_details import (
-    BOTH,
-    CERTAIN,
-    UNCERTAIN,
-    DetailedMention,
-    DetailedReader,
-    joined_side,
+from cxrjax.papers.cxr_qba.truth import (
+    CxrQbaQuestion,
+    TrueFinding,
+    asked_for,
+    read_question,
 )
+from cxrjax.radiology_text.assertions import Assertion, Side, joined_side
+from cxrjax.radiology_text.definitions import SIDES, Definitions, load_definitions
+from cxrjax.radiology_text.facts import said_of
 from cxrjax.radiology_text.mentions import yes_or_no
+from cxrjax.radiology_text.reading import said_now
 from cxrjax.records import QARecord
+from cxrjax.scoring.free_text import without_notation
 from cxrjax.scoring.predictions import Prediction, ReadBoxes, read_boxes
 from cxrjax.scoring.scores import Outcome
 
@@ -68,7 +68,7 @@ class Claim:
     """A finding said to be there; of several mentions, what they say together."""
 
     name: str
-    side: str
+    side: Side | None
     severity: str
     certain: bool
     regions: tuple[str, ...]
@@ -88,14 +88,12 @@ class Verdict:
     sides: SideTally
 
 
-def judge(
-    question: CxrQbaQuestion, mentions: Sequence[DetailedMention], definitions: Definitions
-) -> Verdict:
+def judge(question: CxrQbaQuestion, said: Sequence[Assertion], definitions: Definitions) -> Verdict:
     """Every claim and every statement with its category."""
-    claims = _claims(mentions)
+    claims = _claims(said)
     claimed = {claim.name for claim in claims}
     claimed |= {above for name in claimed for above in definitions.finding_ancestors(name)}
-    denied = {m.name for m in mentions if m.negated} - {claim.name for claim in claims}
+    denied = {one.finding for one in said if one.denies} - {claim.name for claim in claims}
     judged = tuple((claim, _claim_category(question, claim, definitions)) for claim in claims)
     statements = tuple(
         (name, _statement_category(name, claimed, denied, definitions))
@@ -104,18 +102,18 @@ def judge(
     return Verdict(judged, statements, _sides(question, claims, definitions))
 
 
-def _claims(mentions: Sequence[DetailedMention]) -> list[Claim]:
-    by_name: dict[str, list[DetailedMention]] = {}
-    for mention in mentions:
-        if not mention.negated:
-            by_name.setdefault(mention.name, []).append(mention)
+def _claims(said: Sequence[Assertion]) -> list[Claim]:
+    by_name: dict[str, list[Assertion]] = {}
+    for one in said:
+        if not one.denies:
+            by_name.setdefault(one.finding, []).append(one)
     return [
         Claim(
             name=name,
-            side=joined_side(mention.side for mention in found),
-            severity=next((m.severity for m in found if m.severity), ""),
-            certain=any(mention.certainty == CERTAIN for mention in found),
-            regions=tuple(dict.fromkeys(r for mention in found for r in mention.regions)),
+            side=joined_side(one.side for one in found),
+            severity=next((one.severity for one in found if one.severity), ""),
+            certain=any(one.certainty == "certain" for one in found),
+            regions=tuple(dict.fromkeys(r for one in found for r in one.regions)),
         )
         for name, found in by_name.items()
     ]
@@ -194,14 +192,14 @@ def _sides(
         if claim.side and side:
             pairs.append({claim.side, side})
     swapped = sum(pair == set(SIDES) for pair in pairs)
-    return SideTally(len(pairs), swapped, sum(len(pair) > 1 and BOTH in pair for pair in pairs))
+    return SideTally(
+        len(pairs), swapped, sum(len(pair) > 1 and "bilateral" in pair for pair in pairs)
+    )
 
 
 # A question that the answer need not repeat: "Where is the effusion?" "In the left lung."
 _PRESUPPOSES = re.compile(r"^[A-Z]\d\d_(?:where_is|how_severe_is)_")
 _MAYBE = re.compile(r"^\W*(?:possibl[ey]|perhaps|maybe|probably|likely)\b", re.IGNORECASE)
-# Notation of boxes: location tokens, tags, and lists of numbers.
-_NOTATION = re.compile(r"<[^<>]*>|\[[\s\d.,;\[\]-]*\]|\([\s\d.,-]*\)")
 # What a question that names no finding asks about.
 _ABOUT = {"device": "device", "artifact": "artifact"}
 
@@ -212,24 +210,20 @@ class PredictedAnswer:
 
     Attributes:
         boxes: float64 [n, 4], fractions.
-        mentions: what it says of findings; the one asked about too, where only a yes, a no or a
+        said: what it says of findings; the one asked about too, where only a yes, a no or a
             place speaks for it.
         yes: what it answers to a yes-or-no question; None where it says neither.
         parse: `ok`, a failure category, or None where there is no prediction.
+        box_scores: confidence of each box, NaN where it has none.
     """
 
     text: str
     boxes: Float[np.ndarray, "n 4"]
-    mentions: list[DetailedMention]
+    said: tuple[Assertion, ...]
     yes: bool | None
     parse: str | None
     problems: tuple[str, ...]
-
-
-@functools.cache
-def _detailed_reader() -> DetailedReader:
-    """One for all: it keeps the sentences that it has read."""
-    return DetailedReader()
+    box_scores: Float[np.ndarray, " n"] = field(default_factory=lambda: np.zeros(0))
 
 
 class AnswerReader:
@@ -237,7 +231,6 @@ class AnswerReader:
 
     def __init__(self, codec: Codec | None, source: str) -> None:
         self.definitions = load_definitions()
-        self._reader = _detailed_reader()
         self._codec = codec
         self._source = source
 
@@ -249,65 +242,66 @@ class AnswerReader:
         """
         if prediction is None:
             nothing = np.zeros((0, 4))
-            return PredictedAnswer("", nothing, [], None, None, ())
+            return PredictedAnswer("", nothing, (), None, None, ())
         read = read_boxes(prediction, self._codec, question.height, question.width, self._source)
         plain = _without_boxes(prediction.text, read)
-        mentions = self._mentions(question, plain)
+        said = _said(question, plain)
         problems = read.problems
         if not plain.strip() and not len(read.boxes):
             problems = (*problems, "blank_answer")
-        yes = self._yes(question, plain, mentions) if question.asks_yes_no else None
-        return PredictedAnswer(plain, read.boxes, mentions, yes, read.parse, problems)
+        yes = self._yes(question, plain, said) if question.asks_yes_no else None
+        return PredictedAnswer(plain, read.boxes, said, yes, read.parse, problems, read.scores)
+
+    def stated(self, question: CxrQbaQuestion) -> tuple[Assertion, ...]:
+        """Reads what the sentences of the reference's main answers say of findings."""
+        return _said(question, question.text)
 
     def judge(self, question: CxrQbaQuestion, answer: PredictedAnswer) -> Verdict:
         """Its claims against the reference."""
-        return judge(question, answer.mentions, self.definitions)
+        return judge(question, answer.said, self.definitions)
 
-    def _mentions(self, question: CxrQbaQuestion, plain: str) -> list[DetailedMention]:
-        mentions = self._reader.read(plain)
-        asked = question.asked
-        if asked is None or not plain.strip() or any(m.name == asked for m in mentions):
-            return mentions
-        if question.asks_yes_no:
-            said = yes_or_no(plain)
-            if said is None and _MAYBE.match(plain):
-                return [*mentions, DetailedMention(asked, 0, 0, False, UNCERTAIN)]
-            if said is not None:
-                return [*mentions, DetailedMention(asked, 0, 0, not said)]
-        elif not mentions and _PRESUPPOSES.match(str(question.attributes["question_type"])):
-            if yes_or_no(plain) is False:
-                return [DetailedMention(asked, 0, 0, True)]
-            return self._reader.read(f"{asked} {plain}")
-        return mentions
-
-    def _yes(
-        self, question: CxrQbaQuestion, plain: str, mentions: list[DetailedMention]
-    ) -> bool | None:
-        said = yes_or_no(plain)
-        if said is not None:
-            return said
+    def _yes(self, question: CxrQbaQuestion, plain: str, said: Sequence[Assertion]) -> bool | None:
         kind = str(question.attributes["question_type"])
+        opened = yes_or_no(plain, asked_for(kind, question.asked))
+        if opened is not None:
+            return opened
         about = next((category for word, category in _ABOUT.items() if word in kind), "abnormality")
         concerned = [
-            mention
-            for mention in mentions
+            one
+            for one in said
             if (
-                mention.name == question.asked
+                one.finding == question.asked
                 if question.asked
-                else getattr(self.definitions.findings.get(mention.name), "category", "") == about
+                else getattr(self.definitions.findings.get(one.finding), "category", "") == about
             )
         ]
         if not concerned:
             return True if _MAYBE.match(plain) else None
-        there = any(not mention.negated for mention in concerned)
+        there = any(not one.denies for one in concerned)
         return not there if "_is_normal" in kind else there
+
+
+def _said(question: CxrQbaQuestion, plain: str) -> tuple[Assertion, ...]:
+    said, asked = said_of(plain, "en"), question.asked
+    if asked is None or not plain.strip() or any(one.finding == asked for one in said):
+        return said
+    kind = str(question.attributes["question_type"])
+    opened = yes_or_no(plain, asked_for(kind, asked))
+    if question.asks_yes_no:
+        if opened is not None:
+            return (*said, Assertion(asked, "present" if opened else "absent"))
+        if _MAYBE.match(plain):
+            return (*said, Assertion(asked, "uncertain", "possible"))
+    elif not said and _PRESUPPOSES.match(kind):
+        if opened is False:
+            return (Assertion(asked, "absent"),)
+        return said_now(f"{asked} {plain}")
+    return said
 
 
 def _without_boxes(written: str, read: ReadBoxes) -> str:
     """The words of an answer: box notation taken out where it was read, and what looks like it."""
-    for start, end in sorted(read.places or (), reverse=True):
-        written = f"{written[:start]} {written[end:]}"
-    return re.sub(r"[ \t]+", " ", _NOTATION.sub(" ", written)).strip()
+    return re.sub(r"[ \t]+", " ", without_notation(written, read.places or ())).strip()
 
 
 def outcome(record: QARecord, prediction: Prediction, codec: Codec | None) -> Outcome:

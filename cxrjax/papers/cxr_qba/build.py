@@ -1,6 +1,6 @@
 """From the release, or from reports and regions, to a data set on disk.
 
-DIR/native/p1x/.../s....scene_graph.json, s....qa.json     what was constructed
+DIR/native/scene_graphs.zip, qa.zip                        what was constructed, a file a study
 DIR/metadata/<level>_metadata.csv.gz, .parquet             seven levels
 DIR/metadata/quality_mappings.csv, DIR/dataset_info.json, DIR/tables.md
 DIR/records, questions, statistics.json, quality.json, manifest.json     as every build
@@ -9,7 +9,9 @@ DIR/records, questions, statistics.json, quality.json, manifest.json     as ever
 import collections
 import dataclasses
 import functools
+import itertools
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -24,6 +26,7 @@ from cxrjax.language_model.flags import CACHE_NAME, ClientFlags, client_from_fla
 from cxrjax.papers.cxr_qba.construct.checks import dangling_questions
 from cxrjax.papers.cxr_qba.construct.construction import (
     CxrQbaConstruction,
+    add_comparisons,
     construct_graph,
     construct_questions,
 )
@@ -34,23 +37,31 @@ from cxrjax.papers.cxr_qba.construct.extraction import (
     SourceStudy,
     StudyImage,
 )
-from cxrjax.papers.cxr_qba.construct.generation import MentionCounts
+from cxrjax.papers.cxr_qba.construct.region_cache import RegionCache
+from cxrjax.papers.cxr_qba.construct.sampling import MentionCounts
 from cxrjax.papers.cxr_qba.construct.sources import read_studies
 from cxrjax.papers.cxr_qba.metadata import MetadataWriter, write_quality_mappings
 from cxrjax.papers.cxr_qba.native import StudyQuestions, StudySceneGraph
 from cxrjax.papers.cxr_qba.records import ExportFilter, nothing_exported, to_records
 from cxrjax.papers.cxr_qba.release_tables import named_images, read_release_tables, stated_counts
-from cxrjax.papers.cxr_qba.statistics import StudyStatistics, markdown, published
+from cxrjax.papers.cxr_qba.statistics import (
+    StudyStatistics,
+    definition_counts,
+    markdown,
+    published,
+)
 from cxrjax.papers.cxr_qba.study_files import (
     QA,
     SCENE_GRAPH,
     Key,
+    StudyArchive,
     StudyFiles,
     holds_studies,
-    write_study,
 )
+from cxrjax.radiology_text.definitions import load_definitions
 from cxrjax.records import GeneratorInfo, QARecord
 from cxrjax.records_io.builder import Builder, SourceOptions
+from cxrjax.records_io.image_check import check_images
 from cxrjax.records_io.quality import QualityLog, Unusable, usable_record
 from cxrjax.records_io.split import divide
 
@@ -60,7 +71,9 @@ if TYPE_CHECKING:
     from cxrjax.papers.cxr_qba.construct.language_model_rater import LanguageModelRater
 
 NATIVE = "native"
+_ARCHIVES = ("scene_graphs.zip", "qa.zip")
 DANGLING = "questions about observations that their scene graph lacks"
+NO_EARLIER = "questions on change whose earlier image cannot be used, not exported"
 SPLIT_NOT_TOLD = "studies of which no table tells the split, divided here"
 SPLIT_NOT_FOLLOWED = "studies whose own split is not followed, since others have none"
 
@@ -78,14 +91,22 @@ class QbaOptions(SourceOptions):
             that --rate_with gives.
         entity_model: map names of findings by this sentence-transformers model (a folder; default:
             by wording).
-        lean: of the release: records without what only the way back to its files needs (a third of
-            the size).
+        regions_cache: folder where regions of images are kept for the next build.
+        images: folder that paths of images are relative to, such as MIMIC-CXR-JPG's: all of them
+            are decoded, and what is built are questions about those that can be.
+        longitudinal: ask what has changed since a patient's earlier study too, where the source
+            says when studies were made.
+        lean: write no questions/train.jsonl, which nobody answers, and of the release records
+            without what only the way back to its files needs (a third of the size).
     """
 
     generator: Literal["rules", "language_model"] = "rules"
     rate_with: Literal["none", "surrogate", "language_model"] = "none"
     least_grade: Literal["", "A++", "A+", "A", "B"] = ""
     entity_model: Path | None = None
+    regions_cache: Path | None = None
+    images: Path | None = None
+    longitudinal: bool = False
     lean: bool = False
     client: ClientFlags = dataclasses.field(default_factory=ClientFlags)
 
@@ -122,6 +143,7 @@ class _Entry:
 
     images: tuple[StudyImage, ...]
     split: str
+    date: str = ""
 
 
 class QbaBuilder(Builder[QbaOptions]):
@@ -154,7 +176,7 @@ class QbaBuilder(Builder[QbaOptions]):
 
     @functools.cached_property
     def _client(self) -> "Client":
-        client = client_from_flags(self.options.client, self.options.out / CACHE_NAME)
+        client = client_from_flags(self.options.client, self.options.out / CACHE_NAME, ["cxr_qba"])
         self._open.callback(client.close)
         return client
 
@@ -208,16 +230,53 @@ class QbaBuilder(Builder[QbaOptions]):
         else:
             refuse_ungraded(options, rated)
             self._construct()
+        if options.images is not None:
+            self._audit_images(options.images)
         splits = _divide(self.entries, options.seed, self.quality)
         self.prepare(splits)
         with writing(options.out):
             self.metadata = self._open.enter_context(MetadataWriter(options.out / "metadata"))
         return {split: self._records(split, keys) for split, keys in splits.items()}
 
+    def _audit_images(self, folder: Path) -> None:
+        """Leaves images that can be used, with their size and path from the built folder."""
+        out = self.options.out
+        files = {
+            image.image_id: folder / (image.path or image.image_id)
+            for entry in self.entries.values()
+            for image in entry.images
+        }
+        with writing(out):
+            out.mkdir(parents=True, exist_ok=True)
+        checks = check_images(files.values(), self.quality, out, self.options.processes)
+        for key, entry in list(self.entries.items()):
+            kept = []
+            for image in entry.images:
+                file = files[image.image_id]
+                try:
+                    size = checks[file].size()
+                    if image.image_hw not in (None, size):
+                        found = f"the table has {image.image_hw}, the file {size} (height, width)"
+                        raise Unusable("size_mismatch", found)
+                except Unusable as verdict:
+                    self.quality.set_aside(verdict.reason, image.image_id, str(file), verdict.found)
+                    continue
+                path = os.path.relpath(file, out)
+                kept.append(dataclasses.replace(image, image_hw=size, path=path))
+            if kept or not entry.images:
+                self.entries[key] = dataclasses.replace(entry, images=tuple(kept))
+            else:
+                del self.entries[key]
+        if not self.entries:
+            raise self.nothing_left("study")
+
     def _construct(self) -> None:
         options, quality = self.options, self.quality
         how = options.construction()
         native = options.out / NATIVE
+        if options.regions_cache:
+            cache = RegionCache(options.regions_cache / "regions.sqlite")
+            how.regions = self._open.enter_context(cache)
         if self.extractor:
             how.extractor = self.extractor
 
@@ -227,35 +286,63 @@ class QbaBuilder(Builder[QbaOptions]):
             self.extractor.require_permission(reports())
             self.extractor.ask_ahead(reports())
         counts = MentionCounts()
-        with writing(options.out):
+        for name in _ARCHIVES:
+            (native / name).unlink(missing_ok=True)  # of an earlier build
+        with writing(options.out), StudyArchive(native / _ARCHIVES[0]) as archive:
             graphs = construct_graphs(options.source, how, quality, counts)
             for study, graph in tqdm(graphs, "scene graphs", unit=" studies"):
-                write_study(native, graph)
+                archive.write(graph)
                 images = [dataclasses.replace(i, boxes={}, masks={}) for i in study.images]
                 key = (study.patient_id, study.study_id)
-                self.entries[key] = _Entry(tuple(images), study.split)
+                self.entries[key] = _Entry(tuple(images), study.split, study.date)
             if not self.entries:
                 raise self.nothing_left("study")
             write_json(options.out / "sampling_weights.json", counts.to_json())
 
+        earlier = self._earlier() if options.longitudinal else {}
+
         def unrated(key: Key, files: StudyFiles) -> StudyPair:
             graph, _ = files.read(key)
             assert graph is not None  # it was written above
-            return graph, construct_questions(graph, counts, how)
+            made = construct_questions(graph, counts, how)
+            if key in earlier:
+                before, _ = files.read(earlier[key])
+                assert before is not None
+                images = self.entries[earlier[key]].images
+                add_comparisons(made, graph, before, images, how, quality)
+            return graph, made
 
         def questions(key: Key) -> StudyPair:
             graph, made = unrated(key, files)
             if self.rater:
                 self.rater.rate(graph, made, quality)
-            write_study(native, made)
+            made_archive.write(made)
             return graph, made
 
         if self.rater:
             with StudyFiles(native, QualityLog()) as written:
                 self.rater.require_permission_for(unrated(key, written) for key in self.entries)
         files = self._open.enter_context(StudyFiles(native, quality))
+        made_archive = self._open.enter_context(StudyArchive(native / _ARCHIVES[1]))
         self._questions = questions
         self._made_by = self._constructed_by(how.extractor)
+
+    def _earlier(self) -> dict[Key, Key]:
+        """A study's key -> that of the patient's study before it."""
+        of_patient: dict[str, list[Key]] = collections.defaultdict(list)
+        for key, entry in self.entries.items():
+            if entry.date:
+                of_patient[key[0]].append(key)
+            else:
+                self.quality.warnings["studies without a date, not compared"] += 1
+        found: dict[Key, Key] = {}
+        for keys in of_patient.values():
+            ordered = sorted(keys, key=lambda key: self.entries[key].date)
+            for before, after in itertools.pairwise(ordered):
+                # Of two of the same moment neither is the earlier.
+                if self.entries[before].date < self.entries[after].date:
+                    found[after] = before
+        return found
 
     def _constructed_by(self, extractor: Extractor) -> dict[str, Any]:
         """Names what made the questions, for the manifest and for the records."""
@@ -315,16 +402,43 @@ class QbaBuilder(Builder[QbaOptions]):
                 images = named_images(graph, made)
             self.statistics.add(made, split, sum(i.frontal for i in images))
             self.metadata.study(graph, made, images, split)
+            earlier = self._images_before(key, made)
             kept, shown = self.options.export.apply(made, images, self.quality)
             keep = self.release and not self.options.lean
             try:
                 with usable_record():
-                    records = list(to_records(kept, shown, split, None, self.generator, keep))
+                    records = list(
+                        to_records(kept, shown, split, None, self.generator, keep, earlier)
+                    )
             except Unusable as fault:
                 item = "/".join(key)
                 self.quality.set_aside(fault.reason, item, "its questions", fault.found)
                 continue
             yield from records
+
+    def write_split(self, split: str, records: Iterable[QARecord]) -> dict[str, Any]:
+        entry = super().write_split(split, records)
+        if self.options.lean and split == "train":
+            (self.options.out / "questions" / "train.jsonl").unlink()
+            del entry["questions_sha256"]
+        return entry
+
+    def _images_before(self, key: Key, made: StudyQuestions) -> dict[str, StudyImage]:
+        """Images of the earlier studies that questions on change name; without theirs they go."""
+        found: dict[str, StudyImage] = {}
+        left = []
+        for question in made.questions:
+            name = question.variables.get("earlier_image")
+            if name is not None and name not in found:
+                entry = self.entries.get((key[0], str(question.variables.get("earlier_study"))))
+                same = [i for i in entry.images if i.image_id == name] if entry else []
+                if not same:
+                    self.quality.warnings[NO_EARLIER] += 1
+                    continue
+                found[name] = same[0]
+            left.append(question)
+        made.questions[:] = left
+        return found
 
     def nothing_left(self, what: str = "question", remedy: str = "") -> UserError:
         if not self.statistics.values()["studies"]:
@@ -333,13 +447,18 @@ class QbaBuilder(Builder[QbaOptions]):
 
     def values(self) -> dict[str, float | None]:
         self._open.close()  # the metadata are whole
-        return {**self.counts.values(), **self.statistics.values()}
+        values = {**self.counts.values(), **self.statistics.values()}
+        if not self.release:
+            counted = definition_counts(load_definitions())
+            values |= {f"definitions/{name}": count for name, count in counted.items()}
+        return values
 
     def write_files(self, comparison: Mapping[str, Any]) -> None:
         out = self.options.out
         values = {name: entry["value"] for name, entry in comparison.items()}
         write_quality_mappings(out / "metadata" / "quality_mappings.csv")
-        (out / "tables.md").write_text(markdown(values), encoding="utf-8")
+        by_rules = self.generator is not None and self.extractor is None
+        (out / "tables.md").write_text(markdown(values, by_rules), encoding="utf-8")
         names = ("patients", "studies", "questions", "sub_answers")
         write_json(out / "dataset_info.json", {name: values[name] for name in names})
 

@@ -11,8 +11,6 @@ from jaxtyping import Float
 
 from cxrjax.codecs import Codec
 from cxrjax.metrics import text
-from cxrjax.metrics.classification import sums_at
-from cxrjax.metrics.detection import find_overlaps, join_images, match_one_to_one
 from cxrjax.metrics.localization import region_areas
 from cxrjax.papers.cxr_qba.answers import (
     CLAIMS,
@@ -24,29 +22,33 @@ from cxrjax.papers.cxr_qba.answers import (
 )
 from cxrjax.papers.cxr_qba.truth import CxrQbaQuestion, CxrQbaReferences
 from cxrjax.scoring.benchmark import CLASSLESS_PROBLEMS, Answers, SystemCounts, count_answers
+from cxrjax.scoring.image_reliance import DECISION, code
+from cxrjax.scoring.matched_boxes import ScoredAnswers
 from cxrjax.scoring.predictions import Prediction
+from cxrjax.scoring.said_errors import COLUMNS, count_said
 
-IOUS = (0.3, 0.5)
 # Pairs of sentences whose likeness is kept: most answers are in the words of a few templates.
 _KEPT_TEXTS = 1 << 14
 
-Boxes = Float[np.ndarray, "_ 4"]
 Column = Float[np.ndarray, "questions"]
 
 
 def count_system(
-    references: CxrQbaReferences, answers: Answers, codec: Codec | None
+    references: CxrQbaReferences,
+    answers: Answers,
+    codec: Codec | None,
+    scored: ScoredAnswers,
 ) -> SystemCounts:
     """Counts one system.
 
     Args:
         codec: reads boxes from the text of lines without boxes.
+        scored: is given each question's boxes.
 
     Raises:
         UserError: a prediction is for an unknown question, or has no boxes and there is no codec.
     """
     reader = AnswerReader(codec, answers.source)
-    predicted: list[Boxes] = []
 
     def count(
         question: CxrQbaQuestion, prediction: Prediction | None, counts: SystemCounts
@@ -55,7 +57,7 @@ def count_system(
         counts.problems.update(answer.problems)
         if failed := _parse_failed(question, answer):
             counts.failures[str(answer.parse)] += 1
-        predicted.append(answer.boxes)
+        scored.add(answer.boxes, answer.box_scores, question.boxes)
         return {
             "questions": 1.0,
             "parse_failures": float(failed),
@@ -63,14 +65,12 @@ def count_system(
             **_count_yes_no(question, answer),
             **_count_boxes(question, answer),
             **_count_text(answer.text, question.text),
+            **count_said(answer.said, reader.stated(question), question.present),
         }
 
-    counts = count_answers(
+    return count_answers(
         references.questions, answers, count, CLASSLESS_PROBLEMS, columns=_column_names()
     )
-    truth = [question.boxes for question in references.questions.values()]
-    counts.columns.update(_match_boxes(predicted, truth))
-    return counts
 
 
 def _parse_failed(question: CxrQbaQuestion, answer: PredictedAnswer) -> bool:
@@ -117,8 +117,8 @@ def _column_names() -> list[str]:
         *("normal/questions", "normal/hallucinated", "normal/claims"),
         *(f"yes_no/{name}" for name in (*_DECISIONS, "undecided", "questions")),
         *(f"region/{name}{part}" for name in _REGION_SUMS for part in ("", "@0.3", "/n")),
-        *("without_boxes/questions", "without_boxes/boxes"),
         *("texts", "rougeL", *text.bleu_statistics("", "")),
+        *COLUMNS,
     ]
 
 
@@ -131,7 +131,7 @@ def _count_findings(
     claimed = {claim.name: claim for claim, _ in verdict.claims}
     both = [(claimed[n], true) for n, true in question.present.items() if n in claimed]
     severities = [(c.severity, t.severity) for c, t in both if c.severity and t.severity]
-    said_absent = {m.name for m in answer.mentions if m.negated} - claimed.keys()
+    said_absent = {one.finding for one in answer.said if one.denies} - claimed.keys()
     counted = {
         "claims": len(verdict.claims),
         "supported": supported,
@@ -167,6 +167,7 @@ def _count_yes_no(question: CxrQbaQuestion, answer: PredictedAnswer) -> dict[str
     decision = ("tp" if says else "fn") if question.yes else ("fp" if says else "tn")
     return {
         "yes_no/questions": 1.0,
+        DECISION: code({True: "yes", False: "no", None: "neither"}[answer.yes]),
         "yes_no/undecided": float(answer.yes is None),
         f"yes_no/{decision}": 1.0,
     }
@@ -175,8 +176,6 @@ def _count_yes_no(question: CxrQbaQuestion, answer: PredictedAnswer) -> dict[str
 def _count_boxes(question: CxrQbaQuestion, answer: PredictedAnswer) -> dict[str, float]:
     counted: dict[str, float] = {}
     boxes, truth = answer.boxes, question.boxes
-    if not len(truth):
-        counted |= {"without_boxes/questions": 1.0, "without_boxes/boxes": float(len(boxes))}
     if len(boxes) or len(truth):
         for name, share in region_areas(boxes, truth).shares().items():
             counted |= {
@@ -185,26 +184,6 @@ def _count_boxes(question: CxrQbaQuestion, answer: PredictedAnswer) -> dict[str,
                 f"region/{name}/n": 1.0,
             }
     return counted
-
-
-def _match_boxes(predicted: list[Boxes], truth: list[Boxes]) -> dict[str, Column]:
-    """Boxes of each question one to one, classes ignored, at every threshold of `IOUS`."""
-    sides = [
-        join_images((boxes, np.zeros(len(boxes), np.int64)) for boxes in side)
-        for side in (predicted, truth)
-    ]
-    overlaps = find_overlaps(*sides)
-    columns: dict[str, Column] = {}
-    for iou, matched in zip(IOUS, match_one_to_one(overlaps, IOUS), strict=True):
-        image = overlaps.image[matched]
-        hits = sums_at(image, len(truth))
-        columns |= {
-            f"boxes@{iou}/tp": hits,
-            f"boxes@{iou}/fp": sides[0].per_image - hits,
-            f"boxes@{iou}/fn": sides[1].per_image - hits,
-            f"boxes@{iou}/iou": sums_at(image, len(truth), overlaps.iou[matched]),
-        }
-    return columns
 
 
 @functools.lru_cache(maxsize=_KEPT_TEXTS)

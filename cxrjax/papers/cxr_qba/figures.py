@@ -4,7 +4,7 @@ The paper publishes questions with answers and no benchmark of models on them, s
 under `paper` is null; what is measured under `strict` is defined here. (What the authors do
 measure, how good tags and boxes of the data set are, is in `validation/`.)
 
-A system answers in sentences with boxes. Its text is read by rules (`mention_details`: negation,
+A system answers in sentences with boxes. Its text is read by rules (`radiology_text`: negation,
 doubt, side, severity, region), and held against the structured parts of the reference:
 
 * `findings/...`: precision is the share of findings said to be there that the reference bears out
@@ -26,6 +26,8 @@ doubt, side, severity, region), and held against the structured parts of the ref
   where the reference has some.
 * `errors/...`: claims by what is wrong with them, and statements that were missed or contradicted
   (`answers.py`). `hallucination/...`: claims on questions where the reference finds nothing.
+* `temporal/...`, `surrogate/weighted_errors`: of the sentences (`scoring/said_errors.py`); what
+  other parts of the reference say is there is no false finding.
 
 `n`: questions, but claims, statements and the like where a figure is a share of those.
 """
@@ -38,10 +40,12 @@ from cxrjax.files import hash_lines
 from cxrjax.metrics import classification, text
 from cxrjax.metrics.bootstrap import Estimate, Figure, Formula, Sums
 from cxrjax.papers.cxr_qba.answers import CLAIMS, STATEMENTS, outcome
-from cxrjax.papers.cxr_qba.counts import IOUS, ceiling_columns, count_system
+from cxrjax.papers.cxr_qba.counts import ceiling_columns, count_system
 from cxrjax.papers.cxr_qba.truth import CxrQbaReferences, read_question
 from cxrjax.scoring.benchmark import Answers, Benchmark, Evaluated, SystemCounts, read_references
-from cxrjax.scoring.figures import break_down, of, quotient, share
+from cxrjax.scoring.figures import break_down, of, share
+from cxrjax.scoring.matched_boxes import ScoredAnswers, question_figures
+from cxrjax.scoring.said_errors import said_figures
 from cxrjax.scoring.scores import PAPER, STRICT, Counted, ScoreOptions
 from cxrjax.scoring.tables import all_figures, load_layout
 
@@ -60,9 +64,18 @@ def count(
     attributes = {name: [q.attributes[name] for q in questions] for name in ATTRIBUTES}
     counted = {}
     for name, answers in systems.items():
-        counts = count_system(references, answers, options.box_codec)
+        scored = ScoredAnswers()
+        counts = count_system(references, answers, options.box_codec, scored)
         figures = _figures(counts, attributes)
-        counted[name] = Counted({**counts.columns, **ceiling}, figures, dict(counts.problems))
+        boxes = scored.counted(references.clusters, options.bootstrap)
+        figures[STRICT] |= boxes.figures
+        counted[name] = Counted(
+            {**counts.columns, **ceiling, **boxes.columns},
+            figures,
+            dict(counts.problems),
+            boxes.curves,
+            boxes.ranked,
+        )
     settings = {
         "split_sha256": hash_lines(references.questions),
         "gt_mode": GT_MODE,
@@ -81,7 +94,7 @@ def _figures(
 ) -> dict[str, dict[str, Figure | Estimate]]:
     shared = counts.figures()
     headline = {**_findings(), **_yes_no(), **_boxes(), **_text()}
-    measured = {**headline, **_errors()}
+    measured = {**headline, **_errors(), **said_figures()}
     strict: dict[str, Figure | Estimate] = {
         **measured,
         "parse_failure_rate": shared["parse_failure_rate"],
@@ -122,7 +135,7 @@ def _findings() -> dict[str, Figure]:
 
 def _yes_no() -> dict[str, Figure]:
     counts = tuple(f"yes_no/{name}" for name in ("tp", "fp", "fn", "tn"))
-    tp, fp, fn, _ = counts
+    tp, fp, fn, tn = counts
     asked = "yes_no/questions"
     ceiling = tuple(f"ceiling/{name}" for name in counts)
 
@@ -135,6 +148,8 @@ def _yes_no() -> dict[str, Figure]:
     return {
         "yes_no/accuracy": Figure(of(classification.accuracy, *counts), asked),
         "yes_no/balanced_accuracy": Figure(of(classification.balanced_accuracy, *counts), asked),
+        "yes_no/sensitivity": Figure(of(classification.recall, tp, fn), asked),
+        "yes_no/specificity": Figure(of(classification.specificity, tn, fp), asked),
         "yes_no/mcc": Figure(of(classification.matthews, *counts), asked),
         "yes_no/predicted_yes": Figure(predicted, asked),
         "yes_no/true_yes": Figure(true, asked),
@@ -146,22 +161,13 @@ def _yes_no() -> dict[str, Figure]:
 
 
 def _boxes() -> dict[str, Figure]:
-    figures: dict[str, Figure] = {}
-    for iou in IOUS:
-        tp, fp, fn, total = (f"boxes@{iou}/{name}" for name in ("tp", "fp", "fn", "iou"))
-        figures |= {
-            f"boxes/precision@{iou}": Figure(of(classification.precision, tp, fp), "questions"),
-            f"boxes/recall@{iou}": Figure(of(classification.recall, tp, fn), "questions"),
-            f"boxes/f1@{iou}": Figure(of(classification.f1, tp, fp, fn), "questions"),
-            f"boxes/miou_tp@{iou}": Figure(quotient(total, tp), "questions"),
-        }
+    figures = question_figures()
     for name in ("iou", "iop", "iot"):
         column = f"region/{name}"
         figures |= {
             f"boxes/{name}": share(column, f"{column}/n"),
             f"boxes/{name}@0.3": share(f"{column}@0.3", f"{column}/n"),
         }
-    figures["boxes/per_question_without"] = share("without_boxes/boxes", "without_boxes/questions")
     return figures
 
 
@@ -188,6 +194,8 @@ CXR_QBA = Benchmark(
     read=lambda records, source, gt_mode: read_references(records, source, read_question),
     count=count,
     outcome=outcome,
+    free_text=lambda record: True,
+    uses=frozenset({"codec", "judge", "radeval"}),
     own_rows=lambda scores: [
         {name: cell for name, cell in row.items() if name not in ("small", "difference")}
         for row in all_figures(scores, lambda metric: metric.split("/")[0])

@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 import pydantic
 
+from cxrjax.records_io.statistics import load_statistics
+
 Number = int | float
 PixelBox = Annotated[list[Number], pydantic.Field(min_length=4, max_length=4)]
 
@@ -215,36 +217,20 @@ class StudySceneGraph(Native):
         ]
 
 
+_STRATEGIES = {"A": "indication", "B": "abnormal", "C": "region_abnormal", "D": "finding"}
 # question_type -> strategy.
-QUESTION_TYPES = {
-    "A_indication": "indication",
-    "B01_describe_all": "abnormal",
-    "B02_describe_abnormal": "abnormal",
-    "B03_is_abnormal": "abnormal",
-    "B04_is_normal": "abnormal",
-    "B08_describe_subcat": "abnormal",
-    "B09_describe_abnormal_subcat": "abnormal",
-    "B10_is_abnormal_subcat": "abnormal",
-    "B11_is_normal_subcat": "abnormal",
-    "B12_describe_device": "abnormal",
-    "B13_has_devices": "abnormal",
-    "B14_describe_acquisition": "abnormal",
-    "B15_describe_imaging_artifacts": "abnormal",
-    "B16_has_imaging_artifacts": "abnormal",
-    "C01_describe_region": "region_abnormal",
-    "C02_describe_abnormal_region": "region_abnormal",
-    "C03_is_abnormal_region": "region_abnormal",
-    "C04_is_normal_region": "region_abnormal",
-    "C07_describe_region_device": "region_abnormal",
-    "C08_has_region_device": "region_abnormal",
-    "D01_describe_finding": "finding",
-    "D02_has_finding": "finding",
-    "D03_where_is_finding": "finding",
-    "D04_how_severe_is_finding": "finding",
-    "D05_describe_device": "finding",
-    "D06_has_device": "finding",
-    "D07_where_is_device": "finding",
-}
+QUESTION_TYPES = {kind: _STRATEGIES[kind[0]] for kind in load_statistics(str(__package__))["types"]}
+
+# Of pairs of studies, which the release does not have: question_type -> strategy.
+LONGITUDINAL_TYPES = dict.fromkeys(
+    (
+        "L01_describe_changes",
+        "L02_how_has_finding_changed",
+        "L03_how_has_device_changed",
+        "L04_has_finding_changed",
+    ),
+    "longitudinal",
+)
 
 
 class NativeAnswer(Native):

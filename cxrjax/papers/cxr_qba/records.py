@@ -17,7 +17,7 @@ from cxrjax.papers.cxr_qba.construct.ratings import (
 )
 from cxrjax.papers.cxr_qba.construct.regions import fuse_duplicates
 from cxrjax.papers.cxr_qba.native import NativeQuestion, StudyQuestions
-from cxrjax.records import Answer, GeneratorInfo, Provenance, QARecord
+from cxrjax.records import Answer, EarlierImage, GeneratorInfo, Provenance, QARecord
 from cxrjax.records_io.quality import PixelBox, QualityLog
 
 _NOT_FRONTAL = "studies without a frontal image, not exported"
@@ -100,23 +100,34 @@ def to_records(
     source: Provenance | None = None,
     generator: GeneratorInfo | None = None,
     keep_native: bool = True,
+    earlier: Mapping[str, StudyImage] | None = None,
 ) -> Iterator[QARecord]:
     """A record for each question and image; ids are `patient/study/question/image`.
 
     Args:
         images: the frontal images of the study, usually.
-        keep_native: whether records carry what the way back needs; it is more than half of a
-            record, and not wanted where the native files lie beside.
+        keep_native: whether records carry what the way back needs, boxes on a study's other images
+            too; it is more than half of a record, and not wanted where the native files lie beside.
+            Nor are then the ids of answers, which count their places, and of templates, nor the
+            generator, which the manifest names.
+        earlier: images of the patient's earlier studies, by id, that questions on change name.
     """
     ids = {"patient_id": study.patient_id, "study_id": study.study_id}
     bare = study.model_copy(update={"questions": []}).to_json()
     more = {name: value for name, value in bare.items() if value != ids.get(name, [])}
     of_study = {EXTRA_STUDY: more} if more else {}
     for question in study.questions:
-        answers = [_answer(answer) for answer in question.answers]
+        whole = [_answer(answer) for answer in question.answers]
+        variables = dict(question.variables)
+        if not keep_native:
+            variables.pop("template_id", None)  # a field of its own
         quality = _kept(question) | of_study if keep_native else _grades(question)
         grade = overall_grade(question)
+        stem = f"{study.patient_id}/{study.study_id}/{question.question_id}"
+        before = (earlier or {}).get(str(variables.get("earlier_image", "")))
         for image in images:
+            shown = (image.image_id, str(variables.get("earlier_image", "")))
+            answers = whole if keep_native else [_on_images(one, shown) for one in whole]
             yield QARecord(
                 dataset="cxr_qba",
                 split=split,
@@ -125,21 +136,25 @@ def to_records(
                 image_id=image.image_id,
                 image_path=image.path or image.image_id,
                 image_hw=image.image_hw,
+                earlier=None if before is None else _earlier_image(before),
                 view=image.view or None,
-                question_id=(
-                    f"{study.patient_id}/{study.study_id}/{question.question_id}/{image.image_id}"
-                ),
+                question_id=f"{stem}/{image.image_id}",
                 question=question.question,
                 question_type=question.question_type,
                 question_strategy=question.question_strategy,
-                template_id=question.variables.get("template_id"),
-                variables=dict(question.variables) or None,
+                template_id=question.variables.get("template_id") if keep_native else None,
+                variables=variables or None,
                 answers=answers,
                 quality=quality,
                 grade=None if grade == UNRATED else grade,
-                generator=generator,
+                generator=generator if keep_native else None,
                 provenance=source,
             )
+
+
+def _earlier_image(image: StudyImage) -> EarlierImage:
+    path = image.path or image.image_id
+    return EarlierImage(image_id=image.image_id, image_path=path, image_hw=image.image_hw)
 
 
 def from_records(records: Iterable[QARecord]) -> list[native.StudyQuestions]:
@@ -211,6 +226,24 @@ def _answer(answer: native.NativeAnswer) -> Answer:
         },
         sub_answers=[_answer(part) for part in answer.sub_answers],
     )
+
+
+_NO_ID = Answer.model_fields["answer_id"].get_default()
+
+
+def _on_images(
+    answer: Answer, image_ids: Sequence[str], above: Mapping[str, Any] | None = None
+) -> Answer:
+    """The answer with boxes on these images alone: others are asked about by records of their own.
+
+    It has no id. A part whose boxes are those of the answer above it has none: it lies where that
+    one does.
+    """
+    boxes = {name: found for name, found in answer.boxes_by_image.items() if name in image_ids}
+    parts = [_on_images(part, image_ids, boxes) for part in answer.sub_answers]
+    shown = {} if boxes == above else boxes
+    told = {"answer_id": _NO_ID, "boxes_by_image": shown, "sub_answers": parts}
+    return answer.model_copy(update=told)
 
 
 def _pixels(box: Sequence[float]) -> PixelBox:

@@ -1,9 +1,11 @@
 """Counts of what was built, in the release's layout, beside its own figures."""
 
 import collections
+import re
 from collections.abc import Mapping
 from typing import Any
 
+from cxrjax.papers.cxr_qba.construct.phrases import NOT_MENTIONED
 from cxrjax.papers.cxr_qba.construct.ratings import (
     FINETUNING,
     GRADES,
@@ -13,6 +15,8 @@ from cxrjax.papers.cxr_qba.construct.ratings import (
     overall_grade,
 )
 from cxrjax.papers.cxr_qba.native import QUESTION_TYPES, StudyQuestions
+from cxrjax.radiology_text.definitions import Definitions
+from cxrjax.radiology_text.error_rates import about_reading
 from cxrjax.records_io.statistics import Published, load_statistics, ratio
 
 SPLITS = ("train", "validation", "test", "total")
@@ -22,6 +26,19 @@ RELEASE: dict[str, list[int]] = _PRINTED["release"]
 RELEASE_TYPES: dict[str, int] = _PRINTED["types"]
 _NOTES: dict[str, str] = _PRINTED["notes"]
 _PAGE = _NOTES["page"]
+# Of the reference definitions: the release's number, and why ours is another.
+RELEASE_DEFINITIONS: dict[str, tuple[int, str]] = {
+    name: (count, why) for name, (count, why) in _PRINTED["definitions"].items()
+}
+# Of devices as such, and of devices in a region.
+DEVICE_TYPES = (
+    "B12_describe_device",
+    "B13_has_devices",
+    "C07_describe_region_device",
+    "C08_has_region_device",
+)
+_YES_NO = re.compile(r"^[A-Z]\d\d_(?:is|has)_")
+_OUTCOMES = {"pos": "yes", "neg": "no"}
 
 
 def published() -> dict[str, Published]:
@@ -31,11 +48,31 @@ def published() -> dict[str, Published]:
         note = _NOTES.get(row, _PAGE)
         for split, value in zip(SPLITS, values, strict=True):
             table[_name(split, row)] = Published(value, note)
+    for name, (count, why) in RELEASE_DEFINITIONS.items():
+        table[f"definitions/{name}"] = Published(count, why)
     for kind, total in RELEASE_TYPES.items():
         table[f"question_type/{kind}"] = Published(total, _PAGE)
         share = ratio(100 * total, RELEASE["questions"][3])
         table[f"question_type_percent/{kind}"] = Published(share, _PAGE)
+    devices = sum(RELEASE_TYPES[kind] for kind in DEVICE_TYPES)
+    share = ratio(100 * devices, RELEASE["questions"][3])
+    table["device_questions_percent"] = Published(share, f"{_PAGE}: B12, B13, C07, C08")
+    rated = {grade: RELEASE[f"grade/{grade}"][3] for grade in GRADES}
+    for grade, count in rated.items():
+        share = ratio(100 * count, sum(rated.values()))
+        table[f"surrogate_grade_percent/{grade}"] = Published(share, f"{_PAGE}: of those rated")
     return table
+
+
+def definition_counts(definitions: Definitions) -> dict[str, int]:
+    """Counts of what reports are read into, by the names of `RELEASE_DEFINITIONS`."""
+    localized = sum(region.localized for region in definitions.regions.values())
+    return {
+        "regions": len(definitions.regions),
+        "localized_regions": localized,
+        "other_regions": len(definitions.regions) - localized,
+        "findings": len(definitions.findings),
+    }
 
 
 class StudyStatistics:
@@ -72,6 +109,13 @@ class StudyStatistics:
                 self._extra[f"extraction_grade/{extraction}"] += 1
             if surrogate := held.get("surrogate"):
                 self._extra[f"surrogate_grade/{surrogate['grade']}"] += 1
+                for answer in question.all_answers():
+                    verdict = answer.answer_quality.get("surrogate", {}).get("entailment")
+                    self._extra[f"surrogate_entailment/{verdict}"] += 1
+            main = question.answers[0] if question.answers else None
+            if main and _YES_NO.match(question.question_type):
+                outcome = _OUTCOMES.get(main.positiveness or "", NOT_MENTIONED)
+                self._extra[f"outcome/{question.question_type}/{outcome}"] += 1
 
     def _count(self, split: str, row: str) -> None:
         self._counts[split, row] += 1
@@ -114,11 +158,22 @@ class StudyStatistics:
             values[f"question_type/{kind}"] = self._types[kind]
             share = ratio(100 * self._types[kind], self._types.total())
             values[f"question_type_percent/{kind}"] = share
-        return {**values, **dict(sorted(self._extra.items()))}
+        devices = sum(self._types[kind] for kind in DEVICE_TYPES)
+        values["device_questions_percent"] = ratio(100 * devices, self._types.total())
+        graded = {grade: self._extra[f"surrogate_grade/{grade}"] for grade in GRADES}
+        if any(graded.values()):
+            for grade, count in graded.items():
+                share = ratio(100 * count, sum(graded.values()))
+                values[f"surrogate_grade_percent/{grade}"] = share
+        return {**values, **dict(sorted((+self._extra).items()))}
 
 
-def markdown(values: Mapping[str, float | None]) -> str:
-    """The table of the release's page with ours above theirs, as Markdown."""
+def markdown(values: Mapping[str, float | None], by_rules: bool) -> str:
+    """The table of the release's page with ours above theirs, as Markdown.
+
+    Args:
+        by_rules: whether rules read the reports that it was made from; then how well they read.
+    """
     lines = ["| | | train | validation | test | total |", "|---|---|---|---|---|---|"]
 
     def row(label: str, who: str, numbers: list[str]) -> str:
@@ -131,7 +186,22 @@ def markdown(values: Mapping[str, float | None]) -> str:
     lines += ["", "| question type | ours | release |", "|---|---|---|"]
     for kind, total in RELEASE_TYPES.items():
         lines.append(f"| {kind} | {values.get(f'question_type/{kind}') or 0:,} | {total:,} |")
+    lines += ["", "| | ours | release |", "|---|---|---|"]
+    shares = {"device_questions_percent": "questions on devices (B12, B13, C07, C08), %"}
+    shares |= {
+        f"surrogate_grade_percent/{g}": f"grade {g}, ours by rules, % of rated" for g in GRADES
+    }
+    figures = published()
+    for name, label in shares.items():
+        share, theirs = values.get(name), figures[name].value
+        shown = "-" if share is None else f"{share:.2f}"
+        lines.append(f"| {label} | {shown} | {theirs:.2f} |")
+    lines += ["", "| yes-or-no question | yes | no | not mentioned |", "|---|---|---|---|"]
+    for kind in filter(_YES_NO.match, QUESTION_TYPES):
+        counts = [values.get(f"outcome/{kind}/{o}") or 0 for o in ("yes", "no", NOT_MENTIONED)]
+        lines.append(f"| {kind} | " + " | ".join(f"{n:,}" for n in counts) + " |")
     lines += ["", f"Grade `{UNRATED}`: a language model's verdict is missing; grades {GRADES}."]
+    lines += ["", about_reading("openi_en")] if by_rules else []
     return "\n".join(lines) + "\n"
 
 

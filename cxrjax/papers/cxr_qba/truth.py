@@ -15,8 +15,10 @@ import numpy as np
 from jaxtyping import Float
 
 from cxrjax.errors import UserError
+from cxrjax.papers.cxr_qba.construct.phrases import NOT_MENTIONED
+from cxrjax.radiology_text.answers import ANY_FINDING, NOTHING_ASKED, AskedFor
+from cxrjax.radiology_text.assertions import Side, joined_side
 from cxrjax.radiology_text.definitions import Definitions, load_definitions
-from cxrjax.radiology_text.mention_details import CERTAIN, joined_side
 from cxrjax.radiology_text.mentions import yes_or_no
 from cxrjax.records import Answer, QARecord
 from cxrjax.scoring.benchmark import References, cluster_of
@@ -32,13 +34,13 @@ class TrueFinding:
     """A finding that the reference says is there.
 
     Attributes:
-        side: `left`, `right`, `both` or "".
+        side: None where the reference names none.
         severity: "" where the reference names none.
         certain: whether it is said without doubt.
         regions: names of the definitions.
     """
 
-    side: str
+    side: Side | None
     severity: str
     certain: bool
     regions: frozenset[str]
@@ -60,7 +62,7 @@ class CxrQbaQuestion:
         asked: the finding asked about.
         region: the region asked about.
         yes: the answer to a yes-or-no question; None for others, and where the reference says
-            neither.
+            neither, or that it is not mentioned.
         asks_yes_no: whether it is such a question.
         boxes: float64 [n, 4], of the main answers on the question's image, fractions, each once.
         unknown_findings: tags of the answers that name no finding of the definitions.
@@ -116,7 +118,8 @@ def read_question(record: QARecord, source: str) -> CxrQbaQuestion:
             stated |= {normalised(label) for label in part.labels}
     asked = normalised(record.finding) if record.finding else None
     asks_yes_no = _YES_NO.match(record.question_type) is not None
-    yes = _yes(main) if asks_yes_no else None
+    about = asked_for(record.question_type, asked)
+    yes = _yes(main, about) if asks_yes_no else None
     if asked is not None and asked in found and (yes or not asks_yes_no):
         stated.add(asked)
     absent = frozenset(denied) - frozenset(found)
@@ -174,11 +177,19 @@ def _parts(answers: Iterable[Answer]) -> Iterator[Answer]:
         yield from _parts(answer.sub_answers)
 
 
-def _yes(main: list[Answer]) -> bool | None:
+def asked_for(question_type: str | None, finding: str | None) -> AskedFor:
+    """What a question asks of: one finding, or whether there is any or none."""
+    kind = str(question_type)
+    if finding is None and "_normal" not in kind and "_abnormal" not in kind:
+        return NOTHING_ASKED
+    return AskedFor((finding or ANY_FINDING,), is_denied="_is_normal" in kind)
+
+
+def _yes(main: list[Answer], about: AskedFor) -> bool | None:
     """By the answer's first word, else by the polarity that it is tagged with."""
-    if not main:
+    if not main or main[0].certainty == NOT_MENTIONED:
         return None
-    opened = yes_or_no(main[0].text)
+    opened = yes_or_no(main[0].text, about)
     if opened is None and main[0].polarity != "unk":
         return main[0].polarity == "pos"
     return opened
@@ -190,7 +201,7 @@ def _true_finding(parts: list[Answer], definitions: Definitions) -> TrueFinding:
     return TrueFinding(
         side=joined_side(definitions.regions[region].side for region in regions),
         severity=severities[0] if len(set(severities)) == 1 else "",
-        certain=any(part.certainty in (None, CERTAIN) for part in parts),
+        certain=any(part.certainty in (None, "certain") for part in parts),
         regions=frozenset(regions),
     )
 

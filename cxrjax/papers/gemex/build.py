@@ -1,6 +1,7 @@
 """From what one can get of GEMeX to a data set on disk. A source is one of
 
-FOLDER with sub_training_data.json, test/*_question.jsonl   the released questions, as they are
+FOLDER with sub_training_data.json, test/*_question.jsonl   the released questions, as they are;
+    *valid*.json too, or else 1 % of the patients of training are for validation
 FOLDER or zip with <dicom_id>_SceneGraph.json           constructed: regions and boxes; beside
     mimic-cxr-*-split.csv.gz, mimic-cxr-*-metadata.csv.gz and files/p1x/... where there are any
 NLMCXR_reports.tgz, its folder or wheel (OpenI)         constructed: regions without boxes
@@ -29,6 +30,7 @@ from cxrjax.papers.gemex.construct.construction import (
 from cxrjax.papers.gemex.construct.questions import QuestionGenerator, RefinedReport
 from cxrjax.papers.gemex.construct.refine import Refiner, RuleRefiner
 from cxrjax.papers.gemex.construct.template_generator import TemplateGenerator
+from cxrjax.papers.gemex.native import patient_of
 from cxrjax.papers.gemex.native_files import (
     check,
     images_beside,
@@ -47,10 +49,11 @@ from cxrjax.papers.sources.chest_imagenome import (
 from cxrjax.papers.sources.openi import OpenIReport, is_openi, read_openi
 from cxrjax.papers.sources.report import ImageReport, ReportSentence, split_sentences
 from cxrjax.radiology_text.english import comparing_word
+from cxrjax.radiology_text.error_rates import about_reading
 from cxrjax.records import Provenance, QARecord, read_records
 from cxrjax.records_io.builder import Builder, SourceOptions, describe_file
 from cxrjax.records_io.quality import QualityLog, Unusable
-from cxrjax.records_io.split import divide
+from cxrjax.records_io.split import divide, validation_groups
 
 if TYPE_CHECKING:
     from cxrjax.papers.gemex.construct.language_model import (
@@ -59,6 +62,7 @@ if TYPE_CHECKING:
     )
 
 SPLITS = ("train", "validation", "test")
+_HELD_OUT_PERCENT = 1  # of the patients; of its images the paper validated on 0.8 %
 ReportsOf = Callable[[str], Iterable[ImageReport]]
 
 
@@ -99,6 +103,8 @@ class GemexBuilder(Builder[GemexOptions]):
         self.published = PAPER
         self.statistics = GemexStatistics()
         self._made_by: dict[str, Any] = {}
+        self._patients: set[str] = set()  # of training rows, held out for validation
+        self._held_out: list[QARecord] = []
 
     @functools.cached_property
     def construction(self) -> GemexConstruction:
@@ -198,12 +204,34 @@ class GemexBuilder(Builder[GemexOptions]):
         formats = {file.name: native_files.box_format(file, convention) for file, _ in files}
         self._made_by["coord_format"] = formats
         splits = [split for split in SPLITS if any(split == one for _, one in files)]
+        if "train" in splits and "validation" not in splits:
+            self._hold_out([file for file, split in files if split == "train"])
+            splits[1:1] = ["validation"] * bool(self._patients)
         tests = [file for file, split in files if split == "test"]
         _count_reports(tests, self.statistics)
-        return {
+        records: dict[str, Iterable[QARecord]] = {
             split: self._released_records(split, [file for file, one in files if one == split])
             for split in splits
         }
+        if self._patients:  # of training rows, which are read before
+            records["validation"] = self.statistics.watch(self._held_out)
+        return records
+
+    def _hold_out(self, files: Iterable[Path]) -> None:
+        """Chooses patients of the training rows for validation, as no file has its rows."""
+        paths = (path for file in files for path in native_files.image_paths(file))
+        patients = {patient_of(path) or Path(path).stem for path in paths}
+        self._patients = validation_groups(patients, self.options.seed, _HELD_OUT_PERCENT)
+        held_out = f"validation: {len(self._patients)} of {len(patients)} patients of training rows"
+        self._made_by["validation"] = held_out
+
+    def _without_held_out(self, records: Iterable[QARecord]) -> Iterator[QARecord]:
+        """Yields the training records that stay, and keeps those held out for validation."""
+        for record in records:
+            if (record.patient_id or record.image_id) in self._patients:
+                self._held_out.append(record.model_copy(update={"split": "validation"}))
+            else:
+                yield record
 
     def _released_records(self, split: str, files: Sequence[Path]) -> Iterator[QARecord]:
         options, quality = self.options, self.quality
@@ -226,6 +254,8 @@ class GemexBuilder(Builder[GemexOptions]):
             paths = (path for file in files for path in native_files.image_paths(file))
             checks = check(paths, images, options.out, quality, options.processes)
             records = records_with_images(records, checks, options.out, quality)
+        if split == "train":
+            records = self._without_held_out(records)
         yield from self.statistics.watch(records)
 
     def values(self) -> dict[str, float | None]:
@@ -243,7 +273,9 @@ class GemexBuilder(Builder[GemexOptions]):
         _write_released_form(out, self.splits)
         draw_figures(out / "figures", self.statistics)
         values = {name: entry["value"] for name, entry in comparison.items()}
-        (out / "tables.md").write_text(table_3(values), encoding="utf-8")
+        by_rules = "refiner" in self._made_by and self.options.generator == "templates"
+        reading = f"\n{about_reading('openi_en')}\n" if by_rules else ""
+        (out / "tables.md").write_text(table_3(values) + reading, encoding="utf-8")
 
     def describe(self) -> dict[str, Any]:
         source = self.options.source
@@ -265,6 +297,10 @@ def _write_released_form(out: Path, entries: Mapping[str, Any]) -> None:
         native_files.write_train(
             folder / native_files.TRAIN_FILE, read_records(out / "records/train.jsonl")
         )
+    if "validation" in entries:
+        native_files.write_train(
+            folder / native_files.VALIDATION_FILE, read_records(out / "records/validation.jsonl")
+        )
     if "test" in entries:
         native_files.write_test(
             folder / native_files.TEST_FOLDER, read_records(out / "records/test.jsonl")
@@ -280,6 +316,7 @@ def _released(source: Path) -> list[tuple[Path, str]]:
     train = source / native_files.TRAIN_FILE
     return [
         *([(train, "train")] if train.is_file() else []),
+        *((file, "validation") for file in sorted(source.glob(native_files.VALIDATION_PATTERN))),
         *(
             (file, "test")
             for folder in (source, source / native_files.TEST_FOLDER)

@@ -21,11 +21,15 @@ from cxrjax.metrics.text import bleu_statistics, rouge
 from cxrjax.papers.gemex.choices import NamedOptions, chance, jaccard, named_options
 from cxrjax.papers.gemex.dialogue import AnswerFailure, parse_answer
 from cxrjax.papers.gemex.truth import GemexQuestion, GemexReferences, read_question
+from cxrjax.radiology_text.facts import said_of
 from cxrjax.records import QARecord
 from cxrjax.scoring.benchmark import CLASSLESS_PROBLEMS, Answers, SystemCounts, count_answers
 from cxrjax.scoring.bert_score import BertScore
 from cxrjax.scoring.figures import count_judge_failures
+from cxrjax.scoring.image_reliance import DECISION, code
+from cxrjax.scoring.matched_boxes import ScoredAnswers
 from cxrjax.scoring.predictions import Prediction, ReadBoxes, read_boxes
+from cxrjax.scoring.said_errors import COLUMNS, count_said
 from cxrjax.scoring.scores import Outcome
 
 # A reason or location without its tag is a matter of form (`in_form`), not of reading.
@@ -99,7 +103,7 @@ def read_answer(
     failures: list[str] = []
     named = None
     if question.kind != "open_ended":
-        named = named_options(prediction.text, question.kind, question.choices)
+        named = named_options(prediction.text, question.kind, question.choices, question.words)
         if named.failure is not None:
             failures.append(named.failure)
     elif not parsed.answer:
@@ -137,12 +141,14 @@ def count_system(
     system: str,
     judge: Judge | None = None,
     bert_score: Score | None = None,
+    scored: ScoredAnswers | None = None,
 ) -> SystemCounts:
     """Counts one system.
 
     Args:
         codec: as of `read_answer`.
         judge, bert_score: asked where given.
+        scored: is given each question's boxes, where there is one.
 
     Raises:
         UserError: a prediction is for an unknown question, or cannot be read without a size; the
@@ -161,6 +167,8 @@ def count_system(
         counts.problems.update(n for n in answer.boxes.problems if n in CLASSLESS_PROBLEMS)
         counts.failures.update(answer.failures)
         pairs.append((answer.text, question.text))
+        if scored is not None:
+            scored.add(answer.boxes.boxes, answer.boxes.scores, question.boxes)
         return _counts(question, answer)
 
     counts = count_answers(references.questions, answers, count, CLASSLESS_PROBLEMS, CATEGORIES)
@@ -174,6 +182,23 @@ def count_system(
     return counts
 
 
+def ceiling_columns(references: GemexReferences) -> Columns:
+    """Column `ceiling/right`: questions whose reference is read as it means by the rules by which
+    answers are."""
+    right = [
+        question.key is not None
+        and named_options(question.written, question.kind, question.choices, question.words).options
+        == question.key
+        for question in references.questions.values()
+    ]
+    return {"ceiling/right": np.array(right, np.float64)}
+
+
+def _facts(text: str) -> frozenset[tuple[str, str]]:
+    """Returns what a text says of findings now: (finding, present, absent or uncertain)."""
+    return frozenset((one.finding, one.status) for one in said_of(text, "en"))
+
+
 def _counts(question: GemexQuestion, answer: ReadAnswer) -> Mapping[str, float]:
     """The columns of one question."""
     named = answer.named.options if answer.named else None
@@ -182,7 +207,14 @@ def _counts(question: GemexQuestion, answer: ReadAnswer) -> Mapping[str, float]:
     placed = v_score(answer.boxes.boxes, question.boxes)
     found, wrong, missed = set_counts(named or frozenset(), key or frozenset()) if key else (0,) * 3
     words = bleu_statistics(answer.text, question.text)
+    facts, compared = (0, 0, 0), dict.fromkeys(COLUMNS, 0.0)
+    if question.kind == "open_ended":
+        compared = count_said(said_of(answer.text, "en"), said_of(question.text, "en"))
+        if stated := _facts(question.text):
+            facts = set_counts(_facts(answer.text), stated)
+    said = "+".join(sorted(named or ())).lower()
     counted = {
+        DECISION: code(said) if answer.named else 0.0,
         "questions": 1,
         "in_form": answer.in_form,
         "parse_failures": bool(answer.failures),
@@ -193,6 +225,9 @@ def _counts(question: GemexQuestion, answer: ReadAnswer) -> Mapping[str, float]:
         "found": found,
         "wrong": wrong,
         "missed": missed,
+        **compared,
+        "facts/asked": any(facts),
+        **{f"facts/{name}": n for name, n in zip(("tp", "fp", "fn"), facts, strict=True)},
         "chance": chance(question.kind, options) if key else 0.0,
         "boxed": len(answer.boxes.boxes) > 0,
         "no_boxes_at_all": placed.both_empty,

@@ -17,7 +17,13 @@ from cxrjax.radiology_text.english import plain_words
 LETTERS = "ABCDEFGH"
 
 AnswerFailure = Literal[
-    "no_answer", "not_an_option", "several_options", "not_yes_or_no", "no_reason", "no_location"
+    "no_answer",
+    "not_an_option",
+    "several_options",
+    "undecided",
+    "not_yes_or_no",
+    "no_reason",
+    "no_location",
 ]
 
 

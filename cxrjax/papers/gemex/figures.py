@@ -9,7 +9,7 @@ own, else those that the codec (default: `gemex`) finds in its text.
   could be matched, the paper's blank cell; that unmatched answers are wrong there too is read from
   its closed questions, where several models stand far below the 50 % of a coin. `strict`: 0 then.
   Beside it `jaccard` and `micro_f1` of the options, `answer_failure_rate`, and `chance`, what a
-  blind guess gets: the paper's row "Random".
+  blind guess gets: the paper's row "Random"; `ceiling`, what the references' own words get.
 * V-score (section 4.2): mean over questions of `cxrjax.metrics.localization`. The paper leaves the
   denominator open: `paper` is the lenient one, null where a system gives no box in the type,
   `strict` the larger number of boxes; `v_score_strict`, `_lenient` and `_truth` stand in both.
@@ -38,6 +38,7 @@ from cxrjax.papers.gemex.counts import (
     BLEU_1,
     BOTH_ORDERS,
     REFERENCE_FIRST,
+    ceiling_columns,
     count_system,
     outcome,
 )
@@ -54,6 +55,8 @@ from cxrjax.scoring.figures import (
     quotient,
     share,
 )
+from cxrjax.scoring.matched_boxes import ScoredAnswers, question_figures
+from cxrjax.scoring.said_errors import said_figures
 from cxrjax.scoring.scores import PAPER, STRICT, Counted, ScoreOptions, Scores
 from cxrjax.scoring.tables import load_layout
 
@@ -71,21 +74,36 @@ def count(
     """All systems counted."""
     codec, judge = options.box_codec, options.judge
     bert_score = BertScorer(options.bert_score) if options.bert_score else None
-    attributes = _attributes(references)
+    attributes, ceiling = _attributes(references), ceiling_columns(references)
     counted = {}
     for name, answers in systems.items():
+        scored = ScoredAnswers()
         counts = count_system(
-            references, answers, codec, system=name, judge=judge, bert_score=bert_score
+            references,
+            answers,
+            codec,
+            system=name,
+            judge=judge,
+            bert_score=bert_score,
+            scored=scored,
         )
         figures = _figures(counts, attributes)
-        # By the probability of the whole text, of answers with options.
-        calibrated, calibration, curves = counts.calibration("right", "keyed")
+        boxes = scored.counted(references.clusters, options.bootstrap)
+        figures[STRICT] |= {**question_figures(), **boxes.figures}
+        # Of answers with options.
+        calibrated, calibration, curves = counts.calibration(
+            "right", "keyed", references.clusters, options.bootstrap
+        )
         figures[STRICT] |= calibration
         if judge is not None:
             for protocol, named in _ratings(counts).items():
                 figures[protocol] |= {metric_name(judge, n): f for n, f in named.items()}
         counted[name] = Counted(
-            {**counts.columns, **calibrated}, figures, dict(counts.problems), curves
+            {**counts.columns, **calibrated, **boxes.columns, **ceiling},
+            figures,
+            dict(counts.problems),
+            curves | boxes.curves,
+            boxes.ranked,
         )
     questions = references.questions.values()
     settings = {
@@ -130,6 +148,10 @@ def _figures(counts: SystemCounts, attributes: Attributes) -> dict[str, Named]:
             **shared,
             **options,
             **others,
+            **said_figures(),
+            "fact_f1": Figure(
+                of(classification.f1, "facts/tp", "facts/fp", "facts/fn"), "facts/asked"
+            ),
             **break_down(options, "question_type", kinds_of, keys=KEYED_TYPES),
             **break_down(others, "question_type", kinds_of, keys=QUESTION_TYPES),
         }
@@ -159,6 +181,7 @@ def _option_figures(protocol: str) -> dict[str, Figure]:
         "micro_f1": of(classification.f1, "found", "wrong", "missed"),
         "answer_failure_rate": lambda sums: 1 - classification.ratio(sums["named"], sums["keyed"]),
         "chance": quotient("chance", "keyed"),
+        "ceiling": quotient("ceiling/right", "keyed"),
     }
     return {name: Figure(formula, "keyed") for name, formula in formulas.items()}
 
@@ -249,5 +272,6 @@ GEMEX = Benchmark(
     count=count,
     outcome=outcome,
     words=_words,
-    uses=frozenset({"codec", "judge", "bert_score"}),
+    free_text=lambda record: record.question_type == "open_ended",
+    uses=frozenset({"codec", "judge", "bert_score", "radeval"}),
 )

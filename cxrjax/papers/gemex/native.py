@@ -59,6 +59,9 @@ class Evidence:
     neither: int = 0
 
 
+_STRAY = 0.2  # of the boxes that decide: so many may be mistakes
+
+
 def weigh(boxes: Iterable[Any]) -> Evidence:
     """The evidence of a file's boxes."""
     counts = collections.Counter(
@@ -73,18 +76,20 @@ def weigh(boxes: Iterable[Any]) -> Evidence:
 
 
 def decide(evidence: Evidence, where: str) -> BoxFormat:
-    """The one convention that a file keeps to; xyxy where its boxes could be both.
+    """The convention that a file keeps to; xyxy where its boxes could be both.
 
     Raises:
-        UserError: some boxes are xyxy alone and others xywh alone.
+        UserError: of the boxes that can be read in one way alone, more than one in five is of the
+            rarer way: no stray ones, which are set aside with their rows.
     """
-    if evidence.xyxy and evidence.xywh:
+    stray, rest = sorted((evidence.xyxy, evidence.xywh))
+    if stray > _STRAY * (stray + rest):
         raise UserError(
             f"{where}: {evidence.xyxy} boxes can only be [x_min, y_min, x_max, y_max] and "
             f"{evidence.xywh} only [x, y, width, height] on {SIDE} pixels; name one by "
             "--coord_format=xyxy or xywh, and the others are set aside"
         )
-    return "xywh" if evidence.xywh else "xyxy"
+    return "xywh" if evidence.xywh > evidence.xyxy else "xyxy"
 
 
 def to_corners(box: Any, box_format: BoxFormat) -> tuple[float, float, float, float]:
@@ -323,7 +328,7 @@ def _record(
     return QARecord(
         dataset="gemex",
         split=split,
-        patient_id=next((p for p in parts if p[:1] == "p" and len(p) > 4), None),
+        patient_id=patient_of(image),
         study_id=next((p for p in parts if p[:1] == "s" and p[1:].isdigit()), None),
         image_id=Path(image).stem,
         image_path=image,
@@ -333,6 +338,11 @@ def _record(
         choices=choices or None,
         type_prompt=QUESTION_TYPES[kind].instruction,
     )
+
+
+def patient_of(path: str) -> str | None:
+    """The patient that MIMIC-CXR's path of an image names: p10000032 of p10/p10000032/..."""
+    return next((p for p in Path(path).parts if p[:1] == "p" and len(p) > 4), None)
 
 
 def native_boxes(row: Any) -> list[Any]:

@@ -88,6 +88,9 @@ def _image_file(images: Path, path: str) -> Path:
 
 
 TRAIN_FILE = "sub_training_data.json"
+# The release that has been seen holds no validation rows; so they are called where they are ours.
+VALIDATION_FILE = "sub_validation_data.json"
+VALIDATION_PATTERN = "*valid*.json"
 TEST_PATTERN = "*_question.jsonl"
 TEST_FOLDER = "test"
 

@@ -26,8 +26,10 @@ class GemexQuestion:
 
     Attributes:
         kind: a key of `QUESTION_TYPES`.
+        words: the question without its options; `asked` has them too.
         key: letters, or "Yes" or "No", of closed and choice questions; None where the reference's
             cannot be read or offers no choices, and of open questions.
+        written: the whole answer, as it stands in the records.
         text: answer and reason, without tags and boxes.
         boxes: float64 [n, 4], xyxy fractions of the image.
         image_hw: None where it is unknown: GEMeX's own boxes need none.
@@ -39,9 +41,11 @@ class GemexQuestion:
 
     question_id: str
     kind: str
+    words: str
     asked: str
     choices: tuple[str, ...] | None
     key: frozenset[str] | None
+    written: str
     text: str
     boxes: Float[np.ndarray, "n 4"]
     image_hw: tuple[int, int] | None
@@ -75,9 +79,11 @@ def read_question(record: QARecord, source: str) -> GemexQuestion:
     return GemexQuestion(
         question_id=record.question_id,
         kind=record.question_type,
+        words=record.question,
         asked=human_text(record.question, record.choices),
         choices=tuple(record.choices) if record.choices else None,
         key=_key(record, parsed.key),
+        written=record.answer_text,
         text=" ".join(filter(None, (parsed.answer, record.reason or parsed.reason))),
         boxes=_boxes(record, source),
         image_hw=record.image_hw,

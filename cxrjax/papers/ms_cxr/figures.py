@@ -26,7 +26,7 @@ from cxrjax.border.arrays import read_array
 from cxrjax.border.names import path_inside, shown
 from cxrjax.codecs import Codec
 from cxrjax.errors import ForeignError, UserError
-from cxrjax.metrics.bootstrap import Estimate, Figure, Formula, Sums
+from cxrjax.metrics.bootstrap import Bootstrap, Estimate, Figure, Formula, Sums
 from cxrjax.metrics.classification import ratio
 from cxrjax.metrics.localization import contrast_to_noise, region_areas, region_iou, region_mask
 from cxrjax.papers.ms_cxr.native import FINDINGS
@@ -42,6 +42,7 @@ from cxrjax.scoring.benchmark import (
     read_references,
 )
 from cxrjax.scoring.figures import named, share
+from cxrjax.scoring.matched_boxes import ScoredAnswers, question_figures
 from cxrjax.scoring.predictions import PROBLEMS, Prediction, read_boxes
 from cxrjax.scoring.scores import PAPER, STRICT, Counted, ScoreOptions
 from cxrjax.scoring.tables import load_layout
@@ -89,12 +90,18 @@ def count(
 ) -> Evaluated:
     """All systems counted."""
     codec = options.box_codec
-    counted = {name: _count(references, answers, codec) for name, answers in systems.items()}
+    counted = {
+        name: _count(references, answers, codec, options.bootstrap)
+        for name, answers in systems.items()
+    }
     return Evaluated(counted, {"gt_mode": GT_MODE, "codec": codec.name if codec else None})
 
 
-def _count(references: References[Phrase], answers: Answers, codec: Codec | None) -> Counted:
+def _count(
+    references: References[Phrase], answers: Answers, codec: Codec | None, bootstrap: Bootstrap
+) -> Counted:
     lines = list(answers.predictions)
+    scored = ScoredAnswers()
     maps = any(line.heat_map is not None for line in lines)
     # Without mIoU is only a system of heat maps alone: no line has boxes, be it none, or text.
     boxed = not maps or any(line.boxes is not None or line.heat_map is None for line in lines)
@@ -105,6 +112,7 @@ def _count(references: References[Phrase], answers: Answers, codec: Codec | None
     ) -> Mapping[str, float]:
         row, problems = dict(nothing), counts.problems
         if prediction is None:
+            scored.add(np.zeros((0, 4)), np.zeros(0), phrase.boxes)
             return row
         mapped = prediction.heat_map is not None
         if prediction.boxes is None and mapped:
@@ -112,6 +120,7 @@ def _count(references: References[Phrase], answers: Answers, codec: Codec | None
         height, width = phrase.image_hw
         read = read_boxes(prediction, codec, height, width, answers.source)
         areas = region_areas(read.boxes * [width, height, width, height], phrase.boxes)
+        scored.add(read.boxes * [width, height, width, height], read.scores, phrase.boxes)
         problems.update(read.problems)
         problems["blank_answer"] += not (prediction.text.strip() or len(read.boxes) or mapped)
         row["parse_failures"] = float(read.parse != "ok")
@@ -134,7 +143,12 @@ def _count(references: References[Phrase], answers: Answers, codec: Codec | None
         here = np.array([phrase.finding == finding for phrase in references.questions.values()])
         columns |= named(finding, {name: c * here for name, c in counts.columns.items()})
     figures = {protocol: _figures(protocol) for protocol in (PAPER, STRICT)}
-    return Counted(columns, figures, dict(counts.problems))
+    if not boxed:
+        return Counted(columns, figures, dict(counts.problems))
+    boxes = scored.counted(references.clusters, bootstrap)
+    figures[STRICT] |= {**question_figures("phrases"), **boxes.figures}
+    columns |= boxes.columns
+    return Counted(columns, figures, dict(counts.problems), boxes.curves, boxes.ranked)
 
 
 def _add_contrast(

@@ -53,6 +53,9 @@ class ImageAnnotation:
         return sum(any(f.label == label for f in marked) for marked in self.readers.values())
 
 
+# The reader of a table without readers: the consensus of several radiologists.
+CONSENSUS = "consensus"
+
 NO_FINDING = "No finding"
 NO_FINDING_ID = 14
 

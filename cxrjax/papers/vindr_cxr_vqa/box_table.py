@@ -28,6 +28,8 @@ COLUMNS = ("image_id", "class_name", "class_id", "rad_id", "x_min", "y_min", "x_
 SPELLINGS = {"rad_ID": "rad_id"}
 _COORDINATES = COLUMNS[4:]
 _REQUIRED = ("image_id", "class_name", "rad_id", *_COORDINATES)
+# Names in lower case -> as they are written.
+_KNOWN = {name.casefold(): name for name in (*CLASS_IDS, *OTHER_LOCAL_CLASSES)}
 # Faults that leave an image's other rows as true as they were.
 _ROW_ALONE = ("class_not_selected", "duplicate_row")
 
@@ -62,17 +64,20 @@ def _row(row: TableRow, reader: str | None) -> BoxRow:
     """One row from its cells; raises `Unusable` where it cannot be used."""
     if row.fault:
         raise row.fault
-    cells = row.cells
-    label, image_hw = cells["class_name"], _image_hw(cells)
-    if not cells["image_id"]:
-        raise Unusable("malformed_row", "image_id is blank")
+    cells = {name: cell.strip() for name, cell in row.cells.items()}
+    named = cells["class_name"]
+    label, image_hw = _KNOWN.get(named.casefold(), named), _image_hw(cells)
+    for name in ("image_id",) if reader else ("image_id", "rad_id"):
+        if not cells[name]:
+            raise Unusable("malformed_row", f"{name} is blank")
     usable_name(cells["image_id"])
     if label in OTHER_LOCAL_CLASSES:
         raise Unusable("class_not_selected", label)
     if label not in CLASS_IDS:
         raise Unusable("unknown_class", f"class_name {label!r}; expected one of {list(CLASS_IDS)}")
     class_id = cells.get("class_id")
-    if class_id and class_id != str(CLASS_IDS[label]):
+    # "3.0" is how a table with blank ids comes out of pandas.
+    if class_id and class_id.removesuffix(".0") != str(CLASS_IDS[label]):
         raise Unusable("class_id_mismatch", f"{label} with class_id {class_id}, not its own")
     finding = None
     if label != NO_FINDING:
@@ -132,7 +137,7 @@ def read_box_table(
     earlier = _Earlier()
     for row in _table(path, reader):
         log.examined["rows"] += 1
-        image_id = row.cells["image_id"]
+        image_id = row.cells["image_id"].strip()
         try:
             read = _row(row, reader)
             earlier.check(read)
@@ -143,7 +148,7 @@ def read_box_table(
                 spoilt.add(image_id)
             elif fault.reason == "class_not_selected":
                 # The reader did look at the image: keep the reader, without this finding.
-                rad_id = reader or row.cells["rad_id"]
+                rad_id = reader or row.cells["rad_id"].strip()
                 rows.append(BoxRow(image_id, rad_id, None, _image_hw(row.cells), row.where))
                 other_findings.add(image_id)
     if quality is None and log.entries:

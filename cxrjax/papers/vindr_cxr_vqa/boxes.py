@@ -4,17 +4,15 @@ An image may have several truths (one per reader): each is a view of it, and an 
 the sum over its views.
 """
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from cxrjax.metrics.bootstrap import Bootstrap, Estimate, Figure, Formula, Sums, estimate_reweighted
-from cxrjax.metrics.classification import harmonic_mean, ratio, sums_at
+from cxrjax.metrics.bootstrap import Figure, Formula
+from cxrjax.metrics.classification import harmonic_mean, sums_at
 from cxrjax.metrics.detection import (
     SWEEP,
     TOLERANCE,
@@ -26,39 +24,38 @@ from cxrjax.metrics.detection import (
     mean_iou_of_hits,
 )
 from cxrjax.metrics.localization import localize
-from cxrjax.metrics.ranking import (
-    COCO_THRESHOLDS,
-    RATES,
-    VOC_THRESHOLD,
-    coco_average_precision,
-    coco_rankings,
-    constant_scores,
-    froc_ranking,
-    sensitivity_at,
-    voc_average_precision,
-    voc_rankings,
+from cxrjax.papers.vindr_cxr_vqa.truth import Labelled, VindrReferences, join_lists
+from cxrjax.scoring.figures import named, of, quotient
+from cxrjax.scoring.matched_boxes import (
+    one_to_one,
+    point_figures,
+    question_formulas,
+    sweep_curves,
 )
-from cxrjax.papers.vindr_cxr_vqa.truth import Labelled, VindrReferences, stack
-from cxrjax.scoring.figures import named, of, quotient, thinned
+from cxrjax.scoring.ranked_boxes import Curves
 from cxrjax.scoring.scores import PAPER, STRICT
 
 # Section 3.2 of the paper: a predicted box counts where its IoU is above this.
 IOU = 0.3
 
+# Thresholds of a question's boxes by themselves.
+GROUNDED = (0.3, 0.5)
+
 Columns = dict[str, Float[np.ndarray, " images"]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Views:
     """Every (image, truth) of the references.
 
     Attributes:
         image: the image of each view, never falling.
-        truth: the true boxes, by view.
+        truth, paper_truth: the true boxes, by view, and those under the protocol `paper`.
     """
 
     image: Int[np.ndarray, " views"]
     truth: ImageBoxes
+    paper_truth: ImageBoxes
     images: int
 
     def per_image(
@@ -71,17 +68,21 @@ class Views:
         """Sums over the views of each image, one amount a view."""
         return sums_at(self.image, self.images, amount)
 
-    def predicted(self, of_image: Sequence[Iterable[Labelled]]) -> ImageBoxes:
+    def predicted(self, of_image: Sequence[Sequence[Labelled]]) -> ImageBoxes:
         """An image's boxes once for each of its views."""
-        return join_images(stack(of_image[image]) for image in self.image.tolist())
+        return join_lists(of_image[image] for image in self.image.tolist())
 
 
 def make_views(references: VindrReferences) -> Views:
     """The views of the references."""
     truths = [image.truths for image in references.images]
+    truth = papers = join_images(truth for one in truths for truth in one)
+    if any(image.paper_truths is not image.truths for image in references.images):
+        papers = join_images(t for image in references.images for t in image.paper_truths)
     return Views(
         image=np.repeat(np.arange(len(truths)), [len(one) for one in truths]),
-        truth=join_images(truth for one in truths for truth in one),
+        truth=truth,
+        paper_truth=papers,
         images=len(truths),
     )
 
@@ -144,7 +145,7 @@ def paper_columns(
 ) -> Columns:
     """Any-overlap counts of all predicted boxes of an image: `any@T/{hits,found,iou}` at every
     threshold T, `paper/{predicted,truth}`."""
-    predicted, truth = overlaps.predicted, views.truth
+    predicted, truth = overlaps.predicted, overlaps.truth
     columns = {
         "paper/predicted": views.sum_views(predicted.per_image),
         "paper/truth": views.sum_views(truth.per_image),
@@ -182,6 +183,16 @@ def localization_columns(views: Views, paper: Overlaps, strict: Overlaps) -> Col
     }
 
 
+def grounding() -> "Named":
+    """Figures of each question's boxes; n: questions with boxes, predicted or true."""
+    formulas = question_formulas("grounding")
+    return {
+        f"grounding/{metric}@{threshold}": Figure(formula, "grounding/questions")
+        for threshold in GROUNDED
+        for metric, formula in formulas(threshold).items()
+    }
+
+
 def ceiling_columns(references: VindrReferences, views: Views) -> Columns:
     """Columns of the reference answers themselves: the ceiling for whoever answers perfectly.
 
@@ -191,22 +202,17 @@ def ceiling_columns(references: VindrReferences, views: Views) -> Columns:
     answered = [references.images[image].answered for image in views.image.tolist()]
     overlaps = find_overlaps(join_images(answered), views.truth)
     (pairs,) = match_one_to_one(overlaps, (IOU,))
-    found = overlaps.best_of_truth > IOU + TOLERANCE
+    papers = overlaps
+    if views.paper_truth is not views.truth:
+        papers = find_overlaps(join_images(answered), views.paper_truth)
+    found = papers.best_of_truth > IOU + TOLERANCE
     asked = np.array([image.box_questions for image in references.images])[views.image]
     return {
         "ceiling/found": _of_pairs(views, overlaps, pairs, "")["/tp"],
-        "ceiling_any/found": views.per_image(views.truth, found),
+        "ceiling_any/found": views.per_image(views.paper_truth, found),
         "ceiling_one_box/found": views.sum_views(np.minimum(asked, views.truth.per_image)),
     }
 
-
-POINTS = (0.3, 0.4, 0.5, 0.75)
-_METRICS = {
-    "precision": "precision",
-    "recall": "recall",
-    "f1": "F1",
-    "miou_tp": "mean IoU of true positives",
-}
 
 Named = dict[str, Figure]
 
@@ -226,8 +232,8 @@ def strict_detection(references: VindrReferences) -> Named:
         "normal_images_without_boxes": Figure(quotient("normal/clean", "normal/views"), normal),
     }
     return {
-        **named("detection", _points("one_to_one", images)),
-        **named("detection_agnostic", _points("agnostic", images)),
+        **named("detection", point_figures(partial(formulas, "one_to_one"), images)),
+        **named("detection_agnostic", point_figures(partial(formulas, "agnostic"), images)),
         **named("detection", about),
         **_placed("localization", STRICT, "views", images),
         **_placed("localization_with_lesion", "lesion", "lesion/views", lesion),
@@ -244,24 +250,15 @@ def paper_detection(references: VindrReferences) -> Named:
         "truth_boxes_per_image": Figure(quotient("paper/truth", "views"), images),
     }
     return {
-        **named("detection", _points("any", images)),
+        **named("detection", point_figures(partial(formulas, "any"), images)),
         **named("detection", about),
         **_placed("localization", PAPER, "views", images),
     }
 
 
-def images_by_class(references: VindrReferences) -> Counter[str]:
-    """Counts the images that have each class."""
-    return Counter(
-        references.classes[number]
-        for image in references.images
-        for number in {int(c) for truth in image.truths for c in truth.classes}
-    )
-
-
 def detection_by_class(references: VindrReferences) -> Named:
     """One-to-one figures of each class; n: images that have the class."""
-    having = images_by_class(references)
+    having = references.images_by_class
     figures: Named = {}
     for name in references.classes:
         here = {
@@ -272,38 +269,17 @@ def detection_by_class(references: VindrReferences) -> Named:
     return figures
 
 
-def sweep_curves(columns: Columns) -> dict[str, dict[str, Any]]:
-    """Curves over the IoU threshold; null where a figure is undefined."""
-    sums = {name: np.array([column.sum()]) for name, column in columns.items()}
-    curves = {}
-    for title, kind in (
-        ("strict", "one_to_one"),
-        ("strict_agnostic", "agnostic"),
-        ("paper", "any"),
-    ):
-        for metric, label in _METRICS.items():
-            figures = [float(formulas(kind, t)[metric](sums)[0]) for t in SWEEP]
-            curves[f"sweep/{title}/{metric}"] = {
-                "x": list(SWEEP),
-                "y": [None if np.isnan(figure) else figure for figure in figures],
-                "x_label": "IoU threshold",
-                "y_label": label,
-            }
-    return curves
-
-
-def _points(kind: str, n: int) -> Named:
-    figures = {
-        f"{metric}@{threshold}": Figure(formula, n)
-        for threshold in POINTS
-        for metric, formula in formulas(kind, threshold).items()
+def image_curves(columns: Columns) -> Curves:
+    """Curves over the IoU threshold, of each way of counting."""
+    return {
+        name: curve
+        for title, kind in (
+            ("strict", "one_to_one"),
+            ("strict_agnostic", "agnostic"),
+            ("paper", "any"),
+        )
+        for name, curve in sweep_curves(title, partial(formulas, kind), columns).items()
     }
-    return {**figures, "f1_area": Figure(partial(_f1_area, kind), n)}
-
-
-def _f1_area(kind: str, sums: Sums) -> np.ndarray:
-    f1 = np.stack([formulas(kind, threshold)["f1"](sums) for threshold in SWEEP])
-    return np.trapezoid(f1, SWEEP, axis=0) / (SWEEP[-1] - SWEEP[0])
 
 
 def formulas(kind: str, threshold: float, truth: str = "") -> dict[str, Formula]:
@@ -316,23 +292,13 @@ def formulas(kind: str, threshold: float, truth: str = "") -> dict[str, Formula]
     prefix = f"{truth}{kind}@{threshold}"
     if kind == "any":
         return _any_overlap(prefix, f"{truth}paper", threshold)
-    return _one_to_one(prefix, f"{truth}strict", threshold)
+    return one_to_one(prefix, f"{truth}strict", threshold)
 
 
 def class_formulas(name: str, threshold: float, truth: str = "") -> dict[str, Formula]:
     """The same of one class, one to one."""
     prefix = f"{truth}one_to_one/class/{name}"
-    return _one_to_one(prefix, prefix, threshold)
-
-
-def _one_to_one(prefix: str, boxes: str, threshold: float) -> dict[str, Formula]:
-    hits, predicted, truth = f"{prefix}/tp", f"{boxes}/predicted", f"{boxes}/truth"
-    return {
-        "precision": quotient(hits, predicted),
-        "recall": quotient(hits, truth),
-        "f1": lambda sums: ratio(2 * sums[hits], sums[predicted] + sums[truth]),
-        "miou_tp": of(partial(mean_iou_of_hits, threshold=threshold), f"{prefix}/iou", hits),
-    }
+    return one_to_one(prefix, prefix, threshold)
 
 
 def _any_overlap(prefix: str, boxes: str, threshold: float) -> dict[str, Formula]:
@@ -366,7 +332,7 @@ BOX_SIZES = tuple(f"tenth {number}" for number in range(1, _TENTHS + 1))
 BOX_PLACES = tuple(f"{third} {half}" for third in _THIRDS for half in _HALVES)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class BoxGroups:
     """The groups of the references' true boxes.
 
@@ -435,85 +401,3 @@ def by_box_group(groups: BoxGroups) -> dict[str, Figure]:
             }
             figures |= named(f"by_{grouping}/detection", here, suffix=f"/{name}")
     return figures
-
-
-# Predicted boxes times draws, resamples and left-out clusters together.
-MOST_WORK = 100_000_000
-
-
-def rank_last_where_missing(scores: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
-    """The scores with a finite one below all others in place of NaN."""
-    missing = np.isnan(scores)
-    if missing.all():
-        return np.zeros(len(scores))
-    return np.where(missing, scores[~missing].min() - 1, scores)
-
-
-def ranked_figures(
-    references: VindrReferences,
-    overlaps: Overlaps,
-    scores: Float[np.ndarray, " n"],
-    bootstrap: Bootstrap,
-) -> tuple[dict[str, Estimate], dict[str, dict[str, Any]]]:
-    """Figures and curves of scored boxes.
-
-    Args:
-        overlaps: of the union of an image's boxes with its true ones, once for each truth that
-            the image has.
-        scores: of each predicted box, NaN where it has none.
-        bootstrap: how intervals are made.
-
-    Returns:
-        Metric -> figure, curve -> points.
-    """
-    classes, images = references.classes, references.images_with_truth
-    scores = rank_last_where_missing(scores)
-    voc = voc_rankings(overlaps, scores, len(classes))
-    coco = coco_rankings(overlaps, scores, len(classes))
-    froc = froc_ranking(overlaps, scores, IOU)
-
-    def figures(weights: Float[np.ndarray, "draws truths"]) -> dict[str, Any]:
-        by_voc = voc_average_precision(voc, weights)
-        by_coco = coco_average_precision(coco, weights)
-        (curve,) = froc.curves(weights)
-        sensitivity = sensitivity_at(curve, weights.sum(axis=1))
-        values = {
-            f"ap/voc@{VOC_THRESHOLD}": _mean(by_voc),
-            "ap/coco": _mean(by_coco.mean(axis=1)),
-            **{f"ap/coco@{t}": _mean(by_coco[:, COCO_THRESHOLDS.index(t)]) for t in (0.5, 0.75)},
-            **{f"froc/sensitivity@{rate:g}": sensitivity[:, i] for i, rate in enumerate(RATES)},
-            "froc/mean_sensitivity": sensitivity.mean(axis=1),
-        }
-        for number, name in enumerate(classes):
-            values[f"by_class/ap/voc@{VOC_THRESHOLD}/{name}"] = by_voc[:, number]
-            values[f"by_class/ap/coco/{name}"] = by_coco[:, :, number].mean(axis=1)
-        return values
-
-    clusters = [image.cluster for image in references.images for _ in image.truths]
-    work = len(scores) * (bootstrap.resamples + len(set(clusters)))
-    too_much = work > MOST_WORK
-    if too_much:
-        bootstrap = replace(bootstrap, resamples=0)
-    having = images_by_class(references)
-    n: dict[str, int] = defaultdict(lambda: images)
-    n |= {f"by_class/ap/voc@{VOC_THRESHOLD}/{name}": having[name] for name in classes}
-    n |= {f"by_class/ap/coco/{name}": having[name] for name in classes}
-    found = estimate_reweighted(figures, clusters, n, bootstrap)
-    constant = float(constant_scores(scores)) if len(scores) else None
-    found["ap/constant_scores"] = Estimate(constant, None, None, images)
-    found["ap/intervals_left_out"] = Estimate(float(too_much), None, None, images)
-    (curve,) = froc.curves()
-    curves: dict[str, dict[str, Any]] = {}
-    if curve.truths and len(curve.hits):
-        curves["froc"] = {
-            **thinned(curve.misses / overlaps.images, curve.recall),
-            "x_label": "false boxes per image",
-            "y_label": f"sensitivity (IoU > {IOU})",
-        }
-    return found, curves
-
-
-def _mean(by_class: Float[np.ndarray, "draws classes"]) -> Float[np.ndarray, " draws"]:
-    """Over the classes that there are; NaN where there are none."""
-    defined = ~np.isnan(by_class)
-    return ratio(np.where(defined, by_class, 0).sum(axis=1), defined.sum(axis=1))

@@ -8,6 +8,7 @@ import collections
 import dataclasses
 import functools
 import json
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -19,7 +20,13 @@ from cxrjax.files import write_json
 from cxrjax.language_model.flags import CACHE_NAME, ClientFlags, client_from_flags
 from cxrjax.papers.vindr_cxr_vqa.annotation import ImageAnnotation
 from cxrjax.papers.vindr_cxr_vqa.box_table import check_image_labels, read_box_table
-from cxrjax.papers.vindr_cxr_vqa.construct.mix import MIXES, pick_normal, plan_splits
+from cxrjax.papers.vindr_cxr_vqa.construct.mix import (
+    BALANCED,
+    MIXES,
+    normal_images,
+    pick_normal,
+    plan_splits,
+)
 from cxrjax.papers.vindr_cxr_vqa.construct.plan import Assembly, PlannedQuestion, Writer
 from cxrjax.papers.vindr_cxr_vqa.construct.template_writer import TemplateWriter
 from cxrjax.papers.vindr_cxr_vqa.native import FILE_NAME, read_native, write_native
@@ -47,7 +54,12 @@ from cxrjax.papers.vindr_cxr_vqa.statistics import (
 from cxrjax.records import GeneratorInfo, Provenance, QARecord
 from cxrjax.records_io.builder import Builder, SourceOptions, describe_file, write_split
 from cxrjax.records_io.csv_table import read_size_table
-from cxrjax.records_io.split import follow_manifest, read_split_manifest, stratified_validation
+from cxrjax.records_io.split import (
+    VALIDATION_PERCENT,
+    follow_manifest,
+    read_split_manifest,
+    stratified_validation,
+)
 from cxrjax.records_io.statistics import RecordStatistics
 
 if TYPE_CHECKING:
@@ -65,14 +77,15 @@ class VinDrOptions(SourceOptions):
     Attributes:
         sizes: table of image sizes.
         mix: released: positive questions, four an image; paper: with negative ones, 20,880
-            training questions (8,700 to 12,180).
+            training questions (8,700 to 12,180); balanced: one negative for each positive question,
+            of its class and kind, in every split.
         questions: dense: also ask for every finding of an image with all of its boxes.
         split_manifest: JSON {split: [image ids]} (default: stratified by the seed).
         generator: what words constructed questions.
     """
 
     sizes: Path | None = None
-    mix: Literal["released", "paper"] = "released"
+    mix: Literal["released", "paper", "balanced"] = "released"
     questions: Literal["one_box", "dense"] = "one_box"
     split_manifest: Path | None = None
     generator: Literal["templates", "language_model"] = "templates"
@@ -84,13 +97,15 @@ class _Opened:
     """A source that has been read, images excepted.
 
     Attributes:
-        test: images of the official test part, where the source has it.
+        test, test_normal: images with and without findings of the official test part, where the
+            source has it.
         manifest: image id -> split, where one is given.
     """
 
     source: Source
     table: list[ImageAnnotation] | None
     test: list[ImageAnnotation]
+    test_normal: list[ImageAnnotation]
     files: ImageFiles
     manifest: Mapping[str, str] | None
 
@@ -117,12 +132,18 @@ class VinDrBuilder(Builder[VinDrOptions]):
         self._comparison: Mapping[str, Any] = {}
 
     @functools.cached_property
+    def _templates(self) -> TemplateWriter:
+        return TemplateWriter(self.options.seed)
+
+    @functools.cached_property
     def _model(self) -> "LanguageModelWriter":
         from cxrjax.papers.vindr_cxr_vqa.construct.language_model_writer import (
             LanguageModelWriter,
         )
 
-        client = client_from_flags(self.options.client, self.options.out / CACHE_NAME)
+        client = client_from_flags(
+            self.options.client, self.options.out / CACHE_NAME, ["vindr_cxr_vqa"]
+        )
         return LanguageModelWriter(client, self.quality, self.options.out)
 
     def estimate(self) -> str | None:
@@ -169,22 +190,26 @@ class VinDrBuilder(Builder[VinDrOptions]):
         table = read_box_table(source.table, quality) if source.table else None
         if table is not None and source.labels:
             check_image_labels(source.labels, table, quality)
-        test = [] if source.release else self._test_images(source, manifest)
-        return _Opened(source, table, test, files, manifest)
+        every = [] if source.release else self._test_images(source)
+        test = [image for image in every if image.findings]
+        if manifest and TEST_SPLIT in manifest.values():
+            test = [image for image in test if manifest.get(image.image_id) == TEST_SPLIT]
+        else:
+            test = sample_test300(test, options.seed)
+        wanted = normal_images(MIXES[options.mix], len(test))
+        return _Opened(
+            source, table, test, pick_normal(every, wanted, options.seed), files, manifest
+        )
 
-    def _test_images(
-        self, source: Source, manifest: Mapping[str, str] | None
-    ) -> list[ImageAnnotation]:
-        """Images with findings of the official test part: the manifest's, or a sample."""
+    def _test_images(self, source: Source) -> list[ImageAnnotation]:
+        """Images of the official test part."""
         if source.test is None:
             return []
-        images = [i for i in read_official_test(source.test, self.quality) if i.findings]
+        images = read_official_test(source.test, self.quality)
         files = ImageFiles(source.test.images, self.options.out, None, self.options.processes)
-        if files:
-            images = annotate_sizes(images, files, self.quality)
-        if manifest and TEST_SPLIT in manifest.values():
-            return [image for image in images if manifest.get(image.image_id) == TEST_SPLIT]
-        return sample_test300(images, self.options.seed)
+        if not files:
+            return images
+        return annotate_sizes(images, files, self.quality)
 
     def _released(self) -> dict[str, list[QARecord]]:
         """The release's own questions, with what the other pieces know of their images."""
@@ -221,13 +246,15 @@ class VinDrBuilder(Builder[VinDrOptions]):
         assert opened.table is not None  # find_source saw to it
         mix = MIXES[self.options.mix]
         abnormal = [image for image in opened.table if image.findings]
-        split_in = opened.manifest or {}
-        train_only = [i for i in opened.table if split_in.get(i.image_id, "train") == "train"]
-        normal = pick_normal(train_only, mix, seed)
+        normal = self._normal_images(len(abnormal))
         if opened.files:
-            usable = annotate_sizes([*abnormal, *normal], opened.files, self.quality)
-            abnormal = [image for image in usable if image.findings]
-            normal = [image for image in usable if image.normal]
+            every = [*abnormal, *(image for images in normal.values() for image in images)]
+            usable = {i.image_id: i for i in annotate_sizes(every, opened.files, self.quality)}
+            abnormal = [image for image in usable.values() if image.findings]
+            normal = {
+                split: [usable[i.image_id] for i in images if i.image_id in usable]
+                for split, images in normal.items()
+            }
         label_sets = {image.image_id: image.present for image in abnormal}
         known = {image.image_id for image in (*opened.table, *opened.test)}
         split_of = self._divide(label_sets, known)
@@ -237,7 +264,32 @@ class VinDrBuilder(Builder[VinDrOptions]):
         }
         if opened.test:
             splits[TEST_SPLIT] = opened.test
+            normal[TEST_SPLIT] = opened.test_normal
         return plan_splits(splits, normal, mix, self.options.questions == "dense", seed)
+
+    def _normal_images(self, abnormal: int) -> dict[str, list[ImageAnnotation]]:
+        """Images without findings by split, as many as the mix of so many others can use."""
+        opened, mix, seed = self._opened, MIXES[self.options.mix], self.options.seed
+        assert opened.table is not None
+        normal = pick_normal(opened.table, None, seed)
+        if opened.manifest is not None:
+            split_of = {i.image_id: opened.manifest.get(i.image_id, "train") for i in normal}
+            shares = dict.fromkeys(split_of.values(), 1.0)
+        else:
+            held_out = {i.image_id for i in normal[: len(normal) * VALIDATION_PERCENT // 100]}
+            held_out = held_out if mix == BALANCED else set()
+            split_of = {
+                i.image_id: "validation" if i.image_id in held_out else "train" for i in normal
+            }
+            shares = {"train": 1 - VALIDATION_PERCENT / 100, "validation": VALIDATION_PERCENT / 100}
+        return {
+            split: pick_normal(
+                [image for image in normal if split_of[image.image_id] == split],
+                normal_images(mix, math.ceil(abnormal * share)),
+                seed,
+            )
+            for split, share in shares.items()
+        }
 
     def _constructed(self) -> dict[str, Iterable[QARecord]]:
         """Questions planned from the table, in the writer's words."""
@@ -246,7 +298,7 @@ class VinDrBuilder(Builder[VinDrOptions]):
         assert source.table is not None and table is not None
         sources = dict.fromkeys(planned, _provenance(source.table))
         by_templates = self.options.generator == "templates"
-        writer: Writer = TemplateWriter(self.options.seed) if by_templates else self._model
+        writer: Writer = self._templates if by_templates else self._model
         if self._opened.test:
             assert source.test is not None and source.test.table is not None
             sources[TEST_SPLIT] = _provenance(source.test.table)
@@ -308,7 +360,7 @@ class VinDrBuilder(Builder[VinDrOptions]):
         rank = {image_id: number for number, image_id in enumerate(self.order)}
         every = [record for records in self.written.values() for record in records]
         return sorted(
-            (record for record in every if len(record.answers) == 1),
+            (record for record in every if len(record.answers) == 1 or record.gt_finding),
             key=lambda record: rank[record.image_id],
         )
 
@@ -340,6 +392,7 @@ class VinDrBuilder(Builder[VinDrOptions]):
 
     def describe(self) -> dict[str, Any]:
         source, made_by = self._opened.source, self._generator
+        worded = source.release is None and self.options.generator == "templates"
         pieces = {
             "table": source.table,
             "release": source.release,
@@ -351,6 +404,7 @@ class VinDrBuilder(Builder[VinDrOptions]):
             "seed": self.options.seed,
             "generator": made_by.model_dump() if made_by else None,
             **self.notes,
+            **({"question_variations": dict(self._templates.variations)} if worded else {}),
             "source": {name: describe_file(path) for name, path in pieces.items() if path},
         }
 

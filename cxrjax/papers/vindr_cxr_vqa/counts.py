@@ -4,9 +4,12 @@ Everything that a figure of VinDr-CXR-VQA needs is a sum over images, or over qu
 columns made here.
 """
 
+import functools
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -14,8 +17,15 @@ from jaxtyping import Float
 from cxrjax.boxes import pairwise_iou
 from cxrjax.codecs import FAILURE_CATEGORIES, Codec
 from cxrjax.metrics.classification import set_counts, sums_at
-from cxrjax.metrics.detection import NO_CLASS, Overlaps, find_duplicates, find_overlaps, join_images
+from cxrjax.metrics.detection import (
+    NO_CLASS,
+    ImageBoxes,
+    Overlaps,
+    find_duplicates,
+    find_overlaps,
+)
 from cxrjax.papers.vindr_cxr_vqa.boxes import (
+    GROUNDED,
     IOU,
     BoxGroups,
     Columns,
@@ -29,23 +39,29 @@ from cxrjax.papers.vindr_cxr_vqa.truth import (
     Labelled,
     VindrQuestion,
     VindrReferences,
+    join_lists,
     read_question,
-    stack,
     union,
 )
+from cxrjax.radiology_text.answer_details import SaidPlace, count_said, place_said
 from cxrjax.radiology_text.mentions import MentionReader, Reading
 from cxrjax.records import QARecord
-from cxrjax.scoring.benchmark import Answers, SystemCounts, count_answers
-from cxrjax.scoring.predictions import PROBLEMS, Prediction, ReadBoxes, read_boxes
+from cxrjax.scoring.benchmark import Answers, SharedCounts, SystemCounts, count_answers
+from cxrjax.scoring.image_reliance import DECISION, code
+from cxrjax.scoring.matched_boxes import question_columns
+from cxrjax.scoring.predictions import PROBLEMS, SHARED, Prediction, ReadBoxes, read_boxes
 from cxrjax.scoring.scores import Outcome
 
 _ANSWER_COLUMNS = (
     *(f"mentions/{count}" for count in ("tp", "fp", "fn")),
     *(f"asked/{count}" for count in ("tp", "fp", "fn", "tn", "there", "yes", "boxes")),
     *("questions", "asking", "exact_set", "hallucinated", "parse_failures"),
+    *("undecided", "off_topic", "nothing"),
+    *("counting", "count/exact", "count/in_range", "siding", "side_right"),
+    *("placing", "region_right", "naming", "named_by_votes"),
 )
 
-_NO_ANSWER = Reading(frozenset(), frozenset(), answered=False)
+_NO_ANSWER = Reading(frozenset(), frozenset(), "nothing")
 
 
 @dataclass(frozen=True)
@@ -57,12 +73,14 @@ class VindrCounts:
         images: columns with a number for every image.
         boxes: the union of each image's boxes, for each of its views, against the true ones.
         box_scores: confidence of each of those predicted boxes, NaN where it has none.
+        answer_scores: the same of the boxes of each answer.
     """
 
     answers: SystemCounts
     images: Columns
     boxes: Overlaps
     box_scores: Float[np.ndarray, " n"]
+    answer_scores: list[Float[np.ndarray, " _"]]
 
 
 @dataclass(frozen=True)
@@ -73,6 +91,7 @@ class _Answer:
     scores: tuple[float, ...]  # NaN where a box has none
     reading: Reading
     parse: str | None  # None: no prediction
+    text: str = ""
 
 
 def count_system(
@@ -92,18 +111,69 @@ def count_system(
         UserError: a prediction is for an unknown question, or has no boxes and there is no codec.
     """
     read: list[list[_Answer]] = [[] for _ in references.images]
+    in_order: list[_Answer] = []
+    # Of answers that share all that is read of them, and of questions with one truth.
+    known: dict[Any, tuple[_Answer, Counter[str]]] = {}
+    counted: dict[Any, tuple[SharedCounts, str | None]] = {}
 
     def count(
         question: VindrQuestion, prediction: Prediction | None, counts: SystemCounts
     ) -> Mapping[str, float]:
-        answer = _read(references, question, prediction, codec, answers.source, counts)
+        votes = references.images[question.image].votes
+        if prediction is None or prediction.where != SHARED:
+            answer = _read(references, question, prediction, codec, answers.source, counts.problems)
+            numbers: Mapping[str, float] = _count_question(votes, question, answer)
+            failed = answer.parse if numbers["parse_failures"] else None
+        else:
+            key = (question.kind, question.asked, prediction.text, id(prediction.boxes))
+            if key not in known:
+                found: Counter[str] = Counter()
+                read_one = _read(references, question, prediction, codec, answers.source, found)
+                known[key] = read_one, +found
+            answer, problems = known[key]
+            if problems:
+                counts.problems.update(problems)
+            truth = (alike(references)[question.question_id], id(answer))
+            if truth not in counted:
+                numbers = SharedCounts(_count_question(votes, question, answer))
+                counted[truth] = numbers, answer.parse if numbers["parse_failures"] else None
+            numbers, failed = counted[truth]
         read[question.image].append(answer)
-        return _count_question(counts, question, answer)
+        in_order.append(answer)
+        if failed is not None:
+            counts.failures[failed] += 1
+        return numbers
 
     counts = count_answers(
         references.questions, answers, count, PROBLEMS, FAILURE_CATEGORIES, _ANSWER_COLUMNS
     )
-    return VindrCounts(counts, *_count_boxes(references, views, groups, read))
+    given = join_lists(answer.boxes for answer in in_order)
+    counts.columns |= question_columns("grounding", given, references.question_boxes, GROUNDED)
+    images, boxes, scores = _count_boxes(references, views, groups, read)
+    images["duplicates"] = _duplicates(references, given)
+    by_answer = [np.array(answer.scores, np.float64) for answer in in_order]
+    return VindrCounts(counts, images | _count_pairs(references, read), boxes, scores, by_answer)
+
+
+@functools.lru_cache(maxsize=1)
+def alike(references: VindrReferences) -> dict[str, int]:
+    """Question id -> a number, the same for questions to which any answer counts the same."""
+    numbers: dict[Any, int] = {}
+    return {
+        name: numbers.setdefault(
+            (
+                question.kind,
+                question.asked,
+                question.present,
+                question.count,
+                question.place,
+                question.has_boxes,
+                tuple(references.images[question.image].votes.items()),
+            ),
+            len(numbers),
+        )
+        for name, question in references.questions.items()
+    }
 
 
 def _read(
@@ -112,22 +182,19 @@ def _read(
     prediction: Prediction | None,
     codec: Codec | None,
     source: str,
-    counts: SystemCounts,
+    problems: Counter[str],
 ) -> _Answer:
     """Reads an answer, with a class for each of its boxes; notes what was wrong with it."""
     if prediction is None:
         return _Answer((), (), _NO_ANSWER, None)
     image = references.images[question.image]
     given = read_boxes(prediction, codec, image.height, image.width, source)
-    counts.problems.update(given.problems)
-    counts.problems["blank_answer"] += not (prediction.text.strip() or len(given.boxes))
+    problems.update(given.problems)
+    problems["blank_answer"] += not (prediction.text.strip() or len(given.boxes))
     reading = read_classes(references.reader, question, prediction, given)
-    classes = _classes(references, question, prediction, given, reading, counts)
+    classes = _classes(references, question, prediction, given, reading, problems)
     boxes = tuple(zip(classes, map(tuple, given.boxes.tolist()), strict=True))
-    scores = prediction.box_scores
-    if scores is None:
-        scores = np.full(len(boxes), np.nan)
-    return _Answer(boxes, tuple(scores.tolist()), reading, given.parse)
+    return _Answer(boxes, tuple(given.scores.tolist()), reading, given.parse, prediction.text)
 
 
 def read_classes(
@@ -136,7 +203,8 @@ def read_classes(
     """The classes that an answer says are there and not; a refusal that names none is no answer."""
     if given.parse == "refusal" and not any(reader.read(prediction.text)[:2]):
         return _NO_ANSWER
-    return reader.read(prediction.text, question.asked, has_box=len(given.boxes) > 0)
+    counts = question.kind == "How_many"
+    return reader.read(prediction.text, question.asked, len(given.boxes) > 0, counts)
 
 
 def _classes(
@@ -145,13 +213,19 @@ def _classes(
     prediction: Prediction,
     given: ReadBoxes,
     reading: Reading,
-    counts: SystemCounts,
+    problems: Counter[str],
 ) -> list[int]:
-    """The class of each box: its label, else the class asked about, else the one its text names."""
+    """The class of each box: its label, else the class asked about, else the one its text names.
+
+    A name that the notation gives a box in the text is a label where it is a class's.
+    """
     numbers = {name: number for number, name in enumerate(references.classes)}
     classes = []
     for index in range(len(given.boxes)):
-        label = prediction.labels[index] if prediction.labels else None
+        label = given.labels[index] if given.labels else None
+        named = given.named[index] if given.named else None
+        if label is None and named is not None and references.reader.name_of(named):
+            label = named
         if label is not None:
             name = references.reader.name_of(label)
             problem = "unknown_label"
@@ -161,7 +235,7 @@ def _classes(
             name = _named_with(references.reader, prediction.text, given, index, reading)
             problem = "unclassed_box"
         if name is None:
-            counts.problems[problem] += 1
+            problems[problem] += 1
         classes.append(NO_CLASS if name is None else numbers[name])
     return classes
 
@@ -194,38 +268,131 @@ def _named_with(
 
 
 def _count_question(
-    counts: SystemCounts, question: VindrQuestion, answer: _Answer
+    votes: Mapping[str, int], question: VindrQuestion, answer: _Answer
 ) -> Mapping[str, float]:
     reading = answer.reading
     found = set_counts(reading.present, question.present)
     failed = _parse_failed(question, answer)
-    if failed and answer.parse is not None:
-        counts.failures[answer.parse] += 1
     counted: dict[str, float] = {
-        **{f"mentions/{name}": n for name, n in zip(("tp", "fp", "fn"), found, strict=True)},
+        "mentions/tp": found[0],
+        "mentions/fp": found[1],
+        "mentions/fn": found[2],
         "questions": 1,
-        "hallucinated": found[1] > 0,
-        "exact_set": reading.answered and reading.present == question.present,
+        "hallucinated": bool(reading.present - votes.keys()),
+        "exact_set": is_exact(question, reading),
         "parse_failures": failed,
+        "undecided": reading.outcome == "undecided",
+        "off_topic": reading.outcome == "off_topic",
+        "nothing": reading.outcome == "nothing",
     }
+    if answer.parse is not None:
+        said = "+".join(sorted(reading.present)) if question.asked is None else reading.outcome
+        counted[DECISION] = code(said)
     if question.asked is not None:
         counted |= _count_asked(question.asked, question, answer)
-    return {name: float(amount) for name, amount in counted.items()}
+        counted |= _count_details(question, answer)
+    elif votes or question.present:
+        counted |= {"naming": 1, "named_by_votes": _named_by_votes(reading, votes)}
+    else:
+        counted |= {"naming": 1, "named_by_votes": is_exact(question, reading)}
+    return counted
+
+
+def is_exact(question: VindrQuestion, reading: Reading) -> bool:
+    """Says whether an answer's set of classes is right; who names none has to say that none is."""
+    said = reading.outcome == "no" or (reading.outcome == "yes" and reading.present)
+    return bool(said) and reading.present == question.present
 
 
 def _count_asked(asked: str, question: VindrQuestion, answer: _Answer) -> dict[str, float]:
-    truth = asked in question.present
-    yes = asked in answer.reading.present
-    # Who doesn't answer is wrong, also about a class that is absent.
-    said = yes if answer.reading.answered else not truth
+    truth, outcome = asked in question.present, answer.reading.outcome
+    # Who neither affirms nor denies is wrong, also about a class that is absent.
+    said = outcome == "yes" if outcome in ("yes", "no") else not truth
     cell = ("tp" if truth else "fp") if said else ("fn" if truth else "tn")
     return {
         f"asked/{cell}": 1.0,
         "asking": 1.0,
         "asked/there": float(truth),
-        "asked/yes": float(yes),
+        "asked/yes": float(outcome == "yes"),
         "asked/boxes": float(len(answer.boxes)),
     }
+
+
+def _count_details(question: VindrQuestion, answer: _Answer) -> dict[str, float]:
+    """How many, and in which place, where that is asked."""
+    counted: dict[str, float] = {}
+    outcome = answer.reading.outcome
+    decided = outcome in ("yes", "no")
+    if question.count is not None:
+        exact, least, most = question.count
+        said = count_said(answer.text)
+        if outcome == "no":
+            said = 0
+        elif said is None:
+            said = len(answer.boxes) or None
+        right = decided and said is not None
+        counted = {
+            "counting": 1,
+            "count/exact": right and said == exact,
+            "count/in_range": right and said is not None and least <= said <= most,
+        }
+    if question.place is not None:
+        boxes = np.array([box for _, box in answer.boxes], np.float64).reshape(-1, 4)
+        place = (
+            place_said(answer.text, boxes, question.asked or "") if outcome == "yes" else _NOWHERE
+        )
+        if question.place.sides:
+            counted |= {"siding": 1, "side_right": place.sides == question.place.sides}
+        if question.place.regions:
+            counted |= {"placing": 1, "region_right": place.regions == question.place.regions}
+    return counted
+
+
+_NOWHERE = SaidPlace(frozenset(), frozenset())
+
+
+def _named_by_votes(reading: Reading, votes: Mapping[str, int]) -> float:
+    """The mean, over the classes that an answer to an open question names, of the share of votes
+    that each has of the most voted class's."""
+    if reading.outcome != "yes" or not reading.present:
+        return 0.0
+    most = max(votes.values(), default=1)
+    return sum(votes.get(name, 0) for name in reading.present) / (most * len(reading.present))
+
+
+def _count_pairs(references: VindrReferences, answers: list[list[_Answer]]) -> Columns:
+    """`pairs/{tp,fp,fn,tn}` of each image: every class, asked about or not.
+
+    A class is said to be there where some answer about the image says so, and not to be there
+    where none does and some answer decides it: the one to a question about it, or any where there
+    is none. Of what nobody decides the answer is wrong.
+    """
+    of_image: list[list[VindrQuestion]] = [[] for _ in references.images]
+    for question in references.questions.values():
+        of_image[question.image].append(question)
+    columns = {f"pairs/{cell}": np.zeros(len(answers)) for cell in ("tp", "fp", "fn", "tn")}
+    columns["pairs"] = np.full(len(answers), float(len(references.classes)))
+    classes = frozenset(references.classes)
+    for number, (image, questions, given) in enumerate(
+        zip(references.images, of_image, answers, strict=True)
+    ):
+        here = image.votes.keys() | {name for one in questions for name in one.present}
+        said = {name for answer in given for name in answer.reading.present}
+        decided = [answer.reading.outcome in ("yes", "no") for answer in given]
+        about: dict[str | None, bool] = {}
+        for question, sure in zip(questions, decided, strict=True):
+            about[question.asked] = about.get(question.asked, False) or sure
+        concerned = classes & {*here, *said, *about}
+        # Classes that nobody speaks of, and that are not there.
+        rest = columns["pairs/tn" if any(decided) else "pairs/fp"]
+        rest[number] += len(classes) - len(concerned)
+        for name in concerned:
+            truth = name in here
+            yes = name in said if name in said or about.get(name, any(decided)) else not truth
+            columns[f"pairs/{('tp' if truth else 'fp') if yes else ('fn' if truth else 'tn')}"][
+                number
+            ] += 1
+    return columns
 
 
 def _parse_failed(question: VindrQuestion, answer: _Answer) -> bool:
@@ -245,9 +412,21 @@ def _count_boxes(
     answers: list[list[_Answer]],
 ) -> tuple[Columns, Overlaps, Float[np.ndarray, " n"]]:
     """Everything about boxes, against each of the images' truths: fields of `VindrCounts`."""
+    if any(answer.boxes for given in answers for answer in given):
+        return _count_all_boxes(references, views, groups, answers)
+    columns, boxes, scores = _count_no_boxes(references, views, groups)
+    return dict(columns), boxes, scores
+
+
+def _count_all_boxes(
+    references: VindrReferences,
+    views: Views,
+    groups: BoxGroups,
+    answers: list[list[_Answer]],
+) -> tuple[Columns, Overlaps, Float[np.ndarray, " n"]]:
     every = [[box for answer in given for box in answer.boxes] for given in answers]
     merged = [union(answer.boxes for answer in given) for given in answers]
-    paper = find_overlaps(views.predicted(every), views.truth)
+    paper = find_overlaps(views.predicted(every), views.paper_truth)
     strict = find_overlaps(views.predicted(merged), views.truth)
     columns, matched = strict_columns(views, strict, references.classes)
     images = {
@@ -260,10 +439,18 @@ def _count_boxes(
             [bool(image.truths) for image in references.images], np.float64
         ),
         "boxes": np.array([len(boxes) for boxes in every], np.float64),
-        "duplicates": _duplicates(answers),
     }
     scores = [_scores(boxes, given) for boxes, given in zip(merged, answers, strict=True)]
     return images, strict, np.array([s for image in views.image.tolist() for s in scores[image]])
+
+
+@functools.lru_cache(maxsize=1)
+def _count_no_boxes(
+    references: VindrReferences, views: Views, groups: BoxGroups
+) -> tuple[Columns, Overlaps, Float[np.ndarray, " n"]]:
+    """The same of all systems that give no box."""
+    nothing: list[list[_Answer]] = [[] for _ in references.images]
+    return _count_all_boxes(references, views, groups, nothing)
 
 
 def _scores(boxes: list[Labelled], answers: list[_Answer]) -> list[float]:
@@ -276,12 +463,11 @@ def _scores(boxes: list[Labelled], answers: list[_Answer]) -> list[float]:
     return [highest.get(box, math.nan) for box in boxes]
 
 
-def _duplicates(answers: list[list[_Answer]]) -> Float[np.ndarray, " images"]:
-    """Boxes that repeat an earlier one of their own answer."""
-    image = [number for number, given in enumerate(answers) for _ in given]
-    given = join_images(stack(answer.boxes) for given in answers for answer in given)
+def _duplicates(references: VindrReferences, given: ImageBoxes) -> Float[np.ndarray, " images"]:
+    """Boxes that repeat an earlier one of their own answer; `given` are those of each question."""
+    image = [question.image for question in references.questions.values()]
     of_answer = sums_at(given.image[find_duplicates(given)], given.images)
-    return sums_at(np.array(image, np.int64), len(answers), of_answer)
+    return sums_at(np.array(image, np.int64), len(references.images), of_answer)
 
 
 def outcome(record: QARecord, prediction: Prediction, codec: Codec | None) -> Outcome:
@@ -300,8 +486,9 @@ def outcome(record: QARecord, prediction: Prediction, codec: Codec | None) -> Ou
     given = read_boxes(prediction, codec, height, width, record.question_id)
     true = np.array(record.boxes, np.float64).reshape(-1, 4) / [width, height, width, height]
     reading = read_classes(reader, question, prediction, given)
-    right = reading.answered and reading.present == question.present
-    return Outcome(right, mean_best_iou(true, given.boxes), _note(question, reading))
+    return Outcome(
+        is_exact(question, reading), mean_best_iou(true, given.boxes), _note(question, reading)
+    )
 
 
 def mean_best_iou(
@@ -320,9 +507,16 @@ def mean_best_iou(
     return float(np.concatenate([overlaps.max(axis=1), overlaps.max(axis=0)]).mean())
 
 
+_NOTES = {
+    "undecided": "says neither yes nor no",
+    "off_topic": "about another finding",
+    "nothing": "no answer",
+}
+
+
 def _note(question: VindrQuestion, reading: Reading) -> str:
-    if not reading.answered:
-        return "no answer"
+    if reading.outcome not in ("yes", "no"):
+        return _NOTES[reading.outcome]
     missed, added = question.present - reading.present, reading.present - question.present
     if question.asked is not None and not (missed | added) - {question.asked}:
         there = question.asked in question.present

@@ -20,6 +20,9 @@ Boxes (section 3.2):
 * `strict`: their union (`truth.union`: a box that several answers give is one, copies within
   one answer are copies), matched one to one within a class; `detection_agnostic/...` ignores it.
   `ap/...` and `froc/...` rank it by the boxes' scores (`metrics.ranking`).
+* `grounding/...` (`strict`): each question's boxes against those of its own reference answer, in
+  every ground-truth mode. In the union, two right answers about one finding that differ by a pixel
+  are a hit and an error; here they are two hits.
 * localization, of all boxes or of their union: Table 6 over all images, class ignored. An image
   without true boxes cannot come out well there (`localization/ceiling`);
   `localization_with_lesion/...` (`strict`) leaves such images out.
@@ -27,11 +30,12 @@ Boxes (section 3.2):
 In both, negation is understood ("no pneumothorax" is no mention), overlap means IoU > 0.3 unless a
 metric names another (`@0.5`; `f1_area` and the curves are of all: `boxes.py`), and a missing
 or blank answer is wrong, also about something absent. A failure to parse adds no box: what it
-should have found is missed. The class of a box is its label, else the class asked about, else the
-class that its answer names with it.
+should have found is missed. The class of a box is its label (the line's, or the notation's in its
+text), else the class asked about, else the class that its answer names with it.
 
-How sure a system is (`strict`): answers' probabilities against whether their set of classes is
-right (`calibration/...`), boxes' scores against their highest IoU with a true box.
+How sure a system is (`strict`): the probabilities of what answers decide, coordinates apart,
+against whether their set of classes is right (`calibration/...`), boxes' scores against their
+highest IoU with a true box.
 
 Figures are broken down by class, question type and difficulty, and by view, sex, age and number of
 true boxes of the image, where records say (`by_.../<metric>/<value>`).
@@ -40,22 +44,28 @@ true boxes of the image, where records say (`by_.../<metric>/<value>`).
 otherwise (accuracy and its kin: questions that ask about a class).
 """
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+
+import numpy as np
 
 from cxrjax.metrics import classification
 from cxrjax.metrics.bootstrap import Estimate, Figure
 from cxrjax.papers.vindr_cxr_vqa.boxes import (
     IOU,
+    BoxGroups,
+    Columns,
+    Views,
     by_box_group,
     ceiling_columns,
     detection_by_class,
+    grounding,
     group_true_boxes,
+    image_curves,
     make_views,
     paper_detection,
-    ranked_figures,
     strict_detection,
-    sweep_curves,
 )
 from cxrjax.papers.vindr_cxr_vqa.counts import count_system, outcome
 from cxrjax.papers.vindr_cxr_vqa.truth import (
@@ -73,6 +83,7 @@ from cxrjax.scoring.figures import (
     of,
     share,
 )
+from cxrjax.scoring.ranked_boxes import constant_within_answers, ranked_figures
 from cxrjax.scoring.scores import PAPER, STRICT, Counted, ScoreOptions
 from cxrjax.scoring.tables import load_layout
 
@@ -89,27 +100,45 @@ def count(
     references: VindrReferences, systems: Mapping[str, Answers], options: ScoreOptions
 ) -> Evaluated:
     """All systems counted; units are the images, then the questions."""
-    views = make_views(references)
-    groups = group_true_boxes(views.truth)
-    ceiling = ceiling_columns(references, views)
-    attributes = _attributes(references)
+    views, groups, ceiling, attributes = _prepared(references)
     codec = options.box_codec
     counted = {}
     for name, answers in systems.items():
         counts = count_system(references, views, groups, answers, codec)
         images = counts.images | ceiling
-        calibrated, calibration, curves = counts.answers.calibration("exact_set", "questions")
-        figures = _figures(references, counts.answers, attributes)
-        ranked, ranking_curves = ranked_figures(
-            references, counts.boxes, counts.box_scores, options.bootstrap
+        calibrated, calibration, curves = counts.answers.calibration(
+            "exact_set", "questions", references.clusters, options.bootstrap
         )
-        placed, score_curves = box_calibration(counts.box_scores, counts.boxes.best_of_predicted)
+        figures = _figures(references, counts.answers, attributes)
+        having = references.images_by_class
+        ranked, ranking_curves, boxes = ranked_figures(
+            counts.boxes,
+            counts.box_scores,
+            [image.cluster for image in references.images for _ in image.truths],
+            references.images_with_truth,
+            options.bootstrap,
+            {name: having[name] for name in references.classes},
+        )
+        ranked["ap/constant_within_answers"] = constant_within_answers(
+            counts.answer_scores, len(references.questions)
+        )
+        # A box is of a view of an image, as many as it has truths.
+        image_of = np.repeat(
+            np.arange(len(references.images)), [len(image.truths) for image in references.images]
+        )
+        by_score, placed, score_curves = box_calibration(
+            counts.box_scores,
+            counts.boxes.best_of_predicted,
+            image_of[counts.boxes.predicted.image],
+            len(references.images),
+        )
         figures[STRICT] |= {**calibration, **placed, **ranked, **by_box_group(groups)}
         counted[name] = Counted(
-            joined_columns(images, {**counts.answers.columns, **calibrated}),
+            joined_columns(images | by_score, {**counts.answers.columns, **calibrated}),
             figures,
             dict(counts.answers.problems),
-            sweep_curves(images) | ranking_curves | curves | score_curves,
+            image_curves(images) | ranking_curves | curves | score_curves,
+            boxes,
         )
     settings = {
         "images_with_truth": references.images_with_truth,
@@ -120,6 +149,16 @@ def count(
     }
     clusters = [image.cluster for image in references.images] + references.clusters
     return Evaluated(counted, settings, attributes, clusters)
+
+
+@functools.lru_cache(maxsize=1)
+def _prepared(
+    references: VindrReferences,
+) -> tuple[Views, BoxGroups, Columns, dict[str, list[str | None]]]:
+    """All that is of the references alone, kept for the next systems: a floor at a time comes."""
+    views = make_views(references)
+    groups = group_true_boxes(views.truth)
+    return views, groups, ceiling_columns(references, views), _attributes(references)
 
 
 def _attributes(references: VindrReferences) -> dict[str, list[str | None]]:
@@ -169,7 +208,10 @@ def _figures(
     )
     strict: dict[str, Figure | Estimate] = {
         **answers,
+        **named("vqa", _details()),
+        "vqa/most_common_answer_share": counts.most_common_share(),
         **boxes,
+        **grounding(),
         **shared,
         **detection_by_class(references),
         **break_down(
@@ -204,6 +246,25 @@ def _exact() -> Named:
     return {
         "exact_set": share("exact_set", "questions"),
         "hallucination_rate": share("hallucinated", "questions"),
+        "undecided_rate": share("undecided", "questions"),
+        "off_topic_rate": share("off_topic", "questions"),
+        "contentless_rate": share("nothing", "questions"),
+    }
+
+
+def _details() -> Named:
+    """What single types of question ask, and every class of every image."""
+    cells = [f"pairs/{cell}" for cell in ("tp", "fp", "fn", "tn")]
+    return {
+        "how_many_exact": share("count/exact", "counting"),
+        "how_many_in_range": share("count/in_range", "counting"),
+        "which_side": share("side_right", "siding"),
+        "which_region": share("region_right", "placing"),
+        "what_by_votes": share("named_by_votes", "naming"),
+        "accuracy_all_pairs": Figure(of(classification.accuracy, *cells), "pairs"),
+        "balanced_accuracy_all_pairs": Figure(
+            of(classification.balanced_accuracy, *cells), "pairs"
+        ),
     }
 
 
@@ -243,4 +304,6 @@ VINDR_CXR_VQA = Benchmark(
     read=lambda records, source, gt_mode: read_references(records, gt_mode, source),
     count=count,
     outcome=outcome,
+    asked=lambda references, question: references.questions[question].asked,
+    classes=lambda references: references.classes,
 )

@@ -18,9 +18,12 @@ from cxrjax.files import reading
 from cxrjax.papers.vindr_cxr_vqa.annotation import CLASSES, NO_FINDING
 from cxrjax.papers.vindr_cxr_vqa.construct.templates import QUESTION_TYPES
 from cxrjax.records import Answer, Provenance, QARecord
+from cxrjax.records_io.csv_table import read_table
 from cxrjax.records_io.quality import QualityLog, Unusable, usable_name, usable_record
 
 FILE_NAME = "data_v1.json"
+# Its names in a folder; a table has a row a question, with the image's id.
+FILE_NAMES = (FILE_NAME, "vqa.json", "data_v1.csv", "vqa.csv")
 FIELDS = ("question", "answer", "reason", "type", "difficulty", "gt_finding", "gt_location")
 _MAY_BE_NULL = ("gt_finding", "gt_location")
 _IMAGE_FIELDS = ("image_id", "num_questions", "vqa")
@@ -35,20 +38,19 @@ _ANY_SIZE = 1 << 16
 def read_native(
     path: str | Path, quality: QualityLog, source: Provenance | None = None
 ) -> list[QARecord]:
-    """Records of a release file, split "" and image size unknown.
+    """Records of a release file (JSON, or the same as a table), split "" and image size unknown.
 
     What cannot be used is set aside in `quality`: an image with a broken structure whole, a
     question with a missing field, an unknown class, or boxes that don't parse by itself.
 
     Raises:
-        UserError: the file cannot be read or is not a JSON list of images.
+        UserError: the file cannot be read, is not a JSON list of images, or lacks a column.
     """
     path = Path(path)
     records: list[QARecord] = []
     seen: set[str] = set()
     with reading(path):
-        for number, entry in enumerate(read_items(path)):
-            where = f"{path.name}[{number}]"
+        for where, entry in _images(path, quality):
             quality.examined["images"] += 1
             try:
                 _check_image(entry, seen)
@@ -59,6 +61,26 @@ def read_native(
             seen.add(entry["image_id"])
             records.extend(_image_records(entry, where, quality, source))
     return records
+
+
+def _images(path: Path, quality: QualityLog) -> Iterator[tuple[str, Any]]:
+    """(where it stands, an image with its questions) of a list in JSON, or of a table."""
+    if path.suffix != ".csv":
+        for number, entry in enumerate(read_items(path)):
+            yield f"{path.name}[{number}]", entry
+        return
+    images: dict[str, tuple[str, list[dict[str, str | None]]]] = {}
+    for row in read_table(path, ("image_id", *FIELDS)):
+        if row.fault:
+            quality.set_aside(row.fault.reason, row.cells["image_id"], row.where, row.fault.found)
+            continue
+        cells: dict[str, str | None] = dict(row.cells)
+        image_id = str(cells.pop("image_id"))
+        cells.pop("num_questions", None)
+        cells |= {name: cells[name] or None for name in _MAY_BE_NULL}
+        images.setdefault(image_id, (row.where, []))[1].append(cells)
+    for image_id, (where, vqa) in images.items():
+        yield where, {"image_id": image_id, "num_questions": len(vqa), "vqa": vqa}
 
 
 def write_native(path: str | Path, records: Iterable[QARecord]) -> None:

@@ -9,6 +9,7 @@ boxes are taken for true; nothing here needs the image's size, since IoU does no
 | `raw` | every reader's, unmerged |
 | `reader:ID` | of one reader |
 | `majority` | every box of the classes that more than half of the image's readers marked |
+| `unanimous` | every box of the classes that all of the image's readers marked |
 | `lesion_majority` | as `components`, of lesions that more than half of the readers boxed |
 | `wbf`, `wbf:IOU` | weighted boxes fusion (arXiv 1910.13302), one list per reader |
 | `nms`, `nms:IOU` | of overlapping boxes, the one that agrees best with the other readers' |
@@ -34,7 +35,7 @@ LabelledBox = tuple[str, PixelBox]
 # IoU at which boxes are of one lesion: the defaults of the ensemble_boxes package, and for groups a
 # value in use on this table.
 DEFAULT_IOU = {"wbf": 0.55, "nms": 0.5, "components": 0.25, "lesion_majority": 0.25}
-MODES = ("raw", "reader", "majority", *DEFAULT_IOU)
+MODES = ("raw", "reader", "majority", "unanimous", *DEFAULT_IOU)
 # A reader's box that overlaps an earlier one of the same reader and class this much is a copy.
 COPY_IOU = 0.9
 # WBF computes in float32, which is off by a few hundred-thousandths of a pixel: rounded away.
@@ -119,6 +120,8 @@ def _merge_class(lists: list[list[PixelBox]], mode: MergeMode) -> list[PixelBox]
     if mode.name == "majority":
         votes = sum(bool(boxes) for boxes in lists)
         return [box for boxes in lists for box in boxes] if 2 * votes > len(lists) else []
+    if mode.name == "unanimous":
+        return [box for boxes in lists for box in boxes] if all(lists) else []
     assert mode.iou is not None
     if mode.name == "wbf":
         merged = _weighted_fusion(lists, mode.iou)

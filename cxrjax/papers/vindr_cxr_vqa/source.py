@@ -14,13 +14,13 @@ from pathlib import Path
 
 from cxrjax.errors import UserError
 from cxrjax.images.geometry import is_resize
-from cxrjax.papers.vindr_cxr_vqa.annotation import FindingBox, ImageAnnotation
+from cxrjax.papers.vindr_cxr_vqa.annotation import CONSENSUS, FindingBox, ImageAnnotation
 from cxrjax.papers.vindr_cxr_vqa.box_table import check_image_labels, read_box_table
 from cxrjax.papers.vindr_cxr_vqa.construct.plan import reader_boxes
 from cxrjax.papers.vindr_cxr_vqa.construct.verify import contradiction
-from cxrjax.papers.vindr_cxr_vqa.native import FILE_NAME, pixel_boxes
+from cxrjax.papers.vindr_cxr_vqa.native import FILE_NAME, FILE_NAMES, pixel_boxes
 from cxrjax.records import QARecord
-from cxrjax.records_io.csv_table import ImageSizes, size_of
+from cxrjax.records_io.csv_table import ImageSizes, columns_of, size_of
 from cxrjax.records_io.image_check import ImageCheck, check_images
 from cxrjax.records_io.quality import QualityLog, Unusable, check_box
 
@@ -61,14 +61,16 @@ def find_source(path: Path, sizes: Path | None = None) -> Source:
     if path.is_file():
         if path.suffix == ".json":
             return Source(None, path, (), sizes=sizes)
+        if path.suffix == ".csv" and "question" in columns_of(path):
+            return Source(None, path, (), sizes=sizes)
         if path.name.endswith((".csv", ".csv.gz", ".whl")):
             return Source(path, None, (), sizes=sizes)
         raise UserError(f"{path}: expected a box table (.csv, .csv.gz, .whl), {FILE_NAME} or both")
     table = next((file for pattern in _TABLES for file in sorted(path.glob(pattern))), None)
     physionet = _physionet(path, _PHYSIONET_TABLE)
-    release = _first(path, FILE_NAME)
+    release = _first(path, *FILE_NAMES)
     if not table and not physionet and not release:
-        names = ", ".join((*_TABLES, f"annotations/{_PHYSIONET_TABLE}", FILE_NAME))
+        names = ", ".join((*_TABLES, f"annotations/{_PHYSIONET_TABLE}", *FILE_NAMES))
         raise UserError(f"{path}: found none of {names} there")
     test = _physionet(path, "annotations_test.csv")
     test_labels = _physionet(path, "image_labels_test.csv")
@@ -95,7 +97,6 @@ def _folders(path: Path, *names: str) -> tuple[Path, ...]:
 
 
 SPLIT = "test300"
-CONSENSUS = "consensus"
 _SAMPLE = 300
 
 

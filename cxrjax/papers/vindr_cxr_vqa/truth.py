@@ -3,17 +3,21 @@
 Ground-truth modes, which decide what boxes an image has (the same predictions score very
 differently against one lesion's box and against three readers' boxes of it):
 
+* `by_protocol`, the default: of VinDr-CXR's images `raw` under `paper`, as the paper counts (5,471
+  boxes on 659 images), and `wbf` under `strict`; of images whose readers are not known, and of
+  others than VinDr-CXR's, `exact` under both.
 * `exact`: the boxes of the reference answers to all of the image's questions. On phantoms these are
   the lesions' exact extents; on the released data, the one box that each question is about.
 * `raw`: all readers' boxes, unmerged, as the paper appears to count (8.3 per image).
 * `per_reader`: each reader is a truth of their own, and counts are summed over (image, reader).
 * `reader:ID`: this reader alone, on the images that they read; others have no truth of boxes.
-* `majority`, `lesion_majority`, `wbf`, `nms`, `components`: the readers' boxes merged, as
-  `cxrjax.papers.vindr_cxr_vqa.readers` says.
+* `majority`, `unanimous`, `lesion_majority`, `wbf`, `nms`, `components`: the readers' boxes merged,
+  as `cxrjax.papers.vindr_cxr_vqa.readers` says.
 """
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -21,8 +25,9 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from cxrjax.errors import UserError
-from cxrjax.metrics.detection import NO_CLASS
+from cxrjax.metrics.detection import NO_CLASS, ImageBoxes, join_images
 from cxrjax.papers.vindr_cxr_vqa.readers import MODES, MergeMode, merge_readers, parse_mode
+from cxrjax.radiology_text.answer_details import SaidPlace, count_said, place_said
 from cxrjax.radiology_text.mentions import VINDR_CLASSES, MentionReader
 from cxrjax.records import Answer, PixelBox, QARecord, ReaderBox
 from cxrjax.scoring.benchmark import References
@@ -35,7 +40,9 @@ _BORDER = 1.0
 NEGATIVE_KINDS = ("absent_class", "no_finding_image")
 
 # The default first.
-GT_MODES = ("exact", "per_reader", *MODES)
+GT_MODES = ("by_protocol", "exact", "per_reader", *MODES)
+# What `by_protocol` stands for where readers are known.
+_PAPERS_MODE, _STRICT_MODE = "raw", "wbf"
 
 
 Labelled = tuple[int, tuple[float, ...]]  # class number, box xyxy
@@ -74,6 +81,18 @@ def stack(items: Iterable[Labelled], height: int = 1, width: int = 1) -> Labelle
     )
 
 
+def join_lists(lists: Iterable[Sequence[Labelled]]) -> ImageBoxes:
+    """`join_images` of lists of (class, box) pairs."""
+    lists = list(lists)
+    pairs = [pair for one in lists for pair in one]
+    return ImageBoxes(
+        np.array([box for _, box in pairs], np.float64).reshape(-1, 4),
+        np.array([number for number, _ in pairs], np.int64),
+        np.repeat(np.arange(len(lists)), [len(one) for one in lists]),
+        len(lists),
+    )
+
+
 @dataclass(frozen=True)
 class VindrQuestion:
     """One question with its truth.
@@ -87,7 +106,10 @@ class VindrQuestion:
         negative_kind: why the class asked about is absent: the image has no finding at all, or
             others. None where it is there or none is asked about.
         present: classes that its reference answer says are there.
-        has_boxes: whether its reference answer has boxes.
+        boxes: of its reference answer, fractions of the image.
+        count: of How_many: how many the reference answer says, the fewest and the most that it or
+            some reader gives.
+        place: of Which: the sides and regions that the reference answer names, or its boxes' sides.
     """
 
     question_id: str
@@ -98,7 +120,14 @@ class VindrQuestion:
     asked: str | None
     negative_kind: str | None
     present: frozenset[str]
-    has_boxes: bool
+    boxes: LabelledBoxes
+    count: tuple[int, int, int] | None = None
+    place: SaidPlace | None = None
+
+    @property
+    def has_boxes(self) -> bool:
+        """Whether its reference answer has boxes."""
+        return len(self.boxes.boxes) > 0
 
 
 @dataclass(frozen=True)
@@ -108,8 +137,10 @@ class VindrImage:
     Attributes:
         truths: the ground-truth sets to score against: one, one per reader, or none where the
             mode's reader did not read the image.
+        paper_truths: the same under the protocol `paper`.
         answered: boxes of the reference answers, for the recall ceiling.
         box_questions: how many questions have boxes in their reference answer.
+        votes: class -> how many readers marked it, or 1 for what reference answers say is there.
         attributes: of `breakdowns.image_attributes`, and `true_boxes`: how many there are.
     """
 
@@ -118,12 +149,14 @@ class VindrImage:
     height: int
     width: int
     truths: tuple[LabelledBoxes, ...]
+    paper_truths: tuple[LabelledBoxes, ...]
     answered: LabelledBoxes
     box_questions: int
+    votes: Mapping[str, int]
     attributes: Mapping[str, str | None]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class VindrReferences(References[VindrQuestion]):
     """All questions and images of a references file, under one ground-truth mode."""
 
@@ -132,19 +165,36 @@ class VindrReferences(References[VindrQuestion]):
     images: tuple[VindrImage, ...]
     reader: MentionReader
 
-    @property
+    @functools.cached_property
     def images_with_truth(self) -> int:
         """The number of images that boxes are scored on."""
         return sum(bool(image.truths) for image in self.images)
 
+    @functools.cached_property
+    def images_by_class(self) -> Counter[str]:
+        """Class -> the number of images that have it."""
+        return Counter(
+            self.classes[number]
+            for image in self.images
+            for number in {int(c) for truth in image.truths for c in truth.classes}
+        )
 
-def read_references(records: Iterable[QARecord], gt_mode: str, source: str) -> VindrReferences:
+    @functools.cached_property
+    def question_boxes(self) -> ImageBoxes:
+        """The boxes of the reference answers, by question."""
+        return join_images(question.boxes for question in self.questions.values())
+
+
+def read_references(
+    records: Iterable[QARecord], gt_mode: str, source: str, own_classes: bool = False
+) -> VindrReferences:
     """Questions and images of the records.
 
     Args:
         records: of one split; answers included.
         gt_mode: one of `GT_MODES`, with its argument.
         source: names the file, for error messages.
+        own_classes: whether the classes are those that the records name, and no others.
 
     Raises:
         UserError: no records, a repeated question, a record without answers, of a class that
@@ -154,7 +204,6 @@ def read_references(records: Iterable[QARecord], gt_mode: str, source: str) -> V
     """
     if gt_mode.partition(":")[0] not in GT_MODES:
         raise UserError(f"no ground-truth mode {gt_mode!r}: expected one of {', '.join(GT_MODES)}")
-    mode = None if gt_mode in ("exact", "per_reader") else parse_mode(gt_mode)
     by_image: dict[str, list[QARecord]] = {}
     seen: set[str] = set()
     readers: set[str] = set()
@@ -169,8 +218,24 @@ def read_references(records: Iterable[QARecord], gt_mode: str, source: str) -> V
         by_image.setdefault(record.image_id, []).append(record)
     if not by_image:
         raise UserError(f"{source}: holds no records: nothing to score against")
-    vocabulary = _vocabulary(record for group in by_image.values() for record in group)
-    builder = _Builder(source, gt_mode, mode, tuple(vocabulary), MentionReader(vocabulary))
+    paper_mode = None
+    if gt_mode == "by_protocol":
+        known = datasets == {"vindr_cxr_vqa"} and all(
+            any(record.readers is not None for record in group) for group in by_image.values()
+        )
+        gt_mode, paper_mode = (_STRICT_MODE, parse_mode(_PAPERS_MODE)) if known else ("exact", None)
+    mode = None if gt_mode in ("exact", "per_reader") else parse_mode(gt_mode)
+    vocabulary = _vocabulary(
+        (record for group in by_image.values() for record in group), own_classes
+    )
+    if not vocabulary:
+        raise UserError(
+            f"{source}: its records name no class: expected `labels` in answers, or "
+            '"variables": {"finding": ...}'
+        )
+    builder = _Builder(
+        source, gt_mode, mode, tuple(vocabulary), _reader_of(tuple(vocabulary)), paper_mode
+    )
     images = [
         # A record is several times as large as what is kept of it: they go one by one.
         builder.add_image(number, image_id, by_image.pop(image_id))
@@ -186,7 +251,7 @@ def read_references(records: Iterable[QARecord], gt_mode: str, source: str) -> V
         image_ids=tuple(image.image_id for image in images),
         datasets=tuple(sorted(datasets)),
         splits=tuple(sorted(splits)),
-        gt_mode=gt_mode,
+        gt_mode=f"{_PAPERS_MODE} (paper), {gt_mode} (strict)" if paper_mode else gt_mode,
         classes=builder.classes,
         images=tuple(images),
         reader=builder.reader,
@@ -200,7 +265,7 @@ def read_question(record: QARecord, source: str) -> tuple[VindrQuestion, Mention
         UserError: as `read_references`.
     """
     names = tuple(_vocabulary([record]))
-    builder = _Builder(source, GT_MODES[0], None, names, _reader_of(names))
+    builder = _Builder(source, "exact", None, names, _reader_of(names))
     builder.add_image(0, record.image_id, [record])
     return builder.questions[record.question_id], builder.reader
 
@@ -210,12 +275,12 @@ def _reader_of(names: tuple[str, ...]) -> MentionReader:
     return MentionReader(names)
 
 
-def _vocabulary(records: Iterable[QARecord]) -> list[str]:
-    """The 14 classes, and those that custom records name."""
-    vocabulary = list(VINDR_CLASSES)
+def _vocabulary(records: Iterable[QARecord], own_classes: bool = False) -> list[str]:
+    """The 14 classes, and those that custom records name; or all that any records name."""
+    vocabulary = [] if own_classes else list(VINDR_CLASSES)
     known = {name.lower() for name in vocabulary}
     for record in records:
-        if record.dataset == "custom":
+        if own_classes or record.dataset == "custom":
             named = [label for answer in record.answers for label in answer.labels]
             named += [mark.label for marks in (record.readers or {}).values() for mark in marks]
             named += filter(None, (record.finding, record.gt_finding))
@@ -242,8 +307,10 @@ class _Builder:
         mode: MergeMode | None,
         classes: tuple[str, ...],
         reader: MentionReader,
+        paper_mode: MergeMode | None = None,
     ) -> None:
         self.source = source
+        self.paper_mode = paper_mode
         self.gt_mode = gt_mode
         self.mode = mode
         self.classes = classes
@@ -264,15 +331,22 @@ class _Builder:
         answers = [self._add_question(number, r, height, width, cluster) for r in records]
         answered = union(answers)
         truths = self._truths(answered, records, height, width)
+        stacked = papers = tuple(stack(truth, height, width) for truth in truths)
+        if self.paper_mode is not None:
+            readers = self._readers(records, height, width)
+            unfused = self._numbered(merge_readers(readers, self.paper_mode))
+            papers = (stack(unfused, height, width),)
         most = max(map(len, truths), default=None)
         return VindrImage(
             image_id=image_id,
             cluster=cluster,
             height=height,
             width=width,
-            truths=tuple(stack(truth, height, width) for truth in truths),
+            truths=stacked,
+            paper_truths=papers,
             answered=stack(answered, height, width),
             box_questions=sum(bool(boxes) for boxes in answers),
+            votes=self._votes(records),
             attributes={
                 **image_attributes(records[0]),
                 "true_boxes": None if most is None else boxes_band(most),
@@ -305,6 +379,12 @@ class _Builder:
         if not any(answer.labels for answer in record.answers):
             present |= self._present_by_text(record, asked)
         absent = asked is not None and asked not in present
+        count = place = None
+        if record.question_type == "How_many" and asked is not None:
+            count = self._count(record, asked, 0 if absent else len(boxes))
+        if record.question_type == "Which" and asked is not None and not absent:
+            shown = np.array([box for _, box in boxes], np.float64).reshape(-1, 4)
+            place = place_said(record.answer_text, shown / ([width, height] * 2), asked)
         self.questions[record.question_id] = VindrQuestion(
             question_id=record.question_id,
             image=image,
@@ -314,9 +394,28 @@ class _Builder:
             asked=asked,
             negative_kind=(record.negative_kind or "absent_class") if absent else None,
             present=frozenset(present),
-            has_boxes=bool(boxes),
+            boxes=stack(boxes, height, width),
+            count=count,
+            place=place,
         )
         return boxes
+
+    def _count(self, record: QARecord, asked: str, boxes: int) -> tuple[int, int, int]:
+        said = count_said(record.answer_text)
+        exact = boxes if said is None else said
+        counts = [exact]
+        for marks in (record.readers or {}).values():
+            counts.append(sum(mark.label.strip().lower() == asked.lower() for mark in marks))
+        return exact, min(counts), max(counts)
+
+    def _votes(self, records: list[QARecord]) -> dict[str, int]:
+        """Of what readers marked, and what reference answers say is there."""
+        votes: Counter[str] = Counter()
+        readers = next((one.readers for one in records if one.readers), {})
+        for marks in readers.values():
+            votes.update({self._class(records[0], mark.label) for mark in marks})
+        here = (self.questions[record.question_id].present for record in records)
+        return {**dict.fromkeys(frozenset[str]().union(*here), 1), **votes}
 
     def _present_by_text(self, record: QARecord, asked: str | None) -> frozenset[str]:
         """The classes that answers without labels affirm, by polarity, else by their words."""
@@ -324,7 +423,8 @@ class _Builder:
             return frozenset()
         if asked and any(a.polarity == "pos" or a.boxes_by_image for a in record.answers):
             return frozenset([asked])
-        return self.reader.read(record.answer_text, asked, has_box=bool(record.boxes)).present
+        counts = record.question_type == "How_many"
+        return self.reader.read(record.answer_text, asked, bool(record.boxes), counts).present
 
     def _asked(self, record: QARecord) -> str | None:
         """The class asked about: as the record says, else as its question words it."""
@@ -350,7 +450,10 @@ class _Builder:
             merged = []
         else:
             merged = [list(merge_readers(readers, self.mode))]
-        return [[(self._numbers[label.lower()], box) for label, box in one] for one in merged]
+        return [self._numbered(one) for one in merged]
+
+    def _numbered(self, boxes: Iterable[tuple[str, tuple[float, ...]]]) -> list[Labelled]:
+        return [(self._numbers[label.lower()], box) for label, box in boxes]
 
     def _readers(
         self, records: list[QARecord], height: int, width: int

@@ -19,11 +19,18 @@ from typing import Any, ClassVar
 import tqdm
 
 from cxrjax.border.foreign_files import read_bytes
-from cxrjax.border.names import file_name, path_inside
+from cxrjax.border.names import path_inside
 from cxrjax.errors import UserError
 from cxrjax.files import file_sha256, reading, write_json, writing
-from cxrjax.papers.vix_ray.deidentification import find_identifiers
-from cxrjax.papers.vix_ray.native import SPLITS, count_rows, find_shards, read_rows, write_rows
+from cxrjax.papers.vix_ray.deidentification import find_identifiers, redact
+from cxrjax.papers.vix_ray.native import (
+    SPLITS,
+    NativeRow,
+    count_rows,
+    find_shards,
+    read_rows,
+    write_rows,
+)
 from cxrjax.papers.vix_ray.noun_phrases import load_segmenter
 from cxrjax.papers.vix_ray.records import NATIVE_ROW, STAGES, VixRayStudy, records, understand
 from cxrjax.papers.vix_ray.statistics import (
@@ -53,15 +60,17 @@ _PARTS = ("", *(f"_{stage}" for stage in STAGES), "_stage3_gold")
 
 @dataclasses.dataclass(frozen=True)
 class VixRayOptions(SourceOptions):
-    """Flags of ViX-Ray: `source` is a folder with the Parquet files, or with data/ that has them.
+    """Flags of ViX-Ray: `source` is a Parquet file, or a folder laid out as the release or the hub.
 
     Attributes:
+        redact: put ___ in the place of what may be a name, date, address or number of a person.
         segmenter: for statistics: pyvi, syllables, vncorenlp.
         split_manifest: JSON {split: [image ids]} (default: the release's own division).
     """
 
     segmenter: str = "pyvi"
     split_manifest: Path | None = None
+    redact: bool = False
 
 
 class VixRayBuilder(Builder[VixRayOptions]):
@@ -152,6 +161,7 @@ class VixRayBuilder(Builder[VixRayOptions]):
         return {
             "synthetic": sorted({s.generator for s in studies if s.generator}),
             "segmenter": self.options.segmenter,
+            **({"redacted": True} if self.options.redact else {}),
             "source": [describe_file(file) for _, file in find_shards(self.options.source)],
             **({"split_manifest": describe_file(path)} if path else {}),
         }
@@ -170,7 +180,7 @@ def native_rows(
             )
         with reading(image_root / record.image_path):
             image = read_bytes(path_inside(image_root, record.image_path))
-            yield file_name(row["file"]), (row["columns"], image)
+            yield str(row["file"]), (row["columns"], image)
 
 
 def write_native(folder: Path, stage1: Iterable[QARecord], image_root: Path) -> None:
@@ -184,12 +194,12 @@ def write_native(folder: Path, stage1: Iterable[QARecord], image_root: Path) -> 
     open_file = ""
     for file, row in native_rows(stage1, image_root):
         if rows and file != open_file:
-            write_rows(folder / open_file, rows)
+            write_rows(path_inside(folder, open_file), rows)
             rows = []
         open_file = file
         rows.append(row)
     if rows:
-        write_rows(folder / open_file, rows)
+        write_rows(path_inside(folder, open_file), rows)
 
 
 def _extract(options: VixRayOptions, quality: QualityLog) -> Iterator[VixRayStudy]:
@@ -200,8 +210,21 @@ def _extract(options: VixRayOptions, quality: QualityLog) -> Iterator[VixRayStud
     for row in tqdm.tqdm(rows, total=count_rows(shards), unit="row", desc="reading"):
         suffix = next((s for start, s in _SUFFIXES.items() if row.image.startswith(start)), "bin")
         path = f"images/{row.image_id}.{suffix}"
+        if options.redact:
+            row = _redacted(row, quality)
         _write_once(options.out / path, row.image)
         yield understand(row, path, hashlib.sha256(row.image).hexdigest(), quality)
+
+
+def _redacted(row: NativeRow, quality: QualityLog) -> NativeRow:
+    """The row without what may identify a person, in all of its texts, and counts it."""
+    native = dict(row.native)
+    for column, text in row.native.items():
+        if isinstance(text, str):
+            native[column], kinds = redact(text)
+            quality.warnings.update(f"redacted, possible {kind} of a person" for kind in kinds)
+    values = {f: redact(v)[0] if isinstance(v, str) else v for f, v in row.values.items()}
+    return dataclasses.replace(row, values=values, native=native)
 
 
 def _write_once(path: Path, content: bytes) -> None:

@@ -9,11 +9,19 @@ from dataclasses import dataclass
 from cxrjax.errors import UserError
 from cxrjax.language_model.judges import FactMatch, FactPair, Judge, compare_facts
 from cxrjax.metrics import text
-from cxrjax.radiology_text.facts import VIETNAMESE, FactLabel, align, fact_ratio, is_refusal
+from cxrjax.radiology_text.facts import (
+    VIETNAMESE,
+    FactLabel,
+    align,
+    fact_ratio,
+    is_refusal,
+    said_of,
+)
 from cxrjax.records import QARecord
 from cxrjax.scoring.benchmark import Answers, SystemCounts, cluster_of, count_answers
 from cxrjax.scoring.figures import count_judge_failures, named
 from cxrjax.scoring.predictions import Prediction, check_known
+from cxrjax.scoring.said_errors import count_said
 
 # What is asked for: stage/text.
 KINDS = ("stage1/findings", "stage2/impression", "stage3/findings", "stage3/impression")
@@ -88,6 +96,8 @@ def count_system(
                 **text.bleu_statistics(predicted, question.text, tokenize),
             }
             parts |= {prefix + part: value for part, value in counted.items()}
+        said, true = (said_of(content, VIETNAMESE) for content in (predicted, question.text))
+        parts |= count_said(said, true)
         return named(question.kind, parts)
 
     counts = count_answers(references, answers._replace(predictions=lines), count, (MISSING, BLANK))

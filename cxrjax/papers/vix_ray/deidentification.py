@@ -69,6 +69,7 @@ _PATTERNS: dict[str, tuple[str, ...]] = {
     ),
 }
 KINDS = tuple(_PATTERNS)
+REDACTED = "___"  # as MIMIC-CXR's reports have it
 _COMPILED = {kind: [re.compile(p) for p in patterns] for kind, patterns in _PATTERNS.items()}
 # Capitalised words that follow "bệnh nhân" or stand for a family name and are no one's name.
 _NO_NAMES = re.compile(
@@ -105,3 +106,16 @@ def find_identifiers(text: str) -> list[Identifier]:
                     covered[start:end] = b"\1" * (end - start)
                     found.append(Identifier(kind, start, end))
     return sorted(found, key=lambda identifier: identifier.start)
+
+
+def redact(text: str) -> tuple[str, list[str]]:
+    """Puts `REDACTED` in the place of what may identify a person.
+
+    Returns:
+        the text in Unicode's form NFC; the kinds of what was in it.
+    """
+    found = find_identifiers(text)
+    text = unicodedata.normalize("NFC", text)
+    for identifier in reversed(found):
+        text = f"{text[: identifier.start]}{REDACTED}{text[identifier.end :]}"
+    return text, [identifier.kind for identifier in found]

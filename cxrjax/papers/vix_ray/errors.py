@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cxrjax.cli import command_parser, run
-from cxrjax.files import writing
+from cxrjax.files import cell, writing
 from cxrjax.papers.vix_ray.counts import VixRayQuestion, read_question
 from cxrjax.radiology_text.facts import VIETNAMESE, Aligned, FactLabel, align, is_refusal
 from cxrjax.records import read_records
@@ -91,14 +91,14 @@ def to_csv(examples: Sequence[DissectedAnswer]) -> str:
     for example in examples:
         row = {"question_id": example.question_id, "kind": example.kind}
         if example.refused:
-            writer.writerow({**row, "number": 0, "predicted": example.text, "guess": REFUSAL})
+            writer.writerow({**row, "number": 0, "predicted": cell(example.text), "guess": REFUSAL})
         for number, part in enumerate(example.aligned, start=1):
             writer.writerow(
                 {
                     **row,
                     "number": number,
-                    "predicted": part.predicted,
-                    "reference": part.reference,
+                    "predicted": cell(part.predicted),
+                    "reference": cell(part.reference),
                     "guess": part.label,
                     "similarity": f"{part.similarity:.2f}",
                 }

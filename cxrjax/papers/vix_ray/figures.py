@@ -14,11 +14,15 @@ What the paper leaves open, and what is done here:
   and is 0 in means under `strict`; `judge_failure_rate` says how often. Of a surrogate judge all of
   this is called `surrogate/...`, as are the shares of facts by what is wrong with them (appendix
   D).
+* `temporal/...`, `surrogate/weighted_errors`: what texts assert (`scoring/said_errors.py`); the
+  errors, in per cent, are the weight of those in a hundred texts.
 * History of stage 3's second turn: predictions say whether it was gold or their own (self).
 
-Stages (Table 5): stage 3's findings minus stage 1's and its impressions minus stage 2's, for every
-two systems that answered them. Before and after fine-tuning (Tables 11, 12): every system minus the
-first one named, kind by kind. Intervals of differences are of the pair, resampled together.
+Stages (Table 5): stage 3's findings minus stage 1's, its impressions minus stage 2's, of the same
+system or, where its file lacks them, of the file named last before it that has them: of before,
+stage1, stage2 and self, self is compared with stage1 and stage2. Before and after fine-tuning
+(Tables 11, 12): every system minus the first one named, kind by kind. Intervals of differences are
+of the pair, resampled together.
 """
 
 import functools
@@ -47,6 +51,7 @@ from cxrjax.records import QARecord
 from cxrjax.scoring.benchmark import Answers, Benchmark, Evaluated, References, read_references
 from cxrjax.scoring.figures import judge_failure_rate, judged_mean, quotient
 from cxrjax.scoring.predictions import Prediction
+from cxrjax.scoring.said_errors import said_figures
 from cxrjax.scoring.scores import PAPER, STRICT, Counted, Outcome, ScoreOptions
 
 GT_MODE = "report"
@@ -179,8 +184,12 @@ def _beside(name: str, kind: str, counts: Mapping[str, VixRayCounts]) -> list[tu
     first = next(iter(counts))
     pairs = [(first, kind, f"minus/{first}")] if name != first else []
     if kind in EARLIER:
-        stage = EARLIER[kind].split("/")[0]
-        pairs += [(other, EARLIER[kind], f"minus_{stage}/{other}") for other in counts]
+        earlier = EARLIER[kind]
+        stage = earlier.split("/")[0]
+        names = list(counts)
+        nearest = [*names[names.index(name) :: -1], *names[names.index(name) :]]
+        other = next((other for other in nearest if earlier in counts[other].kinds), None)
+        pairs += [(other, earlier, f"minus_{stage}/{other}")] if other else []
     return [pair for pair in pairs if pair[1] in counts[pair[0]].kinds]
 
 
@@ -194,6 +203,7 @@ def _formulas(options: ScoreOptions, protocol: str) -> dict[str, Formula]:
             formulas[prefix + metric] = quotient(prefix + _MEANS[metric], "questions")
     for metric in ("parse_failure_rate", "refusal_rate"):
         formulas[metric] = quotient(_MEANS[metric], "questions")
+    formulas |= {metric: figure.formula for metric, figure in said_figures().items()}
     if (judge := options.judge) is not None:
         judged = {
             **{m: judged_mean(m, "judged", "questions", protocol) for m in _JUDGED},
@@ -240,6 +250,7 @@ def _difference(one: Formula, two: Formula) -> Formula:
 VIX_RAY = Benchmark(
     name="vix_ray",
     gt_modes=(GT_MODE,),
+    has_floors=False,
     layout=LAYOUT,
     read=lambda records, source, gt_mode: read_references(records, source, read_question),
     count=count,

@@ -1,6 +1,11 @@
 """The release's own files: Parquet shards, one row a radiograph with its report.
 
     FOLDER[/data]/train-00000-of-00034.parquet ... val-... test-...
+    FOLDER[/default]/train/0000.parquet ... validation/... test/...     (as the hub converts it)
+    FILE.parquet
+
+A single file whose name begins with no split is divided 8:1:1, as the paper divides, by what its
+images hold: the same image is never in two splits.
 
 Columns (section 3.1 and the release): `image`, bytes or the `{bytes, path}` that the `datasets`
 library writes, `findings`, `impressions`, `Ages`, `sex`, `view`, `Ghi chú` (note), `Kỹ thuật`
@@ -9,8 +14,8 @@ and writing back gives the same rows, but for what was set aside.
 """
 
 import dataclasses
+import hashlib
 import re
-import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +26,9 @@ import pyarrow.parquet
 from cxrjax.border.parquet import open_parquet, read_batches
 from cxrjax.errors import UserError
 from cxrjax.files import reading
+from cxrjax.radiology_text.vietnamese_words import without_diacritics
 from cxrjax.records_io.quality import QualityLog, Unusable
+from cxrjax.records_io.split import split_by_hash
 
 # Our split -> how its files may begin.
 SPLITS = {
@@ -29,6 +36,9 @@ SPLITS = {
     "validation": ("val", "valid", "validation", "dev"),
     "test": ("test",),
 }
+# Of a file that names no split (section 3.3).
+_SHARES = {"train": 80, "validation": 10, "test": 10}
+_LAYOUTS = ("*.parquet", "data/*.parquet", "*/*.parquet", "default/*/*.parquet")
 # A field -> the column names it goes by, as `_fold` leaves them.
 _COLUMNS = {
     "image": ("image", "images"),
@@ -53,9 +63,10 @@ class NativeRow:
     """One row of a file, not yet judged.
 
     Attributes:
-        split: `train`, `validation` or `test`, from the file's name.
-        number: of the row in its split, over all files; set-aside rows count too.
-        file: name of the file. `row`: of the row in it, from 0.
+        split: `train`, `validation` or `test`, from the file's name or folder, or by its image.
+        number: of the row in its split, over all files; set-aside rows count too. Of a file without
+            a split: of the row in the file.
+        file: path of the file below the source. `row`: of the row in it, from 0.
         image: bytes of the image file.
         values: field -> value, for the fields that the file has; text as it stands there.
         native: column -> value of every column but the image's bytes, for writing back.
@@ -82,38 +93,63 @@ class NativeRow:
         return f"{self.file} row {self.row}"
 
 
-def find_shards(folder: Path) -> list[tuple[str, Path]]:
+Shard = tuple[str | None, Path]
+
+
+def find_shards(source: Path) -> list[Shard]:
     """(split, file) of every shard, splits in order, files by name.
 
+    Args:
+        source: a folder, or a single file, whose split is None where its name begins with none.
+
     Raises:
-        UserError: no Parquet file, or one whose name begins with no split.
+        UserError: no Parquet file, or one of several whose name and folder begin with no split.
     """
-    files = sorted(folder.glob("*.parquet")) or sorted((folder / "data").glob("*.parquet"))
+    if source.is_file():
+        return [(_split_named(source.name), source)]
+    found = (sorted(source.glob(layout)) for layout in _LAYOUTS)
+    files = next((files for files in found if files), [])
     if not files:
         raise UserError(
-            f"{folder}: no *.parquet in it or in its data/, expected train-*.parquet, "
-            "val-*.parquet, test-*.parquet (data/vix_ray/README.md)"
+            f"{source}: no *.parquet in it, expected train-*.parquet, val-*.parquet, test-*."
+            "parquet there or in data/, or train/0000.parquet and so on (data/vix_ray/README.md)"
         )
-    shards = []
+    shards: list[Shard] = []
     for file in files:
-        start = re.split(r"[^a-z]", file.name.lower())[0]
-        split = next((name for name, starts in SPLITS.items() if start in starts), None)
-        if split is None:
+        split = _split_named(file.name) or _split_of_folder(file)
+        if split is None and len(files) > 1:
             raise UserError(
                 f"{file}: begins with no split, expected a name such as train-00000-of-00001."
-                "parquet, val-... or test-...; rename or remove it"
+                "parquet, val-... or test-..., or a folder train/, validation/ or test/ around "
+                "it; rename or remove it"
             )
         shards.append((split, file))
-    order = list(SPLITS)
+    order = [None, *SPLITS]
     return sorted(shards, key=lambda shard: (order.index(shard[0]), shard[1].name))
 
 
-def count_rows(shards: Iterable[tuple[str, Path]]) -> int:
+def _split_named(name: str) -> str | None:
+    start = re.split(r"[^a-z]", name.lower())[0]
+    return next((split for split, starts in SPLITS.items() if start in starts), None)
+
+
+def _place(file: Path) -> str:
+    """Names a file, with its folder where that says the split, as of converted files."""
+    in_folder = _split_named(file.name) is None and _split_of_folder(file) is not None
+    return f"{file.parent.name}/{file.name}" if in_folder else file.name
+
+
+def _split_of_folder(file: Path) -> str | None:
+    name = file.parent.name.removeprefix("partial-")
+    return next((split for split, names in SPLITS.items() if name in names), None)
+
+
+def count_rows(shards: Iterable[Shard]) -> int:
     """Rows of all files, from their footers."""
     return sum(_open(file).metadata.num_rows for _, file in shards)
 
 
-def read_rows(shards: Sequence[tuple[str, Path]], quality: QualityLog) -> Iterator[NativeRow]:
+def read_rows(shards: Sequence[Shard], quality: QualityLog) -> Iterator[NativeRow]:
     """The rows that have an image and both texts, one at a time; others are set aside.
 
     A row group is in memory at a time (twice, while its pages are taken apart), never a file; the
@@ -122,7 +158,7 @@ def read_rows(shards: Sequence[tuple[str, Path]], quality: QualityLog) -> Iterat
     Raises:
         UserError: a file is no Parquet file, or has none of the required columns.
     """
-    numbers = dict.fromkeys(SPLITS, 0)
+    numbers: dict[str | None, int] = dict.fromkeys((None, *SPLITS), 0)
     for split, file in shards:
         for position, cells in enumerate(_cells(file)):
             number, numbers[split] = numbers[split], numbers[split] + 1
@@ -130,8 +166,8 @@ def read_rows(shards: Sequence[tuple[str, Path]], quality: QualityLog) -> Iterat
             try:
                 yield _row(split, number, file, position, cells, quality)
             except Unusable as fault:
-                item = f"vixray-{split}-{number:05d}"
-                found = f"{file.name} row {position}"
+                item = f"vixray-{split or 'row'}-{number:05d}"
+                found = f"{_place(file)} row {position}"
                 quality.set_aside(fault.reason, item, found, fault.found)
 
 
@@ -187,7 +223,7 @@ def _cells(file: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def _row(
-    split: str,
+    split: str | None,
     number: int,
     file: Path,
     position: int,
@@ -219,7 +255,11 @@ def _row(
         if len(values[field]) > _MAX_CHARACTERS:
             found = f"{field} has {len(values[field])} characters; expected at most"
             raise Unusable("report_too_long", f"{found} {_MAX_CHARACTERS}")
-    return NativeRow(split, number, file.name, position, image, values, native, cells["generator"])
+    if split is None:
+        quality.warnings["in no named split: divided 8:1:1 by the image"] += 1
+        split = split_by_hash(hashlib.sha256(image).hexdigest(), 0, _SHARES)
+    place = _place(file)
+    return NativeRow(split, number, place, position, image, values, native, cells["generator"])
 
 
 def _image(value: Any) -> tuple[bytes, dict[str, Any] | None]:
@@ -241,5 +281,4 @@ def _field(column: str) -> str | None:
 
 def _fold(text: str) -> str:
     """Lower case, letters only, without accents."""
-    bare = unicodedata.normalize("NFD", text.lower().replace("đ", "d"))
-    return re.sub(r"[^a-z]", "", bare)
+    return re.sub(r"[^a-z]", "", without_diacritics(text.lower()))

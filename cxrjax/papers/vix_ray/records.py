@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cxrjax.papers.vix_ray.native import NativeRow
+from cxrjax.radiology_text.vietnamese_words import without_diacritics
 from cxrjax.records import Answer, DatasetName, GeneratorInfo, Provenance, QARecord, Turn
 from cxrjax.records_io.quality import QualityLog
 
@@ -25,13 +26,19 @@ VIEW_DEFINITIONS = {
 }
 GENDERS = {"M": "nam", "F": "nữ"}
 
+# Words that name one, without accents but where only they tell words apart. "Tại giường" (at the
+# bedside) and lying are AP; "thẳng" (straight) beside nothing else is PA, as its definition has it.
 _VIEWS = {
-    "PA": ("pa", "p.a", "sau-trước", "sau trước"),
-    "AP": ("ap", "a.p", "trước-sau", "trước sau"),
-    "LATERAL": ("lateral", "lat", "ll", "rl", "nghiêng", "nghiêng trái", "nghiêng phải"),
+    "PA": r"pa|p\.a|sau[ -]+truoc",
+    "AP": r"ap|a\.p|truoc[ -]+sau|(?:tai )?giuong|bedside|portable|supine|nam ngua|nằm",
+    "LATERAL": r"lateral|lat|ll|rl|nghieng",
 }
+_STRAIGHT = r"thang|frontal"
 # No codes such as 0 and 1: nothing says which is which.
-_SEXES = {"M": ("nam", "m", "male"), "F": ("nữ", "nu", "f", "female")}
+_SEXES = {
+    "M": r"nam|m|male|man|trai|dan ong",
+    "F": r"nu|f|female|woman|gai|phu nu|dan ba",
+}
 _OLDEST = 120
 
 
@@ -78,8 +85,8 @@ def understand(
         where=row.where,
         findings=plain(texts["findings"]),
         impression=plain(texts["impression"]),
-        view=_known("view", row, _VIEWS, quality),
-        sex=_known("sex", row, _SEXES, quality),
+        view=_view(row, quality),
+        sex=_the_one(_named(row.values.get("sex"), _SEXES), "sex", row, quality),
         age=_age(row, quality),
         note=plain(texts["note"]),
         image_path=image_path,
@@ -94,17 +101,27 @@ def plain(text: Any) -> str:
     return " ".join(unicodedata.normalize("NFC", text).split()) if isinstance(text, str) else ""
 
 
-def _known(
-    field: str, row: NativeRow, spellings: Mapping[str, tuple[str, ...]], quality: QualityLog
-) -> str | None:
-    value = row.values.get(field)
-    # Numbers are met as text, as whole numbers and, beside nulls, as fractions.
-    text = str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
-    text = plain(text).lower().strip(" .")
-    for known, written in spellings.items():
-        if text in written:
-            return known
-    _warn_unknown(field, row, value, quality)
+def _view(row: NativeRow, quality: QualityLog) -> str | None:
+    value = row.values.get("view")
+    named = _named(value, _VIEWS)
+    if _named(value, {"PA": _STRAIGHT}):
+        if not named:
+            quality.warnings["view said to be straight (thẳng), read as PA"] += 1
+        named = [*named, "PA"] if named in ([], ["LATERAL"]) else named
+    return _the_one(named, "view", row, quality)
+
+
+def _named(value: Any, words: Mapping[str, str]) -> list[str]:
+    """Those of which a word is in the text."""
+    text = plain(value).lower()
+    text = f"{text}\n{without_diacritics(text)}"
+    return [name for name, of in words.items() if re.search(rf"(?<!\w)(?:{of})(?!\w)", text)]
+
+
+def _the_one(named: list[str], field: str, row: NativeRow, quality: QualityLog) -> str | None:
+    if len(named) == 1:
+        return named[0]
+    _warn_unknown(field, row, row.values.get(field), quality)
     return None
 
 

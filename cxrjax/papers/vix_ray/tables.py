@@ -27,7 +27,9 @@ SPLITS = ("validation", "test")
 # Kind of question -> heading; metric -> heading, the columns of the paper's tables and of our own.
 TITLES: Mapping[str, str] = LAYOUT.texts["titles"]
 METRICS: Mapping[str, str] = LAYOUT.texts["metrics"]
-_LEXICAL, _FACTS, _ERRORS = (LAYOUT.texts[key] for key in ("lexical", "facts", "errors"))
+_LEXICAL, _SAID, _FACTS, _ERRORS = (
+    LAYOUT.texts[key] for key in ("lexical", "said", "facts", "errors")
+)
 # Before the names of metrics on a segmenter's words.
 WORDS = "words/"
 _LOST = "the paper's values are not available"
@@ -61,6 +63,8 @@ def markdown(scores: Scores) -> str:
     segmenter = scores.settings["segmenter"]
     title = f"BLEU of each order, and words cut by {segmenter} in place of syllables"
     parts.append(_own_table(scores, title, _LEXICAL, stages))
+    title = "Comparisons with earlier images, and errors by clinical weight (read by rules)"
+    parts.append(_own_table(scores, title, _SAID, stages))
     if "judge" in scores.settings:
         parts += _judged_tables(scores, stages)
     parts.append(failures_markdown(scores, LAYOUT.problems))
@@ -72,6 +76,7 @@ def rows(scores: Scores) -> list[dict[str, Any]]:
     listed = layout_of(scores.settings["splits"][0]).rows(scores)
     tables = {"table_4": (METRICS, list(TITLES)[:2]), "words": (_LEXICAL, list(TITLES))}
     facts = _named_facts(scores)
+    tables |= {"said": (_SAID, list(TITLES))}
     tables |= {"facts": (facts, list(TITLES)), "errors": (_ERRORS, list(TITLES))}
     for system, protocols in scores.figures.items():
         for protocol, named in protocols.items():

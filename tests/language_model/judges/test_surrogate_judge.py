@@ -1,7 +1,7 @@
 """Rules in place of a judge: contrasts, order, and its name on everything."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cxrjax.language_model.judges import FactPair, Sample, compare_facts, metric_name
@@ -15,6 +15,7 @@ TEXTS = st.lists(
 ).map(" ".join)
 
 
+@settings(deadline=None)  # the first case loads the reader
 @given(TEXTS, TEXTS)
 def test_marks_lie_between_one_and_ten_and_the_reference_has_ten(answer, reference):
     own = Sample("s", "q", "What is seen?", reference, reference)

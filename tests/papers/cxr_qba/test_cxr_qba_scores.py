@@ -207,6 +207,11 @@ def test_how_a_yes_can_be_said(text, right):
     ("kind", "text", "says"),
     [
         ("B04_is_normal", "There is consolidation.", False),
+        ("B04_is_normal", "Normal.", True),
+        ("B04_is_normal", "Abnormal.", False),
+        ("C04_is_normal_region", "It is normal.", True),
+        ("B03_is_abnormal", "Normal.", False),
+        ("B03_is_abnormal", "It is abnormal.", True),
         ("B04_is_normal", "There is no consolidation.", True),
         ("B03_is_abnormal", "There is consolidation.", True),
         ("B03_is_abnormal", "The lungs are clear.", False),
@@ -248,6 +253,13 @@ def test_boxes_by_hand():
     assert values["boxes/iop"] == pytest.approx((union + 1 + 0) / 3)
     assert values["boxes/iot"] == pytest.approx((1 + 0.5) / 2)
     assert values["boxes/per_question_without"] == 1
+    assert values["boxes/truth_per_question"] == pytest.approx(2 / 3)
+    assert values["boxes/duplicate_share"] == 0
+    assert values["boxes/recall_ceiling_one_box"] == 1
+    assert values["boxes/f1@0.3"] == pytest.approx(2 * 2 / (4 + 2))
+    assert values["boxes/f1@0.5"] == pytest.approx(2 * 1 / (4 + 2))
+    twice, _ = figures(records[:1], predict("q1", "x", [true, [0.1, 0.1, 0.3, 0.401]]))
+    assert twice["boxes/duplicate_share"] == 0.5
 
 
 def test_boxes_in_the_text_are_read_by_a_codec_and_are_no_words():
@@ -373,6 +385,11 @@ def test_the_command_writes_and_compares(tmp_path):
     compared = json.loads((tmp_path / "comparisons.json").read_text())
     (found,) = (row for row in compared if row["metric"] == "text/rouge_l")
     assert found["system"] == "tuned" and found["difference"] > 0
+    ranked = {"yes_no/specificity", "ap/coco", "froc/mean_sensitivity"}
+    assert ranked <= {row["metric"] for row in compared}
+    floors = json.loads((tmp_path / "floors.json").read_text())
+    assert {"constant yes", "majority", "prior box"} <= floors["figures"].keys()
+    assert "findings/f1" in {row["metric"] for row in floors["differences"]}
     assert "by question type" in (tmp_path / "tables.md").read_text().lower()
 
 
@@ -405,3 +422,32 @@ def test_refusals():
         figures([effusion()], predict("other", "x"))
     with pytest.raises(UserError, match="no answers"):
         read_references([strip_answers(effusion())], "test.jsonl", read_question)
+
+
+def test_sentences_are_held_against_the_references_by_what_they_compare():
+    one = effusion()
+    text = one.answer_text
+    values, _ = figures([one], predict("q", text))
+    assert values["surrogate/weighted_errors"] == 0 and values["temporal/f1"] is None
+    values, _ = figures([one], predict("q", f"{text} New pneumothorax."))
+    assert values["surrogate/weighted_errors/false"] == values["surrogate/weighted_errors"] == 1
+    assert values["temporal/precision"] == 0
+    values, _ = figures([one], predict("q", "Nothing."))
+    assert values["surrogate/weighted_errors/missed"] == 0.5
+
+
+def test_another_yes_or_no_on_another_picture_is_another_decision():
+    asked = [
+        effusion(f"q{n}").model_copy(update={"question_type": "C08_is_abnormal_region"})
+        for n in range(2)
+    ]
+    references = CXR_QBA.read(asked, "test", OPTIONS.gt_mode)
+    said = {"s": ("Yes.", "Yes."), "s_blind": ("No.", "Yes, there is.")}
+    systems = {
+        name: Answers([predict(f"q{n}", text) for n, text in enumerate(texts)], name)
+        for name, texts in said.items()
+    }
+    lines = CXR_QBA.score(references, systems, OPTIONS).reliance
+    found = {line["measure"]: line["value"] for line in lines}
+    assert found["changed/decision"] == found["changed/decision_yes"] == 0.5
+    assert found["changed/words"] == 1

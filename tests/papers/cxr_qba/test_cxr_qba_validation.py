@@ -367,6 +367,7 @@ def test_the_command_puts_ours_beside_the_pages(cohort, tmp_path):
     flags = [f"--references={table}", f"--predictions={folder}", "--name=ours", "--resamples=20"]
     score.main(["--benchmark=cxr_qba_tags", *flags, f"--out={tmp_path}/out"])
     tables = (tmp_path / "out" / "tables.md").read_text()
+    assert "\nData: MIMIC-Ext-CXR-QBA (" in tables
     assert "| CXR-QBA (the page) | as printed | 0.65 | 0.57 | 0.71 | 0.64 | 0.67 |" in tables
     rows = read_csv(tmp_path / "out" / "tables.csv")
     (row,) = (r for r in rows if r["metric"] == "tags/mcc/LT-only" and r["protocol"] == "paper")

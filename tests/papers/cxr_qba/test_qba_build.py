@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pytest
+from PIL import Image
 from pycocotools import mask as coco
 
 from cxrjax.errors import UserError
@@ -12,6 +13,7 @@ from cxrjax.papers.cxr_qba.build import SPLIT_NOT_FOLLOWED, QbaBuilder, QbaOptio
 from cxrjax.papers.cxr_qba.construct.sources import read_studies
 from cxrjax.papers.cxr_qba.metadata import COLUMNS
 from cxrjax.papers.cxr_qba.records import from_records
+from cxrjax.papers.cxr_qba.study_files import StudyFiles
 from cxrjax.records import read_records
 from cxrjax.records_io.quality import QualityLog
 
@@ -55,6 +57,33 @@ def test_from_reports_and_boxes(sample, tmp_path):
         assert (tmp_path / "metadata" / f"{level}_metadata.parquet").is_file()
     quality = json.loads((tmp_path / "quality.json").read_text())
     assert quality["warnings"]["studies without a frontal image, not exported"] == 1
+
+
+def test_images_are_decoded_and_only_usable_ones_asked_about(sample, tmp_path):
+    """One is as the tables say, one is of another size, the others are damaged or not there."""
+    plain = built(sample / "reports", tmp_path / "plain")["train"]
+    by_image = {record.image_id: record for record in plain}
+    images = tmp_path / "images"
+    for number, name in enumerate(("synthetic-0001", "synthetic-0002", "synthetic-0004")):
+        height, width = by_image[name].image_hw
+        file = images / by_image[name].image_path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if number < 2:
+            pixels = np.full((height + number, width), 7, np.uint8)
+            Image.fromarray(pixels).save(file, format="png")
+        else:
+            file.write_bytes(b"\x89PNG\r\n\x1a\n of no use")
+    out = tmp_path / "audited"
+    records = built(sample / "reports", out, images=images)["train"]
+    assert {record.image_id for record in records} == {"synthetic-0001"}
+    expected = [r for r in plain if r.image_id == "synthetic-0001"]
+    assert [r.question_id for r in records] == [r.question_id for r in expected]
+    assert all((out / record.image_path).is_file() for record in records)
+    assert (out / "image_checks.jsonl").is_file()
+    quality = json.loads((out / "quality.json").read_text())
+    assert quality["counts"]["size_mismatch"] == 1
+    assert quality["counts"]["missing_image"] == 2  # the lateral ones
+    assert sum(quality["counts"].values()) == 4
 
 
 def test_what_was_built_reads_as_the_release(sample, tmp_path):
@@ -174,11 +203,10 @@ def test_from_reports_scene_graphs_and_masks(tmp_path):
     )
     assert opacity.image_path == "files/p19/p19990009/s59990009/d1.jpg"
     assert opacity.answers[0].boxes_by_image == {"d1": [[110, 30, 190, 200]]}
-    graph = json.loads(
-        (tmp_path / "out/native/p19/p19990009/s59990009.scene_graph.json").read_text()
-    )
-    place = graph["regions"]["left lung"]["localization"]["d1"]
-    assert place["localization_quality"] == "BBOX_AND_MASK_LOCALIZATION"
+    with StudyFiles(tmp_path / "out/native", QualityLog()) as files:
+        graph, _ = files.read(("p19990009", "s59990009"))
+    place = graph.regions["left lung"].localization["d1"]
+    assert place.localization_quality == "BBOX_AND_MASK_LOCALIZATION"
     (study,) = read_studies(tmp_path / "in", QualityLog())
     assert study.report.sections["findings"] == "Opacity in the left\n lung.  No effusion."
 
@@ -211,8 +239,8 @@ def test_region_files_that_are_none(tmp_path, name, raw):
     path.write_bytes(raw)
     quality = QualityLog()
     (study,) = read_studies(tmp_path, quality)
-    assert {entry.reason for entry in quality.entries} == {"invalid_graph"}
     assert not (study.images[0].masks if name == "cxas" else study.images[0].boxes)
+    assert {entry.reason for entry in quality.entries} == {"invalid_graph"}
 
 
 def test_a_structure_in_two_parts(tmp_path):
@@ -245,8 +273,8 @@ def test_masks_that_are_none(tmp_path, change, reason):
     path.write_text(json.dumps(content))
     quality = QualityLog()
     (study,) = read_studies(tmp_path, quality)
-    assert [entry.reason for entry in quality.entries] == [reason]
     assert list(study.images[0].masks) == ["left lung"]
+    assert [entry.reason for entry in quality.entries] == [reason]
 
 
 def test_reports_that_are_none(tmp_path):

@@ -185,8 +185,11 @@ def test_writing_puts_a_study_at_its_place(native_pair, tmp_path):
     assert study_path("p10000032", "s50414267") == "p10/p10000032/s50414267"
 
 
-def _dangling(graph):
-    graph["obs_sent_relations"][0]["sentence_id"] = "S99"
+def _dangling(edges, field):
+    def change(graph):
+        graph[edges][-1][field] = "S99"
+
+    return change
 
 
 def _cycle(graph):
@@ -207,7 +210,13 @@ def _three_numbers(graph):
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        (_dangling, "dangling_id"),
+        (_dangling("located_at_relations", "observation_id"), "dangling_id"),
+        (_dangling("located_at_relations", "region"), "dangling_id"),
+        (_dangling("obs_relations", "parent_observation_id"), "dangling_id"),
+        (_dangling("obs_relations", "child_observation_id"), "dangling_id"),
+        (_dangling("obs_sent_relations", "observation_id"), "dangling_id"),
+        (_dangling("obs_sent_relations", "sentence_id"), "dangling_id"),
+        (_dangling("region_region_relations", "related_region"), "dangling_id"),
         (lambda g: g["top_level_obs_ids"].append("O99"), "dangling_id"),
         (lambda g: g["indication"]["associated_obs_ids"].append("O99"), "dangling_id"),
         (_cycle, "invalid_graph"),

@@ -8,13 +8,13 @@ import pytest
 
 from cxrjax.papers.cxr_qba.construct import language_model_rater as rating
 from cxrjax.papers.cxr_qba.construct.construction import construct_questions
-from cxrjax.papers.cxr_qba.construct.generation import MentionCounts
 from cxrjax.papers.cxr_qba.construct.language_model_rater import LanguageModelRater, verdict_form
 from cxrjax.papers.cxr_qba.construct.ratings import (
     ANSWER_CRITERIA,
     QUESTION_CRITERIA,
     overall_grade,
 )
+from cxrjax.papers.cxr_qba.construct.sampling import MentionCounts
 from cxrjax.records_io.quality import QualityLog
 
 _path = Path(__file__).with_name("scripted_model.py")

@@ -23,7 +23,9 @@ def test_all_regions_of_imagenome_give_most_others(studies):
     found = localize(image, DEFINITIONS)
     localized = [name for name, region in DEFINITIONS.regions.items() if region.localized]
     assert len(image.boxes) == 29
-    assert len(found) > 0.95 * len(localized)
+    # Of arms, shoulder blades and breasts it has no boxes: those need masks.
+    by_masks = ("humer", "scapula", "breast")
+    assert {name for name in localized if not any(part in name for part in by_masks)} <= {*found}
     for region in found.values():
         boxes = np.array(region.boxes)
         assert (boxes[:, :2] < boxes[:, 2:]).all() and (boxes >= 0).all()

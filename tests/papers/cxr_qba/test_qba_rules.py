@@ -3,7 +3,9 @@
 import pytest
 
 from cxrjax.papers.cxr_qba.construct.extraction import ReportSections
+from cxrjax.papers.cxr_qba.construct.phrases import describe
 from cxrjax.papers.cxr_qba.construct.rule_extractor import RuleExtractor, split_text
+from cxrjax.radiology_text.definitions import load_definitions
 from cxrjax.radiology_text.english import PhraseIndex, lemma, split_words
 from cxrjax.records_io.quality import Unusable
 
@@ -75,7 +77,10 @@ def facts(rules, sentence):
             {"cardiomegaly": (False, "certain"), "anteroposterior projection": (True, "certain")},
         ),
         ("Frontal view is lordotic in projection.", {"lordotic projection": (True, "certain")}),
-        ("Seen on the AP view, with increased AP chest diameter.", {}),
+        (
+            "Seen on the AP view, with increased AP chest diameter.",
+            {"anteroposterior projection": (True, "certain")},
+        ),
         ("CT is recommended to evaluate for a mass.", {}),
         ("Findings were discussed with the ward, pneumothorax.", {}),
         ("", {}),
@@ -195,3 +200,35 @@ def test_phrases_are_found_by_words():
         "pelvis",
         "pus",
     ]
+
+
+@pytest.mark.parametrize(
+    ("finding", "regions", "modifiers", "sentence"),
+    [
+        (
+            "elevated hemidiaphragm",
+            ["left hemidiaphragm"],
+            [("severity", "mild"), ("temporal", "chronic")],
+            "There is a chronic mildly elevated left hemidiaphragm.",
+        ),
+        ("tortuous aorta", ["aorta"], [("severity", "mild")], "There is a mildly tortuous aorta."),
+        ("calcified lymph node", ["lymph nodes"], [], "There is a calcified lymph node."),
+        (
+            "lung nodule",
+            ["cardiac silhouette"],
+            [("texture", "nodular")],
+            "There is a lung nodule projecting over the cardiac silhouette.",
+        ),
+        (
+            "lung opacity",
+            ["cardiac silhouette", "right lung base"],
+            [],
+            "There is a lung opacity in the right lung base, "
+            "projecting over the cardiac silhouette.",
+        ),
+    ],
+)
+def test_sentences_are_as_reports_word_them(finding, regions, modifiers, sentence):
+    known = load_definitions()
+    found = describe([known.findings[finding]], regions, modifiers, True, "certain", known)
+    assert found[1] == sentence

@@ -22,6 +22,7 @@ from cxrjax.papers.cxr_qba.statistics import (
     StudyStatistics,
     markdown,
 )
+from cxrjax.radiology_text.error_rates import about_reading
 
 
 @pytest.mark.parametrize("column", range(4), ids=SPLITS)
@@ -73,7 +74,9 @@ def test_counts(built):
     assert values["grade/unrated"] == len(study.questions)
     assert values["sub_answers"] == sum(1 for q in study.questions for _ in q.all_answers())
     assert sum(values[f"question_type/{kind}"] for kind in QUESTION_TYPES) == len(study.questions)
-    assert f"| {len(study.questions)} |" in markdown(values)
+    assert f"| {len(study.questions)} |" in (table := markdown(values, by_rules=True))
+    assert table.endswith(f"\n{about_reading('openi_en')}\n")
+    assert "read by rules" not in markdown(values, by_rules=False)
 
 
 @pytest.mark.parametrize("suffix", ["csv.gz", "parquet"])

@@ -141,6 +141,64 @@ def test_released_files_with_images_are_written_back_as_they_were(sample, tmp_pa
         ]
 
 
+def many_patients(sample, count):
+    """Training rows of so many patients, and a row whose box is a stray of the other convention."""
+    (row, *_) = json.loads((sample / TRAIN_FILE).read_text())
+    rows = []
+    for number in range(count):
+        image = f"p10/p1000{number:04d}/s5000{number:04d}/{number:040d}.jpg"
+        rows.append({**row, "image": image, "row_id": number})
+    return rows
+
+
+def test_patients_are_held_out_where_no_file_has_validation_rows(sample, tmp_path):
+    rows = many_patients(sample, 150)
+    (tmp_path / TRAIN_FILE).write_text(json.dumps(rows))
+    built = build(tmp_path, tmp_path / "out")
+    split = {
+        s: list(read_records(tmp_path / f"out/records/{s}.jsonl")) for s in ("train", "validation")
+    }
+    patients = {s: {r.patient_id for r in of} for s, of in split.items()}
+    assert len(patients["train"]) == 148 and len(patients["validation"]) == 2
+    assert not patients["train"] & patients["validation"]
+    assert {r.split for r in split["validation"]} == {"validation"}
+    assert built["statistics"]["validation_questions"]["value"] == 2
+    assert built["statistics"]["train_questions"]["value"] == 148
+    assert "2 of 150 patients" in built["manifest"]["validation"]
+    # Written in the release's form, they are the same two when they are read again.
+    build(tmp_path / "out/native", tmp_path / "again")
+    again = list(read_records(tmp_path / "again/records/validation.jsonl"))
+    assert {r.patient_id for r in again} == patients["validation"]
+    train = list(read_records(tmp_path / "again/records/train.jsonl"))
+    assert {r.patient_id for r in train} == patients["train"]
+
+
+def test_images_without_a_patient_are_held_out_by_themselves(sample, tmp_path):
+    rows = many_patients(sample, 150)
+    for row in rows:
+        row["image"] = row["image"].split("/", 2)[2]  # the study's folder comes first
+    (tmp_path / TRAIN_FILE).write_text(json.dumps(rows))
+    splits = build(tmp_path, tmp_path / "out")["manifest"]["splits"]
+    assert {split: entry["questions"] for split, entry in splits.items()} == {
+        "train": 148,
+        "validation": 2,
+    }
+
+
+def test_one_stray_box_sets_its_row_aside(sample, tmp_path):
+    rows = many_patients(sample, 6)
+    for number, row in enumerate(rows):
+        box = [150, 150, 40, 60] if number == 3 else [126, 110, 203, 167]
+        row["conversations"] = [
+            row["conversations"][0],
+            {"from": "gpt", "value": f"<answer> Less. <reason> It is. <location> [{box}]"},
+        ]
+    (tmp_path / TRAIN_FILE).write_text(json.dumps(rows))
+    built = build(tmp_path / TRAIN_FILE, tmp_path / "out")
+    assert built["quality"]["counts"]["wrong_frame"] == 1
+    assert sum(s["questions"] for s in built["manifest"]["splits"].values()) == 5
+
+
 def test_comparing_questions_of_the_release_are_counted_and_set_aside_if_asked_for(
     sample, tmp_path
 ):

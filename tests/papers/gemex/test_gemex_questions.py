@@ -25,6 +25,7 @@ from cxrjax.papers.sources.report import (
     ReportSentence,
     split_sentences,
 )
+from cxrjax.radiology_text.english import load_vocabulary
 from cxrjax.records_io.quality import Unusable
 
 ABNORMAL = (
@@ -190,9 +191,13 @@ def test_filters(change, reason):
 
 
 def test_templates_have_at_least_six_phrasings():
-    file = resources.files("cxrjax.papers.gemex.construct").joinpath("wordings_v1.json")
+    file = resources.files("cxrjax.papers.gemex.construct").joinpath("wordings_v3.json")
     data = json.loads(file.read_text())
     for kind, contents in data["questions"].items():
         for content, phrasings in contents.items():
             assert len(set(phrasings)) >= 6, (kind, content)
-    assert all(len(set(phrasings)) >= 6 for phrasings in data["reasons"].values())
+    for name, phrasings in data["reasons"].items():
+        assert len(set(phrasings)) >= (2 if name.startswith("several") else 6), name
+    signs = data["signs"]
+    assert all(len(set(signs[polarity])) >= 6 for polarity in ("present", "absent"))
+    assert signs["finding"].keys() < load_vocabulary().findings.keys()

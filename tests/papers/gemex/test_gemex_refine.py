@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from cxrjax.errors import UserError
 from cxrjax.papers.gemex.construct.draw_sentences import main as draw
-from cxrjax.papers.gemex.construct.facts import find_facts
-from cxrjax.papers.gemex.construct.refine import RuleRefiner, refine_sentence
+from cxrjax.papers.gemex.construct.facts import SentenceFact, find_facts
+from cxrjax.papers.gemex.construct.refine import RuleRefiner, refine_sentence, write_facts
 from cxrjax.papers.gemex.construct.refiner_accuracy import Accuracy, main, measure, read_labels
 from cxrjax.papers.sources.regions import Place, find_places, load_regions
 from cxrjax.papers.sources.report import (
@@ -18,6 +18,8 @@ from cxrjax.papers.sources.report import (
     plain_sentence,
     split_sentences,
 )
+from cxrjax.radiology_text.english import load_vocabulary
+from cxrjax.radiology_text.sentence_faults import sentence_faults
 
 
 def refined(text, *regions):
@@ -235,3 +237,42 @@ def test_sentences_are_drawn_from_the_test_split_to_be_labelled(sample, tmp_path
         draw([f"--source={sample}", f"--out={out}"])
     with pytest.raises(UserError, match="no scene graphs of the test split"):
         draw([f"--source={tmp_path}", f"--out={tmp_path / 'none.jsonl'}"])
+
+
+_PLACES = {
+    "low_volume": ("bilateral lung",),
+    "lung": ("left upper lung zone", "bilateral lower lung zone", "right mid-to-lower lung zone"),
+    "side": ("left lung", "bilateral lung"),
+    "effusion": ("right lower lung zone", "bilateral lower lung zone"),
+    "hilar": ("left hilar structures", "bilateral hilar structures"),
+    "hemidiaphragm": ("right hemidiaphragm", "bilateral hemidiaphragm"),
+    "pacemaker": ("cardiac silhouette",),
+}
+
+
+def test_what_is_written_of_a_fact_is_read_back_and_is_english():
+    """A sentence that is read otherwise loses what the report said, or turns it round."""
+    for name, words in load_vocabulary().findings.items():
+        if words.region is None or name == "chamber_enlargement":
+            continue  # nothing is written of the first; a chamber is read as the heart
+        graded = words.graded or words.sized
+        for region in _PLACES.get(name) or _PLACES.get(words.region, (words.region,)):
+            for polarity, severity in (("pos", None), ("neg", None), ("pos", "mild")):
+                if severity and not graded:
+                    continue
+                fact = SentenceFact(name, polarity, (region,), True, True, severity)
+                (text,) = write_facts([fact], region)
+                assert sentence_faults(text) == (), text
+                read = {(one.subject, one.polarity, one.severity): one for one in find_facts(text)}
+                assert (name, polarity, severity) in read, (text, read)
+                if polarity == "pos":
+                    assert region in read[name, polarity, severity].regions, (text, read)
+
+
+def test_parts_that_are_normal_leave_the_lung_open():
+    """Normal volumes and sharp angles are no clear lungs."""
+    said = "Lung volumes are normal. The costophrenic angles are sharp. Pleural spaces are clear."
+    for text in split_sentences(said):
+        (fact,) = find_facts(text)
+        (written,) = write_facts([fact], fact.regions[0])
+        assert not written.startswith("The lungs"), written

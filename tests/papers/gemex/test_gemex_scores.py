@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -101,11 +102,34 @@ def test_the_references_own_texts_are_perfect():
         assert named["ar_score"] is None and named["bert_score"] is None
 
 
+# What no answer can have more or less of, and what is best at 0.
+NO_SCORES = re.compile(r"chance$|chance/|per_question|ceiling_one_box")
+WORST_AT_1 = re.compile(
+    r"(?<!in_form_)rate\b|problems/|weighted_errors|neither_side|duplicate_share|left_out"
+)
+
+
+def test_references_of_every_question_type_score_in_full(phantom_records):
+    """Whatever has a value is at its best, for every type, content, region, view and sex."""
+    records = [one.model_copy(update={"split": "test"}) for one in phantom_records[:600]]
+    kinds = {record.question_type for record in records}
+    assert kinds == {"open_ended", "closed_ended", "single_choice", "multi_choice"}
+    told = 0
+    for named in figures([record.answer_text for record in records], records).values():
+        assert {f"by_question_type/v_score/{kind}" for kind in kinds} <= named.keys()
+        for name, value in named.items():
+            if value is not None and not NO_SCORES.search(name):
+                best = 0 if WORST_AT_1.search(name) else 1
+                assert value == pytest.approx(best, abs=1e-5), name
+                told += best
+    assert told > 100
+
+
 def test_figures_by_hand():
     texts = [
         "<answer> Fluid. <reason> It is seen there. <location>[[112, 0, 168, 224]]",  # half of it
         "The answer is yes.",  # right, without a box
-        "Maybe.",  # names nothing
+        "A film of the chest.",  # names nothing
         "<answer> B <reason> It is. <location>[[112, 0, 224, 224], [0, 0, 56, 56]]",  # one too many
         "<answer> ['A', 'B'] <reason> It is. <location>[[112, 0, 224, 224]]",  # one of two
         None,
@@ -138,6 +162,26 @@ def test_figures_by_hand():
     assert strict["by_content_type/a_score/location"] == 0
     assert strict["by_content_type/a_score/disease"] == pytest.approx(2 / 4)
     assert strict["by_region/v_score/left lung"] == strict["v_score"]
+    assert strict["ceiling"] == 1
+    # 3 of 4 boxes are hits at 0.3, of 7 true ones; an IoU of exactly 0.5 is none at 0.5.
+    assert strict["boxes/truth_per_question"] == pytest.approx(7 / 6)
+    assert strict["boxes/recall_ceiling_one_box"] == pytest.approx(6 / 7)
+    assert strict["boxes/duplicate_share"] == 0
+    assert strict["boxes/f1@0.3"] == strict["boxes/f1@0.4"] == pytest.approx(6 / 11)
+    assert strict["boxes/f1@0.5"] == strict["boxes/f1@0.75"] == pytest.approx(4 / 11)
+
+
+def test_references_that_cannot_be_read_lower_the_ceiling_and_repeated_boxes_are_told():
+    records = [make(n, "single_choice", "B") for n in range(2)]
+    twice = "<answer> B <reason> x <location>[[112, 0, 224, 224], [112, 0, 224, 223]]"
+    lines = [{"question_id": record.question_id, "text": twice} for record in records]
+    records[1].answers[0] = records[1].answers[0].model_copy(update={"text": "Fluid."})
+    scores = score_records(records, [parse_prediction(line, "test") for line in lines])
+    strict = scores.metrics()["model"]["strict"]
+    assert strict["boxes/duplicate_share"]["value"] == 0.5
+    assert strict["ceiling"]["value"] == 0.5
+    curve = scores.curves["model"]["sweep/boxes/f1"]
+    assert curve["y"][curve["x"].index(0.3)] == strict["boxes/f1@0.3"]["value"]
 
 
 def test_figures_are_broken_down_by_what_the_records_say():
@@ -211,7 +255,7 @@ def test_permutation_of_the_predictions_changes_nothing_and_a_stray_box_never_he
 class FixedJudge:
     """Gives the marks that it is told to, and fails at one question."""
 
-    name, surrogate = "fixed", False
+    name, surrogate, entails = "fixed", False, False
 
     def __init__(self, marks, surrogate=False):
         self.marks, self.surrogate = marks, surrogate
@@ -404,7 +448,11 @@ def test_the_command_writes_the_papers_tables(tmp_path, capsys):
     metrics = json.loads((out / "metrics.json").read_text())
     cell = metrics["base"]["strict"]["by_question_type/a_score/closed_ended"]
     assert cell["value"] == 0.5 and cell["n"] == 2 and cell["ci_low"] is not None
-    assert (out / "comparisons.json").exists()
+    compared = {row["metric"] for row in json.loads((out / "comparisons.json").read_text())}
+    assert {"ap/coco", "froc/mean_sensitivity"} <= compared
+    floors = json.loads((out / "floors.json").read_text())
+    assert {"constant yes", "constant no", "prior box", "random"} <= floors["figures"].keys()
+    assert {"a_score", "v_score"} <= {row["metric"] for row in floors["differences"]}
 
 
 def test_unusable_options(tmp_path):
@@ -419,3 +467,67 @@ def test_unusable_options(tmp_path):
     write_records(questions, map(strip_answers, RECORDS))
     with pytest.raises(UserError, match=r"questions.jsonl: question 'q0' has no answer"):
         GEMEX.score_files(questions, {"x": questions}, OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("said", "f1"),
+    [
+        ("Yes, there is a small pleural effusion and no pneumothorax.", 1),
+        ("There is no pleural effusion. No pneumothorax.", 0.5),
+        ("There is a pneumothorax without effusion.", 0),
+        ("The film shows a chest.", 0),
+        ("", 0),
+    ],
+)
+def test_open_answers_lose_what_they_turn_round(said, f1):
+    record = make(0, "open_ended", "A pleural effusion on the left, no pneumothorax.")
+    record = record.model_copy(update={"reason": None})
+    record.answers[0].text = record.answers[0].text.replace("It is seen there.", "")
+    line = {"question_id": "q0", "text": f"<answer> {said} <reason> <location>[]"}
+    found = score_records([record], [parse_prediction(line, "p:1")]).figures["model"]
+    assert found["strict"]["fact_f1"].value == pytest.approx(f1)
+    assert found["strict"]["fact_f1"].n == 1
+
+
+def test_only_open_answers_are_held_against_the_reference_by_what_they_compare():
+    """A worse effusion called unchanged, on the other side, and a pneumothorax that nobody saw."""
+    record = make(0, "open_ended", "The left pleural effusion has increased.")
+    closed = make(1, "closed_ended", "The left pleural effusion has increased.")
+    line = {
+        "question_id": "q0",
+        "text": "<answer> Unchanged right pleural effusion. Pneumothorax. <reason> <location>[]",
+    }
+    found = score_records([record, closed], [parse_prediction(line, "p:1")]).figures["model"]
+    values = {name: figure.value for name, figure in found["strict"].items()}
+    assert (values["temporal/f1"], found["strict"]["temporal/f1"].n) == (0, 1)
+    assert found["strict"]["surrogate/weighted_errors"].n == 1
+    assert values["surrogate/weighted_errors/side"] == 0.25
+    assert values["surrogate/weighted_errors/false"] == 1
+    assert values["surrogate/weighted_errors"] == 1.25
+
+
+def test_other_options_on_another_picture_are_other_decisions():
+    """One of two choices changes; the other and the yes stay, in other words."""
+    records = [
+        make(0, "single_choice", "A"),
+        make(1, "single_choice", "B"),
+        make(2, "closed_ended", "yes"),
+        make(3, "open_ended", "An effusion."),
+    ]
+    said = {"m": ("A", "B", "yes", "An effusion."), "m_noise": ("C", "The answer is B", "Yes.", "")}
+    systems = {
+        name: Answers(
+            [
+                parse_prediction({"question_id": f"q{n}", "text": f"<answer> {text}"}, "p:1")
+                for n, text in enumerate(texts)
+            ],
+            name,
+        )
+        for name, texts in said.items()
+    }
+    references = GEMEX.read(records, "test", OPTIONS.gt_mode)
+    lines = GEMEX.score(references, systems, OPTIONS).reliance
+    found = {line["measure"]: (line["value"], line["n"]) for line in lines}
+    assert found["changed/decision"] == (pytest.approx(1 / 3), 3)
+    assert found["changed/decision_yes"] == (0, 1)
+    assert found["changed/words"] == (1, 4)

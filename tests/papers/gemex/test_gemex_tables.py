@@ -1,5 +1,7 @@
 """The paper's Tables 5 and 6 as data: its own arithmetic (arXiv 2411.16778, section 4.3)."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -77,3 +79,17 @@ def test_systems_are_compared_with_their_own_row():
     assert paper_row("gpt-4o-mini-2024") == "GPT-4o-mini"
     assert paper_row("random") == "Random"
     assert paper_row("tuned") == "LLaVA-Med-GEMeX"
+
+
+@pytest.mark.parametrize(
+    ("datasets", "splits", "are"),
+    [
+        (("gemex",), ("test",), True),
+        (("gemex",), ("train",), False),
+        (("gemex",), ("test", "train"), False),
+        (("synthetic",), ("test",), False),
+    ],
+)
+def test_images_that_were_trained_on_are_not_the_papers(datasets, splits, are):
+    scores = SimpleNamespace(settings={"datasets": datasets, "splits": splits})
+    assert GEMEX.layout.has_papers_images(scores) is are

@@ -14,7 +14,7 @@ from cxrjax.papers.vindr_cxr_vqa.box_table import (
     read_box_table,
     write_box_table,
 )
-from cxrjax.papers.vindr_cxr_vqa.construct.mix import Mix, pick_normal
+from cxrjax.papers.vindr_cxr_vqa.construct.mix import pick_normal
 from cxrjax.records_io.quality import QualityLog
 
 SAMPLE = Path(__file__).parents[3] / "data" / "vindr_cxr_vqa" / "sample"
@@ -82,6 +82,8 @@ def test_compressed_and_in_a_wheel(tmp_path):
         ("a,Cardiomegaly,3,R1,1,1,2,2,10,10,", "malformed_row", "11 cells, expected 10"),
         ("a", "malformed_row", "1 cells, expected 10"),
         ("a,No finding,14,R1,1,1,2,2,10,10", "bad_box", "with a box"),
+        ("a,Cardiomegaly,3, ,1,1,2,2,10,10", "malformed_row", "rad_id is blank"),
+        ("a,Cardiomegaly,3.5,R1,1,1,2,2,10,10", "class_id_mismatch", "class_id 3.5"),
     ],
 )
 def test_bad_rows_set_their_image_aside(tmp_path, row, reason, found):
@@ -161,12 +163,42 @@ def test_an_image_with_other_findings_alone_is_not_normal(tmp_path):
         ("a", [], False),
         ("b", [], True),
     ]
-    assert [image.image_id for image in pick_normal(images, Mix(), seed=0)] == ["b"]
+    assert [image.image_id for image in pick_normal(images, 5, seed=0)] == ["b"]
 
 
 def test_box_on_the_border_is_inside(tmp_path):
     path = _table(tmp_path, "a,Cardiomegaly,3,R1,0,0,10,20,10,20")
     assert len(read_box_table(path)[0].findings) == 1
+
+
+def test_names_and_numbers_as_spreadsheets_write_them(tmp_path):
+    padded = _table(
+        tmp_path, "a, cardiomegaly ,3.0, R1,1,1,2,2,10.0,10.0", "a,NO FINDING,14.0,R2,,,,,10,10"
+    )
+    (image,) = read_box_table(padded)
+    box = FindingBox("Cardiomegaly", (1.0, 1.0, 2.0, 2.0))
+    assert image.readers == {"R1": [box], "R2": []} and image.image_hw == (10, 10)
+
+
+@pytest.mark.parametrize(
+    ("separator", "encoding", "told"),
+    [(";", "utf-8", "semicolons"), ("\t", "utf-8", "tabs"), (",", "utf-16", "UTF-16"),
+     (",", "utf-16-le", "UTF-16"), (";", "utf-16", "UTF-16")],
+)  # fmt: skip
+def test_a_table_separated_or_encoded_otherwise_is_named(tmp_path, separator, encoding, told):
+    path = tmp_path / "train.csv"
+    text = (SAMPLE / "train.csv").read_text().replace(",", separator)
+    path.write_text(text, encoding=encoding)
+    with pytest.raises(UserError, match=rf"train\.csv:1: .*{told}.*; save the table as UTF-8"):
+        read_box_table(path)
+
+
+@pytest.mark.parametrize("image_id", ["../up", "a/b", "a\0b", ".."])
+def test_an_id_that_leads_elsewhere_is_set_aside(tmp_path, image_id):
+    quality = QualityLog()
+    rows = (f"{image_id},ILD,5,R1,1,1,2,2,10,10", "b,ILD,5,R1,1,1,2,2,10,10")
+    images = read_box_table(_table(tmp_path, *rows), quality)
+    assert [image.image_id for image in images] == ["b"] and len(quality.entries) == 1
 
 
 def test_broken_files(tmp_path):

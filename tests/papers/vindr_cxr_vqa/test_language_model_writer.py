@@ -43,11 +43,10 @@ def _plan(number=0, kind="Where", image=IMAGE, **fields):
         image=image,
         question_id=f"{image.image_id}-{number}",
         kind=kind,
-        style="one_box",
+        style="lesions",
         labels=("Cardiomegaly",),
         boxes={"Cardiomegaly": (HEART,)},
         count=1,
-        rad_id="R1",
     )
     return dataclasses.replace(plan, **fields)
 
@@ -70,11 +69,22 @@ HEART_TEXT = "<loc_691_1375_1653_1831>"
 EFFUSION_TEXT = "<loc_200_1500_450_1901>"
 
 
+QUESTIONS = {
+    "Where": "Where is {}?",
+    "What": "What is abnormal on this image?",
+    "Is_there": "Is there any {}?",
+    "How_many": "How many areas show {}?",
+    "Which": "Which part of the chest shows {}?",
+    "Yes_No": "Does the image show {}?",
+    "list_all": "What is abnormal, and where?",
+}
+
+
 def _good(plan) -> dict:
     """Usable words for a plan."""
     boxes = " ".join(written_boxes(plan))
     label = plan.labels[0] if plan.labels else "finding"
-    question = "What is abnormal on this image?" if plan.kind == "What" else f"{label}, or not?"
+    question = QUESTIONS["list_all" if plan.style == "list_all" else plan.kind].format(label)
     if plan.negative_kind:
         answer = f"No, there is no {label}."
     elif plan.style == "list_all":
@@ -156,6 +166,11 @@ def test_prompt_words_every_kind():
     assert "None pixels" not in plan_text(_plan(image=NORMAL), prompt)
 
 
+EFFUSION_PLAN = _plan(
+    labels=("Pleural effusion",),
+    boxes={"Pleural effusion": (EFFUSION,)},
+    place="in the right lower zone",
+)
 WRONG = {
     "other box": (_plan(), {"answer": f"The Cardiomegaly is at {EFFUSION_TEXT}."}, "no other"),
     "no box": (_plan(), {"answer": "The Cardiomegaly is in the middle."}, "held none"),
@@ -171,12 +186,50 @@ WRONG = {
     "box in question": (_plan(), {"question": f"Is Cardiomegaly at {HEART_TEXT}?"}, "hold a box"),
     "empty reason": (_plan(), {"reason": " "}, "reason is empty"),
     "denied": (_plan(), {"answer": f"There is no Cardiomegaly at {HEART_TEXT}."}, "not deny"),
+    "denied by absence": (_plan(), {"answer": f"Cardiomegaly is absent {HEART_TEXT}."}, "not deny"),
+    "denied in the reason": (
+        _plan(),
+        {"reason": "The heart is drawn. Cardiomegaly is not seen on this film."},
+        "reason must not deny the finding (Cardiomegaly)",
+    ),
+    "affirmed behind a no": (
+        _absent(kind="Where"),
+        {"answer": "There is no doubt about the Nodule/Mass."},
+        "not there",
+    ),
     "denied by no": (_plan(), {"answer": f"No. Cardiomegaly {HEART_TEXT}"}, "not deny"),
     "no yes": (_plan(0, "Yes_No"), {"answer": f"Cardiomegaly at {HEART_TEXT}."}, 'with "Yes"'),
     "no no": (_absent(), {"answer": "There is no Nodule/Mass."}, 'with "No"'),
     "affirmed": (_absent(kind="Where"), {"answer": "Nodule/Mass at the hilum."}, "not there"),
     "box of nothing": (_absent(), {"answer": f"No Nodule/Mass {HEART_TEXT}"}, "none at all"),
     "count": (_plan(0, "How_many", count=3), {"answer": f"2 of Cardiomegaly {HEART_TEXT}"}, "3"),
+    "other number": (
+        _plan(0, "How_many", count=3),
+        {"answer": f"2 of the 3 areas of Cardiomegaly are at {HEART_TEXT}."},
+        "number 3",
+    ),
+    "other type": (_plan(), {"question": "How many Cardiomegaly areas?"}, "of another type"),
+    "other side": (
+        EFFUSION_PLAN,
+        {"answer": f"Pleural effusion is on the left side, at {EFFUSION_TEXT}."},
+        "names the left side",
+    ),
+    "other side without a size": (
+        dataclasses.replace(EFFUSION_PLAN, image=dataclasses.replace(IMAGE, image_hw=None)),
+        {"answer": f"Pleural effusion is on the left side, at {EFFUSION_TEXT}."},
+        "names the left side; it is seen in the right lower zone",
+    ),
+    "other level": (
+        EFFUSION_PLAN,
+        {"answer": f"Pleural effusion is at the right apex, at {EFFUSION_TEXT}."},
+        "no box is at that level",
+    ),
+    "other votes": (
+        _plan(),
+        {"reason": f"All three radiologists marked Cardiomegaly. {REASON}"},
+        "2 of 3 marked",
+    ),
+    "a reader's id": (_plan(), {"reason": f"R1 marked Cardiomegaly. {REASON}"}, "not name R1"),
     "list in one": (
         LIST_ALL,
         {"answer": f"Cardiomegaly and Pleural effusion at {HEART_TEXT} {EFFUSION_TEXT}."},
@@ -311,7 +364,8 @@ def test_the_dry_run(chat, tmp_path, monkeypatch):
     monkeypatch.delenv("CXRJAX_LM_API_KEY", raising=False)
     with chat.Server(lambda *_: chat.Status(500)) as there:
         flags = ClientFlags(base_url=there.url, model="gem", price_in=1, price_out=10)
-        writer = LanguageModelWriter(client_from_flags(flags, tmp_path / CACHE_NAME), QualityLog())
+        client = client_from_flags(flags, tmp_path / CACHE_NAME, ["vindr_cxr_vqa"])
+        writer = LanguageModelWriter(client, QualityLog())
         assert (writer.name, writer.version) == ("gem", "prompt 1")
         plans = [_plan(number, kind) for number, kind in enumerate(QUESTION_TYPES)]
         estimate = writer.estimate(plans)

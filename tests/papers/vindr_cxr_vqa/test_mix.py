@@ -7,6 +7,8 @@ import pytest
 
 from cxrjax.errors import UserError
 from cxrjax.papers.vindr_cxr_vqa.annotation import CLASSES, FindingBox, ImageAnnotation
+from cxrjax.papers.vindr_cxr_vqa.construct.asking import plan_lesions
+from cxrjax.papers.vindr_cxr_vqa.construct.balance import balance, lookup_score
 from cxrjax.papers.vindr_cxr_vqa.construct.mix import (
     MIXES,
     Mix,
@@ -15,7 +17,6 @@ from cxrjax.papers.vindr_cxr_vqa.construct.mix import (
     pick_normal,
     plan_splits,
 )
-from cxrjax.papers.vindr_cxr_vqa.construct.plan import plan_one_box
 from cxrjax.papers.vindr_cxr_vqa.construct.templates import QUESTION_TYPES
 
 PAPER = MIXES["paper"]
@@ -27,7 +28,7 @@ def images(abnormal: int, normal: int) -> tuple[list, list]:
     for i in range(abnormal):
         labels = rng.sample(CLASSES, rng.randint(1, 8))
         marked = [FindingBox(label, (1.0, 2.0, 3.0 + k, 9.0)) for k, label in enumerate(labels)]
-        ill.append(ImageAnnotation(f"ill-{i:04d}", "x", None, marked, {"A": marked, "B": []}))
+        ill.append(ImageAnnotation(f"ill-{i:04d}", "x", (20, 40), marked, {"A": marked, "B": []}))
     readers: dict = {"A": [], "B": []}
     return ill, [ImageAnnotation(f"well-{i}", "x", None, [], readers) for i in range(normal)]
 
@@ -39,7 +40,7 @@ def counts(plans):
 @pytest.fixture(scope="module")
 def paper_mix():
     ill, well = images(3735, 2400)
-    return mix_training(list(plan_one_box(ill, 0)), well, PAPER, 0)
+    return mix_training(list(plan_lesions(ill, 0)), well, PAPER, 0)
 
 
 def test_the_papers_numbers(paper_mix):
@@ -78,7 +79,7 @@ def test_questions_are_told_apart_and_their_numbers_tell_nothing(paper_mix):
 def test_denied_questions_are_about_what_is_not_there(paper_mix):
     for plan in paper_mix[0]:
         if plan.negative_kind:
-            assert not plan.boxes and plan.count == 0 and plan.rad_id is None
+            assert not plan.boxes and plan.count == 0
             assert not set(plan.labels) & set(plan.image.present)
             assert (plan.negative_kind == "absent_class") == bool(plan.image.findings)
             assert bool(plan.labels) == (plan.kind != "What")
@@ -88,16 +89,16 @@ def test_denied_questions_are_about_what_is_not_there(paper_mix):
 
 def test_a_smaller_source_is_mixed_in_proportion():
     ill, well = images(300, 60)
-    plans, scale = mix_training(list(plan_one_box(ill, 0)), well, PAPER, 0)
+    plans, scale = mix_training(list(plan_lesions(ill, 0)), well, PAPER, 0)
     assert scale == pytest.approx(60 / 2030)
     by_polarity = collections.Counter(plan.negative_kind is None for plan in plans)
     assert by_polarity[True] / by_polarity[False] == pytest.approx(5 / 7, rel=0.05)
     with pytest.raises(UserError, match="--mix=released"):
-        mix_training(list(plan_one_box(ill, 0)), [], PAPER, 0)
+        mix_training(list(plan_lesions(ill, 0)), [], PAPER, 0)
 
 
 def test_held_out_images_stay_and_get_their_share_of_absent_classes():
-    positives = list(plan_one_box(images(60, 0)[0], 0))
+    positives = list(plan_lesions(images(60, 0)[0], 0))
     plans = mix_held_out(positives, PAPER, 0)
     by_kind = counts(plans)
     assert sum(n for (_, why), n in by_kind.items() if why is None) == len(positives) == 240
@@ -108,8 +109,10 @@ def test_held_out_images_stay_and_get_their_share_of_absent_classes():
 def test_splits_with_mix_and_questions_for_everything():
     ill, well = images(300, 500)
     splits = {"train": ill[:250], "validation": ill[250:]}
-    planned, notes = plan_splits(splits, pick_normal(well, PAPER, 0), PAPER, True, 0)
-    assert notes == {"mix_scale": round(notes["mix_scale"], 6), "list_all": True}
+    planned, notes = plan_splits(
+        splits, {"train": pick_normal(well, PAPER.normal_images, 0)}, PAPER, True, 0
+    )
+    assert notes["list_all"] and 0 < notes["mix_scale"] < 1
     for split, plans in planned.items():
         everything = [plan for plan in plans if plan.style == "list_all"]
         asked = {plan.image.image_id for plan in plans if plan.image.findings}
@@ -117,8 +120,31 @@ def test_splits_with_mix_and_questions_for_everything():
         assert len({plan.question_id for plan in plans}) == len(plans)
         kinds = {plan.negative_kind for plan in plans}
         assert ("no_finding_image" in kinds) == (split == "train")
-    released, _ = plan_splits(splits, [], None, False, 0)
+    released, _ = plan_splits(splits, {}, None, False, 0)
     assert [len(plans) for plans in released.values()] == [1000, 200]
+
+
+def test_the_balanced_mix_denies_each_class_as_often_as_it_affirms_it():
+    ill, well = images(300, 400)
+    splits = {"train": ill[:250], "validation": ill[250:]}
+    normal = {"train": well[:330], "validation": well[330:]}
+    planned, notes = plan_splits(splits, normal, "balanced", False, 0)
+    assert notes["lookup_score"] == {"train": 0.5, "validation": 0.5}
+    for plans in planned.values():
+        tally = collections.Counter(
+            (plan.kind, plan.labels[:1] if plan.kind != "What" else (), plan.negative_kind is None)
+            for plan in plans
+        )
+        for kind, label, _ in tally:
+            assert tally[kind, label, True] == tally[kind, label, False]
+        kinds = counts(plans)
+        assert {"absent_class", "no_finding_image"} < {why for _, why in kinds}
+        asked = [(p.image.image_id, p.labels) for p in plans if p.negative_kind]
+        assert len(asked) == len(set(asked))
+    paper, _ = plan_splits(splits, normal, PAPER, False, 0)
+    assert lookup_score(paper["train"]) > 0.6
+    with pytest.raises(UserError, match="--mix=released"):
+        balance(planned["train"], [], 0, "train")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The release file: a lossless round trip, and every kind of broken entry."""
 
 import copy
+import csv
 import json
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 
 from cxrjax.errors import UserError
 from cxrjax.papers.vindr_cxr_vqa.native import pixel_boxes, read_native, to_native, write_native
+from cxrjax.papers.vindr_cxr_vqa.source import find_source
 from cxrjax.records import format_record, parse_record, strip_answers
 from cxrjax.records_io.quality import QualityLog
 
@@ -44,6 +46,35 @@ def test_round_trip_loses_nothing(tmp_path):
     assert again == records and to_native(again) == CONTENT
     write_native(tmp_path / "data_v1.json", records)
     assert (tmp_path / "data_v1.json").read_text() == SAMPLE.read_text()
+
+
+def test_a_release_as_a_table_is_the_same(tmp_path):
+    path = tmp_path / "vqa.csv"
+    with path.open("w", encoding="utf-8-sig", newline="") as out:
+        rows = [
+            {"image_id": image["image_id"], **pair} for image in CONTENT for pair in image["vqa"]
+        ]
+        table = csv.DictWriter(out, list(rows[0]))
+        table.writeheader()
+        table.writerows(rows)
+    quality = QualityLog()
+    assert to_native(read_native(path, quality)) == CONTENT and not quality.entries
+    assert find_source(path).release == find_source(tmp_path).release == path
+    with path.open("a", encoding="utf-8") as out:
+        out.write("../up,Where?,Here.,So.,Where,Easy,,\nb,Where?\n")
+    assert to_native(read_native(path, quality)) == CONTENT
+    assert [(one.reason, one.item) for one in quality.entries] == [
+        ("malformed_row", "b"),
+        ("invalid_record", "../up"),
+    ]
+
+
+def test_a_release_beside_a_table_is_found_by_either_name(tmp_path):
+    (tmp_path / "train.csv").write_bytes(SAMPLE.with_name("train.csv").read_bytes())
+    (tmp_path / "vqa.json").write_bytes(b"\xef\xbb\xbf" + SAMPLE.read_bytes())
+    source = find_source(tmp_path)
+    assert source.table == tmp_path / "train.csv" and source.release == tmp_path / "vqa.json"
+    assert to_native(read_native(tmp_path / "vqa.json", QualityLog())) == CONTENT
 
 
 def test_round_trip_keeps_nulls_unicode_and_unknown_fields(tmp_path):

@@ -5,12 +5,13 @@ import pytest
 
 from cxrjax.metrics.bootstrap import Bootstrap
 from cxrjax.metrics.detection import SWEEP
-from cxrjax.papers.vindr_cxr_vqa.boxes import BOX_PLACES, BOX_SIZES, rank_last_where_missing
+from cxrjax.papers.vindr_cxr_vqa.boxes import BOX_PLACES, BOX_SIZES
 from cxrjax.papers.vindr_cxr_vqa.figures import VINDR_CXR_VQA
 from cxrjax.papers.vindr_cxr_vqa.truth import read_references
 from cxrjax.records import QARecord
 from cxrjax.scoring.benchmark import Answers
 from cxrjax.scoring.predictions import parse_prediction
+from cxrjax.scoring.ranked_boxes import rank_last_where_missing
 from cxrjax.scoring.scores import ScoreOptions
 
 SIDE = 100
@@ -97,6 +98,24 @@ def test_sweep_by_hand():
         assert named[f"{prefix}/f1_area"].value == pytest.approx(area)
 
 
+def test_two_right_answers_that_differ_by_a_pixel_are_no_error():
+    """To the union of the image they are a hit and a false box, question by question two hits."""
+    record, again = (_record("i0", number=n, boxes=[BOX]) for n in range(2))
+    absent = _record("i0", number=2, asked="Consolidation")
+    jittered = [11.0, 10.0, 50.0, 50.0]
+    lines = [_said(record, boxes=[BOX]), _said(again, boxes=[jittered])]
+    found = _strict([record, again, absent], [*lines, _said(absent, "No.")])
+    assert found["detection/precision@0.3"] == 0.5
+    assert found["grounding/precision@0.3"] == found["grounding/recall@0.3"] == 1
+    assert found["grounding/f1@0.5"] == 1
+    assert found["grounding/miou_tp@0.3"] == pytest.approx((1 + 39 / 40) / 2)
+    # A box where there is nothing is an error, and so is one of another class.
+    found = _strict([record, again, absent], [*lines, _said(absent, "No.", boxes=[BOX])])
+    assert found["grounding/precision@0.3"] == pytest.approx(2 / 3)
+    found = _strict([record], [_said(record, boxes=[BOX], labels=["Consolidation"])])
+    assert found["grounding/f1@0.3"] == 0
+
+
 def test_sweep_without_hits_is_undefined_where_its_mean_is():
     records = [_record("i0", boxes=[BOX])]
     curves = _scores(records, [_said(records[0], boxes=[[60, 60, 90, 90]])]).curves["s"]
@@ -158,7 +177,12 @@ def test_without_boxes_nothing_is_ranked_and_nothing_flagged():
 
 
 def test_a_box_without_a_score_ranks_last():
-    assert rank_last_where_missing(np.array([0.2, np.nan, 0.1])).tolist() == [0.2, -0.9, 0.1]
+    assert rank_last_where_missing(np.array([0.2, np.nan, 0.1])).tolist() == [1, 0, 0.5]
+    for scale in (1e-300, -1, -1e17, 5e307):
+        scores = np.array([2, np.nan, 1, 1]) * scale
+        ranked = rank_last_where_missing(scores)
+        assert ranked.argmin() == 1 and ranked[2] == ranked[3] > 0
+        assert (ranked[0] > ranked[2]) == (scale > 0)
     assert rank_last_where_missing(np.array([np.nan, np.nan])).tolist() == [0, 0]
     records = [_record("i0", boxes=[BOX])]
     for score_, expected in ((None, 1), (0.9, 0.5)):
@@ -290,7 +314,7 @@ def test_ranked_figures_have_intervals_unless_that_takes_too_long(monkeypatch):
     strict = _scores(records, lines).figures["s"]["strict"]
     for name in named:
         assert strict[name].ci_low < strict[name].value < strict[name].ci_high <= 1
-    monkeypatch.setattr("cxrjax.papers.vindr_cxr_vqa.boxes.MOST_WORK", 8 * (20 + 8) - 1)
+    monkeypatch.setattr("cxrjax.scoring.ranked_boxes.MOST_WORK", 8 * (20 + 8) - 1)
     scores = _scores(records, lines)
     without = scores.figures["s"]["strict"]
     for name in named:

@@ -1,6 +1,5 @@
 """VinDr-CXR-VQA's figures: against an implementation written out, and case by case."""
 
-import dataclasses
 import itertools
 import random
 
@@ -254,7 +253,9 @@ def test_order_of_lines_and_boxes_does_not_matter():
         for name, figure in figures.items():
             other = second[protocol][name]
             assert figure.n == other.n
-            assert figure.value == pytest.approx(other.value), name
+            # pycocotools takes boxes of one score in the order of the file.
+            if "pycocotools" not in name:
+                assert figure.value == pytest.approx(other.value), name
             if figure.ci_low is not None:
                 assert figure.ci_low == pytest.approx(other.ci_low), name
 
@@ -395,6 +396,7 @@ def test_ground_truth_modes_and_the_recall_ceiling():
         ("reader:R2", 1.0, 1),
         ("reader:R3", 0.0, 1),
         ("majority", 0.5, 2),
+        ("unanimous", None, 0),
         ("lesion_majority", 1.0, 1),
         ("wbf", 0.5, 2),
         ("nms:0.9", 0.5, 2),
@@ -406,6 +408,24 @@ def test_merged_readers_as_truth(mode, recall, boxes):
     strict = _values([record], [_said(record, "Yes.", [FRACTIONS])], "strict", gt_mode=mode)
     assert strict["detection/recall@0.3"] == recall
     assert strict["detection/truth_boxes_per_image"] == boxes
+
+
+def test_each_protocol_has_its_own_truth_by_default():
+    """As the paper counts, two readers' boxes of one lesion are two; strictly they are one."""
+    lines = [_said(_record("i0"), "Yes.", [FRACTIONS])]
+
+    def boxes(dataset, readers=READERS):
+        one = _record("i0", 0, "ILD", [BOX], readers=readers, dataset=dataset)
+        figures = _score([one], lines, gt_mode="by_protocol")[0]
+        recalls = [figures[p]["detection/recall@0.3"].value for p in ("paper", "strict")]
+        name = "detection/truth_boxes_per_image"
+        return [figures[p][name].value for p in ("paper", "strict")], recalls
+
+    assert boxes("vindr_cxr_vqa") == ([3, 2], [pytest.approx(2 / 3), 0.5])
+    assert boxes("synthetic") == ([1, 1], [1, 1])
+    assert boxes("vindr_cxr_vqa", None) == ([1, 1], [1, 1])
+    one = _record("i0", 0, "ILD", [BOX], readers=READERS, dataset="vindr_cxr_vqa")
+    assert VINDR_CXR_VQA.read([one], "r", "by_protocol").gt_mode == "raw (paper), wbf (strict)"
 
 
 def test_one_reader_is_truth_only_where_they_read():
@@ -466,7 +486,7 @@ def test_every_figure_is_a_finite_number_or_null():
         figures, _ = _score(records, lines[drop:])
         for named in figures.values():
             for name, figure in named.items():
-                for value in dataclasses.astuple(figure):
+                for value in figure.to_json().values():
                     assert value is None or np.isfinite(value), name
                 if figure.ci_low is not None:
                     assert figure.ci_low <= figure.ci_high

@@ -43,6 +43,40 @@ def test_native_to_records_to_native_loses_nothing(folder, tmp_path):
     assert rows_of(tmp_path / "back") == rows_of(folder)
 
 
+@pytest.mark.parametrize("place", ["default/{}/0000.parquet", "{}/0000.parquet"])
+def test_the_layout_that_the_hub_converts_to(folder, tmp_path, place):
+    source = tmp_path / "hub"
+    for number, split in enumerate(("train", "validation", "test")):
+        write(source / place.format(split), [row(number)])
+    out = built(source, tmp_path / "out")
+    for split in ("train", "validation", "test"):
+        stage1 = list(read_records(out / f"records/{split}_stage1.jsonl"))
+        assert [r.image_id for r in stage1] == [f"vixray-{split}-00000"]
+        write_native(tmp_path / "back", stage1, out)
+        back = tmp_path / "back" / split / "0000.parquet"
+        assert pyarrow.parquet.read_table(back).to_pylist() == [
+            *pyarrow.parquet.read_table(source / place.format(split)).to_pylist()
+        ]
+
+
+def test_a_single_file_is_divided_by_its_images(tmp_path):
+    file = write(tmp_path / "all.parquet", [row(number % 60) for number in range(120)])
+    out = built(file, tmp_path / "out")
+    found = {
+        split: [r.image_id for r in read_records(out / f"records/{split}_stage1.jsonl")]
+        for split in ("train", "validation", "test")
+    }
+    ids = sorted(image_id.split("-")[-1] for of in found.values() for image_id in of)
+    assert ids == [f"{number:05d}" for number in range(120)]
+    assert 80 < len(found["train"]) < 112 and found["validation"] and found["test"]
+    warnings = json.loads((out / "quality.json").read_text())["warnings"]
+    assert warnings["in no named split: divided 8:1:1 by the image"] == 120
+    assert "the same image in two splits" not in warnings
+    # A split's own file is that split's, by itself or in a folder.
+    named = write(tmp_path / "val.parquet", [row(0)])
+    assert list(read_records(built(named, tmp_path / "val") / "records/validation.jsonl"))
+
+
 def test_four_questions_a_radiograph_by_stage(folder, tmp_path):
     out = built(folder, tmp_path / "out")
     first = list(read_records(out / "records" / "train.jsonl"))[:4]
@@ -125,6 +159,24 @@ def test_what_may_identify_is_counted_by_row_and_not_repeated(tmp_path):
     place = "findings of vixray-train-00001 (train.parquet row 1)"
     assert warnings[f"possible name of a person: {place}"] == 1
     assert "Nguyễn" not in text and "0912" not in text
+
+
+def test_redacted_texts_are_nowhere_in_what_is_built(tmp_path):
+    source = tmp_path / "source"
+    told = "Bệnh nhân Nguyễn Văn An sinh năm 1950. Bóng tim to. Gọi 0912345678."
+    note = {"Ghi chú": "BS. Trần Thị Bình, 12/03/2021", "Khác": "số bệnh án 20210312"}
+    write(source / "train.parquet", [row(0, findings=told, **note)])
+    out = built(source, tmp_path / "out", redact=True)
+    texts = {p.name: p.read_text() for p in out.rglob("*.json*") if p.is_file()}
+    for name, text in texts.items():
+        for secret in ("Nguyễn", "1950", "0912", "Trần", "12/03", "20210312"):
+            assert secret not in text, name
+    (record,) = read_records(out / "records/train_stage1.jsonl")
+    assert record.answer_text == "Bệnh nhân ___ ___. Bóng tim to. Gọi ___."
+    warnings = json.loads(texts["quality.json"])["warnings"]
+    assert warnings["redacted, possible name of a person"] == 2
+    assert warnings["redacted, possible date of a person"] == 2
+    assert not [warning for warning in warnings if warning.startswith("possible")]
 
 
 def test_splits_by_manifest(folder, tmp_path):

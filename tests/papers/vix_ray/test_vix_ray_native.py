@@ -65,6 +65,8 @@ def test_images_are_bytes_or_a_struct(tmp_path):
 @pytest.mark.parametrize(
     ("value", "sex"),
     [("nữ", "F"), ("NAM", "M"), ("Female", "F"), ("m", "M"), ("khác", None), ("1", None)]
+    + [("Nam giới", "M"), ("nữ giới", "F"), ("Giới tính: Nữ", "F"), ("BN nam", "M"), ("Nu", "F")]
+    + [("bé gái", "F"), ("con trai", "M"), ("Nam/Nữ", None), ("Việt Nữa", None)]
     + [(None, None), (unicodedata.normalize("NFD", "Nữ"), "F")],
 )
 def test_sexes(tmp_path, value, sex):
@@ -90,8 +92,12 @@ def test_ages(tmp_path, value, age):
 @pytest.mark.parametrize(
     ("value", "view"),
     [("PA", "PA"), ("ap", "AP"), ("Lateral", "LATERAL"), ("nghiêng", "LATERAL"), ("???", None)]
-    # A frontal view may be either way round.
-    + [("thẳng", None)],
+    + [("AP tại giường", "AP"), ("Chụp tại giường", "AP"), ("thẳng, tư thế nằm", "AP")]
+    + [("nghiêng trái", "LATERAL"), ("Phim nghiêng (T)", "LATERAL"), ("Nghieng phai", "LATERAL")]
+    # The release calls PA "tim phổi thẳng".
+    + [("Thẳng", "PA"), ("Tim phổi thẳng", "PA"), ("thang", "PA"), ("Sau - trước", "PA")]
+    + [("PA và nghiêng", None), ("thẳng nghiêng", None), ("PA/AP", None), ("đỉnh ưỡn", None)]
+    + [("chếch trái", None), ("", None), (3, None)],
 )
 def test_views(tmp_path, value, view):
     write(tmp_path / "train.parquet", [row(view=value)])
@@ -164,12 +170,18 @@ def test_a_column_that_cannot_be_kept_is_counted(tmp_path):
     [
         ([{"findings": "a", "impressions": "b"}], "train.parquet", "0 columns for image"),
         ([row(impression="x")], "train.parquet", "2 columns for impression"),
-        ([row()], "part-0.parquet", "begins with no split"),
     ],
 )
 def test_a_file_of_another_layout_is_refused(tmp_path, rows, name, message):
     write(tmp_path / name, rows)
     with pytest.raises(UserError, match=message):
+        read(tmp_path)
+
+
+def test_one_of_several_files_that_names_no_split_is_refused(tmp_path):
+    for name in ("part-0.parquet", "train.parquet"):
+        write(tmp_path / name, [row()])
+    with pytest.raises(UserError, match=r"part-0\.parquet: begins with no split"):
         read(tmp_path)
 
 

@@ -125,31 +125,29 @@ def _check_key(patient_id: str, study_id: str, key: tuple[str, str]) -> None:
         raise Unusable("invalid_graph", f"it is of {patient_id}/{study_id}, its path says {key}")
 
 
+# Lists of edges, a field of theirs, and what it names.
+_EDGES = (
+    ("located_at_relations", "observation_id", "observation"),
+    ("obs_relations", "parent_observation_id", "observation"),
+    ("obs_relations", "child_observation_id", "observation"),
+    ("obs_sent_relations", "observation_id", "observation"),
+    ("obs_sent_relations", "sentence_id", "sentence"),
+    ("located_at_relations", "region", "region"),
+    ("region_region_relations", "region", "region"),
+    ("region_region_relations", "related_region", "region"),
+)
+
+
 def _check_ids(graph: StudySceneGraph) -> None:
     observations = {*graph.observations}
     used: list[tuple[str, str, Iterable[str]]] = [
-        ("top_level_obs_ids", "observation", graph.top_level_obs_ids),
-        (
-            "located_at_relations",
-            "observation",
-            (e.observation_id for e in graph.located_at_relations),
-        ),
-        ("obs_relations", "observation", (e.parent_observation_id for e in graph.obs_relations)),
-        ("obs_relations", "observation", (e.child_observation_id for e in graph.obs_relations)),
-        ("obs_sent_relations", "observation", (e.observation_id for e in graph.obs_sent_relations)),
-        ("obs_sent_relations", "sentence", (e.sentence_id for e in graph.obs_sent_relations)),
-        ("located_at_relations", "region", (e.region for e in graph.located_at_relations)),
-        ("region_region_relations", "region", (e.region for e in graph.region_region_relations)),
-        (
-            "region_region_relations",
-            "region",
-            (e.related_region for e in graph.region_region_relations),
-        ),
+        ("top_level_obs_ids", "observation", graph.top_level_obs_ids)
     ]
+    for edges, field, kind in _EDGES:
+        used.append((edges, kind, [getattr(edge, field) for edge in getattr(graph, edges)]))
     if graph.indication is not None:
         answer = graph.indication.answer_for_indication
-        known_answer = {answer.obs_id} if answer else set()
-        observations |= known_answer
+        observations |= {answer.obs_id} if answer else set()
         used += [
             ("indication", "observation", graph.indication.associated_obs_ids),
             ("indication", "sentence", graph.indication.associated_sentence_ids),

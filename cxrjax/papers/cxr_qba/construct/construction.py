@@ -9,17 +9,22 @@ import collections
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from cxrjax.papers.cxr_qba.construct.comparison import Comparer
 from cxrjax.papers.cxr_qba.construct.entity_mapping import EntityMapper, LexicalMapper
-from cxrjax.papers.cxr_qba.construct.extraction import Extractor, SourceStudy
-from cxrjax.papers.cxr_qba.construct.generation import MentionCounts, generate_questions
+from cxrjax.papers.cxr_qba.construct.extraction import Extractor, SourceStudy, StudyImage
+from cxrjax.papers.cxr_qba.construct.generation import generate_questions
 from cxrjax.papers.cxr_qba.construct.graph_construction import build_scene_graph
 from cxrjax.papers.cxr_qba.construct.ratings import extraction_grade, rate_by_rules
+from cxrjax.papers.cxr_qba.construct.read_back import ReadBack
+from cxrjax.papers.cxr_qba.construct.region_cache import RegionCache
 from cxrjax.papers.cxr_qba.construct.regions import localize
 from cxrjax.papers.cxr_qba.construct.rule_extractor import RuleExtractor
-from cxrjax.papers.cxr_qba.native import StudyQuestions, StudySceneGraph
+from cxrjax.papers.cxr_qba.construct.sampling import MentionCounts
+from cxrjax.papers.cxr_qba.construct.wording import number_answers
+from cxrjax.papers.cxr_qba.native import NativeQuestion, StudyQuestions, StudySceneGraph
 from cxrjax.radiology_text.definitions import Definitions, load_definitions
 from cxrjax.records_io.quality import QualityLog
 
@@ -30,6 +35,7 @@ class CxrQbaConstruction:
 
     Attributes:
         surrogate: rate questions and answers by rules, in fields that say so.
+        regions: keeps regions of images between builds; None: they are made anew.
     """
 
     extractor: Extractor = dataclasses.field(default_factory=RuleExtractor)
@@ -37,6 +43,7 @@ class CxrQbaConstruction:
     definitions: Definitions = dataclasses.field(default_factory=load_definitions)
     seed: int = 0
     surrogate: bool = False
+    regions: RegionCache | None = None
 
 
 def construct_graph(
@@ -51,7 +58,8 @@ def construct_graph(
     quality.examined["sentences"] += len(extraction.sentences)
     quality.warnings["sentences of which no observation was read"] += len(extraction.silent)
     quality.warnings.update(extraction.left_out)
-    images = {image.image_id: localize(image, how.definitions, quality) for image in study.images}
+    find = how.regions.localize if how.regions else localize
+    images = {image.image_id: find(image, how.definitions, quality) for image in study.images}
     localized = {image_id: regions for image_id, regions in images.items() if regions}
     built = build_scene_graph(study, extraction, localized, how.definitions, how.mapper)
     for clash in built.contradictions:
@@ -73,11 +81,41 @@ def construct_questions(
     the release also needs a language model's verdicts (ratings.py).
     """
     questions = generate_questions(graph, how.definitions, counts, how.seed)
+    read_back = ReadBack(graph, how.definitions)
     for question in questions.questions:
-        question.question_quality = {"extraction_grade": extraction_grade(question)}
-        if how.surrogate:
-            rate_by_rules(question)
+        _grade(question, how, read_back)
     return questions
+
+
+def add_comparisons(
+    made: StudyQuestions,
+    graph: StudySceneGraph,
+    earlier: StudySceneGraph,
+    images: Sequence[StudyImage],
+    how: CxrQbaConstruction,
+    quality: QualityLog,
+) -> None:
+    """Adds questions on what has changed since the patient's earlier study.
+
+    Args:
+        images: of the earlier study; the first frontal one is named by the questions.
+    """
+    frontal = [one for one in images if one.frontal] or images[:1]
+    about = {"earlier_study": earlier.study_id}
+    about |= {"earlier_image": frontal[0].image_id} if frontal else {}
+    comparer = Comparer(earlier, graph, how.definitions, how.seed, about)
+    read_back, before = ReadBack(graph, how.definitions), len(made.questions)
+    for number, question in enumerate(comparer.questions(quality.warnings), start=before + 1):
+        question.question_id = f"Q{number:04d}"
+        number_answers(question.answers, f"{question.question_id}_A")
+        _grade(question, how, read_back)
+        made.questions.append(question)
+
+
+def _grade(question: NativeQuestion, how: CxrQbaConstruction, read_back: ReadBack) -> None:
+    question.question_quality = {"extraction_grade": extraction_grade(question)}
+    if how.surrogate:
+        rate_by_rules(question, read_back.verdict)
 
 
 @dataclasses.dataclass

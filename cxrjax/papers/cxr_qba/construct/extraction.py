@@ -46,6 +46,7 @@ class Observation:
             language model a number, 0 (denied) to 1 (stated).
         certainty: certain, likely or uncertain.
         modifiers: (type, value) pairs; types temporal, severity, texture, spread.
+        distances: to a landmark, as "4 cm above the carina".
         change: kinds of change.
         change_sentence: a full sentence on the change, or "".
         children: what it is taken for ("opacity, likely pneumonia").
@@ -61,6 +62,7 @@ class Observation:
     probability: str = ""
     certainty: str = "certain"
     modifiers: tuple[tuple[str, str], ...] = ()
+    distances: tuple[str, ...] = ()
     change: tuple[str, ...] = ()
     change_sentence: str = ""
     children: tuple["Observation", ...] = ()
@@ -126,8 +128,10 @@ class StudyImage:
         image_hw: (height, width) in pixels, None where it is not known.
         view: as DICOM's ViewPosition has it (PA, AP, LATERAL, LL), "" where it is not known.
         boxes: region -> boxes, pixels of the original image, xyxy.
-        masks: region -> [height, width] bool, of the whole image.
+        masks: region -> [height, width] bool, of the whole image at any size; all of an image have
+            the same.
         path: where the file is, relative to the data set's root.
+        regions_key: changes with the files that boxes and masks come from; "" where they are none.
     """
 
     image_id: str
@@ -137,6 +141,7 @@ class StudyImage:
     boxes: Mapping[str, tuple[Box, ...]] = dataclasses.field(default_factory=dict)
     masks: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
     path: str = ""
+    regions_key: str = ""
 
     @property
     def frontal(self) -> bool:
@@ -150,6 +155,7 @@ class SourceStudy:
 
     Attributes:
         split: train, validation or test; "" where the source does not say.
+        date: sorts a patient's studies by when they were made; "" where the source does not say.
     """
 
     patient_id: str
@@ -157,3 +163,4 @@ class SourceStudy:
     report: ReportSections
     images: tuple[StudyImage, ...] = ()
     split: str = ""
+    date: str = ""

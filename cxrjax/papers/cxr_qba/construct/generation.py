@@ -1,20 +1,16 @@
 """Questions of a study from its scene graph, by the four strategies.
 
-Templates are the project's own. Where the graph can't vouch for an answer, no question is asked.
-
-Findings and regions that a report does not mention are asked about too. The release samples
-something more, the more often it goes with positive findings and the less often with negative ones;
-its formula is not published, `cxrjax_sampling_weight` is this project's.
+Templates are the project's own. Answers rest on what the report says; what it does not speak of is
+answered as not mentioned, neither yes nor no. Where the graph can't vouch for an answer, no
+question is asked.
 """
 
-import collections
-import dataclasses
-import random
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
 
-from cxrjax.papers.cxr_qba.construct import wording
+from cxrjax.papers.cxr_qba.construct import phrases
 from cxrjax.papers.cxr_qba.construct.checks import overlap
+from cxrjax.papers.cxr_qba.construct.phrases import CERTAINTIES
+from cxrjax.papers.cxr_qba.construct.sampling import MentionCounts, sample, unmentioned_findings
 from cxrjax.papers.cxr_qba.construct.wording import QuestionMaker, from_observation, number_answers
 from cxrjax.papers.cxr_qba.native import (
     NativeObservation,
@@ -23,93 +19,7 @@ from cxrjax.papers.cxr_qba.native import (
     StudySceneGraph,
 )
 from cxrjax.radiology_text.definitions import Definitions
-from cxrjax.radiology_text.english import join
-
-
-def cxrjax_sampling_weight(positive: int, negative: int) -> float:
-    """(positive + 1) / (negative + 1): this project's formula, not the release's."""
-    return (positive + 1) / (negative + 1)
-
-
-@dataclasses.dataclass
-class MentionCounts:
-    """Counts of findings and regions in positive and in negative observations."""
-
-    positive: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
-    negative: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
-
-    def add(self, graph: StudySceneGraph, definitions: Definitions) -> None:
-        """Counts a study's observations; those that were only assumed do not count."""
-        for observation in graph.observations.values():
-            if not observation.from_report:
-                continue
-            counts = self.positive if observation.positive else self.negative
-            counts.update({*observation.obs_entities, *observation.obs_entities_parents})
-            regions = set(observation.region_names)
-            for region in observation.region_names:
-                regions.update(definitions.region_ancestors(region))
-            counts.update(f"region/{region}" for region in regions)
-
-    def merge(self, other: "MentionCounts") -> None:
-        """Adds the counts of another part of the corpus."""
-        self.positive.update(other.positive)
-        self.negative.update(other.negative)
-
-    def weight(self, name: str) -> float:
-        """The sampling weight of a finding, or of a region under `region/<name>`."""
-        return cxrjax_sampling_weight(self.positive[name], self.negative[name])
-
-    def to_json(self) -> dict[str, Any]:
-        """Counts and weights by name, for people."""
-        names = sorted({*self.positive, *self.negative})
-        return {
-            name: {
-                "positive": self.positive[name],
-                "negative": self.negative[name],
-                "weight": round(self.weight(name), 6),
-            }
-            for name in names
-        }
-
-
-def sample(
-    candidates: Iterable[str],
-    counts: MentionCounts,
-    number: int,
-    rng: random.Random,
-    prefix: str = "",
-) -> list[str]:
-    """Up to `number` different candidates, drawn by weight without replacement.
-
-    Args:
-        prefix: what stands before a candidate's name in the counts ("region/").
-    """
-    # Of independent exponential waiting times, the shortest are such a sample.
-    waits = {
-        name: rng.expovariate(counts.weight(prefix + name)) for name in sorted(set(candidates))
-    }
-    return sorted(waits, key=lambda name: waits[name])[:number]
-
-
-def unmentioned_findings(graph: StudySceneGraph, definitions: Definitions) -> Collection[str]:
-    """Findings that may safely be called absent: neither they nor kin are mentioned.
-
-    Kin of what is there are left out: under a "lung opacity", pneumonia is open, not absent.
-    """
-    named: set[str] = set()
-    present: set[str] = set()
-    for observation in graph.observations.values():
-        named.update((*observation.obs_entities, *observation.obs_entities_parents))
-        if observation.positive:
-            present.update((*observation.obs_entities, *observation.obs_entities_parents))
-    return [
-        finding.name
-        for finding in definitions.findings.values()
-        if finding.category in ("abnormality", "device")
-        and finding.name not in named
-        and not any(parent in present for parent in definitions.finding_ancestors(finding.name))
-    ]
-
+from cxrjax.radiology_text.english import capital, join
 
 # Asked about in every study; the release has such regions too, these are ours.
 DEFAULT_REGIONS = (
@@ -121,11 +31,37 @@ DEFAULT_REGIONS = (
     "mediastinum",
     "bones",
 )
+# Asked about devices where the report speaks of none.
+_DEVICE_REGIONS = ("cardiac silhouette", "mediastinum")
+# What is said of heart and lungs holds for no region in these.
+_NOT_CARDIOPULMONARY = frozenset(("bones", "soft tissues", "abdomen", "diaphragm"))
+_CARDIOPULMONARY = "cardiopulmonary abnormality"
 # How many a study is asked about beyond what its report mentions; ours.
 RANDOM_REGIONS = 3
 RANDOM_FINDINGS = 3
 # Not organ systems: asked about by types of their own.
 _NOT_SYSTEMS = ("general", "devices", "imaging")
+# "Devices" as such, then kinds of them: each asked about where the report speaks of devices.
+_ALL_DEVICES = "devices"
+_DEVICE_KINDS = {
+    "tubes": ("endotracheal tube", "tracheostomy tube", "enteric tube", "chest tube"),
+    "lines": ("central venous catheter", "pulmonary artery catheter"),
+    "cardiac devices": ("cardiac pacemaker", "prosthetic valve"),
+    "surgical materials": ("sternotomy wires", "surgical clips", "surgical material", "stent"),
+}
+# Denials of these deny any abnormality of what they are said of.
+_ANY_ABNORMALITY = frozenset(
+    (
+        "cardiopulmonary abnormality",
+        "lung disease",
+        "bone abnormality",
+        "soft tissue abnormality",
+        "rib abnormality",
+        "esophageal abnormality",
+    )
+)
+# Answers by the least sure denial; of these, nothing but what is acute is denied.
+_ACUTE_ONLY = "acute"
 
 
 def generate_questions(
@@ -140,6 +76,8 @@ def generate_questions(
     questions = [
         *made.indication(),
         *made.abnormal(),
+        *made.all_devices(),
+        *made.images_quality(),
         *made.regions(),
         *made.findings(),
     ]
@@ -150,15 +88,19 @@ def generate_questions(
 
 
 class _Generator(QuestionMaker):
+    """Attributes: `said`, top-level observations of the report; `assumed`, the default ones."""
+
     def __init__(
         self, graph: StudySceneGraph, definitions: Definitions, counts: MentionCounts, seed: int
     ) -> None:
         super().__init__(graph, seed)
         self.definitions = definitions
         self.counts = counts
-        self.abnormalities = [o for o in self.top if _of(o, "abnormality", "acquisition")]
-        self.devices = [o for o in self.top if _of(o, "device")]
-        self.artifacts = [o for o in self.top if _of(o, "artifact")]
+        self.said = [o for o in self.top if o.from_report]
+        self.assumed = [o for o in self.top if not o.from_report]
+        self.abnormalities = [o for o in self.said if _of(o, "abnormality", "acquisition")]
+        self.devices = [o for o in self.said if _of(o, "device")]
+        self.artifacts = [o for o in self.said if _of(o, "artifact")]
 
     # ---- A ----
 
@@ -177,87 +119,178 @@ class _Generator(QuestionMaker):
     # ---- B ----
 
     def abnormal(self) -> Iterator[NativeQuestion]:
-        observed = [o for o in self.top if not _of(o, "artifact")]
+        observed = [o for o in self.said if not _of(o, "artifact")]
         if observed:
-            reported = [o for o in observed if o.from_report]
-            assumed = [o for o in observed if not o.from_report]
-            yield self.question(
-                "B01_describe_all",
-                [*self.say(reported), *self.say(assumed, "related_information")],
-            )
+            yield self.question("B01_describe_all", [*self.say(observed), *self._unmentioned()])
         yield from self.quartet(
             self.abnormalities,
             ("B02_describe_abnormal", "B03_is_abnormal", "B04_is_normal"),
-            ("none_abnormal", "abnormal_yes", "abnormal_no", "normal_yes", "normal_no"),
+            "",
             {},
+            lambda denials: self.denial_of(denials, self._covers("thorax")),
         )
         systems = {s for o in self.abnormalities for s in o.obs_subcategories}
-        for system in sorted(systems - set(_NOT_SYSTEMS)):
+        unsaid = {s for o in self.assumed for s in o.obs_subcategories} - systems
+        for system in sorted((systems | unsaid) - set(_NOT_SYSTEMS)):
+            values = _grammar(system, subcat=system)
+            kind = "B08_describe_subcat"
+            if system in unsaid:
+                answer = self.template(kind, "subcat_not_mentioned", False, values)
+                yield self.question(kind, [answer], values)
+                continue
             of_system = [o for o in self.abnormalities if system in o.obs_subcategories]
-            values = {"subcat": system}
-            yield self.question("B08_describe_subcat", self.say(of_system), values)
+            yield self.question(kind, self.say(of_system), values)
             yield from self.quartet(
                 of_system,
                 ("B09_describe_abnormal_subcat", "B10_is_abnormal_subcat", "B11_is_normal_subcat"),
-                (
-                    "subcat_none",
-                    "subcat_abnormal_yes",
-                    "subcat_abnormal_no",
-                    "subcat_normal_yes",
-                    "subcat_normal_no",
-                ),
+                "subcat_",
+                values,
+                lambda denials: self.denial_of(denials, lambda o: True),
+            )
+
+    def _unmentioned(self) -> list:
+        """One sentence on all that is assumed, as related information."""
+        answers = self.say(self.assumed, "related_information")
+        if len(answers) < 2:
+            return answers
+        names = [name for o in self.assumed for name in o.obs_entities]
+        findings = [self.definitions.findings[name] for name in names]
+        name, text = phrases.describe_unmentioned(findings)
+        first = answers[0].model_copy(update={"text": text, "name_tag": name})
+        for field in ("regions", "obs_entities", "obs_entities_parents", "obs_subcategories"):
+            values = [value for answer in answers for value in getattr(answer, field)]
+            setattr(first, field, list(dict.fromkeys(values)))
+        return [first]
+
+    def all_devices(self) -> Iterator[NativeQuestion]:
+        """Devices as such; where the report speaks of any, each kind of them too."""
+        kinds = {_ALL_DEVICES: (), **(_DEVICE_KINDS if self.devices else {})}
+        for kind, names in kinds.items():
+            of_kind = [
+                o
+                for o in self.devices
+                if not names or {*o.obs_entities, *o.obs_entities_parents} & {*names}
+            ]
+            values = {"devices": kind, "Devices": capital(kind)}
+            yield from self.there_or_not(
+                ("B12_describe_device", "B13_has_devices"),
+                "devices_",
+                _present(of_kind),
+                [o for o in of_kind if not o.positive],
                 values,
             )
-        present = _present(self.devices)
-        denied = [o for o in self.devices if not o.positive]
+
+    def there_or_not(
+        self,
+        kinds: tuple[str, str],
+        prefix: str,
+        present: Sequence[NativeObservation],
+        denials: Sequence[NativeObservation],
+        values: dict[str, str],
+    ) -> Iterator[NativeQuestion]:
+        """Describe what is there, and whether there is any; templates' names begin with prefix."""
+        describe, has = kinds
         if present:
-            yield self.question("B12_describe_device", self.say(present))
-            yield self.yes_no("B13_has_devices", "devices_yes", True, present, {})
-        elif denied:
-            yield self.yes_no("B13_has_devices", "devices_no", False, denied, {})
-        acquired = [o for o in self.top if _of(o, "acquisition") and o.positive]
+            yield self.question(describe, self.say(present), values)
+            if any(o.certainty != "uncertain" for o in present):
+                yield self.yes_no(has, f"{prefix}yes", True, present, values)
+            return
+        none = self.template(describe, f"{prefix}none", False, values, self.say(denials, "details"))
+        yield self.question(describe, [none], values)
+        yield self.yes_no(has, f"{prefix}no", False, denials, values)
+
+    def images_quality(self) -> Iterator[NativeQuestion]:
+        """Acquisition and artifacts."""
+        acquired = [o for o in self.said if _of(o, "acquisition") and o.positive]
         if acquired:
             yield self.question("B14_describe_acquisition", self.say(acquired))
-        limits = _present(self.artifacts)
-        kind = "B15_describe_imaging_artifacts"
-        if limits:
-            yield self.question(kind, self.say(limits))
-        else:
-            yield self.question(kind, [self.template(kind, "artifacts_none", False, {})])
-        name = "artifacts_yes" if limits else "artifacts_no"
-        yield self.yes_no("B16_has_imaging_artifacts", name, bool(limits), limits, {})
+        yield from self.there_or_not(
+            ("B15_describe_imaging_artifacts", "B16_has_imaging_artifacts"),
+            "artifacts_",
+            _present(self.artifacts),
+            [],
+            {},
+        )
 
     def quartet(
         self,
         about: Sequence[NativeObservation],
         kinds: tuple[str, str, str],
-        names: tuple[str, str, str, str, str],
+        prefix: str,
         values: dict[str, str],
+        denial_of: Callable[[Sequence[NativeObservation]], str],
     ) -> Iterator[NativeQuestion]:
-        """Describe what is abnormal; is it abnormal; is it normal.
+        """Describe what is abnormal; is it abnormal; is it normal; a denial no surer than said.
 
-        Skipped where all that is there is uncertain: neither yes nor no would be right. "No" needs
-        a denial in the report.
+        Templates' names begin with `prefix`. Skipped where all that is there is uncertain, or what
+        is acute alone is denied: neither yes nor no would be right.
         """
         describe, abnormal, normal = kinds
-        none, abnormal_yes, abnormal_no, normal_yes, normal_no = names
+        none = f"{prefix}none" if prefix else "none_abnormal"
         present = [o for o in _present(about) if _of(o, "abnormality")]
-        denials = [o for o in about if not o.positive]
+        denials = [o for o in about if not o.positive and _of(o, "abnormality")]
         if present:
             yield self.question(describe, self.say(present), values)
             if any(o.certainty != "uncertain" for o in present):
-                yield self.yes_no(abnormal, abnormal_yes, True, present, values)
-                yield self.yes_no(normal, normal_no, False, present, values)
-        elif any(o.from_report for o in denials):
-            answer = self.template(describe, none, False, values, self.say(denials, "details"))
+                yield self.yes_no(abnormal, f"{prefix}abnormal_yes", True, present, values)
+                yield self.yes_no(normal, f"{prefix}normal_no", False, present, values)
+            return
+        if not denials:
+            return
+        sure = denial_of(denials)
+        if sure == _ACUTE_ONLY:
+            details = self.say(denials, "details")
+            answer = self.template(describe, f"{none}_acute", False, values, details)
             yield self.question(describe, [answer], values)
-            yield self.yes_no(abnormal, abnormal_no, False, denials, values)
-            yield self.yes_no(normal, normal_yes, True, denials, values)
+            return
+        lasting = _lasting(denials)
+        details = self.say(lasting, "details")
+        answer = self.template(describe, none, False, values, details, sure)
+        yield self.question(describe, [answer], values)
+        yield self.yes_no(abnormal, f"{prefix}abnormal_no", False, lasting, values, sure)
+        yield self.yes_no(normal, f"{prefix}normal_yes", True, lasting, values, sure)
+
+    def denial_of(
+        self,
+        denials: Sequence[NativeObservation],
+        covers: Callable[[NativeObservation], bool],
+    ) -> str:
+        """How sure it is that there is no abnormality, or that only what is acute is denied.
+
+        Args:
+            covers: says of a denial whether it speaks of all of what is asked about.
+        """
+        lasting = _lasting(denials)
+        if not lasting:
+            return _ACUTE_ONLY
+        if not any(_denies_any(o) and covers(o) for o in lasting):
+            return "likely"  # this and that is not there, of others nothing is said
+        return max((o.certainty or "certain" for o in lasting), key=CERTAINTIES.index)
+
+    def _covers(self, region: str) -> Callable[[NativeObservation], bool]:
+        wide = {region, *self.definitions.region_ancestors(region)}
+        both = [
+            {*self.definitions.sides[name].values()} for name in wide & {*self.definitions.sides}
+        ]
+
+        def covers(denial: NativeObservation) -> bool:
+            names = {*denial.region_names}
+            return not names or bool(wide & names) or any(sides <= names for sides in both)
+
+        return covers
 
     # ---- C ----
 
     def regions(self) -> Iterator[NativeQuestion]:
-        mentioned = list(self.graph.regions)
+        mentioned = list(
+            dict.fromkeys(
+                name
+                for node in self.nodes
+                if node.from_report
+                for own in node.region_names
+                for name in (own, *self.definitions.region_ancestors(own))
+            )
+        )
         names = list(dict.fromkeys([*DEFAULT_REGIONS, *mentioned]))
         others = [
             name
@@ -272,7 +305,10 @@ class _Generator(QuestionMaker):
         # Of a region speaks what is said of it, of its parts, or of everywhere; what is said of the
         # region it lies in may or may not hold for it.
         inside, around = [], []
-        for node in self.top:
+        outer = {region, *self.definitions.region_ancestors(region)} & _NOT_CARDIOPULMONARY
+        for node in self.said:
+            if outer and _CARDIOPULMONARY in node.obs_entities and not node.positive:
+                continue
             names = node.region_names
             within = any(
                 name == region or region in self.definitions.region_ancestors(name)
@@ -282,48 +318,70 @@ class _Generator(QuestionMaker):
                 inside.append(node)
             elif overlap(names, [region], self.definitions):
                 around.append(node)
-        are = "are" if wording.is_plural(region) else "is"
-        values = {"region": region, "are": are, "Are": are.capitalize()}
+        values = _grammar(phrases.shown(region), region=phrases.shown(region))
         about = [o for o in inside if _of(o, "abnormality", "acquisition")]
         open_question = any(o.positive and _of(o, "abnormality") for o in around)
         # A denial of the whole holds for its parts.
         wider = [o for o in around if not o.positive and _of(o, "abnormality")]
-        if about or (wider and not open_question):
-            spoken = about or wider
-            yield self.question("C01_describe_region", self.say(spoken), values)
+        spoken = about or ([] if open_question else wider)
+        kind = "C01_describe_region"
+        if spoken:
+            yield self.question(kind, self.say(spoken), values)
             if not (open_question and not _present(about)):
                 yield from self.quartet(
-                    spoken,
+                    [*about, *filter(_denies_any, wider)] if about else wider,
                     (
                         "C02_describe_abnormal_region",
                         "C03_is_abnormal_region",
                         "C04_is_normal_region",
                     ),
-                    (
-                        "region_none",
-                        "region_abnormal_yes",
-                        "region_abnormal_no",
-                        "region_normal_yes",
-                        "region_normal_no",
-                    ),
+                    "region_",
                     values,
+                    lambda denials: self._denial_of_region(region, about, denials),
                 )
+        elif not open_question and region in DEFAULT_REGIONS:
+            answer = self.template(kind, "region_not_mentioned", False, values)
+            yield self.question(kind, [answer], values)
         devices = [o for o in inside if _of(o, "device") and o.positive]
-        if devices:
-            yield self.question("C07_describe_region_device", self.say(devices), values)
-            yield self.yes_no("C08_has_region_device", "region_devices_yes", True, devices, values)
-        elif self.devices and not any(_of(o, "device") for o in around):
-            # The report speaks of devices, and of none here.
-            kind = "C07_describe_region_device"
-            yield self.question(
-                kind, [self.template(kind, "region_devices_none", False, values)], values
+        may_be_here = any(_of(o, "device") for o in around)
+        if devices or (not may_be_here and (self.devices or region in _DEVICE_REGIONS)):
+            yield from self.there_or_not(
+                ("C07_describe_region_device", "C08_has_region_device"),
+                "region_devices_",
+                devices,
+                [],
+                values,
             )
-            yield self.yes_no("C08_has_region_device", "region_devices_no", False, [], values)
+
+    def _denial_of_region(
+        self,
+        region: str,
+        about: Sequence[NativeObservation],
+        denials: Sequence[NativeObservation],
+    ) -> str:
+        """As `denial_of`; findings denied of what a region lies in say little of the region."""
+        covers = self._covers(region)
+        sure = self.denial_of(denials, covers)
+        if sure == _ACUTE_ONLY:
+            return sure
+        lasting = _lasting(denials)
+        near = any(_denies_any(o) and covers(o) for o in lasting)
+        if not near and not any(o in about for o in lasting):
+            return "uncertain"
+        whole = any(
+            _denies_any(o) and covers(o) and not {*o.region_names} <= {"thorax"} for o in lasting
+        )
+        # "A normal chest" was not said with one segment in mind.
+        return sure if whole or region == "thorax" else max(sure, "likely", key=CERTAINTIES.index)
 
     # ---- D ----
 
     def findings(self) -> Iterator[NativeQuestion]:
-        names = list(dict.fromkeys(name for node in self.nodes for name in node.obs_entities))
+        names = list(
+            dict.fromkeys(
+                name for node in self.nodes if node.from_report for name in node.obs_entities
+            )
+        )
         absent = unmentioned_findings(self.graph, self.definitions)
         names += sample(absent, self.counts, RANDOM_FINDINGS, self.rng("findings"))
         for name in names:
@@ -338,37 +396,50 @@ class _Generator(QuestionMaker):
             else ("D01_describe_finding", "D02_has_finding", "D03_where_is_finding")
         )
         finding = self.definitions.findings[name]
-        values = {"finding": name, "a_finding": wording.noun([finding], [], article=True)}
-        own = [o for o in self.nodes if name in {*o.obs_entities, *o.obs_entities_parents}]
+        a_finding = phrases.noun([finding], [], article=True)
+        values = {
+            **_grammar(name, finding=phrases.shown(name)),
+            "a_finding": a_finding,
+            "A_finding": capital(a_finding),
+        }
+        said = [o for o in self.nodes if o.from_report]
+        own = [o for o in said if name in {*o.obs_entities, *o.obs_entities_parents}]
         present = _present(own)
-        denials = [o for o in own if not o.positive and name in o.obs_entities]
-        whole = [o for o in denials if "acute" not in o.modifiers.get("temporal", [])]
-        if denials and not whole and not present:
-            return  # only what is acute is denied
+        # What another of them is taken for stands below that one.
+        below = {child for o in present for child in self.graph.children(o.obs_id)}
+        present = [o for o in present if o.obs_id not in below]
         if not present:
-            none = self.template(
-                kinds[0],
-                "finding_none",
-                False,
-                values,
-                self.say(denials, "details"),
-                None if denials else "uncertain",
-            )
+            denials = [o for o in own if not o.positive and name in o.obs_entities]
+            whole = _lasting(denials)
+            if denials and not whole:
+                return  # only what is acute is denied
+            sure = None
+            if not denials:
+                # What denies the general denies the special, though it was not said of it.
+                above = set(self.definitions.finding_ancestors(name))
+                whole = _lasting(
+                    [o for o in said if not o.positive and above & set(o.obs_entities)]
+                )
+                sure = "likely"
+            details = self.say(whole, "details")
+            none = self.template(kinds[0], "finding_none", False, values, details, sure)
             yield self.question(kinds[0], [none], values)
-            # Of what the report does not name, "no" is a guess.
-            certainty = None if denials else "uncertain"
-            yield self.yes_no(kinds[1], "finding_no", False, denials, values, certainty)
+            yield self.yes_no(kinds[1], "finding_no", False, whole, values, sure)
             return
         yield self.question(kinds[0], self.say(present), values)
-        sure = any(o.certainty != "uncertain" for o in present)
-        certainty = min((o.certainty or "certain" for o in present), key=wording.CERTAINTIES.index)
+        sure_of = any(o.certainty != "uncertain" for o in present)
+        certainty = min((o.certainty or "certain" for o in present), key=CERTAINTIES.index)
         yield self.yes_no(
-            kinds[1], "finding_yes" if sure else "finding_maybe", True, present, values, certainty
+            kinds[1],
+            "finding_yes" if sure_of else "finding_maybe",
+            True,
+            present,
+            values,
+            certainty,
         )
         placed = [o for o in present if o.regions and not o.default_regions]
         if placed:
-            regions = list(dict.fromkeys(r for o in placed for r in o.region_names))
-            where = join(["the " + region for region in regions])
+            where = join(list(dict.fromkeys(place for o in placed for place in _places(o))))
             answer = self.template(
                 kinds[2],
                 "finding_where",
@@ -381,18 +452,22 @@ class _Generator(QuestionMaker):
         graded = [o for o in present if o.modifiers.get("severity")]
         if graded and not device:
             kind = "D04_how_severe_is_finding"
-            severity = join(
-                list(dict.fromkeys(value for o in graded for value in o.modifiers["severity"]))
-            )
+            grades = list(dict.fromkeys(_severity(o) for o in graded))
             answer = self.template(
                 kind,
                 "finding_severity",
                 True,
-                {**values, "severity": severity},
+                {**values, "severity": join(grades)},
                 self.say(graded, "details"),
                 certainty,
             )
             yield self.question(kind, [answer], values)
+
+
+def _grammar(name: str, **about: str) -> dict[str, str]:
+    """What a template is filled with, with the verb after a name."""
+    verb = phrases.verb(name)
+    return {**about, "is": verb, "Is": verb.capitalize()}
 
 
 def _of(observation: NativeObservation, *categories: str) -> bool:
@@ -401,3 +476,25 @@ def _of(observation: NativeObservation, *categories: str) -> bool:
 
 def _present(observations: Sequence[NativeObservation]) -> list[NativeObservation]:
     return [o for o in observations if o.positive]
+
+
+def _lasting(denials: Sequence[NativeObservation]) -> list[NativeObservation]:
+    """Those that deny more than what is acute."""
+    kind, value = phrases.ACUTE
+    return [o for o in denials if value not in o.modifiers.get(kind, [])]
+
+
+def _denies_any(denial: NativeObservation) -> bool:
+    """Says whether it denies any abnormality of what it is said of, not this or that alone."""
+    return phrases.calls_normal(denial.name) or bool(_ANY_ABNORMALITY & set(denial.obs_entities))
+
+
+def _places(observation: NativeObservation) -> Iterator[str]:
+    """`the trachea, 4 cm above the carina`, for each region."""
+    for entry in observation.regions:
+        measured = "".join(f", {distance}" for distance in entry.distances)
+        yield f"the {phrases.shown(entry.region)}{measured}"
+
+
+def _severity(observation: NativeObservation) -> str:
+    return " to ".join(observation.modifiers["severity"][:2])

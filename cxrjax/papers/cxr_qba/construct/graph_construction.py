@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from cxrjax.papers.cxr_qba.construct import extraction as read
-from cxrjax.papers.cxr_qba.construct import wording
+from cxrjax.papers.cxr_qba.construct import phrases
 from cxrjax.papers.cxr_qba.construct.checks import Contradiction, drop_contradicted
 from cxrjax.papers.cxr_qba.construct.entity_mapping import EntityMapper
 from cxrjax.papers.cxr_qba.construct.extraction import SourceStudy
@@ -182,6 +182,8 @@ class _Resolver:
             change_sentence=observed.change_sentence or None,
             from_report=True,
         )
+        for entry in node.regions:
+            entry.distances = list(observed.distances)
         node.obs_quality = rate_observation(node)
         return node
 
@@ -209,7 +211,10 @@ class _Resolver:
 def _default_negatives(
     nodes: Sequence[NativeObservation], definitions: Definitions, resolver: _Resolver
 ) -> list[NativeObservation]:
-    """Findings that a report would have named: absent, unless they or kin of them are there."""
+    """Findings that a report would have named: assumed absent, unless they or kin are there.
+
+    Their certainty says that they are not mentioned; so do the answers that are made of them.
+    """
     mentioned = {name for node in nodes for name in node.obs_entities}
     # A more special finding that is there has this one among its parents.
     mentioned |= {name for node in nodes if node.positive for name in node.obs_entities_parents}
@@ -221,7 +226,7 @@ def _default_negatives(
         )
         if not finding.default_negative or finding.name in mentioned or open_question:
             continue
-        name, summary = wording.describe([finding], [], [], False, "certain", definitions)
+        name, summary = phrases.describe_unmentioned([finding])
         node = resolver.make(
             f"D{len(added) + 1:02d}",
             [finding],
@@ -229,7 +234,7 @@ def _default_negatives(
             name=name,
             summary_sentence=summary,
             default_regions=list(finding.regions),
-            certainty="likely",
+            certainty=phrases.NOT_MENTIONED,
             positiveness="neg",
             from_report=False,
         )
@@ -260,7 +265,7 @@ def _place(
 ) -> NativeLocalization:
     """Boxes and masks of the regions that the image has, else of `fallback`; rated."""
     there = fallback or [name for name in names if name in localized]
-    masked = [name for name in there if localized[name].mask is not None]
+    masked = [name for name in there if localized[name].has_mask]
     place = NativeLocalization(
         image_id=image_id,
         localization_reference_ids=there,
@@ -385,7 +390,7 @@ def _answer(answering: list[NativeObservation], in_words: str) -> NativeObservat
         obs_subcategories=union([o.obs_subcategories for o in answering]),
         certainty=max(
             (o.certainty or "certain" for o in answering),
-            key=wording.CERTAINTIES.index,
+            key=phrases.CERTAINTIES.index,
         ),
         positiveness="pos" if any(o.positive for o in answering) else "neg",
         from_report=True,

@@ -22,7 +22,6 @@ from cxrjax.papers.cxr_qba.construct.extraction import (
     Observation,
     ReportSections,
 )
-from cxrjax.papers.cxr_qba.construct.generation import MentionCounts
 from cxrjax.papers.cxr_qba.construct.language_model_answers import (
     SECTIONS,
     IndicationStage,
@@ -37,6 +36,7 @@ from cxrjax.papers.cxr_qba.construct.language_model_answers import (
 from cxrjax.papers.cxr_qba.construct.language_model_rater import LanguageModelRater
 from cxrjax.papers.cxr_qba.construct.ratings import mentions_change
 from cxrjax.papers.cxr_qba.construct.rule_extractor import merge_similar, split_report
+from cxrjax.papers.cxr_qba.construct.sampling import MentionCounts
 from cxrjax.papers.cxr_qba.construct.sources import read_studies
 from cxrjax.papers.cxr_qba.native import StudySceneGraph
 from cxrjax.records_io.quality import QualityLog, Unusable

@@ -4,6 +4,8 @@
     python -m cxrjax.papers.cxr_qba.construct.pipeline ... --processes=8  this machine, 8 workers
     python -m cxrjax.papers.cxr_qba.construct.pipeline ... --shards=3,7  these again
     python -m cxrjax.papers.cxr_qba.construct.pipeline ... --tfds=DIR2  as a TFDS data set as well
+    python -m cxrjax.papers.cxr_qba.construct.pipeline ... --generator=language_model \
+        --rate_with=language_model --base_url=URL --model=NAME [--dry_run] [--max_cost=C]
     python -m cxrjax.papers.cxr_qba.construct.pipeline ... --runner=FlinkRunner \
         --flink_master=HOST:8081
 
@@ -20,13 +22,15 @@ import contextlib
 import sys
 import threading
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import fields
 from pathlib import Path
 
 from tqdm import tqdm
 
 from cxrjax.cli import command_parser, run
 from cxrjax.errors import UserError, optional
-from cxrjax.papers.cxr_qba.build import QbaOptions, is_release, refuse_ungraded
+from cxrjax.language_model.flags import ClientFlags, add_client_flags
+from cxrjax.papers.cxr_qba.build import QbaBuilder, QbaOptions, is_release, refuse_ungraded
 from cxrjax.papers.cxr_qba.construct.construction import CorpusFacts, merge_facts
 from cxrjax.papers.cxr_qba.construct.shards import (
     ShardedBuild,
@@ -40,6 +44,8 @@ from cxrjax.papers.cxr_qba.construct.shards import (
 )
 from cxrjax.papers.cxr_qba.construct.tfds_builder import write_qba_tfds
 
+RATERS = ("none", "surrogate", "language_model")
+GENERATORS = ("rules", "language_model")
 # By name: "DirectRunner" may fetch a program from the internet.
 LOCAL_RUNNER = "apache_beam.runners.portability.fn_api_runner.FnApiRunner"
 
@@ -165,11 +171,14 @@ def parse_arguments(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]
     add("--shards", default="", help="build these again: numbers from 0, such as 3,7")
     add("--processes", type=int, default=1, help="workers of the local runner (default 1)")
     add("--seed", type=int, default=0, help="decides wordings and splits (default 0)")
-    add("--rate_with", default="none", choices=("none", "surrogate"), help="surrogate: rules")
+    add("--rate_with", default="none", choices=RATERS, help="surrogate: rules")
+    add("--generator", default="rules", choices=GENERATORS, help="what reads the reports")
     add("--least_grade", default="", choices=("", "A++", "A+", "A", "B"), help="export filter")
     add("--entity_model", type=Path, help="folder of a sentence-transformers model (see build)")
+    add("--regions_cache", type=Path, help="folder that keeps images' regions for the next build")
     add("--tfds", type=Path, help="write the questions as a TFDS data set into this folder too")
     add("--image_root", type=Path, help="of --tfds: folder of the images (default: without)")
+    add_client_flags(parser)
     return parser.parse_known_args(argv)
 
 
@@ -194,8 +203,14 @@ def main(argv: Sequence[str] | None = None) -> None:
         rate_with=flags.rate_with,
         least_grade=flags.least_grade,
         entity_model=flags.entity_model,
+        regions_cache=flags.regions_cache,
+        generator=flags.generator,
+        client=ClientFlags(**{f.name: getattr(flags, f.name) for f in fields(ClientFlags)}),
     )
-    refuse_ungraded(build, build.surrogate)
+    refuse_ungraded(build, build.rate_with != "none")
+    if flags.dry_run:
+        print(QbaBuilder(build).estimate() or "nothing asks a language model")
+        return
     again = _shard_numbers(flags.shards, flags.num_shards)
     options = beam_flags(unknown, given[end + 1 :], flags.processes)
     run_pipeline(ShardedBuild(build, flags.num_shards), again, options)

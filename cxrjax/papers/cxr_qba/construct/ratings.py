@@ -1,13 +1,13 @@
 """Criteria, verdicts and grades of observations, questions and answers, and their ratings by rules.
 
 The rules' verdicts on questions and answers are a surrogate for a language model's, and named so:
-they stand under `surrogate`, never in the fields that hold a model's. They know how an answer was
-made, not whether the report bears it out.
+they stand under `surrogate`, never in the fields that hold a model's. What was read out of a report
+is read back against its sentences by another reader (read_back.py), and a disagreement is D.
 """
 
 import functools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from cxrjax.files import read_packaged
@@ -242,17 +242,23 @@ def _issues(observation: NativeObservation) -> str:
 
 
 SURROGATE = "surrogate"
-RATER = "cxrjax-rules-surrogate-1"
+RATER = "cxrjax-rules-surrogate-2"
 _SENTENCE = re.compile(r"[A-Z].*[.!]$", re.DOTALL)
 
 
-def rate_by_rules(question: NativeQuestion) -> str:
-    """Writes verdicts into the question and its answers, and returns the surrogate grade."""
+def rate_by_rules(
+    question: NativeQuestion, read_back: Callable[[NativeAnswer], str | None] = lambda answer: None
+) -> str:
+    """Writes verdicts into the question and its answers, and returns the surrogate grade.
+
+    Args:
+        read_back: verdict on an answer's entailment by its sentences, None where it has none.
+    """
     answers = list(walk(question.answers))
     texts: set[str] = set()
     grades = [extraction_grade(question)]
     for answer in answers:
-        verdicts = _answer_verdicts(answer, repeated=answer.text in texts)
+        verdicts = _answer_verdicts(answer, answer.text in texts, read_back(answer))
         texts.add(answer.text)
         answer.answer_quality = {**answer.answer_quality, SURROGATE: {"rater": RATER, **verdicts}}
         grades += ratings_of(verdicts, answer.answer_type)
@@ -272,11 +278,35 @@ def rate_by_rules(question: NativeQuestion) -> str:
     return grade
 
 
-def _answer_verdicts(answer: NativeAnswer, repeated: bool) -> dict[str, str]:
-    if answer.from_report:
+def _rests_on_denials(answer: NativeAnswer) -> bool:
+    """Says whether all that an answer follows from is denied, or nothing is said."""
+    parts = answer.sub_answers
+    return all(part.positiveness == "neg" for part in parts) and (
+        bool(parts) or answer.positiveness == "neg"
+    )
+
+
+def _contradicts_parts(answer: NativeAnswer) -> bool:
+    """Says whether a template's yes or no is not what its parts say."""
+    opened = answer.text.split(",")[0]
+    if answer.name_tag is not None or opened not in ("Yes", "No"):
+        return False
+    agrees = (opened == "Yes") == (answer.positiveness == "pos")
+    return not agrees or (answer.certainty == "not_mentioned")
+
+
+def _answer_verdicts(answer: NativeAnswer, repeated: bool, by_source: str | None) -> dict[str, str]:
+    if by_source is not None:
+        entailment = by_source
+    elif _contradicts_parts(answer):
+        entailment = "NON_ALIGNED_CONTRADICTING"
+    elif answer.from_report:
         entailment = "ALIGNED_MENTIONED"
-    elif answer.positiveness == "neg" and not any(a.from_report for a in walk(answer.sub_answers)):
-        entailment = "ALIGNED_NEGATIVE_NOT_MENTIONED"
+    elif _rests_on_denials(answer):
+        mentioned = any(part.from_report for part in walk(answer.sub_answers))
+        entailment = "ALIGNED_INFERABLE" if mentioned else "ALIGNED_NEGATIVE_NOT_MENTIONED"
+        if mentioned and answer.certainty != "certain":
+            entailment = "ALIGNED_GENERAL_STATEMENT"
     else:
         entailment = "ALIGNED_INFERABLE"
     relevance = "RELEVANT_MAIN_ANSWER"

@@ -5,6 +5,7 @@ derived as reference/regions.json says: unions, intersections, boxes around seve
 """
 
 import dataclasses
+import itertools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -28,11 +29,18 @@ class LocalizedRegion:
 
     Attributes:
         boxes: pixels, xyxy.
-        mask: [height, width] bool where the region has one.
+        masked: whether it had a mask that is not kept.
+        mask: [height, width] bool where the region has one, of the whole image at any size.
     """
 
     boxes: tuple[Box, ...]
     mask: np.ndarray | None = None
+    masked: bool = False
+
+    @property
+    def has_mask(self) -> bool:
+        """Says whether there is a mask, here or where it was kept from."""
+        return self.masked or self.mask is not None
 
 
 def localize(
@@ -46,14 +54,14 @@ def localize(
     """
     quality = quality or QualityLog()
     found: dict[str, LocalizedRegion] = {}
-    given = [(name, None, mask) for name, mask in image.masks.items()]
-    boxed = [(name, boxes, None) for name, boxes in _usable(image, quality).items()]
-    for name, boxes, mask in (*given, *boxed):
+    given = ((name, None, mask) for name, mask in image.masks.items())
+    boxed = ((name, boxes, None) for name, boxes in _usable(image, quality).items())
+    for name, boxes, mask in itertools.chain(given, boxed):
         region = definitions.source_names.get(name, name)
         if region not in definitions.regions:
             quality.warnings["given regions that have no definition"] += 1
         elif mask is not None:
-            _keep(found, region, _from_mask(np.asarray(mask, bool)), quality)
+            _keep(found, region, _from_mask(np.asarray(mask, bool), image), quality)
         elif region not in found and boxes:
             large = _large_enough(fuse_duplicates(boxes), image.image_hw)
             _keep(found, region, LocalizedRegion(large) if large else None, quality)
@@ -106,13 +114,12 @@ def clean_mask(mask: np.ndarray) -> np.ndarray:
     Returns:
         The same; parts under a twentieth of the largest one are specks.
     """
-    if not mask.any():
+    if (inside := _bounds(mask)) is None:
         return mask
-    rows, columns = ndimage.find_objects(mask.astype(np.int8))[0]
-    around = tuple(slice(max(s.start - 2, 0), s.stop + 2) for s in (rows, columns))
+    around = tuple(slice(max(s.start - 2, 0), s.stop + 2) for s in inside)
     block = np.pad(mask[around], 2)
-    square = np.ones((3, 3), bool)
-    block = ndimage.binary_closing(ndimage.binary_opening(block, square), square)
+    opened = _over_3x3(_over_3x3(block, np.logical_and), np.logical_or)
+    block = _over_3x3(_over_3x3(opened, np.logical_or), np.logical_and)
     block = ndimage.binary_fill_holes(block)[2:-2, 2:-2]
     labels, count = ndimage.label(block, np.ones((3, 3), int))
     if count > 1:
@@ -123,19 +130,49 @@ def clean_mask(mask: np.ndarray) -> np.ndarray:
     return cleaned
 
 
+def _over_3x3(block: np.ndarray, join: np.ufunc) -> np.ndarray:
+    """Erosion (logical_and) or dilation (logical_or) by a square of 3x3; nothing lies outside."""
+    padded = np.pad(block, 1)
+    rows = join(join(padded[:-2], padded[1:-1]), padded[2:])
+    return join(join(rows[:, :-2], rows[:, 1:-1]), rows[:, 2:])
+
+
 def mask_boxes(mask: np.ndarray) -> tuple[Box, ...]:
     """A box around each connected part of [height, width], outlines of pixels."""
-    labels, _ = ndimage.label(mask, np.ones((3, 3), int))
+    if (inside := _bounds(mask)) is None:
+        return ()
+    labels, _ = ndimage.label(mask[inside], np.ones((3, 3), int))
+    top, left = (one.start for one in inside)
     return tuple(
-        (float(x.start), float(y.start), float(x.stop), float(y.stop))
+        (float(x.start + left), float(y.start + top), float(x.stop + left), float(y.stop + top))
         for y, x in ndimage.find_objects(labels)
     )
 
 
-def _from_mask(mask: np.ndarray) -> LocalizedRegion | None:
+def _bounds(mask: np.ndarray) -> tuple[slice, slice] | None:
+    """Rows and columns that hold all of a mask; None where there is nothing."""
+    rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
+    if not len(rows):
+        return None
+    return slice(rows[0], rows[-1] + 1), slice(columns[0], columns[-1] + 1)
+
+
+def _from_mask(mask: np.ndarray, image: StudyImage) -> LocalizedRegion | None:
     cleaned = clean_mask(mask)
-    boxes = _large_enough(mask_boxes(cleaned), (mask.shape[0], mask.shape[1]))
+    boxes = _large_enough(_boxes_on(image, cleaned), image.image_hw or mask.shape)
     return LocalizedRegion(boxes, cleaned) if boxes else None
+
+
+def _boxes_on(image: StudyImage, mask: np.ndarray) -> tuple[Box, ...]:
+    """A box around each part of a mask, which may be smaller than its image, in image pixels."""
+    height, width = image.image_hw or mask.shape
+    by_y, by_x = height / mask.shape[0], width / mask.shape[1]
+    if (by_y, by_x) == (1, 1):
+        return mask_boxes(mask)
+    return tuple(
+        (round(x0 * by_x, 1), round(y0 * by_y, 1), round(x1 * by_x, 1), round(y1 * by_y, 1))
+        for x0, y0, x1, y1 in mask_boxes(mask)
+    )
 
 
 def _usable(image: StudyImage, quality: QualityLog) -> dict[str, list[Box]]:
@@ -209,7 +246,7 @@ def _intersection(operands: Sequence[LocalizedRegion], rule: Mapping, image: Stu
     masks = [operand.mask for operand in operands if operand.mask is not None]
     if len(masks) == len(operands):
         mask = clean_mask(np.logical_and.reduce(masks))
-        return LocalizedRegion(mask_boxes(mask), mask)
+        return LocalizedRegion(_boxes_on(image, mask), mask)
     corners = np.array([_around(operand.boxes) for operand in operands])
     low, high = corners[:, :2].max(axis=0), corners[:, 2:].min(axis=0)
     return LocalizedRegion(((*low.tolist(), *high.tolist()),) if (low < high).all() else ())

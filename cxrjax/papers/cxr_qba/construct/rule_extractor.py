@@ -9,7 +9,7 @@ import functools
 import re
 from collections.abc import Iterator, Sequence
 
-from cxrjax.papers.cxr_qba.construct import wording
+from cxrjax.papers.cxr_qba.construct import phrases
 from cxrjax.papers.cxr_qba.construct.extraction import (
     OBSERVED_SECTIONS,
     Extraction,
@@ -124,6 +124,8 @@ _CERTAINTIES = {
     ("absent", "certain"): "certain",
     ("absent", "likely"): "likely",
 }
+# Where the words behind "from the" are none of a landmark.
+_NO_LANDMARK = ("the", "a", "an", "left", "right")
 _SIDES = {"left": "left", "right": "right", "bilateral": "both", None: ""}
 
 
@@ -196,11 +198,24 @@ class RuleExtractor:
         names = tuple(each.finding for each in said[place])
         findings = [self.definitions.findings[name] for name in names]
         regions = one.regions if one.organ or one.regions else self._usual(findings, side)
+        parent = parents[place]
+        sign = said[parent][0] if parent >= 0 else None
+        if not one.organ and (alone := self._own_place(one, sign)):
+            regions = self._usual(findings, alone)
+        places, _ = self.definitions.resolve_regions(regions, "")
+        distances = tuple(d for d in one.distances if d.split()[-1] not in _NO_LANDMARK)
         if one.organ:
-            name, summary = wording.describe_normal(one.organ)
+            name, summary = phrases.describe_normal(one.organ)
         else:
-            name, summary = wording.describe(
-                findings, list(regions), list(one.modifiers), positive, certainty, self.definitions
+            sizes = [f"measuring {' and '.join(one.sizes)}"] if one.sizes else []
+            name, summary = phrases.describe(
+                findings,
+                list(places),
+                list(one.modifiers),
+                positive,
+                certainty,
+                self.definitions,
+                [*distances, *sizes],
             )
         change = (
             (_CHANGES[one.time],)
@@ -211,21 +226,40 @@ class RuleExtractor:
             name=name,
             summary_sentence=summary,
             entity=names,
-            regions=tuple(regions),
+            regions=tuple(places),
             side=side,
             positive=positive,
             probability=one.cue,
             certainty=certainty,
             # "No acute disease" denies what is acute, and no more.
-            modifiers=tuple(m for m in one.modifiers if positive or m == wording.ACUTE),
+            modifiers=tuple(m for m in one.modifiers if positive or m == phrases.ACUTE),
+            distances=distances if positive else (),
             change=change,
-            change_sentence=wording.describe_change(findings, change),
+            change_sentence=phrases.describe_change(findings, change),
             children=tuple(
                 self._observe(other, said, parents)
                 for other, parent in enumerate(parents)
                 if parent == place
             ),
         )
+
+    def _own_place(self, one: Assertion, parent: Assertion | None) -> str:
+        """The side where a finding's place is that of another organ's sign, else "".
+
+        An effusion that a retrocardiac opacity suggests is on the left, not behind the heart; an
+        opacity beside an effusion is in the lung.
+        """
+        known = self.definitions
+        finding = known.findings[one.finding]
+        sides = {known.regions[name].side for name in one.regions} - {""}
+        side = "both" if len(sides) > 1 else next(iter(sides), _SIDES[one.side])
+        if parent is not None and parent.regions == one.regions:
+            other = known.findings[parent.finding].subcategory != finding.subcategory
+            return side if other else ""
+        pleural = any(
+            "pleural spaces" in (name, *known.region_ancestors(name)) for name in one.regions
+        )
+        return side if finding.subcategory == "lungs" and pleural else ""
 
     def _usual(self, findings: Sequence[Finding], side: str) -> tuple[str, ...]:
         """Returns findings' usual regions on the side that the report names."""

@@ -17,22 +17,26 @@ The last file of a pass says that its shard is done. No engine is needed here; p
 import collections
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import cxrjax
 from cxrjax.errors import UserError
 from cxrjax.files import read_json_object, write_json, writing
+from cxrjax.language_model.flags import client_from_flags
 from cxrjax.papers.cxr_qba.build import SPLIT_NOT_FOLLOWED, QbaOptions, construct_graphs
 from cxrjax.papers.cxr_qba.construct.construction import (
     CorpusFacts,
     construct_questions,
     merge_facts,
 )
-from cxrjax.papers.cxr_qba.construct.extraction import StudyImage
+from cxrjax.papers.cxr_qba.construct.extraction import ReportSections, StudyImage
+from cxrjax.papers.cxr_qba.construct.region_cache import RegionCache
+from cxrjax.papers.cxr_qba.construct.sources import read_studies
 from cxrjax.papers.cxr_qba.metadata import MetadataWriter, write_quality_mappings
 from cxrjax.papers.cxr_qba.native import StudySceneGraph
 from cxrjax.papers.cxr_qba.records import nothing_exported, to_records
@@ -44,6 +48,7 @@ from cxrjax.records_io.shards import (
     FOLDER,
     ArrayRecordFile,
     RecordShard,
+    by_image,
     describe_shard,
     describe_split,
     read_elements,
@@ -51,6 +56,11 @@ from cxrjax.records_io.shards import (
 )
 from cxrjax.records_io.split import validation_groups
 from cxrjax.records_io.statistics import RecordStatistics, compare, ratio
+
+if TYPE_CHECKING:
+    from cxrjax.language_model import Client
+    from cxrjax.papers.cxr_qba.construct.language_model_extractor import LanguageModelExtractor
+    from cxrjax.papers.cxr_qba.construct.language_model_rater import LanguageModelRater
 
 # Counts of records that add up over shards.
 _ADDITIVE = ("images", "boxes", "answer_boxes", "train_images", "validation_images", "test_images")
@@ -69,11 +79,38 @@ class ShardedBuild:
             "cxrjax_version": cxrjax.__version__,
             "source": str(self.build.source.resolve()),
             "seed": self.build.seed,
-            "surrogate": self.build.surrogate,
+            "generator": self.build.generator,
+            "rate_with": self.build.rate_with,
+            "model": self.build.client.model if self.asks_language_model else None,
             "least_grade": self.build.least_grade,
             "entity_mapping": str(self.build.entity_model or ""),
             "shards": self.shards,
         }
+
+    @property
+    def asks_language_model(self) -> bool:
+        """Says whether a language model reads the reports or rates the questions."""
+        return "language_model" in (self.build.generator, self.build.rate_with)
+
+    @contextlib.contextmanager
+    def client(self, number: int) -> Iterator["Client"]:
+        """A client for a shard, whose answers are kept beside it: what was paid for stays paid.
+
+        A shard may spend its part of --max_cost, in each pass.
+        """
+        flags = self.build.client
+        if flags.max_cost is not None:
+            flags = dataclasses.replace(flags, max_cost=flags.max_cost / self.shards)
+        name = f"{shard_name('answers', number, self.shards)}.jsonl"
+        folder = flags.cache or self.build.out / "answers"
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        flags = dataclasses.replace(flags, cache=None)
+        client = client_from_flags(flags, folder / name, ["cxr_qba"])
+        try:
+            yield client
+        finally:
+            client.close()
 
     def holds(self, number: int, patient_id: str) -> bool:
         """Says whether a shard holds a patient."""
@@ -104,8 +141,18 @@ def build_graphs(job: ShardedBuild, number: int) -> CorpusFacts:
     build, how, quality, facts = job.build, job.build.construction(), QualityLog(), CorpusFacts()
     studies: list[dict[str, Any]] = []
     _begin(job, "graphs", number)
-    with writing(build.out), ArrayRecordFile(job.file("scene_graphs", number)) as file:
-        wanted = lambda patient_id: job.holds(number, patient_id)  # noqa: E731
+    with (
+        writing(build.out),
+        contextlib.ExitStack() as opened,
+        ArrayRecordFile(job.file("scene_graphs", number)) as file,
+    ):
+        if build.regions_cache:
+            name = f"{shard_name('regions', number, job.shards)}.sqlite"
+            how.regions = opened.enter_context(RegionCache(build.regions_cache / name))
+        wanted = functools.partial(job.holds, number)
+        if build.generator == "language_model":
+            client = opened.enter_context(job.client(number))
+            how.extractor = _reading_ahead(client, build, wanted)
         graphs = construct_graphs(build.source, how, quality, facts.counts, wanted)
         for study, graph in graphs:
             facts.patients.add(study.patient_id)
@@ -121,6 +168,22 @@ def build_graphs(job: ShardedBuild, number: int) -> CorpusFacts:
     }
     _write_part(job.part("graphs", number), content)
     return facts
+
+
+def _reading_ahead(
+    client: "Client", build: QbaOptions, wanted: Callable[[str], bool]
+) -> "LanguageModelExtractor":
+    """A language model that has been asked about all reports of a shard, several at once."""
+    from cxrjax.papers.cxr_qba.construct.language_model_extractor import LanguageModelExtractor
+
+    extractor = LanguageModelExtractor(client)
+
+    def reports() -> Iterator[ReportSections]:
+        return (study.report for study in read_studies(build.source, QualityLog(), wanted))
+
+    extractor.require_permission(reports())
+    extractor.ask_ahead(reports())
+    return extractor
 
 
 def read_facts(job: ShardedBuild, number: int) -> CorpusFacts | None:
@@ -149,6 +212,8 @@ def build_questions(job: ShardedBuild, number: int, facts: CorpusFacts) -> None:
         )
     statistics, records = StudyStatistics(), RecordStatistics()
     generator = GeneratorInfo(name="cxrjax-rules", version=cxrjax.__version__)
+    if build.generator == "language_model":
+        generator = GeneratorInfo(name=build.client.model or "language model", version="1")
     validation = validation_groups(facts.patients, build.seed) if facts.without_split else set()
     _begin(job, "questions", number)
     # Its studies may have gone to other splits since.
@@ -163,6 +228,7 @@ def build_questions(job: ShardedBuild, number: int, facts: CorpusFacts) -> None:
         MetadataWriter(metadata_folder) as metadata,
         ArrayRecordFile(job.file("qa", number)) as native,
     ):
+        rater = _rater(job, number, files)
         graphs = read_elements(job.file("scene_graphs", number))
         for element, entry in zip(graphs, first["studies"], strict=True):
             graph = StudySceneGraph.model_validate_json(element)
@@ -176,15 +242,16 @@ def build_questions(job: ShardedBuild, number: int, facts: CorpusFacts) -> None:
                 shard = RecordShard(build.out, shard_name(split, number, job.shards))
                 shards[split] = files.enter_context(shard)
             made = construct_questions(graph, facts.counts, how)
+            if rater:
+                rater.rate(graph, made, quality)
             native.write(_dump(made.to_json(True)))
             statistics.add(made, split, sum(image.frontal for image in images))
             metadata.study(graph, made, images, split)
             studies[split, graph.patient_id] += 1
             kept, shown = build.export.apply(made, images, quality)
-            for image in shown:
-                for record in to_records(kept, (image,), split, None, generator, False):
-                    shards[split].add(record)
-                    records.add(record)
+            for record in by_image(to_records(kept, shown, split, None, generator, False)):
+                shards[split].add(record)
+                records.add(record)
         for (split, patient_id), count in sorted(studies.items()):
             metadata.patient(patient_id, split, count)
     counted = records.values()
@@ -199,6 +266,17 @@ def build_questions(job: ShardedBuild, number: int, facts: CorpusFacts) -> None:
         },
     }
     _write_part(job.part("questions", number), content)
+
+
+def _rater(
+    job: ShardedBuild, number: int, files: contextlib.ExitStack
+) -> "LanguageModelRater | None":
+    """What gives a language model's verdicts, where the job asks for them."""
+    if job.build.rate_with != "language_model":
+        return None
+    from cxrjax.papers.cxr_qba.construct.language_model_rater import LanguageModelRater
+
+    return LanguageModelRater(files.enter_context(job.client(number)))
 
 
 def finish(job: ShardedBuild) -> None:
@@ -241,7 +319,9 @@ def finish(job: ShardedBuild) -> None:
     }
     with writing(build.out):
         write_quality_mappings(build.out / "metadata" / "quality_mappings.csv")
-        (build.out / "tables.md").write_text(markdown(values), encoding="utf-8")
+        (build.out / "tables.md").write_text(
+            markdown(values, build.generator == "rules"), encoding="utf-8"
+        )
         write_json(build.out / "sampling_weights.json", facts.counts.to_json())
     finish_build(
         build.out,
@@ -252,7 +332,8 @@ def finish(job: ShardedBuild) -> None:
             "format": "array_record",
             "seed": build.seed,
             "source": {"path": build.source.name, "release": False},
-            "grades": "surrogate" if build.surrogate else "unrated",
+            "generator": build.generator,
+            "grades": {"none": "unrated"}.get(build.rate_with, build.rate_with),
             "entity_mapping": build.entity_mapping,
             "least_grade": build.least_grade or None,
             "splits": manifest,
@@ -299,7 +380,8 @@ def _image_to_json(image: StudyImage) -> dict[str, Any]:
     return {
         field.name: getattr(image, field.name)
         for field in dataclasses.fields(image)
-        if field.name not in ("boxes", "masks")  # the scene graph has what came of them
+        if field.name
+        not in ("boxes", "masks", "regions_key")  # the scene graph has what came of them
     }
 
 

@@ -12,18 +12,16 @@ import dataclasses
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-import numpy as np
 import pydantic
-from pycocotools import mask as coco
 
-from cxrjax.border.foreign_files import MIB, decode_text, open_foreign, read_bytes, read_lines
-from cxrjax.border.json_text import parse_object
+from cxrjax.border.foreign_files import MIB, decode_text, open_foreign, read_lines
 from cxrjax.border.names import shown
 from cxrjax.errors import ForeignError, UserError
 from cxrjax.files import reading
 from cxrjax.papers.cxr_qba.construct.extraction import Box, ReportSections, SourceStudy, StudyImage
+from cxrjax.papers.cxr_qba.construct.masks import MaskFile, read_lists
 from cxrjax.papers.sources import mimic_tables
 from cxrjax.papers.sources.chest_imagenome import box_on_image, original_box
 from cxrjax.papers.sources.openi import is_openi, read_openi
@@ -41,7 +39,6 @@ JSONL = "studies.jsonl"
 _ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
 _MOST_SHOWN = 1_000  # characters of a fault
 _LONGEST_LINE = 16 * MIB
-_MAX_GRAPH = 8 * MIB  # bytes of a scene graph or of masks
 _MAX_REPORT = 1 << 20
 
 Wanted = Callable[[str], bool]
@@ -130,6 +127,7 @@ class _Line(pydantic.BaseModel):
     patient_id: str
     study_id: str
     split: str = ""
+    date: str = ""
     sections: dict[str, str]
     images: list[_LineImage] = []
 
@@ -165,6 +163,7 @@ def _read_lines(path: Path, quality: QualityLog, wanted: Wanted) -> Iterator[Sou
                     for image in line.images
                 ),
                 line.split,
+                line.date,
             )
 
 
@@ -178,10 +177,12 @@ def _set_aside_line(
 
 def _read_mimic(source: Path, quality: QualityLog, wanted: Wanted) -> Iterator[SourceStudy]:
     images: dict[str, list[StudyImage]] = {}
+    dates: dict[str, str] = {}
     columns = ("dicom_id", "subject_id", "study_id", "Rows", "Columns")
     for where, row in mimic_tables.first_rows([source], mimic_tables.METADATA_PATTERN, columns):
         if wanted(f"p{row['subject_id']}"):
             images.setdefault(row["study_id"], []).append(mimic_image(row, where))
+            dates[row["study_id"]] = _date(row)
     split_columns = ("study_id", "split")
     splits = {
         row["study_id"]: mimic_tables.SPLIT_NAMES.get(row["split"], row["split"])
@@ -213,7 +214,14 @@ def _read_mimic(source: Path, quality: QualityLog, wanted: Wanted) -> Iterator[S
             ReportSections(sections),
             tuple(_with_regions(source, path, one, quality) for one in images.get(plain, [])),
             splits.get(plain, ""),
+            dates.get(plain, ""),
         )
+
+
+def _date(row: Mapping[str, str]) -> str:
+    """Day and time of a study, digits that sort; "" without a day."""
+    day, clock = row.get("StudyDate") or "", row.get("StudyTime") or ""
+    return f"{day} {clock.partition('.')[0]:0>6}" if day else ""
 
 
 def mimic_image(row: Mapping[str, str], where: str) -> StudyImage:
@@ -234,12 +242,24 @@ def _with_regions(source: Path, report: Path, image: StudyImage, quality: Qualit
     """The image with its path, boxes and masks."""
     path = (report.parent / report.stem / f"{image.image_id}.jpg").relative_to(source)
     folder = source / "chest_imagenome" / "silver_dataset" / "scene_graph"
+    graph_path = folder / f"{image.image_id}_SceneGraph.json"
+    mask_path = source / "cxas" / f"{image.image_id}.json"
+    masks = MaskFile(mask_path, image.image_id, image.image_hw, quality)
     return dataclasses.replace(
         image,
-        boxes=_graph_boxes(folder / f"{image.image_id}_SceneGraph.json", image, quality),
-        masks=_masks(source / "cxas" / f"{image.image_id}.json", image, quality),
+        boxes=_graph_boxes(graph_path, image, quality),
+        masks=masks,
         path=path.as_posix(),
+        regions_key="/".join([image.image_id, *map(_stamp, (graph_path, mask_path))]),
     )
+
+
+def _stamp(path: Path) -> str:
+    """Size and time of change of a file, "" where there is none."""
+    if not path.is_file():
+        return ""
+    found = path.stat()
+    return f"{found.st_size}-{found.st_mtime_ns}"
 
 
 def _graph_boxes(path: Path, image: StudyImage, quality: QualityLog) -> dict[str, tuple[Box, ...]]:
@@ -248,7 +268,7 @@ def _graph_boxes(path: Path, image: StudyImage, quality: QualityLog) -> dict[str
     They may reach beyond the image, and are cut where regions are made of them.
     """
     boxes: dict[str, tuple[Box, ...]] = {}
-    (objects,) = _lists(path, image, ("objects",), quality)
+    (objects,) = read_lists(path, image.image_id, ("objects",), quality)
     for entry in objects:
         try:
             box = original_box(entry)
@@ -259,46 +279,3 @@ def _graph_boxes(path: Path, image: StudyImage, quality: QualityLog) -> dict[str
             continue
         boxes[str(entry.get("bbox_name"))] = (box,)
     return boxes
-
-
-def _masks(path: Path, image: StudyImage, quality: QualityLog) -> dict[str, np.ndarray]:
-    """Structure -> [height, width] bool, of a COCO file; what is no mask is set aside."""
-    masks: dict[str, np.ndarray] = {}
-    categories, annotations = _lists(path, image, ("categories", "annotations"), quality)
-    names = {one.get("id"): one.get("name") for one in categories}
-    for number, entry in enumerate(annotations):
-        try:
-            lengths, name = entry["segmentation"], str(names[entry["category_id"]])
-            # Before they are decoded: lengths beyond the stated size end the process.
-            if tuple(lengths["size"]) != image.image_hw:
-                found = f"annotation {number}: {lengths['size']}; the image has {image.image_hw}"
-                quality.set_aside("wrong_frame", image.image_id, path.name, found)
-                continue
-            mask = coco.decode(lengths).astype(bool)
-            # A structure in several parts may have an annotation for each.
-            masks[name] = mask | masks[name] if name in masks else mask
-        except (KeyError, TypeError, ValueError) as error:
-            found = f"annotation {number} is no mask: {error!r}"
-            quality.set_aside("invalid_record", image.image_id, path.name, found)
-    return masks
-
-
-def _lists(
-    path: Path, image: StudyImage, names: tuple[str, ...], quality: QualityLog
-) -> list[list[dict[str, Any]]]:
-    """Lists of objects in a file, by name.
-
-    Empty where there is no file (lateral views have no regions) or where it is set aside.
-    """
-    if not path.is_file():
-        return [[] for _ in names]
-    try:
-        content = parse_object(read_bytes(path, _MAX_GRAPH))
-        lists = [content[name] for name in names]
-        for name, entries in zip(names, lists, strict=True):
-            if not isinstance(entries, list) or not all(isinstance(one, dict) for one in entries):
-                raise ValueError(f"{name} is no list of objects")
-    except (OSError, ValueError, KeyError) as error:
-        quality.set_aside("invalid_graph", image.image_id, path.name, f"not as expected: {error!r}")
-        return [[] for _ in names]
-    return lists

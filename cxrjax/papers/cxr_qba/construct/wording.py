@@ -1,4 +1,4 @@
-"""Wording of a study's questions and answers: templates, noun phrases, and their maker."""
+"""Wording of a study's questions and answers: templates, and the maker of questions."""
 
 import dataclasses
 import functools
@@ -6,6 +6,7 @@ import random
 from collections.abc import Mapping, Sequence
 
 from cxrjax.files import read_packaged
+from cxrjax.papers.cxr_qba.construct.phrases import CERTAINTIES, NOT_MENTIONED
 from cxrjax.papers.cxr_qba.construct.ratings import localization_quality, merged, worst_values
 from cxrjax.papers.cxr_qba.native import (
     QUESTION_TYPES,
@@ -15,8 +16,6 @@ from cxrjax.papers.cxr_qba.native import (
     StudySceneGraph,
     walk,
 )
-from cxrjax.radiology_text.definitions import Definitions, Finding
-from cxrjax.radiology_text.english import capital, join
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +65,7 @@ def from_observation(
         obs_categories=observation.obs_categories,
         obs_subcategories=observation.obs_subcategories,
         certainty=observation.certainty,
-        positiveness=observation.positiveness,
+        positiveness=_polarity(observation),
         modifiers=[
             [kind, value] for kind, values in observation.modifiers.items() for value in values
         ],
@@ -80,22 +79,22 @@ def from_observation(
     )
 
 
-# From the surest on.
-CERTAINTIES = ("certain", "likely", "uncertain")
+def _polarity(observation: NativeObservation) -> str | None:
+    """Neither yes nor no of what is not mentioned, which the graph assumes to be absent."""
+    return None if observation.certainty == NOT_MENTIONED else observation.positiveness
+
+
+# Of an answer that rests on no observation.
+_NOTHING_SAID = {"region_quality": "NO_REGIONS", "entity_quality": "NO_ENTITIES"}
 
 
 def from_template(
-    text: str, positive: bool, certainty: str | None = None, parts: Sequence[NativeAnswer] = ()
+    text: str, positive: bool, certainty: str, parts: Sequence[NativeAnswer] = ()
 ) -> NativeAnswer:
     """A main answer in a template's words, what it follows from below it.
 
-    It carries the tags and the boxes of its parts: a yes is about what is there. Where no certainty
-    is given, a yes is as certain as the surest of its parts and a no as the least sure; one that
-    rests on nothing said is likely.
+    It carries the tags and the boxes of its parts: a yes is about what is there.
     """
-    if certainty is None:
-        ranks = [CERTAINTIES.index(part.certainty or "certain") for part in parts] or [1]
-        certainty = CERTAINTIES[min(ranks) if positive else max(ranks)]
     for part in parts:
         _lower(part)
 
@@ -115,7 +114,7 @@ def from_template(
         obs_categories=union("obs_categories"),
         obs_subcategories=union("obs_subcategories"),
         certainty=certainty,
-        positiveness="pos" if positive else "neg",
+        positiveness=None if certainty == NOT_MENTIONED else "pos" if positive else "neg",
         modifiers=[],
         localization=merged([part.localization for part in parts]),
         sub_answers=list(parts),
@@ -123,6 +122,16 @@ def from_template(
         extraction_quality={},
         answer_quality={},
     )
+
+
+def certainty_from(parts: Sequence[NativeAnswer]) -> str:
+    """How sure is what follows from these: as the least sure of several denials, as the surest of
+    what is there; not mentioned where nothing is said."""
+    if not parts:
+        return CERTAINTIES[-1]
+    ranks = [CERTAINTIES.index(part.certainty or "certain") for part in parts]
+    denies = all(part.positiveness != "pos" for part in parts)
+    return CERTAINTIES[max(ranks) if denies else min(ranks)]
 
 
 def _lower(answer: NativeAnswer) -> None:
@@ -136,6 +145,10 @@ def number_answers(answers: Sequence[NativeAnswer], prefix: str) -> None:
     for number, answer in enumerate(answers, start=1):
         answer.answer_id = f"{prefix}_{number}"
         number_answers(answer.sub_answers, answer.answer_id)
+
+
+# Values that give a template its grammar and are no variable of the question.
+_GRAMMAR = ("is", "Is", "has", "Has", "asked", "a_finding", "A_finding", "named", "Named")
 
 
 class QuestionMaker:
@@ -174,9 +187,17 @@ class QuestionMaker:
         parts: Sequence[NativeAnswer] = (),
         certainty: str | None = None,
     ) -> NativeAnswer:
-        """A main answer in the words of a template."""
+        """A main answer in the words of a template; those for its certainty where there are some.
+
+        Args:
+            certainty: where given, it is no surer than this and than what it follows from.
+        """
         rng = self.rng(f"{kind}/{name}/{sorted(values.items())}")
-        return from_template(self.templates.answer(name, rng, **values), positive, certainty, parts)
+        certainty = max(certainty_from(parts), certainty or "certain", key=CERTAINTIES.index)
+        for_it = f"{name}_{certainty}"
+        worded = for_it if for_it in self.templates.answers else name
+        text = self.templates.answer(worded, rng, **values)
+        return from_template(text, positive, certainty, parts)
 
     def yes_no(
         self,
@@ -209,16 +230,17 @@ class QuestionMaker:
         tags = {answer.name_tag for answer in every if answer.name_tag}
         if obs_ids is None:
             obs_ids = [o.obs_id for o in self.nodes if o.name in tags]
-        shown = {key: value for key, value in values.items() if key.lower() != "are"}
+        about = {key: value for key, value in values.items() if key not in _GRAMMAR}
         return NativeQuestion.model_construct(
             question_id="",
             question_type=kind,
-            question_strategy=QUESTION_TYPES[kind],
-            variables={**shown, "template_id": template_id},
+            question_strategy=QUESTION_TYPES.get(kind, ""),
+            variables={**about, "template_id": template_id},
             obs_ids=list(obs_ids),
             contains_report_answers=any(answer.from_report for answer in every),
             contains_template_answers=any(answer.name_tag is None for answer in every),
-            extraction_quality=worst_values(answer.extraction_quality for answer in every),
+            extraction_quality=worst_values(answer.extraction_quality for answer in every)
+            or dict(_NOTHING_SAID),
             question_img_localization_quality={
                 image_id: localization_quality(
                     [a.localization.get(image_id) for a in every if a.name_tag and a.regions]
@@ -229,117 +251,3 @@ class QuestionMaker:
             answers=answers,
             question_quality={},
         )
-
-
-_MODIFIER_ORDER = ("severity", "temporal", "spread", "texture")
-ACUTE = ("temporal", "acute")
-_EXISTS = {"certain": "There is", "likely": "There is probably", "uncertain": "There may be"}
-_CHANGES = {
-    "no change": "is unchanged",
-    "new": "is new",
-    "increased": "has increased",
-    "decreased": "has decreased",
-    "resolved": "has resolved",
-}
-
-# Plurals of regions that do not end in s.
-_PLURALS = ("axillae", "bronchi", "hila", "humeri", "scapulae")
-
-
-def noun(
-    findings: Sequence[Finding],
-    modifiers: Sequence[tuple[str, str]],
-    side: str = "",
-    article: bool = False,
-) -> str:
-    """`mild patchy atelectasis`, `a small left pleural effusion`."""
-    name = join([finding.name for finding in findings], "or")
-    said = [
-        value
-        for kind in _MODIFIER_ORDER
-        for modifier, value in modifiers
-        if modifier == kind and value not in name.split()
-    ]
-    if article and len(findings) == 1 and findings[0].countable:
-        if side == "bilateral" or {"bilateral", "multifocal", "scattered"} & set(said):
-            name = plural(name)
-        else:
-            phrase = " ".join([*dict.fromkeys(said), *filter(None, [side]), name])
-            return f"{'an' if phrase[0] in 'aeiou' else 'a'} {phrase}"
-    return " ".join([*dict.fromkeys(said), *filter(None, [side]), name])
-
-
-def plural(name: str) -> str:
-    """The plural of a finding's name; names that end in s are plural already."""
-    if name.endswith("y"):
-        return name[:-1] + "ies"
-    if name.endswith("pneumothorax"):
-        return name[:-1] + "ces"
-    if name.endswith("sis"):
-        return name[:-2] + "es"
-    if name.endswith(("ss", "x")):
-        return name + "es"
-    return name if name.endswith("s") else name + "s"
-
-
-def is_plural(name: str) -> bool:
-    """Says whether the name of a region or an organ takes "are"."""
-    last = name.split()[-1]
-    return last in _PLURALS or (last.endswith("s") and not last.endswith(("ss", "us", "is")))
-
-
-def place(regions: Sequence[str]) -> str:
-    """` in the left lung base`, ` in the lungs and the hila`, or nothing."""
-    return f" in {join(['the ' + region for region in regions])}" if regions else ""
-
-
-def describe(
-    findings: Sequence[Finding],
-    regions: Sequence[str],
-    modifiers: Sequence[tuple[str, str]],
-    positive: bool,
-    certainty: str,
-    definitions: Definitions,
-) -> tuple[str, str]:
-    """(name, summary sentence) of a finding."""
-    side, rest = _side_and_place(findings, regions, definitions)
-    said = [m for m in modifiers if not side or m[1] not in ("bilateral", side)]
-    where = place(rest)
-    if not positive:
-        acute = "acute" if ACUTE in modifiers else ""
-        absent = " ".join(filter(None, [acute, side, join([f.name for f in findings], "or")]))
-        start = "There is no definite" if certainty != "certain" else "There is no"
-        return f"No {absent}{where}", f"{start} {absent}{where}."
-    name = capital(noun(findings, said, side) + where)
-    phrase = noun(findings, said, side, article=True)
-    start = _EXISTS[certainty]
-    if len(findings) == 1 and findings[0].countable and not phrase.startswith(("a ", "an ")):
-        start = start.replace("There is", "There are")
-    return name, f"{start} {phrase}{where}."
-
-
-def _side_and_place(
-    findings: Sequence[Finding], regions: Sequence[str], definitions: Definitions
-) -> tuple[str, Sequence[str]]:
-    """An adjective and the regions left to name: none where the finding's name implies them."""
-    usual = {region for finding in findings for region in finding.regions}
-    if set(regions) <= usual:
-        return "", ()
-    known = [definitions.regions[region] for region in regions if region in definitions.regions]
-    if len(known) == len(regions) and all(region.group in usual for region in known):
-        sides = {region.side for region in known}
-        return ("bilateral" if len(sides) > 1 else sides.pop()), ()
-    return "", regions
-
-
-def describe_normal(organ: str) -> tuple[str, str]:
-    """(name, summary sentence) of an organ that is normal."""
-    verb = "are" if is_plural(organ) else "is"
-    return f"Normal {organ}", f"The {organ} {verb} normal."
-
-
-def describe_change(findings: Sequence[Finding], changes: Sequence[str]) -> str:
-    """A sentence on the change, or nothing."""
-    known = [_CHANGES[change] for change in changes if change in _CHANGES]
-    name = join([finding.name for finding in findings], "or")
-    return f"The {name} {join(known)}." if known and findings else ""

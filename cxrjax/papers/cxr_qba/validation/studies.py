@@ -20,6 +20,7 @@ from cxrjax.papers.cxr_qba.study_files import SUFFIXES, StudyFiles
 from cxrjax.papers.cxr_qba.truth import normalised
 from cxrjax.papers.cxr_qba.validation.human_labels import ClassTags
 from cxrjax.radiology_text.definitions import Definitions, load_definitions
+from cxrjax.records import terms_json
 from cxrjax.records_io.quality import QualityLog
 from cxrjax.scoring.benchmark import Benchmark
 from cxrjax.scoring.scores import PAPER, STRICT, Counted, ScoreOptions, Scores, make_scores
@@ -121,8 +122,11 @@ def score_studies(
         for name, found in rows.items()
     }
     clusters = [("patient", patients[study]) for study in studies]
+    datasets = ["cxr_qba", *(["ms_cxr"] if settings["labels"] == "MS-CXR" else [])]
     about = {
         **settings,
+        "datasets": datasets,
+        "data_terms": terms_json(datasets),
         "studies": {name: len(found) for name, found in rows.items()},
         "labels_file": {
             "name": labels.name,

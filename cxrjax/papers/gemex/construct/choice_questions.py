@@ -10,8 +10,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from cxrjax.papers.gemex.construct.facts import SentenceFact
 from cxrjax.papers.gemex.construct.pool import (
     Pool,
-    finding_values,
-    is_many,
     question,
     reason_absent,
     reason_normal,
@@ -20,7 +18,14 @@ from cxrjax.papers.gemex.construct.pool import (
     words_of,
 )
 from cxrjax.papers.gemex.construct.questions import Draft
-from cxrjax.papers.gemex.construct.refine import BY_PLACE, severity_word, spoken, write_facts
+from cxrjax.papers.gemex.construct.refine import (
+    BY_PLACE,
+    is_many,
+    is_many_of,
+    severity_word,
+    spoken,
+    write_facts,
+)
 from cxrjax.papers.gemex.dialogue import LETTERS
 from cxrjax.papers.sources.regions import load_regions
 from cxrjax.radiology_text.english import capital, load_vocabulary
@@ -61,13 +66,12 @@ def single_choice(pool: Pool, rng: random.Random) -> Iterator[Draft]:
     if len(absent) >= _OPTIONS - 1 and rng.random() < 1 / (2 * _OPTIONS):
         chosen = rng.sample(absent, _OPTIONS - 1)
         text, template = question("single_choice", "absence", rng)
-        region = pool.absent[chosen[0]].regions[0]
         yield Draft(
             "single_choice",
             "abnormality",
             text,
             LETTERS[_OPTIONS - 1],
-            reason_absent(chosen, region, rng),
+            reason_absent(chosen, rng),
             _regions_of(pool.absent[name] for name in chosen),
             (*(capital(words_of(name).noun) for name in chosen), _ALL),
             template_id=template,
@@ -97,17 +101,18 @@ def single_choice(pool: Pool, rng: random.Random) -> Iterator[Draft]:
 
 
 def multi_choice(pool: Pool, rng: random.Random) -> Iterator[Draft]:
-    """Every multi-choice question that the report can answer; statements three times."""
+    """Every multi-choice question that the report can answer, of two right options at least."""
     there = list(pool.present)
     away = _not_there(pool, rng)
-    if there and away:
+    if len(there) >= 2 and away:
+        facts = [pool.present[name] for name in rng.sample(there, min(3, len(there)))]
         yield _several(
             rng,
             "presence",
-            [words_of(name).noun for name in rng.sample(there, min(3, len(there)))],
+            [words_of(fact.subject).noun for fact in facts],
             [words_of(name).noun for name in away],
-            " ".join(reason_present(pool.present[name], rng) for name in there[:2]),
-            _regions_of(pool.present[name] for name in there),
+            reason_present(facts, rng),
+            _regions_of(facts),
         )
     absent = list(pool.absent)
     if there and len(absent) >= 2:
@@ -117,7 +122,7 @@ def multi_choice(pool: Pool, rng: random.Random) -> Iterator[Draft]:
             "absence",
             [words_of(name).noun for name in chosen],
             [words_of(name).noun for name in rng.sample(there, len(there))],
-            reason_absent(chosen, pool.absent[chosen[0]].regions[0], rng),
+            reason_absent(chosen, rng),
             _regions_of(pool.absent[name] for name in chosen),
         )
     affected = _apart_from_each_other(
@@ -129,15 +134,21 @@ def multi_choice(pool: Pool, rng: random.Random) -> Iterator[Draft]:
         ]
     )
     normal = _apart_from_each_other(list(pool.normal))
-    if affected and normal:
-        reason = " ".join(
-            reason_present(fact, rng)
+    if len(affected) >= 2 and normal:
+        shown = affected[:3]
+        facts = [
+            fact
             for fact in pool.present.values()
-            if set(fact.regions) & set(affected)
-        )
-        yield _several(rng, "regions", affected[:3], normal, reason, tuple(affected[:3]))
+            if words_of(fact.subject).kind != "device" and set(fact.regions) & set(shown)
+        ]
+        reason = reason_present(facts, rng)
+        yield _several(rng, "regions", shown, normal, reason, tuple(shown))
+    if affected and len(normal) >= 2:
         calm = normal[:3]
-        reason = " ".join(reason_normal(pool, region, rng) for region in calm[:2])
+        reason = " ".join(
+            reason_normal(pool, region, rng, sign=region == calm[0] and len(calm) == 2)
+            for region in calm
+        )
         yield _several(rng, "normal_regions", calm, affected, reason, tuple(calm))
     yield from _statements(pool, rng)
 
@@ -147,27 +158,29 @@ def _statements(pool: Pool, rng: random.Random) -> Iterator[Draft]:
     right: list[tuple[str, str, tuple[str, ...], str]] = []  # holds, does not, where, why
     for fact in pool.present.values():
         holds = write_facts([fact], fact.regions[0])[0]
+        start = "There are" if is_many_of(fact.subject) else "There is"
         noun = words_of(fact.subject).noun
-        right.append((holds, f"There is no {noun}.", fact.regions, reason_present(fact, rng)))
+        reason = reason_present([fact], rng, cause=True, sign=False)
+        right.append((holds, f"{start} no {noun}.", fact.regions, reason))
     for name, fact in pool.absent.items():
-        start = "There are" if words_of(name).plural == words_of(name).noun else "There is"
-        holds = f"There is no {words_of(name).noun}."
-        reason = reason_absent([name], fact.regions[0], rng)
+        start = "There are" if is_many_of(name) else "There is"
+        holds = f"{start} no {words_of(name).noun}."
+        reason = reason_absent([name], rng, sign=False)
         right.append((holds, f"{start} {with_article(name)}.", fact.regions, reason))
     for region, holds in pool.normal.items():
         look = "look" if is_many(spoken(region)) else "looks"
         fails = f"{capital(spoken(region))} {look} abnormal."
-        right.append((holds, fails, (region,), reason_normal(pool, region, rng)))
+        right.append((holds, fails, (region,), reason_normal(pool, region, rng, sign=False)))
     rng.shuffle(right)
     while len(right) >= 3:
         used, right = right[:_OPTIONS], right[_OPTIONS:]
-        kept = used[: rng.randint(1, len(used) - 1)]
+        kept = used[: rng.randint(2, len(used) - 1)]
         yield _several(
             rng,
             "statements",
             [holds.rstrip(".") for holds, _, _, _ in kept],
             [fails.rstrip(".") for _, fails, _, _ in used[len(kept) :]],
-            " ".join(reason for _, _, _, reason in kept[:2]),
+            " ".join(reason for _, _, _, reason in kept),
             tuple(dict.fromkeys(region for _, _, where, _ in kept for region in where)),
         )
 
@@ -184,19 +197,18 @@ def _single(
 ) -> Iterator[Draft]:
     if len(wrong) < 2:
         return
-    text, template = question("single_choice", asked, rng, **finding_values(fact))
+    text, template = question("single_choice", asked, rng, fact.subject)
     room = _OPTIONS - 1 - bool(last)
     options, letters = _shuffle([right], wrong[:room], rng)
     options = (*options, last) if last else options
+    absent = reason_absence.absent if reason_absence else {}
+    named = [n for n in absent if capital(words_of(n).noun) in options]
     if fact.polarity == "neg":
-        reason = reason_absent([fact.subject], fact.regions[0], rng)
+        reason = reason_absent([fact.subject], rng, sign=not named)
     else:
-        reason = reason_present(fact, rng, "severity")
-    if reason_absence:
-        named = [n for n in reason_absence.absent if capital(words_of(n).noun) in options]
-        if named:
-            region = reason_absence.absent[named[0]].regions[0]
-            reason = f"{reason} {reason_absent(named, region, rng)}"
+        reason = reason_present([fact], rng, sign=not named)
+    if named:
+        reason = f"{reason} {reason_absent(named, rng, sign=False)}"
     yield Draft(
         "single_choice",
         content,

@@ -27,6 +27,7 @@ from cxrjax.papers.gemex.construct.questions import (
 from cxrjax.papers.gemex.construct.refine import Refiner
 from cxrjax.papers.gemex.dialogue import QUESTION_TYPES, assistant_text
 from cxrjax.papers.gemex.native import locate, location_text
+from cxrjax.papers.gemex.statistics import PAPER
 from cxrjax.papers.sources.report import ImageReport, RefinedSentence
 from cxrjax.records import Answer, QARecord
 from cxrjax.records import GeneratorInfo as Maker
@@ -35,22 +36,11 @@ from cxrjax.records_io.quality import QualityLog, Unusable
 HEALTHY = "Healthy"
 TEST_IMAGES = 300
 # Figure 7, percent of labels.
+_PERCENT = "test_class_percent/"
 TARGET_MIX = {
-    "Atelectasis": 18.71,
-    "Cardiomegaly": 16.82,
-    "Pleural Effusion": 16.82,
-    HEALTHY: 12.48,
-    "Edema": 7.94,
-    "Device": 6.43,
-    "Opacification": 6.24,
-    "Pneumonia": 3.78,
-    "Hyperinflation": 2.08,
-    "Low Volume": 2.08,
-    "Consolidation": 1.89,
-    "Spine Issue": 1.7,
-    "Nodule": 1.51,
-    "Pneumothorax": 0.95,
-    "Mass": 0.57,
+    name.removeprefix(_PERCENT): float(printed.value)  # type: ignore[arg-type]
+    for name, printed in PAPER.items()
+    if name.startswith(_PERCENT)
 }
 
 

@@ -50,6 +50,11 @@ class SentenceFact:
 # Words before a finding that may say how severe it is.
 _SEVERITY_REACH = 40
 _JOINTS = re.compile(r",|;|\b(?:and|or|with|without|nor)\b")
+# A cause that is one of several, a guess, or no noun; the longest ones were cut off.
+_OPEN = re.compile(
+    r"/|\b(?:or|possible|possibly|probable|probably|likely|may|versus|vs|is|are|was|were|which|history)\b"
+    r"|^.{55,}"
+)
 _GENERAL = ("cardiopulmonary abnormality", "lung disease")
 
 
@@ -74,7 +79,7 @@ def find_facts(text: str, source_regions: tuple[str, ...] = ()) -> tuple[Sentenc
         elif one.organ and one.certainty == "certain":
             facts += _normal(one, places, words)
         elif (name := subject_of(one.finding, one.regions)) is not None:
-            facts.append(_fact(one, words.findings[name], places, plain, source_regions))
+            facts.append(_fact(one, words.findings[name], places, text, source_regions))
     return tuple(dict.fromkeys(facts))
 
 
@@ -115,8 +120,12 @@ def _fact(
     source_regions: Sequence[str],
 ) -> SentenceFact:
     absent = one.status == "absent"
-    cause = load_vocabulary().cues["cause"].search(text, one.span[1])
-    severity = None if absent else _severity(text, one.span)
+    if finding.name == "low_volume":  # of lungs; zones beside it are another finding's
+        places = [place for place in places if place.zone is None]
+    plain = text.lower()
+    found = None if absent else load_vocabulary().cues["cause"].search(plain, one.span[1])
+    cause = text[slice(*found.span("cause"))].strip() if found else None
+    severity = None if absent else _severity(plain, one.span)
     regions, located = _regions(finding, places, severity, absent, source_regions)
     return SentenceFact(
         finding.name,
@@ -125,7 +134,7 @@ def _fact(
         located,
         one.certainty == "certain",
         severity if finding.graded or finding.sized else None,
-        cause["cause"].strip() if cause and not absent else None,
+        None if cause and _OPEN.search(cause.lower()) else cause,
     )
 
 

@@ -172,11 +172,11 @@ def make_stages(
         UserError: as `client_from_flags`.
     """
     # The client maps over one stage at a time, and the stages interleave.
-    refining = client_from_flags(flags, out / f"refining_{CACHE_NAME}")
+    refining = client_from_flags(flags, out / f"refining_{CACHE_NAME}", ["gemex"])
     if flags.cache:
         cache = flags.cache.with_name(f"questions_{flags.cache.name}")
         flags = dataclasses.replace(flags, cache=cache)
-    asking = client_from_flags(flags, out / f"questions_{CACHE_NAME}")
+    asking = client_from_flags(flags, out / f"questions_{CACHE_NAME}", ["gemex"])
     return LanguageModelRefiner(refining, quality), LanguageModelGenerator(asking, quality, seed)
 
 

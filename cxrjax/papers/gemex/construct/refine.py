@@ -6,6 +6,7 @@ veins are seen at the hila; (6) atria and ventricles are the heart.
 """
 
 import collections
+import dataclasses
 import functools
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -152,18 +153,18 @@ def write_facts(facts: Sequence[SentenceFact], region: str) -> list[str]:
         if fact.polarity == "normal":
             sentences.append(_normal_sentence(fact, region))
         elif fact.polarity == "pos":
-            verb = "are" if is_plural(fact) else "is"
+            one = dataclasses.replace(fact, regions=(region,))
+            verb = "are" if is_several(one) else "is"
             start = f"There {verb}" if fact.certain else "There may be"
-            place = (
-                f" in {spoken(region)}" if words.findings[fact.subject].region in BY_PLACE else ""
-            )
+            # Where no place was told, the sentence tells none.
+            place = f" in {spoken(region)}" if is_placed(one) else ""
             named = fact.cause and not _PLACEHOLDER.search(fact.cause.upper())
             cause = f" due to {fact.cause}" if named else ""
-            sentences.append(f"{start} {phrase(fact)}{place}{cause}.")
-    absent = [words.findings[fact.subject].noun for fact in facts if fact.polarity == "neg"]
+            sentences.append(f"{start} {phrase(one)}{place}{cause}.")
+    absent = list(dict.fromkeys(fact.subject for fact in facts if fact.polarity == "neg"))
     if absent:
-        listed = join(list(dict.fromkeys(absent)), "or")
-        sentences.append(f"There is no {listed}.")
+        listed = join([words.findings[name].noun for name in absent], "or")
+        sentences.append(f"There {'are' if is_many_of(absent[0]) else 'is'} no {listed}.")
     return list(dict.fromkeys(sentences))
 
 
@@ -175,6 +176,12 @@ _PART_SUBJECTS = {
 }
 
 
+def is_placed(fact: SentenceFact) -> bool:
+    """Says whether a sentence names the place beside the finding."""
+    named = load_vocabulary().findings[fact.subject].region in BY_PLACE
+    return named and fact.located and fact.subject != "hilar_enlargement"
+
+
 def _normal_sentence(fact: SentenceFact, region: str) -> str:
     if fact.subject == CHEST:
         return "The lungs show no acute abnormality."
@@ -182,31 +189,61 @@ def _normal_sentence(fact: SentenceFact, region: str) -> str:
     subject, verb = structure.subject, structure.verb
     if fact.subject == "cardiomediastinum":
         subject = _PART_SUBJECTS.get(region, subject)
-    elif fact.subject == "lungs" and region != "bilateral lung":
-        subject, verb = region, "is"
-    elif fact.subject in ("diaphragm", "hila") and not region.startswith("bilateral"):
-        subject = region
-        verb = "is" if fact.subject == "diaphragm" else "are"
+    elif (fact.subject == "lungs" and region != "bilateral lung") or (
+        fact.subject in ("diaphragm", "hila") and not region.startswith("bilateral")
+    ):
+        verb = "are" if is_many(spoken(region)) else "is"
+        return f"{capital(spoken(region))} {verb} {structure.condition}."
     return f"The {subject} {verb} {structure.condition}."
 
 
 def spoken(region: str) -> str:
     """A region as a sentence has it, article included."""
-    return "both lungs" if region == "bilateral lung" else f"the {region}"
+    side, _, part = region.partition(" ")
+    if part == "hilar structures":
+        return "both hila" if side == "bilateral" else f"the {side} hilum"
+    if side == "bilateral" and part.endswith(" lung zone"):
+        return f"the {part.removesuffix(' lung zone')} zones of both lungs"
+    if side == "bilateral":
+        return f"both {part}s"
+    return "the superior vena cava" if region == "svc" else f"the {region}"
 
 
-def is_plural(fact: SentenceFact) -> bool:
+def is_many(spoken_region: str) -> bool:
+    """Says whether a region, as a sentence has it, takes a plural verb."""
+    return (
+        spoken_region.startswith("both ")
+        or spoken_region.endswith("lungs")
+        or (" and " in spoken_region)
+    )
+
+
+def is_many_of(finding: str) -> bool:
     """Says whether the finding's noun takes "are"."""
-    words = load_vocabulary().findings[fact.subject]
+    words = load_vocabulary().findings[finding]
     return bool(words.plural) and words.plural == words.noun
 
 
+def is_several(fact: SentenceFact) -> bool:
+    """Says whether the finding is spoken of in the plural: its noun is one, or it is in two places
+    that it cannot join."""
+    words = load_vocabulary().findings[fact.subject]
+    apart = len(fact.regions) > 1 or fact.regions[0].startswith("bilateral")
+    return bool(words.plural) and (words.plural == words.noun or (fact.located and apart))
+
+
 def phrase(fact: SentenceFact) -> str:
-    """The finding with article and severity: "a small pleural effusion", "mild cardiomegaly"."""
+    """The finding with article and severity: "a small pleural effusion", "mild cardiomegaly",
+    "nodules"; that of a hilum or a hemidiaphragm has its side, if one is told."""
     words = load_vocabulary().findings[fact.subject]
     adjective = severity_word(fact)
-    text = f"{adjective} {words.noun}" if adjective else words.noun
-    if not words.article:
+    noun = words.plural if is_several(fact) else words.noun
+    if fact.located and fact.subject == "hilar_enlargement":
+        noun = f"enlargement of {spoken(fact.regions[0])}"
+    elif fact.located and words.region == "hemidiaphragm":
+        noun = noun.replace("the hemidiaphragm", spoken(fact.regions[0]))
+    text = f"{adjective} {noun}" if adjective else noun
+    if not words.article or is_several(fact):
         return text
     return f"{'an' if text[0] in 'aeiou' else 'a'} {text}"
 

@@ -160,7 +160,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if flags.refiner == "language_model":
         prompt = read_prompt(flags.prompt) if flags.prompt else None
         cache = flags.labels.with_suffix(".answers.jsonl")
-        client = client_from_flags(flags, cache)
+        client = client_from_flags(flags, cache, ["gemex"])
         refiner = LanguageModelRefiner(client, quality, prompt)
         if flags.dry_run:
             print(refiner.estimate(map(_report, labels)))

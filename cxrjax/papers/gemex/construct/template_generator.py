@@ -1,5 +1,6 @@
 """The offline generator: questions from templates, decided by (seed, report)."""
 
+import dataclasses
 import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -9,14 +10,12 @@ from cxrjax.papers.gemex.construct.facts import SentenceFact
 from cxrjax.papers.gemex.construct.pool import (
     VERSION,
     Pool,
-    finding_values,
     places,
     pool_of,
     question,
     reason_absent,
     reason_normal,
     reason_present,
-    with_article,
     words_of,
 )
 from cxrjax.papers.gemex.construct.questions import QUESTIONS_PER_REPORT, Draft, RefinedReport
@@ -48,7 +47,7 @@ def open_ended(pool: Pool, rng: random.Random) -> Iterator[Draft]:
             content,
             text,
             capital(join(names)) + ".",
-            " ".join(reason_present(fact, rng, "severity") for fact in facts[:2]),
+            reason_present([dataclasses.replace(one, regions=(region,)) for one in facts], rng),
             (region,),
             finding=facts[0].subject,
             template_id=template,
@@ -72,25 +71,24 @@ def open_ended(pool: Pool, rng: random.Random) -> Iterator[Draft]:
 def _about(fact: SentenceFact, rng: random.Random) -> Iterator[Draft]:
     """Questions about one finding: where, how severe, of what cause, meaning what."""
     words = words_of(fact.subject)
-    values = finding_values(fact)
     answers = []
     if words.region in BY_PLACE and fact.located:
-        answers.append(("location", capital(places(fact)) + ".", "severity"))
+        answers.append(("location", capital(places(fact)) + "."))
     if fact.severity:
         content = "size" if words.sized else "severity"
-        answers.append((content, capital(severity_word(fact) or "") + ".", "severity"))
+        answers.append((content, capital(severity_word(fact) or "") + "."))
     if fact.cause:
-        answers.append(("cause", capital(fact.cause) + ".", "cause"))
+        answers.append(("cause", capital(fact.cause) + "."))
     if words.implication:
-        answers.append(("implication", capital(words.implication) + ".", "severity"))
-    for content, answer, also in answers:
-        text, template = question("open_ended", content, rng, **values)
+        answers.append(("implication", capital(words.implication) + "."))
+    for content, answer in answers:
+        text, template = question("open_ended", content, rng, fact.subject)
         yield Draft(
             "open_ended",
             content,
             text,
             answer,
-            reason_present(fact, rng, also),
+            reason_present([fact], rng, cause=content == "cause"),
             fact.regions,
             finding=fact.subject,
             template_id=template,
@@ -115,28 +113,25 @@ def closed_ended(pool: Pool, rng: random.Random) -> Iterator[Draft]:
     for fact in pool.present.values():
         kind = words_of(fact.subject).kind
         content = "disease" if kind == "disease" else "abnormality"
-        values = finding_values(fact)
-        yield draft(content, "presence", True, reason_present(fact, rng), fact.regions, **values)
+        about = {"about": fact.subject}
+        reason = reason_present([fact], rng)
+        yield draft(content, "presence", True, reason, fact.regions, **about)
         if words_of(fact.subject).region in BY_PLACE and fact.located and len(fact.regions) == 1:
-            yield draft(
-                "location", "location", True, reason_present(fact, rng), fact.regions, **values
-            )
-            other = _other_side(fact.regions[0])
-            if other:
-                moved = {**values, "region": spoken(other)}
-                reason = reason_present(fact, rng)
-                yield draft("location", "location", False, reason, fact.regions, **moved)
-        if kind != "device":
             region = fact.regions[0]
-            reason = reason_present(fact, rng)
-            yield draft(
-                "abnormality", "condition", False, reason, fact.regions, region=spoken(region)
-            )
+            for asked in (region, _other_side(region)):
+                if asked:
+                    reason = reason_present([fact], rng)
+                    where = {"region": spoken(asked), **about}
+                    right = asked == region
+                    yield draft("location", "location", right, reason, fact.regions, **where)
+        if kind != "device":
+            where = {"region": spoken(fact.regions[0])}
+            reason = reason_present([fact], rng)
+            yield draft("abnormality", "condition", False, reason, fact.regions, **where)
     for name, fact in pool.absent.items():
         content = "disease" if words_of(name).kind == "disease" else "abnormality"
-        reason = reason_absent([name], fact.regions[0], rng)
-        values = {"finding": with_article(name), "name": words_of(name).noun}
-        yield draft(content, "presence", False, reason, fact.regions, **values)
+        reason = reason_absent([name], rng)
+        yield draft(content, "presence", False, reason, fact.regions, about=name)
     for region in pool.normal:
         reason = reason_normal(pool, region, rng)
         yield draft("abnormality", "condition", True, reason, (region,), region=spoken(region))

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sized
 from pathlib import Path
 from typing import Any, Final, Literal
 
+import numpy as np
 from tqdm import tqdm
 
 from cxrjax.files import read_packaged
@@ -18,10 +19,20 @@ from cxrjax.images.encode import encode_jpeg
 from cxrjax.images.files import ImageError
 from cxrjax.language_model import Client, EncodedImage, NoAnswer, Request
 from cxrjax.language_model.stage import Stage, Strict, make_request
-from cxrjax.papers.vindr_cxr_vqa.construct.plan import REASON_WORDS, PlannedQuestion, Wording
+from cxrjax.papers.vindr_cxr_vqa.construct.lesions import ORGANS
+from cxrjax.papers.vindr_cxr_vqa.construct.plan import (
+    REASON_WORDS,
+    PlannedQuestion,
+    Wording,
+    reader_boxes,
+)
 from cxrjax.papers.vindr_cxr_vqa.construct.templates import format_box
 from cxrjax.papers.vindr_cxr_vqa.native import pixel_boxes
+from cxrjax.papers.vindr_cxr_vqa.record_checks import votes_faults
+from cxrjax.radiology_text.answer_details import count_said, place_said
+from cxrjax.radiology_text.box_places import place_faults
 from cxrjax.radiology_text.english import join
+from cxrjax.radiology_text.mentions import MentionReader
 from cxrjax.records_io.quality import QualityLog, Unusable
 
 # 200 words are about 270 tokens, question, answer and JSON the rest.
@@ -159,7 +170,19 @@ def _written(boxes: Iterable[Any]) -> str:
     return " ".join(map(format_box, boxes))
 
 
-_NUMBER_WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+# What a question of each type holds.
+_ASKS = {
+    kind: re.compile(pattern, re.I)
+    for kind, pattern in {
+        "Where": r"\bwhere\b|\blocat|\bposition|\bcoordinates\b|\bplace\b|\bsite\b",
+        "What": r"\bwhat\b|\bwhich\b|\bname\b",
+        "Is_there": r"\b(?:is|are) there\b|\bany\b|\bevidence\b|\bsigns? of\b",
+        "How_many": r"\bhow (?:many|often)\b|\bnumber\b|\bcount\b",
+        "Which": r"\bwhich\b|\bwhat (?:part|region|area|side|zone|lung)",
+        "Yes_No": r"^\W*(?:is|are|does|do|can|could|has|have|was|yes)\b",
+        "List_all": r"\bwhat\b|\bwhich\b|\ball\b|\bevery\b|\beach\b",
+    }.items()
+}
 _NEGATION = re.compile(r"\b(no|not|none|neither|nor|without|absent|absence|free)\b|n't\b", re.I)
 _BOX = re.compile(r"<loc[^>]*>?")
 
@@ -180,7 +203,7 @@ def faults(plan: PlannedQuestion, wording: Wording) -> list[str]:
         *_box_faults(plan, wording),
         *(_list_faults if plan.style == "list_all" else _finding_faults)(plan, wording.answer),
         *_polarity_faults(plan, _BOX.sub(" ", wording.answer)),
-        *(["The reason is empty."] if not wording.reason.strip() else []),
+        *_reason_faults(plan, _BOX.sub(" ", wording.reason)),
     ]
 
 
@@ -198,6 +221,9 @@ def _question_faults(plan: PlannedQuestion, question: str) -> list[str]:
     found = []
     if not question.strip().endswith("?") or len(question.split()) < 2:
         found.append("The question must be a sentence that ends with a question mark.")
+    kind = "List_all" if plan.style == "list_all" else plan.kind
+    if not _ASKS[kind].search(question):
+        found.append(f"The question is of another type: {load_prompt()['type'][kind]}")
     if _BOX.search(question):
         found.append("The question must not hold a box.")
     named = [label for label in plan.labels if label.casefold() in question.casefold()]
@@ -259,25 +285,52 @@ def _polarity_faults(plan: PlannedQuestion, answer: str) -> list[str]:
     if plan.negative_kind is not None:
         if plan.kind in ("Is_there", "Yes_No") and first != "no":
             return ['The answer must begin with "No": it is not there.']
-        if not _NEGATION.search(answer):
+        said = _reader().read(answer, plan.labels[0] if plan.labels else None)
+        if said.present or not (said.absent or _NEGATION.search(answer)):
             return ["The answer must say that it is not there."]
         return []
     if plan.kind in ("Is_there", "Yes_No") and plan.style != "list_all" and first != "yes":
         return ['The answer must begin with "Yes": it is there.']
-    denied = any(
-        re.search(rf"\bno\s+(?:\w+\s+(?:of|for)\s+)?{re.escape(label)}", answer, re.I)
-        for label in plan.labels
-    )
+    denied = _reader().read(answer).absent & set(plan.labels)
     if denied or first == "no":
         return ["The answer must not deny the finding: it is there."]
-    if plan.kind == "How_many" and plan.style != "list_all" and not _counts(answer, plan.count):
-        return [f"The answer must give the number {plan.count}."]
-    return []
+    if plan.kind == "How_many" and plan.style != "list_all" and count_said(answer) != plan.count:
+        return [f"The answer must give the number {plan.count}, and no other before it."]
+    return [] if plan.style == "list_all" else _place_faults(plan, answer)
 
 
-def _counts(answer: str, count: int) -> bool:
-    forms = [str(count), *_NUMBER_WORDS[count : count + 1]]
-    return re.search(rf"\b({'|'.join(forms)})\b", answer, re.I) is not None
+def _place_faults(plan: PlannedQuestion, text: str) -> list[str]:
+    """Sides and levels that are not those of the boxes."""
+    asked = plan.labels[0] if plan.labels else ""
+    said = place_said(text, np.zeros((0, 4)), asked)
+    boxes = [box for of_label in plan.boxes.values() for box in of_label]
+    found = [*place_faults(said, boxes, plan.image.image_hw, "The answer")]
+    known = place_said(plan.place or "", np.zeros((0, 4)), asked).sides
+    # The heart's place names the sides that it reaches to.
+    if known and not plan.image.image_hw and asked not in ORGANS and said.sides - known:
+        found.append(f"The answer: names the {' and '.join(sorted(said.sides))} side")
+    right = f"; it is seen {plan.place}" if plan.place else ""
+    return [f"{one}{right}." for one in found]
+
+
+def _reason_faults(plan: PlannedQuestion, reason: str) -> list[str]:
+    if not reason.strip():
+        return ["The reason is empty."]
+    said = _reader().read(reason)
+    denied = sorted((said.absent - said.present) & set(plan.labels))
+    if denied and plan.negative_kind is None:
+        return [f"The reason must not deny the finding ({denied[0]}): it is there."]
+    asked = plan.labels[0] if len(plan.labels) == 1 else ""
+    sentences = re.split(r"(?<=[.?])\s+", reason)
+    readers = reader_boxes(plan.image)
+    votes = [fault for one in sentences for fault in votes_faults(one, readers, asked)]
+    named = [rad_id for rad_id in readers if re.search(rf"\b{re.escape(rad_id)}\b", reason)]
+    return [f"{one}." for one in votes] + [f"The reason must not name {one}." for one in named]
+
+
+@functools.cache
+def _reader() -> MentionReader:
+    return MentionReader()
 
 
 def _as_written(box: list[float]) -> str:

@@ -3,27 +3,29 @@
 The release has positive questions only, 17,597 in all; the paper trains on 20,880 (section 3.1), of
 which 41.7 % are positive and 58.3 % negative (abstract). 20,880 is six kinds times 3,480, and
 8,700 to 12,180 is 5 to 7 exactly: a mix with questions about normal images and absent classes.
+There absent classes are drawn evenly, so that the name of a class tells much about its answer
+(`lookup_score`); the balanced mix, our own, denies each class as often as it affirms it.
 """
 
 import collections
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from cxrjax.errors import UserError
 from cxrjax.papers.vindr_cxr_vqa.annotation import CLASSES, ImageAnnotation
-from cxrjax.papers.vindr_cxr_vqa.construct.plan import (
+from cxrjax.papers.vindr_cxr_vqa.construct.asking import (
     CLASS_QUESTION_TYPES,
-    PlannedQuestion,
+    QUESTIONS_PER_IMAGE,
     plan_denied,
+    plan_lesions,
     plan_list_all,
-    plan_one_box,
     stream,
 )
+from cxrjax.papers.vindr_cxr_vqa.construct.balance import Asked, balance, lookup_score
+from cxrjax.papers.vindr_cxr_vqa.construct.plan import PlannedQuestion
 from cxrjax.papers.vindr_cxr_vqa.construct.templates import QUESTION_TYPES
-
-Asked = list[tuple[ImageAnnotation, str, str | None]]  # image, kind, class
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +73,21 @@ class Mix:
         return self.negative_per_type
 
 
-MIXES = {"released": None, "paper": Mix()}
+BALANCED: Literal["balanced"] = "balanced"
+MIXES: dict[str, Mix | Literal["balanced"] | None] = {
+    "released": None,
+    "paper": Mix(),
+    BALANCED: BALANCED,
+}
+
+
+def normal_images(mix: Mix | Literal["balanced"] | None, abnormal: int) -> int:
+    """Counts the images without findings that a split of so many images with findings can use."""
+    if isinstance(mix, Mix):
+        return mix.normal_images
+    # Each is asked "What" once, as two of three images with findings are.
+    share = QUESTIONS_PER_IMAGE / len(QUESTION_TYPES)
+    return math.ceil(abnormal * share) + len(QUESTION_TYPES) if mix else 0
 
 
 def mix_training(
@@ -206,8 +222,8 @@ def _number(plans: Sequence[PlannedQuestion], seed: int) -> list[PlannedQuestion
 
 def plan_splits(
     splits: Mapping[str, Sequence[ImageAnnotation]],
-    normal: Sequence[ImageAnnotation],
-    mix: Mix | None,
+    normal: Mapping[str, Sequence[ImageAnnotation]],
+    mix: Mix | Literal["balanced"] | None,
     list_all: bool,
     seed: int,
 ) -> tuple[dict[str, list[PlannedQuestion]], dict[str, Any]]:
@@ -215,7 +231,8 @@ def plan_splits(
 
     Args:
         splits: split -> its images with findings.
-        normal: images on which nobody marked anything, which only training asks about.
+        normal: split -> images on which nobody marked anything; the paper's mix asks about those of
+            training alone.
         mix: None: positive questions only, as in the release.
         list_all: also ask for all findings of each image that has some.
 
@@ -228,16 +245,26 @@ def plan_splits(
     every = [image for split in splits.values() for image in split]
     split_of = {image.image_id: name for name, split in splits.items() for image in split}
     plans: dict[str, list[PlannedQuestion]] = {split: [] for split in splits}
-    for plan in plan_one_box(every, seed):
+    left_out: collections.Counter[str] = collections.Counter()
+    for plan in plan_lesions(every, seed, left_out):
         plans[split_of[plan.image.image_id]].append(plan)
     notes: dict[str, Any] = {}
-    if mix:
+    if left_out:
+        notes["kinds_left_out"] = dict(left_out)
+    if mix == BALANCED:
+        for split, positives in plans.items():
+            asked = balance(positives, normal.get(split, ()), seed, split)
+            plans[split] = _number([*positives, *_denied(asked)], seed)
+    elif mix:
+        assert isinstance(mix, Mix)
         for split, positives in plans.items():
             if split == "train":
-                plans[split], scale = mix_training(positives, normal, mix, seed)
+                plans[split], scale = mix_training(positives, normal.get(split, ()), mix, seed)
                 notes["mix_scale"] = round(scale, 6)
             else:
                 plans[split] = mix_held_out(positives, mix, seed)
+    if mix:
+        notes["lookup_score"] = {split: round(lookup_score(of), 3) for split, of in plans.items()}
     if list_all:
         notes["list_all"] = True
         plans = {split: _with_list_all(split_plans) for split, split_plans in plans.items()}
@@ -245,14 +272,14 @@ def plan_splits(
 
 
 def pick_normal(
-    images: Sequence[ImageAnnotation], mix: Mix | None, seed: int, spare: float = 0.05
+    images: Sequence[ImageAnnotation], count: int | None, seed: int, spare: float = 0.05
 ) -> list[ImageAnnotation]:
-    """As many normal images as the mix needs, and some to spare for unusable files."""
+    """So many normal images, and some to spare for unusable files; None: all, in random order."""
     normal = sorted(
         (image for image in images if image.normal),
         key=lambda image: stream(seed, image.image_id, "normal").random(),
     )
-    return normal[: math.ceil(mix.normal_images * (1 + spare)) if mix else 0]
+    return normal if count is None else normal[: math.ceil(count * (1 + spare))]
 
 
 def _with_list_all(plans: Sequence[PlannedQuestion]) -> list[PlannedQuestion]:

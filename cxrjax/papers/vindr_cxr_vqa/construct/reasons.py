@@ -1,26 +1,42 @@
-"""Reasons of 150 to 250 words (Table 2) that follow from the annotation and only from it.
+"""Reasons of 150 to 250 words (Table 2) from the facts of the image.
 
-First what the readers marked: who, how many agree, where and how large the box is, what else is on
-the image. Then, introduced as such, general knowledge about the class. Then how that leads to the
-answer.
+First what the film shows: where, how large, how sure. Then how the finding usually shows and what
+looks like it, told as general knowledge. Then the answer that this leads to. What is said of the
+image follows from the annotation; no reader is named, and no outline counted as if it were a sign.
 """
 
 import dataclasses
 from collections.abc import Sequence
 from random import Random
 
-from cxrjax.papers.vindr_cxr_vqa.annotation import CLASSES, ImageAnnotation
+from cxrjax.papers.vindr_cxr_vqa.annotation import CLASSES, CONSENSUS, ImageAnnotation
+from cxrjax.papers.vindr_cxr_vqa.construct.image_facts import (
+    against_heart,
+    extent,
+    in_same_region,
+    shape,
+    sides_of,
+    zones_of,
+)
+from cxrjax.papers.vindr_cxr_vqa.construct.lesions import ORGANS, find_lesions
+from cxrjax.papers.vindr_cxr_vqa.construct.places import (
+    AORTA,
+    HEART,
+    ChestFrame,
+    describe,
+    frame_of,
+)
 from cxrjax.papers.vindr_cxr_vqa.construct.plan import REASON_WORDS, PlannedQuestion
 from cxrjax.papers.vindr_cxr_vqa.construct.templates import (
+    ClassWords,
     VindrTemplates,
     class_words,
-    format_box,
     reading_remarks,
 )
-from cxrjax.radiology_text.english import join
-from cxrjax.records_io.quality import PixelBox
+from cxrjax.radiology_text.english import capital, join
 
-_NAMED_READERS = 6  # more are summed up
+_CALLED = {HEART: "the enlarged heart", AORTA: "the widened aorta"}
+_MOST_LISTED = 6  # classes with their places, in one sentence
 
 
 @dataclasses.dataclass
@@ -28,7 +44,7 @@ class _Parts:
     """Sentences in the order of the text; of the optional ones, as many as the length asks for.
 
     Attributes:
-        facts: of the annotation.
+        facts: of the image.
         remarks: of general knowledge.
         more_facts, more_remarks: optional ones, which follow theirs.
     """
@@ -44,7 +60,7 @@ class _Parts:
         required = [*self.facts, *self.remarks, self.end]
         words = sum(map(_words, required))
         fewest, most = REASON_WORDS
-        target = rng.randint(fewest + 10, most - 35)
+        target = rng.randint(fewest + 5, most - 35)
         chosen: set[str] = set()
         # Facts first: they are what the reason is for.
         for sentences in (self.more_facts, self.more_remarks):
@@ -79,150 +95,220 @@ class _Texts:
     def __init__(self, image: ImageAnnotation, templates: VindrTemplates, rng: Random) -> None:
         self.image = image
         self.rng = rng
+        self.frame: ChestFrame = frame_of(image)
         self._templates = templates
         readers = len(image.readers)
+        whole = "both" if readers == 2 else f"all {number(readers)}"
+        none = "neither of the two" if readers == 2 else f"none of the {number(readers)}"
         self._common = {
             "readers": number(readers),
-            "all_readers": "both readers" if readers == 2 else f"all {number(readers)} readers",
-            "no_readers": (
-                "neither of the two readers"
-                if readers == 2
-                else f"none of the {number(readers)} readers"
-            ),
-            "names": self.names(list(image.readers)),
+            "radiologists": f"{number(readers)} radiologists",
+            "all_radiologists": f"{whole} radiologists",
+            "all_radiologists_low": f"{whole} radiologists",
+            "no_radiologist": f"{none} radiologists",
         }
 
     def __call__(self, name: str, **values: str) -> str:
         """The sentence of this name, filled."""
         return self._templates.reason(name, self.rng, **{**self._common, **values})
 
-    def names(self, readers: Sequence[str]) -> str:
-        if len(readers) <= _NAMED_READERS:
-            return join(readers)
-        rest = counted(len(readers) - _NAMED_READERS, "other", "others")
-        return join([*readers[:_NAMED_READERS], rest])
+    @property
+    def read_by(self) -> str:
+        """Ends a sentence's name by who read the film: "_consensus", "_single" or ""."""
+        if tuple(self.image.readers) == (CONSENSUS,):
+            return "_consensus"
+        return "_single" if len(self.image.readers) <= 1 else ""
 
-    def agreement(self, label: str, rad_id: str) -> str:
-        """Says how many readers marked the class, and who."""
-        readers = self.image.readers
-        names = [key for key, marked in readers.items() if any(f.label == label for f in marked)]
-        values = {"finding": label, "votes": number(len(names)), "names": self.names(names)}
-        if len(readers) == 1:
-            return self("agreement_single", rad_id=rad_id)
-        if len(names) == 1:
-            return self("agreement_alone", rad_id=rad_id, **values)
-        return self("agreement_all" if len(names) == len(readers) else "agreement_some", **values)
+    def agreement(self, label: str) -> str:
+        """Says how sure a finding is, from how many readers marked it."""
+        named = class_words()[label].prose_with_article
+        if self.read_by:
+            return self(f"agree{self.read_by}")
+        votes, readers = self.image.votes(label), len(self.image.readers)
+        kind = "all" if votes == readers else "most" if 2 * votes > readers else "few"
+        return self(f"agree_{kind}", votes=number(votes), a_finding=named)
 
-    def others(self, label: str) -> str:
-        """Names the other classes that are marked."""
-        others = [name for name in self.image.present if name != label]
-        kind = "none" if not others else "one" if len(others) == 1 else "many"
-        return self(f"others_{kind}", others=join(others))
+    def mimics(self, words: ClassWords) -> list[str]:
+        """Sentences that set a class apart from those that look like it."""
+        sentences = []
+        for name in words.looks_like:
+            other = class_words()[name]
+            kind = "present" if name in self.image.present else "absent"
+            sentences.append(
+                self(
+                    f"mimic_{kind}",
+                    mimic=other.prose,
+                    a_mimic=other.prose_with_article,
+                    A_mimic=capital(other.prose_with_article),
+                    would=other.would,
+                )
+            )
+        return sentences
 
-    def not_marked(self, besides: Sequence[str]) -> list[str]:
-        """A sentence that names some absent classes; none where every class is present."""
-        absent = [c for c in CLASSES if c not in self.image.present and c not in besides]
-        if not absent:
-            return []
-        some = sorted(self.rng.sample(absent, min(len(absent), self.rng.randint(2, 4))))
-        return [self("not_marked", absent=join(some, "or"))]
-
-    def remarks(self, label: str) -> tuple[list[str], list[str]]:
+    def general(self, words: ClassWords) -> tuple[list[str], list[str]]:
         """General knowledge about a class: (what has to be said, what may be added)."""
-        words = class_words()[label]
         definition = self.rng.sample(words.definition, len(words.definition))
         sign = self.rng.sample(words.sign, len(words.sign))
-        lead = self("general")
-        reading = self.rng.sample(reading_remarks(), 3)
-        return [lead, definition[0], sign[0]], [sign[1], *words.care, *reading]
+        reading = self.rng.sample(reading_remarks(), 2)
+        return [definition[0], sign[0]], [sign[1], *words.care, *reading]
+
+    def other(self, label: str, boxes: Sequence[Sequence[float]], it: str) -> list[str]:
+        """Sentences about a further finding of the image: votes, place, and beside the boxes."""
+        prose = {"other": class_words()[label].prose}
+        sentences = []
+        if not self.read_by:
+            votes, readers = self.image.votes(label), len(self.image.readers)
+            kind = "all" if votes == readers else "one" if votes == 1 else "some"
+            sentences.append(self(f"other_{kind}", **prose, votes=number(votes)))
+        if place := self.place(label):
+            sentences.append(self("other_placed", **prose, place=place))
+        own = [lesion.box for lesion in find_lesions(self.image, label)]
+        if boxes and own and label not in ORGANS:
+            if max(box[3] for box in own) <= min(box[1] for box in boxes):
+                sentences.append(self("other_higher", **prose, it=it))
+            elif min(box[1] for box in own) >= max(box[3] for box in boxes):
+                sentences.append(self("other_lower", **prose, it=it))
+        return sentences
+
+    def expected(self, words: ClassWords, count: int = 3) -> list[str]:
+        """Tells how classes that nobody marked or spoke of would have shown."""
+        spoken_of = {words.name, *words.looks_like, *self.image.present, "Other lesion"}
+        absent = [class_words()[name] for name in CLASSES if name not in spoken_of]
+        return [
+            self("expected", **_slots(one), would=one.would)
+            for one in self.rng.sample(absent, min(count, len(absent)))
+        ]
+
+    def named(self, labels: Sequence[str]) -> dict[str, str]:
+        """The slots of several classes in a sentence."""
+        names = join([class_words()[label].prose_with_article for label in labels])
+        was = "were" if len(labels) > 1 else "was"
+        return {"others": names, "Others": capital(names), "was": was}
+
+    def place(self, label: str) -> str | None:
+        """The place of a class on this image, in words."""
+        boxes = [lesion.box for lesion in find_lesions(self.image, label)]
+        return describe(label, boxes, self.frame)
 
 
 def _shown(plan: PlannedQuestion, texts: _Texts) -> _Parts:
-    """Parts about a finding and the box that one reader drew around it."""
-    image, rad_id = plan.image, plan.rad_id
-    (label,) = plan.labels
-    (box,) = plan.boxes[label]
-    assert rad_id is not None  # a box that is shown alone is some reader's
-    rank, total = order(image, label, box)
-    in_order = (
-        texts("order", order=ordinal(rank), total=number(total))
-        if total > 1
-        else texts("order_only")
-    )
-    facts = [
-        texts("marked", rad_id=rad_id, finding=label, box=format_box(box)),
-        texts.agreement(label, rad_id),
-        texts(
-            "count_one" if plan.count == 1 else "count_many",
-            rad_id=rad_id,
-            count=number(plan.count),
-        ),
-    ]
-    more = []
-    if image.image_hw:
-        facts.append(texts("place", place=place(box, image.image_hw)))
-        more.append(in_order)
-    else:
-        facts.append(in_order)
-    facts.append(texts.others(label))
-    if total > plan.count:
-        more.append(texts("class_boxes", total=number(total)))
-    boxes = [finding.box for finding in image.findings]
-    if (size := size_rank(box, boxes)) is not None:
-        more.append(texts("size", rank=size, total=number(len(boxes))))
-    more += _overlap(image, label, rad_id, box, texts)
-    more += texts.not_marked([label])
-    remarks, more_remarks = texts.remarks(label)
-    structure = class_words()[label].structure
-    end = texts(f"end_{plan.kind}", rad_id=rad_id, structure=structure)
-    return _Parts(facts, remarks, end, more, more_remarks)
+    """Parts about a finding and its lesions."""
+    image, (label,) = plan.image, plan.labels
+    words, boxes = class_words()[label], plan.boxes[label]
+    slots = {**_slots(words), "count": number(plan.count), "place": plan.place or ""}
+    many = "one" if plan.count == 1 else "many"
+    if not plan.place:
+        many = f"{'organ' if label in ORGANS else many}_unplaced"
+    facts = [texts(f"seen_{many}", **slots)]
+    facts += _fit(label, boxes, texts, words)
+    facts.append(texts.agreement(label))
+    near = in_same_region(image, label, boxes)
+    others = [name for name in image.present if name != label and name not in near]
+    if near:
+        facts.append(texts("same_region", **texts.named(near)))
+    if others:
+        facts.append(texts("elsewhere" if near else "also", **texts.named(others)))
+    elif not near:
+        facts.append(texts("alone"))
+    more = _extent(label, boxes, texts)
+    if not texts.read_by and plan.count > 1 and image.votes(label) > 1:
+        lesions = find_lesions(image, label)
+        if any(lesion.readers < len(image.readers) for lesion in lesions):
+            more.append(texts("areas_differ"))
+    it = _CALLED.get(label, "all of these areas" if len(boxes) > 1 else "this area")
+    for name in texts.rng.sample(others, min(len(others), 2)):
+        more += texts.other(name, boxes, it)
+    more += texts.mimics(words)
+    more += texts.expected(words)
+    remarks, more_remarks = texts.general(words)
+    return _Parts(facts, remarks, _conclusion(plan, slots, texts), more, more_remarks)
 
 
-def _overlap(
-    image: ImageAnnotation, label: str, rad_id: str, box: PixelBox, texts: _Texts
+def _fit(
+    label: str, boxes: Sequence[tuple[float, float, float, float]], texts: _Texts, words: ClassWords
 ) -> list[str]:
-    """Counts the other readers' boxes that overlap the box; nothing where nobody else drew any."""
-    theirs = [
-        finding.box
-        for reader, marked in image.readers.items()
-        for finding in marked
-        if reader != rad_id and finding.label == label
-    ]
-    if not theirs:
-        return []
-    count = sum(overlap(box, other) for other in theirs)
-    kind = "none" if count == 0 else "one" if count == 1 else "many"
-    return [texts(f"overlap_{kind}", count=number(count))]
+    """Says what the place of the finding speaks for."""
+    zones = zones_of(label, boxes, texts.frame)
+    where = next(iter(zones)) if len(zones) == 1 else ""
+    if "both" in words.fits and sides_of(label, boxes, texts.frame) == {"right", "left"}:
+        where = "both"
+    return [words.fits[where]] if where in words.fits else []
+
+
+def _extent(
+    label: str, boxes: Sequence[tuple[float, float, float, float]], texts: _Texts
+) -> list[str]:
+    """Size and shape of the largest lesion, and the sides."""
+    largest = max(boxes, key=lambda box: (box[2] - box[0]) * (box[3] - box[1]))
+    it = _CALLED.get(label, "the largest area" if len(boxes) > 1 else "the area")
+    sentences = []
+    if texts.frame.image_hw:
+        width, height = extent(largest, texts.frame.image_hw)
+        sentences.append(texts("extent", it=it, width=str(width), height=str(height)))
+    elif (fraction := against_heart(label, largest, texts.frame)) is not None:
+        sentences.append(texts("against_heart", it=it, fraction=fraction))
+    sentences.append(texts(f"shape_{shape(largest)}", it=it))
+    sides = sides_of(label, boxes, texts.frame)
+    if sides == {"right", "left"}:
+        sentences.append(texts("sides_both"))
+    elif len(sides) == 1:
+        other = "left" if sides == {"right"} else "right"
+        sentences.append(texts("sides_one", other_side=other))
+    return sentences
+
+
+def _conclusion(plan: PlannedQuestion, slots: dict[str, str], texts: _Texts) -> str:
+    (label,) = plan.labels
+    kind = plan.kind
+    if kind in ("Where", "Which") and not plan.place:
+        where = "this area" if plan.count == 1 else f"these {slots['count']} areas"
+        if label in ORGANS and plan.count == 1:
+            where = _CALLED[label]
+        return texts(f"end_{kind}_unplaced", where=where)
+    if kind in ("Is_there", "Yes_No") and not texts.read_by:
+        votes = plan.image.votes(label)
+        return texts(f"end_{kind}{'_doubt' * (votes < len(plan.image.readers))}", **slots)
+    if kind == "How_many":
+        return texts(f"end_How_many_{'one' if plan.count == 1 else 'many'}", **slots)
+    beside = ""
+    if plan.others:
+        beside = f", together with {texts.named(plan.others)['others']}"
+    return texts(f"end_{kind}", beside=beside, **slots)
 
 
 def _denied(plan: PlannedQuestion, texts: _Texts) -> _Parts:
     """Parts about a class that nobody marked, or an image without any mark."""
     image = plan.image
-    single = "_single" if len(image.readers) == 1 else ""
-    rad_id = next(iter(image.readers))
     facts, more = [], []
+    end = f"end_none_{plan.kind}"
     if not image.findings:
-        facts.append(texts(f"normal{single}", rad_id=rad_id))
-    if plan.labels:
-        facts.append(texts(f"denied{single}", finding=plan.labels[0], rad_id=rad_id))
+        facts.append(texts(f"normal{texts.read_by}"))
+    if not plan.labels:
+        absent = [class_words()[name] for name in texts.rng.sample(CLASSES, len(CLASSES))]
+        more = [texts("expected", **_slots(words), would=words.would) for words in absent]
+        return _Parts(facts, [], texts(end), more, [])
+    words = class_words()[plan.labels[0]]
+    how = texts.read_by if image.findings else "_normal"
+    facts.append(texts(f"denied{how}", **_slots(words)))
+    facts.append(texts("would", would=words.would))
     if image.findings:
-        present = image.present
-        facts.append(
-            texts(
-                "present_one" if len(present) == 1 else "present_many",
-                others=join(present),
-                boxes=counted(len(image.findings), "box", "boxes"),
-            )
-        )
-    more += texts.not_marked(plan.labels)
-    if plan.labels:
-        remarks, more_remarks = texts.remarks(plan.labels[0])
-        structure = class_words()[plan.labels[0]].structure
-    else:
-        remarks, more_remarks = [texts("general_reading")], list(reading_remarks())
-        structure = ""
-    end = texts(f"end_none_{plan.kind}", structure=structure)
-    return _Parts(facts, remarks, end, more, more_remarks)
+        facts.append(texts("instead", **texts.named(image.present)))
+        placed = [(name, place) for name in image.present if (place := texts.place(name))]
+        if placed and len(image.present) > 1:
+            name, place = texts.rng.choice(placed)
+            other = class_words()[name].prose_with_article
+            facts.append(texts("instead_placed", other=other, Other=capital(other), place=place))
+        apart = zip(words.looks_like, texts.mimics(words), strict=True)
+        more += [sentence for name, sentence in apart if name in image.present]
+        for name in texts.rng.sample(image.present, min(len(image.present), 2)):
+            more += texts.other(name, (), "")[:1]
+    more += texts.expected(words)
+    remarks, more_remarks = texts.general(words)
+    return _Parts(facts, remarks, texts(end, finding=words.prose), more, more_remarks)
+
+
+def _slots(words: ClassWords) -> dict[str, str]:
+    return {"finding": words.prose, "a_finding": words.prose_with_article}
 
 
 def _listed(plan: PlannedQuestion, texts: _Texts) -> _Parts:
@@ -230,27 +316,35 @@ def _listed(plan: PlannedQuestion, texts: _Texts) -> _Parts:
     image = plan.image
     items = []
     for label in plan.labels:
-        readers = counted(image.votes(label), "reader", "readers")
-        boxes = counted(len(plan.boxes[label]), "box", "boxes")
-        items.append(f"{label} ({readers}, {boxes})")
-    facts = [
-        texts(
-            "listed",
-            boxes=counted(plan.count, "box", "boxes"),
-            classes=counted(len(plan.labels), "class", "classes"),
-            items=join(items),
-        )
-    ]
-    some = texts.rng.sample(plan.labels, min(len(plan.labels), 2))
-    more = [text for label in some for text in (*texts.remarks(label)[0][1:],)]
-    remarks = [texts("general_reading")]
-    return _Parts(
-        facts,
-        remarks,
-        texts("end_list"),
-        texts.not_marked([]),
-        [*more, *reading_remarks()],
-    )
+        place = texts.place(label) if len(plan.labels) <= _MOST_LISTED else None
+        name = class_words()[label].prose_with_article
+        items.append(f"{name} {place}" if place else name)
+    facts = [texts("listed", items=_separated(items))]
+    if texts.read_by:
+        facts.append(texts.agreement(plan.labels[0]))
+    else:
+        readers = len(image.readers)
+        certain = [label for label in plan.labels if image.votes(label) == readers]
+        uncertain = [label for label in plan.labels if label not in certain]
+        if certain:
+            facts.append(texts("listed_certain", certain=texts.named(certain)["others"]))
+        if uncertain:
+            named = texts.named(uncertain)
+            stays = "stay" if len(uncertain) > 1 else "stays"
+            slots = {"uncertain": named["others"], "Uncertain": named["Others"]}
+            facts.append(texts("listed_uncertain", **slots, was=named["was"], stays=stays))
+    # A sign says "it": it stays with the sentence that names the class.
+    some = texts.rng.sample(plan.labels, min(len(plan.labels), 3))
+    general = [" ".join(texts.general(class_words()[label])[0]) for label in some]
+    more = [*general, *texts.rng.sample(reading_remarks(), 6)]
+    return _Parts(facts, [], texts("end_list"), [], more)
+
+
+def _separated(items: Sequence[str]) -> str:
+    """Items that may hold "and" and commas themselves, as one list."""
+    if not any(", " in item or " and " in item for item in items):
+        return join(items)
+    return "; and ".join(("; ".join(items[:-1]), items[-1])) if len(items) > 1 else items[0]
 
 
 # fmt: off
@@ -259,81 +353,9 @@ _NUMBERS = (
     "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen",
     "eighteen", "nineteen", "twenty",
 )
-
-
-_ORDINALS = (
-    "zeroth", "first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth",
-    "ninth", "tenth", "eleventh", "twelfth", "thirteenth", "fourteenth", "fifteenth",
-    "sixteenth", "seventeenth", "eighteenth", "nineteenth", "twentieth",
-)
-
-
 # fmt: on
-_THIRDS = ("upper", "middle", "lower")
 
 
 def number(count: int) -> str:
     """A count in words up to twenty, beyond it in digits."""
     return _NUMBERS[count] if count < len(_NUMBERS) else str(count)
-
-
-def ordinal(rank: int) -> str:
-    """`first` to `twentieth`, then `21st`, `22nd`, ..."""
-    if rank < len(_ORDINALS):
-        return _ORDINALS[rank]
-    suffix = "th" if rank % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(rank % 10)
-    return f"{rank}{suffix or 'th'}"
-
-
-def counted(count: int, one: str, many: str) -> str:
-    """`one box`, `two boxes`."""
-    return f"{number(count)} {one if count == 1 else many}"
-
-
-def place(box: PixelBox, image_hw: tuple[int, int]) -> str:
-    """Names the place of the box's centre: third of the image's height, half of its width.
-
-    Sides are those of the image as displayed: which side of the patient that is, an annotation does
-    not say.
-    """
-    height, width = image_hw
-    third = _THIRDS[min(int((box[1] + box[3]) / 2 * 3 / height), 2)]
-    side = "left" if (box[0] + box[2]) / 2 < width / 2 else "right"
-    return f"in the {third} third and the {side} half of the image"
-
-
-def order(image: ImageAnnotation, label: str, box: PixelBox) -> tuple[int, int]:
-    """(rank, of how many): where the box stands among its class's boxes, from the top."""
-    boxes = image.boxes_of(label)
-    return boxes.index(box) + 1, len(boxes)
-
-
-def place_or_order(image: ImageAnnotation, label: str, box: PixelBox) -> str:
-    """The box's place; without the image's size, its rank among its class's boxes."""
-    if image.image_hw:
-        return place(box, image.image_hw)
-    rank, total = order(image, label, box)
-    if total == 1:
-        return "the only box with this label"
-    return f"the {ordinal(rank)} from the top of {number(total)} boxes with this label"
-
-
-def size_rank(box: PixelBox, boxes: Sequence[PixelBox]) -> str | None:
-    """`largest`, `second largest`, ..., `smallest` by area; None where that is not unique."""
-    areas = [_area(other) for other in boxes]
-    mine = _area(box)
-    if len(areas) < 2 or areas.count(mine) > 1:
-        return None
-    larger = sum(area > mine for area in areas)
-    if larger == 0:
-        return "largest"
-    return "smallest" if larger == len(areas) - 1 else f"{ordinal(larger + 1)} largest"
-
-
-def overlap(a: PixelBox, b: PixelBox) -> bool:
-    """Says whether two boxes share an area."""
-    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
-
-
-def _area(box: PixelBox) -> float:
-    return (box[2] - box[0]) * (box[3] - box[1])

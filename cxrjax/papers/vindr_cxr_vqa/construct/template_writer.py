@@ -1,32 +1,34 @@
 """The offline writer: the same plan and seed give the same words, and no network is needed."""
 
 import itertools
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from random import Random
 
-from cxrjax.papers.vindr_cxr_vqa.construct.plan import (
-    PlannedQuestion,
-    Wording,
-    dense_order,
-    difficulty,
-    stream,
-)
-from cxrjax.papers.vindr_cxr_vqa.construct.reasons import number, place_or_order, write_reason
+from cxrjax.papers.vindr_cxr_vqa.construct.asking import dense_order, stream
+from cxrjax.papers.vindr_cxr_vqa.construct.plan import PlannedQuestion, Wording, are, difficulty
+from cxrjax.papers.vindr_cxr_vqa.construct.reasons import number, write_reason
 from cxrjax.papers.vindr_cxr_vqa.construct.templates import class_words, format_box, load_templates
+from cxrjax.papers.vindr_cxr_vqa.construct.variation import vary_name, vary_question
 from cxrjax.radiology_text.english import capital, join
 
-EASY_BOXES = 2  # of a class, by one reader; nearest to Table 3's share of Easy questions
+EASY_BOXES = 3  # places of a class; nearest to Table 3's share of Easy questions
 
 
 class TemplateWriter:
-    """Words plans about the box table from the template files; a `Writer`."""
+    """Words plans about the box table from the template files; a `Writer`.
+
+    Attributes:
+        variations: how many questions departed from their template, by how they did.
+    """
 
     name = "templates"
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
-        self._templates = load_templates("2")
+        self._templates = load_templates("3")
         self.version = self._templates.version
+        self.variations: Counter[str] = Counter()
 
     def write(self, plans: Iterable[PlannedQuestion]) -> Iterator[tuple[PlannedQuestion, Wording]]:
         """Each plan with its words, in order."""
@@ -35,11 +37,32 @@ class TemplateWriter:
 
     def _word(self, plan: PlannedQuestion) -> Wording:
         rng = stream(self._seed, plan.question_id, "words")
-        values = _values(plan)
+        question, template_id = self._question(plan)
+        return Wording(
+            question,
+            self._answer(plan, rng),
+            write_reason(plan, self._templates, rng),
+            difficulty(plan, EASY_BOXES),
+            template_id,
+            self._others(plan, rng),
+        )
+
+    def _question(self, plan: PlannedQuestion) -> tuple[str, str]:
+        rng = stream(self._seed, plan.question_id, "question")
+        slots: dict[str, str] = {}
+        named = ""
+        if plan.kind != "What":
+            slots, named = vary_name(class_words()[plan.labels[0]], self._templates, rng)
         category = "List_all" if plan.style == "list_all" else plan.kind
-        question, template_id = self._templates.question(category, rng, **values)
+        question, template_id = self._templates.question(category, rng, **slots)
+        question, done = vary_question(question, self._templates, rng)
+        done = [*([named] if named else []), *done]
+        self.variations.update(done)
+        return question, "/".join([template_id, *(["+".join(done)] if done else [])])
+
+    def _answer(self, plan: PlannedQuestion, rng: Random) -> str:
         if plan.style == "list_all":
-            answer = " ".join(
+            return " ".join(
                 self._templates.answer(
                     "list_all",
                     "What",
@@ -50,28 +73,35 @@ class TemplateWriter:
                 )
                 for label, boxes in plan.boxes.items()
             )
-        else:
-            answer = self._templates.answer("one_box", plan.kind, rng, plan.count, **values)
-        reason = write_reason(plan, self._templates, rng)
-        return Wording(question, answer, reason, difficulty(plan, EASY_BOXES), template_id)
-
-
-def _values(plan: PlannedQuestion) -> dict[str, str]:
-    """Fillings for the slots of questions and of answers with at most one box."""
-    values = {"count": number(plan.count)}
-    if plan.style == "one_box" and plan.labels:
-        words = class_words()[plan.labels[0]]
-        values |= {
-            "finding": words.name,
-            "a_finding": words.with_article,
-            "structure": words.structure,
-        }
-        for box in plan.boxes.get(words.name, ()):
+        values = {"count": number(plan.count), "range": _range(plan), "place": plan.place or ""}
+        if plan.labels:
+            words = class_words()[plan.labels[0]]
+            boxes = plan.boxes.get(words.name, ())
             values |= {
-                "boxes": format_box(box),
-                "place": place_or_order(plan.image, words.name, box),
+                "finding": words.name,
+                "The_finding": f"The {words.name}" if words.article else words.name,
+                "a_finding": words.with_article,
+                "boxes_and": join([format_box(box) for box in boxes]),
             }
-    return values
+        # Without a place to give, "Which" is answered as "Where" is.
+        placed = plan.kind != "Which" or plan.place or plan.negative_kind
+        kind = plan.kind if placed else "Where"
+        return self._templates.answer("lesions", kind, rng, plan.count, **values)
+
+    def _others(self, plan: PlannedQuestion, rng: Random) -> str:
+        if not plan.others:
+            return ""
+        sentence = rng.choice(self._templates.others)
+        return sentence.format(others=join(plan.others), are=are(plan.others))
+
+
+def _range(plan: PlannedQuestion) -> str:
+    """Tells what readers counted, where it isn't the number of areas."""
+    low, high = plan.counts
+    if low < high:
+        return f"; readers counted {number(low)} to {number(high)}"
+    several = plan.image.votes(plan.labels[0]) > 1 if plan.labels else False
+    return f"; each reader counted {number(low)}" if several and low != plan.count else ""
 
 
 _EASY_BOXES = 1

@@ -1,13 +1,14 @@
 """The wordings of questions, answers and reasons: data, read from versioned files.
 
 The paper has one manually designed template per category and prints none (section 2.1); these are
-the project's own. Version 1 words the phantoms' dense questions, version 2 those about the box
+the project's own. Version 1 words the phantoms' dense questions, version 3 those about the box
 table.
 """
 
 import dataclasses
 import functools
 import random
+from collections.abc import Mapping, Sequence
 
 from cxrjax.files import read_packaged
 from cxrjax.radiology_text.english import capital
@@ -25,12 +26,16 @@ class VindrTemplates:
         questions: category -> phrasings.
         answers: style -> category -> form ("one", "many", "none") -> wordings.
         reasons: name -> wordings.
+        others: sentences that name further findings.
+        variation: share of questions that depart from the wording, by how they do.
     """
 
     version: str
     questions: dict[str, list[str]]
     answers: dict[str, dict[str, dict[str, list[str]]]]
     reasons: dict[str, list[str]]
+    others: Sequence[str] = ()
+    variation: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     def question(self, category: str, rng: random.Random, **values: str) -> tuple[str, str]:
         """(question, template id), one of the category's phrasings."""
@@ -44,7 +49,7 @@ class VindrTemplates:
         """An answer in the form (none, one, many) that `count` asks for."""
         form = "none" if count == 0 else "one" if count == 1 else "many"
         forms = self.answers[style][category]
-        # An answer that shows one box of several words them alike, unless it counts them.
+        # Most answers word one box and several alike.
         return capital(rng.choice(forms.get(form, forms["one"])).format(**values))
 
     def reason(self, name: str, rng: random.Random, **values: str) -> str:
@@ -56,7 +61,7 @@ class VindrTemplates:
 def load_templates(version: str) -> VindrTemplates:
     """The wordings of a version, from the package's data file."""
     data = read_packaged(__package__, f"templates_v{version}.json")
-    return VindrTemplates(data["version"], data["questions"], data["answers"], data["reasons"])
+    return VindrTemplates(**{name: words for name, words in data.items() if name != "about"})
 
 
 def format_box(box: PixelBox) -> str:
@@ -73,38 +78,43 @@ class ClassWords:
     """Words about one class, general knowledge that is never claimed of an image.
 
     Attributes:
-        article: indefinite article of the name, "" for a mass noun.
-        structure: the part of the chest that the class belongs to.
+        prose: the name within a sentence.
+        article: its indefinite article, "" for a mass noun.
+        synonyms: other words for it, each with its article.
+        would: how it would show, behind "would".
+        looks_like: classes that may be taken for it.
         definition, sign, care: sentences: what it is, how it shows, what to beware of.
+        fits: zone, or "both" for both sides -> a sentence about the class at that place.
     """
 
     name: str
+    prose: str
     article: str
-    structure: str
-    definition: tuple[str, ...]
-    sign: tuple[str, ...]
-    care: tuple[str, ...]
+    synonyms: Sequence[str]
+    would: str
+    looks_like: Sequence[str]
+    definition: Sequence[str]
+    sign: Sequence[str]
+    care: Sequence[str]
+    fits: Mapping[str, str]
 
     @property
     def with_article(self) -> str:
         """`a Pleural effusion`, `Cardiomegaly`."""
-        return f"{self.article} {self.name}".strip()
+        article = "an" if self.article and self.name[0] in "AEIOU" else self.article
+        return f"{article} {self.name}".strip()
+
+    @property
+    def prose_with_article(self) -> str:
+        """`a pleural effusion`, `cardiomegaly`."""
+        return f"{self.article} {self.prose}".strip()
 
 
 @functools.cache
 def class_words() -> dict[str, ClassWords]:
     """Class -> its words."""
-    return {
-        name: ClassWords(
-            name,
-            words["article"],
-            words["structure"],
-            tuple(words["definition"]),
-            tuple(words["sign"]),
-            tuple(words["care"]),
-        )
-        for name, words in read_packaged(__package__, "class_vocabulary.json")["classes"].items()
-    }
+    words = read_packaged(__package__, "class_vocabulary.json")["classes"]
+    return {name: ClassWords(name, **of_class) for name, of_class in words.items()}
 
 
 @functools.cache

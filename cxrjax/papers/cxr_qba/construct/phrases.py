@@ -1,0 +1,243 @@
+"""Noun phrases and summary sentences of findings, in the number that English wants."""
+
+from collections.abc import Sequence
+
+from cxrjax.radiology_text.definitions import Definitions, Finding
+from cxrjax.radiology_text.english import capital, join
+
+# From the surest on; the last is no degree: nothing is said, neither yes nor no.
+NOT_MENTIONED = "not_mentioned"
+CERTAINTIES = ("certain", "likely", "uncertain", NOT_MENTIONED)
+ACUTE = ("temporal", "acute")
+_MODIFIER_ORDER = ("severity", "temporal", "spread", "texture")
+_MANY = frozenset(("bilateral", "multifocal", "scattered", "multiple"))
+_EXISTS = {
+    "certain": "There {is}",
+    "likely": "There {is} probably",
+    "uncertain": "There may be",
+}
+_CHANGES = {
+    "no change": "{is} unchanged",
+    "new": "{is} new",
+    "increased": "{has} increased",
+    "decreased": "{has} decreased",
+    "resolved": "{has} resolved",
+}
+_HAS = {"is": "has", "are": "have"}
+# Plurals of regions and findings that do not end in s.
+_PLURALS = ("axillae", "bronchi", "hila", "humeri", "scapulae")
+_SHOWN = {"ecg leads": "ECG leads", "svc": "SVC", "ivc": "IVC"}
+# Counted by the definitions, and yet without an article.
+_UNCOUNTED = ("surgical material",)
+# As letters of the start of an adjective that a name repeats: "calcified" of a calcification.
+_SAME_STEM = 5
+# Names that begin with a state: "a mildly elevated left hemidiaphragm".
+_STATES = ("blunted", "calcified", "elevated", "enlarged", "flattened", "tortuous", "widened")
+_ADVERBS = {
+    "mild": "mildly",
+    "minimal": "minimally",
+    "moderate": "moderately",
+    "marked": "markedly",
+    "severe": "severely",
+}
+# What of a lung is seen there lies before or behind it.
+_PROJECTED = ("cardiac silhouette",)
+_OF_LUNGS = ("lungs", "left lung", "right lung")
+
+
+def shown(name: str) -> str:
+    """A finding's or region's name as reports write it: "SVC"."""
+    return _SHOWN.get(name, name)
+
+
+def is_plural(name: str) -> bool:
+    """Says whether the name of a finding, a region or an organ takes "are"."""
+    last = name.split()[-1]
+    return last in _PLURALS or (last.endswith("s") and not last.endswith(("ss", "us", "is")))
+
+
+def verb(name: str) -> str:
+    """`is` or `are`."""
+    return "are" if is_plural(name) else "is"
+
+
+def plural(name: str) -> str:
+    """The plural of a finding's name; names that end in s are plural already."""
+    if name.endswith("y"):
+        return name[:-1] + "ies"
+    if name.endswith("pneumothorax"):
+        return name[:-1] + "ces"
+    if name.endswith("sis"):
+        return name[:-2] + "es"
+    if name.endswith(("ss", "x")):
+        return name + "es"
+    return name if name.endswith("s") else name + "s"
+
+
+def _is_counted(findings: Sequence[Finding]) -> bool:
+    """One finding that takes an article in the singular."""
+    name = findings[0].name
+    return (
+        len(findings) == 1
+        and findings[0].countable
+        and name not in _UNCOUNTED
+        and not is_plural(name)
+    )
+
+
+def _adjectives(modifiers: Sequence[tuple[str, str]], name: str) -> list[str]:
+    """Modifiers in the order of English, without those that the name repeats."""
+    found: list[str] = []
+    for kind in _MODIFIER_ORDER:
+        values = [
+            value
+            for modifier, value in dict.fromkeys(modifiers)
+            if modifier == kind
+            and value not in name.split()
+            and not (len(value) > _SAME_STEM and value[:_SAME_STEM] in name)
+        ]
+        # "mild to moderate", "acute or chronic": one phrase of two grades.
+        found += [" to ".join(values[:2])] if kind == "severity" and values else values
+    return list(dict.fromkeys(found))
+
+
+def noun(
+    findings: Sequence[Finding],
+    modifiers: Sequence[tuple[str, str]],
+    side: str = "",
+    article: bool = False,
+) -> str:
+    """`mild patchy atelectasis`, `a small left pleural effusion`, `surgical clips`."""
+    name = join([shown(finding.name) for finding in findings], "or")
+    said = _adjectives(modifiers, name)
+    if _is_counted(findings) or is_plural(name):
+        said = ["multiple" if value == "multifocal" else value for value in said]
+    if _is_counted(findings):
+        if side == "bilateral" or _MANY & set(said):
+            name = plural(name)
+        elif article:
+            phrase = _phrase(said, side, name)
+            vowel = phrase[0].lower() in "aeiou" and not phrase.startswith("uni")
+            return f"{'an' if vowel else 'a'} {phrase}"
+    return _phrase(said, side, name)
+
+
+def _phrase(said: Sequence[str], side: str, name: str) -> str:
+    state, _, rest = name.partition(" ")
+    if not rest or state not in _STATES:
+        return " ".join([*said, *filter(None, [side]), name])
+    degrees = [value for value in said if set(value.split(" to ")) <= _ADVERBS.keys()]
+    others = [value for value in said if value not in degrees]
+    adverbs = [" to ".join(_ADVERBS[one] for one in value.split(" to ")) for value in degrees]
+    return " ".join([*others, *adverbs, state, *filter(None, [side]), rest])
+
+
+def place(regions: Sequence[str], of_lungs: bool = False) -> str:
+    """` in the left lung base`, ` in the lungs and the hila`, or nothing.
+
+    Args:
+        of_lungs: of what can be in lungs alone, and is seen over the heart at most.
+    """
+    over = [region for region in regions if of_lungs and region in _PROJECTED]
+    inside = [region for region in regions if region not in over]
+    found = ""
+    for word, names in ((" in", inside), ((", " if inside else " ") + "projecting over", over)):
+        if names:
+            found += f"{word} {join(['the ' + shown(name) for name in names])}"
+    return found
+
+
+def describe(
+    findings: Sequence[Finding],
+    regions: Sequence[str],
+    modifiers: Sequence[tuple[str, str]],
+    positive: bool,
+    certainty: str,
+    definitions: Definitions,
+    measured: Sequence[str] = (),
+) -> tuple[str, str]:
+    """(name, summary sentence) of a finding.
+
+    Args:
+        measured: what stands behind the place: "4 cm above the carina", "measuring 8 mm".
+    """
+    side, rest = _side_and_place(findings, regions, definitions)
+    said = [m for m in modifiers if not side or m[1] not in ("bilateral", side)]
+    rest = [one for one in rest if not _is_named(one, findings)]
+    usual = {region for finding in findings for region in finding.regions}
+    where = place(_both_sides(rest, definitions), bool(usual) and usual <= {*_OF_LUNGS})
+    last = findings[-1].name
+    if not positive:
+        acute = "acute" if ACUTE in modifiers else ""
+        names = join([shown(f.name) for f in findings], "or")
+        absent = " ".join(filter(None, [acute, side, names]))
+        start = f"There {verb(last)} no" + (" definite" if certainty != "certain" else "")
+        return f"No {absent}{where}", f"{start} {absent}{where}."
+    name = capital(noun(findings, said, side) + where)
+    phrase = noun(findings, said, side, article=True)
+    many = _is_counted(findings) and not phrase.startswith(("a ", "an "))
+    start = _EXISTS[certainty].format(**{"is": "are" if many or is_plural(last) else "is"})
+    behind = "".join(f", {value}" for value in measured)
+    return name, f"{start} {phrase}{where}{behind}."
+
+
+def _is_named(region: str, findings: Sequence[Finding]) -> bool:
+    """Says whether a finding's name has the region in it, as "calcified lymph node" has."""
+    return any(f" {region.removesuffix('s')}" in f" {finding.name}" for finding in findings)
+
+
+def _both_sides(regions: Sequence[str], definitions: Definitions) -> list[str]:
+    """The regions with left and right of one as that one: "the lung bases"."""
+    found: list[str] = []
+    for name in regions:
+        group = definitions.regions[name].group if name in definitions.regions else None
+        sides = definitions.sides.get(group or "", {})
+        found.append(group if group and set(sides.values()) <= {*regions} else name)
+    return list(dict.fromkeys(found))
+
+
+def _side_and_place(
+    findings: Sequence[Finding], regions: Sequence[str], definitions: Definitions
+) -> tuple[str, Sequence[str]]:
+    """An adjective and the regions left to name: none where the finding's name implies them."""
+    usual = {region for finding in findings for region in finding.regions}
+    if set(regions) <= usual:
+        return "", ()
+    known = [definitions.regions[region] for region in regions if region in definitions.regions]
+    if len(known) == len(regions) and all(region.group in usual for region in known):
+        sides = {region.side for region in known}
+        return ("bilateral" if len(sides) > 1 else sides.pop()), ()
+    return "", regions
+
+
+def describe_unmentioned(findings: Sequence[Finding]) -> tuple[str, str]:
+    """(name, summary sentence) of what a report does not speak of."""
+    names = [noun([finding], [], article=True) for finding in findings]
+    verb_of = "are" if len(findings) > 1 else verb(findings[-1].name)
+    text = f"{join(names)} {verb_of} not mentioned"
+    return capital(f"{join([shown(f.name) for f in findings])}: not mentioned"), capital(text + ".")
+
+
+_NORMAL = "Normal "
+# Of these organs' statements size or outline alone is normal.
+_IN_PART = ("size", "contour", "contours", "silhouette size")
+
+
+def describe_normal(organ: str) -> tuple[str, str]:
+    """(name, summary sentence) of an organ that is normal."""
+    return f"{_NORMAL}{organ}", f"The {organ} {verb(organ)} normal."
+
+
+def calls_normal(name: str) -> bool:
+    """Says whether the name of an observation is of an organ that is normal, not of its size."""
+    return name.startswith(_NORMAL) and not name.endswith(_IN_PART)
+
+
+def describe_change(findings: Sequence[Finding], changes: Sequence[str]) -> str:
+    """A sentence on the change, or nothing."""
+    known = [_CHANGES[change] for change in changes if change in _CHANGES]
+    if not known or not findings:
+        return ""
+    name = join([shown(finding.name) for finding in findings], "or")
+    is_ = verb(findings[-1].name)
+    return f"The {name} {join(known)}.".format(**{"is": is_, "has": _HAS[is_]})

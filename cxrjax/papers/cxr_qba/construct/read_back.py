@@ -1,0 +1,209 @@
+"""Reads answers back against the report's sentences, by another reader than the one that read them.
+
+The reading is by cues and their windows, as NegEx has it (Chapman et al. 2001): words that deny or
+doubt hold from where they stand to the next word that ends them. It shares the names of findings
+with the extractor, and neither its rules of scope nor its cues, so that a slip of the one is rarely
+one of the other. It says where both differ, not which is right.
+"""
+
+import functools
+import re
+from collections.abc import Iterable
+from typing import Literal
+
+from cxrjax.papers.cxr_qba.construct.phrases import NOT_MENTIONED
+from cxrjax.papers.cxr_qba.native import NativeAnswer, StudySceneGraph
+from cxrjax.radiology_text.definitions import Definitions
+from cxrjax.radiology_text.english import split_words
+
+Reading = Literal["present", "denied", "doubted"]
+OBSERVED = ("findings", "impression")
+
+
+def _words(text: str) -> re.Pattern[str]:
+    return re.compile(rf"\b(?:{text})\b")
+
+
+_ENDS = _words(
+    r"but|however|although|though|except|aside from|other than|which|yet|there (?:is|are)|"
+    r"otherwise|apart from|despite|demonstrat\w+|show(?:s|ing)?"
+)
+_STOP = re.compile(r"[;:]|\.(?!\d)")
+_DENIES = _words(
+    r"no|not|without|negative for|free of|clear of|absence of|lack of|neither|nor|never|none|"
+    r"resolution of|clearing of|negative|resolved|rules? out|ruled out|devoid of|"
+    r"denies|zero|removal of|removed"
+)
+_DENIES_BEHIND = re.compile(
+    r"^[^,;.]{0,60}?\b(?:(?:is|are|was|were|has been|have been) (?:\w+ )?(?:not|absent|excluded|"
+    r"removed|resolved)|not (?:seen|identified|present|evident|appreciated|visuali[sz]ed|noted|"
+    r"demonstrated)|(?:has|have) (?:\w+ )?(?:resolved|cleared)|unlikely|absent|removed|ruled out)\b"
+)
+_DOUBTS = _words(
+    r"may|might|could|possibl[ey]|question(?:able|ed)?|suspicious|suspect(?:ed)?|cannot|"
+    r"can not|can't|concern\w*|versus|vs|differential|equivocal|exclude|rule|probabl[ey]|likely|"
+    r"suggest\w*|consistent|compatible|favou?r\w*|represent\w*|reflect\w*|perhaps|appear\w*|"
+    r"presum\w+|or|consider\w*|indicat\w+|related to|due to|secondary to|"
+    r"etiolog\w+|top normal|upper limits?"
+)
+_DOUBTS_BEHIND = re.compile(
+    r"^[^,;.]{0,40}?(?:\?|\b(?:(?:can ?not|not|difficult to) (?:be )?(?:entirely |"
+    r"completely )?exclude\w*|is (?:possible|suspected|likely|probable)|suspected)\b)"
+)
+# "No change", "not significantly changed", "no longer": of the change, not of the finding.
+_NO_DENIAL = re.compile(
+    r"\b(?:no|not|without|never) (?:\w+ ){0,2}(?:chang\w+|longer|increase\w*|worsen\w*|different|"
+    r"progress\w*|excluded?|only|entirely|definitive|well)\b|\bcan ?not\b|\bnot (?:be )?exclude\w*"
+)
+# Findings that reports say without their name: an organ and its state.
+_SAID_OTHERWISE = {
+    "cardiomegaly": r"(?:heart|cardi\w+)\b.*?\b(?:enlarge\w*|large|upper|top|prominen\w+)",
+    "aortic calcification": r"calci\w+\b.*?\baort\w+|aort\w+\b.*?\bcalci\w+|atheroscl\w+",
+    "low lung volumes": r"volumes?\b.*?\blow|low\b.*?\bvolumes?|hypo\w+|shallow",
+    "bone abnormality": r"(?:oss\w+|bon\w+|skelet\w+)\b.*?\babnormal\w+",
+    "pulmonary vascular congestion": r"vascul\w+\b.*?\b(?:engorg\w+|congest\w+|prominen\w+)",
+    "mediastinal widening": r"mediastin\w+\b.*?\b(?:wid\w+|prominen\w+|full\w*|enlarg\w+)",
+    "lung calcification": r"calci\w+",
+    "granuloma": r"calci\w+\b.*?\bnodul\w+|nodul\w+\b.*?\bcalci\w+",
+    "flattened diaphragm": r"flatten\w*",
+    "elevated hemidiaphragm": r"elevat\w+\b.*?diaphragm",
+}
+_NORMAL = _words(
+    r"normal\w*|clear|unremarkable|intact|negative|midline|patent|preserved|sharp|stable|"
+    r"within (?:\w+ )?limits|no (?:\w+ ){0,4}(?:abnormalit\w+|process|disease|findings?)|unchanged|"
+    r"satisfactory|not (?:\w+ )?(?:enlarged|widened|deviated|dilated)|free of"
+)
+_NORMAL_TEXT = re.compile(r"^The [\w\s/-]+ (?:is|are) normal\.$")
+_SIDES = {
+    "left": _words(r"left|lingul\w*|l|retrocardiac|left-sided|levo\w*"),
+    "right": _words(r"right|middle lobe|r|right-sided|dextro\w*"),
+}
+_BOTH = _words(r"bilateral\w*|both|bi\w+|each|symmetric\w*|either|two|lungs|bases|apices|hila")
+_UPPER = _words(r"upper|ap(?:ex|ices|ical)|biapical|supra\w+|superior|aort\w+|clavi\w+")
+_LOWER = _words(
+    r"lower|bas(?:es?|al|ilar)|bibas\w+|infra\w+|inferior|costophrenic|diaphragm\w*|retrocardiac|"
+    r"hemidiaphragm\w*|cp|sulc\w+|gutter|subpulmonic"
+)
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+
+
+@functools.lru_cache(maxsize=1 << 15)
+def _readings(
+    sentence: str, wordings: tuple[str, ...], said_otherwise: bool = True
+) -> frozenset[Reading]:
+    """What a sentence in lower case says at each place where one of the wordings stands.
+
+    Args:
+        said_otherwise: take an organ and its state for the finding where no wording stands.
+    """
+    found: set[Reading] = set()
+    words = split_words(sentence)
+    forms = [word.lemma for word in words]
+    for wording in wordings:
+        key = [word.lemma for word in split_words(wording)]
+        for first in range(len(forms) - len(key) + 1):
+            if key and forms[first : first + len(key)] == key:
+                last = words[first + len(key) - 1].end
+                found.add(_status(sentence, words[first].start, last))
+    said = _SAID_OTHERWISE.get(wordings[0])
+    if not found and said_otherwise and said and (match := re.search(rf"\b(?:{said})\b", sentence)):
+        # What denies may stand between the organ and its state.
+        found.add(_status(sentence, match.end(), match.end()))
+    return frozenset(found)
+
+
+def _status(sentence: str, start: int, end: int) -> Reading:
+    before = sentence[:start]
+    for pattern in (_STOP, _ENDS):
+        ends = [match.end() for match in pattern.finditer(before)]
+        before = before[ends[-1] :] if ends else before
+    behind = _STOP.split(sentence[end:])[0]
+    without = _NO_DENIAL.sub(" ", before)
+    if _DOUBTS_BEHIND.search(behind) or (_NO_DENIAL.search(before) and "exclude" in before):
+        return "doubted"
+    if _DENIES.search(without) or _DENIES_BEHIND.search(_NO_DENIAL.sub(" ", behind)):
+        return "denied"
+    return "doubted" if _DOUBTS.search(before) else "present"
+
+
+class ReadBack:
+    """Holds a study's answers against the sentences that they were read from."""
+
+    def __init__(self, graph: StudySceneGraph, definitions: Definitions) -> None:
+        self._definitions = definitions
+        self._observed = [
+            sentence.sentence.lower()
+            for sentence in graph.sentences.values()
+            if sentence.section in OBSERVED
+        ]
+        texts = {name: one.sentence.lower() for name, one in graph.sentences.items()}
+        self._sources: dict[tuple[str, str], list[str]] = {}
+        for edge in graph.obs_sent_relations:
+            node = graph.observations[edge.observation_id]
+            key = (node.name, node.summary_sentence)
+            self._sources.setdefault(key, []).append(texts[edge.sentence_id])
+
+    def verdict(self, answer: NativeAnswer) -> str | None:
+        """The verdict on entailment; None where an answer is made of none of the sentences."""
+        if answer.certainty == NOT_MENTIONED:
+            return self._on_silence(answer)
+        sources = self._sources.get((answer.name_tag or "", answer.text))
+        if not answer.from_report or not sources:
+            return None
+        verdicts = [self._on_sentence(answer, source) for source in sources]
+        # A sentence that says so is enough; the others are of the same observation.
+        order = ("ALIGNED_MENTIONED", "NON_ALIGNED_CONTRADICTING", "NON_ALIGNED_MISLEADING")
+        for one in order:
+            if one in verdicts:
+                return one
+        return "NON_ALIGNED_NON_INFERABLE"
+
+    def _on_silence(self, answer: NativeAnswer) -> str:
+        """What is said not to be mentioned stands in no sentence."""
+        for name in answer.obs_entities:
+            wordings = (name, *self._definitions.findings[name].synonyms)
+            if any(_readings(sentence, wordings, False) for sentence in self._observed):
+                return "NON_ALIGNED_CONTRADICTING"
+        return "ALIGNED_NEGATIVE_NOT_MENTIONED"
+
+    def _on_sentence(self, answer: NativeAnswer, source: str) -> str:
+        text = answer.text.lower()
+        if not {*_NUMBER.findall(text)} <= {*_NUMBER.findall(source)}:
+            return "NON_ALIGNED_CONTRADICTING"
+        if _NORMAL_TEXT.match(answer.text):
+            said = _NORMAL.search(source)
+            return "ALIGNED_MENTIONED" if said else "NON_ALIGNED_NON_INFERABLE"
+        readings: set[Reading] = set()
+        for name in answer.obs_entities:
+            finding = self._definitions.findings.get(name)
+            if finding:
+                readings |= _readings(source, (name, *finding.synonyms))
+        if not readings:
+            return "NON_ALIGNED_NON_INFERABLE"
+        if not _agree(answer, readings) or _other_place(text, source):
+            return "NON_ALIGNED_CONTRADICTING"
+        if answer.certainty == "certain" and answer.positiveness == "pos":
+            return "ALIGNED_MENTIONED" if "present" in readings else "NON_ALIGNED_MISLEADING"
+        return "ALIGNED_MENTIONED"
+
+
+def _agree(answer: NativeAnswer, readings: Iterable[Reading]) -> bool:
+    """Says whether an answer and a reading do not say the opposite."""
+    found = {*readings}
+    if answer.positiveness == "pos":
+        return found != {"denied"}
+    return found != {"present"}
+
+
+def _other_place(text: str, source: str) -> bool:
+    """Says whether an answer names a side or a height that its sentence has only the other of."""
+    sides = {side for side in _SIDES if re.search(rf"\b{side}\b", text)}
+    there = {side for side, pattern in _SIDES.items() if pattern.search(source)}
+    if sides and there and not sides & there and not _BOTH.search(source):
+        return True
+    upper, lower = (bool(pattern.search(text)) for pattern in (_UPPER, _LOWER))
+    if upper and not lower:
+        return bool(_LOWER.search(source)) and not _UPPER.search(source)
+    if lower and not upper:
+        return bool(_UPPER.search(source)) and not _LOWER.search(source)
+    return False

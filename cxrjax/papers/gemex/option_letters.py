@@ -1,0 +1,353 @@
+"""Finds the letters of options in an answer, and what is said of each."""
+
+import dataclasses
+import functools
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
+
+from cxrjax.files import read_packaged
+
+Stance = Literal["chosen", "named", "denied", "not seen", "hedged", "considered"]
+
+
+@functools.cache
+def phrases(name: str) -> tuple[str, ...]:
+    """A list of words of `choices.toml`."""
+    return tuple(read_packaged(str(__package__), "choices.toml")[name])
+
+
+def any_of(words: Iterable[str]) -> str:
+    """A pattern for any of the words or phrases, the longest first; blanks stand for any run."""
+    return "|".join(
+        (r"\b" if word[0].isascii() and word[0].isalnum() else "")
+        + r"\s{1,3}".join(map(re.escape, word.split()))
+        + (r"\b" if word[-1].isalpha() and word[-1].isascii() else "")
+        for word in sorted(words, key=len, reverse=True)
+    )
+
+
+@functools.cache
+def pattern(template: str) -> re.Pattern[str]:
+    """A pattern with `{name}` for the words of each list, case ignored."""
+    filled = re.sub(r"\{([a-z]\w+)\}", lambda m: f"(?:{any_of(phrases(m[1]))})", template)
+    return re.compile(filled, re.IGNORECASE)
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """Letters named together.
+
+    Attributes:
+        start, end: its place in the text.
+        is_item: whether it begins an item of a list, as `B: Atelectasis` does.
+        rank: 2 behind a concluding word, 1 behind another decisive one, else 0.
+    """
+
+    letters: frozenset[str]
+    start: int
+    end: int
+    alternatives: bool
+    is_item: bool
+    rank: int
+    stance: Stance
+
+
+# Letters of words in Latin or Cyrillic script go with a letter; those of other scripts do not.
+_IN_WORD = r"A-Za-z0-9_À-ɏЀ-ӿẠ-ỹ"
+_MENTION = re.compile(
+    rf"(?<![{_IN_WORD}'’\-])(?P<open>[\"'“‘(\[{{]{{0,2}})(?P<letter>[A-H])"
+    rf"(?P<close>[\"'”’)\]}}]{{0,2}})(?![{_IN_WORD}'’]|-[A-Za-z])"
+)
+_GLUED = re.compile(r"\W{0,5}([A-Ha-h]{2,8})\W{0,5}\Z")
+_RANGE = re.compile(r"\b[A-H][^\S\n]?(?:[-–—]|\bto\b|\bthrough\b)[^\S\n]?[A-H]\b")
+_PREFERENCE = re.compile(r"\b[A-H]\s?[<>≥≤]\s?[A-H]\b")
+_SMALL_LIST = re.compile(r"\W{0,5}\b[a-h]\b\W{0,5}(?:(?:and|or)?\W{0,5}\b[a-h]\b\W{0,5}){0,7}\Z")
+_SMALL = (
+    re.compile(r"(?<![\w'’])\(([a-h])\)"),
+    re.compile(r"(?m)^[^\S\n]{0,9}(?:[-*•]\s)?([a-h])[.:)]\s"),
+    re.compile(
+        r"(?i:\b(?:options?|choices?|answers?|ans|letters?)\b(?:\s?(?:is|are|[:=]|correct|the|option|"
+        r"choice)){0,4}\s?)(?:[\"'(]?)([a-h])(?=[\"')]?\s{0,3}(?:[.,:;)]|and\b|or\b|is\b|\Z|\n))"
+    ),
+    re.compile(r"(?<=[A-H])(?:,| and|, and) ([a-h])(?=\W|\Z)"),
+)
+_ORDINAL = r"(?:{ordinals}|\d(?:st|nd|rd|th))"
+
+
+def has_letters(text: str) -> bool:
+    """Says whether any letter stands in the text as one."""
+    return _MENTION.search(text) is not None
+
+
+def with_capital_letters(text: str, offered: Iterable[str]) -> str:
+    """The text with the letters of options as capitals that stand apart, where it is clear that
+    they are meant: `bc`, `answer: b`, `(b) atelectasis`, `the second option`."""
+    letters = sorted(offered)
+    glued = _GLUED.fullmatch(text)
+    if glued is None:
+        label = re.fullmatch(
+            r"(?is)(?P<label>\W{0,5}answers?\W{1,5}(?:is\W|are\W)?\W{0,5})(?P<rest>\S{2,12})\W*",
+            text,
+        )
+        glued = _GLUED.fullmatch(label["rest"]) if label else None
+    if glued is not None:
+        word = glued[1].upper()
+        same_case = glued[1].isupper() or glued[1].islower()
+        if same_case and list(word) == sorted(set(word)) and set(word) <= set(letters):
+            return ", ".join(word)
+    if _SMALL_LIST.fullmatch(text):
+        return text.upper().replace("AND", "and").replace("OR", "or")
+    for small in _SMALL:
+        text = small.sub(
+            lambda m: m[0][: m.start(1) - m.start()] + m[1].upper() + m[0][m.end(1) - m.start() :],
+            text,
+        )
+    return _with_ordinals(text, letters)
+
+
+def _with_ordinals(text: str, letters: Sequence[str]) -> str:
+    """`the first and the third option` as `option A, C`."""
+
+    def replace(match: re.Match[str]) -> str:
+        places = []
+        for word in re.findall(r"[a-z]+|\d", match[0].lower()):
+            if word in phrases("ordinals"):
+                places.append(phrases("ordinals").index(word))
+            elif word.isdigit():
+                places.append(int(word) - 1)
+        if not all(0 <= place < len(letters) for place in places):
+            return match[0]
+        return "option " + ", ".join(letters[place] for place in places)
+
+    each = pattern(
+        rf"\b(?:the\s)?{_ORDINAL}(?:(?:,|\sand|,\sand)\s(?:the\s)?{_ORDINAL}){{0,6}}\s"
+        r"(?:options?|choices?|answers?|ones?)\b"
+    )
+    return each.sub(replace, text)
+
+
+def stray_letters(text: str, groups: Sequence[Group]) -> frozenset[str]:
+    """Capitals that stand alone and in no group, "A" of a sentence excepted: what they are for is
+    not read."""
+    return frozenset(
+        m["letter"]
+        for m in _MENTION.finditer(text)
+        if not any(group.start <= m.start() < group.end for group in groups)
+        and not (m["letter"] == "A" and re.match(r"\s[a-z]", text[m.end() : m.end() + 2]))
+    )
+
+
+def is_irresolute(text: str) -> bool:
+    """Whether letters stand in a range or an order of preference, which names none for sure."""
+    return bool(_RANGE.search(text) or _PREFERENCE.search(text))
+
+
+def find_groups(text: str, options: Mapping[str, str]) -> list[Group]:
+    """The groups of letters in a text, in order.
+
+    Args:
+        options: letter -> its words in lower case.
+    """
+    mentions = [m for m in _MENTION.finditer(text) if _is_name(text, m, options)]
+    runs: list[list[re.Match[str]]] = []
+    alternatives: list[bool] = []
+    for mention in mentions:
+        gap = text[runs[-1][-1].end() : mention.start()] if runs else None
+        joined = None if gap is None else _joined(gap, runs[-1][-1], mention)
+        if joined is None:
+            runs.append([mention])
+            alternatives.append(False)
+        else:
+            runs[-1].append(mention)
+            alternatives[-1] |= joined
+    marks = [place for place in (text.find("✓"), text.find("✗")) if place >= 0]
+    marks_first = bool(marks and runs) and min(marks) < runs[0][0].start()
+    groups = []
+    for n, (run, either) in enumerate(zip(runs, alternatives, strict=True)):
+        begin = runs[n - 1][-1].end() if n else 0
+        stop = runs[n + 1][0].start() if n + 1 < len(runs) else len(text)
+        is_item = _ITEM_START.search(text, begin, run[0].start()) is not None
+        ahead, after = text[begin : run[0].start()], text[run[-1].end() : stop]
+        if stop < len(text):
+            # "C, not B": the denial is B's.
+            after = pattern(r",\s(?:and\s|but\s)?{denied_before}[\s(\"']{1,4}\Z").sub("", after)
+        rank, stance = _stance(
+            _SENTENCE_START.split(ahead)[-1],
+            after,
+            ahead,
+            options.get(run[-1]["letter"], ""),
+            marks_first,
+        )
+        if either and stance in ("named", "chosen") and rank == 0:
+            stance = "hedged"
+        groups.append(
+            Group(
+                frozenset(m["letter"] for m in run),
+                run[0].start(),
+                run[-1].end(),
+                either,
+                is_item,
+                rank,
+                stance,
+            )
+        )
+    return groups
+
+
+_ITEM_START = re.compile(
+    r"(?:\A|\n|[,;|✓✗]|(?<=[a-z)][.])|[.!?])\s{0,9}(?:[-*•]\s?|\d{1,2}[.)]\s)?[✓✗]?\s{0,3}(?i:options?\s)?\Z"
+)
+_SENTENCE_START = re.compile(r"(?<=[.!?;])\s|\n")
+
+
+def _is_name(text: str, mention: re.Match[str], options: Mapping[str, str]) -> bool:
+    """Whether a capital names an option and not the word "A" or a part of a name."""
+    after = text[mention.end() : mention.end() + 200]
+    if after_own_words(after, options.get(mention["letter"], "")) != after:
+        return True
+    word = re.search(
+        rf"([{_IN_WORD}'’.:]+)[^\S\n]{{1,3}}\Z",
+        text[max(0, mention.start() - 40) : mention.start()],
+    )
+    if (
+        word
+        and not mention["open"]
+        and word[1][-1] not in ".:"
+        and word[1].lower() not in phrases("before")
+    ):
+        previous = _MENTION.search(text, max(0, mention.start() - 5), mention.start())
+        if previous is None and not re.fullmatch(r"\d+", word[1]):
+            return False
+    if mention["close"] and not (
+        mention["letter"] == "A" and set(mention["close"]) <= set("\"'’”")
+    ):
+        return True
+    if re.match(r"\s{0,9}(?:[.:;,!?&/+|<>=✓✗、，。：；（]|[-–—(\[\"']|\Z)|[^\S\n]{0,9}\n", after):
+        return True
+    if pattern(r"\s{1,3}{behind}").match(after) or re.match(r"\s{1,3}[A-H](?![\w'’])", after):
+        return True
+    return re.match(r"\s{0,3}[^\x00-ɏ]", after) is not None
+
+
+def _joined(gap: str, one: re.Match[str], other: re.Match[str]) -> bool | None:
+    """Whether letters with this between them are alternatives; None where they are no list."""
+    inner = pattern(
+        r"\s{0,3}(?:\([^()\n]{0,120}\))?\s{0,3}(?P<join>,\s?(?:{joins}|{alternatives})|[,;、，&/+]|{joins}|{alternatives}|"
+        r"\n\s{0,3}[-*•]?|[.])?\s{0,3}(?:also\s|the\s|options?\s|both\s)?"
+    ).fullmatch(gap)
+    if inner is None or (inner["join"] == "." and gap != "."):
+        return None
+    if not gap and not (one["close"] and other["open"]):
+        return None
+    return (
+        bool(inner["join"])
+        and pattern(r"[,\s]{0,3}{alternatives}").fullmatch(inner["join"]) is not None
+    )
+
+
+_SUBJECT = (
+    r"\A\s{0,3}(?:\([^()]{0,80}\)\s{0,3})?\s{0,3}(?:both\s|all\s)?"
+    r"(?:(?:is|are|was|were|can|could|would|should|seems?|appears?|does|do|did|has|have|be|been|being"
+    r"|clearly|also|therefore|likely|both|all|to|rather|than|entirely|simply)\s){0,4}"
+)
+
+
+_NOT_EXCLUDED = re.compile(
+    r"\s{0,3}(?:cannot|can['’]t|can not|could not|couldn['’]t)\sbe\s(?:\w{1,20}\s)?"
+    r"(?:excluded|ruled\sout|dismissed)",
+    re.IGNORECASE,
+)
+
+
+def _stance(
+    before: str,
+    after: str,
+    whole_before: str,
+    words: str,
+    marks_first: bool,
+) -> tuple[int, Stance]:
+    """Rank and stance of a group by the words around it."""
+    behind = after_own_words(after, words)
+    clause = _SENTENCE_START.split(behind)[0][:120]
+    if marks_first:
+        mark = re.search(r"([✓✗])\s{0,3}(?i:options?)?\s{0,3}\Z", before)
+    else:
+        mark = re.match(r"\s{0,3}[.:)\-–—]{0,2}\s{0,3}([✓✗])", behind)
+    if mark:
+        return 0, "chosen" if mark[1] == "✓" else "denied"
+    verdict = pattern(
+        r"(?:\A|[\s.,;])(?:(?P<no>{no})|(?P<yes>{yes}))\s?(?::|to\b)\s{0,3}\Z"
+    ).search(before)
+    if verdict and not pattern("{decisive}").search(before):
+        return 0, "denied" if verdict["no"] else "chosen"
+    # "No cardiomegaly (A)".
+    named = before.rstrip().lower()
+    if words and named.endswith(words):
+        named = named.removesuffix(words)
+        if pattern(r"{denied_before}\s{0,3}\Z").search(named):
+            return 0, "not seen"
+    if pattern(
+        r"{denied_before}(?:\s(?:both|the|options?|choices?|answers?|is|be|correct|all)){0,3}\s{0,3}\Z"
+    ).search(before):
+        return 0, "denied"
+    if pattern(_SUBJECT + "{not_seen}").match(clause):
+        return 0, "not seen"
+    if _NOT_EXCLUDED.match(clause):
+        return 0, "hedged"
+    if pattern(
+        _SUBJECT + r"(?:(?:is|are|was|were|does|do|did|ca|would|has|have)n['’]t\b|{denied_behind})"
+    ).match(clause):
+        return 0, "denied"
+    colon = r"\A\s{0,3}(?:[:=,(]|[-–—])\s{0,3}[\"'(]?"
+    if pattern(colon + r"{no}\b(?=\s{0,3}(?:[.,;:)\"'\n-]|\Z|this|that|the|there|it))").match(
+        clause
+    ):
+        return 0, "denied"
+    if pattern(colon + r"{no_verdict}(?=\s{0,3}(?:[.,;:)\"'\n]|\Z))").match(clause):
+        return 0, "hedged"
+    if pattern(colon + r"{yes}(?=\s{0,3}(?:[.,;:)\"'\n]|\Z))").match(clause):
+        return 0, "chosen"
+    if re.search(
+        r"(?:[,;]\s{0,3}|\s[-–—]\s|[(])(?:(?i:yes|correct))\s{0,3}[.)!]?\s{0,3}\Z", clause
+    ):
+        return 0, "chosen"
+    link = r"(?:[\s:=,，：\-–—>]|{links}){0,24}\Z"
+    if pattern(r"{considered}(?:\s(?:the|all|each|of|options?|choices?)|[\s:]){0,8}\Z").search(
+        before
+    ):
+        return 0, "considered"
+    if pattern(r"{hedged_before}(?:\s(?:also|option|choice)){0,2}\s{0,3}\Z").search(
+        before
+    ) or pattern(_SUBJECT + "{hedged_behind}").match(clause):
+        decided = pattern(r"(?:{decisive}|{concluding})").search(before) is not None
+        return (1, "named") if decided else (0, "hedged")
+    # "So is D" adds; it concludes nothing.
+    if pattern(
+        r"(?!so\s(?:is|are|was|were|does|do)\b){concluding}(?:[\s,:]|{links}|{decisive}){0,24}\Z"
+    ).search(before):
+        return 2, "named"
+    if pattern(r"{decisive}" + link).search(before) or pattern(
+        r"{decisive}[^\S\n]?[:：]?\s{1,5}\Z"
+    ).search(whole_before):
+        rank = 2 if pattern(r"{concluding}").search(before) else 1
+        return rank, "named"
+    if pattern(_SUBJECT + r"(?:the\s(?:\w+\s)?)?{affirmed_behind}").match(clause):
+        return 0, "chosen"
+    if pattern(_SUBJECT + r"(?:the\s)(?:\w+\s){0,2}(?:answer|option|choice)s?\b").match(clause):
+        return 1, "named"
+    return 0, "named"
+
+
+def after_own_words(after: str, words: str) -> str:
+    """What follows a letter and the words of its option."""
+    if words:
+        inner = r"[\W_]{1,4}".join(map(re.escape, re.findall(r"\w+", words)))
+        own = re.match(
+            rf"\s{{0,3}}[.:)\]\-–—]{{0,2}}\s{{0,3}}[\"'(*]{{0,2}}{inner}\b[\"')*]{{0,2}}",
+            after,
+            re.IGNORECASE,
+        )
+        if own:
+            return after[own.end() :]
+    return after

@@ -1,0 +1,126 @@
+"""Records checked by rules of their own: none of a build contradicts itself, planted faults do."""
+
+import csv
+
+import pytest
+
+from cxrjax.papers.cxr_qba import audit
+from cxrjax.papers.cxr_qba.build import QbaBuilder, QbaOptions
+from cxrjax.papers.cxr_qba.record_checks import check_record, check_study
+from cxrjax.phantoms.studies.build import StudiesBuilder, StudiesOptions
+from cxrjax.records import read_records
+
+CHECKED = 2_000
+
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory):
+    """A build from phantom studies, with boxes, comparisons and grades."""
+    folder = tmp_path_factory.mktemp("checked")
+    StudiesBuilder(StudiesOptions(folder / "in", studies=24, long_side=192, processes=1)).build()
+    options = QbaOptions(
+        folder / "in", folder / "out", rate_with="surrogate", longitudinal=True, processes=1
+    )
+    QbaBuilder(options).build()
+    return folder / "out"
+
+
+@pytest.fixture(scope="module")
+def records(build):
+    return [r for file in sorted(build.glob("records/*.jsonl")) for r in read_records(file)]
+
+
+def test_none_of_two_thousand_records_contradicts_itself(records):
+    assert len(records) >= CHECKED
+    assert sum(len(r.boxes) for r in records) > CHECKED / 2
+    assert [f for record in records for f in check_record(record)] == []
+
+
+def test_no_study_contradicts_itself(records):
+    studies = {}
+    for record in records:
+        studies.setdefault((record.study_id, record.image_id), []).append(record)
+    assert [fault for own in studies.values() for fault in check_study(own)] == []
+
+
+def test_openi_in_short(tmp_path, sample):
+    QbaBuilder(QbaOptions(sample / "reports", tmp_path / "out")).build()
+    made = [r for f in (tmp_path / "out").glob("records/*.jsonl") for r in read_records(f)]
+    assert made and [f for record in made for f in check_record(record)] == []
+
+
+def first(records, kind, **about):
+    return next(
+        r.model_copy(deep=True)
+        for r in records
+        if r.question_type == kind
+        and r.answers[0].boxes_by_image
+        and all(getattr(r.answers[0], name) == value for name, value in about.items())
+    )
+
+
+def test_planted_faults_are_found(records):
+    there = first(records, "D02_has_finding", polarity="pos")
+    there.answers[0].text = there.answers[0].text.replace("Yes", "No")
+    assert any("against its parts" in fault for fault in check_record(there))
+    sided = next(
+        r.model_copy(deep=True)
+        for r in records
+        if r.question_type == "D01_describe_finding"
+        and r.answers[0].polarity == "pos"
+        and r.answers[0].regions
+        and all(name.startswith("left ") for name in r.answers[0].regions)
+        and len(r.answers) == 1
+        and r.boxes
+    )
+    _, width = sided.image_hw
+    mirrored = sided.model_copy(deep=True)
+    mirrored.answers[0].boxes_by_image = {
+        sided.image_id: [[width - x1, y0, width - x0, y1] for x0, y0, x1, y1 in sided.boxes]
+    }
+    assert any("image's left" in fault for fault in check_record(mirrored))
+    sided.answers[0].text = "There is a right pleural effusion."
+    assert any("regions of the left" in fault for fault in check_record(sided))
+    sure = first(records, "D02_has_finding", polarity="neg", certainty="likely")
+    sure.answers[0].certainty = "certain"
+    assert any("surer than" in fault or "doubted" in fault for fault in check_record(sure))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "There is interstitial markings.",
+        "There is a interstitial opacity.",
+        "The lungs is normal.",
+        "There is a surgical clips.",
+        "There is the the effusion.",
+        "There are multiple patchy lung opacity.",
+    ],
+)
+def test_planted_grammar_is_found(records, text):
+    record = first(records, "D01_describe_finding", polarity="pos")
+    record.answers[0].text = text
+    assert check_record(record)
+
+
+def test_the_audit_is_drawn_by_grade_and_read_back(build, tmp_path, capsys):
+    audit.main([f"--build={build}", f"--out={tmp_path}", "--count=40", "--by_grade"])
+    assert "40 records, 0 with a contradiction" in capsys.readouterr().out
+    rows = list(csv.DictReader((tmp_path / "sheet.csv").open()))
+    counts = {row["graded"]: 0 for row in rows}
+    for row in rows:
+        counts[row["graded"]] += 1
+    assert len(counts) >= 3 and max(counts.values()) < 30
+    page = (tmp_path / "page.html").read_text()
+    assert page.count("<section>") == 40 and "data:image/jpeg" in page
+    for number, row in enumerate(rows):
+        row["right"] = "no" if row["graded"] == "D" else "unsure" if number == 0 else "yes"
+        row["grade"] = row["graded"]
+    with (tmp_path / "filled.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+    audit.main([f"--sheet={tmp_path / 'filled.csv'}"])
+    said = capsys.readouterr().out
+    assert "the same in 40" in said and "kappa 1.00" in said
+    assert "Unsure: 1 of 40." in said or counts["D"]

@@ -1,0 +1,232 @@
+"""Thirty images of our own, drawn phantoms and grafts, with one GEMeX record each.
+
+    python -m tests.papers.gemex.golden_images FOLDER
+
+draws the images by their seeds, asks, and writes FOLDER/golden_records.jsonl, which somebody looks
+through before it goes beside this file, and FOLDER/sheet.png for that: each picture with its boxes
+(yellow), the lesions that were drawn (red), and below it the record.
+"""
+
+import csv
+import json
+import shutil
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import PIL.Image
+import PIL.ImageDraw
+
+from cxrjax.grafts.build import GraftBuilder, GraftOptions
+from cxrjax.images.decode import image_size, read_image
+from cxrjax.papers.gemex.build import GemexBuilder, GemexOptions
+from cxrjax.papers.gemex.construct.construction import GemexConstruction
+from cxrjax.papers.gemex.construct.questions import RefinedReport
+from cxrjax.papers.gemex.construct.refine import RuleRefiner
+from cxrjax.papers.gemex.construct.template_generator import TemplateGenerator
+from cxrjax.papers.sources.regions import Box, enclosing
+from cxrjax.papers.sources.report import ImageReport, ReportSentence
+from cxrjax.phantoms.studies.build import TRUTH, StudiesBuilder, StudiesOptions
+from cxrjax.records import QARecord, read_records
+from cxrjax.records_io.quality import QualityLog
+
+RECORDS = Path(__file__).with_name("golden_records.jsonl")
+RADIOGRAPHS = Path(__file__).parents[3] / "data" / "radiographs"
+PHANTOMS, GRAFTS = 18, 12
+SEED = 2024
+KINDS = ("open_ended", "closed_ended", "single_choice", "multi_choice")
+# What a class of lesions is called in a report; of the others a report would say less for certain.
+NOUNS = {
+    "Atelectasis": "atelectasis", "Consolidation": "consolidation", "Lung Opacity": "opacity",
+    "Nodule/Mass": "nodule", "Pleural effusion": "pleural effusion", "Pneumothorax": "pneumothorax",
+    "Pleural thickening": "pleural thickening", "Pulmonary fibrosis": "scarring",
+    "Calcification": "calcified granuloma", "ILD": "interstitial thickening",
+    "Cardiomegaly": "cardiomegaly", "Aortic enlargement": "tortuous aorta",
+}  # fmt: skip
+
+
+def make(folder: Path) -> list[dict[str, Any]]:
+    """Thirty entries: what a line of `golden_records.jsonl` has, with `path` and `lesions`."""
+    made = [*_phantoms(folder / "phantoms"), *_grafts(folder / "grafts")]
+    return [_entry(number, *one) for number, one in enumerate(made)]
+
+
+Made = tuple[list[QARecord], Path, list[tuple[str, Box]]]  # boxes in fractions
+
+
+def _entry(number: int, records: list[QARecord], path: Path, lesions: list) -> dict[str, Any]:
+    """One of an image's records: of each type in turn, of findings before normal parts."""
+    kind = KINDS[number % len(KINDS)]
+    own = [one for one in records if one.question_type == kind] or records
+    named = [one for one in own if "/condition/" not in str(one.template_id)] or own
+    record = named[number // len(KINDS) % len(named)]
+    height, width = record.image_hw or (1, 1)
+    sides = np.array([width, height, width, height])
+    return {
+        "image": record.image_id,
+        "question": record.question,
+        "type": record.question_type,
+        "choices": record.choices,
+        "key": record.answer_key,
+        "reason": record.reason,
+        "regions": record.answers[0].regions,
+        "boxes": (np.array(record.boxes) / sides).round(3).tolist(),
+        "path": path,
+        "lesions": lesions,
+        "record": record,
+    }
+
+
+def _phantoms(folder: Path) -> Iterator[Made]:
+    options = StudiesOptions(folder, seed=SEED, studies=PHANTOMS + 10, long_side=320, processes=1)
+    StudiesBuilder(options).build()
+    lesions = {}
+    for line in (folder / TRUTH).read_text(encoding="utf-8").splitlines():
+        for image in json.loads(line)["images"]:
+            lesions[image["dicom_id"]] = _phantom_lesions(image)
+    refined = GemexBuilder(GemexOptions(folder, folder / "out", processes=1)).plan()
+    chosen = {}
+    for record in _ask(refined):
+        chosen.setdefault(record.image_id, []).append(record)
+    for image_id in sorted(chosen)[:PHANTOMS]:
+        path = next(folder.glob(f"files/**/{image_id}.jpg"))
+        yield chosen[image_id], path, lesions[image_id]
+
+
+def _phantom_lesions(image: dict[str, Any]) -> list[tuple[str, Box]]:
+    height, width = image["height"], image["width"]
+    sides = (width, height, width, height)
+    return [
+        (one["finding"], tuple(v / side for v, side in zip(one["box"], sides, strict=True)))
+        for one in image.get("lesions", ())
+    ]
+
+
+def _ask(refined: Iterable[RefinedReport]) -> Iterator[QARecord]:
+    made = GemexConstruction(RuleRefiner(), TemplateGenerator(SEED), QualityLog())
+    return made.records(refined, "test")
+
+
+def _grafts(folder: Path) -> Iterator[Made]:
+    with open(RADIOGRAPHS / "lungs.csv", encoding="utf-8", newline="") as table:
+        rows = [row for row in csv.DictReader(table) if row["finding"] == "normal"][:GRAFTS]
+    for part, ending in (("images", ".jpeg"), ("masks", ".png")):
+        (folder / "in" / part).mkdir(parents=True)
+        for row in rows:
+            name = Path(row["file"]).stem + ending
+            shutil.copy(RADIOGRAPHS / part / name, folder / "in" / part / name)
+    with open(folder / "in" / "lungs.csv", "w", encoding="utf-8", newline="") as table:
+        writer = csv.DictWriter(table, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    options = GraftOptions(
+        folder / "in", folder / "out", seed=SEED, normal_percent=0, contrast=1.6, processes=1,
+        long_side=384, ask_lungs=True,
+    )  # fmt: skip
+    GraftBuilder(options).build()
+    records: dict[str, list[QARecord]] = {}
+    for file in sorted((folder / "out" / "records").glob("*.jsonl")):
+        for record in read_records(file):
+            records.setdefault(record.image_id, []).append(record)
+    for image_id, own in sorted(records.items()):
+        path = folder / "out" / own[0].image_path
+        report, lesions = _graft_report(image_id, own, image_size(path))
+        refinement = next(iter(RuleRefiner().refine([report])))
+        yield list(_ask([RefinedReport(*refinement)])), path, lesions
+
+
+def _graft_report(
+    image_id: str, own: list[QARecord], hw: tuple[int, int]
+) -> tuple[ImageReport, list[tuple[str, Box]]]:
+    """A report of what was grafted, on the side where its box lies, and boxes of its regions."""
+    sides = np.array([hw[1], hw[0], hw[1], hw[0]])
+    lungs = {one.finding: one.boxes[0] for one in own if one.finding in ("right lung", "left lung")}
+    boxes: dict[str, Box] = {
+        name: tuple((np.array(box) / sides).tolist()) for name, box in lungs.items()
+    }
+    marked = {mark.label: mark for one in own for marks in (one.readers or {}).values()
+              for mark in marks}  # fmt: skip
+    lesions = [
+        (label, tuple((np.array(mark.box) / sides).tolist())) for label, mark in marked.items()
+    ]
+    middle = (boxes["right lung"][2] + boxes["left lung"][0]) / 2
+    sentences, wide = [], enclosing(boxes.values())
+    for label, box in lesions:
+        if label not in NOUNS:
+            continue
+        side = "right" if (box[0] + box[2]) / 2 < middle else "left"
+        if label == "Cardiomegaly":
+            sentences.append("There is cardiomegaly.")
+            boxes["cardiac silhouette"] = box
+        elif label == "Aortic enlargement":
+            sentences.append("The aorta is tortuous.")
+            boxes["mediastinum"] = box
+        elif label == "ILD":
+            sentences.append("There is interstitial thickening.")
+        else:
+            article = "" if NOUNS[label].endswith(("ing", "sis", "ion")) else "a "
+            article = {"pleural effusion": "a large ", "opacity": "an "}.get(NOUNS[label], article)
+            sentences.append(f"There is {article}{NOUNS[label]} in the {side} lung.")
+    sentences.append("The trachea is midline.")
+    said = " ".join(sentences)
+    sentences += [
+        f"There is no {noun}."
+        for noun in ("pneumothorax", "pleural effusion", "consolidation", "cardiomegaly")
+        if noun not in said
+    ]
+    boxes["bilateral lung"] = wide
+    report = ImageReport(
+        image_id, image_id, "", tuple(ReportSentence(one) for one in sentences), boxes, image_hw=hw
+    )
+    return report, lesions
+
+
+def line(entry: dict[str, Any]) -> str:
+    """An entry as it stands in the file."""
+    kept = {key: value for key, value in entry.items() if key not in ("path", "lesions", "record")}
+    return json.dumps(kept, ensure_ascii=False)
+
+
+def draw_sheet(entries: list[dict[str, Any]], out: Path, columns: int = 5) -> None:
+    """The pictures in a grid, each with boxes and record."""
+    side, text = 380, 150
+    rows = -(-len(entries) // columns)
+    sheet = PIL.Image.new("RGB", (columns * side, rows * (side + text)), "white")
+    draw = PIL.ImageDraw.Draw(sheet)
+    for number, entry in enumerate(entries):
+        x, y = number % columns * side, number // columns * (side + text)
+        picture = PIL.Image.fromarray(read_image(entry["path"])).convert("RGB")
+        sheet.paste(picture.resize((side - 6, side - 6)), (x, y))
+        for box, colour in [
+            *((box, "red") for _, box in entry["lesions"]),
+            *((box, "yellow") for box in entry["boxes"]),
+        ]:
+            draw.rectangle(
+                [x + box[0] * (side - 6), y + box[1] * (side - 6),
+                 x + box[2] * (side - 6), y + box[3] * (side - 6)], outline=colour, width=2,
+            )  # fmt: skip
+        told = [
+            f"{number}  " + ", ".join(label for label, _ in entry["lesions"]),
+            entry["question"], *(entry["choices"] or ()), f"-> {entry['key']}  {entry['regions']}",
+            entry["reason"],
+        ]  # fmt: skip
+        written = [
+            part for one in told for part in (one[i : i + 62] for i in range(0, len(one), 62))
+        ]
+        draw.multiline_text((x + 2, y + side - 4), "\n".join(written[:11]), fill="black", spacing=1)
+    sheet.save(out)
+
+
+def main(folder: Path) -> None:
+    """Writes the records and the sheet."""
+    entries = make(folder)
+    with open(folder / RECORDS.name, "w", encoding="utf-8") as file:
+        file.writelines(line(entry) + "\n" for entry in entries)
+    draw_sheet(entries, folder / "sheet.png")
+    print(f"{folder}: {RECORDS.name}, sheet.png")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

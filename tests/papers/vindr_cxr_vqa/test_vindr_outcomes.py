@@ -1,0 +1,194 @@
+"""What answers say, counted: five outcomes, numbers, places, votes, and every pair."""
+
+import pytest
+
+from cxrjax.metrics.bootstrap import Bootstrap
+from cxrjax.papers.vindr_cxr_vqa.annotation import CLASSES
+from cxrjax.papers.vindr_cxr_vqa.figures import VINDR_CXR_VQA
+from cxrjax.radiology_text.answer_details import count_said
+from cxrjax.records import QARecord
+from cxrjax.scoring.benchmark import Answers
+from cxrjax.scoring.predictions import parse_prediction
+from cxrjax.scoring.scores import ScoreOptions
+
+SIZE = 100
+
+
+def _record(number, text, asked="ILD", there=True, kind="Is_there", boxes=(), **fields):
+    answer = {
+        "text": text,
+        "labels": [asked] if asked else [],
+        "polarity": "pos" if there else "neg",
+        "boxes_by_image": {"i": [list(box) for box in boxes]} if boxes else {},
+    }
+    return QARecord.model_validate(
+        {
+            "dataset": "vindr_cxr_vqa",
+            "split": "validation",
+            "image_id": "i",
+            "image_path": "i.png",
+            "image_hw": (SIZE, SIZE),
+            "question_id": f"q{number}",
+            "question": f"{kind} {asked}?",
+            "question_type": kind,
+            "variables": {"finding": asked} if asked else None,
+            "answers": [answer],
+            "negative_kind": None if there else "absent_class",
+            **fields,
+        }
+    )
+
+
+def _strict(records, texts, boxes=None):
+    lines = [
+        {"question_id": r.question_id, "text": text, "boxes": (boxes or {}).get(r.question_id, [])}
+        for r, text in zip(records, texts, strict=True)
+    ]
+    references = VINDR_CXR_VQA.read(records, "r", "exact")
+    answers = {"s": Answers([parse_prediction(line, "p:1") for line in lines], "p")}
+    options = ScoreOptions("exact", bootstrap=Bootstrap(resamples=0))
+    scores = VINDR_CXR_VQA.score(references, answers, options)
+    return {name: figure.value for name, figure in scores.figures["s"]["strict"].items()}
+
+
+BOTH = [
+    _record(0, "Yes, ILD.", "ILD"),
+    _record(1, "There is no Cardiomegaly.", "Cardiomegaly", there=False),
+]
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"),
+    [
+        ("The", "contentless_rate"),
+        ("banana", "contentless_rate"),
+        ("", "contentless_rate"),
+        ("It cannot be determined.", "undecided_rate"),
+        ("There is a pneumothorax.", "off_topic_rate"),
+        ("There is no pneumothorax.", "off_topic_rate"),
+    ],
+)
+def test_neither_yes_nor_no_is_wrong_for_either_truth(text, rate):
+    strict = _strict(BOTH, [text] * 2)
+    assert strict[f"vqa/{rate}"] == strict["vqa/most_common_answer_share"] == 1
+    rates = ("contentless_rate", "undecided_rate", "off_topic_rate")
+    assert sum(strict[f"vqa/{name}"] for name in rates) == 1
+    for name in ("accuracy", "balanced_accuracy", "sensitivity", "specificity", "exact_set"):
+        assert strict[f"vqa/{name}"] == 0, name
+
+
+def test_a_question_without_a_line_says_nothing():
+    references = VINDR_CXR_VQA.read(BOTH, "r", "exact")
+    answers = {"s": Answers([parse_prediction({"question_id": "q0", "text": "Yes."}, "p")], "p")}
+    options = ScoreOptions("exact", "vindr_px", bootstrap=Bootstrap(resamples=0))
+    strict = VINDR_CXR_VQA.score(references, answers, options).figures["s"]["strict"]
+    assert strict["vqa/contentless_rate"].value == strict["vqa/accuracy"].value == 0.5
+
+
+def test_an_open_question_of_a_normal_image_has_to_be_denied():
+    normal = [_record(0, "There is no finding.", "", there=False, kind="What")]
+    assert _strict(normal, ["No abnormality."])["vqa/exact_set"] == 1
+    for text in ("The", "", "banana", "Unclear.", "Cardiomegaly."):
+        strict = _strict(normal, [text])
+        assert strict["vqa/exact_set"] == strict["vqa/what_by_votes"] == 0, text
+
+
+COUNTS = {"R1": ["ILD"] * 3, "R2": ["ILD"], "R3": []}
+HOW_MANY = _record(
+    0,
+    "There are 2 areas of ILD: <loc_1_1_9_9> <loc_20_20_30_30>",
+    kind="How_many",
+    boxes=[[1, 1, 9, 9], [20, 20, 30, 30]],
+    readers={
+        name: [{"label": label, "box": [1, 1, 9, 9]} for label in labels]
+        for name, labels in COUNTS.items()
+    },
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "boxes", "exact", "in_range"),
+    [
+        ("2", 0, 1, 1),
+        ("There are two areas.", 0, 1, 1),
+        ("There are 3 areas of ILD at <loc_2_2_5_5>", 0, 0, 1),
+        ("There are five.", 0, 0, 0),
+        ("Yes.", 0, 0, 0),
+        ("Yes.", 2, 1, 1),
+        ("There is no ILD.", 0, 0, 1),  # one of the readers says so
+        ("The", 0, 0, 0),
+        ("ILD measures 2 mm", 0, 0, 0),
+        ("Two. Reasoning: three readers marked it.", 0, 1, 1),
+    ],
+)
+def test_how_many_is_scored_by_its_number(text, boxes, exact, in_range):
+    strict = _strict([HOW_MANY], [text], {"q0": [[0.1, 0.1, 0.2, 0.2]] * boxes})
+    assert strict["vqa/how_many_exact"] == exact
+    assert strict["vqa/how_many_in_range"] == in_range
+
+
+def test_a_number_of_a_measure_or_a_box_is_no_count():
+    assert count_said("<loc_1_2_3_4> 4 mm, 50 %, 1.5, 2 nodules") == 2
+    assert count_said("ILD") is None
+
+
+LEFT = [[60.0, 10.0, 90.0, 40.0]]  # as displayed: the patient's left is on the right
+
+
+@pytest.mark.parametrize(
+    ("truth", "text", "boxes", "side", "region"),
+    [
+        ("ILD in the left lower lobe.", "The left lower lobe.", [], 1, 1),
+        ("ILD in the left lower lobe.", "The right lower lobe.", [], 0, 0),
+        ("ILD in the left lower lobe.", "ILD in the left upper lobe.", [], 1, 0),
+        ("ILD is in these areas.", "Left lung.", [], 1, None),
+        ("ILD is in these areas.", "Yes.", [[0.7, 0.1, 0.9, 0.4]], 1, None),
+        ("ILD is in these areas.", "Yes.", [[0.1, 0.1, 0.3, 0.4]], 0, None),
+        ("ILD is in these areas.", "The", [], 0, None),
+    ],
+)
+def test_which_is_scored_by_side_and_region(truth, text, boxes, side, region):
+    record = _record(0, truth, kind="Which", boxes=LEFT)
+    strict = _strict([record], [text], {"q0": boxes})
+    assert strict["vqa/which_side"] == side
+    assert strict["vqa/which_region"] == region
+
+
+READERS = {
+    name: [{"label": label, "box": [1, 1, 9, 9]} for label in labels]
+    for name, labels in {
+        "R1": ["Cardiomegaly", "ILD"],
+        "R2": ["Cardiomegaly"],
+        "R3": ["Cardiomegaly"],
+    }.items()
+}
+WHAT = _record(0, "ILD.", "", kind="What", readers=READERS)
+
+
+@pytest.mark.parametrize(
+    ("text", "votes", "made_up"),
+    [
+        ("Cardiomegaly.", 1, 0),
+        ("ILD.", 1 / 3, 0),
+        ("ILD and cardiomegaly.", 2 / 3, 0),
+        ("Pneumothorax.", 0, 1),
+        ("Cardiomegaly and pneumothorax.", 1 / 2, 1),
+        ("No finding.", 0, 0),
+        ("The", 0, 0),
+    ],
+)
+def test_what_is_scored_by_any_readers_votes(text, votes, made_up):
+    strict = _strict([WHAT], [text])
+    assert strict["vqa/what_by_votes"] == pytest.approx(votes)
+    assert strict["vqa/hallucination_rate"] == made_up
+
+
+def test_accuracy_over_all_pairs_counts_classes_that_nobody_asks_about():
+    # ILD is there; Cardiomegaly is asked about and absent; of 12 others nothing is asked.
+    assert _strict(BOTH, ["Yes.", "No."])["vqa/accuracy_all_pairs"] == 1
+    strict = _strict(BOTH, ["Yes.", "Yes."])
+    assert strict["vqa/accuracy"] == 1 / 2
+    assert strict["vqa/accuracy_all_pairs"] == pytest.approx(1 - 1 / len(CLASSES))
+    strict = _strict(BOTH, ["There is ILD and pneumothorax.", "The"])
+    assert strict["vqa/accuracy_all_pairs"] == pytest.approx(1 - 2 / len(CLASSES))
+    assert _strict(BOTH, ["The", "The"])["vqa/accuracy_all_pairs"] == 0
