@@ -17,6 +17,8 @@ read or counted as one failure, with the reason:
 | a number off the grid, or the box off   | `out_of_range`  | box, clipped to the image, where at  |
 | the image by more than half a step      |                 | least half of its area is on it;     |
 |                                         |                 | else `out_of_range`                  |
+| fractions of 1, where the notation      | `malformed`     | `ambiguous_scale`                    |
+| counts to more                          |                 |                                      |
 | not four numbers                        | `wrong_arity`   | `wrong_arity`                        |
 | begun, cut off by the end of the text   | `truncated`     | `truncated`                          |
 | begun, none of these                    | `malformed`     | `malformed`                          |
@@ -25,8 +27,9 @@ read or counted as one failure, with the reason:
 | nothing begun otherwise                 | `no_box`        | `no_box`                             |
 
 So strict: no box but what the grammar says. Lenient: repaired where only one box can be meant, and
-a box that cannot be repaired is a failure in both. `no_box` says what the text is, not that it is
-wrong: "No pleural effusion." should have none, and only a scorer knows.
+a box that cannot be repaired is a failure in both. A scale is never guessed: what (0.1, 0.2, 0.5,
+0.6) counts where hundredths or pixels belong, nobody can tell. `no_box` says what the text is, not
+that it is wrong: "No pleural effusion." should have none, and only a scorer knows.
 """
 
 import abc
@@ -43,9 +46,19 @@ from cxrjax.codecs.frames import BoxGeometry, Frame
 from cxrjax.errors import UserError
 
 FailureCategory = Literal[
-    "no_box", "malformed", "wrong_arity", "degenerate", "out_of_range", "truncated", "refusal"
+    "no_box",
+    "malformed",
+    "wrong_arity",
+    "degenerate",
+    "out_of_range",
+    "ambiguous_scale",
+    "truncated",
+    "refusal",
 ]
 FAILURE_CATEGORIES: tuple[FailureCategory, ...] = get_args(FailureCategory)
+
+# What a text without any box is.
+NOT_BEGUN: tuple[FailureCategory, ...] = ("no_box", "refusal")
 
 # In an answer; those who want more want something else than an answer.
 MOST_BOXES = 1000
@@ -143,7 +156,7 @@ class Candidate(NamedTuple):
 
     Attributes:
         failure: why it cannot be read, if so.
-        grid: the four numbers as x_min, y_min, x_max, y_max; None with a failure.
+        grid: the four numbers as x_min, y_min, x_max, y_max; None where there are no four.
         exact: whether it is written exactly as the grammar says.
         label: its name, where the grammar has one.
     """
@@ -164,6 +177,10 @@ class Codec(abc.ABC):
     frame: ClassVar[Frame]
     # What `encode` puts between two boxes.
     separator: ClassVar[str]
+    # Whether y stands before x in the text; `Candidate.grid` has x first all the same.
+    y_first: ClassVar[bool] = False
+    # What times a number in the text is one on the grid.
+    scale: ClassVar[float] = 1
     # Where each coordinate is a token of its own: the k-th one written is entry
     # coordinate_order[k] of (x_min, y_min, x_max, y_max).
     coordinate_order: ClassVar[tuple[int, int, int, int] | None] = None
@@ -281,6 +298,25 @@ class Codec(abc.ABC):
         read = self.frame.from_grid(np.asarray(numbers, np.float64), height, width, geometry)
         return np.asarray(read, np.float64)
 
+    def read_numbers(
+        self, text: str, height: int, width: int, geometry: BoxGeometry | None = None
+    ) -> tuple[Float[np.ndarray, "n 4"], list[list[float]]]:
+        """The boxes of four numbers each that a text has, be they off the image or of any scale.
+
+        Args are those of `decode`.
+
+        Returns:
+            Boxes as fractions of the original image, not clipped, corners as they stand; and the
+            numbers in the text, x before y.
+        """
+        _check_size(height, width)
+        grids = [found.grid for found in self._found(text) if found.grid is not None]
+        boxes = self.frame.from_grid(
+            np.array(grids, np.float64).reshape(-1, 4), height, width, geometry
+        )
+        numbers = [[number / self.scale for number in grid] for grid in grids]
+        return np.asarray(boxes, np.float64), numbers
+
     def makers_geometry(self, height: int, width: int) -> BoxGeometry | None:
         """The way in which the convention's own model places an image into its input.
 
@@ -329,10 +365,10 @@ class Codec(abc.ABC):
             failures.append(Failure(category, text[start : min(end, start + _QUOTE_LENGTH)], start))
 
         for start, end, failure, grid, exact, label in found:
-            if grid is None or failure is not None:
-                fail(failure or "malformed", start, end)
-            elif strict and not exact:
+            if strict and not exact and failure in (None, "ambiguous_scale"):
                 fail("malformed", start, end)
+            elif grid is None or failure is not None:
+                fail(failure or "malformed", start, end)
             else:
                 grids.append(grid)
                 places.append((start, end, label))

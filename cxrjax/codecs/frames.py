@@ -5,6 +5,7 @@ codec can write, and back. Several conventions share one, and differ in their gr
 """
 
 import abc
+import math
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -101,6 +102,52 @@ class PaddedSquareSteps(Frame):
     ) -> Float[np.ndarray, "n 4"]:
         size, padding, side = _padded_square(height, width)
         return (grid / self.steps * side - padding) / size
+
+
+# Of Qwen2-VL's and Qwen2.5-VL's published processors (preprocessor_config.json).
+SMART_FACTOR, SMART_LEAST, SMART_MOST = 28, 56 * 56, 12_845_056
+
+
+def smart_resize(
+    height: float, width: float, most: int = SMART_MOST, least: int = SMART_LEAST
+) -> tuple[int, int]:
+    """The size of a Qwen-VL model's input: both sides multiples of 28, the area within limits.
+
+    Args:
+        height, width: of the image, pixels.
+        most, least: pixels of the input.
+    """
+    factor = SMART_FACTOR
+    sides = [max(factor, round(side / factor) * factor) for side in (height, width)]
+    if sides[0] * sides[1] > most:
+        shrink = math.sqrt(height * width / most)
+        sides = [
+            max(factor, math.floor(side / shrink / factor) * factor) for side in (height, width)
+        ]
+    elif sides[0] * sides[1] < least:
+        grow = math.sqrt(least / (height * width))
+        sides = [math.ceil(side * grow / factor) * factor for side in (height, width)]
+    return sides[0], sides[1]
+
+
+class SmartResizedPixels(Frame):
+    """Corners of the pixels of the input that `smart_resize` makes, its far edges included."""
+
+    def __init__(self, most: int = SMART_MOST) -> None:
+        self.most = most
+
+    def largest(self, height: int, width: int) -> Int[np.ndarray, "2"]:
+        return np.array(smart_resize(height, width, self.most)[::-1])
+
+    def to_grid(
+        self, boxes: np.ndarray, height: int, width: int, geometry: BoxGeometry | None
+    ) -> Float[np.ndarray, "n 4"]:
+        return boxes * np.tile(self.largest(height, width), 2).astype(np.float64)
+
+    def from_grid(
+        self, grid: np.ndarray, height: int, width: int, geometry: BoxGeometry | None
+    ) -> Float[np.ndarray, "n 4"]:
+        return grid / np.tile(self.largest(height, width), 2).astype(np.float64)
 
 
 class InputBins(Frame):

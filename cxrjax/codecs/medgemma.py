@@ -10,22 +10,26 @@ and frame: MedGemma's public notebooks, whose prompt asks for this form; the Med
 text speaks of [0, 1] instead. The padding belongs to the convention, so `geometry` changes nothing.
 
 What counts as the answer is what follows the thinking part, `<unused94>...<unused95>`, and the last
-"Final Answer:". Thinking that never ends is an answer cut off before it began. Exact is a fenced
-list of JSON objects with "box_2d" and, if there is one, "label", with or without JSON's optional
-spaces; an empty list says that there is no box. Read leniently, the fence, quotes and braces may be
-missing and more keys be there, and four numbers within [0, 1] that are not all whole are fractions
-of the square. A list of several boxes is shared out among their spans, its brackets with the first
-and the last, so that text with the spans replaced has no rest of it.
+"Final Answer:" that lists something. Thinking that never ends is an answer cut off before it began.
+Exact is a fenced list of JSON objects with "box_2d" and, if there is one, "label", with or without
+JSON's optional spaces; an empty list says that there is no box. Read leniently, the fence, quotes
+and braces may be missing and more keys be there, numbers may be quoted, the key may be "bbox_2d",
+two corners or several boxes may stand in a list of their own, and MedGemma's four numbers within
+[0, 1] that are not all whole are fractions of the square, as its paper has them; nothing is
+published of Gemini's. A list of several boxes is shared out among their spans, its brackets with
+the first and the last, so that text with the spans replaced has no rest of it.
+
+Qwen2.5-VL and Qwen3-VL write the same under "bbox_2d", x first, in other frames.
 """
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 from cxrjax.codecs.base import Candidate
-from cxrjax.codecs.frames import Frame, ImageSteps, PaddedSquareSteps
-from cxrjax.codecs.reading import WHOLE, Listed, four_numbers, unclosed
+from cxrjax.codecs.frames import Frame, ImageSteps, PaddedSquareSteps, SmartResizedPixels
+from cxrjax.codecs.reading import WHOLE, Listed, are_fractions, four_numbers, unclosed
 
 LARGEST = 1000
 
@@ -33,22 +37,38 @@ LARGEST = 1000
 _S = r"[ \t\r\n]{0,60}"
 _STRING = r'"(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4}){0,200}"'
 _LABEL = rf'"label"{_S}:{_S}{_STRING}'
-_BOX = rf'"box_2d"{_S}:{_S}\[' + rf"{_S},".join([rf"{_S}{WHOLE}"] * 4) + rf"{_S}\]"
-_EXACT = rf"\{{{_S}(?:{_LABEL}{_S},{_S}{_BOX}|{_BOX}(?:{_S},{_S}{_LABEL})?){_S}\}}"
 _OPEN, _CLOSE = rf"```json{_S}\[{_S}", rf"{_S}\]{_S}```"
-_ITEM = re.compile(
-    rf"(?P<open>{_OPEN})?(?:(?P<exact>{_EXACT})"
-    rf"|(?i:(?:\{{[^{{}}\[\]]{{0,300}}?)?[\"']?\bbox_2d[\"']?{_S}[:=]?{_S}(?P<list>\[)?"
-    r"(?P<body>[^\[\]{}]{0,200})(?P<end>\])?(?:[^{}\[\]]{0,300}\})?))"
-    rf"(?P<close>{_CLOSE})?"
-    # The end of the text within the fence, or within the name of the first key.
-    r"|(?i:```json\s{0,60}\[?\s{0,60}|[\[,]\s{0,60}\{\s{0,60}[\"']?"
-    r"|\{\s{0,60}[\"']b(?:o(?:x(?:_2?)?)?)?)\Z"
-)
-_NUMBERS = re.compile(
-    rf'"box_2d"{_S}:{_S}\[{_S}(?P<y_min>{WHOLE}){_S},{_S}(?P<x_min>{WHOLE}){_S},'
-    rf"{_S}(?P<y_max>{WHOLE}){_S},{_S}(?P<x_max>{WHOLE}){_S}\]"
-)
+_COORDINATES = ("x_min", "y_min", "x_max", "y_max")
+
+
+def _items(key: str, keys: str) -> re.Pattern[str]:
+    """Finds objects with a box, and what comes near them.
+
+    Args:
+        key: what the box stands under. keys: a pattern of what it may stand under, leniently.
+    """
+    box = rf'"{key}"{_S}:{_S}\[' + rf"{_S},".join([rf"{_S}{WHOLE}"] * 4) + rf"{_S}\]"
+    exact = rf"\{{{_S}(?:{_LABEL}{_S},{_S}{box}|{box}(?:{_S},{_S}{_LABEL})?){_S}\}}"
+    return re.compile(
+        rf"(?P<open>{_OPEN})?(?:(?P<exact>{exact})"
+        rf"|(?i:(?:\{{[^{{}}\[\]]{{0,300}}?)?[\"']?\b{keys}[\"']?{_S}[:=]?{_S}"
+        # A list of boxes, or of two corners.
+        rf"(?:(?P<nested>\[{_S}(?:\[[^\[\]{{}}]{{0,200}}\]{_S},?{_S}){{1,50}}\])"
+        r"|(?P<list>\[)?(?P<body>[^\[\]{}]{0,200})(?P<end>\])?)(?:[^{}\[\]]{0,300}\})?))"
+        rf"(?P<close>{_CLOSE})?"
+        # The end of the text within the fence, or within the name of the first key.
+        r"|(?i:```json\s{0,60}\[?\s{0,60}|[\[,]\s{0,60}\{\s{0,60}[\"']?"
+        r"|\{\s{0,60}[\"']b{1,2}(?:o(?:x(?:_2?)?)?)?)\Z"
+    )
+
+
+def _numbers(key: str, order: tuple[int, int, int, int]) -> re.Pattern[str]:
+    groups = [f"{_S}(?P<{_COORDINATES[k]}>{WHOLE})" for k in order]
+    return re.compile(rf'"{key}"{_S}:{_S}\[' + f"{_S},".join(groups) + rf"{_S}\]")
+
+
+_INNER = re.compile(r"\[([^\[\]]{0,200})\]")
+_QUOTES = str.maketrans("", "", "\"'")
 _LABEL_TEXT = re.compile(r"label[\"']?\s{0,60}[:=]\s{0,60}[\"']([^\"']{1,200})[\"']", re.IGNORECASE)
 _THINKING = re.compile(r"<unused94>.*?(?:<unused95>|(?P<endless>\Z))", re.DOTALL)
 _FINAL = re.compile(r"final answer\s{0,9}:", re.IGNORECASE)
@@ -58,10 +78,14 @@ class MedGemmaJson(Listed):
     """The `medgemma_json` codec. The grid is thousandths of the padded square."""
 
     name: ClassVar[str] = "medgemma_json"
+    y_first: ClassVar[bool] = True
     frame: ClassVar[Frame] = PaddedSquareSteps(LARGEST)
-    item: ClassVar[re.Pattern[str]] = _ITEM
-    number_pattern: ClassVar[re.Pattern[str]] = _NUMBERS
+    key: ClassVar[str] = "box_2d"
+    item: ClassVar[re.Pattern[str]] = _items("box_2d", "b?box_2d")
+    number_pattern: ClassVar[re.Pattern[str]] = _numbers("box_2d", (1, 0, 3, 2))
     max_digits: ClassVar[int] = 4
+    # Whether fractions of 1 are documented too.
+    fractions: ClassVar[bool] = True
 
     def _write_all(self, boxes: list[tuple[list[int], str | None]]) -> str:
         if not boxes:
@@ -69,12 +93,15 @@ class MedGemmaJson(Listed):
         objects = []
         for grid, label in boxes:
             named = "" if label is None else ',"label":' + json.dumps(label, ensure_ascii=False)
-            objects.append(f'{{"box_2d":{self._write(grid)}{named}}}')
+            objects.append(f'{{"{self.key}":{self._write(grid)}{named}}}')
         return f"```json[{self.separator.join(objects)}]```"
 
     def _write(self, grid: list[int]) -> str:
-        x_min, y_min, x_max, y_max = grid
-        return f"[{y_min},{x_min},{y_max},{x_max}]"
+        return "[" + ",".join(map(str, self._in_order(grid))) + "]"
+
+    def _in_order(self, numbers: Sequence[float]) -> Sequence[float]:
+        """From x first to the text's order, and back."""
+        return [numbers[k] for k in (1, 0, 3, 2)] if self.y_first else numbers
 
     def _candidates(self, text: str) -> Iterator[Candidate]:
         answer, endless = _answer(text)
@@ -90,18 +117,40 @@ class MedGemmaJson(Listed):
             start, end = item.span()
             if item["exact"] is not None:
                 fields = json.loads(item["exact"])
-                label = _printable(fields.get("label"))
-                yield Candidate(start, end, None, _xyxy(fields["box_2d"]), exact, label)
+                grid = self._in_order([float(number) for number in fields[self.key]])
+                yield Candidate(start, end, None, grid, exact, _printable(fields.get("label")))
+            elif item["nested"] is not None:
+                yield from self._read_nested(item)
             elif not (item["list"] and item["end"]):
                 yield unclosed(text, start, end)
             else:
-                numbers = four_numbers(item["body"])
-                if isinstance(numbers, str):
-                    yield Candidate(start, end, numbers)
-                else:
-                    grid = _xyxy(_thousandths(numbers))
-                    named = _LABEL_TEXT.search(item[0])
-                    yield Candidate(start, end, None, grid, False, named and named[1])
+                yield self._read_body(start, end, item["body"], item)
+
+    def _read_nested(self, item: re.Match[str]) -> Iterator[Candidate]:
+        """Two corners, or boxes that share what is around them, the first and the last of them."""
+        start, end = item.span()
+        inner = list(_INNER.finditer(item["nested"]))
+        if len(inner) == 2 and all(found[1].count(",") == 1 for found in inner):
+            yield self._read_body(start, end, f"{inner[0][1]},{inner[1][1]}", item)
+            return
+        at = item.start("nested")
+        for found in inner:
+            first, last = found is inner[0], found is inner[-1]
+            begin = start if first else at + found.start()
+            yield self._read_body(begin, end if last else at + found.end(), found[1], item)
+
+    def _read_body(self, start: int, end: int, body: str, item: re.Match[str]) -> Candidate:
+        """The box whose numbers, quoted or not, are in `body`."""
+        numbers = four_numbers(body.translate(_QUOTES))
+        if isinstance(numbers, str):
+            return Candidate(start, end, numbers)
+        if self.fractions and are_fractions(numbers) and min(numbers) >= 0:
+            numbers = [number * LARGEST for number in numbers]
+        grid = self._in_order(numbers)
+        if are_fractions(numbers):
+            return Candidate(start, end, "ambiguous_scale", grid)
+        named = _LABEL_TEXT.search(item[0])
+        return Candidate(start, end, None, grid, False, named and named[1])
 
 
 def _answer(text: str) -> tuple[str, int | None]:
@@ -117,13 +166,13 @@ def _answer(text: str) -> tuple[str, int | None]:
         if last is not None and last["endless"] is not None:
             endless = last.start()
     ends = [match.end() for match in _FINAL.finditer(text)]
-    return (" " * ends[-1] + text[ends[-1] :] if ends else text), endless
-
-
-def _thousandths(numbers: list[float]) -> list[float]:
-    """Numbers as written; fractions of the square where they can be nothing else."""
-    fractions = all(0 <= x <= 1 for x in numbers) and not all(x.is_integer() for x in numbers)
-    return [x * LARGEST for x in numbers] if fractions else numbers
+    if ends:
+        # One that says in prose what an earlier one has in a list takes nothing back.
+        stops = [*ends[1:], len(text)]
+        listed = [end for end, stop in zip(ends, stops, strict=True) if "[" in text[end:stop]]
+        last_end = (listed or ends)[-1]
+        text = " " * last_end + text[last_end:]
+    return text, endless
 
 
 def _printable(label: str | None) -> str | None:
@@ -131,13 +180,40 @@ def _printable(label: str | None) -> str | None:
     return label and label.encode("utf-8", "replace").decode()
 
 
-def _xyxy(y_first: list[float]) -> tuple[float, float, float, float]:
-    y_min, x_min, y_max, x_max = map(float, y_first)
-    return x_min, y_min, x_max, y_max
-
-
 class GeminiJson(MedGemmaJson):
     """The `gemini_json` codec. The grid is thousandths of the image, its far edges included."""
 
     name: ClassVar[str] = "gemini_json"
     frame: ClassVar[Frame] = ImageSteps(LARGEST)
+    fractions: ClassVar[bool] = False
+
+
+class Qwen25Vl(MedGemmaJson):
+    """The `qwen2.5_vl` codec: JSON, x first, pixels of the model's input.
+
+        ```json[{"bbox_2d":[120,300,550,710],"label":"opacity"}]```    x_min y_min x_max y_max
+
+    The input is the image with both sides resized to multiples of 28 (`frames.smart_resize`), as
+    Qwen2.5-VL's own code and notebooks do (arXiv 2502.13923, section 2.2.1), with the limits of its
+    published processor. Who sets other limits has other pixels: give boxes as fractions then.
+    """
+
+    name: ClassVar[str] = "qwen2.5_vl"
+    frame: ClassVar[Frame] = SmartResizedPixels()
+    y_first: ClassVar[bool] = False
+    fractions: ClassVar[bool] = False
+    max_digits: ClassVar[int] = 5
+    key: ClassVar[str] = "bbox_2d"
+    item: ClassVar[re.Pattern[str]] = _items("bbox_2d", "bbox_2d")
+    number_pattern: ClassVar[re.Pattern[str]] = _numbers("bbox_2d", (0, 1, 2, 3))
+
+
+class Qwen3Vl(Qwen25Vl):
+    """The `qwen3_vl` codec: Qwen2.5-VL's JSON, thousandths of the image, 1,000 included.
+
+    Qwen3-VL's own notebooks divide by 1,000 and multiply by width and height.
+    """
+
+    name: ClassVar[str] = "qwen3_vl"
+    frame: ClassVar[Frame] = ImageSteps(LARGEST)
+    max_digits: ClassVar[int] = 4

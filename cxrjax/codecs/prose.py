@@ -17,9 +17,10 @@ from cxrjax.codecs.reading import (
     WHOLE,
     Listed,
     OneByOne,
-    four_numbers,
+    cut_tag,
     four_or_failure,
     label_of,
+    lenient_tag,
     unclosed,
 )
 
@@ -45,7 +46,9 @@ class VinDrPixels(OneByOne):
     number_pattern: ClassVar[re.Pattern[str]] = exact
     max_digits: ClassVar[int] = 5
     item: ClassVar[re.Pattern[str]] = re.compile(
-        r"(?P<box><\s{0,3}loc(?P<body>[-+0-9._,;:\s]*)(?P<end>>?)|<\s{0,3}(?:lo?)?\Z)",
+        r"(?P<box><\s{0,3}loc(?P<body>[-+0-9._,;:\s]*)(?P<end>>?)|<\s{0,3}(?:lo?)?\Z"
+        # Without brackets it is one where all of it is there.
+        r"|(?<![<\w])loc(?P<bare>(?:[_,;:\s]{1,3}[0-9]{1,9}(?:\.[0-9]{1,9})?){4})(?![_.]?[0-9]))",
         re.IGNORECASE,
     )
     between: ClassVar[re.Pattern[str]] = re.compile(r"[_,;:\s]+")
@@ -54,12 +57,16 @@ class VinDrPixels(OneByOne):
         return "<loc_" + "_".join(str(value) for value in grid) + ">"
 
 
+_SHARE = r"(?:[01]?\.[0-9]{1,9}|[0-9]{1,3}(?:\.[0-9]{1,9})?\s?%|[01](?![0-9.]))"
+
+
 class RadVlm(OneByOne):
     """The `radvlm` codec: fractions of the image with two decimals, 1.00 included.
 
         The opacity is located at [0.12, 0.30, 0.55, 0.71].    x_min y_min x_max y_max
 
-    RadVLM's own code (its data preparation) writes them so. The grid is hundredths.
+    RadVLM's own code (its data preparation) writes them so. The grid is hundredths. Read leniently,
+    parentheses may stand for the brackets, and percents, all four of them, for fractions.
     """
 
     name: ClassVar[str] = "radvlm"
@@ -71,9 +78,12 @@ class RadVlm(OneByOne):
         r"\[" + ", ".join([r"-?(?:0|[1-9][0-9]{0,8})\.[0-9]{2}"] * 4) + r"\]"
     )
     item: ClassVar[re.Pattern[str]] = re.compile(
-        r"(?P<box>\[\s{0,9}(?:(?=[-+.]?[0-9])|(?=[-+.]?\Z))(?P<body>[-+0-9.,;\s]{0,200})"
-        r"(?P<end>\])?)"
+        r"(?P<box>\[\s{0,9}(?:(?=[-+.]?[0-9])|(?=[-+.]?\Z))(?P<body>[-+0-9.,;%\s]{0,200})"
+        r"(?P<end>\])?"
+        # In parentheses it is one where four fractions or percents stand in them.
+        rf"|\((?P<bare>\s{{0,9}}(?:{_SHARE}\s{{0,9}}[,;]?\s{{0,9}}){{3}}{_SHARE}\s{{0,9}})\))"
     )
+    percents: ClassVar[bool] = True
 
     def _write(self, grid: list[int]) -> str:
         return "[" + ", ".join(f"{value // 100}.{value % 100:02d}" for value in grid) + "]"
@@ -117,23 +127,26 @@ class MiniGpt(OneByOne):
         return "{" + "".join(f"<{value}>" for value in grid) + "}"
 
 
-_BOX_TAG, _END_TAG = r"<\s{0,3}\|?box\|?\s{0,3}>", r"<\s{0,3}\|?/\s{0,3}box\|?\s{0,3}>"
 _INSIDE = r"[-+0-9.,;\s]"
 _TWO_CORNERS = re.compile(
     rf"\((?P<x_min>{WHOLE}),(?P<y_min>{WHOLE})\),\((?P<x_max>{WHOLE}),(?P<y_max>{WHOLE})\)"
 )
-_EXACT_CORNERS = re.compile(rf"<\|box\|>\({WHOLE},{WHOLE}\),\({WHOLE},{WHOLE}\)<\|/box\|>")
-_CORNERS = re.compile(
-    r"(?:<\|ref\|>(?P<label>[^<>]{0,300})<\|/ref\|>\s{0,3})?"
-    rf"(?P<box>(?P<open>{_BOX_TAG})(?P<tagged>[-+0-9.,;()\[\]\s]{{0,120}})"
-    # What the end of the text may have left of the closing tag.
-    rf"(?:(?P<close>{_END_TAG})|<\s{{0,3}}\|?/?\s{{0,3}}(?:b(?:ox?)?)?\|?\Z)?"
-    rf"|\(\s{{0,9}}(?P<first>[-+.0-9]{_INSIDE}{{0,40}})\)\s{{0,3}},?\s{{0,3}}"
-    rf"\((?P<second>{_INSIDE}{{0,40}})(?P<end>\))?"
-    r"|<\s{0,3}(?:\|(?:b(?:o(?:x\|?)?)?)?)?\Z)",
-    re.IGNORECASE,
-)
+_PAIR = re.compile(rf"\({_INSIDE}{{1,40}}\)\s{{0,3}},?\s{{0,3}}\({_INSIDE}{{1,40}}\)")
 _BETWEEN_CORNERS = re.compile(r"[,;()\[\]\s]+")
+
+
+def _corners(tags: tuple[str, str], name_tags: tuple[str, str]) -> re.Pattern[str]:
+    """Finds boxes between tags, or without them where two pairs of parentheses stand together."""
+    return re.compile(
+        rf"(?:{re.escape(name_tags[0])}(?P<label>[^<>]{{0,300}}){re.escape(name_tags[1])}\s{{0,3}})?"
+        rf"(?P<box>(?P<open>{lenient_tag(tags[0])})(?P<tagged>[-+0-9.,;()\[\]\s]{{0,400}})"
+        # What the end of the text may have left of the closing tag.
+        rf"(?:(?P<close>{lenient_tag(tags[1])})|{cut_tag(tags[1])})?"
+        rf"|\(\s{{0,9}}(?P<first>[-+.0-9]{_INSIDE}{{0,40}})\)\s{{0,3}},?\s{{0,3}}"
+        rf"\((?P<second>{_INSIDE}{{0,40}})(?P<end>\))?"
+        rf"|{cut_tag(tags[0])})",
+        re.IGNORECASE,
+    )
 
 
 class CheXagent(Codec):
@@ -142,7 +155,7 @@ class CheXagent(Codec):
         <|ref|>small left effusion<|/ref|><|box|>(55,45),(70,56)<|/box|>    x_min y_min x_max y_max
 
     CheXagent-2's own code divides them by 100 and multiplies by width and height. Read leniently,
-    tags or two pairs of parentheses must say that it is a box.
+    tags or two pairs of parentheses must say that it is a box, and several may stand in one tag.
     """
 
     name: ClassVar[str] = "chexagent"
@@ -150,13 +163,15 @@ class CheXagent(Codec):
     separator: ClassVar[str] = ""
     number_pattern: ClassVar[re.Pattern[str]] = _TWO_CORNERS
     max_digits: ClassVar[int] = 3
+    tags: ClassVar[tuple[str, str]] = ("<|box|>", "<|/box|>")
+    item: ClassVar[re.Pattern[str]] = _corners(tags, ("<|ref|>", "<|/ref|>"))
 
     def _write(self, grid: list[int]) -> str:
         x_min, y_min, x_max, y_max = grid
-        return f"<|box|>({x_min},{y_min}),({x_max},{y_max})<|/box|>"
+        return f"{self.tags[0]}({x_min},{y_min}),({x_max},{y_max}){self.tags[1]}"
 
     def _candidates(self, text: str) -> Iterator[Candidate]:
-        for item in _CORNERS.finditer(text):
+        for item in self.item.finditer(text):
             start, end = item.span("box")
             body = item["tagged"]
             if body is None and item["first"] is not None:
@@ -167,13 +182,58 @@ class CheXagent(Codec):
             ):
                 yield Candidate(start, end, "truncated")
                 continue
-            numbers = four_numbers(body, _BETWEEN_CORNERS)
-            if isinstance(numbers, str):
-                cut = numbers == "wrong_arity" and not closed and end == len(text)
-                yield Candidate(start, end, "truncated" if cut else numbers)
-            else:
-                exact = _EXACT_CORNERS.fullmatch(text, start, end) is not None
-                yield Candidate(start, end, None, numbers, exact, label_of(item))
+            pairs = list(_PAIR.finditer(item["tagged"] or ""))
+            if len(pairs) > 1 and not _PAIR.sub("", item["tagged"]).strip(" ,;\t\r\n"):
+                yield from self._split(item, pairs)
+                continue
+            exact = self._is_exact(text[start:end])
+            read = four_or_failure(start, end, body, exact, label_of(item), _BETWEEN_CORNERS)
+            if read.failure == "wrong_arity" and not closed and end == len(text):
+                read = Candidate(start, end, "truncated")
+            yield read
+
+    def _is_exact(self, written: str) -> bool:
+        opening, closing = self.tags
+        inside = written.removeprefix(opening).removesuffix(closing)
+        whole = len(inside) == len(written) - len(opening) - len(closing)
+        return whole and _TWO_CORNERS.fullmatch(inside) is not None
+
+    def _split(self, item: re.Match[str], pairs: list[re.Match[str]]) -> Iterator[Candidate]:
+        """Boxes that share a tag, which goes to the first and the last of them."""
+        at = item.start("tagged")
+        for pair in pairs:
+            start = item.start("box") if pair is pairs[0] else at + pair.start()
+            end = item.end("box") if pair is pairs[-1] else at + pair.end()
+            yield four_or_failure(start, end, pair[0], False, label_of(item), _BETWEEN_CORNERS)
+
+
+class QwenVl(CheXagent):
+    """The `qwen_vl` codec: two corners between tags, thousandths of the image, 1,000 included.
+
+        <ref>opacity</ref><box>(120,300),(550,710)</box>    x_min y_min x_max y_max
+
+    Qwen-VL's own code multiplies by width and height and divides by 1,000 (arXiv 2308.12966,
+    section 2.2); the model sees the image stretched to a square, which moves no fraction.
+    """
+
+    name: ClassVar[str] = "qwen_vl"
+    frame: ClassVar[Frame] = ImageSteps(1000)
+    max_digits: ClassVar[int] = 4
+    tags: ClassVar[tuple[str, str]] = ("<box>", "</box>")
+    item: ClassVar[re.Pattern[str]] = _corners(tags, ("<ref>", "</ref>"))
+
+
+class Qwen2Vl(QwenVl):
+    """The `qwen2_vl` codec: Qwen-VL's numbers between other tags (arXiv 2409.12191, section 2.2).
+
+    <|object_ref_start|>opacity<|object_ref_end|><|box_start|>(120,300),(550,710)<|box_end|>
+
+    The model sees both sides resized to multiples of 28, which moves no fraction.
+    """
+
+    name: ClassVar[str] = "qwen2_vl"
+    tags: ClassVar[tuple[str, str]] = ("<|box_start|>", "<|box_end|>")
+    item: ClassVar[re.Pattern[str]] = _corners(tags, ("<|object_ref_start|>", "<|object_ref_end|>"))
 
 
 def _listed_numbers(comma: str) -> re.Pattern[str]:
@@ -181,9 +241,18 @@ def _listed_numbers(comma: str) -> re.Pattern[str]:
     return re.compile(r"\[" + comma.join(f"(?P<{name}>{WHOLE})" for name in names) + r"\]")
 
 
-_TAG, _UNTAG = r"<\s{0,3}box\s{0,3}>", r"<\s{0,3}/\s{0,3}box\s{0,3}>"
-_LISTED_BOX = r"\[" + ", ".join([WHOLE] * 4) + r"\]"
-_EXACT_LISTED = re.compile(rf"(?:<box>\[)?{_LISTED_BOX}(?:\]</box>)?")
+def _tagged_lists(tags: tuple[str, str], name_tags: tuple[str, str]) -> re.Pattern[str]:
+    """Finds boxes in lists of lists between tags, or lists of four numbers without them."""
+    opening, closing = map(lenient_tag, tags)
+    return re.compile(
+        rf"(?:{re.escape(name_tags[0])}(?P<label>[^<>]{{0,300}}){re.escape(name_tags[1])}\s{{0,9}})?"
+        rf"(?P<box>(?P<open>{opening}\s{{0,9}}(?:\[\s{{0,9}}(?=\[))?)?"
+        r"\[\s{0,9}(?:(?=[-+.0-9])|(?=\Z))(?P<body>[-+0-9.,;\s]{0,200})(?P<end>\])?"
+        rf"(?P<close>\s{{0,9}}\]?\s{{0,9}}{closing})?"
+        # The end of the text before a number.
+        rf"|{opening}\s{{0,9}}\[{{0,2}}\Z|{cut_tag(tags[0])})",
+        re.IGNORECASE,
+    )
 
 
 class InternVl(Listed):
@@ -196,33 +265,63 @@ class InternVl(Listed):
 
     name: ClassVar[str] = "internvl"
     frame: ClassVar[Frame] = ImageSteps(1000)
-    number_pattern: ClassVar[re.Pattern[str]] = _listed_numbers(", ")
+    number_pattern: ClassVar[re.Pattern[str]] = _listed_numbers(", ?")
     max_digits: ClassVar[int] = 4
-    item: ClassVar[re.Pattern[str]] = re.compile(
-        r"(?:<ref>(?P<label>[^<>]{0,300})</ref>\s{0,9})?"
-        rf"(?P<box>(?P<open>{_TAG}\s{{0,9}}(?:\[\s{{0,9}}(?=\[))?)?"
-        r"\[\s{0,9}(?:(?=[-+.0-9])|(?=\Z))(?P<body>[-+0-9.,;\s]{0,200})(?P<end>\])?"
-        rf"(?P<close>\s{{0,9}}\]?\s{{0,9}}{_UNTAG})?"
-        # The end of the text before a number.
-        rf"|{_TAG}\s{{0,9}}\[{{0,2}}\Z|<(?:b(?:ox?)?)?\Z)",
-        re.IGNORECASE,
-    )
+    tags: ClassVar[tuple[str, str]] = ("<box>", "</box>")
+    item: ClassVar[re.Pattern[str]] = _tagged_lists(tags, ("<ref>", "</ref>"))
+    # Whether one box may stand between the tags without a list around it.
+    single: ClassVar[bool] = False
 
     def _write_all(self, boxes: list[tuple[list[int], str | None]]) -> str:
         listed = super()._write_all(boxes)
-        return listed and f"<box>[{listed}]</box>"
+        return listed and f"{self.tags[0]}[{listed}]{self.tags[1]}"
 
     def _read_list(self, text: str, items: list[re.Match[str]]) -> Iterator[Candidate]:
+        opening, closing = self.tags
         whole = text[items[0].start("box") : items[-1].end()]
-        exact = whole.startswith("<box>[[") and whole.endswith("]]</box>")
+        nested = whole.startswith(f"{opening}[[") and whole.endswith(f"]]{closing}")
+        single = len(items) == 1 and self.single and whole.startswith(f"{opening}[")
         label = label_of(items[0])
         for item in items:
             start, end = item.span("box")
             if item["body"] is None or item["end"] is None:
                 yield unclosed(text, start, end)
             else:
-                own = exact and _EXACT_LISTED.fullmatch(text, start, end) is not None
-                yield four_or_failure(start, end, item["body"], own, label)
+                written = text[start:end].removeprefix(opening).removesuffix(closing)
+                if nested:
+                    written = written[item is items[0] : len(written) - (item is items[-1])]
+                exact = (nested or single) and self.number_pattern.fullmatch(written) is not None
+                yield four_or_failure(start, end, item["body"], exact, label)
+
+
+class DeepSeekVl2(InternVl):
+    """The `deepseek_vl2` codec: lists between tags, 0 to 999 over the image.
+
+        <|ref|>opacity<|/ref|><|det|>[[120, 300, 550, 710]]<|/det|>    x_min y_min x_max y_max
+
+    DeepSeek-VL2's own code divides by 999 and multiplies by width and height (arXiv 2412.10302).
+    """
+
+    name: ClassVar[str] = "deepseek_vl2"
+    frame: ClassVar[Frame] = ImageSteps(999)
+    max_digits: ClassVar[int] = 3
+    tags: ClassVar[tuple[str, str]] = ("<|det|>", "<|/det|>")
+    item: ClassVar[re.Pattern[str]] = _tagged_lists(tags, ("<|ref|>", "<|/ref|>"))
+
+
+class GlmV(InternVl):
+    """The `glm_v` codec: lists between tags, thousandths of the image, 1,000 included.
+
+        It is at <|begin_of_box|>[[120,300,550,710]]<|end_of_box|>.    x_min y_min x_max y_max
+
+    GLM-4.1V's, 4.5V's and 4.6V's (arXiv 2507.01006, and their repository); one box may also stand
+    there without a list around it.
+    """
+
+    name: ClassVar[str] = "glm_v"
+    tags: ClassVar[tuple[str, str]] = ("<|begin_of_box|>", "<|end_of_box|>")
+    item: ClassVar[re.Pattern[str]] = _tagged_lists(tags, ("<ref>", "</ref>"))
+    single: ClassVar[bool] = True
 
 
 SIDE = 224

@@ -34,16 +34,44 @@ def four_or_failure(
     separator: re.Pattern[str] = SEPARATOR,
     scale: float = 1,
 ) -> Candidate:
-    """The box at `text[start:end]` whose numbers, times `scale`, are in `body`."""
+    """The box at `text[start:end]` whose numbers, times `scale`, are in `body`.
+
+    Fractions of 1 are `ambiguous_scale` where the scale is 1: the notation counts to more.
+    """
     numbers = four_numbers(body, separator)
     if isinstance(numbers, str):
         return Candidate(start, end, numbers)
+    if scale == 1 and are_fractions(numbers):
+        return Candidate(start, end, "ambiguous_scale", numbers)
     return Candidate(start, end, None, [number * scale for number in numbers], exact, label)
+
+
+def are_fractions(numbers: list[float]) -> bool:
+    """Says whether numbers can only be fractions of the image, a little beyond it at most.
+
+    Corners that are all 0 or 1 can be anything.
+    """
+    return max(map(abs, numbers)) < 2 and not all(number.is_integer() for number in numbers)
 
 
 def label_of(item: re.Match[str]) -> str | None:
     """The name that a match gives its boxes, in its group `label`."""
     return (item["label"] or "").strip() or None
+
+
+def lenient_tag(tag: str) -> str:
+    """A pattern of a tag such as <|box|> or </box>, with spaces, and with or without its bars."""
+    name = tag.strip("<|>")
+    slash = r"/\s{0,3}" if name.startswith("/") else ""
+    return rf"<\s{{0,3}}\|?{slash}{re.escape(name.removeprefix('/'))}\|?\s{{0,3}}>"
+
+
+def cut_tag(tag: str) -> str:
+    """A pattern of what the end of a text may have left of a tag."""
+    rest = ""
+    for character in reversed(tag[1:-1]):
+        rest = f"(?:{re.escape(character)}{rest})?"
+    return rf"<\s{{0,3}}{rest}\Z"
 
 
 def unclosed(text: str, start: int, end: int) -> Candidate:
@@ -76,25 +104,32 @@ class OneByOne(Codec):
     """Boxes that stand alone, each found by one match.
 
     `item` has groups `box`, `body` (its numbers) and `end` (what closes it), and may have `label`;
-    `exact` matches a whole box as it should be; `between` separates numbers; `scale` times a number
-    in the text is one on the grid.
+    `exact` matches a whole box as it should be; `between` separates numbers. Where there is a group
+    `bare`, it has the numbers of a box that is whole without what should enclose it.
     """
 
     item: ClassVar[re.Pattern[str]]
     exact: ClassVar[re.Pattern[str]]
     between: ClassVar[re.Pattern[str]] = SEPARATOR
-    scale: ClassVar[float] = 1
+    # Whether four numbers with % behind them are hundredths of those without.
+    percents: ClassVar[bool] = False
 
     def _candidates(self, text: str) -> Iterator[Candidate]:
-        named = "label" in self.item.groupindex
+        groups = self.item.groupindex
         for item in self.item.finditer(text):
             start, end = item.span("box")
-            if not item["end"]:
+            body = item["bare"] if "bare" in groups else None
+            if body is None and not item["end"]:
                 yield unclosed(text, start, end)
                 continue
+            if body is None:
+                body = item["body"]
             exact = self.exact.fullmatch(text, start, end) is not None
-            label = label_of(item) if named else None
-            yield four_or_failure(start, end, item["body"], exact, label, self.between, self.scale)
+            label = label_of(item) if "label" in groups else None
+            scale = self.scale
+            if self.percents and body.count("%") == 4:
+                body, scale = body.replace("%", " "), self.scale / 100
+            yield four_or_failure(start, end, body, exact, label, self.between, scale)
 
 
 class Listed(Codec):

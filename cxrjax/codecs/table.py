@@ -1,17 +1,30 @@
 """The codecs by name, from one convention to another, and what a convention costs."""
 
 import difflib
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Num
 
 from cxrjax import boxes as box_arithmetic
-from cxrjax.codecs.base import Codec
+from cxrjax.codecs.base import NOT_BEGUN, Codec
 from cxrjax.codecs.frames import BoxGeometry
-from cxrjax.codecs.medgemma import GeminiJson, MedGemmaJson
-from cxrjax.codecs.prose import CheXagent, Gemex, InternVl, Llava, MiniGpt, RadVlm, VinDrPixels
-from cxrjax.codecs.tokens import Maira2, PaliGemma
+from cxrjax.codecs.medgemma import GeminiJson, MedGemmaJson, Qwen3Vl, Qwen25Vl
+from cxrjax.codecs.prose import (
+    CheXagent,
+    DeepSeekVl2,
+    Gemex,
+    GlmV,
+    InternVl,
+    Llava,
+    MiniGpt,
+    Qwen2Vl,
+    QwenVl,
+    RadVlm,
+    VinDrPixels,
+)
+from cxrjax.codecs.tokens import Florence2, Kosmos2, Maira2, PaliGemma
 from cxrjax.errors import UserError
 
 CODECS: dict[str, Codec] = {
@@ -26,6 +39,14 @@ CODECS: dict[str, Codec] = {
     "gemini_json": GeminiJson(),
     "internvl": InternVl(),
     "minigpt": MiniGpt(),
+    "qwen_vl": QwenVl(),
+    "qwen2_vl": Qwen2Vl(),
+    "qwen2.5_vl": Qwen25Vl(),
+    "qwen3_vl": Qwen3Vl(),
+    "deepseek_vl2": DeepSeekVl2(),
+    "glm_v": GlmV(),
+    "florence2": Florence2(),
+    "kosmos2": Kosmos2(),
 }
 
 
@@ -50,6 +71,7 @@ def transcode(
     height: int,
     width: int,
     geometry: BoxGeometry | None = None,
+    move: Callable[[Float[np.ndarray, "n 4"]], Float[np.ndarray, "n 4"]] | None = None,
 ) -> str:
     """The text with each box rewritten from one convention to another, prose untouched.
 
@@ -59,6 +81,8 @@ def transcode(
         source, target: names of the codec that wrote the boxes, and of the one to write them anew.
         height, width: of the original image, pixels.
         geometry: how the image was placed into the model's input; None is a plain resize.
+        move: takes all boxes, fractions of the original, to where the changed image has them, in
+            the order in which they are to be written.
 
     Raises:
         UserError: a box is begun that strict reading refuses (it would stay behind as it is), or
@@ -66,15 +90,17 @@ def transcode(
     """
     reader, writer = get_codec(source), get_codec(target)
     for failure in reader.decode(text, height, width, geometry, strict=True).failures:
-        if failure.category not in ("no_box", "refusal"):
+        if failure.category not in NOT_BEGUN:
             raise UserError(
                 f"{failure.text!r} at character {failure.start} is no {source} box of a "
                 f"{width} x {height} image: {failure.category}; correct the answer or set it aside"
             )
     pieces, done = [], 0
-    for span in reader.find(text, height, width, geometry, strict=True):
+    spans = reader.find(text, height, width, geometry, strict=True)
+    boxes = np.array([span.box for span in spans], np.float32).reshape(-1, 4)
+    for span, box in zip(spans, boxes if move is None else move(boxes), strict=True):
         pieces.append(text[done : span.start])
-        pieces.append(writer.encode(span.box[None], height, width, geometry, [span.label]))
+        pieces.append(writer.encode(box[None], height, width, geometry, [span.label]))
         done = span.end
     return "".join([*pieces, text[done:]])
 

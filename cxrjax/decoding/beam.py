@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
+from cxrjax.decoding.box_readings import LEVELS, is_location, location_quantiles
 from cxrjax.decoding.grammar import (
     Grammar,
     GrammarState,
@@ -29,7 +30,7 @@ from cxrjax.models.gemma import LayerCache
 from cxrjax.models.vlm import DecodeState
 
 # The axis of questions: [B, K, Q, P, H] and [B, K, Q, A, H]; the context has none.
-_QUESTIONS = 2
+QUESTIONS = 2
 
 
 def spread_cache(state: DecodeState, mesh: Mesh) -> DecodeState:
@@ -48,7 +49,7 @@ def repeat_questions(state: DecodeState, count: int) -> DecodeState:
 
     def repeat(cache: LayerCache) -> LayerCache:
         own = {
-            name: jnp.repeat(values, count, axis=_QUESTIONS)
+            name: jnp.repeat(values, count, axis=QUESTIONS)
             for name, values in cache._asdict().items()
             if name.startswith(("prefix_", "answer_"))
         }
@@ -71,7 +72,7 @@ def reorder_answers(state: DecodeState, parents: Int[Array, "B Q n"]) -> DecodeS
     rows, slots = state.next_position.shape
     own = parents.reshape(rows, slots // count, count)
     chosen = (own + count * jnp.arange(slots // count)[:, None]).reshape(rows, slots)
-    gather = jax.vmap(lambda values, index: jnp.take(values, index, axis=_QUESTIONS - 1))
+    gather = jax.vmap(lambda values, index: jnp.take(values, index, axis=QUESTIONS - 1))
 
     def reorder(cache: LayerCache) -> LayerCache:
         answers = {
@@ -89,16 +90,27 @@ class Hypotheses(NamedTuple):
 
     Attributes:
         tokens, logprobs: as of `Generation`, [B, Q, n, A].
+        words, quantiles: the same, [B, Q, n, A, W] and [B, Q, n, A, M].
         scores: what they are ranked by, [B, Q, n]; minus infinity: there is none.
     """
 
     tokens: Int[Array, "B Q n A"]
     logprobs: Float[Array, "B Q n A"]
+    words: Float[Array, "B Q n A W"]
+    quantiles: Int[Array, "B Q n A M"]
     scores: Float[Array, "B Q n"]
 
     def take(self, index: Int[Array, "B Q m"]) -> "Hypotheses":
         """The hypotheses with these numbers, of each question."""
-        return Hypotheses(*(_take(part, index) for part in self))
+        return Hypotheses(*(take_candidates(part, index) for part in self))
+
+
+def watched_logprobs(
+    logits: Float[Array, "*batch V"], watched: Int[Array, "W n"]
+) -> Float[Array, "*batch W"]:
+    """Log-probability of each watched word, summed over its tokens; -1 is none."""
+    given = jnp.where(watched >= 0, logits[..., watched], -jnp.inf)
+    return jax.nn.logsumexp(given, axis=-1) - jax.nn.logsumexp(logits, axis=-1, keepdims=True)
 
 
 class _Loop(NamedTuple):
@@ -111,7 +123,7 @@ class _Loop(NamedTuple):
     grammar: GrammarState
 
 
-def _take(values: Array, index: Int[Array, "B Q m"]) -> Array:
+def take_candidates(values: Array, index: Int[Array, "B Q m"]) -> Array:
     """`values[b, q, index[b, q, i]]`, whatever axes come after."""
     return jax.vmap(jax.vmap(lambda row, chosen: row[chosen]))(values, index)
 
@@ -124,6 +136,7 @@ def beam_search(
     strategy: Strategy,
     grammar: Grammar | None,
     vocabulary: TokenVocabulary,
+    watched: Int[Array, "W n"],
 ) -> Hypotheses:
     """The best finished hypotheses of each question.
 
@@ -139,6 +152,7 @@ def beam_search(
     Args:
         hidden, decode: from the prefill, every question repeated n times; C = Q * n.
         asked: False for empty questions, whose answers stay empty.
+        watched: as in `generate`.
     """
     rows, questions = asked.shape
     n, slots = strategy.beams, strategy.max_answer_tokens
@@ -148,6 +162,8 @@ def beam_search(
     nothing = Hypotheses(
         tokens=jnp.zeros((*shape, slots), jnp.int32),
         logprobs=jnp.zeros((*shape, slots), jnp.float32),
+        words=jnp.zeros((*shape, slots, len(watched)), jnp.float32),
+        quantiles=jnp.zeros((*shape, slots, len(LEVELS)), jnp.int32),
         scores=jnp.full(shape, -jnp.inf),
     )
 
@@ -163,10 +179,15 @@ def beam_search(
         totals, index = jax.lax.top_k(totals.reshape(rows, questions, -1), kept)
         parents, tokens = index // vocabulary.size, (index % vocabulary.size).astype(jnp.int32)
         chosen = jnp.take_along_axis(logprobs.reshape(rows, questions, -1), index, axis=-1)
+        words = take_candidates(watched_logprobs(choices, watched), parents)
+        quantiles = take_candidates(location_quantiles(choices, vocabulary), parents)
+        quantiles = jnp.where(is_location(tokens, vocabulary)[..., None], quantiles, 0)
         following = loop.running.take(parents)
         following = Hypotheses(
             tokens=following.tokens.at[..., loop.step].set(tokens),
             logprobs=following.logprobs.at[..., loop.step].set(chosen),
+            words=following.words.at[..., loop.step, :].set(words),
+            quantiles=following.quantiles.at[..., loop.step, :].set(quantiles),
             scores=totals,
         )
 
@@ -187,10 +208,10 @@ def beam_search(
         if strategy.early_stopping:
             searching &= jnp.isneginf(finished.scores[..., -1])
 
-        parents, tokens = _take(parents, best), _take(tokens, best)
+        parents, tokens = take_candidates(parents, best), take_candidates(tokens, best)
         state = loop.grammar
         if grammar is not None:
-            state = GrammarState(*(_take(part, parents) for part in state))
+            state = GrammarState(*(take_candidates(part, parents) for part in state))
             state = advance(grammar, state, tokens, vocabulary)
         hidden, decode = model.decode_step(
             blocks,

@@ -10,7 +10,21 @@ from flax import nnx
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, Key, UInt
 
-from cxrjax.decoding.beam import beam_search, repeat_questions, spread_cache
+from cxrjax.decoding.beam import (
+    beam_search,
+    repeat_questions,
+    spread_cache,
+    take_candidates,
+    watched_logprobs,
+)
+from cxrjax.decoding.box_readings import (
+    LEVELS,
+    is_location,
+    location_probability,
+    location_quantiles,
+    one_pass_bins,
+)
+from cxrjax.decoding.expected_boxes import choose_boxes
 from cxrjax.decoding.grammar import (
     Grammar,
     GrammarState,
@@ -39,18 +53,27 @@ class Generation(NamedTuple):
         tokens: [B, Q, A].
         logprobs: natural log-probability the model gave each token, [B, Q, A], before grammar,
             temperature, top-k or top-p changed anything; 0 after the end.
+        words: log-probability of each watched word in each token's place, among the tokens that the
+            grammar allows there, [B, Q, A, W]; W = 0 where none is watched; 0 after the end.
+        quantiles: the bins that `location_quantiles` notes of each location token, [B, Q, A, M].
     """
 
     tokens: Int[Array, "B Q A"]
     logprobs: Float[Array, "B Q A"]
+    words: Float[Array, "B Q A W"]
+    quantiles: Int[Array, "B Q A M"]
 
 
 class _Loop(NamedTuple):
-    """C candidates a row: `candidates` of each question, side by side."""
+    """C candidates a row: `candidates` of each question, side by side.
+
+    Attributes:
+        boxes: bins of the box that each is writing, where they were chosen before.
+    """
 
     step: Int[Array, ""]
-    tokens: Int[Array, "B C A"]
-    logprobs: Float[Array, "B C A"]
+    answers: Generation
+    boxes: Int[Array, "B C 4"]
     hidden: Float[Array, "B C D"]
     decode: DecodeState
     grammar: GrammarState
@@ -69,8 +92,9 @@ def generate(
     context_mask: Bool[Array, "B C"] | None = None,
     seed: UInt[Array, ""] | None = None,
     mesh: Mesh | None = None,
+    watched: Int[Array, "W n"] | None = None,
 ) -> Generation:
-    """An answer to every question. Traceable, with `strategy` and `mesh` static.
+    """An answer to every question, or several. Traceable, with `strategy` and `mesh` static.
 
     Image and prompts are read once, whatever the number of beams or samples; beam.py says what of
     the cache is copied for them. Empty questions (no prefix token) are done from the start.
@@ -84,8 +108,10 @@ def generate(
         context_tokens, context_mask: as in `VLM.__call__`, for rows with several images.
         seed: of sampling, where it is not to be compiled in; None: the strategy's.
         mesh: that model and batch are spread over, and the key-value cache then as well.
+        watched: tokens of each word (-1: none) whose probability is noted at every step.
     """
     config = model.config
+    watched = jnp.zeros((0, 1), jnp.int32) if watched is None else jnp.asarray(watched)
     vocabulary = TokenVocabulary(
         config.decoder.vocab_size, config.loc_token_start, strategy.stop_ids
     )
@@ -103,13 +129,15 @@ def generate(
     hidden, decode = jnp.repeat(hidden, count, axis=1), repeat_questions(decode, count)
     asked = jnp.any(prefix_mask, axis=-1)
     if strategy.beams > 1:
-        best = beam_search(model, hidden, decode, asked, strategy, grammar, vocabulary)
-        return Generation(best.tokens[:, :, 0], best.logprobs[:, :, 0])
+        best = beam_search(model, hidden, decode, asked, strategy, grammar, vocabulary, watched)
+        return Generation(*(part[:, :, 0] for part in best[:-1]))
     keys = None
     if strategy.temperature > 0:
         keys = sample_keys(strategy.seed if seed is None else seed, question_index, count)
-    answers = _one_by_one(model, hidden, decode, asked, keys, strategy, grammar, vocabulary)
-    return _best_of(answers, count, strategy)
+    answers = _one_by_one(
+        model, hidden, decode, asked, keys, strategy, grammar, vocabulary, watched
+    )
+    return answers if strategy.samples > 1 else _best_of(answers, count, strategy)
 
 
 def _one_by_one(
@@ -121,11 +149,36 @@ def _one_by_one(
     strategy: Strategy,
     grammar: Grammar | None,
     vocabulary: TokenVocabulary,
+    watched: Int[Array, "W n"],
 ) -> Generation:
     """Every candidate on its own: the likeliest token, or with `keys` a drawn one, at each step."""
     blocks = model.decoder.blocks()
     rows, candidates = hidden.shape[:2]
-    slots = strategy.max_answer_tokens
+    slots, reading = strategy.max_answer_tokens, strategy.boxes
+    if reading == "expected_iou" and grammar is None:
+        raise ValueError("decoding.boxes='expected_iou' needs a grammar: it makes boxes whole")
+
+    def read_bins(loop: _Loop, allowed: Array, is_box: Array) -> tuple[Array, Array]:
+        """The bin of each next coordinate, if it is one, and the boxes that are being written."""
+        if reading != "expected_iou":
+            return one_pass_bins(reading, location_probability(allowed, vocabulary)), loop.boxes
+        assert grammar is not None
+        coordinate = jnp.asarray(grammar.coordinate)[loop.grammar.node]
+        begins = is_box & (coordinate == 0) & ~loop.done
+        boxes = choose_boxes(
+            model,
+            blocks,
+            loop.hidden,
+            loop.decode,
+            loop.grammar,
+            begins,
+            loop.step,
+            slots,
+            grammar,
+            vocabulary,
+        )
+        boxes = jnp.where(begins[..., None], boxes, loop.boxes)
+        return jnp.take_along_axis(boxes, coordinate[..., None], axis=-1)[..., 0], boxes
 
     def one_token(loop: _Loop) -> _Loop:
         logits = model.logits(loop.hidden)
@@ -133,15 +186,31 @@ def _one_by_one(
         if grammar is not None:
             allowed = allowed_tokens(grammar, state, slots - 1 - loop.step, vocabulary)
             choices = jnp.where(allowed, logits, -jnp.inf)
-        if keys is None:
-            token = jnp.argmax(choices, axis=-1).astype(jnp.int32)
+        words = watched_logprobs(choices, watched)
+        quantiles = location_quantiles(choices, vocabulary)
+        boxes = loop.boxes
+        if keys is not None:
+            drawn = filter_logits(choices, strategy.temperature, strategy.top_k, strategy.top_p)
+            token = sample_tokens(keys, loop.step, drawn)
         else:
-            choices = filter_logits(choices, strategy.temperature, strategy.top_k, strategy.top_p)
-            token = sample_tokens(keys, loop.step, choices)
+            token = jnp.argmax(choices, axis=-1).astype(jnp.int32)
+        is_box = is_location(token, vocabulary)
+        if reading != "greedy":
+            bins, boxes = read_bins(loop, choices, is_box)
+            token = jnp.where(is_box, vocabulary.loc_token_start + bins, token)
         chosen = jnp.take_along_axis(logits, token[..., None], axis=-1)[..., 0]
         logprob = chosen - jax.nn.logsumexp(logits, axis=-1)
         token = jnp.where(loop.done, 0, token)
         logprob = jnp.where(loop.done, 0.0, logprob)
+        words = jnp.where(loop.done[..., None], 0.0, words)
+        noted = (is_box & ~loop.done)[..., None]
+        new = (token, logprob, words, jnp.where(noted, quantiles, 0))
+        answers = Generation(
+            *(
+                whole.at[:, :, loop.step].set(part)
+                for whole, part in zip(loop.answers, new, strict=True)
+            )
+        )
         done = loop.done
         for stop in vocabulary.stop_ids:
             done |= token == stop
@@ -150,8 +219,8 @@ def _one_by_one(
         hidden, decode = model.decode_step(blocks, token, loop.decode, loop.step)
         return _Loop(
             step=loop.step + 1,
-            tokens=loop.tokens.at[:, :, loop.step].set(token),
-            logprobs=loop.logprobs.at[:, :, loop.step].set(logprob),
+            answers=answers,
+            boxes=boxes,
             hidden=hidden,
             decode=decode,
             grammar=state,
@@ -160,8 +229,13 @@ def _one_by_one(
 
     start = _Loop(
         step=jnp.zeros((), jnp.int32),
-        tokens=jnp.zeros((rows, candidates, slots), jnp.int32),
-        logprobs=jnp.zeros((rows, candidates, slots), jnp.float32),
+        answers=Generation(
+            tokens=jnp.zeros((rows, candidates, slots), jnp.int32),
+            logprobs=jnp.zeros((rows, candidates, slots), jnp.float32),
+            words=jnp.zeros((rows, candidates, slots, len(watched)), jnp.float32),
+            quantiles=jnp.zeros((rows, candidates, slots, len(LEVELS)), jnp.int32),
+        ),
+        boxes=jnp.zeros((rows, candidates, 4), jnp.int32),
         hidden=hidden,
         decode=decode,
         grammar=initial_state((rows, candidates)),
@@ -170,14 +244,18 @@ def _one_by_one(
     end = jax.lax.while_loop(
         lambda loop: (loop.step < slots) & ~jnp.all(loop.done), one_token, start
     )
-    return Generation(end.tokens, end.logprobs)
+    return end.answers
 
 
 def _best_of(answers: Generation, count: int, strategy: Strategy) -> Generation:
     """The candidate with the best log-probability among each question's `count`."""
     if count == 1:
         return answers
-    tokens, logprobs = (part.reshape(part.shape[0], -1, count, part.shape[-1]) for part in answers)
+    parts = [
+        part.reshape(part.shape[0], part.shape[1] // count, count, *part.shape[2:])
+        for part in answers
+    ]
+    tokens, logprobs, *_ = parts
     scores = jnp.sum(logprobs, axis=-1)
     if strategy.length_normalised:
         stops = jnp.zeros(tokens.shape, bool)
@@ -186,10 +264,8 @@ def _best_of(answers: Generation, count: int, strategy: Strategy) -> Generation:
         scores /= jnp.where(
             jnp.any(stops, axis=-1), jnp.argmax(stops, axis=-1) + 1, tokens.shape[-1]
         )
-    best = jnp.argmax(scores, axis=-1)[..., None, None]
-    return Generation(
-        *(jnp.take_along_axis(part, best, axis=2)[:, :, 0] for part in (tokens, logprobs))
-    )
+    best = jnp.argmax(scores, axis=-1)[..., None]
+    return Generation(*(take_candidates(part, best)[:, :, 0] for part in parts))
 
 
 class Generator:
@@ -200,6 +276,7 @@ class Generator:
         strategy, grammar: as in `generate`; `read_decoding` makes both of a configuration.
         mesh: devices that share the work, see `cxrjax.distributed.meshes`; None: where the
             model is.
+        watched: as in `generate`.
 
     Raises:
         ValueError: no answer of the grammar fits into the slots.
@@ -211,15 +288,18 @@ class Generator:
         strategy: Strategy,
         grammar: Grammar | None = None,
         mesh: Mesh | None = None,
+        watched: Int[np.ndarray, "W n"] | None = None,
     ):
         if grammar is not None and grammar.shortest[0] > strategy.max_answer_tokens:
             raise ValueError(
                 f"{strategy.max_answer_tokens} slots, and the grammar's shortest answer takes "
                 f"{grammar.shortest[0]} tokens"
             )
+        self.config = model.config
         self.strategy = strategy
         self.mesh = mesh
         self._grammar = grammar
+        self._watched = watched
         self._graphdef, self._state = nnx.split(model)
         if mesh is not None:
             self._state = put_tree(self._state, mesh)
@@ -267,15 +347,16 @@ class Generator:
                 extra = self.whole_batch(rows) - rows
                 inputs = jax.tree.map(lambda x: _with_rows(x, extra), inputs)
             inputs = put_batch(inputs, self.mesh)
-        answers = _answer(
+        answers = answer_batch(
             self._graphdef,
             dataclasses.replace(self.strategy, seed=0),
             self.mesh,
-            self._state,
+            (self._state,),
             inputs,
             self._grammar,
             # An argument: another seed compiles nothing anew.
             np.uint32(self.strategy.seed),
+            self._watched,
         )
         if self.mesh is not None and several:
             return fetch_whole(answers, self.mesh)
@@ -291,15 +372,16 @@ def _answer_impl(
     graphdef: Any,
     strategy: Strategy,
     mesh: Mesh | None,
-    state: Any,
+    states: tuple[Any, ...],
     inputs: tuple[Any, ...],
     grammar: Grammar | None,
     seed: Array,
+    watched: Array | None,
 ) -> Generation:
     images, prefix_tokens, prefix_mask, question_index, context_tokens, context_mask = inputs
     with mesh_of_kernels(mesh):
         answers = generate(
-            nnx.merge(graphdef, state),
+            nnx.merge(graphdef, *states),
             images,
             prefix_tokens,
             prefix_mask,
@@ -310,11 +392,13 @@ def _answer_impl(
             context_mask,
             seed,
             mesh,
+            watched,
         )
     if mesh is None:
         return answers
     return jax.lax.with_sharding_constraint(answers, batch_sharding(mesh))
 
 
-# One cache of compiled programs for all generators: validation makes a new one each time.
-_answer = jax.jit(_answer_impl, static_argnums=(0, 1, 2))
+# `generate` of the model in states, for devices. One cache of compiled programs for all generators:
+# validation makes a new one each time.
+answer_batch = jax.jit(_answer_impl, static_argnums=(0, 1, 2))

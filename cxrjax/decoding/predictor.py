@@ -1,22 +1,32 @@
 """Questions in, predictions out: the lines that `predict` writes and `score` reads."""
 
-import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
 from cxrjax.codecs import CODECS
+from cxrjax.codecs.tokens import NUM_BINS
+from cxrjax.decoding.confidence import (
+    AnswerConfidence,
+    BoxConfidence,
+    answer_confidence,
+    box_confidences,
+    spell,
+)
 from cxrjax.decoding.generate import Generator
 from cxrjax.distributed import hosts
 from cxrjax.distributed.meshes import fetch_whole, host_rows, put_batch
+from cxrjax.images.geometry import Geometry
 from cxrjax.input_pipeline.batch import BatchProblem
 from cxrjax.input_pipeline.examples import ExampleConfig, image_geometry
 from cxrjax.input_pipeline.loader import eval_loader
 from cxrjax.input_pipeline.prompts import PROMPTS, REASONING
 from cxrjax.input_pipeline.sources import QuestionSource
 from cxrjax.input_pipeline.tokenizer import Tokenizer
+from cxrjax.models.vlm import context_of_two
 from cxrjax.records import QARecord
 
 
@@ -26,11 +36,15 @@ class TokenAnswer(NamedTuple):
     Attributes:
         tokens: ids, the one that ends the answer included, then zeros, [A].
         logprobs: natural log-probability of each, zeros after the end, [A].
+        words: of the words that the generator watches, in each token's place, [A, W].
+        quantiles: of each location token's distribution, as of `Generation`, [A, M].
     """
 
     record: QARecord
     tokens: Int[np.ndarray, " A"]
     logprobs: Float[np.ndarray, " A"]
+    words: Float[np.ndarray, "A W"] | None = None
+    quantiles: Int[np.ndarray, "A M"] | None = None
 
 
 def predict_questions(
@@ -45,12 +59,14 @@ def predict_questions(
 
     Yields dicts with the keys of the contract: `question_id`, `text` (the answer as generated),
     `boxes` (xyxy, fractions of the original image, corners as written), `labels` (the finding a
-    question asks about, once for each box; null where it names none), `box_scores` (how
-    sure the model is of each, 0..1, see `box_scores`), `answer_logprob` (sum over the answer's
-    tokens), `parse` (`ok`, the first failure's category, `truncated` where the answer does not end,
-    or the reason why the question was left out). A prompt format that gives reasons adds `reason`;
-    boxes are those of the answer before it. `repaired_boxes` counts those that were not written
-    exactly, where there are any.
+    question asks about, once for each box; null where it names none), `box_scores` (the IoU that
+    the model expects of each, 0..1, see `box_confidences`), `answer_logprob` (sum over the
+    answer's tokens), `decision_logprob` and `coordinate_logprob` (its parts, see `confidence`),
+    `parse` (`ok`, the first failure's category, `truncated` where the answer does not end, or the
+    reason why the question was left out). A prompt format that gives reasons adds `reason`; boxes
+    are those of the answer before it. `repaired_boxes` counts those that were not written exactly,
+    where there are any. Boxes in location tokens have `box_spreads`: the standard deviation of each
+    coordinate, in fractions of the original image.
 
     Args and errors are those of `answer_questions`.
     """
@@ -58,7 +74,7 @@ def predict_questions(
         generator, source, tokenizer, config, images_per_batch=images_per_batch
     ):
         if isinstance(answer, TokenAnswer):
-            yield prediction(*answer, tokenizer, config, generator.strategy.stop_ids)
+            yield prediction(answer, tokenizer, config, generator.strategy.stop_ids)
         else:
             yield {
                 "question_id": answer.question_id,
@@ -67,6 +83,7 @@ def predict_questions(
                 "labels": [],
                 "box_scores": [],
                 "answer_logprob": None,
+                **AnswerConfidence().fields(),
                 "parse": answer.reason,
             }
 
@@ -100,8 +117,11 @@ def answer_questions(
     )
     for loaded in loader:
         batch, problems, indices = loaded.batch, loaded.problems, loaded.batch.question_index
+        contexts: tuple[Any, Any] = (None, None)
+        if batch.has_earlier is not None:
+            contexts = context_of_two(generator.config, jnp.asarray(batch.has_earlier))
         answers = generator(
-            batch.images, batch.prefix_tokens, batch.prefix_mask, batch.question_index
+            batch.images, batch.prefix_tokens, batch.prefix_mask, batch.question_index, *contexts
         )
         if mesh is not None:
             indices = fetch_whole(put_batch(indices, mesh), mesh)
@@ -119,18 +139,18 @@ def _of_all_processes(problems: list[BatchProblem]) -> list[BatchProblem]:
 
 
 def prediction(
-    record: QARecord,
-    tokens: np.ndarray,
-    logprobs: np.ndarray,
+    answer: TokenAnswer,
     tokenizer: Tokenizer,
     config: ExampleConfig,
     stop_ids: Sequence[int],
 ) -> dict[str, Any]:
-    """One line of predictions from an answer's tokens and their log-probabilities, [A] each.
+    """One line of predictions from an answer in tokens.
 
     Args:
+        answer: from a generator that watches `answer_word_tokens`, or none (None or W = 0).
         stop_ids: the tokens that end an answer.
     """
+    record, tokens, logprobs, words, quantiles = answer
     ended = np.flatnonzero(np.isin(tokens, stop_ids))
     length = int(ended[0]) if len(ended) else len(tokens)
     written = tokenizer.decode([int(token) for token in tokens[:length]])
@@ -143,40 +163,39 @@ def prediction(
     # As the model says it: `score` counts what must be mended before it mends it.
     read = codec.read_as_written(text, height, width, geometry)
     boxes = [span.as_written for span in read.spans]
+    upto = min(length + 1, len(tokens))
+    spelled = spell(
+        tokens[:length].tolist(),
+        tokenizer.decode,
+        logprobs[:upto],
+        words[:upto] if words is not None and words.shape[1] else None,
+        None if quantiles is None else quantiles[:upto],
+    ).within(0, len(text))
+    places = [(span.start, span.end) for span in read.spans]
+    sure = answer_confidence(spelled, places)
     parse = "truncated" if read.parse == "ok" and not len(ended) else read.parse
-    scores = box_scores(tokens[:length], logprobs[:length], tokenizer)
-    if gives_reason:
-        scores = scores[: len(boxes)]  # a reason may show boxes again
-    # Where the text's boxes are not simply each four location tokens, none is known to be whose.
-    if len(scores) != len(boxes):
-        scores = [math.exp(float(np.mean(logprobs[:length]))) if length else 0.0] * len(boxes)
+    found = box_confidences(spelled, places)
+    spreads = [_spread(one, geometry) for one in found]
     return {
         "question_id": record.question_id,
         "text": text,
         **({"reason": reason} if gives_reason else {}),
         "boxes": [[round(float(value), 6) for value in box] for box in boxes],
         "labels": [record.finding] * len(boxes),
-        "box_scores": [round(score, 6) for score in scores],
+        "box_scores": [round(one.score, 6) for one in found],
+        **({"box_spreads": spreads} if any(spreads) else {}),
         "answer_logprob": round(float(np.sum(logprobs)), 6),
+        **sure.fields(),
         "parse": parse,
         **({"repaired_boxes": read.repaired} if read.repaired else {}),
     }
 
 
-def box_scores(
-    tokens: Sequence[int] | np.ndarray, logprobs: np.ndarray, tokenizer: Tokenizer
-) -> list[float]:
-    """The model's confidence in each box, in order.
-
-    The geometric mean of the probabilities of its four location tokens, times the least of those
-    of the words before it: there it was decided that there is a box, and another one. (The product
-    of all words would rank answers by their length.)
-    """
-    is_loc = np.isin(np.asarray(tokens), tokenizer.loc_ids)
-    positions = np.flatnonzero(is_loc)
-    whole = len(positions) // 4 * 4
-    words = np.minimum.accumulate(np.where(is_loc, 0.0, logprobs))
-    return [
-        float(np.exp(np.mean(logprobs[four]) + words[four[0]]))
-        for four in positions[:whole].reshape(-1, 4)
-    ]
+def _spread(found: BoxConfidence, geometry: Geometry) -> list[float] | None:
+    """A box's spread as xyxy, fractions of the original image."""
+    if found.spread is None:
+        return None
+    y0, x0, y1, x1 = found.spread / NUM_BINS
+    # Sizes of the model's frame, which has no place.
+    size = geometry.invert(np.array([x0, y0, x1, y1])) - geometry.invert(np.zeros(4))
+    return [round(float(value), 6) for value in size]

@@ -7,7 +7,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, UInt
 
+from cxrjax.codecs import get_codec
 from cxrjax.decoding.answer_forms import ANSWER_FORMS, LOC_FORMS, answer_grammar
+from cxrjax.decoding.box_readings import BoxReading
 from cxrjax.decoding.grammar import Grammar
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.tokenizer import Tokenizer
@@ -76,6 +78,8 @@ class DecodingConfig:
     grammar: Annotated[str, ANSWER_FORMS] = "boxes"
     names: tuple[str, ...] = ()  # of the findings, for the grammars that list them
     stop_tokens: tuple[str, ...] = ()  # that end an answer besides the tokenizer's own (<eos>)
+    # How coordinates are read from location tokens, see cxrjax/decoding/box_readings.py.
+    boxes: BoxReading = "greedy"
     # How tokens are chosen; the meaning of each key is told in cxrjax/decoding/strategy.py.
     beams: int = 1
     length_penalty: float = 1.0
@@ -95,6 +99,7 @@ class Strategy:
     Attributes:
         max_answer_tokens: slots of an answer, stop token included (A).
         stop_ids: tokens that end an answer; none: every answer fills its slots.
+        boxes: how coordinates are read from the distribution over the location tokens.
         beams: hypotheses that beam search follows; 1: no beam search.
         length_penalty: beam search ranks by sum of log-probabilities / length ** this.
         early_stopping: stop a question's beam search once it has as many finished hypotheses as
@@ -106,6 +111,7 @@ class Strategy:
             with the largest sum of log-probabilities is the answer.
         length_normalised: the largest mean instead.
         seed: of sampling.
+        samples: answers that are drawn to each question and all kept, side by side in its place.
 
     Raises:
         UserError: a value out of range, or options that exclude each other.
@@ -113,6 +119,7 @@ class Strategy:
 
     max_answer_tokens: int
     stop_ids: tuple[int, ...] = ()
+    boxes: BoxReading = "greedy"
     beams: int = 1
     length_penalty: float = 1.0
     early_stopping: bool = False
@@ -122,6 +129,7 @@ class Strategy:
     best_of: int = 1
     length_normalised: bool = False
     seed: int = 0
+    samples: int = 1
 
     def __post_init__(self) -> None:
         for name in ("max_answer_tokens", "beams", "best_of"):
@@ -145,11 +153,16 @@ class Strategy:
                 f"decoding.beams={self.beams} and decoding.temperature={self.temperature}: beam "
                 "search draws nothing; set beams=1 or temperature=0"
             )
+        if self.boxes != "greedy" and (self.beams > 1 or self.temperature > 0):
+            raise UserError(
+                f"decoding.boxes={self.boxes!r} chooses coordinates by itself, which beam search "
+                "and sampling do too; set beams=1 and temperature=0, or boxes='greedy'"
+            )
 
     @property
     def candidates(self) -> int:
         """Answers that are written side by side for each question."""
-        return max(self.beams, self.best_of)
+        return max(self.beams, self.best_of, self.samples)
 
 
 def read_strategy(decoding: DecodingConfig, stop_ids: tuple[int, ...] = ()) -> Strategy:
@@ -158,7 +171,8 @@ def read_strategy(decoding: DecodingConfig, stop_ids: tuple[int, ...] = ()) -> S
     Raises:
         UserError: they do not make one.
     """
-    names = {field.name for field in dataclasses.fields(Strategy)} - {"stop_ids"}
+    names = {field.name for field in dataclasses.fields(DecodingConfig)}
+    names &= {field.name for field in dataclasses.fields(Strategy)}
     return Strategy(stop_ids=stop_ids, **{name: getattr(decoding, name) for name in names})
 
 
@@ -182,7 +196,17 @@ def read_decoding(
             f"decoding.grammar={form!r} writes boxes in <loc> tokens, and the model writes them as "
             f"codec {codec!r} does; choose 'none', or another of its answer forms"
         )
+    if decoding.boxes != "greedy" and get_codec(codec).coordinate_order is None:
+        raise UserError(
+            f"decoding.boxes={decoding.boxes!r} reads location tokens, and the model writes boxes "
+            f"in digits (codec {codec!r}): only 'greedy' is possible"
+        )
     grammar = answer_grammar(form, tokenizer, decoding.names)
+    if decoding.boxes == "expected_iou" and grammar is None:
+        raise UserError(
+            "decoding.boxes='expected_iou' needs a grammar, by which boxes are whole, and "
+            "decoding.grammar is 'none'; set 'boxes'"
+        )
     strategy = read_strategy(decoding, stop_ids)
     if grammar is not None and grammar.shortest[0] >= strategy.max_answer_tokens:
         raise UserError(

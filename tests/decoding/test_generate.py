@@ -115,7 +115,7 @@ def test_another_seed_draws_otherwise_and_compiles_nothing(tiny):
     for seed in (0, 1, 0):
         strategy = Strategy(case.slots, temperature=1.0, seed=seed)
         answers.append(Generator(case.model, strategy)(*case.inputs, index).tokens)
-        compiled.add(generate_lib._answer._cache_size())
+        compiled.add(generate_lib.answer_batch._cache_size())
     np.testing.assert_array_equal(answers[0], answers[2])
     assert (answers[0] != answers[1]).any()
     assert len(compiled) == 1

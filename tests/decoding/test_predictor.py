@@ -1,12 +1,15 @@
 """From tokens to a line of predictions."""
 
 import math
+import re
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from cxrjax.codecs import CODECS
-from cxrjax.decoding.predictor import box_scores, prediction
+from cxrjax.decoding.confidence import Spelled, box_confidences
+from cxrjax.decoding.predictor import TokenAnswer, prediction
 from cxrjax.input_pipeline.examples import ExampleConfig
 from cxrjax.input_pipeline.tokenizer import load_tokenizer
 from cxrjax.records import QARecord
@@ -30,7 +33,9 @@ def _line(text, config=None, logprob=-0.5):
     tokens = np.array([*_TOKENIZER.encode(text), _TOKENIZER.eos_id, 0, 0])
     logprobs = np.where(tokens > 0, logprob, 0.0)
     config = config or ExampleConfig(112)
-    return prediction(_RECORD, tokens, logprobs, _TOKENIZER, config, (_TOKENIZER.eos_id,))
+    return prediction(
+        TokenAnswer(_RECORD, tokens, logprobs), _TOKENIZER, config, (_TOKENIZER.eos_id,)
+    )
 
 
 def test_text_boxes_scores_and_labels():
@@ -43,6 +48,16 @@ def test_text_boxes_scores_and_labels():
     assert math.isclose(line["box_scores"][0], math.exp(-1.0), rel_tol=1e-5)
     words = len(_TOKENIZER.encode(f"The ILD is located at {box_text}.")) + 1
     assert math.isclose(line["answer_logprob"], -0.5 * words, rel_tol=1e-5)
+
+
+def test_a_generator_that_watches_no_words_gives_the_tokens_own():
+    tokens = np.array([*_TOKENIZER.encode("No."), _TOKENIZER.eos_id])
+    for words in (None, np.zeros((len(tokens), 0))):
+        logprobs = np.full(len(tokens), -0.5)
+        config, stops = ExampleConfig(112), (_TOKENIZER.eos_id,)
+        line = prediction(TokenAnswer(_RECORD, tokens, logprobs, words), _TOKENIZER, config, stops)
+        assert line["decision_logprob"] == -1.0  # "No" and "."
+        assert line["coordinate_logprob"] is None
 
 
 def test_letterboxed_boxes_come_back_as_fractions_of_the_original():
@@ -68,8 +83,9 @@ def test_swapped_corners_stay_as_the_model_wrote_them():
 
 def test_an_answer_that_never_ends_is_not_ok():
     tokens = np.array(_TOKENIZER.encode("No. No. No."))
+    config, stops = ExampleConfig(112), (_TOKENIZER.eos_id,)
     line = prediction(
-        _RECORD, tokens, np.zeros(len(tokens)), _TOKENIZER, ExampleConfig(112), (_TOKENIZER.eos_id,)
+        TokenAnswer(_RECORD, tokens, np.zeros(len(tokens))), _TOKENIZER, config, stops
     )
     assert line["parse"] == "truncated"
 
@@ -85,7 +101,9 @@ def test_any_stop_token_ends_the_text():
     stop = _TOKENIZER.encode("none")[0]
     tokens = np.array([*ids, stop, 0])
     logprobs = np.array([-0.5] * len(ids) + [-1.0, 0.0])
-    line = prediction(_RECORD, tokens, logprobs, _TOKENIZER, ExampleConfig(112), (1, stop))
+    line = prediction(
+        TokenAnswer(_RECORD, tokens, logprobs), _TOKENIZER, ExampleConfig(112), (1, stop)
+    )
     assert line["text"] == "ILD"
     assert math.isclose(line["answer_logprob"], -0.5 * len(ids) - 1.0)
 
@@ -95,7 +113,29 @@ def test_each_box_has_its_own_score():
     tokens = np.array([loc[1], loc[2], loc[3], loc[4], 1500, loc[5], loc[6], loc[7], loc[8]])
     logprobs = np.log(np.array([0.5] * 4 + [0.1] + [0.25] * 4))
     # The second stands behind a word of probability 0.1.
-    np.testing.assert_allclose(box_scores(tokens, logprobs, _TOKENIZER), [0.5, 0.025], rtol=1e-6)
+    line = prediction(TokenAnswer(_RECORD, tokens, logprobs), _TOKENIZER, ExampleConfig(112), (1,))
+    np.testing.assert_allclose(line["box_scores"], [0.5, 0.025], rtol=1e-6)
+
+
+@pytest.mark.parametrize("codec", ["vindr_px", "medgemma_json", "qwen3_vl"])
+def test_boxes_in_digits_have_scores_of_their_own_digits(codec):
+    notation = CODECS[codec]
+    boxes = np.array([[0.125, 0.25, 0.5, 0.75], [0.5, 0.5, 0.875, 0.9375]])
+    text = "Yes: " + notation.encode(boxes, 1000, 1000)
+    places = [(span.start, span.end) for span in notation.find(text, 1000, 1000)]
+    # A character is a token; the digits of the second box are unsure, and so is the first word.
+    key = {at for found in re.finditer("box_2d", text) for at in range(*found.span())}
+    digits = [text[at].isdigit() and at not in key for at in range(len(text))]
+    probabilities = np.where(digits, 0.9, 0.95)
+    probabilities[[at for at in np.flatnonzero(digits) if at >= places[1][0]]] = 0.5
+    probabilities[0] = 0.8
+    spelled = Spelled(list(text), np.log(probabilities))
+    scores = [found.score for found in box_confidences(spelled, places)]
+    np.testing.assert_allclose(scores, [0.9 * 0.8, 0.5 * 0.8])
+
+
+def test_without_boxes_there_are_no_scores():
+    assert box_confidences(Spelled(["No", "."], np.zeros(2)), []) == []
 
 
 def test_a_reason_follows_the_answer_and_shows_no_box_of_it():

@@ -1,0 +1,139 @@
+"""What an answer decides, and how sure the model was of that alone."""
+
+import math
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from cxrjax.codecs import CODECS
+from cxrjax.decoding.beam import watched_logprobs
+from cxrjax.decoding.confidence import (
+    ANSWER_WORDS,
+    Spelled,
+    answer_confidence,
+    answer_word_tokens,
+    spell,
+)
+from cxrjax.decoding.generate import Generator
+from cxrjax.decoding.grammar import OneOf, Tokens, compile_grammar
+from cxrjax.decoding.strategy import Strategy
+from cxrjax.input_pipeline.tokenizer import load_tokenizer
+
+_TOKENIZER = load_tokenizer(Path(__file__).parents[2] / "data" / "demo_base" / "tokenizer.model")
+
+
+def _sure(parts, codec="paligemma", words=None):
+    """Of texts and probabilities; the end of the answer is the last of them."""
+    texts, probabilities = zip(*parts, strict=True)
+    spelled = Spelled(texts, np.log(np.array(probabilities)), words)
+    read = CODECS[codec].read_as_written("".join(texts), 1000, 1000, None)
+    found = answer_confidence(spelled, [(span.start, span.end) for span in read.spans])
+    return tuple(None if f is None else math.exp(f) for f in (found.decision, found.coordinates))
+
+
+_BOX = [("<loc0100>", 0.1), ("<loc0200>", 0.2), ("<loc0300>", 0.1), ("<loc0400>", 0.2)]
+
+
+@pytest.mark.parametrize(
+    ("parts", "decision", "coordinates"),
+    [
+        # What stands behind the coordinates does not matter, however unlikely they are.
+        ([("The", 0.5), (" ILD at ", 0.8), *_BOX, (".", 0.3), ("", 0.9)], 0.4, 0.0004),
+        ([("ILD ", 0.7), *_BOX, (" and ", 0.2), *_BOX, ("", 0.5)], 0.7, 0.0004**2),
+        # The class that is named behind a box does.
+        ([("Here ", 0.9), *_BOX, (" is", 1.0), (" ILD", 0.5), (".", 1.0)], 0.45, 0.0004),
+        # A reason, a second sentence, another line: not the decision.
+        ([("There is no", 0.6), (" ILD", 0.9), (".", 1.0), (" Clear lungs.", 0.01)], 0.54, None),
+        ([("none", 0.25), ("\n", 0.8), ("as I see it", 0.01)], 0.2, None),
+        # What ends an answer without a full stop says that it names no more.
+        ([("ILD", 0.5), ("", 0.5)], 0.25, None),
+        ([*_BOX, ("", 0.5)], None, 0.0004),
+        ([("", 0.7)], 0.7, None),
+    ],
+)
+def test_words_and_coordinates_are_taken_apart(parts, decision, coordinates):
+    assert _sure(parts) == (
+        None if decision is None else pytest.approx(decision),
+        None if coordinates is None else pytest.approx(coordinates),
+    )
+
+
+def test_digits_are_coordinates_too():
+    parts = [("ILD at <loc_", 0.5), ("1", 0.1), ("0_20_", 0.1), ("300_400", 0.1), (">", 1), ("", 1)]
+    decision, coordinates = _sure(parts, "vindr_px")
+    # The token that begins with words is the box's: it cannot be cut.
+    assert coordinates == pytest.approx(0.5e-3)
+    assert decision is None
+    parts[0:1] = [("ILD at ", 0.6), ("<loc_", 0.5)]
+    assert _sure(parts, "vindr_px") == (pytest.approx(0.6), pytest.approx(0.5e-3))
+
+
+def _words(tokens, **given):
+    words = np.full((tokens, len(ANSWER_WORDS)), -np.inf)
+    for word, probability in given.items():
+        words[0, ANSWER_WORDS.index(word)] = math.log(probability)
+    return words
+
+
+@pytest.mark.parametrize(
+    ("parts", "decision"),
+    [
+        # "Yes" and "yes" are one decision; what else the answer says is none.
+        ([("Yes", 0.4), (",", 0.5), (" ILD", 0.5), ("", 1)], 0.7),
+        ([("yes", 0.3), ("", 0.5)], 0.7),
+        # A word of another answer.
+        ([("no", 0.2), (" ILD", 0.5), ("", 1)], 0.1),
+        ([("Y", 0.4), ("es", 1.0), ("", 1)], 0.4),
+        ([("A", 0.1), (".", 0.5)], 0.3),
+        ([("A", 0.5), (", C", 0.5), ("", 1)], 0.25),
+        ([("A", 0.5), (" mass", 0.5), ("", 1)], 0.25),
+    ],
+)
+def test_a_word_that_is_the_answer_counts_in_all_its_spellings(parts, decision):
+    words = _words(len(parts), yes=0.7, no=0.2, a=0.3)
+    assert _sure(parts, words=words)[0] == pytest.approx(decision)
+
+
+def test_the_spellings_of_a_word_are_found_in_the_vocabulary():
+    table = answer_word_tokens(_TOKENIZER)
+    named = {
+        word: {_TOKENIZER.piece_of(int(token)) for token in row if token >= 0}
+        for word, row in zip(ANSWER_WORDS, table, strict=True)
+    }
+    assert named["no"] == {"no", "\u2581no", "No"} and named["yes"] == {"Yes"}
+
+
+def test_texts_of_tokens_make_the_answer():
+    for text in ("Yes, ILD at <loc0001><loc0002>", " <answer> No. <reason> x", "\u4e2d\n\u00e9"):
+        tokens = _TOKENIZER.encode(text)
+        spelled = spell(tokens, _TOKENIZER.decode, np.zeros(len(tokens) + 1))
+        assert spelled.text == _TOKENIZER.decode(tokens)
+        assert len(spelled.texts) == len(tokens) + 1 and spelled.texts[-1] == ""
+        half = spelled.within(0, len(spelled.text) // 2)
+        assert half.text == spelled.text[: len(spelled.text) // 2]
+
+
+@pytest.mark.parametrize("strategy", [{}, {"beams": 2}, {"temperature": 1.0, "best_of": 2}])
+def test_watched_words_are_summed_over_their_tokens(tiny, strategy):
+    """Against the model run anew, with a grammar too: then among what it allows."""
+    case = tiny("image", 12)
+    watched = np.array([[3, 7], [9, -1]], np.int32)
+    index = np.zeros(case.inputs[1].shape[:2], np.int32)
+    for allowed in (None, (3, 7, 9)):
+        grammar = None
+        if allowed is not None:
+            grammar = compile_grammar(OneOf(tuple(Tokens((token,)) for token in allowed)))
+        generator = Generator(
+            case.model, Strategy(case.slots, (1, 5), **strategy), grammar, watched=watched
+        )
+        answer = generator(*case.inputs, index)
+        for b, q in case.asked:
+            first = np.asarray(case.logprobs(b, q, ()))
+            if allowed is not None:
+                first = np.where(np.isin(np.arange(len(first)), allowed), first, -np.inf)
+            expected = watched_logprobs(jnp.asarray(first), jnp.asarray(watched))
+            np.testing.assert_allclose(answer.words[b, q, 0], expected, atol=1e-4)
+            mass = np.exp(first) / np.exp(first).sum()
+            assert np.exp(expected) == pytest.approx([mass[3] + mass[7], mass[9]], rel=1e-4)
