@@ -26,7 +26,7 @@ long. The script is followed, whatever the data's size: 74,483 steps of 64 are t
     python -m cxrjax.build --dataset=gemex --source=runs/studies --out=runs/gemex_tiny/data
 
 Its base is `tiny`, which writes boxes as location tokens; the learning rate is 3e-3, as in
-configs/vindr_lora.py:demo, and 200 steps of 32 questions are all: 464 s of processor time on two
+configs/vindr_lora.py:phantom, and 200 steps of 32 questions are all: 464 s of processor time on two
 cores (40 minutes beside much other work), 1.85 GB. Token accuracy while learning went from 0.30
 (step 50) to 0.76, the IoU of expected boxes from 0.27 to 0.54. Of 60 validation questions every
 answer had the form asked for; what they say is not learnt by then (12 closed, 17 single-choice and

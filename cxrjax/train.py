@@ -12,7 +12,8 @@ where it stopped. A second signal leaves at once. What else may happen to a run 
 """
 
 import contextlib
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,8 +30,11 @@ if TYPE_CHECKING:
     from cxrjax.input_pipeline.tokenizer import Tokenizer
     from cxrjax.training import loop
     from cxrjax.training.config import ExperimentConfig
-    from cxrjax.training.data import Features
+    from cxrjax.training.data import Features, OpenedRecords
     from cxrjax.training.preemption import Preemption
+
+# Records of each source that say of which data set they are.
+_LOOKED_AT = 64
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -78,12 +82,25 @@ def train(
     from cxrjax.papers.benchmarks import CLOSED_CLASSES
     from cxrjax.training import checkpoint, loop
     from cxrjax.training.base_model import model_sizes, tokenizer_path
-    from cxrjax.training.data import make_features, make_mixture, open_tokenizer, open_training
+    from cxrjax.training.data import (
+        check_overlap,
+        make_features,
+        make_mixture,
+        open_records,
+        open_tokenizer,
+        open_training,
+        wording_variation,
+    )
     from cxrjax.training.workdir import make_writable
 
     mesh = meshes.make_mesh(config.mesh)
     rows = host_rows(mesh, config.batch_images)
+    check_benchmark(config)
     sources, quality = open_training(config, CLOSED_CLASSES)
+    validation = None
+    if config.data.validation is not None:
+        validation = open_records(config, "validation", CLOSED_CLASSES)
+        check_overlap(config, sources, validation.source)
     tokenizer_file = tokenizer_path(config)
     tokenizer = open_tokenizer(tokenizer_file, config)
     make_writable(workdir)
@@ -99,6 +116,7 @@ def train(
         check_enough_images(len(mixture), "training")
         if hosts.is_first():
             print(describe(mixture))
+        log_line = log_line_of(mixture)
         loader = train_loader(
             mixture,
             tokenizer,
@@ -106,6 +124,8 @@ def train(
             seed=config.training.seed,
             workers=config.data.workers,
             rows=rows,
+            augment=config.data.augment,
+            wording=wording_variation(config, sources),
         )
         batches = stack.enter_context(loader)
         start = loop.Start(model, base, tokenizer_file)
@@ -114,16 +134,29 @@ def train(
         if compile_only is not None:
             loop.compile_only(config, workdir, start, data, compile_only)
             return
-        evaluate = make_evaluate(config, tokenizer, features, mesh, preemption)
+        evaluate = None
+        if validation is not None:
+            evaluate = make_evaluate(config, validation, tokenizer, features, mesh, preemption)
         loop.train(
             config,
             workdir,
             start,
             data,
             evaluate=evaluate,
+            make_rollouts=rollouts_of(config, tokenizer),
             preemption=preemption,
             compiled=compiled,
+            log_line=log_line,
         )
+
+
+def rollouts_of(config: "ExperimentConfig", tokenizer: "Tokenizer") -> "loop.MakeRollouts | None":
+    """What draws the answers of reinforcement learning; None: the run is supervised."""
+    from cxrjax.training.rollouts import Rollouts
+
+    if config.rl.kind == "none":
+        return None
+    return functools.partial(Rollouts, tokenizer=tokenizer)
 
 
 def describe(mixture: "Mixture") -> str:
@@ -138,25 +171,51 @@ def describe(mixture: "Mixture") -> str:
     return "\n".join(f"{name}: {count}, {share:.1%} of the run" for name, count, share in named)
 
 
+def log_line_of(mixture: "Mixture") -> Callable[[str], None]:
+    """How lines are printed: those of a step say what of the data is simulated."""
+    from cxrjax.records import what_is_made
+    from cxrjax.training.loop import print_at_once
+
+    datasets = {
+        records.record(index * records.num_records // _LOOKED_AT).dataset
+        for records in (source.records for source in mixture.sources)
+        for index in range(_LOOKED_AT)
+    }
+    made = what_is_made(sorted(datasets))
+
+    def log_line(line: str) -> None:
+        print_at_once(f"{line} ({made})" if made and line.startswith("step ") else line)
+
+    return log_line
+
+
+def check_benchmark(config: "ExperimentConfig") -> None:
+    """Refuses a benchmark that there is not.
+
+    Raises:
+        UserError: it names those that there are.
+    """
+    from cxrjax.papers.benchmarks import BENCHMARKS
+
+    if config.benchmark not in BENCHMARKS:
+        raise UserError(f"benchmark={config.benchmark!r}: expected one of {', '.join(BENCHMARKS)}")
+
+
 def make_evaluate(
     config: "ExperimentConfig",
+    records: "OpenedRecords",
     tokenizer: "Tokenizer",
     features: "Features",
     mesh: "Mesh",
     preemption: "Preemption | None" = None,
-) -> "loop.Evaluate | None":
-    """The evaluation during training; None where no validation records are configured."""
+) -> "loop.Evaluate":
+    """The evaluation during training, on validation records."""
     from cxrjax.decoding.strategy import read_decoding
-    from cxrjax.papers.benchmarks import BENCHMARKS, CLOSED_CLASSES
+    from cxrjax.papers.benchmarks import BENCHMARKS
     from cxrjax.scoring import validation
     from cxrjax.training.coordinate_report import make_coordinate_report, named_figures
-    from cxrjax.training.data import open_records, training_examples
+    from cxrjax.training.data import training_examples
 
-    if config.benchmark not in BENCHMARKS:
-        raise UserError(f"benchmark={config.benchmark!r}: expected one of {', '.join(BENCHMARKS)}")
-    if config.data.validation is None:
-        return None
-    records = open_records(config, "validation", CLOSED_CLASSES)
     for reason, count in records.quality.counts().items():
         if count and hosts.is_first():
             print(f"validation: {count} records set aside: {reason}")

@@ -48,7 +48,8 @@ class Batch:
 
     Attributes:
         images: RGB pixels at the model's input size, 0..255; or features that the model's frozen
-            tower gave for them, N of them D wide (input_pipeline/caches.py).
+            tower gave for them, N of them D wide (input_pipeline/caches.py); or two images a row,
+            the one that is asked about and one of an earlier study.
         prefix_tokens: `<bos>`, prompt, newline; left-padded, so that the answer starts at slot P
             of every question.
         prefix_mask: True on the prefix's tokens.
@@ -66,9 +67,10 @@ class Batch:
             the model may leave the padding out; None where nobody counted. Static: each value is
             compiled once.
         digits: of boxes written in digits, None where each coordinate is one token.
+        has_earlier: of batches with two images a row, where there is a second one.
     """
 
-    images: UInt8[ArrayLike, "B H W 3"] | Float[ArrayLike, "B N D"]
+    images: UInt8[ArrayLike, "B H W 3"] | UInt8[ArrayLike, "B 2 H W 3"] | Float[ArrayLike, "B N D"]
     prefix_tokens: Int32[ArrayLike, "B Q P"]
     prefix_mask: Bool[ArrayLike, "B Q P"]
     answer_tokens: Int32[ArrayLike, "B Q A"]
@@ -79,6 +81,7 @@ class Batch:
     question_index: Int32[ArrayLike, "B Q"]
     packed_length: int | None = struct.field(pytree_node=False, default=None)
     digits: DigitTokens | None = None
+    has_earlier: Bool[ArrayLike, " B"] | None = None
 
 
 class BatchProblem(NamedTuple):
@@ -87,8 +90,8 @@ class BatchProblem(NamedTuple):
     Attributes:
         question_index: position of its record in the file, or in a mixture's files.
         question_id: the record's id.
-        reason: `unreadable_image`, `prefix_too_long`, `answer_too_long` or `too_many_boxes`, as
-            quality.json names them.
+        reason: `unreadable_image`, `earlier_image`, `prefix_too_long`, `answer_too_long` or
+            `too_many_boxes`, as quality.json names them.
         detail: what was found, naming the file.
     """
 
@@ -107,12 +110,16 @@ class LoadedBatch(NamedTuple):
         problems: questions of this host's images that were left out of the batch.
         images_by_source: images that a training loader has given of each source of a mixture up to
             this batch, over all hosts; empty of a single source.
+        unvaried: questions of this host's images that variation had to spare at this visit:
+            `out_of_picture`, left out because a box of theirs has left the picture, and
+            `wording_too_long`, asked in their own words because no bucket holds the others.
     """
 
     batch: Batch
     question_ids: list[list[str | None]]
     problems: list[BatchProblem]
     images_by_source: Mapping[str, int] = {}  # never changed in place
+    unvaried: Mapping[str, int] = {}
 
 
 def empty_batch(
@@ -153,4 +160,5 @@ def empty_batch(
         question_index=np.full(question_shape, -1, np.int32),
         packed_length=packed_length,
         digits=digits,
+        has_earlier=np.zeros(images, bool) if image.ndim == 4 else None,
     )

@@ -36,21 +36,29 @@ _CONTROL = re.compile(
 )
 
 
-def context_ids(tokenizer: Tokenizer, image: int) -> tuple[int, ...]:
-    """Ids of what stands before a question: all up to the image and its two newlines.
+def context_ids(tokenizer: Tokenizer, image: int, images: int = 1) -> tuple[int, ...]:
+    """Ids of what stands before a question: all up to the last image and its two newlines.
 
     Args:
         tokenizer: Gemma 3's.
-        image: what to put for the image, in place of its 256 ids.
+        image: what to put for an image, in place of its 256 ids.
+        images: how many of them follow one another.
 
     Raises:
         UserError: the tokenizer has no image tokens.
     """
     # The image processor's form of the template's `<start_of_image>`.
-    text = f"{USER_TURN}\n\n{START_OF_IMAGE}{IMAGE_SOFT_TOKEN}{END_OF_IMAGE}\n\n"
+    text = USER_TURN + f"\n\n{START_OF_IMAGE}{IMAGE_SOFT_TOKEN}{END_OF_IMAGE}\n\n" * images
     soft_token = tokenizer.piece_id(IMAGE_SOFT_TOKEN)
     ids = tokenizer.encode(text)
     return (tokenizer.bos_id, *(image if i == soft_token else i for i in ids))
+
+
+def second_image_ids(tokenizer: Tokenizer, image: int) -> tuple[int, ...]:
+    """Ids that a second image puts in behind the first: the first one's end, and its own."""
+    ids = context_ids(tokenizer, image, images=2)
+    first, second = (place for place, token in enumerate(ids) if token == image)
+    return ids[first + 1 : second + 1]
 
 
 def question(text: str, history: Sequence[tuple[str, str]] = ()) -> str:

@@ -20,6 +20,7 @@ from cxrjax.errors import UserError
 from cxrjax.images.decode import read_grey_or_rgb, three_channels
 from cxrjax.images.files import AnyFile
 from cxrjax.images.geometry import IDENTITY, Geometry, letterbox, letterbox_geometry, resize
+from cxrjax.input_pipeline.augment import ImageChange, OutOfPictureError
 from cxrjax.input_pipeline.caches import FeatureCache, ImageCache
 from cxrjax.input_pipeline.coordinates import (
     BOX_ROUTES,
@@ -52,6 +53,8 @@ class ExampleConfig:
             none does. Empty: nobody counts.
         too_long: what to do with a question that fits no bucket or has too many boxes: `error`
             names it and stops, `set_aside` leaves its slot empty and reports it.
+        earlier_images: show the earlier image, too, of a record that has one. Else such a record
+            is left out, and reported.
         features: where a frozen tower's features of the images are, to be read in their place.
         image_cache: where images that were prepared before are kept; of this size and geometry.
     """
@@ -67,6 +70,7 @@ class ExampleConfig:
     answer_buckets: tuple[int, ...] = (64, 128)
     packed_buckets: tuple[int, ...] = ()
     too_long: Literal["error", "set_aside"] = "error"
+    earlier_images: bool = False
     features: FeatureCache | None = None
     image_cache: ImageCache | None = None
 
@@ -83,6 +87,11 @@ class ExampleConfig:
         ):
             if getattr(self, name) not in choices:
                 raise UserError(f"{name} is {getattr(self, name)!r}, expected one of {choices}")
+        if self.earlier_images and self.features is not None:
+            raise UserError(
+                "data.feature_cache has features of one image a question, and "
+                "data.earlier_images=True shows two; leave one of them out"
+            )
         for name in ("image_size", "max_boxes"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} is {getattr(self, name)}, expected at least 1")
@@ -96,7 +105,8 @@ class ExampleConfig:
     def empty_input(self) -> np.ndarray:
         """An input of `load_input`'s shape and type, in zeros."""
         if self.features is None:
-            return np.zeros((self.image_size, self.image_size, 3), np.uint8)
+            side, several = self.image_size, (2,) if self.earlier_images else ()
+            return np.zeros((*several, side, side, 3), np.uint8)
         shape = (self.features.num_tokens, self.features.width)
         return np.zeros(shape, jnp.dtype(self.features.dtype))
 
@@ -141,8 +151,17 @@ def image_geometry(height: int, width: int, config: ExampleConfig) -> Geometry:
     return letterbox_geometry(height, width, config.image_size, config.image_size)
 
 
-def load_image(path: AnyFile, config: ExampleConfig) -> UInt8[np.ndarray, "H W 3"]:
+def load_image(
+    path: AnyFile,
+    config: ExampleConfig,
+    change: ImageChange | None = None,
+    image_hw: tuple[int, int] | None = None,
+) -> UInt8[np.ndarray, "H W 3"]:
     """The image at the model's input size.
+
+    Args:
+        change: of training; caches hold images without it.
+        image_hw: (height, width) of the original, for a change within a letterbox.
 
     Raises:
         ImageError: the file is missing or does not decode.
@@ -156,18 +175,29 @@ def load_image(path: AnyFile, config: ExampleConfig) -> UInt8[np.ndarray, "H W 3
         return transform(read_grey_or_rgb(path, target=(side, side)), side, side)[0]
 
     cache = config.image_cache
-    return three_channels(prepare() if cache is None else cache.get(path, prepare))
+    image = prepare() if cache is None else cache.get(path, prepare)
+    if change is not None:
+        placed = IDENTITY if image_hw is None else image_geometry(*image_hw, config)
+        image = change.of_pixels(image, placed)
+    return three_channels(image)
 
 
-def load_input(path: AnyFile, config: ExampleConfig) -> np.ndarray:
+def load_input(
+    path: AnyFile,
+    config: ExampleConfig,
+    change: ImageChange | None = None,
+    image_hw: tuple[int, int] | None = None,
+) -> np.ndarray:
     """The model's input of an image: its pixels, or a frozen tower's features of it.
+
+    Args are those of `load_image`; features are of images without a change.
 
     Raises:
         ImageError: the file is missing or does not decode.
         UserError: features are configured and this image has none.
     """
     if config.features is None:
-        return load_image(path, config)
+        return load_image(path, config, change, image_hw)
     features = config.features.read(path)
     if features is None:
         load_image(path, config)  # where it does not decode, that is the reason
@@ -213,21 +243,33 @@ class QuestionEncoder:
             return 0, ()
         return self._codec.max_digits, self.digit_finder.token_ids
 
-    def encode(self, record: QARecord, with_answer: bool = True) -> EncodedQuestion:
+    def encode(
+        self,
+        record: QARecord,
+        with_answer: bool = True,
+        change: ImageChange | None = None,
+        asked: QARecord | None = None,
+    ) -> EncodedQuestion:
         """Tokens of one question.
 
+        Args:
+            change: of the image; boxes are where it has them.
+            asked: the question in other words.
+
         Raises:
+            OutOfPictureError: the change leaves too little of a box.
             TooLongError: no bucket holds it, or it has more than `max_boxes` boxes.
             UserError: the image's size is not known, the record has no answer though one is
                 wanted, or a box in the answer does not parse. Every message names the question.
         """
         prompt = PROMPTS[self.config.prompt]
         begin = [self.tokenizer.bos_id] if prompt.begins else []
-        prefix = np.asarray([*begin, *self.tokenizer.encode(prompt.prefix(record))], np.int32)
+        said = prompt.prefix(asked or record)
+        prefix = np.asarray([*begin, *self.tokenizer.encode(said)], np.int32)
         self._check_length(record, "prefix", len(prefix), self.config.prefix_buckets)
         if not with_answer:
             return EncodedQuestion(prefix, _NO_TOKENS, _NO_POSITIONS, _NO_BOXES)
-        text = self.target_text(record)
+        text = self.target_text(record, change)
         end = self.tokenizer.eos_id if prompt.end is None else self.tokenizer.piece_id(prompt.end)
         answer = np.asarray([*self.tokenizer.encode(text), end], np.int32)
         self._check_length(record, "answer", len(answer), self.config.answer_buckets)
@@ -240,7 +282,7 @@ class QuestionEncoder:
             )
         return EncodedQuestion(prefix, answer, positions, boxes, digits)
 
-    def target_text(self, record: QARecord) -> str:
+    def target_text(self, record: QARecord, change: ImageChange | None = None) -> str:
         """The answer that the model should give, boxes in the model's codec."""
         if record.image_hw is None:
             raise UserError(
@@ -258,9 +300,13 @@ class QuestionEncoder:
             height=height,
             width=width,
             geometry=image_geometry(height, width, self.config),
+            change=change,
+            is_of_one=record.finding is not None,
         )
         try:
             return PROMPTS[self.config.prompt].target(record, box_text)
+        except OutOfPictureError:
+            raise
         except UserError as error:
             raise UserError(f"question {record.question_id}: {error}") from None
 

@@ -22,6 +22,12 @@ from absl import flags
 
 from cxrjax.errors import UserError
 from cxrjax.images.files import AnyFile, ImageError
+from cxrjax.input_pipeline.augment import (
+    AugmentConfig,
+    ImageChange,
+    OutOfPictureError,
+    draw_change,
+)
 from cxrjax.input_pipeline.batch import Batch, BatchProblem, LoadedBatch, empty_batch
 from cxrjax.input_pipeline.examples import (
     EncodedQuestion,
@@ -34,11 +40,16 @@ from cxrjax.input_pipeline.examples import (
 from cxrjax.input_pipeline.mixture import Mixture, MixtureSource
 from cxrjax.input_pipeline.sources import QuestionSource
 from cxrjax.input_pipeline.tokenizer import Tokenizer
+from cxrjax.input_pipeline.wording import WordingVariation
 
 # Questions kept in tokens by each process, some 40 MB. From the second epoch on, reading and
 # tokenizing text again would cost more than decoding a small image.
 _CACHED_QUESTIONS = 2**16
 NO_ELEMENT = -1
+_NOT_SHOWN = (
+    "compares with an earlier image, which is not shown; set data.earlier_images=True "
+    "(config.data.earlier_images in training)"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,20 +60,28 @@ class _Question:
     tokens: EncodedQuestion
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class _Element:
     """One image with its questions in tokens, its pixels not yet read."""
 
-    image_path: AnyFile | None
-    questions: list[_Question]
-    problems: list[BatchProblem]
+    image_path: AnyFile | None = None
+    earlier_path: AnyFile | None = None
+    questions: list[_Question] = dataclasses.field(default_factory=list)
+    problems: list[BatchProblem] = dataclasses.field(default_factory=list)
+    change: ImageChange | None = None
+    image_hw: tuple[int, int] | None = None
+    earlier_hw: tuple[int, int] | None = None
+    unvaried: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
 
 
 class BatchBuilder:
-    """The numbers of a global batch's elements -> this host's rows of it.
+    """A step's number and those of its global batch's elements -> this host's rows of it.
 
     Lengths are chosen from all questions of the global batch, so that every host picks the same
     buckets; pixels are read for this host's rows alone. Can be pickled.
+
+    Args:
+        augment, wording, seed: of what is changed at every visit.
     """
 
     def __init__(
@@ -71,8 +90,14 @@ class BatchBuilder:
         tokenizer: Tokenizer,
         with_answers: bool,
         rows: Sequence[int],
+        augment: AugmentConfig | None = None,
+        wording: WordingVariation | None = None,
+        seed: int = 0,
     ) -> None:
         self.mixture = mixture
+        self.augment = augment or AugmentConfig()
+        self.wording = wording or WordingVariation()
+        self.seed = seed
         self.encoders = [QuestionEncoder(tokenizer, s.config) for s in mixture.sources]
         self.config = mixture.config
         self.with_answers = with_answers
@@ -82,13 +107,14 @@ class BatchBuilder:
         self._digits = max(e.digit_shape for e in self.encoders) if with_answers else (0, ())
         self._cache: dict[int, _Element] = {}
 
-    def __call__(self, elements: np.ndarray) -> LoadedBatch:
+    def __call__(self, step: int, elements: np.ndarray) -> LoadedBatch:
         mine = self.rows
         config = self.config
         one_shape = len(config.prefix_buckets) == len(config.answer_buckets) == 1
         one_shape = one_shape and not config.packed_buckets
         rows = mine if one_shape else range(len(elements))
-        encoded = {row: self._encode(int(elements[row])) for row in rows}
+        first = step * len(elements)
+        encoded = {row: self._encode(int(elements[row]), first + row) for row in rows}
         tokens = [question.tokens for row in encoded.values() for question in row.questions]
         loaded = LoadedBatch(
             batch=empty_batch(
@@ -104,22 +130,43 @@ class BatchBuilder:
             ),
             question_ids=[[None] * self.mixture.questions_per_image for _ in mine],
             problems=[],
+            unvaried=sum((encoded[row].unvaried for row in mine), collections.Counter()),
         )
         for local_row, row in enumerate(mine):
             self._fill(loaded, local_row, encoded[row])
         return loaded
 
-    def _encode(self, element: int) -> _Element:
+    def _encode(self, element: int, position: int) -> _Element:
         if element == NO_ELEMENT:
-            return _Element(None, [], [])
+            return _Element()
         if element in self._cache:
             return self._cache[element]
-        image_path, indices, records = self.mixture[element]
+        image_path, indices, records, earlier_path = self.mixture[element]
         encoder = self.encoders[self.mixture.source_of(element)]
-        encoded = _Element(image_path, [], [])
+        change = draw_change(self.augment, self.seed, position)
+        encoded = _Element(image_path, earlier_path, change=change, image_hw=records[0].image_hw)
+        if records[0].earlier is not None:
+            encoded.earlier_hw = records[0].earlier.image_hw
+            if not encoder.config.earlier_images:
+                encoded.problems.extend(
+                    BatchProblem(index, record.question_id, "earlier_image", _NOT_SHOWN)
+                    for index, record in zip(indices, records, strict=True)
+                )
+                return encoded
         for slot, (index, record) in enumerate(zip(indices, records, strict=True)):
+            asked = record
+            if self.wording:
+                asked, record = self.wording.draw(record, self.seed, position, slot)
             try:
-                tokens = encoder.encode(record, self.with_answers)
+                try:
+                    tokens = encoder.encode(record, self.with_answers, change, asked)
+                except TooLongError as error:
+                    if asked is record or error.reason != "prefix_too_long":
+                        raise
+                    tokens = encoder.encode(record, self.with_answers, change)
+                    encoded.unvaried["wording_too_long"] += 1
+            except OutOfPictureError:
+                encoded.unvaried["out_of_picture"] += 1
             except TooLongError as error:
                 if self.config.too_long == "error":
                     raise
@@ -127,7 +174,8 @@ class BatchBuilder:
                 encoded.problems.append(problem)
             else:
                 encoded.questions.append(_Question(slot, index, record.question_id, tokens))
-        if len(self._cache) * self.mixture.questions_per_image < _CACHED_QUESTIONS:
+        kept = len(self._cache) * self.mixture.questions_per_image
+        if change is None and not self.wording and kept < _CACHED_QUESTIONS:
             self._cache[element] = encoded
         return encoded
 
@@ -138,7 +186,12 @@ class BatchBuilder:
             return
         batch = loaded.batch
         try:
-            batch.images[row] = load_input(element.image_path, self.config)
+            own = load_input(element.image_path, self.config, element.change, element.image_hw)
+            if batch.has_earlier is None:
+                batch.images[row] = own
+            else:
+                batch.images[row, 0] = own
+                self._fill_earlier(batch, row, element)
         except ImageError as error:
             loaded.problems.extend(
                 BatchProblem(question.index, question.question_id, "unreadable_image", str(error))
@@ -149,6 +202,16 @@ class BatchBuilder:
             _fill_question(batch, row, question.slot, question.tokens)
             batch.question_index[row, question.slot] = question.index
             loaded.question_ids[row][question.slot] = question.question_id
+
+    def _fill_earlier(self, batch: Batch, row: int, element: _Element) -> None:
+        """The earlier image, changed as the row's own one: what moves both is no change."""
+        if element.earlier_path is None:
+            return
+        assert batch.has_earlier is not None
+        batch.images[row, 1] = load_input(
+            element.earlier_path, self.config, element.change, element.earlier_hw
+        )
+        batch.has_earlier[row] = True
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_cache": {}}
@@ -205,7 +268,7 @@ class TrainLoader:
         workers: int,
     ) -> None:
         self._rows = rows
-        self._dataset = rows.map(builder)
+        self._dataset = rows.map_with_index(builder)
         self._mixture = builder.mixture
         self._identity = identity
         self._workers = workers
@@ -315,17 +378,21 @@ def train_loader(
     seed: int,
     workers: int = 0,
     rows: Sequence[int] | None = None,
+    augment: AugmentConfig | None = None,
+    wording: WordingVariation | None = None,
 ) -> TrainLoader:
     """Shuffled batches for training, without end; of several sources they count the images of each.
 
     Args:
         mixture: of one source or more.
         global_batch_size: images in a step over all hosts.
-        seed: of the order; any integer from 0.
+        seed: of the order and of what is changed; any integer from 0.
         workers: processes that read and decode; 0 does it in this one.
         rows: of each global batch, those that this host loads, ascending; None: all of them.
+        augment, wording: how images and questions are changed at every visit.
     """
-    builder = BatchBuilder(mixture, tokenizer, True, _or_all(rows, global_batch_size))
+    mine = _or_all(rows, global_batch_size)
+    builder = BatchBuilder(mixture, tokenizer, True, mine, augment, wording, seed)
     identity = {
         "seed": seed,
         "global_batch_size": global_batch_size,
@@ -366,7 +433,7 @@ def eval_loader(
         grain.MapDataset.range(batches * global_batch_size)
         .map(_none_after(len(source)))
         .batch(global_batch_size)
-        .map(builder)
+        .map_with_index(builder)
     )
     return EvalLoader(dataset, workers)
 

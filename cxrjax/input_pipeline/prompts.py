@@ -16,7 +16,9 @@ from cxrjax.errors import UserError
 from cxrjax.files import read_packaged
 from cxrjax.images.geometry import Geometry
 from cxrjax.input_pipeline import chat
+from cxrjax.input_pipeline.augment import ImageChange
 from cxrjax.input_pipeline.tokenizer import END_OF_TURN
+from cxrjax.input_pipeline.wording import UNKNOWN_ANSWER, UNKNOWN_TYPE
 from cxrjax.records import Answer, QARecord
 
 
@@ -29,6 +31,8 @@ class BoxText:
         target: codec of the boxes in the model's answers.
         height, width: size of the original image in pixels.
         geometry: maps fractions of the original to fractions of the model's input.
+        change: of the image in training, which its boxes follow.
+        is_of_one: the boxes are all of one finding, so that their order is free.
     """
 
     source: str
@@ -36,6 +40,8 @@ class BoxText:
     height: int
     width: int
     geometry: Geometry
+    change: ImageChange | None = None
+    is_of_one: bool = False
 
     def transcode(self, text: str) -> str:
         """The text with each of its boxes rewritten.
@@ -44,7 +50,13 @@ class BoxText:
             UserError: the text holds something that looks like a box and does not parse.
         """
         return transcode(
-            text, self.source, self.target, self.height, self.width, geometry=self.geometry
+            text,
+            self.source,
+            self.target,
+            self.height,
+            self.width,
+            geometry=self.geometry,
+            move=None if self.change is None else self._moved,
         )
 
     def encode(self, pixel_boxes: Sequence[Sequence[float]]) -> list[str]:
@@ -74,7 +86,13 @@ class BoxText:
 
     def _fractions(self, pixel_boxes: Sequence[Sequence[float]]) -> Float[np.ndarray, "n 4"]:
         size = np.array([self.width, self.height, self.width, self.height])
-        return np.asarray(pixel_boxes, np.float64).reshape(-1, 4) / size
+        boxes = np.asarray(pixel_boxes, np.float64).reshape(-1, 4) / size
+        return boxes if self.change is None else self._moved(boxes)
+
+    def _moved(self, boxes: Float[np.ndarray, "n 4"]) -> Float[np.ndarray, "n 4"]:
+        assert self.change is not None
+        moved = self.change.of_boxes(boxes)
+        return self.change.in_order(moved) if self.is_of_one else moved
 
 
 # Between an answer and its reason; only what stands before it is the answer.
@@ -153,10 +171,24 @@ def _finding(record: QARecord) -> str:
     return record.finding
 
 
+def _unless_unknown(
+    target: Callable[[QARecord, BoxText], str],
+) -> Callable[[QARecord, BoxText], str]:
+    """The same target, but where the question is about what was not taught."""
+
+    def said(record: QARecord, box_text: BoxText) -> str:
+        if record.question_type == UNKNOWN_TYPE:
+            return UNKNOWN_ANSWER
+        return target(record, box_text)
+
+    return said
+
+
 def _detect_prefix(record: QARecord) -> str:
     return f"detect {_finding(record)}\n"
 
 
+@_unless_unknown
 def _detect_target(record: QARecord, box_text: BoxText) -> str:
     finding = _finding(record)
     boxes = box_text.encode(record.boxes)
@@ -210,6 +242,7 @@ def _grounding_prefix(record: QARecord) -> str:
     return _wording(record).question.format(finding=_finding(record)) + "\n"
 
 
+@_unless_unknown
 def _grounding_target(record: QARecord, box_text: BoxText) -> str:
     finding, boxes = _finding(record), box_text.encode(record.boxes)
     wording = _wording(record)
@@ -244,6 +277,7 @@ def _medgemma_request(record: QARecord) -> str:
     return MEDGEMMA_LOCATE.replace("{finding}", _finding(record))
 
 
+@_unless_unknown
 def _medgemma_boxes_target(record: QARecord, box_text: BoxText) -> str:
     if box_text.target != "medgemma_json":
         raise UserError(

@@ -72,7 +72,7 @@ class ShardedSource:
     ) -> None:
         if questions_per_image < 1:
             raise UserError(f"questions_per_image is {questions_per_image}, expected at least 1")
-        self.directory = Path(directory)
+        self.directory, self.split = Path(directory), split
         self.image_root = self.directory if image_root is None else Path(image_root)
         self.questions_per_image = questions_per_image
         self._select = parse_selection(select)
@@ -201,7 +201,8 @@ class ShardedSource:
         start, stop = _read(self._starts, element, element + 2)
         indices = tuple(_read(self._positions, start, stop))
         records = tuple(self.record(index) for index in indices)
-        return ImageQuestions(self.image_of(records[0]), indices, records)
+        first = records[0]
+        return ImageQuestions(self.image_of(first), indices, records, self.earlier_of(first))
 
     @property
     def num_questions(self) -> int:
@@ -211,6 +212,10 @@ class ShardedSource:
     def image_of(self, record: QARecord) -> Path:
         """The place of the record's image, whether it is there or not."""
         return self.image_root / record.image_path
+
+    def earlier_of(self, record: QARecord) -> Path | None:
+        """The place of the earlier image that the record compares with; None: with none."""
+        return None if record.earlier is None else self.image_root / record.earlier.image_path
 
     def record(self, index: int) -> QARecord:
         """The record at this position of all shards together.

@@ -25,11 +25,13 @@ class ImageQuestions(NamedTuple):
         image_path: where the image is.
         indices: positions of the records in the file, ascending.
         records: the records, in the same order.
+        earlier_path: where the earlier image is that all of them compare with; None: with none.
     """
 
     image_path: AnyFile
     indices: tuple[int, ...]
     records: tuple[QARecord, ...]
+    earlier_path: AnyFile | None = None
 
 
 @runtime_checkable
@@ -120,7 +122,7 @@ class RecordSource:
     def _scan(self) -> list[list[int]]:
         """Fills the index; returns the records' positions grouped by image."""
         starts, lengths, lines = array("q"), array("q"), array("q")
-        groups: dict[tuple[str, str], list[int]] = {}
+        groups: dict[tuple[str, ...], list[int]] = {}
         digest = hashlib.sha256()
         start = 0
         with reading(self.path, "records"):
@@ -129,8 +131,7 @@ class RecordSource:
                 if line.strip():
                     record = parse_record(line, f"{self.path}:{number}")
                     if len(starts) not in self.exclude:
-                        key = (record.image_id, record.image_path)
-                        groups.setdefault(key, []).append(len(starts))
+                        groups.setdefault(record.shown, []).append(len(starts))
                     starts.append(start)
                     lengths.append(len(line))
                     lines.append(number)
@@ -159,13 +160,22 @@ class RecordSource:
     def __getitem__(self, element: int) -> ImageQuestions:
         indices = self._elements[element]
         records = tuple(self.record(index) for index in indices)
-        return ImageQuestions(self.image_of(records[0]), indices, records)
+        first = records[0]
+        return ImageQuestions(self.image_of(first), indices, records, self.earlier_of(first))
 
     def image_of(self, record: QARecord) -> Path | StoredImage:
         """The place of the record's image; of a file, whether it is there or not."""
         if self.images is None:
             return self.image_root / record.image_path
         return self.images[record.image_id, record.image_path]
+
+    def earlier_of(self, record: QARecord) -> Path | StoredImage | None:
+        """The place of the earlier image that the record compares with; None: with none."""
+        if record.earlier is None:
+            return None
+        if self.images is None:
+            return self.image_root / record.earlier.image_path
+        return self.images[record.earlier.image_id, record.earlier.image_path]
 
     @property
     def num_records(self) -> int:

@@ -43,10 +43,10 @@ def check_records(
 ) -> RecordCheck:
     """Looks at every record of a source.
 
-    Set aside are records whose image is missing or has no readable header, whose `image_hw` is
-    null or not the image's (which may be a resized copy, in proportion), with a box that is empty
-    or leaves the image, with an answer whose boxes don't parse, or that name a finding their
-    dataset doesn't have.
+    Set aside are records whose image (or earlier image) is missing or has no readable header, whose
+    `image_hw` is null or not the image's (which may be a resized copy, in proportion), with a box
+    that is empty or leaves the image, with an answer whose boxes don't parse, or that name a
+    finding their dataset doesn't have.
 
     Args:
         record_codec: how answers write boxes, a key of `cxrjax.codecs.CODECS`.
@@ -57,11 +57,15 @@ def check_records(
     indices = set()
     sizes: dict[Path | StoredImage, tuple[int, int] | Unusable] = {}
     for index, record in source.records():
-        path = source.image_of(record)
-        if path not in sizes:
-            sizes[path] = _image_size(path)
+        path, earlier = source.image_of(record), source.earlier_of(record)
+        for file in (path, earlier):
+            if file is not None and file not in sizes:
+                sizes[file] = _image_size(file)
         try:
             _check(record, sizes[path], record_codec, classes or {})
+            before = None if earlier is None else sizes[earlier]
+            if isinstance(before, Unusable):
+                raise before
         except Unusable as verdict:
             indices.add(index)
             quality.set_aside(

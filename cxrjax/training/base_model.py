@@ -50,7 +50,10 @@ _MODEL_KEYS = {
     "grammar": "decoding.grammar",
     "names": "decoding.names",
     "stop_tokens": "decoding.stop_tokens",
+    "boxes": "decoding.boxes",
 }
+# What bases of before the key had.
+_LATER = {"boxes": "greedy"}
 
 
 def base_directory(config: ExperimentConfig) -> Path:
@@ -84,6 +87,7 @@ def read_model_json(directory: Path) -> dict[str, Any]:
     content = read_json_object(path)
     if content.get("format") != FORMAT:
         raise UserError(f"{path}: format is {content.get('format')!r}, expected {FORMAT}")
+    content = _LATER | content
     missing = [name for name in _MODEL_KEYS if name not in content]
     if missing:
         raise UserError(f"{path}: lacks {', '.join(missing)}; write it with save_base again")
@@ -126,7 +130,10 @@ def model_sizes(config: ExperimentConfig) -> VLMConfig:
     try:
         sizes = described["sizes"]
         vision = None if sizes["vision"] is None else VisionConfig(**sizes["vision"])
-        rest = {"decoder": DecoderConfig(**sizes["decoder"]), "context": tuple(sizes["context"])}
+        rest: dict[str, Any] = {"decoder": DecoderConfig(**sizes["decoder"])}
+        for name in ("context", "second_image"):
+            if name in sizes or name == "context":  # bases of before take one image
+                rest[name] = tuple(sizes[name])
         found = VLMConfig(**{**sizes, "vision": vision, **rest})
         check_sizes(found)
         return found

@@ -12,16 +12,19 @@ spread  An expectation can be right while no part of the distribution is. Probab
         distance from the target, which is linear in the probabilities: mass costs in proportion
         to how far away it lies, and the one distribution without cost is a point on the target.
 
-`python -m tests.bench.box_losses` compares the first with what else could be done. What is told of
+`python -m tests.bench.box_losses` compares the first with what else could be done, and
+`python -m tests.bench.objectives` what models learn from the costs of `BoxCost`. What is told of
 boxes is not sorted either: a report must not share a symmetry with what it reports on.
 """
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
+from optax.assignment import hungarian_algorithm
 
 from cxrjax import boxes
 from cxrjax.codecs import tokens
@@ -40,6 +43,47 @@ _MIN_EXTENT = 1 / tokens.NUM_BINS
 NEAR = 0.05
 XYXY = ("x_min", "y_min", "x_max", "y_max")
 
+BoxKind = Literal["giou_l1", "giou", "diou_l1", "sampled_giou_l1"]
+Matching = Literal["written", "hungarian"]
+# Boxes drawn of each predicted distribution where the loss is of samples.
+_SAMPLES = 8
+
+
+class BoxCost(NamedTuple):
+    """What a predicted box costs, and against which true box of its question.
+
+    Attributes:
+        kind: `giou_l1`: `ordered_giou_loss` of the expected box and the expected distance; `giou`:
+            without the distance; `diou_l1`: with the distance of centres in GIoU's place;
+            `sampled_giou_l1`: the mean GIoU of drawn boxes in that of the expected one's, by the
+            score function (each beside the mean of the others).
+        matching: `written`: the box at its place in the answer; `hungarian`: of the question's
+            boxes the one that the cheapest assignment gives it.
+    """
+
+    kind: BoxKind = "giou_l1"
+    matching: Matching = "written"
+
+    @property
+    def samples(self) -> int:
+        """Boxes to draw of each distribution."""
+        return _SAMPLES if self.kind == "sampled_giou_l1" else 0
+
+
+DEFAULT_COST = BoxCost()
+
+
+class SampledBoxes(NamedTuple):
+    """Boxes drawn of predicted distributions, xyxy, fractions of the model's input.
+
+    Attributes:
+        boxes: without a gradient.
+        log_probability: of each; it has one.
+    """
+
+    boxes: Float[Array, "samples *batch 4"]
+    log_probability: Float[Array, "samples ..."]
+
 
 class Coordinates(NamedTuple):
     """The four coordinates of boxes as a model says them, xyxy, fractions of its input.
@@ -51,6 +95,7 @@ class Coordinates(NamedTuple):
         spread: standard deviation.
         likeliest: the value with the highest probability.
         median: the value at which half of the probability is reached.
+        sampled: drawn boxes, where the loss is of them.
     """
 
     expected: Float[ArrayLike, "*batch 4"]
@@ -59,6 +104,7 @@ class Coordinates(NamedTuple):
     spread: Float[ArrayLike, "*batch 4"]
     likeliest: Float[ArrayLike, "*batch 4"]
     median: Float[ArrayLike, "*batch 4"]
+    sampled: SampledBoxes | None = None
 
 
 @struct.dataclass
@@ -97,6 +143,7 @@ def ordered_giou_loss(
     predicted: Float[ArrayLike, "*batch 4"],
     target: Float[ArrayLike, "*batch 4"],
     spread: Float[ArrayLike, "*batch 4"] | float = 0.0,
+    measure: Callable[..., Float[Array, "*batch"]] = boxes.giou,
 ) -> Float[Array, "*batch"]:
     """1 - GIoU of boxes as they stand, and what swapped corners cost.
 
@@ -106,6 +153,7 @@ def ordered_giou_loss(
         spread: standard deviation of each coordinate. By so much a corner may be on the wrong side
             of the other: where a model cannot tell which of two boxes is meant, its expectations
             lie between them in an order that says nothing.
+        measure: of two boxes, `boxes.giou` or `boxes.diou`.
 
     Returns:
         From 0 to 2 where corners are in order. Beyond the spread, swapped corners cost the more the
@@ -115,29 +163,75 @@ def ordered_giou_loss(
     doubt = jnp.hypot(spread[..., :2], spread[..., 2:])
     extent = jnp.maximum(target[..., 2:] - target[..., :2], _MIN_EXTENT)
     swapped = jax.nn.relu(predicted[..., :2] - predicted[..., 2:] - doubt)
-    overlap = boxes.giou(predicted, target, swapped="empty")
+    overlap = measure(predicted, target, swapped="empty")
     return 1 - overlap + ORDER_WEIGHT * jnp.sum(swapped / (extent + swapped), axis=-1)
 
 
-def box_loss(found: Coordinates, target: Float[ArrayLike, "*batch 4"]) -> Float[Array, "*batch"]:
-    """The loss of each box: `ordered_giou_loss` of its expectation, and its expected distance."""
-    distance = jnp.sum(found.distance, axis=-1)
-    ordered = ordered_giou_loss(found.expected, target, found.spread)
-    return ordered + DISTANCE_WEIGHT * distance
+def box_loss(
+    found: Coordinates, target: Float[ArrayLike, "*batch 4"], kind: BoxKind = "giou_l1"
+) -> Float[Array, "*batch"]:
+    """The loss of each box; see `BoxCost`."""
+    if kind == "sampled_giou_l1":
+        overlapping = _sampled_loss(found.sampled, target)
+    else:
+        overlap = boxes.diou if kind == "diou_l1" else boxes.giou
+        overlapping = ordered_giou_loss(found.expected, target, found.spread, overlap)
+    if kind == "giou":
+        return overlapping
+    return overlapping + DISTANCE_WEIGHT * jnp.sum(found.distance, axis=-1)
+
+
+def _sampled_loss(
+    drawn: SampledBoxes | None, target: Float[ArrayLike, "*batch 4"]
+) -> Float[Array, "*batch"]:
+    """The mean of 1 - GIoU over drawn boxes; its gradient is the score function's."""
+    if drawn is None:
+        raise ValueError("box loss 'sampled_giou_l1' needs the route 'loc', whose boxes are drawn")
+    cost = 1 - boxes.giou(drawn.boxes, target, swapped="empty")
+    mean, count = jnp.mean(cost, axis=0), len(cost)
+    gained = (cost - mean) * count / (count - 1)  # beside the mean of the others
+    score = drawn.log_probability - jax.lax.stop_gradient(drawn.log_probability)
+    return mean + jnp.mean(gained * score, axis=0)
+
+
+def matched_targets(
+    expected: Float[Array, "B Q K 4"],
+    target: Float[Array, "B Q K 4"],
+    mask: Bool[Array, "B Q K"],
+) -> Float[Array, "B Q K 4"]:
+    """The true boxes of each question in the order in which its predicted boxes are nearest.
+
+    Args:
+        mask: which boxes there are; they are the first of their question.
+    """
+    away = jax.lax.stop_gradient(expected)[..., :, None, :], target[..., None, :, :]
+    cost = 1 - boxes.giou(*away, swapped="empty")
+    cost += DISTANCE_WEIGHT * jnp.sum(jnp.abs(away[0] - away[1]), axis=-1)
+    there = mask[..., :, None] & mask[..., None, :]
+    # What is none goes with what is none.
+    neither = ~mask[..., :, None] & ~mask[..., None, :]
+    cost = jnp.where(there, cost, jnp.where(neither, 0, 1e3))
+    row, column = jax.vmap(hungarian_algorithm)(cost.reshape(-1, *cost.shape[-2:]))
+    order = jax.vmap(lambda at, to: jnp.zeros_like(at).at[at].set(to))(row, column)
+    return jnp.take_along_axis(target, order.reshape(mask.shape)[..., None], axis=-2)
 
 
 def box_sums(
-    found: Coordinates, target: Float[ArrayLike, "*batch 4"], weight: Float[Array, "*batch"]
+    found: Coordinates,
+    target: Float[ArrayLike, "*batch 4"],
+    weight: Float[Array, "*batch"],
+    kind: BoxKind = "giou_l1",
 ) -> tuple[Float[Array, ""], BoxSums]:
     """Weighted sums of the loss, and of what is told of the boxes, which has no gradient.
 
     Args:
         target: the boxes that the answer's tokens say, fractions of the model's input.
         weight: what each box counts; 0: it is none, and what stands there counts for nothing.
+        kind: see `BoxCost`.
     """
     target = target.astype(found.expected.dtype)
     there = weight > 0
-    loss = jnp.sum(jnp.where(there, weight * box_loss(found, target), 0))
+    loss = jnp.sum(jnp.where(there, weight * box_loss(found, target, kind), 0))
     at = jax.tree.map(jax.lax.stop_gradient, found)
 
     def total(values: Array) -> Array:
@@ -157,9 +251,16 @@ def box_sums(
 
 
 def coordinates_of_bins(
-    loc_logits: Float[Array, "*batch 4 1024"], target: Float[ArrayLike, "*batch 4"]
+    loc_logits: Float[Array, "*batch 4 1024"],
+    target: Float[ArrayLike, "*batch 4"],
+    samples: int = 0,
 ) -> Coordinates:
-    """Reads distributions over the bins, temperature 1; each bin is its centre."""
+    """Reads distributions over the bins, temperature 1; each bin is its centre.
+
+    Args:
+        samples: boxes to draw of each. What is drawn hangs on the targets alone: a step that is
+            taken again draws the same.
+    """
     centers = jnp.asarray(tokens.bin_centers(), loc_logits.dtype)
     probability = jax.nn.softmax(loc_logits, axis=-1)
     away = jnp.abs(centers - target[..., None].astype(loc_logits.dtype))
@@ -172,7 +273,20 @@ def coordinates_of_bins(
         spread=jnp.sqrt(variance),
         likeliest=centers[jnp.argmax(probability, axis=-1)],
         median=centers[_median(probability)],
+        sampled=_drawn(loc_logits, target, samples) if samples else None,
     )
+
+
+def _drawn(
+    loc_logits: Float[Array, "*batch 4 1024"], target: Float[ArrayLike, "*batch 4"], samples: int
+) -> SampledBoxes:
+    total = jnp.sum(target, dtype=jnp.float32)
+    key = jax.random.key(jax.lax.bitcast_convert_type(total, jnp.uint32))
+    at = jax.random.categorical(key, loc_logits, shape=(samples, *loc_logits.shape[:-1]))
+    log_probability = jax.nn.log_softmax(loc_logits, axis=-1)
+    chosen = jax.vmap(lambda one: jnp.take_along_axis(log_probability, one[..., None], axis=-1))(at)
+    centers = jnp.asarray(tokens.bin_centers(), loc_logits.dtype)
+    return SampledBoxes(centers[at], jnp.sum(chosen[..., 0], axis=-1))
 
 
 def coordinates_of_digits(

@@ -45,20 +45,25 @@ from cxrjax.training.step import cast_params
 from cxrjax.training.workdir import CONFIG_FILE
 
 # Keys that a resumed run may change: none of them changes what is learnt, but for rounding.
-# Paths may move: the data's and the base's hashes are compared instead.
+# Paths may move: the data's and the base's hashes are compared instead. A run may be lengthened,
+# which loop.py looks at.
 _FREE_KEYS = (
     "model.init_from",
+    "model.start_from",
     "model.tokenizer",
     "lora.init_from",
     "model.remat",
     "model.unroll",
     "model.attention",
     "data.train",
+    "data.allow_overlap",
     "data.validation",
     "data.image_root",
     "data.feature_cache",
     "data.image_cache",
     "data.workers",
+    "training.steps",
+    "training.epochs",
     "training.logit_chunk",
     "training.log_every",
     "training.log_examples",
@@ -92,6 +97,22 @@ class LoadedModel(NamedTuple):
     tokenizer_path: Path
 
 
+def model_config(directory: Path) -> ExperimentConfig:
+    """The configuration of what `load_model` would load, without loading it.
+
+    Raises:
+        UserError: the directory holds no model.
+    """
+    if (directory / MODEL_FILE).is_file():
+        return base_config(directory)
+    if (directory / CONFIG_FILE).is_file():
+        return read_config(directory)
+    raise UserError(
+        f"{directory}: no model here; expected a base directory with {MODEL_FILE} or a training "
+        f"workdir with {CONFIG_FILE}"
+    )
+
+
 def load_model(
     directory: str | Path, step: int | None = None, mesh: Mesh | None = None
 ) -> LoadedModel:
@@ -105,21 +126,17 @@ def load_model(
         UserError: the directory is neither, or the run's base is absent or not the same.
     """
     directory = Path(directory)
-    if (directory / MODEL_FILE).is_file():
-        config = base_config(directory)
-        graphdef, params = nnx.split(build_model(config, mesh)[0])
-        model = nnx.merge(graphdef, cast_params(params, config.model.frozen_dtype))
-        return LoadedModel(model, config, tokenizer_path(config))
-    if (directory / CONFIG_FILE).is_file():
-        return _load_run(directory, step, mesh)
-    raise UserError(
-        f"{directory}: no model here; expected a base directory with {MODEL_FILE} or a training "
-        f"workdir with {CONFIG_FILE}"
-    )
+    config = model_config(directory)
+    if not (directory / MODEL_FILE).is_file():
+        return _load_run(directory, config, step, mesh)
+    graphdef, params = nnx.split(build_model(config, mesh)[0])
+    model = nnx.merge(graphdef, cast_params(params, config.model.frozen_dtype))
+    return LoadedModel(model, config, tokenizer_path(config))
 
 
-def _load_run(workdir: Path, step: int | None, mesh: Mesh | None) -> LoadedModel:
-    config = read_config(workdir)
+def _load_run(
+    workdir: Path, config: ExperimentConfig, step: int | None, mesh: Mesh | None
+) -> LoadedModel:
     if not (workdir / store.DIRECTORY).is_dir():
         raise UserError(f"{workdir}: the run has no checkpoint yet")
     checkpoints = store.CheckpointStore(workdir, config.training.best_metric, writing=False)
@@ -133,6 +150,7 @@ def _load_run(workdir: Path, step: int | None, mesh: Mesh | None) -> LoadedModel
         settings = dataclasses.replace(settings, init_from=base["path"])
     # The checkpoint has what became of the adapter that it started from.
     lora = dataclasses.replace(config.lora, init_from=None)
+    settings = dataclasses.replace(settings, start_from=None)
     config = dataclasses.replace(config, model=settings, lora=lora)
     model, found = build_model(config, mesh)
     check_same_base(workdir, base, found)
@@ -195,22 +213,54 @@ def build_model(config: ExperimentConfig, mesh: Mesh | None = None) -> tuple[VLM
             "sha256": arrays_sha256(frozen, mesh),
         }
         fill_adapters(model, config, reference["sha256"], lambda: new_model(config, sizes))
-        return model, reference | adapter_reference(config)
+        return _started(model, config, reference | adapter_reference(config), mesh)
     directory = base_directory(config)
-    found = read_model_json(directory)["preset"]
-    if settings.preset not in (found, FROM_BASE):
+    own = dataclasses.replace(config, model=dataclasses.replace(settings, preset=FROM_BASE))
+    theirs, sizes = model_sizes(own), model_sizes(config)
+    if theirs.at_resolution_of(sizes) != sizes:
         raise UserError(
-            f"{directory} is of preset {found!r}, model.preset is {settings.preset!r}; set one of "
-            "them to match the other"
+            f"{directory} is of preset {read_model_json(directory)['preset']!r}, model.preset is "
+            f"{settings.preset!r}, and they differ in more than the image's size; set one of them "
+            "to match the other"
         )
-    sizes = model_sizes(config)
-    graphdef, shapes = nnx.split(nnx.eval_shape(lambda: new_model(config, sizes)))
+    shapes = nnx.state(nnx.eval_shape(lambda: new_model(config, theirs)))
+    graphdef = nnx.graphdef(nnx.eval_shape(lambda: new_model(config, sizes)))
     model = nnx.merge(graphdef, _restore_params(directory / PARAMS, shapes, mesh))
+    if theirs != sizes:
+        model.vision.resize_positions(sizes.vision)
     add_adapters(model, config)
     path = str(directory.resolve())
     reference = {"kind": "checkpoint", "path": path, "sha256": base_sha256(directory)}
     fill_adapters(model, config, reference["sha256"], lambda: new_model(config, sizes))
-    return model, reference | adapter_reference(config)
+    return _started(model, config, reference | adapter_reference(config), mesh)
+
+
+def _started(
+    model: VLM, config: ExperimentConfig, reference: dict[str, Any], mesh: Mesh | None
+) -> tuple[VLM, dict[str, Any]]:
+    """The model with what the run that it starts from has trained, its best checkpoint's.
+
+    Raises:
+        UserError: that run is of another base, or trained other parameters.
+    """
+    if config.model.start_from is None:
+        return model, reference
+    workdir = Path(config.model.start_from)
+    graphdef, trainable, frozen = partition(model, config.trainable)
+    if not (workdir / CONFIG_FILE).is_file():
+        raise UserError(
+            f"model.start_from={workdir}: no training run there (no {CONFIG_FILE}). "
+            f"{config.missing_data_help}"
+        )
+    step = best_step(workdir)
+    checkpoints = store.CheckpointStore(
+        workdir, read_config(workdir).training.best_metric, writing=False
+    )
+    check_same_base(workdir, checkpoints.restore_json(step, "base"), reference)
+    trainable = checkpoints.restore_parameters(step, cast_params(trainable, "float32"))
+    checkpoints.close()
+    started = {"path": str(workdir.resolve()), "sha256": arrays_sha256(trainable, mesh)}
+    return nnx.merge(graphdef, trainable, frozen), reference | {"started_from": started}
 
 
 def abstract_model(config: ExperimentConfig) -> VLM:
@@ -278,6 +328,13 @@ def check_same_base(workdir: Path, saved: Mapping[str, Any], now: Mapping[str, A
             f"{workdir}: its checkpoints belong to base {saved.get('path', kind)} with "
             f"hash {saved['sha256'][:12]}, and {now.get('path', now['kind'])} has hash "
             f"{now['sha256'][:12]}; put the same base back or use another workdir"
+        )
+    start, here = (each.get("started_from", {}).get("sha256") for each in (saved, now))
+    if here is not None and start != here:
+        raise UserError(
+            f"{workdir}: its run started from parameters with hash {str(start)[:12]}, and those of "
+            f"{now['started_from']['path']} have hash {here[:12]}; put them back or use another "
+            "workdir"
         )
     for key, value in lora.items():
         found = now.get("lora", {}).get(key)

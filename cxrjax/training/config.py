@@ -3,10 +3,12 @@
 A file in `configs/` returns the ConfigDict of `default_config()` with some of its keys changed, the
 command line changes single ones (`--config.optimizer.learning_rate=1e-3`), and config_file.py turns
 what results into the frozen dataclasses below, once. Past the entry points nothing else is passed
-on, so that a misspelt attribute fails the type check. The groups `mesh` and `decoding` are with the
-code they are for: cxrjax/distributed/meshes.py and cxrjax/decoding/strategy.py.
+on, so that a misspelt attribute fails the type check. The groups `mesh`,
+`decoding` and `data.augment` are with the code they are for: cxrjax/distributed/meshes.py,
+cxrjax/decoding/strategy.py and cxrjax/input_pipeline/augment.py.
 
-What is annotated with a tuple is one of its items; with "> 0" or ">= 0", a number in that range.
+What is annotated with a tuple is one of its items; with "> 0", ">= 0" or "0 to 1", a number in that
+range.
 """
 
 import dataclasses
@@ -26,6 +28,7 @@ from typing import (
 from cxrjax.decoding.strategy import DecodingConfig
 from cxrjax.distributed.meshes import MeshConfig
 from cxrjax.errors import UserError
+from cxrjax.input_pipeline.augment import AugmentConfig, NotNegativeFloat, Share
 from cxrjax.input_pipeline.coordinates import BOX_ROUTES, BoxRoute, resolve_box_route
 from cxrjax.models.layers import REMAT
 from cxrjax.models.quantize import QUANTIZED_DTYPES
@@ -40,7 +43,6 @@ FROM_BASE = "from_base"
 Positive = Annotated[int, "> 0"]
 PositiveFloat = Annotated[float, "> 0"]
 NotNegative = Annotated[int, ">= 0"]
-NotNegativeFloat = Annotated[float, ">= 0"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +54,8 @@ class ModelConfig:
     # 'checkpoint': from `init_from`; 'random': from training.seed.
     init: Literal["checkpoint", "random"] = "checkpoint"
     init_from: str | None = None  # directory of the base model (null with init='random')
+    # Workdir of a run on the same base: begin with what it has trained, its best checkpoint's.
+    start_from: str | None = None
     # With init='random': a base or run whose vision tower is taken, as PaliGemma took SigLIP's.
     tower_from: str | None = None
     tokenizer: str | None = None  # SentencePiece file; null: the one beside the base model
@@ -96,6 +100,9 @@ class DataConfig:
 
     train: str | None = None  # records file (JSON Lines) to train on
     validation: str | None = None  # records file that evaluations during training use
+    # Evaluate on questions, images or patients that are trained on: figures then tell nothing of
+    # what was learned.
+    allow_overlap: bool = False
     image_root: str | None = None  # what image_path is relative to; null: see data/README.md
     codec: str = "paligemma"  # a name in cxrjax.codecs.CODECS: how the model writes boxes
     record_codec: str = "vindr_px"  # the same table: how the records' answers have them written
@@ -113,6 +120,9 @@ class DataConfig:
     # With share='image', compute on so many text tokens an image instead of on padded slots: the
     # smallest that holds a batch's longest image is taken, else the padded slots. Empty: never.
     packed_buckets: tuple[int, ...] = ()
+    # Show two images where a question compares with an earlier one: each sequence then has room for
+    # two. False: such questions are left out and counted.
+    earlier_images: bool = False
     max_boxes: Positive = 8  # boxes of one answer that the box loss can hold
     # A question that fits no bucket: 'error', or 'set_aside' and counted.
     too_long: Literal["error", "set_aside"] = "error"
@@ -123,6 +133,14 @@ class DataConfig:
     # runs (0.2 MB a grey image of 448 pixels, 0.8 MB of 896); null: their files at every visit.
     image_cache: str | None = None
     workers: NotNegative = 0  # processes that decode images; 0: the training process itself
+    # Share of training questions that are put in other words, others at every visit: case, names,
+    # forms, marks, typing errors (cxrjax/input_pipeline/wording.toml). Answers stay.
+    vary_wording: Share = 0.0
+    # Share of training questions about one finding that ask about an unknown thing instead, and are
+    # answered 'Unknown.'
+    unknown_share: Share = 0.0
+    # Changes of training images, others at every visit.
+    augment: AugmentConfig = dataclasses.field(default_factory=AugmentConfig)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -184,6 +202,18 @@ class TrainingConfig:
     # How it reaches boxes: 'loc', 'digits', 'head' or 'none' (input_pipeline/coordinates.py);
     # 'auto': by the codec, <loc> tokens or digits.
     box_route: Annotated[str, BOX_ROUTES] = "auto"
+    # What a box costs: 'giou_l1', 'giou', 'diou_l1' or 'sampled_giou_l1', the box at its place in
+    # the answer ('written') or matched to it ('hungarian'); of location tokens the last two of each
+    # (cxrjax/training/box_loss.py).
+    box_loss: Literal["giou_l1", "giou", "diou_l1", "sampled_giou_l1"] = "giou_l1"
+    box_matching: Literal["written", "hungarian"] = "written"
+    # Loss of each location token: cross-entropy with a 'gaussian' or 'linear' weights over the bins
+    # about its own, or 'ranked' (cxrjax/training/coordinate_targets.py).
+    coordinate_loss: Literal["gaussian", "linear", "ranked"] = "gaussian"
+    # Standard deviation of the Gaussian, or where linear weights end, in pixels of the model's
+    # input; 0: the target is its bin alone.
+    coordinate_width: NotNegativeFloat = 0.0
+    coordinate_weight: NotNegativeFloat = 1.0  # of a location token beside another token
     logit_chunk: Positive = 512  # answer tokens whose logits exist at a time, on each device
     log_every: Positive = 50  # steps
     eval_every: NotNegative = 0  # steps; 0: after the last one alone
@@ -209,6 +239,36 @@ class TrainingConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class PolicyConfig:
+    """The group `rl`: reinforcement learning and preference tuning, from the start's parameters."""
+
+    # How an answer's worth becomes its advantage, or a preference over another
+    # (cxrjax/training/rewards.py); 'none': supervised.
+    kind: Literal["none", "grpo", "grpo_no_std", "rloo", "best_of_n", "dpo", "ipo", "hinge"] = (
+        "none"
+    )
+    # Of preferences: pairs of answers (JSON Lines, data/README.md); null: the best and the worst of
+    # those that are drawn.
+    pairs: str | None = None
+    beta: PositiveFloat = 0.1  # of preferences: how much a margin counts
+    group_size: Positive = 8  # answers drawn to each question
+    temperature: PositiveFloat = 1.0  # they are drawn at, from the model itself: without a grammar
+    updates: Positive = 1  # on each drawing; all but the first are off-policy
+    epsilon_low: Share = 0.2  # bounds of the ratio of probabilities: 1 - this
+    epsilon_high: NotNegativeFloat = 0.28  # and 1 + this
+    kl_weight: NotNegativeFloat = 0.02  # of the divergence from the start
+    loss_mean: Literal["answer", "token"] = "token"  # each answer alike, or each token
+    # Parts of the reward, and how boxes are rewarded (cxrjax/training/rewards.py).
+    reward_boxes: Literal["mean_iou", "f1"] = "mean_iou"
+    weight_boxes: NotNegativeFloat = 1.0
+    weight_answer: NotNegativeFloat = 0.5
+    weight_format: NotNegativeFloat = 0.1
+    # Of questions whose reference has no box, beside the others. F1 is no mean over questions: it
+    # is largest for who says yes from a probability of half of it on, so below 1 where it counts.
+    weight_absent: NotNegativeFloat = 1.0
+
+
+@dataclasses.dataclass(frozen=True)
 class ExperimentConfig:
     """A whole configuration."""
 
@@ -220,6 +280,7 @@ class ExperimentConfig:
     mixture: MixtureConfig = MixtureConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     training: TrainingConfig = TrainingConfig()
+    rl: PolicyConfig = PolicyConfig()
     mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
     decoding: DecodingConfig = dataclasses.field(default_factory=DecodingConfig)
     # Whose figures evaluations during training compute: a name in `BENCHMARKS`.
@@ -297,7 +358,7 @@ class Key(NamedTuple):
         kind: its type; a dataclass is a group, dict holds groups by name.
         items: the type of a tuple's items, or of the groups by name; else `kind`.
         may_be_empty: may be None.
-        rule: its values, or "> 0" or ">= 0"; None: any.
+        rule: its values, or "> 0", ">= 0" or "0 to 1"; None: any.
     """
 
     kind: type

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from cxrjax.codecs import get_codec
 from cxrjax.decoding.strategy import read_strategy
 from cxrjax.errors import UserError
 from cxrjax.files import read_packaged, shipped
@@ -164,6 +165,8 @@ def validate(config: ExperimentConfig) -> None:
             raise UserError(f"{name}={value!r}: expected a number above 0")
         if key.rule == ">= 0" and not value >= 0:
             raise UserError(f"{name}={value!r}: expected 0 or more")
+        if key.rule == "0 to 1" and not 0 <= value <= 1:
+            raise UserError(f"{name}={value!r}: expected a number from 0 to 1")
     if config.model.preset != FROM_BASE:
         find_preset(config.model.preset)
     if config.lora.dropout >= 1:
@@ -234,7 +237,32 @@ def _check_one_of(config: ExperimentConfig) -> None:
             "model.attention='splash' cannot tell packed questions apart: leave "
             "data.packed_buckets empty, or set model.attention='auto'"
         )
-    route = config.box_route
+    if config.data.augment and config.data.feature_cache is not None:
+        raise UserError(
+            "data.augment changes images at every visit, and data.feature_cache keeps what the "
+            "tower makes of them as they are: leave one of the two out"
+        )
+    training, route = config.training, config.box_route
+    of_tokens = get_codec(config.data.codec).coordinate_order is not None
+    for key, value in (
+        ("coordinate_loss", training.coordinate_loss),
+        ("coordinate_width", training.coordinate_width),
+        ("coordinate_weight", training.coordinate_weight),
+    ):
+        if value != _DEFAULTS[f"training.{key}"] and not of_tokens:
+            raise UserError(
+                f"training.{key}={value} is of location tokens, and data.codec="
+                f"{config.data.codec!r} writes boxes in digits; leave it out"
+            )
+    for key, value in (
+        ("box_loss", "sampled_giou_l1"),
+        ("box_matching", "hungarian"),
+    ):
+        if getattr(training, key) == value and route != "loc":
+            raise UserError(
+                f"training.{key}={value!r} is of location tokens, and boxes are reached by "
+                f"training.box_route={route!r}; leave it out"
+            )
     if config.model.box_head != (route == "head"):
         raise UserError(
             f"model.box_head={config.model.box_head} and training.box_route="

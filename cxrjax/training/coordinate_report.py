@@ -100,16 +100,16 @@ def coordinate_report(
     graphdef, state = nnx.split(model)
     none = np.zeros((0, 4), np.float32)
     left_out: set[int] = set()
-    found, targets = [Coordinates(*[none] * len(Coordinates._fields))], [none]
+    found, targets = [Coordinates(none, none, none, none, none, none)], [none]
     for loaded in batches:
         batch = put_batch(loaded.batch, mesh)
         coordinates, target, mask = fetch_whole(
             (_read(graphdef, route, mesh, state, batch), batch.target_boxes, batch.box_mask), mesh
         )
-        found.append(Coordinates(*(part[mask] for part in coordinates)))
+        found.append(jax.tree.map(lambda part: part[mask], coordinates))  # noqa: B023
         targets.append(target[mask])
         left_out.update(problem.question_index for problem in loaded.problems)
-    whole = Coordinates(*map(np.concatenate, zip(*found, strict=True)))
+    whole = jax.tree.map(lambda *parts: np.concatenate(parts), *found)
     report = summarize(whole, np.concatenate(targets))
     report["all"]["questions_left_out"] = len(set().union(*hosts.gather(list(left_out))))
     return report
@@ -131,13 +131,13 @@ def summarize(found: Coordinates, targets: Float[np.ndarray, "n 4"]) -> Report:
     left = (targets[:, 0] + targets[:, 2]) / 2 < 0.5
     chosen = (np.ones(len(targets), bool), left, ~left)
     return {
-        name: _figures(Coordinates(*(part[rows] for part in found)), targets[rows])
+        name: _figures(jax.tree.map(lambda part: part[rows], found), targets[rows])  # noqa: B023
         for name, rows in zip(HALVES, chosen, strict=True)
     }
 
 
 def _figures(found: Coordinates, targets: Float[np.ndarray, "n 4"]) -> dict[str, Any]:
-    expected, _, near, spread, likeliest, median = map(np.asarray, found)
+    expected, _, near, spread, likeliest, median = map(np.asarray, found[:6])
     reads = {"expected": expected, "argmax": likeliest, "median": median}
     everywhere = np.ones(targets.shape, bool)
     right = np.abs(likeliest - targets) <= NEAR

@@ -7,7 +7,7 @@ pixels 2.4 MB).
 """
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,12 +28,14 @@ from cxrjax.input_pipeline.sharded_source import ShardedSource
 from cxrjax.input_pipeline.sources import QuestionSource, RecordSource, open_tfds
 from cxrjax.input_pipeline.tokenizer import Tokenizer, check_vocabulary, load_tokenizer
 from cxrjax.input_pipeline.usable_records import RecordCheck, check_records
+from cxrjax.input_pipeline.wording import WordingVariation, things_but
 from cxrjax.models import VLM, partition
 from cxrjax.models.partition import path_of
 from cxrjax.records_io.quality import QualityLog
 from cxrjax.records_io.shards import is_sharded
 from cxrjax.training.base_model import model_sizes
 from cxrjax.training.config import ExperimentConfig
+from cxrjax.training.preference_pairs import read_pair_ids
 from cxrjax.training.step import cast_params
 from cxrjax.training.workdir import storage_errors
 
@@ -69,6 +71,73 @@ def open_training(
         quality.examined.update(opened.quality.examined)
         quality.warnings.update(opened.quality.warnings)
     return sources, quality
+
+
+def check_overlap(
+    config: ExperimentConfig, training: Mapping[str, QuestionSource], validation: QuestionSource
+) -> None:
+    """Refuses validation questions, images or patients that are trained on.
+
+    Two splits of one folder of shards are taken to share none: `build` has seen to it, and reading
+    tens of millions of questions takes long.
+
+    Raises:
+        UserError: there are some, and `data.allow_overlap` is not set; counts them.
+    """
+    known: dict[str, set[Hashable]] = {}
+    for source in training.values():
+        if not _are_splits_of_one(source, validation):
+            for name, found in _identities(source):
+                known.setdefault(name, set()).update(found)
+    shared: dict[str, set[Hashable]] = {}
+    for name, found in _identities(validation):
+        if not known.get(name, set()).isdisjoint(found):
+            shared.setdefault(name, set()).add(found[0])
+    if not shared:
+        return
+    counts = ", ".join(
+        f"{len(each):,} {name}{'s'[: len(each) - 1]}" for name, each in shared.items()
+    )
+    told = f"data.validation={config.data.validation}: {counts} of it are in training too"
+    if config.data.allow_overlap:
+        if hosts.is_first():
+            print(f"{told}; allowed by data.allow_overlap")
+        return
+    raise UserError(
+        f"{told}, and figures on them do not tell learning from remembering; take them out of one "
+        "of the two, or allow it with --config.data.allow_overlap=True"
+    )
+
+
+def _are_splits_of_one(first: QuestionSource, second: QuestionSource) -> bool:
+    if not (isinstance(first, ShardedSource) and isinstance(second, ShardedSource)):
+        return False
+    same = first.directory.resolve() == second.directory.resolve()
+    return same and first.split != second.split
+
+
+def _identities(source: QuestionSource) -> Iterator[tuple[str, tuple[Hashable, ...]]]:
+    """(question, image or patient, its names): an image has its file's too."""
+    for element in range(len(source)):
+        file, _, records, _ = source[element]
+        for record in records:
+            yield "question", ((record.dataset, record.question_id),)
+            image = (record.dataset, record.image_id)
+            yield "image", (image, file) if isinstance(file, Path) else (image,)
+            if record.patient_id:
+                yield "patient", ((record.dataset, record.patient_id),)
+
+
+def wording_variation(
+    config: ExperimentConfig, sources: Mapping[str, QuestionSource]
+) -> WordingVariation:
+    """The configured variation of questions; no finding of the sources is an unknown thing."""
+    data = config.data
+    taught: set[str] = set()
+    if data.unknown_share:
+        records = (record for source in sources.values() for _, record in source.records())
+        taught = {record.finding for record in records if record.finding is not None}
+    return WordingVariation(data.vary_wording, data.unknown_share, things_but(taught))
 
 
 def make_mixture(
@@ -128,8 +197,11 @@ def open_records(
     wanted = data.findings if key == "train" else ()
     if wanted:
         left_out |= _about_others(source, wanted)
+    if key == "train" and config.rl.pairs is not None:
+        left_out |= _without_pair(source, read_pair_ids(config.rl.pairs))
     if len(left_out) == source.num_records:
-        raise UserError(f"{path}: no record left to read: {_why_none(check, wanted)}")
+        pairs = f"; rl.pairs={config.rl.pairs} may be of others" if config.rl.pairs else ""
+        raise UserError(f"{path}: no record left to read: {_why_none(check, wanted)}{pairs}")
     return OpenedRecords(source.without(left_out) if left_out else source, check.quality)
 
 
@@ -159,6 +231,10 @@ def _open_shards(config: ExperimentConfig, path: str, key: str) -> OpenedRecords
 
 def _about_others(source: RecordSource, findings: Collection[str]) -> set[int]:
     return {index for index, record in source.records() if record.finding not in findings}
+
+
+def _without_pair(source: RecordSource, paired: Collection[str]) -> set[int]:
+    return {index for index, record in source.records() if record.question_id not in paired}
 
 
 def training_examples(
@@ -201,6 +277,7 @@ def example_config(config: ExperimentConfig) -> ExampleConfig:
         answer_buckets=tuple(data.answer_buckets),
         packed_buckets=tuple(data.packed_buckets),
         too_long=data.too_long,
+        earlier_images=data.earlier_images,
     )
 
 

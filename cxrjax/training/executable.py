@@ -41,7 +41,14 @@ _COMPILED_KEYS = (
     *("data.questions_per_image", "data.max_boxes", "data.codec"),
     *("data.prefix_buckets", "data.answer_buckets", "data.packed_buckets"),
     *("training.batch_", "training.accumulation_steps", "training.seed", "training.lambda_box"),
-    *("training.box_route", "training.logit_chunk", "training.skip_nonfinite"),
+    *(
+        "training.box_route",
+        "training.box_loss",
+        "training.box_matching",
+        "training.coordinate_",
+        "training.logit_chunk",
+        "training.skip_nonfinite",
+    ),
 )
 _HEADER: dict[str, Any] = {
     **{"format": int, "steps": int, "config": dict, "batch": list},

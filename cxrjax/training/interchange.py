@@ -18,7 +18,7 @@ from cxrjax.border.foreign_files import MIB, read_bytes
 from cxrjax.decoding.strategy import DecodingConfig
 from cxrjax.errors import UserError
 from cxrjax.files import read_json_object, reading
-from cxrjax.input_pipeline.chat import check_template, context_ids
+from cxrjax.input_pipeline.chat import check_template, context_ids, second_image_ids
 from cxrjax.input_pipeline.tokenizer import Tokenizer, check_vocabulary, load_tokenizer
 from cxrjax.models import partition
 from cxrjax.models.gguf import GGUFFile
@@ -300,9 +300,12 @@ def export_peft(source: str | Path, out: str | Path) -> list[str]:
 def _sizes(config: Mapping[str, Any], where: str, tokenizer: Tokenizer) -> VLMConfig:
     kind = config["model_type"]
     context: tuple[int, ...] = (IMAGE,)
+    second_image = context
     if kind != "paligemma":
         context = context_ids(tokenizer, IMAGE) if kind == "gemma3" else ()
-    sizes = vlm_config(config, where, int(tokenizer.loc_ids[0]), context)
+    if kind == "gemma3":
+        second_image = second_image_ids(tokenizer, IMAGE)
+    sizes = vlm_config(config, where, int(tokenizer.loc_ids[0]), context, second_image)
     check_vocabulary(tokenizer, sizes.decoder.vocab_size)
     return sizes
 

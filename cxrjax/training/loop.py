@@ -20,7 +20,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import numpy as np
@@ -44,6 +44,7 @@ from cxrjax.training.observers import (
     InputLimit,
     NonFiniteSteps,
     Observer,
+    PolicyHealth,
     SetAsideQuestions,
     StepProfiler,
     SwappedCorners,
@@ -62,10 +63,17 @@ from cxrjax.training.workdir import (
     write_json,
 )
 
+if TYPE_CHECKING:
+    from cxrjax.training.rollouts import Rollouts
+
 # (step, model) -> figures by name; arrays among them are pictures for the event files.
 Evaluate = Callable[[int, Any], Mapping[str, Any]]
+# (configuration, graphdef, trained, frozen, mesh) -> what makes a step's experience of its batch
+# (rollouts.py).
+MakeRollouts = Callable[[ExperimentConfig, Any, Any, Any, Mesh], "Rollouts"]
 
 QUALITY_FILE = "quality.json"
+RUN_FILE = "run.json"
 
 
 @runtime_checkable
@@ -159,7 +167,7 @@ def compile_only(
     Raises:
         UserError: the mesh does not fit, or the file cannot be written.
     """
-    _refuse_pmap(config)
+    _check_keepable(config)
     mesh, graphdef, state, frozen = _prepare(config, workdir, start, data)
     train_step = step.make_parallel_step(graphdef, config, data.steps, mesh, state, frozen)
     batch = meshes.put_batch(next(data.batches).batch, mesh)
@@ -168,9 +176,14 @@ def compile_only(
         log_line(f"the compiled step is in {path}")
 
 
-def _refuse_pmap(config: ExperimentConfig) -> None:
+def _check_keepable(config: ExperimentConfig) -> None:
     if config.mesh.strategy == "pmap":
         raise UserError("a compiled step in a file needs mesh.strategy='jit', and it is 'pmap'")
+    if config.rl.kind != "none":
+        raise UserError(
+            f"a compiled step in a file is a supervised one, and rl.kind is {config.rl.kind!r}: "
+            "leave --compiled and --compile_only out"
+        )
 
 
 def train(
@@ -180,6 +193,7 @@ def train(
     data: TrainingData,
     *,
     evaluate: Evaluate | None = None,
+    make_rollouts: MakeRollouts | None = None,
     preemption: Preemption | None = None,
     compiled: Path | None = None,
     log_line: Callable[[str], None] = print_at_once,
@@ -187,23 +201,27 @@ def train(
     """Trains, or goes on training, until the last step; leaves checkpoints in the workdir.
 
     Args:
-        config: valid; a workdir with checkpoints must have been begun with the same one.
+        config: valid; a workdir with checkpoints must have been begun with the same one. With more
+            steps than its run had, it goes on with the schedule of so many.
         workdir: receives config.json, run.json, metrics.jsonl, event files and checkpoints; the
             same directory for all processes.
         evaluate: figures of the model after a step, the same in every process;
             `training.best_metric` must be among them. None: no evaluation, and the last checkpoint
             counts as the best.
+        make_rollouts: for reinforcement learning; the start is what the run began with, resumed or
+            not. None: steps are on batches as they are.
         preemption: asked after each step whether to save and stop. None: never.
         compiled: a compiled step from a file (executable.py), for batches of its shape.
         log_line: where progress goes, in the first process.
 
     Raises:
-        UserError: the workdir cannot be written or holds another run, the mesh does not fit, or
-            the loss or the gradients are no longer finite, more often than may be left out.
+        UserError: the workdir cannot be written or holds another run or a longer one, the mesh
+            does not fit, or the loss or the gradients are no longer finite, more often than may be
+            left out.
         Preempted: told to stop; everything is saved.
     """
     if compiled is not None:
-        _refuse_pmap(config)
+        _check_keepable(config)
     if not hosts.is_first():
         log_line = _say_nothing
     mesh, graphdef, state, frozen = _prepare(config, workdir, start, data)
@@ -217,15 +235,31 @@ def train(
     checkpoints = CheckpointStore(
         workdir, settings.best_metric, settings.keep_last, log_line=log_line
     )
+    rolls = None
+    if make_rollouts is not None:
+        rolls = make_rollouts(config, graphdef, state.trainable, frozen, mesh)
     first, saved = checkpoints.latest_step() or 0, {}
     if first:
         checkpoint.check_same_run(workdir, config)
+        planned = _planned_steps(workdir, data.steps)
         checkpoint.check_same_base(workdir, checkpoints.restore_json(first, "base"), start.base)
         state = checkpoints.restore_state(first, state)
         saved = checkpoints.restore_json(first, "data")
         with readable(workdir / DIRECTORY / str(first) / "data"):
             data.batches.set_state(saved)
         log_line(f"resumed from the checkpoint of step {first:,}")
+        if planned < data.steps:
+            each = config.rl.updates
+            rates = [
+                step.learning_rate_schedule(config.optimizer, steps * each)
+                for steps in (planned, data.steps)
+            ]
+            log_line(
+                f"lengthened from {planned:,} to {data.steps:,} steps: the learning rate goes on "
+                f"with the {config.optimizer.schedule} schedule of {data.steps:,} steps, after "
+                f"step {first:,} with {rates[1](first * each):.3g} (step {first:,} had "
+                f"{rates[0](first * each - 1):.3g})"
+            )
     if hosts.is_first():
         about = describe_run(
             seed=settings.seed,
@@ -238,15 +272,20 @@ def train(
         _begin_workdir(workdir, config, start.tokenizer_file, data.quality, about)
     watchdog = Watchdog(workdir, settings.stall_seconds)
     step_flops = StepFlops(start.model, config, jax.process_count())
+    # What drawing answers takes is not counted, and a share of the peak without it would be wrong.
+    peak = None if make_rollouts is not None else peak_flops(config, mesh)
     observers: list[Observer] = [
         watchdog,
-        Progress(data.steps, peak_flops(config, mesh), step_flops, log_line),
+        Progress(data.steps, peak, step_flops, log_line),
         NonFiniteSteps(workdir, settings.skip_nonfinite, log_line, checkpoints.latest_step),
         *_watchers(config, workdir, data, mesh, first, log_line),
     ]
     if preemption is not None:
         preemption.check()
-    train_step = step.make_parallel_step(graphdef, config, data.steps, mesh, state, frozen)
+    updates = data.steps * config.rl.updates
+    train_step = step.make_parallel_step(graphdef, config, updates, mesh, state, frozen)
+    if rolls is not None:
+        train_step = rolls.repeated(train_step)
     if compiled is not None:
         train_step = executable.CompiledStep(train_step, compiled, config, data.steps)
     log = MetricLog(workdir, first) if hosts.is_first() else NoLog()
@@ -260,6 +299,7 @@ def train(
         frozen=frozen,
         base=start.base,
         train_step=train_step,
+        rollouts=rolls,
         steps=data.steps,
         evaluate=evaluate,
         preemption=preemption,
@@ -287,6 +327,24 @@ def train(
     )
 
 
+def _planned_steps(workdir: Path, steps: int) -> int:
+    """The steps that the run in a workdir was to have; `steps` where its run.json is gone.
+
+    Raises:
+        UserError: it was to have more than `steps`.
+    """
+    if not (workdir / RUN_FILE).is_file():
+        return steps
+    planned = read_json_object(workdir / RUN_FILE).get("steps")
+    if not isinstance(planned, int) or planned > steps:
+        raise UserError(
+            f"{workdir} holds a run of {planned} steps and this one is to have {steps}: a run can "
+            "be lengthened, not shortened; set training.steps or epochs higher, or use another "
+            "workdir"
+        )
+    return planned
+
+
 def _watchers(
     config: ExperimentConfig,
     workdir: Path,
@@ -302,6 +360,8 @@ def _watchers(
         SwappedCorners(data.steps, log_line),
         SetAsideQuestions(data.quality, workdir / QUALITY_FILE, log_line),
     ]
+    if config.rl.kind != "none":
+        watchers.append(PolicyHealth(log_line))
     if settings.log_examples:
         watchers.append(ExampleLog(workdir, host_rows(mesh, config.batch_images)))
     if settings.profile_steps:
@@ -326,7 +386,7 @@ def _begin_workdir(
         with storage_errors(f"{workdir}: the tokenizer"):
             copy_tokenizer(tokenizer_file, workdir)
     write_json(workdir / CONFIG_FILE, config.to_json())
-    write_json(workdir / "run.json", about)
+    write_json(workdir / RUN_FILE, about)
 
 
 class _InFlight(NamedTuple):
@@ -349,6 +409,7 @@ class _Loop:
     frozen: Any
     base: Mapping[str, Any]
     train_step: step.StepFunction
+    rollouts: "Rollouts | None"
     steps: int
     evaluate: Evaluate | None
     preemption: Preemption | None
@@ -453,7 +514,10 @@ class _Loop:
         """Starts a step; waits for it only where its shapes are new and XLA must compile."""
         for observer in self.observers:
             observer.on_batch(number, loaded)
-        batch = meshes.put_batch(loaded.batch, self.mesh)
+        if self.rollouts is None:
+            batch = meshes.put_batch(loaded.batch, self.mesh)
+        else:
+            batch = self.rollouts(number, state, loaded)
         shapes = (jax.tree.structure(batch), *(x.shape for x in jax.tree.leaves(batch)))
         new = shapes not in self.compiled_shapes
         if new:

@@ -34,14 +34,19 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from cxrjax.input_pipeline.batch import ArrayLike, Batch
 from cxrjax.input_pipeline.coordinates import BoxRoute
+from cxrjax.models.vlm import VLM, context_of_two
 from cxrjax.training.box_loss import (
+    DEFAULT_COST,
+    BoxCost,
     BoxSums,
     Coordinates,
     box_sums,
     coordinates_of_bins,
     coordinates_of_digits,
     coordinates_of_points,
+    matched_targets,
 )
+from cxrjax.training.coordinate_targets import CoordinateTargets
 
 
 @runtime_checkable
@@ -104,6 +109,16 @@ class LossParts:
     def __add__(self, other: "LossParts") -> "LossParts":
         return jax.tree.map(jnp.add, self, other)
 
+    def named(self) -> dict[str, tuple[Any, Any]]:
+        """Sum and count of each figure by name."""
+        boxes = {} if self.boxes is None else self.boxes.named()
+        return {
+            "ce": (self.ce_sum, self.ce_count),
+            "token_accuracy": (self.correct_sum, self.ce_count),
+            "box_loss": (self.box_sum, self.box_count),
+            **{name: (total, self.box_count) for name, total in boxes.items()},
+        }
+
     def total(self, lambda_box: Any, denominators: Denominators) -> Float[Array, ""]:
         """The loss. A batch without any box has no box loss; one without a token, no loss."""
         token_loss = self.ce_sum / jnp.maximum(denominators.tokens, 1)
@@ -126,6 +141,8 @@ def multitask_loss(
     denominators: Denominators | None = None,
     logit_chunk: int = 512,
     box_route: BoxRoute = "loc",
+    coordinates: CoordinateTargets | None = None,
+    boxes: BoxCost = DEFAULT_COST,
 ) -> tuple[Float[Array, ""], LossParts]:
     """Loss of a batch, or of a micro-batch of a larger one.
 
@@ -139,6 +156,8 @@ def multitask_loss(
         logit_chunk: answer tokens, over all of the batch's images, whose logits over the
             vocabulary exist at a time.
         box_route: how the loss reaches boxes; the batch must have been made for it.
+        coordinates: targets of location tokens; None: their bins alone.
+        boxes: what a box costs.
 
     Returns:
         The loss, and its parts as sums over `batch`.
@@ -146,16 +165,16 @@ def multitask_loss(
     Raises:
         ValueError: the route needs what the batch or the model does not have.
     """
-    hidden = _answer_states(model, batch, dropout_key)
+    hidden = answer_states(model, batch, dropout_key)
     rows = hidden.shape[0]
     ce_sum, correct_sum = sum_in_chunks(
-        lambda h, target, mask: _token_sums(model.logits(h), target, mask),
+        lambda h, target, mask: _token_sums(model.logits(h), target, mask, coordinates),
         (hidden, batch.answer_tokens.reshape(rows, -1)),
         batch.answer_mask.reshape(rows, -1),
         logit_chunk,
     )
     counts = batch_denominators(batch)
-    box_sum, told = _box_sums(model, hidden, batch, logit_chunk, box_route)
+    box_sum, told = _box_sums(model, hidden, batch, logit_chunk, box_route, boxes)
     parts = LossParts(
         ce_sum=ce_sum,
         correct_sum=correct_sum,
@@ -179,7 +198,7 @@ def read_coordinates(model: AnswerModel, batch: Batch, route: BoxRoute) -> Coord
     Raises:
         ValueError: another route, or the batch has not what it needs.
     """
-    hidden = _answer_states(model, batch)
+    hidden = answer_states(model, batch)
     if route == "digits":
         return _digit_coordinates(model, hidden, batch)
     if route != "loc":
@@ -189,9 +208,10 @@ def read_coordinates(model: AnswerModel, batch: Batch, route: BoxRoute) -> Coord
     return coordinates_of_bins(logits.reshape(*target.shape, -1), target)
 
 
-def _answer_states(
+def answer_states(
     model: AnswerModel, batch: Batch, dropout_key: Key[Array, ""] | None = None
 ) -> Float[Array, "B QA D"]:
+    """Hidden states that predict the tokens of a batch's answers."""
     hidden = model(
         batch.images,
         batch.prefix_tokens,
@@ -201,19 +221,37 @@ def _answer_states(
         question_index=batch.question_index,
         dropout_key=dropout_key,
         packed_length=batch.packed_length,
+        **_contexts(model, batch),
     )
     rows, questions, slots, width = hidden.shape
     return hidden.reshape(rows, questions * slots, width)
 
 
+def _contexts(model: AnswerModel, batch: Batch) -> dict[str, Any]:
+    """What the model is told of a batch with two images a row; of others nothing."""
+    if batch.has_earlier is None:
+        return {}
+    if not isinstance(model, VLM):
+        raise TypeError(f"{type(model).__name__} takes one image a row, and the batch has two")
+    tokens, mask = context_of_two(model.config, jnp.asarray(batch.has_earlier))
+    return {"context_tokens": tokens, "context_mask": mask}
+
+
 def _token_sums(
-    logits: Float[Array, "B n V"], target: Int[Array, "B n"], mask: Bool[Array, "B n"]
+    logits: Float[Array, "B n V"],
+    target: Int[Array, "B n"],
+    mask: Bool[Array, "B n"],
+    coordinates: CoordinateTargets | None,
 ) -> tuple[Array, Array]:
     """Sums over tokens of the cross-entropy and of whether the target's logit is the largest."""
     # Compare and select rather than gather: it fuses, and shards over the vocabulary as it is.
     is_target = jnp.arange(logits.shape[-1]) == target[..., None]
     chosen = jnp.sum(jnp.where(is_target, logits, 0), axis=-1)
-    loss = jax.nn.logsumexp(logits, axis=-1) - chosen
+    log_total = jax.nn.logsumexp(logits, axis=-1)
+    loss = log_total - chosen
+    if coordinates is not None:
+        of_bins = coordinates.loss(logits, target, log_total)
+        loss = jnp.where(coordinates.concerns(target), of_bins, loss)
     # Not `chosen >= max`: a model whose logits are all alike would be right every time.
     correct = jnp.argmax(logits, axis=-1) == target
     return jnp.sum(jnp.where(mask, loss, 0)), jnp.sum(jnp.where(mask, correct, False), dtype=float)
@@ -225,27 +263,32 @@ def _box_sums(
     batch: Batch,
     chunk: int,
     route: BoxRoute,
+    cost: BoxCost,
 ) -> tuple[Array, BoxSums | None]:
     """Sums over questions of the mean box loss, and of what is told of their boxes."""
     if route == "none":
         return jnp.zeros(()), None
     weight, target = _box_weights(batch), jnp.asarray(batch.target_boxes)
     if route == "loc":
-        rows = hidden.shape[0]
+        rows, states = hidden.shape[0], _loc_states(hidden, batch)
+        if cost.matching == "hungarian":
+            logits = model.loc_logits(jax.lax.stop_gradient(states))
+            found = coordinates_of_bins(logits.reshape(*target.shape, -1), target)
+            target = matched_targets(found.expected, target, jnp.asarray(batch.box_mask))
         items = (
-            _loc_states(hidden, batch).reshape(rows, -1, 4, hidden.shape[-1]),
+            states.reshape(rows, -1, 4, hidden.shape[-1]),
             target.reshape(rows, -1, 4),
             weight.reshape(rows, -1),
         )
 
         def sums(states: Array, target: Array, weight: Array, mask: Array) -> tuple[Array, BoxSums]:
-            found = coordinates_of_bins(model.loc_logits(states), target)
-            return box_sums(found, target, jnp.where(mask, weight, 0))
+            found = coordinates_of_bins(model.loc_logits(states), target, cost.samples)
+            return box_sums(found, target, jnp.where(mask, weight, 0), cost.kind)
 
         # A box takes four positions' logits.
         return sum_in_chunks(sums, items, batch.box_mask.reshape(rows, -1), chunk // 4)
     read = _digit_coordinates if route == "digits" else _head_coordinates
-    return box_sums(read(model, hidden, batch), target, weight)
+    return box_sums(read(model, hidden, batch), target, weight, cost.kind)
 
 
 def _box_weights(batch: Batch) -> Float[Array, "B Q K"]:

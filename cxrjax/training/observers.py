@@ -104,6 +104,8 @@ class Observer:
 class SetAsideQuestions(Observer):
     """Counts and tells each question that batches had to leave out, over all processes.
 
+    Also counts what variation had to spare (`LoadedBatch.unvaried`).
+
     Args:
         quality: what was set aside before the run, and before a resume.
         file: quality.json, which the first process writes.
@@ -118,23 +120,28 @@ class SetAsideQuestions(Observer):
         self._log_line = log_line
         self._indices: set[int] = set()
         self._waiting: list[tuple[int, BatchProblem]] = []
+        self._unvaried: collections.Counter[str] = collections.Counter()
+        self._unvaried_here: collections.Counter[str] = collections.Counter()
 
     def __len__(self) -> int:
         return len(self._indices)
 
     def on_start(self, saved: Mapping[str, Any]) -> None:
         self._indices = set(saved.get("set_aside", ()))
+        self._unvaried = collections.Counter(saved.get("unvaried", {}))
 
     def on_batch(self, step: int, loaded: LoadedBatch) -> None:
+        self._unvaried_here.update(loaded.unvaried)
         self.note(step, loaded.problems)
 
     def on_log(self, done: FinishedStep, figures: dict[str, float]) -> None:
         self.share()
         figures["set_aside"] = len(self)
+        figures.update(self._unvaried)
 
     def state(self) -> Mapping[str, Any]:
         self.share()
-        return {"set_aside": sorted(self._indices)}
+        return {"set_aside": sorted(self._indices), "unvaried": dict(self._unvaried)}
 
     def note(self, step: int, problems: Iterable[BatchProblem]) -> None:
         """Takes this process's problems; other processes hear of them at the next `share`."""
@@ -146,8 +153,11 @@ class SetAsideQuestions(Observer):
 
     def share(self) -> None:
         """Counts what has come since the last time. Called by all processes at the same step."""
-        found = hosts.gather(self._waiting)
-        self._waiting = []
+        gathered = hosts.gather((self._waiting, dict(self._unvaried_here)))
+        found = [waiting for waiting, _ in gathered]
+        for _, counts in gathered:
+            self._unvaried.update(counts)
+        self._waiting, self._unvaried_here = [], collections.Counter()
         known = len(self._indices)
         # A run that was killed has told of some that its last checkpoint does not know.
         told = {(entry.item, entry.where, entry.found) for entry in self._quality.entries}
@@ -354,6 +364,86 @@ def swapped_line(share: float) -> str:
         f"warning: {share:.1%} of expected boxes have swapped corners (`python -m "
         "cxrjax.tools.coordinates` shows where)"
     )
+
+
+class PolicyHealth(Observer):
+    """Says what goes wrong in reinforcement learning, each once, and what to do about it.
+
+    Args:
+        log_line: where it is told.
+        steps: that are looked at together.
+    """
+
+    # Figure -> from which mean on, and what it means.
+    _TOO_MUCH = {
+        "rl/dead_groups": (
+            0.9,
+            "of groups are worth the same throughout and teach nothing: raise rl.group_size or "
+            "rl.temperature, or train on harder questions",
+        ),
+        "rl/truncated": (
+            0.2,
+            "of answers do not end in their slots: raise decoding.max_answer_tokens",
+        ),
+        "rl/kl": (
+            1.0,
+            "nats a token away from the start: raise rl.kl_weight or lower optimizer.learning_rate",
+        ),
+    }
+    # The same, at most.
+    _TOO_LITTLE = {
+        "rl/coordinate_entropy": (
+            0.1,
+            "nats of entropy in coordinates, so that all answers are the same: raise "
+            "rl.temperature or rl.kl_weight",
+        ),
+    }
+    # Spurious boxes an answer, against those of the first steps.
+    _MORE_BOXES = 1.5
+
+    def __init__(self, log_line: LogLine, steps: int = STEPS) -> None:
+        self._log_line = log_line
+        self._last: collections.deque[Mapping[str, float]] = collections.deque(maxlen=steps)
+        self._spurious_at_first = math.nan
+        self._told: set[str] = set()
+
+    def on_start(self, saved: Mapping[str, Any]) -> None:
+        self._spurious_at_first = saved.get("spurious_at_first", math.nan)
+
+    def state(self) -> Mapping[str, Any]:
+        if math.isnan(self._spurious_at_first):
+            return {}
+        return {"spurious_at_first": self._spurious_at_first}
+
+    def on_step(self, done: FinishedStep) -> None:
+        self._last.append(done.values)
+        if len(self._last) < (self._last.maxlen or 0):
+            return
+        for limits, sign in ((self._TOO_MUCH, 1), (self._TOO_LITTLE, -1)):
+            for name, (limit, meaning) in limits.items():
+                mean = self._mean(name)
+                if sign * mean >= sign * limit:
+                    shown = f"{mean:.1%}" if meaning.startswith("of ") else f"{mean:.3g}"
+                    self._tell(done.number, name, f"{shown} {meaning}")
+        spurious = self._mean("rl/spurious_boxes")
+        if math.isnan(self._spurious_at_first):
+            self._spurious_at_first = spurious
+        elif spurious > max(self._MORE_BOXES * self._spurious_at_first, 0.1):
+            self._tell(
+                done.number,
+                "spurious",
+                f"{spurious:.2f} spurious boxes an answer, {self._spurious_at_first:.2f} at first: "
+                "look at answers; rl.reward_boxes='f1' or a larger rl.kl_weight may help",
+            )
+
+    def _mean(self, name: str) -> float:
+        values = [each[name] for each in self._last if math.isfinite(each.get(name, math.nan))]
+        return sum(values) / len(values) if values else math.nan
+
+    def _tell(self, step: int, name: str, line: str) -> None:
+        if name not in self._told:
+            self._told.add(name)
+            self._log_line(f"step {step:,}: warning: {line}")
 
 
 class ExampleLog(Observer):

@@ -177,6 +177,7 @@ class StepFlops:
             packed_length=batch.packed_length,
             answer_tokens=0,
             from_features=batch.images.ndim == 3,
+            two_images=batch.has_earlier is not None,
         )
         if shape not in self._known:
             without, with_one = (
@@ -318,20 +319,8 @@ class Progress(Observer):
 
     def line(self, step: int, values: Mapping[str, float], rates: Mapping[str, float]) -> str:
         """One line for people."""
-        parts = [
-            f"step {step:,}/{self._total:,}",
-            f"loss {values['loss']:.4f}",
-            f"tokens {values['ce']:.4f}",
-            f"boxes {values['box_loss']:.4f}",
-            f"token accuracy {values['token_accuracy']:.3f}",
-        ]
-        if "box_iou" in values:
-            near = [value for name, value in values.items() if name.startswith(_NEAR)]
-            parts += [
-                f"box IoU {values['box_iou']:.3f}",
-                f"swapped {values['coordinates/swapped']:.1%}",
-                f"within {NEAR} {sum(near) / len(near):.3f}",
-            ]
+        parts = [f"step {step:,}/{self._total:,}", f"loss {values['loss']:.4f}"]
+        parts += _of_policy(values) if "rl/reward" in values else _of_answers(values)
         if rates:
             parts += [
                 f"{rates['questions_per_second']:,.1f} questions/s",
@@ -370,3 +359,32 @@ def _of_all(rates: dict[str, float]) -> dict[str, float]:
     slowest = max(found, key=lambda part: part["data_wait_seconds"])
     summed = {n: sum(part[n] for part in found) for n in rates if n.endswith("_per_second")}
     return {**slowest, **summed}
+
+
+def _of_answers(values: Mapping[str, float]) -> list[str]:
+    """What a supervised step tells of its answers."""
+    parts = [
+        f"tokens {values['ce']:.4f}",
+        f"boxes {values['box_loss']:.4f}",
+        f"token accuracy {values['token_accuracy']:.3f}",
+    ]
+    if "box_iou" in values:
+        near = [value for name, value in values.items() if name.startswith(_NEAR)]
+        parts += [
+            f"box IoU {values['box_iou']:.3f}",
+            f"swapped {values['coordinates/swapped']:.1%}",
+            f"within {NEAR} {sum(near) / len(near):.3f}",
+        ]
+    return parts
+
+
+def _of_policy(values: Mapping[str, float]) -> list[str]:
+    """What a step of reinforcement learning tells of the answers that were drawn."""
+    return [
+        f"reward {values['rl/reward']:.3f} (boxes {values['rl/reward_iou']:.3f})",
+        f"spread {values['rl/spread']:.3f}",
+        f"dead groups {values['rl/dead_groups']:.0%}",
+        f"KL {values['rl/kl']:.4f}",
+        f"entropy of coordinates {values['rl/coordinate_entropy']:.2f}",
+        f"spurious boxes {values['rl/spurious_boxes']:.2f}",
+    ]

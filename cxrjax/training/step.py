@@ -11,7 +11,7 @@ pmap  plain data parallelism: every device runs the step on its own part of the 
 import math
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -38,8 +38,16 @@ from cxrjax.errors import UserError
 from cxrjax.input_pipeline.batch import Batch
 from cxrjax.models.layers import salt
 from cxrjax.models.quantize import QUANTIZED_DTYPES, quantize_params
+from cxrjax.training.box_loss import BoxCost
 from cxrjax.training.config import ExperimentConfig, OptimizerConfig
-from cxrjax.training.loss import Denominators, LossParts, batch_denominators, multitask_loss
+from cxrjax.training.coordinate_targets import coordinate_targets
+from cxrjax.training.loss import (
+    Denominators,
+    LossParts,
+    batch_denominators,
+    multitask_loss,
+)
+from cxrjax.training.policy_loss import PolicyObjective
 
 # Biases, norms and position embeddings keep their size. Stacked layers give even these two axes,
 # so the name decides rather than the number of dimensions.
@@ -116,7 +124,7 @@ class StepMetrics:
 
     Attributes:
         loss: the whole batch's, as it was before the update.
-        parts: its `LossParts`, sums and counts over the whole batch.
+        parts: sums and counts of the objective over the whole batch, such as `LossParts`.
         grad_norm: global norm of the gradients before clipping.
         learning_rate: of this update.
     """
@@ -128,20 +136,66 @@ class StepMetrics:
 
     def sums(self) -> dict[str, tuple[Any, Any]]:
         """Sum and count of each figure by name (`metric_log.step_figures` divides them)."""
-        parts = self.parts
-        boxes = {} if parts.boxes is None else parts.boxes.named()
         return {
             "loss": (self.loss, 1),
-            "ce": (parts.ce_sum, parts.ce_count),
-            "token_accuracy": (parts.correct_sum, parts.ce_count),
-            "box_loss": (parts.box_sum, parts.box_count),
-            **{name: (total, parts.box_count) for name, total in boxes.items()},
+            **self.parts.named(),
             "grad_norm": (self.grad_norm, 1),
             "learning_rate": (self.learning_rate, 1),
         }
 
 
-StepFunction = Callable[[TrainState, Any, Batch], tuple[TrainState, StepMetrics]]
+# The batch: a `Batch`, or what else the objective takes, images along the first axis of everything.
+StepFunction = Callable[[TrainState, Any, Any], tuple[TrainState, StepMetrics]]
+
+
+class Objective(Protocol):
+    """A loss that is a quotient of sums over a batch."""
+
+    def denominators(self, batch: Any) -> Any:
+        """Divisors, sums over the batch."""
+
+    def loss(
+        self, model: Any, batch: Any, key: Any, denominators: Any, logit_chunk: int
+    ) -> tuple[Array, Any]:
+        """The loss of a part of a batch, and its sums, which can name themselves (`named`)."""
+
+
+class MultitaskObjective:
+    """`multitask_loss` as a configuration has it."""
+
+    def __init__(self, config: ExperimentConfig) -> None:
+        self._training = config.training
+        self._box_route = config.box_route
+
+    def denominators(self, batch: Batch) -> Denominators:
+        return batch_denominators(batch)
+
+    def loss(
+        self, model: Any, batch: Batch, key: Any, denominators: Denominators, logit_chunk: int
+    ) -> tuple[Array, LossParts]:
+        training, sizes = self._training, model.config
+        return multitask_loss(
+            model,
+            batch,
+            training.lambda_box,
+            key,
+            denominators,
+            logit_chunk,
+            self._box_route,
+            coordinate_targets(
+                training.coordinate_loss,
+                training.coordinate_width,
+                training.coordinate_weight,
+                sizes.loc_token_start,
+                sizes.vision.image_size,
+            ),
+            BoxCost(training.box_loss, training.box_matching),
+        )
+
+
+def objective_of(config: ExperimentConfig) -> Objective:
+    """What a configuration minimises."""
+    return MultitaskObjective(config) if config.rl.kind == "none" else PolicyObjective(config)
 
 
 def init_state(trainable: Any, optimizer: optax.GradientTransformation) -> TrainState:
@@ -199,34 +253,26 @@ def make_train_step(
     training = config.training
     # Of one device: a chunk of a whole batch would be the smaller, the more devices there are.
     logit_chunk = training.logit_chunk * (1 if mesh is None else batch_shards(mesh))
-    box_route = config.box_route
+    objective = objective_of(config)
 
     def loss_and_gradients(
-        trainable: Any, frozen: Any, batch: Batch, key: Any, denominators: Denominators
-    ) -> tuple[tuple[Array, LossParts], Any]:
-        def loss(trainable: Any) -> tuple[Array, LossParts]:
+        trainable: Any, frozen: Any, batch: Any, key: Any, denominators: Any
+    ) -> tuple[tuple[Array, Any], Any]:
+        def loss(trainable: Any) -> tuple[Array, Any]:
             model = nnx.merge(graphdef, trainable, frozen)
             with mesh_of_kernels(mesh):
-                return multitask_loss(
-                    model,
-                    batch,
-                    training.lambda_box,
-                    key,
-                    denominators,
-                    logit_chunk,
-                    box_route,
-                )
+                return objective.loss(model, batch, key, denominators, logit_chunk)
 
         return jax.value_and_grad(loss, has_aux=True)(trainable)
 
     def over_parts(sums: Any) -> Any:
         return sums if axis_name is None else jax.lax.psum(sums, axis_name)
 
-    def train_step(state: TrainState, frozen: Any, batch: Batch) -> tuple[TrainState, StepMetrics]:
-        denominators = over_parts(batch_denominators(batch))
+    def train_step(state: TrainState, frozen: Any, batch: Any) -> tuple[TrainState, StepMetrics]:
+        denominators = over_parts(objective.denominators(batch))
         key = dropout_key(training.seed, state.step) if config.lora.dropout > 0 else None
 
-        def of(batch: Batch) -> tuple[tuple[Array, LossParts], Any]:
+        def of(batch: Any) -> tuple[tuple[Array, Any], Any]:
             return loss_and_gradients(state.trainable, frozen, batch, key, denominators)
 
         if training.accumulation_steps == 1:
@@ -264,7 +310,7 @@ def dropout_key(seed: int, step: Int[Array, ""]) -> Key[Array, ""]:
     return jax.random.fold_in(key, step)
 
 
-def cut_micro_batches(batch: Batch, count: int, mesh: Mesh | None = None) -> Batch:
+def cut_micro_batches(batch: Any, count: int, mesh: Mesh | None = None) -> Any:
     """[B, ...] to [count, B / count, ...], every device keeping the images it has.
 
     Micro-batch m takes images m, m + count, ...: contiguous runs would move images between
@@ -272,7 +318,7 @@ def cut_micro_batches(batch: Batch, count: int, mesh: Mesh | None = None) -> Bat
     """
 
     def cut(x: Array) -> Array:
-        x = jnp.swapaxes(x.reshape(-1, count, *x.shape[1:]), 0, 1)
+        x = jnp.swapaxes(x.reshape(x.shape[0] // count, count, *x.shape[1:]), 0, 1)
         if mesh is not None:
             x = jax.lax.with_sharding_constraint(x, NamedSharding(mesh, P(None, BATCH_AXES)))
         return x
@@ -331,19 +377,17 @@ def _compile_pmap_step(train_step: StepFunction, mesh: Mesh) -> StepFunction:
     several = jax.process_count() > 1
 
     @jax.jit
-    def cut(batch: Batch) -> Batch:
+    def cut(batch: Any) -> Any:
         """[B, ...] to [devices, B / devices, ...]; every device keeps the images it has."""
         shards = batch_shards(mesh)
         return jax.tree.map(
             lambda x: jax.lax.with_sharding_constraint(
-                x.reshape(shards, -1, *x.shape[1:]), by_device
+                x.reshape(shards, x.shape[0] // shards, *x.shape[1:]), by_device
             ),
             batch,
         )
 
-    def parallel_step(
-        state: TrainState, frozen: Any, batch: Batch
-    ) -> tuple[TrainState, StepMetrics]:
+    def parallel_step(state: TrainState, frozen: Any, batch: Any) -> tuple[TrainState, StepMetrics]:
         parts = cut(batch)
         if not several:
             return step(state, frozen, parts)

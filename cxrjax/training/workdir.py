@@ -12,6 +12,7 @@ import os
 import re
 import resource
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -155,11 +156,13 @@ def silence_writers() -> None:
 
 class _NotOfWriters(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
-        # Of what nobody waits for any more, asyncio's message has the file.
-        where = record.pathname + record.getMessage()
+        if record.levelno < logging.ERROR or record.exc_info is None:
+            return True
+        # Of what nobody waits for any more, asyncio's message has the file or the trace the writer.
+        where = [record.pathname, record.getMessage()]
+        where += [frame.filename for frame in traceback.extract_tb(record.exc_info[2])]
         names = (f"{os.sep}orbax{os.sep}", f"{os.sep}clu{os.sep}", ".orbax-checkpoint-tmp")
-        of_writers = any(name in where for name in names)
-        return not (of_writers and record.exc_info is not None and record.levelno >= logging.ERROR)
+        return not any(name in each for each in where for name in names)
 
 
 class _NotOfLateWrites:

@@ -15,6 +15,7 @@ from cxrjax.input_pipeline.chat import (
     check_template,
     context_ids,
     question,
+    second_image_ids,
 )
 from cxrjax.input_pipeline.tokenizer import Tokenizer, load_tokenizer
 from cxrjax.models import PRESETS
@@ -159,3 +160,4 @@ def test_tokenized_in_two_parts_it_has_the_ids_of_the_whole(real):
 @pytest.mark.slow
 def test_medgemma_presets_have_the_context_of_one_image(real):
     assert PRESETS["medgemma_4b"].context == context_ids(real, IMAGE)
+    assert PRESETS["medgemma_4b"].second_image == second_image_ids(real, IMAGE)

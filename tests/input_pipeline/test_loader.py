@@ -44,7 +44,9 @@ def take(loader, count) -> list[LoadedBatch]:
 
 
 ARRAYS = tuple(
-    name for name in Batch.__dataclass_fields__ if name not in ("packed_length", "digits")
+    name
+    for name in Batch.__dataclass_fields__
+    if name not in ("packed_length", "digits", "has_earlier")
 )
 DIGIT_ARRAYS = ("positions", "place_weights", "scale", "offset")
 

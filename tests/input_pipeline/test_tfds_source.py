@@ -31,7 +31,7 @@ def built(records_file) -> Path:
 
 
 def _convert(source: Path, out: Path) -> Path:
-    build.main(["--dataset=tfds", f"--source={source}", f"--out={out}", "--strict"])
+    build.main(["--dataset=tfds", f"--source={source}", f"--out={out}"])
     (folder,) = out.glob("*/1.0.0")
     return folder
 

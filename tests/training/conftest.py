@@ -97,6 +97,7 @@ class TinyModel(nnx.Module):
 
     def __init__(self, seed=0):
         rngs = nnx.Rngs(seed)
+        self.config = SMALL
         self.projector = Linear(3, WIDTH, rngs=rngs, use_bias=True)
         self.decoder = Decoder(rngs)
 

@@ -9,16 +9,19 @@ import optax
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import linear_sum_assignment
 
 from cxrjax import boxes
 from cxrjax.training.box_loss import (
     NEAR,
+    BoxCost,
     Coordinates,
     box_loss,
     box_sums,
     coordinates_of_bins,
     coordinates_of_digits,
     coordinates_of_points,
+    matched_targets,
     ordered_giou_loss,
 )
 
@@ -284,3 +287,85 @@ def test_the_state_that_models_were_found_in_is_left():
     assert at[0] > at[2]
     probability = jax.nn.softmax(_fit(logits, target, 0.5))
     assert np.all(np.asarray(probability)[np.arange(4), np.asarray(target)] > 0.99)
+
+
+@unhurried
+@given(start=true_boxes(), target=true_boxes())
+def test_every_cost_but_that_of_samples_is_least_at_the_target(start, target):
+    for kind in ("giou_l1", "giou", "diou_l1"):
+        at, there = (
+            box_loss(coordinates_of_points(x, target), target, kind) for x in (start, target)
+        )
+        assert there == pytest.approx(0, abs=1e-5)
+        assert at >= there - 1e-5
+
+
+def test_diou_pulls_the_centre_of_a_box_within_the_target_and_giou_does_not():
+    target, inside = jnp.array([0.1, 0.1, 0.9, 0.9]), jnp.array([0.2, 0.2, 0.4, 0.4])
+    along = jnp.array([1.0, 1.0, 1.0, 1.0])
+    slopes = {
+        name: float(jax.grad(lambda x: getattr(boxes, name)(x, target))(inside) @ along)  # noqa: B023
+        for name in ("giou", "diou")
+    }
+    assert slopes["giou"] == pytest.approx(0, abs=1e-5) and slopes["diou"] > 0.1
+
+
+def test_the_gradient_of_drawn_boxes_is_that_of_the_mean_over_all_boxes():
+    """Of a distribution over two bins a coordinate, whose 16 boxes can be counted."""
+    target = jnp.array([0.25, 0.3, 0.75, 0.8])
+    at = np.array([[200, 480], [280, 560], [700, 990], [760, 600]])
+    free = jnp.asarray(np.random.default_rng(0).normal(size=(4, 2)), jnp.float32)
+
+    def logits(free):
+        return jnp.full((4, 1024), -1e9).at[np.arange(4)[:, None], at].set(free)
+
+    def mean(free):
+        p, total = jax.nn.softmax(free, axis=-1), 0.0
+        for which in np.ndindex(2, 2, 2, 2):
+            box = jnp.asarray(CENTERS[at[np.arange(4), which]])
+            weight = jnp.prod(p[np.arange(4), np.array(which)])
+            total += weight * (1 - boxes.giou(box, target, swapped="empty"))
+        return total
+
+    def drawn(free):
+        found = coordinates_of_bins(logits(free), target, 20_000)
+        cost = box_loss(found, target, "sampled_giou_l1")
+        return cost - 2.5 * jnp.sum(found.distance)
+
+    (value, slope), (expected, expected_slope) = (
+        jax.value_and_grad(f)(free) for f in (drawn, mean)
+    )
+    assert value == pytest.approx(float(expected), abs=5e-3)
+    np.testing.assert_allclose(slope, expected_slope, atol=5e-3)
+    assert np.abs(expected_slope).max() > 0.02
+    few = coordinates_of_bins(logits(free), target, BoxCost("sampled_giou_l1").samples)
+    again = coordinates_of_bins(logits(free), target, BoxCost("sampled_giou_l1").samples)
+    np.testing.assert_array_equal(few.sampled.boxes, again.sampled.boxes)
+
+
+def test_matching_gives_each_predicted_box_its_nearest_true_one():
+    rng = np.random.default_rng(5)
+    low = rng.random((2, 3, 5, 2)) * 0.7
+    target = np.concatenate([low, low + 0.1 + 0.2 * rng.random((2, 3, 5, 2))], axis=-1)
+    count = np.array([[5, 3, 0], [1, 2, 4]])
+    mask = np.arange(5) < count[..., None]
+    predicted = np.array(target)
+    orders = {}
+    for where in np.ndindex(2, 3):
+        orders[where] = rng.permutation(count[where])
+        predicted[where][: count[where]] = target[where][orders[where]] + 0.004 * rng.normal(
+            size=(count[where], 4)
+        )
+    found = np.asarray(matched_targets(*map(jnp.asarray, (predicted, target, mask))))
+    for where, order in orders.items():
+        np.testing.assert_allclose(found[where][: count[where]], target[where][order], rtol=1e-6)
+    # Of a doubtful assignment the sum is the least, as scipy finds it.
+    predicted = rng.random((1, 1, 4, 4))
+    truth = target[:1, :1, :4]
+    found = np.asarray(
+        matched_targets(jnp.asarray(predicted), jnp.asarray(truth), jnp.ones((1, 1, 4), bool))
+    )
+    a, b = predicted[0, 0][:, None], truth[0, 0][None]
+    cost = 1 - boxes.giou(a, b, swapped="empty") + 2.5 * np.abs(a - b).sum(-1)
+    _, column = linear_sum_assignment(cost)
+    np.testing.assert_allclose(found[0, 0], truth[0, 0][column], rtol=1e-6)

@@ -229,6 +229,10 @@ def test_the_head_is_there_where_it_is_asked_for_and_trains_by_its_name(run_conf
             "add 'box_head/' to trainable",
         ),
         ({"data.codec": "vindr_px", "training.box_route": "loc"}, "one of auto, digits, head"),
+        (
+            {"data.codec": "vindr_px", "training.coordinate_width": 1.0},
+            "is of location tokens",
+        ),
         ({"data.codec": "vindr"}, "did you mean 'vindr_px'"),
     ],
 )

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from scipy import ndimage
 
 from cxrjax.distributed import meshes
 from cxrjax.errors import UserError
@@ -204,6 +205,38 @@ def test_a_changed_base_is_refused(base, config, tmp_path):
     (directory / "model.json").write_text(json.dumps({**described, "prompt": "vqa"}))
     with pytest.raises(UserError, match="put the same base back"):
         checkpoint.load_model(tmp_path / "run")
+
+
+def test_a_base_goes_on_with_larger_images(base, config):
+    directory, model = base
+    config = _with_lora(config, directory)
+    small = model.config
+    vision = dataclasses.replace(small.vision, image_size=2 * small.vision.image_size)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(PRESETS, "larger", dataclasses.replace(small, vision=vision))
+        config.model.preset = "larger"
+        found = checkpoint.build_model(typed_config(config))[0]
+    assert found.config.vision == vision
+    ours, theirs = _arrays(found), _arrays(model)
+    name = "vision.position_embed"
+    assert all(np.array_equal(ours[key], theirs[key]) for key in theirs if key != name)
+    # Row by column, as SciPy interpolates between the middles of patches.
+    side = vision.image_size // vision.patch_size // 2
+    grid = theirs[name].reshape(side, side, -1)
+    wanted = ndimage.zoom(grid, (2, 2, 1), order=1, mode="nearest", grid_mode=True)
+    np.testing.assert_allclose(ours[name], wanted.reshape(4 * side**2, -1), atol=1e-6)
+
+
+def test_a_base_says_how_its_boxes_are_read(base, config, tokenizer_file, tmp_path):
+    _, model = base
+    config.decoding.boxes = "median"
+    save_base(tmp_path / "median", model, typed_config(config), tokenizer_file)
+    assert checkpoint.load_model(tmp_path / "median").config.decoding.boxes == "median"
+    # Bases of before the key were read greedily.
+    described = json.loads((tmp_path / "median/model.json").read_text())
+    del described["boxes"]
+    (tmp_path / "median/model.json").write_text(json.dumps(described))
+    assert checkpoint.load_model(tmp_path / "median").config.decoding.boxes == "greedy"
 
 
 def test_a_base_of_another_preset_is_refused(base, config):

@@ -148,7 +148,8 @@ def test_best_and_last_checkpoints_are_kept_and_everything_is_written(
     store = CheckpointStore(workdir, "vqa/f1", writing=False)
     assert store.all_steps() == [4, 6, 8]
     assert store.best_step() == 4
-    assert store.restore_json(4, "data") == {"step": 4, "set_aside": [], "skipped_steps": 0}
+    data = {"step": 4, "set_aside": [], "skipped_steps": 0, "unvaried": {}}
+    assert store.restore_json(4, "data") == data
     assert store.restore_json(4, "base") == BASE
     kernel = saved_arrays(workdir, 4)["projector.kernel"]
     np.testing.assert_allclose(np.abs(kernel).sum(), seen[4])
@@ -237,6 +238,39 @@ def test_a_workdir_of_another_run_is_refused(run, batch_stream, tmp_path):
     assert "log_every" not in str(caught.value)
     saved = json.loads((tmp_path / "run/config.json").read_text())
     assert saved["optimizer"]["learning_rate"] == 0.01
+
+
+@pytest.mark.parametrize("schedule", ["constant", "cosine"])
+def test_a_finished_run_is_lengthened_and_killed_in_between(
+    run, batch_stream, saved_arrays, tmp_path, schedule
+):
+    run.config.optimizer.schedule = schedule
+    run.config.training.steps = 4
+    run(batch_stream(), "cut", steps=4)
+    run(batch_stream(), "left alone", steps=4)
+    run.config.training.steps = 8
+    lines = run(batch_stream(), "left alone", steps=8)
+    with pytest.raises(KeyboardInterrupt):
+        run(batch_stream(stop_before=8), "cut", steps=8, seed=1)
+    again = run(batch_stream(), "cut", steps=8, seed=1)
+    ours, theirs = saved_arrays(tmp_path / "cut", 8), saved_arrays(tmp_path / "left alone", 8)
+    assert all(np.array_equal(ours[name], theirs[name]) for name in theirs)
+    assert _losses(tmp_path / "cut") == _losses(tmp_path / "left alone")
+    (told,) = (line for line in lines if line.startswith("lengthened from 4 to 8 steps"))
+    assert not any(line.startswith("lengthened") for line in again)
+    run(batch_stream(), "whole", steps=8)
+    rates, whole = (
+        [line["train/learning_rate"] for line in _metrics(tmp_path / name)]
+        for name in ("left alone", "whole")
+    )
+    assert rates[4:] == whole[4:] and (rates[:4] == whole[:4]) == (schedule == "constant")
+    assert f"with {rates[4]:.3g} (step 4 had {rates[3]:.3g})" in told
+    if schedule == "constant":  # as if it had been so long from the start
+        whole = saved_arrays(tmp_path / "whole", 8)
+        assert all(np.array_equal(ours[name], whole[name]) for name in whole)
+    run.config.training.steps = 4
+    with pytest.raises(UserError, match=r"a run of 8 steps .* lengthened, not shortened"):
+        run(batch_stream(), "cut", steps=4)
 
 
 def test_a_missing_best_metric_is_told(run, batch_stream):

@@ -1,5 +1,6 @@
 """The loss and its gradients, against NumPy written from the definition and finite differences."""
 
+import dataclasses
 import functools
 
 import jax
@@ -7,9 +8,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from scipy import stats
 
 from cxrjax.training.box_loss import DISTANCE_WEIGHT, ORDER_WEIGHT
-from cxrjax.training.loss import batch_denominators, multitask_loss
+from cxrjax.training.coordinate_targets import (
+    RANKED_WEIGHT,
+    CoordinateTargets,
+    coordinate_targets,
+)
+from cxrjax.training.loss import (
+    batch_denominators,
+    multitask_loss,
+)
 
 LOC_START = 4
 CENTERS = (np.arange(1024) + 0.5) / 1024
@@ -186,6 +196,132 @@ def test_gradient_of_the_whole_model_equals_finite_differences(random_batch, sma
     ahead = loss(jax.tree.map(lambda x, d: x + step * d, state, direction))
     behind = loss(jax.tree.map(lambda x, d: x - step * d, state, direction))
     np.testing.assert_allclose((ahead - behind) / (2 * step), along, rtol=1e-2)
+
+
+def _cross_entropy(model, batch, soft):
+    def loss(state):
+        return multitask_loss(
+            nnx.merge(graphdef, state), batch, 0.5, logit_chunk=16, coordinates=soft
+        )
+
+    graphdef, state = nnx.split(model)
+    (total, parts), gradient = jax.jit(jax.value_and_grad(loss, has_aux=True))(state)
+    return total, parts, gradient
+
+
+def test_soft_targets_are_scipy_s_cross_entropy_with_a_gaussian(random_batch, hidden_model):
+    batch = random_batch()
+    rng = np.random.default_rng(3)
+    tokens = LOC_START + rng.integers(0, 1024, batch.answer_tokens.shape).astype(np.int32)
+    words = rng.random(tokens.shape) < 0.3
+    words[0, 0, :2] = False
+    tokens[words] = LOC_START + 1024 + 3
+    tokens[0, 0, :2] = LOC_START, LOC_START + 1023  # on the image's edges
+    batch = dataclasses.replace(batch, answer_tokens=tokens)
+    model = hidden_model(batch)
+    hidden, table = (np.asarray(x[...], np.float64) for x in (model.hidden, model.table))
+    expected = 0.0
+    for b, q, a in np.argwhere(batch.answer_mask):
+        target = np.zeros(len(table))
+        bins = np.arange(1024)
+        target[LOC_START + bins] = stats.norm.pdf(bins, tokens[b, q, a] - LOC_START, 6.5)
+        if words[b, q, a]:
+            target = np.arange(len(table)) == tokens[b, q, a]
+        # H(p, q) = H(p) + KL(p, q)
+        probability = _softmax(table @ hidden[b, q, a])
+        target = target / target.sum()
+        expected += stats.entropy(target) + stats.entropy(target, probability)
+    _, parts, _ = _cross_entropy(model, batch, CoordinateTargets(LOC_START, "gaussian", 6.5))
+    assert float(parts.ce_sum) == pytest.approx(expected, rel=1e-5)
+
+
+def test_soft_targets_without_width_are_hard_ones(random_batch, hidden_model):
+    batch = random_batch()
+    model = hidden_model(batch)
+    hard, soft, wide = (
+        _cross_entropy(model, batch, soft and CoordinateTargets(LOC_START, "gaussian", soft))
+        for soft in (None, 1e-3, 2.0)
+    )
+    assert hard[0] == soft[0] and hard[0] != wide[0]
+    for ours, theirs in zip(jax.tree.leaves(soft[2]), jax.tree.leaves(hard[2]), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-7)
+
+
+def test_the_width_is_in_pixels_of_the_model_s_input():
+    assert coordinate_targets("gaussian", 0.0, 1.0, 7, 192) is None
+    assert coordinate_targets("linear", 1.5, 0.5, 7, 192) == CoordinateTargets(
+        7, "linear", 8.0, 0.5
+    )
+
+
+def test_location_tokens_weigh_as_much_as_asked_for(random_batch, hidden_model):
+    batch = random_batch()
+    tokens = np.array(batch.answer_tokens)
+    tokens[0, 0, 0] = LOC_START + 500
+    batch = dataclasses.replace(batch, answer_tokens=tokens)
+    model = hidden_model(batch)
+    whole, half, none = (
+        float(
+            _cross_entropy(model, batch, coordinate_targets("gaussian", 0, w, LOC_START, 8))[
+                1
+            ].ce_sum
+        )
+        for w in (1.0, 0.5, 0.0)
+    )
+    assert whole > half > none
+    assert half == pytest.approx((whole + none) / 2, rel=1e-6)
+
+
+def _loss_of(kind, width, logits, target):
+    """Of location tokens alone: the vocabulary has 5 other tokens before them."""
+    found = CoordinateTargets(5, kind, width).loss(
+        logits[None], jnp.asarray([target]) + 5, jax.nn.logsumexp(logits, axis=-1)[None]
+    )
+    return np.asarray(found[0])
+
+
+def test_linear_targets_are_distribution_focal_loss_on_a_coarse_grid():
+    """Its weights of the two grid points beside the true value are those of 1 - distance."""
+    rng = np.random.default_rng(0)
+    logits = jnp.asarray(rng.normal(size=(1, 1029)), jnp.float32)
+    # Between the grid points 96 and 128, a quarter of the way.
+    log_p = jax.nn.log_softmax(logits[0])
+    on_grid = np.zeros(1024)
+    for at in range(0, 1024, 32):
+        on_grid[at] = max(0.0, 1 - abs(at - 104) / 32)
+    assert np.flatnonzero(on_grid).tolist() == [96, 128]
+    assert on_grid[[96, 128]].tolist() == [0.75, 0.25]
+    triangle = np.maximum(0, 1 - np.abs(np.arange(1024) - 104) / 32)
+    expected = -np.sum(triangle / triangle.sum() * np.asarray(log_p[5:]))
+    np.testing.assert_allclose(_loss_of("linear", 32.0, logits, [104])[0], expected, rtol=1e-5)
+    np.testing.assert_array_equal(triangle[::32], on_grid[::32])
+
+
+def test_the_ranked_score_is_scipy_s_energy_distance_to_the_target():
+    """Half of the squared energy distance is the integral of the squared distance of the CDFs."""
+    rng = np.random.default_rng(1)
+    logits = jnp.asarray(rng.normal(size=(3, 1029)) * 3, jnp.float32)
+    target = np.array([0, 700, 1023])
+    probability = np.asarray(jax.nn.softmax(logits[:, 5:], axis=-1), np.float64)
+    mass = np.exp(np.asarray(jax.nn.logsumexp(logits[:, 5:], axis=-1), np.float64))
+    total = np.exp(np.asarray(jax.nn.logsumexp(logits, axis=-1), np.float64))
+    bins = np.arange(1024.0)
+    energy = [
+        stats.energy_distance(bins, [float(t)], p / p.sum()) ** 2 / 2 / 1024
+        for p, t in zip(probability, target, strict=True)
+    ]
+    expected = RANKED_WEIGHT * np.array(energy) - np.log(mass / total)
+    np.testing.assert_allclose(_loss_of("ranked", 0.0, logits, target), expected, rtol=1e-4)
+
+
+def test_the_ranked_score_of_an_even_distribution_costs_what_cross_entropy_does():
+    logits = jnp.full((1024, 1029), -1e9).at[:, 5:].set(0.0)
+    found = _loss_of("ranked", 0.0, logits, np.arange(1024))
+    assert float(found.mean()) == pytest.approx(np.log(1024), rel=1e-2)
+    near = jnp.full((1, 1029), -1e9).at[0, 5 + 500].set(0.0)
+    assert _loss_of("ranked", 0.0, near, [500]) == pytest.approx(0, abs=1e-4)
+    costs = [_loss_of("ranked", 0.0, near, [at])[0] for at in (501, 520, 900)]
+    assert costs == sorted(costs), "what is farther away costs more"
 
 
 def test_parts_of_a_batch_add_up_to_the_batch(random_batch, hidden_model):

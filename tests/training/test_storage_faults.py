@@ -1,5 +1,6 @@
 """Full, read-only and vanished storage: one line, and the last whole checkpoint stays."""
 
+import asyncio
 import contextlib
 import gc
 import json
@@ -16,7 +17,12 @@ from cxrjax.training import loop
 from cxrjax.training.config_file import typed_config
 from cxrjax.training.observers import ExampleLog
 from cxrjax.training.store import CheckpointStore
-from cxrjax.training.workdir import drop_torn_line, make_writable, storage_errors
+from cxrjax.training.workdir import (
+    drop_torn_line,
+    make_writable,
+    silence_writers,
+    storage_errors,
+)
 
 
 @pytest.fixture
@@ -223,3 +229,21 @@ def test_errors_that_are_not_the_storage_s_stay_what_they_are():
         raise ValueError("of ours")
     with pytest.raises(UserError, match="x cannot be written: Is a directory"), storage_errors("x"):
         open("/", "w")  # noqa: SIM115
+
+
+@pytest.mark.parametrize(("file", "shown"), [("/lib/orbax/async_path.py", 0), ("/lib/mine.py", 1)])
+def test_asyncio_does_not_show_what_a_writer_of_checkpoints_raises_as_well(file, shown, caplog):
+    """asyncio's own message of a full disk names no file: the trace alone says who wrote."""
+    silence_writers()
+    write = {}
+    exec(compile("def write():\n    raise OSError(28, 'No space left')", file, "exec"), write)
+    loop = asyncio.new_event_loop()
+    failed = loop.create_future()
+    try:
+        write["write"]()
+    except OSError as error:
+        failed.set_exception(error)
+    del failed
+    gc.collect()
+    loop.close()
+    assert len(caplog.records) == shown

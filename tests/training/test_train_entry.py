@@ -117,6 +117,69 @@ def test_trains_and_leaves_a_model_that_loads(spec, tmp_path, capsys):
 
 
 @pytest.mark.usefixtures("smaller_tiny")
+def test_rewards_are_learned_from_where_another_run_has_come_to(spec, tmp_path, capsys):
+    first, second = tmp_path / "run", tmp_path / "policy"
+    train.train(load_config(spec), first)
+    overrides = [
+        f"--config.model.start_from={first}",
+        "--config.rl.kind=rloo",
+        "--config.rl.group_size=2",
+        "--config.decoding.max_answer_tokens=8",
+        "--config.training.steps=2",
+    ]
+    train.train(load_config(spec, overrides), second)
+    lines = [json.loads(line) for line in (second / "metrics.jsonl").read_text().splitlines()]
+    assert "reward" in capsys.readouterr().out
+    assert lines[0]["train/rl/kl"] == pytest.approx(0, abs=1e-5)
+    assert 0 <= lines[0]["train/rl/reward"] <= 1
+    # Its answers and its own start: the run that it started from is needed no more.
+    started = checkpoint.build_model(load_config(spec, overrides))[0]
+    trained = nnx.state(checkpoint.load_model(first).model)
+    for a, b in zip(jax.tree.leaves(nnx.state(started)), jax.tree.leaves(trained), strict=True):
+        assert np.array_equal(a, b)
+    first.rename(tmp_path / "moved")
+    checkpoint.load_model(second)
+    with pytest.raises(UserError, match=r"model\.start_from=.*no training run there"):
+        train.train(load_config(spec, overrides), tmp_path / "another")
+    # Resumed from another start, it would be another run.
+    train.train(load_config(spec, ["--config.training.seed=5"]), first)
+    with pytest.raises(UserError, match="its run started from parameters with hash"):
+        train.train(load_config(spec, overrides), second)
+
+
+_OTHER = {"image_id": "i9", "image_path": "images/i7.png", "question_id": "other"}
+
+
+@pytest.mark.usefixtures("smaller_tiny")
+@pytest.mark.parametrize(
+    ("update", "counted"),
+    [
+        ({}, "1 question, 1 image of it"),
+        # Under another name the file is the same; the patient is, whatever image it is.
+        (_OTHER, "1 image of it"),
+        ({**_OTHER, "image_path": "images/new.png", "patient_id": "p1"}, "1 patient of it"),
+    ],
+)
+def test_what_is_trained_on_is_not_validated_on(spec, tmp_path, capsys, update, counted):
+    records = tmp_path / "data/records"
+    trained = [_record(i, 2.0 * i).model_copy(update={"patient_id": f"p{i}"}) for i in range(14)]
+    trained += [_record(i, 2.0 * i) for i in (14, 15)]  # of i7.png, patient unknown
+    write_records(records / "train.jsonl", trained)
+    Image.new("L", (80, 60)).save(tmp_path / "data/images/new.png")
+    held = _record(14, 3.0).model_copy(update=update)
+    held.answers[0].boxes_by_image = {held.image_id: [[3.0, 10.0, 23.0, 50.0]]}
+    write_records(records / "validation.jsonl", [held])
+    overrides = [f"--config.data.validation={records / 'validation.jsonl'}"]
+    with pytest.raises(UserError, match=f"validation.jsonl: {counted} are in training too"):
+        train.train(load_config(spec, overrides), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    if not update:
+        overrides += ["--config.data.allow_overlap=True", "--config.training.eval_every=100"]
+        train.train(load_config(spec, overrides), tmp_path / "run")
+        assert f"{counted} are in training too; allowed" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("smaller_tiny")
 def test_kept_images_change_nothing_and_serve_the_next_run(spec, tmp_path, monkeypatch):
     cache, damaged = tmp_path / "cache", tmp_path / "data/images/i3.png"
     damaged.write_bytes(damaged.read_bytes()[:500])  # its header still reads well

@@ -1,0 +1,212 @@
+"""The loss of reinforcement learning: the clipped policy gradient over answers that were drawn.
+
+For every token of an answer with advantage a, with p its probability under the parameters, p_old
+under those it was drawn with and p_ref under those of the start, the loss is
+
+    -min(r a, clip(r, 1 - e_low, 1 + e_high) a) + beta (p_ref / p - log(p_ref / p) - 1)
+
+with r = p / p_old (arXiv 2402.03300, equations 3 and 4; the two bounds of arXiv 2503.14476). In the
+first update after a drawing r is 1 and its gradient that of log p. Each answer counts alike, or
+each token (`rl.loss_mean`).
+
+Sums go with their counts, as in cxrjax/training/loss.py, so that micro-batches and devices add up.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Float, Key
+
+from cxrjax.codecs.tokens import NUM_BINS
+from cxrjax.input_pipeline.batch import ArrayLike, Batch
+from cxrjax.training.config import ExperimentConfig
+from cxrjax.training.loss import AnswerModel, answer_states, sum_in_chunks
+
+
+@struct.dataclass
+class Experience:
+    """Answers to train on; S of them an image, those to one question side by side.
+
+    Attributes:
+        batch: each answer in a question slot of its own, without boxes.
+        advantages: of each answer; 0: it teaches nothing.
+        weights: of each token of the answer in the loss.
+        reference_logprobs: log-probability of each token under the parameters of the start.
+        old_logprobs: the same under those that drew it; None: they are the present ones.
+        told: figures of each answer by name, for the log; NaN where there is none.
+    """
+
+    batch: Batch
+    advantages: Float[ArrayLike, "B S"]
+    weights: Float[ArrayLike, "B S"]
+    reference_logprobs: Float[ArrayLike, "B S A"]
+    old_logprobs: Float[ArrayLike, "B S A"] | None
+    told: dict[str, Float[ArrayLike, "B S"]]
+
+
+class PolicyDenominators(NamedTuple):
+    """Divisors of a whole batch's sums, float32 scalars.
+
+    Attributes:
+        weight: of all tokens together.
+    """
+
+    weight: Any
+
+
+@struct.dataclass
+class PolicyParts:
+    """Sums and counts, float32 scalars; those of two parts of a batch add up to the batch's.
+
+    Attributes:
+        gain_sum, kl_sum: over tokens, weighted: the surrogate, and the estimate of the divergence
+            from the start.
+        weight: of the tokens.
+        clipped_sum: tokens whose ratio was clipped.
+        entropy_sum, tokens: in nats over tokens of the vocabulary.
+        bin_entropy_sum, bins: in nats over the location tokens, of those tokens.
+        told: sum and count of each figure of `Experience.told`.
+    """
+
+    gain_sum: Any
+    kl_sum: Any
+    weight: Any
+    clipped_sum: Any
+    entropy_sum: Any
+    tokens: Any
+    bin_entropy_sum: Any
+    bins: Any
+    told: dict[str, tuple[Any, Any]]
+
+    def named(self) -> dict[str, tuple[Any, Any]]:
+        """Sum and count of each figure by name."""
+        return {
+            **{f"rl/{name}": found for name, found in self.told.items()},
+            "rl/kl": (self.kl_sum, self.weight),
+            "rl/clipped": (self.clipped_sum, self.tokens),
+            "rl/entropy": (self.entropy_sum, self.tokens),
+            "rl/coordinate_entropy": (self.bin_entropy_sum, self.bins),
+        }
+
+
+class PolicyObjective:
+    """The loss of group `rl` as the step wants it (cxrjax/training/step.py)."""
+
+    def __init__(self, config: ExperimentConfig) -> None:
+        self._config = config.rl
+
+    def denominators(self, batch: Experience) -> PolicyDenominators:
+        weight = batch.weights[..., None] * batch.batch.answer_mask
+        return PolicyDenominators(jnp.sum(weight, dtype=jnp.float32))
+
+    def loss(
+        self,
+        model: Any,
+        batch: Experience,
+        key: Key[Array, ""] | None,
+        denominators: PolicyDenominators,
+        logit_chunk: int,
+    ) -> tuple[Float[Array, ""], PolicyParts]:
+        """The loss of a batch or of a part of one, and its sums; `model` is a `VLM`."""
+        rl, answers = self._config, batch.batch
+        hidden = answer_states(model, answers, key)
+        rows, start = hidden.shape[0], model.config.loc_token_start
+        shape = answers.answer_tokens.shape
+        of_answers = (batch.advantages, batch.weights)
+        old = batch.reference_logprobs if batch.old_logprobs is None else batch.old_logprobs
+        items = [
+            hidden,
+            answers.answer_tokens,
+            *(jnp.broadcast_to(x[..., None], shape) for x in of_answers),
+            batch.reference_logprobs,
+            old,
+        ]
+
+        def sums(states: Array, token: Array, *rest: Array) -> tuple[Array, tuple[Array, ...]]:
+            advantage, weight, reference, old, mask = rest
+            logits = model.logits(states) / rl.temperature
+            distribution = jax.nn.log_softmax(logits, axis=-1)
+            logprob = chosen(distribution, token)
+            before = jax.lax.stop_gradient(logprob) if batch.old_logprobs is None else old
+            ratio = jnp.exp(logprob - before)
+            bounded = jnp.clip(ratio, 1 - rl.epsilon_low, 1 + rl.epsilon_high)
+            gain = jnp.minimum(ratio * advantage, bounded * advantage)
+            away = reference - logprob
+            kl = jnp.exp(away) - away - 1
+            is_bin = mask & (token >= start) & (token < start + NUM_BINS)
+            bins = jax.nn.log_softmax(logits[..., start : start + NUM_BINS], axis=-1)
+
+            def total(x: Array, where: Array = mask) -> Array:
+                return jnp.sum(jnp.where(where, x, 0), dtype=jnp.float32)
+
+            told = jax.lax.stop_gradient(
+                (
+                    total(weight * gain),
+                    total(weight * kl),
+                    total(bounded * advantage < ratio * advantage),
+                    total(entropy(distribution)),
+                    total(entropy(bins), is_bin),
+                    total(is_bin),
+                )
+            )
+            return total(weight * (rl.kl_weight * kl - gain)), told
+
+        flat = [x.reshape(rows, -1, *x.shape[3:]) if i else x for i, x in enumerate(items)]
+        loss, (gain, kl, clipped, words, bins, count) = sum_in_chunks(
+            sums, tuple(flat), answers.answer_mask.reshape(rows, -1), logit_chunk
+        )
+        parts = PolicyParts(
+            gain_sum=gain,
+            kl_sum=kl,
+            weight=self.denominators(batch).weight,
+            clipped_sum=clipped,
+            entropy_sum=words,
+            tokens=jnp.sum(answers.answer_mask, dtype=jnp.float32),
+            bin_entropy_sum=bins,
+            bins=count,
+            told={name: _sum_and_count(values) for name, values in batch.told.items()},
+        )
+        return loss / jnp.maximum(denominators.weight, 1e-6), parts
+
+
+def entropy(log_probabilities: Float[Array, "*batch n"]) -> Float[Array, "*batch"]:
+    """In nats."""
+    return -jnp.sum(jnp.exp(log_probabilities) * log_probabilities, axis=-1)
+
+
+def chosen(logits: Float[Array, "*batch V"], token: ArrayLike) -> Float[Array, "*batch"]:
+    """The entry of each token; compared and selected, which shards over the vocabulary as it is."""
+    return jnp.sum(jnp.where(jnp.arange(logits.shape[-1]) == token[..., None], logits, 0), axis=-1)
+
+
+def answer_logprobs(
+    model: AnswerModel, batch: Batch, temperature: float, logit_chunk: int
+) -> Float[Array, "B S A"]:
+    """The log-probability of every token of the answers, 0 in padding.
+
+    Args:
+        logit_chunk: tokens, over all rows, whose logits exist at a time.
+    """
+    hidden = answer_states(model, batch, None)
+    rows, length, _ = hidden.shape
+    width = min(max(1, logit_chunk // rows), length)
+    tokens = jnp.asarray(batch.answer_tokens).reshape(rows, length)
+
+    def cut(x: Array) -> Array:
+        x = jnp.pad(x, [(0, 0), (0, -length % width)] + [(0, 0)] * (x.ndim - 2))
+        return jnp.moveaxis(x.reshape(rows, -1, width, *x.shape[2:]), 1, 0)
+
+    def of_chunk(chunk: tuple[Array, Array]) -> Array:
+        logits = model.logits(chunk[0]) / temperature
+        return chosen(jax.nn.log_softmax(logits, axis=-1), chunk[1])
+
+    found = jax.lax.map(of_chunk, (cut(hidden), cut(tokens)))
+    found = jnp.moveaxis(found, 0, 1).reshape(rows, -1)[:, :length]
+    return jnp.where(batch.answer_mask, found.reshape(batch.answer_mask.shape), 0)
+
+
+def _sum_and_count(values: Float[ArrayLike, "B S"]) -> tuple[Array, Array]:
+    there = ~jnp.isnan(values)
+    return jnp.sum(jnp.where(there, values, 0)), jnp.sum(there, dtype=jnp.float32)

@@ -1,0 +1,225 @@
+"""What an answer is worth to reinforcement learning: its boxes, what it says, its form.
+
+The reference is the record's own answer, read in the same way as the model's, so that nothing but
+the two texts is needed: with other texts of the same convention IoU is the same in every frame.
+
+iou      `mean_iou`: the IoUs of the best one-to-one matching, summed and divided by the number of
+         true or of predicted boxes, whichever is larger: what is missed and what is too much
+         counts 0. `f1`: F1 of such matchings, mean over `THRESHOLDS`. Where neither has a box both
+         are 1, where one of them has none 0: of a finding that is absent, to say nothing is right.
+         A box with swapped corners has no area.
+answer   1 where yes or no, as the reader of radiology language reads it, is the reference's; where
+         the reference decides nothing, where the words beside the boxes are the same.
+format   1 where the answer ends in its slots and every box in it is written exactly.
+
+The reward is the mean of the parts, weighted (group `rl`).
+"""
+
+import dataclasses
+import functools
+import re
+
+import numpy as np
+from jaxtyping import Float
+from scipy.optimize import linear_sum_assignment
+
+from cxrjax import boxes
+from cxrjax.codecs import Codec
+from cxrjax.radiology_text.answers import EnglishReader
+
+# Of the reward `f1`: the benchmark's, and two at which its boxes are good.
+THRESHOLDS = (0.3, 0.5, 0.75)
+# Kinds of `rl.kind` that learn from the best and the worst answer to a question alone.
+PREFERENCES = ("dpo", "ipo", "hinge")
+# Standard deviation of rewards up to which a group tells nothing: rounding.
+DEAD = 1e-6
+# Side of the frame in which boxes in pixels are read; larger than any radiograph, to clip nothing.
+_FRAME = 8192
+_BOX = re.compile(r"(<loc\d{4}>|<loc_[^>]*>)+")
+
+
+@dataclasses.dataclass(frozen=True)
+class Reward:
+    """The reward of one answer, and what it was made of.
+
+    Attributes:
+        total: from 0 to 1.
+        iou, answer, format: the parts, from 0 to 1.
+        missed, spurious: boxes of the reference, and of the answer, without a partner that
+            overlaps them by 0.3 or more.
+        boxes, true_boxes: of the answer, and of the reference.
+    """
+
+    total: float
+    iou: float
+    answer: float
+    format: float
+    missed: int
+    spurious: int
+    boxes: int
+    true_boxes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class RewardWeights:
+    """Weights of the parts, and which reward boxes get (`mean_iou` or `f1`)."""
+
+    iou: float
+    answer: float
+    format: float
+    of_boxes: str
+
+
+def matched_ious(
+    predicted: Float[np.ndarray, "n 4"], truth: Float[np.ndarray, "m 4"]
+) -> Float[np.ndarray, " pairs"]:
+    """IoUs of the one-to-one matching with the largest sum; min(n, m) of them."""
+    if not len(predicted) or not len(truth):
+        return np.zeros(0)
+    overlap = np.asarray(boxes.iou(predicted[:, None], truth[None], swapped="empty"))
+    return overlap[linear_sum_assignment(overlap, maximize=True)]
+
+
+def box_reward(
+    predicted: Float[np.ndarray, "n 4"], truth: Float[np.ndarray, "m 4"], kind: str
+) -> float:
+    """The reward of an answer's boxes, 0 to 1; `kind` is `mean_iou` or `f1`."""
+    if not len(predicted) and not len(truth):
+        return 1.0
+    found = matched_ious(predicted, truth)
+    if kind == "mean_iou":
+        return float(found.sum()) / max(len(predicted), len(truth))
+    # The matching of the largest sum may have one hit less than the one with most hits.
+    hits = [
+        len(matched_at(predicted, truth, threshold)) if len(found) else 0
+        for threshold in THRESHOLDS
+    ]
+    return float(np.mean(hits)) * 2 / (len(predicted) + len(truth))
+
+
+def matched_at(
+    predicted: Float[np.ndarray, "n 4"], truth: Float[np.ndarray, "m 4"], threshold: float
+) -> Float[np.ndarray, " pairs"]:
+    """IoUs of the matching with the most pairs that overlap by `threshold` or more."""
+    if not len(predicted) or not len(truth):
+        return np.zeros(0)
+    overlap = np.asarray(boxes.iou(predicted[:, None], truth[None], swapped="empty"))
+    found = overlap[linear_sum_assignment(overlap >= threshold, maximize=True)]
+    return found[found >= threshold]
+
+
+class Rewarder:
+    """Rewards answers in one convention of boxes."""
+
+    def __init__(self, codec: Codec, weights: RewardWeights) -> None:
+        self._codec = codec
+        self._weights = weights
+        self._reader = EnglishReader()
+        self._read = functools.lru_cache(maxsize=4096)(self._boxes_of)
+
+    def __call__(self, question: str, reference: str, answer: str, *, ended: bool) -> Reward:
+        """The reward of an answer.
+
+        Args:
+            question: as the model was asked.
+            reference, answer: without the token that ends them.
+            ended: whether the answer came to its end, rather than to that of its slots.
+        """
+        truth, _ = self._read(reference)
+        predicted, exact = self._read(answer)
+        weights = self._weights
+        parts = (
+            box_reward(predicted, truth, weights.of_boxes),
+            float(self._says_the_same(question, reference, answer)),
+            float(exact and ended),
+        )
+        by = (weights.iou, weights.answer, weights.format)
+        hits = len(matched_at(predicted, truth, THRESHOLDS[0]))
+        return Reward(
+            float(np.dot(parts, by)) / sum(by),
+            *parts,
+            missed=len(truth) - hits,
+            spurious=len(predicted) - hits,
+            boxes=len(predicted),
+            true_boxes=len(truth),
+        )
+
+    def _boxes_of(self, text: str) -> tuple[Float[np.ndarray, "n 4"], bool]:
+        """The boxes as they are written, and whether each is written exactly."""
+        read = self._codec.read_as_written(text, _FRAME, _FRAME)
+        found = np.array([span.as_written for span in read.spans], np.float64).reshape(-1, 4)
+        ordered = not any(any(span.swapped) for span in read.spans)
+        return found, read.parse == "ok" and not read.repaired and ordered
+
+    def _says_the_same(self, question: str, reference: str, answer: str) -> bool:
+        truth, said = _words(reference), _words(answer)
+        if truth == said:
+            return True
+        outcome = self._outcome(question, truth, reference)
+        if outcome not in ("yes", "no"):
+            return False
+        return self._outcome(question, said, answer) == outcome
+
+    def _outcome(self, question: str, words: str, text: str) -> str | None:
+        return self._reader.read(words, question, len(self._read(text)[0]) > 0).outcome
+
+
+def _words(text: str) -> str:
+    """A text beside its boxes in location tokens, in lower case, spaces and end mark apart."""
+    return " ".join(_BOX.sub(" ", text).lower().split()).rstrip(" .")
+
+
+def advantages(
+    rewards: Float[np.ndarray, "*batch group"], kind: str
+) -> Float[np.ndarray, "*batch group"]:
+    """What each answer was worth beside the others to the same question.
+
+    Args:
+        kind: `grpo`: less the group's mean, divided by its standard deviation (arXiv 2402.03300);
+            `grpo_no_std`: not divided (arXiv 2503.20783); `rloo`: less the mean of the others
+            (arXiv 2402.14740); `best_of_n`: 1 for the best answer, the first of several, and 0 for
+            the others, which is supervised training on the best of n.
+
+    Returns:
+        0 throughout where all of a group are worth the same.
+    """
+    middle = rewards.mean(-1, keepdims=True)
+    away = rewards - middle
+    spread = rewards.std(-1, keepdims=True)
+    alive = spread > DEAD
+    if kind == "grpo":
+        away = away / np.where(alive, spread, 1)
+    elif kind == "rloo":
+        away = away * rewards.shape[-1] / max(rewards.shape[-1] - 1, 1)
+    elif kind == "best_of_n":
+        away = np.eye(rewards.shape[-1])[rewards.argmax(-1)]
+    return np.where(alive, away, 0.0)
+
+
+def preference_slopes(
+    margins: Float[np.ndarray, "*batch"], kind: str, beta: float
+) -> Float[np.ndarray, "*batch"]:
+    """How fast the loss of a pair falls with its margin; the gradient of a preference loss is this
+    much of the policy gradient, for the better answer and, the other way, for the worse.
+
+    Args:
+        margins: log(p / p_ref) of the better answer less that of the worse, over all its tokens.
+        kind: `dpo`: -log sigmoid(beta margin) (arXiv 2305.18290); `ipo`: (margin - 1 / (2 beta))^2
+            (arXiv 2310.12036); `hinge`: max(0, 1 - beta margin) (arXiv 2305.10425).
+    """
+    if kind == "dpo":
+        return beta / (1 + np.exp(np.clip(beta * margins, -50, 50)))
+    if kind == "ipo":
+        return 2 * (1 / (2 * beta) - margins)
+    return beta * (beta * margins < 1)
+
+
+def preference_losses(
+    margins: Float[np.ndarray, "*batch"], kind: str, beta: float
+) -> Float[np.ndarray, "*batch"]:
+    """The losses whose slopes `preference_slopes` gives."""
+    if kind == "dpo":
+        return np.logaddexp(0, -beta * margins)
+    if kind == "ipo":
+        return np.square(margins - 1 / (2 * beta))
+    return np.maximum(0, 1 - beta * margins)

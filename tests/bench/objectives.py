@@ -1,0 +1,145 @@
+"""What makes the demo's model point better: objectives side by side, at equal steps.
+
+    python -m tests.bench.objectives [--steps=400] [--seeds=3] [--only=NAME ...]
+
+After `make demo`, whose questions are trained on and whose held-out patients are asked. A row is a
+variant of configs/vindr_lora.py:demo; `hard`, the first, has single bins as targets and the paper's
+loss on boxes as mended, and the others change what their row says. Each is trained once a seed, and
+what was trained is kept in runs/objectives: an interrupted run goes on, more seeds add to fewer.
+Prints strict figures of simulated lesions in real radiographs, means over seeds, and the difference
+from `hard` with its interval over other patients and other seeds (`score`'s spread.json).
+"""
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+OUT, DEMO = Path("runs/objectives"), Path("runs/demo")
+_NO_BOX_LOSS = ("training.lambda_box=0.0",)
+_MORE_AUGMENTATION = ("rotate=5.0", "erase=0.3", "noise=0.03")
+# Name -> what it changes of the demo's configuration, whose targets are Gaussian.
+VARIANTS: dict[str, tuple[str, ...]] = {
+    "hard": ("training.coordinate_width=0.0",),
+    "gaussian": (),
+    "linear": ("training.coordinate_loss=linear", "training.coordinate_width=4.0"),
+    "ranked": ("training.coordinate_loss=ranked",),
+    "no_box_loss": _NO_BOX_LOSS,
+    "giou": ("training.box_loss=giou",),
+    "diou": ("training.box_loss=diou_l1",),
+    "sampled": ("training.box_loss=sampled_giou_l1",),
+    "order_random": ("data.augment.box_order=random",),
+    "order_size": ("data.augment.box_order=size",),
+    "hungarian": ("training.box_matching=hungarian", "data.augment.box_order=random"),
+    "augment_more_no_box_loss": (
+        *_NO_BOX_LOSS,
+        *(f"data.augment.{change}" for change in _MORE_AUGMENTATION),
+    ),
+    "ranked_no_box_loss": (*_NO_BOX_LOSS, "training.coordinate_loss=ranked"),
+    "weight_0.3_no_box_loss": (*_NO_BOX_LOSS, "training.coordinate_weight=0.3"),
+}
+FIGURES = {
+    "F1@0.3": "detection/f1@0.3",
+    "recall@0.3": "detection/recall@0.3",
+    "mean IoU": "localization/mean_iou",
+    "balanced accuracy": "vqa/balanced_accuracy",
+    "boxes, normal image": "detection/boxes_per_normal_image",
+}
+_SECONDS = re.compile(r"([0-9.]+) s a step")
+
+
+def answer(variant: str, seed: int, steps: int) -> None:
+    """Trains a variant and has it answer the held-out questions, where that is not there yet."""
+    workdir = OUT / f"{variant}.seed{seed}"
+    answers = workdir.with_name(workdir.name + ".jsonl")
+    if answers.exists():
+        return
+    settings = (
+        *("data.validation=None", "data.workers=0"),
+        *(f"training.seed={seed}", f"training.steps={steps}"),
+        *VARIANTS[variant],
+    )
+    OUT.mkdir(parents=True, exist_ok=True)
+    with workdir.with_name(workdir.name + ".log").open("w") as log:
+        for words in (
+            ["cxrjax.train", "--config=configs/vindr_lora.py:demo", f"--workdir={workdir}"]
+            + [f"--config.{setting}" for setting in settings],
+            ["cxrjax.predict", f"--workdir={workdir}", "--source=grafts", f"--out={answers}"]
+            + [f"--questions={DEMO}/data/questions/validation.jsonl"],
+        ):
+            command = [sys.executable, "-m", *words]
+            subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=True)
+
+
+def step_seconds(variant: str) -> float:
+    """The least seconds a step that its logs tell."""
+    logs = (path.read_text() for path in OUT.glob(f"{variant}.seed*.log"))
+    return min((float(s) for log in logs for s in _SECONDS.findall(log)), default=float("nan"))
+
+
+def score(names: list[str]) -> dict[str, dict[str, dict[str, float]]]:
+    """{variant: {figure: its entry of spread.json}} of what was answered."""
+    files = [path for name in names for path in sorted(OUT.glob(f"{name}.seed*.jsonl"))]
+    command = [sys.executable, "-m", "cxrjax.score", "--benchmark=vindr_cxr_vqa"]
+    command += [f"--references={DEMO}/data/records/validation.jsonl", "--floors=never"]
+    command += [f"--predictions={path}" for path in files] + [f"--out={OUT}/score"]
+    subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
+    metrics = json.loads((OUT / "score/metrics.json").read_text())
+    spread_file = OUT / "score/spread.json"
+    spread = json.loads(spread_file.read_text()) if spread_file.exists() else {}
+    compared = json.loads((OUT / "score/comparisons.json").read_text())
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for name in names:
+        if name in spread:
+            found[name] = {key: spread[name]["strict"][key] for key in FIGURES.values()}
+            continue
+        alone = next(path.stem for path in files if path.stem.startswith(f"{name}.seed"))
+        found[name] = {
+            key: {"mean": metrics[alone]["strict"][key]["value"], "runs": 1}
+            for key in FIGURES.values()
+        }
+        for line in compared:
+            key = line["metric"]
+            if (line["system"], line["protocol"]) == (alone, "strict") and key in found[name]:
+                found[name][key] |= {k: line[k] for k in ("difference", "ci_low", "ci_high")}
+    return found
+
+
+def table(found: dict[str, dict[str, dict[str, float]]]) -> str:
+    """Markdown, a row a variant."""
+    head = ["variant", "seeds", *FIGURES, "F1@0.3 beside hard", "seconds a step"]
+    lines = [head, ["---"] * len(head)]
+    for name, figures in found.items():
+        row = [name, str(figures["detection/f1@0.3"]["runs"])]
+        for key in FIGURES.values():
+            entry = figures[key]
+            spread = f" ± {entry['sd']:.3f}" if entry.get("sd") is not None else ""
+            row.append(f"{entry['mean']:.3f}{spread}")
+        away = figures["detection/f1@0.3"]
+        told = ""
+        if away.get("difference") is not None:
+            told = "{difference:+.3f} ({ci_low:+.3f} to {ci_high:+.3f})".format(**away)
+        lines.append([*row, told, f"{step_seconds(name):.2f}"])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def main() -> None:
+    """Trains what is missing and prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--only", action="append", choices=VARIANTS, metavar="NAME")
+    parser.add_argument("--table", action="store_true", help="of what there is; train nothing")
+    flags = parser.parse_args()
+    names = [n for n in VARIANTS if not flags.only or n in {"hard", *flags.only}]
+    if not flags.table:
+        for seed in range(flags.seeds):
+            for name in names:
+                answer(name, seed, flags.steps)
+    print(table(score([n for n in names if any(OUT.glob(f"{n}.seed*.jsonl"))])))
+
+
+if __name__ == "__main__":
+    main()

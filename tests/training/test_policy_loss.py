@@ -1,0 +1,180 @@
+"""The policy loss against sums written out, and the gradients it must have."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from scipy.special import log_softmax
+
+from cxrjax.distributed import meshes
+from cxrjax.distributed.meshes import MeshConfig, put_batch, put_tree
+from cxrjax.models import partition
+from cxrjax.training import step
+from cxrjax.training.config import ExperimentConfig, PolicyConfig
+from cxrjax.training.config_file import typed_config
+from cxrjax.training.loss import answer_states
+from cxrjax.training.policy_loss import Experience, PolicyObjective, answer_logprobs
+
+LOC_START = 4
+
+
+def _experience(random_batch, seed=0, off_policy=False):
+    """Random answers with random worth; those of empty slots weigh nothing."""
+    rng = np.random.default_rng(seed)
+    batch = random_batch(seed)
+    shape = batch.question_index.shape
+    batch = batch.replace(  # drawn answers have no boxes to learn
+        coordinate_positions=np.zeros((*shape, 0, 4), np.int32),
+        target_boxes=np.zeros((*shape, 0, 4), np.float32),
+        box_mask=np.zeros((*shape, 0), bool),
+    )
+    there = batch.question_index >= 0
+    slots = batch.answer_tokens.shape
+    reference = rng.normal(-3, 1, slots).astype(np.float32) * batch.answer_mask
+    old = rng.normal(-6.9, 0.3, slots).astype(np.float32) * batch.answer_mask
+    experience = Experience(
+        batch=batch,
+        advantages=(rng.normal(size=shape) * there).astype(np.float32),
+        weights=((rng.random(shape) < 0.8) * there).astype(np.float32),
+        reference_logprobs=reference,
+        old_logprobs=old if off_policy else None,
+        told={"reward": np.where(there, rng.random(shape), np.nan).astype(np.float32)},
+    )
+    return jax.tree.map(jnp.asarray, experience)
+
+
+def _config(**rl):
+    return ExperimentConfig(rl=PolicyConfig(kind="rloo", **rl))
+
+
+def _loss_of(config, chunk=64):
+    """(state, graphdef, experience) -> the loss and its parts, compiled."""
+    objective = PolicyObjective(config)
+
+    @functools.partial(jax.jit, static_argnums=1)
+    def loss(state, graphdef, experience):
+        model = nnx.merge(graphdef, state)
+        return objective.loss(model, experience, None, objective.denominators(experience), chunk)
+
+    return loss
+
+
+def _logits(model, batch):
+    hidden = answer_states(model, batch)
+    return np.asarray(model.logits(hidden), np.float64).reshape(*batch.answer_tokens.shape, -1)
+
+
+@pytest.mark.parametrize("off_policy", [False, True])
+def test_loss_and_figures_are_the_sums_of_the_papers(random_batch, tiny_model, off_policy):
+    model, given = tiny_model(), _experience(random_batch, off_policy=off_policy)
+    config = _config(temperature=0.7, epsilon_low=0.1, epsilon_high=0.2, kl_weight=0.3)
+    experience = jax.tree.map(np.asarray, given)
+    batch, rl = experience.batch, config.rl
+    distribution = log_softmax(_logits(model, given.batch) / 0.7, axis=-1)
+    loss = weight = kl_sum = clipped = entropy = 0.0
+    for at in np.argwhere(batch.answer_mask):
+        question, token = tuple(at[:2]), batch.answer_tokens[tuple(at)]
+        logp = distribution[(*at, token)]
+        ratio = np.exp(logp - experience.old_logprobs[tuple(at)]) if off_policy else 1.0
+        a, w = experience.advantages[question], experience.weights[question]
+        bounded = min(max(ratio, 1 - rl.epsilon_low), 1 + rl.epsilon_high)
+        away = experience.reference_logprobs[tuple(at)] - logp
+        kl = np.exp(away) - away - 1
+        loss += w * (rl.kl_weight * kl - min(ratio * a, bounded * a))
+        kl_sum, weight = kl_sum + w * kl, weight + w
+        clipped += bounded * a < ratio * a
+        entropy -= np.sum(np.exp(distribution[tuple(at)]) * distribution[tuple(at)])
+    graphdef, state = nnx.split(model)
+    found, parts = _loss_of(config)(state, graphdef, given)
+    assert float(found) == pytest.approx(loss / weight, rel=1e-4)
+    figures = {name: float(total) / float(count) for name, (total, count) in parts.named().items()}
+    assert figures["rl/kl"] == pytest.approx(kl_sum / weight, rel=1e-4)
+    tokens = batch.answer_mask.sum()
+    assert figures["rl/clipped"] == pytest.approx(clipped / tokens, abs=1e-6)
+    assert figures["rl/entropy"] == pytest.approx(entropy / tokens, rel=1e-4)
+    assert figures["rl/reward"] == pytest.approx(np.nanmean(experience.told["reward"]), rel=1e-5)
+    if off_policy:
+        assert 0 < clipped < tokens
+
+
+def test_the_first_gradient_is_reinforce_s(random_batch, tiny_model):
+    """That of advantage times log-probability, by JAX from the formula itself."""
+    model, experience = tiny_model(), _experience(random_batch)
+    graphdef, state = nnx.split(model)
+    batch = experience.batch
+
+    def surrogate(state):
+        logprobs = answer_logprobs(nnx.merge(graphdef, state), batch, 1.0, 10_000)
+        weights = experience.weights[..., None] * batch.answer_mask
+        gain = experience.advantages[..., None] * logprobs
+        return -jnp.sum(weights * gain) / jnp.sum(weights)
+
+    loss = _loss_of(_config(kl_weight=0.0), 16)
+    expected = jax.jit(jax.grad(surrogate))(state)
+    found = jax.grad(lambda s: loss(s, graphdef, experience)[0])(state)
+    for a, b in zip(jax.tree.leaves(expected), jax.tree.leaves(found), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-6)
+
+
+def test_a_clipped_ratio_has_no_gradient(random_batch, tiny_model):
+    model, experience = tiny_model(), _experience(random_batch)
+    graphdef, state = nnx.split(model)
+    now = answer_logprobs(model, experience.batch, 1.0, 10_000)
+    loss = _loss_of(_config(kl_weight=0.0))
+    gradients = jax.jit(jax.grad(lambda s, e: loss(s, graphdef, e)[0]))
+
+    def gradient(shift, sign):
+        moved = dataclasses.replace(
+            experience,
+            advantages=sign * jnp.abs(experience.advantages),
+            old_logprobs=now - shift,
+        )
+        grads = gradients(state, moved)
+        return max(float(jnp.abs(g).max()) for g in jax.tree.leaves(grads))
+
+    # Likelier than before and better than the group, or the other way: gone far enough.
+    assert gradient(0.5, 1) == gradient(-0.5, -1) == 0
+    assert gradient(0.5, -1) > 1e-6 and gradient(-0.5, 1) > 1e-6
+
+
+@pytest.mark.parametrize("chunk", [7, 10_000])
+def test_logprobs_are_those_of_the_logits(random_batch, tiny_model, chunk):
+    model, batch = tiny_model(), jax.tree.map(jnp.asarray, random_batch())
+    expected = log_softmax(_logits(model, batch) / 0.5, axis=-1)
+    expected = np.take_along_axis(expected, batch.answer_tokens[..., None], -1)[..., 0]
+    found = answer_logprobs(model, batch, 0.5, chunk)
+    np.testing.assert_allclose(found, expected * batch.answer_mask, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "micro_batches"), [({"data": 8}, 1), ({"data": 2, "fsdp": 2, "tensor": 2}, 2)]
+)
+def test_a_step_is_the_same_cut_and_spread(
+    random_batch, tiny_model, run_config, monkeypatch, sizes, micro_batches
+):
+    monkeypatch.setattr("cxrjax.distributed.meshes._FSDP_MIN_SIZE", 16)
+    run_config.rl.kind = "rloo"
+    run_config.optimizer.learning_rate = 0.01
+    experience = _experience(random_batch, off_policy=True)
+
+    def updated(mesh_sizes, accumulation):
+        run_config.training.accumulation_steps = accumulation
+        config = typed_config(run_config)
+        graphdef, trainable, frozen = partition(tiny_model(), config.trainable)
+        state = step.init_state(trainable, step.make_optimizer(config.optimizer, 10))
+        devices = jax.devices()[: int(np.prod(list(mesh_sizes.values())))]
+        mesh = meshes.make_mesh(MeshConfig(**mesh_sizes), devices)
+        state, frozen = put_tree(state, mesh), put_tree(frozen, mesh)
+        function = step.make_parallel_step(graphdef, config, 10, mesh, state, frozen)
+        state, metrics = function(state, frozen, put_batch(experience, mesh))
+        return float(metrics.loss), jax.device_get(state.trainable)
+
+    loss, parameters = updated({"data": 1}, 1)
+    other_loss, others = updated(sizes, micro_batches)
+    assert other_loss == pytest.approx(loss, rel=1e-4)
+    for a, b in zip(jax.tree.leaves(parameters), jax.tree.leaves(others), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0.02, atol=2e-3)

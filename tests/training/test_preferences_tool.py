@@ -1,0 +1,85 @@
+"""Pairs of predictions and of records: the right one is preferred, and the rest is counted."""
+
+import json
+
+import pytest
+
+from cxrjax.errors import UserError
+from cxrjax.records import Answer, QARecord, write_records
+from cxrjax.tools import preferences
+
+# The box of every record, in pixels of 100 x 100 and in location tokens.
+TRUTH = "<loc_10_10_30_30>"
+NEAR, FAR = "<loc0102><loc0102><loc0307><loc0307>", "<loc0600><loc0600><loc0900><loc0900>"
+
+
+def _record(name, text=f"Nodule {TRUTH}", size=(100, 100)):
+    return QARecord(
+        dataset="custom",
+        split="train",
+        image_id=name,
+        image_path=f"{name}.png",
+        image_hw=size,
+        question_id=name,
+        question="Where is the nodule?",
+        question_type="Where",
+        answers=[Answer(text=text)],
+    )
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Records a to e, and two files of predictions."""
+    records = [_record(name) for name in "abce"] + [_record("d", size=None)]
+    write_records(tmp_path / "records.jsonl", records)
+    said = {
+        "one": {"a": f"Nodule {NEAR}", "b": "There is no nodule.", "c": f"Nodule {NEAR}", "d": "x"},
+        "two": {"a": f"Nodule {FAR}", "b": f"Nodule {NEAR}", "c": f"Nodule {NEAR}", "d": "y"},
+    }
+    for name, answers in said.items():
+        lines = [json.dumps({"question_id": q, "text": text}) for q, text in answers.items()]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
+    return tmp_path
+
+
+def _make(files, *flags):
+    out = files / "pairs.jsonl"
+    arguments = ["--records", str(files / "records.jsonl"), "--out", str(out), *flags]
+    preferences.main(arguments)
+    pairs = [json.loads(line) for line in out.read_text().splitlines()]
+    return {pair["question_id"]: pair for pair in pairs}
+
+
+def _predictions(files, *names):
+    return [word for name in names for word in ("--predictions", str(files / f"{name}.jsonl"))]
+
+
+def test_the_nearer_box_is_preferred_in_whatever_order(files, capsys):
+    for names in (("one", "two"), ("two", "one")):
+        pairs = _make(files, *_predictions(files, *names))
+        assert pairs.keys() == {"a", "b"}
+        assert (pairs["a"]["better"], pairs["a"]["worse"]) == (f"Nodule {NEAR}", f"Nodule {FAR}")
+        assert (pairs["b"]["better"], pairs["b"]["worse"]) == (
+            f"Nodule {NEAR}",
+            "There is no nodule.",
+        )
+        told = capsys.readouterr().out
+        assert "2 pairs of 5 questions" in told
+        for line in ("1 without: no prediction", "1 without: the image's size", "1 without: they"):
+            assert line in told
+
+
+def test_a_record_is_preferred_to_what_a_model_said(files):
+    pairs = _make(files, *_predictions(files, "two"), "--better=record")
+    assert pairs.keys() == {"a"}
+    assert pairs["a"]["worse"] == f"Nodule {FAR}"
+    assert pairs["a"]["better"].startswith("Nodule <loc01")
+
+
+def test_one_file_makes_no_pairs_and_strangers_are_refused(files):
+    with pytest.raises(SystemExit) as stopped:
+        _make(files, *_predictions(files, "one"))
+    assert stopped.value.code == 2
+    (files / "odd.jsonl").write_text('{"question_id": "z", "text": ""}\n')
+    with pytest.raises(UserError, match="question z is none of the records'"):
+        _make(files, *_predictions(files, "one", "odd"))

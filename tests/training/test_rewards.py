@@ -1,0 +1,149 @@
+"""Rewards, against matchings by trying all of them, and the answers that try to cheat."""
+
+import itertools
+
+import numpy as np
+import pytest
+from scipy.special import log_expit
+
+from cxrjax import boxes
+from cxrjax.codecs import CODECS
+from cxrjax.training.rewards import (
+    THRESHOLDS,
+    Rewarder,
+    RewardWeights,
+    advantages,
+    box_reward,
+    preference_losses,
+    preference_slopes,
+)
+
+WHERE = "answer en Where is the nodule?\n"
+BOX, OTHER = "<loc0100><loc0100><loc0300><loc0300>", "<loc0600><loc0600><loc0900><loc0900>"
+
+
+@pytest.fixture
+def reward():
+    """`reward(reference, answer, ended=True)` of answers in location tokens."""
+    rewarder = Rewarder(CODECS["paligemma"], RewardWeights(1.0, 1.0, 0.5, "mean_iou"))
+    return lambda truth, said, ended=True: rewarder(WHERE, truth, said, ended=ended)
+
+
+def _random_boxes(rng, count):
+    corners = np.sort(rng.random((count, 2, 2)), axis=1)
+    return corners.reshape(count, 4)
+
+
+def _all_matchings(overlap):
+    """Every way to give each row of the shorter side a column of its own."""
+    if overlap.shape[0] > overlap.shape[1]:
+        overlap = overlap.T
+    rows, columns = overlap.shape
+    for chosen in itertools.permutations(range(columns), rows):
+        yield overlap[np.arange(rows), chosen]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_box_rewards_are_those_of_the_best_of_all_matchings(seed):
+    rng = np.random.default_rng(seed)
+    predicted, truth = (_random_boxes(rng, rng.integers(1, 5)) for _ in range(2))
+    if seed % 2:  # boxes that nearly fit, so that every threshold is met by some
+        predicted = truth[rng.permutation(len(truth))] + rng.normal(0, 0.02, truth.shape)
+        predicted = np.sort(predicted.reshape(-1, 2, 2), axis=1).reshape(-1, 4)
+        predicted = np.concatenate([predicted, _random_boxes(rng, seed % 3)])
+    overlap = np.asarray(boxes.pairwise_iou(predicted, truth))
+    count = len(predicted), len(truth)
+    best = max(found.sum() for found in _all_matchings(overlap))
+    assert box_reward(predicted, truth, "mean_iou") == pytest.approx(best / max(count), abs=1e-6)
+    f1 = np.mean(
+        [
+            2 * max((found >= threshold).sum() for found in _all_matchings(overlap)) / sum(count)
+            for threshold in THRESHOLDS
+        ]
+    )
+    assert box_reward(predicted, truth, "f1") == pytest.approx(f1)
+
+
+@pytest.mark.parametrize("kind", ["mean_iou", "f1"])
+def test_nothing_is_right_where_nothing_is_and_wrong_elsewhere(kind):
+    none, one = np.zeros((0, 4)), np.array([[0.1, 0.1, 0.4, 0.4]])
+    assert box_reward(none, none, kind) == 1
+    assert box_reward(none, one, kind) == box_reward(one, none, kind) == 0
+    assert box_reward(one, one, kind) == 1
+
+
+@pytest.mark.parametrize("kind", ["mean_iou", "f1"])
+def test_repeated_and_further_boxes_lower_the_reward(kind):
+    one = np.array([[0.1, 0.1, 0.4, 0.4]])
+    far = np.array([[0.6, 0.6, 0.9, 0.9]])
+    rewards = [
+        box_reward(boxes_, one, kind)
+        for boxes_ in (one, np.repeat(one, 2, 0), np.repeat(one, 5, 0), np.concatenate([one, far]))
+    ]
+    assert rewards[0] > rewards[1] > rewards[2]
+    assert rewards[3] == rewards[1]
+
+
+def test_parts_of_a_right_and_of_wrong_answers(reward):
+    right = reward(f"Nodule {BOX}", f"nodule {BOX}")
+    assert (right.total, right.iou, right.answer, right.format) == (1, 1, 1, 1)
+    assert (right.missed, right.spurious, right.boxes) == (0, 0, 1)
+    denied = reward(f"Nodule {BOX}", "There is no nodule.")
+    assert (denied.iou, denied.answer, denied.format, denied.missed) == (0, 0, 1, 1)
+    made_up = reward("There is no nodule.", f"Nodule {BOX}")
+    assert (made_up.iou, made_up.answer, made_up.spurious) == (0, 0, 1)
+    elsewhere = reward(f"Nodule {BOX}", f"Nodule {OTHER}")
+    assert (elsewhere.iou, elsewhere.answer, elsewhere.missed, elsewhere.spurious) == (0, 1, 1, 1)
+
+
+def test_a_denial_in_other_words_is_the_same_answer(reward):
+    assert reward("There is no nodule.", "No.").total == 1
+    assert reward("There is no nodule.", "Nodule.").answer == 0
+
+
+def test_swapped_corners_have_no_area_and_no_form(reward):
+    swapped = reward(f"Nodule {BOX}", "Nodule <loc0300><loc0100><loc0100><loc0300>")
+    assert (swapped.iou, swapped.format) == (0, 0)
+
+
+def test_an_answer_without_end_or_with_a_torn_box_has_no_form(reward):
+    assert reward(f"Nodule {BOX}", f"Nodule {BOX}", ended=False).format == 0
+    assert reward(f"Nodule {BOX}", f"Nodule {BOX}<loc0100>").format == 0
+
+
+def test_the_total_is_the_weighted_mean(reward):
+    found = reward(f"Nodule {BOX}", f"Nodule {OTHER}", ended=False)
+    assert found.total == pytest.approx((0 * 1.0 + 1 * 1.0 + 0 * 0.5) / 2.5)
+
+
+def test_advantages_are_what_their_papers_say():
+    rewards = np.random.default_rng(0).random((3, 4))
+    of_others = [[row[i] - np.mean(np.delete(row, i)) for i in range(4)] for row in rewards]
+    np.testing.assert_allclose(advantages(rewards, "rloo"), of_others)
+    z = (rewards - rewards.mean(1, keepdims=True)) / rewards.std(1, keepdims=True)
+    np.testing.assert_allclose(advantages(rewards, "grpo"), z)
+    away = rewards - rewards.mean(1, keepdims=True)
+    np.testing.assert_allclose(advantages(rewards, "grpo_no_std"), away)
+    best = advantages(rewards, "best_of_n")
+    assert np.array_equal(best.argmax(1), rewards.argmax(1)) and np.all(best.sum(1) == 1)
+
+
+@pytest.mark.parametrize("kind", ["grpo", "grpo_no_std", "rloo", "best_of_n"])
+def test_a_group_worth_the_same_teaches_nothing(kind):
+    rewards = np.array([[0.3] * 5, [0.1, 0.2, 0.3, 0.4, 0.5]])
+    found = advantages(rewards, kind)
+    assert not found[0].any() and found[1].any()
+
+
+@pytest.mark.parametrize("kind", ["dpo", "ipo", "hinge"])
+def test_slopes_are_those_of_the_losses(kind):
+    margins, step = np.array([-30.0, -3.0, -0.1, 0.2, 4.0, 60.0]), 1e-5
+    change = preference_losses(margins + step, kind, 0.1) - preference_losses(
+        margins - step, kind, 0.1
+    )
+    np.testing.assert_allclose(preference_slopes(margins, kind, 0.1), -change / (2 * step), 1e-4)
+
+
+def test_the_loss_of_dpo_is_scipy_s():
+    margins = np.linspace(-200, 200, 9)
+    np.testing.assert_allclose(preference_losses(margins, "dpo", 0.1), -log_expit(0.1 * margins))
