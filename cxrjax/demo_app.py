@@ -1,6 +1,6 @@
 """A page to try models in: an X-ray and a question in; answers, boxes and probabilities out.
 
-    python -m cxrjax.demo_app [--base=data/demo_base] [--tuned=runs/demo/train] [--port=7860]
+    python -m cxrjax.demo_app [--base=data/real_base] [--tuned=runs/demo/train] [--port=7860]
 
 Shows what a base and a tuned model say, side by side: the answer, its boxes on the picture and in
 pixels, its confidence, and the probability of every token. PNG, JPEG and DICOM files; synthetic
@@ -27,9 +27,9 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add(
         "--base",
         type=shipped,
-        default="data/demo_base",
+        default="data/real_base",
         metavar="DIR",
-        help="base directory, or a run (default data/demo_base)",
+        help="base directory, or a run (default data/real_base)",
     )
     add(
         "--tuned",

@@ -49,6 +49,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("--title", help="default: the work directory's name")
     add("--metrics", type=Path, metavar="FILE")
     add("--predictions", type=Path, action="append", metavar="FILE", help="may be repeated")
+    add("--name", action="append", help="the system's, once for each --predictions, in order")
     add("--references", type=Path, metavar="FILE")
     add("--image_root", type=Path, metavar="DIR")
     add("--training_log", type=Path, metavar="FILE")
@@ -81,14 +82,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     metrics_file: Path = flags.metrics or workdir / "metrics.json"
     scored_in = metrics_file.parent
     metrics = _metrics(metrics_file)
-    predictions = _predictions(workdir, flags.predictions)
+    predictions = _predictions(workdir, flags.predictions, flags.name)
     missing: list[str] = []
     tables = _tables(scored_in, "", missing)
     curves = _curves(scored_in)
     if flags.compare is not None:
         name = flags.compare.resolve().name
         metrics |= {f"{name}/{k}": v for k, v in _metrics(flags.compare / "metrics.json").items()}
-        predictions |= {f"{name}/{k}": v for k, v in _predictions(flags.compare, None).items()}
+        predictions |= {
+            f"{name}/{k}": v for k, v in _predictions(flags.compare, None, None).items()
+        }
         tables |= _tables(flags.compare, name, missing)
         curves |= {f"{name}/{k}": v for k, v in _curves(flags.compare).items()}
     references = flags.references or workdir / "data" / "records" / "validation.jsonl"
@@ -110,7 +113,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     judged = scored_in / "judgements.jsonl"  # not there without a judge
     name = str(flags.benchmark or score.get("benchmark"))
     benchmark = BENCHMARKS[name]() if name in BENCHMARKS else None
-    heading = benchmark.layout.title if benchmark else "Results"
+    heading = score.get("title") or (benchmark.layout.title if benchmark else "Results")
 
     inputs = Inputs(
         metrics=metrics,
@@ -163,7 +166,9 @@ def _metrics(path: Path) -> dict[str, Any]:
     return read_json_object(path)
 
 
-def _predictions(workdir: Path, given: Sequence[Path] | None) -> dict[str, Path]:
+def _predictions(
+    workdir: Path, given: Sequence[Path] | None, names: Sequence[str] | None
+) -> dict[str, Path]:
     """System -> predictions file, in the order given, else of their names."""
     folder = workdir / "predictions"
     found = list(given) if given else sorted(folder.glob("*.jsonl"))
@@ -172,13 +177,15 @@ def _predictions(workdir: Path, given: Sequence[Path] | None) -> dict[str, Path]
             f"{folder}: holds no predictions (*.jsonl): run `python -m cxrjax.predict` first, or "
             "give files with --predictions=FILE"
         )
+    if names and len(names) != len(found):
+        raise UserError(f"{len(names)} --name for {len(found)} --predictions: give one each")
     systems: dict[str, Path] = {}
-    for path in found:
+    for path, name in zip(found, names or [path.stem for path in found], strict=True):
         if not path.is_file():
             raise UserError(f"{path}: no such predictions file")
-        if path.stem in systems:
-            raise UserError(f"{path}: {systems[path.stem]} is called {path.stem} too: rename one")
-        systems[path.stem] = path
+        if name in systems:
+            raise UserError(f"{path}: {systems[name]} is called {name} too: rename one")
+        systems[name] = path
     return systems
 
 

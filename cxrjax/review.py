@@ -7,10 +7,11 @@
     python -m cxrjax.review --readers=TABLE --out=OUT
 
 --check verifies structure, compares findings and boxes with the source table, counts the words of
-reasons, finds repeated questions and what splits share: OUT/check.json. Exit code 1 where a check
-failed. Without it, --records draws a stratified sample: OUT/sheet.csv to fill in, OUT/index.html to
-fill in beside the pictures. With --serve two readers do so at a link each instead, every click kept
-in OUT/review.sqlite; once both have handed in, their sheets and what --sheets writes are written.
+reasons, finds records that contradict themselves (by rules of each data set's own), repeated
+questions and what splits share: OUT/check.json. Exit code 1 where a check failed. Without it,
+--records draws a stratified sample: OUT/sheet.csv to fill in, OUT/index.html to fill in beside the
+pictures. With --serve two readers do so at a link each instead, every click kept in
+OUT/review.sqlite; once both have handed in, their sheets and what --sheets writes are written.
 --sheets computes the agreement of two filled sheets: OUT/agreement.json, agreement.md,
 consensus.csv; with the filled consensus file consensus.json. --readers scores every radiologist of
 a box table, or of records, against the others: OUT/readers.json, readers.md.

@@ -13,7 +13,7 @@ from PIL import Image
 
 from cxrjax import build, review
 from cxrjax.errors import UserError
-from cxrjax.records import read_records, write_records
+from cxrjax.records import Turn, read_records, write_records
 
 SAMPLE = Path(__file__).parents[1] / "data" / "vindr_cxr_vqa" / "sample"
 TABLE = SAMPLE / "train.csv"
@@ -269,3 +269,58 @@ def test_wording_of_change_and_shared_questions_are_counted_per_split(built, tmp
     printed = capsys.readouterr().out
     assert "validation: wording of change over time in 2 questions and 1 answers" in printed
     assert "of its 3 different questions 1 are there nearly the same" in printed
+
+
+def _shown(tmp_path, record):
+    """The page of one record whose picture is 50 x 40, and its sheet's row."""
+    (tmp_path / "r").mkdir(exist_ok=True)
+    Image.fromarray(np.full((40, 50), 90, np.uint8)).save(tmp_path / "r" / "small.png")
+    write_records(tmp_path / "r.jsonl", [record.model_copy(update={"image_path": "r/small.png"})])
+    root = f"--image_root={tmp_path}"
+    review.main([f"--records={tmp_path / 'r.jsonl'}", root, "--sample=1", f"--out={tmp_path}"])
+    with open(tmp_path / "sheet.csv", newline="") as file:
+        (row,) = csv.DictReader(file)
+    return (tmp_path / "index.html").read_text(), row
+
+
+def test_boxes_lie_right_on_a_picture_that_is_stored_smaller(built, tmp_path):
+    first = next(iter(read_records(next((built / "records").glob("*.jsonl")))))
+    boxes = [[100.0, 80.0, 300.0, 240.0], [400.0, 320.0, 480.0, 400.0]]
+    answer = first.answers[0].model_copy(
+        update={
+            "text": "Here <loc_100_80_300_240> and <loc_400_320_480_400>.",
+            "boxes_by_image": {first.image_id: boxes},
+        }
+    )
+    html, row = _shown(
+        tmp_path, first.model_copy(update={"image_hw": (400, 500), "answers": [answer]})
+    )
+    assert '<rect x="10.0" y="8.0" width="20.0" height="16.0"/>' in html
+    assert '<rect x="40.0" y="32.0" width="8.0" height="8.0"/>' in html
+    # Numbers, not pixels, are what somebody who looks at the picture can follow.
+    assert "Here [box 1] and [box 2]." in html and "<loc_100_80" in row["answer"]
+
+
+def test_options_earlier_turns_and_parts_are_shown(built, tmp_path):
+    first = next(iter(read_records(next((built / "records").glob("*.jsonl")))))
+    part = first.answers[0].model_copy(update={"text": "A part.", "answer_type": "details"})
+    answer = first.answers[0].model_copy(update={"sub_answers": [part], "regions": ["left lung"]})
+    html, row = _shown(
+        tmp_path,
+        first.model_copy(
+            update={
+                "choices": ["A: Normal", "B: Nodule", "C: Mass"],
+                "answer_key": ["A", "C"],
+                "history": [Turn(question_id="q", question="What was it?", answer="A scar.")],
+                "answers": [answer],
+                "view": "PA",
+                "age": 70.0,
+            }
+        ),
+    )
+    assert row["question"].split("\n") == [
+        "Before: What was it? A scar.", first.question, "A: Normal", "B: Nodule", "C: Mass"
+    ]  # fmt: skip
+    assert row["answer"] == "A: Normal\nC: Mass"
+    for shown in ("B: Nodule", "A part.", "left lung", "(PA, 70 years)"):
+        assert shown in html

@@ -56,6 +56,7 @@ REMEDIES = {
     "duplicate_id": "give every question an id of its own",
     "invalid_record": "write the field as data/README.md says",
     "missing_image": "correct image_path, or say with --image_root what it is relative to",
+    "earlier_image": "show both images with --config.data.earlier_images=True",
     "not_encodable": "give the record what the prompt needs, or configure another data.prompt",
     "prefix_too_long": "shorten the question, or add a longer bucket to data.prefix_buckets",
     "answer_too_long": "shorten the answer, or add a longer bucket to data.answer_buckets",

@@ -2,6 +2,7 @@
 
 import html.parser
 import json
+import zipfile
 
 import pytest
 
@@ -61,12 +62,16 @@ def test_report_graph_questions_and_answers_of_both(builds, tmp_path):
     assert found.text.count("<script>alert(1)</script>") >= 3  # as text
     drawn = {n for n in range(8) if f"<h2>CXR{n}" in page}
     assert len(drawn) == 3
+    written = {}
+    for path in (cxr_qba / "native").glob("*.zip"):
+        with zipfile.ZipFile(path) as archive:
+            written |= {name.rsplit("/")[-1]: archive.read(name) for name in archive.namelist()}
     for n in drawn:
-        qa = json.loads(next(cxr_qba.glob(f"native/**/CXR{n}.qa.json")).read_text())
+        qa = json.loads(written[f"CXR{n}.qa.json"])
         for question in qa["questions"]:
             assert question["question"] in found.text
             assert all(answer["text"] in found.text for answer in question["answers"])
-        graph = json.loads(next(cxr_qba.glob(f"native/**/CXR{n}.scene_graph.json")).read_text())
+        graph = json.loads(written[f"CXR{n}.scene_graph.json"])
         assert all(one["name"] in found.text for one in graph["observations"].values())
     records = [json.loads(line) for f in gemex.glob("records/*.jsonl") for line in f.open()]
     shown = [r for r in records if r["study_id"] in {f"CXR{n}" for n in drawn}]

@@ -23,6 +23,7 @@ from cxrjax.images.files import AnyFile
 from cxrjax.input_pipeline.prompts import PROMPTS
 from cxrjax.input_pipeline.sources import ImageQuestions
 from cxrjax.input_pipeline.tokenizer import Tokenizer
+from cxrjax.input_pipeline.wording import says_unknown
 from cxrjax.records import QARecord
 from cxrjax.runners.own_model import OwnModel, open_model
 
@@ -77,7 +78,7 @@ class AnswerBox(NamedTuple):
     Attributes:
         pixels: x_min, y_min, x_max, y_max in the original image, rounded.
         fractions: the same, as fractions of the image.
-        confidence: `cxrjax.decoding.predictor.box_scores`, 0 to 1.
+        confidence: `cxrjax.decoding.confidence.box_confidences`, 0 to 1.
     """
 
     pixels: tuple[int, int, int, int]
@@ -104,6 +105,17 @@ class Answered:
     probability: float
     token_probability: float
     parse: str
+
+    @property
+    def words_probability(self) -> float:
+        """The product of the probabilities of all tokens but coordinates, which share theirs with
+        their neighbours."""
+        return math.prod(one.probability for one in self.tokens if one.kind != "location")
+
+    @property
+    def is_unknown(self) -> bool:
+        """True where the model says that it was not taught what is asked about."""
+        return says_unknown(self.text)
 
     @property
     def ended(self) -> bool:
@@ -204,7 +216,7 @@ def open_models(base: Path, tuned: Path) -> Models:
     Raises:
         UserError: there is no such model, or the tuned one cannot be asked in free words.
     """
-    for name, folder, default in (("base", base, "data/demo_base"), ("tuned", tuned, "runs/demo")):
+    for name, folder, default in (("base", base, "data/real_base"), ("tuned", tuned, "runs/demo")):
         if not folder.is_dir():
             raise UserError(
                 f"--{name}={folder}: there is no such folder; `make demo` makes {default}, or name "
@@ -253,7 +265,7 @@ def _ask(model: OwnModel, image: AnyFile, question: str) -> Answered:
             )
         raise UserError(answer.detail)
     stop_ids = generator.strategy.stop_ids
-    line = prediction(*answer, tokenizer, examples, stop_ids)
+    line = prediction(answer, tokenizer, examples, stop_ids)
     tokens = _tokens(answer, tokenizer, stop_ids)
     return Answered(
         text=line["text"],

@@ -48,16 +48,17 @@ _CSS = Path(__file__).parent / "page.css"
 _TITLE = "Ask about an X-ray"
 _WARNING = (
     "**Research software. Not a medical device.** Not for diagnosis, treatment or advice. Answers "
-    "and boxes may be wrong however high their probability; the demo's models have seen synthetic "
-    "pictures alone and cannot read a real radiograph. Pictures stay on the machine that serves "
-    "this page, until it is stopped."
+    "and boxes may be wrong however high their probability; the demo's models know real lungs, but "
+    "lesions only as they are simulated into radiographs of children, and cannot read a real one. "
+    "Pictures stay on the machine that serves this page, until it is stopped."
 )
 _HELP = (
     "Every question goes to both models in the same words: the *base* as it was before tuning, and "
     "the *tuned* one. Below an answer are its tokens with the probability that the model gave "
     "each, deeper in colour where lower. Dashed ones are coordinates: each is one of 1,024, and "
     "its neighbours have a share of the probability, so that low figures are usual for boxes and "
-    "for answers with boxes. The demo's base has only ever read requests such as `detect ILD`."
+    "for answers with boxes. The demo's base knows lungs and ten findings, asked for as in "
+    "`detect ILD`, and mostly answers `Unknown.` to what else it is asked."
 )
 _READY = "Choose a picture, ask a question."
 # What the browser may load. Gradio's own page needs inline scripts and compiles templates.
@@ -209,7 +210,9 @@ def make_page(
                 picture = gradio.HTML(elem_id="picture", **plain)
             with gradio.Column(scale=6, min_width=300):
                 answers = gradio.HTML(elem_id="answers", **plain)
-                gradio.Markdown("Examples: synthetic radiographs, shown with their truth")
+                gradio.Markdown(
+                    "Examples: held-out radiographs with simulated lesions, shown with their truth"
+                )
                 with gradio.Row(elem_id="examples"):
                     buttons = [gradio.Button(e.question, icon=e.path) for e in examples]
                 gradio.Markdown(_HELP)

@@ -1,29 +1,47 @@
 """The demo page's first pictures, and its pictures, answers and status as HTML."""
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import jinja2
+import numpy as np
+from jaxtyping import Float, UInt8
 from PIL import Image
 
 from cxrjax.files import file_sha256
+from cxrjax.grafts.build import read_pair
+from cxrjax.grafts.compose import render_graft
 from cxrjax.images.decode import audit_header, audit_image, read_image
 from cxrjax.pages.demo.answers import Answered, NamedFile
 from cxrjax.pages.results.marks import BOX, mark_words
+from cxrjax.papers.lungs.masks import find_lungs
+from cxrjax.papers.lungs.native import read_folder
 from cxrjax.phantoms import render_phantom
 from cxrjax.phantoms.findings import STATISTICS
+from cxrjax.records_io.quality import QualityLog
 from cxrjax.scoring.overlays import TRUTH, jpeg_data_uri, system_colours
 from cxrjax.scoring.text_tables import template
 
-# A series that no build of phantoms uses unless it is told `--seed=1000001`.
+# Held-out radiographs that ship, and what to ask about each; with the lesions that `make demo`
+# simulates into them. Models miss some of them, and that is meant.
+RADIOGRAPHS = Path("data/radiographs")
+_CONTRAST = 1.5
+_ASKED = {
+    "IM-0177-0001": "Where are the lungs?",
+    "IM-0299-0001": "Where is the Cardiomegaly?",
+    "IM-0282-0001": "detect ILD",
+    "IM-0403-0001": "Where is the pleural effusion?",
+    "IM-0361-0001": "Does this image show Pleural thickening?",
+    "IM-0203-0001": "What findings are present?",
+}
+# Phantoms in their place where there are none, of a series that no build uses unless it is told
+# `--seed=1000001`: number in the series, and what to ask about it.
 SEED = 2_000_003
 _LONG_SIDE = 512
-_CONSPICUITY = 1.6  # as `make demo` renders what it trains on
-
-# Number in the series, and what to ask about it. Models miss some of them, and that is meant.
-_ASKED = (
+_CONSPICUITY = 1.6  # as `make demo_phantom` renders what it trains on
+_ASKED_OF_PHANTOMS = (
     (3, "Where is the Cardiomegaly?"),
     (16, "detect ILD"),
     (18, "How many areas of Pulmonary fibrosis are there?"),
@@ -31,6 +49,7 @@ _ASKED = (
     (4, "What findings are present?"),
     (10, "Where is the Calcification?"),
 )
+_LUNGS = ("right lung", "left lung")
 
 
 class TrueBox(NamedTuple):
@@ -54,25 +73,54 @@ class DemoExample(NamedTuple):
     truth: tuple[TrueBox, ...]
 
 
-def render_examples(folder: Path) -> list[DemoExample]:
-    """Writes the pictures as PNG files."""
+def render_examples(folder: Path, source: Path = RADIOGRAPHS) -> list[DemoExample]:
+    """Writes the pictures as PNG files.
+
+    Args:
+        source: radiographs with lung masks; phantoms are drawn where there is no such folder.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     examples = []
-    for number, question in _ASKED:
-        phantom = render_phantom(SEED, number, _LONG_SIDE, False, _CONSPICUITY)
-        path = folder / f"phantom-{number}.png"
-        Image.fromarray(phantom.image).save(path)
-        truth = tuple(
-            TrueBox(label, tuple(box.tolist()))
-            for label, box in zip(phantom.labels, phantom.boxes, strict=True)
-        )
+    for name, question, pixels, truth in _grafts(source) if source.is_dir() else _phantoms():
+        path = folder / f"{name}.png"
+        Image.fromarray(pixels).save(path)
         examples.append(DemoExample(path, question, file_sha256(path), truth))
     return examples
 
 
+_Drawn = tuple[str, str, UInt8[np.ndarray, "h w"], tuple[TrueBox, ...]]
+
+
+def _grafts(source: Path) -> Iterator[_Drawn]:
+    radiographs = {image.image_id: image for image in read_folder(source, QualityLog())}
+    for name, question in _ASKED.items():
+        pixels, mask = read_pair(radiographs[name], _LONG_SIDE)
+        graft = render_graft(pixels, mask, 0, f"{name}-0", contrast=_CONTRAST)
+        if "lung" in question:
+            lungs = find_lungs([mask.astype(np.uint8)])
+            truth = _truth(_LUNGS, np.stack([lungs.right, lungs.left]))
+        else:
+            truth = _truth(graft.labels, graft.boxes)
+        yield name, question, graft.image, truth
+
+
+def _phantoms() -> Iterator[_Drawn]:
+    for number, question in _ASKED_OF_PHANTOMS:
+        phantom = render_phantom(SEED, number, _LONG_SIDE, False, _CONSPICUITY)
+        truth = _truth(phantom.labels, phantom.boxes)
+        yield f"phantom-{number}", question, phantom.image, truth
+
+
+def _truth(labels: Sequence[str], boxes: Float[np.ndarray, "n 4"]) -> tuple[TrueBox, ...]:
+    return tuple(
+        TrueBox(label, tuple(box.tolist())) for label, box in zip(labels, boxes, strict=True)
+    )
+
+
 def asked_about(truth: tuple[TrueBox, ...], question: str) -> tuple[TrueBox, ...]:
     """The boxes of the findings that the question names; of one that names none, all."""
-    named = {finding for finding in STATISTICS if finding.lower() in question.lower()}
+    names = (*STATISTICS, *_LUNGS)
+    named = {finding for finding in names if finding.lower() in question.lower()}
     return tuple(one for one in truth if not named or one.label in named)
 
 

@@ -13,7 +13,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from cxrjax.codecs import Codec
 from cxrjax.errors import UserError
 from cxrjax.files import replace_text
 from cxrjax.images.decode import read_image
+from cxrjax.input_pipeline.wording import says_unknown
 from cxrjax.pages.results.marks import Marker, Piece, mark_words
 from cxrjax.records import QARecord, read_records
 from cxrjax.scoring.benchmark import Benchmark
@@ -223,9 +224,13 @@ class _QuestionMaker:
         self._outcome = benchmark.outcome if benchmark else None
 
     def outcome(self, record: QARecord, prediction: Prediction) -> Outcome:
-        if self._outcome is None:
-            return Outcome(None, None, "")
-        return self._outcome(record, prediction, self.codec)
+        found = Outcome(None, None, "")
+        if self._outcome is not None:
+            found = self._outcome(record, prediction, self.codec)
+        if says_unknown(prediction.text):
+            notes = filter(None, ["the model says that it does not know this", found.note])
+            found = replace(found, note="; ".join(notes))
+        return found
 
     def question(
         self,
@@ -274,7 +279,7 @@ class _QuestionMaker:
         if self.text_alone and not (prediction.boxes is not None and len(prediction.boxes)):
             return [], prediction.parse or "ok"
         read = read_boxes(prediction, self.codec, *self._size(record), where=str(path))
-        labels = prediction.labels or [None] * len(read.boxes)
+        labels = read.labels or read.named or [None] * len(read.boxes)
         boxes = [
             LabelledBox(label or record.finding or "", (box[0], box[1], box[2], box[3]))
             for label, box in zip(labels, read.boxes.tolist(), strict=True)

@@ -40,12 +40,27 @@ class Chart:
 
 # Title, and patterns of the names that the series may have in the log, in order of preference. The
 # checkpoint is chosen by the question answering F1 under the paper's protocol.
-CURVES: tuple[tuple[str, tuple[str, ...]], ...] = (
+Named = tuple[str, tuple[str, ...]]
+_VALIDATION: Named = ("Validation F1", ("(.*/)?paper/vqa/f1", "(.*/)?vqa/f1"))
+SUPERVISED: tuple[Named, ...] = (
     ("Training loss, total", ("(train/)?loss",)),
     ("Cross-entropy of answer tokens", ("(train/)?(ce|cross_entropy)",)),
     ("Box part, 1 − GIoU", ("(train/)?(giou_loss|giou)",)),
     ("Boxes with swapped corners, share", ("(train/)?coordinates/swapped",)),
-    ("Validation F1", ("(.*/)?paper/vqa/f1", "(.*/)?vqa/f1")),
+    _VALIDATION,
+)
+# What tells whether a run of reinforcement learning is healthy (docs/reinforcement_learning.md).
+POLICY: tuple[Named, ...] = (
+    ("Reward", ("(train/)?rl/reward",)),
+    ("Reward, boxes", ("(train/)?rl/reward_iou",)),
+    ("Reward, what is said", ("(train/)?rl/reward_answer",)),
+    ("Spread of rewards within a group", ("(train/)?rl/spread",)),
+    ("Groups worth the same throughout, share", ("(train/)?rl/dead_groups",)),
+    ("Divergence from the start, nats a token", ("(train/)?rl/kl",)),
+    ("Entropy of coordinates, nats", ("(train/)?rl/coordinate_entropy",)),
+    ("Length of answers, tokens", ("(train/)?rl/length",)),
+    ("Spurious boxes an answer", ("(train/)?rl/spurious_boxes",)),
+    _VALIDATION,
 )
 
 
@@ -73,7 +88,8 @@ def charts(path: str | Path) -> tuple[list[Chart], list[str]]:
     """The charts of a training log, and the titles of those it has no values for."""
     series = read_series(path)
     drawn, absent = [], []
-    for title, patterns in CURVES:
+    of_policy = any(re.fullmatch("(train/)?rl/.*", name) for name in series)
+    for title, patterns in POLICY if of_policy else SUPERVISED:
         names = (n for pattern in patterns for n in series if re.fullmatch(pattern, n))
         name = next(names, None)
         if name is None:
@@ -191,14 +207,14 @@ TITLES = {
     "froc": "FROC",
     "reliability": "Reliability",
     "risk_coverage": "Risk and coverage",
-    "iou_by_score": "IoU by box score",
+    "iou_by_score": "Reliability of boxes' scores",
     "sweep/strict/f1": "F1 over IoU thresholds",
     "sweep/strict/precision": "Precision over IoU thresholds",
     "sweep/strict/recall": "Recall over IoU thresholds",
     "sweep/strict/miou_tp": "Mean IoU of true positives over IoU thresholds",
 }
 # Where a perfect system's line is the diagonal.
-_DIAGONAL = ("reliability",)
+_DIAGONAL = ("reliability", "iou_by_score")
 _FEW = 24
 _LAYOUT = "expected {system: {curve: {x, y, x_label, y_label}}}, as score writes"
 

@@ -36,6 +36,7 @@ from cxrjax.pages.results.cases import (
 from cxrjax.pages.results.curves import charts, system_charts
 from cxrjax.pages.results.marks import mark_facts, mark_words
 from cxrjax.pages.results.studies import Judgements, gemex_studies
+from cxrjax.records import about_terms
 from cxrjax.scoring.benchmark import Benchmark
 from cxrjax.scoring.overlays import COLOURS, TRUTH, system_colours
 from cxrjax.scoring.tables import FEW, UNDEFINED
@@ -147,7 +148,9 @@ def write_page(
             **content,
             title=title,
             citation=benchmark.layout.citation if benchmark else "",
+            reading=benchmark.layout.reading if benchmark else "",
             overview=overview,
+            terms=about_terms(overview.datasets),
             shown=len(cases),
             by_facts=by_facts,
             studies=studies,

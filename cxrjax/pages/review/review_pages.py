@@ -1,8 +1,10 @@
 """The review as pages: the questions beside their pictures, and who agreed on what."""
 
 import hashlib
+import itertools
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +18,11 @@ from cxrjax.pages import STYLE_SHEET
 from cxrjax.pages.results.cases import script_json
 from cxrjax.pages.results.tables import sections
 from cxrjax.pages.review.sheet import COLUMNS, DIMENSIONS, LEVELS, NOT_APPLICABLE, sheet_rows
-from cxrjax.records import QARecord
+from cxrjax.records import Answer, QARecord
 from cxrjax.scoring.overlays import COLOURS, TRUTH, jpeg_data_uri
 from cxrjax.scoring.text_tables import template
 
+_BOX = re.compile(r"<loc_[\d_]+>")
 _SCRIPT = Path(__file__).parent / "review_page.js"
 # Longer side of a picture on the page: a hundred of them make some 10 MB.
 _LONG_SIDE = 1000
@@ -46,10 +49,11 @@ def render_review_page(
         {
             "row": row,
             "picture": pictures[record.image_id],
-            "boxes": [
-                {"x": x0, "y": y0, "width": x1 - x0, "height": y1 - y0}
-                for x0, y0, x1, y1 in record.boxes
-            ],
+            "regions": list(dict.fromkeys(name for one in record.answers for name in one.regions)),
+            "parts": [*_parts(record.answers)],
+            "about": ", ".join(_about(record)),
+            "boxes": _boxes(record, pictures[record.image_id]),
+            "answer": _numbered(row["answer"]),
         }
         for record, row in zip(sample, rows, strict=True)
     ]
@@ -90,6 +94,42 @@ def render_agreement(result: dict[str, Any], text: str, written: Sequence[str]) 
         disagreements=result["disagreements"],
         written=written,
     )
+
+
+def _boxes(record: QARecord, picture: dict[str, Any]) -> list[dict[str, float]]:
+    """The record's boxes on the picture, which may be stored smaller than its original."""
+    height, width = record.image_hw or (picture["height"], picture["width"])
+    across, down = picture["width"] / (width or 1), picture["height"] / (height or 1)
+    return [
+        {
+            "x": x0 * across,
+            "y": y0 * down,
+            "width": (x1 - x0) * across,
+            "height": (y1 - y0) * down,
+        }
+        for x0, y0, x1, y1 in record.boxes
+    ]
+
+
+def _numbered(text: str) -> str:
+    """An answer with boxes by number, as the picture has them, in the place of their pixels."""
+    numbers = itertools.count(1)
+    return _BOX.sub(lambda _: f"[box {next(numbers)}]", text)
+
+
+def _parts(answers: Iterable[Answer], depth: int = 0) -> Iterator[str]:
+    """The texts of answers below the main ones, and beside them."""
+    for answer in answers:
+        if depth or answer.answer_type != "main":
+            yield "\N{NO-BREAK SPACE}\N{NO-BREAK SPACE}" * (depth - 1) + answer.text
+        yield from _parts(answer.sub_answers, depth + 1)
+
+
+def _about(record: QARecord) -> Iterator[str]:
+    """The film and the patient as a reader is told of them, where they are known."""
+    yield from (one for one in (record.view, record.sex) if one)
+    if record.age is not None:
+        yield f"{record.age:g} years"
 
 
 def _picture(path: Path) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from cxrjax.border.foreign_files import read_text
 from cxrjax.errors import UserError
-from cxrjax.files import reading
+from cxrjax.files import cell, reading
 from cxrjax.records import QARecord
 
 OPEN = "several or none"
@@ -113,6 +113,21 @@ class Ratings:
     comments: dict[str, str]
 
 
+def asked(record: QARecord) -> str:
+    """The question as whoever answers sees it: after earlier turns, with its options, by lines."""
+    before = [f"Before: {turn.question} {turn.answer or ''}" for turn in record.history or ()]
+    return "\n".join([*before, record.question, *(record.choices or ())])
+
+
+def answered(record: QARecord) -> str:
+    """The answer in words: the options that its letters name, with no tags, reason or boxes."""
+    if record.answer_key is None:
+        return record.answer_text
+    keys = [record.answer_key] if isinstance(record.answer_key, str) else record.answer_key
+    options = {choice.partition(":")[0]: choice for choice in record.choices or ()}
+    return "\n".join(options.get(key, key) for key in keys)
+
+
 def sheet_rows(sample: Sequence[QARecord]) -> list[dict[str, str]]:
     """The sheet with empty ratings; `not applicable` where there is no box to rate."""
     rows = []
@@ -124,8 +139,8 @@ def sheet_rows(sample: Sequence[QARecord]) -> list[dict[str, str]]:
             "image_id": record.image_id,
             "question_type": record.question_type,
             "finding": finding_of(record),
-            "question": record.question,
-            "answer": record.answer_text,
+            "question": asked(record),
+            "answer": answered(record),
             "reason": record.reason or "",
             "has_box": "yes" if record.boxes else "no",
         }
@@ -140,7 +155,7 @@ def format_csv(columns: Sequence[str], rows: Iterable[dict[str, str]]) -> str:
     out = io.StringIO()
     writer = csv.DictWriter(out, fieldnames=columns, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows({name: cell(value) for name, value in row.items()} for row in rows)
     return out.getvalue()
 
 

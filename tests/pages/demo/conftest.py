@@ -11,7 +11,7 @@ import pytest
 from flax import nnx
 
 ROOT = Path(__file__).parents[3]
-BASE = ROOT / "data" / "demo_base"
+BASE = ROOT / "data" / "real_base"
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 import json
 import math
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,6 +21,8 @@ from cxrjax.records import QARecord, write_records
 
 pytestmark = pytest.mark.slow
 QUESTION = "Where is the Lung Opacity?"
+# Asked for findings by name alone.
+PHANTOM_BASE = Path(__file__).parents[3] / "data/demo_base"
 
 
 @pytest.fixture(scope="module")
@@ -29,9 +32,9 @@ def models(base, tuned):
 
 @pytest.fixture(scope="module")
 def example(tmp_path_factory):
-    """A phantom in which both models find something to draw a box around."""
+    """A radiograph in which both models find something to draw a box around."""
     examples = render_examples(tmp_path_factory.mktemp("examples"))
-    return next(one for one in examples if one.question == "detect ILD")
+    return next(one for one in examples if one.question == "Where are the lungs?")
 
 
 def _predicted(words, example, question, tmp_path):
@@ -83,8 +86,8 @@ def test_tokens_and_boxes_say_the_same_as_the_text(models, base, example):
     assert len(locations) == 4 * len(answer.boxes) > 0
     kinds = [token.kind for token in answer.tokens]
     words = probabilities[: kinds.index("location")]
-    first = math.prod(locations[:4]) ** (1 / 4) * min(words, default=1.0)
-    assert answer.boxes[0].confidence == pytest.approx(first, abs=1e-4)
+    # Expected IoU times the probability that there is a box.
+    assert 0 < answer.boxes[0].confidence <= min(words, default=1.0) + 1e-4
     height, width = read_image(example.path).shape[:2]
     boxes, _ = CODECS["paligemma"].decode(answer.text, height, width)
     pixels = np.asarray(boxes) * [width, height, width, height]
@@ -149,4 +152,4 @@ def test_models_that_are_not_there_or_cannot_be_asked(base, tuned, tmp_path):
     with pytest.raises(UserError, match="no model here"):
         open_models(base, tmp_path)
     with pytest.raises(UserError, match="'grounding' asks about one finding by name"):
-        open_models(tuned, base)
+        open_models(tuned, PHANTOM_BASE)

@@ -196,7 +196,7 @@ def test_no_other_file_is_opened_and_none_is_told_from_a_missing_one(page, tmp_p
     os.mkfifo(pipe)
     large = mine.parent / "large.png"
     large.write_bytes(_png() + b"\0" * MEGABYTES * 2**20)
-    (example,) = page.folder.glob("examples/phantom-16.png")
+    example = min(page.folder.glob("examples/*.png"))
     told = {
         page.event(function, _file(path), *rest)
         for path in (

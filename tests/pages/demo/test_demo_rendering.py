@@ -65,10 +65,10 @@ def test_answers_show_everything_as_text():
     text = {name: " ".join(words) for name, words in sections.items()}
     assert "No box." in text["base"] and "none" in text["base"]
     assert "1 16 to 31 6 to 18 25 %" in text["tuned"]
-    assert "as a whole: 3.1 % ( 50 % a token, 3 tokens)".replace("( ", "(") in text["tuned"]
+    assert "in the words: 90 % (with coordinates, as a whole: 3.1 %, 50 % a token" in text["tuned"]
     assert "ILD 90 % <loc0100> <0.01 % <eos> >99 %" in text["tuned"]
     (code,) = tree.iter("code")
-    assert code.text == "<loc0100><loc0200><loc0300><loc0400>"
+    assert (code.text, code.get("title")) == ("box 1", "<loc0100><loc0200><loc0300><loc0400>")
 
 
 def test_what_went_wrong_is_said():
@@ -109,3 +109,16 @@ def test_a_picture_that_cannot_be_read(picture):
     path.write_text("no")
     with pytest.raises(ImageError, match=r"^mine\.png: not PNG"):
         open_picture(NamedFile(path, "mine.png"))
+
+
+def test_what_was_not_taught_is_said_in_place_of_boxes_and_confidence():
+    known, unknown = _answered(), _answered("Unknown.", boxes=())
+    tree = _parse(render_answers({"base": known, "tuned": unknown}))
+    texts = {
+        section.get("data-system"): " ".join("".join(section.itertext()).split())
+        for section in tree.iter("section")
+    }
+    assert "The model does not know this" in texts["tuned"]
+    for word in ("Confidence", "No box", "Unknown.", "3.1 %"):
+        assert word not in texts["tuned"]
+    assert "Confidence" in texts["base"] and "does not know" not in texts["base"]

@@ -1,5 +1,7 @@
 """The page says what the files say: its tables, its curves, its words."""
 
+import json
+
 import html5lib
 import pytest
 
@@ -298,6 +300,18 @@ def test_curves_are_drawn(page):
         "step 50: 0.625",
         "step 99: 0.7475",
     ]
+
+
+def test_a_run_of_reinforcement_learning_shows_its_health(page, tmp_path):
+    log = tmp_path / "metrics.jsonl"
+    figures = ("reward", "reward_iou", "spread", "dead_groups", "kl", "spurious_boxes")
+    lines = [
+        {"step": step, "train/loss": 0.1, **{f"train/rl/{name}": step / 40 for name in figures}}
+        for step in range(1, 40)
+    ]
+    log.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    curves = [next(c.all("code")).text for c in page.read(training_log=log).all("figure", "curve")]
+    assert curves == [f"train/rl/{name}" for name in figures]
 
 
 def test_long_series_are_drawn_through_all_of_their_course(page):

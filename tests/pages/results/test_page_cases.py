@@ -47,6 +47,21 @@ def test_every_question_has_its_boxes_answers_and_outcomes(page):
     assert shown["answers"][1]["note"] == "there, as said"
 
 
+@pytest.mark.parametrize("judged", [True, False])
+def test_an_answer_that_it_is_unknown_says_so(page, judged):
+    page.predictions["tuned"] = [
+        line | ({"text": "Unknown.", "boxes": []} if line["question_id"] == "image-4-0" else {})
+        for line in page.predictions["tuned"]
+    ]
+    cases = page.cases(page.read() if judged else page.read(benchmark=None))
+    notes = {
+        name: _question(cases, name)[1]["answers"][1].get("note", "")
+        for name in ("image-3-0", "image-4-0")
+    }
+    assert "does not know" not in notes["image-3-0"]
+    assert notes["image-4-0"].startswith("the model says that it does not know this")
+
+
 def test_without_a_benchmark_nobody_decides(page):
     cases = page.cases(page.read(benchmark=None))
     assert set("".join(cases["questions"]["right"])) == {"u"} and not cases["judged"]
