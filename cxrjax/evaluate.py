@@ -6,8 +6,8 @@
 
 Writes predictions.jsonl and what `score` writes to --out (default: the workdir's evaluation/). The
 figures and some overlays also go to event files: a training run's, else of --out, at --step or 0.
-With --image=blind (or shuffled, noise) the system is called so, --out is evaluation_blind/, and
-event files are left alone.
+With --image=blind (or shuffled, noise, blurred, masked) the system is called so, --out is
+evaluation_blind/, and event files are left alone.
 """
 
 import argparse
@@ -42,6 +42,8 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("--benchmark", required=True, choices=sorted(BENCHMARKS), help="whose tables")
     add("--references", type=Path, metavar="FILE", help="records with answers (default: the run's)")
     add("--gt_mode", metavar="MODE", help=GT_MODE_HELP)
+    add("--title", help="of tables and page (default: the benchmark's)")
+    add("--report", action="store_true", help="write the page, too: index.html in --out")
     add("--resamples", type=int, default=1000, help="bootstrap resamples (default 1000)")
     add("--split_sha256", metavar="HASH", help="refuse references whose image ids hash otherwise")
     add("--manifest", type=Path, metavar="FILE", help="a build's manifest.json, to check that hash")
@@ -83,10 +85,25 @@ def main(argv: Sequence[str] | None = None) -> None:
     check_split(references, flags.split_sha256, flags.manifest)
     with hosts.held_by_first(folder_lock(out)):
         _evaluate(flags, references, image_root, out)
+    if flags.report and hosts.is_first():
+        write_page(flags, references, image_root, out)
+
+
+def write_page(flags: argparse.Namespace, references: Path, image_root: Path, out: Path) -> None:
+    """Writes the page of the figures and every answer."""
+    from cxrjax import report
+
+    report.main(
+        [
+            *("--workdir", str(out), "--out", str(out), "--references", str(references)),
+            *("--predictions", str(out / "predictions.jsonl"), "--name", system_name(flags)),
+            *("--image_root", str(image_root), *(("--title", flags.title) if flags.title else ())),
+        ]
+    )
 
 
 def _evaluate(flags: argparse.Namespace, references: Path, image_root: Path, out: Path) -> None:
-    from cxrjax.runners.own_model import start_model
+    from cxrjax.runners.own_model import model_settings, start_model
     from cxrjax.scoring.benchmark import write_scores
     from cxrjax.scoring.validation import draw_predictions
     from cxrjax.training.checkpoint import best_step
@@ -105,7 +122,7 @@ def _evaluate(flags: argparse.Namespace, references: Path, image_root: Path, out
     if not hosts.is_first():
         hosts.wait_for_all("scored")  # JAX's own farewell waits for five minutes alone
         return
-    write_prediction_record(predictions, questions, flags)
+    write_prediction_record(predictions, questions, flags, model_settings(flags))
     benchmark = BENCHMARKS[flags.benchmark]()
     name = system_name(flags)
     scores = benchmark.score_files(
@@ -114,6 +131,7 @@ def _evaluate(flags: argparse.Namespace, references: Path, image_root: Path, out
         ScoreOptions(
             gt_mode=flags.gt_mode or benchmark.gt_modes[0],
             bootstrap=Bootstrap(resamples=flags.resamples, seed=0),
+            title=flags.title,
         ),
     )
     markdown = write_scores(out, benchmark, scores)

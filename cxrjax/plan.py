@@ -8,9 +8,8 @@ one another. For GPUs (a100-80, h100) nothing is compiled, and formulas stand in
 are a model's in both cases, and upper bounds of what a chip can do.
 
 --find_batch looks for the largest batch that fits; --sweep compares meshes and remat policies;
---decode compiles generation as well; --table makes the tables of docs/planning.md. Figures of
-compiled programs are kept in ~/.cache/cxrjax/plans, so that a second look costs seconds, and
---kept_only makes no others.
+--decode compiles generation as well. Figures of compiled programs are kept in
+~/.cache/cxrjax/plans, so that a second look costs seconds, and --kept_only makes no others.
 """
 
 import functools
@@ -37,7 +36,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--compiles", type=int, default=5, metavar="N", help="at most, for the two searches"
     )
-    parser.add_argument("--table", action="store_true", help="the tables of docs/planning.md")
     parser.add_argument(
         "--kept_only", action="store_true", help="compile nothing; by formula what is not kept"
     )
@@ -47,19 +45,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     import jax
 
     from cxrjax.planner import search
-    from cxrjax.planner.describe import describe, tables
+    from cxrjax.planner.describe import describe
     from cxrjax.planner.plans import KEPT, make_plan
     from cxrjax.training.config_file import load_config
 
-    several = [f"--{name}" for name in ("find_batch", "sweep", "table") if getattr(flags, name)]
+    several = [f"--{name}" for name in ("find_batch", "sweep") if getattr(flags, name)]
     if len(several) > 1:
         raise UserError(f"{' and '.join(several)}: one of them at a time")
     if flags.decode and several:
         raise UserError(f"--decode is of a single plan: leave it or {several[0]} out")
     if flags.decode and flags.formula:
         raise UserError("--decode is compiled, and has no formula: leave it or --formula out")
-    if flags.json and (flags.sweep or flags.table):
-        raise UserError(f"--json is of a single plan: leave it or {several[-1]} out")
+    if flags.json and flags.sweep:
+        raise UserError("--json is of a single plan: leave it or --sweep out")
     # Whatever this machine has: programs are made for the devices of the slice.
     jax.config.update("jax_platforms", "cpu")
     make = functools.partial(make_plan, kept=flags.kept or KEPT, log_line=_log)
@@ -67,11 +65,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         make = functools.partial(make, kept_only=True)
     if flags.formula:
         make = functools.partial(make, compiled=False)
-    if flags.table:
-        if flags.config or flags.topology or overrides:
-            raise UserError("--table has recipes and slices of its own: no --config, no --topology")
-        print(tables(make, _log))
-        return
     for name in ("config", "topology"):
         if getattr(flags, name) is None:
             raise UserError(f"--{name} is missing; see python -m cxrjax.plan --help")

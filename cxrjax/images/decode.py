@@ -20,7 +20,7 @@ import warnings
 from collections.abc import Callable, Iterator
 
 import numpy as np
-from jaxtyping import UInt8
+from jaxtyping import Integer, UInt8
 from PIL import ExifTags, Image, ImageFile
 
 from cxrjax.border.codestreams import (
@@ -133,6 +133,24 @@ def three_channels(image: UInt8[np.ndarray, "h w *channels"]) -> UInt8[np.ndarra
         # Pillow writes pixels at a time, NumPy's repeat bytes: a third of the time.
         out[rows] = np.asarray(Image.fromarray(image[rows]).convert("RGB"))
     return out
+
+
+def read_levels(path: AnyFile) -> Integer[np.ndarray, "h w"]:
+    """The stored levels of a mask as it is displayed: 16 bits and palettes' numbers as they are.
+
+    Raises:
+        ImageError: as `read_image`, or the file is a DICOM image, or in colour.
+    """
+    if _kind(path) == "DICOM":
+        raise ImageError(f"{path}: a DICOM image; expected a mask as PNG")
+    with _open(path, whole=True) as image:
+        turn = _orientation(image)
+        image.load()
+        as_stored = image.mode == "P" or image.mode.startswith("I")
+        stored = np.array(image) if as_stored else _to_grey_or_rgb(image)
+    if stored.ndim == 3:
+        raise ImageError(f"{path}: in colour; expected a mask of grey levels or a palette")
+    return np.ascontiguousarray(_TURNS[turn](stored)) if turn in _TURNS else stored
 
 
 def image_size(path: AnyFile) -> tuple[int, int]:

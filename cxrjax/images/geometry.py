@@ -6,6 +6,7 @@ arithmetic on coordinates.
 """
 
 import dataclasses
+import math
 from typing import Any
 
 import numpy as np
@@ -72,6 +73,27 @@ def resize(
     bicubic = Image.Resampling.BICUBIC
     resized = Image.fromarray(image).resize((width, height), bicubic, reducing_gap=_REDUCING_GAP)
     return np.array(resized), IDENTITY
+
+
+def resize_window(
+    image: UInt8[np.ndarray, "height width *channels"], window: Float[np.ndarray, "4"]
+) -> UInt8[np.ndarray, "height width *channels"]:
+    """What a window shows of an image, at the image's size; black beyond the image.
+
+    Args:
+        window: xyxy, fractions of the image; may reach beyond it.
+    """
+    from PIL import Image
+
+    height, width = image.shape[:2]
+    left, top, right, bottom = window * [width, height, width, height]
+    pad = max(0, math.ceil(-min(left, top, width - right, height - bottom)))
+    if pad:
+        margins = [(pad, pad)] * 2 + [(0, 0)] * (image.ndim - 2)
+        image = np.pad(image, margins)
+    box = (left + pad, top + pad, right + pad, bottom + pad)
+    bicubic = Image.Resampling.BICUBIC
+    return np.array(Image.fromarray(image).resize((width, height), bicubic, box=box))
 
 
 def is_resize(size: tuple[int, int], original: tuple[int, int]) -> bool:

@@ -25,6 +25,7 @@ class BatchShape:
         images: B. questions: Q of each. prefix: P slots. answer: A slots. boxes: K of an answer.
         packed_length: text tokens of an image where the padding is left out, else None.
         answer_tokens: tokens that have logits, of all questions; None: every slot.
+        two_images: whether a row has room for a second image.
         from_features: the tower's features are read, and the tower does not run.
     """
 
@@ -36,6 +37,7 @@ class BatchShape:
     packed_length: int | None = None
     answer_tokens: int | None = None
     from_features: bool = False
+    two_images: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +91,8 @@ def step_flops(
         return any(path.startswith(prefixes) for path in trained)
 
     rows, text_rows, length = _sequences(model, shape)
-    images = 0 if shape.from_features or sizes.vision is None else shape.images
+    shown = shape.images * (1 + shape.two_images)
+    images = 0 if shape.from_features or sizes.vision is None else shown
     # What flows backwards through each part: scans treat all of their layers alike.
     vision_backward = trains("vision/") and images > 0
     projector_input = vision_backward or trains("projector_norm/")
@@ -97,8 +100,8 @@ def step_flops(
     hidden_backward = decoder_backward or trains("decoder/final_norm")
     tokens = {
         "vision": images * (0 if sizes.vision is None else sizes.vision.num_patches),
-        "projector": 0 if sizes.vision is None else shape.images * sizes.vision.num_tokens,
-        "decoder": rows * sizes.num_context + text_rows * length,
+        "projector": 0 if sizes.vision is None else shown * sizes.vision.num_tokens,
+        "decoder": rows * _num_context(sizes, shape) + text_rows * length,
         "box_head": shape.images * shape.questions * shape.boxes,
     }
     backwards = {
@@ -163,6 +166,10 @@ def _sequences(model: VLM, shape: BatchShape) -> tuple[int, int, int]:
     return shape.images, shape.images * shape.questions, slots
 
 
+def _num_context(sizes: VLMConfig, shape: BatchShape) -> int:
+    return sizes.num_context + shape.two_images * sizes.num_tokens(sizes.second_image)
+
+
 def _attention(sizes: VLMConfig, share: str, shape: BatchShape, images: int) -> dict[str, float]:
     """Operations of scores and weighted sums, by part.
 
@@ -173,7 +180,7 @@ def _attention(sizes: VLMConfig, share: str, shape: BatchShape, images: int) -> 
     if sizes.vision is not None:
         vision = sizes.vision
         found["vision"] = 4.0 * images * vision.num_patches**2 * vision.width * vision.depth
-    decoder, context = sizes.decoder, sizes.num_context
+    decoder, context = sizes.decoder, _num_context(sizes, shape)
     text, seen = shape.prefix + shape.answer, context
     rows, questions = shape.images, shape.images * shape.questions
     if share == "tower":

@@ -208,7 +208,11 @@ def to_theirs(array: np.ndarray, transform: Transform, patch_size: int) -> np.nd
 
 
 def vlm_config(
-    config: Mapping[str, Any], where: str, loc_token_start: int, context: tuple[int, ...] = (IMAGE,)
+    config: Mapping[str, Any],
+    where: str,
+    loc_token_start: int,
+    context: tuple[int, ...] = (IMAGE,),
+    second_image: tuple[int, ...] = (IMAGE,),
 ) -> VLMConfig:
     """Our sizes from a checkpoint's `config.json`, defaults filled in.
 
@@ -216,7 +220,7 @@ def vlm_config(
         config: as `transformers.AutoConfig.from_pretrained(directory).to_dict()` gives it.
         where: file, for error messages.
         loc_token_start: id of `<loc0000>`; not in the file.
-        context: what stands before a question; not in the file either.
+        context, second_image: what stands before a question; not in the file either.
 
     Raises:
         UserError: an architecture, or a setting of it, that we do not have; sizes that are none, or
@@ -224,7 +228,10 @@ def vlm_config(
     """
     check_architecture(config.get("model_type"), where)
     try:
-        return _vlm_config(config, where, loc_token_start, context)
+        found = _vlm_config(config, where, loc_token_start, context)
+        return (
+            found if found.vision is None else dataclasses.replace(found, second_image=second_image)
+        )
     except (ArithmeticError, KeyError, TypeError, ValueError) as error:
         raise UserError(
             f"{where}: its sizes make no model ({error}); use the config.json that belongs to the "

@@ -2,6 +2,7 @@
 
 import dataclasses
 import typing
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from cxrjax.border.names import shown_value
@@ -14,6 +15,7 @@ _DEEPEST, _LARGEST, _LONGEST_CONTEXT = 1_000, 2**40, 10_000
 
 # Stands in `VLMConfig.context` for one image: as many tokens as an image has.
 IMAGE = -1
+_CONTEXTS = ("context", "second_image")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,6 +93,7 @@ class VLMConfig:
         vision: None for a model of text alone.
         loc_token_start: id of `<loc0000>`; the 1,024 location tokens follow one another.
         context: what stands before the question: token ids, and `IMAGE` for each image.
+        second_image: what is put in behind the first `IMAGE` where there is a second image.
         projector: "linear" (PaliGemma) or "normed": an RMS norm and a map without bias (Gemma 3).
     """
 
@@ -98,13 +101,25 @@ class VLMConfig:
     decoder: DecoderConfig
     loc_token_start: int
     context: tuple[int, ...] = (IMAGE,)
+    second_image: tuple[int, ...] = (IMAGE,)
     projector: Literal["linear", "normed"] = "linear"
 
     @property
     def num_context(self) -> int:
         """Length of the context in tokens."""
+        return self.num_tokens(self.context)
+
+    def num_tokens(self, context: Sequence[int]) -> int:
+        """Length of a context in tokens, `IMAGE` counted as often as an image has tokens."""
         image = 0 if self.vision is None else self.vision.num_tokens
-        return sum(image if token == IMAGE else 1 for token in self.context)
+        return sum(image if token == IMAGE else 1 for token in context)
+
+    def at_resolution_of(self, other: "VLMConfig") -> "VLMConfig":
+        """The same sizes for images of the other model's size."""
+        if self.vision is None or other.vision is None:
+            return self
+        vision = dataclasses.replace(self.vision, image_size=other.vision.image_size)
+        return dataclasses.replace(self, vision=vision)
 
 
 def _read_presets() -> dict[str, VLMConfig]:
@@ -120,7 +135,8 @@ def _read_presets() -> dict[str, VLMConfig]:
         vision = entry.pop("vision", None)
         entry["vision"] = None if vision is None else VisionConfig(**fields("vision", vision))
         entry["decoder"] = DecoderConfig(**fields("decoder", entry["decoder"]))
-        entry["context"] = tuple(entry.get("context", (IMAGE,)))
+        for name_of in ("context", "second_image"):
+            entry[name_of] = tuple(entry.get(name_of, (IMAGE,)))
         presets[name] = VLMConfig(**entry)
     return presets
 
@@ -138,7 +154,7 @@ def check_sizes(sizes: VLMConfig) -> None:
     for part in parts:
         for field in dataclasses.fields(part):
             value, kind = getattr(part, field.name), field.type
-            if dataclasses.is_dataclass(value) or field.name in ("context", "vision"):
+            if dataclasses.is_dataclass(value) or field.name in (*_CONTEXTS, "vision"):
                 continue
             if typing.get_origin(kind) is Literal:
                 fits = value in typing.get_args(kind)
@@ -150,8 +166,10 @@ def check_sizes(sizes: VLMConfig) -> None:
                 fits = fits and 0 <= value <= (_DEEPEST if field.name == "depth" else _LARGEST)
             if not fits:
                 raise ValueError(f"{field.name} is {shown_value(value)}")
-    if len(sizes.context) > _LONGEST_CONTEXT or any(type(i) is not int for i in sizes.context):
-        raise ValueError(f"context is {shown_value(sizes.context)}")
+    for name in _CONTEXTS:
+        tokens = getattr(sizes, name)
+        if len(tokens) > _LONGEST_CONTEXT or any(type(i) is not int for i in tokens):
+            raise ValueError(f"{name} is {shown_value(tokens)}")
 
 
 def check_heads_divide(tensor: int, sizes: VLMConfig) -> None:

@@ -1,5 +1,7 @@
 """The SigLIP vision tower, as PaliGemma uses it: patches in, one token a patch out."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -123,6 +125,17 @@ class VisionTower(nnx.Module):
 
         x, _ = scan_layers(self.layers, apply, x, remat=self.remat, unroll=self.unroll)
         return self.final_norm(x)
+
+    def resize_positions(self, config: VisionConfig) -> None:
+        """Interpolates the position embeddings for images of another size.
+
+        As PaliGemma went from 224 to 448 and 896 pixels (arXiv 2407.07726, section 3.2).
+        """
+        positions = self.position_embed[...]
+        side, wanted = math.isqrt(len(positions)), config.image_size // config.patch_size
+        grid = positions.reshape(side, side, -1)
+        grid = jax.image.resize(grid, (wanted, wanted, grid.shape[-1]), "bilinear")
+        self.position_embed = nnx.Param(grid.reshape(wanted**2, -1))
 
 
 def normalize_images(images: Array, dtype: jnp.dtype) -> Float[Array, "B H W 3"]:

@@ -346,10 +346,7 @@ class VLM(nnx.Module):
 
     def _preset_context(self) -> np.ndarray:
         """The preset's context with `IMAGE` as often as an image has tokens."""
-        vision = self.config.vision
-        times = 0 if vision is None else vision.num_tokens
-        tokens = [[token] * (times if token == IMAGE else 1) for token in self.config.context]
-        return np.array([token for run in tokens for token in run], np.int32)
+        return _in_tokens(self.config, self.config.context)
 
     def _sequence(
         self,
@@ -388,6 +385,30 @@ class VLM(nnx.Module):
             tokens = jnp.take_along_axis(tokens, packing, axis=1)
         text = self.decoder.embedder.encode(tokens, embedded.dtype)
         return jnp.concatenate([embedded, text], axis=1), layout
+
+
+def context_of_two(
+    config: VLMConfig, has_second: Bool[Array, " B"]
+) -> tuple[Int[Array, "B C"], Bool[Array, "B C"]]:
+    """`context_tokens` and `context_mask` of rows with two images, of which the second may lack.
+
+    A row without it has the context of one image: the same answers, but for rounding.
+
+    Args:
+        has_second: which rows have a second image.
+    """
+    first = config.context.index(IMAGE) + 1
+    parts = [config.context[:first], config.second_image, config.context[first:]]
+    tokens = [_in_tokens(config, part) for part in parts]
+    is_second = np.repeat([False, True, False], [len(part) for part in tokens])
+    mask = jnp.where(is_second, jnp.asarray(has_second)[:, None], True)
+    return jnp.broadcast_to(jnp.asarray(np.concatenate(tokens)), mask.shape), mask
+
+
+def _in_tokens(config: VLMConfig, context: Sequence[int]) -> np.ndarray:
+    times = 0 if config.vision is None else config.vision.num_tokens
+    runs = [[token] * (times if token == IMAGE else 1) for token in context]
+    return np.array([token for run in runs for token in run], np.int32)
 
 
 def _one_question_a_row(

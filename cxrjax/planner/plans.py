@@ -203,7 +203,8 @@ def make_plan(
         compiled: False plans by formula alone, as of a GPU.
         kept_only: compile nothing: a step of which no figures are kept is planned by formula, and
             a decode loop not at all.
-        decode: also the decode loop, for as many images as a batch has.
+        decode: also the decode loop, for as many images as a batch has; reinforcement learning
+            has it in any case, as it draws its answers by it.
         kept: where figures of compiled programs are kept; None: nowhere.
         log_line: told when a compilation begins.
 
@@ -228,8 +229,10 @@ def make_plan(
         file = _file_of(lowered, topology, kept)
         if not kept_only or (file is not None and file.is_file()):
             measured = _measure(lowered, topology, "the training step", file, log_line)
-        if measured and decode:
-            lowered = program.lower_decode(config, devices)
+        draws = config.rl.kind != "none" and config.rl.pairs is None
+        if measured and (decode or draws):
+            lower = program.lower_rollouts if draws else program.lower_decode
+            lowered = lower(config, devices)
             file = _file_of(lowered, topology, kept)
             if not kept_only or (file is not None and file.is_file()):
                 answered = _measure(lowered, topology, "the decode loop", file, log_line)

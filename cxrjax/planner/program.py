@@ -17,6 +17,7 @@ from jax.sharding import PartitionSpec as P
 
 from cxrjax.codecs import get_codec
 from cxrjax.decoding.generate import generate
+from cxrjax.decoding.grammar import FREE_TEXT, compile_grammar
 from cxrjax.decoding.strategy import read_strategy
 from cxrjax.distributed import meshes
 from cxrjax.distributed.hardware import Topology
@@ -26,8 +27,9 @@ from cxrjax.models import VLM, partition
 from cxrjax.models.flops import BatchShape
 from cxrjax.models.splash import resolve_attention
 from cxrjax.training import checkpoint, step
-from cxrjax.training.config import ExperimentConfig
+from cxrjax.training.config import ExperimentConfig, PolicyConfig
 from cxrjax.training.data import example_config
+from cxrjax.training.policy_loss import Experience
 from cxrjax.training.step import make_optimizer
 
 # Steps of the whole run, of which the program has the schedule's numbers and nothing else.
@@ -76,7 +78,7 @@ class StepInputs(NamedTuple):
     graphdef: Any
     state: step.TrainState
     frozen: Any
-    batch: Batch
+    batch: Any
 
 
 def tpu_devices(topology: Topology) -> list[Any]:
@@ -105,7 +107,7 @@ def tpu_devices(topology: Topology) -> list[Any]:
 
 
 def batch_shape(config: ExperimentConfig) -> BatchShape:
-    """The largest batch that the configuration can meet.
+    """The largest batch that the configuration can meet; of reinforcement learning, of answers.
 
     Raises:
         UserError: training would refuse its lengths.
@@ -113,13 +115,16 @@ def batch_shape(config: ExperimentConfig) -> BatchShape:
     examples = example_config(config)
     sources = [config.of_source(name).data for name in config.mixture.sources]
     sources = sources or [config.data]
+    learns_policy = config.rl.kind != "none"
     return BatchShape(
         images=config.batch_images,
-        questions=max(data.questions_per_image for data in sources),
+        questions=max(data.questions_per_image for data in sources)
+        * (config.rl.group_size if learns_policy else 1),
         prefix=examples.prefix_buckets[-1],
-        answer=examples.answer_buckets[-1],
+        answer=config.decoding.max_answer_tokens if learns_policy else examples.answer_buckets[-1],
         boxes=examples.max_boxes,
         from_features=config.data.feature_cache is not None,
+        two_images=config.data.earlier_images,
     )
 
 
@@ -134,7 +139,8 @@ def step_inputs(config: ExperimentConfig) -> StepInputs:
     optimizer = make_optimizer(config.optimizer, _ANY_STEPS)
     state = jax.eval_shape(lambda t: step.init_state(t, optimizer), trainable)
     shape = batch_shape(config)
-    image = np.zeros((vision.image_size, vision.image_size, 3), np.uint8)
+    side, several = vision.image_size, (2,) if shape.two_images else ()
+    image = np.zeros((*several, side, side, 3), np.uint8)
     if shape.from_features:
         image = np.zeros((vision.num_tokens, vision.width), jnp.dtype(config.model.dtype))
     digits = 0
@@ -155,7 +161,13 @@ def step_inputs(config: ExperimentConfig) -> StepInputs:
     batch = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct((shape.images, *x.shape[1:]), x.dtype), empty
     )
-    return StepInputs(graphdef, state, frozen, batch)
+    if config.rl.kind == "none":
+        return StepInputs(graphdef, state, frozen, batch)
+    by_answer: Any = jax.ShapeDtypeStruct((shape.images, shape.questions), jnp.float32)
+    by_token: Any = jax.ShapeDtypeStruct(batch.answer_tokens.shape, jnp.float32)
+    old = by_token if config.rl.updates > 1 else None
+    experience = Experience(batch, by_answer, by_answer, by_token, old, {"reward": by_answer})
+    return StepInputs(graphdef, state, frozen, experience)
 
 
 def lower_step(config: ExperimentConfig, devices: Sequence[Any]) -> Any:
@@ -175,10 +187,43 @@ def lower_step(config: ExperimentConfig, devices: Sequence[Any]) -> Any:
         return compiled.lower(inputs.state, inputs.frozen, inputs.batch)  # type: ignore[attr-defined]
 
 
+def lower_rollouts(config: ExperimentConfig, devices: Sequence[Any]) -> Any:
+    """The drawing of a step's answers in reinforcement learning, on the mesh of the step.
+
+    Raises:
+        UserError: as `lower_step`.
+    """
+    from cxrjax.training.rollouts import rollout_strategy  # it brings the reader of answers
+
+    mesh = meshes.make_mesh(config.mesh, devices)
+    config = _with_kernels_of(config, devices)
+    supervised = dataclasses.replace(config, rl=PolicyConfig())
+    inputs = step_inputs(supervised)
+    strategy = rollout_strategy(config, read_strategy(config.decoding).stop_ids)
+    batch = inputs.batch
+    asked = (batch.images, batch.prefix_tokens, batch.prefix_mask, batch.question_index)
+
+    def draw(trainable: Any, frozen: Any, asked: Any) -> Any:
+        with meshes.mesh_of_kernels(mesh):
+            model: VLM = nnx.merge(inputs.graphdef, trainable, frozen)
+            seed = jnp.zeros((), jnp.uint32)
+            images, tokens, mask, index = asked
+            answers = generate(model, images, tokens, mask, index, strategy, seed=seed, mesh=mesh)
+            return answers.tokens
+
+    trained = inputs.state.trainable
+    rows = meshes.batch_sharding(mesh)
+    shardings = (*(meshes.tree_shardings(mesh, x) for x in (trained, inputs.frozen)), rows)
+    compiled = jax.jit(draw, in_shardings=shardings, out_shardings=rows)
+    with _quiet():
+        return compiled.lower(trained, inputs.frozen, asked)
+
+
 def lower_decode(config: ExperimentConfig, devices: Sequence[Any]) -> Any:
     """Prefill and the decode loop for one batch of questions, rows over all devices.
 
-    Parameters are replicated and no grammar is applied: what the model itself takes.
+    Parameters are replicated and no grammar is applied where none is needed: what the model
+    itself takes.
 
     Raises:
         UserError: the batch does not divide.
@@ -189,6 +234,7 @@ def lower_decode(config: ExperimentConfig, devices: Sequence[Any]) -> Any:
     if images % len(devices):
         raise UserError(f"a batch of {images} images does not divide over {len(devices)} devices")
     strategy = read_strategy(config.decoding)
+    grammar = compile_grammar(FREE_TEXT) if strategy.boxes == "expected_iou" else None
     rows, whole = NamedSharding(mesh, P("data")), NamedSharding(mesh, P())
     trained = jax.eval_shape(
         lambda t: step.cast_params(t, config.model.frozen_dtype), inputs.state.trainable
@@ -204,6 +250,7 @@ def lower_decode(config: ExperimentConfig, devices: Sequence[Any]) -> Any:
                 jnp.asarray(batch.prefix_mask),
                 jnp.asarray(batch.question_index),
                 strategy,
+                grammar,
             )
 
     compiled = jax.jit(answer, in_shardings=(whole, whole, rows), out_shardings=rows)

@@ -8,6 +8,7 @@ from cxrjax.runners.table import (
     RUNNERS,
     add_runner_flags,
     estimate_run,
+    resolved_settings,
     start_runner,
     start_sampler,
 )
@@ -20,6 +21,7 @@ __all__ = [
     "add_runner_flags",
     "answer_all",
     "estimate_run",
+    "resolved_settings",
     "start_runner",
     "start_sampler",
 ]

@@ -1,6 +1,7 @@
 """Baselines that do not look: the most frequent answer, a prior box, random answers."""
 
 import collections
+import functools
 import random
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -142,10 +143,10 @@ class Majority:
         for record in records:
             if not record.answers:
                 continue
-            said, boxes = _said(record), box_fractions(record)
+            said, boxes = answer_identity(record), box_fractions(record)
             for group in _groups(record):
                 if (group, said) not in answers:
-                    answers[group, said] = _Common(_words(record), MeanBoxes())
+                    answers[group, said] = _Common(answer_words(record), MeanBoxes())
                 answers[group, said].boxes.add(boxes)
                 counts[group][said] += 1
         if not counts:
@@ -172,20 +173,25 @@ def _groups(record: QARecord) -> list[_Group]:
     return list(dict.fromkeys([(kind, finding), (kind, None), (None, None)]))
 
 
-def _said(record: QARecord) -> object:
+def answer_identity(record: QARecord) -> object:
+    """What an answer says: two answers of which this is equal are the same."""
     if record.answer_key is not None:
         key = record.answer_key
         return key if isinstance(key, str) else tuple(key)
     main = [answer for answer in record.answers if answer.answer_type == "main"] or record.answers
     said = tuple((answer.polarity, tuple(sorted(answer.labels))) for answer in main)
-    return said if any(labels for _, labels in said) else _words(record)
+    return said if any(labels for _, labels in said) else answer_words(record)
 
 
-def _words(record: QARecord) -> str:
+def answer_words(record: QARecord) -> str:
     """The answer's text without its boxes."""
-    text = record.answer_text
-    codec: Codec = CODECS[RECORD_CODECS[record.dataset]]
-    height, width = record.image_hw or (_ANY_SIZE, _ANY_SIZE)
+    size = record.image_hw or (_ANY_SIZE, _ANY_SIZE)
+    return _without_boxes(record.answer_text, RECORD_CODECS[record.dataset], *size)
+
+
+@functools.lru_cache(maxsize=4096)  # the same few words stand in many records
+def _without_boxes(text: str, codec_name: str, height: int, width: int) -> str:
+    codec: Codec = CODECS[codec_name]
     for span in reversed(codec.find(text, height, width)):
         text = text[: span.start] + text[span.end :]
     text = text.replace("<location>[]", "").replace("<location> []", "")
@@ -272,13 +278,34 @@ def draw_answer(record: QARecord, drawn: random.Random, classes: Sequence[str]) 
     there are any. A question that names a finding is answered by whether it is there. To any other
     there is nothing to draw from: the text is empty, which counts as wrong.
     """
-    finding = record.finding
-    if record.choices:
-        letters = [choice.partition(":")[0].strip() for choice in record.choices]
-        if record.question_type == "multi_choice":
-            return str(draw_subset(letters, drawn))
-        return drawn.choice(letters)
-    if is_closed(record) or finding is not None:
+    return draw_text(
+        record.choices or (),
+        record.question_type == "multi_choice",
+        is_closed(record) or record.finding is not None,
+        record.finding,
+        drawn,
+        classes,
+    )
+
+
+def draw_text(
+    choices: Sequence[str],
+    several: bool,
+    closed: bool,
+    finding: str | None,
+    drawn: random.Random,
+    classes: Sequence[str],
+) -> str:
+    """The same of a question's parts.
+
+    Args:
+        several: whether several of the choices may be right.
+        closed: whether the answer is yes or no.
+    """
+    if choices:
+        letters = [choice.partition(":")[0].strip() for choice in choices]
+        return str(draw_subset(letters, drawn)) if several else drawn.choice(letters)
+    if closed:
         return yes_or_no(drawn.random() < 0.5, finding)
     if classes:
         return f"There is {drawn.choice(classes)}."

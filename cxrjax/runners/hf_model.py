@@ -17,10 +17,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import PIL.Image
 
 from cxrjax.border.foreign_files import read_bytes
 from cxrjax.border.weights import read_safetensors_header
+from cxrjax.decoding.confidence import Spelled, spell
 from cxrjax.errors import UserError, optional
 from cxrjax.files import read_json_object, reading
 from cxrjax.images.decode import read_image
@@ -32,7 +34,13 @@ from cxrjax.models.hf_config import MOST_CONFIG_BYTES
 from cxrjax.records import QARecord
 from cxrjax.runners.base import Answer, Line, check_seeds
 from cxrjax.runners.other_model import NOT_ASKED, UNREADABLE_IMAGE, Setup, ShownImages, read_setup
-from cxrjax.runners.systems import earlier_turns, no_answer, question_text, read_answer
+from cxrjax.runners.systems import (
+    earlier_turns,
+    no_answer,
+    question_text,
+    read_answer,
+    spelled_completion,
+)
 
 
 class Sampling(NamedTuple):
@@ -45,9 +53,14 @@ class Sampling(NamedTuple):
 
 
 class Written(NamedTuple):
-    """An answer. `logprob`: sum over its tokens, end token included; `ended`: it has one."""
+    """An answer, token by token.
 
-    text: str
+    Attributes:
+        logprob: sum over its tokens, end token included.
+        ended: it has one.
+    """
+
+    spelled: Spelled
     logprob: float
     tokens: int
     ended: bool
@@ -184,9 +197,11 @@ class FolderModel:
         ends = [index for index, token in enumerate(tokens) if token in self._end_ids]
         length = ends[0] + 1 if ends else len(tokens)
         # Not the tokenizer's own skipping: boxes may be written in tokens that count as special.
-        kept = [token for token in tokens[:length] if token not in self._skipped]
-        text = self.processor.tokenizer.decode(kept, skip_special_tokens=False)
-        return Written(text, sum(logprobs[:length]), length, bool(ends))
+        kept = [index for index in range(length) if tokens[index] not in self._skipped]
+        decode = functools.partial(self.processor.tokenizer.decode, skip_special_tokens=False)
+        given = np.array([logprobs[index] for index in [*kept, *ends[:1]]])
+        spelled = spell([tokens[index] for index in kept], decode, given)
+        return Written(spelled, sum(logprobs[:length]), length, bool(ends))
 
 
 class _ChosenLogprobs:
@@ -278,7 +293,7 @@ class FolderRunner:
         asked: list[tuple[QARecord, str, list[tuple[str, str]], PIL.Image.Image]] = []
         for record in records:
             text = question_text(record, setup.wording, setup.system)
-            if text is None:
+            if text is None or record.earlier is not None:  # one image a question here
                 lines[record.question_id] = no_answer(record, NOT_ASKED)
                 continue
             turns = [*earlier_turns(record), (text, "")]
@@ -304,13 +319,15 @@ class FolderRunner:
             )
             for (record, key, _, _), answer in zip(asked, written, strict=True):
                 completion = Completion(
-                    answer.text,
+                    answer.spelled.text,
                     "stop" if answer.ended else "length",
                     None,
                     self.model.fingerprint,
                     None,
                     answer.tokens,
                     answer.logprob,
+                    list(answer.spelled.texts),
+                    answer.spelled.logprobs.tolist(),
                 )
                 self.cache.put(key, completion)
                 lines[record.question_id] = self._line(record, completion)
@@ -326,6 +343,7 @@ class FolderRunner:
             self.setup.codec,
             failure="truncated" if written.finish_reason == "length" else None,
             logprob=written.logprob,
+            spelled=spelled_completion(written),
             # The mean probability of a token, geometric: which of them are a box's is not known.
             box_score=math.exp(logprob / tokens),
         )

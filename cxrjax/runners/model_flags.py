@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 # decoding.answer_forms.ANSWER_FORMS, which takes seconds to import: --help stays quick.
 GRAMMARS = ("none", "boxes", "yes_no", "option", "options", "names", "findings", "detections")
+# decoding.box_readings.BOX_READINGS, the same.
+BOX_READINGS = ("greedy", "smoothed", "median", "expected_iou")
 
 
 def _split(text: str) -> tuple[str, ...]:
@@ -26,6 +28,7 @@ _DECODING_FLAGS: dict[str, dict[str, Any]] = {
     "grammar": {"choices": GRAMMARS, "help": "what answers may be"},
     "names": {"type": _split, "metavar": "A,B,...", "help": "findings, for the grammar"},
     "max_answer_tokens": {"type": int, "help": "length of an answer, end token included"},
+    "boxes": {"choices": BOX_READINGS, "help": "how coordinates are read from location tokens"},
     "beams": {"type": int, "help": "beam search with so many hypotheses"},
     "length_penalty": {"type": float, "help": "of beam search (1: by mean log-probability)"},
     "temperature": {"type": float, "help": "of sampling; 0: the likeliest token at each step"},
@@ -58,8 +61,9 @@ def add_model_flags(parser: argparse.ArgumentParser) -> Any:
         "--image",
         default="shown",
         choices=STAND_INS,
-        help="show the model another image than the one asked about, to see what it knows without "
-        "looking (cxrjax/runners/stand_in_images.py); by --seed",
+        help="show the model another image than the one asked about, or that one blurred or "
+        "masked, to see what it knows without looking (cxrjax/runners/stand_in_images.py); "
+        "by --seed",
     )
     add(
         "--images_per_batch",

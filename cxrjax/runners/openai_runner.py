@@ -15,7 +15,7 @@ from typing import Any
 from cxrjax.errors import UserError
 from cxrjax.files import write_json
 from cxrjax.images.encode import encode_jpeg
-from cxrjax.images.files import ImageError
+from cxrjax.images.files import AnyFile, ImageError
 from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.language_model import Client, EncodedImage, Message, NoAnswer, Request
 from cxrjax.language_model.flags import client_from_flags
@@ -29,10 +29,17 @@ from cxrjax.runners.other_model import (
     decoding_of,
     read_setup,
 )
-from cxrjax.runners.systems import earlier_turns, no_answer, question_text, read_answer
+from cxrjax.runners.systems import (
+    earlier_turns,
+    no_answer,
+    question_text,
+    read_answer,
+    spelled_completion,
+)
 
 CONTENT = "questions about them"
 _USUAL_OUTPUT_TOKENS = 100
+_TWO_IMAGES = "The first image is the one asked about, the second is of an earlier study."
 # The chat protocol's words for an answer that is not whole.
 _CUT, _FILTERED = "length", "content_filter"
 
@@ -57,16 +64,23 @@ class ServedModel:
     ) -> Iterator[tuple[QARecord, Request | None]]:
         """Each question with what is sent for it; None where the wording does not fit it."""
         image_path, image = None, None
+        own = self.images.kind == "shown"
         for _, record in questions.records():
             path = self.images.of(questions, record)
             if path != image_path:
-                load = functools.partial(
-                    encode_jpeg, path, self.long_side, self.setup.system.pad_square
-                )
-                image_path, image = path, EncodedImage(load, "image/jpeg")
+                image_path, image = path, self._encoded(path)
             text = question_text(record, self.setup.wording, self.setup.system)
+            shown: tuple[EncodedImage, ...]
             shown = () if self.client.settings.text_only or image is None else (image,)
+            earlier = questions.earlier_of(record)
+            if shown and earlier is not None and text is not None:
+                shown = (*shown, self._encoded(earlier if own else path))
+                text = f"{_TWO_IMAGES} {text}"
             yield record, None if text is None else self._request(record, text, shown, seed)
+
+    def _encoded(self, path: AnyFile) -> EncodedImage:
+        load = functools.partial(encode_jpeg, path, self.long_side, self.setup.system.pad_square)
+        return EncodedImage(load, "image/jpeg")
 
     def _request(
         self, record: QARecord, text: str, images: tuple[EncodedImage, ...], seed: int | None
@@ -92,8 +106,10 @@ class ServedModel:
             UserError: sending is not allowed, the cost limit is reached, or the server is unusable;
                 answers so far are in the cache.
         """
+        self.client.datasets = tuple(sorted({r.dataset for _, r in questions.records()}))
         self.client.require_permission(
-            CONTENT, (request for _, request in self.requests(questions, seed) if request)
+            CONTENT,
+            (request for _, request in self.requests(questions, seed) if request),
         )
         for _, line in self.client.map(self._ask, self.requests(questions, seed)):
             yield line
@@ -117,6 +133,7 @@ class ServedModel:
             self.setup.codec,
             failure="refusal" if completion.refusal else failure_of.get(completion.finish_reason),
             logprob=completion.logprob,
+            spelled=spelled_completion(completion),
         )
 
 
@@ -144,7 +161,7 @@ def _served_model(flags: argparse.Namespace) -> ServedModel:
         raise UserError(f"--long_side={flags.long_side}: expected at least 1 pixel")
     # The seeds of a run share one cache, and one account.
     cache = flags.out.with_suffix(".answers.jsonl")
-    client = client_from_flags(flags, cache, temperature=setup.temperature)
+    client = client_from_flags(flags, cache, (), temperature=setup.temperature)
     images = ShownImages(flags.image, flags.seed or 0)
     return ServedModel(client, setup, images, flags.long_side, flags.logprobs)
 

@@ -9,6 +9,7 @@ from typing import Any
 from jax.sharding import Mesh
 
 from cxrjax.cli import keep_compiled_programs
+from cxrjax.decoding.confidence import answer_word_tokens
 from cxrjax.decoding.generate import Generator
 from cxrjax.decoding.predictor import predict_questions
 from cxrjax.decoding.strategy import read_decoding
@@ -20,10 +21,10 @@ from cxrjax.input_pipeline.prompts import PROMPTS
 from cxrjax.input_pipeline.sources import QuestionSource, RecordSource
 from cxrjax.input_pipeline.tokenizer import Tokenizer
 from cxrjax.models import presets
-from cxrjax.runners.base import Answer, Line
+from cxrjax.runners.base import Answer, Line, check_seeds
 from cxrjax.runners.model_flags import decoding_overrides, mesh_config
-from cxrjax.runners.stand_in_images import OtherImages, StandInImages
-from cxrjax.training.checkpoint import load_model
+from cxrjax.runners.stand_in_images import CHANGES, OtherImages, StandInImages
+from cxrjax.training.checkpoint import load_model, model_config
 from cxrjax.training.config import ExperimentConfig
 from cxrjax.training.data import example_config, open_tokenizer
 
@@ -69,24 +70,45 @@ def open_model(
     """
     keep_compiled_programs()
     model, config, tokenizer_path = load_model(directory, step, mesh)
+    config = _as_asked(config, source, prompt, decoding or {})
+    tokenizer = open_tokenizer(tokenizer_path, config)
+    strategy, grammar = read_decoding(config.decoding, tokenizer, config.data.codec)
+    if mesh is not None:
+        presets.check_heads_divide(mesh.shape["tensor"], model.config)
+    generator = Generator(model, strategy, grammar, mesh, answer_word_tokens(tokenizer))
+    return OwnModel(generator, tokenizer, config, example_config(config))
+
+
+def _as_asked(
+    config: ExperimentConfig, source: str | None, prompt: str | None, decoding: Mapping[str, Any]
+) -> ExperimentConfig:
+    """The model's own configuration with what `open_model` is asked for in its place."""
     if source is not None:
         config = config.of_source(source)
     buckets = config.data.prefix_buckets
-    config = dataclasses.replace(
+    return dataclasses.replace(
         config,
         data=dataclasses.replace(
             config.data,
             prompt=prompt or config.data.prompt,
             prefix_buckets=buckets + tuple(n for n in _LONGER if n > max(buckets)),
         ),
-        decoding=dataclasses.replace(config.decoding, **(decoding or {})),
+        decoding=dataclasses.replace(config.decoding, **decoding),
     )
-    tokenizer = open_tokenizer(tokenizer_path, config)
-    strategy, grammar = read_decoding(config.decoding, tokenizer, config.data.codec)
-    if mesh is not None:
-        presets.check_heads_divide(mesh.shape["tensor"], model.config)
-    generator = Generator(model, strategy, grammar, mesh)
-    return OwnModel(generator, tokenizer, config, example_config(config))
+
+
+def model_settings(flags: argparse.Namespace) -> dict[str, Any]:
+    """All that shapes the answers but the model, as the flags and its configuration make it.
+
+    Raises:
+        UserError: no such model, or options that do not go together.
+    """
+    directory = Path(flags.workdir or flags.checkpoint)
+    decoding = decoding_overrides(flags)
+    config = _as_asked(model_config(directory), flags.source, flags.prompt, decoding)
+    data = config.data
+    described = {"prompt": data.prompt, "codec": data.codec, "geometry": data.geometry}
+    return described | dataclasses.asdict(config.decoding) | CHANGES.get(flags.image, {})
 
 
 def start_model(flags: argparse.Namespace) -> Answer:
@@ -100,6 +122,13 @@ def start_model(flags: argparse.Namespace) -> Answer:
     """
     if flags.images_per_batch < 1:
         raise UserError(f"--images_per_batch={flags.images_per_batch}: expected at least 1")
+    samples = model_settings(flags)["temperature"] > 0
+    if samples and "seeds" not in flags:
+        raise UserError(
+            "sampled answers differ from run to run, and this command answers once: give "
+            "--temperature=0, or `predict` with --seeds=0,1,2 and `score` its files"
+        )
+    check_seeds(getattr(flags, "seeds", None), samples)
     opened = open_model(
         flags.workdir or flags.checkpoint,
         flags.step,

@@ -20,11 +20,20 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from cxrjax.codecs import CODECS
 from cxrjax.codecs.base import declines
+from cxrjax.decoding.confidence import (
+    AnswerConfidence,
+    Spelled,
+    answer_confidence,
+    box_confidences,
+)
 from cxrjax.errors import UserError
 from cxrjax.files import read_packaged
 from cxrjax.input_pipeline.prompts import MEDGEMMA_LOCATE
+from cxrjax.language_model import Completion
 from cxrjax.records import QARecord
 
 
@@ -145,6 +154,7 @@ def read_answer(
     *,
     failure: str | None = None,
     logprob: float | None = None,
+    spelled: Spelled | None = None,
     box_score: float = 1.0,
 ) -> dict[str, Any]:
     """One line of predictions.
@@ -154,14 +164,15 @@ def read_answer(
         codec: how it writes boxes; None: it writes none.
         failure: why there is no whole answer, for `parse`.
         logprob: sum over the answer's tokens.
-        box_score: of every box; the same for all where a model tells none.
+        spelled: all that the model wrote, token by token, where that is known.
+        box_score: of every box where `spelled` tells none of its own.
     """
     text = READINGS[reading](written)
     line: dict[str, Any] = {"question_id": record.question_id, "text": text}
     if text != written.strip():
         line["written"] = written
     finding = record.finding
-    boxes, labels, repaired = [], [], 0
+    boxes, labels, repaired, places = [], [], 0, []
     parse = "refusal" if codec is None and declines(text) else "ok"
     if codec is not None and text:
         # Fractions are of the whole image; without any size they can only be of a square.
@@ -172,14 +183,30 @@ def read_answer(
         boxes = [[round(float(value), 6) for value in span.as_written] for span in read.spans]
         labels = [span.label or finding for span in read.spans]
         repaired, parse = read.repaired, read.parse
+        places = [(span.start, span.end) for span in read.spans]
+    sure, scores = AnswerConfidence(), [box_score] * len(boxes)
+    # Where thinking was cut out of its middle, the answer is no part of what was written.
+    if spelled is not None and text and (start := spelled.text.find(text)) >= 0:
+        answer = spelled.within(start, start + len(text))
+        sure = answer_confidence(answer, places)
+        scores = [found.score for found in box_confidences(answer, places)]
     return line | {
         "boxes": boxes,
         "labels": labels,
-        "box_scores": [round(box_score, 6)] * len(boxes),
+        "box_scores": [round(score, 6) for score in scores],
         "answer_logprob": None if logprob is None else round(logprob, 6),
+        **sure.fields(),
         "parse": failure or parse,
         **({"repaired_boxes": repaired} if repaired else {}),
     }
+
+
+def spelled_completion(completion: Completion) -> Spelled | None:
+    """The answer token by token; None where the server did not tell."""
+    texts, logprobs = completion.token_texts, completion.token_logprobs
+    if completion.refusal or not texts or not logprobs or len(texts) != len(logprobs):
+        return None
+    return Spelled(texts, np.array(logprobs, np.float64))
 
 
 def no_answer(record: QARecord, failure: str) -> dict[str, Any]:

@@ -3,16 +3,18 @@
 import argparse
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.language_model.flags import add_client_flags
 from cxrjax.runners import other_model
-from cxrjax.runners.base import Answer, Runner, check_seeds, parse_seeds
+from cxrjax.runners.base import Answer, Runner, parse_seeds
 from cxrjax.runners.baselines import start_majority, start_prior_box, start_random, start_reader
 from cxrjax.runners.hf_model import start_hf
 from cxrjax.runners.model_flags import add_model_flags
 from cxrjax.runners.openai_runner import estimate, start_openai
+from cxrjax.runners.stand_in_images import CHANGES
 
 # Seed -> what answers with it; None: without one.
 Sampler = Callable[[int | None], Answer]
@@ -26,7 +28,6 @@ def _model(flags: argparse.Namespace) -> Answer:
 
 
 def _sampled_model(flags: argparse.Namespace) -> Sampler:
-    check_seeds(flags.seeds, bool(flags.temperature))
     return lambda seed: _model(argparse.Namespace(**{**vars(flags), "seed": seed}))
 
 
@@ -118,6 +119,24 @@ def start_sampler(
     if runner.sample is None:
         raise UserError(f"--runner={flags.runner} does not sample; leave out --seeds")
     return runner.sample(_with_classes(flags, closed_classes))
+
+
+def resolved_settings(flags: argparse.Namespace) -> dict[str, Any]:
+    """The settings of the answers as they came out: flags, and in place of those that were not
+    given what the model or the runner has for them.
+
+    Raises:
+        UserError: as `start_runner`.
+    """
+    name = getattr(flags, "runner", None) or _OWN_MODEL
+    if name == _OWN_MODEL:
+        from cxrjax.runners.own_model import model_settings
+
+        return model_settings(flags)
+    if name in _OTHER_MODELS:
+        asked = other_model.decoding_of(other_model.read_setup(flags, name))
+        return asked | CHANGES.get(flags.image, {})
+    return {}
 
 
 def _with_classes(

@@ -297,7 +297,8 @@ _PALIGEMMA2 = {
 def test_published_configurations_are_the_presets(tmp_path, config, preset):
     (tmp_path / "config.json").write_text(json.dumps(config))
     expected = PRESETS[preset]
-    found = vlm_config(read_config(tmp_path), "x", expected.loc_token_start, expected.context)
+    start, *contexts = expected.loc_token_start, expected.context, expected.second_image
+    found = vlm_config(read_config(tmp_path), "x", start, *contexts)
     assert dataclasses.asdict(found) == dataclasses.asdict(expected)
 
 

@@ -31,67 +31,83 @@ def sees(
 
 
 def dense(layout: SequenceLayout, local: bool, num_context: int, slots: int) -> np.ndarray:
-    """The mask of a row with one question as one [C + L, C + L] array."""
+    """The masks of rows with one question each as an array [B, C + L, C + L]."""
     seen = layout.seen_locally if local and layout.seen_locally is not None else layout.seen
-    full = np.zeros((num_context + slots, num_context + slots), bool)
-    c = num_context
-    full[:c, :c] = True if seen.context is None else np.asarray(seen.context)[0, 0]
-    full[c:, :c] = True if seen.text_to_context is None else np.asarray(seen.text_to_context)[0, 0]
-    full[c:, c:] = np.asarray(seen.text)[0, 0]
+    c, rows = num_context, len(layout.positions)
+    full = np.zeros((rows, c + slots, c + slots), bool)
+    full[:, :c, :c] = True if seen.context is None else np.asarray(seen.context)[:, 0]
+    before = seen.text_to_context
+    full[:, c:, :c] = True if before is None else np.asarray(before)[:, 0]
+    full[:, c:, c:] = np.asarray(seen.text)[:, 0]
     if seen.context_to_prefix is not None:
-        prefix = np.asarray(seen.context_to_prefix)[0, 0]
-        full[:c, c : c + prefix.shape[-1]] = prefix
+        prefix = np.asarray(seen.context_to_prefix)[:, 0]
+        full[:, :c, c : c + prefix.shape[-1]] = prefix
     return full
+
+
+# The same shapes in many examples, which differ by row: every new shape is compiled.
+_ROW = st.fixed_dictionaries(
+    {
+        "kinds": st.lists(st.sampled_from(["text", "image"]), min_size=7, max_size=7),
+        "context_padding": st.integers(0, 2),
+        "prefix_padding": st.integers(0, 2),
+        "answer": st.integers(1, 4),
+    }
+)
 
 
 @settings(max_examples=60, deadline=None)
 @given(
     causal=st.booleans(),
     window=st.sampled_from([None, 3, 5, 40]),
-    kinds=st.lists(st.sampled_from(["text", "image"]), min_size=0, max_size=7),
-    context_padding=st.integers(0, 2),
-    prefix=st.integers(1, 3),
-    prefix_padding=st.integers(0, 2),
-    answer=st.integers(1, 4),
-    answer_padding=st.integers(0, 2),
+    num_context=st.sampled_from([0, 2, 7]),
+    padded=st.booleans(),
+    num_prefix=st.sampled_from([3, 5]),
+    rows=st.lists(_ROW, min_size=4, max_size=4),
 )
-def test_every_pair_of_tokens_is_as_defined(
-    causal, window, kinds, context_padding, prefix, prefix_padding, answer, answer_padding
-):
+def test_every_pair_of_tokens_is_as_defined(causal, window, num_context, padded, num_prefix, rows):
     config = dataclasses.replace(
         PLAIN,
         prefix_attention="causal" if causal else "full",
         window=window,
         global_every=2 if window else 1,
     )
-    is_image = np.array([False] * context_padding + [kind == "image" for kind in kinds])[None]
-    present = np.array([False] * context_padding + [True] * len(kinds))[None]
-    num_context = is_image.shape[1]
+    slot = np.arange(num_context)
+    paddings = np.array([[row["context_padding"] if padded else 0] for row in rows])
+    present = slot >= paddings
+    kinds = np.array([row["kinds"][:num_context] for row in rows])
+    is_image = (kinds == "image") & present
     context = Context(
         num_context,
         image_of_token(jnp.asarray(is_image)) if num_context else None,
-        jnp.asarray(present) if context_padding else None,
+        jnp.asarray(present) if padded else None,
     )
-    there = [False] * prefix_padding + [True] * (prefix + answer) + [False] * answer_padding
-    mask = jnp.asarray(there)[None, None]
-    num_prefix = prefix_padding + prefix
+    slot = np.arange(num_prefix + 4)
+    there = np.array(
+        [(slot >= row["prefix_padding"]) & (slot < num_prefix + row["answer"]) for row in rows]
+    )
+    mask = jnp.asarray(there)[:, None]
     layout = make_layout(config, context, mask, num_prefix, context_sees_prefix=True)
 
-    images = np.asarray(image_of_token(jnp.asarray(is_image)))[0] if num_context else []
-    tokens = [("image" if image >= 0 else "text", int(image)) for image in images]
-    tokens += [("text" if slot < num_prefix else "answer", -1) for slot in range(len(there))]
-    valid = np.concatenate([present[0], there]).astype(bool)
-    position = np.cumsum(valid) - 1
-    np.testing.assert_array_equal(np.asarray(layout.positions)[0][valid], position[valid])
+    image = np.asarray(image_of_token(jnp.asarray(is_image)))
+    valid = np.concatenate([present, there], axis=1)
+    position = np.cumsum(valid, axis=1) - 1
+    np.testing.assert_array_equal(np.asarray(layout.positions)[valid], position[valid])
 
     for local in (False, True) if window else (False,):
-        found = dense(layout, local, num_context, len(there))
-        for i in np.flatnonzero(valid):
-            for j in range(len(valid)):
-                expected = bool(valid[j]) and sees(
-                    (position[i], *tokens[i]), (position[j], *tokens[j]), config, local
-                )
-                assert found[i, j] == expected, (i, j, local)
+        found = dense(layout, local, num_context, len(slot))
+        for row in range(len(rows)):
+            tokens = [("image" if i >= 0 else "text", int(i)) for i in image[row]]
+            tokens += [("text" if i < num_prefix else "answer", -1) for i in slot]
+            for i in np.flatnonzero(valid[row]):
+                for j in range(len(tokens)):
+                    expected = bool(valid[row, j]) and sees(
+                        (position[row, i], *tokens[i]),
+                        (position[row, j], *tokens[j]),
+                        config,
+                        local,
+                    )
+                    assert found[row, i, j] == expected, (row, i, j, local)
 
 
 def test_windows_that_hold_everything_cost_no_mask():

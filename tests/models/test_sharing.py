@@ -10,6 +10,7 @@ from flax import nnx
 
 from cxrjax.models import PRESETS, VLM, LoRAConfig, apply_lora, partition
 from cxrjax.models.presets import IMAGE, DecoderConfig, VisionConfig, VLMConfig
+from cxrjax.models.vlm import context_of_two
 
 # Everything that Gemma 3 has, and a window that neither context nor question fits into.
 GEMMA3 = VLMConfig(
@@ -161,18 +162,40 @@ def test_two_images_stand_where_their_tokens_are(model):
     np.testing.assert_allclose(first[mask], same[mask], atol=1e-5)
 
 
+SMALL_PALIGEMMA = dataclasses.replace(
+    PRESETS["tiny"],
+    vision=VisionConfig(image_size=24, patch_size=8, width=12, depth=1, num_heads=3, mlp_dim=8),
+    decoder=DecoderConfig(
+        vocab_size=1100, width=12, depth=2, num_heads=2, num_kv_heads=1, head_dim=4, mlp_dim=16
+    ),
+)
+
+
+@pytest.mark.parametrize("share", ["image", "tower"])
+@pytest.mark.parametrize("paligemma", [False, True])
+def test_a_row_without_a_second_image_is_as_of_one_image(model, share, paligemma):
+    config = dataclasses.replace(GEMMA3, second_image=(1051, 9, 1050, IMAGE))
+    config = SMALL_PALIGEMMA if paligemma else config
+    inputs = batch(np.random.default_rng(6))
+    made = model(share, config)
+    one = states(made, inputs)
+    tokens, there = context_of_two(config, jnp.asarray([False, True]))
+    pair = jnp.stack([inputs["images"], inputs["images"][::-1]], axis=1)
+    context = {"images": pair, "context_tokens": tokens, "context_mask": there}
+    two = states(made, inputs | context)
+    mask = inputs["answer_mask"]
+    np.testing.assert_allclose(two[0][mask[0]], one[0][mask[0]], atol=3e-5)
+    assert np.abs(np.asarray(two - one))[1][mask[1]].max() > 1e-3
+    if share == "image":
+        packed = states(made, inputs | context, packed_length=QUESTIONS * (PREFIX + ANSWER) - 1)
+        np.testing.assert_allclose(packed[mask], two[mask], atol=3e-5)
+
+
 def test_paligemma_shared_by_the_tower_is_paligemma_and_shared_by_the_image_is_not(model):
-    small = dataclasses.replace(
-        PRESETS["tiny"],
-        vision=VisionConfig(image_size=24, patch_size=8, width=12, depth=1, num_heads=3, mlp_dim=8),
-        decoder=DecoderConfig(
-            vocab_size=1100, width=12, depth=2, num_heads=2, num_kv_heads=1, head_dim=4, mlp_dim=16
-        ),
-    )
     inputs = batch(np.random.default_rng(5))
-    tower, image = (states(model(share, small), inputs) for share in ("tower", "image"))
+    tower, image = (states(model(share, SMALL_PALIGEMMA), inputs) for share in ("tower", "image"))
     mask = inputs["answer_mask"]
     first = {name: value[:, :1] if name != "images" else value for name, value in inputs.items()}
-    alone = states(model("tower", small), first)
+    alone = states(model("tower", SMALL_PALIGEMMA), first)
     np.testing.assert_allclose(tower[:, :1][mask[:, :1]], alone[mask[:, :1]], atol=1e-5)
     assert np.abs(np.asarray(tower - image))[mask].max() > 1e-3

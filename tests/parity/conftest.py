@@ -205,3 +205,43 @@ def close():
         assert np.abs(ours - theirs).max() <= part * np.abs(theirs).max()
 
     return check
+
+
+@pytest.fixture(scope="session")
+def bert_folder(tmp_path_factory):
+    """`bert_folder(words, kind="bert")`: a tiny random encoder that knows these words."""
+
+    def make(words, kind="bert"):
+        import torch
+        import transformers as t
+        from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+        folder = tmp_path_factory.mktemp(kind)
+        torch.manual_seed(0)
+        sizes = {
+            "hidden_size": 16,
+            "num_attention_heads": 2,
+            "num_hidden_layers": 3,
+            "intermediate_size": 24,
+            "max_position_embeddings": 40,
+        }
+        vocabulary = {w: i for i, w in enumerate(["<s>", "<pad>", "</s>", "<unk>", *words])}
+        config = t.BertConfig if kind == "bert" else t.RobertaConfig
+        model = t.BertModel if kind == "bert" else t.RobertaModel
+        model(config(vocab_size=len(vocabulary), pad_token_id=1, **sizes)).save_pretrained(folder)
+        tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+        tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
+        )
+        t.PreTrainedTokenizerFast(
+            tokenizer_object=tokenizer,
+            cls_token="<s>",
+            sep_token="</s>",
+            pad_token="<pad>",
+            unk_token="<unk>",
+            model_max_length=38,
+        ).save_pretrained(folder)
+        return folder
+
+    return make

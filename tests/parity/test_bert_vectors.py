@@ -21,37 +21,8 @@ BASELINE = "LAYER,P,R,F\n0,0.1,0.1,0.1\n1,0.1,0.2,0.3\n2,0.4,0.5,0.6\n"
 
 
 @pytest.fixture(scope="module", params=["bert", "roberta"])
-def model_folder(request, tmp_path_factory):
-    import torch
-    import transformers as t
-    from tokenizers import Tokenizer, models, pre_tokenizers, processors
-
-    folder = tmp_path_factory.mktemp(request.param)
-    torch.manual_seed(0)
-    sizes = {
-        "hidden_size": 16,
-        "num_attention_heads": 2,
-        "num_hidden_layers": 3,
-        "intermediate_size": 24,
-        "max_position_embeddings": 40,
-    }
-    vocabulary = {w: i for i, w in enumerate(["<s>", "<pad>", "</s>", "<unk>", *WORDS])}
-    config = t.BertConfig if request.param == "bert" else t.RobertaConfig
-    model = t.BertModel if request.param == "bert" else t.RobertaModel
-    model(config(vocab_size=len(vocabulary), pad_token_id=1, **sizes)).save_pretrained(folder)
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
-    )
-    t.PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        cls_token="<s>",
-        sep_token="</s>",
-        pad_token="<pad>",
-        unk_token="<unk>",
-        model_max_length=38,
-    ).save_pretrained(folder)
+def model_folder(request, bert_folder):
+    folder = bert_folder(WORDS, request.param)
     (folder / "baseline.tsv").write_text(BASELINE)
     return folder
 

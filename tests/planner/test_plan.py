@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +12,7 @@ from cxrjax.distributed import meshes
 from cxrjax.distributed.hardware import GIB, parse_topology
 from cxrjax.errors import UserError
 from cxrjax.models.flops import Flops
-from cxrjax.planner import describe, estimate, plans, program, search
+from cxrjax.planner import estimate, plans, program, search
 from cxrjax.planner.estimate import StepEstimate, collective_seconds, roofline
 from cxrjax.planner.hlo import Collective, Program, Work
 from cxrjax.planner.plans import Measured, Plan, make_plan
@@ -74,12 +75,10 @@ def test_full_fine_tuning_needs_several_gpus(capsys):
         ([f"--config={VINDR}", "--topology=h100-8", "--config.lora.rnk=3"], "did you mean"),
         ([f"--config={VINDR}", "--topology=h100-16", "--sweep"], "no mesh over 16 chips divides"),
         ([f"--config={VINDR}", "--topology=h100-8", "--compiles=0"], "expected 1 or more"),
-        (["--table", "--json"], "--json is of a single plan: leave it or --table out"),
+        (["--sweep", "--json"], "--json is of a single plan: leave it or --sweep out"),
         (["--find_batch", "--decode"], "--decode is of a single plan: leave it or --find_batch"),
         (["--find_batch", "--sweep"], "--find_batch and --sweep: one of them at a time"),
         (["--decode", "--formula"], "leave it or --formula out"),
-        (["--table", f"--config={VINDR}"], "no --config, no --topology"),
-        (["--table", "--config.mesh.fsdp=2"], "no --config, no --topology"),
         (
             [f"--config={VINDR}", "--topology=h100-4", "--config.data.prefix_buckets=()"],
             "prefix_buckets is (), expected ascending lengths above zero",
@@ -119,7 +118,7 @@ def test_unusable_arguments(arguments, told):
 
 
 def test_batch_is_the_largest_that_the_configuration_can_meet():
-    config = load_config("configs/vindr_lora.py:demo")
+    config = load_config("configs/vindr_lora.py:phantom")
     shape = batch_shape(config)
     assert (shape.images, shape.questions, shape.prefix, shape.answer) == (8, 12, 16, 48)
     batch = step_inputs(config).batch
@@ -232,9 +231,13 @@ def test_table_says_who_says_what_and_compares_no_formula_with_a_compiler(monkey
             return _compiled(topology, config, 10**6 * topology.chips)
         return make_plan(config, topology, compiled=False)
 
-    monkeypatch.setattr(describe, "RECIPES", describe.RECIPES[:1])
+    script = Path(__file__).parents[2] / "docs" / "planning_tables.py"
+    spec = importlib.util.spec_from_file_location("planning_tables", script)
+    printed = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(printed)
+    monkeypatch.setattr(printed, "RECIPES", printed.RECIPES[:1])
     told = []
-    tabled = describe.tables(plan, told.append)
+    tabled = printed.tables(plan, told.append)
     rows, scaling = (part.splitlines()[2:] for part in tabled.split("\n\n"))
     assert len(told) == len(rows) == 6
     for row in rows:
@@ -279,7 +282,7 @@ def test_unusable_kept_figures_are_told_before_anything_is_compiled(
 @pytest.mark.slow
 def test_kept_only_compiles_no_decode_loop_either(tmp_path, monkeypatch):
     monkeypatch.setattr(program, "compile_program", lambda lowered: pytest.fail("compiled"))
-    config = load_config("configs/vindr_lora.py:demo", ["--config.model.attention=dense"])
+    config = load_config("configs/vindr_lora.py:phantom", ["--config.model.attention=dense"])
     topology = parse_topology("v5e-1")
     measured = _compiled(topology, config, 0).measured
     file = plans._file_of(
@@ -298,7 +301,7 @@ def test_kept_only_compiles_no_decode_loop_either(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_kept_only_compiles_nothing(capsys, tmp_path):
     arguments = [
-        *("--config=configs/vindr_lora.py:demo", "--topology=v5e-1", f"--kept={tmp_path}"),
+        *("--config=configs/vindr_lora.py:phantom", "--topology=v5e-1", f"--kept={tmp_path}"),
         *("--config.model.attention=dense", "--kept_only"),
     ]
     assert _json(capsys, *arguments)["source"] == "formula" and not list(tmp_path.iterdir())
@@ -309,7 +312,7 @@ def test_kept_only_compiles_nothing(capsys, tmp_path):
 def test_compiled_for_a_slice_that_is_not_there(capsys, tmp_path):
     """The tiny model's step for eight v5e chips; a second look compiles nothing."""
     arguments = [
-        *("--config=configs/vindr_lora.py:demo", "--topology=v5e-8", f"--kept={tmp_path}"),
+        *("--config=configs/vindr_lora.py:phantom", "--topology=v5e-8", f"--kept={tmp_path}"),
         *("--config.model.unroll=False", "--config.model.attention=dense"),
         *("--config.mesh.fsdp=2", "--config.training.batch_images=64"),
     ]
@@ -331,7 +334,7 @@ def test_compiled_for_a_slice_that_is_not_there(capsys, tmp_path):
 @pytest.mark.heavy
 def test_what_does_not_fit_is_told_with_sizes(capsys, tmp_path):
     arguments = [
-        *("--config=configs/vindr_lora.py:demo", "--topology=v5e-1", f"--kept={tmp_path}"),
+        *("--config=configs/vindr_lora.py:phantom", "--topology=v5e-1", f"--kept={tmp_path}"),
         *("--config.model.unroll=False", "--config.model.attention=dense"),
         "--config.training.batch_images=8192",
         "--config.training.logit_chunk=1000000",

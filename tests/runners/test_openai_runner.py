@@ -16,7 +16,9 @@ import pytest
 
 from cxrjax.errors import UserError
 from cxrjax.predict import main
-from cxrjax.records import QARecord, Turn, write_records
+from cxrjax.records import EarlierImage, QARecord, Turn, read_records, write_records
+from cxrjax.runners.stand_in_images import CHANGES
+from cxrjax.scoring.run_record import side_file
 
 
 @pytest.fixture
@@ -72,6 +74,44 @@ def test_images_go_along_and_boxes_come_back(chat, predict, lines):
         assert line["labels"] == ["opacity"]
     note = json.loads(out.with_suffix(".asked.json").read_text())
     assert note["account"]["requests"] == 4 and note["parse"] == {"ok": 4}
+
+
+def test_both_images_of_a_question_on_change_go_along(chat, predict, questions):
+    file = questions()
+    records = list(read_records(file))
+    own = records[0]
+    earlier = EarlierImage(image_id="before", image_path=own.image_path)
+    compared = own.model_copy(update={"earlier": earlier})
+    write_records(file, [compared, *records[1:]])
+    server, _ = predict(_say(chat, "No."), "--system=gpt_4o_mini", file=file)
+    shown = [body["messages"][0]["content"] for body in server.bodies]
+    (pair,) = [content for content in shown if len(content) == 3]
+    assert [part["type"] for part in pair] == ["image_url", "image_url", "text"]
+    assert "the second is of an earlier study" in pair[2]["text"]
+    assert all(len(content) == 2 for content in shown if content is not pair)
+
+
+@pytest.mark.parametrize(
+    ("last", "decision", "coordinates"),
+    [(".", -0.25, -3.0), (None, -0.25, -3.0), ("else", None, None)],
+)
+def test_the_decision_is_told_from_the_coordinates(
+    chat, predict, lines, last, decision, coordinates
+):
+    """Where the tokens make the text, with the one that ends it or without."""
+    texts = ["The", " opacity", " is at ", "[0.10, 0.20", ", 0.50, 0.60]", "."]
+    tokens = (*texts[:-1], last) if last else (*texts, "<end>")
+    answer = chat.Text(
+        "".join(texts),
+        logprobs=(-0.125, -0.125, 0.0, -2.0, -1.0, -0.5, -0.5)[: len(tokens)],
+        tokens=tokens,
+    )
+    _, out = predict(_say(chat, answer), "--system=gpt_4o_mini", "--logprobs")
+    for _ in range(2):  # the second time of the cache
+        for line in lines(out).values():
+            assert line["decision_logprob"] == decision
+            assert line["coordinate_logprob"] == coordinates
+            assert line["answer_logprob"] == pytest.approx(sum(answer.logprobs))
 
 
 def test_failures_are_lines_with_a_category(chat, predict, lines, questions, monkeypatch):
@@ -250,7 +290,7 @@ def test_killed_and_started_again_it_asks_nothing_twice(chat, tmp_path, question
         assert line["text"].startswith("answer to Where is the opacity")
 
 
-@pytest.mark.parametrize("kind", ["blind", "shuffled", "noise"])
+@pytest.mark.parametrize("kind", ["blind", "shuffled", "noise", "blurred", "masked"])
 def test_other_images_than_the_questions_own(chat, predict, kind):
     shown, _ = predict(_say(chat, "-"), "--concurrency=1", out="shown.jsonl")
     other, out = predict(_say(chat, "-"), "--concurrency=1", f"--image={kind}", out="other.jsonl")
@@ -261,6 +301,8 @@ def test_other_images_than_the_questions_own(chat, predict, kind):
     assert all(a != b for a, b in zip(*urls, strict=True))
     assert (set(urls[0]) == set(urls[1])) == (kind == "shuffled")
     assert json.loads(out.with_suffix(".asked.json").read_text())["image"] == kind
+    settings = json.loads(side_file(out).read_text())["settings"]
+    assert settings.items() >= {"image": kind, **CHANGES.get(kind, {})}.items()
 
 
 @pytest.mark.parametrize("flag", ["--system=gemini", "--codec=gemex", "--base_url=http://h/v1"])

@@ -2,12 +2,16 @@
 
 import json
 
+import numpy as np
 import pytest
 
-from cxrjax import predict, score
+from cxrjax import evaluate, predict, score
 from cxrjax.cli import run
+from cxrjax.errors import UserError
 from cxrjax.records import ReaderBox, strip_answers, write_records
+from cxrjax.runners import resolved_settings
 from cxrjax.scoring.predictions import read_predictions
+from cxrjax.tools import coverage
 
 
 @pytest.fixture
@@ -106,3 +110,130 @@ def test_a_full_disk_is_told_in_one_line_and_leaves_no_predictions(files, capsys
     assert ended.value.code == 2
     assert "p.jsonl: cannot write: No space left on device" in capsys.readouterr().err
     assert not (files / "p.jsonl").exists()
+
+
+_BASE = "data/demo_base"
+
+
+@pytest.mark.parametrize("command", [predict, evaluate])
+def test_a_model_of_ours_is_not_sampled_once(files, capsys, command):
+    flags = [f"--checkpoint={_BASE}", "--temperature=0.7", f"--out={files / 'out'}"]
+    if command is predict:
+        flags.append(f"--questions={files / 'questions.jsonl'}")
+    else:
+        flags += ["--benchmark=vindr_cxr_vqa", f"--references={files / 'records.jsonl'}"]
+    with pytest.raises(SystemExit) as caught:
+        run(lambda: command.main(flags))
+    assert caught.value.code == 2
+    assert "sampled answers differ from run to run" in capsys.readouterr().err
+
+
+def test_settings_are_told_as_they_came_out(files):
+    """Flags that were not given are the model's own, or the system's, and never null."""
+    parse = ["--questions=q", f"--out={files / 'out'}"]
+    own = predict.parse_arguments([f"--checkpoint={_BASE}", "--max_answer_tokens=9", *parse])
+    settings = resolved_settings(own)
+    assert settings["max_answer_tokens"] == 9 and settings["temperature"] == 0.0
+    assert (settings["prompt"], settings["codec"], settings["beams"]) == (
+        "grounding",
+        "paligemma",
+        1,
+    )
+    assert None not in settings.values()
+    other = predict.parse_arguments(
+        ["--runner=openai", "--system=gpt_4o_mini", "--base_url=http://127.0.0.1/v1", *parse]
+    )
+    settings = resolved_settings(other)
+    assert settings["temperature"] == 0.0 and settings["max_answer_tokens"] == 1000
+    assert settings["codec"] and settings["wording"] == "grounded"
+
+
+def test_conformal_boxes_cover_those_of_other_patients(tmp_path, record, capsys):
+    """Of a runner that places the box of a class where it mostly is: 90 % of 200 true boxes."""
+    rng = np.random.default_rng(0)
+
+    def write(name, numbers):
+        records = []
+        for number in numbers:
+            x, y = (30 + 8 * rng.standard_normal(2)).clip(0, 60).round().tolist()
+            records.append(
+                record(
+                    number,
+                    dataset="vindr_cxr_vqa",
+                    image_id=f"image{number}",
+                    question="Is there Cardiomegaly?",
+                    question_type="Is_there",
+                    finding="Cardiomegaly",
+                    said="Yes.",
+                    labels=["Cardiomegaly"],
+                    polarity="pos",
+                    boxes=[[x, y, x + 30, y + 30]],
+                )
+            )
+        (tmp_path / name).mkdir()
+        write_records(tmp_path / name / "records.jsonl", records)
+        write_records(tmp_path / name / "questions.jsonl", map(strip_answers, records))
+        return records
+
+    def ask(name, *flags):
+        out = tmp_path / name / "predictions.jsonl"
+        questions = tmp_path / name / "questions.jsonl"
+        train = tmp_path / "train" / "records.jsonl"
+        where = [f"--train={train}", f"--questions={questions}", f"--out={out}"]
+        predict.main(["--runner=prior_box", *where, *flags])
+        return [json.loads(line) for line in out.read_text().splitlines()]
+
+    write("train", range(20))
+    write("held_out", range(1000, 1200))
+    asked = write("asked", range(2000, 2200))
+    ask("held_out")
+    plain = ask("asked")
+    held_out = f"--conformal={tmp_path / 'held_out'}"
+    capsys.readouterr()
+    wide = ask("asked", held_out, "--cover=0.9")
+    assert "| 90.0% | " in capsys.readouterr().out
+
+    def covered(lines):
+        true = np.array([one.boxes[0] for one in asked]) / np.tile(asked[0].image_hw[::-1], 2)
+        boxes = np.array([line["boxes"][0] for line in lines])
+        return np.all((true - boxes) * [1, 1, -1, -1] >= -1e-6, axis=1).mean()
+
+    capsys.readouterr()
+    coverage.main(
+        [
+            f"--predictions={tmp_path / 'asked' / 'predictions.jsonl'}",
+            f"--references={tmp_path / 'asked' / 'records.jsonl'}",
+            f"--out={tmp_path / 'coverage.json'}",
+        ]
+    )
+    told = json.loads((tmp_path / "coverage.json").read_text())
+    assert told == json.loads(capsys.readouterr().out)
+    assert told["covered"]["value"] == pytest.approx(covered(wide)) and told["asked"] == 0.9
+    assert told["covered"]["ci_low"] < told["covered"]["value"] < told["covered"]["ci_high"]
+    assert told["by_finding"]["Cardiomegaly"]["n"] == told["patients"] == 200
+    assert told["area_of_true_boxes"] > 1.2 and told["boxes_a_question"] == 1
+    assert covered(plain) < 0.5 and 0.84 <= covered(wide) <= 0.96
+    assert wide[0]["margins"] and "margins" not in plain[0]
+    settings = json.loads((tmp_path / "asked/predictions.jsonl.run.json").read_text())["settings"]
+    assert settings["margins"]["boxes"] == 200 and settings["cover"] == 0.9
+    # Of another model, here one that learnt from other records: refused; of nobody knows: said.
+    write("train2", range(5000, 5020))
+    with pytest.raises(UserError, match=r"another model or asked otherwise \(train\)"):
+        ask("asked", held_out, f"--train={tmp_path / 'train2' / 'records.jsonl'}")
+    beside = tmp_path / "held_out" / "predictions.jsonl.run.json"
+    kept = beside.read_text()
+    beside.unlink()
+    ask("asked", held_out)
+    assert "margins hold for that model alone" in capsys.readouterr().err
+    beside.write_text(kept)
+    changed = tmp_path / "held_out" / "predictions.jsonl"
+    whole = changed.read_text()
+    changed.write_text(whole.replace("0.", "0.0", 1))
+    with pytest.raises(UserError, match=r"asked otherwise \(predictions.jsonl itself\)"):
+        ask("asked", held_out)
+    changed.write_text(whole)
+    with pytest.raises(UserError, match=r"200 of its patients are asked about too"):
+        ask("held_out", held_out)
+    for flags in (["--cover=0.5"], [held_out, "--seeds=0,1,2"]):
+        with pytest.raises(SystemExit):
+            ask("asked", *flags)

@@ -11,6 +11,7 @@ from PIL import Image
 
 from cxrjax.errors import UserError
 from cxrjax.images.decode import read_image
+from cxrjax.images.files import ImageError
 from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.records import write_records
 from cxrjax.runners.stand_in_images import OtherImages, StandInImages, derangement
@@ -79,3 +80,50 @@ def test_one_image_alone_cannot_be_shuffled(tmp_path, record):
     write_records(tmp_path / "questions.jsonl", [record(1), record(2)])
     with pytest.raises(UserError, match="one image alone"):
         StandInImages("shuffled", RecordSource(tmp_path / "questions.jsonl"), _SIDE, 0)
+
+
+def _pictures(tmp_path, record, pictures):
+    """The questions of a file about pictures, one each, and their paths."""
+    records = []
+    for number, (name, pixels) in enumerate(pictures.items()):
+        Image.fromarray(pixels).save(tmp_path / f"{name}.png")
+        records.append(record(number, image_id=name))
+    write_records(tmp_path / "questions.jsonl", records)
+    return RecordSource(tmp_path / "questions.jsonl")
+
+
+def test_masked_keeps_margins_and_hides_the_middle_with_the_mean(tmp_path, record):
+    drawn = np.random.default_rng(0).integers(0, 256, (60, 40), np.uint8)
+    coloured = np.zeros((20, 50, 3), np.uint8)
+    coloured[..., 0] = 200
+    questions = _pictures(tmp_path, record, {"a": drawn, "b": coloured})
+    grey, colour = _shown(questions, "masked")
+    assert grey.shape == (60, 40, 3) and colour.shape == (20, 50, 3)
+    hidden = np.zeros((60, 40), bool)
+    hidden[6:54, 4:36] = True
+    assert (grey[hidden] == round(float(drawn.mean()))).all()
+    np.testing.assert_array_equal(grey[..., 0][~hidden], drawn[~hidden])
+    np.testing.assert_array_equal(colour, coloured)
+
+
+def test_blurred_keeps_what_is_coarse_and_loses_the_rest(tmp_path, record):
+    side = 96
+    drawn = np.zeros((side, side // 2), np.uint8)
+    drawn[:, side // 4 :] = 200  # two halves
+    dotted = np.full((side, side), 100, np.uint8)
+    dotted[::2, ::2] = 140
+    questions = _pictures(tmp_path, record, {"a": drawn, "b": dotted})
+    halves, dots = (image[..., 0].astype(float) for image in _shown(questions, "blurred"))
+    # A Gaussian of a sixteenth of 96, one deviation off the edge: by its tables, nearly.
+    across = halves[side // 2]
+    assert abs(across[side // 4 - 6] - 0.1587 * 200) < 10
+    assert abs(across[side // 4 + 6] - 0.8413 * 200) < 10
+    middle = dots[30:-30, 30:-30]  # the edge goes on beyond itself
+    assert np.ptp(middle) <= 2 and abs(middle.mean() - dotted.mean()) < 1
+
+
+def test_an_image_that_cannot_be_read_is_named_as_it_is_stored(tmp_path, record):
+    questions = _pictures(tmp_path, record, {"a": np.zeros((9, 9), np.uint8)})
+    (tmp_path / "a.png").write_bytes(b"none")
+    with pytest.raises(ImageError, match=r"/a.png: "):
+        _shown(questions, "masked")
