@@ -29,7 +29,7 @@ from cxrjax.lock import try_flock
 
 _PACKAGE = Path(__file__).parent
 # What ships beside the package; a wheel has it in the package (setup.py).
-_SHIPPED = ("configs", "data/demo_base")
+_SHIPPED = ("configs", "data/demo_base", "data/real_base")
 
 
 def shipped(path: str | Path) -> Path:
@@ -96,7 +96,23 @@ def read_json_lines(
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """`path:line` and the object of each line that is not blank; one line in memory at a time.
 
+    Args and errors are those of `read_raw_json_lines`.
+    """
+    for where, fields, _ in read_raw_json_lines(path, what, hint, longest):
+        yield where, fields
+
+
+def read_raw_json_lines(
+    path: Path,
+    what: str,
+    hint: str,
+    longest: int = LONGEST_LINE,
+    mend: Callable[[bytes], bytes] = bytes,
+) -> Iterator[tuple[str, dict[str, Any], bytes]]:
+    """The same with the line itself.
+
     Args:
+        mend: called with each line before it is read.
         what: what the file holds, such as "predictions".
         hint: what was expected, or what to do.
 
@@ -107,10 +123,10 @@ def read_json_lines(
         for number, line in read_lines(path, longest):
             where = f"{path}:{number}"
             try:
-                fields = parse_object(line)
+                fields = parse_object(mend(line))
             except ForeignError as error:
                 raise UserError(f"{where}: {error}; {hint}") from None
-            yield where, fields
+            yield where, fields, line
 
 
 def file_sha256(path: Path) -> str:
@@ -126,6 +142,20 @@ def file_sha256(path: Path) -> str:
 def hash_lines(lines: Iterable[str]) -> str:
     """SHA-256 over the sorted lines: the same for the same set."""
     return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
+
+
+def cell(value: Any) -> Any:
+    """The value as a cell of a CSV file: text that a spreadsheet would compute is text there too.
+
+    Such text begins with = + - @, a tab or a return, and is no number; it gets an apostrophe.
+    """
+    if not isinstance(value, str) or value[:1] not in tuple("=+-@\t\r"):
+        return value
+    try:
+        float(value)
+    except ValueError:
+        return f"'{value}"
+    return value
 
 
 def write_json(path: Path, content: Any) -> None:

@@ -18,7 +18,7 @@ from cxrjax.border.foreign_files import read_lines
 from cxrjax.border.json_text import check_json
 from cxrjax.border.names import file_name, path_anywhere
 from cxrjax.errors import ForeignError, UserError
-from cxrjax.files import reading, replacing
+from cxrjax.files import read_packaged, reading, replacing
 
 SCHEMA_VERSION = 1
 FIELDS_HELP = "data/README.md lists the fields of a record"
@@ -27,7 +27,16 @@ LARGEST_SIDE = 1_000_000  # pixels; DICOM and JPEG end at 65,535
 
 PixelBox = Annotated[list[float], pydantic.Field(min_length=4, max_length=4)]
 DatasetName = Literal[
-    "vindr_cxr_vqa", "gemex", "cxr_qba", "vix_ray", "ms_cxr", "synthetic", "custom"
+    "vindr_cxr_vqa",
+    "gemex",
+    "cxr_qba",
+    "vix_ray",
+    "ms_cxr",
+    "lungs",
+    "grafts",
+    "own_grafts",
+    "synthetic",
+    "custom",
 ]
 # How answers' texts write boxes, a key of `cxrjax.codecs.CODECS`. (CXR-QBA's, ViX-Ray's and
 # MS-CXR's write none.)
@@ -37,9 +46,60 @@ RECORD_CODECS: dict[DatasetName, str] = {
     "cxr_qba": "vindr_px",
     "vix_ray": "vindr_px",
     "ms_cxr": "vindr_px",
+    "lungs": "vindr_px",
+    "grafts": "vindr_px",
+    "own_grafts": "vindr_px",
     "synthetic": "vindr_px",
     "custom": "vindr_px",
 }
+
+
+class DataTerms(pydantic.BaseModel):
+    """The terms of a data set, as data_terms.toml has them.
+
+    Attributes:
+        terms: where they are.
+        credentialed: its content may not be passed on.
+        made: what of it is simulated and says so beside every figure; "" where nothing is.
+    """
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+    title: str
+    licence: str
+    terms: str
+    credentialed: bool
+    made: str = ""
+
+    def __str__(self) -> str:
+        passed_on = "; not to be passed on" if self.credentialed else ""
+        return f"{self.title} ({self.licence}{passed_on}; {self.terms})"
+
+
+def data_terms(datasets: Iterable[str]) -> dict[str, DataTerms]:
+    """Data set -> its terms, of those that records may be of."""
+    known = read_packaged("cxrjax", "data_terms.toml")
+    return {name: DataTerms(**known[name]) for name in datasets if name in known}
+
+
+def terms_json(datasets: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """The same as score.json has them."""
+    return {
+        name: terms.model_dump(exclude_defaults=True)
+        for name, terms in data_terms(datasets).items()
+    }
+
+
+def what_is_made(datasets: Iterable[str]) -> str:
+    """What of these data sets is simulated, to stand beside every figure; "" where nothing is."""
+    return "; ".join(
+        dict.fromkeys(terms.made for terms in data_terms(datasets).values() if terms.made)
+    )
+
+
+def about_terms(datasets: Iterable[str]) -> str:
+    """The line on the terms of what a result is of; "" of no data set that is known."""
+    terms = "; ".join(map(str, data_terms(datasets).values()))
+    return f"Data: {terms}." if terms else ""
 
 
 class _Strict(pydantic.BaseModel):
@@ -98,6 +158,21 @@ class ReaderBox(_Strict):
     box: PixelBox
 
 
+class EarlierImage(_Strict):
+    """An image of an earlier study that the question compares with, shown behind the record's own.
+
+    Attributes:
+        image_path: relative to the same folder as the record's own.
+        image_hw: (height, width) in pixels, null where nobody knows it.
+    """
+
+    image_id: str
+    image_path: str
+    image_hw: tuple[int, int] | None = None
+
+    _path = pydantic.field_validator("image_path")(path_anywhere)
+
+
 class Turn(_Strict):
     """An earlier question of the same dialogue; `answer` is null until one is joined."""
 
@@ -117,6 +192,7 @@ class QARecord(_Strict):
     image_id: str
     image_path: str
     image_hw: tuple[int, int] | None = None
+    earlier: EarlierImage | None = None
     view: str | None = None
     sex: str | None = None
     age: float | None = None
@@ -179,6 +255,12 @@ class QARecord(_Strict):
         """The one finding that the question asks about; None where it names none."""
         finding = (self.variables or {}).get("finding")
         return str(finding) if finding else None
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """Which image or images the question is asked of: id and path, the earlier one's too."""
+        own = (self.image_id, self.image_path)
+        return own if self.earlier is None else (*own, self.earlier.image_path)
 
     @property
     def answer_text(self) -> str:

@@ -1,6 +1,7 @@
 """JSON of others: of bounded size and depth, in UTF-8, without half characters."""
 
 import codecs
+import json
 import re
 from typing import Any
 
@@ -78,3 +79,37 @@ def parse_object(text: str | bytes, most: int = MOST_BYTES) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ForeignError(f"expected a JSON object, found {type(content).__name__}")
     return content
+
+
+# A whole pair, half of one, any other escape.
+_ESCAPES = re.compile(
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+    rb"|(?P<half>\\u[dD][89a-fA-F][0-9a-fA-F]{2})|\\.",
+    re.DOTALL,
+)
+
+
+def without_half_characters(text: bytes) -> bytes:
+    """JSON with U+FFFD in the place of each escaped half of a surrogate pair."""
+    if b"\\u" not in text:
+        return text
+    return _ESCAPES.sub(lambda found: b"\\ufffd" if found["half"] else found[0], text)
+
+
+def repeated_keys(text: str | bytes) -> list[str]:
+    """The keys that some object of JSON text has more than once; parsers keep the last value.
+
+    Args:
+        text: what `parse_json` has read without an error.
+    """
+    repeated: list[str] = []
+
+    def note(pairs: list[tuple[str, Any]]) -> None:
+        keys = {key for key, _ in pairs}
+        if len(keys) < len(pairs):
+            names = [key for key, _ in pairs]
+            repeated.extend(key for key in dict.fromkeys(names) if names.count(key) > 1)
+
+    # As strings: a number's size and a NaN were judged when the text was parsed.
+    json.loads(check_json(text), object_pairs_hook=note, parse_int=str, parse_float=str)
+    return repeated

@@ -64,6 +64,23 @@ def shown_value(value: Any) -> str:
     return text[:_SHOWN] + "..." * (len(text) > _SHOWN)
 
 
+def system_name(name: str) -> str:
+    """The name, where tables, pages and files can have it as it is; it may hold slashes.
+
+    Raises:
+        ForeignError: as `plain_name`, or it holds markup, a link or a character that turns the
+            direction of writing, or leads out of a folder.
+    """
+    plain_name(name)
+    if any(mark in name for mark in ("<", ">", "](")):
+        raise ForeignError(f"{shown(name)} holds markup: it would change the page it stands on")
+    if any(unicodedata.category(character) == "Cf" for character in name):
+        raise ForeignError(f"{shown(name)} holds a character that is not seen")
+    if name.startswith(("/", "\\")) or ".." in name.replace("\\", "/").split("/"):
+        raise ForeignError(f"{shown(name)} would lead out of a folder")
+    return name
+
+
 def plain_name(name: str, longest: int = _LONGEST_NAME) -> str:
     """The name, where it can be shown and written; it may hold slashes.
 

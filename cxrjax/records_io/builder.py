@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import cxrjax
 from cxrjax.errors import UserError
 from cxrjax.files import file_sha256, hash_lines, write_json, writing
-from cxrjax.records import QARecord, format_record, strip_answers
+from cxrjax.records import QARecord, format_record, strip_answers, what_is_made
 from cxrjax.records_io.quality import BY_RULE, QualityLog
 from cxrjax.records_io.statistics import Published, RecordStatistics, compare
 
@@ -69,6 +69,7 @@ class Builder(abc.ABC, Generic[Chosen]):
         dataset: what the manifest calls it.
         options_class: its flags.
         leaves: what lies in the folder at the end, for people.
+        unheeded: flags that decide nothing here, and are refused.
         quality: becomes quality.json.
         counts: of all records written so far.
         splits: split -> its entry of the manifest, of those that are written.
@@ -78,6 +79,7 @@ class Builder(abc.ABC, Generic[Chosen]):
     dataset: ClassVar[str]
     options_class: ClassVar[type[BuildOptions]]
     leaves: ClassVar[str] = "records/, questions/, statistics.json, quality.json, manifest.json"
+    unheeded: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, options: Chosen) -> None:
         self.options = options
@@ -134,7 +136,7 @@ class Builder(abc.ABC, Generic[Chosen]):
                 self.splits[split] = self.write_split(split, of_split)
             if self.splits and not any(entry["questions"] for entry in self.splits.values()):
                 raise self.nothing_left()
-            comparison = compare(self.values(), self.published)
+            comparison = compare(self.values(), self.published, what_is_made([self.dataset]))
             self.write_files(comparison)
         manifest = {"dataset": self.dataset, **self.describe()}
         if self.splits:

@@ -136,6 +136,7 @@ def _check_header(path: Path, header: Sequence[str], required: Collection[str]) 
     found = [_printable(name) for name in header]
     missing = [name for name in required if name not in header]
     if missing:
+        _check_writing(path, "".join(header), missing)
         expected = ", ".join(required)
         shown = f"{found[:_SHOWN]}{' and more' * (len(found) > _SHOWN)}"
         raise UserError(
@@ -144,6 +145,34 @@ def _check_header(path: Path, header: Sequence[str], required: Collection[str]) 
     twice = [name for name, count in Counter(found).items() if count > 1]
     if twice:
         raise UserError(f"{path}:1: column {twice[0]} stands twice; remove one of them")
+
+
+# What stands in the header of a table that separates or encodes otherwise.
+_WRITTEN_OTHERWISE = {
+    "\0": "it is UTF-16",
+    "\udcff\udcfe": "it is UTF-16",
+    ";": "semicolons separate its cells",
+    "\t": "tabs separate its cells",
+    "|": "'|' separates its cells",
+}
+
+
+def _check_writing(path: Path, header: str, missing: Sequence[str]) -> None:
+    """Names the delimiter or the encoding where that is why columns are not found."""
+    plain = header.replace("\0", "")
+    found = next((told for sign, told in _WRITTEN_OTHERWISE.items() if sign in header), None)
+    if found and any(name in plain for name in missing):
+        raise UserError(f"{path}:1: {found}; save the table as UTF-8 with commas between cells")
+
+
+def columns_of(path: Path) -> list[str]:
+    """The names in a table's first line.
+
+    Raises:
+        UserError: the file cannot be read.
+    """
+    with reading(path, "the table"), _open(path, None) as file:
+        return next(csv.reader(_Lines(file)), [])
 
 
 def _fault(header: Sequence[str], values: Sequence[str]) -> Unusable | None:

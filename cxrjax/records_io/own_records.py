@@ -56,16 +56,28 @@ class Problem:
 class RecordLine:
     """A record with the file and line it was read from, and its image's file.
 
-    A record without a split has "".
+    A record without a split has "". `earlier` is the file of the earlier image, where it names one.
     """
 
     record: QARecord
     where: str
     image: Path
+    earlier: Path | None = None
 
     def problem(self, reason: str, field: str, found: str) -> Problem:
         """One of this record's."""
         return Problem(reason, self.record.question_id, self.where, field, found)
+
+
+def _earlier_problem(line: RecordLine, checks: Mapping[Path, ImageCheck]) -> Problem | None:
+    """What keeps the earlier image from being used."""
+    if line.earlier is None:
+        return None
+    try:
+        checks[line.earlier].size()
+    except Unusable as verdict:
+        return line.problem(verdict.reason, "earlier.image_path", verdict.found)
+    return None
 
 
 def records_file(source: Path) -> Path:
@@ -87,7 +99,8 @@ def read_own_records(file: Path, image_root: Path, problems: list[Problem]) -> I
             if not isinstance(record, QARecord):
                 problems += [Problem("invalid_record", "", where, *one) for one in record]
                 continue
-            line = RecordLine(record, where, image_root / record.image_path)
+            before = image_root / record.earlier.image_path if record.earlier else None
+            line = RecordLine(record, where, image_root / record.image_path, before)
             if record.question_id in seen:
                 found = (
                     f"{record.question_id!r} is a question_id that stood earlier in the file, "
@@ -249,17 +262,25 @@ class OwnRecordsBuilder(Builder[OwnRecordsOptions]):
         # The lines that were read, and of the others each once.
         others = len({problem.where for problem in problems})
         self.quality.examined["questions"] = len(lines) + others
-        images = (line.image for line in lines)
+        images = [file for line in lines for file in (line.image, line.earlier) if file]
         out = self.options.out
         checks = check_images(images, self.quality, out, self.options.processes)
         kept = []
         for line in lines:
             found = next(record_problems(line, checks[line.image], self.closed_classes), None)
+            found = found or _earlier_problem(line, checks)
             if found:
                 problems.append(found)
                 continue
-            image_hw = original_size(line.record, checks[line.image].size())
-            update = {"image_hw": image_hw, "image_path": os.path.relpath(line.image, out)}
+            record = line.record
+            update: dict[str, Any] = {
+                "image_hw": original_size(record, checks[line.image].size()),
+                "image_path": os.path.relpath(line.image, out),
+            }
+            if line.earlier and record.earlier:
+                size = record.earlier.image_hw or checks[line.earlier].size()
+                told = {"image_hw": size, "image_path": os.path.relpath(line.earlier, out)}
+                update["earlier"] = record.earlier.model_copy(update=told)
             kept.append(dataclasses.replace(line, record=line.record.model_copy(update=update)))
         self._set_aside(problems)
         if not kept:

@@ -96,7 +96,7 @@ class RecordShard:
         self._table = out / FOLDER / f"{name}.parquet"
         self._file = ArrayRecordFile(out / FOLDER / f"{name}.array_record")
         self._rows: list[dict[str, Any]] = []
-        self._last: tuple[str, str] | None = None
+        self._last: tuple[str, ...] | None = None
         self._open = contextlib.ExitStack()
 
     def __enter__(self) -> "RecordShard":
@@ -117,7 +117,7 @@ class RecordShard:
         height, width = record.image_hw or (None, None)
         self.write(
             format_record(record).encode(),
-            (record.image_id, record.image_path),
+            record.shown,
             {
                 "height": height,
                 "width": width,
@@ -131,7 +131,7 @@ class RecordShard:
             },
         )
 
-    def write(self, line: bytes, image: tuple[str, str], row: dict[str, Any]) -> None:
+    def write(self, line: bytes, image: tuple[str, ...], row: dict[str, Any]) -> None:
         """The same for a record that is a line of JSON already, and its row but for `image`."""
         if image != self._last:
             self._last = image
@@ -190,6 +190,7 @@ class ShardsBuilder(Builder[ShardsOptions]):
 
     options_class = ShardsOptions
     leaves = "records/, manifest.json, for config.data.train"
+    unheeded = ("seed", "processes", "strict")
 
     def read(self) -> dict[str, Iterable[QARecord]]:
         files = records_files(self.options.source)
@@ -216,11 +217,14 @@ class ShardsBuilder(Builder[ShardsOptions]):
 
 
 def by_image(records: Iterable[QARecord]) -> Iterator[QARecord]:
-    """The records, of each run with one study (or image) those of one image together."""
+    """The records, of each run with one study (or image) those of one image together.
+
+    Those that compare with an earlier image are another element, and stand by themselves.
+    """
     for _, run in itertools.groupby(records, lambda r: r.study_id or r.image_id):
-        images: dict[tuple[str, str], list[QARecord]] = collections.defaultdict(list)
+        images: dict[tuple[str, ...], list[QARecord]] = collections.defaultdict(list)
         for record in run:
-            images[record.image_id, record.image_path].append(record)
+            images[record.shown].append(record)
         for questions in images.values():
             yield from questions
 

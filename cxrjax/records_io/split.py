@@ -1,6 +1,7 @@
 """Dividing images or patients into training and validation."""
 
 import collections
+import hashlib
 import random
 import re
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
@@ -40,7 +41,7 @@ def stratified_validation(label_sets: Mapping[str, Collection[str]], seed: int) 
         return labels, random.Random(f"{seed}/{image_id}/split").random()
 
     ordered = sorted(sorted(label_sets), key=rarest_first)
-    wanted = _wanted(len(ordered))
+    wanted = _wanted(len(ordered), VALIDATION_PERCENT)
     share = wanted / max(len(ordered), 1)
     chosen: set[str] = set()
     # label -> how many of it validation has more than its share of the blocks so far
@@ -118,11 +119,27 @@ def follow_manifest(
     return followed
 
 
-def validation_groups(groups: Collection[Key], seed: int) -> set[Key]:
-    """Groups (patients) for validation: 15 % of them, rounded, at least one where there are two."""
+def split_by_hash(group: str, seed: int, percents: Mapping[str, int]) -> str:
+    """The split of a group (a patient), which no other group changes.
+
+    Args:
+        percents: split -> share; they add up to 100.
+    """
+    place = int(hashlib.sha256(f"{seed}/{group}".encode()).hexdigest(), 16) % 100
+    for split, percent in percents.items():
+        if place < percent:
+            return split
+        place -= percent
+    raise ValueError(f"shares add up to {sum(percents.values())}, expected 100")
+
+
+def validation_groups(
+    groups: Collection[Key], seed: int, percent: float = VALIDATION_PERCENT
+) -> set[Key]:
+    """Groups (patients) for validation: a share, rounded, at least one where there are two."""
     ordered = sorted(set(groups), key=str)
     random.Random(f"{seed}/groups").shuffle(ordered)
-    return set(ordered[: _wanted(len(ordered))])
+    return set(ordered[: _wanted(len(ordered), percent)])
 
 
 def divide(
@@ -165,5 +182,5 @@ def hold_out(
     }
 
 
-def _wanted(count: int) -> int:
-    return max(round(count * VALIDATION_PERCENT / 100), int(count > 1))
+def _wanted(count: int, percent: float) -> int:
+    return max(round(count * percent / 100), int(count > 1))

@@ -123,12 +123,13 @@ def ratio(numerator: float, denominator: float) -> float | None:
 
 
 def compare(
-    values: Mapping[str, float | None], published: Mapping[str, Published]
+    values: Mapping[str, float | None], published: Mapping[str, Published], made: str = ""
 ) -> dict[str, dict[str, Any]]:
     """The content of statistics.json: {name: {value, paper, difference, note}}.
 
     `difference` is value - paper, and for a range the distance to its nearest bound (0 inside).
-    A published figure without a count of ours has the value None.
+    A published figure without a count of ours has the value None. `made`, what of the records is
+    simulated, is noted beside each figure.
     """
     table = {}
     for name in _in_order(values, published):
@@ -137,7 +138,7 @@ def compare(
             "value": value,
             "paper": list(known.value) if isinstance(known.value, tuple) else known.value,
             "difference": _difference(value, known.value),
-            "note": known.note,
+            "note": "; ".join(filter(None, [known.note, made])),
         }
     return table
 

@@ -5,7 +5,8 @@
 Each --marks is a judgements.jsonl as `score` writes it (the mark of the answer, its mean over both
 orders), or a CSV file of people's marks with the columns question_id, system (if there are several)
 and mark, 1 to 10. Prints Spearman's and Kendall's correlation, Cohen's kappa with quadratic weights
-of rounded marks with its 95 % interval, how much higher the second marks, and what was left out.
+of rounded marks with its 95 % interval, the intraclass correlation ICC(2,1) of the marks as they
+are, how much higher the second marks, and what was left out.
 """
 
 import json

@@ -85,12 +85,13 @@ class _Slots:
         boxes = ["".join(LOC_PIECES[k : k + 4]) for k in range(0, len(LOC_PIECES), 4)]
         lists = [f"{a}, {b} and {c}" for a, b, c in zip(things, things[1:], things[2:])]  # noqa: B905
         values = {
-            ("thing", "finding", "a_finding"): things,
+            ("thing", "finding", "a_finding", "the_finding", "The_finding"): things,
             ("structure",): _ANATOMY,
             ("findings",): lists,
             ("place",): _PLACES,
             ("box", "boxes", "boxes_and"): boxes,
             ("count",): string.digits,
+            ("range",): ["1 to 2", "2 to 4", "0 to 3"],
         }
         self._values = {name: itertools.cycle(of) for names, of in values.items() for name in names}
 

@@ -59,6 +59,10 @@ def test_a_hostile_line_is_named(tmp_path, reader, value):
     good = json.dumps({**RECORD, "text": "a", "step": 1, "task": "facts"})
     bad = good.replace('"q"', value).encode("utf-8", "surrogateescape")
     path.write_bytes(bad + b"\n")
+    if (reader, value) == ("predictions", '"\\ud800"'):
+        [prediction] = read_predictions(path)
+        assert prediction.problems == (("half_character", "text"),)  # counted, and scored
+        return
     with pytest.raises(UserError, match=r"file\.jsonl:1: ") as caught:
         READERS[reader](path)
     assert len(str(caught.value)) < 500

@@ -337,7 +337,12 @@ def run_config(folder: Path, name: str, data: bytes) -> None:
 
 
 def _flags() -> dict[str, bytes]:
-    variants = {"vindr_lora": ":demo", "gemex_sft": ":tiny", "mixture": ":tiny", "cxr_qba": ":tiny"}
+    variants = {
+        "vindr_lora": ":phantom",
+        "gemex_sft": ":tiny",
+        "mixture": ":tiny",
+        "cxr_qba": ":tiny",
+    }
     words = (
         "lora.rank=4",
         "training.steps=10",
@@ -894,6 +899,9 @@ def codecs(folder: Path, name: str, data: bytes) -> None:
     geometry = codec.makers_geometry(1000, 800)
     found = codec.decode(text, 1000, 800, geometry)
     codec.decode(text, 1000, 800, geometry, strict=True)
+    read, numbers = codec.read_numbers(text, 1000, 800, geometry)
+    if not len(found.boxes) <= len(read) == len(numbers):
+        raise Fault(f"{len(found.boxes)} boxes of {len(numbers)} with numbers")
     if len(codec.read_as_written(text, 1000, 800, geometry).spans) != len(found.boxes):
         raise Fault("two readings of one text differ")
     declines(text)
@@ -909,7 +917,7 @@ _ANSWERS = {
 
 @target(seeds=lambda: _ANSWERS, share=2.0)
 def answers(folder: Path, name: str, data: bytes) -> None:
-    from cxrjax.papers.gemex.choices import named_options, words_named
+    from cxrjax.papers.gemex.choices import named_options
     from cxrjax.papers.gemex.dialogue import parse_answer, split_choices
     from cxrjax.papers.sources.regions import find_places
     from cxrjax.papers.vix_ray.deidentification import find_identifiers
@@ -920,8 +928,8 @@ def answers(folder: Path, name: str, data: bytes) -> None:
 
     text = data.decode("utf-8", "surrogateescape")
     readers: dict[str, Callable[[], object]] = {
-        "options": lambda: named_options(text, "single-choice", ["A", "B", "left lung"]),
-        "words": lambda: words_named(text, ["left lung", "right lung"]),
+        "options": lambda: named_options(text, "single_choice", ["A", "B", "left lung"]),
+        "closed": lambda: named_options(text, "closed_ended", None, "Is there an effusion?"),
         "split": lambda: split_choices(text),
         "gemex": lambda: parse_answer(text, "single-choice", ["A: left", "B: right"]),
         "places": lambda: find_places(text),

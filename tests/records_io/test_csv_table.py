@@ -46,7 +46,7 @@ def test_a_table_in_each_dress(tmp_path):
         (b"a,b\n1," + b"x" * 2_000_000, "line 2 has more than"),
         (b"a,b\n1," + b"x" * 200_000, r"t\.csv:2: field larger"),
         (b'a,b\n1,2\n3,"4\n' + b"5,6\n" * 200, r"t\.csv:3: a row of more than 100 lines"),
-        ("a,b\n1,2\n".encode("utf-16"), "column a is missing"),
+        ("a,b\n1,2\n".encode("utf-16"), "it is UTF-16"),
     ],
 )
 def test_tables_that_are_refused(tmp_path, content, words):
