@@ -1,5 +1,6 @@
-# make demo: installs, then trains, evaluates and shows the embedded example (about 8 minutes after
-#            installation on two cores).
+# make demo: installs, then simulates lesions, trains, evaluates and shows (13 minutes of processor
+#            time after installation).
+# make demo_phantom: the same on drawn radiographs.
 # make test: installs, then runs lint, types and every test but the parity and the heavy ones.
 # make heavy: the tests that take many minutes each.
 # make chaos: kills, signals, full and vanished disks, another clock, against a run left alone (10
@@ -15,6 +16,9 @@
 # make try:  a page to try the models in, in an environment with Gradio (after make demo).
 # make app: that environment, and the tests of the page in it.
 # make bench:  training and generation beside transformers and PEFT, in that environment.
+# make readers: how well the reader of radiology language reads, beside other libraries, in an
+#             environment that has them.
+# make grammar: what another grammar checker finds in 6,000 records, in an environment that has it.
 # make bench_scoring: time and memory of scoring 100,000 answers.
 # make bench_input: reading images beside torch's DataLoader and transformers' image processor.
 PYTHON ?= python3
@@ -33,32 +37,60 @@ export TF_CPP_MIN_LOG_LEVEL = 2
 # Processes that tests start would compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test lint fast heavy chaos fuzz coverage parity beam app try bench bench_scoring
-.PHONY: bench_input clean lock sbom audit
+.PHONY: demo demo_phantom test lint fast heavy chaos fuzz coverage parity beam app try bench bench_scoring
+.PHONY: bench_input readers grammar clean lock sbom audit
 
-# The held-out phantoms are of the same build, from a stream of seeds that training never draws on.
+# Lesions are simulated into the radiographs that ship, of which some patients are held out.
 demo: $(VENV)/.installed
+	rm -rf $(DEMO)
+	$(PY) -m cxrjax.build --dataset=grafts --source=data/radiographs --variants=4 \
+	    --normal_percent=12 --contrast=1.5 --image_format=jpg --processes=2 --out=$(DEMO)/data
+	$(PY) -m cxrjax.build --dataset=lungs --source=data/radiographs --out=$(DEMO)/lungs
+	$(PY) -m cxrjax.train --config=configs/vindr_lora.py:demo --workdir=$(DEMO)/train
+	$(call answer_and_score,data/real_base)
+	$(PY) -m cxrjax.predict --checkpoint=data/real_base \
+	    --questions=$(DEMO)/lungs/questions/validation.jsonl --out=$(DEMO)/lungs/base.jsonl
+	$(PY) -m cxrjax.predict --workdir=$(DEMO)/train --source=lungs \
+	    --questions=$(DEMO)/lungs/questions/validation.jsonl --out=$(DEMO)/lungs/tuned.jsonl
+	$(PY) -m cxrjax.score --benchmark=lungs \
+	    --references=$(DEMO)/lungs/records/validation.jsonl \
+	    --predictions=$(DEMO)/lungs/base.jsonl --predictions=$(DEMO)/lungs/tuned.jsonl \
+	    --out=$(DEMO)/lungs
+	$(PY) -m cxrjax.report --workdir=$(DEMO) --out=$(DEMO) --notes=data/real_base/notes.json \
+	    --title="LoRA on real radiographs with simulated lesions: base and tuned"
+
+# The same on drawn radiographs. The held-out phantoms are of the same build, from a stream of seeds
+# that training never draws on.
+demo_phantom: $(VENV)/.installed
 	rm -rf $(DEMO)
 	$(PY) -m cxrjax.build --dataset=phantom --seed=11 --images=$(DEMO_IMAGES) \
 	    --validation_images=300 --long_side=144 --conspicuity=1.6 --image_format=jpg \
 	    --out=$(DEMO)/data
-	$(PY) -m cxrjax.train --config=configs/vindr_lora.py:demo --workdir=$(DEMO)/train
-	$(PY) -m cxrjax.predict --checkpoint=data/demo_base --prompt=vqa \
+	$(PY) -m cxrjax.train --config=configs/vindr_lora.py:phantom --workdir=$(DEMO)/train
+	$(call answer_and_score,data/demo_base)
+	$(PY) -m cxrjax.report --workdir=$(DEMO) --out=$(DEMO) --notes=data/demo_base/notes.json \
+	    --title="LoRA on phantom VinDr-CXR-VQA: base and tuned"
+
+# What a base and the run tuned from it answer, and how good that is.
+define answer_and_score
+	$(PY) -m cxrjax.predict --checkpoint=$(1) --prompt=vqa \
 	    --questions=$(QUESTIONS) --out=$(DEMO)/predictions/base.jsonl
-	$(PY) -m cxrjax.predict --checkpoint=data/demo_base --prompt=detect \
+	$(PY) -m cxrjax.predict --checkpoint=$(1) --prompt=detect \
 	    --questions=$(QUESTIONS) --out=$(DEMO)/predictions/base_own_prompt.jsonl
 	$(PY) -m cxrjax.predict --workdir=$(DEMO)/train \
 	    --questions=$(QUESTIONS) --out=$(DEMO)/predictions/tuned.jsonl
+	$(PY) -m cxrjax.predict --workdir=$(DEMO)/train --image=blind \
+	    --questions=$(QUESTIONS) --out=$(DEMO)/predictions/tuned_blind.jsonl
 	$(PY) -m cxrjax.score --benchmark=vindr_cxr_vqa \
 	    --references=$(DEMO)/data/records/validation.jsonl \
 	    --predictions=$(DEMO)/predictions/base.jsonl \
 	    --predictions=$(DEMO)/predictions/base_own_prompt.jsonl \
-	    --predictions=$(DEMO)/predictions/tuned.jsonl --out=$(DEMO)
-	$(PY) -m cxrjax.report --workdir=$(DEMO) --out=$(DEMO) --notes=data/demo_base/notes.json \
-	    --title="LoRA on phantom VinDr-CXR-VQA: base and tuned"
+	    --predictions=$(DEMO)/predictions/tuned.jsonl \
+	    --predictions=$(DEMO)/predictions/tuned_blind.jsonl --out=$(DEMO)
+endef
 
 test: $(VENV)/.installed lint
-	$(PY) -m pytest -n $(TEST_PROCESSES) --dist=worksteal -m "not parity and not heavy"
+	$(PY) -m pytest -n $(TEST_PROCESSES) --dist=worksteal --durations=25 -m "not parity and not heavy"
 
 # Chaos, meshes and processes in every combination, kernels in interpret mode: an hour.
 heavy: $(VENV)/.installed
@@ -99,6 +131,14 @@ bench_scoring: $(VENV)/.installed
 bench_input: $(VENV)-parity/.installed
 	$(VENV)-parity/bin/python tests/bench/input_pipeline.py
 
+grammar: $(VENV)/.installed $(VENV)-grammar/.installed
+	PYTHONPATH=.:$(VENV)-grammar/lib $(PY) -m tests.grammar
+
+readers: $(VENV)-readers/.installed
+	$(VENV)-readers/bin/python -m tests.readers --families
+	$(VENV)-readers/bin/python -m tests.readers --speed
+	$(VENV)-readers/bin/python -m tests.readers --radlabels
+
 # After a change of setup.py or constraints.txt: hashes of all files of each version, for every
 # platform.
 LOCK = $(VENV)-tools/bin/uv pip compile --quiet --generate-hashes --universal --upgrade \
@@ -121,12 +161,14 @@ lint: $(VENV)/.installed
 	$(VENV)/bin/mypy
 
 # Every file that is installed has a hash in requirements/, what builds the few that come as source
-# included, and nothing else is fetched.
+# included, and nothing else is fetched: the lists are whole, so that pip resolves nothing (it would
+# weigh a release younger than the lists and refuse it), and `pip check` says that they are.
 define install_hashed
 	$(PYTHON) -m venv $(1)
-	$(1)/bin/pip install --quiet --require-hashes -r requirements/build.txt
-	$(1)/bin/pip install --quiet --require-hashes --no-build-isolation -r requirements/test.txt
+	$(1)/bin/pip install --quiet --no-deps --require-hashes -r requirements/build.txt
+	$(1)/bin/pip install --quiet --no-deps --require-hashes --no-build-isolation -r requirements/test.txt
 	$(1)/bin/pip install --quiet --no-deps --no-build-isolation -e .
+	$(1)/bin/pip check
 endef
 
 $(VENV)/.installed: setup.py requirements/build.txt requirements/test.txt
@@ -137,7 +179,8 @@ $(VENV)/.installed: setup.py requirements/build.txt requirements/test.txt
 $(VENV)-parity/.installed: setup.py constraints.txt requirements/build.txt requirements/test.txt
 	$(call install_hashed,$(VENV)-parity)
 	$(VENV)-parity/bin/pip install --quiet -c constraints.txt \
-	    "torch==2.13.0" "peft==0.21.2" "bert-score==0.3.13" "sentence-transformers==6.2.0"
+	    "torch==2.13.0" "peft==0.21.2" "bert-score==0.3.13" "sentence-transformers==6.2.0" \
+	    "torchmetrics==1.9.0"
 	touch $@
 
 # What looks at packages and is none of them.
@@ -156,6 +199,21 @@ $(VENV)-beam/.installed: setup.py constraints.txt
 	    "apache-beam==2.77.0" -e ".[test,beam]"
 	touch $@
 
+# medspaCy refuses the versions of spaCy and NumPy that everybody else installs; radlabels would bring
+# PyTorch, and only its samples are read; a wheel among them installs a package `tests` of its own.
+$(VENV)-readers/.installed: Makefile
+	$(PYTHON) -m venv $(VENV)-readers
+	$(VENV)-readers/bin/pip install --quiet "medspacy==1.3.1" "medspacy_quickumls==3.2" \
+	    "negspacy==1.0.4" "numpy==1.26.4" "scipy==1.13.1" "spacy==3.7.5"
+	$(VENV)-readers/bin/pip install --quiet --no-deps "radlabels==0.2.0"
+	rm -rf $(VENV)-readers/lib/python*/site-packages/tests
+	touch $@
+
+# Beside what is installed, not in it: a young binding of a grammar checker, of one file.
+$(VENV)-grammar/.installed: Makefile
+	$(PYTHON) -m pip install --quiet --no-deps --target=$(VENV)-grammar/lib "harper-py==0.2.0"
+	touch $@
+
 # Gradio 6.31 refuses the version of Pillow that everybody else installs.
 $(VENV)-app/.installed: setup.py constraints.txt
 	$(PYTHON) -m venv $(VENV)-app
@@ -166,4 +224,5 @@ $(VENV)-app/.installed: setup.py constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(VENV)-parity $(VENV)-beam $(VENV)-app $(VENV)-tools runs build *.egg-info
+	rm -rf $(VENV) $(VENV)-parity $(VENV)-beam $(VENV)-app $(VENV)-readers $(VENV)-tools \
+	    runs build *.egg-info

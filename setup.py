@@ -7,7 +7,7 @@ from setuptools import find_packages, setup
 from setuptools.command.build_py import build_py
 
 # What a wheel carries besides the package, for `cxrjax.files.shipped` to find.
-SHIPPED = ("configs", "data/demo_base")
+SHIPPED = ("configs", "data/demo_base", "data/real_base")
 
 
 # What one feature needs and build, train and evaluate do not; `test` has all of it.
@@ -28,7 +28,7 @@ OPTIONAL = {
 
 
 class BuildWithShipped(build_py):
-    """Copies configurations and the demo's base into the wheel."""
+    """Copies configurations and the bases into the wheel."""
 
     def run(self) -> None:
         super().run()
@@ -136,6 +136,7 @@ setup(
             "peft>=0.17,<1",
             "sentence-transformers>=5,<7",
             "torch>=2.9,<3",
+            "torchmetrics>=1.8,<2",
         ],
         # The TPU's compiler, for `plan` on machines without one. Not part of `test`: where it is
         # installed, JAX looks for TPUs first.

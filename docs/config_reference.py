@@ -74,6 +74,9 @@ def page() -> str:
     for name, key in keys_of(ExperimentConfig).items():
         if dataclasses.is_dataclass(key.kind):
             lines += ["", f"## {name}", *table(key.kind, f"{name}.")]
+            for inner, each in keys_of(key.kind).items():
+                if dataclasses.is_dataclass(each.kind):
+                    lines += table(each.kind, f"{name}.{inner}.")
         if name == "mixture":
             lines += [_SOURCES.rstrip(), *table(SourceConfig)]
     return "\n".join(lines) + "\n"

@@ -40,7 +40,7 @@ FLOORS = (
     ),
     Floor(
         WINGS,
-        ("papers/", "phantoms/", "pages/", "planner/", "builders.py"),
+        ("papers/", "phantoms/", "grafts/", "pages/", "planner/", "builders.py"),
         "one folder a paper; drawn radiographs; pages for people; what a pod will take",
     ),
     Floor("scoring", ("scoring/",), "the protocol of a benchmark: predictions in, tables out"),

@@ -1,5 +1,6 @@
 """What every test runs under: the CPU, eight simulated devices, no progress bars."""
 
+import ctypes
 import gc
 import importlib.util
 import json
@@ -34,16 +35,22 @@ if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", "")
     ).strip()
 
 
-_MANY_PROGRAMS = 1_500  # MB that a process may hold before it drops what it compiled
+_MUCH = 600  # MB that a process may hold after a module
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item, nextitem):
-    """Drops compiled programs after a module: they would pile up to gigabytes a process."""
+    """Gives memory back after a module: it would pile up to gigabytes a process.
+
+    Half of it is compiled programs, half what was freed and glibc keeps.
+    """
     ends = nextitem is None or nextitem.path != item.path
-    if ends and "jax" in sys.modules and _resident_mb() > _MANY_PROGRAMS:
-        sys.modules["jax"].clear_caches()
+    if ends and _resident_mb() > _MUCH:
+        if "jax" in sys.modules:
+            sys.modules["jax"].clear_caches()
         gc.collect()
+        if sys.platform == "linux":
+            ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
 def _resident_mb():

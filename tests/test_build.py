@@ -66,6 +66,15 @@ def test_a_flag_of_another_data_set_is_told_whose_it_is(tmp_path):
         main(["--dataset=ms_cxr", "--source=x", "--out=y", "--model=m"])
 
 
+@pytest.mark.parametrize("dataset", ["shards", "tfds"])
+def test_what_only_writes_a_build_anew_refuses_flags_that_decide_nothing(dataset):
+    told = "seed decides nothing; --processes decides nothing; --strict decides nothing"
+    flags = ["--source=x", "--out=y", "--seed=3", "--processes", "2", "--strict"]
+    with pytest.raises(UserError, match=f"--dataset={dataset}: --{told}"):
+        main([f"--dataset={dataset}", *flags])
+    parse_arguments([f"--dataset={dataset}", "--source=x", "--out=y"])
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [

@@ -11,19 +11,30 @@ from cxrjax.papers.vindr_cxr_vqa.build import VinDrBuilder, VinDrOptions
 from cxrjax.papers.vindr_cxr_vqa.construct.language_model_writer import (
     load_prompt,
     plan_text,
-    written_boxes,
 )
+from cxrjax.papers.vindr_cxr_vqa.construct.template_writer import TemplateWriter
 from cxrjax.records import read_records
 
 SAMPLE = Path(__file__).resolve().parents[1] / "data" / "vindr_cxr_vqa" / "sample"
 TABLE = SAMPLE / "train.csv"
 
 
+ASKED = {
+    "What": "What is abnormal here?",
+    "Where": "Where is {}?",
+    "Which": "Which region shows {}?",
+    "How_many": "How many areas of {} are there?",
+    "Yes_No": "Does the image show {}?",
+    "Is_there": "Is there {}?",
+}
+
+
 def _words(plan):
-    (label,) = plan.labels
+    """Sound words: an answer of the templates."""
+    ((_, wording),) = TemplateWriter(0).write([plan])
     return {
-        "question": "What is abnormal here?" if plan.kind == "What" else f"{label}, or not?",
-        "answer": f"Yes, {plan.count} {label} at {' '.join(written_boxes(plan))}.",
+        "question": ASKED[plan.kind].format(plan.labels[0]),
+        "answer": wording.answer,
         "reason": " ".join(["word"] * 200),
         "difficulty": "Easy",
     }

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from cxrjax import build, predict, score, train
+from cxrjax.records import read_records, strip_answers, write_records
 
 _ROOT = Path(__file__).resolve().parents[1]
 
@@ -96,3 +97,68 @@ def test_training_on_shards_chooses_by_their_table(data, tmp_path, monkeypatch, 
     ]
     assert 0 < len(found) < len(records)
     assert f"of {len(found):,} questions" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_questions_on_change_are_trained_on_and_answered_with_both_images(
+    data, tmp_path, monkeypatch
+):
+    """Another earlier image gives other likelihoods, all else alike."""
+    monkeypatch.chdir(_ROOT)
+    studies = data / "studies"
+    build.main(
+        [
+            "--dataset=cxr_qba",
+            f"--source={studies}",
+            "--rate_with=surrogate",
+            "--longitudinal",
+            f"--out={tmp_path / 'data'}",
+        ]
+    )
+    files = sorted((tmp_path / "data" / "records").glob("*.jsonl"))
+    records = [record for file in files for record in read_records(file)]
+    compared = [record for record in records if record.earlier is not None]
+    assert compared and all(r.question_strategy == "longitudinal" for r in compared)
+    chosen, references = tmp_path / "chosen.jsonl", tmp_path / "references.jsonl"
+    write_records(chosen, [*compared[:12], *(r for r in records[:20] if r.earlier is None)])
+    write_records(references, compared[:4])
+    # The image of now in the place of the earlier one: nothing can have changed.
+    same = [
+        record.model_copy(
+            update={"earlier": record.earlier.model_copy(update={"image_path": record.image_path})}
+        )
+        for record in compared[:4]
+    ]
+    write_records(tmp_path / "same.jsonl", map(strip_answers, same))
+    write_records(tmp_path / "questions.jsonl", map(strip_answers, compared[:4]))
+    lines = _train(
+        data,
+        tmp_path / "run",
+        2,
+        f"--config.data.train={chosen}",
+        "--config.data.earlier_images=True",
+    )
+    assert np.isfinite([line["train/loss"] for line in lines]).all()
+    found = {}
+    for name in ("questions", "same"):
+        predict.main(
+            [
+                f"--workdir={tmp_path / 'run'}",
+                f"--questions={tmp_path / f'{name}.jsonl'}",
+                f"--image_root={studies}",
+                f"--out={tmp_path / f'{name}.predictions.jsonl'}",
+            ]
+        )
+        text = (tmp_path / f"{name}.predictions.jsonl").read_text()
+        found[name] = [json.loads(line)["answer_logprob"] for line in text.splitlines()]
+    assert len(found["same"]) == 4 and None not in found["questions"]
+    assert np.abs(np.subtract(found["questions"], found["same"])).min() > 1e-5
+    score.main(
+        [
+            "--benchmark=cxr_qba",
+            f"--references={references}",
+            f"--predictions={tmp_path / 'questions.predictions.jsonl'}",
+            f"--out={tmp_path / 'scores'}",
+        ]
+    )
+    assert json.loads((tmp_path / "scores" / "metrics.json").read_text())

@@ -14,10 +14,11 @@ differ by as much as `check` says. Files whose names differ by long numbers alon
 
 Left out, because it is not the same twice: times, memory, versions, commits, command lines and
 files' stamps (LEFT_OUT, TIMES), absolute paths (`plain`); where models have a part (MODEL_CASES),
-hashes of other files, and in texts the digits of a decimal behind the third; TFDS's shards (the
-order in an example is not fixed), event files, processes/, and checkpoints, which `convert` turns
-into tensors that are compared; pictures that matplotlib drew; standard error, but for its errors
-and warnings. Left out, because it takes a server, a browser, another environment or minutes:
+hashes of other files, and in texts the digits of a decimal behind the third; how often the reader
+errs; TFDS's shards (the order in an example is not fixed), event files, processes/, and
+checkpoints, which `convert` turns into tensors that are compared; pictures that matplotlib drew;
+standard error, but for its errors and warnings. Left out, because it takes a server, a browser,
+another environment or minutes:
 language models' answers (--dry_run is there), review --serve, demo_app, the runners openai and hf,
 the Beam pipeline, GGUF, BERTScore, compiled plans, benchmarks (they print times), and meshes of
 more than the data axis (on simulated devices, their collectives sometimes wait for ever). Not
@@ -278,6 +279,7 @@ def make_marks(judgements: str, out: str) -> None:
     rows = [
         {"question_id": line["question_id"], "system": line["system"], "mark": 1 + n * 7 % 10}
         for n, line in enumerate(_lines(judgements))
+        if line["task"] == "relative_score"
     ]
     _write_rows(out, rows)
 
@@ -410,6 +412,7 @@ def plain(text: str, work: Path, of_model: bool) -> str:
     for path, name in ((work, "WORK"), (work.resolve(), "WORK"), (ROOT, "REPO")):
         text = text.replace(str(path), name)
     text = re.sub(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)?", "TIME", text)
+    text = re.sub(r"(?<=are read by rules; )[^<\n]*", "", text)  # measured anew with the reader
     made = r"git_commit|versions\.[\w-]+" + (r"|[\w.]*sha256[\w.]*" if of_model else "")
     text = re.sub(rf"({made})</dt><dd>[^<]*", r"\1", text)  # of the pages that `report` writes
     if of_model:

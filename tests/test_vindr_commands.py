@@ -25,12 +25,12 @@ def test_what_is_built_can_be_trained_on(tmp_path, monkeypatch):
     shutil.move(phantoms / "images", source / "images")
     build.main(["--dataset=vindr_cxr_vqa", f"--source={source}", f"--out={data}", "--processes=1"])
     records = list(read_records(data / "records" / "train.jsonl"))
-    assert {len(record.boxes) for record in records} == {1}
+    assert {len(record.boxes) for record in records} <= {1, 2, 3, 4, 5, 6}
     assert all(record.image_hw and 150 <= len(record.reason.split()) <= 250 for record in records)
 
     train.main(
         [
-            "--config=configs/vindr_lora.py:demo",
+            "--config=configs/vindr_lora.py:phantom",
             f"--workdir={tmp_path / 'run'}",
             f"--config.data.train={data / 'records' / 'train.jsonl'}",
             f"--config.data.validation={data / 'records' / 'validation.jsonl'}",

@@ -55,7 +55,8 @@ def test_help_is_quick(name):
 def installed(tmp_path_factory):
     """A folder with the wheel of the working tree and nothing else."""
     folder = tmp_path_factory.mktemp("wheel")
-    for name in ("setup.py", "pyproject.toml", "README.md", "cxrjax", "configs", "data/demo_base"):
+    bases = ("data/demo_base", "data/real_base")
+    for name in ("setup.py", "pyproject.toml", "README.md", "cxrjax", "configs", *bases):
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         (folder / "source" / name).parent.mkdir(parents=True, exist_ok=True)
         copy(ROOT / name, folder / "source" / name)
@@ -86,7 +87,7 @@ def test_the_wheel_works_outside_the_repository(installed, tmp_path):
     )
     cxrjax("check_records", "data/records/train.jsonl", "--out=check")
     trained = cxrjax(
-        *("train", "--config=configs/vindr_lora.py:demo", "--workdir=run"),
+        *("train", "--config=configs/vindr_lora.py:phantom", "--workdir=run"),
         *("--config.data.train=data/records/train.jsonl", "--config.data.validation=None"),
         *("--config.data.workers=0", "--config.training.batch_images=1"),
         *("--config.training.epochs=None", "--config.training.steps=3"),

@@ -268,7 +268,8 @@ def _box_sums(
     """Sums over questions of the mean box loss, and of what is told of their boxes."""
     if route == "none":
         return jnp.zeros(()), None
-    weight, target = _box_weights(batch), jnp.asarray(batch.target_boxes)
+    weight = _box_weights(batch)
+    target: Array = jnp.asarray(batch.target_boxes)
     if route == "loc":
         rows, states = hidden.shape[0], _loc_states(hidden, batch)
         if cost.matching == "hungarian":

@@ -136,7 +136,11 @@ def start_to_first_step(directory: Path) -> float:
     subprocess.run(
         [sys.executable, "-m", *build], check=True, cwd=ROOT, env=environment, capture_output=True
     )
-    train = ["cxrjax.train", "--config=configs/vindr_lora.py:demo", "--config.training.log_every=1"]
+    train = [
+        "cxrjax.train",
+        "--config=configs/vindr_lora.py:phantom",
+        "--config.training.log_every=1",
+    ]
     train += [
         f"--config.data.{name}={data}/records/{name}.jsonl" for name in ("train", "validation")
     ]

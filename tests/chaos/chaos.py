@@ -174,11 +174,11 @@ class Chaos:
         self.expected = state
         self.write(did, run, state)
 
-    def kill(self, workdir, moment):
+    def kill(self, workdir, moment, *settings):
         """Starts the run and kills it at a moment; what it leaves must be whole."""
         text, lasts = _MOMENTS[moment]
         before = last_checkpoint(workdir)
-        run = self.start(workdir, compiling=moment == "compilation")
+        run = self.start(workdir, *settings, compiling=moment == "compilation")
         if text:
             run.wait_for(text, 1 if moment == "steps" else 0)
         time.sleep(self.rng.uniform(0.0, lasts))
@@ -390,6 +390,46 @@ def leftovers(chaos, workdir):
     chaos.finish(workdir, "started among leftovers of a killed run")
 
 
+def lengthened(chaos, workdir):
+    """A finished run goes on to more steps: killed in them it ends as one left alone in them."""
+    states = []
+    for name in ("alone", "killed"):
+        run = chaos.start(workdir / name, f"--config.training.steps={STEPS - 4}").end(0)
+        chaos.write(f"finished after {STEPS - 4} steps", run)
+        if name == "killed":
+            chaos.kill(workdir / name, "steps")
+        run = chaos.start(workdir / name).end(0)
+        told = [line for line in run.lines if line.startswith("lengthened from")]
+        if name == "alone" and len(told) != 1:
+            raise WrongEndError(f"said {len(told)} times that it was lengthened", run)
+        states.append(end_state(workdir / name))
+        chaos.write(f"lengthened to {STEPS} steps ({name})", run, states[-1])
+    if states[0] != states[1]:
+        raise WrongEndError("another end than that of the run that was left alone", run)
+
+
+def rewards(chaos, workdir):
+    """Reinforcement learning, killed in its steps and in a save: it ends as one left alone."""
+    settings = [
+        f"--config.{setting}"
+        for setting in (
+            "rl.kind=grpo",
+            "rl.updates=2",
+            "rl.group_size=2",
+            "decoding.max_answer_tokens=8",
+        )
+    ]
+    states = []
+    for name in ("alone", "killed"):
+        for moment in ("steps", "save") if name == "killed" else ():
+            chaos.kill(workdir / name, moment, *settings)
+        run = chaos.start(workdir / name, *settings).end(0)
+        states.append(end_state(workdir / name))
+        chaos.write(f"learned from rewards ({name})", run, states[-1])
+    if states[0] != states[1]:
+        raise WrongEndError("another end than that of the run that was left alone", run)
+
+
 CASES: dict[str, Callable] = {
     "SIGTERM in compilation": told("compilation", "saved step 1 and stopped"),
     "SIGTERM in evaluation": told("evaluation", "the evaluation is put off to the restart"),
@@ -403,6 +443,8 @@ CASES: dict[str, Callable] = {
     "suspended": suspended,
     "damaged": damaged,
     "leftovers": leftovers,
+    "lengthened": lengthened,
+    "rewards": rewards,
 }
 
 
@@ -440,7 +482,7 @@ def wreak(folder, ledger, seed=0, number=30, only=""):
 def table(entries):
     """The entries as lines of text."""
     return [
-        f"{e['result']:8}{e['case']:24}{e['did']:52}{e.get('exit_code', ''):>5}"
+        f"{e['result']:8}{e['case']:24}{e['did']:52}{e.get('exit_code')!s:>5}"
         f"{e.get('seconds', ''):>7}  {e['state'][:12]}"
         for e in entries
     ]

@@ -5,8 +5,8 @@ Its arrays are cut over fsdp as those of a large model are, which its own would 
 Event files, for which seconds go into importing TensorFlow, are written only where EVENTS is set.
 Where STOP_BEFORE_STEP is set, training is interrupted there, after the checkpoint of the step
 before. Where SIGNALLED is, the process of that number is told to stop while it starts; where SLOW
-is, its batches take 0.3 s each; where LATE is, JAX's farewell waits for 2 s, and that process
-scores for longer.
+is, its batches take SLOW_SECONDS each (0.3); where LATE is, JAX's farewell waits for 2 s, and that
+process scores for longer.
 """
 
 import dataclasses
@@ -46,7 +46,7 @@ def _is_meant(variable):
 
 def _next_or_stop(loader):
     if _is_meant("SLOW"):
-        time.sleep(0.3)
+        time.sleep(float(os.environ.get("SLOW_SECONDS", 0.3)))
     if loader.get_state()["step"] + 1 == int(os.environ.get("STOP_BEFORE_STEP", 0)):
         raise KeyboardInterrupt
     return _next_batch(loader)

@@ -102,6 +102,20 @@ def test_two_processes_train_and_evaluate_as_one(alone, train, finish, read_line
 
 
 @pytest.mark.slow
+def test_two_processes_learn_from_rewards_as_one(train, finish, read_lines):
+    settings = ["rl.kind=grpo", "rl.updates=2", "rl.group_size=2", "training.steps=2"]
+    words = [f"--config.{setting}" for setting in settings]
+    found = []
+    for processes in (1, 2):
+        process, workdir = train(processes, f"{processes}", *words)
+        finish(process)
+        found.append(read_lines(workdir / "metrics.jsonl"))
+    # Each has drawn and rewarded its own rows; what was learned of them is one.
+    _assert_same_figures(found[1], found[0])
+    assert found[0][-1]["train/rl/length"] > 1
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("signalled", [0, 1])
 def test_a_signal_to_one_process_before_the_first_step_ends_both_alike(train, finish, signalled):
     process, workdir = train(2, "told", SIGNALLED=str(signalled))
@@ -116,12 +130,12 @@ def test_a_signal_to_one_process_before_the_first_step_ends_both_alike(train, fi
 def test_the_first_process_tells_of_a_slow_input_pipeline_of_another(train, finish, read_lines):
     settings = {"steps": 54, "log_every": 18, "checkpoint_every": 0, "log_examples": False}
     words = [f"--config.training.{name}={value}" for name, value in settings.items()]
-    process, workdir = train(2, "slow", *words, SLOW="1")
+    process, workdir = train(2, "slow", *words, SLOW="1", SLOW_SECONDS="0.8")
     output = finish(process)
     (warning,) = (line for line in output.splitlines() if "the input pipeline is the limit" in line)
     assert warning.startswith("[0] warning: step 5") and warning.endswith(" (processes 1)")
     last = read_lines(workdir / "metrics.jsonl")[-1]
-    assert last["train/data_wait_seconds"] > 0.3 * last["train/step_seconds"]
+    assert last["train/data_wait_seconds"] > 0.1  # of the other, whose own wait is next to none
 
 
 @pytest.mark.slow
@@ -178,7 +192,7 @@ def test_meshes_over_processes_train_as_one_device(
     _assert_same_parameters(workdir, alone)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_processes_cache_features_of_a_tower_that_none_of_them_has_whole(
     train, finish, read_lines, tmp_path
 ):
@@ -200,7 +214,7 @@ def test_processes_cache_features_of_a_tower_that_none_of_them_has_whole(
     assert one.keys() == split.keys() and len(one) == 12 + 10
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_a_step_that_several_processes_compiled_is_loaded_by_them(
     alone, train, finish, read_lines, tmp_path
 ):
