@@ -254,13 +254,10 @@ def _check_one_of(config: ExperimentConfig) -> None:
                 f"training.{key}={value} is of location tokens, and data.codec="
                 f"{config.data.codec!r} writes boxes in digits; leave it out"
             )
-    for key, value in (
-        ("box_loss", "sampled_giou_l1"),
-        ("box_matching", "hungarian"),
-    ):
-        if getattr(training, key) == value and route != "loc":
+    for key, only in (("box_loss", "sampled_giou_l1"), ("box_matching", "hungarian")):
+        if getattr(training, key) == only and route != "loc":
             raise UserError(
-                f"training.{key}={value!r} is of location tokens, and boxes are reached by "
+                f"training.{key}={only!r} is of location tokens, and boxes are reached by "
                 f"training.box_route={route!r}; leave it out"
             )
     if config.model.box_head != (route == "head"):

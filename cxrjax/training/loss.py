@@ -268,14 +268,15 @@ def _box_sums(
     """Sums over questions of the mean box loss, and of what is told of their boxes."""
     if route == "none":
         return jnp.zeros(()), None
-    weight = _box_weights(batch)
-    target: Array = jnp.asarray(batch.target_boxes)
+    weight, target = _box_weights(batch), jnp.asarray(batch.target_boxes)
     if route == "loc":
         rows, states = hidden.shape[0], _loc_states(hidden, batch)
         if cost.matching == "hungarian":
             logits = model.loc_logits(jax.lax.stop_gradient(states))
             found = coordinates_of_bins(logits.reshape(*target.shape, -1), target)
-            target = matched_targets(found.expected, target, jnp.asarray(batch.box_mask))
+            target = matched_targets(
+                jnp.asarray(found.expected), target, jnp.asarray(batch.box_mask)
+            )
         items = (
             states.reshape(rows, -1, 4, hidden.shape[-1]),
             target.reshape(rows, -1, 4),
