@@ -38,7 +38,7 @@ export TF_CPP_MIN_LOG_LEVEL = 2
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo demo_phantom test lint fast heavy chaos fuzz coverage parity beam app try bench bench_scoring
-.PHONY: bench_input readers grammar clean lock sbom audit
+.PHONY: bench_input readers grammar clean lock sbom audit docs
 
 # Lesions are simulated into the radiographs that ship, of which some patients are held out.
 demo: $(VENV)/.installed
@@ -155,6 +155,11 @@ sbom: $(VENV)/.installed $(VENV)-tools/.installed
 audit: $(VENV)-tools/.installed
 	$(VENV)-tools/bin/pip-audit --disable-pip --require-hashes -r requirements/test.txt
 
+# The documentation as a site in build/site; a link that leads nowhere fails it.
+docs: $(VENV)/.installed $(VENV)-docs/.installed
+	$(PY) docs/site/gather.py --out=build/site_source
+	NO_MKDOCS_2_WARNING=1 $(VENV)-docs/bin/mkdocs build --quiet --config-file=docs/site/mkdocs.yml
+
 lint: $(VENV)/.installed
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
@@ -181,6 +186,12 @@ $(VENV)-parity/.installed: setup.py constraints.txt requirements/build.txt requi
 	$(VENV)-parity/bin/pip install --quiet -c constraints.txt \
 	    "torch==2.13.0" "peft==0.21.2" "bert-score==0.3.13" "sentence-transformers==6.2.0" \
 	    "torchmetrics==1.9.0"
+	touch $@
+
+$(VENV)-docs/.installed: Makefile
+	$(PYTHON) -m venv $(VENV)-docs
+	$(VENV)-docs/bin/pip install --quiet \
+	    "mkdocs-material==9.8.2" "mkdocstrings-python==2.0.11" "mkdocs-jupyter==0.26.3"
 	touch $@
 
 # What looks at packages and is none of them.
