@@ -1,8 +1,9 @@
 """Gathers the pages of the site: `python docs/site/gather.py --out=DIR`.
 
 The pages are the Markdown files of the repository where they stand (README.md is the first), the
-notebooks, and two that are made here: the help of every command, and the API by its docstrings. What
-a page links to besides comes along as a file, so that a link works in the repository and on the site.
+notebooks, and two that are made here: the help of every command, and the API by its docstrings.
+What a page links to besides comes along as a file, so that a link works in the repository and on
+the site.
 """
 
 import argparse
