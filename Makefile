@@ -158,7 +158,7 @@ audit: $(VENV)-tools/.installed
 # The documentation as a site in build/site; a link that leads nowhere fails it.
 docs: $(VENV)/.installed $(VENV)-docs/.installed
 	$(PY) docs/site/gather.py --out=build/site_source
-	NO_MKDOCS_2_WARNING=1 $(VENV)-docs/bin/mkdocs build --quiet --config-file=docs/site/mkdocs.yml
+	NO_MKDOCS_2_WARNING=1 $(VENV)-docs/bin/mkdocs build --config-file=docs/site/mkdocs.yml
 
 lint: $(VENV)/.installed
 	$(VENV)/bin/ruff check .
