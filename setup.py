@@ -98,6 +98,9 @@ setup(
     ],
     extras_require={
         **OPTIONAL,
+        # Where `train --track` sends a run's figures.
+        "mlflow": ["mlflow-skinny>=3.10,<4"],
+        "wandb": ["wandb>=0.28,<1"],
         # BERTScore, with a model from disk.
         "bertscore": ["torch>=2.9,<3"],
         # JPEG inside DICOM. An extra, since pylibjpeg-libjpeg is under GPL v3.

@@ -22,6 +22,7 @@ from cxrjax.cli import command_parser
 from cxrjax.distributed import hosts
 from cxrjax.errors import UserError
 from cxrjax.lock import folder_lock
+from cxrjax.training.tracking import TRACKERS
 
 if TYPE_CHECKING:
     from jax.sharding import Mesh
@@ -47,6 +48,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--compiled", type=Path, metavar="FILE", help="a compiled step, from --compile_only"
     )
+    parser.add_argument(
+        "--track", choices=TRACKERS, help="send the figures there too, by its own library"
+    )
     hosts.add_flags(parser)
     flags, overrides = parser.parse_known_args(arguments)
     # After the flags, here and below: --help stays quick.
@@ -63,6 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             preemption,
             compiled=flags.compiled,
             compile_only=flags.compile_only,
+            track=flags.track,
         )
 
 
@@ -73,6 +78,7 @@ def train(
     *,
     compiled: Path | None = None,
     compile_only: Path | None = None,
+    track: str | None = None,
 ) -> None:
     """Trains as `main` is told to: everything from the records to the last checkpoint."""
     from cxrjax.distributed import meshes
@@ -146,6 +152,7 @@ def train(
             make_rollouts=rollouts_of(config, tokenizer),
             preemption=preemption,
             compiled=compiled,
+            track=track,
             log_line=log_line,
         )
 

@@ -196,6 +196,7 @@ def train(
     make_rollouts: MakeRollouts | None = None,
     preemption: Preemption | None = None,
     compiled: Path | None = None,
+    track: str | None = None,
     log_line: Callable[[str], None] = print_at_once,
 ) -> None:
     """Trains, or goes on training, until the last step; leaves checkpoints in the workdir.
@@ -212,6 +213,7 @@ def train(
             not. None: steps are on batches as they are.
         preemption: asked after each step whether to save and stop. None: never.
         compiled: a compiled step from a file (executable.py), for batches of its shape.
+        track: what else gets the figures (`tracking.TRACKERS`).
         log_line: where progress goes, in the first process.
 
     Raises:
@@ -288,7 +290,7 @@ def train(
         train_step = rolls.repeated(train_step)
     if compiled is not None:
         train_step = executable.CompiledStep(train_step, compiled, config, data.steps)
-    log = MetricLog(workdir, first) if hosts.is_first() else NoLog()
+    log = MetricLog(workdir, first, track) if hosts.is_first() else NoLog()
     if not first:
         log.write_hparams(config)
     loop = _Loop(

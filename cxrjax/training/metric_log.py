@@ -17,6 +17,7 @@ from cxrjax.errors import ForeignError, UserError
 from cxrjax.files import reading
 from cxrjax.training.config import ExperimentConfig
 from cxrjax.training.step import StepMetrics
+from cxrjax.training.tracking import open_tracker
 from cxrjax.training.workdir import storage_errors
 
 FILE_NAME = "metrics.jsonl"
@@ -32,17 +33,18 @@ class MetricLog:
         workdir: receives `metrics.jsonl` and the event files.
         start_step: the step a run resumes from; later lines are cut off, so that no step is there
             twice. 0 begins anew.
+        track: one of `tracking.TRACKERS` that gets what the event files get.
 
     Raises:
         UserError: the file cannot be written, or is not a metrics file.
     """
 
-    def __init__(self, workdir: Path, start_step: int = 0) -> None:
+    def __init__(self, workdir: Path, start_step: int = 0, track: str | None = None) -> None:
         self._path = workdir / FILE_NAME
         with storage_errors(str(self._path)):
             _cut_after(self._path, start_step)
             self._file = open(self._path, "a", encoding="utf-8")  # noqa: SIM115 - open for the run
-            self._events = _event_writer(workdir)
+            self._events = _event_writer(workdir, track)
         self._step = start_step
         self._values: dict[str, float | None] = {}
 
@@ -160,11 +162,14 @@ def quiet_tensorflow() -> None:
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 
 
-def _event_writer(workdir: Path) -> Any:
+def _event_writer(workdir: Path, track: str | None = None) -> Any:
     quiet_tensorflow()  # it comes with this import: seconds that only a run needs to spend
     from clu import metric_writers
 
-    return metric_writers.AsyncWriter(metric_writers.SummaryWriter(str(workdir)))
+    writers: list[Any] = [metric_writers.SummaryWriter(str(workdir))]
+    if track is not None:
+        writers.append(open_tracker(track, workdir))
+    return metric_writers.AsyncWriter(metric_writers.MultiWriter(writers))
 
 
 def _write_events(

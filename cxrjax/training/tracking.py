@@ -1,0 +1,100 @@
+"""Sends a run's figures to Weights & Biases or MLflow, by their own libraries and settings.
+
+Where they send them, under which project and whether at all is theirs to be told:
+WANDB_MODE=offline, WANDB_PROJECT, MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME and the rest of their
+variables. A run that goes on is the same run there: its name is in `tracked_as.json` of the
+workdir.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cxrjax.errors import optional
+from cxrjax.files import read_json_object, write_json
+
+if TYPE_CHECKING:
+    import numpy as np
+
+TRACKERS = ("wandb", "mlflow")
+FILE_NAME = "tracked_as.json"
+_LONGEST_PARAMETER = 500  # characters that every MLflow store takes
+
+
+class WandbTracker:
+    """A writer of CLU's kind whose figures go to Weights & Biases."""
+
+    def __init__(self, workdir: Path, known_as: str | None) -> None:
+        wandb = optional("wandb", extra="wandb")
+        self._run = wandb.init(dir=str(workdir), name=workdir.name, id=known_as, resume="allow")
+        self._image = wandb.Image
+        self.known_as = str(self._run.id)
+
+    def write_scalars(self, step: int, scalars: Mapping[str, Any]) -> None:
+        self._run.log({name: float(value) for name, value in scalars.items()}, step=step)
+
+    def write_images(self, step: int, images: Mapping[str, "np.ndarray"]) -> None:
+        """Writes uint8 [n, H, W, 3] of each name."""
+        shown = {name: [self._image(image) for image in of] for name, of in images.items()}
+        self._run.log(shown, step=step)
+
+    def write_hparams(self, hparams: Mapping[str, Any]) -> None:
+        self._run.config.update(dict(hparams), allow_val_change=True)
+
+    def flush(self) -> None:
+        """Does nothing: the library sends by itself."""
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+class MlflowTracker:
+    """A writer of CLU's kind whose figures go to MLflow."""
+
+    def __init__(self, workdir: Path, known_as: str | None) -> None:
+        self._mlflow = optional("mlflow", extra="mlflow")
+        run = self._mlflow.start_run(run_id=known_as, run_name=None if known_as else workdir.name)
+        self.known_as = str(run.info.run_id)
+        # Told by name which run is meant: the library's current run is a thread's, and CLU writes
+        # from another.
+        self._client = self._mlflow.MlflowClient()
+
+    def write_scalars(self, step: int, scalars: Mapping[str, Any]) -> None:
+        values = {name: float(value) for name, value in scalars.items()}
+        self._mlflow.log_metrics(values, step=step, run_id=self.known_as)
+
+    def write_images(self, step: int, images: Mapping[str, "np.ndarray"]) -> None:
+        """Writes uint8 [n, H, W, 3] of each name."""
+        for name, of in images.items():
+            for number, image in enumerate(of):
+                self._client.log_image(self.known_as, image, key=f"{name}_{number}", step=step)
+
+    def write_hparams(self, hparams: Mapping[str, Any]) -> None:
+        from cxrjax.training.config import flatten  # brings JAX, which --help does without
+
+        flat = flatten(hparams).items()
+        told = {name: str(value)[:_LONGEST_PARAMETER] for name, value in flat}
+        for name, value in told.items():
+            self._client.log_param(self.known_as, name, value)
+
+    def flush(self) -> None:
+        """Does nothing: every call is sent as it is made."""
+
+    def close(self) -> None:
+        self._mlflow.end_run()
+
+
+def open_tracker(kind: str, workdir: Path) -> WandbTracker | MlflowTracker:
+    """A writer for a workdir's run, which goes on with what an earlier process has sent.
+
+    Args:
+        kind: one of TRACKERS.
+
+    Raises:
+        UserError: the library is not installed.
+    """
+    file = workdir / FILE_NAME
+    known = read_json_object(file) if file.is_file() else {}
+    tracker = (WandbTracker if kind == "wandb" else MlflowTracker)(workdir, known.get(kind))
+    write_json(file, {**known, kind: tracker.known_as})
+    return tracker

@@ -1,0 +1,86 @@
+"""A run's figures reach W&B and MLflow, through their own libraries, without a network."""
+
+import json
+import struct
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from cxrjax.errors import UserError
+from cxrjax.training.metric_log import MetricLog
+from cxrjax.training.tracking import FILE_NAME, open_tracker
+
+IMAGE = np.full((4, 4, 3), 200, np.uint8)
+
+
+def _write_run(workdir, kind):
+    """Two processes of one run, the second of which goes on after step 2."""
+    for start, steps in ((0, (1, 2)), (2, (3,))):
+        time.sleep(1.1)  # W&B names folders by the second
+        log = MetricLog(workdir, start, kind)
+        for step in steps:
+            log.write(step, {"train/loss": 1 / step, "nothing": None}, {"overlay": IMAGE})
+        log.close()
+
+
+def _logged(content):
+    """The records of a .wandb file: 7 bytes, then blocks of 32 KiB in LevelDB's form of a log."""
+    record, at = b"", 7
+    while at + 7 <= len(content):
+        if 2**15 - at % 2**15 < 7:  # too little for a header: padding up to the next block
+            at += 2**15 - at % 2**15
+            continue
+        length, kind = struct.unpack_from("<HB", content, at + 4)
+        record += content[at + 7 : at + 7 + length]
+        at += 7 + length
+        if kind in (1, 4):  # whole, or the last part of one
+            yield record
+            record = b""
+
+
+def test_mlflow_has_every_step_of_a_run_that_went_on(tmp_path, monkeypatch):
+    mlflow = pytest.importorskip("mlflow", reason="extra mlflow")
+    store = (tmp_path / "mlflow").as_uri()
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    workdir = tmp_path / "run"
+    workdir.mkdir()
+    _write_run(workdir, "mlflow")
+    client = mlflow.MlflowClient(store)
+    (run,) = client.search_runs(["0"])
+    assert run.info.run_id == json.loads((workdir / FILE_NAME).read_text())["mlflow"]
+    history = client.get_metric_history(run.info.run_id, "train/loss")
+    assert [(m.step, m.value) for m in history] == [(1, 1.0), (2, 0.5), (3, pytest.approx(1 / 3))]
+
+
+def test_wandb_has_every_step_of_a_run_that_went_on(tmp_path, monkeypatch):
+    pytest.importorskip("wandb", reason="extra wandb")
+    pb = pytest.importorskip("wandb.proto.wandb_internal_pb2")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    workdir = tmp_path / "run"
+    workdir.mkdir()
+    _write_run(workdir, "wandb")
+    told, names = [], set()
+    for file in sorted(workdir.glob("wandb/offline-run-*/*.wandb")):
+        names.add(file.stem.removeprefix("run-"))
+        for data in _logged(file.read_bytes()):
+            record = pb.Record()
+            record.ParseFromString(data)
+            items = {
+                "/".join(item.nested_key) or item.key: json.loads(item.value_json)
+                for item in record.history.item
+            }
+            if "train/loss" in items:
+                told.append((items["_step"], items["train/loss"]))
+    assert told == [(1, 1.0), (2, 0.5), (3, pytest.approx(1 / 3))]
+    assert names == {json.loads((workdir / FILE_NAME).read_text())["wandb"]}
+
+
+@pytest.mark.parametrize("kind", ["wandb", "mlflow"])
+def test_what_is_not_installed_is_named(tmp_path, monkeypatch, kind):
+    monkeypatch.setitem(sys.modules, kind, None)
+    with pytest.raises(UserError, match=rf"pip install 'cxrjax\[{kind}\]'"):
+        open_tracker(kind, tmp_path)
