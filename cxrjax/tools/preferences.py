@@ -149,7 +149,8 @@ def _with_answer(record: QARecord, text: str, codec: str) -> QARecord | None:
         return None
     boxes = get_codec(own).decode(said, height, width, strict=True).boxes
     # A float32 fraction of a border may lie a hair beyond it.
-    pixels = np.round(np.float64(boxes) * [width, height, width, height], 3).tolist()
+    scale = np.array([width, height, width, height], np.float64)
+    pixels = np.round(boxes * scale, 3).tolist()
     update: dict[str, Any] = {
         name: QARecord.model_fields[name].get_default() for name in ANSWER_FIELDS
     }
