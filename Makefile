@@ -20,6 +20,7 @@
 #             environment that has them.
 # make grammar: what another grammar checker finds in 6,000 records, in an environment that has it.
 # make bench_scoring: time and memory of scoring 100,000 answers.
+# make bench_rl: a step of reinforcement learning beside TRL, in an environment that has it.
 # make bench_input: reading images beside torch's DataLoader and transformers' image processor.
 PYTHON ?= python3
 VENV ?= .venv
@@ -38,7 +39,7 @@ export TF_CPP_MIN_LOG_LEVEL = 2
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo demo_phantom test lint fast heavy chaos fuzz coverage parity beam app try bench bench_scoring
-.PHONY: bench_input readers grammar clean lock sbom audit docs
+.PHONY: bench_input bench_rl readers grammar clean lock sbom audit docs
 
 # Lesions are simulated into the radiographs that ship, of which some patients are held out.
 demo: $(VENV)/.installed
@@ -131,6 +132,9 @@ bench_scoring: $(VENV)/.installed
 bench_input: $(VENV)-parity/.installed
 	$(VENV)-parity/bin/python tests/bench/input_pipeline.py
 
+bench_rl: $(VENV)-rl/.installed
+	$(VENV)-rl/bin/python -m tests.bench.rl
+
 grammar: $(VENV)/.installed $(VENV)-grammar/.installed
 	PYTHONPATH=.:$(VENV)-grammar/lib $(PY) -m tests.grammar
 
@@ -194,6 +198,12 @@ $(VENV)-docs/.installed: Makefile
 	    "mkdocs-material==9.8.2" "mkdocstrings-python==2.0.11" "mkdocs-jupyter==0.26.3"
 	touch $@
 
+$(VENV)-rl/.installed: setup.py constraints.txt requirements/build.txt requirements/test.txt
+	$(call install_hashed,$(VENV)-rl)
+	$(VENV)-rl/bin/pip install --quiet -c constraints.txt \
+	    "torch==2.13.0" "trl==1.16.0" "peft==0.21.2" "datasets==5.2.0" "accelerate==1.15.0"
+	touch $@
+
 # What looks at packages and is none of them.
 $(VENV)-tools/.installed: Makefile
 	$(PYTHON) -m venv $(VENV)-tools
@@ -235,5 +245,5 @@ $(VENV)-app/.installed: setup.py constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(VENV)-parity $(VENV)-beam $(VENV)-app $(VENV)-readers $(VENV)-tools \
+	rm -rf $(VENV) $(VENV)-parity $(VENV)-rl $(VENV)-beam $(VENV)-app $(VENV)-readers $(VENV)-tools \
 	    runs build *.egg-info

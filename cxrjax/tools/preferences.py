@@ -2,6 +2,8 @@
 
     python -m cxrjax.tools.preferences --records=FILE --predictions=FILE [--predictions=FILE2 ...] \
         --out=PAIRS.jsonl [--better=record] [--codec=paligemma] [--least=0.1]
+    python -m cxrjax.tools.preferences --records=FILE --predictions=FILE --predictions=FILE2 \
+        --best=RECORDS.jsonl
 
 Of each question's predictions the one with the largest reward (matched IoU, what it says, its form:
 cxrjax/training/rewards.py) is preferred to the one with the smallest, where they differ by --least
@@ -9,27 +11,43 @@ or more. --better=record prefers the record's own answer, such as a reviewer's c
 worst prediction. Written are lines of {"question_id", "better", "worse", "difference"} for
 `rl.pairs`; what makes no pair is counted.
 
+--best writes records instead, for supervised training on the best of n (`data.train`): each
+question with the prediction of the largest reward as its answer, the first of several, of those
+whose boxes can be read. `predict --temperature=1 --seeds=0,1,2,3` gives the predictions.
+
 --codec is how the model that is to learn writes boxes: it must be that of the predictions.
 """
 
 import argparse
 import collections
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from cxrjax import cli
 from cxrjax.cli import command_parser
 from cxrjax.codecs import CODECS, get_codec, transcode
 from cxrjax.errors import UserError
 from cxrjax.files import replacing
-from cxrjax.records import RECORD_CODECS, QARecord, read_records
+from cxrjax.records import (
+    ANSWER_FIELDS,
+    RECORD_CODECS,
+    Answer,
+    GeneratorInfo,
+    QARecord,
+    read_records,
+    write_records,
+)
 from cxrjax.scoring.predictions import Prediction, read_predictions
 from cxrjax.training.rewards import Rewarder, RewardWeights
 
 # Of boxes, of what is said, of the form; those of `rl` by default.
 WEIGHTS = RewardWeights(1.0, 0.5, 0.1, "mean_iou")
-UNSIZED = "the image's size is unknown"
+# Who wrote the answers of --best, in its records.
+BEST_OF_N = GeneratorInfo(name="best of n predictions", version="1")
 
 
 def make_pairs(
@@ -40,25 +58,11 @@ def make_pairs(
     prefers_record: bool,
 ) -> tuple[list[dict[str, str | float]], collections.Counter[str]]:
     """The lines of --out, and how many questions make none, by reason."""
-    answers: dict[str, list[str]] = {}
-    for one in (each for file in predictions for each in file):
-        if one.question_id not in records:
-            raise UserError(f"{one.where}: question {one.question_id} is none of the records'")
-        answers.setdefault(one.question_id, []).append(one.text)
     rewarder = Rewarder(get_codec(codec), WEIGHTS)
     lines: list[dict[str, str | float]] = []
     without: collections.Counter[str] = collections.Counter()
-    for name, record in records.items():
-        if name not in answers:
-            without["no prediction"] += 1
-            continue
-        if record.image_hw is None:
-            without[UNSIZED] += 1
-            continue
-        truth = transcode(
-            record.answer_text, RECORD_CODECS[record.dataset], codec, *record.image_hw
-        )
-        said = [*answers[name], *([truth] if prefers_record else [])]
+    for record, truth, answers in _answered(records, predictions, codec, without):
+        said = [*answers, *([truth] if prefers_record else [])]
         worth = [rewarder(record.question, truth, text, ended=True).total for text in said]
         best = len(said) - 1 if prefers_record else worth.index(max(worth))
         worst = worth.index(min(worth))
@@ -68,7 +72,7 @@ def make_pairs(
             continue
         lines.append(
             {
-                "question_id": name,
+                "question_id": record.question_id,
                 "better": said[best],
                 "worse": said[worst],
                 "difference": round(difference, 4),
@@ -77,37 +81,123 @@ def make_pairs(
     return lines, without
 
 
+def best_records(
+    records: dict[str, QARecord], predictions: Sequence[Sequence[Prediction]], codec: str
+) -> tuple[list[QARecord], collections.Counter[str]]:
+    """The records of --best, and how many questions give none, by reason."""
+    rewarder = Rewarder(get_codec(codec), WEIGHTS)
+    found: list[QARecord] = []
+    without: collections.Counter[str] = collections.Counter()
+    for record, truth, answers in _answered(records, predictions, codec, without):
+        readable = [(text, _with_answer(record, text, codec)) for text in answers]
+        worth = [
+            (rewarder(record.question, truth, text, ended=True).total, answered)
+            for text, answered in readable
+            if answered is not None
+        ]
+        if worth:
+            found.append(max(worth, key=lambda each: each[0])[1])
+        else:
+            without["no prediction's boxes can be read"] += 1
+    return found, without
+
+
+def _answered(
+    records: dict[str, QARecord],
+    predictions: Sequence[Sequence[Prediction]],
+    codec: str,
+    without: collections.Counter[str],
+) -> Iterator[tuple[QARecord, str, list[str]]]:
+    """Records, their own answers in the codec, and what the files say, in the files' order.
+
+    Args:
+        without: receives how many are left out, by reason.
+
+    Raises:
+        UserError: a prediction's question is none of the records'; it names the line.
+    """
+    answers: dict[str, list[str]] = {}
+    for one in (each for file in predictions for each in file):
+        if one.question_id not in records:
+            raise UserError(f"{one.where}: question {one.question_id} is none of the records'")
+        answers.setdefault(one.question_id, []).append(one.text)
+    for name, record in records.items():
+        if name not in answers:
+            without["no prediction"] += 1
+        elif record.image_hw is None:
+            without["the image's size is unknown"] += 1
+        else:
+            own = RECORD_CODECS[record.dataset]
+            yield (
+                record,
+                transcode(record.answer_text, own, codec, *record.image_hw),
+                answers[name],
+            )
+
+
+def _with_answer(record: QARecord, text: str, codec: str) -> QARecord | None:
+    """The question with this answer, boxes in the records' notation; None where one is no box."""
+    assert record.image_hw is not None
+    height, width = record.image_hw
+    own, reader = RECORD_CODECS[record.dataset], get_codec(codec)
+    if any(any(span.swapped) for span in reader.read_as_written(text, height, width).spans):
+        return None
+    try:
+        said = transcode(text, codec, own, height, width)
+        transcode(said, own, codec, height, width)  # as training reads it
+    except UserError:
+        return None
+    boxes = get_codec(own).decode(said, height, width, strict=True).boxes
+    # A float32 fraction of a border may lie a hair beyond it.
+    scale = np.array([width, height, width, height], np.float64)
+    pixels = np.round(boxes * scale, 3).tolist()
+    update: dict[str, Any] = {
+        name: QARecord.model_fields[name].get_default() for name in ANSWER_FIELDS
+    }
+    answer = Answer(text=said, boxes_by_image={record.image_id: pixels} if pixels else {})
+    update |= {"answers": [answer], "generator": BEST_OF_N}
+    return record.model_copy(update=update)
+
+
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Flags of the command; leaves with code 2 where they are unusable."""
     parser = command_parser("tools.preferences", __doc__)
     parser.add_argument("--records", required=True, type=Path, metavar="FILE")
     parser.add_argument("--predictions", required=True, type=Path, metavar="FILE", action="append")
-    parser.add_argument("--out", required=True, type=Path, metavar="FILE")
+    wanted = parser.add_mutually_exclusive_group(required=True)
+    wanted.add_argument("--out", type=Path, metavar="FILE")
+    wanted.add_argument("--best", type=Path, metavar="FILE", help="records instead of pairs")
     parser.add_argument("--better", choices=("predictions", "record"), default="predictions")
     parser.add_argument("--codec", choices=sorted(CODECS), default="paligemma")
     parser.add_argument("--least", type=float, default=0.1, metavar="SHARE")
     flags = parser.parse_args(argv)
     if flags.better == "predictions" and len(flags.predictions) < 2:
         parser.error("one file of predictions makes no pairs: give two, or --better=record")
+    if flags.best is not None and flags.better == "record":
+        parser.error("--best is of predictions: leave out --better=record, or give --out")
     return flags
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     flags = parse_arguments(argv)
     records = {record.question_id: record for record in read_records(flags.records)}
-    lines, without = make_pairs(
-        records,
-        [read_predictions(file) for file in flags.predictions],
-        flags.codec,
-        flags.least,
-        flags.better == "record",
-    )
-    if not lines:
-        raise UserError(f"{flags.records}: no pair ({dict(without)})")
-    with replacing(flags.out) as file:
-        for line in lines:
-            file.write(json.dumps(line, ensure_ascii=False) + "\n")
-    print(f"{flags.out}: {len(lines):,} pairs of {len(records):,} questions")
+    predictions = [read_predictions(file) for file in flags.predictions]
+    if flags.best is not None:
+        found, without = best_records(records, predictions, flags.codec)
+        if not found:
+            raise UserError(f"{flags.records}: no answer ({dict(without)})")
+        write_records(flags.best, found)
+        print(f"{flags.best}: the best answers to {len(found):,} of {len(records):,} questions")
+    else:
+        lines, without = make_pairs(
+            records, predictions, flags.codec, flags.least, flags.better == "record"
+        )
+        if not lines:
+            raise UserError(f"{flags.records}: no pair ({dict(without)})")
+        with replacing(flags.out) as file:
+            for line in lines:
+                file.write(json.dumps(line, ensure_ascii=False) + "\n")
+        print(f"{flags.out}: {len(lines):,} pairs of {len(records):,} questions")
     for reason, count in without.items():
         print(f"  {count:,} without: {reason}")
 

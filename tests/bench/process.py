@@ -20,13 +20,16 @@ REPLY = "REPLY "
 class Worker:
     """Starts a script of this folder, which replies once when it is ready and once to each line.
 
+    Args:
+        python: the interpreter that runs it; this one's, unless told otherwise.
+
     Attributes:
         ready: its first reply.
     """
 
-    def __init__(self, script: str, *arguments: str | Path) -> None:
+    def __init__(self, script: str, *arguments: str | Path, python: str = sys.executable) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, str(HERE / script), *map(str, arguments)],
+            [python, str(HERE / script), *map(str, arguments)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -1,23 +1,37 @@
-"""A run for a test to kill: `python killed_run.py WORKDIR STEPS PAUSE [--slow_to_compile]`."""
+"""A run for a test to kill.
 
+python killed_run.py WORKDIR STEPS PAUSE [--slow_to_compile | --rewards]
+"""
+
+import functools
 import importlib.util
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import jax.numpy as jnp
+from flax import nnx
 
 from cxrjax import cli
+from cxrjax.models import VLM
 from cxrjax.training import loop
 from cxrjax.training.config import default_config
 from cxrjax.training.config_file import typed_config
 from cxrjax.training.preemption import Preemption
+from cxrjax.training.rollouts import Rollouts
 
-_conftest = importlib.util.spec_from_file_location(
-    "training_conftest", Path(__file__).with_name("conftest.py")
-)
-assert _conftest is not None and _conftest.loader is not None
-fakes = importlib.util.module_from_spec(_conftest)
-_conftest.loader.exec_module(fakes)
+
+def _module(name: str) -> ModuleType:
+    """A file beside this one."""
+    spec = importlib.util.spec_from_file_location(f"training_{name}", _HERE / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+_HERE = Path(__file__).parent
+fakes = _module("conftest")
 
 
 class SlowToCompile(fakes.TinyModel):
@@ -41,12 +55,20 @@ def main() -> None:
     config.trainable = (".*",)
     config.lora.dropout = 0.3
     config.optimizer.learning_rate = 0.01
+    make_rollouts = None
+    if "--rewards" in sys.argv:
+        model = VLM(fakes.SMALL, rngs=nnx.Rngs(0))  # it draws answers
+        config.lora.dropout = 0.0
+        config.rl.kind, config.rl.group_size = "grpo", 4
+        config.decoding.max_answer_tokens = 6
+        make_rollouts = functools.partial(Rollouts, tokenizer=_module("test_rollouts").Letters())
     with Preemption() as preemption:
         loop.train(
             typed_config(config),
             workdir,
             loop.Start(model, {"kind": "random", "seed": 0, "sha256": "abc"}),
             loop.TrainingData(fakes.BatchStream(pause=pause), steps),
+            make_rollouts=make_rollouts,
             preemption=preemption,
         )
 

@@ -3,9 +3,12 @@
 import json
 
 import pytest
+from PIL import Image
 
 from cxrjax.errors import UserError
-from cxrjax.records import Answer, QARecord, write_records
+from cxrjax.input_pipeline.sources import RecordSource
+from cxrjax.input_pipeline.usable_records import check_records
+from cxrjax.records import Answer, QARecord, read_records, write_records
 from cxrjax.tools import preferences
 
 # The box of every record, in pixels of 100 x 100 and in location tokens.
@@ -83,3 +86,31 @@ def test_one_file_makes_no_pairs_and_strangers_are_refused(files):
     (files / "odd.jsonl").write_text('{"question_id": "z", "text": ""}\n')
     with pytest.raises(UserError, match="question z is none of the records'"):
         _make(files, *_predictions(files, "one", "odd"))
+
+
+def test_the_best_of_n_is_what_training_reads(files, capsys):
+    for name in "abcde":
+        Image.new("L", (100, 100)).save(files / f"{name}.png")
+    swapped = "<loc0307><loc0307><loc0102><loc0102>"
+    lines = {"a": "<loc0102>", "b": f"Nodule {swapped}", "c": "Nodule", "e": f"Nodule {swapped}"}
+    text = "".join(json.dumps({"question_id": q, "text": t}) + "\n" for q, t in lines.items())
+    (files / "three.jsonl").write_text(text)
+    out = files / "best.jsonl"
+    flags = ["--records", str(files / "records.jsonl"), "--best", str(out)]
+    preferences.main([*flags, *_predictions(files, "one", "two", "three")])
+    best = {record.question_id: record for record in read_records(out)}
+    assert {name: record.answer_text for name, record in best.items()} == {
+        name: f"Nodule {TRUTH}" for name in "abc"
+    }
+    assert best["b"].boxes == [[10, 10, 30, 30]] and best["b"].generator is not None
+    assert not check_records(RecordSource(out)).indices
+    told = capsys.readouterr().out
+    assert "the best answers to 3 of 5 questions" in told
+    assert "1 without: no prediction's boxes can be read" in told
+
+
+def test_a_record_is_not_the_best_of_n(files):
+    flags = ["--records", "r", "--best", "b", *_predictions(files, "one"), "--better=record"]
+    with pytest.raises(SystemExit) as stopped:
+        preferences.main(flags)
+    assert stopped.value.code == 2

@@ -17,6 +17,7 @@ from cxrjax.training.rewards import (
     preference_losses,
     preference_slopes,
 )
+from tests.bench import rl_cases
 
 WHERE = "answer en Where is the nodule?\n"
 BOX, OTHER = "<loc0100><loc0100><loc0300><loc0300>", "<loc0600><loc0600><loc0900><loc0900>"
@@ -114,6 +115,19 @@ def test_an_answer_without_end_or_with_a_torn_box_has_no_form(reward):
 def test_the_total_is_the_weighted_mean(reward):
     found = reward(f"Nodule {BOX}", f"Nodule {OTHER}", ended=False)
     assert found.total == pytest.approx((0 * 1.0 + 1 * 1.0 + 0 * 0.5) / 2.5)
+
+
+def test_the_benchmark_beside_trl_rewards_alike():
+    """Its other side has no cxrjax, and so a reward of its own."""
+    rewarder = Rewarder(CODECS["paligemma"], RewardWeights(1.0, 0.0, 0.0, "mean_iou"))
+    ours, theirs = [], []
+    for ids, bins in rl_cases.example_answers():
+        truth = "".join(rl_cases.token_text(rl_cases.LOC_START + each) for each in bins)
+        said = " ".join(map(rl_cases.token_text, ids)).replace("> <", "><")
+        ours.append(rewarder("", truth, said, ended=True).total)
+        theirs.append(rl_cases.reward(ids, bins))
+    np.testing.assert_allclose(ours, theirs, atol=2e-3)
+    assert len(set(theirs)) > 5
 
 
 def test_advantages_are_what_their_papers_say():

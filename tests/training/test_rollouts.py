@@ -2,6 +2,11 @@
 
 import functools
 import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -270,6 +275,42 @@ def test_a_run_that_was_cut_ends_bit_for_bit_as_one_that_was_not(
     line = json.loads((tmp_path / "cut/metrics.jsonl").read_text().splitlines()[-1])
     for name in ("reward", "kl", "coordinate_entropy", "dead_groups", "length", "spread"):
         assert line[f"train/rl/{name}"] is not None
+
+
+@pytest.mark.slow
+def test_a_run_that_was_killed_outright_ends_bit_for_bit_as_one_that_was_not(
+    saved_arrays, tmp_path
+):
+    script = Path(__file__).with_name("killed_run.py")
+
+    def start(name):
+        command = [sys.executable, "-u", str(script), str(tmp_path / name), "6", "0.3"]
+        return subprocess.Popen(
+            [*command, "--rewards"],
+            env=os.environ
+            | {"PYTHONPATH": str(script.parents[2]), "XLA_FLAGS": ""}  # one device: soon compiled
+            | {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "compiled")}
+            | {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    start("whole").communicate()
+    cut = start("cut")
+    assert cut.stdout is not None
+    assert any(line.startswith("step 3/") for line in cut.stdout)
+    cut.send_signal(signal.SIGKILL)
+    assert cut.wait() == -signal.SIGKILL
+    again = start("cut").communicate()[0]
+    assert "resumed from the checkpoint of step" in again
+    ours, theirs = (saved_arrays(tmp_path / name, 6) for name in ("cut", "whole"))
+    assert ours.keys() == theirs.keys()
+    assert all(np.array_equal(ours[name], theirs[name]) for name in ours)
+    rewards = [
+        [json.loads(line)["train/rl/reward"] for line in path.read_text().splitlines()]
+        for path in (tmp_path / name / "metrics.jsonl" for name in ("cut", "whole"))
+    ]
+    assert len(rewards[0]) == 6 and rewards[0] == rewards[1]
 
 
 def test_the_schedule_is_of_all_updates_of_all_steps(policy, batch_stream, small_vlm, tmp_path):

@@ -77,9 +77,8 @@ def test_corners_stay_in_order_and_greedy_is_near_the_median():
         batch = _batch(10**6 + seed)
         found.append(jax.tree.map(lambda x: np.asarray(x)[:, 0, 0], read(batch)))
         targets.append(batch.target_boxes[:, 0, 0])
-    told = summarize(
-        type(found[0])(*map(np.concatenate, zip(*found, strict=True))), np.concatenate(targets)
-    )
+    whole = jax.tree.map(lambda *parts: np.concatenate(parts), *found)
+    told = summarize(whole, np.concatenate(targets))
     for half in ("left_half", "right_half"):
         assert told[half]["n"] > 100
         assert told[half]["swapped_x"] == told[half]["swapped_y"] == 0
