@@ -98,9 +98,6 @@ setup(
     ],
     extras_require={
         **OPTIONAL,
-        # Where `train --track` sends a run's figures.
-        "mlflow": ["mlflow-skinny>=3.10,<4"],
-        "wandb": ["wandb>=0.28,<1"],
         # BERTScore, with a model from disk.
         "bertscore": ["torch>=2.9,<3"],
         # JPEG inside DICOM. An extra, since pylibjpeg-libjpeg is under GPL v3.
@@ -134,6 +131,9 @@ setup(
         ],
         # Running other people's models (`predict --runner=hf`).
         "hf": ["torch>=2.9,<3"],
+        # Where `train --track` sends a run's figures.
+        "mlflow": ["mlflow-skinny>=3.10,<4"],
+        "wandb": ["wandb>=0.28,<1"],
         "parity": [
             "bert-score>=0.3.13,<0.4",
             "peft>=0.17,<1",
