@@ -251,13 +251,14 @@ def initial_state(shape: tuple[int, ...]) -> GrammarState:
 def allowed_tokens(
     grammar: Grammar,
     state: GrammarState,
-    remaining: Int[Array, ""] | int,
+    remaining: Int[Array, "..."] | int,
     vocabulary: TokenVocabulary,
 ) -> Bool[Array, "*batch V"]:
     """The tokens that may come next; traceable.
 
     Args:
-        remaining: slots of the answer after this token. What could not be brought to an end in
+        remaining: slots of the answer after this token; a number for all, or one that broadcasts
+            to those of the answers. What could not be brought to an end in
             them is not begun, so that an answer cut off by its slots is a whole one all the same.
             An answer needs a start of `shortest[0] <= slots`; then never is nothing allowed,
             stop tokens included.
@@ -267,8 +268,10 @@ def allowed_tokens(
     """
     grammar = Grammar(*map(jnp.asarray, grammar))  # NumPy's arrays take no traced index
 
-    def in_time(target: Int[Array, "*any"]) -> Bool[Array, "*any"]:
-        return (target >= 0) & (grammar.shortest[target] <= remaining)
+    left = jnp.asarray(remaining)
+
+    def in_time(target: Int[Array, "*any"], left: Array = left) -> Bool[Array, "*any"]:
+        return (target >= 0) & (grammar.shortest[target] <= left)
 
     node = state.node
     ids = jnp.arange(vocabulary.size)
@@ -288,7 +291,8 @@ def allowed_tokens(
     if grammar.tokens.shape[1] == 0:
         return allowed
     # An id outside the vocabulary is dropped when written.
-    listed = jnp.where(in_time(grammar.targets[node]), grammar.tokens[node], vocabulary.size)
+    listed = in_time(grammar.targets[node], left[..., None])
+    listed = jnp.where(listed, grammar.tokens[node], vocabulary.size)
     flat = allowed.reshape(-1, vocabulary.size)
     rows = jnp.arange(len(flat))[:, None]
     flat = flat.at[rows, listed.reshape(len(flat), -1)].set(True, mode="drop")

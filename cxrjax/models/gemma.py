@@ -3,6 +3,7 @@
 Gemma 1, 2 and 3 are one decoder: what tells them apart are fields of `DecoderConfig`.
 """
 
+import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -139,6 +140,42 @@ class Attention(nnx.Module):
         out = checkpoint_name(jnp.concatenate(parts, axis=1), SAVED)
         return self.o_proj(out, noise), (context_k, context_v, text_k, text_v)
 
+    def read_text(
+        self,
+        x: Float[Array, "B S D"],
+        context: tuple[Array, Array],
+        layout: SequenceLayout,
+        is_local: bool,
+    ) -> tuple[Array, tuple[Array, Array]]:
+        """Attention of questions behind a context that was read before.
+
+        Args:
+            x: of the questions alone.
+            context: the context's keys and values in this layer.
+            layout: of the whole sequence.
+
+        Returns:
+            What the questions attend to, and their keys and values.
+        """
+        config = self.config
+        rows = x.shape[0]
+        local = layout.seen_locally if is_local else None
+        seen = layout.seen if local is None else local
+        questions = seen.text.shape[1]
+        q, k, v = self.project(x, layout.positions[:, layout.num_context :], is_local, None)
+        q = q.reshape(
+            rows, questions, -1, config.num_kv_heads, q.shape[2] // k.shape[2], q.shape[3]
+        )
+        text_k, text_v = (
+            y.reshape(rows, questions, -1, *y.shape[2:]).transpose(0, 3, 1, 2, 4) for y in (k, v)
+        )
+        sections = [KeySection(text_k, text_v, seen.text)]
+        if layout.num_context:
+            sections.insert(0, KeySection(*context, seen.text_to_context))
+        out = attend(q.transpose(0, 3, 1, 4, 2, 5), sections, config.attn_softcap)
+        out = out.transpose(0, 2, 4, 1, 3, 5).reshape(rows, x.shape[1], -1)
+        return self.o_proj(out), (text_k, text_v)
+
     def decode(
         self,
         x: Float[Array, "B Q D"],
@@ -146,16 +183,14 @@ class Attention(nnx.Module):
         cache: LayerCache,
         masks: DecodeMasks,
         is_local: bool,
-        step: Int[Array, ""],
+        step: Int[Array, "*rows"],
     ) -> tuple[Array, LayerCache]:
         """One new token for each question; `step` counts the answer tokens before it."""
         rows, questions, _ = x.shape
         q, k, v = self.project(x, positions, is_local, None)
         q = q.reshape(rows, questions, 1, self.config.num_kv_heads, -1, self.config.head_dim)
         answer_k, answer_v = (
-            jax.lax.dynamic_update_slice_in_dim(
-                old, new.transpose(0, 2, 1, 3)[:, :, :, None], step, axis=3
-            )
+            _put(old, new.transpose(0, 2, 1, 3)[:, :, :, None], step)
             for old, new in ((cache.answer_k, k), (cache.answer_v, v))
         )
         sections = [
@@ -167,6 +202,18 @@ class Attention(nnx.Module):
         out = attend(q.transpose(0, 3, 1, 4, 2, 5), sections, self.config.attn_softcap)
         out = out.transpose(0, 2, 4, 1, 3, 5).reshape(rows, questions, -1)
         return self.o_proj(out), cache._replace(answer_k=answer_k, answer_v=answer_v)
+
+
+def _put(
+    answers: Float[Array, "B K Q A H"],
+    new: Float[Array, "B K Q 1 H"],
+    step: Int[Array, "*rows"],
+) -> Array:
+    """The answers with one more token, in the same slot of all rows or in each row's own."""
+    if step.ndim == 0:
+        return jax.lax.dynamic_update_slice_in_dim(answers, new, step, axis=3)
+    put = functools.partial(jax.lax.dynamic_update_slice_in_dim, axis=2)
+    return jax.vmap(put)(answers, new, step)
 
 
 class MLP(nnx.Module):
@@ -213,11 +260,21 @@ class Block(nnx.Module):
         cache: LayerCache,
         masks: DecodeMasks,
         is_local: bool,
-        step: Int[Array, ""],
+        step: Int[Array, "*rows"],
     ) -> tuple[Array, LayerCache]:
         normed = self.attn_norm(x)
         attended, cache = self.attn.decode(normed, positions, cache, masks, is_local, step)
         return self._add(x, attended, None), cache
+
+    def read_text(
+        self,
+        x: Float[Array, "B S D"],
+        context: tuple[Array, Array],
+        layout: SequenceLayout,
+        is_local: bool,
+    ) -> tuple[Array, tuple[Array, Array]]:
+        attended, keys_values = self.attn.read_text(self.attn_norm(x), context, layout, is_local)
+        return self._add(x, attended, None), keys_values
 
     def _add(self, x: Array, attended: Array, dropout: TokenDropout | None) -> Array:
         """The residual stream with attention's output, then the MLP's, added."""
@@ -338,11 +395,19 @@ class Decoder(nnx.Module):
         dropout: TokenDropout | None = None,
         *,
         return_keys: bool = False,
-    ) -> tuple[Array, tuple[Array, Array, Array, Array] | None]:
+        blocks: list[Block] | None = None,
+    ) -> tuple[Array, Any]:
         """The residual stream after the last block (before the final norm).
 
         With `return_keys`, also every layer's (context_k, context_v, text_k, text_v), stacked.
+        With `blocks`, which `blocks()` took apart, those of each layer are a list; no dropout then.
         """
+        if blocks is not None:
+            keys = []
+            for number, block in enumerate(blocks):
+                x, of_layer = block(x, layout, self.config.is_local(number), None)
+                keys.append(of_layer)
+            return x, keys
 
         depth = self.config.depth
         local_layers = jnp.array([self.config.is_local(layer) for layer in range(depth)])
@@ -362,7 +427,7 @@ class Decoder(nnx.Module):
         caches: list[LayerCache],
         masks: DecodeMasks,
         local_masks: DecodeMasks,
-        step: Int[Array, ""],
+        step: Int[Array, "*rows"],
     ) -> tuple[Array, list[LayerCache]]:
         """One new token for each question through all blocks, which `blocks()` took apart."""
         updated = []
@@ -372,6 +437,25 @@ class Decoder(nnx.Module):
             x, cache = block.decode(x, positions, cache, seen, is_local, step)
             updated.append(cache)
         return self.final_norm(x), updated
+
+    def read_text(
+        self,
+        blocks: list[Block],
+        x: Float[Array, "B S D"],
+        contexts: list[tuple[Array, Array]],
+        layout: SequenceLayout,
+    ) -> tuple[Array, list[tuple[Array, Array]]]:
+        """The residual stream of questions behind a context that was read before, and their keys.
+
+        Args:
+            contexts: keys and values of the context in each layer.
+            layout: of context and questions together.
+        """
+        keys = []
+        for number, (block, context) in enumerate(zip(blocks, contexts, strict=True)):
+            x, of_layer = block.read_text(x, context, layout, self.config.is_local(number))
+            keys.append(of_layer)
+        return x, keys
 
     def blocks(self) -> list[Block]:
         """The blocks one by one: a decode loop is faster on them than on stacked ones."""

@@ -224,8 +224,13 @@ class VLM(nnx.Module):
         max_answer: int,
         context_tokens: Int[Array, "B C"] | None = None,
         context_mask: Bool[Array, "B C"] | None = None,
+        blocks: list[Block] | None = None,
     ) -> tuple[Float[Array, "B Q D"], DecodeState]:
         """Reads images and prompts once.
+
+        Args:
+            images: as in `encode_images`.
+            blocks: `self.decoder.blocks()`, where they were taken apart before.
 
         Returns:
             The hidden state that predicts the first answer token, [B, Q, D], and the state for
@@ -239,16 +244,44 @@ class VLM(nnx.Module):
         x, layout = self._sequence(
             embedded, context, tokens, mask, num_prefix, is_preset_context=context_tokens is None
         )
-        x, stacked = self.decoder(x, layout, return_keys=True)
-        assert stacked is not None
-        layers = []
-        for context_k, context_v, prefix_k, prefix_v in zip(*stacked, strict=True):
-            shape = (*prefix_k.shape[:3], max_answer, prefix_k.shape[4])
-            empty = jnp.zeros(shape, prefix_k.dtype)
-            layers.append(LayerCache(context_k, context_v, prefix_k, prefix_v, empty, empty))
+        x, keys = self.decoder(x, layout, return_keys=True, blocks=blocks)
+        of_layers = zip(*keys, strict=True) if blocks is None else keys
+        layers = [_with_room(*of_layer, max_answer) for of_layer in of_layers]
         last = x[:, context.num_tokens :].reshape(rows, questions, num_prefix, -1)[:, :, -1]
         next_position = context.length() + jnp.sum(mask, axis=2, dtype=jnp.int32)
         state = DecodeState(layers, mask, next_position, context.mask)
+        return self.decoder.final_norm(last), state
+
+    def read_questions(
+        self,
+        blocks: list[Block],
+        contexts: list[tuple[Array, Array]],
+        prefix_tokens: Int[Array, "B Q P"],
+        prefix_mask: Bool[Array, "B Q P"],
+        max_answer: int,
+        context_mask: Bool[Array, "B C"] | None = None,
+    ) -> tuple[Float[Array, "B Q D"], DecodeState]:
+        """`prefill` where the context was read before: by `share="image"`, or causal attention.
+
+        Args:
+            contexts: keys and values of the context in each layer, from a state of `prefill`.
+            context_mask: as in `__call__`.
+        """
+        num_prefix = prefix_tokens.shape[2]
+        context = Context(contexts[0][0].shape[2], None, context_mask)
+        layout = make_layout(
+            self.config.decoder, context, prefix_mask, num_prefix, context_sees_prefix=False
+        )
+        tokens = prefix_tokens.reshape(prefix_tokens.shape[0], -1)
+        x = self.decoder.embedder.encode(tokens, jnp.dtype(self.dtype))
+        x, keys = self.decoder.read_text(blocks, x, contexts, layout)
+        layers = [
+            _with_room(*of_context, *of_text, max_answer)
+            for of_context, of_text in zip(contexts, keys, strict=True)
+        ]
+        last = x.reshape(*prefix_tokens.shape, -1)[:, :, -1]
+        next_position = context.length() + jnp.sum(prefix_mask, axis=2, dtype=jnp.int32)
+        state = DecodeState(layers, prefix_mask, next_position, context_mask)
         return self.decoder.final_norm(last), state
 
     def decode_step(
@@ -256,7 +289,7 @@ class VLM(nnx.Module):
         blocks: list[Block],
         tokens: Int[Array, "B Q"],
         state: DecodeState,
-        step: Int[Array, ""],
+        step: Int[Array, "*rows"],
     ) -> tuple[Float[Array, "B Q D"], DecodeState]:
         """Appends one token to every answer.
 
@@ -264,7 +297,7 @@ class VLM(nnx.Module):
             blocks: `self.decoder.blocks()`, taken apart once outside the loop.
             tokens: the answers' newest tokens.
             state: from `prefill` or the step before.
-            step: how many answer tokens stand before these.
+            step: how many answer tokens stand before these; of each row, [B], or of all.
 
         Returns:
             The hidden state that predicts the token after it, and the new state.
@@ -280,7 +313,7 @@ class VLM(nnx.Module):
         return hidden.reshape(*shape, -1), state
 
     def _decode_masks(
-        self, state: DecodeState, step: Int[Array, ""]
+        self, state: DecodeState, step: Int[Array, "*rows"]
     ) -> tuple[DecodeMasks, DecodeMasks]:
         """The masks of the newest tokens in global layers, and in those with a sliding window."""
         cache = state.layers[0]
@@ -289,11 +322,12 @@ class VLM(nnx.Module):
         )
         here = state.next_position[..., None]  # [B, Q, 1]
         slot = jnp.arange(num_answer)
+        step = step.reshape(-1, 1, 1, 1)
         present = state.context_mask
         masks = DecodeMasks(
             context=None if present is None else present[:, None, None],
             prefix=state.prefix_mask[:, :, None],
-            answer=(slot <= step)[None, None, None],
+            answer=slot <= step,
         )
         window = self.config.decoder.window
         if window is None or num_context + num_prefix + num_answer <= window:
@@ -385,6 +419,15 @@ class VLM(nnx.Module):
             tokens = jnp.take_along_axis(tokens, packing, axis=1)
         text = self.decoder.embedder.encode(tokens, embedded.dtype)
         return jnp.concatenate([embedded, text], axis=1), layout
+
+
+def _with_room(
+    context_k: Array, context_v: Array, prefix_k: Array, prefix_v: Array, max_answer: int
+) -> LayerCache:
+    """A layer's cache with room for answers."""
+    shape = (*prefix_k.shape[:3], max_answer, prefix_k.shape[4])
+    empty = jnp.zeros(shape, prefix_k.dtype)
+    return LayerCache(context_k, context_v, prefix_k, prefix_v, empty, empty)
 
 
 def context_of_two(
