@@ -139,6 +139,7 @@ def _one_by_one(
     def one_token(loop: _Loop) -> _Loop:
         def draw(choices: Array) -> tuple[Array, Array]:
             drawn = filter_logits(choices, strategy.temperature, strategy.top_k, strategy.top_p)
+            assert keys is not None
             token = sample_tokens(keys, loop.step, drawn)
             return token, jnp.ones(token.shape, bool)
 

@@ -13,6 +13,7 @@ lie beyond its near one, and the answer must come to an end within its slots.
 
 import dataclasses
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -240,6 +241,33 @@ def _shortest(targets: Int[np.ndarray, "S M"], ends: Bool[np.ndarray, " S"]) -> 
         onward = np.where(targets >= 0, steps[targets], far).min(axis=1)
         steps = np.minimum(steps, np.minimum(onward, far - 1) + 1)
     return steps.astype(np.int32)
+
+
+def join_grammars(grammars: Sequence[Grammar]) -> tuple[Grammar, list[int]]:
+    """Several automata as one, for answers side by side that are held to different ones.
+
+    Returns:
+        The automaton, and the state of it in which answers of each begin.
+    """
+    branches = max(one.tokens.shape[1] for one in grammars)
+    starts = np.cumsum([0, *(len(one.ends) for one in grammars)])[:-1].tolist()
+
+    def wide(table: np.ndarray) -> np.ndarray:
+        return np.pad(table, ((0, 0), (0, branches - table.shape[1])), constant_values=-1)
+
+    def moved(targets: np.ndarray, start: int) -> np.ndarray:
+        return np.where(targets >= 0, targets + start, -1).astype(np.int32)
+
+    parts = [
+        one._replace(
+            tokens=wide(one.tokens),
+            targets=moved(wide(one.targets), start),
+            text_target=moved(one.text_target, start),
+            box_target=moved(one.box_target, start),
+        )
+        for one, start in zip(grammars, starts, strict=True)
+    ]
+    return Grammar(*(np.concatenate(rows) for rows in zip(*parts, strict=True))), starts
 
 
 def initial_state(shape: tuple[int, ...]) -> GrammarState:

@@ -246,7 +246,7 @@ class VLM(nnx.Module):
         )
         x, keys = self.decoder(x, layout, return_keys=True, blocks=blocks)
         of_layers = zip(*keys, strict=True) if blocks is None else keys
-        layers = [_with_room(*of_layer, max_answer) for of_layer in of_layers]
+        layers = [_with_room(max_answer, *of_layer) for of_layer in of_layers]
         last = x[:, context.num_tokens :].reshape(rows, questions, num_prefix, -1)[:, :, -1]
         next_position = context.length() + jnp.sum(mask, axis=2, dtype=jnp.int32)
         state = DecodeState(layers, mask, next_position, context.mask)
@@ -276,7 +276,7 @@ class VLM(nnx.Module):
         x = self.decoder.embedder.encode(tokens, jnp.dtype(self.dtype))
         x, keys = self.decoder.read_text(blocks, x, contexts, layout)
         layers = [
-            _with_room(*of_context, *of_text, max_answer)
+            _with_room(max_answer, *of_context, *of_text)
             for of_context, of_text in zip(contexts, keys, strict=True)
         ]
         last = x.reshape(*prefix_tokens.shape, -1)[:, :, -1]
@@ -422,7 +422,7 @@ class VLM(nnx.Module):
 
 
 def _with_room(
-    context_k: Array, context_v: Array, prefix_k: Array, prefix_v: Array, max_answer: int
+    max_answer: int, context_k: Array, context_v: Array, prefix_k: Array, prefix_v: Array
 ) -> LayerCache:
     """A layer's cache with room for answers."""
     shape = (*prefix_k.shape[:3], max_answer, prefix_k.shape[4])
