@@ -6,7 +6,7 @@ an adapter leaves alone, which changes nothing.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from flax import nnx
@@ -16,6 +16,7 @@ from cxrjax.errors import UserError
 from cxrjax.models import VLM
 from cxrjax.models.gemma import Embedder
 from cxrjax.models.layers import Linear, TokenDropout, stored_matmul
+from cxrjax.models.lora import LoRA
 from cxrjax.models.partition import path_of
 
 
@@ -91,39 +92,50 @@ def choose_adapters(modules: Sequence[nnx.Module], which: Int[Array, " B"]) -> N
                 inner.which = which
 
 
-def mix_adapters(base: VLM, adapters: Sequence[VLM]) -> None:
-    """Puts stacked adapters into a base.
+class AdapterParts(NamedTuple):
+    """What an adapter adds to a base.
 
-    Args:
-        base: without adapters; changed in place.
-        adapters: the same model with one each.
+    Attributes:
+        loras: by the path of the map beside which each is.
+        rows: of location tokens, [1024, D]; None: it has none.
+    """
+
+    loras: dict[str, LoRA]
+    rows: Array | None
+
+
+def adapter_parts(model: VLM) -> AdapterParts:
+    """The adapter of a model.
 
     Raises:
-        UserError: an adapter of a kind that cannot be mixed (DoRA).
+        UserError: it is of a kind that cannot be mixed (DoRA).
     """
-    own = [
-        {
-            path_of(path): module.lora
-            for path, module in nnx.iter_modules(one)
-            if isinstance(module, Linear) and module.lora is not None
-        }
-        for one in adapters
-    ]
-    if any(lora.magnitude is not None for of_one in own for lora in of_one.values()):
+    loras = {
+        path_of(path): module.lora
+        for path, module in nnx.iter_modules(model)
+        if isinstance(module, Linear) and module.lora is not None
+    }
+    if any(lora.magnitude is not None for lora in loras.values()):
         raise UserError("--adapter: DoRA adapters cannot be mixed; merge it (convert --to=merged)")
+    delta = model.decoder.embedder.loc_delta
+    return AdapterParts(loras, None if delta is None else delta[...])
+
+
+def mix_adapters(base: VLM, adapters: Sequence[AdapterParts]) -> None:
+    """Puts stacked adapters into a base without adapters, in place."""
     linears = {
         path_of(path): module
         for path, module in nnx.iter_modules(base)
         if isinstance(module, Linear)
     }
-    for path in sorted({path for of_one in own for path in of_one}):
+    for path in sorted({path for one in adapters for path in one.loras}):
         linear = linears[path]
-        linear.lora = _stacked(linear.kernel.get_value().shape, [one.get(path) for one in own])
-    rows = [one.decoder.embedder.loc_delta for one in adapters]
-    if any(delta is not None for delta in rows):
-        like = next(delta[...] for delta in rows if delta is not None)
-        found = [jnp.zeros_like(like) if delta is None else delta[...] for delta in rows]
-        stacked = jnp.stack([jnp.zeros_like(like), *found])
+        loras = [one.loras.get(path) for one in adapters]
+        linear.lora = _stacked(linear.kernel.get_value().shape, loras)
+    found = [one.rows for one in adapters if one.rows is not None]
+    if found:
+        none = jnp.zeros_like(found[0])
+        stacked = jnp.stack([none, *(none if one.rows is None else one.rows for one in adapters)])
         base.decoder.embedder = MixedEmbedder(base.decoder.embedder, stacked)
 
 

@@ -206,7 +206,7 @@ class Programs:
             if state.decode.context_mask is None
             else room(state.decode.context_mask),
         )
-        writing = jax.tree.map(room, state._replace(decode=None))._replace(decode=decode)
+        writing = jax.tree.map(room, _without_cache(state))._replace(decode=decode)
 
         def zeros(dtype: Any, *more: int) -> np.ndarray:
             return np.zeros((slots, *more), dtype)
@@ -358,18 +358,19 @@ class Programs:
             padding = [(0, 0), (0, 0), (0, 0), (missing, 0), (0, 0)]
             prefix = (jnp.pad(y, padding) for y in (part.prefix_k, part.prefix_v))
             new = (part.context_k, part.context_v, *prefix)
-            return LayerCache(*map(put, whole[:4], new), *whole[4:])
+            answers = (whole.answer_k, whole.answer_v)
+            return LayerCache(*(put(*each) for each in zip(whole[:4], new, strict=True)), *answers)
 
         old, new = state.writing.decode, read.decode
+        masks = old.context_mask, new.context_mask
         decode = old._replace(
             layers=[put_layer(*each) for each in zip(old.layers, new.layers, strict=True)],
             prefix_mask=put(old.prefix_mask, jnp.pad(mask, [(0, 0), (0, 0), (missing, 0)])),
             next_position=put(old.next_position, new.next_position),
-            context_mask=None if context.mask is None else put(old.context_mask, context.mask),
+            context_mask=None if masks[0] is None or masks[1] is None else put(*masks),
         )
-        grammar = read.grammar._replace(node=start)
-        read = read._replace(decode=None, grammar=grammar)
-        writing = jax.tree.map(put, state.writing._replace(decode=None), read)
+        read = read._replace(grammar=read.grammar._replace(node=start))
+        writing = jax.tree.map(put, _without_cache(state.writing), _without_cache(read))
         # As `sample_keys` for the question with index 0.
         key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seeds[0]), 0), seeds[1])
         return SlotState(
@@ -455,6 +456,14 @@ def _put_first(state: SlotState, part: SlotState) -> SlotState:
         for whole, written in zip(old.layers, new.layers, strict=True)
     ]
     decode = old._replace(layers=layers, next_position=put(old.next_position, new.next_position))
-    without = state._replace(writing=state.writing._replace(decode=None))
-    put_in = jax.tree.map(put, without, part._replace(writing=part.writing._replace(decode=None)))
+    without, theirs = (
+        each._replace(writing=_without_cache(each.writing)) for each in (state, part)
+    )
+    put_in = jax.tree.map(put, without, theirs)
     return put_in._replace(writing=put_in.writing._replace(decode=decode))
+
+
+def _without_cache(writing: Writing) -> Any:
+    """All of it but keys and values."""
+    of_all: Any = writing
+    return of_all._replace(decode=None)

@@ -3,6 +3,7 @@
 import threading
 import time
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -122,8 +123,8 @@ def test_draws_grammars_limits_and_likeliest_tokens_of_each_slot(running):
 
 
 def _first_logits(model, image, prompt):
-    mask = np.ones((1, 1, len(prompt)), bool)
-    hidden, _ = model.prefill(image[None], prompt[None, None], mask, 1)
+    mask = jnp.ones((1, 1, len(prompt)), bool)
+    hidden, _ = model.prefill(jnp.asarray(image[None]), jnp.asarray(prompt[None, None]), mask, 1)
     return np.asarray(model.logits(hidden))[0, 0]
 
 
