@@ -87,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     from cxrjax.cli import keep_compiled_programs
     from cxrjax.pages import serving
     from cxrjax.serving.api_guard import ApiGuard
-    from cxrjax.serving.app import Server
+    from cxrjax.serving.app import ModelServer
     from cxrjax.serving.engine import Engine
     from cxrjax.serving.log import log_event, log_lines
     from cxrjax.serving.metrics import ServerMetrics
@@ -120,7 +120,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         )
         metrics.watch(engine)
         body_bytes = flags.max_megabytes * serving.MIB
-        server = Server(
+        server = ModelServer(
             engine, served.by_name, Uploads(cache // 4), metrics, flags.seconds, 4 * body_bytes
         )
         limits = serving.Limits(

@@ -51,7 +51,7 @@ class Writing(NamedTuple):
     done: Bool[Array, "B C"]
 
 
-class Written(NamedTuple):
+class WrittenTokens(NamedTuple):
     """The next token of each answer, as `Generation` has them; zeros where an answer is done."""
 
     tokens: Int[Array, "B C"]
@@ -108,7 +108,7 @@ class TokenWriter:
         slots: int | Int[Array, "B 1"],
         draw: Draw | None = None,
         free: Bool[Array, "B C"] | None = None,
-    ) -> tuple[Written, Float[Array, "B C V"], Writing]:
+    ) -> tuple[WrittenTokens, Float[Array, "B C V"], Writing]:
         """One more token for each answer.
 
         Args:
@@ -147,7 +147,7 @@ class TokenWriter:
         logprob = chosen - jax.nn.logsumexp(logits, axis=-1)
         token = jnp.where(done, 0, token)
         noted = (is_box & ~done)[..., None]
-        written = Written(
+        written = WrittenTokens(
             tokens=token,
             logprobs=jnp.where(done, 0.0, logprob),
             words=jnp.where(done[..., None], 0.0, words),

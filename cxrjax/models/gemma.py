@@ -140,7 +140,7 @@ class Attention(nnx.Module):
         out = checkpoint_name(jnp.concatenate(parts, axis=1), SAVED)
         return self.o_proj(out, noise), (context_k, context_v, text_k, text_v)
 
-    def read_text(
+    def read_behind(
         self,
         x: Float[Array, "B S D"],
         context: tuple[Array, Array],
@@ -266,14 +266,14 @@ class Block(nnx.Module):
         attended, cache = self.attn.decode(normed, positions, cache, masks, is_local, step)
         return self._add(x, attended, None), cache
 
-    def read_text(
+    def read_behind(
         self,
         x: Float[Array, "B S D"],
         context: tuple[Array, Array],
         layout: SequenceLayout,
         is_local: bool,
     ) -> tuple[Array, tuple[Array, Array]]:
-        attended, keys_values = self.attn.read_text(self.attn_norm(x), context, layout, is_local)
+        attended, keys_values = self.attn.read_behind(self.attn_norm(x), context, layout, is_local)
         return self._add(x, attended, None), keys_values
 
     def _add(self, x: Array, attended: Array, dropout: TokenDropout | None) -> Array:
@@ -438,7 +438,7 @@ class Decoder(nnx.Module):
             updated.append(cache)
         return self.final_norm(x), updated
 
-    def read_text(
+    def read_behind(
         self,
         blocks: list[Block],
         x: Float[Array, "B S D"],
@@ -453,7 +453,7 @@ class Decoder(nnx.Module):
         """
         keys = []
         for number, (block, context) in enumerate(zip(blocks, contexts, strict=True)):
-            x, of_layer = block.read_text(x, context, layout, self.config.is_local(number))
+            x, of_layer = block.read_behind(x, context, layout, self.config.is_local(number))
             keys.append(of_layer)
         return x, keys
 

@@ -274,7 +274,7 @@ class VLM(nnx.Module):
         )
         tokens = prefix_tokens.reshape(prefix_tokens.shape[0], -1)
         x = self.decoder.embedder.encode(tokens, jnp.dtype(self.dtype))
-        x, keys = self.decoder.read_text(blocks, x, contexts, layout)
+        x, keys = self.decoder.read_behind(blocks, x, contexts, layout)
         layers = [
             _with_room(max_answer, *of_context, *of_text)
             for of_context, of_text in zip(contexts, keys, strict=True)

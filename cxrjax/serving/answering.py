@@ -14,16 +14,16 @@ from cxrjax.errors import UserError
 from cxrjax.records import EarlierImage, QARecord, Turn
 from cxrjax.serving.engine import Ending, Job, SeenImages, TokenEvent
 from cxrjax.serving.named_models import NamedModel
-from cxrjax.serving.programs import Asked
+from cxrjax.serving.programs import SlotRequest
 from cxrjax.serving.refusals import RefusedError
-from cxrjax.serving.uploads import Picture
+from cxrjax.serving.uploads import UploadedImage
 
 # Of a question and what was said before it. A tokenizer takes a second for a megabyte.
 _LONGEST_TEXT = 20_000
 
 
 @dataclasses.dataclass(frozen=True)
-class Question:
+class AskedQuestion:
     """What is asked.
 
     Attributes:
@@ -41,7 +41,7 @@ class Question:
     choices: tuple[str, ...] | None = None
     name: str = "asked"
 
-    def record(self, pictures: Sequence[Picture]) -> QARecord:
+    def record(self, pictures: Sequence[UploadedImage]) -> QARecord:
         """As a line of a questions file would have it."""
         earlier = None
         if len(pictures) > 1:
@@ -123,8 +123,8 @@ class Answering:
     def __init__(
         self,
         model: NamedModel,
-        question: Question,
-        pictures: Sequence[Picture],
+        question: AskedQuestion,
+        pictures: Sequence[UploadedImage],
         images: SeenImages,
         wish: Wish,
         client: Hashable,
@@ -152,7 +152,7 @@ class Answering:
                 "max_tokens",
             )
         temperature = wish.temperature
-        asked = Asked(
+        asked = SlotRequest(
             tokens,
             start,
             model.free and wish.form is None,

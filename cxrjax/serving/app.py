@@ -28,14 +28,14 @@ from starlette.routing import Route
 
 from cxrjax.border.json_text import parse_object
 from cxrjax.errors import ForeignError
-from cxrjax.serving.answering import Answering, Question, Wish
-from cxrjax.serving.chat import ChatRequest, Completion, checked, read_request
+from cxrjax.serving.answering import Answering, AskedQuestion, Wish
+from cxrjax.serving.chat import ChatRequest, ChatResponse, checked, read_request
 from cxrjax.serving.engine import Engine, SeenImages
 from cxrjax.serving.fair_queue import QueueFullError
 from cxrjax.serving.metrics import ServerMetrics
 from cxrjax.serving.named_models import NamedModel
 from cxrjax.serving.refusals import RefusedError, error_body
-from cxrjax.serving.uploads import Picture, Uploads, data_of, seen_images
+from cxrjax.serving.uploads import UploadedImage, Uploads, data_of, seen_images
 
 MOST_QUESTIONS = 64
 _DECODERS = 2  # images that are decoded at a time, of up to 200 MB each
@@ -65,7 +65,7 @@ class GroundRequest(pydantic.BaseModel):
 
 
 @dataclasses.dataclass
-class Server:
+class ModelServer:
     """What answers requests.
 
     Attributes:
@@ -107,7 +107,7 @@ class Server:
         """Counts and logs a route's requests, and answers what is refused."""
 
         async def endpoint(request: Request) -> Response:
-            begun, about = time.monotonic(), {"id": secrets.token_hex(8)}
+            begun, about = time.monotonic(), dict[str, Any](id=secrets.token_hex(8))
             request.state.held = 0
             try:
                 response = await answer(request, about)
@@ -197,7 +197,7 @@ class Server:
 
     async def _see(
         self, model: NamedModel, uris: Sequence[str], who: str
-    ) -> tuple[list[Picture], SeenImages]:
+    ) -> tuple[list[UploadedImage], SeenImages]:
         """The images of a request."""
         most = 2 if model.examples.earlier_images else 1
         if not 1 <= len(uris) <= most:
@@ -209,7 +209,7 @@ class Server:
                 "messages",
             )
 
-        def read(uri: str, number: int) -> Picture:
+        def read(uri: str, number: int) -> UploadedImage:
             return self.uploads.read(data_of(uri, f"image {number}"), model.examples, who)
 
         pictures = [
@@ -234,7 +234,7 @@ class Server:
         client = _client(request)
         answers = []
         for number, each in enumerate(told.questions):
-            asked = Question(each) if isinstance(each, str) else _question(each)
+            asked = AskedQuestion(each) if isinstance(each, str) else _question(each)
             if asked.name == "asked":
                 asked = dataclasses.replace(asked, name=f"q{number}")
             answers.append(Answering(model, asked, pictures, images, Wish(), client, self.seconds))
@@ -254,7 +254,7 @@ class Server:
             for sample in range(told.n or 1)
         ]
         about |= {"model": model.name, "questions": len(answers), "images": len(pictures)}
-        completion = Completion(told, model.tokenizer.piece_of)
+        completion = ChatResponse(told, model.tokenizer.piece_of)
         self._submit(client, answers)
         if told.stream:
             events = _events(told, completion, answers, about)
@@ -296,7 +296,7 @@ async def _unless_gone(request: Request, answers: Sequence[Answering], result: A
 
 async def _events(
     told: ChatRequest,
-    completion: Completion,
+    completion: ChatResponse,
     answers: Sequence[Answering],
     about: dict[str, Any],
 ) -> AsyncIterator[str]:
@@ -346,8 +346,8 @@ def _client(request: Request) -> tuple[str, str]:
     return request.state.who, request.client.host if request.client else ""
 
 
-def _question(told: _GroundQuestion) -> Question:
-    return Question(
+def _question(told: _GroundQuestion) -> AskedQuestion:
+    return AskedQuestion(
         told.question,
         finding=told.finding,
         type_prompt=told.type_prompt,

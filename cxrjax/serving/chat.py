@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 import pydantic
 
-from cxrjax.serving.answering import Question, Said, Wish
+from cxrjax.serving.answering import AskedQuestion, Said, Wish
 from cxrjax.serving.engine import TokenEvent
 from cxrjax.serving.named_models import FORMS
 from cxrjax.serving.refusals import RefusedError
@@ -110,7 +110,7 @@ class ChatRequest(_Form):
             if isinstance(part, _ImagePart)
         ]
 
-    def question(self) -> Question:
+    def question(self) -> AskedQuestion:
         """The last turn, behind the earlier ones.
 
         Raises:
@@ -136,7 +136,7 @@ class ChatRequest(_Form):
         texts = [text for _, text in turns]
         if not texts[-1].strip():
             raise RefusedError(400, "messages: no question", "invalid_value", "messages")
-        return Question(
+        return AskedQuestion(
             texts[-1],
             tuple(zip(texts[:-1:2], texts[1::2], strict=True)),
             self.finding,
@@ -268,7 +268,7 @@ def logprobs_of(
     return {"content": listed, "refusal": None}
 
 
-class Completion:
+class ChatResponse:
     """The frame of one response.
 
     Args:

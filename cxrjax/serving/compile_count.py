@@ -10,7 +10,7 @@ _count = 0
 _listening = False
 
 
-def _hear(event: str, seconds: float, **_: object) -> None:
+def _hear(event: str, duration_secs: float, **_: object) -> None:
     global _count
     if event == _EVENT:
         with _lock:

@@ -21,7 +21,7 @@ from cxrjax.errors import first_line
 from cxrjax.serving.byte_lru import ByteLRU
 from cxrjax.serving.compile_count import compile_count
 from cxrjax.serving.fair_queue import FairQueue, QueueFullError
-from cxrjax.serving.programs import Asked, Programs, ReadImages, SlotState, StepTokens
+from cxrjax.serving.programs import Programs, ReadImages, SlotRequest, SlotState, StepTokens
 
 # Questions that are read between two steps, while others write.
 _NEWCOMERS = 4
@@ -75,7 +75,7 @@ class Job:
 
     client: Hashable
     images: SeenImages
-    asked: Asked
+    asked: SlotRequest
     deadline: float
     heard: Callable[[TokenEvent | Ending], None]
     asked_at: float = dataclasses.field(default_factory=time.monotonic)

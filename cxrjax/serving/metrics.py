@@ -56,7 +56,7 @@ class _EngineMetrics(Collector):
             ("image_cache_bytes", "Of what is kept of images", engine.images.bytes),
         ):
             yield GaugeMetricFamily(f"cxrjax_{name}", about, value)
-        for name, about, value in (
+        counted: tuple[tuple[str, str, float], ...] = (
             ("tokens", "Tokens written", counts.tokens),
             ("steps", "Steps of all slots", counts.steps),
             ("queue_seconds", "Seconds that questions have waited", counts.waited),
@@ -67,8 +67,9 @@ class _EngineMetrics(Collector):
                 "Programs compiled after warm-up; anything above 0 is a fault",
                 counts.compiled_after_warm_up,
             ),
-        ):
-            yield CounterMetricFamily(f"cxrjax_{name}", about, value)
+        )
+        for name, about, number in counted:
+            yield CounterMetricFamily(f"cxrjax_{name}", about, number)
         ended = CounterMetricFamily(
             "cxrjax_questions", "Questions by how they ended", labels=["ending"]
         )

@@ -55,7 +55,7 @@ class Shapes:
         return (*(width for width in powers if width < self.slots), self.slots)
 
 
-class Asked(NamedTuple):
+class SlotRequest(NamedTuple):
     """What a slot is to answer, and how.
 
     Attributes:
@@ -182,11 +182,11 @@ class Programs:
         context = jax.eval_shape(
             self._context_impl, self._params, *self._empty_images(), np.zeros(1, np.int32)
         )
-        asked = self._arguments(Asked(np.zeros(1, np.int32)))
+        asked = self._arguments(SlotRequest(np.zeros(1, np.int32)))
         state = jax.eval_shape(self._read_impl, self._params, context, *asked[:2], asked[-1])
         heads, size = decoder.num_kv_heads, decoder.head_dim
 
-        def room(of_one: Any, length: int | None = None) -> np.ndarray:
+        def room(of_one: Any, length: int | None = None) -> Any:
             shape = of_one.shape if length is None else (1, heads, 1, length, size)
             return np.zeros((slots, *shape[1:]), of_one.dtype)
 
@@ -208,7 +208,7 @@ class Programs:
         )
         writing = jax.tree.map(room, _without_cache(state))._replace(decode=decode)
 
-        def zeros(dtype: Any, *more: int) -> np.ndarray:
+        def zeros(dtype: Any, *more: int) -> Any:
             return np.zeros((slots, *more), dtype)
 
         fresh = SlotState(
@@ -234,7 +234,9 @@ class Programs:
         second = np.array([has_second])
         return self._context(self._params, images[None], second, np.array([adapter], np.int32))
 
-    def admit(self, state: SlotState, slot: int, context: ReadImages, asked: Asked) -> SlotState:
+    def admit(
+        self, state: SlotState, slot: int, context: ReadImages, asked: SlotRequest
+    ) -> SlotState:
         """The slots with a question in one of them; the old ones must not be used any more.
 
         Raises:
@@ -261,7 +263,7 @@ class Programs:
         state = self.new_slots()
         context = self.read_images(self._empty_images()[0][0])
         for length in self.shapes.buckets:
-            state = self.admit(state, 0, context, Asked(np.zeros(length, np.int32)))
+            state = self.admit(state, 0, context, SlotRequest(np.zeros(length, np.int32)))
         for width in self.shapes.widths:
             state, _ = self.step(state, np.zeros(width, bool), False)
         return state
@@ -273,7 +275,7 @@ class Programs:
         side = vision.image_size
         return np.zeros((1, *several, side, side, 3), np.uint8), np.zeros(1, bool)
 
-    def _arguments(self, asked: Asked) -> tuple[np.ndarray, ...]:
+    def _arguments(self, asked: SlotRequest) -> tuple[np.ndarray, ...]:
         length = len(asked.tokens)
         fitting = [bucket for bucket in self.shapes.buckets if bucket >= length]
         if not fitting:
@@ -356,18 +358,21 @@ class Programs:
         def put_layer(whole: LayerCache, part: LayerCache) -> LayerCache:
             # Prompts end where answers begin. What stands in the room for answers is not seen.
             padding = [(0, 0), (0, 0), (0, 0), (missing, 0), (0, 0)]
-            prefix = (jnp.pad(y, padding) for y in (part.prefix_k, part.prefix_v))
-            new = (part.context_k, part.context_v, *prefix)
-            answers = (whole.answer_k, whole.answer_v)
-            return LayerCache(*(put(*each) for each in zip(whole[:4], new, strict=True)), *answers)
+            return LayerCache(
+                put(whole.context_k, part.context_k),
+                put(whole.context_v, part.context_v),
+                put(whole.prefix_k, jnp.pad(part.prefix_k, padding)),
+                put(whole.prefix_v, jnp.pad(part.prefix_v, padding)),
+                whole.answer_k,
+                whole.answer_v,
+            )
 
         old, new = state.writing.decode, read.decode
-        masks = old.context_mask, new.context_mask
         decode = old._replace(
             layers=[put_layer(*each) for each in zip(old.layers, new.layers, strict=True)],
             prefix_mask=put(old.prefix_mask, jnp.pad(mask, [(0, 0), (0, 0), (missing, 0)])),
             next_position=put(old.next_position, new.next_position),
-            context_mask=None if masks[0] is None or masks[1] is None else put(*masks),
+            context_mask=jax.tree.map(put, old.context_mask, new.context_mask),
         )
         read = read._replace(grammar=read.grammar._replace(node=start))
         writing = jax.tree.map(put, _without_cache(state.writing), _without_cache(read))
@@ -422,7 +427,14 @@ class Programs:
         new = part._replace(writing=writing, step=step)
         if count < self.shapes.slots:
             new = _put_first(state, new)
-        tokens = StepTokens(*(each[:, 0] for each in written), likeliest[1], likeliest[0])
+        tokens = StepTokens(
+            written.tokens[:, 0],
+            written.logprobs[:, 0],
+            written.words[:, 0],
+            written.quantiles[:, 0],
+            top_tokens=likeliest[1],
+            top_logprobs=likeliest[0],
+        )
         return new, tokens
 
 

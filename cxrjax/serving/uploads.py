@@ -37,7 +37,7 @@ class UploadedFile:
 
 
 @dataclasses.dataclass(frozen=True)
-class Picture:
+class UploadedImage:
     """One image, decoded and at the model's size.
 
     Attributes:
@@ -84,9 +84,9 @@ class Uploads:
     """
 
     def __init__(self, kept_bytes: int) -> None:
-        self._kept: ByteLRU[Picture] = ByteLRU(kept_bytes, lambda one: one.pixels.nbytes)
+        self._kept: ByteLRU[UploadedImage] = ByteLRU(kept_bytes, lambda one: one.pixels.nbytes)
 
-    def read(self, file: UploadedFile, examples: ExampleConfig, who: Hashable) -> Picture:
+    def read(self, file: UploadedFile, examples: ExampleConfig, who: Hashable) -> UploadedImage:
         """The picture in a file; to be called in a thread.
 
         Args:
@@ -101,7 +101,7 @@ class Uploads:
         if known is not None:
             return known
         try:
-            picture = Picture(digest, image_size(file), load_image(file, examples))
+            picture = UploadedImage(digest, image_size(file), load_image(file, examples))
         except ImageError as error:
             raise RefusedError(400, str(error), "invalid_image", _PARAM) from None
         self._kept.put(key, picture)
@@ -109,7 +109,7 @@ class Uploads:
 
 
 def seen_images(
-    pictures: Sequence[Picture], examples: ExampleConfig, who: Hashable, adapter: int
+    pictures: Sequence[UploadedImage], examples: ExampleConfig, who: Hashable, adapter: int
 ) -> SeenImages:
     """Pictures as the engine takes them.
 

@@ -12,7 +12,7 @@ from cxrjax.serving.byte_lru import ByteLRU
 from cxrjax.serving.compile_count import compile_count
 from cxrjax.serving.engine import Job, SeenImages
 from cxrjax.serving.fair_queue import FairQueue, QueueFullError
-from cxrjax.serving.programs import Asked
+from cxrjax.serving.programs import SlotRequest
 from tests.serving.conftest import (
     ANSWER,
     GRAMMARS,
@@ -77,7 +77,7 @@ def test_answers_are_those_of_a_batch_in_any_order(share, attention, window, rea
     np.random.default_rng(5).shuffle(asked)
     jobs = {}
     for i, q in asked:
-        jobs[i, q] = Heard(images[i], i, Asked(prompts[q], limit=ANSWER), client=q % 3)
+        jobs[i, q] = Heard(images[i], i, SlotRequest(prompts[q], limit=ANSWER), client=q % 3)
         engine.submit(q % 3, [jobs[i, q].job])
     lengths = set()
     for (i, q), one in jobs.items():
@@ -100,7 +100,7 @@ def test_draws_grammars_limits_and_likeliest_tokens_of_each_slot(running):
     start = join_grammars(GRAMMARS)[1][1]
 
     def ask(q, **settings):
-        one = Heard(image, 0, Asked(prompts[q], **{"limit": ANSWER} | settings))
+        one = Heard(image, 0, SlotRequest(prompts[q], **{"limit": ANSWER} | settings))
         engine.submit("a", [one.job])
         return one
 
@@ -132,11 +132,11 @@ def test_a_client_that_leaves_or_waits_too_long_gives_its_slot_up(running):
     model = tiny_model()
     (image,), (prompt, *_) = pictures(1), questions(1)
     engine = running(make_programs(model, slots=1))
-    first = Heard(image, 0, Asked(prompt, limit=ANSWER))
-    late = Heard(image, 0, Asked(prompt, limit=ANSWER), seconds=-1.0)
-    left = Heard(image, 0, Asked(prompt, limit=ANSWER))
+    first = Heard(image, 0, SlotRequest(prompt, limit=ANSWER))
+    late = Heard(image, 0, SlotRequest(prompt, limit=ANSWER), seconds=-1.0)
+    left = Heard(image, 0, SlotRequest(prompt, limit=ANSWER))
     left.job.cancel()
-    last = Heard(image, 0, Asked(prompt, limit=ANSWER))
+    last = Heard(image, 0, SlotRequest(prompt, limit=ANSWER))
     engine.submit("a", [first.job, late.job, left.job, last.job])
     assert late.wait().ending == "timeout" and left.wait().ending == "cancelled"
     assert not late.events and not left.events
@@ -149,7 +149,7 @@ def test_drained_it_answers_what_it_has_and_takes_no_more(running):
     model = tiny_model()
     (image,), (prompt, *_) = pictures(1), questions(1)
     engine = running(make_programs(model), most_waiting=7)
-    jobs = [Heard(image, 0, Asked(prompt, limit=ANSWER)) for _ in range(8)]
+    jobs = [Heard(image, 0, SlotRequest(prompt, limit=ANSWER)) for _ in range(8)]
     with pytest.raises(QueueFullError):
         engine.submit("a", [one.job for one in jobs])
     assert engine.is_ready
