@@ -20,8 +20,8 @@ OPTIONAL = {
     "gguf": ["gguf>=0.17,<1"],
     # Asking models behind OpenAI-compatible servers.
     "language_model": ["httpx2>=2.16,<3"],
-    # Serving the review of questions to its readers (`review --serve`).
-    "serve": ["starlette>=1,<2", "uvicorn>=0.50,<1"],
+    # Serving models (`serve`), and the review of questions to its readers (`review --serve`).
+    "serve": ["prometheus-client>=0.22,<1", "starlette>=1,<2", "uvicorn>=0.50,<1"],
     # Vietnamese words and parts of speech; its model comes with it.
     "vietnamese": ["pyvi>=0.1.1,<0.2"],
 }
