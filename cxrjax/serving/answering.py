@@ -1,6 +1,7 @@
 """One question on its way: from the request's words to a job, and from its tokens to an answer."""
 
 import asyncio
+import contextlib
 import dataclasses
 import time
 from collections.abc import AsyncIterator, Hashable, Sequence
@@ -167,7 +168,8 @@ class Answering:
         self.job = Job(client, images, asked, time.monotonic() + seconds, self._hear)
 
     def _hear(self, event: TokenEvent | Ending) -> None:
-        self._loop.call_soon_threadsafe(self._heard.put_nowait, event)
+        with contextlib.suppress(RuntimeError):  # the loop has ended before the engine
+            self._loop.call_soon_threadsafe(self._heard.put_nowait, event)
 
     async def pieces(self) -> AsyncIterator[tuple[str, list[TokenEvent]]]:
         """New text with the tokens that it came with; `said()` when they end.

@@ -70,7 +70,7 @@ def pictures(count, seed=1):
     return np.random.default_rng(seed).integers(0, 256, (count, 16, 16, 3)).astype(np.uint8)
 
 
-def in_batches(model, image, prompts, grammar=GRAMMARS[0], **strategy):
+def in_batches(model, image, prompts, grammar=GRAMMARS[0], context=(), **strategy):
     """What `predict` would say: all questions of an image in one batch."""
     settings = Strategy(max_answer_tokens=ANSWER, stop_ids=STOPS, **strategy)
     generator = Generator(model, settings, grammar, None, WATCHED)
@@ -79,7 +79,7 @@ def in_batches(model, image, prompts, grammar=GRAMMARS[0], **strategy):
     for row, prompt in enumerate(prompts):
         tokens[0, row, 8 - len(prompt) :], mask[0, row, 8 - len(prompt) :] = prompt, True
     index = np.zeros(tokens.shape[:2], np.int32)
-    return [part[0] for part in generator(image[None], tokens, mask, index)]
+    return [part[0] for part in generator(image[None], tokens, mask, index, *context)]
 
 
 def make_programs(model, reading="greedy", **shapes):

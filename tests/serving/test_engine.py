@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from cxrjax.decoding.grammar import join_grammars
+from cxrjax.models.vlm import context_of_two
 from cxrjax.serving.byte_lru import ByteLRU
 from cxrjax.serving.compile_count import compile_count
 from cxrjax.serving.engine import Job, SeenImages
@@ -88,6 +89,29 @@ def test_answers_are_those_of_a_batch_in_any_order(share, attention, window, rea
     assert engine.images.misses == 2 and engine.images.hits == 10
     assert engine.counts.compiled_after_warm_up == 0
     assert compile_count() == compiled
+
+
+@pytest.mark.parametrize("share", ["image", "tower"])
+def test_a_second_image_is_seen_where_there_is_one(share, running):
+    model, prompts, images = tiny_model(share), questions(2), pictures(4)
+    pairs = [np.stack([images[0], images[1]]), np.stack([images[0], np.zeros_like(images[1])])]
+    expected = {
+        has_second: in_batches(
+            model, pair, prompts, context=context_of_two(model.config, jnp.array([has_second]))
+        )
+        for has_second, pair in zip((True, False), pairs, strict=True)
+    }
+    engine = running(make_programs(model, images=2, slots=2, buckets=(8,)))
+    jobs = {}
+    for has_second, pair in zip((True, False), pairs, strict=True):
+        for q in range(2):
+            one = Heard(pair, has_second, SlotRequest(prompts[q], limit=ANSWER))
+            one.job.images = SeenImages(has_second, pair, has_second)
+            jobs[has_second, q] = one
+            engine.submit("a", [one.job])
+    for (has_second, q), one in jobs.items():
+        one.wait().check(*(part[q] for part in expected[has_second]))
+    assert engine.counts.compiled_after_warm_up == 0
 
 
 def test_draws_grammars_limits_and_likeliest_tokens_of_each_slot(running):

@@ -19,8 +19,9 @@ import pydicom
 import pytest
 from PIL import Image
 
-from cxrjax import predict
-from cxrjax.records import QARecord, write_records
+from cxrjax import predict, serve
+from cxrjax.errors import UserError
+from cxrjax.records import Answer, QARecord, write_records
 from tests.pages.raw_http import ask_raw, random_requests, status_of
 
 ROOT = Path(__file__).parents[2]
@@ -103,8 +104,8 @@ def served(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def predicted(tmp_path_factory):
-    """Lines of `predict` by image and question."""
+def predicted_folder(tmp_path_factory):
+    """Questions and what `predict` has answered, with records of true boxes beside them."""
     folder = tmp_path_factory.mktemp("predict")
     records = [
         QARecord(
@@ -120,12 +121,30 @@ def predicted(tmp_path_factory):
         for number, path in enumerate(RADIOGRAPHS)
         for place, words in enumerate(WORDS)
     ]
-    questions, out = folder / "questions.jsonl", folder / "out.jsonl"
+    questions, out = folder / "questions.jsonl", folder / "predictions.jsonl"
     write_records(questions, records)
+    boxed = [
+        record.model_copy(
+            update={
+                "patient_id": record.image_id,
+                "answers": [Answer(text="x", boxes_by_image={record.image_id: [[9, 9, 90, 90]]})],
+            }
+        )
+        for record in records
+        if record.question != WORDS[2]
+    ]
+    write_records(folder / "records.jsonl", boxed)
     predict.main(
         [f"--checkpoint={BASE}", f"--questions={questions}", f"--out={out}"]
         + [f"--image_root={RADIOGRAPHS[0].parent}"]
     )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def predicted(predicted_folder):
+    """Lines of `predict` by image and question."""
+    out = predicted_folder / "predictions.jsonl"
     lines = [json.loads(line) for line in out.read_text().splitlines()]
     return {tuple(map(int, line["question_id"].split())): line for line in lines}
 
@@ -422,3 +441,30 @@ def test_the_runner_of_the_project_works(served, predicted, tmp_path, monkeypatc
     assert [line["parse"] for line in lines] == ["ok"] * len(WORDS)
     # The runner writes the picture as a JPEG of its own.
     np.testing.assert_allclose(lines[0]["boxes"], predicted[0, 0]["boxes"], atol=0.03)
+
+
+def test_margins_are_of_this_model_asked_in_this_way(predicted_folder):
+    words = [f"--checkpoint={BASE}", f"--conformal={predicted_folder}", "--cover=0.5"]
+    margins = serve._margins(serve.parse_arguments(words))
+    assert margins.cover == 0.5 and margins.scaled and margins.margin > 0
+    with pytest.raises(UserError, match="boxes"):
+        serve._margins(serve.parse_arguments([*words, "--boxes=greedy"]))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--token=short"],
+        ["--token_file=FILE"],
+        ["--host=0.0.0.0"],
+        ["--adapter=x"],
+        ["--adapter=x=a", "--adapter=x=b"],
+    ],
+    ids=" ".join,
+)
+def test_flags_that_do_not_go(words, tmp_path):
+    file = tmp_path / "tokens"
+    file.write_text("# nothing\n")
+    words = [word.replace("FILE", str(file)) for word in words]
+    with pytest.raises(UserError):
+        serve.main([f"--checkpoint={BASE}", "--port=0", *words])
