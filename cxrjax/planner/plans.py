@@ -226,16 +226,16 @@ def make_plan(
     if topology.chip.kind == "tpu" and compiled:
         devices = program.tpu_devices(topology)
         lowered = program.lower_step(config, devices)
-        file = _file_of(lowered, topology, kept)
+        file = file_of(lowered, topology, kept)
         if not kept_only or (file is not None and file.is_file()):
-            measured = _measure(lowered, topology, "the training step", file, log_line)
+            measured = measure(lowered, topology, "the training step", file, log_line)
         draws = config.rl.kind != "none" and config.rl.pairs is None
         if measured and (decode or draws):
             lower = program.lower_rollouts if draws else program.lower_decode
             lowered = lower(config, devices)
-            file = _file_of(lowered, topology, kept)
+            file = file_of(lowered, topology, kept)
             if not kept_only or (file is not None and file.is_file()):
-                answered = _measure(lowered, topology, "the decode loop", file, log_line)
+                answered = measure(lowered, topology, "the decode loop", file, log_line)
             else:
                 log_line(f"{topology.name}: no figures of the decode loop are kept")
     if measured is None:
@@ -248,7 +248,7 @@ def _loc_loss(config: ExperimentConfig) -> bool:
     return config.box_route == "loc"
 
 
-def _file_of(lowered: Any, topology: Topology, kept: Path | None) -> Path | None:
+def file_of(lowered: Any, topology: Topology, kept: Path | None) -> Path | None:
     """The file that keeps the figures of a program, named by all that decides them."""
     if kept is None:
         return None
@@ -258,7 +258,7 @@ def _file_of(lowered: Any, topology: Topology, kept: Path | None) -> Path | None
     return kept / f"{hashlib.sha256(chr(0).join(key).encode()).hexdigest()}.json"
 
 
-def _measure(
+def measure(
     lowered: Any,
     topology: Topology,
     what: str,

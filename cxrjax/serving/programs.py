@@ -133,6 +133,7 @@ class Programs:
             apart, so that nobody else should keep it.
         grammar: of all answers (`join_grammars`).
         watched: as in `generate`.
+        shapes_alone: the model has shapes in the place of parameters, and nothing is to run.
     """
 
     def __init__(
@@ -143,6 +144,8 @@ class Programs:
         stop_ids: Sequence[int],
         reading: BoxReading,
         watched: Int[np.ndarray, "W n"],
+        *,
+        shapes_alone: bool = False,
     ) -> None:
         config = model.config
         self.shapes = shapes
@@ -157,13 +160,8 @@ class Programs:
         self._vocabulary = TokenVocabulary(
             config.decoder.vocab_size, config.loc_token_start, tuple(stop_ids)
         )
-        split = [nnx.split(block) for block in model.decoder.blocks()]
-        rest = nnx.merge(*nnx.split(model))
-        rest.decoder.layers = None
-        self._rest, of_rest = nnx.split(rest)
-        self._blocks = [graphdef for graphdef, _ in split]
-        params = (of_rest, [state for _, state in split])
-        self._params = jax.device_put(params, self._device)
+        self._rest, self._blocks, params = _take_apart(model, shapes_alone)
+        self._params = params if shapes_alone else jax.device_put(params, self._device)
         self._context = jax.jit(self._context_impl)
         self._admit = jax.jit(self._admit_impl, donate_argnums=1)
         self._step = jax.jit(self._step_impl, donate_argnums=1)
@@ -178,6 +176,23 @@ class Programs:
 
     def new_slots(self) -> SlotState:
         """Slots in which nothing is written."""
+        return jax.device_put(self._empty_slots(), self._device)
+
+    def lower_step(self, sharding: Any) -> Any:
+        """The step of all slots, lowered for a device that need not be there."""
+        arguments = (
+            self._params,
+            self._empty_slots(),
+            self._grammar,
+            self._watched,
+            np.zeros(self.shapes.slots, bool),
+            np.bool_(False),
+        )
+        shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), arguments)
+        step = jax.jit(self._step_impl, donate_argnums=1, in_shardings=sharding)
+        return step.lower(*shapes)
+
+    def _empty_slots(self) -> SlotState:
         slots, decoder = self.shapes.slots, self.config.decoder
         context = jax.eval_shape(
             self._context_impl, self._params, *self._empty_images(), np.zeros(1, np.int32)
@@ -211,7 +226,7 @@ class Programs:
         def zeros(dtype: Any, *more: int) -> Any:
             return np.zeros((slots, *more), dtype)
 
-        fresh = SlotState(
+        return SlotState(
             writing,
             zeros(np.int32),
             zeros(np.int32),
@@ -221,7 +236,6 @@ class Programs:
             zeros(bool),
             zeros(np.int32),
         )
-        return jax.device_put(fresh, self._device)
 
     def read_images(
         self, images: np.ndarray, has_second: bool = False, adapter: int = 0
@@ -436,6 +450,23 @@ class Programs:
             top_logprobs=likeliest[0],
         )
         return new, tokens
+
+
+def _take_apart(model: VLM, shapes_alone: bool) -> tuple[Any, list[Any], Any]:
+    """The model without its layers, the layers one by one, and the parameters of both."""
+    graphdef, state = nnx.split(model)
+    graphs: list[Any] = []
+
+    def apart(state: Any) -> Any:
+        own = nnx.merge(graphdef, state)
+        split = [nnx.split(block) for block in own.decoder.blocks()]
+        own.decoder.layers = None
+        rest, of_rest = nnx.split(own)
+        graphs[:] = [rest, *(graph for graph, _ in split)]
+        return of_rest, [of_block for _, of_block in split]
+
+    params = jax.eval_shape(apart, state) if shapes_alone else apart(state)
+    return graphs[0], graphs[1:], params
 
 
 def _drawn(choices: Float[Array, "n 1 V"], part: SlotState) -> Int[Array, "n 1"]:

@@ -257,8 +257,8 @@ def test_flags_of_compilers_tell_kept_figures_apart(monkeypatch, tmp_path):
     files = set()
     for value in ("", "--xla_tpu_some_flag=true"):
         monkeypatch.setenv("LIBTPU_INIT_ARGS", value)
-        files.add(plans._file_of(lowered, topology, tmp_path))
-    assert len(files) == 2 and plans._file_of(lowered, topology, None) is None
+        files.add(plans.file_of(lowered, topology, tmp_path))
+    assert len(files) == 2 and plans.file_of(lowered, topology, None) is None
 
 
 @pytest.mark.parametrize(
@@ -275,7 +275,7 @@ def test_unusable_kept_figures_are_told_before_anything_is_compiled(
         file.parent.mkdir()
         file.write_text(content)
     with pytest.raises(UserError, match=told):
-        plans._measure(None, parse_topology("v5e-8"), "the step", file, lambda line: None)
+        plans.measure(None, parse_topology("v5e-8"), "the step", file, lambda line: None)
 
 
 @needs_libtpu
@@ -285,7 +285,7 @@ def test_kept_only_compiles_no_decode_loop_either(tmp_path, monkeypatch):
     config = load_config("configs/vindr_lora.py:phantom", ["--config.model.attention=dense"])
     topology = parse_topology("v5e-1")
     measured = _compiled(topology, config, 0).measured
-    file = plans._file_of(
+    file = plans.file_of(
         program.lower_step(config, program.tpu_devices(topology)), topology, tmp_path
     )
     write_json(file, measured.to_json())
