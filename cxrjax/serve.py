@@ -95,11 +95,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     from cxrjax.serving.uploads import Uploads
 
     begun = time.monotonic()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    keep_compiled_programs()
-    log_lines()
     with serving.listen(flags.host, flags.port) as listening:
         _check_token(flags.host, listening.getsockname()[0], tokens)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        keep_compiled_programs()
+        log_lines()
         directory = flags.workdir or flags.checkpoint
         served = open_served(
             directory,
@@ -145,8 +145,11 @@ def main(argv: Sequence[str] | None = None) -> None:
             guard = ApiGuard(server.app(), limits, tokens, flags.allowed_host or ())
             serving.serve(guard, listening, limits, flags.drain_seconds)
         engine.drain()
-        engine.join(flags.drain_seconds)
+        # The thread itself, not the engine's word: what it frees must be gone before Python ends.
+        thread.join(flags.drain_seconds)
         log_event("ended", questions=dict(engine.counts.questions))
+        if thread.is_alive():
+            raise UserError(f"answers took longer than --drain_seconds={flags.drain_seconds}")
 
 
 def read_tokens(given: Sequence[str], file: Path | None) -> dict[str, str]:
