@@ -22,7 +22,15 @@ from cxrjax.border.weights import Stored, read_safetensors_header
 from cxrjax.errors import ForeignError, UserError
 from cxrjax.files import read_json_object, reading
 from cxrjax.models.hf_config import CONFIG_FILE, MOST_CONFIG_BYTES
-from cxrjax.models.hf_layout import TensorRule, canonical_name, tensor_rules, to_ours
+from cxrjax.models.hf_layout import (
+    TensorRule,
+    canonical_name,
+    found_prefixes,
+    published_prefixes,
+    tensor_rules,
+    to_ours,
+    with_prefix,
+)
 from cxrjax.models.partition import parameter_shapes, path_of
 from cxrjax.models.presets import VLMConfig
 from cxrjax.models.vlm import VLM
@@ -181,7 +189,8 @@ def read_parameters(
             it lacks, all in one message; a tensor of another shape. An output layer other than
             the embedding.
     """
-    shapes = check_tensors(files.shapes, config, where)
+    stated = {name: tensor.name for name, tensor in files.tensors.items()}
+    shapes = check_tensors(files.shapes, config, where, stated)
     dtype = dtype or common_dtype(files)
     arrays = {}
     for rule in tensor_rules(config):
@@ -206,25 +215,31 @@ def read_parameters(
 
 
 def check_tensors(
-    found: Mapping[str, tuple[int, ...]], config: VLMConfig, where: str
+    found: Mapping[str, tuple[int, ...]],
+    config: VLMConfig,
+    where: str,
+    stated: Mapping[str, str] | None = None,
 ) -> dict[str, tuple[int, ...]]:
     """The shapes of a model's parameters, where a checkpoint has exactly their tensors.
 
     Args:
         found: shapes by canonical name.
+        stated: the file's own names by those, for messages; None: the same.
 
     Raises:
         UserError: tensors without a place or missing, all in one message; one of another shape.
     """
+    stated = stated or {}
     # By name first: it takes the number of layers alone.
-    _check_names(found, config, where)
+    _check_names(found, config, where, stated)
     shapes = parameter_shapes(abstract_vlm(config))
     for rule in tensor_rules(config):
         wanted = rule.their_shape(shapes[rule.path], _patch_size(config))
         for name in rule.names(config):
-            _check_shape(name, found[name], wanted, where)
+            _check_shape(stated.get(name, name), found[name], wanted, where)
     if _LM_HEAD in found:
-        _check_shape(_LM_HEAD, found[_LM_HEAD], found[_EMBEDDING], where)
+        name = stated.get(_LM_HEAD, _LM_HEAD)
+        _check_shape(name, found[_LM_HEAD], found[_EMBEDDING], where)
     return shapes
 
 
@@ -246,10 +261,10 @@ def parameters_of_stream(
     }
     arrays: dict[str, np.ndarray] = {}
     head = None
-    seen = set()
+    seen = {}
     for stated, tensor in tensors:
         name = canonical_name(stated)
-        seen.add(name)
+        seen[name] = stated
         if name == _LM_HEAD:
             _check_shape(stated, tensor.shape, shapes["decoder/embedder/table"], where)
             head = np.array(tensor, jnp.dtype(dtype))
@@ -260,7 +275,7 @@ def parameters_of_stream(
         _check_shape(stated, tensor.shape, rule.their_shape(shape, _patch_size(config)), where)
         whole = arrays.setdefault(rule.path, _aligned_empty(shape, dtype))
         (whole[layer] if rule.stacked else whole)[...] = to_ours(tensor, rule.transform)
-    _check_names(seen, config, where)
+    _check_names(seen, config, where, seen)
     if head is not None and not np.array_equal(head, arrays["decoder/embedder/table"]):
         raise _untied(_LM_HEAD, _EMBEDDING, where)
     return {path: jax.device_put(arrays.pop(path)) for path in sorted(arrays)}
@@ -291,11 +306,18 @@ def shortened(names: Sequence[str]) -> str:
     return ", ".join(names[:4]) + more
 
 
-def _check_names(found: Iterable[str], config: VLMConfig, where: str) -> None:
-    """Refuses tensors that are not exactly those that the model has places for."""
+def _check_names(
+    found: Iterable[str], config: VLMConfig, where: str, stated: Mapping[str, str]
+) -> None:
+    """Refuses tensors that are not exactly those that the model has places for.
+
+    The message has the names that stand in the file, and for what is missing those that would.
+    """
     wanted = {name for rule in tensor_rules(config) for name in rule.names(config)}
     found = set(found) - {_LM_HEAD}
-    unused, missing = sorted(found - wanted), sorted(wanted - found)
+    prefixes = published_prefixes(config) | found_prefixes(stated.values())
+    unused = sorted(stated.get(name, name) for name in found - wanted)
+    missing = sorted(with_prefix(name, prefixes) for name in wanted - found)
     said = [
         f"{len(names)} {what} ({shortened(names)})"
         for what, names in (("tensors without a place", unused), ("tensors missing", missing))

@@ -43,6 +43,16 @@ _MODULES = {
     "text.": "model.language_model.",
 }
 
+# All of them, as patterns in an adapter's settings may have any.
+_ALL_PREFIXES = {
+    "vision.": (
+        *("model.vision_tower.", "model.vision_tower.vision_model."),
+        *("vision_tower.vision_model.", "vision_tower."),
+    ),
+    "projector.": ("model.multi_modal_projector.", "multi_modal_projector."),
+    "text.": ("model.language_model.", "language_model.model.", "model.", "language_model."),
+}
+
 
 def canonical_name(name: str) -> str:
     """One name for a tensor whatever version wrote it: `text.layers.0.mlp.up_proj.weight`."""
@@ -73,6 +83,12 @@ def published_prefixes(config: VLMConfig) -> dict[str, str]:
 def module_prefixes(config: VLMConfig) -> dict[str, str]:
     """The prefixes of transformers 5's modules, as PEFT's adapters have them (`found_prefixes`)."""
     return {"text.": "model."} if config.vision is None else dict(_MODULES)
+
+
+def names_of_all_versions(canonical: str) -> list[str]:
+    """Every name that some version of transformers has given to a module, today's first."""
+    part, _, rest = canonical.partition(".")
+    return [prefix + rest for prefix in _ALL_PREFIXES[f"{part}."]]
 
 
 def with_prefix(canonical: str, prefixes: Mapping[str, str]) -> str:

@@ -23,7 +23,13 @@ from cxrjax.files import read_json_object
 from cxrjax.models.hf_config import MOST_CONFIG_BYTES, checked
 from cxrjax.models.hf_export import LazyTensor, write_safetensors
 from cxrjax.models.hf_import import SafetensorsFiles, abstract_vlm, shortened
-from cxrjax.models.hf_layout import canonical_name, module_prefixes, tensor_rules, with_prefix
+from cxrjax.models.hf_layout import (
+    canonical_name,
+    module_prefixes,
+    names_of_all_versions,
+    tensor_rules,
+    with_prefix,
+)
 from cxrjax.models.layers import Linear
 from cxrjax.models.lora import LoRA, LoRAConfig
 from cxrjax.models.partition import parameter_shapes, path_of
@@ -79,6 +85,7 @@ _RULES = {
 }
 # A module's name, or how we write all layers of one: nothing that a match could be long about.
 _LONGEST_PATTERN, _MOST_PATTERNS = 300, 1_000
+_FROM_A_DOT = r"(.*\.)?"
 _Patterns = list[tuple[re.Pattern[str], Any]]
 _SIMPLE_PATTERN = re.compile(r"\^?(?:[\w.-]|\\[.-]|\\d\+?|\[[0-9-]+\]\+?)+\$?")
 
@@ -197,8 +204,10 @@ def read_peft(directory: str | Path, config: VLMConfig) -> PeftAdapter:
     tokens = f"{_EMBEDDING}.{_TOKENS}"
     ranks = _patterns(stated, "rank_pattern", _RANK, str(path))
     alphas = _patterns(stated, "alpha_pattern", _ALPHA, str(path))
+    for key, patterns in (("rank_pattern", ranks), ("alpha_pattern", alphas)):
+        _check_all_match(patterns, key, config, str(path))
     _check_shapes(files, stated, ranks, config, where)
-    arrays, unused = _stacked(files, config, where)
+    arrays, unused = _stacked(files, config, where, use_dora=bool(stated.get("use_dora")))
     has_rows = tokens in unused
     unused.discard(tokens)
     if unused:
@@ -254,12 +263,31 @@ def _module_names(path: str, config: VLMConfig) -> list[str]:
     return [with_prefix(name.removesuffix(".weight"), prefixes) for name in rule.names(config)]
 
 
+def _canonical_modules(path: str, config: VLMConfig) -> list[str]:
+    rule = next(rule for rule in tensor_rules(config) if rule.path == f"{path}/kernel")
+    return [name.removesuffix(".weight") for name in rule.names(config)]
+
+
+def _layers_without(lora: LoRA) -> frozenset[int]:
+    """The layers of a stack whose adapter stands for none: zeros, as `_stacked` puts them in."""
+    if lora.a.ndim < 3 or lora.magnitude is not None:
+        return frozenset()
+    used = np.any(np.asarray(lora.a[...]), axis=(1, 2)) | np.any(
+        np.asarray(lora.b[...]), axis=(1, 2)
+    )
+    # An adapter that has learnt nothing anywhere is one all the same.
+    return frozenset(np.flatnonzero(~used).tolist()) if used.any() else frozenset()
+
+
 def _lora_tensors(lora: LoRA, modules: list[str]) -> Iterator[LazyTensor]:
     parts = {"lora_A.weight": lora.a[...], "lora_B.weight": lora.b[...]}
     if lora.magnitude is not None:
         parts["lora_magnitude_vector"] = lora.magnitude[...]
     stacked = lora.a.ndim == 3
+    without = _layers_without(lora)
     for layer, module in enumerate(modules):
+        if layer in without:
+            continue
         for suffix, array in parts.items():
             one = np.asarray(array[layer] if stacked else array, np.float32).T
             yield _whole(f"{_PREFIX}{module}.{suffix}", one)
@@ -273,10 +301,11 @@ def _describe_targets(
     alphas = {path: _alpha(lora, use_rslora) for path, lora in loras.items()}
     rank, alpha = _commonest(ranks), _commonest(alphas)
     patterns = {path: _module_pattern(names) for path, names in modules.items()}
+    targets = {path: _target(modules[path], _layers_without(loras[path])) for path in modules}
     return {
         "r": rank,
         "lora_alpha": alpha,
-        "target_modules": "|".join(patterns[path] for path in sorted(patterns)),
+        "target_modules": "|".join(targets[path] for path in sorted(targets)),
         "rank_pattern": {patterns[path]: r for path, r in sorted(ranks.items()) if r != rank},
         "alpha_pattern": {patterns[path]: a for path, a in sorted(alphas.items()) if a != alpha},
     }
@@ -307,6 +336,15 @@ def _module_pattern(names: list[str]) -> str:
     return rf"{re.escape(first)}layers\.\d+\.{re.escape(last)}"
 
 
+def _target(names: list[str], without: frozenset[int]) -> str:
+    """`_module_pattern` of the layers that have an adapter."""
+    pattern = _module_pattern(names)
+    if not without:
+        return pattern
+    layers = "|".join(str(layer) for layer in range(len(names)) if layer not in without)
+    return pattern.replace(r"layers\.\d+\.", rf"layers\.({layers})\.")
+
+
 def _canonical_key(name: str) -> str:
     """`text.layers.0.self_attn.q_proj.lora_A.weight`, whatever version wrote it."""
     key = name.removeprefix(_PREFIX)
@@ -330,7 +368,7 @@ def _check_shapes(
             continue
         inputs, outputs = kernels[rule.path][-2:]
         path = rule.path.removesuffix("/kernel")
-        rank = _by_pattern(ranks, _module_names(path, config), stated["r"], where)
+        rank = _by_pattern(ranks, _canonical_modules(path, config), stated["r"], where)
         wanted = {
             "lora_A.weight": (rank, inputs),
             "lora_B.weight": (outputs, rank),
@@ -348,31 +386,47 @@ def _check_shapes(
 
 
 def _stacked(
-    files: SafetensorsFiles, config: VLMConfig, where: str
+    files: SafetensorsFiles, config: VLMConfig, where: str, *, use_dora: bool
 ) -> tuple[dict[str, np.ndarray], set[str]]:
-    """LoRA's parameters by our paths, and the keys that are none."""
+    """LoRA's parameters by our paths, and the keys that are none.
+
+    Layers that have no adapter get one of zeros in both matrices: it adds nothing, its gradients
+    are zero, so it stays as it is, and `save_peft` leaves it out again.
+    """
     unused = set(files.tensors)
     arrays: dict[str, np.ndarray] = {}
+    suffixes = {"a": "lora_A.weight", "b": "lora_B.weight"}
+    if use_dora:
+        suffixes["magnitude"] = "lora_magnitude_vector"
     for rule in tensor_rules(config):
         if rule.transform != "transposed":
             continue
         path = rule.path.removesuffix("/kernel")
         modules = [name.removesuffix(".weight") for name in rule.names(config)]
-        for suffix, ours in (
-            ("lora_A.weight", "a"),
-            ("lora_B.weight", "b"),
-            ("lora_magnitude_vector", "magnitude"),
-        ):
-            keys = [f"{module}.{suffix}" for module in modules]
-            found = [key for key in keys if key in files.tensors]
-            if not found:
-                continue
-            if len(found) < len(keys):
+        adapted = [
+            module
+            for module in modules
+            if any(f"{module}.{suffix}" in files.tensors for suffix in suffixes.values())
+        ]
+        if not adapted:
+            continue
+        if use_dora and len(adapted) < len(modules):
+            raise UserError(
+                f"{where}: {len(adapted)} of {len(modules)} layers have {path}'s magnitude; layers "
+                "are stacked here and have DoRA all or none"
+            )
+        for ours, suffix in suffixes.items():
+            keys = [f"{module}.{suffix}" for module in adapted]
+            lacking = sorted(set(keys) - files.tensors.keys())
+            if lacking:
+                name = _PREFIX + with_prefix(lacking[0], module_prefixes(config))
                 raise UserError(
-                    f"{where}: {len(found)} of {len(keys)} layers have {path}'s {suffix}; layers "
-                    "are stacked here and have an adapter all or none"
+                    f"{where}: {name} is not there, and other parts of the same adapter are; save "
+                    "the adapter again"
                 )
-            parts = [files.read(key).astype(np.float32).T for key in keys]
+            found = {module: files.read(f"{module}.{suffix}") for module in adapted}
+            zeros = np.zeros_like(next(iter(found.values())), np.float32)
+            parts = [found.get(module, zeros).astype(np.float32).T for module in modules]
             arrays[f"{path}/lora/{ours}"] = np.stack(parts) if rule.stacked else parts[0]
             unused -= set(keys)
     return arrays, unused
@@ -407,7 +461,7 @@ def _lora_config(
         found = arrays[f"{path}/lora/a"].shape[-1]
         if found != rank:
             ranks[re.escape(path)] = found
-        own = _by_pattern(patterns, _module_names(path, config), alpha, where)
+        own = _by_pattern(patterns, _canonical_modules(path, config), alpha, where)
         if own != alpha:
             alphas[re.escape(path)] = float(own)
     return LoRAConfig(
@@ -441,19 +495,45 @@ def _patterns(stated: Mapping[str, Any], key: str, allowed: Rule, where: str) ->
             raise UserError(
                 f"{where}: {key} of {shown(module)} is {shown_value(value)}, expected {allowed}"
             )
-        patterns.append((re.compile(rf"(.*\.)?({module})$"), value))
+        patterns.append((re.compile(rf"{_FROM_A_DOT}({module})$"), value))
     return patterns
 
 
+def _check_all_match(patterns: _Patterns, key: str, config: VLMConfig, where: str) -> None:
+    """Refuses a pattern that speaks of no map of this model: its value would be for nothing."""
+    modules = [
+        name.removesuffix(".weight")
+        for rule in tensor_rules(config)
+        if rule.transform == "transposed"
+        for name in rule.names(config)
+    ]
+    for pattern, _ in patterns:
+        if not any(_matches(pattern, module) for module in modules):
+            name = shown(pattern.pattern.removeprefix(_FROM_A_DOT)[1:-2])
+            raise UserError(
+                f"{where}: {key} has {name}, which matches no linear map of this model; remove it, "
+                "or use the model that the adapter was trained on"
+            )
+
+
+def _matches(pattern: re.Pattern[str], module: str) -> bool:
+    """Looks one module up as PEFT does, from some dot to the end, under the names of any version.
+
+    Args:
+        module: canonical name.
+    """
+    return any(pattern.match(name) for name in names_of_all_versions(module))
+
+
 def _by_pattern(patterns: _Patterns, modules: list[str], default: Any, where: str) -> Any:
-    """Looks a stack's modules up as PEFT does: the first that matches from some dot to the end."""
+    """The value of a stack's modules, canonical names: of the first pattern that matches."""
     found = {
-        next((value for pattern, value in patterns if pattern.match(module)), default)
+        next((value for pattern, value in patterns if _matches(pattern, module)), default)
         for module in modules
     }
     if len(found) > 1:
         raise UserError(
-            f"{where}: {modules[0]} has other values of a pattern than the same map of other "
-            "layers; layers are stacked here and have one rank and alpha"
+            f"{where}: {names_of_all_versions(modules[0])[0]} has another value of a pattern than "
+            "the same map of other layers; layers are stacked here and have one rank and alpha"
         )
     return found.pop()

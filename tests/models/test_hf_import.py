@@ -118,7 +118,9 @@ def test_a_stream_of_tensors_gives_the_same(read):
     for path, array in arrays.items():
         np.testing.assert_array_equal(found[path], array)
     one = f"{_TEXT}norm.weight"
-    with pytest.raises(UserError, match=r"1 tensors missing \(text\.norm\.weight\)"):
+    with pytest.raises(
+        UserError, match=r"1 tensors missing \(language_model\.model\.norm\.weight\)"
+    ):
         parameters_of_stream(((k, v) for k, v in tensors.items() if k != one), SIZES)
     head = tensors[f"{_TEXT}embed_tokens.weight"]
     parameters_of_stream({**tensors, "lm_head.weight": head}.items(), SIZES)
@@ -145,8 +147,8 @@ def _replace(name, change):
     [
         (
             _rename(f"{_TEXT}layers.2.mlp.up_proj.weight", f"{_TEXT}layers.3.mlp.up_proj.weight"),
-            r"1 tensors without a place \(text\.layers\.3\.mlp\.up_proj\.weight\) and 1 tensors "
-            r"missing \(text\.layers\.2\.mlp\.up_proj\.weight\)",
+            r"1 tensors without a place \(language_model\.model\.layers\.3\.mlp\.up_proj\.weight\)"
+            r" and 1 tensors missing \(language_model\.model\.layers\.2\.mlp\.up_proj\.weight\)",
         ),
         (
             _replace(f"{_TEXT}norm.weight", lambda x: x[:7]),
